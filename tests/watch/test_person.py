@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from tests.unit.jobs import A, B, Host, failed, orders, running, stamp, told, verdicts
+from msgspec.structs import replace
+from tests.unit.jobs import RULES, A, B, Host, failed, orders, running, stamp, told, verdicts
 from tests.unit.test_takeover import running as cluster_running
 from tests.unit.watched import WatchedJob
 
 from rallypoint.core import job, person
 from rallypoint.core import messages as m
-from rallypoint.core.job_state import PersonWants
+from rallypoint.core.job_state import JobEvent, PersonWants
 from rallypoint.core.messages import FromNode
 from rallypoint.core.model import EndKind, NodeRef, Outcome
+from rallypoint.core.round_state import Phase
 from rallypoint.core.takeover.record import recorded
 from rallypoint.core.watch.questions import Subject
 from rallypoint.wire.codec import for_version
@@ -159,3 +161,52 @@ def test_of_many_rounds_those_are_kept_that_are_shown() -> None:
         watched.step(PersonWants(Subject.RESTART))
     assert [past.round for past in watched.history.rounds] == [5, 6, 7, 8]
     assert watched.history.rounds_formed == 9
+
+
+def failed_before(wish: JobEvent, *, stops: tuple[NodeRef, ...]) -> WatchedJob:
+    """A worker of B fails at 10, a round ends for this at 11, and that is reported at 12."""
+    watched = WatchedJob(replace(RULES, restart_backoff_s=0.0))
+    watched.join(A, B)
+    watched.start(A, B)
+    watched.step(wish, at=11.0)
+    assert watched.job.round.round == 1
+    watched.step(FromNode(B, m.Failed(stamp(0), (failed(age_s=2.0),), 7)), at=12.0)
+    watched.stop(*stops, at=13.0)
+    return watched
+
+
+def test_A2_a_restart_that_a_person_wanted_is_not_charged_for_a_failure_before_it() -> None:
+    """Nor told as one, nor counted as a fault: the workers were to be stopped anyhow."""
+    host = failed_before(PersonWants(Subject.RESTART), stops=(A, B))
+    assert host.job.ledger.total == 0
+    assert host.job.crash_loop.count == 0
+    assert host.job.furthest_step == 7, "what its workers had done is known"
+    assert host.history.account.faults == 0
+    assert not [record for record in host.records if record.name == "restart"]
+    (past, _) = host.history.rounds
+    assert (past.end, past.end_text, past.cause) == ("request", person.RESTARTED, None)
+    assert host.job.round.round == 1
+    assert host.job.round.phase is Phase.ACTIVE
+
+
+def test_A2_a_restart_that_a_person_wanted_ends_no_job_without_budget() -> None:
+    watched = WatchedJob(replace(RULES, max_restarts=0))
+    watched.join(A, B)
+    watched.start(A, B)
+    watched.step(PersonWants(Subject.RESTART), at=11.0)
+    watched.step(FromNode(B, m.Failed(stamp(0), (failed(age_s=2.0),))), at=12.0)
+    watched.stop(A, B, at=13.0)
+    assert watched.job.verdict is None
+
+
+def test_A3_a_failure_before_a_drain_is_charged_and_counted_by_all() -> None:
+    """Nobody has restarted the workers on purpose: the round would have ended by that failure."""
+    drain = FromNode(A, m.Drain("it got SIGTERM", 15))
+    host = failed_before(drain, stops=(B,))
+    host.step(FromNode(A, m.Leave()))
+    assert host.job.ledger.total == 1
+    assert host.history.account.faults == 1
+    assert [record.node_id for record in host.records if record.name == "restart"] == ["b"]
+    past = host.history.rounds[0]
+    assert past.cause is not None
+    assert (past.end, past.cause.node) == ("failure", "b")

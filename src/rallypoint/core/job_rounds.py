@@ -176,7 +176,9 @@ def _judge(job: JobState, round_: int, at: float) -> list[JobEffect]:
         return []
     job.judged_round = round_
     assert job.end_reason is not None
-    if job.end_reason.kind is not EndKind.FAILURE:
+    if job.end_reason.kind is EndKind.REQUEST:
+        job.reports = []  # The workers were to be stopped, whatever had happened to one of them.
+    elif job.end_reason.kind is not EndKind.FAILURE:
         # What fails after a round was ended for another reason fails because of that end.
         job.reports = [r for r in job.reports if r.happened_at <= job.ended_at]
     cause = causes.first_cause(round_ - 1, job.reports, job.losses, job.breakdown)
@@ -198,13 +200,13 @@ def _judge(job: JobState, round_: int, at: float) -> list[JobEffect]:
         return run_round(job, RoundReleased(round_), at)
     job.crash_loop = crash_loop.after(job.crash_loop, cause.failure, reach)
     decision = restart.charge(job.ledger, job.round.settings, cause.failure, job.crash_loop)
-    blame = causes.describe(cause)
+    blame, said = causes.describe(cause), job.end_reason.text
+    job.end_reason = EndReason(EndKind.FAILURE, blame, cause.node_id)
     if isinstance(decision, restart.GiveUp):
         job.no_progress = decision.no_progress
         return close(job, Outcome.FAILED, f"{blame}; {decision.reason}", cause=True)
     # Told once: the end of the round has named the culprit, unless it was found since.
-    text = restart.describe(decision, "" if blame == job.end_reason.text else blame)
-    job.end_reason = EndReason(EndKind.FAILURE, blame, cause.node_id)
+    text = restart.describe(decision, "" if blame == said else blame)
     record = kinds.RESTART(text, node_id=cause.node_id)
     if decision.delay_s:
         job.backoff_s = decision.delay_s

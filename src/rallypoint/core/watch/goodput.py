@@ -37,6 +37,7 @@ STALLED_STEPS = 10
 UNTOLD_S = 15.0
 """A round of which no node has told anything for so long has agents that don't tell it."""
 SEGMENTS_MAX = 64
+_PLANNED = frozenset(str(kind.value) for kind in EndKind if kind.is_planned)
 _AT_WORK = (Spending.STEPS, Spending.UNKNOWN)
 _IN_A_ROUND = (Spending.SPAWN, Spending.STARTUP, Spending.REDONE)
 _RUNNING = (*_IN_A_ROUND, Spending.STEPS)
@@ -202,6 +203,8 @@ def judged(account: Goodput, kind: EndKind) -> None:
     if before in (HANG_CAUSE, account.cause):
         account.cause = before
         return
+    # A planned end, of which it was known later that a worker had failed before.
+    account.faults += before in _PLANNED and not kind.is_planned
     over_at = account.steps.over_at
     for segment in account.segments:
         if over_at is not None and segment.begin >= over_at and segment.cause == before:
