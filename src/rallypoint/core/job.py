@@ -51,6 +51,7 @@ from rallypoint.core.job_state import (
     PersonWants,
     SessionLost,
     close,
+    note_loss,
     note_step,
 )
 from rallypoint.core.job_state import JobState as JobState
@@ -272,9 +273,7 @@ def _lost(job: JobState, ref: NodeRef, loss: NodeLoss, at: float) -> list[JobEff
     if not is_member(job, ref):
         return []
     member = job.round.members[ref.node_id]
-    takes_part = member.state in (MemberState.RUNNING, MemberState.STOPPING)
-    if takes_part and not member.succeeded:
-        job.losses.append(loss)
+    note_loss(job, member, loss)
     # What a round loses first ends it, which every node tells; the rest only the host can tell.
     ends_round = member.state is MemberState.RUNNING and not member.succeeded
     kind = kinds.NODE_LOST if ends_round else kinds.OTHER_NODE_LOST

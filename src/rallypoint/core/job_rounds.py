@@ -29,7 +29,7 @@ from rallypoint.core.events import (
 from rallypoint.core.job_state import JobEffect, JobState, close, stamp
 from rallypoint.core.messages import Assigned, Expelled, StopNow, ToNode
 from rallypoint.core.model import Assignment, EndKind, EndReason, NodeRef, Outcome, SharedSettings
-from rallypoint.core.quarantine import why_held_back
+from rallypoint.core.quarantine import count_loss, why_held_back
 from rallypoint.core.ranks import worker_ranks
 from rallypoint.core.restarts import crash_loop
 from rallypoint.core.restarts import ledger as restart
@@ -107,7 +107,7 @@ def _form(job: JobState, effect: FormWorld, at: float) -> list[JobEffect]:
     why = "the first round" if job.end_reason is None else job.end_reason.text
     after = None if job.end_reason is None else job.end_reason.kind
     job.assigned = _assignments(effect, job.ledger.total, why, after)
-    job.reports, job.losses, job.breakdown = [], [], None
+    job.reports, job.losses, job.breakdown, job.store_lost = [], [], None, None
     job.last_end, job.end_reason = job.end_reason, None
     job.enrolled, job.drained, job.stopped, job.succeeded_at = set(), set(), set(), {}
     job.unreached, job.withdrawn = {}, 0
@@ -181,6 +181,8 @@ def _judge(job: JobState, round_: int, at: float) -> list[JobEffect]:
     elif job.end_reason.kind is not EndKind.FAILURE:
         # What fails after a round was ended for another reason fails because of that end.
         job.reports = [r for r in job.reports if r.happened_at <= job.ended_at]
+    if job.store_lost is not None and job.end_reason.kind is EndKind.FAILURE:
+        job.losses.append(job.store_lost)
     cause = causes.first_cause(round_ - 1, job.reports, job.losses, job.breakdown)
     job.last_cause = cause
     lived_s = inf if job.started_at is None else job.ended_at - job.started_at
@@ -197,7 +199,11 @@ def _judge(job: JobState, round_: int, at: float) -> list[JobEffect]:
             job.end_reason = EndReason(EndKind.LOSS, text, job.end_reason.node_id)
         is_planned = job.end_reason.kind.is_planned
         job.crash_loop = crash_loop.after_another_end(job.crash_loop, reach, is_planned=is_planned)
-        return run_round(job, RoundReleased(round_), at)
+        effects: list[JobEffect] = []
+        if cause is not None and cause.loss is job.store_lost:
+            for effect in count_loss(job.round, cause.node_id):  # It ends this round after all.
+                effects += perform(job, effect, at)
+        return effects + run_round(job, RoundReleased(round_), at)
     job.crash_loop = crash_loop.after(job.crash_loop, cause.failure, reach)
     decision = restart.charge(job.ledger, job.round.settings, cause.failure, job.crash_loop)
     blame, said = causes.describe(cause), job.end_reason.text

@@ -30,7 +30,7 @@ from rallypoint.core.quarantine import why_held_back
 from rallypoint.core.restarts import ledger as restart
 from rallypoint.core.restarts.crash_loop import CrashLoop
 from rallypoint.core.round import step as step_round
-from rallypoint.core.round_state import MemberState, Phase, RoundState
+from rallypoint.core.round_state import Member, MemberState, Phase, RoundState
 from rallypoint.core.watch.carried import Carried
 from rallypoint.core.watch.questions import Subject
 
@@ -75,6 +75,9 @@ class JobState(Struct):
     then, whose clock was not this one."""
     reports: list[causes.Report] = field(default_factory=list)
     losses: list[NodeLoss] = field(default_factory=list)
+    store_lost: NodeLoss | None = None
+    """Of the node of rank 0, after its success: the store of the round has gone with it, and what
+    workers of other nodes fail of since is a consequence."""
     breakdown: causes.Breakdown | None = None
     end_reason: EndReason | None = None
     """Of the newest round, once it has ended."""
@@ -135,6 +138,16 @@ def stamp(job: JobState, round_: int | None = None) -> Stamp:
 def note_step(job: JobState, step: int) -> None:
     """Workers have reached this step; -1: they have reported none."""
     job.furthest_step = max(job.furthest_step, step)
+
+
+def note_loss(job: JobState, member: Member, loss: NodeLoss) -> None:
+    """A member is lost."""
+    if member.state not in (MemberState.RUNNING, MemberState.STOPPING):
+        return
+    if not member.succeeded:
+        job.losses.append(loss)
+    elif job.assigned[loss.node_id].group_rank == 0:
+        job.store_lost = loss
 
 
 def verdict_to(job: JobState, ref: NodeRef) -> ToNode:

@@ -69,6 +69,9 @@ class EndKind(Enum):
         return self in (EndKind.DRAIN, EndKind.GROWTH, EndKind.REQUEST)
 
 
+PLANNED = frozenset(str(kind.value) for kind in EndKind if kind.is_planned)
+
+
 class EndReason(Struct, frozen=True, array_like=True):
     """Why a round ended, as data and as the one sentence that every node shows."""
 

@@ -20,7 +20,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from rallypoint.core.job_state import JobState
-from rallypoint.core.model import EndKind, EndReason
+from rallypoint.core.model import PLANNED, EndKind, EndReason
 from rallypoint.core.round_state import MemberState, Phase
 from rallypoint.core.watch.node_progress import NodeProgress
 from rallypoint.core.watch.segments import Segment, Sums, add, relabelled
@@ -31,13 +31,11 @@ WORKING = "work"
 FIRST_ROUND = "start"
 """The cause of what comes before and in the first round, up to its first step."""
 HANG_CAUSE = "hang"
-STALLED_S = 60.0
-STALLED_STEPS = 10
+STALLED_S, STALLED_STEPS = 60.0, 10
 """A round that ends so long, and so many of its steps, after its last step was not at work then."""
 UNTOLD_S = 15.0
 """A round of which no node has told anything for so long has agents that don't tell it."""
 SEGMENTS_MAX = 64
-_PLANNED = frozenset(str(kind.value) for kind in EndKind if kind.is_planned)
 _AT_WORK = (Spending.STEPS, Spending.UNKNOWN)
 _IN_A_ROUND = (Spending.SPAWN, Spending.STARTUP, Spending.REDONE)
 _RUNNING = (*_IN_A_ROUND, Spending.STEPS)
@@ -203,8 +201,7 @@ def judged(account: Goodput, kind: EndKind) -> None:
     if before in (HANG_CAUSE, account.cause):
         account.cause = before
         return
-    # A planned end, of which it was known later that a worker had failed before.
-    account.faults += before in _PLANNED and not kind.is_planned
+    account.faults += before in PLANNED and not kind.is_planned
     over_at = account.steps.over_at
     for segment in account.segments:
         if over_at is not None and segment.begin >= over_at and segment.cause == before:
