@@ -265,3 +265,21 @@ def test_while_the_agent_is_stopped_the_terminal_is_left_alone(tmp_path: Path) -
 
 def state_of(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+
+
+def test_V6_what_goes_to_a_terminal_as_it_is_is_not_kept_which_is_said(tmp_path: Path) -> None:
+    program = "import os, time\nprint('up', flush=True)\n"
+    program += "while not os.path.exists('go'): time.sleep(0.01)"
+    with sitting(tmp_path, program) as job:
+        job.until("^up$")
+        command = [sys.executable, "-m", "rallypoint", "logs"]
+        env = environment(tmp_path, "")
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=LIMIT_S)
+        job.go()
+        assert job.rest() == 0
+    assert (done.returncode, done.stdout) == (0, "")
+    straight = "is not kept, as it goes straight to the terminal of the agent: start the job with"
+    assert done.stderr.splitlines() == [
+        f"stdout of rank 0 {straight} --tee 1, or --output prefix",
+        f"stderr of rank 0 {straight} --tee 2, or --output prefix",
+    ]

@@ -277,7 +277,9 @@ def test_the_summary_tells_how_far_each_round_came(tmp_path: Path) -> None:
 
 def test_a_phase_that_can_not_be_known_is_absent(tmp_path: Path) -> None:
     file = tmp_path / "summary.json"
-    run(tmp_path, "--output", "inherit", "--json-summary", str(file), program="tell('up')")
+    files = str(tmp_path / "logs")
+    words = ("--redirects", "3", "--log-dir", files, "--json-summary", str(file))
+    run(tmp_path, *words, program="tell('up')")
     (only,) = summary_in(file)["rounds"]
     assert set(only["phases"]) == {"rendezvous", "spawn", "stop"}
     assert only["progress"] is None

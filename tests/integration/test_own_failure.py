@@ -64,7 +64,7 @@ def test_A6_workers_that_an_agent_abandons_are_reaped_and_their_ends_are_not_rep
     assignment = Assignment(0, 0, 1, 0, 2, 0, 2, "127.0.0.1", 1, 0, "the first round", False)
 
     async def abandon(*, is_stopping: bool) -> None:
-        settings = OutputSettings(OutputMode.INHERIT, LinePrefix("default"), False)
+        settings = OutputSettings(OutputMode.INHERIT, LinePrefix("default"), Std.NONE)
         outputs = WorkerOutputs(settings, DefaultLogsSpecs(str(tmp_path), redirects=Std.ALL), None)
         source, faults = WorkerSource(config.workers), Faults(print)
         setup = WorkerSetup(config.workers, source, outputs, None, str(tmp_path), print, faults)

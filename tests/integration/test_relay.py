@@ -552,7 +552,7 @@ def screen(text: str) -> list[str]:
     return rows
 
 
-SETTINGS = OutputSettings(OutputMode.INHERIT, LinePrefix("default"), stderr_is_terminal=False)
+SETTINGS = OutputSettings(OutputMode.INHERIT, LinePrefix("default"), inherits=Std.NONE)
 
 
 def environs(round_number: int, workers: int) -> dict[int, dict[str, str]]:
@@ -574,11 +574,8 @@ def test_P5_redirects_and_tee_end_to_end_and_no_round_erases_another(tmp_path: P
             for round_number in (1, 2):
                 opened = outputs.open_round(round_number, environs(round_number, 3))
                 for rank, output in enumerate(opened):
-                    inherited = output.stdout_fd is None
-                    out = os.dup(console) if output.stdout_fd is None else output.stdout_fd
-                    words = f"r{round_number}w{rank}"
-                    await end_of(spawn(program, words, stdout=out, stderr=output.stderr_fd))
-                    assert inherited == (rank == 1)
+                    words, out, err = f"r{round_number}w{rank}", output.stdout_fd, output.stderr_fd
+                    await end_of(spawn(program, words, stdout=out, stderr=err))
                     assert await outputs.tail(round_number, rank) == (f"{words} oops",)
                     assert (output.log_file == "") == (rank == 1)
                     await relay.drain(LIMIT_S)

@@ -47,7 +47,7 @@ def test_ranks_that_are_no_row_are_counted() -> None:
 
 
 def test_what_is_not_kept_is_said_with_the_option_that_keeps_it() -> None:
-    straight = "is not kept, as it goes straight to that of the agent: start the job with"
+    straight = "is not kept, as it goes straight to the terminal of the agent: start the job with"
     assert unread_lines({(0, 1), (1, 1), (1, 2)}) == [
         f"stdout of ranks 0-1 {straight} --tee 1, or --output prefix",
         f"stderr of rank 1 {straight} --tee 2, or --output prefix",

@@ -29,6 +29,7 @@ from rallypoint.process.logs.plan import (
 INHERIT, PREFIX = OutputMode.INHERIT, OutputMode.PREFIX
 OUT_LINES = ToRelay(Console.PREFIX, "", keep_tail=False)
 ERR_LINES = ToRelay(Console.PREFIX, "", keep_tail=True)
+OUT_RAW = ToRelay(Console.RAW, "", keep_tail=False)
 ERR_RAW = ToRelay(Console.RAW, "", keep_tail=True)
 
 
@@ -39,7 +40,7 @@ TEE, SILENT = Console.TEE, Console.NONE
 @pytest.mark.parametrize(
     ("stream", "wish", "mode", "route"),
     [
-        (OUT, Wish(), INHERIT, Inherit()),
+        (OUT, Wish(), INHERIT, OUT_RAW),
         (ERR, Wish(), INHERIT, ERR_RAW),
         (OUT, Wish(), PREFIX, OUT_LINES),
         (ERR, Wish(), PREFIX, ERR_LINES),
@@ -58,21 +59,22 @@ TEE, SILENT = Console.TEE, Console.NONE
     ],
 )
 def test_plan(stream: Std, wish: Wish, mode: OutputMode, route: Route) -> None:
-    assert plan_stream(stream, wish, mode=mode, stderr_is_terminal=False) == route
-    on_terminal = Inherit() if route is ERR_RAW else route
-    assert plan_stream(stream, wish, mode=mode, stderr_is_terminal=True) == on_terminal
+    assert plan_stream(stream, wish, mode=mode, inherits=Std.NONE) == route
+    assert plan_stream(stream, wish, mode=mode, inherits=Std.ALL ^ stream) == route
+    on_terminal = Inherit() if route in (OUT_RAW, ERR_RAW) else route
+    assert plan_stream(stream, wish, mode=mode, inherits=stream) == on_terminal
 
 
 def test_what_is_rotated_or_copied_goes_through_the_relay() -> None:
     def plan(wish: Wish) -> Route:
         wish = replace(wish, max_bytes=7, copies=copies)
-        return plan_stream(OUT, wish, mode=INHERIT, stderr_is_terminal=False)
+        return plan_stream(OUT, wish, mode=INHERIT, inherits=Std.NONE)
 
     copies = Copies("/l/copies.log", ("loss",))
     assert plan(Wish(FILE)) == ToRelay(SILENT, FILE, False, 7)
     assert plan(Wish(FILE, tee=True)) == ToRelay(TEE, FILE, False, 7, copies)
     assert plan(Wish("/dev/null")) == ToFile("/dev/null")
-    assert plan(Wish()) == Inherit()
+    assert plan(Wish()) == OUT_RAW
 
 
 @pytest.mark.parametrize("is_terminal", [False, True])
@@ -81,7 +83,7 @@ def test_what_is_read_for_progress_goes_through_the_relay_and_where_it_would_go(
 ) -> None:
     def plan(stream: Std, wish: Wish, mode: OutputMode = INHERIT) -> Route:
         wish = replace(wish, is_read=True)
-        return plan_stream(stream, wish, mode=mode, stderr_is_terminal=is_terminal)
+        return plan_stream(stream, wish, mode=mode, inherits=Std.ALL if is_terminal else Std.NONE)
 
     for stream, tail in ((OUT, False), (ERR, True)):
         console = Console.LINES if is_terminal else Console.RAW

@@ -19,6 +19,7 @@ from rallypoint.core.text import shown
 from rallypoint.process.logs.log_dir import path_text
 from rallypoint.process.logs.plan import (
     LinePrefix,
+    Std,
     check_ranks,
     is_named,
     parse_std_map,
@@ -121,7 +122,7 @@ def output_settings(config: AgentConfig) -> OutputSettings:
             output.prefix_template,
             host=_short_host_name(),
         ),
-        stderr_is_terminal=stderr_tty,
+        inherits=(Std.OUT if stdout_tty else Std.NONE) | (Std.ERR if stderr_tty else Std.NONE),
         draws=output.draws,
         local_ranks_filter=output.local_ranks_filter,
         stdout_filters=output.duplicate_stdout_filters,

@@ -79,7 +79,7 @@ class LaunchConfig:
     need an `rdzv_endpoint`, `HOST:PORT`; one node alone needs nothing. `rdzv_configs` has what
     `--rdzv-conf` takes, and `token`, `token_file`, `insecure`. A `start_method` of None is
     forkserver for a function; `preload` names modules to import before workers are forked.
-    `logs_specs` decides on files of the workers; without one their output is inherited.
+    `logs_specs` decides on files of the workers; without one they have none.
     `shutdown_timeout` is the grace in seconds after SIGTERM, wherever workers are stopped; None:
     TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 25, when a person or a scheduler ends the job, and 5 when a
     round ends. `numa_options` is a NumaOptions, ours or torch's; None: workers are not bound.

@@ -27,7 +27,7 @@ from rallypoint.core.text import count, signal_name
 from rallypoint.errors import ParameterError, SignalException
 from rallypoint.observe.parameter_names import in_parameters, naming_parameters
 from rallypoint.process import signals
-from rallypoint.process.logs.plan import LinePrefix
+from rallypoint.process.logs.plan import LinePrefix, Std
 from rallypoint.process.logs.specs import Reifies
 from rallypoint.process.logs.worker_output import OutputSettings
 from rallypoint.process.prepared.calls import (
@@ -126,7 +126,7 @@ class PContext(ABC):
         outputs = OutputSettings(
             OutputMode.INHERIT,
             LinePrefix(name, given=log_line_prefixes or {}),
-            stderr_is_terminal=True,  # So a stream without a file is inherited.
+            inherits=Std.ALL,
             stdout_filters=tuple(duplicate_stdout_filters or ()),
             stderr_filters=tuple(duplicate_stderr_filters or ()),
         )

@@ -275,8 +275,8 @@ class SimpleElasticAgent(SpecAgent):
 class LocalElasticAgent(SpecAgent):
     """Workers are processes, guarded: nothing of them outlives this program.
 
-    `logs_specs` decides on their files; None: their output is inherited. `start_method` is for a
-    function; None: forkserver. `health_check_server` and `uninterruptible_state_timeout` are
+    `logs_specs` decides on their files; None: they have none. `start_method` is for a function;
+    None: forkserver. `health_check_server` and `uninterruptible_state_timeout` are
     accepted: the agent never blocks, and a worker that will not die is reported.
 
     Raises ParameterError and UsageError.

@@ -34,8 +34,8 @@ usage: rallypoint logs [RANK|NODE...] [options]
 Show the newest lines that workers wrote, from any machine: of all ranks, or of
 those that are named (17, 0-7, or a node's name). Each line stands behind the
 ranks that wrote it: [0-63] epoch 3 done. Nodes keep the last 32 KiB of each
-stream that Rallypoint passes on: stderr as a rule, and stdout with --tee 1,
---output prefix, or several workers at a terminal. Files of --log-dir are read.
+stream, but of one that goes to a terminal as it is. Files of --log-dir are
+read.
 
   rallypoint logs
   rallypoint logs 17 --last 200
@@ -241,8 +241,8 @@ def unread_lines(unread: Collection[tuple[int, int]]) -> list[str]:
             label = "rank" if len(ranks) == 1 else "ranks"
             where = f"{name} of {label} {brief_ranks(ranks)}"
             lines.append(
-                f"{where} is not kept, as it goes straight to that of the agent: start the job "
-                f"with --tee {stream}, or --output prefix"
+                f"{where} is not kept, as it goes straight to the terminal of the agent: start the "
+                f"job with --tee {stream}, or --output prefix"
             )
     return lines
 

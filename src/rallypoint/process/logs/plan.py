@@ -114,8 +114,9 @@ def resolve_mode(
     return OutputMode.PREFIX if watched and workers > 1 else OutputMode.INHERIT
 
 
-def plan_stream(stream: Std, wish: Wish, *, mode: OutputMode, stderr_is_terminal: bool) -> Route:
-    """The route of one stream; `mode` is a settled one (see `resolve_mode`)."""
+def plan_stream(stream: Std, wish: Wish, *, mode: OutputMode, inherits: Std) -> Route:
+    """The route of one stream; `mode` is a settled one (see `resolve_mode`). `inherits`: those of
+    the agent's streams that workers are to have themselves, as terminals."""
     if mode is OutputMode.AUTO:
         raise ValueError("the output mode must be settled before streams are planned")
     keep_tail = stream is Std.ERR
@@ -128,10 +129,10 @@ def plan_stream(stream: Std, wish: Wish, *, mode: OutputMode, stderr_is_terminal
         return ToFile(path or NULL_DEVICE)
     if mode is OutputMode.PREFIX:
         return ToRelay(Console.PREFIX, "", keep_tail)
-    if not wish.is_read and (stream is Std.OUT or stderr_is_terminal):
+    if not wish.is_read and stream in inherits:
         return Inherit()
     # The bytes of two pipes, a bar and what is printed beside it, come in any order.
-    console = Console.LINES if stderr_is_terminal else Console.RAW
+    console = Console.LINES if stream in inherits else Console.RAW
     return ToRelay(console, "", keep_tail)
 
 

@@ -36,7 +36,8 @@ class OutputSettings(Struct, frozen=True):
 
     mode: OutputMode
     prefix: LinePrefix
-    stderr_is_terminal: bool
+    inherits: Std
+    """Those of the agent's streams that workers have themselves, as terminals."""
     draws: bool = True
     """Whether a terminal may redraw what a worker draws."""
     local_ranks_filter: tuple[int | str, ...] | None = None
@@ -161,8 +162,7 @@ class WorkerOutputs(Struct, eq=False):
             copies=Copies(copy_to, texts) if copy_to and texts else None,
             is_read=bool(settings.progress_pattern),
         )
-        is_terminal = settings.stderr_is_terminal
-        return plan_stream(stream, wish, mode=settings.mode, stderr_is_terminal=is_terminal)
+        return plan_stream(stream, wish, mode=settings.mode, inherits=settings.inherits)
 
     def _open(self, route: Route, stream: Std, worker: Worker, rank: int) -> int | None:
         match route:
