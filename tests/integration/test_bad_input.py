@@ -276,7 +276,7 @@ def test_a_reader_that_goes_away_ends_nothing_but_its_pipe(tmp_path: Path) -> No
     finally:
         os.close(reader)
         (tmp_path / "closed").touch()
-        assert process.wait(30) == 1  # The worker's own end: a broken pipe.
+        assert process.wait(30) == 0  # The worker goes on: what it prints is lost.
     eventually(lambda: not marked(mark), "nothing left")
 
 

@@ -375,6 +375,41 @@ def test_a_full_console_and_a_broken_one_are_reported_once(tmp_path: Path) -> No
     assert log.stat().st_size == 300_000
 
 
+def test_a_line_that_is_written_in_two_parts_is_not_mixed_with_those_of_others(
+    tmp_path: Path,
+) -> None:
+    program = "import os\nfor _ in range(2000): os.write(1, b'a line'); os.write(1, b' as one\\n')"
+
+    async def main(console: int) -> None:
+        async with running(console, console) as relay:
+            streams = [add(relay, Std.OUT, RAW, rank=rank) for rank in range(3)]
+            await end_of(*(spawn(program, stdout=stream) for stream in streams))
+
+    with file_console(tmp_path / "console") as console:
+        asyncio.run(main(console))
+    assert set((tmp_path / "console").read_text().splitlines()) == {"a line as one"}
+
+
+def test_what_is_no_line_yet_is_shown_though_more_of_it_comes_at_once(tmp_path: Path) -> None:
+    program = (
+        "import os, time\nwhile not os.path.exists('seen'): os.write(1, b'.'); time.sleep(0.01)"
+    )
+
+    async def main(console: int) -> None:
+        async with running(console, console) as relay:
+            worker = spawn(
+                f"import os; os.chdir({str(tmp_path)!r})\n{program}",
+                stdout=add(relay, Std.OUT, RAW),
+            )
+            await until(lambda: (tmp_path / "console").read_bytes().startswith(b"..."))
+            (tmp_path / "seen").touch()
+            await end_of(worker)
+
+    with file_console(tmp_path / "console") as console:
+        asyncio.run(main(console))
+    assert set((tmp_path / "console").read_text()) == {"."}
+
+
 def test_a_line_of_the_agent_starts_where_a_line_starts(tmp_path: Path) -> None:
     async def main(console: int) -> None:
         async with running(console, console) as relay:

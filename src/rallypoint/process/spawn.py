@@ -177,13 +177,14 @@ class _Child:
         try:
             os.setsid()
             syscalls.die_with_parent(self._prctl, self._parent_pid)
-            resource.setrlimit(resource.RLIMIT_NOFILE, _OPEN_FILES)
             if self._guard_fd is not None:
                 # Before SIGPIPE gets its default back: a dead guard must not kill workers.
                 register_self(self._guard_fd)
                 os.close(self._guard_fd)
             stage = Stage.STREAMS
             self._place_streams(command)
+            # Not before: what we hold may be more than a low limit of the worker allows.
+            resource.setrlimit(resource.RLIMIT_NOFILE, _OPEN_FILES)
             stage = Stage.CPUS
             _bind(command)
             stage = Stage.EXEC

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
 _READ_BYTES = 64 * 1024
 _PIPE_BYTES = 1024 * 1024  # no pipe holds more, unless root made it so
+JOIN_S = 0.05
+"""So long what is passed on byte for byte waits for the end of its line: `print` may write a line
+and its end one after the other, and other workers between them."""
 
 
 class _Stream(Struct, eq=False):
@@ -44,6 +47,7 @@ class _Stream(Struct, eq=False):
     console: Console | None
     is_shown: bool  # what it draws or does not finish is shown below the lines
     lines: LineAssembler | None
+    rest: bytes  # of what is passed on byte for byte: the line that has not ended
     file: LogFile | None
     copy: LogFile | None  # for the lines in which one of these is found
     copy_if: tuple[bytes, ...]
@@ -80,6 +84,7 @@ class Streams:
             console=console,
             is_shown=request.draws and console is not None and console.is_terminal,
             lines=LineAssembler(request.prefix) if request.lines else None,
+            rest=b"",
             file=self._files.open(request.path, request.max_bytes),
             copy=self._files.open_shared(request.copy_to, request.max_bytes),
             copy_if=request.copy_if,
@@ -139,6 +144,7 @@ class Streams:
         """Take all that is in the pipes now."""
         for stream in list(self._streams.values()):
             self._read(stream, _PIPE_BYTES, now)
+            self._pass_on_rest(stream)
 
     def tail_of(self, worker: Worker, now: float) -> bytes:
         """The last lines that it has written to a stream with a tail until now."""
@@ -184,7 +190,14 @@ class Streams:
         if stream.console is None:
             return
         if stream.lines is None:
-            stream.console.write_raw(data)
+            data = stream.rest + data
+            end = data.rfind(b"\n") + 1 if len(data) < _READ_BYTES else len(data)
+            stream.console.write_raw(data[:end])
+            stream.rest = data[end:]
+            if end:
+                self._due.pop(stream.fd, None)
+            if stream.rest:
+                self._due.setdefault(stream.fd, now + JOIN_S)
             return
         stream.console.resume(stream.worker)
         self._prompts.answered(stream.worker)
@@ -192,10 +205,18 @@ class Streams:
         if stream.is_shown or stream.lines.is_drawn:
             self._settle(stream, now)
 
+    def _pass_on_rest(self, stream: _Stream) -> None:
+        if stream.rest and stream.console is not None:
+            stream.console.write_raw(stream.rest)
+            stream.rest = b""
+        if stream.lines is None:
+            self._due.pop(stream.fd, None)
+
     def _settle(self, stream: _Stream, now: float) -> None:
         """Show what is no line, and what has become one with time."""
         console, lines = stream.console, stream.lines
         if console is None or lines is None:
+            self._pass_on_rest(stream)
             return
         self._show(stream, console, lines.settle(now), now)
         due = lines.due_at()
@@ -222,6 +243,7 @@ class Streams:
             stream.console.write_lines(self.interrupts.take(stream.fd))
 
     def _end(self, stream: _Stream, now: float) -> None:
+        self._pass_on_rest(stream)
         if stream.console is not None and stream.lines is not None:
             self._show(stream, stream.console, stream.lines.finish(), now)
             self._release(stream)
