@@ -85,6 +85,9 @@ def test_L4_the_vanished_node_of_the_leader_is_awaited_until_its_own_lease_has_e
     assert said(cluster) == [
         "took over round 0 with 1 of 2 nodes: 1 node did not come back (group rank 0)"
     ]
+    # Nobody knows when it was lost, and nobody is told so.
+    assert cluster.job.last_end is not None
+    assert cluster.job.last_end.age_s is None
 
 
 def test_L4_a_leader_that_vanished_with_others_is_one_of_those_that_are_missing() -> None:

@@ -69,7 +69,9 @@ def perform(job: JobState, effect: Effect, at: float) -> list[JobEffect]:
             job.ended_at = at
             faults = [report.happened_at for report in job.reports]
             faults += [loss.last_heard_at for loss in job.losses]
-            age_s = min(max(at - min(faults), 0.0), MAX_SECONDS) if faults else None
+            # Of what happened before a takeover nobody knows when.
+            known = [fault for fault in faults if fault > 0]
+            age_s = min(max(at - min(known), 0.0), MAX_SECONDS) if known else None
             return _stop(job, round_, replace(reason, age_s=age_s))
         case StopDelayed():
             text = _many_are_slow_to_stop(effect, job.round.settings)

@@ -269,7 +269,7 @@ class JobHistory:
         if not self.rounds:
             return
         newest, seen = self.rounds[-1], self._seen
-        if reason is not None:
+        if reason is not None and reason.node_id:
             newest.took(reason.node_id, (("detect", reason.age_s),))
         newest.ended, seen.ended_at = self._wall_time(at), at
         seen.stopping = set() if job.round.phase is Phase.ACTIVE else set(job.assigned)
