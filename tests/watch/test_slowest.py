@@ -24,3 +24,12 @@ def test_V2_a_round_that_is_over_names_the_slowest_node_of_each_phase() -> None:
     assert "first progress 12 s (node node-7)" in whole
     assert "spawn 9.5 s (node node-7)" in whole
     assert "slowest" not in " ".join(job.status())
+
+
+def test_a_node_that_comes_back_late_has_stopped_no_workers_of_the_next_round() -> None:
+    job = running()
+    job.fail_with(CULPRIT, NAN)
+    newest = job.history.rounds[-1]
+    assert newest.ended is None
+    job.history.stopped("node-7", job.timers.now_s + 60.0)
+    assert "stop" not in newest.slowest

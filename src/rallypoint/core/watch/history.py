@@ -254,6 +254,7 @@ class JobHistory:
         goodput.formed(self.account, set(job.assigned), at, job.furthest_step)
         self.told.clear()
         self.steps.clear()
+        self._seen.stopping.clear()
         self.rounds_formed += 1
         why = next((place.why for place in job.assigned.values()), "")
         nodes = len(job.round.world)
