@@ -28,7 +28,7 @@ unit: $(SETUP)
 	-tools/install_etcd.sh
 	-tools/install_slurm.sh
 	-tools/install_sshd.sh
-	$(BIN)/python -m pytest --workers 8 -rsfE -m "not (fault or clusters) or quick"
+	$(BIN)/python -m pytest --workers 8 -rsfE -m "not (fault or clusters or bench) or quick"
 
 # The tests on each Python from 3.11 to 3.14 that is found; says which were not.
 matrix:
@@ -38,7 +38,7 @@ matrix:
 coverage: $(VENV)/.ready-coverage
 	rm -rf .coverage-data
 	mkdir .coverage-data
-	-$(BIN)/coverage run -m pytest --workers 3 --agents=executed -m "not (fault or clusters) or quick"
+	-$(BIN)/coverage run -m pytest --workers 3 --agents=executed -m "not (fault or clusters or bench) or quick"
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage html --quiet
 	$(BIN)/coverage report
@@ -94,7 +94,9 @@ demo: $(DEMO_SETUP)
 scale: $(SETUP)
 	$(BIN)/python benchmarks/scale.py
 
+# First whether each still runs and fills its tables.
 bench: $(SETUP)
+	$(BIN)/python -m pytest -rsfE -m bench
 	$(BIN)/python benchmarks/launch.py
 	$(BIN)/python benchmarks/recovery.py
 	$(BIN)/python benchmarks/takeover.py
@@ -117,7 +119,7 @@ fuzz: $(VENV)/.ready-fuzz
 	  $(BIN)/python -m tests.fuzz.fuzz_c10d & $(BIN)/python -m tests.fuzz.fuzz_values & wait -n'
 
 # Whole jobs in virtual time, seed after seed: make sim SECONDS=3600 FIRST=1000. The tests take seeds
-# 1 to 300. Every tenth second goes to jobs of more than 100 nodes.
+# 1 to 200. Every tenth second goes to jobs of more than 100 nodes.
 SECONDS ?= 600
 FIRST ?= 1000
 sim: $(SETUP)

@@ -69,6 +69,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     folder: Path = session.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
     kill_when_this_process_ends(folder)
     prepare_torch(session)
+    if session.config.getoption("--workers") and not session.config.option.collectonly:
+        # One for all workers, which would import the same, each for itself.
+        processes.forks = session.config.getoption("--agents") == "forked"
+        processes.prepare()
     # Pytest adds its handlers to each logger that stands alone, three times for every test, and
     # torch has 42 of them.
     for name, logger in logging.root.manager.loggerDict.items():

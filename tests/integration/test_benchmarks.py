@@ -1,4 +1,7 @@
-"""The benchmarks run and fill their tables. What they measure is judged elsewhere: by a person."""
+"""The benchmarks run and fill their tables. What they measure is judged elsewhere: by a person.
+
+`make bench` runs all of these before it measures, and `make test` those that take least.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.bench
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 MEASURED = re.compile(r"-?\d+\.\d+ \[-?\d+\.\d+ \.\. -?\d+\.\d+\]")
 
@@ -27,7 +31,9 @@ def quick(folder: Path, name: str, *words: str | Path) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize(("name", "rows"), [("launch", 3), ("recovery", 4)])
+@pytest.mark.parametrize(
+    ("name", "rows"), [pytest.param("launch", 3, marks=pytest.mark.quick), ("recovery", 4)]
+)
 def test_a_quick_benchmark_fills_its_tables(name: str, rows: int, tmp_path: Path) -> None:
     out = quick(tmp_path, f"{name}.py")
     lines = [line for line in out.splitlines() if line.startswith("|")]
@@ -88,6 +94,7 @@ def test_the_quick_benchmark_of_scale_fills_its_tables(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.quick
 def test_the_quick_benchmark_of_calls_fills_its_table(tmp_path: Path) -> None:
     out = quick(tmp_path, "calls.py")
     measured = [line for line in out.splitlines() if len(MEASURED.findall(line)) == 2]
@@ -95,6 +102,7 @@ def test_the_quick_benchmark_of_calls_fills_its_table(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("rallypoint-*"))
 
 
+@pytest.mark.quick
 def test_the_quick_benchmark_of_restarts_fills_its_table(tmp_path: Path) -> None:
     out = quick(tmp_path, "restart.py")
     rows = [line for line in out.splitlines() if MEASURED.search(line)]
@@ -107,6 +115,7 @@ def test_the_quick_benchmark_of_restarts_fills_its_table(tmp_path: Path) -> None
     assert list(tmp_path.glob("rallypoint-bench-*")) == []
 
 
+@pytest.mark.quick
 def test_the_quick_benchmark_of_strangers_fills_its_table(tmp_path: Path) -> None:
     out = quick(tmp_path, "strangers.py")
     rows = [line for line in out.splitlines() if len(MEASURED.findall(line)) == 2]
@@ -114,6 +123,7 @@ def test_the_quick_benchmark_of_strangers_fills_its_table(tmp_path: Path) -> Non
     assert "met" in rows[1] or "missed" in rows[1]
 
 
+@pytest.mark.quick
 def test_two_versions_are_measured_side_by_side(tmp_path: Path) -> None:
     out = quick(tmp_path, "versions.py", BENCHMARKS.parent, "--only=store")
     measured = [line for line in out.splitlines() if len(MEASURED.findall(line)) == 4]

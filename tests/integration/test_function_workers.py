@@ -29,18 +29,20 @@ def double(a, b):
     assert (code, out) == (0, "returned {0: (0, 'x', [1]), 1: (1, 'x', [1])}\n"), err
 
 
-@every_method
-def test_P3_large_results_of_four_workers_come_back(method: str, tmp_path: Path) -> None:
-    functions = """
+@pytest.mark.parametrize(
+    ("method", "size"), [("spawn", 100_000_000), ("forkserver", 10_000_000), ("fork", 10_000_000)]
+)
+def test_P3_large_results_of_four_workers_come_back(method: str, size: int, tmp_path: Path) -> None:
+    functions = f"""
 class Long(bytes):
     def __repr__(self):
-        return f"{len(self)} times {self[0]}"
+        return f"{{len(self)}} times {{self[0]}}"
 
 def many():
-    return Long(bytes([65 + int(os.environ["RANK"])]) * 100_000_000)
+    return Long(bytes([65 + int(os.environ["RANK"])]) * {size})
 """
     code, out, err = end(tmp_path, functions, f"many, count=4, method={method!r}")
-    each = ", ".join(f"{rank}: 100000000 times {65 + rank}" for rank in range(4))
+    each = ", ".join(f"{rank}: {size} times {65 + rank}" for rank in range(4))
     assert (code, out) == (0, f"returned {{{each}}}\n"), err
 
 

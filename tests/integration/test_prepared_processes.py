@@ -66,7 +66,8 @@ ENV = {"MARK": "1", "PATH": os.environ["PATH"]}
 def ran(begin: START, folder: Path, *words: str, **how: Any) -> tuple[int, str, str]:
     command = [sys.executable, *words]
     pipe = subprocess.PIPE
-    env = ENV | {name: os.environ[name] for name in os.environ if name in ("LANG", "PYTHONPATH")}
+    env = {name: os.environ[name] for name in os.environ if name in ("LANG", "PYTHONPATH")}
+    env |= ENV | how.pop("env", {})
     with begin(
         command, cwd=folder, env=env, stdin=pipe, stdout=pipe, stderr=pipe, text=True, **how
     ) as process:
@@ -82,6 +83,19 @@ def test_a_program_finds_itself_as_after_an_exec(tmp_path: Path) -> None:
     )
     assert found == expected
     assert found[0] == 0
+
+
+@pytest.mark.skipif("PYTHONPATH" in os.environ, reason="another PYTHONPATH takes an exec")
+def test_what_PYTHONPATH_names_is_found_in_the_same_order(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text("import own, sys; print(own.__file__, sys.path)")
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "own.py").touch()
+    places = [str(tmp_path / "first"), os.fspath(processes.PACKAGE.parent), "", os.__file__[:-6]]
+    env = {"PYTHONPATH": os.pathsep.join([*places, str(tmp_path / "second"), *places])}
+    expected = ran(subprocess.Popen, tmp_path, "program.py", env=env)
+    assert ran(start, tmp_path, "program.py", env=env) == expected
+    assert "first/own.py" in expected[1]
 
 
 def test_a_session_of_its_own_is_one(tmp_path: Path) -> None:

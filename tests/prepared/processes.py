@@ -14,7 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,25 +22,33 @@ from typing import Any
 from tests.prepared.interpreter import Server
 from tests.prepared.server import CODE_BYTES, PID_BYTES, SIZE_BYTES
 
+import rallypoint
+
+PACKAGE = Path(rallypoint.__file__).parent
+NOT_IMPORTED = {"__main__.py", "integrations", "testing"}
+
+
+def _own_modules() -> Iterator[str]:
+    """Also those that are imported when they are first needed: each agent would do so again."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+        if not NOT_IMPORTED & {path.name, *parts}:
+            yield ".".join(parts).removesuffix(".__init__")
+
+
 MODULES = (
+    "csv",
+    "encodings.idna",
+    "importlib.metadata",
     "multiprocessing.forkserver",
     "multiprocessing.popen_spawn_posix",
     "multiprocessing.pool",
-    "rallypoint.cli.drain",
-    "rallypoint.cli.main",
-    "rallypoint.cli.run",
-    "rallypoint.cli.serve",
-    "rallypoint.cli.store",
-    "rallypoint.cli.watch.events",
-    "rallypoint.cli.watch.logs",
-    "rallypoint.cli.watch.stacks",
-    "rallypoint.cli.watch.status",
-    "rallypoint.cli.watch.wishes",
-    "rallypoint.launcher",
     "uvloop",
+    *_own_modules(),
 )
 READ_AT_THE_START = ("PYTHON", "LC_", "LANG", "LD_", "GLIBC_", "MALLOC_", "TZ")
-"""With these begin the variables that a process reads when it is executed, and never again."""
+"""With these begin the variables that a process reads when it is executed, and never again. What
+PYTHONPATH adds to that of the tests the server adds."""
 forks = True
 """Whether `start` may fork. For `conftest.py` to set."""
 
@@ -169,7 +177,10 @@ def _is_known(words: Sequence[str]) -> bool:
 
 
 def _read_at_the_start(env: Mapping[str, str]) -> dict[str, str]:
-    return {name: text for name, text in env.items() if name.startswith(READ_AT_THE_START)}
+    read = {name: text for name, text in env.items() if name.startswith(READ_AT_THE_START)}
+    if "PYTHONPATH" not in os.environ:
+        read.pop("PYTHONPATH", None)
+    return read
 
 
 def _status(name: str) -> str:

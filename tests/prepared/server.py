@@ -202,9 +202,9 @@ def have_environment(environment: dict[bytes, bytes]) -> ctypes.Array[ctypes.c_c
     data: dict[bytes, bytes] = os.environ._data  # type: ignore[attr-defined]
     data.clear()
     data.update(environment)
-    for place in reversed(os.environ.get("PYTHONPATH", "").split(os.pathsep)):
-        if place and place not in sys.path:
-            sys.path.insert(1, place)
+    if named := os.environ.get("PYTHONPATH"):
+        places = map(os.path.abspath, named.split(os.pathsep))
+        sys.path[1:] = dict.fromkeys([*places, *sys.path[1:]])
     return block
 
 
