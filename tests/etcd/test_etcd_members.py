@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from threading import Thread
 
 import pytest
 from msgspec.structs import replace
 from tests.etcd.servers import Etcd, state_of, stored
+from tests.http_thread import HttpThread
 from tests.integration.cluster import wait_until
 from tests.integration.proxy import Proxy
 from tests.limits import patience
@@ -122,12 +123,10 @@ class Leaderless(BaseHTTPRequestHandler):
 
 def test_a_member_that_says_in_a_watch_that_it_has_no_leader_is_left_for_another() -> None:
     """As a change it would be looked at again and again."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), Leaderless) as server:
-        Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        gateway = Gateway(read_etcd(f"127.0.0.1:{server.server_port}", {}, str))
+    with HttpThread(Leaderless) as server:
+        gateway = Gateway(read_etcd(f"127.0.0.1:{server.port}", {}, str))
         with pytest.raises(RendezvousConnectionError, match="etcdserver: no leader"):
             gateway.watch("/cut", 2, 600.0)
-        server.shutdown()
 
 
 def why(backend: EtcdBackend) -> str:

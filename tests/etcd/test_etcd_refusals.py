@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from threading import Thread
 from urllib.error import HTTPError
 
 import pytest
 from tests.certificates import make_certificates
 from tests.etcd.servers import Etcd, add_users
+from tests.http_thread import HttpThread
 from tests.integration.cluster import free_port
 from tests.integration.one_agent import OneAgent, agent
 from tests.integration.test_bad_input import is_one_line_with
@@ -68,10 +68,8 @@ class Other(BaseHTTPRequestHandler):
 
 
 def test_another_web_server_is_no_etcd(tmp_path: Path) -> None:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Other) as server:
-        Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        ended = run(tmp_path, f"127.0.0.1:{server.server_port}")
-        server.shutdown()
+    with HttpThread(Other) as server:
+        ended = run(tmp_path, f"127.0.0.1:{server.port}")
     assert is_one_line_with(ended.err, "it is no etcd: it answers 200, 'hello'")
 
 

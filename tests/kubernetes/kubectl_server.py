@@ -7,13 +7,13 @@ manifests, and follows the log of a Job. What was made is kept as objects.
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
+
+from tests.http_thread import HttpThread
 
 Object = dict[str, Any]
 GROUPS = {"api/v1": "", "apis/batch/v1": "batch", "apis/rbac.authorization.k8s.io/v1": "rbac"}
@@ -32,7 +32,7 @@ LOG = "rallypoint: job digits succeeded\n"
 _MAGIC = b"k8s\0"
 
 
-class KubectlServer:
+class KubectlServer(HttpThread):
     """`made`: the objects, by kind and name; each with the namespace of its request."""
 
     def __init__(self) -> None:
@@ -59,9 +59,7 @@ class KubectlServer:
             def log_message(self, format: str, *args: object) -> None:
                 pass
 
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._http.daemon_threads = True
-        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.05,))
+        super().__init__(Handler)
 
     def config(self, folder: Path) -> Path:
         """A file for KUBECONFIG."""
@@ -69,9 +67,7 @@ class KubectlServer:
         config = {
             "apiVersion": "v1",
             "kind": "Config",
-            "clusters": [
-                here | {"cluster": {"server": f"http://127.0.0.1:{self._http.server_port}"}}
-            ],
+            "clusters": [here | {"cluster": {"server": f"http://127.0.0.1:{self.port}"}}],
             "users": [here | {"user": {}}],
             "contexts": [here | {"context": {"cluster": "here", "user": "here"}}],
             "current-context": "here",
@@ -79,20 +75,6 @@ class KubectlServer:
         path = folder / "kubeconfig"
         path.write_text(json.dumps(config))
         return path
-
-    def __enter__(self) -> KubectlServer:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._http.shutdown()
-        self._thread.join()
-        self._http.server_close()
 
     def _answer(self, method: str, target: str, body: bytes) -> tuple[int, Object | str]:
         path = urlsplit(target).path.strip("/")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from http.server import ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 
 import pytest
 from tests.certificates import make_certificates
 from tests.etcd.test_etcd_refusals import Other
+from tests.http_thread import HttpThread
 from tests.integration.cluster import free_port
 from tests.integration.one_agent import OneAgent, agent
 from tests.integration.test_bad_input import is_one_line_with
@@ -105,13 +104,11 @@ def test_nothing_there_is_waited_for_and_said(tmp_path: Path, pod: Pod) -> None:
 
 
 def test_another_web_server_is_no_api_server(tmp_path: Path, pod: Pod) -> None:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Other) as server:
-        Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        where = f"127.0.0.1:{server.server_port}"
+    with HttpThread(Other) as server:
+        where = f"127.0.0.1:{server.port}"
         conf = f"service_account={pod.folder}"
         plain = run(tmp_path, f"server=http://{where},{conf}").err
         secured = run(tmp_path, f"server=https://{where},{conf}").err
-        server.shutdown()
     assert is_one_line_with(plain, f"{BACKEND}: the API server http://{where} can't be used: it is")
     assert "it is no API server of Kubernetes: it answers " in plain
     assert is_one_line_with(secured, "TLS with it fails: ", "(does it want server=http://...?)")

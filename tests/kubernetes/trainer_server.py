@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import ssl
 import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple
+
+from tests.http_thread import HttpThread
 
 PATH = "/apis/trainer.kubeflow.org/v1alpha1/namespaces/training/trainjobs/digits/status"
 
@@ -22,7 +23,7 @@ class Posted(NamedTuple):
     status: dict[str, Any]
 
 
-class TrainerServer:
+class TrainerServer(HttpThread):
     """Takes what is posted with `token`. `answers`: set while it answers at all."""
 
     def __init__(self, certificates: Path, token: str) -> None:
@@ -50,26 +51,12 @@ class TrainerServer:
 
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificates / "server.pem", certificates / "server.key")
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._http.daemon_threads = True
-        self._http.socket = context.wrap_socket(self._http.socket, server_side=True)
-        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.05,))
+        super().__init__(Handler, context)
 
     @property
     def url(self) -> str:
-        return f"https://127.0.0.1:{self._http.server_port}{PATH}"
+        return f"https://127.0.0.1:{self.port}{PATH}"
 
-    def __enter__(self) -> TrainerServer:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *ended: Any) -> None:
         self.answers.set()
-        self._http.shutdown()
-        self._thread.join()
-        self._http.server_close()
+        super().__exit__(*ended)
