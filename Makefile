@@ -119,7 +119,7 @@ fuzz: $(VENV)/.ready-fuzz
 	  $(BIN)/python -m tests.fuzz.fuzz_c10d & $(BIN)/python -m tests.fuzz.fuzz_values & wait -n'
 
 # Whole jobs in virtual time, seed after seed: make sim SECONDS=3600 FIRST=1000. The tests take seeds
-# 1 to 200. Every tenth second goes to jobs of more than 100 nodes.
+# 1 to 300. Every tenth second goes to jobs of more than 100 nodes.
 SECONDS ?= 600
 FIRST ?= 1000
 sim: $(SETUP)

@@ -25,7 +25,6 @@ def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
         yield members
 
 
-@pytest.mark.executed
 def test_L6_agents_that_lead_and_members_of_etcd_are_lost_one_after_another(
     tmp_path: Path, etcd: Etcd
 ) -> None:

@@ -26,7 +26,6 @@ def serve(cluster: Cluster, etcd: Etcd, *options: str) -> AgentProcess:
     return cluster.serve(*where, *options, port=free_port())
 
 
-@pytest.mark.executed
 def test_L1_of_three_candidates_that_lead_two_jobs_each_may_be_killed_and_no_worker_notices(
     tmp_path: Path, etcd: Etcd
 ) -> None:

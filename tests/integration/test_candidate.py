@@ -41,7 +41,6 @@ def test_L1_a_candidate_leads_when_a_leading_node_is_killed_and_a_node_after_it(
         assert others[0].verdict["restarts"] == 0
 
 
-@pytest.mark.executed
 def test_L1_candidates_take_turns_and_no_worker_notices(tmp_path: Path) -> None:
     with cluster_of(tmp_path, "2:3") as cluster:
         agents = [cluster.agent(name) for name in "abc"]
@@ -68,7 +67,6 @@ def test_L1_candidates_take_turns_and_no_worker_notices(tmp_path: Path) -> None:
         assert max(worker.round for worker in cluster.workers()) == 1
 
 
-@pytest.mark.executed
 def test_L7_a_job_that_a_candidate_led_to_its_end_is_begun_anew_under_its_name(
     tmp_path: Path,
 ) -> None:

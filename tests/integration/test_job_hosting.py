@@ -14,7 +14,6 @@ def hosts(agent: AgentProcess) -> bool:
     return any(event.name == "node_joined" for event in agent.events)
 
 
-@pytest.mark.executed
 def test_F6_of_two_that_start_at_once_exactly_one_hosts(cluster: Cluster) -> None:
     """Ten times; each pair has a port of its own."""
     cluster.options |= {"nnodes": 2, "no_python": True}

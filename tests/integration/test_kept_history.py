@@ -207,7 +207,6 @@ def test_what_is_no_history_is_refused_in_one_line(cluster: Cluster, tmp_path: P
     assert command(cluster, "events", history).stdout == "nothing has happened yet\n"
 
 
-@pytest.mark.executed
 def test_the_next_leader_goes_on_with_the_same_file(tmp_path: Path) -> None:
     with cluster_of(tmp_path, "2:3") as cluster:
         history = tmp_path / "history.jsonl"

@@ -56,7 +56,6 @@ def test_L6_a_leading_node_that_is_killed_is_lost_like_any_other(tmp_path: Path)
         assert others[0].verdict["restarts"] == 0
 
 
-@pytest.mark.executed
 def test_L6_a_leading_node_that_is_told_to_go_hands_over(tmp_path: Path) -> None:
     with cluster_of(tmp_path, "2:3") as cluster:
         agents = [cluster.agent(name) for name in "abc"]
@@ -74,7 +73,6 @@ def test_L6_a_leading_node_that_is_told_to_go_hands_over(tmp_path: Path) -> None
         cluster.end_well(*others)
 
 
-@pytest.mark.executed
 def test_L1_of_two_nodes_either_may_die(tmp_path: Path) -> None:
     with cluster_of(tmp_path, "1:2") as cluster:
         agents = [cluster.agent(name) for name in "ab"]
@@ -91,7 +89,6 @@ def test_L1_of_two_nodes_either_may_die(tmp_path: Path) -> None:
         cluster.end_well(third)
 
 
-@pytest.mark.executed
 def test_L7_a_job_whose_end_all_have_heard_is_begun_anew_under_its_name(tmp_path: Path) -> None:
     with cluster_of(tmp_path, "2:2") as cluster:
         cluster.order("sys.exit(3)", round=0, node="a")

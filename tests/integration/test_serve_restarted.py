@@ -41,7 +41,6 @@ def test_R5_a_coordinator_that_is_killed_and_started_again_goes_on_with_its_job(
         assert serve.server.wait_exit() == 128 + signal.SIGTERM
 
 
-@pytest.mark.executed
 def test_F2_a_heartbeat_that_comes_before_the_coordinator_leads_its_job_is_answered(
     tmp_path: Path,
 ) -> None:

@@ -302,7 +302,6 @@ def test_status_without_stdout_ends_quietly(cluster: Cluster) -> None:
     cluster.end_well(a)
 
 
-@pytest.mark.executed
 def test_status_watch_finds_the_next_leader_and_says_how_the_job_ended(
     cluster: Cluster, tmp_path: Path
 ) -> None:

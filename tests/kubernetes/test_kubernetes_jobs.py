@@ -6,7 +6,6 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
-import pytest
 from tests.integration.cluster import Option, wait_until
 from tests.integration.test_drain_command import drain
 from tests.integration.test_leading_agents import leader_of, leads
@@ -17,7 +16,6 @@ from rallypoint.rendezvous.kubernetes.backend import name_of
 from rallypoint.testing.kubernetes_api import KubernetesApi
 
 
-@pytest.mark.executed
 def test_L6_agents_that_lead_are_lost_one_after_another_while_tokens_are_replaced(
     tmp_path: Path, api: KubernetesApi, pod: Pod
 ) -> None:

@@ -34,7 +34,7 @@ from rallypoint.testing.simulator.states import STATES
 from rallypoint.testing.simulator.training import RoundOfSteps, Training
 
 PLANS = sorted((Path(__file__).parent.parent / "simulated").glob("*.txt"))
-SEEDS = range(1, 201)
+SEEDS = range(1, 301)
 
 
 def hold(plan: Plan) -> Outline:
