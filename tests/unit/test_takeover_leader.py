@@ -259,3 +259,31 @@ def test_L4_a_node_that_has_left_is_not_awaited() -> None:
     d = cluster.start("d")
     cluster.settle()
     assert b.running == c.running == d.running == Stamp(1, 1)
+
+
+def test_A4_what_fails_of_the_lost_store_is_no_failure_also_after_a_takeover() -> None:
+    cluster, (a, b) = running(2, max_restarts=0)
+    cluster.succeed(a)
+    cluster.settle()
+    die(cluster, a)
+    take_over(cluster, predecessor=DEAD)
+    assert b.running == Stamp(1, 0)
+    pass_time(cluster, 1.0)
+    cluster.fail(b)
+    d = cluster.start("d")
+    cluster.settle()
+    assert cluster.job.verdict is None
+    assert b.running == d.running == Stamp(1, 1)
+    assert cluster.job.ledger.total == 0
+    assert cluster.job.last_end is not None
+    assert cluster.job.last_end.kind is EndKind.LOSS
+
+
+def test_A4_a_failure_counts_while_the_node_of_rank_0_is_there_after_a_takeover() -> None:
+    cluster, (a, b) = running(2, max_restarts=0)
+    cluster.succeed(a)
+    cluster.settle()
+    take_over(cluster)
+    cluster.fail(b)
+    cluster.settle()
+    assert outcome(cluster) is Outcome.FAILED

@@ -7,20 +7,28 @@ from collections import Counter
 from typing import cast
 
 import msgspec
+import pytest
 from msgspec.structs import replace
 from tests.unit.jobs import CANDIDATE, RULES
 from tests.watch.test_what_wishes_hear import Place, Wire, in_loop
 
+from rallypoint.cli.access import Access
+from rallypoint.cli.watch.logs import _Logs, _Options
+from rallypoint.cli.watch.reach import JobAt
+from rallypoint.cli.watch.workers import Wanted
+from rallypoint.config import Endpoint
 from rallypoint.coordinator.clocks import CALLS_IN_A_TURN
 from rallypoint.coordinator.connection import ServerConnection
 from rallypoint.coordinator.gathering import Gatherings
 from rallypoint.coordinator.hosted_job import HostedJob
+from rallypoint.core import limits
 from rallypoint.core import messages as m
 from rallypoint.core.job_state import new_job
 from rallypoint.core.model import Stamp
 from rallypoint.core.sessions import Sessions
+from rallypoint.core.settings import MAX_WORKERS_PER_NODE
 from rallypoint.core.watch.collecting import ALL_LINES, Gathered, HowFar, RankTold, Told
-from rallypoint.core.watch.questions import ReadTo, Subject
+from rallypoint.core.watch.questions import READ_MAX, ReadTo, Subject
 
 FOLLOWS = m.Ask(Subject.LOGS, follow=True, newest=5)
 
@@ -93,10 +101,38 @@ def test_V6_a_node_that_is_away_is_asked_when_it_is_back() -> None:
 def test_V6_a_command_that_comes_again_says_to_each_node_how_far_it_is() -> None:
     def test(place: Place) -> None:
         read = (ReadTo(0, 2, 0, 9), ReadTo(3, 1, 0, 8))
-        asks(place, replace(FOLLOWS, newest=ALL_LINES, read=read))
+        asks(place, replace(FOLLOWS, newest=ALL_LINES, read=read, incarnation=1))
         assert [asked(node)[0].read for node in place.nodes] == [read[:1], read[1:]]
 
     in_loop(test)
+
+
+def test_V6_what_was_read_of_a_job_that_has_begun_anew_is_not_taken_for_this_one() -> None:
+    def test(place: Place) -> None:
+        asks(place, replace(FOLLOWS, newest=ALL_LINES, read=(ReadTo(0, 2, 0, 9),), incarnation=7))
+        (question,) = asked(place.nodes[0])
+        assert (question.read, question.newest) == ((), ALL_LINES)
+
+    in_loop(test)
+
+
+def test_V6_a_command_says_that_the_job_has_begun_anew(capsys: pytest.CaptureFixture[str]) -> None:
+    job = JobAt("job", Endpoint("a", 1), None, Access(None, None, True))
+    logs = _Logs(_Options(Wanted(job, None, (), ()), True, 5, False))
+    logs._taken(Gathered("a", 3, (RankTold(0, "old", 1, next=4),), incarnation=1), 0.0)
+    assert logs._further(FOLLOWS).read == (ReadTo(0, 1, 3, 4),)
+    logs._taken(Gathered("a", 0, (RankTold(0, "new", 1, next=9),), incarnation=2), 0.0)
+    again = logs._further(FOLLOWS)
+    assert (again.read, again.incarnation) == ((ReadTo(0, 1, 0, 9),), 2)
+    assert "the job has begun anew" in capsys.readouterr().err
+
+
+def test_V6_as_many_places_as_there_may_be_are_taken_by_coordinators_and_nodes() -> None:
+    def places(number: int) -> tuple[ReadTo, ...]:
+        return tuple(ReadTo(index // 2, 1 + index % 2, 0, 5) for index in range(number))
+
+    limits.check(replace(FOLLOWS, read=places(READ_MAX)))
+    limits.check(m.Collect(1, Subject.LOGS, read=places(2 * MAX_WORKERS_PER_NODE)))
 
 
 def test_V6_lines_that_may_be_lost_since_a_round_has_ended_are_told_of() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 from tests.unit.groups import stamp
@@ -17,9 +18,11 @@ from rallypoint.core import timeline
 from rallypoint.core.group_events import WorkersGone
 from rallypoint.core.job_state import JobState, new_job
 from rallypoint.core.model import EndKind, EndReason, SharedSettings, Stamp
+from rallypoint.core.round_state import Phase
 from rallypoint.core.watch.history import JobHistory
+from rallypoint.core.watch.history_file import Begin, Line, as_object, read
 from rallypoint.core.watch.job_view import Heard, view_of
-from rallypoint.core.watch.past_round import Slowest
+from rallypoint.core.watch.past_round import PastRound, Slowest
 from rallypoint.core.watch.told_round import ROUNDS_TOLD, ToldRound
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.errors import MessageError
@@ -186,3 +189,31 @@ def test_of_ten_thousand_nodes_some_tell_and_the_one_whose_worker_failed() -> No
         node = Reporting(rank, node_id)
         node.tells(1, 7)
         assert node.tells(2, 8) == rounds, rank
+
+
+def test_a_round_that_had_ended_before_the_takeover_is_written_once_it_is_known() -> None:
+    history = JobHistory(100.0, lambda at: NOON + at)
+    history.take_over(1, 100.0, is_active=False)
+    job = new_job(SharedSettings("job", 2, 2), stamp(0).incarnation)
+    job.round.round = job.judged_round = 2
+    job.end_reason = EndReason(EndKind.LOSS, "node b was lost", "b")
+    history.noted(job, 100.0)
+    assert not history.news, "nobody has told of the round yet"
+    rounds = timeline.told(node_of_three_rounds().line, "a", 100.0)
+    history.told_again(job, "a", rounds, 101.0)
+    job.round.phase = Phase.ACTIVE
+    history.noted(job, 102.0)
+    (told,) = history.news
+    assert isinstance(told, PastRound)
+    assert (told.round, told.nodes, told.workers, told.why) == (1, 2, 4, BLAME)
+    assert (told.formed, told.ended) == (NOON + 34.0, NOON + 61.0)
+
+
+def test_of_a_round_that_two_coordinators_tell_of_the_first_line_counts() -> None:
+    begin = Begin("job", 1, 1.0)
+    first = PastRound(1, 3, 24, BLAME, 1.0, 2.0, "failure", BLAME)
+    second = PastRound(1, 3, 24, BLAME, 1.0, 3.0, "failure", BLAME)
+    later = Begin("job", 1, 3.0, took_over=True)
+    lines: list[Line] = [begin, first, later, second]
+    found = read([msgspec.json.encode(as_object(line)) for line in lines])
+    assert found.rounds == [first]

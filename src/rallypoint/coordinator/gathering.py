@@ -120,7 +120,8 @@ class Gatherings:
             return
         self._numbers += 1
         gathering = _Gathering(self._numbers, asker, question, self._round, self._loop.time())
-        gathering.read = HowFar(question.read)
+        if question.incarnation == self._sessions.job.incarnation:
+            gathering.read = HowFar(question.read)
         self._all[gathering.number] = self._by_asker[asker.number] = gathering
         self._collect(gathering)
         self._tick_later()
@@ -153,7 +154,8 @@ class Gatherings:
             if told:
                 if gathering.question.follow:
                     gathering.read.note(piece.round, told)
-                _tell(gathering, Gathered(part.node_id, piece.round, told))
+                life = self._sessions.job.incarnation
+                _tell(gathering, Gathered(part.node_id, piece.round, told, incarnation=life))
             if piece.is_last:
                 self._drop(gathering, connection)
         self._send_on(gathering)

@@ -64,11 +64,12 @@ MAX_SIGNAL = 127
 MAX_SECRET_BYTES = 64
 BYTES = {"piece": PIECE_BYTES}
 """Fields of bytes that may be longer."""
-ITEMS = {"no_restart_exit_codes": MAX_EXIT_CODES, "read": 2 * MAX_WORKERS_PER_NODE}
-"""Fields of more items than `MAX_FAILURES`."""
-
-ITEMS = {"no_restart_exit_codes": MAX_EXIT_CODES, "rounds": ROUNDS_TOLD}
-"""Lists that may be longer than others, or are shorter."""
+ITEMS = {
+    "no_restart_exit_codes": MAX_EXIT_CODES,
+    "read": 2 * MAX_WORKERS_PER_NODE,
+    "rounds": ROUNDS_TOLD,
+}
+"""Fields of so many items at most; others have `MAX_FAILURES`."""
 
 RANGES: dict[str, tuple[float, float]] = settings.RANGES | {
     "workers": (1, MAX_WORKERS_PER_NODE),

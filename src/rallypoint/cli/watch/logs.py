@@ -106,6 +106,8 @@ class _Logs:
         self._unread: set[tuple[int, int]] = set()
         """Ranks and streams of which nothing is kept."""
         self._read = HowFar()
+        self._life = 0
+        """Of the job."""
         self._left_in = -1
         """The round in which the coordinator went away, until it is known whether that goes on."""
         self._has_begun = False
@@ -154,7 +156,7 @@ class _Logs:
         """What comes after that which was printed."""
         if len(read := self._read.all) <= READ_MAX:
             self._left_in = max((place.round for place in read), default=-1)
-            return replace(question, newest=ALL_LINES, read=read)
+            return replace(question, newest=ALL_LINES, read=read, incarnation=self._life)
         say(f"the lines since then are not shown: {len(read)} streams are followed")
         return replace(question, newest=0)
 
@@ -188,6 +190,10 @@ class _Logs:
     def _taken(self, part: Gathered, now: float) -> list[LogLine]:
         """The lines of a part, which are to be printed, too."""
         found: list[LogLine] = []
+        if part.told and part.incarnation != self._life:
+            if self._life:
+                say("the job has begun anew: the last lines before that may be missing")
+            self._life, self._left_in, self._read = part.incarnation, -1, HowFar()
         if part.told and self._left_in >= 0:
             if part.round > self._left_in:
                 say(f"round {self._left_in} has ended: the last lines of it may be missing")

@@ -38,6 +38,7 @@ from rallypoint.core.text import count, names
 
 LED_AND_DIED = f"{DIED}, while it led the job"
 LED_AND_GONE = "it led the job, and did not come back"
+NOT_BACK = "it did not come to the coordinator that took over"
 UNTOLD = "another coordinator took over before its nodes had heard of it"
 CAME_BACK = "its lease was over, and it came back without its workers"
 
@@ -109,6 +110,8 @@ class Handover:
         if state.world[rank].incarnation:
             return False
         state.world[rank] = _taken_back(job, found, rank)
+        if rank == 0:
+            job.store_lost = None
         return True
 
 
@@ -146,6 +149,8 @@ def _recover(job: JobState, found: Recovery, at: float) -> list[JobEffect]:
     if found.is_contested:
         text = "two agents told the coordinator that took over that they were the same node"
         return _over(job, EndReason(EndKind.LOSS, text), at)
+    if 0 not in found.returned and is_set(record.succeeded, 0):
+        job.store_lost = NodeLoss(state.world[0].node_id, 0.0, NOT_BACK)
     missing = missing_ranks(found)
     if missing and found.untold:
         return _untold(job, found, missing, at)

@@ -129,3 +129,5 @@ class Gathered(Struct, frozen=True):
     told: Sequence[RankTold] = ()
     missing: dict[str, str] = field(default_factory=dict)
     """Why there is nothing of these nodes."""
+    incarnation: int = 0
+    """The life of the job."""

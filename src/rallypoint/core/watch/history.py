@@ -174,7 +174,7 @@ class JobHistory:
         reason = job.last_end if job.round.phase is Phase.ACTIVE else job.end_reason
         for past in self.rounds:
             # Why it ended may have become known after the node was told.
-            if reason is not None and past.round == job.round.round - 1:
+            if reason and job.verdict is None and past.round == job.round.round - 1:
                 past.end, past.end_text = str(reason.kind.value), reason.text
 
     def stopped(self, node_id: str, at: float) -> None:
@@ -251,6 +251,8 @@ class JobHistory:
         return (last - first) / (last_at - first_at) if last_at > first_at else None
 
     def _formed(self, job: JobState, at: float) -> None:
+        if self.rounds and self.rounds[-1].ended is not None:
+            self._close()
         goodput.formed(self.account, set(job.assigned), at, job.furthest_step)
         self.told.clear()
         self.steps.clear()
@@ -312,9 +314,9 @@ class JobHistory:
         self._close()
 
     def _close(self) -> None:
-        """The newest round is over, and all is known of it."""
+        """The newest round is over, and all is known of it; after a takeover, once it was told."""
         newest, seen = self.rounds[-1], self._seen
-        if seen.closed != newest.round:
+        if seen.closed != newest.round and newest.why:
             seen.closed = newest.round
             for node_id, one in self.told.items():
                 newest.took(node_id, one.progress.phases)

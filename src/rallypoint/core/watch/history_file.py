@@ -134,11 +134,10 @@ def _take(found: Recorded, number: int, kind: object, record: dict[str, Any]) ->
 
 
 def _add(rounds: list[PastRound], past: PastRound) -> None:
-    """A round that was about to end at a takeover may be told by both coordinators: the later one
-    knows how it ended."""
-    if rounds and rounds[-1].round == past.round:
-        rounds.pop()
-    rounds.append(past)
+    """A round that had just ended at a takeover may be told by both coordinators: the first has
+    seen it."""
+    if not rounds or rounds[-1].round != past.round:
+        rounds.append(past)
 
 
 def _begin(found: Recorded, begin: Begin) -> None:

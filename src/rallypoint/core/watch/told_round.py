@@ -93,7 +93,7 @@ def add(
 
 
 def _past(one: ToldRound, end: EndReason, wall_ago: Callable[[float], float]) -> PastRound:
-    formed, ended = wall_ago(one.began_s), wall_ago(one.ended_s or 0.0)
+    formed, ended = wall_ago(one.began_s), wall_ago(min(one.ended_s or 0.0, one.began_s))
     kind = str(end.kind.value)
     return PastRound(
         one.stamp.round, one.nodes, one.workers, one.why, formed, ended, kind, end.text
@@ -106,6 +106,8 @@ def _complete(
     if not past.why:
         past.nodes, past.workers, past.why = one.nodes, one.workers, one.why
         past.formed = min(past.formed, wall_ago(one.began_s))
+        if past.ended is not None and one.ended_s is not None:
+            past.ended = wall_ago(min(one.ended_s, one.began_s))
     past.took(node_id, one.phases.named)
     if one.end is None or one.end.text != past.end_text:
         return

@@ -5,16 +5,17 @@
       with --log-max-bytes        relay: file                  relay: file
     --tee names the stream        relay: file + console        relay: file + console
     --local-ranks-filter hides    discarded                    relay: discarded, tail kept
-    --output inherit              the agent's own stdout       relay, byte for byte, tail kept;
-                                                               a terminal is handed on as it is
+    --output inherit              relay, byte for byte;        the same, tail kept
+                                  a terminal is handed on
+                                  as it is
     --progress-pattern, where     relay: its file, discarded   the same
       the relay had no part       or byte for byte; a terminal: whole lines
     --output prefix               relay, whole lines           relay, whole lines, tail kept
 
 `auto` is `prefix` when a person watches (stdout and stderr are terminals) a world of more than
-one worker, else `inherit`, which is what torchrun does. In `inherit` only stderr makes a detour,
-because its last lines are what every node has to be told when the worker fails; a terminal is
-exempt, since programs draw differently when their stderr is a pipe.
+one worker, else `inherit`. There the streams make a detour, because the last lines of stderr are
+what every node has to be told when the worker fails, and people may ask for the newest lines of
+both; a terminal is exempt, since programs draw differently on a pipe.
 
 Tee wins over redirect, and has torchrun's prefix in either mode. Without a log file (`--log-dir
 /dev/null`) a redirect discards, and a tee only prints.
