@@ -282,10 +282,8 @@ class Gatherings:
             return sizes
         places = sorted(job.assigned.items(), key=lambda item: item[1].base_rank)
         ends = [place.base_rank for _, place in places[1:]] + [job.world_workers]
-        sizes = {
-            node_id: end - place.base_rank
-            for (node_id, place), end in zip(places, ends, strict=False)
-        }
+        each = zip(places, ends, strict=False)
+        sizes = {node_id: end - place.base_rank for (node_id, place), end in each}
         self._sized = job.assigned, sizes
         return sizes
 
@@ -353,9 +351,8 @@ class Gatherings:
             self._look(gathering, self._loop.time())
 
     def _look(self, gathering: _Gathering, now: float) -> None:
-        waits = bool(gathering.ready) and not gathering.question.follow
-        is_behind = waits and now > gathering.taken_at + STALLED_S
-        if is_behind or gathering.asker.is_closed:
+        waits = gathering.ready and not gathering.question.follow
+        if (waits and now > gathering.taken_at + STALLED_S) or gathering.asker.is_closed:
             self._forget(gathering)
             gathering.asker.abort()
             return
