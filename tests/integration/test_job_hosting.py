@@ -143,7 +143,7 @@ def test_F8_an_agent_that_hosts_knows_no_token_but_its_jobs(cluster: Cluster) ->
     assert stranger.wait_exit() == 2
     (line,) = stranger.lines
     assert "wrong token for job 'another', or another job uses this endpoint" in line
-    assert line.endswith("or choose another port for this job")
+    assert line.endswith("for another job choose another port")
     a.wait_event("connection_closed", "of job 'another', but this coordinator hosts another job")
     assert stranger.workers() == []
     cluster.end_well(a)

@@ -104,6 +104,7 @@ def test_it_shows_how_a_job_stands_and_what_has_happened(tmp_path: Path) -> None
         (tmp_path / "go").touch()
         running.wait_told("round", 4)
         eventually(lambda: one(scrape(port), "worker_step", local_rank="1") == 42, "round 1")
+        eventually(lambda: phases(scrape(port))["first_output"] == 2, "its first output")
         later = scrape(port)
         assert one(later, "round") == 1
         assert one(later, "restarts_total", reason="failure") == 1
@@ -115,6 +116,7 @@ def test_it_shows_how_a_job_stands_and_what_has_happened(tmp_path: Path) -> None
             "spawn": 2,
             "detect": 1,
             "stop": 1,
+            "first_output": 2,
             "first_progress": 2,
         }
         assert one(later, "uptime_seconds") > one(first, "uptime_seconds") > 0
