@@ -25,7 +25,7 @@ from rallypoint.coordinator.connection import ClientConnection, dial
 from rallypoint.coordinator.token import parse_token
 from rallypoint.core import messages as m
 from rallypoint.core.model import SharedSettings
-from rallypoint.errors import RendezvousConnectionError
+from rallypoint.errors import PeerHungUpError, RendezvousConnectionError
 from rallypoint.wire.address import Address
 from tables import interleaved, markdown, spread
 
@@ -134,7 +134,7 @@ async def attached(port: int) -> ClientConnection:
         try:
             connection = await dial([Address("127.0.0.1", port)], SETTINGS.run_id, token)
             break
-        except RendezvousConnectionError:
+        except (PeerHungUpError, RendezvousConnectionError):
             if time.monotonic() > give_up_at:
                 raise
             await asyncio.sleep(BEAT_S)
