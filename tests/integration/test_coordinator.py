@@ -23,7 +23,15 @@ TWO = replace(ONE, min_nodes=2, max_nodes=2)
 SECRET = bytes(reversed(range(32)))
 DNS = ("socket.getnameinfo", "socket.gethostbyaddr", "socket.gethostbyname")
 asked: list[str] = []
-sys.addaudithook(lambda event, _: asked.append(event) if event in DNS else None)
+
+
+def note_lookup(event: str, _: object, dns: tuple[str, ...] = DNS, to: list[str] = asked) -> None:
+    """It has by itself what it needs: it is called also when the module is gone."""
+    if event in dns:
+        to.append(event)
+
+
+sys.addaudithook(note_lookup)
 
 
 def go(body: Coroutine[object, object, None]) -> None:
