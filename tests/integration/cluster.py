@@ -276,7 +276,7 @@ class Cluster:
             "lease": 5,
             "join_settle": 0,
             "min_growth_interval": 0,
-            "rdzv_conf": f"last_call_timeout={0.3 * load():.1f}",  # two agents begin at once
+            "rdzv_conf": f"last_call_timeout={0.8 * load():.1f}",  # two agents begin at once
             "log_format": "json",
             **options,
         }
