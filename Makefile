@@ -9,7 +9,7 @@ SETUP := $(VENV)/.ready
 # The demo needs less than the tests: it installs its own set only where theirs is not there.
 DEMO_SETUP := $(if $(wildcard $(SETUP)),$(SETUP),$(VENV)/.ready-demo)
 
-.PHONY: test lint types unit matrix coverage compat record fault clusters etcd demo bench scale versions fuzz sim planted dist clean
+.PHONY: test lint types unit matrix coverage compat record fault clusters frameworks etcd demo bench scale versions fuzz sim planted dist clean
 
 # All three at once; each says what it found when it ends, and all are heard before this one fails.
 test: $(SETUP)
@@ -28,7 +28,7 @@ unit: $(SETUP)
 	-tools/install_etcd.sh
 	-tools/install_slurm.sh
 	-tools/install_sshd.sh
-	$(BIN)/python -m pytest --workers 8 -rsfE -m "not (fault or clusters or bench) or quick"
+	$(BIN)/python -m pytest --workers 8 -rsfE -m "not (fault or clusters or frameworks or bench) or quick"
 
 # The tests on each Python from 3.11 to 3.14 that is found; says which were not.
 matrix:
@@ -38,7 +38,7 @@ matrix:
 coverage: $(VENV)/.ready-coverage
 	rm -rf .coverage-data
 	mkdir .coverage-data
-	-$(BIN)/coverage run -m pytest --workers 3 --agents=executed -m "not (fault or clusters or bench) or quick"
+	-$(BIN)/coverage run -m pytest --workers 3 --agents=executed -m "not (fault or clusters or frameworks or bench) or quick"
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage html --quiet
 	$(BIN)/coverage report
@@ -79,6 +79,11 @@ clusters: $(SETUP)
 	-tools/install_slurm.sh
 	-tools/install_sshd.sh
 	$(BIN)/python -m pytest --workers 3 -rsfE -m clusters
+
+# Jobs and stores of real torch, and of torchrun with the plug-in. The rest of the tests compare with
+# what torch said once, and with its stores in their own process.
+frameworks: $(SETUP)
+	$(BIN)/python -m pytest --workers 3 -rsfE -m frameworks
 
 # The tests by the etcd of another Debian: make etcd SUITE=sid
 SUITE ?= trixie

@@ -19,6 +19,8 @@ from tests.integration.one_agent import agent, environment, marked
 from tests.integration.store_process import RunningStore, store_process
 from tests.limits import patience
 
+pytestmark = pytest.mark.frameworks
+
 WORKER = Path(__file__).with_name("collectives.py")
 LIMIT_S = 59.0
 SIZE = 4

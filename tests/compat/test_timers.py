@@ -35,6 +35,7 @@ if again == "0":
 """
 
 
+@pytest.mark.frameworks
 def test_W6_torchs_client_in_a_worker_of_ours(tmp_path: Path) -> None:
     env = {"TORCHELASTIC_ENABLE_FILE_TIMER": "1"}
     # Imported once: a timer names its process, which has to be the one that the agent started.

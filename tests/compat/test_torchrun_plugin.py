@@ -20,6 +20,8 @@ from tests.compat.launches import TORCHRUN
 from tests.integration.one_agent import MARK, free_port, marked
 from tests.limits import patience
 
+pytestmark = pytest.mark.frameworks
+
 LIMIT_S = 60.0
 REFERENCE_LIMIT_S = 10.0
 """By then torchrun's own agents would have trained together, if they did."""

@@ -243,6 +243,7 @@ def test_SIGINT_on_one_node_cancels_the_job_that_meets_in_a_file(cluster: Cluste
     assert "cancelled on node a" in b.verdict["reason"]
 
 
+@pytest.mark.frameworks
 @pytest.mark.parametrize("own", [False, True], ids=["the handler's store", "the agent's store"])
 def test_torch_reduces_over_two_nodes_that_meet_in_a_file(
     cluster: Cluster, own: bool, torch_python: str
@@ -281,6 +282,7 @@ def test_a_handler_of_another_package_with_the_five_oldest_methods(tmp_path: Pat
     assert run.out.splitlines().count("closed") == 1, "who comes late must know, and is told once"
 
 
+@pytest.mark.frameworks
 def test_its_workers_restart_and_reach_the_store_of_their_agent(
     tmp_path: Path, torch_python: str
 ) -> None:

@@ -49,6 +49,7 @@ def test_hello_says_who_every_worker_is(tmp_path: Path) -> None:
     assert said == ["rank 0 of 2: round 0", "rank 1 of 2: round 0"]
 
 
+@pytest.mark.frameworks
 def test_digits_resumes_from_its_checkpoint(tmp_path: Path, digits_python: str) -> None:
     """Two epochs, then the third alone; the checkpoint is replaced whole, never written over.
 

@@ -52,6 +52,7 @@ def test_static_ranks_are_those_of_the_command_line(cluster: Cluster) -> None:
     cluster.end_well(zero, one)
 
 
+@pytest.mark.frameworks
 def test_static_a_real_all_reduce_over_one_shared_port(
     cluster: Cluster, tmp_path: Path, torch_python: str
 ) -> None:

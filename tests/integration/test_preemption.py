@@ -6,6 +6,7 @@ import re
 import signal
 from pathlib import Path
 
+import pytest
 from tests.integration.cluster import AgentProcess, Cluster, wait_until
 from tests.limits import patience
 
@@ -20,6 +21,7 @@ def found(agent: AgentProcess, pattern: str) -> list[int]:
     return [int(number) for number in re.findall(pattern, out, re.MULTILINE)]
 
 
+@pytest.mark.frameworks
 def test_A5_a_preempted_node_costs_no_step_and_no_restart(
     cluster: Cluster, digits_python: str
 ) -> None:

@@ -422,7 +422,7 @@ tell("drew", numpy.random.rand())
 @pytest.mark.parametrize(
     ("env", "torch"),
     [
-        ({}, True),
+        pytest.param({}, True, marks=pytest.mark.frameworks),
         ({"OMP_NUM_THREADS": "1"}, False),
         ({"OPENBLAS_NUM_THREADS": "1"}, False),
     ],
@@ -480,6 +480,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.frameworks
 def test_workers_of_a_preloaded_torch_train_after_one_was_killed(home: Path) -> None:
     options = "--nproc-per-node=2", "--max-restarts=1", "--preload=torch,torch._dynamo"
     env = {"TORCHINDUCTOR_CACHE_DIR": str(home / "inductor")}  # Torch's own, and left by it.

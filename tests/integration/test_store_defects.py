@@ -223,6 +223,7 @@ def test_stock_defect_7_who_does_not_read_makes_the_server_hold_little(
                 if time.monotonic() > end:
                     return True
                 assert other.ask(PING, 4) == PING[1:]
+                assert not is_answered(other, 0.05)  # The processor is the server's meanwhile.
             return False
 
     holds(check, ours, stock)
