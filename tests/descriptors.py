@@ -1,12 +1,15 @@
-"""Which descriptors a test process has open, to tell what a test has left open.
+"""What a test process has open and which children it has, to tell what a test has left.
 
-Compare by what is new: sockets that an earlier test left to the garbage collector are closed at any
-time, so that a descriptor may be gone after a test that did nothing.
+Compare by what is new. Sockets that an earlier test left to the garbage collector are closed at any
+time, so that a descriptor may be gone after a test that did nothing; and a test may begin beside
+children of earlier ones, as is the resource tracker of `multiprocessing`, which is never ended.
 """
 
 from __future__ import annotations
 
 import os
+from contextlib import suppress
+from pathlib import Path
 
 
 def open_descriptors() -> set[tuple[str, str]]:
@@ -17,4 +20,13 @@ def open_descriptors() -> set[tuple[str, str]]:
             found.add((number, os.readlink(f"/proc/self/fd/{number}")))
         except FileNotFoundError:
             pass  # of the listing, or closed meanwhile
+    return found
+
+
+def own_children() -> set[int]:
+    """Pids, also of those that have exited and were not reaped."""
+    found: set[int] = set()
+    for thread in Path("/proc/self/task").iterdir():
+        with suppress(FileNotFoundError):  # The thread has ended.
+            found.update(map(int, (thread / "children").read_text().split()))
     return found

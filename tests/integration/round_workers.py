@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from tests.descriptors import open_descriptors
+from tests.descriptors import open_descriptors, own_children
 from tests.limits import patience
 
 from rallypoint.core.worker_exits import WorkerExit
@@ -74,15 +74,14 @@ async def until(condition: Callable[[], bool]) -> None:
 
 def run(body: Callable[[], Awaitable[None]]) -> None:
     """Run, and assert that no child and no descriptor is left."""
-    before = open_descriptors()
+    before, children = open_descriptors(), own_children()
 
     async def main() -> None:
         await body()
 
     asyncio.run(main())
     assert open_descriptors() - before == set()
-    with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
+    assert own_children() - children == set()
 
 
 class Outcomes(dict[int, WorkerExit]):

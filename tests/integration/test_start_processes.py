@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.descriptors import open_descriptors
+from tests.descriptors import open_descriptors, own_children
 from tests.integration.memory_cgroup import inside, memory_cgroup
 from tests.integration.one_agent import eventually, is_alive
 from tests.limits import patience
@@ -39,14 +39,13 @@ LIMIT_S = patience(60.0)
 def nothing_remains() -> Iterator[None]:
     """No child, no descriptor, no thread, and the signals are as they were."""
     processes.prepare()
-    fds, threads = open_descriptors(), set(threading.enumerate())
+    fds, children, threads = open_descriptors(), own_children(), set(threading.enumerate())
     handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
     yield
     assert open_descriptors() - fds == set()
     assert set(threading.enumerate()) - threads == set()
     assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == handlers
-    with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
+    assert own_children() - children == set()
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ class StreamObjects:
         self._found = {
             fd: stream for fd, stream in streams.items() if not _is_descriptor(stream, fd)
         }
-        self._passing: list[Future[None]] = []
+        self._passing: dict[threading.Thread, Future[None]] = {}
 
     @contextmanager
     def pipes(self) -> Iterator[dict[int, int]]:
@@ -46,9 +46,14 @@ class StreamObjects:
                 os.close(writer)
 
     async def passed_on(self, timeout_s: float) -> None:
-        """Once the relay has ended: until all is passed on, so long at most."""
-        if passing := [asyncio.wrap_future(one) for one in self._passing if not one.done()]:
-            await asyncio.wait(passing, timeout=timeout_s)
+        """Once the relay has ended: until all is passed on, so long at most. Then no thread is left
+        of those that had nothing more to do."""
+        passing = self._passing.values()
+        if waiting := [asyncio.wrap_future(one) for one in passing if not one.done()]:
+            await asyncio.wait(waiting, timeout=timeout_s)
+        for thread, done in self._passing.items():
+            if done.done():
+                thread.join()  # At its last line.
 
     def _start(self, reader: int, stream: TextIO) -> None:
         done: Future[None] = Future()
@@ -58,7 +63,7 @@ class StreamObjects:
         except RuntimeError as error:  # The system has no thread left.
             os.close(reader)
             raise OSError(str(error)) from error
-        self._passing.append(done)
+        self._passing[thread] = done
 
 
 def _is_descriptor(stream: TextIO | None, fd: int) -> bool:
