@@ -53,7 +53,6 @@ def test_A1_an_idle_agent_sleeps_and_a_crash_is_noticed_at_once(tmp_path: Path) 
         assert run.wait() == 0
 
 
-@pytest.mark.executed
 def test_A1_all_workers_restart_together(tmp_path: Path) -> None:
     program = (
         ROUND

@@ -105,7 +105,6 @@ def ranks(cluster: Cluster, round_: int, count: int) -> list[tuple[int, str]]:
     return [(worker.rank, worker.node) for worker in workers]
 
 
-@pytest.mark.executed
 def test_a_killed_worker_restarts_both_nodes_that_meet_in_a_file_and_both_name_it(
     cluster: Cluster,
 ) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 
-import pytest
 from tests.integration.cluster import AgentProcess, Cluster, wait_until
 
 LISTEN = "from rallypoint import worker; worker.should_restart_at_checkpoint()"
@@ -23,7 +22,6 @@ def wait_line(agent: AgentProcess, line: str) -> None:
     wait_until(lambda: line in agent.stdout_lines, f"{line!r} of {agent.name}")
 
 
-@pytest.mark.executed
 def test_A5_a_node_leaves_when_all_have_saved_and_the_rest_goes_on(cluster: Cluster) -> None:
     cluster.options |= {"drain_deadline": 600, "max_restarts": 0}
     a, b = cluster.agents("a", "b")

@@ -22,7 +22,6 @@ def restarts(agent: AgentProcess) -> int:
     return int(agent.verdict["restarts"])
 
 
-@pytest.mark.executed
 def test_A4_all_exit_with_0_for_a_drain_and_the_rest_goes_on(listening: Cluster) -> None:
     """Every worker saves and ends well, as Megatron's do: that is neither success nor failure."""
     listening.options["max_restarts"] = 3

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from tests.integration.cluster import AgentProcess, Cluster, wait_until
 
 LOST_PEER = "raise ConnectionResetError('Connection reset by peer')"
@@ -22,7 +21,6 @@ def wait_asleep(agent: AgentProcess) -> None:
     )
 
 
-@pytest.mark.executed
 def test_A2_the_budget_is_the_jobs_whichever_node_fails(cluster: Cluster) -> None:
     cluster.options |= {"max_restarts": 1}
     agents = cluster.agents("a", "b")

@@ -9,7 +9,6 @@ import pytest
 from tests.integration.cluster import Cluster
 
 
-@pytest.mark.executed
 def test_R4_names_are_sorted_naturally_whatever_the_order_of_arrival(cluster: Cluster) -> None:
     """Nodes may differ in workers and roles."""
     cluster.options |= {"nnodes": 3}

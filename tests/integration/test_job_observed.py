@@ -54,7 +54,6 @@ def run(home: Path, *options: str, program: str | None = "pass") -> tuple[int, O
         return one.wait(), one
 
 
-@pytest.mark.executed
 def test_W18_events_of_a_job_that_restarts_have_times_ids_rounds_reasons_and_plain_numbers(
     tmp_path: Path,
 ) -> None:

@@ -6,7 +6,6 @@ import pytest
 from tests.integration.cluster import Cluster, Option
 
 
-@pytest.mark.executed
 def test_R1_W25_D9_a_roster_that_is_back_starts_at_once(cluster: Cluster) -> None:
     """Elastic, below the maximum, after a loss and after a crash: no second last call."""
     cluster.options |= {"nnodes": "1:3", "max_restarts": 1}

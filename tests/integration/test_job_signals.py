@@ -10,7 +10,6 @@ from tests.integration.cluster import Cluster
 EXIT_0_ON_SIGTERM = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))"
 
 
-@pytest.mark.executed
 def test_A5_one_node_leaves_and_the_others_go_on(cluster: Cluster) -> None:
     """That its workers exit with code 0 is not the job's success (A4), nor is the job closed (R5).
 

@@ -31,7 +31,6 @@ def static(cluster: Cluster, rank: int, nproc: int = 1, **options: Any) -> Agent
     return cluster.agent(f"rank{rank}", nproc, **(place | alone | options))
 
 
-@pytest.mark.executed
 def test_static_ranks_are_those_of_the_command_line(cluster: Cluster) -> None:
     """Whatever the start order; a failure on one node restarts both (W13)."""
     cluster.options |= {"max_restarts": 1}

@@ -49,7 +49,6 @@ def metrics_of(url: str) -> dict[str, float]:
     return found
 
 
-@pytest.mark.executed
 def test_history_events_summary_and_metrics_tell_the_same(cluster: Cluster, tmp_path: Path) -> None:
     history, events = tmp_path / "history.jsonl", tmp_path / "events.jsonl"
     summary = tmp_path / "summary.json"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
-import pytest
 from tests.integration.cluster import AgentProcess, Cluster, wait_until
 
 from rallypoint.cli.exit_codes import SIGNALLED
@@ -37,7 +36,6 @@ def leader_of(*agents: AgentProcess) -> AgentProcess:
     return found[0]
 
 
-@pytest.mark.executed
 def test_L6_a_leading_node_that_is_killed_is_lost_like_any_other(tmp_path: Path) -> None:
     with cluster_of(tmp_path, "2:3") as cluster:
         agents = [cluster.agent(name) for name in "abc"]

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from tests.integration.cluster import Cluster, free_port, wait_until
 from tests.integration.test_metrics_server import ask
 from tests.observe.prometheus_parser import Samples, parse
@@ -23,7 +22,6 @@ def one(samples: Samples, name: str, **labels: str) -> float:
     return samples.get(("rallypoint_coordinator_" + name, tuple(labels.items())), 0.0)
 
 
-@pytest.mark.executed
 def test_a_coordinator_tells_its_jobs_and_itself(tmp_path: Path) -> None:
     port = free_port()
     with Cluster(tmp_path, nnodes="2", max_restarts=1) as cluster:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
-import pytest
 from tests.integration.cluster import Cluster, wait_until
 from tests.integration.restarted_serve import STEPS, STOP, RestartedServe, steps_of
 
 from rallypoint.core.liveness import DEAF_SHARE
 
 
-@pytest.mark.executed
 def test_R5_a_coordinator_that_is_killed_and_started_again_goes_on_with_its_job(
     tmp_path: Path,
 ) -> None:

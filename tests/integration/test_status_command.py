@@ -106,7 +106,6 @@ def test_V1_status_finds_a_job_on_this_machine_by_itself(cluster: Cluster) -> No
     )
 
 
-@pytest.mark.executed
 def test_a_job_of_one_node_that_nobody_else_can_find_is_found_by_its_user(
     cluster: Cluster,
 ) -> None:
@@ -216,7 +215,6 @@ def test_status_watch_redraws_until_the_job_ends(
     assert b"job job: succeeded 0 s ago, round 0: all workers exited with code 0" in seen
 
 
-@pytest.mark.executed
 def test_a_reader_that_leaves_ends_status_quietly(cluster: Cluster) -> None:
     (a,) = cluster.agents("a", nnodes="1")
     cluster.wait_workers(1)
@@ -251,7 +249,6 @@ def resize(terminal: int, columns: int) -> None:
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 12, columns, 0, 0))
 
 
-@pytest.mark.executed
 def test_status_watch_fits_the_terminal_also_a_resized_one_and_ctrl_c_ends_it_quietly(
     cluster: Cluster, terminal: tuple[int, int]
 ) -> None:
@@ -279,7 +276,6 @@ def test_status_watch_fits_the_terminal_also_a_resized_one_and_ctrl_c_ends_it_qu
     cluster.end_well(*agents)
 
 
-@pytest.mark.executed
 def test_status_watch_ends_when_its_reader_leaves(cluster: Cluster) -> None:
     (a,) = cluster.agents("a", nnodes="1")
     cluster.wait_workers(1)
