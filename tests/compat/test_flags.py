@@ -52,6 +52,28 @@ def ask_torchrun(python: str) -> object:
     return said
 
 
+_TWICE = """
+import json, sys
+from torch.distributed.run import config_from_args, get_args_parser
+config, _, _ = config_from_args(get_args_parser().parse_args(sys.argv[1:]))
+print(json.dumps({k: v for k, v in config.rdzv_configs.items() if k != "timeout"}))
+"""
+
+
+def ask_what_counts(python: str, line: list[str]) -> object:
+    """The pairs of --rdzv-conf, as a backend of the real torchrun gets them."""
+    done = subprocess.run(
+        [python, "-c", _TWICE, *line],
+        env={"PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
+    )
+    said: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
+    return said
+
+
 SAMPLES = {
     "--nnodes": "1:1",
     "--nproc-per-node": "2",
@@ -168,3 +190,20 @@ def test_a_namespace_has_what_torchs_has(
         assert getattr(by_parser, name) == getattr(by_words, name) == default, name
         assert isinstance(getattr(by_words, name), type(default))
     assert (by_parser.training_script, by_parser.training_script_args) == ("x", [])
+
+
+def test_a_key_that_is_given_twice_counts_as_under_torchrun(
+    torch_said: Recordings, torch_python: str
+) -> None:
+    pairs = "join_timeout=7,last_call_timeout=3,join_timeout=9,read_timeout=2,last_call_timeout=1"
+    line = [
+        "--nnodes=2",
+        "--rdzv-backend=c10d",
+        "--rdzv-endpoint=a",
+        f"--rdzv-conf={pairs}",
+        __file__,
+    ]
+    said = torch_said("flags", "twice", lambda: ask_what_counts(torch_python, line))
+    meeting = parse_run(line, {}).rendezvous
+    assert meeting.join_timeout_s == float(said["join_timeout"])
+    assert meeting.last_call_s == float(said["last_call_timeout"])

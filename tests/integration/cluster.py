@@ -310,11 +310,10 @@ class Cluster:
         return agent
 
     def agents(self, *names: str, hosts: bool | None = True, **options: Any) -> list[AgentProcess]:
-        """Start nodes that share the first round, however late one comes.
+        """Start nodes at once, which share the first round if none comes later than the last call.
 
         The first hosts the coordinator, or, with `hosts=None`, whichever can.
         """
-        self.options["rdzv_conf"] = f"{self.options['rdzv_conf']},last_call_timeout=600"
         return [self.agent(name, hosts=hosts and name == names[0], **options) for name in names]
 
     def serve(self, *options: str, port: int = 0, prefix: Sequence[str] = ()) -> AgentProcess:

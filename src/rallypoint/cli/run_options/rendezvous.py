@@ -119,7 +119,8 @@ def read_rendezvous(scanned: Scanned, machine: Machine, notices: list[str]) -> R
 
 
 def with_conf(scanned: Scanned, notices: list[str]) -> Scanned:
-    """The same with each key of --rdzv-conf as a value of that name. Raises UsageError.
+    """The same with each key of --rdzv-conf as a value of that name; the last one counts, as under
+    torchrun. Raises UsageError.
 
     A key that no torch knows is an error: a setting that looks obeyed and is not is worse than
     none. One that has no effect here is said in `notices`.
@@ -132,7 +133,8 @@ def with_conf(scanned: Scanned, notices: list[str]) -> Scanned:
             continue
         if key not in CONF:
             raise given.wrong(f"unknown key {key}{nearest(key, CONF)}")
-        value = conf.setdefault(key, [Value(text, f"--rdzv-conf {key}={text}")])[0]
+        value = Value(text, f"--rdzv-conf {key}={text}")
+        conf[key] = [value]
         if key == "store_type" and text == "file":
             raise value.wrong("leave it out to use TCP, or give --rdzv-backend file")
         number = read(CONF[key], value)
