@@ -123,7 +123,7 @@ def test_who_asks_for_a_drain_and_hangs_up_is_forgotten() -> None:
     async def body() -> None:
         async with rally(AWAY) as place:
             await place.attached(AWAY, "life", node_id="a")
-            waiting = place.coordinator.jobs._jobs["job"]._sessions._drain_waiting
+            waiting = place.coordinator.jobs._jobs["job"]._sessions._drains._waiting
             for _ in range(MOST):
                 asking = await place.dial(AWAY, "nobody")
                 asking.wire.send(m.DrainNode("a", "it is tired"))

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from tests.unit.test_takeover import running
+
 from rallypoint.core import messages as m
 from rallypoint.core import sessions as c
+from rallypoint.core.events import Timer, TimerEnded, TimerKind
 from rallypoint.core.job_state import new_job
 from rallypoint.core.model import Candidate, SharedSettings
+from rallypoint.core.person import UNATTENDED_MAX, Drain, Drains
+from rallypoint.testing.cluster import Cluster, SimulatedAgent
 
 RULES = SharedSettings("job", 1, 2, lease_s=15.0, reconnect_grace_s=5.0)
 AGENT, PERSON, OTHER = 1, 8, 9
@@ -43,7 +48,7 @@ def wanted(effects: list[c.HostEffect], connection: int = AGENT) -> list[str]:
 
 def test_A5_the_node_is_asked_and_the_person_hears_when_it_has_left() -> None:
     sessions = sessions_with()
-    effects = sessions.drain(PERSON, "a", "maintenance")
+    effects = sessions.drain(Drain(PERSON, "a", "maintenance"))
     assert sent(effects, PERSON) == [m.DrainAnswer("node a was asked to leave", done=False)]
     assert wanted(effects) == ["maintenance"]
     assert c.HangUp(PERSON) not in effects
@@ -54,7 +59,7 @@ def test_A5_the_node_is_asked_and_the_person_hears_when_it_has_left() -> None:
 
 def test_A5_a_person_hears_of_a_node_that_is_lost_instead() -> None:
     sessions = sessions_with()
-    sessions.drain(PERSON, "a", "maintenance")
+    sessions.drain(Drain(PERSON, "a", "maintenance"))
     effects = sessions.lose("a", "it sent no heartbeat for 15 s", 1.0, 16.0)
     text = "node a was lost: it sent no heartbeat for 15 s"
     assert sent(effects, PERSON) == [m.DrainAnswer(text, done=True)]
@@ -63,7 +68,7 @@ def test_A5_a_person_hears_of_a_node_that_is_lost_instead() -> None:
 def test_A5_a_node_that_is_away_is_asked_when_it_attaches_again() -> None:
     sessions = sessions_with()
     sessions.connection_closed(AGENT, 1.0, reset=True)
-    effects = sessions.drain(PERSON, "a", "maintenance")
+    effects = sessions.drain(Drain(PERSON, "a", "maintenance"))
     text = "node a is not connected now, and will be asked to leave when it is"
     assert effects == [c.SendTo(PERSON, m.DrainAnswer(text, done=False))]
     assert wanted(attach(sessions, 2, generation=2), 2) == ["maintenance"]
@@ -74,7 +79,7 @@ def test_A5_a_node_that_leaves_already_is_not_asked_again() -> None:
     sessions = sessions_with()
     report(sessions, 1, m.Join(1, Candidate(1, "default", "10.0.0.1", 5000)))
     report(sessions, 2, m.Drain("SIGTERM", 15))
-    effects = sessions.drain(PERSON, "a", "maintenance")
+    effects = sessions.drain(Drain(PERSON, "a", "maintenance"))
     assert sent(effects, PERSON) == [m.DrainAnswer("node a is leaving already", done=False)]
     assert wanted(effects) == []
 
@@ -82,11 +87,11 @@ def test_A5_a_node_that_leaves_already_is_not_asked_again() -> None:
 def test_A5_a_node_that_is_not_there_is_named_with_those_that_are() -> None:
     sessions = sessions_with("b")
     attach(sessions, 2, "a")
-    effects = sessions.drain(PERSON, "z", "maintenance")
+    effects = sessions.drain(Drain(PERSON, "z", "maintenance"))
     text = "there is no node 'z' in the job; there are a, b"
     answer = m.DrainAnswer(text, done=True, found=False)
     assert effects == [c.SendTo(PERSON, answer), c.HangUp(PERSON)]
-    [answer_of_empty, _] = c.Sessions(new_job(RULES), 1).drain(PERSON, "z", "maintenance")
+    [answer_of_empty, _] = c.Sessions(new_job(RULES), 1).drain(Drain(PERSON, "z", "maintenance"))
     assert isinstance(answer_of_empty, c.SendTo)
     assert isinstance(answer_of_empty.message, m.DrainAnswer)
     assert answer_of_empty.message.text.endswith("in the job; the job has no nodes")
@@ -95,7 +100,7 @@ def test_A5_a_node_that_is_not_there_is_named_with_those_that_are() -> None:
 def test_A5_all_who_wait_are_answered_but_those_that_hung_up() -> None:
     sessions = sessions_with()
     for person in (PERSON, OTHER, 10):
-        sessions.drain(person, "a", f"asked by {person}")
+        sessions.drain(Drain(person, "a", f"asked by {person}"))
     sessions.connection_closed(OTHER, 1.0, reset=False)
     effects = report(sessions, 1, m.Leave())
     assert [len(sent(effects, person)) for person in (PERSON, OTHER, 10)] == [1, 0, 1]
@@ -103,7 +108,101 @@ def test_A5_all_who_wait_are_answered_but_those_that_hung_up() -> None:
 
 def test_A5_a_request_is_for_the_agent_that_was_there_not_for_the_next_one() -> None:
     sessions = sessions_with()
-    sessions.drain(PERSON, "a", "maintenance")
+    sessions.drain(Drain(PERSON, "a", "maintenance"))
     report(sessions, 1, m.Leave())
     hello = m.Attach("a", "host", "life 2", 1, RULES)
     assert wanted(sessions.attach(5, "10.0.0.1", hello, 2.0), 5) == []
+
+
+def taken_over() -> tuple[Cluster, list[SimulatedAgent]]:
+    """A coordinator that has just taken over a job of two nodes: none of them has come yet."""
+    cluster, agents = running(2)
+    cluster.take_over()
+    return cluster, agents
+
+
+def comes(cluster: Cluster, agent: SimulatedAgent) -> tuple[int, list[c.HostEffect]]:
+    """This agent attaches to the coordinator: the number of its connection, and what is done."""
+    cluster.connect(agent)
+    assert agent.link is not None
+    hello = agent.link.up.popleft()
+    assert isinstance(hello, m.Attach)
+    number = agent.link.number
+    return number, cluster.sessions.attach(number, "10.0.0.1", hello, cluster.timers.now_s)
+
+
+def nobody_else_comes(cluster: Cluster) -> list[c.HostEffect]:
+    """It is known what runs."""
+    return cluster.sessions.apply(TimerEnded(Timer(TimerKind.RECOVERY)), 30.0)
+
+
+def test_A5_L5_a_drain_that_is_earlier_than_its_node_after_a_takeover_waits_for_it() -> None:
+    cluster, (a, b) = taken_over()
+    assert cluster.sessions.drain(Drain(PERSON, "b", "maintenance")) == []
+    number, effects = comes(cluster, a)
+    assert sent(effects, PERSON) == []
+    assert wanted(effects, number) == []
+    number, effects = comes(cluster, b)
+    assert sent(effects, PERSON) == [m.DrainAnswer("node b was asked to leave", done=False)]
+    assert wanted(effects, number) == ["maintenance"]
+    effects = cluster.sessions.received(number, m.Numbered(99, m.Leave()), 1.0)
+    assert sent(effects, PERSON) == [m.DrainAnswer("node b has left", done=True)]
+
+
+def test_A5_L5_a_node_that_has_come_is_asked_before_all_the_others_have() -> None:
+    cluster, (a, b) = taken_over()
+    cluster.sessions.drain(Drain(OTHER, "a", "maintenance"))
+    number, effects = comes(cluster, a)
+    assert wanted(effects, number) == ["maintenance"]
+    assert sent(effects, OTHER) == [m.DrainAnswer("node a was asked to leave", done=False)]
+    effects = cluster.sessions.drain(Drain(PERSON, "a", "again"))
+    assert wanted(effects, number) == ["again"]
+    assert sent(effects, PERSON) == [m.DrainAnswer("node a was asked to leave", done=False)]
+    _, effects = comes(cluster, b)
+    assert wanted(effects, number) == [], "it was asked already"
+
+
+def test_A5_L5_who_drains_a_node_that_does_not_come_hears_so_when_nobody_is_waited_for() -> None:
+    cluster, (a, _) = taken_over()
+    for person, node_id in ((PERSON, "b"), (OTHER, "z")):
+        assert cluster.sessions.drain(Drain(person, node_id, "maintenance")) == []
+    comes(cluster, a)
+    effects = nobody_else_comes(cluster)
+    for person, node_id in ((PERSON, "b"), (OTHER, "z")):
+        text = f"there is no node {node_id!r} in the job; there are a"
+        assert sent(effects, person) == [m.DrainAnswer(text, done=True, found=False)]
+        assert c.HangUp(person) in effects
+
+
+def test_A5_L5_who_drains_a_node_that_there_is_not_hears_so_when_all_have_come() -> None:
+    cluster, (a, b) = taken_over()
+    cluster.sessions.drain(Drain(PERSON, "z", "maintenance"))
+    comes(cluster, a)
+    _, effects = comes(cluster, b)
+    (answer,) = sent(effects, PERSON)
+    assert answer == m.DrainAnswer(
+        "there is no node 'z' in the job; there are a, b", done=True, found=False
+    )
+
+
+def test_A5_L5_a_node_leaves_though_the_person_hung_up_before_it_had_come() -> None:
+    cluster, (a, b) = taken_over()
+    for person, node_id in ((PERSON, "b"), (OTHER, "z")):
+        cluster.sessions.drain(Drain(person, node_id, "maintenance"))
+        cluster.sessions.connection_closed(person, 1.0, reset=True)
+    comes(cluster, a)
+    number, effects = comes(cluster, b)
+    assert wanted(effects, number) == ["maintenance"]
+    effects += cluster.sessions.received(number, m.Numbered(99, m.Leave()), 1.0)
+    assert sent(effects, PERSON) == sent(effects, OTHER) == []
+
+
+def test_people_who_ask_and_hang_up_again_and_again_do_not_fill_a_coordinator() -> None:
+    drains = Drains()
+    for number in range(3 * UNATTENDED_MAX):
+        drains.keep(Drain(number, f"node-{number}", "maintenance"))
+        drains.hung_up(number)
+    kept = drains.take(lambda node_id: True)
+    assert len(kept) == UNATTENDED_MAX
+    assert kept[0] == Drain(None, "node-0", "maintenance")
+    assert drains.take(lambda node_id: True) == []

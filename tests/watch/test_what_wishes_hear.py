@@ -13,15 +13,17 @@ from tests.unit.jobs import CANDIDATE, RULES
 from tests.unit.test_takeover import running
 
 from rallypoint.coordinator.connection import ServerConnection
+from rallypoint.coordinator.gathering import Gatherings
 from rallypoint.coordinator.hosted_job import HostedJob
 from rallypoint.coordinator.watching import JobWatch
 from rallypoint.core import job as jobs
 from rallypoint.core import messages as m
+from rallypoint.core.events import Timer, TimerEnded, TimerKind
 from rallypoint.core.job_state import JobEffect, JobEvent, JobState, PersonWants, new_job
 from rallypoint.core.model import SharedSettings
 from rallypoint.core.sessions import HostEffect, Sessions
 from rallypoint.core.takeover.handover import Handover
-from rallypoint.core.watch.questions import Said, Subject
+from rallypoint.core.watch.questions import RankRange, Said, Subject
 
 
 class Register:
@@ -233,7 +235,17 @@ def test_what_a_job_without_workers_waits_for_is_said(subject: Subject) -> None:
     in_loop(test)
 
 
-def test_L5_a_coordinator_that_has_taken_over_says_whom_it_waits_for() -> None:
+@pytest.mark.parametrize(
+    "question",
+    [
+        m.Ask(Subject.RESTART),
+        m.Ask(Subject.CHECKPOINT),
+        m.Ask(Subject.STACKS, ranks=(RankRange(2, 2),)),
+        m.Ask(Subject.LOGS, nodes=("c",), newest=5),
+    ],
+    ids=lambda question: question.subject.value,
+)
+def test_L5_a_coordinator_that_has_taken_over_says_whom_it_waits_for(question: m.Ask) -> None:
     waits_for = "3 of 3 nodes to come to this coordinator, which has taken it over"
 
     async def test() -> None:
@@ -242,11 +254,38 @@ def test_L5_a_coordinator_that_has_taken_over_says_whom_it_waits_for() -> None:
         watch = JobWatch(cluster.sessions, lambda: 0.0, lambda number: None)
         watch.take_over(Handover(cluster.record))
         person = Wire(7)
-        assert not watch.asked(cast(ServerConnection, person), m.Ask(Subject.RESTART))
+        assert not watch.asked(cast(ServerConnection, person), question)
         assert refusal(person) == (
-            f"no workers run now: the job waits for {waits_for}: "
+            f"it is not known yet what runs: the job waits for {waits_for}: "
             "try again when rallypoint status shows that it runs"
         )
         assert watch.view.waits_for == waits_for
+
+    asyncio.run(test())
+
+
+def test_L5_who_follows_lines_waits_for_the_nodes_of_a_coordinator_that_has_taken_over() -> None:
+    async def test() -> None:
+        cluster, _ = running(2)
+        cluster.take_over()
+        watch = JobWatch(cluster.sessions, lambda: 0.0, lambda number: None)
+        watch.take_over(Handover(cluster.record))
+        person = Wire(7)
+        watch.asked(cast(ServerConnection, person), m.Ask(Subject.LOGS, follow=True, nodes=("b",)))
+        assert person.sent == []
+        watch.gatherings.close()
+
+    asyncio.run(test())
+
+
+def test_L5_no_first_round_is_waited_for_when_no_node_has_come_to_the_next_coordinator() -> None:
+    async def test() -> None:
+        cluster, _ = running(2)
+        cluster.take_over()
+        gatherings = Gatherings(cluster.sessions, lambda number: None)
+        cluster.sessions.apply(TimerEnded(Timer(TimerKind.RECOVERY)), 30.0)
+        person = Wire(7)
+        gatherings.begin(cast(ServerConnection, person), m.Ask(Subject.STACKS))
+        assert refusal(person) == "no workers run yet: the job's next round has not begun"
 
     asyncio.run(test())

@@ -216,7 +216,8 @@ class Gatherings:
         if not job.assigned and question.follow:
             return ""  # Who follows waits for them: another coordinator may have led the job.
         if not job.assigned:
-            return "no workers run yet: the job's first round has not begun"
+            which = "next" if self._sessions.life.has_formed else "first"
+            return f"no workers run yet: the job's {which} round has not begun"
         if unknown := [node for node in question.nodes if node not in job.assigned]:
             first = sorted(job.assigned)[:_NAMED]
             more = len(job.assigned) - len(first)

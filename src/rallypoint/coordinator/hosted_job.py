@@ -19,6 +19,7 @@ from rallypoint.core.events import Timer, TimerEnded
 from rallypoint.core.job_lives import Life
 from rallypoint.core.job_state import FormerLifeGone, JobEvent, PersonWants
 from rallypoint.core.model import SharedSettings, Verdict
+from rallypoint.core.person import Drain
 from rallypoint.core.round_state import RoundState
 from rallypoint.core.sessions import HostEffect, Session, Sessions
 from rallypoint.core.text import quoted_job
@@ -221,7 +222,8 @@ class HostedJob:
                 wish = PersonWants(question.subject)
                 self._run(self._sessions.apply_own(wish, self._loop.time()))
             return
-        self._run(self._sessions.drain(connection.number, question.node_id, question.why))
+        wanted = Drain(connection.number, question.node_id, question.why)
+        self._run(self._sessions.drain(wanted))
 
     def _is_silent(self, incarnation: str, seconds: float) -> bool:
         liveness = self._sessions.liveness

@@ -41,6 +41,9 @@ CARRY_S = 2.0
 """The next coordinator is told of the history as it was at most so long ago."""
 EVENTS_MAX_BYTES, _ENTRY_BYTES = 512 * 1024, 300
 """Of past events, in one answer; and of an event without its sentence, about."""
+_OF_WORKERS = (Subject.CHECKPOINT, Subject.RESTART, Subject.STACKS, Subject.LOGS)
+"""Who asks this hears of a coordinator that has just taken over that it doesn't know yet what runs;
+but who follows waits for that."""
 FOLLOWERS_MAX = 64
 """So many people may follow one job at once."""
 
@@ -267,6 +270,10 @@ class JobWatch:
     def asked(self, connection: ServerConnection, question: Ask) -> bool:
         """A person asks, and waits on this connection. True: what they want is to be done now.
         Raises MessageError."""
+        if self._is_recovering and question.subject in _OF_WORKERS and not question.follow:
+            text = f"it is not known yet what runs: the job waits for {self._waits_for}"
+            refuse_answer(connection, f"{text}: {person.AGAIN}")
+            return False
         if question.is_wish:
             return self._may_be_done(connection, question.subject)
         self._answer(connection, question)

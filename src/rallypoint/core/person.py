@@ -1,5 +1,5 @@
 """What a person wants of a job that runs: that it saves a checkpoint, begins another round, or ends
-(`rallypoint checkpoint`, `restart`, `cancel`). Pure.
+(`rallypoint checkpoint`, `restart`, `cancel`), or that a node leaves it (`drain`). Pure.
 
 A checkpoint that a person asks for is not a notice (`checkpoint.py`): the round goes on. It is
 asked for under the same numbers, so that the answer to an older question is void; a notice that is
@@ -8,20 +8,102 @@ opened meanwhile, or the end of the round, ends the wait for it.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
+from msgspec import Struct
+from msgspec.structs import replace
+
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.checkpoint import Save
 from rallypoint.core.events import RoundOver
 from rallypoint.core.job_rounds import run_round
 from rallypoint.core.job_state import JobEffect, JobState, PersonWants, close, stamp
 from rallypoint.core.messages import CheckpointAnswered, CheckpointWanted, ToNode
-from rallypoint.core.model import EndKind, EndReason, NodeRef, Outcome
+from rallypoint.core.model import EndKind, EndReason, NodeRef, Outcome, Verdict
 from rallypoint.core.round_state import MemberState, Phase
+from rallypoint.core.text import names
 from rallypoint.core.watch.questions import Subject
 
 CANCELLED = "a person cancelled it (rallypoint cancel)"
 RESTARTED = "a person asked for a restart (rallypoint restart)"
 WANTED = "a person asks for a checkpoint (rallypoint checkpoint)"
+UNATTENDED_MAX = 1000
+"""For so many nodes people who have hung up are remembered, while it is not known what runs."""
+AGAIN = "try again when rallypoint status shows that it runs"
 _SIGINT = 2
+
+
+class Drain(Struct, frozen=True):
+    """A person wants this node to leave, and waits on this connection. None: not any more."""
+
+    connection: int | None
+    node_id: str
+    why: str
+
+    @property
+    def people(self) -> list[int]:
+        """Who is to be told."""
+        return [] if self.connection is None else [self.connection]
+
+
+class Drains:
+    """Who waits until a node has left, and what is wanted of nodes that are not known yet."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, str] = {}
+        """By their connections, for the agents of these incarnations."""
+        self._kept: dict[int, Drain] = {}
+        """By their connections, too."""
+        self._unattended: dict[str, Drain] = {}
+        """Of those who hung up meanwhile, by the ids of the nodes."""
+
+    def wait(self, drain: Drain, incarnation: str) -> None:
+        """Until this agent is gone."""
+        for person in drain.people:
+            self._waiting[person] = incarnation
+
+    def gone(self, incarnation: str) -> list[int]:
+        """This agent is: who has waited for it."""
+        found = [number for number, whose in self._waiting.items() if whose == incarnation]
+        for number in found:
+            del self._waiting[number]
+        return found
+
+    def keep(self, drain: Drain) -> None:
+        """Until it is known which nodes there are."""
+        for person in drain.people:
+            self._kept[person] = drain
+
+    def take(self, is_known: Callable[[str], bool]) -> list[Drain]:
+        """Those that were kept, of nodes that are known by now."""
+        people = [number for number, drain in self._kept.items() if is_known(drain.node_id)]
+        nodes = [node_id for node_id in self._unattended if is_known(node_id)]
+        found = [self._kept.pop(number) for number in people]
+        return found + [self._unattended.pop(node_id) for node_id in nodes]
+
+    def hung_up(self, connection: int) -> None:
+        """This person waits no more. The node leaves all the same."""
+        self._waiting.pop(connection, None)
+        drain = self._kept.pop(connection, None)
+        if drain is not None and len(self._unattended) < UNATTENDED_MAX:
+            self._unattended.setdefault(drain.node_id, replace(drain, connection=None))
+
+
+def no_such_node(node_id: str, known: Iterable[str], verdict: Verdict | None) -> str:
+    """What a person hears of it: which nodes there are instead."""
+    found = names(tuple(sorted(known)))
+    ended = f"the job has ended: {verdict.text}" if verdict else ""
+    there_are = f"there are {found}" if found else ended or "the job has no nodes"
+    return f"there is no node {node_id!r} in the job; {there_are}"
+
+
+def asked_to_leave(ref: NodeRef, *, leaves: bool, is_here: bool) -> str:
+    """What a person hears of a node that there is. `leaves`: already."""
+    if leaves:
+        return f"node {ref} is leaving already"
+    if is_here:
+        return f"node {ref} was asked to leave"
+    return f"node {ref} is not connected now, and will be asked to leave when it is"
 
 
 def refusal(job: JobState, subject: Subject, waits_for: str = "its next round") -> str:
@@ -31,8 +113,7 @@ def refusal(job: JobState, subject: Subject, waits_for: str = "its next round") 
     if subject is Subject.CANCEL:
         return ""
     if job.round.phase is not Phase.ACTIVE or not job.started:
-        again = "try again when rallypoint status shows that it runs"
-        return f"no workers run now: the job waits for {waits_for}: {again}"
+        return f"no workers run now: the job waits for {waits_for}: {AGAIN}"
     if subject is Subject.CHECKPOINT and job.notice is not None:
         return f"a checkpoint is asked for already: {job.notice.reason}"
     return ""

@@ -37,9 +37,9 @@ from rallypoint.core.job_state import JobEffect, JobEvent, JobState, SessionLost
 from rallypoint.core.job_state import close as close_job
 from rallypoint.core.liveness import Liveness, Patience, is_outgrown, pace_of
 from rallypoint.core.model import NodeRef, Outcome, SharedSettings, Stamp, Verdict
+from rallypoint.core.person import Drain, Drains, asked_to_leave, no_such_node
 from rallypoint.core.session import aged
 from rallypoint.core.settings import settings_conflict
-from rallypoint.core.text import names
 
 if TYPE_CHECKING:  # Most jobs have a coordinator that nobody can take over from.
     from rallypoint.core.takeover.handover import Handover, Recovery
@@ -151,8 +151,7 @@ class Sessions:
         self._sessions: dict[str, Session] = {}
         """By the incarnation of the agent."""
         self._by_connection: dict[int, Session] = {}
-        self._drain_waiting: dict[int, Session] = {}
-        """Connections that wait until the node has left."""
+        self._drains = Drains()
         self.liveness = Liveness(
             settings.lease_s, settings.reconnect_grace_s, settings.reset_grace_s
         )
@@ -237,7 +236,7 @@ class Sessions:
             effects += self._recover(now)
         if session.drain_why is not None:
             effects.append(SendTo(connection, m.DrainWanted(self._stamp, session.drain_why)))
-        return effects
+        return effects + self._drain_kept()
 
     def received(
         self, connection: int, message: m.Numbered | m.Heartbeat, now: float
@@ -272,31 +271,30 @@ class Sessions:
         if session is not None:
             session.connection = None
             self.liveness.vanished(session.ref.incarnation, now, reset=reset)
-        self._drain_waiting.pop(connection, None)
+        self._drains.hung_up(connection)
 
-    def drain(self, connection: int, node_id: str, why: str) -> list[HostEffect]:
-        """A person asks on this connection that a node leaves. It is answered at once, and again
-        when the node is no longer part of the job; a node that is not connected is asked when it
-        attaches again."""
-        session = self.of_node(node_id)
+    def drain(self, wanted: Drain) -> list[HostEffect]:
+        """A person asks that a node leaves. It is answered at once, and again when the node is no
+        longer part of the job; a node that is not connected is asked when it attaches again. After
+        a takeover a node that is not here may still come."""
+        session = self.of_node(wanted.node_id)
+        if session is None and self._recovery is not None:
+            self._drains.keep(wanted)
+            return []
         if session is None:
-            known = names(tuple(sorted(each.ref.node_id for each in self.all)))
-            ended = f"the job has ended: {self.verdict.text}" if self.verdict else ""
-            there_are = f"there are {known}" if known else ended or "the job has no nodes"
-            text = f"there is no node {node_id!r} in the job; {there_are}"
-            return _drain_done(connection, text, found=False)
-        if session.drain_why is None:
-            session.drain_why = why
-        self._drain_waiting[connection] = session
-        effects: list[HostEffect] = []
-        if is_leaving(self.job, session.ref):
-            text = f"node {session.ref} is leaving already"
-        elif session.connection is not None:
-            text = f"node {session.ref} was asked to leave"
-            effects.append(SendTo(session.connection, m.DrainWanted(self._stamp, why)))
-        else:
-            text = f"node {session.ref} is not connected now, and will be asked to leave when it is"
-        return [SendTo(connection, m.DrainAnswer(text, done=False)), *effects]
+            text = no_such_node(wanted.node_id, (s.ref.node_id for s in self.all), self.verdict)
+            return _drain_done(wanted.people, text, found=False)
+        session.drain_why = session.drain_why or wanted.why
+        self._drains.wait(wanted, session.ref.incarnation)
+        leaves, is_here = is_leaving(self.job, session.ref), session.connection is not None
+        answer = m.DrainAnswer(asked_to_leave(session.ref, leaves=leaves, is_here=is_here), False)
+        order = [] if leaves else self._send(session.ref, m.DrainWanted(self._stamp, wanted.why))
+        return [*(SendTo(person, answer) for person in wanted.people), *order]
+
+    def _drain_kept(self) -> list[HostEffect]:
+        """What was wanted of nodes that are known by now, or that will not come."""
+        due = self._drains.take(lambda n: self._recovery is None or self.of_node(n) is not None)
+        return [effect for wanted in due for effect in self.drain(wanted)]
 
     def agent_died(
         self, peer: str, notice: m.AgentDied, is_proof: Callable[[bytes, bytes], bool], now: float
@@ -341,7 +339,8 @@ class Sessions:
     def apply(self, event: JobEvent, now: float) -> list[HostEffect]:
         """A timer has ended, a node was lost, or a person wants something."""
         if self._recovery is not None:
-            return self._recover(now) if self._recovery.hears(event) else []
+            is_over = self._recovery.hears(event)
+            return [*self._recover(now), *self._drain_kept()] if is_over else []
         if isinstance(event, SessionLost) and event.ref.incarnation in self._sessions:
             return []  # Tried again, but it is back: its next join says that it has no workers.
         effects = self._follow(self._machine(self.job, event, now), now)
@@ -578,9 +577,7 @@ class Sessions:
         self.liveness.forget(ref.incarnation)
         ended = f", and the job has ended: {self.verdict.text}" if self.verdict else ""
         text = how or f"node {ref} has left{ended}"
-        waiting = [each for each, whose in self._drain_waiting.items() if whose is session]
-        self._drain_waiting = {n: s for n, s in self._drain_waiting.items() if s is not session}
-        effects = [one for each in waiting for one in _drain_done(each, text)]
+        effects = _drain_done(self._drains.gone(ref.incarnation), text)
         return effects if self._sessions else [*effects, Empty()]
 
     def _lose(
@@ -596,5 +593,6 @@ class Sessions:
         return kinds.PATIENCE(f"{patience.why}: no node is given up for another {lease_s:g} s")
 
 
-def _drain_done(connection: int, text: str, *, found: bool = True) -> list[HostEffect]:
-    return [SendTo(connection, m.DrainAnswer(text, done=True, found=found)), HangUp(connection)]
+def _drain_done(people: list[int], text: str, *, found: bool = True) -> list[HostEffect]:
+    answer = m.DrainAnswer(text, done=True, found=found)
+    return [effect for each in people for effect in (SendTo(each, answer), HangUp(each))]
