@@ -30,7 +30,11 @@ def double(a, b):
 
 
 @pytest.mark.parametrize(
-    ("method", "size"), [("spawn", 100_000_000), ("forkserver", 10_000_000), ("fork", 10_000_000)]
+    ("method", "size"),
+    [
+        pytest.param("spawn", 100_000_000, marks=pytest.mark.fault),
+        *((method, 10_000_000) for method in ("spawn", "forkserver", "fork")),
+    ],
 )
 def test_P3_large_results_of_four_workers_come_back(method: str, size: int, tmp_path: Path) -> None:
     functions = f"""

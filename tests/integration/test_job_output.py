@@ -216,7 +216,9 @@ for number in range(200):
 """
 
 
-@pytest.mark.parametrize("how", ["--tee=1", "--output=prefix"])
+@pytest.mark.parametrize(
+    "how", [pytest.param("--tee=1", marks=pytest.mark.fault), "--output=prefix"]
+)
 def test_lines_of_sixty_four_workers_are_whole_on_the_console(tmp_path: Path, how: str) -> None:
     """Half of them 10 kB. The full storm is benchmarks/output.py."""
     with agent(tmp_path, "--nproc-per-node=64", how, program=SIXTY_FOUR) as run:

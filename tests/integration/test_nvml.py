@@ -67,17 +67,18 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {"LD_LIBRARY_PATH": str(folder)}
 
 
-@pytest.mark.parametrize("word", ["gpu", "auto"])
 @pytest.mark.parametrize(
-    ("visible", "workers"),
+    ("word", "visible", "workers"),
     [
-        (None, 4),
-        ("3,0", 2),
-        ("0,4,1", 1),
-        ("GPU-0000aaa4", 1),
-        ("GPU-0000aaa5-0000-4000-8000-0123456789ab,0,GPU-0000aaa2", 3),
-        ("GPU-0000aaa3,0", 0),
-        ("-1", 0),
+        ("gpu", None, 4),
+        ("gpu", "3,0", 2),
+        ("gpu", "0,4,1", 1),
+        ("gpu", "GPU-0000aaa4", 1),
+        ("gpu", "GPU-0000aaa5-0000-4000-8000-0123456789ab,0,GPU-0000aaa2", 3),
+        ("gpu", "GPU-0000aaa3,0", 0),
+        ("gpu", "-1", 0),
+        ("auto", "3,0", 2),
+        ("auto", "-1", 0),
     ],
 )
 def test_there_is_a_worker_for_every_gpu_that_cuda_would_show(

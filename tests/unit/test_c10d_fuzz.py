@@ -19,12 +19,16 @@ from tests.fuzz.store_conversation import (
     check_segmentation,
     check_stream,
 )
+from tests.properties import examples
 
 from rallypoint.wire.c10d_fields import Opcode
 
 CASES = 2000
 many = settings(
-    max_examples=CASES, deadline=None, suppress_health_check=list(HealthCheck), database=None
+    max_examples=examples(CASES),
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    database=None,
 )
 decisions = st.binary(min_size=200, max_size=200)
 

@@ -8,6 +8,7 @@ from collections import deque
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.properties import examples
 
 from rallypoint.errors import StoreCorruptError
 from rallypoint.store.file_records import (
@@ -86,7 +87,7 @@ def refusal(data: bytes) -> StoreCorruptError:
     return caught.value
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(done=operations)
 def test_a_file_cut_anywhere_is_a_prefix_of_its_operations(done: list[Operation]) -> None:
     data, ends = FIRST, [len(FIRST)]
@@ -109,7 +110,7 @@ def test_a_file_cut_anywhere_is_a_prefix_of_its_operations(done: list[Operation]
         assert (replay.values, replay.queues) == (model.values, model.queues)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(done=operations, cuts=st.lists(st.integers(0, 400), max_size=4).map(sorted))
 def test_reading_in_pieces_adds_up_to_the_same(done: list[Operation], cuts: list[int]) -> None:
     data = FIRST + b"".join(map(record, done))
