@@ -118,7 +118,8 @@ class OneAgent:
             code = self.process.wait(patience(LIMIT_S))
         except subprocess.TimeoutExpired:
             raise AssertionError(f"does not end; {self.processes()}\n{self.err}") from None
-        assert not self.processes(), f"left behind: {self.processes()}"
+        left = self.processes()
+        assert not left, f"left behind: {left}"
         return code
 
     def wait_gone(self) -> None:

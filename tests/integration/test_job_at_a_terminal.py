@@ -270,9 +270,9 @@ def state_of(pid: int) -> str:
 def test_V6_what_goes_to_a_terminal_as_it_is_is_not_kept_which_is_said(tmp_path: Path) -> None:
     program = "import os, time\nprint('up', flush=True)\n"
     program += "while not os.path.exists('go'): time.sleep(0.01)"
-    with sitting(tmp_path, program) as job:
+    with sitting(tmp_path, program, f"--rdzv-id={tmp_path.name}") as job:
         job.until("^up$")
-        command = [sys.executable, "-m", "rallypoint", "logs"]
+        command = [sys.executable, "-m", "rallypoint", "logs", "--job", tmp_path.name]
         env = environment(tmp_path, "")
         done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=LIMIT_S)
         job.go()
