@@ -91,6 +91,32 @@ def test_V2_events_tell_the_story_of_a_job_and_follow_it_to_its_end(
     assert events(cluster, "--json", "--last", "1").stdout.count("\n") == 1
 
 
+def test_V2_who_follows_sees_all_events_of_a_job_that_was_begun_anew(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """Though its coordinator, which knows nothing of the one before, has fewer to tell."""
+    server = cluster.serve()
+    (a,) = cluster.agents("a", nnodes="1", max_restarts=9, hosts=None, lease=60)
+    for round_ in range(4):
+        (worker,) = cluster.wait_workers(1, round=round_)
+        cluster.order(f"if os.getpid() == {worker.pid}: sys.exit({round_ + 1})")
+    out = tmp_path / "followed"
+    following = follow(cluster, out)
+    wait_until(partial(tells_of, out, "round 4: 1 node"), "a follower")
+    before = len(out.read_text().splitlines())
+    server.kill()
+    cluster.serve()
+    a.wait_event("session_anew")
+    cluster.end_well(a)
+    assert following.wait(patience(LIMIT_S)) == 0
+    told = subprocess.CompletedProcess([], 0, "\n".join(out.read_text().splitlines()[before:]), "")
+    assert texts(told) == [
+        "  node a joined",
+        "  round 0: 1 node, 1 worker",
+        "  job succeeded: all workers exited with code 0",
+    ]
+
+
 def test_events_of_no_more_than_a_screen(cluster: Cluster) -> None:
     cluster.options |= {"rdzv_id": f"mine-{os.getpid()}-{cluster.port}"}
     job = str(cluster.options["rdzv_id"])

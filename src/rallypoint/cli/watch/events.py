@@ -17,6 +17,7 @@ from rallypoint.cli.watch.reach import (
     Asking,
     JobAt,
     again,
+    decoded,
     named,
     only_one,
     read_job,
@@ -29,9 +30,10 @@ from rallypoint.coordinator.token import Token
 from rallypoint.core.settings import MAX_GIVEN, Setting
 from rallypoint.core.text import count, shown
 from rallypoint.core.watch.history import HistoryEntry
+from rallypoint.core.watch.job_view import JobView
 from rallypoint.core.watch.questions import Ask, Subject
 from rallypoint.errors import RendezvousConnectionError, UsageError
-from rallypoint.observe.printing import JsonLine, json_text, print_error, print_text
+from rallypoint.observe.printing import JsonLine, json_text, print_error, print_text, say
 
 EVENTS = Command(
     "events",
@@ -149,6 +151,8 @@ class _Events:
         self._options, self._job, self._token = options, job, token
         self._last = 0
         """The number of the newest event that was printed, or passed over."""
+        self._life = 0
+        """Of the job, in which the events have these numbers."""
 
     async def run(self) -> None:
         self._job = await named(self._job, self._token)
@@ -171,8 +175,12 @@ class _Events:
 
     async def _followed(self, asking: Asking) -> bool:
         """Show what comes until the job has ended. False: the coordinator went away before."""
-        asking.send(Ask(Subject.EVENTS, self._last, follow=True))
         is_last = False
+        try:
+            await self._look_for_another_life(asking)
+        except RendezvousConnectionError:
+            return False
+        asking.send(Ask(Subject.EVENTS, self._last, follow=True))
         while not is_last:
             try:
                 value, is_last = await asking.next_value()
@@ -184,6 +192,14 @@ class _Events:
                 if wanted and not print_text(*_lines(wanted, self._options)):
                     return True
         return True
+
+    async def _look_for_another_life(self, asking: Asking) -> None:
+        """A coordinator that knows nothing of the job's past counts events from 1 again."""
+        life = decoded(await asking.answer(Ask(Subject.STATUS)), JobView).incarnation
+        if self._life not in (0, life):
+            say("the job has begun anew: the last events before that may be missing")
+            self._last = 0
+        self._life = life
 
 
 def _wanted(entries: list[HistoryEntry], options: _Options) -> list[HistoryEntry]:

@@ -22,7 +22,7 @@ class Subject(Enum):
     STATUS = "status"
     """A `JobView`; with `follow` once more when the job has ended."""
     JOBS = "jobs"
-    """A `JobsView`: of all jobs that the coordinator hosts."""
+    """`JobLine`s: of all jobs that the coordinator hosts."""
     EVENTS = "events"
     """`HistoryEntry`s after the number `after`, and with `follow` those that come."""
     CHECKPOINT = "checkpoint"
