@@ -130,6 +130,29 @@ def test_V6_lines_of_all_nodes_are_shown_from_the_relay_and_from_files(
     assert len(gone.stderr.splitlines()) == 1
 
 
+def test_V6_json_has_as_many_lines_as_are_asked_for_and_says_what_is_left_out(
+    cluster: Cluster,
+) -> None:
+    (a,) = cluster.agents("a", nnodes="1", nproc_per_node=3)
+    cluster.wait_workers(3)
+    cluster.order("for n in range(9): print(n, file=sys.stderr, flush=True)", round=0)
+    wait_until(lambda: shown(cluster, "--last", "1") == ["[0-2] 8"], "the last lines")
+    newest = [
+        json.loads(line)["line"]
+        for line in logs(cluster, "--json", "--last", "4").stdout.splitlines()
+    ]
+    assert len(newest) == 4
+    follows = Following(cluster, "1", "--json", "--last", "2")
+    wait_until(lambda: len(follows.lines) > 1, "the first lines")
+    cluster.order(f"{says('more')}", rank=1, round=0)
+    wait_until(lambda: "more" in follows.lines[-1], "another line")
+    assert [json.loads(line)["line"] for line in follows.lines] == ["7", "8", "more"]
+    cluster.order("for n in range(9): print('x' * 99999, file=sys.stderr, flush=True)", rank=1)
+    wait_until(lambda: "bytes left out" in follows.said, "what is left out")
+    cluster.end_well(a)
+    assert follows.process.wait(patience(LIMIT_S)) == 0
+
+
 def test_what_is_wrong_is_named_in_one_line(cluster: Cluster, tmp_path: Path) -> None:
     (a,) = cluster.agents("a", nnodes="1")
     cluster.wait_workers(1)

@@ -119,9 +119,9 @@ def test_V6_what_was_read_of_a_job_that_has_begun_anew_is_not_taken_for_this_one
 def test_V6_a_command_says_that_the_job_has_begun_anew(capsys: pytest.CaptureFixture[str]) -> None:
     job = JobAt("job", Endpoint("a", 1), None, Access(None, None, True))
     logs = _Logs(_Options(Wanted(job, None, (), ()), True, 5, False))
-    logs._taken(Gathered("a", 3, (RankTold(0, "old", 1, next=4),), incarnation=1), 0.0)
+    logs._take(Gathered("a", 3, (RankTold(0, "old", 1, next=4),), incarnation=1), 0.0)
     assert logs._further(FOLLOWS).read == (ReadTo(0, 1, 3, 4),)
-    logs._taken(Gathered("a", 0, (RankTold(0, "new", 1, next=9),), incarnation=2), 0.0)
+    logs._take(Gathered("a", 0, (RankTold(0, "new", 1, next=9),), incarnation=2), 0.0)
     again = logs._further(FOLLOWS)
     assert (again.read, again.incarnation) == ((ReadTo(0, 1, 0, 9),), 2)
     assert "the job has begun anew" in capsys.readouterr().err

@@ -16,7 +16,7 @@ from rallypoint.cli.watch.terminal import print_lines
 from rallypoint.cli.watch.workers import WHERE, Parts, Wanted, gather, read_wanted, say_missing
 from rallypoint.core.settings import MAX_GIVEN, Setting
 from rallypoint.core.text import count
-from rallypoint.core.watch.collecting import ALL_LINES, Gathered, HowFar
+from rallypoint.core.watch.collecting import ALL_LINES, Gathered, HowFar, RankTold
 from rallypoint.core.watch.line_groups import Line, brief_ranks, fold_lines, lines_of, log_lines
 from rallypoint.core.watch.questions import READ_MAX, Ask, Subject
 from rallypoint.errors import RendezvousConnectionError
@@ -103,6 +103,8 @@ class _Logs:
         self._options, self._job = options, options.wanted.job
         self._held: list[tuple[float, Line]] = []
         """Lines that were not printed yet, each with when it arrived."""
+        self._held_json: list[LogLine] = []
+        """The same for `--json`."""
         self._unread: set[tuple[int, int]] = set()
         """Ranks and streams of which nothing is kept."""
         self._read = HowFar()
@@ -138,18 +140,14 @@ class _Logs:
 
     async def _show(self, asking: Asking, question: Ask) -> None:
         missing: dict[str, str] = {}
-        lines: list[LogLine] = []
         async for part in gather(asking, question):
             missing |= part.missing
-            lines += self._taken(part, 0.0)
-        if self._options.as_json:
-            lines.sort(key=lambda line: line.time)
-            print_lines(_json(lines))
-        else:
-            self._print(float("inf"))
+            self._take(part, 0.0)
+        is_empty = not self._held and not self._held_json
+        self._print(float("inf"))
         self._say_unread()
         say_missing(Gathered(missing=missing))
-        if missing and not lines and not self._unread:
+        if missing and is_empty and not self._unread:
             raise RendezvousConnectionError("no node has told of a line")
 
     def _further(self, question: Ask) -> Ask:
@@ -178,18 +176,17 @@ class _Logs:
                 self._print(float("inf"))
                 return False
             say_missing(part)
-            if not self._held:
+            if not self._held and not self._held_json:
                 due = max(due, loop.time() + HOLD_S)
-            lines = self._taken(part, loop.time())
-            if self._options.as_json and not print_lines(_json(lines)):
+            self._take(part, loop.time())
+            if self._held_json and self._has_begun and not self._print(float("inf")):
                 return True
         self._print(float("inf"))
         say("the job has ended")
         return True
 
-    def _taken(self, part: Gathered, now: float) -> list[LogLine]:
-        """The lines of a part, which are to be printed, too."""
-        found: list[LogLine] = []
+    def _take(self, part: Gathered, now: float) -> None:
+        """The lines of a part are to be printed."""
         if part.told and part.incarnation != self._life:
             if self._life:
                 say("the job has begun anew: the last lines before that may be missing")
@@ -203,25 +200,26 @@ class _Logs:
             if not told.is_kept:
                 self._unread.add((told.rank, told.stream))
                 continue
-            stream = STREAMS.get(told.stream, "")
-            for text in lines_of(told.text):
-                line = LogLine(told.rank, part.node, part.round, stream, told.wall_time, text)
-                found.append(line)
             if self._options.as_json:
+                self._take_json(part, told)
                 continue
             if told.left_out:
                 cut = left_out_text(told.left_out)
                 self._held.append((now, Line(told.wall_time, told.rank, cut)))
             lines = (Line(told.wall_time, told.rank, text) for text in lines_of(told.text))
             self._held += ((now, line) for line in lines)
-        return found
+
+    def _take_json(self, part: Gathered, told: RankTold) -> None:
+        if told.left_out:
+            say(f"[{told.rank}] {left_out_text(told.left_out)}")
+        stream = STREAMS.get(told.stream, "")
+        for text in lines_of(told.text):
+            line = LogLine(told.rank, part.node, part.round, stream, told.wall_time, text)
+            self._held_json.append(line)
 
     def _print(self, ripe_at: float) -> bool:
         """The lines that came before that, and equal ones. False: the reader is gone."""
-        ripe = {line.text for at, line in self._held if at <= ripe_at}
-        groups = fold_lines(line for _, line in self._held if line.text in ripe)
-        self._held = [(at, line) for at, line in self._held if line.text not in ripe]
-        newest, lines = self._options.newest, log_lines(groups)
+        newest, lines = self._options.newest, self._ripe(ripe_at)
         if not self._has_begun:
             self._has_begun = True
             if self._options.follow:
@@ -230,12 +228,19 @@ class _Logs:
             lines = lines[more:] if more > 0 else lines
         return print_lines(lines)
 
+    def _ripe(self, ripe_at: float) -> list[str]:
+        """What is to be printed."""
+        if self._options.as_json:
+            told = sorted(self._held_json, key=lambda line: line.time)
+            self._held_json = []
+            return [JsonLine(json_text(line)) for line in told]
+        ripe = {line.text for at, line in self._held if at <= ripe_at}
+        groups = fold_lines(line for _, line in self._held if line.text in ripe)
+        self._held = [(at, line) for at, line in self._held if line.text not in ripe]
+        return log_lines(groups)
+
     def _say_unread(self) -> None:
         say(*unread_lines(self._unread))
-
-
-def _json(lines: list[LogLine]) -> list[str]:
-    return [JsonLine(json_text(line)) for line in lines]
 
 
 def unread_lines(unread: Collection[tuple[int, int]]) -> list[str]:

@@ -135,8 +135,9 @@ class OutputReader:
         found: StreamOutput | Newest,
     ) -> list[OutputLines]:
         """What was found of this stream; `before`: where it was read up to."""
-        if not parts and before == _NEWEST and not self._unfinished:
-            return [OutputLines(*key, 0.0, b"", 0, found.next)]
+        is_first = before == _NEWEST and not self._unfinished
+        if not parts and (is_first or found.left_out):
+            return [OutputLines(*key, 0.0, b"", found.left_out, found.next)]
         lines: list[OutputLines] = []
         left_out, position = found.left_out, found.next - sum(len(data) for _, data in parts)
         for at, data in parts:
