@@ -209,10 +209,10 @@ def test_tls_that_can_not_be_used_is_one_line(
 
 
 def test_tls_that_was_forgotten_is_hinted_at(tmp_path: Path, secret: Etcd) -> None:
-    ended = run(tmp_path, secret.endpoints, "join_timeout=0.3", code=75)
+    ended = run(tmp_path, secret.endpoints, "join_timeout=2", code=75)
     assert is_one_line_with(ended.err.splitlines()[-1], "(does it want protocol=https?)")
 
 
 def test_tls_that_etcd_does_not_speak_is_hinted_at(tmp_path: Path, etcd: Etcd) -> None:
-    ended = run(tmp_path, etcd.endpoints, "protocol=https,join_timeout=0.3", code=75)
+    ended = run(tmp_path, etcd.endpoints, "protocol=https,join_timeout=2", code=75)
     assert is_one_line_with(ended.err.splitlines()[-1], "(does it want protocol=http?)")

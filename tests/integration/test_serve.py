@@ -89,7 +89,7 @@ def test_A5_draining_the_first_node_of_a_served_job_promotes_one_that_stands_by(
         a = cluster.agent("a", hosts=False)
         wait_started(a, 0)
         b = cluster.agent("b", hosts=False)
-        b.wait_event("waiting")
+        b.wait_event("waiting", "standing by")
         a.signal(signal.SIGTERM)
         assert a.wait_exit() == 128 + signal.SIGTERM
         wait_started(b, 1)

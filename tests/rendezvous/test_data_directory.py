@@ -66,7 +66,8 @@ def test_many_nodes_may_prepare_one_directory_at_once(tmp_path: Path) -> None:
     path = str(tmp_path / "a" / "b" / "c")
     with ThreadPoolExecutor(16) as nodes:
         for made in [nodes.submit(prepare, path, LocalFiles(), FLAG) for _ in range(200)]:
-            assert made.result() == []
+            # The disk may be busy with all of them.
+            assert [said for said in made.result() if "writing to it took" not in said] == []
     assert list(Path(path).iterdir()) == []
     assert stat.S_IMODE(os.stat(path).st_mode) == 0o700
 
