@@ -20,6 +20,7 @@ from tests.limits import patience
 from rallypoint.agent.worker_shm import WorkerShm
 from rallypoint.wire import shm_words as at
 from rallypoint.wire.shm import ShmRequest, pack_word
+from rallypoint.wire.shm_words import ask_stacks_path
 
 LIMIT_S = patience(30.0)
 SERVE = """
@@ -358,6 +359,63 @@ def test_stacks_of_all_threads_of_a_worker_that_never_yields(tmp_path: Path) -> 
     asyncio.run(body())
 
 
+def ask_stacks_of(shm: WorkerShm, rank: int) -> Path:
+    """The pipe of the thread that writes the stacks of this worker."""
+    return Path(ask_stacks_path(str(Path(shm.path).parent / f"stacks_{rank}")))
+
+
+def test_V6_a_busy_worker_writes_its_stacks_without_a_signal(tmp_path: Path) -> None:
+    """Python's faulthandler ends one busy process in some ten, or hundred, at a signal."""
+
+    async def body() -> None:
+        async with a_shm(tmp_path, 1) as shm:
+            with workers(shm, 1, STUCK) as (one,):
+                assert one.process.stdout is not None
+                one.process.stdout.readline()
+                with open(shm.path, "r+b") as file:
+                    file.seek(at.WORD_BYTES * (at.first_word(0) + at.STACKS))
+                    file.write(pack_word(0))
+                for _ in range(3):
+                    text = (await shm.dump_stacks(LIMIT_S))[0]
+                    assert text.count("in busy_in_step\n") == 1, "only what is new"
+                    assert "in waits_for_ever\n" in text
+                    assert "worker/stacks.py" not in text, "the thread that writes"
+                    assert text.split("\n\n")[-1].startswith("Current thread 0x")
+                assert one.process.poll() is None
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("has_thread", [True, False])
+def test_V6_a_worker_that_keeps_the_interpreter_lock_writes_its_stacks_at_a_signal(
+    tmp_path: Path, has_thread: bool
+) -> None:
+    program = """
+import ctypes
+from rallypoint import worker
+def holds_the_lock():
+    print("stuck", flush=True)
+    while True:
+        ctypes.PyDLL(None).sleep(600)  # Until a signal comes.
+worker.progress(1)
+holds_the_lock()
+"""
+
+    async def body() -> None:
+        async with a_shm(tmp_path, 1) as shm:
+            with workers(shm, 1, program) as (one,):
+                assert one.process.stdout is not None
+                one.process.stdout.readline()
+                if not has_thread:
+                    ask_stacks_of(shm, 0).unlink()
+                text = (await shm.dump_stacks(2.0))[0]
+                assert text.count("in holds_the_lock\n") == 1
+                assert "worker/stacks.py" not in text
+                assert one.process.poll() is None
+
+    asyncio.run(body())
+
+
 def test_a_worker_that_offers_no_stacks_is_not_signalled(tmp_path: Path) -> None:
     program = "print(1, flush=True); import time; time.sleep(600)"
 
@@ -382,6 +440,7 @@ def test_a_process_of_another_session_is_not_signalled(tmp_path: Path) -> None:
                 with open(shm.path, "r+b") as file:
                     file.seek(at.WORD_BYTES * (at.first_word(0) + at.OWNER))
                     file.write(pack_word(second.process.pid))
+                ask_stacks_of(shm, 0).unlink()
                 texts = await shm.dump_stacks(local_ranks=[0])
                 assert texts[0].startswith(f"process {first.process.pid} ")
                 assert (Path(shm.path).parent / "stacks_1").read_text() == ""

@@ -1,9 +1,10 @@
 """What a worker does right now: the stacks of its threads, or what the kernel knows of it.
 
-A worker that uses `rallypoint.worker` has told which signal makes it write its stacks to a file
-(Python's faulthandler, which needs neither the interpreter lock nor a thread of its own). What it
-told is believed only as far as it is harmless: the process must belong to the session of the
-worker, and it must catch that signal, which would end it otherwise.
+A worker that uses `rallypoint.worker` writes its stacks to a file when it is asked through a pipe
+beside it; a thread of its own does so (`worker/stacks.py`, which says why). Where that thread does
+not get the interpreter lock, the worker is sent the signal that it has told: Python's faulthandler
+needs neither. What it told is believed only as far as it is harmless: the process must belong to
+the session of the worker, and it must catch that signal, which would end it otherwise.
 """
 
 from __future__ import annotations
@@ -11,13 +12,19 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
+import time
 from collections.abc import Callable
 
+from rallypoint.files import open_named
 from rallypoint.process import sessions, syscalls
+from rallypoint.wire.shm_words import ask_stacks_path
 
 STACKS_LIMIT_BYTES = 64 * 1024
 _LOOK_S = 0.01
 _SETTLED_LOOKS = 5
+_WRITER = "/rallypoint/worker/stacks.py"
+"""Its thread is not the program's."""
 _STATES = {
     "R": "running",
     "S": "sleeping",
@@ -30,10 +37,15 @@ _STATES = {
 
 async def dump(worker: int, owner: int, signum: int, path: str, *, timeout_s: float) -> str:
     """The stacks of the worker with this pid. `owner` is the process of its session that writes
-    them to `path` when it gets `signum`. Where it can't or does not: what /proc says instead."""
+    them to `path` when it gets `signum`, if its thread does not within half of the time. Where it
+    can't or does not: what /proc says instead."""
+    before, began_at = _size(path), asyncio.get_running_loop().time()
+    asked = path and before >= 0 and _ask_thread(path, timeout_s / 2)
+    if asked and await _settled(path, before, lambda: False, began_at + timeout_s / 2):
+        return _read(path, before)
     before, blocking = _size(path), _blocking(owner, signum)
     if path and before >= 0 and _ask(worker, owner, signum):
-        deadline = asyncio.get_running_loop().time() + timeout_s
+        deadline = began_at + timeout_s
 
         def writing() -> bool:
             return not _blocking(owner, signum) <= blocking
@@ -56,6 +68,21 @@ def describe(pid: int) -> str:
         text += f" in {place}"
     threads = status.get("Threads", "1")
     return text if threads == "1" else f"{text}, with {threads} threads"
+
+
+def _ask_thread(path: str, timeout_s: float) -> bool:
+    """Whether somebody at the pipe may answer within this time. Never blocks."""
+    until = time.monotonic_ns() + int(timeout_s * 1e9)
+    try:
+        fd = open_named(ask_stacks_path(path), os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+    except OSError:  # Nobody reads there.
+        return False
+    try:
+        return os.write(fd, until.to_bytes(8, sys.byteorder)) == 8
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
 
 
 def _ask(worker: int, owner: int, signum: int) -> bool:
@@ -130,7 +157,11 @@ def _ends_a_line(path: str, size: int) -> bool:
 def _read(path: str, start: int) -> str:
     # Where there are too many threads, the first one, which comes last, tells most.
     start = max(start, _size(path) - STACKS_LIMIT_BYTES)
-    return _bytes(path, start, STACKS_LIMIT_BYTES).decode(errors="replace").strip()
+    text = _bytes(path, start, STACKS_LIMIT_BYTES).decode(errors="replace").strip()
+    *others, main = [block for block in text.split("\n\n") if _WRITER not in block] or [text]
+    if main.startswith("Thread 0x"):  # The one that wrote was another.
+        main = f"Current t{main[1:]}"
+    return "\n\n".join([*others, main])
 
 
 def _bytes(path: str, start: int, length: int) -> bytes:

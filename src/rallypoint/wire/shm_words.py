@@ -75,3 +75,8 @@ def shm_bytes(workers: int) -> int:
 def first_word(local_rank: int) -> int:
     """Where the slot of this worker begins."""
     return HEADER_WORDS + SLOT_WORDS * local_rank
+
+
+def ask_stacks_path(stacks: str) -> str:
+    """The named pipe at which a process waits that writes its stacks to this file when asked."""
+    return f"{stacks}.ask"

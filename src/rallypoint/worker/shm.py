@@ -12,11 +12,8 @@ import os
 from mmap import mmap
 from time import monotonic_ns
 
-from rallypoint.files import open_named, safe_open
+from rallypoint.files import open_named
 from rallypoint.wire import shm_words as at
-
-STACK_SIGNALS_BELOW_MAX = 3
-"""Signals are tried from SIGRTMAX - 3 downwards: libraries count up from SIGRTMIN."""
 
 
 class Shm:
@@ -49,25 +46,14 @@ class Shm:
             os.close(fd)
 
     def offer_stacks(self) -> None:
-        """Have the stacks of all threads written to a file beside the shared memory at a signal
-        from the agent, by the first real-time signal that this program does not use itself. Safe
-        to call again; nothing happens where this process does not speak for its worker."""
-        if self.slot is None or self.slot[at.STACKS]:
-            return
-        import faulthandler
-        import signal
+        """Have the stacks of all threads written to a file beside the shared memory when the agent
+        asks. Safe to call again; nothing happens where this process does not speak for its
+        worker."""
+        if self.slot is not None and not self.slot[at.STACKS]:
+            from rallypoint.worker.stacks import offer_stacks
 
-        path = os.path.join(self._folder, f"stacks_{self._rank}")
-        for number in range(signal.SIGRTMAX - STACK_SIGNALS_BELOW_MAX, signal.SIGRTMIN, -1):
-            if signal.getsignal(number) is not signal.SIG_DFL:
-                continue
-            try:
-                fd = safe_open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-                faulthandler.register(number, fd, all_threads=True)
-            except (OSError, RuntimeError, ValueError):
-                return
-            self.slot[at.STACKS] = number
-            return
+            path = os.path.join(self._folder, f"stacks_{self._rank}")
+            self.slot[at.STACKS] = offer_stacks(path)
 
 
 _found = False
