@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import signal
 import subprocess
 import sys
 import termios
@@ -26,10 +27,12 @@ GONE = (
 DEAF = "signal.signal(signal.SIGTERM, signal.SIG_IGN)"
 
 
-def start(cluster: Cluster, name: str, *words: str, stdout: Any) -> subprocess.Popen[Any]:
+def start(
+    cluster: Cluster, name: str, *words: str, stdout: Any, stderr: Any = subprocess.PIPE
+) -> subprocess.Popen[Any]:
     where = ["--rdzv-endpoint", f"127.0.0.1:{cluster.port}", "--job", "job"]
     line = [sys.executable, "-m", "rallypoint", name, *words, *where]
-    how = {"stdout": stdout, "stderr": subprocess.PIPE, "text": True}
+    how = {"stdout": stdout, "stderr": stderr, "text": True}
     return processes.start(line, env=cluster.environ(), **how)
 
 
@@ -71,3 +74,24 @@ def test_they_end_with_75_and_a_line_and_leave_the_terminal_as_it_was(
     os.close(ours)
     assert b"job job: running for" in seen
     assert b"\x1b[?" not in seen, "nothing is switched on that would have to be switched off"
+
+
+def test_V1_who_watches_is_told_when_the_coordinator_is_silent_and_watches_on(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    shown, said = tmp_path / "shown", tmp_path / "said"
+    (a,) = cluster.agents("a", nnodes="1")
+    cluster.wait_workers(1)
+    with shown.open("w") as out, said.open("w") as err:
+        watching = start(cluster, "status", "--watch", stdout=out, stderr=err)
+    wait_until(shown.read_text, "the first lines")
+    os.kill(a.pid, signal.SIGSTOP)
+    try:
+        wait_until(lambda: "looking for it" in said.read_text(), "the command to notice")
+        size = len(shown.read_text())
+    finally:
+        os.kill(a.pid, signal.SIGCONT)
+    wait_until(lambda: len(shown.read_text()) > size, "news")
+    cluster.end_well(a)
+    assert watching.wait(patience(LIMIT_S)) == 0
+    assert "job job: succeeded" in shown.read_text()

@@ -39,7 +39,7 @@ from rallypoint.errors import RallypointError, RendezvousConnectionError, UsageE
 from rallypoint.observe.printing import JsonLine, json_text, print_text, redraw
 
 ANSWER_S = 5.0
-"""Of several jobs on this machine, each may take so long to answer."""
+"""So long a coordinator may take to answer, of several jobs or to `--watch`."""
 WATCH_S = 1.0
 """Between two looks of `--watch`."""
 
@@ -170,11 +170,15 @@ class _Status:
 
     async def _watch(self, asking: Asking) -> bool:
         """Show the job until it has ended, or nobody reads. False: the coordinator went away
-        before."""
+        before, or is silent: what is shown must not be taken for news."""
         while True:
             asking.send(Ask(Subject.STATUS, follow=True))
             try:
-                value, is_last = await asking.next_value()
+                async with asyncio.timeout(ANSWER_S):
+                    value, is_last = await asking.next_value()
+            except (TimeoutError, RendezvousConnectionError):
+                return False
+            try:
                 if not self._show(_view(value)):
                     return True
                 if not is_last:
