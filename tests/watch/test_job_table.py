@@ -45,6 +45,16 @@ def test_a_terminal_of_few_lines_has_at_least_the_count(most: int) -> None:
     assert "(--all)" in lines[-1]
 
 
+def test_long_names_of_jobs_leave_room_for_what_they_do() -> None:
+    long = "train-" * 20
+    head, first, second = table_lines([line(long, "waiting"), line(long + "b", "running")], 80)
+    assert head.startswith("JOB ")
+    assert "…  waiting  " in first
+    assert "…  running  " in second
+    assert first.startswith("train-train-train-")
+    assert long in table_lines([line(long, "waiting")], 200)[1]
+
+
 @pytest.mark.parametrize("width", [80, 200])
 def test_no_line_of_the_table_is_wider_than_the_terminal(width: int) -> None:
     jobs = [line("x" * 60, "waiting", "y" * 300), *hundred()]

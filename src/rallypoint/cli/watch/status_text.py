@@ -24,6 +24,8 @@ QUIET_S = 10.0
 """A worker without progress for so long is named."""
 SILENT_S = 5.0
 """A node whose agent was not heard for so long is named."""
+NAME_LEAST = 20
+"""So many characters of a job's name are in a table, however narrow that is."""
 PARTS_SHOWN = 5
 NO_STEPS_S = 60.0
 """Workers that ran for so long could have told of a step."""
@@ -82,9 +84,12 @@ def table_lines(jobs: Sequence[JobLine], width: int = 80, most: int = LINES_MAX)
         sizes = (str(job.round), str(job.nodes), str(job.workers), step, share)
         rows.append((name, _word(job.state), duration_text(job.since_s), *sizes, job.reason))
     widths = [max(len(row[column]) for row in rows) for column in range(8)]
+    # What a job does is told also where its name would fill the line.
+    widths[0] = min(widths[0], max(width - sum(widths[1:]) - 2 * len(widths), NAME_LEAST))
     lines = []
     for row in rows:
-        cells = [cell.ljust(size) for cell, size in zip(row, widths, strict=False)]
+        name = row[0] if len(row[0]) <= widths[0] else row[0][: widths[0] - 1] + "…"
+        cells = [cell.ljust(size) for cell, size in zip((name, *row[1:]), widths, strict=False)]
         line = "  ".join([*cells, row[-1]]).rstrip()
         lines.append(line if len(line) <= width else line[: width - 1] + "…")
     if rest:
