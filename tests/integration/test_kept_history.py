@@ -181,12 +181,15 @@ def has_ended(path: Path) -> bool:
 def test_what_is_no_history_is_refused_in_one_line(cluster: Cluster, tmp_path: Path) -> None:
     garbage, missing = tmp_path / "garbage.jsonl", tmp_path / "missing.jsonl"
     garbage.write_bytes(os.urandom(3000))
+    pipe = tmp_path / "pipe.jsonl"
+    os.mkfifo(pipe)
     history = tmp_path / "history"
     history.write_text('{"kind":"begin","job":"x","incarnation":1,"time":1.0}\n')
     cases = [
         (("events", garbage), f"{garbage}: is not a file that --history has written"),
         (("status", garbage), f"{garbage}: is not a file that --history has written"),
         (("events", missing), f"{missing}: can't be read: No such file or directory"),
+        (("events", pipe), f"{pipe}: is no file that --history has written, but a pipe"),
         (("status", history), f"{history}: no status of the job is in it yet"),
         (("events", history, "-f"), "--follow: a file of --history is read, and no job is asked"),
         (("status", history, "--watch"), "--watch: a file of --history is read"),

@@ -174,7 +174,7 @@ def test_jobs_with_long_names_have_files_of_their_own(tmp_path: Path) -> None:
     ("name", "why"),
     [
         ("missing/history", "can't be written: No such file or directory"),
-        ("folder", "exists and is not a regular file"),
+        ("folder", "is a directory: for a file of the job in it, give {path}/"),
         ("file/x/", "can't be written: Not a directory"),
     ],
 )
@@ -185,5 +185,6 @@ def test_what_can_not_be_written_is_refused_at_the_start(
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError) as refused:
         HistoryLogs(f"{tmp_path}/{name}")
-    assert str(refused.value) == f"--history {tmp_path}/{name}: {why}"
+    path = f"{tmp_path}/{name}"
+    assert str(refused.value) == f"--history {path}: {why.format(path=path)}"
     assert not (tmp_path / "missing").exists()

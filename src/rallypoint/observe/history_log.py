@@ -113,7 +113,12 @@ def _check(path: str) -> None:
             os.makedirs(path, exist_ok=True)
         folder = os.path.dirname(os.path.abspath(path)) if path[-1:] != "/" else path
         if os.path.lexists(path) and not path.endswith("/"):
-            if not stat.S_ISREG(os.stat(path).st_mode):
+            mode = os.stat(path).st_mode
+            if stat.S_ISDIR(mode):
+                raise UsageError(
+                    f"--history {path}: is a directory: for a file of the job in it, give {path}/"
+                )
+            if not stat.S_ISREG(mode):
                 raise UsageError(f"--history {path}: exists and is not a regular file")
             os.close(open_named(path, os.O_RDWR | os.O_APPEND))
         elif not os.path.isdir(folder):

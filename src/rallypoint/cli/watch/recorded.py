@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Sequence
 
 from msgspec.structs import replace
@@ -38,6 +39,8 @@ def refuse_options(command: Command, scanned: Scanned, others: Sequence[str]) ->
 def read_history(path: str) -> Recorded:
     """Blocks. Raises UsageError."""
     try:
+        if stat.S_ISFIFO(os.stat(path).st_mode):
+            raise UsageError(f"{shown(path)}: is no file that --history has written, but a pipe")
         if os.path.getsize(path) > SIZE_MAX:
             raise UsageError(f"{shown(path)}: is larger than 1 GiB: cut it, at the end of a line")
         with open(path, "rb") as file:
