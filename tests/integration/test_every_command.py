@@ -39,7 +39,7 @@ QUESTIONS = {
 WISHES = {
     "checkpoint": r"the workers of 1 node have saved a checkpoint$",
     "restart": r"round 1 has begun: 1 node, 1 worker$",
-    "cancel": r"the job cancelled: a person cancelled it \(rallypoint cancel\)$",
+    "cancel": r"the job was cancelled: a person cancelled it \(rallypoint cancel\)$",
     "drain": r"node node-0 was asked to leave$",
 }
 """What the first line of each command's answer is."""
@@ -278,7 +278,7 @@ def test_a_job_that_ends_before_what_a_person_wants_is_done(place: Place, tmp_pa
     assert place.run("cancel", job=job).returncode == 0
     out, said = restart.communicate(timeout=patience(LIMIT_S))
     assert (restart.returncode, said) == (1, "")
-    assert out == "the job cancelled: a person cancelled it (rallypoint cancel)\n"
+    assert out == "the job was cancelled: a person cancelled it (rallypoint cancel)\n"
 
 
 @pytest.mark.parametrize("name", ["logs", "stacks"])

@@ -49,7 +49,7 @@ def test_V4_a_job_saves_restarts_and_ends_as_a_person_wants(cluster: Cluster, se
     a.wait_event("round_ended", "a person asked for a restart (rallypoint restart)", round=0)
     over = wish(cluster, "cancel")
     assert over.returncode == 0
-    assert over.stdout == "the job cancelled: a person cancelled it (rallypoint cancel)\n"
+    assert over.stdout == "the job was cancelled: a person cancelled it (rallypoint cancel)\n"
     assert [a.wait_exit(), b.wait_exit()] == [130, 130]
     assert a.verdict["outcome"] == "cancelled"
 

@@ -131,7 +131,7 @@ def test_L3_a_cancel_is_done_when_the_verdict_is_recorded() -> None:
         place.register.tell()
         (said,) = person.said
         assert said.is_done
-        assert said.text.startswith("the job cancelled: a person")
+        assert said.text.startswith("the job was cancelled: a person")
 
     in_loop(test)
 
