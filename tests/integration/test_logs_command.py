@@ -211,3 +211,29 @@ def test_V6_who_follows_gets_each_line_once_when_the_coordinator_is_started_agai
         numbers = sorted(int(line.split()[-1]) for line in shown_lines)
         assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
         assert follows.lines.count("[0] the end") == 1
+
+
+def test_V6_who_follows_waits_until_a_coordinator_that_was_started_again_hosts_the_job(
+    tmp_path: Path,
+) -> None:
+    with Cluster(tmp_path, nnodes="1", lease=60) as cluster:
+        cluster.make_token()
+        serve = RestartedServe(cluster)
+        a = cluster.agent("a", hosts=False)
+        cluster.wait_workers(1, round=0)
+        follows = Following(cluster)
+        cluster.order(says("before"))
+        follows.wait_line("[0] before")
+        a.signal(signal.SIGSTOP)
+        serve.restart()
+        wait_until(lambda: "looking for it" in follows.said, "the command to notice")
+        for _ in range(8):  # It asks once a second.
+            asked = logs(cluster)
+            assert (asked.returncode, asked.stdout) == (2, "")
+            assert ": this coordinator " in asked.stderr
+        assert follows.process.poll() is None, follows.said
+        a.signal(signal.SIGCONT)
+        cluster.order(says("after"))
+        follows.wait_line("[0] after")
+        cluster.end_well(a)
+        assert follows.process.wait(patience(LIMIT_S)) == 0

@@ -81,9 +81,9 @@ class Hosting(Struct, frozen=True):
     """The incarnation of the agent that it lives in, if that is known already."""
     history: HistorySink | None = None
     """Where histories of jobs are written; None: nowhere."""
-    who_leads: Callable[[str], Awaitable[str]] | None = None
-    """Who leads the job of this run id, which this coordinator does not: what a person reads. None:
-    no other one can."""
+    who_leads: Callable[[str], Awaitable[tuple[str, bool]]] | None = None
+    """Who leads the job of this run id, which this coordinator does not: what a person reads, and
+    whether that stays so. None: no other one can."""
 
     def keep_history(self, watch: JobWatch, *, took_over: bool = False) -> None:
         """Write the history of this job, if that is wanted. `took_over`: another coordinator had
@@ -115,14 +115,14 @@ async def turn_away(
     hosting: Hosting, connection: ServerConnection, run_id: str, question: m.DrainNode | m.Ask
 ) -> None:
     """Answer a person who asks for a job that this coordinator does not host."""
-    text = f"this coordinator does not host {quoted_job(run_id)}: check --rdzv-id"
+    text, is_final = f"this coordinator does not host {quoted_job(run_id)}: check --rdzv-id", False
     if hosting.only is not None:
         other = hosting.only.run_id
         text = f"this coordinator hosts {quoted_job(other)}: {give_id(other)}"
     elif hosting.who_leads is not None:
-        text = await hosting.who_leads(run_id)
+        text, is_final = await hosting.who_leads(run_id)
     if isinstance(question, m.Ask):
-        connection.send(m.Answer(b"", True, True, text))
+        connection.send(m.Answer(b"", True, True, text, is_final))
     else:
         connection.send(m.DrainAnswer(text, done=True, found=False))
     connection.close()

@@ -80,27 +80,28 @@ class LedJobs:
         """By which this coordinator leads the job; None: it does not."""
         return self._led.get(run_id)
 
-    async def who_leads(self, run_id: str) -> str:
-        """Of a job that this coordinator does not lead: what a person reads."""
+    async def who_leads(self, run_id: str) -> tuple[str, bool]:
+        """Of a job that this coordinator does not lead: what a person reads, and whether that stays
+        so, as the job has ended."""
         try:
             async with asyncio.timeout(ASKED_S):
                 record = await RegisterRecord(self._open_register(run_id), self._local.calls).read()
         except TimeoutError:
-            return f"this coordinator does not lead {quoted_job(run_id)}, and its record is away"
+            text = f"this coordinator does not lead {quoted_job(run_id)}, and its record is away"
+            return text, False
         except RallypointError as error:
-            return f"this coordinator does not lead {quoted_job(run_id)}: {error}"
+            return f"this coordinator does not lead {quoted_job(run_id)}: {error}", False
         if record is None:
-            return f"this coordinator knows no {quoted_job(run_id)}: check --rdzv-id"
+            return f"this coordinator knows no {quoted_job(run_id)}: check --rdzv-id", False
         verdict = None if record.job is None else record.job.verdict
         if record.is_vacant and verdict is not None:
-            return f"{quoted_job(run_id)} has ended: {verdict.text}"
+            return f"{quoted_job(run_id)} has ended: {verdict.text}", True
         if record.is_vacant:
-            return f"nobody leads {quoted_job(run_id)} at present: ask again in a few seconds"
+            text = f"nobody leads {quoted_job(run_id)} at present: ask again in a few seconds"
+            return text, False
         where = ", ".join(record.leader.addresses)
-        return (
-            f"this coordinator only stands ready to lead {quoted_job(run_id)}, which is led at "
-            f"{where}: ask there"
-        )
+        text = f"this coordinator only stands ready to lead {quoted_job(run_id)}, which is led at "
+        return f"{text}{where}: ask there", False
 
     async def lead(self, run_id: str) -> Leadership:
         """Become the leader of this job, however long that takes.

@@ -176,6 +176,10 @@ def only_one(jobs: Sequence[JobAt]) -> JobAt:
     return jobs[0]
 
 
+class NotHostedError(UsageError):
+    """The coordinator there does not host the job, or not yet."""
+
+
 class Asking:
     """A connection to the coordinator of a job, on which questions are asked one after another."""
 
@@ -228,7 +232,7 @@ class Asking:
             if not isinstance(said, m.Answer):
                 continue
             if said.refusal:
-                raise UsageError(said.refusal)
+                raise (UsageError if said.is_final else NotHostedError)(said.refusal)
             self._pieces.append(said.piece)
             if said.is_whole:
                 value = b"".join(self._pieces)
@@ -275,21 +279,36 @@ def decoded(value: bytes, kind: type[_T]) -> _T:
 
 
 async def again(job: JobAt, token: Token | None) -> Asking:
-    """After the coordinator went away: another one may take over. Raises as `Asking.open`, at the
-    latest after `LOST_S`."""
+    """After the coordinator went away: another one may take over, or the same be started again,
+    which hosts the job once a node has come. Raises as `Asking.open`, at the latest after
+    `LOST_S`."""
     print_error("rallypoint", "the coordinator went away: looking for it, or another")
     loop = asyncio.get_running_loop()
     until = loop.time() + LOST_S
     while True:
         try:
-            return await Asking.open(job, token)
+            return await _hosted(job, token)
+        except NotHostedError:
+            if loop.time() > until:
+                raise
         except RendezvousConnectionError as error:
             if loop.time() > until:
                 raise RendezvousConnectionError(
                     f"no coordinator of {job_name(job.name)} answers for {LOST_S:g} s: the node "
                     "that hosted it is lost, or the job has ended"
                 ) from error
-            await asyncio.sleep(RETRY_S)
+        await asyncio.sleep(RETRY_S)
+
+
+async def _hosted(job: JobAt, token: Token | None) -> Asking:
+    """Raises as `Asking.open`, and NotHostedError."""
+    asking = await Asking.open(job, token)
+    try:
+        await asking.answer(Ask(Subject.STATUS))
+    except BaseException:
+        asking.close()
+        raise
+    return asking
 
 
 def token_of(job: JobAt) -> Token | None:

@@ -115,3 +115,5 @@ class Answer(Struct, frozen=True, array_like=True, tag=17):
     """No other value follows."""
     refusal: str = ""
     """Instead of an answer: one sentence."""
+    is_final: bool = True
+    """False: of a coordinator that does not host the job, or not yet."""
