@@ -193,7 +193,8 @@ def test_A5_a_signal_while_it_prepares_ends_the_agent(home: Path) -> None:
     with agent(home, "--preload=slow", program="") as job:
         eventually(lambda: "begun" in job.out, "the import has begun")
         job.send(signal.SIGTERM)
-        assert job.wait() == 128 + signal.SIGTERM, job.err
+        # The agent may not have its handlers yet.
+        assert job.wait() in (128 + signal.SIGTERM, -signal.SIGTERM), job.err
 
 
 def test_a_killed_prepared_process_is_replaced_and_its_workers_live_on(home: Path) -> None:
