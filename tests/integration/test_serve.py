@@ -85,11 +85,11 @@ def test_two_jobs_side_by_side_and_a_drain_disturbs_only_its_own(tmp_path: Path)
 def test_A5_draining_the_first_node_of_a_served_job_promotes_one_that_stands_by(
     tmp_path: Path,
 ) -> None:
-    with Cluster(tmp_path, nnodes="1") as cluster, Serve(cluster):
+    with Cluster(tmp_path, nnodes="1") as cluster, Serve(cluster) as serve:
         a = cluster.agent("a", hosts=False)
         wait_started(a, 0)
         b = cluster.agent("b", hosts=False)
-        b.wait_event("waiting", "standing by")
+        serve.said("job job: node b joined")
         a.signal(signal.SIGTERM)
         assert a.wait_exit() == 128 + signal.SIGTERM
         wait_started(b, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, cast
@@ -24,6 +25,7 @@ from rallypoint.core.model import Candidate, Epoch, Outcome, Promise, SharedSett
 from rallypoint.core.takeover.consent import NO_ROUND
 from rallypoint.core.takeover.record import JobRecord, Leader, LeadRecord, Process
 from rallypoint.core.takeover.stepping_down import Deference
+from rallypoint.core.watch.questions import Subject
 from rallypoint.rendezvous.backend import MemoryRendezvousBackend, Token
 from rallypoint.rendezvous.directory_backend import DirectoryBackend
 from rallypoint.wire.versions import SPOKEN
@@ -36,7 +38,7 @@ class Connection:
 
     def __init__(self, number: int) -> None:
         self.number, self.peer, self.owner = number, "host:1", None
-        self.is_closed = False
+        self.is_closed = self.ended_by_peer = False
         self.version = SPOKEN.newest
         self.sent: list[m.ToAgent] = []
         self.is_told = asyncio.Event()
@@ -75,6 +77,17 @@ class Host:
         connection = Connection(self._connections)
         self.jobs.attach(cast("ServerConnection", connection), "job", hello)
         return connection
+
+    def ask(self, question: m.DrainNode | m.Ask) -> Connection:
+        """As a person."""
+        self._connections += 1
+        connection = Connection(self._connections)
+        self.jobs.asked(cast("ServerConnection", connection), "job", question)
+        return connection
+
+    def hang_up(self, connection: Connection) -> None:
+        assert connection.owner is not None
+        connection.owner.connection_closed(connection)
 
     def say(self, connection: Connection, number: int, report: m.Report) -> None:
         job = connection.owner
@@ -280,6 +293,42 @@ def test_L1_an_agent_that_comes_to_a_candidate_need_not_wait_for_a_claim_of_that
         candidates.close()
 
     run(register, test)
+
+
+def test_V6_an_agent_is_asked_for_lines_once_it_was_told_that_it_is_attached() -> None:
+    """Before that it listens to nothing else, and would not be asked again."""
+    may_write = threading.Event()
+    may_write.set()
+
+    class Slow(MemoryRendezvousBackend):
+        def set_state(self, state: bytes, token: Token | None = None) -> Any:
+            assert may_write.wait(patience(60))
+            return super().set_state(state, token)
+
+    async def test(host: Host) -> None:
+        first = host.attach(fresh("x"))
+        await first.told(m.Attached)
+        second = host.attach(replace(fresh("y"), node_id="b"))
+        await second.told(m.Attached)
+        for agent in (first, second):
+            host.say(agent, 1, m.Join(1, Candidate(1, "default", "a", 29500)))
+        stamp = (await first.told(m.Assigned)).stamp
+        host.ask(m.Ask(Subject.LOGS, follow=True))
+        await first.told(m.Collect)
+        may_write.clear()
+        host.say(second, 2, m.Succeeded(stamp))  # That is to be recorded first.
+        host.hang_up(first)
+        claim = m.Claim(m.Doing.RUNNING, stamp)
+        again = host.attach(replace(fresh("x", 2), opened=1, claim=claim))
+        look = host.jobs.all[0].watch.gatherings.look
+        look()
+        assert again.sent == []
+        may_write.set()
+        await again.told(m.Attached)
+        look()
+        await again.told(m.Collect)
+
+    run(Slow(), test)
 
 
 def test_L1_a_leader_to_whose_address_nodes_go_lists_no_candidate() -> None:
