@@ -365,7 +365,7 @@ def ask_stacks_of(shm: WorkerShm, rank: int) -> Path:
 
 
 def test_V6_a_busy_worker_writes_its_stacks_without_a_signal(tmp_path: Path) -> None:
-    """Python's faulthandler ends one busy process in some ten, or hundred, at a signal."""
+    """At a signal Python's faulthandler may end a process that runs Python code just then."""
 
     async def body() -> None:
         async with a_shm(tmp_path, 1) as shm:

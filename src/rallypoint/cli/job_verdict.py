@@ -21,7 +21,7 @@ from rallypoint.cli.values import Value
 from rallypoint.config import RendezvousConfig
 from rallypoint.core.model import Outcome
 from rallypoint.core.settings import Setting
-from rallypoint.core.text import shown
+from rallypoint.core.text import ended_text, shown
 from rallypoint.errors import ExitClass, InfrastructureError, UsageError
 from rallypoint.observe.printing import print_text
 
@@ -102,7 +102,7 @@ def _of_summaries(where: str) -> int:
             " its agents were killed"
         )
     of = f" ({len(said)} nodes have said how it ended)" if len(said) > 1 else ""
-    print_text(f"the job {_ended(best.outcome)}: {best.reason}{of}")
+    print_text(f"the job {ended_text(best.outcome)}: {best.reason}{of}")
     return best.exit_code
 
 
@@ -115,11 +115,6 @@ def surest(said: Iterable[Said]) -> Said | None:
 def read_said(text: bytes) -> Said:
     """What a summary says. Raises msgspec.DecodeError and UnicodeDecodeError."""
     return msgspec.json.decode(text, type=Said)
-
-
-def _ended(outcome: str) -> str:
-    passive = outcome in ("cancelled", "preempted")
-    return f"was {outcome}" if passive else outcome.replace("infrastructure", "did not go on")
 
 
 def _paths(where: str) -> Sequence[str]:
@@ -157,7 +152,7 @@ def _of_record(scanned: Scanned, where: str) -> int:
     if record.verdict is None:
         raise InfrastructureError(f"job {shown(run_id)} has not ended")
     outcome = record.verdict.outcome
-    print_text(f"the job {_ended(outcome.value)}: {record.verdict.text}")
+    print_text(f"the job {ended_text(outcome.value)}: {record.verdict.text}")
     if record.verdict.signal:
         return SIGNALLED + record.verdict.signal
     return _CODES.get(outcome, ExitClass.INFRASTRUCTURE.value)

@@ -15,11 +15,10 @@ from rallypoint.core import claims, limits, person
 from rallypoint.core import messages as m
 from rallypoint.core.event_kinds import VERDICT, Record
 from rallypoint.core.job_state import JobState
-from rallypoint.core.model import Outcome
 from rallypoint.core.round_state import Phase
 from rallypoint.core.sessions import Sessions
 from rallypoint.core.takeover.handover import Handover
-from rallypoint.core.text import count
+from rallypoint.core.text import count, ended_text
 from rallypoint.core.watch.goodput_view import GoodputView
 from rallypoint.core.watch.history import HistoryEntry, JobHistory
 from rallypoint.core.watch.history_file import Begin, Line, compact
@@ -47,12 +46,6 @@ _OF_WORKERS = (Subject.CHECKPOINT, Subject.RESTART, Subject.STACKS, Subject.LOGS
 but who follows waits for that."""
 FOLLOWERS_MAX = 64
 """So many people may follow one job at once."""
-_ENDED = {
-    Outcome.CANCELLED: "was cancelled",
-    Outcome.PREEMPTED: "was preempted",
-    Outcome.INFRASTRUCTURE: "did not go on",
-}
-"""What a sentence says of a job that ended so, where it is not the outcome's own name."""
 
 
 class HistoryFile(Struct):
@@ -88,8 +81,7 @@ def _outcome(wish: _Wish, job: JobState) -> Said | None:
     state, verdict = job.round, job.verdict
     if verdict is not None:
         is_done = wish.subject is Subject.CANCEL
-        how = _ENDED.get(verdict.outcome, verdict.outcome.value)
-        return Said(f"the job {how}: {verdict.text}", is_done)
+        return Said(f"the job {ended_text(verdict.outcome.value)}: {verdict.text}", is_done)
     if wish.subject is Subject.CHECKPOINT:
         if job.save is None or job.save.number <= wish.notices:
             is_late = state.round != wish.round

@@ -3,7 +3,7 @@
 A thread waits for that at a named pipe. It writes while it holds the interpreter lock: then every
 other thread is between two instructions or outside of Python, and its frames are whole. Python's
 faulthandler at a signal may come upon a frame that is just being made, which ends the process by
-SIGSEGV (CPython 3.11.7, 3.12.1, 3.13.0: one of 100 to 10 dumps of a loop that calls functions;
+SIGSEGV (seen with CPython 3.11.7, 3.12.1 and 3.13.0 in a loop that calls functions;
 https://github.com/python/cpython/issues/116008). So the signal is for a process whose threads keep
 the lock from this one, as code in C does: there the frames stand still.
 """

@@ -301,7 +301,8 @@ async def again(job: JobAt, token: Token | None) -> Asking:
 
 
 async def _hosted(job: JobAt, token: Token | None) -> Asking:
-    """Raises as `Asking.open`, and NotHostedError."""
+    """A connection to a coordinator that hosts the job. Raises as `Asking.open`, and
+    NotHostedError."""
     asking = await Asking.open(job, token)
     try:
         await asking.answer(Ask(Subject.STATUS))
