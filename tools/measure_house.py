@@ -36,7 +36,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 PACKAGE = "rallypoint"
-SMALL_LINES, ATTRIBUTES, PARAMETERS = 60, 12, 5
+SMALL_LINES, LONG_LINES, ATTRIBUTES, PARAMETERS = 60, 450, 12, 5
 JOB_LIMIT_S = 120
 
 TORCH_SIGNATURES = frozenset(
@@ -287,6 +287,8 @@ def measure(modules: Sequence[Module], examples: Mapping[str, tuple[str, ...]]) 
         ("import cycles with lazy imports", {m.name: m.eager | m.lazy for m in modules}),
     ):
         figures.count(row, [" <-> ".join(group) for group in cycles(graph)])
+    long = [f"{m.path} ({m.lines})" for m in modules if m.lines > LONG_LINES]
+    figures.count(f"modules over {LONG_LINES} lines", long)
     wide = [
         f"{m.path} {name} ({n})"
         for m in modules

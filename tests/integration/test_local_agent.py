@@ -38,7 +38,7 @@ def work(word):
 
 
 @pytest.mark.executed
-def test_A10_workers_and_their_children_die_with_the_program_of_their_agent(tmp_path: Path) -> None:
+def test_A6_workers_and_their_children_die_with_the_program_of_their_agent(tmp_path: Path) -> None:
     """torch's live on under init."""
     text = (
         HEAD
