@@ -27,6 +27,7 @@ from rallypoint.core.model import (
     EndKind,
     EndReason,
     JobStatus,
+    Lacking,
     NodeRef,
     Promise,
     SharedSettings,
@@ -120,6 +121,8 @@ class Failed(Struct, frozen=True, array_like=True, tag=3):
     failures: tuple[WorkerExit, ...]
     furthest: int = -1
     """The largest step that workers here have reported in this round; -1: none was."""
+    lacking: Lacking | None = None
+    """Set if no worker was started, because the machine of this node lacks something."""
 
 
 class Detailed(Struct, frozen=True, array_like=True, tag=4):
@@ -221,6 +224,18 @@ class HelperDied(Struct, frozen=True, array_like=True, tag=15):
     """How long ago it has died, at the time of sending."""
 
 
+class Proved(Struct, frozen=True, array_like=True, tag=16):
+    """The answer to `Prove`: whether this node can start workers, and reaches the round's store."""
+
+    stamp: Stamp
+    number: int
+    unfit: str = ""
+    """Why the machine can't start workers, one sentence; the node leaves. Empty: it can."""
+    lacking: Lacking | None = None
+    unreached: str = ""
+    """Why the store of the round was not reached, one sentence; empty: it was."""
+
+
 Report = (
     Join
     | Failed
@@ -236,6 +251,7 @@ Report = (
     | HangSuspected
     | StacksCollected
     | HelperDied
+    | Proved
 )
 
 
@@ -394,6 +410,24 @@ class CollectStacks(Struct, frozen=True, array_like=True, tag=15):
     number: int
 
 
+class Prove(Struct, frozen=True, array_like=True, tag=20):
+    """To a node that came while a round runs, before that round ends for it: try to start workers
+    and to reach the store of the round, and answer with `Proved`. Sent only to nodes whose
+    `Candidate` has `proves`."""
+
+    stamp: Stamp
+    number: int
+    """A later question makes the earlier ones void."""
+    master_addr: str
+    """Where the round's store listens."""
+    master_port: int
+    enrol: bool
+    """The store answers the first message of an enrolment with a nonce. False: its round has one
+    node, and a connection is all that can be tried."""
+    limit_s: float
+    """How long to try to reach the store."""
+
+
 class DrainAnswer(Struct, frozen=True, array_like=True, tag=14):
     """To who has sent `DrainNode`: what happens. After `done` nothing more is said."""
 
@@ -411,7 +445,17 @@ class HandsOver(Struct, frozen=True, array_like=True, tag=16):
 
 WorkerRequest = CheckpointWanted | CheckpointNotWanted | CollectStacks
 """What a node's workers are asked for, or no longer."""
-Order = Assigned | StartNow | StopNow | Ended | Expelled | LeaveNow | DrainWanted | WorkerRequest
+Order = (
+    Assigned
+    | StartNow
+    | StopNow
+    | Ended
+    | Expelled
+    | LeaveNow
+    | DrainWanted
+    | Prove
+    | WorkerRequest
+)
 """What a job's machine has a node do."""
 Collecting = Collect | CollectMore
 """What people want to know of workers, apart from the job's machine."""

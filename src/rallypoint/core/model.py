@@ -40,6 +40,20 @@ class Candidate(Struct, frozen=True, array_like=True):
     """The group rank that a static command line gave; -1: none."""
     stop_grace_s: float = 5.0
     """How long its workers may take to stop when a round ends."""
+    machine: str = ""
+    """The name of its machine, the same for every agent that is started there until the machine
+    boots; empty: the machine has no name, and the node id stands for it."""
+    proves: bool = False
+    """Its agent answers `Prove`. An older one does not, and is taken for fit."""
+
+
+class Lacking(Struct, frozen=True, array_like=True):
+    """The resource of its machine that a node needs to start workers, and does not have."""
+
+    stage: str
+    """The step that failed: `open log files`, `fork`, `write to /tmp/x`."""
+    errno: int
+    """The error number of the system: ENOSPC, EMFILE, EAGAIN, ..."""
 
 
 class WorldEntry(Struct, frozen=True, array_like=True):
@@ -49,6 +63,8 @@ class WorldEntry(Struct, frozen=True, array_like=True):
     incarnation: str
     workers: int
     role: str
+    machine: str = ""
+    """As of `Candidate`; empty: not known."""
 
 
 class EndKind(Enum):

@@ -92,6 +92,9 @@ class SharedSettings(Struct, frozen=True, array_like=True):
     """Every world has a multiple of so many workers; nodes that are too many for that stand by."""
     max_no_progress: int = 0
     """So many equal failures in a row, without getting further, end the job; 0: they don't."""
+    hold_back_after: int = 2
+    """The number of failures within an hour after which a machine is held back while the minimum
+    remains without it; 0: failures never hold a machine back."""
 
     def differences(self, other: SharedSettings) -> Differences:
         """The settings that differ, as (name, self's value, other's value), without those that
@@ -259,6 +262,11 @@ RENDEZVOUS = (
          "seconds", "stop_patience_s", key="any", by_coordinator=True),
     _own("--node-id", "NAME", "name of this node",
          "name", "node_id", "its host name and a number", key="tcp", of_one_agent=True),
+    _own("--machine-id", "NAME",
+         "name of the machine that this node runs on, equal for every node that is started there;"
+         " bad machines are held back by it",
+         "name", "machine_id", "the boot and the address of this machine; in a container the"
+         " variable NODE_NAME", key="tcp", of_one_agent=True, by_coordinator=True),
     _own("--topology", "KEY|file:FILE|cmd:COMMAND",
          "rank nodes by this first, for example rack-07; or by the line that FILE has or COMMAND"
          " prints",
@@ -312,6 +320,10 @@ FAILURES = (
          "end the job when it has failed N times in a row in the same way and got no further; 3 is"
          " a good choice",
          "integer", "max_no_progress", "never", most=MAX_GIVEN, by_coordinator=True),
+    _own("--hold-back-after", "N",
+         "hold back a machine whose workers have failed N times within an hour, while --nnodes MIN"
+         " remain without it; 0: never",
+         "integer", "hold_back_after", most=MAX_GIVEN, key="tcp", by_coordinator=True),
     _own("--no-restart-on", "CODE,...", "exit codes that end the job at once",
          "exit_codes", "no_restart_exit_codes", "none", least=1, most=MAX_EXIT_CODES),
     _own("--lease", "SECONDS", "a node without a heartbeat for this long is lost",
