@@ -24,7 +24,8 @@ from rallypoint.core.model import (
 )
 from rallypoint.core.restarts.crash_loop import CrashLoop, Ending
 from rallypoint.core.restarts.ledger import Ledger
-from rallypoint.core.round_state import BadRoute, Loss, Member, MemberState, Phase, add
+from rallypoint.core.fitness_state import BadRoute, Loss
+from rallypoint.core.round_state import Member, MemberState, Phase, add
 from rallypoint.core.sessions import SendTo
 from rallypoint.core.takeover.durable import Durable
 from rallypoint.core.takeover.handover import Handover

@@ -199,6 +199,12 @@ NODE_DRAINING = _hosted(
     quiet=False,
 )
 NODE_EXPELLED = _hosted("node_expelled", "a node was expelled", "node {node} was expelled: {why}")
+NODE_HELD_BACK = _hosted("node_held_back", "a machine is held back, or is trusted again")
+NODE_UNFIT = _hosted(
+    "node_unfit",
+    "a late node can't start workers, and leaves",
+    "node {node} leaves, since its machine can't start workers: {why}",
+)
 NODE_REFUSED = _hosted("node_refused", "a node may not take part", "refused {peer}: {why}")
 RESTART = _hosted("restart", "the workers are started again after a failure")
 PATIENCE = _hosted("patience", "many nodes are late at once: no node is given up yet")

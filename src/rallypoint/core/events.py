@@ -117,6 +117,21 @@ class NodeSucceeded(Struct, frozen=True):
     round: int
 
 
+class NodeProven(Struct, frozen=True):
+    """A late node has shown that its machine can start workers. `unreached`: why it did not reach
+    the store of this round; empty: it did."""
+
+    ref: NodeRef
+    round: int
+    unreached: str = ""
+
+
+class StandingChanged(Struct, frozen=True):
+    """Something was learnt of this machine: its nodes may take part now, or may not any more."""
+
+    machine: str
+
+
 class JobClosed(Struct, frozen=True):
     """The verdict has been given."""
 
@@ -139,6 +154,10 @@ class TimerKind(Enum):
     READY = "ready"
     ENROLMENT = "enrolment"
     STACKS = "stacks"
+    HEALTHY_HOUR = "healthy hour"
+    FAILURE_HOUR = "failure hour"
+    PROBATION = "probation"
+    NEEDED = "needed"
     RECOVERY = "recovery"
     FENCE = "fence"
 
@@ -171,6 +190,8 @@ Event = (
     | RoundNotStarted
     | WorkersFinishing
     | NodeSucceeded
+    | NodeProven
+    | StandingChanged
     | JobClosed
     | TimerEnded
 )
@@ -228,6 +249,13 @@ class RefuseNode(Struct, frozen=True):
     """The name of each such setting, the job's value, and the node's."""
 
 
+class ProveNode(Struct, frozen=True):
+    """Before a round may end for this node, it must show that it can start workers and reach the
+    store of the round that runs; answered by `NodeProven`."""
+
+    ref: NodeRef
+
+
 class JoinTimedOut(Struct, frozen=True):
     """Too few nodes for too long."""
 
@@ -253,6 +281,7 @@ Effect = (
     | WorldSucceeded
     | ExpelNode
     | RefuseNode
+    | ProveNode
     | JoinTimedOut
     | TooManyLosses
 )

@@ -86,6 +86,7 @@ from rallypoint.core.messages import (
     LeaveNow,
     NotEnrolled,
     Order,
+    Prove,
     StartNow,
     StopNow,
     WorkerRequest,
@@ -169,6 +170,8 @@ def _ordered(state: GroupState, order: Order) -> list[GroupEffect]:
             return group_leave.leave_now(state)
         case DrainWanted(_, why):
             return group_leave.leave_wanted(state, why)
+        case Prove():
+            return []
         case _:
             assert_never(order)
 

@@ -17,7 +17,17 @@ from typing import TypeGuard, assert_never
 from msgspec.structs import replace
 
 from rallypoint.core import cause as causes
-from rallypoint.core import checkpoint, hang, job_enrolment, person, round_state
+from rallypoint.core import (
+    checkpoint,
+    fitness,
+    fitness_state,
+    hang,
+    job_enrolment,
+    job_fitness,
+    job_machines,
+    person,
+    round_state,
+)
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.events import (
     NodeJoined,
@@ -78,15 +88,17 @@ from rallypoint.core.messages import (
     Join,
     Leave,
     NotEnrolled,
+    Proved,
     Report,
     StacksCollected,
     StartNow,
     Succeeded,
     ToNode,
 )
-from rallypoint.core.model import EndKind, NodeLoss, NodeRef, Outcome
+from rallypoint.core.model import EndKind, NodeLoss, NodeRef, Outcome, Stamp
 from rallypoint.core.restarts import ledger as restart
 from rallypoint.core.round_state import MemberState, Phase, is_active
+from rallypoint.core.text import brief_seconds
 from rallypoint.core.worker_exits import WorkerExit
 
 _OF_PARTICIPANTS = (
@@ -114,6 +126,7 @@ _IN_A_ROUND = frozenset(
 
 def step(job: JobState, event: JobEvent, at: float) -> list[JobEffect]:
     """Apply one event and return what must be done, in order. Safe to apply twice."""
+    observe(job, at)
     if isinstance(event, FromNode) and not _is_of_this_life(job, event.message):
         return resync(job, event.ref, at)
     if job.verdict is not None:
@@ -127,9 +140,44 @@ def step(job: JobState, event: JobEvent, at: float) -> list[JobEffect]:
         case SessionLost() | FromNode(_, Leave()):
             # It leaves as it was asked to, or has succeeded, and is not lost.
             effects += before_it_goes(job, event, at)
+    holds = job.round.fitness.holds
     if job.verdict is None:
         effects += _apply(job, event, at)
-    return effects + keep_notice(job, at)
+    return effects + _told_of_losses(job, holds) + keep_notice(job, at)
+
+
+def observe(job: JobState, at: float) -> None:
+    """It is this late on the host's clock, by which quarantines end."""
+    known = job.round.fitness
+    if known.now:
+        known.now = max(known.now, at)
+    else:
+        fitness_state.begin(known, job.round.bad_routes, at)
+
+
+def progressed(job: JobState, named: Stamp, furthest: int) -> None:
+    """Workers have reported this step in this round; -1: none. O(1), but for the first step of a
+    round."""
+    if furthest >= 0 and named.incarnation == job.incarnation:
+        fitness.stepped(job.round, named.round)
+
+
+def _told_of_losses(job: JobState, holds: int) -> list[JobEffect]:
+    """Machines that are held back for their losses since there were so many quarantines."""
+    known = job.round.fitness
+    if known.holds == holds or job.verdict is not None:
+        return []
+    return [
+        kinds.NODE_HELD_BACK(
+            f"node {machine.node_id} is held back for "
+            f"{brief_seconds(fitness_state.left_s(known, machine.hold))} s: {machine.why}",
+            node_id=machine.node_id,
+        )
+        for machine in known.machines.values()
+        if machine.hold is not None
+        and machine.hold.number > holds
+        and machine.reason is fitness_state.Why.LOSSES
+    ]
 
 
 def _is_of_this_life(job: JobState, report: Report) -> bool:
@@ -189,6 +237,8 @@ def _reported(job: JobState, ref: NodeRef, report: Report, at: float) -> list[Jo
             return _hang_suspected(job, ref, named.round)
         case StacksCollected():
             return _stacks_collected(job, ref, report, at)
+        case Proved():
+            return job_machines.proved(job, ref, report, at)
         case Leave():
             return run_round(job, NodeLeft(ref), at)
         case _:
@@ -201,6 +251,10 @@ def _timer_ended(job: JobState, timer: Timer, at: float) -> list[JobEffect]:
             return job_enrolment.time_is_over(job, timer, at)
         case TimerKind.CHARGE:
             restart.forget(job.ledger, timer.id)
+            return []
+        case TimerKind.PROBATION:
+            if timer in timers_wanted(job):
+                fitness.minute_over(job.round)
             return []
         case TimerKind.STACKS | TimerKind.NOTICE | TimerKind.BACKOFF:
             if timer not in timers_wanted(job):
@@ -230,6 +284,7 @@ def timers_wanted(job: JobState) -> dict[Timer, float]:
     wanted = round_state.timers_wanted(job.round)
     wanted.update(restart.timers_wanted(job.ledger, job.round.settings))
     wanted.update(job_enrolment.timers_wanted(job))
+    wanted.update(job_fitness.timers_wanted(job))
     if (inquiry := _inquiry(job)) is not None:
         wanted[Timer(TimerKind.STACKS, inquiry.round, str(inquiry.number))] = hang.COLLECT_S
     if job.notice is not None:
@@ -253,10 +308,13 @@ def resync(job: JobState, ref: NodeRef, at: float) -> list[JobEffect]:
             effects.append(ToNode(ref, StartNow(named)))
         if job.notice is not None and ref.node_id in job.notice.awaited:
             effects.append(want_checkpoint(job, job.notice, ref, at))
+        effects += job_machines.drain_excluded(job, ref)
         return effects + person.ask_again(job, ref)
     if member.state is MemberState.STOPPING and job.end_reason is not None:
         return [ToNode(ref, stop_order(job, job.round.round - 1, job.end_reason))]
-    return [leave_now(job, ref)] if member.state is MemberState.LEAVING else []
+    if member.state is MemberState.LEAVING:
+        return [leave_now(job, ref)]
+    return job_machines.ask_again(job, ref)
 
 
 def agrees(job: JobState, ref: NodeRef, claim: Claim) -> bool:
@@ -285,8 +343,11 @@ def _failed(job: JobState, ref: NodeRef, report: Failed, at: float) -> list[JobE
     if not _is_report_due(job, ref, report.stamp.round):
         return []
     note_step(job, report.furthest)
+    progressed(job, report.stamp, report.furthest)
     if not (failures := _ranked(job, ref, report)):
         return []
+    if report.lacking is not None:
+        job.lacking[ref.node_id] = report.lacking
     node_id, first = ref.node_id, failures[0]
     if is_collateral(job, at - first.age_s):
         return end_notice(job, at, causes.describe_failure(node_id, first))

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from rallypoint.core import cause as causes
 from rallypoint.core import event_kinds as kinds
+from rallypoint.core import fitness, job_fitness
 from rallypoint.core import text as words
 from rallypoint.core.events import (
     Effect,
@@ -17,22 +18,36 @@ from rallypoint.core.events import (
     FormWorld,
     JoinTimedOut,
     NodeJoined,
+    NodeLeft,
+    ProveNode,
     RefuseNode,
     RoundReleased,
     RoundSettled,
     RoundStarted,
+    StandingChanged,
     StopDelayed,
     StopRound,
     TooManyLosses,
     WorldSucceeded,
 )
+from rallypoint.core.fitness import Judgement, machine_of, why_held_back
+from rallypoint.core.fitness_state import Why
 from rallypoint.core.job_state import JobEffect, JobState, close, stamp
 from rallypoint.core.messages import Assigned, Expelled, StopNow, ToNode
-from rallypoint.core.model import Assignment, EndKind, EndReason, NodeRef, Outcome, SharedSettings
-from rallypoint.core.quarantine import count_loss, why_held_back
+from rallypoint.core.model import (
+    Assignment,
+    Cause,
+    EndKind,
+    EndReason,
+    NodeLoss,
+    NodeRef,
+    Outcome,
+    SharedSettings,
+)
 from rallypoint.core.ranks import worker_ranks
 from rallypoint.core.restarts import crash_loop
 from rallypoint.core.restarts import ledger as restart
+from rallypoint.core.round import count_loss
 from rallypoint.core.round import step as step_round
 from rallypoint.core.round_state import MemberState
 from rallypoint.core.settings import MAX_SECONDS
@@ -92,6 +107,8 @@ def perform(job: JobState, effect: Effect, at: float) -> list[JobEffect]:
             return [ToNode(ref, Expelled(stamp(job), why, final)), record]
         case RefuseNode():
             return [effect]
+        case ProveNode(ref):
+            return job_fitness.ask_to_prove(job, ref)
         case _:
             assert_never(effect)
 
@@ -112,7 +129,7 @@ def _form(job: JobState, effect: FormWorld, at: float) -> list[JobEffect]:
     job.reports, job.losses, job.breakdown, job.store_lost = [], [], None, None
     job.last_end, job.end_reason = job.end_reason, None
     job.enrolled, job.drained, job.stopped, job.succeeded_at = set(), set(), set(), {}
-    job.unreached, job.withdrawn = {}, 0
+    job.unreached, job.lacking, job.withdrawn = {}, {}, 0
     job.started, job.started_at = len(effect.world) == 1, None
     if job.started:
         job.started_at = at
@@ -185,41 +202,103 @@ def _judge(job: JobState, round_: int, at: float) -> list[JobEffect]:
         job.reports = [r for r in job.reports if r.happened_at <= job.ended_at]
     if job.store_lost is not None and job.end_reason.kind is EndKind.FAILURE:
         job.losses.append(job.store_lost)
+    effects = _send_away(job, at)
     cause = causes.first_cause(round_ - 1, job.reports, job.losses, job.breakdown)
     job.last_cause = cause
+    if job.verdict is not None:
+        return effects
     lived_s = inf if job.started_at is None else job.ended_at - job.started_at
     reach = crash_loop.Reach(job.furthest_step, lived_s)
     if cause is None or cause.failure is None:
-        if job.breakdown is not None and job.end_reason.kind is EndKind.FAILURE:
-            text, node_id = job.breakdown.text, job.breakdown.node_id
-            job.end_reason = EndReason(EndKind.INFRASTRUCTURE, text, node_id)
-        if cause is not None and job.end_reason.kind is EndKind.FAILURE:
-            job.end_reason = EndReason(EndKind.LOSS, causes.describe(cause), cause.node_id)
-        if len(job.losses) > 1 and job.end_reason.kind is EndKind.LOSS:
-            # Those that were lost with the first, which alone was known when the round ended.
-            text = causes.describe_losses(job.losses)
-            job.end_reason = EndReason(EndKind.LOSS, text, job.end_reason.node_id)
-        is_planned = job.end_reason.kind.is_planned
-        job.crash_loop = crash_loop.after_another_end(job.crash_loop, reach, is_planned=is_planned)
-        effects: list[JobEffect] = []
-        if cause is not None and cause.loss is job.store_lost:
-            for effect in count_loss(job.round, cause.node_id):  # It ends this round after all.
-                effects += perform(job, effect, at)
-        return effects + run_round(job, RoundReleased(round_), at)
-    job.crash_loop = crash_loop.after(job.crash_loop, cause.failure, reach)
-    decision = restart.charge(job.ledger, job.round.settings, cause.failure, job.crash_loop)
+        return effects + _judge_without_failure(job, round_, cause, reach, at)
+    return effects + _judge_failure(job, round_, cause, reach, at)
+
+
+def _judge_without_failure(
+    job: JobState, round_: int, cause: Cause | None, reach: crash_loop.Reach, at: float
+) -> list[JobEffect]:
+    """No worker is to blame for the end of the round: nothing is charged."""
+    assert job.end_reason is not None
+    if job.breakdown is not None and job.end_reason.kind is EndKind.FAILURE:
+        text, node_id = job.breakdown.text, job.breakdown.node_id
+        job.end_reason = EndReason(EndKind.INFRASTRUCTURE, text, node_id)
+    if cause is not None and job.end_reason.kind is EndKind.FAILURE:
+        job.end_reason = EndReason(EndKind.LOSS, causes.describe(cause), cause.node_id)
+    if len(job.losses) > 1 and job.end_reason.kind is EndKind.LOSS:
+        # Those that were lost with the first, which alone was known when the round ended.
+        text = causes.describe_losses(job.losses)
+        job.end_reason = EndReason(EndKind.LOSS, text, job.end_reason.node_id)
+    is_planned = job.end_reason.kind.is_planned
+    job.crash_loop = crash_loop.after_another_end(job.crash_loop, reach, is_planned=is_planned)
+    effects: list[JobEffect] = []
+    if cause is not None and cause.loss is job.store_lost:
+        machine = job_fitness.name_of(job.round, cause.node_id)
+        for effect in count_loss(
+            job.round, machine, cause.node_id
+        ):  # It ends this round after all.
+            effects += perform(job, effect, at)
+    return effects + run_round(job, RoundReleased(round_), at)
+
+
+def _judge_failure(
+    job: JobState, round_: int, cause: Cause, reach: crash_loop.Reach, at: float
+) -> list[JobEffect]:
+    """A worker is to blame: charge the budget, unless the machine alone is at fault."""
+    assert job.end_reason is not None
+    assert cause.failure is not None
     blame, said = causes.describe(cause), job.end_reason.text
+    settings, failure = job.round.settings, cause.failure
+    is_final = failure.code in settings.no_restart_exit_codes
+    judged = Judgement(1) if is_final else job_fitness.judge(job, cause)
+    effects: list[JobEffect] = []
+    for machine in filter(None, (judged.held, judged.released)):
+        effects += run_round(job, StandingChanged(machine), at)
     job.end_reason = EndReason(EndKind.FAILURE, blame, cause.node_id)
+    if not judged.charges:
+        text = f"{blame}: not charged, since {judged.text}"
+        return [*effects, kinds.RESTART(text, node_id=cause.node_id), *_released(job, round_, at)]
+    job.crash_loop = crash_loop.after(job.crash_loop, failure, reach)
+    decision = restart.charge(job.ledger, settings, failure, job.crash_loop)
+    if judged.charges > 1 and isinstance(decision, restart.Restart):
+        decision = restart.charge(job.ledger, settings, failure, job.crash_loop)
     if isinstance(decision, restart.GiveUp):
         job.no_progress = decision.no_progress
-        return close(job, Outcome.FAILED, f"{blame}; {decision.reason}", cause=True)
+        text = "; ".join(filter(None, (blame, judged.text, decision.reason)))
+        return effects + close(job, Outcome.FAILED, text, cause=True)
     # Told once: the end of the round has named the culprit, unless it was found since.
     text = restart.describe(decision, "" if blame == said else blame)
-    record = kinds.RESTART(text, node_id=cause.node_id)
+    if judged.text:
+        text += f"; {judged.text}"
+    effects.append(kinds.RESTART(text, node_id=cause.node_id))
     if decision.delay_s:
         job.backoff_s = decision.delay_s
-        return [record]
-    return [record, *run_round(job, RoundReleased(round_), at)]
+        return effects
+    return effects + _released(job, round_, at)
+
+
+def _released(job: JobState, round_: int, at: float) -> list[JobEffect]:
+    return run_round(job, RoundReleased(round_), at)
+
+
+def _send_away(job: JobState, at: float) -> list[JobEffect]:
+    """Nodes that could not start workers for want of something on their machines leave, as long as
+    the minimum remains without them."""
+    effects: list[JobEffect] = []
+    for member, lacking in job_fitness.leaving(job):
+        node_id, machine = member.ref.node_id, machine_of(member)
+        if not fitness.minimum_remains(job.round, machine):
+            continue
+        report = next((r for r in job.reports if r.node_id == node_id), None)
+        said = job_fitness.words_of(lacking) if report is None else report.failure.message
+        why = f"it can't start workers: {said}"
+        job.reports = [r for r in job.reports if r.node_id != node_id]
+        job.losses.append(NodeLoss(node_id, at if report is None else report.happened_at, why))
+        fitness.hold_back(job.round, machine, node_id, Why.LACKING, why)
+        effects.append(kinds.NODE_EXPELLED(node_id=node_id, node=member.ref, why=why))
+        effects.append(ToNode(member.ref, Expelled(stamp(job), why, True)))
+        effects += run_round(job, NodeLeft(member.ref), at)
+        effects += run_round(job, StandingChanged(machine), at)
+    return effects
 
 
 def _nobody_came(settings: SharedSettings, timeout: JoinTimedOut) -> str:

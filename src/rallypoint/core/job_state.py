@@ -12,6 +12,7 @@ from rallypoint.core import event_kinds as kinds
 from rallypoint.core.checkpoint import Notice, Save
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.events import JobClosed, NodeJoined, RefuseNode, TimerEnded
+from rallypoint.core.fitness import why_held_back
 from rallypoint.core.hang import Inquiry
 from rallypoint.core.messages import Ended, FromNode, ToNode
 from rallypoint.core.model import (
@@ -19,6 +20,7 @@ from rallypoint.core.model import (
     Cause,
     EndReason,
     JobStatus,
+    Lacking,
     NodeLoss,
     NodeRef,
     Outcome,
@@ -26,7 +28,6 @@ from rallypoint.core.model import (
     Stamp,
     Verdict,
 )
-from rallypoint.core.quarantine import why_held_back
 from rallypoint.core.restarts import ledger as restart
 from rallypoint.core.restarts.crash_loop import CrashLoop
 from rallypoint.core.round import step as step_round
@@ -52,6 +53,8 @@ class PersonWants(Struct, frozen=True):
     """A person wants this of the job: one of the subjects that are no questions."""
 
     subject: Subject
+    node: str = ""
+    """The node that is to be excluded or allowed."""
 
 
 JobEvent = NodeJoined | TimerEnded | SessionLost | FromNode | FormerLifeGone | PersonWants
@@ -90,6 +93,12 @@ class JobState(Struct):
     assigned: dict[str, Assignment] = field(default_factory=dict)
     world_workers: int = 0
     enrolled: set[str] = field(default_factory=set)
+    lacking: dict[str, Lacking] = field(default_factory=dict)
+    """Nodes that could start no worker of the newest round for want of something on their
+    machines."""
+    proving: dict[str, int] = field(default_factory=dict)
+    """Late nodes that were asked to prove themselves, each with the number of the question."""
+    proofs: int = 0
     unreached: dict[str, str] = field(default_factory=dict)
     """Nodes that could not reach the store of rank 0, each with the reason."""
     started: bool = False

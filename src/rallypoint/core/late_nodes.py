@@ -1,16 +1,23 @@
 """Nodes that come while a round is active (behaviour R2): who waits for a place, who stands by.
 
-Free places go to whoever came first, but a node in quarantine (behaviour R3) makes way for one
-that is trusted: it triggers nothing for minutes, and would only keep the other from the job.
+Free places go to the nodes that came first, but a node that is not trusted (`fitness.py`) makes way
+for one that is: no round ends to admit it, so it would only keep the other one from the job.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 
-from rallypoint.core.quarantine import is_held_back
+from rallypoint.core.fitness import is_barred, is_trusted, machine_of, may_take_part
 from rallypoint.core.ranks import fitting
-from rallypoint.core.round_state import Member, MemberState, Phase, RoundState, set_member_state
+from rallypoint.core.round_state import (
+    Member,
+    MemberState,
+    Phase,
+    RoundState,
+    set_member_state,
+    withdraw,
+)
 from rallypoint.core.settings import OnJoin
 
 
@@ -39,11 +46,9 @@ def seek_place(state: RoundState, member: Member) -> None:
     """One that stands by waits for a place instead, if there is one for it."""
     if free_places(state):
         _wait(state, member)
-    elif _trusted(state, member) and state.counts[MemberState.WAITING] > state.eager_waiting:
+    elif is_trusted(state, member) and state.counts[MemberState.WAITING] > state.eager_waiting:
         doubtful = next(
-            m
-            for m in state.members.values()
-            if m.state is MemberState.WAITING and not _trusted(state, m)
+            m for m in state.members.values() if m.state is MemberState.WAITING and not m.is_eager
         )
         set_member_state(state, doubtful, MemberState.STANDBY)
         _wait(state, member)
@@ -55,19 +60,43 @@ def no_longer_waits(state: RoundState) -> None:
         return
     spares = [m for m in state.members.values() if _is_spare(state, m)]
     if spares:
-        _wait(state, next((m for m in spares if _trusted(state, m)), spares[0]))
+        _wait(state, next((m for m in spares if is_trusted(state, m)), spares[0]))
 
 
-def quarantine_over(state: RoundState, node_id: str) -> None:
-    """A node is trusted again: from now on it counts as one that has just arrived."""
-    del state.quarantine[node_id]
-    member = state.members[node_id]
-    if member.state is MemberState.WAITING:
-        _arrived(state)
-    elif member.state is MemberState.STANDBY and state.phase is Phase.ACTIVE:
-        seek_place(state, member)
-    elif member.state is MemberState.STANDBY:
-        set_member_state(state, member, MemberState.JOINED)
+def machine_changed(state: RoundState, machine: str) -> None:
+    """Something was learnt of this machine. O(N)."""
+    for member in list(state.members.values()):
+        if machine_of(member) == machine:
+            standing_changed(state, member)
+
+
+def standing_changed(state: RoundState, member: Member) -> None:
+    """A member may take part now, or may not any more, or is trusted again."""
+    may = may_take_part(state, member) or (state.is_short and not is_barred(state, member))
+    match member.state:
+        case MemberState.JOINED | MemberState.WAITING if not may:
+            waited = member.state is MemberState.WAITING
+            withdraw(state, member)
+            set_member_state(state, member, MemberState.STANDBY)
+            if waited:
+                no_longer_waits(state)
+        case MemberState.STOPPING if not may:
+            withdraw(state, member)
+        case MemberState.WAITING if is_trusted(state, member) and not member.is_eager:
+            _arrived(state, member)
+        case MemberState.STANDBY if may and state.phase is Phase.ACTIVE:
+            seek_place(state, member)
+        case MemberState.STANDBY if may:
+            set_member_state(state, member, MemberState.JOINED)
+        case _:
+            pass
+
+
+def take_all(state: RoundState) -> None:
+    """Too few have come: those that are held back take part, too. O(N)."""
+    state.is_short = True
+    for member in list(state.members.values()):
+        standing_changed(state, member)
 
 
 def free_places(state: RoundState) -> int:
@@ -88,20 +117,17 @@ def _would_grow(state: RoundState) -> bool:
 
 def _is_spare(state: RoundState, member: Member) -> bool:
     """It stands by, and may take part. A node that is held back has no place to wait for."""
-    return member.state is MemberState.STANDBY and not is_held_back(state, member.ref.node_id)
-
-
-def _trusted(state: RoundState, member: Member) -> bool:
-    return member.ref.node_id not in state.quarantine
+    return member.state is MemberState.STANDBY and may_take_part(state, member)
 
 
 def _wait(state: RoundState, member: Member) -> None:
     set_member_state(state, member, MemberState.WAITING)
-    if _trusted(state, member):
-        _arrived(state)
+    if is_trusted(state, member):
+        _arrived(state, member)
 
 
-def _arrived(state: RoundState) -> None:
+def _arrived(state: RoundState, member: Member) -> None:
+    member.is_eager = True
     state.arrivals += 1
     if not state.eager_waiting:
         state.first_arrival = state.arrivals

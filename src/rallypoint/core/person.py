@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.checkpoint import Save
 from rallypoint.core.events import RoundOver
+from rallypoint.core.job_machines import allow, exclude
 from rallypoint.core.job_rounds import run_round
 from rallypoint.core.job_state import JobEffect, JobState, PersonWants, close, stamp
 from rallypoint.core.messages import CheckpointAnswered, CheckpointWanted, ToNode
@@ -110,7 +111,7 @@ def refusal(job: JobState, subject: Subject, waits_for: str = "its next round") 
     """Why this can't be done now; empty: it can. `waits_for`: what a job without workers does."""
     if job.verdict is not None:
         return f"the job has ended: {job.verdict.text}"
-    if subject is Subject.CANCEL:
+    if subject in (Subject.CANCEL, Subject.EXCLUDE, Subject.ALLOW):
         return ""
     if job.round.phase is not Phase.ACTIVE or not job.started:
         return f"no workers run now: the job waits for {waits_for}: {AGAIN}"
@@ -132,6 +133,10 @@ def wants(job: JobState, event: PersonWants, at: float) -> list[JobEffect]:
             )
         case Subject.CHECKPOINT:
             return _ask_to_save(job)
+        case Subject.EXCLUDE:
+            return exclude(job, event.node, at)
+        case Subject.ALLOW:
+            return allow(job, event.node, at)
         case _:
             return []
 

@@ -40,7 +40,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from rallypoint.core import late_nodes, quarantine, ranks
+from rallypoint.core import fitness, late_nodes, ranks
 from rallypoint.core.events import (
     Effect,
     Event,
@@ -53,7 +53,9 @@ from rallypoint.core.events import (
     NodeJoined,
     NodeLeft,
     NodeLost,
+    NodeProven,
     NodeSucceeded,
+    ProveNode,
     RefuseNode,
     RoundBroken,
     RoundFailed,
@@ -62,11 +64,13 @@ from rallypoint.core.events import (
     RoundReleased,
     RoundSettled,
     RoundStarted,
+    StandingChanged,
     StopDelayed,
     StopRound,
     Timer,
     TimerEnded,
     TimerKind,
+    TooManyLosses,
     WorkersFinishing,
     WorldSucceeded,
 )
@@ -115,25 +119,32 @@ def step(state: RoundState, event: Event) -> list[Effect]:
         case RoundBroken(round_, text, node_id):
             if is_active(state, round_):
                 reason = EndReason(EndKind.INFRASTRUCTURE, text, node_id)
-                return _end_round(state, reason) + quarantine.count_round(state) + _proceed(state)
-            return quarantine.count_round(state) if state.held and round_ == state.round - 1 else []
+                ended = _end_round(state, reason)
+                return ended + _count_breakdown(state, node_id) + _proceed(state)
+            is_newest = state.held and round_ == state.round - 1
+            return _count_breakdown(state, node_id) if is_newest else []
         case RoundReleased(round_):
             if state.phase is not Phase.ACTIVE and round_ == state.round:
                 state.held = False
                 return _try_complete(state)
         case RoundStarted(round_):
             if is_active(state, round_):
-                quarantine.forget_bad_routes(state)
+                fitness.forget_bad_routes(state)
         case RoundNotStarted(round_, text):
             if not is_active(state, round_):
                 return []
             ended = _end_round(state, EndReason(EndKind.LOSS, text))
-            return ended + quarantine.give_up_on(state, event) + _proceed(state)
+            return ended + fitness.give_up_on(state, event) + _proceed(state)
         case WorkersFinishing(round_):
             if is_active(state, round_):
                 state.finishing = True
         case NodeSucceeded(ref, round_):
             return _succeeded(state, ref, round_)
+        case NodeProven():
+            return _proven(state, event)
+        case StandingChanged(machine):
+            late_nodes.machine_changed(state, machine)
+            return _proceed(state)
         case TimerEnded(timer):
             return _timer_ended(state, timer)
         case JobClosed():
@@ -160,6 +171,8 @@ def _joined(state: RoundState, event: NodeJoined) -> list[Effect]:
         member = None
     if member is None:
         member = _arrive(state, event)
+        if not member.is_proven:
+            effects.append(ProveNode(ref))
     elif event.seq <= member.seq:
         return []
     else:
@@ -169,16 +182,11 @@ def _joined(state: RoundState, event: NodeJoined) -> list[Effect]:
 
 def _arrive(state: RoundState, event: NodeJoined) -> Member:
     """A node that was not a member: a candidate now, or a late one."""
-    node_id = event.ref.node_id
-    length_s = quarantine.length_s(state, node_id)
-    if length_s:
-        state.quarantine[node_id] = length_s
-    late, held_back = state.phase is Phase.ACTIVE, quarantine.is_held_back(state, node_id)
-    member_state = MemberState.STANDBY if late or held_back else MemberState.JOINED
-    member = Member(event.ref, event.seq, event.candidate, member_state)
+    late = state.phase is Phase.ACTIVE
+    member = Member(event.ref, event.seq, event.candidate, MemberState.STANDBY)
+    member.is_proven = not (late and event.candidate.proves)
     add(state, member)
-    if late and not held_back:
-        late_nodes.seek_place(state, member)
+    late_nodes.standing_changed(state, member)
     return member
 
 
@@ -191,7 +199,25 @@ def _come_back(state: RoundState, member: Member, event: NodeJoined) -> list[Eff
     renew(state, member, event)
     if member.state is MemberState.STOPPING:
         set_member_state(state, member, MemberState.JOINED)
+        late_nodes.standing_changed(state, member)
     return effects
+
+
+def _proven(state: RoundState, event: NodeProven) -> list[Effect]:
+    """A late node has answered `ProveNode`. What it says of the store of a round that is over says
+    nothing of the next one."""
+    member = state.members.get(event.ref.node_id)
+    if member is None or member.ref != event.ref or member.is_proven:
+        return []
+    if event.unreached and state.phase is Phase.ACTIVE:
+        if event.round != state.round:
+            return [ProveNode(event.ref)]
+        host = NodeRef(state.world[0].node_id, state.world[0].incarnation)
+        fitness.cut_off(state, event.ref.node_id, host)
+        return []
+    member.is_proven = True
+    late_nodes.standing_changed(state, member)
+    return _proceed(state)
 
 
 def _supersede(state: RoundState, older: Member) -> list[Effect]:
@@ -224,9 +250,33 @@ def _forget(state: RoundState, member: Member, why: str, *, lost: bool) -> list[
         text = f"node {ref} was lost: {why}" if lost else f"node {ref} left"
         effects = _end_round(state, EndReason(kind, text, ref.node_id))
     if counts_as_loss and member_state in (MemberState.RUNNING, MemberState.STOPPING):
-        effects += quarantine.count_loss(state, ref.node_id)
-    quarantine.host_is_gone(state, ref)
+        effects += count_loss(state, fitness.machine_of(member), ref.node_id)
+    _host_is_gone(state, ref)
     return effects
+
+
+def count_loss(state: RoundState, machine: str, node_id: str) -> list[Effect]:
+    """A node of this machine was lost from the round that has just ended."""
+    is_too_often = fitness.count_loss(state, machine, node_id)
+    if machine in state.fitness.machines:
+        late_nodes.machine_changed(state, machine)
+    return [TooManyLosses(len(state.lossy_rounds))] if is_too_often else []
+
+
+def _count_breakdown(state: RoundState, node_id: str) -> list[Effect]:
+    """A helper process has died on this node, which counts as a loss of its machine, once."""
+    member = state.members.get(node_id)
+    machine = fitness.machine_of(member) if member else node_id
+    name = f"{state.round} {machine}"
+    if state.fitness.last_broken == name:
+        return []
+    state.fitness.last_broken = name
+    return count_loss(state, machine, node_id)
+
+
+def _host_is_gone(state: RoundState, host: NodeRef) -> None:
+    for member in fitness.host_is_gone(state, host):
+        late_nodes.standing_changed(state, member)
 
 
 def _draining(state: RoundState, event: NodeDraining) -> list[Effect]:
@@ -246,7 +296,7 @@ def _draining(state: RoundState, event: NodeDraining) -> list[Effect]:
     if member_state is MemberState.RUNNING and not member.succeeded:
         text = f"node {ref} is leaving: {event.why}"
         effects = _end_round(state, EndReason(EndKind.DRAIN, text, ref.node_id))
-    quarantine.host_is_gone(state, ref)
+    _host_is_gone(state, ref)
     return effects + _proceed(state)
 
 
@@ -270,7 +320,7 @@ def _timer_ended(state: RoundState, timer: Timer) -> list[Effect]:
             return _complete(state)
         case TimerKind.JOIN:
             here = {m.ref.node_id for m in state.members.values() if m.state is MemberState.JOINED}
-            held_back = quarantine.held_back_nodes(state)
+            held_back = fitness.cut_off_nodes(state)
             gone = (p.node_id for p in state.world if p.node_id not in {*here, *held_back})
             return [JoinTimedOut(state.round, tuple(sorted(here)), tuple(gone), held_back)]
         case TimerKind.STOP:
@@ -283,15 +333,38 @@ def _timer_ended(state: RoundState, timer: Timer) -> list[Effect]:
             state.overdue = timer.kind is TimerKind.SETTLE_MAX
             return _try_grow(state)
         case TimerKind.QUARANTINE:
-            late_nodes.quarantine_over(state, timer.id)
+            return _quarantine_over(state, timer.round)
+        case TimerKind.HEALTHY_HOUR:
+            fitness.healthy_hour(state, timer.id)
+            late_nodes.machine_changed(state, timer.id)
+            return _proceed(state)
+        case TimerKind.NEEDED:
+            late_nodes.take_all(state)
             return _proceed(state)
         case TimerKind.LOSS_RECENT:
-            quarantine.forget_loss(state, timer.id)
+            fitness.forget_loss(state, timer.id)
         case TimerKind.LOSS_HOUR:
-            quarantine.forget_lossy_round(state, timer.round)
+            fitness.forget_lossy_round(state, timer.round)
+        case TimerKind.FAILURE_HOUR:
+            fitness.forget_failure(state, timer.id)
         case _:
             pass  # the job's own
     return []
+
+
+def _quarantine_over(state: RoundState, number: int) -> list[Effect]:
+    """A machine may wait for the next round; a node with a bad route tries again to reach the store
+    of the round that runs."""
+    name = fitness.quarantine_over(state, number)
+    member = state.members.get(name or "")
+    if member is not None and name in state.bad_routes:
+        if state.phase is Phase.ACTIVE and member.candidate.proves:
+            member.is_proven = False
+            return [ProveNode(member.ref)]
+        late_nodes.standing_changed(state, member)
+    elif name is not None:
+        late_nodes.machine_changed(state, name)
+    return _proceed(state)
 
 
 def _stop_overdue(state: RoundState) -> list[Effect]:
@@ -315,8 +388,9 @@ def _end_round(state: RoundState, reason: EndReason) -> list[Effect]:
     state.phase, state.round, state.held = Phase.FORMING, ended + 1, True
     state.finishing, state.succeeded, state.eager_waiting = False, 0, 0
     state.roster_size, state.stop_grace_s, state.is_patient = 0, 0.0, False
+    state.is_short = False
     for member in state.members.values():
-        member.succeeded = False
+        member.succeeded = member.is_eager = False
         match member.state:
             case MemberState.RUNNING:
                 set_member_state(state, member, MemberState.STOPPING)
@@ -324,13 +398,14 @@ def _end_round(state: RoundState, reason: EndReason) -> list[Effect]:
             case MemberState.WAITING:
                 set_member_state(state, member, MemberState.JOINED)
             case MemberState.STANDBY:
-                if not quarantine.is_held_back(state, member.ref.node_id):
+                if fitness.may_take_part(state, member):
                     set_member_state(state, member, MemberState.JOINED)
                 continue
             case _:
                 continue
-        member.in_roster = True
-        state.roster_size += 1
+        if fitness.may_take_part(state, member):
+            member.in_roster = True
+            state.roster_size += 1
     return [StopRound(ended, reason)]
 
 
@@ -376,12 +451,20 @@ def _complete(state: RoundState) -> list[Effect]:
     for node in ordered:
         set_member_state(state, state.members[node.ref.node_id], MemberState.RUNNING)
     state.world = [
-        WorldEntry(s.ref.node_id, s.ref.incarnation, s.candidate.workers, s.candidate.role)
+        WorldEntry(
+            s.ref.node_id,
+            s.ref.incarnation,
+            s.candidate.workers,
+            s.candidate.role,
+            s.candidate.machine,
+        )
         for s in ordered
     ]
     state.phase, state.roster_size, state.expected = Phase.ACTIVE, 0, 0
+    state.is_short = False
     state.growth_allowed = state.settings.min_growth_interval_s == 0
     state.largest_world = max(state.largest_world, len(ordered))
+    fitness.formed(state)
     return [FormWorld(state.round, tuple(ordered))]
 
 

@@ -13,7 +13,9 @@ from enum import Enum
 
 from msgspec import Struct, field
 
+from rallypoint.core import fitness_state
 from rallypoint.core.events import NodeJoined, Timer, TimerKind
+from rallypoint.core.fitness_state import BadRoute, Fitness
 from rallypoint.core.model import Candidate, NodeRef, SharedSettings, WorldEntry
 from rallypoint.core.ranks import fitting
 from rallypoint.core.settings import OnJoin
@@ -51,22 +53,10 @@ class Member(Struct, array_like=True):
     state: MemberState
     in_roster: bool = False
     succeeded: bool = False
-
-
-class Loss(Struct, frozen=True, array_like=True):
-    """A participant that was lost; kept for ten minutes."""
-
-    id: int
-    node_id: str
-
-
-class BadRoute(Struct, frozen=True, array_like=True):
-    """A node could not reach the round store of another."""
-
-    host: NodeRef
-    """Rank 0 of the last round that failed so."""
-    failures: int
-    """In a row."""
+    is_proven: bool = True
+    """Its machine can start workers, as far as is known."""
+    is_eager: bool = False
+    """It waits, and the round may end in order to admit it."""
 
 
 class RoundState(Struct, array_like=True):
@@ -95,16 +85,14 @@ class RoundState(Struct, array_like=True):
     """Late nodes so far, ever: names the settle timers."""
     first_arrival: int = 0
     eager_waiting: int = 0
-    """Waiting nodes that may trigger a growth (not quarantined)."""
+    """The number of waiting nodes that the round may end to admit."""
     stop_grace_s: float = 0.0
     is_patient: bool = False
     """Many are slow to stop, and are waited for longer."""
     lossy_rounds: list[int] = field(default_factory=list)
     """Rounds of the last hour that have lost participants, however many."""
-    recent_losses: list[Loss] = field(default_factory=list)
-    loss_count: int = 0
-    quarantine: dict[str, float] = field(default_factory=dict)
-    """Members that trigger nothing for so many seconds, by node id."""
+    fitness: Fitness = field(default_factory=Fitness)
+    """What is known of machines, and which of them are held back."""
     bad_routes: dict[str, BadRoute] = field(default_factory=dict)
     """By the id of the node that could not reach the store of rank 0."""
     passed_over: list[str] = field(default_factory=list)
@@ -113,6 +101,8 @@ class RoundState(Struct, array_like=True):
     """The incarnations of the last world whose nodes all reached the store of rank 0."""
     departed: dict[str, int] = field(default_factory=dict)
     """The last join of each incarnation that is gone: older joins are void."""
+    is_short: bool = False
+    """Too few nodes have come to this forming round: those that are held back take part, too."""
     expected: int = 0
     """So many nodes are waited for and no more, though nobody knows which: a world of theirs was
     formed, and they were not told. 0: there was none."""
@@ -148,7 +138,6 @@ def remove(state: RoundState, member: Member) -> None:
     withdraw(state, member)
     _count(state, member, -1)
     del state.members[member.ref.node_id]
-    state.quarantine.pop(member.ref.node_id, None)
     state.departed[member.ref.incarnation] = member.seq
     if len(state.departed) > DEPARTED_MAX:
         del state.departed[next(iter(state.departed))]
@@ -159,7 +148,8 @@ def withdraw(state: RoundState, member: Member) -> None:
     if member.in_roster:
         member.in_roster = False
         state.roster_size -= 1
-    if member.state is MemberState.WAITING and member.ref.node_id not in state.quarantine:
+    if member.is_eager:
+        member.is_eager = False
         state.eager_waiting -= 1
 
 
@@ -179,9 +169,6 @@ def _count(state: RoundState, member: Member, number: int) -> None:
         state.joined_workers[workers] = state.joined_workers.get(workers, 0) + number
 
 
-RECENT_LOSS_S = 600.0
-"""Losses this recent count towards a node's quarantine."""
-LOSS_HOUR_S = 3600.0
 STOP_SLACK_S = 2.0
 """A node that has not stopped so long after its own grace "would not stop"."""
 PATIENCE = "patience"
@@ -198,13 +185,10 @@ def timers_wanted(state: RoundState) -> dict[Timer, float]:
             _while_active(state, wanted)
         case Phase.FORMING | Phase.LAST_CALL:
             _while_forming(state, wanted)
-    for round_ in state.lossy_rounds:
-        wanted[Timer(TimerKind.LOSS_HOUR, round_)] = LOSS_HOUR_S
-    for loss in state.recent_losses:
-        wanted[Timer(TimerKind.LOSS_RECENT, id=str(loss.id))] = RECENT_LOSS_S
-    for node_id, length_s in state.quarantine.items():
-        wanted[Timer(TimerKind.QUARANTINE, id=node_id)] = length_s
-    return wanted
+    waits = fitness_state.timers_wanted(
+        state.fitness, state.bad_routes, state.lossy_rounds, state.members
+    )
+    return wanted | waits
 
 
 def _while_active(state: RoundState, wanted: dict[Timer, float]) -> None:
@@ -233,3 +217,5 @@ def _while_forming(state: RoundState, wanted: dict[Timer, float]) -> None:
             wanted[Timer(TimerKind.STOP, state.round)] = state.stop_grace_s + STOP_SLACK_S
     elif state.members and not joined_enough(state):
         wanted[Timer(TimerKind.JOIN, state.round)] = settings.join_timeout_s
+        if state.counts[MemberState.STANDBY] and not state.held and not state.is_short:
+            wanted[Timer(TimerKind.NEEDED, state.round)] = settings.last_call_s

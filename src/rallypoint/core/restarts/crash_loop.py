@@ -13,6 +13,7 @@ after it is paused for twice as long, and after `--max-no-progress` of them the 
 from __future__ import annotations
 
 from functools import cache
+from hashlib import blake2s
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -112,6 +113,13 @@ def is_same(first: Ending, second: Ending) -> bool:
     if first.how != second.how:
         return False
     return first.line == second.line or normalised(first.line) == normalised(second.line)
+
+
+def digest(failure: WorkerExit) -> str:
+    """Short, and equal for failures that are equal, as far as can be told."""
+    ending = ending_of(failure)
+    said = f"{ending.how}\0{normalised(ending.line)}"
+    return blake2s(said.encode("utf-8", "replace"), digest_size=8).hexdigest()
 
 
 def ending_of(failure: WorkerExit) -> Ending:

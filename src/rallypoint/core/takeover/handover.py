@@ -20,10 +20,10 @@ from math import inf
 from msgspec.structs import replace
 
 from rallypoint.core import event_kinds as kinds
+from rallypoint.core import fitness
 from rallypoint.core import messages as m
-from rallypoint.core import quarantine
 from rallypoint.core.cause import Report
-from rallypoint.core.events import RoundOver, RoundReleased
+from rallypoint.core.events import RoundOver, RoundReleased, TooManyLosses
 from rallypoint.core.job_rounds import perform, run_round
 from rallypoint.core.job_state import JobEffect, JobState
 from rallypoint.core.liveness import DIED
@@ -132,6 +132,7 @@ def _recover(job: JobState, found: Recovery, at: float) -> list[JobEffect]:
     state.round, state.phase = record.newest_round, Phase.ACTIVE
     for rank in range(record.nodes):
         state.world.append(_taken_back(job, found, rank))
+    fitness.taken_over(state)
     state.succeeded = record.successes
     state.finishing = state.succeeded > 0
     job.started = record.is_started
@@ -177,8 +178,8 @@ def _lost(job: JobState, found: Recovery, missing: list[int], at: float) -> list
         job.losses.append(NodeLoss(world[others[0]].node_id, 0.0, why))
         text = text or why
     effects = _over(job, EndReason(EndKind.LOSS, text), at)
-    for effect in quarantine.count_round(job.round) if job.verdict is None else []:
-        effects += perform(job, effect, at)
+    if job.verdict is None and fitness.count_round(job.round):
+        effects += perform(job, TooManyLosses(len(job.round.lossy_rounds)), at)
     return effects
 
 
@@ -199,7 +200,8 @@ def _untold(job: JobState, found: Recovery, missing: list[int], at: float) -> li
         if place is not None
     )
     job.round.world = [
-        WorldEntry(ref.node_id, ref.incarnation, c.workers, c.role) for _, _, ref, c in placed
+        WorldEntry(ref.node_id, ref.incarnation, c.workers, c.role, c.machine)
+        for _, _, ref, c in placed
     ]
     return effects
 
@@ -261,7 +263,8 @@ def _taken_back(job: JobState, found: Recovery, rank: int) -> WorldEntry:
     add(job.round, member)
     job.assigned[ref.node_id] = node.place.assignment
     job.world_workers = node.place.assignment.world_size
-    return WorldEntry(ref.node_id, ref.incarnation, candidate.workers, candidate.role)
+    own = candidate.machine
+    return WorldEntry(ref.node_id, ref.incarnation, candidate.workers, candidate.role, own)
 
 
 def _over(job: JobState, reason: EndReason, at: float) -> list[JobEffect]:

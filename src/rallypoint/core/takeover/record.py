@@ -16,11 +16,12 @@ from msgspec.structs import replace
 
 from rallypoint.core import job_state
 from rallypoint.core import messages as m
+from rallypoint.core.fitness_state import BadRoute, Failure, Fitness, Loss, Machine, relative
 from rallypoint.core.job_state import JobState
 from rallypoint.core.model import EndKind, EndReason, Epoch, SharedSettings, Verdict, WorldEntry
 from rallypoint.core.restarts.crash_loop import CrashLoop
 from rallypoint.core.restarts.ledger import Ledger
-from rallypoint.core.round_state import BadRoute, Loss, MemberState, Phase, RoundState, is_active
+from rallypoint.core.round_state import MemberState, Phase, RoundState, is_active
 from rallypoint.core.settings import HOLD_S
 from rallypoint.core.watch.carried import Carried
 from rallypoint.core.worker_exits import WorkerExit
@@ -65,6 +66,20 @@ class Blamed(Struct, frozen=True, array_like=True):
     node_id: str
     failure: WorkerExit
     """Without its traceback."""
+
+
+class MachinesRecord(Struct, frozen=True, array_like=True):
+    """What is known of the fitness of machines (`fitness_state.Fitness`), besides their losses.
+    Quarantines are in seconds from when the record was made."""
+
+    machines: dict[str, Machine] = field(default_factory=dict)
+    holds: int = 0
+    failures: tuple[Failure, ...] = ()
+    failure_count: int = 0
+    passed_round: int = -1
+    reports_steps: bool = False
+    trial: dict[str, int] = field(default_factory=dict)
+    lossy_machines: dict[int, str] = field(default_factory=dict)
 
 
 class JobRecord(Struct, frozen=True, array_like=True):
@@ -116,7 +131,9 @@ class JobRecord(Struct, frozen=True, array_like=True):
     furthest_step: int = -1
     """The largest that workers have reported; -1: none was."""
     carried: Carried | None = None
-    """What of the job's history is to be known on."""
+    """The part of the job's history that the next coordinator continues."""
+    machines: MachinesRecord | None = None
+    """Those that are not trusted; None: written by a version that did not know of them."""
 
     @property
     def newest_round(self) -> int | None:
@@ -197,10 +214,13 @@ def record_of(job: JobState, former: FormerLife | None = None, own_agent: str = 
         restarts_counted=tuple(job.ledger.entries),
         backoff_s=job.backoff_s,
         end_reason=job.end_reason and recorded(job.end_reason),
-        loss_count=state.loss_count,
-        recent_losses=tuple(state.recent_losses),
+        loss_count=state.fitness.loss_count,
+        recent_losses=tuple(state.fitness.recent_losses),
         lossy_rounds=tuple(state.lossy_rounds),
-        bad_routes=dict(state.bad_routes),
+        bad_routes={
+            node_id: BadRoute(bad.host, bad.failures, relative(state.fitness, bad.hold))
+            for node_id, bad in state.bad_routes.items()
+        },
         passed_over=tuple(state.passed_over),
         largest_world=state.largest_world,
         verdict=job.verdict,
@@ -214,6 +234,45 @@ def record_of(job: JobState, former: FormerLife | None = None, own_agent: str = 
         crash_loop=job.crash_loop,
         furthest_step=job.furthest_step,
         carried=job.carried,
+        machines=_machines_record(state.fitness),
+    )
+
+
+def _machines_record(known: Fitness) -> MachinesRecord:
+    machines = {}
+    for name, machine in known.machines.items():
+        since = min(machine.excluded_since - known.now, 0.0) if machine.is_excluded else 0.0
+        hold = relative(known, machine.hold)
+        machines[name] = replace(machine, hold=hold, excluded_since=since)
+    return MachinesRecord(
+        machines=machines,
+        holds=known.holds,
+        failures=tuple(replace(each) for each in known.failures),
+        failure_count=known.failure_count,
+        passed_round=known.passed_round,
+        reports_steps=known.reports_steps,
+        trial=dict(known.trial),
+        lossy_machines=dict(known.lossy_machines),
+    )
+
+
+def _fitness_of(record: JobRecord) -> Fitness:
+    """The machines of a record. Their quarantines have yet to be dated (`fitness_state.begin`)."""
+    known = record.machines or MachinesRecord()
+    return Fitness(
+        machines={
+            name: replace(each, hold=each.hold and replace(each.hold))
+            for name, each in known.machines.items()
+        },
+        recent_losses=list(record.recent_losses),
+        loss_count=record.loss_count,
+        holds=known.holds,
+        failures=[replace(each) for each in known.failures],
+        failure_count=known.failure_count,
+        passed_round=known.passed_round,
+        reports_steps=known.reports_steps,
+        trial=dict(known.trial),
+        lossy_machines=dict(known.lossy_machines),
     )
 
 
@@ -255,10 +314,13 @@ def job_of(record: JobRecord, epoch: Epoch) -> JobState:
     if record.verdict is not None:
         return job_state.ended_job(record.settings, record.verdict, record.incarnation)
     state = RoundState(record.settings, round=record.round)
-    state.loss_count, state.largest_world = record.loss_count, record.largest_world
-    state.recent_losses = list(record.recent_losses)
+    state.largest_world = record.largest_world
+    state.fitness = _fitness_of(record)
     state.lossy_rounds = list(record.lossy_rounds)
-    state.bad_routes = dict(record.bad_routes)
+    state.bad_routes = {
+        node_id: BadRoute(bad.host, bad.failures, bad.hold and replace(bad.hold))
+        for node_id, bad in record.bad_routes.items()
+    }
     state.passed_over = list(record.passed_over)
     job = JobState(state, record.incarnation)
     job.ledger = Ledger(record.restarts, list(record.restarts_counted))
@@ -267,7 +329,7 @@ def job_of(record: JobRecord, epoch: Epoch) -> JobState:
     job.crash_loop, job.furthest_step = record.crash_loop, record.furthest_step
     job.carried = record.carried
     # Two coordinators never number what they ask of workers alike.
-    job.notices = job.inquiries = epoch.number << NUMBERS_BITS
+    job.notices = job.inquiries = job.proofs = epoch.number << NUMBERS_BITS
     return job
 
 
@@ -307,7 +369,8 @@ def mark_of(job: JobState) -> Mark:
         job.judged_round,
         job.ledger.total,
         state.succeeded,
-        state.loss_count,
+        state.fitness.loss_count,
+        state.fitness.changes,
         len(state.lossy_rounds),
         job.backoff_s,
         job.verdict is not None,

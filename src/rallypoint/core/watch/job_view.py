@@ -11,9 +11,9 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from rallypoint.core import text as words
+from rallypoint.core.fitness import why_held_back
 from rallypoint.core.job_state import JobState
 from rallypoint.core.model import Verdict
-from rallypoint.core.quarantine import why_held_back
 from rallypoint.core.restarts import crash_loop
 from rallypoint.core.round_state import Member, MemberState, Phase
 from rallypoint.core.watch import goodput

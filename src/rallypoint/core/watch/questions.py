@@ -32,6 +32,12 @@ class Subject(Enum):
     """That the round ends and another one begins, at no cost to the budget."""
     CANCEL = "cancel"
     """That the job ends."""
+    NODES = "nodes"
+    """`HeldBack`s: the machines that are held back, and why."""
+    EXCLUDE = "exclude"
+    """That the machines of `nodes` take part in no round any more."""
+    ALLOW = "allow"
+    """That they are trusted again."""
     STACKS = "stacks"
     """What workers do now: `Gathered`s of their nodes (`collecting.py`)."""
     LOGS = "logs"
@@ -97,7 +103,13 @@ class Ask(Struct, frozen=True, array_like=True, tag=24):
     @property
     def is_wish(self) -> bool:
         """Something is to be done."""
-        return self.subject in (Subject.CHECKPOINT, Subject.RESTART, Subject.CANCEL)
+        return self.subject in (
+            Subject.CHECKPOINT,
+            Subject.RESTART,
+            Subject.CANCEL,
+            Subject.EXCLUDE,
+            Subject.ALLOW,
+        )
 
     @property
     def wants_all(self) -> bool:

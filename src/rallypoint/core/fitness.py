@@ -1,0 +1,511 @@
+"""The fitness of machines: which of them a job holds back, for how long, and why. Pure.
+
+A bad machine must not end a job that runs well without it. It is *held back*: its nodes stand by
+and take part in no round, as long as the minimum is met without them. Four things hold one back:
+
+* *Losses* (behaviour R3). The third loss of a machine within ten minutes, and each loss after that,
+  is followed by a quarantine. The first one lasts 8 leases; each further one is twice as long, at
+  most an hour.
+* *Failures* (behaviour A11). A machine is on *probation* from when it enters the world until a
+  round with it has lasted a minute and, where workers report steps, has done a step. If the first
+  cause of a round's end is on a machine on probation, and an earlier round has passed without it,
+  nothing is charged, and the machine is held back at once. Any other failure is charged, and
+  counted for its machine: the second one within an hour (`--hold-back-after`) holds the machine
+  back. Both are void when the program is at fault: when the machine that then has the same place
+  fails alike (the first one is released, and both failures are charged), or when workers on three
+  machines have failed within an hour.
+* *A bad route* (behaviour F9): a node did not reach the round store of rank 0. It is held back
+  while the node of that rank 0 is there (`job_enrolment.py`).
+* *A person* (`rallypoint nodes exclude`), until a person allows the machine again.
+
+A quarantine is lengthened in steps. Its end permits waiting for the next round; a machine with
+steps left never ends a round that runs in order to join. Each healthy hour takes one step back,
+but only an hour in the world makes the next quarantine shorter, too. A job whose rounds lose nodes more often in an
+hour than it allows ends. The losses of one machine count once an hour for that, while the minimum
+remains without it.
+
+A quarantine has an end on the host's clock, so that the record of the job has the time that is
+left (`left_s`). The host says what time it is in `Fitness.now`; a host without a clock leaves that
+at 0, and each quarantine lasts its whole length from when the timer of it begins.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from rallypoint.core.events import Effect, ExpelNode, RoundNotStarted
+from rallypoint.core.fitness_state import (
+    BadRoute,
+    Failure,
+    Fitness,
+    Hold,
+    Loss,
+    Machine,
+    Why,
+    left_s,
+)
+from rallypoint.core.model import NodeRef
+from rallypoint.core.ranks import fitting
+from rallypoint.core.round_state import Member, MemberState, Phase, RoundState, remove
+from rallypoint.core.text import brief_seconds
+
+FLAPPING = 3
+"""The number of recent losses that puts a machine into quarantine."""
+FIRST_LEASES = 8
+"""The length of the first quarantine, in leases."""
+QUARANTINE_MAX_S = 3600.0
+PROBATION_S = 60.0
+PROGRAM_MACHINES = 3
+"""The number of machines whose failures within an hour show that the program is at fault."""
+REMEMBERED_MAX = 1000
+"""The number of losses, failures, machines and bad routes that are remembered, the newest: the
+record of the job holds them."""
+EXCLUDED = "a person excluded it (rallypoint nodes exclude)"
+
+
+def machine_of(member: Member) -> str:
+    """The name of the machine that a member runs on; without one, the node id stands for it."""
+    return member.candidate.machine or member.ref.node_id
+
+
+# ---- who may take part
+
+
+def may_take_part(state: RoundState, member: Member) -> bool:
+    """Whether a member is a candidate of the next round. One that may not is needed all the same
+    when too few others have come (`round.py`), unless `is_barred`."""
+    if not member.is_proven:
+        return False
+    known = state.fitness.machines.get(machine_of(member))
+    if known is not None and (known.hold is not None or known.is_excluded):
+        return False
+    return not _is_cut_off(state, member)
+
+
+def is_barred(state: RoundState, member: Member) -> bool:
+    """Whether a member may not even take part when it is needed."""
+    known = state.fitness.machines.get(machine_of(member))
+    return (known is not None and known.is_excluded) or _is_cut_off(state, member)
+
+
+def is_trusted(state: RoundState, member: Member) -> bool:
+    """Whether a round that runs may end in order to admit this member."""
+    known = state.fitness.machines.get(machine_of(member))
+    return (known is None or not known.step) and may_take_part(state, member)
+
+
+def _is_cut_off(state: RoundState, member: Member) -> bool:
+    """It did not reach the round store of a node that may be rank 0 of the next round, too."""
+    bad = state.bad_routes.get(member.ref.node_id)
+    if bad is None or bad.hold is None:
+        return False
+    host = state.members.get(bad.host.node_id)
+    return host is not None and host.ref == bad.host and host.state is not MemberState.LEAVING
+
+
+def cut_off_nodes(state: RoundState) -> tuple[str, ...]:
+    """The ids of all members with a bad route, sorted. O(bad routes)."""
+    here = (state.members.get(node_id) for node_id in state.bad_routes)
+    return tuple(sorted(m.ref.node_id for m in here if m is not None and _is_cut_off(state, m)))
+
+
+def minimum_remains(state: RoundState, without: str) -> bool:
+    """Whether the members on other machines that may take part are enough for a world. O(N)."""
+    workers: dict[int, int] = {}
+    for member in state.members.values():
+        is_here = member.state is not MemberState.LEAVING and machine_of(member) != without
+        if is_here and may_take_part(state, member):
+            each = member.candidate.workers
+            workers[each] = workers.get(each, 0) + 1
+    settings, number = state.settings, sum(workers.values())
+    if settings.world_multiple_of > 1:
+        number = fitting(workers, settings.max_nodes, settings.world_multiple_of)
+    return number >= settings.min_nodes
+
+
+# ---- who was rank 0
+
+
+def host_is_gone(state: RoundState, host: NodeRef) -> list[Member]:
+    """The node of a rank 0 has gone: the members that did not reach its store and may take part
+    now."""
+    if state.phase is Phase.ACTIVE:
+        return []
+    here = (
+        state.members.get(node_id) for node_id, bad in state.bad_routes.items() if bad.host == host
+    )
+    return [member for member in here if member is not None]
+
+
+def give_up_on(state: RoundState, event: RoundNotStarted) -> list[Effect]:
+    """Expel the nodes that failed to enrol, and remember which node may not be rank 0. The round
+    has been ended before."""
+    if event.passed_over:
+        state.passed_over.append(event.passed_over)
+    host = NodeRef(state.world[0].node_id, state.world[0].incarnation)
+    effects: list[Effect] = []
+    for ref, why in event.expelled:
+        member = state.members.get(ref.node_id)
+        if member is None or member.ref != ref:
+            continue
+        bad = cut_off(state, ref.node_id, host)
+        assert bad.hold is not None
+        remove(state, member)
+        until = f"held back for {brief_seconds(left_s(state.fitness, bad.hold))} s"
+        effects.append(ExpelNode(ref, f"{why}; {until}", final=False))
+    return effects
+
+
+def forget_bad_routes(state: RoundState) -> None:
+    """Every node of the world has reached rank 0's store: all routes are good."""
+    state.passed_over.clear()
+    for entry in state.world:
+        state.bad_routes.pop(entry.node_id, None)
+    state.started_world = frozenset(entry.incarnation for entry in state.world)
+
+
+# ---- quarantine
+
+
+def hold_back(state: RoundState, machine: str, node_id: str, reason: Why, why: str) -> Machine:
+    """Begin a quarantine of this machine, twice as long as the last one."""
+    fitness = state.fitness
+    known = fitness.machines.pop(machine, None) or Machine(node_id, reason, why)
+    known.node_id, known.reason, known.why = node_id, reason, why
+    known.step = known.peak = known.peak + 1
+    fitness.changes += 1
+    known.hold = _hold(state, length_s(state, known.step))
+    fitness.machines[machine] = known
+    _forget_oldest(fitness)
+    return known
+
+
+def length_s(state: RoundState, step: int) -> float:
+    """The length of a quarantine."""
+    return min(state.settings.lease_s * FIRST_LEASES * 2.0 ** min(step - 1, 30), QUARANTINE_MAX_S)
+
+
+def _hold(state: RoundState, seconds: float) -> Hold:
+    fitness = state.fitness
+    fitness.holds += 1
+    return Hold(fitness.holds, fitness.now, fitness.now + seconds)
+
+
+def _forget_oldest(fitness: Fitness) -> None:
+    while len(fitness.machines) > REMEMBERED_MAX:
+        oldest = next((m for m, x in fitness.machines.items() if not x.is_excluded), None)
+        if oldest is None:
+            return
+        del fitness.machines[oldest]
+
+
+def cut_off(state: RoundState, node_id: str, host: NodeRef) -> BadRoute:
+    """A node did not reach the round store on this host: hold it back, twice as long as the last
+    time."""
+    state.fitness.changes += 1
+    before = state.bad_routes.pop(node_id, None)
+    failures = 1 if before is None else before.failures + 1
+    bad = BadRoute(host, failures, _hold(state, length_s(state, failures)))
+    state.bad_routes[node_id] = bad
+    if len(state.bad_routes) > REMEMBERED_MAX:
+        del state.bad_routes[next(iter(state.bad_routes))]
+    return bad
+
+
+def quarantine_over(state: RoundState, number: int) -> str | None:
+    """The quarantine of this number has ended. Returns the machine, or the id of the node with the
+    bad route; None: it is not under way any more."""
+    for machine, known in state.fitness.machines.items():
+        if known.hold is not None and known.hold.number == number:
+            known.hold = None
+            return machine
+    for node_id, bad in state.bad_routes.items():
+        if bad.hold is not None and bad.hold.number == number:
+            bad.hold = None
+            return node_id
+    return None
+
+
+def healthy_hour(state: RoundState, machine: str) -> None:
+    """A node of this machine was in the job for an hour, and was not lost meanwhile."""
+    known = state.fitness.machines.get(machine)
+    if known is None:
+        return
+    known.hours += 1
+    known.step = max(known.step - 1, 0)
+    member = state.members.get(known.node_id)
+    if member is not None and member.state is MemberState.RUNNING:
+        known.peak -= 1
+        _forget_if_good(state, machine)
+
+
+def exclude(state: RoundState, machine: str, node_id: str) -> None:
+    """A person wants this machine in no round any more."""
+    fitness = state.fitness
+    known = fitness.machines.get(machine) or Machine(node_id, Why.PERSON, EXCLUDED)
+    known.node_id = node_id
+    fitness.changes += 1
+    if not known.is_excluded:
+        known.is_excluded, known.excluded_since = True, fitness.now
+    fitness.machines[machine] = known
+    _forget_oldest(fitness)
+
+
+def allow(state: RoundState, machine: str, node_id: str = "") -> bool:
+    """A person trusts this machine again, and the route of this node. Returns whether anything was
+    known of them."""
+    fitness = state.fitness
+    fitness.changes += 1
+    fitness.failures = [each for each in fitness.failures if each.machine != machine]
+    fitness.recent_losses = [each for each in fitness.recent_losses if each.machine != machine]
+    known = fitness.machines.pop(machine, None)
+    return state.bad_routes.pop(node_id, None) is not None or known is not None
+
+
+# ---- losses
+
+
+def count_loss(state: RoundState, machine: str, node_id: str) -> bool:
+    """A participant of the round that has just ended was lost, or one of its own processes that
+    others need. Returns whether the job has now lost nodes more often than it allows."""
+    fitness = state.fitness
+    fitness.loss_count += 1
+    fitness.recent_losses.append(Loss(fitness.loss_count, machine))
+    del fitness.recent_losses[:-REMEMBERED_MAX]
+    known = fitness.machines.get(machine)
+    lost = sum(loss.machine == machine for loss in fitness.recent_losses)
+    if lost >= FLAPPING or (known is not None and known.peak):
+        times = f"{lost} times within ten minutes" if lost > 1 else "again"
+        hold_back(state, machine, node_id, Why.LOSSES, f"it was lost {times}")
+    return count_round(state, machine)
+
+
+def count_round(state: RoundState, machine: str = "") -> bool:
+    """The round that has just ended was lost, or would have been for this too. Safe to repeat.
+    Returns whether that was once too often."""
+    fitness, ended = state.fitness, state.round - 1
+    if ended in state.lossy_rounds:
+        return False
+    if machine in fitness.lossy_machines.values() and minimum_remains(state, machine):
+        return False
+    state.lossy_rounds.append(ended)
+    if machine:
+        fitness.lossy_machines[ended] = machine
+    return len(state.lossy_rounds) > state.settings.max_node_losses_per_hour
+
+
+def forget_loss(state: RoundState, loss_id: str) -> None:
+    """Ten minutes have passed since."""
+    fitness = state.fitness
+    fitness.recent_losses = [loss for loss in fitness.recent_losses if str(loss.id) != loss_id]
+
+
+def forget_lossy_round(state: RoundState, round_: int) -> None:
+    """An hour has passed since."""
+    state.lossy_rounds = [lossy for lossy in state.lossy_rounds if lossy != round_]
+    state.fitness.lossy_machines.pop(round_, None)
+
+
+# ---- probation
+
+
+def formed(state: RoundState) -> None:
+    """A world was formed: its machines that are new to it are on probation."""
+    fitness = state.fitness
+    fitness.is_over = fitness.has_stepped = False
+    here = {entry.machine or entry.node_id for entry in state.world}
+    fitness.trial = {name: since for name, since in fitness.trial.items() if name in here}
+    if fitness.passed_round >= 0:
+        for machine in here - fitness.passed_world:
+            fitness.trial.setdefault(machine, state.round)
+
+
+def stepped(state: RoundState, round_: int) -> None:
+    """Workers of this round have reported a step. O(1), but for the first time in a round."""
+    fitness = state.fitness
+    fitness.reports_steps = True
+    if not fitness.has_stepped and state.round == round_ and state.phase is Phase.ACTIVE:
+        fitness.has_stepped = True
+        _pass(state)
+
+
+def minute_over(state: RoundState) -> None:
+    """The workers of the active round have run for a minute."""
+    state.fitness.is_over = True
+    _pass(state)
+
+
+def _pass(state: RoundState) -> None:
+    """The active round, and with it each machine in it, has passed its probation, if it has."""
+    fitness = state.fitness
+    if fitness.is_over and (fitness.has_stepped or not fitness.reports_steps):
+        fitness.passed_round = state.round
+        fitness.passed_world = frozenset(entry.machine or entry.node_id for entry in state.world)
+        fitness.trial.clear()
+
+
+def taken_over(state: RoundState) -> None:
+    """Another coordinator has learnt from the nodes which world there is: the machines that were on
+    no probation are those of a round that has passed."""
+    fitness = state.fitness
+    if fitness.passed_round >= 0:
+        here = {entry.machine or entry.node_id for entry in state.world}
+        fitness.passed_world = frozenset(here - fitness.trial.keys())
+
+
+# ---- failures
+
+
+class Judgement(Struct, frozen=True):
+    """What follows from the failure that has ended a round."""
+
+    charges: int
+    """How often the budget is charged: 2 when an earlier failure was spared for a machine that was
+    not at fault."""
+    held: str = ""
+    """The machine that is held back for it; empty: none is."""
+    released: str = ""
+    """The machine that was held back for a failure like it, and is released."""
+    text: str = ""
+    """Half a sentence about it for a person; empty: there is nothing to say."""
+
+
+def judge(state: RoundState, failure: Failure, node_id: str) -> Judgement:
+    """Decide whether a failure is the program's or its machine's. `failure`: without what follows
+    from it. O(N)."""
+    fitness, machine = state.fitness, failure.machine
+    former = _with_the_same_place(fitness, failure)
+    fitness.changes += 1
+    fitness.failures.append(failure)
+    del fitness.failures[:-REMEMBERED_MAX]
+    failure.is_charged = True
+    if former is not None:
+        charges = 1 if former.is_charged else 2
+        former.is_charged, former.holds = True, False
+        released = _release(state, former.machine)
+        text = f"it failed in the same way on another machine ({released})" if released else ""
+        return Judgement(charges, released=former.machine, text=text)
+    after = state.settings.hold_back_after
+    if not after or len({each.machine for each in fitness.failures}) >= PROGRAM_MACHINES:
+        return Judgement(1)
+    if not minimum_remains(state, machine):
+        return Judgement(1)
+    if machine in fitness.trial:
+        failure.is_charged, failure.holds = False, True
+        why = "its workers failed, and the job had run well without it"
+        known = hold_back(state, machine, node_id, Why.FAILURES, why)
+        return Judgement(0, held=machine, text=_held_text(state, known))
+    count = sum(each.machine == machine for each in fitness.failures)
+    if count < after:
+        return Judgement(1)
+    failure.holds = True
+    why = f"its workers failed {count} times within an hour" if count > 1 else "its workers failed"
+    known = hold_back(state, machine, node_id, Why.FAILURES, why)
+    return Judgement(1, held=machine, text=_held_text(state, known))
+
+
+def _with_the_same_place(fitness: Fitness, failure: Failure) -> Failure | None:
+    """The newest failure that has held another machine back and is like this one."""
+    for each in reversed(fitness.failures):
+        is_alike = each.machine != failure.machine and each.digest == failure.digest
+        has_place = failure.rank == each.rank or failure.group_rank == each.group_rank
+        if each.holds and is_alike and has_place:
+            return each
+    return None
+
+
+def _release(state: RoundState, machine: str) -> str:
+    """End a quarantine for failures that were the program's. Returns the node there."""
+    known = state.fitness.machines.get(machine)
+    if known is None or known.reason is not Why.FAILURES:
+        return ""
+    known.hold, known.peak = None, known.peak - 1
+    known.step = min(known.step, known.peak)
+    _forget_if_good(state, machine)
+    return known.node_id
+
+
+def _forget_if_good(state: RoundState, machine: str) -> None:
+    known = state.fitness.machines[machine]
+    if known.peak <= 0 and not known.is_excluded:
+        del state.fitness.machines[machine]
+
+
+def forget_failure(state: RoundState, failure_id: str) -> None:
+    """An hour has passed since."""
+    fitness = state.fitness
+    fitness.failures = [each for each in fitness.failures if str(each.id) != failure_id]
+
+
+# ---- timers, records, words
+
+
+def why_held_back(state: RoundState, node_id: str) -> str:
+    """Why a node takes part in no round, or triggers none, and for how long; empty: it is trusted.
+    O(1)."""
+    member = state.members.get(node_id)
+    if member is None:
+        return ""
+    fitness, bad = state.fitness, state.bad_routes.get(node_id)
+    known = fitness.machines.get(machine_of(member))
+    if known is not None and known.is_excluded:
+        return f"held back: {EXCLUDED}"
+    if known is not None and known.hold is not None:
+        return f"held back for {brief_seconds(left_s(fitness, known.hold))} s: {known.why}"
+    if bad is not None and bad.hold is not None and _is_cut_off(state, member):
+        host = bad.host.node_id
+        why = f"it did not reach the round store of node {host}"
+        return f"held back for {brief_seconds(left_s(fitness, bad.hold))} s: {why}"
+    if not member.is_proven:
+        return "held back until it has shown that it can start workers and reach rank 0"
+    if known is not None and known.step:
+        return f"held back until the next round begins anyway: {known.why}"
+    return ""
+
+
+def _held_text(state: RoundState, known: Machine) -> str:
+    assert known.hold is not None
+    length = brief_seconds(known.hold.until - known.hold.since)
+    return f"node {known.node_id} is held back for {length} s: {known.why}"
+
+
+class HeldBack(Struct, frozen=True):
+    """A machine that is held back, as a person is shown it."""
+
+    node: str
+    machine: str
+    """Its name; empty: the node id stands for it."""
+    why: str
+    since_s: float
+    """How long ago that began, in seconds."""
+    left_s: float | None
+    """How much longer it lasts, in seconds; None: until a person allows it."""
+    may_wait: bool = False
+    """Its quarantine is over: it takes part when a round begins anyway, and ends none for it."""
+    is_here: bool = True
+    """A node of it is in the job."""
+
+
+def held_back(state: RoundState) -> list[HeldBack]:
+    """All machines that are held back. O(machines that are not trusted)."""
+    fitness, found = state.fitness, []
+    for machine, known in fitness.machines.items():
+        member = state.members.get(known.node_id)
+        name = machine if member is None or member.candidate.machine else ""
+        name = "" if name == known.node_id else name
+        here = member is not None
+        if known.is_excluded:
+            since = fitness.now - known.excluded_since
+            found.append(HeldBack(known.node_id, name, EXCLUDED, since, None, is_here=here))
+        elif known.hold is not None:
+            since, left = fitness.now - known.hold.since, left_s(fitness, known.hold)
+            found.append(HeldBack(known.node_id, name, known.why, since, left, is_here=here))
+        elif known.step:
+            found.append(HeldBack(known.node_id, name, known.why, 0.0, 0.0, True, here))
+    for node_id, bad in state.bad_routes.items():
+        if bad.hold is not None:
+            why = f"it did not reach the round store of node {bad.host.node_id}"
+            since, left = fitness.now - bad.hold.since, left_s(fitness, bad.hold)
+            here = node_id in state.members
+            found.append(HeldBack(node_id, "", why, since, left, is_here=here))
+    return found

@@ -1,0 +1,95 @@
+"""What a job does about machines that are not fit (behaviour A11): newcomers prove themselves,
+nodes that can't start workers leave, and a failure is judged for its machine. Pure.
+
+`fitness.py` has the essay, and decides which machine is held back.
+"""
+
+from __future__ import annotations
+
+from rallypoint.core import fitness
+from rallypoint.core.events import Timer, TimerKind
+from rallypoint.core.fitness import Judgement, machine_of
+from rallypoint.core.fitness_state import Failure
+from rallypoint.core.job_state import JobEffect, JobState, stamp
+from rallypoint.core.messages import Prove, ToNode
+from rallypoint.core.model import Cause, Lacking, NodeRef
+from rallypoint.core.restarts.crash_loop import digest
+from rallypoint.core.round_state import Member, Phase, RoundState
+
+PROBE_MAX_S = 10.0
+"""How long a newcomer tries to reach the store of the round, at most."""
+
+
+def name_of(state: RoundState, node_id: str) -> str:
+    """The machine of a node that is in the job, or was in the newest world."""
+    member = state.members.get(node_id)
+    if member is not None:
+        return machine_of(member)
+    named = (entry.machine for entry in state.world if entry.node_id == node_id)
+    return next(named, "") or node_id
+
+
+# ---- newcomers
+
+
+def ask_to_prove(job: JobState, ref: NodeRef) -> list[JobEffect]:
+    """Ask a late node to show that it can start workers and reach the store of the round that
+    runs. An answer to an earlier question is void then."""
+    place = next(iter(job.assigned.values()), None)
+    if job.round.phase is not Phase.ACTIVE or place is None:
+        return []
+    job.proofs += 1
+    job.proving[ref.node_id] = job.proofs
+    limit_s = min(job.round.settings.lease_s, PROBE_MAX_S)
+    enrol = len(job.round.world) > 1
+    address, port = place.master_addr, place.master_port
+    return [ToNode(ref, Prove(stamp(job), job.proofs, address, port, enrol, limit_s))]
+
+
+# ---- nodes that could not start workers
+
+
+def leaving(job: JobState) -> list[tuple[Member, Lacking]]:
+    """The nodes that could not start workers for want of something on their machines, and leave. If
+    another machine has the same want, it is the job's failure, and they stay."""
+    found = []
+    for node_id, lacking in job.lacking.items():
+        member = job.round.members.get(node_id)
+        alike = {name_of(job.round, other) for other, has in job.lacking.items() if has == lacking}
+        if member is not None and len(alike) == 1:
+            found.append((member, lacking))
+    return found
+
+
+def words_of(lacking: Lacking) -> str:
+    """`fork: error 11`."""
+    return f"{lacking.stage}: error {lacking.errno}"
+
+
+# ---- failures
+
+
+def judge(job: JobState, cause: Cause) -> Judgement:
+    """Decide whether the failure that has ended a round is the program's or its machine's."""
+    state, failure = job.round, cause.failure
+    assert failure is not None
+    state.fitness.failure_count += 1
+    place = job.assigned.get(cause.node_id)
+    found = Failure(
+        id=state.fitness.failure_count,
+        machine=name_of(state, cause.node_id),
+        rank=failure.rank,
+        group_rank=-1 if place is None else place.group_rank,
+        digest=digest(failure),
+        is_charged=False,
+    )
+    return fitness.judge(state, found, cause.node_id)
+
+
+def timers_wanted(job: JobState) -> dict[Timer, float]:
+    """The minute after which a round may have passed its probation."""
+    known, round_ = job.round.fitness, job.round.round
+    waits = job.started and job.round.phase is Phase.ACTIVE and not known.is_over
+    if not waits or known.passed_round == round_:
+        return {}
+    return {Timer(TimerKind.PROBATION, round_): fitness.PROBATION_S}
