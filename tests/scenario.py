@@ -62,7 +62,7 @@ from rallypoint.core import job
 from rallypoint.core import job_state as j
 from rallypoint.core import messages as m
 from rallypoint.core.event_kinds import Record
-from rallypoint.core.events import NodeJoined, RefuseNode, TimerEnded
+from rallypoint.core.events import NodeJoined, RefuseNode, TimerEnded, TimerKind
 from rallypoint.core.hang import Behind
 from rallypoint.core.model import (
     Assignment,
@@ -215,7 +215,9 @@ class Scenario:
         end_s = self._timers.now_s + seconds
         while (timer := self._timers.next_until(end_s)) is not None:
             whose = f" of {timer.id}" if timer.id in self._lives else ""
-            self._trace.append(f"@{self._timers.now_s:g} timer ended: {timer.kind.value}{whose}")
+            if timer.kind is not TimerKind.PROBATION:  # Nothing is decided then.
+                at = f"@{self._timers.now_s:g}"
+                self._trace.append(f"{at} timer ended: {timer.kind.value}{whose}")
             self._apply(TimerEnded(timer))
 
     def _apply(self, event: j.JobEvent) -> None:

@@ -245,7 +245,7 @@ def test_F5_an_unknown_outcome_is_settled_by_reading(was_stored: bool, race: boo
     cluster.restart_workers(failing)
     cluster.pass_time(2 * INTERVAL_S)
     assert cluster.world == (["a", "b", "c"] if race else ["a", "b"])
-    assert cluster.shared.round.recent_losses == []
+    assert cluster.shared.round.fitness.recent_losses == []
     assert cluster.shared.round.round == 1, "one restart, one round"
 
 
@@ -303,7 +303,7 @@ def test_F5_R3_a_node_that_would_not_stop_is_removed_by_the_leader() -> None:
     cluster.pass_time(2 * INTERVAL_S)
     removed = [s for s in cluster.history if stuck.ref.node_id not in s.after.round.members]
     assert [stored.by.node_id for stored in removed[-1:]] == ["a"]
-    assert removed[-1].after.round.recent_losses
+    assert removed[-1].after.round.fitness.recent_losses
 
 
 def test_F5_R4_a_second_life_supersedes_the_first_for_good() -> None:
@@ -412,13 +412,13 @@ def test_F5_what_was_concluded_before_a_node_was_expelled_does_not_remove_it_aga
     cluster.pass_time(INTERVAL_S)
     cluster.resume(silent)
     cluster.pass_time(INTERVAL_S)
-    rejoined = cluster.shared.round.recent_losses
+    rejoined = cluster.shared.round.fitness.recent_losses
     if heir.is_paused:
         cluster.resume(heir)
     cluster.pass_time(INTERVAL_S)
     assert silent.ref in cluster.members
-    assert cluster.shared.round.recent_losses[: len(rejoined)] == rejoined
-    assert [loss.node_id for loss in cluster.shared.round.recent_losses].count("d") <= 1
+    assert cluster.shared.round.fitness.recent_losses[: len(rejoined)] == rejoined
+    assert [loss.machine for loss in cluster.shared.round.fitness.recent_losses].count("d") <= 1
 
 
 def test_F5_who_is_not_in_the_state_removes_nobody() -> None:

@@ -175,7 +175,7 @@ def test_A4_a_node_lost_after_its_success_counts_as_succeeded() -> None:
     host = running(2, 2, "a b")
     host.succeed("a")
     assert host.lose("a") == []
-    assert host.state.recent_losses == []
+    assert host.state.fitness.recent_losses == []
     assert host.succeed("b") == [WorldSucceeded(0)]
 
 

@@ -41,13 +41,18 @@ from rallypoint.core.events import (
     WorkersFinishing,
     WorldSucceeded,
 )
+from rallypoint.core.fitness import is_trusted, may_take_part
 from rallypoint.core.model import Candidate, NodeRef, SharedSettings, WorldEntry
 from rallypoint.core.ranks import worker_ranks
 from rallypoint.core.round import step
-from rallypoint.core.round_state import MemberState, Phase, RoundState, timers_wanted
+from rallypoint.core.round_state import Member, MemberState, Phase, RoundState, timers_wanted
 from rallypoint.core.settings import OnJoin
 
 NODES = [f"n{number}" for number in range(8)] + ["n10", "n11"]
+
+
+def members_of(state: RoundState, member_state: MemberState) -> list[Member]:
+    return [member for member in state.members.values() if member.state is member_state]
 
 
 HARMLESS_TWICE = (RoundSettled, RefuseNode, ExpelNode, JoinTimedOut)
@@ -336,9 +341,9 @@ class RoundMachine(RuleBasedStateMachine):
             return
         assert state.roster_size == sum(m.in_roster for m in members)
         waiting = [m for m in members if m.state is MemberState.WAITING]
-        eager = [m for m in waiting if m.ref.node_id not in state.quarantine]
+        eager = [m for m in waiting if is_trusted(state, m)]
+        assert eager == [m for m in members if m.is_eager]
         assert state.eager_waiting == len(eager)
-        assert state.quarantine.keys() <= state.members.keys()
 
     @invariant()
     def states_fit_the_phase(self) -> None:
@@ -349,14 +354,14 @@ class RoundMachine(RuleBasedStateMachine):
             assert state.roster_size == 0
             free = state.settings.max_nodes - len(state.world) - counts[MemberState.WAITING]
             assert free >= 0
-            assert not (free and counts[MemberState.STANDBY]), "a standby beside a free place"
+            spares = [m for m in members_of(state, MemberState.STANDBY) if may_take_part(state, m)]
+            assert not (free and spares), "a standby beside a free place"
             if counts[MemberState.WAITING] > state.eager_waiting:
-                spares = [m for m in state.members.values() if m.state is MemberState.STANDBY]
-                assert all(m.ref.node_id in state.quarantine for m in spares), "kept from the job"
+                assert not any(is_trusted(state, m) for m in spares), "kept from the job"
         elif state.phase is not Phase.CLOSED:
             assert not counts[MemberState.RUNNING]
             assert not counts[MemberState.WAITING]
-            assert not counts[MemberState.STANDBY]
+            assert not any(may_take_part(state, m) for m in members_of(state, MemberState.STANDBY))
         if state.phase is Phase.LAST_CALL:
             assert counts[MemberState.JOINED] >= state.settings.min_nodes
             assert counts[MemberState.JOINED] < state.settings.max_nodes

@@ -337,7 +337,7 @@ def test_L5_a_node_that_was_told_to_go_tells_the_next_coordinator() -> None:
     assert b.is_done
     assert cluster.job.end_reason is not None
     assert cluster.job.end_reason.kind is EndKind.DRAIN
-    assert cluster.job.round.loss_count == 0
+    assert cluster.job.round.fitness.loss_count == 0
 
 
 def test_L5_an_agent_drops_a_coordinator_that_leads_no_more() -> None:

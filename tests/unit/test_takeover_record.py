@@ -9,6 +9,7 @@ from msgspec.structs import fields
 from tests.unit.test_takeover import cluster_of, outcome, running, take_over
 
 from rallypoint.core import messages as m
+from rallypoint.core.fitness_state import BadRoute, Failure, Hold, Loss, Machine, Why
 from rallypoint.core.job_state import JobState, close, new_job, status
 from rallypoint.core.model import (
     Candidate,
@@ -24,7 +25,6 @@ from rallypoint.core.model import (
 )
 from rallypoint.core.restarts.crash_loop import CrashLoop, Ending
 from rallypoint.core.restarts.ledger import Ledger
-from rallypoint.core.fitness_state import BadRoute, Loss
 from rallypoint.core.round_state import Member, MemberState, Phase, add
 from rallypoint.core.sessions import SendTo
 from rallypoint.core.takeover.durable import Durable
@@ -45,9 +45,16 @@ def eventful_job() -> JobState:
     state = job.round
     state.round, state.phase, state.held = 4, Phase.FORMING, True
     state.world = [WorldEntry("a", "life", 1, "default"), WorldEntry("b", "other", 1, "default")]
-    state.loss_count, state.largest_world = 7, 3
-    state.recent_losses, state.lossy_rounds = [Loss(6, "c"), Loss(7, "c")], [1, 3]
-    state.bad_routes, state.passed_over = {"b": BadRoute(REF, 2)}, ["a"]
+    state.fitness.loss_count, state.largest_world = 7, 3
+    state.fitness.recent_losses, state.lossy_rounds = [Loss(6, "c"), Loss(7, "c")], [1, 3]
+    state.bad_routes = {"b": BadRoute(REF, 2, Hold(2, -5.0, 235.0))}
+    state.passed_over = ["a"]
+    bad = Machine("c", Why.LOSSES, "it was lost 3 times", 2, 3, 1, Hold(1, -10.0, 110.0))
+    state.fitness.machines, state.fitness.holds = {"c": bad}, 2
+    state.fitness.failures = [Failure(4, "d", 3, 1, "digest", is_charged=True, holds=True)]
+    state.fitness.failure_count, state.fitness.passed_round = 4, 2
+    state.fitness.reports_steps, state.fitness.trial = True, {"d": 3}
+    state.fitness.lossy_machines = {1: "c"}
     job.ledger, job.judged_round, job.backoff_s = Ledger(9, [8, 9]), 4, 30.0
     job.crash_loop, job.furthest_step = CrashLoop(2, 120, Ending("exit code 3", "no data")), 121
     job.carried = Carried(1000.0, 60.0, "stopping", "failure", (("stopping", "failure", 60.0),))
@@ -132,7 +139,7 @@ def test_R3_that_a_node_is_lost_is_recorded_also_when_its_round_is_over() -> Non
         cluster.write_record()
     assert a.running is not None
     assert cluster.record is not None
-    assert [loss.node_id for loss in cluster.record.recent_losses] == ["b", "c"]
+    assert [loss.machine for loss in cluster.record.recent_losses] == ["b", "c"]
 
 
 def test_R3_that_a_helper_died_too_in_a_round_that_has_failed_is_recorded() -> None:
@@ -248,7 +255,7 @@ def succeed(job: JobState) -> None:
 
 
 def lose(job: JobState) -> None:
-    job.round.loss_count += 1
+    job.round.fitness.loss_count += 1
 
 
 def lose_a_round(job: JobState) -> None:

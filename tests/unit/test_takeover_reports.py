@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from tests.unit.test_takeover import outcome, running, take_over
 
 from rallypoint.core import event_kinds as kinds
-from rallypoint.core import limits, quarantine
+from rallypoint.core import fitness, limits
 from rallypoint.core import messages as m
 from rallypoint.core import session as s
 from rallypoint.core.events import RoundNotStarted, Timer, TimerEnded, TimerKind
@@ -320,11 +320,11 @@ def test_a_record_stays_small_however_many_nodes_are_lost_or_reach_nobody() -> N
     job.round.world = [WorldEntry("host", "life", 1, "default")]
     for number in range(5000):
         ref = NodeRef(f"node-{number}-{'x' * 30}", "life")
-        quarantine.count_loss(job.round, ref.node_id)
+        fitness.count_loss(job.round, ref.node_id, ref.node_id)
         add(job.round, Member(ref, 1, Candidate(1, "default", "a", 1), MemberState.RUNNING))
-        quarantine.give_up_on(job.round, RoundNotStarted(0, "unreached", ((ref, "it was"),)))
+        fitness.give_up_on(job.round, RoundNotStarted(0, "unreached", ((ref, "it was"),)))
     assert len(msgspec.msgpack.encode(record_of(job))) < 250_000
-    assert {loss.node_id for loss in job.round.recent_losses} == set(job.round.bad_routes)
+    assert {loss.machine for loss in job.round.fitness.recent_losses} == set(job.round.bad_routes)
     assert ref.node_id in job.round.bad_routes
 
 

@@ -20,9 +20,9 @@ and take part in no round, as long as the minimum is met without them. Four thin
 
 A quarantine is lengthened in steps. Its end permits waiting for the next round; a machine with
 steps left never ends a round that runs in order to join. Each healthy hour takes one step back,
-but only an hour in the world makes the next quarantine shorter, too. A job whose rounds lose nodes more often in an
-hour than it allows ends. The losses of one machine count once an hour for that, while the minimum
-remains without it.
+but only an hour in the world makes the next quarantine shorter, too. A job whose rounds lose nodes
+more often in an hour than it allows ends. The losses of one machine count once an hour for that,
+while the minimum remains without it.
 
 A quarantine has an end on the host's clock, so that the record of the job has the time that is
 left (`left_s`). The host says what time it is in `Fitness.now`; a host without a clock leaves that
