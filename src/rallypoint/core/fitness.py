@@ -9,11 +9,12 @@ and take part in no round, as long as the minimum is met without them. Four thin
 * *Failures* (behaviour A11). A machine is on *probation* from when it enters the world until a
   round with it has lasted a minute and, where workers report steps, has done a step. If the first
   cause of a round's end is on a machine on probation, and an earlier round has passed without it,
-  nothing is charged, and the machine is held back at once. Any other failure is charged, and
-  counted for its machine: the second one within an hour (`--hold-back-after`) holds the machine
-  back. Both are void when the program is at fault: when the machine that then has the same place
-  fails alike (the first one is released, and both failures are charged), or when workers on three
-  machines have failed within an hour.
+  nothing is charged, and the machine is held back at once. Any other failure is counted for its
+  machine: the second one within an hour (`--hold-back-after`) holds the machine back instead of
+  being charged, the ones before it are charged. All of that is void when the program is at fault:
+  when workers on two machines fail alike in one round; when the machine that then has the same
+  place fails alike (the first one is released, and both failures are charged); or when workers on
+  three machines have failed within an hour.
 * *A bad route* (behaviour F9): a node did not reach the round store of rank 0. It is held back
   while the node of that rank 0 is there (`job_enrolment.py`).
 * *A person* (`rallypoint nodes exclude`), until a person allows the machine again.
@@ -370,9 +371,11 @@ class Judgement(Struct, frozen=True):
     """Half a sentence about it for a person; empty: there is nothing to say."""
 
 
-def judge(state: RoundState, failure: Failure, node_id: str) -> Judgement:
+def judge(
+    state: RoundState, failure: Failure, node_id: str, *, is_everywhere: bool = False
+) -> Judgement:
     """Decide whether a failure is the program's or its machine's. `failure`: without what follows
-    from it. O(N)."""
+    from it. `is_everywhere`: workers on another machine failed alike in the same round. O(N)."""
     fitness, machine = state.fitness, failure.machine
     former = _with_the_same_place(fitness, failure)
     fitness.changes += 1
@@ -382,11 +385,14 @@ def judge(state: RoundState, failure: Failure, node_id: str) -> Judgement:
     if former is not None:
         charges = 1 if former.is_charged else 2
         former.is_charged, former.holds = True, False
+        former.is_programs = failure.is_programs = True
         released = _release(state, former.machine)
         text = f"it failed in the same way on another machine ({released})" if released else ""
         return Judgement(charges, released=former.machine, text=text)
     after = state.settings.hold_back_after
-    if not after or len({each.machine for each in fitness.failures}) >= PROGRAM_MACHINES:
+    known_fault = any(x.is_programs and x.digest == failure.digest for x in fitness.failures)
+    machines = {each.machine for each in fitness.failures}
+    if is_everywhere or known_fault or len(machines) >= PROGRAM_MACHINES or not after:
         return Judgement(1)
     if not minimum_remains(state, machine):
         return Judgement(1)
@@ -398,10 +404,10 @@ def judge(state: RoundState, failure: Failure, node_id: str) -> Judgement:
     count = sum(each.machine == machine for each in fitness.failures)
     if count < after:
         return Judgement(1)
-    failure.holds = True
+    failure.is_charged, failure.holds = False, True
     why = f"its workers failed {count} times within an hour" if count > 1 else "its workers failed"
     known = hold_back(state, machine, node_id, Why.FAILURES, why)
-    return Judgement(1, held=machine, text=_held_text(state, known))
+    return Judgement(0, held=machine, text=_held_text(state, known))
 
 
 def _with_the_same_place(fitness: Fitness, failure: Failure) -> Failure | None:

@@ -66,6 +66,8 @@ class Failure(Struct, array_like=True):
     is_charged: bool
     holds: bool = False
     """This failure has held its machine back."""
+    is_programs: bool = False
+    """It was found that the program is at fault."""
 
 
 class Machine(Struct, array_like=True):

@@ -83,7 +83,13 @@ def judge(job: JobState, cause: Cause) -> Judgement:
         digest=digest(failure),
         is_charged=False,
     )
-    return fitness.judge(state, found, cause.node_id)
+    everywhere = any(
+        name_of(state, report.node_id) != found.machine
+        and not report.failure.tells_of_lost_peer
+        and digest(report.failure) == found.digest
+        for report in job.reports
+    )
+    return fitness.judge(state, found, cause.node_id, is_everywhere=everywhere)
 
 
 def timers_wanted(job: JobState) -> dict[Timer, float]:
