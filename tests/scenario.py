@@ -280,6 +280,9 @@ class Scenario:
                     self._answers.append((f"{ref} -> joins again", self._joined(ref)))
             case m.DrainWanted(_, why):
                 self._tell(ref, f"drain: {why}")
+            case m.Prove(stamp, number):
+                self._tell(ref, "show that workers can be started")
+                self._answers.append((f"{ref} -> fit", m.FromNode(ref, m.Proved(stamp, number))))
             case _:
                 assert_never(order)
 

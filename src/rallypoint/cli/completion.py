@@ -22,6 +22,7 @@ from rallypoint.cli.token import TOKEN
 from rallypoint.cli.values import Value, choice
 from rallypoint.cli.watch.events import EVENTS
 from rallypoint.cli.watch.logs import LOGS
+from rallypoint.cli.watch.nodes import NODES
 from rallypoint.cli.watch.stacks import STACKS
 from rallypoint.cli.watch.status import STATUS
 from rallypoint.cli.watch.wishes import CANCEL, CHECKPOINT, RESTART
@@ -47,7 +48,7 @@ Print a script that completes commands, options and choices in a shell.
 _KINDS = tuple(group for kind in KINDS.values() for group in kind.command.groups)
 COMMANDS = (
     *(RUN, LAUNCH, STATUS, EVENTS, LOGS, STACKS, CHECKPOINT, RESTART, CANCEL),
-    *(DRAIN, SERVE, STORE, TOKEN, VERDICT),
+    *(DRAIN, NODES, SERVE, STORE, TOKEN, VERDICT),
     replace(GENERATE, groups=_KINDS),
 )
 WORDS = {COMPLETION.name: SHELLS, GENERATE.name: tuple(KINDS)}

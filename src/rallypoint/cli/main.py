@@ -30,6 +30,7 @@ COMMANDS = {
     "restart": "rallypoint.cli.watch.wishes:run_restart",
     "cancel": "rallypoint.cli.watch.wishes:run_cancel",
     "drain": "rallypoint.cli.drain",
+    "nodes": "rallypoint.cli.watch.nodes",
     "serve": "rallypoint.cli.serve",
     "store": "rallypoint.cli.store",
     "token": "rallypoint.cli.token",
@@ -53,6 +54,7 @@ usage: rallypoint COMMAND [options]
   restart     stop the workers of a job and start them again in a new round
   cancel      end a job on all of its nodes
   drain       make a node leave its job, after a checkpoint
+  nodes       show which machines a job holds back; exclude one, or allow it again
   serve       host a coordinator for many jobs, apart from their nodes
   store       host a store for torch's TCPStore clients, outside any job
   token       make or show the secret that the nodes of a job share

@@ -230,7 +230,8 @@ class HostedJob:
         self._connections[connection.number] = connection  # It ends with the job.
         if isinstance(question, m.Ask):
             if self.watch.asked(connection, question):
-                wish = PersonWants(question.subject)
+                node = question.nodes[0] if question.nodes else ""
+                wish = PersonWants(question.subject, node)
                 self._run(self._sessions.apply_own(wish, self._loop.time()))
             return
         wanted = Drain(connection.number, question.node_id, question.why)

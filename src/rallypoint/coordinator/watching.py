@@ -14,6 +14,7 @@ from rallypoint.coordinator.gathering import Gatherings, answer, refuse_answer
 from rallypoint.core import claims, limits, person
 from rallypoint.core import messages as m
 from rallypoint.core.event_kinds import VERDICT, Record
+from rallypoint.core.fitness import held_back
 from rallypoint.core.job_state import JobState
 from rallypoint.core.round_state import Phase
 from rallypoint.core.sessions import Sessions
@@ -41,7 +42,10 @@ CARRY_S = 2.0
 """The next coordinator is told of the history as it was at most so long ago."""
 EVENTS_MAX_BYTES, _ENTRY_BYTES = 512 * 1024, 300
 """Of past events, in one answer; and of an event without its sentence, about."""
-_OF_WORKERS = (Subject.CHECKPOINT, Subject.RESTART, Subject.STACKS, Subject.LOGS)
+_OF_WORKERS = (
+    *(Subject.CHECKPOINT, Subject.RESTART, Subject.STACKS, Subject.LOGS),
+    *(Subject.EXCLUDE, Subject.ALLOW),
+)
 """Who asks this hears of a coordinator that has just taken over that it doesn't know yet what runs;
 but who follows waits for that."""
 FOLLOWERS_MAX = 64
@@ -65,6 +69,8 @@ class _Wish(Struct):
     """The one that was active."""
     notices: int
     """Checkpoints that were asked for before have smaller numbers, or this one."""
+    node: str = ""
+    """The node that is to be excluded or allowed."""
 
 
 class _End(Struct):
@@ -82,6 +88,11 @@ def _outcome(wish: _Wish, job: JobState) -> Said | None:
     if verdict is not None:
         is_done = wish.subject is Subject.CANCEL
         return Said(f"the job {ended_text(verdict.outcome.value)}: {verdict.text}", is_done)
+    if wish.subject is Subject.EXCLUDE:
+        again = f"rallypoint nodes allow {wish.node} lets it in again"
+        return Said(f"the machine of node {wish.node} takes part in no round any more; {again}")
+    if wish.subject is Subject.ALLOW:
+        return Said(f"the machine of node {wish.node} is trusted again")
     if wish.subject is Subject.CHECKPOINT:
         if job.save is None or job.save.number <= wish.notices:
             is_late = state.round != wish.round
@@ -275,11 +286,12 @@ class JobWatch:
             refuse_answer(connection, f"{text}: {person.AGAIN}")
             return False
         if question.is_wish:
-            return self._may_be_done(connection, question.subject)
+            node = question.nodes[0] if question.nodes else ""
+            return self._may_be_done(connection, question.subject, node)
         self._answer(connection, question)
         return False
 
-    def _may_be_done(self, connection: ServerConnection, subject: Subject) -> bool:
+    def _may_be_done(self, connection: ServerConnection, subject: Subject, node: str = "") -> bool:
         job = self._sessions.job
         # What a job wants that is ending is answered by its verdict.
         if not self._is_ending and (text := person.refusal(job, subject, self._waits_for)):
@@ -289,7 +301,12 @@ class JobWatch:
             text = f"node {node_id} runs an older version of Rallypoint, and can't be asked for it"
             refuse_answer(connection, text)
             return False
-        self._wishes[connection.number] = _Wish(connection, subject, job.round.round, job.notices)
+        is_of_machine = subject in (Subject.EXCLUDE, Subject.ALLOW)
+        if is_of_machine and (text := person.no_machine(job, subject, node)):
+            refuse_answer(connection, text)
+            return False
+        wish = _Wish(connection, subject, job.round.round, job.notices, node)
+        self._wishes[connection.number] = wish
         return True
 
     def tell_of_wishes(self) -> None:
@@ -309,6 +326,8 @@ class JobWatch:
                 answer(connection, self.view, is_last=not follows)
             case Subject.EVENTS:
                 self._tell_events(connection, question)
+            case Subject.NODES:
+                answer(connection, tuple(held_back(self._sessions.job.round)), is_last=True)
             case Subject.JOBS:
                 answer(connection, (job_line(self.view),), is_last=True)
             case Subject.STACKS | Subject.LOGS:

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.checkpoint import Save
 from rallypoint.core.events import RoundOver
+from rallypoint.core.fitness import held_back
 from rallypoint.core.job_machines import allow, exclude
 from rallypoint.core.job_rounds import run_round
 from rallypoint.core.job_state import JobEffect, JobState, PersonWants, close, stamp
@@ -118,6 +119,22 @@ def refusal(job: JobState, subject: Subject, waits_for: str = "its next round") 
     if subject is Subject.CHECKPOINT and job.notice is not None:
         return f"a checkpoint is asked for already: {job.notice.reason}"
     return ""
+
+
+def no_machine(job: JobState, subject: Subject, node_id: str) -> str:
+    """Why the machine of this node can't be excluded or allowed; empty: it can."""
+    state = job.round
+    held = {each.node: each.machine for each in held_back(state)}
+    is_held = node_id in held or node_id in held.values()
+    if subject is Subject.ALLOW:
+        known = names(tuple(sorted(held)))
+        if is_held:
+            return ""
+        return f"node {node_id!r} is not held back; {f'{known} is' if known else 'no node is'}"
+    world = {entry.node_id for entry in state.world}
+    if is_held or node_id in state.members or node_id in world:
+        return ""
+    return no_such_node(node_id, state.members, job.verdict)
 
 
 def wants(job: JobState, event: PersonWants, at: float) -> list[JobEffect]:

@@ -8,6 +8,7 @@ from textwrap import wrap
 
 from rallypoint.cli.render import clock_text, duration_text
 from rallypoint.cli.watch.goodput_text import share
+from rallypoint.core.fitness import HeldBack
 from rallypoint.core.model import Outcome
 from rallypoint.core.settings import UNNAMED_RUN_ID
 from rallypoint.core.text import count, job_name
@@ -231,7 +232,24 @@ def _nodes(view: JobView) -> list[str]:
 
 
 def _held_back(view: JobView) -> list[str]:
-    return [f"{node.node}: {node.held_back}" for node in view.nodes if node.held_back]
+    known = {held.node for held in view.held_back}
+    lines = [_held_text(held) for held in view.held_back]
+    return lines + [
+        f"{node.node}: {node.held_back.removeprefix('held back ')}"
+        for node in view.nodes
+        if node.held_back and node.node not in known
+    ]
+
+
+def _held_text(held: HeldBack) -> str:
+    if held.left_s is None:
+        until = "until a person allows it"
+    elif held.may_wait:
+        until = "until the next round begins anyway"
+    else:
+        until = f"for {duration_text(held.left_s)} more"
+    gone = "" if held.is_here else ", not in the job now"
+    return f"{held.node}{gone}: {until}: {held.why}"
 
 
 def _past(view: JobView, *, is_whole: bool) -> list[tuple[str, list[str]]]:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from rallypoint.core import text as words
-from rallypoint.core.fitness import why_held_back
+from rallypoint.core.fitness import HeldBack, held_back, why_held_back
 from rallypoint.core.job_state import JobState
 from rallypoint.core.model import Verdict
 from rallypoint.core.restarts import crash_loop
@@ -112,6 +112,8 @@ class JobView(Struct, frozen=True):
     past: tuple[PastRound, ...]
     """The last rounds that have ended, the newest last."""
     verdict: HowItEnded | None = None
+    held_back: tuple[HeldBack, ...] = ()
+    """The machines that are held back, also those of which no node is in the job now."""
     known_since: float | None = None
     """Unix seconds: another coordinator, which is gone, knew what happened before; None: all is
     known."""
@@ -213,6 +215,7 @@ def view_of(
         nodes_left_out=max(len(nodes) - NODES_SHOWN, 0),
         past=tuple(one for one in history.rounds if one.ended is not None)[-ROUNDS_SHOWN:],
         verdict=None if verdict is None else _how_it_ended(verdict),
+        held_back=tuple(held_back(state)),
         known_since=history.known_since,
     )
 

@@ -1,0 +1,154 @@
+"""`rallypoint nodes`: the machines that a job holds back, and what a person wants of them."""
+
+from __future__ import annotations
+
+import asyncio
+
+from msgspec import Struct
+
+from rallypoint.cli import access
+from rallypoint.cli.parser import Command, parse, with_hint
+from rallypoint.cli.render import duration_text
+from rallypoint.cli.values import Value
+from rallypoint.cli.watch.reach import (
+    HOW_TO_FIND,
+    Asking,
+    JobAt,
+    decoded,
+    named,
+    only_one,
+    read_job,
+    token_of,
+)
+from rallypoint.cli.watch.terminal import print_lines
+from rallypoint.config import check_name
+from rallypoint.coordinator.token import Token
+from rallypoint.core.fitness import HeldBack
+from rallypoint.core.settings import Setting
+from rallypoint.core.watch.questions import Ask, Said, Subject
+from rallypoint.errors import RendezvousConnectionError, UsageError
+from rallypoint.observe.printing import JsonLine, json_text, print_text
+
+ANSWER_S = 60.0
+"""How long to wait for the answer: another node may be taking the job over."""
+_DEEDS = {"exclude": Subject.EXCLUDE, "allow": Subject.ALLOW}
+
+NODES = Command(
+    "nodes",
+    """\
+usage: rallypoint nodes [ENDPOINT] [options]
+       rallypoint nodes exclude|allow NODE [ENDPOINT] [options]
+
+Show which machines a job holds back, since when, why, and until when. A machine
+is held back for its losses, for failures of its workers (--hold-back-after), or
+because a node there can't start workers or does not reach rank 0.
+
+  exclude  let the machine of NODE take part in no round any more; a node that
+           runs there is asked to leave, after a checkpoint
+  allow    trust the machine of NODE again, at once
+
+NODE is the id of a node, as the job's lines show it, or the name of a machine.
+ENDPOINT is what the job's nodes have as --rdzv-endpoint; without one, it is
+your job on this machine.
+
+  rallypoint nodes node-0 --job digits
+  rallypoint nodes exclude node-3 node-0 --job digits
+""",
+    (
+        ("Options", (Setting("--json", "", "print JSON", "switch"),)),
+        HOW_TO_FIND,
+    ),
+    """\
+Exit codes: 0 it was answered or done, 2 there is no such job or node, or wrong
+usage, 75 no coordinator answers, or it went away.
+""",
+    may_have=("ENDPOINT|exclude|allow", "NODE", "ENDPOINT"),
+)
+
+
+class _Options(Struct, frozen=True):
+    job: JobAt
+    as_json: bool
+    deed: str = ""
+    """`exclude` or `allow`; empty: show what is held back."""
+    node: str = ""
+
+
+def run(argv: list[str]) -> int:
+    """Returns 0. Blocks until it is answered.
+
+    Raises UsageError, AccessError, InfrastructureError, and HelpRequested.
+    """
+    options = with_hint(NODES, lambda: _parse(argv))
+    token = token_of(options.job)
+    access.keep_secrets()
+    subject = _DEEDS.get(options.deed, Subject.NODES)
+    nodes = (options.node,) if options.node else ()
+    value = asyncio.run(_ask(options.job, token, Ask(subject, nodes=nodes)))
+    if options.deed:
+        said = decoded(value, Said)
+        print_text(JsonLine(json_text(said)) if options.as_json else said.text)
+        return 0
+    held = decoded(value, tuple[HeldBack, ...])
+    if options.as_json:
+        print_text(JsonLine(json_text(held)))
+    else:
+        print_lines(table(held) if held else ["no machine is held back"])
+    return 0
+
+
+def table(held: tuple[HeldBack, ...]) -> list[str]:
+    """One line for each machine, with a head."""
+    rows = [("node", "since", "until", "why")]
+    rows += [(_name(each), _since(each), _until(each), each.why) for each in held]
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    return [
+        "  ".join((*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]))
+        for row in rows
+    ]
+
+
+def _name(held: HeldBack) -> str:
+    gone = "" if held.is_here else " (not in the job)"
+    return f"{held.node}{f' on {held.machine}' if held.machine else ''}{gone}"
+
+
+def _since(held: HeldBack) -> str:
+    return "-" if held.may_wait else f"{duration_text(held.since_s)} ago"
+
+
+def _until(held: HeldBack) -> str:
+    if held.left_s is None:
+        return "it is allowed"
+    return "the next round" if held.may_wait else f"in {duration_text(held.left_s)}"
+
+
+def _parse(argv: list[str]) -> _Options:
+    scanned = parse(NODES, argv, {})
+    words = list(scanned.words)
+    deed = words.pop(0) if words and words[0] in _DEEDS else ""
+    if deed and not words:
+        raise UsageError(f"nodes {deed} needs a NODE: its id, as the job's lines show it")
+    node = words.pop(0) if deed else ""
+    if deed:
+        check_name("NODE", node)
+    if len(words) > 1:
+        known = " or ".join(_DEEDS)
+        raise UsageError(f"{words[0]}: not something to do with a node; it can be {known}")
+    where = Value(words[0], words[0]) if words else None
+    job = only_one(read_job(NODES, scanned, where))
+    return _Options(job, scanned.on("--json"), deed, node)
+
+
+async def _ask(job: JobAt, token: Token | None, question: Ask) -> bytes:
+    asking = await Asking.open(await named(job, token), token)
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            return await asking.answer(question)
+    except TimeoutError:
+        raise RendezvousConnectionError(
+            f"the coordinator has not answered within {ANSWER_S:g} s; rallypoint status shows what "
+            "the job waits for"
+        ) from None
+    finally:
+        asking.close()
