@@ -302,8 +302,8 @@ BUGS = (
     Bug(
         "a success is acknowledged before it is recorded",
         "takeover/record.py",
-        "        state.succeeded,\n        state.loss_count,",
-        "        state.loss_count,",
+        "        state.succeeded,\n        state.fitness.loss_count,",
+        "        state.fitness.loss_count,",
         "L3",
     ),
     Bug(

@@ -99,6 +99,7 @@ from rallypoint.core.model import EndKind, NodeLoss, NodeRef, Outcome, Stamp
 from rallypoint.core.restarts import ledger as restart
 from rallypoint.core.round_state import MemberState, Phase, is_active
 from rallypoint.core.text import brief_seconds
+from rallypoint.core.watch.node_progress import NodeProgress
 from rallypoint.core.worker_exits import WorkerExit
 
 _OF_PARTICIPANTS = (
@@ -153,6 +154,14 @@ def observe(job: JobState, at: float) -> None:
         known.now = max(known.now, at)
     else:
         fitness_state.begin(known, job.round.bad_routes, at)
+
+
+def heard(job: JobState, progress: NodeProgress | None, at: float) -> None:
+    """A heartbeat has come, with how far workers are; None: that is not known. O(1), but for the
+    first step of a round."""
+    observe(job, at)
+    if progress is not None:
+        progressed(job, progress.stamp, progress.furthest)
 
 
 def progressed(job: JobState, named: Stamp, furthest: int) -> None:

@@ -249,9 +249,7 @@ class Sessions:
         self.liveness.heard(session.ref.incarnation, now)
         if isinstance(message, m.Heartbeat):
             self.liveness.has_memory(session.ref.incarnation, not message.is_short_of_memory)
-            jobs.observe(self.job, now)
-            if (told := message.progress) is not None and self._recovery is None:
-                jobs.progressed(self.job, told.stamp, told.furthest)
+            jobs.heard(self.job, None if self._recovery else message.progress, now)
             status = jobs.status(self.job, session.ref.node_id)
             ack = SendTo(connection, m.HeartbeatAck(message.number, self._stamp, status))
             again = is_outgrown(len(self._sessions), session.told_of)
