@@ -75,6 +75,7 @@ ENVIRON_READERS = (
     "cli/machine.py",
     "cli/options.py",
     "config.py",
+    "process/machine_name.py",  # Kubernetes tells a pod on which machine it runs
     "process/prepared/bootstrap.py",
     "process/processes.py",
     "rendezvous/etcd/server.py",  # torch's variable names the program
