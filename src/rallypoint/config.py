@@ -131,7 +131,7 @@ class RendezvousConfig(SharedSettings, frozen=True, kw_only=True):
     node_id: str | None = None
     """None: the host name with an ordinal given by the coordinator."""
     machine_id: str = ""
-    """The name of its machine; empty: what `process/machine_name.py` finds."""
+    """The name of its machine; empty: what `machine_name.py` finds."""
     topology: str = ""
     """Nodes are ranked by (topology, node id): for example rack, then host."""
     local_addr: str | None = None

@@ -13,7 +13,7 @@ from rallypoint.config import RendezvousConfig
 from rallypoint.core.limits import MAX_NAME_BYTES, check
 from rallypoint.core.model import Candidate
 from rallypoint.errors import MessageError, UsageError
-from rallypoint.process.machine_name import choose_name, machine_name
+from rallypoint.machine_name import choose_name, machine_name
 from rallypoint.process.scratch import kernel_id
 
 
@@ -47,9 +47,7 @@ def test_A10_a_person_may_name_the_machine() -> None:
 
 def test_A10_a_process_in_a_container_does_not_take_the_address_for_the_machine_s() -> None:
     is_host = os.stat("/proc/self/ns/pid").st_ino == 0xEFFFFFFC
-    script = (
-        "from rallypoint.process.machine_name import machine_name as n; print(n('', '10.0.0.7'))"
-    )
+    script = "from rallypoint.machine_name import machine_name as n; print(n('', '10.0.0.7'))"
     told = subprocess.run(
         [sys.executable, "-c", script],
         env={**os.environ, "NODE_NAME": "gpu-7"},

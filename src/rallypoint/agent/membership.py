@@ -40,10 +40,10 @@ from rallypoint.core.session import AgentEnd, SessionRules
 from rallypoint.core.text import names, part_of
 from rallypoint.core.watch.goodput_view import GoodputView
 from rallypoint.core.watch.node_progress import NodeProgress
+from rallypoint.machine_name import machine_name
 from rallypoint.observe.faults import Faults
 from rallypoint.process.forks import fork_process
 from rallypoint.process.limits import MemoryWatch, descriptors_for
-from rallypoint.process.machine_name import machine_name
 from rallypoint.process.scratch import LocalJob, leave_note
 from rallypoint.store.round_store import RoundStore
 from rallypoint.wire import death_notice

@@ -97,6 +97,18 @@ def have_descriptors_for(workers: int) -> None:
         ) from None
 
 
+def try_descriptors(workers: int) -> None:
+    """Open, for a moment, as many as starting so many workers takes. Raises OSError (EMFILE,
+    ENFILE)."""
+    opened: list[int] = []
+    try:
+        while len(opened) < descriptors_for(workers):
+            opened += os.pipe()
+    finally:
+        for fd in opened:
+            os.close(fd)
+
+
 def _open_count() -> int:
     """What our parent has left open counts too."""
     try:

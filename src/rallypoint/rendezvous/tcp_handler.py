@@ -26,8 +26,8 @@ from rallypoint.errors import (
     RendezvousConnectionError,
     RendezvousTimeoutError,
 )
+from rallypoint.machine_name import machine_name
 from rallypoint.observe.parameter_names import OF_A_HANDLER, in_parameters, naming_parameters
-from rallypoint.process.machine_name import machine_name
 from rallypoint.rendezvous.handler import (
     LazyRendezvousInfo,
     RendezvousInfo,

@@ -40,7 +40,8 @@ from rallypoint.process.logs.plan import NULL_DEVICE
 from rallypoint.process.relay.lines import TAIL_BYTES, last_lines
 
 _PROBE_BYTES = 4096
-_TEMPORARY_PLACES = ("/tmp", "/var/tmp")
+TEMPORARY_PLACES = ("/tmp", "/var/tmp")
+"""Where a temporary directory is made, if not where a person has said."""
 _ERROR_FILE = "error.json"
 
 Layout = Literal["torchrun", "rounds"]
@@ -212,7 +213,7 @@ def _make_temporary(temp_dir: str, name: str) -> str:
     OSError."""
     parent = os.path.abspath(temp_dir)
     failure: OSError | None = None
-    for place in (parent, *_TEMPORARY_PLACES):
+    for place in (parent, *TEMPORARY_PLACES):
         try:
             return make_private_dir(os.path.join(place, name))
         except OSError as error:

@@ -1,7 +1,10 @@
-"""The name of the machine on which an agent runs, by which a coordinator holds bad machines back.
+"""The names of this machine: of its present start, and the one by which a coordinator tells it from
+others, to hold back those on which workers fail.
 
 Every agent that is started on a machine finds the same name there, until that machine boots. Where
 no name can be trusted to be the same, there is none: then the id of the node stands for it.
+
+The standard library alone.
 """
 
 from __future__ import annotations
@@ -9,13 +12,13 @@ from __future__ import annotations
 import os
 import socket
 
-from rallypoint.core.limits import is_name
-from rallypoint.process.scratch import kernel_id
-
+_KERNEL_DIGITS = 16
 _INITIAL_PID_NAMESPACE = 0xEFFFFFFC
 """The inode number that Linux gives to it (PROC_PID_INIT_INO)."""
 _KUBERNETES_NODE = "NODE_NAME"
 """A pod is told by this variable on which machine it runs, if its manifest says so."""
+_MAX_BYTES = 255
+"""As `core/limits.py` has it."""
 
 
 def machine_name(given: str, address: str) -> str:
@@ -32,7 +35,17 @@ def choose_name(address: str, *, kernel: str, node_name: str) -> str:
     it is empty in a container, where neither the start nor the address is the machine's own."""
     if kernel and _is_of_machine(address):
         return f"{kernel}/{address}"
-    return node_name if is_name(node_name) else ""
+    fits = node_name.isprintable() and len(node_name.encode()) <= _MAX_BYTES
+    return node_name if fits else ""
+
+
+def kernel_id() -> str:
+    """Of this start of this machine; empty where the system tells none."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", "rb") as file:
+            return file.read().decode().replace("-", "")[:_KERNEL_DIGITS]
+    except OSError:
+        return ""
 
 
 def _is_in_container() -> bool:
