@@ -59,7 +59,7 @@ LAYERS = (
     {"wire"},
     {"core"},
 )
-ANYWHERE = frozenset({"errors", "config", "files", "lazy", "torch_versions", ""})
+ANYWHERE = frozenset({"errors", "config", "files", "lazy", "machine_name", "torch_versions", ""})
 SPAWNING_MODULES = frozenset({"subprocess", "multiprocessing", "pty", "concurrent"})
 SPAWNING_CALLS = re.compile(
     r"os\.(kill|killpg|fork|forkpty|system|popen|startfile|posix_spawnp?|(exec|spawn)[vlpe]+)"
@@ -75,6 +75,7 @@ ENVIRON_READERS = (
     "cli/machine.py",
     "cli/options.py",
     "config.py",
+    "machine_name.py",  # Kubernetes tells a pod on which machine it runs
     "process/prepared/bootstrap.py",
     "process/processes.py",
     "rendezvous/etcd/server.py",  # torch's variable names the program

@@ -57,7 +57,7 @@ def _check(settings: Struct) -> None:
             if needs := out_of_range(row, value):
                 raise UsageError(f"{row.spelled} {value:.12g}: {needs}")
         elif row.kind == "name":
-            check_name(row.spelled, value, empty_ok=row.field == "topology")
+            check_name(row.spelled, value, empty_ok=row.field in ("topology", "machine_id"))
 
 
 class OutputMode(Enum):
@@ -130,6 +130,8 @@ class RendezvousConfig(SharedSettings, frozen=True, kw_only=True):
     if it does not answer, the lease if its host refuses."""
     node_id: str | None = None
     """None: the host name with an ordinal given by the coordinator."""
+    machine_id: str = ""
+    """The name of its machine; empty: what `machine_name.py` finds."""
     topology: str = ""
     """Nodes are ranked by (topology, node id): for example rack, then host."""
     local_addr: str | None = None

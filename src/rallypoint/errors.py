@@ -40,10 +40,11 @@ edge, and kept as the cause.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from signal import Signals
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 _MAX_SHOWN = 5
 _BANNER_WIDTH = 60
@@ -58,10 +59,41 @@ class ExitClass(Enum):
     INFRASTRUCTURE = 75
 
 
+MACHINE_ERRNOS = frozenset(
+    {errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM}
+    | {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE, errno.ETIMEDOUT}
+)
+"""Error numbers by which a machine says that it lacks something, or that a part of it is broken."""
+
+
+class Shortage(NamedTuple):
+    """The resource of this machine that was refused while workers were being started."""
+
+    stage: str
+    """The step that failed: `fork`, `open log files`."""
+    errno: int
+    """One of `MACHINE_ERRNOS`."""
+
+
 class RallypointError(Exception):
     """Base of all. `str(error)` is one line for a person: what was wrong, and the fix."""
 
     exit_class = ExitClass.FAILED
+    shortage: Shortage | None = None
+    """Set if workers could not be started because this machine lacks something: no job and no
+    option is to blame."""
+
+
+_Error = TypeVar("_Error", bound=RallypointError)
+
+
+def during(stage: str, number: int | None, error: _Error) -> _Error:
+    """The same error. If it was this machine that has refused the step, it has a shortage, and the
+    same command may work elsewhere."""
+    if number in MACHINE_ERRNOS:
+        assert number is not None
+        error.shortage, error.exit_class = Shortage(stage, number), ExitClass.INFRASTRUCTURE
+    return error
 
 
 class UsageError(RallypointError):

@@ -646,7 +646,7 @@ def test_what_would_have_no_effect_is_remarked() -> None:
 def test_each_option_that_a_shell_variable_leaves_empty_is_not_given_or_refused_by_name(
     flag: str,
 ) -> None:
-    if flag in EMPTY_FOR_TORCHRUN | {"--master-port", "--topology", "--preload"}:
+    if flag in EMPTY_FOR_TORCHRUN | {"--master-port", "--machine-id", "--topology", "--preload"}:
         made, usual = parse(f"{flag}= train.py"), parse("train.py")
         assert replace(made, rendezvous=usual.rendezvous) == usual
     else:

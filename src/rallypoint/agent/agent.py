@@ -40,6 +40,8 @@ class AgentLinks(NamedTuple):
     """Called at each step: whether what runs here must end with the lease."""
     wait_ready: Callable[[], Awaitable[None]] | None
     """Until workers could be started: no node starts any before all of them can."""
+    try_to_start: Callable[[m.Prove, str], Awaitable[g.Tried]] | None = None
+    """Gets the id of this node, and never raises. None: this agent is asked for nothing."""
     last_words: Callable[[], Coroutine[None, None, None] | None] = lambda: None
     """What is to be waited for before this node leaves, for a moment; None: nothing."""
 
@@ -78,6 +80,7 @@ class Agent:
         self._joins = 0
         self._leaving_since = 0.0
         self._enrolling: asyncio.Task[None] | None = None
+        self._trying: asyncio.Task[None] | None = None
         self._status = StatusReporter(config, links.dispatcher, self._loop.time)
         self._refusal: RallypointError | None = None
         self.finished: asyncio.Future[g.Finish] = self._loop.create_future()
@@ -209,6 +212,10 @@ class Agent:
                     self._say_assigned(assignment)
                     self._links.store.open(stamp)
                 self.workers.spawn(stamp, assignment, self._node_id())
+            case g.TryToStart(order):
+                self._stop_trying()
+                self._trying = self._loop.create_task(self._try_to_start(order))
+                self._trying.add_done_callback(raise_in_loop)
             case g.AbandonRound():
                 if self._enrolling is not None:
                     self._enrolling.cancel()
@@ -275,6 +282,21 @@ class Agent:
             self._step(g.EnrolmentDone(stamp, describe_fault(error)))
         else:
             self._step(g.EnrolmentDone(stamp))
+
+    async def _try_to_start(self, order: m.Prove) -> None:
+        assert self._links.try_to_start is not None, "its candidate does not prove"
+        self._step(await self._links.try_to_start(order, self._node_id()))
+
+    def _stop_trying(self) -> None:
+        if self._trying is not None:
+            self._trying.cancel()
+
+    async def close(self) -> None:
+        """After `finished`: end what still runs."""
+        self._stop_trying()
+        if self._trying is not None:
+            await asyncio.wait((self._trying,))
+        await self.workers.abandon()
 
     def _stop_workers(self, effect: g.SignalWorkers | g.KillWorkers) -> None:
         workers = self.workers.current

@@ -40,6 +40,7 @@ from rallypoint.core.session import AgentEnd, SessionRules
 from rallypoint.core.text import names, part_of
 from rallypoint.core.watch.goodput_view import GoodputView
 from rallypoint.core.watch.node_progress import NodeProgress
+from rallypoint.machine_name import machine_name
 from rallypoint.observe.faults import Faults
 from rallypoint.process.forks import fork_process
 from rallypoint.process.limits import MemoryWatch, descriptors_for
@@ -294,6 +295,9 @@ class Membership:
             topology=rendezvous.topology,
             node_rank=-1 if rendezvous.node_rank is None else rendezvous.node_rank,
             stop_grace_s=self._config.stop.restart_grace_s,
+            machine=machine_name(rendezvous.machine_id, address),
+            # What does not start processes can't try to.
+            proves=self._setup.helpers is not None,
         )
 
     def _make_session(self, found: Connected, end: AgentEnd) -> CoordinatorSession:

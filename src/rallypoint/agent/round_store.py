@@ -9,9 +9,10 @@ from functools import partial
 from rallypoint.config import AgentConfig, Endpoint
 from rallypoint.coordinator.endpoint import NotYet, meant_addresses, resolve
 from rallypoint.coordinator.listen import BindRefused, Refusal, try_bind
+from rallypoint.core.messages import Prove
 from rallypoint.core.model import Assignment, Stamp
 from rallypoint.errors import EnrolmentError, InfrastructureError, UsageError
-from rallypoint.store.enrol import enrol
+from rallypoint.store.enrol import LookUp, enrol, reach
 from rallypoint.store.round_store import RoundStore
 from rallypoint.wire.address import Address
 from rallypoint.wire.keys import round_store_key
@@ -59,9 +60,18 @@ class StoreAccess:
     async def enrol(self, stamp: Stamp, assignment: Assignment, node_id: str) -> None:
         """Reach the round store of rank 0. Raises EnrolmentError with both addresses."""
         port = assignment.master_port
-        endpoint = self._shared or Endpoint(assignment.master_addr, port)
-        look_up = partial(_look_up, endpoint)
+        look_up = self._look_up(assignment.master_addr, port)
         await enrol(look_up, port, self._key(stamp), node_id, self._timeout_s)
+
+    async def reach(self, order: Prove, node_id: str) -> None:
+        """Reach the store of a round in which this node has no part. Raises EnrolmentError with
+        both addresses."""
+        port = order.master_port
+        look_up = self._look_up(order.master_addr, port)
+        await reach(look_up, port, node_id, order.limit_s, exchanges=order.enrol)
+
+    def _look_up(self, host: str, port: int) -> LookUp:
+        return partial(_look_up, self._shared or Endpoint(host, port))
 
     def _key(self, stamp: Stamp) -> bytes:
         secret = self._secret or NO_SECRET

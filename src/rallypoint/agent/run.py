@@ -33,7 +33,8 @@ from rallypoint.agent.workers import RoundWorkers, WorkerSetup
 from rallypoint.config import AgentConfig, StartMethod, StopConfig, WorkerConfig
 from rallypoint.coordinator.clocks import new_loop
 from rallypoint.core import event_kinds as kinds
-from rallypoint.core.group_events import Finish
+from rallypoint.core.group_events import Finish, Tried
+from rallypoint.core.messages import Prove
 from rallypoint.core.model import Assignment
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.errors import InfrastructureError, InvariantError, RallypointError, UsageError
@@ -50,6 +51,7 @@ from rallypoint.process.signals import blocked, hold_late_signals, release_signa
 
 if TYPE_CHECKING:
     from rallypoint.agent.preempt_notice import PreemptNotice
+    from rallypoint.agent.preflight import Preflight, Unfit
     from rallypoint.process.process_failure import ProcessFailure
 
 
@@ -193,13 +195,16 @@ class AgentRun:
             self._hurried.set,
             self.lease.fence,
             self._helpers.source.wait_ready if self._helpers is not None else None,
+            self._try_to_start,
             lambda: self._membership.last_words(self._hurried),
         )
         self.agent = Agent(setup.config, make_workers, setup.signals, links)
         self.faults = Faults(lambda text: self.agent.say(kinds.FAULT(text)))
         """Unexpected errors that must not end this agent (see ARCHITECTURE.md)."""
         self._membership = Membership(setup, self.agent, store_access, self.lease)
+        self._store_access = store_access
         self._notice: PreemptNotice | None = None
+        self._preflights: set[Preflight] = set()
         self._reaper: Reaper | None = None
         self._caught = 0
 
@@ -229,7 +234,7 @@ class AgentRun:
             await asyncio.gather(opening, return_exceptions=True)
             if self._notice is not None:
                 await wait_unless(self._hurried, self._notice.close(), LAST_REPORTS_S)
-            await agent.workers.abandon()
+            await agent.close()
             await self._membership.close(self._hurried, others_stop_s)
             self.faults.tell_counts()
             self._setup.telemetry.hang_up()
@@ -300,6 +305,46 @@ class AgentRun:
             )
             self._notice.start()
 
+    async def _try_to_start(self, order: Prove, node_id: str) -> Tried:
+        """Both tries at once: a bug in the first holds no machine back."""
+        reaching = asyncio.get_running_loop().create_task(self._try_to_reach(order, node_id))
+        try:
+            unfit = await self._try_machine()
+            if unfit is not None:
+                return Tried(order.stamp, order.number, unfit.text, unfit.lacking, unfit.fix)
+            return Tried(order.stamp, order.number, unreached=await reaching)
+        finally:
+            reaching.cancel()
+
+    async def _try_machine(self) -> Unfit | None:
+        if self._setup.outputs is None or self._helpers is None:
+            return None
+        # Imported now: most nodes are never asked.
+        from rallypoint.agent.preflight import Preflight, places
+
+        config = self._setup.config
+        where = places(self._setup.outputs.specs, self._setup.scratch, config.output.temp_dir)
+        preflight = Preflight(where, config.workers.count, part_of_job(config.rendezvous))
+        self._preflights.add(preflight)
+        try:
+            return await preflight.run()
+        except Exception as error:
+            self.faults.note("whether workers can be started can't be tried", error)
+            return None
+        finally:
+            if not preflight.is_left:
+                self._preflights.discard(preflight)
+
+    async def _try_to_reach(self, order: Prove, node_id: str) -> str:
+        """Why the store is not reached, or nothing."""
+        try:
+            await self._store_access.reach(order, node_id)
+        except RallypointError as error:
+            return str(error)
+        except Exception as error:  # of what answers there
+            return describe_fault(error)
+        return ""
+
     def _signalled(self, number: int) -> None:
         self._caught = self._caught or number
         is_text = self._setup.config.output.log_format == "text"
@@ -349,7 +394,10 @@ class AgentRun:
         self.agent.helper_died(round_, killed, others_need_it=False)
 
     def _is_ours(self, pid: int) -> bool:
-        owners = (self._membership, self.agent.workers, self._helpers, self._notice)
+        owners = (
+            *(self._membership, self.agent.workers, self._helpers, self._notice),
+            *self._preflights,
+        )
         return any(owner is not None and owner.owns(pid) for owner in owners)
 
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 
 from rallypoint.agent.worker_shm import WatchedPipe
-from rallypoint.errors import UsageError
+from rallypoint.errors import UsageError, during
 from rallypoint.files import open_named
 from rallypoint.process import sessions
 from rallypoint.timer.pending import PendingTimers, Timer
@@ -128,7 +128,7 @@ class TimerPipe:
         try:
             self._pipe = WatchedPipe(chosen, self._feed)
         except OSError as error:
-            raise _cant_make(chosen, os.strerror(error.errno or 0)) from error
+            raise during("make a pipe", error.errno, _cant_make(chosen, _why(error))) from error
 
     def close(self) -> None:
         """Remove the pipe, if it is ours. Safe to call again."""
@@ -150,7 +150,7 @@ def _make_way(path: str) -> bool:
         return True
     except OSError as error:
         if error.errno != errno.ENXIO:
-            raise _cant_make(path, os.strerror(error.errno or 0)) from error
+            raise during("make a pipe", error.errno, _cant_make(path, _why(error))) from error
         os.unlink(path)
         return True
     return False
@@ -160,6 +160,10 @@ def _cant_make(path: str, why: str) -> UsageError:
     return UsageError(
         f"TORCHELASTIC_TIMER_FILE={path}: can't make this named pipe: {why}: choose another path"
     )
+
+
+def _why(error: OSError) -> str:
+    return os.strerror(error.errno or 0)
 
 
 def _reason(timer: Timer) -> str:

@@ -105,8 +105,8 @@ class WorkerRounds:
             partial(self._exited, stamp),
             partial(self._gone, stamp),
         )
-        self.current = self._make_workers(round_)
         try:
+            self.current = self._make_workers(round_)
             self.current.start(context)
         except RallypointError as error:
             self._not_started(stamp, error)
@@ -134,7 +134,7 @@ class WorkerRounds:
         else:
             failures, step = self.current.failures(report.failures), _furthest(self.current.shm)
         self._note(report.stamp, failures)
-        self._actions.report(m.Failed(report.stamp, failures, step))
+        self._actions.report(replace(report, failures=failures, furthest=step))
 
     def _unstarted(self, failure: WorkerExit) -> WorkerExit:
         """Of a worker that could not be started."""

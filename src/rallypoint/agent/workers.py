@@ -22,7 +22,7 @@ from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.errors import RallypointError
 from rallypoint.observe.faults import Faults
 from rallypoint.process.guard import Guard
-from rallypoint.process.limits import OomWatch, out_of_files
+from rallypoint.process.limits import OomWatch, cant_start_workers
 from rallypoint.process.logs.log_dir import path_text
 from rallypoint.process.logs.worker_output import WorkerOutput, WorkerOutputs
 from rallypoint.process.prepared.calls import ResultFiles
@@ -114,7 +114,7 @@ class RoundWorkers:
             yield
             waits = not self._workers.pids
         except OSError as error:
-            if (short := out_of_files(error)) is None:
+            if (short := cant_start_workers(error)) is None:
                 raise
             raise short from error
         finally:

@@ -46,8 +46,12 @@ def _class(finish: Finish) -> ExitClass | None:
     match finish.kind:
         case FinishKind.SIGNAL:
             return None
-        case FinishKind.EXPELLED | FinishKind.COORDINATOR_LOST | FinishKind.STUCK:
+        case (
+            FinishKind.EXPELLED | FinishKind.COORDINATOR_LOST | FinishKind.STUCK | FinishKind.UNFIT
+        ):
             return ExitClass.INFRASTRUCTURE
+        case FinishKind.MISCONFIGURED:
+            return ExitClass.USAGE
         case FinishKind.VERDICT:
             assert finish.verdict is not None
     match finish.verdict.outcome:

@@ -65,7 +65,9 @@ def _rows(config: AgentConfig) -> Iterator[_Row]:
         text = f"a multiple of {job.world_multiple_of}; nodes that are too many for that stand by"
         yield _Row("workers in all", text, ["--world-multiple-of"])
     workers = count(config.workers.count, "worker")
-    yield _Row("this node", f"{_name(job)}, {workers}", ["--node-id", "--nproc-per-node"])
+    yield _Row(
+        "this node", f"{_name(job)}, {workers}", ["--node-id", "--machine-id", "--nproc-per-node"]
+    )
     if not is_alone:
         yield _Row("rendezvous", *_meeting(job))
         yield _Row("ranks", *_ranks(job))

@@ -21,7 +21,7 @@ from rallypoint.core import event_kinds as kinds
 from rallypoint.core.cause import describe
 from rallypoint.core.group_events import Finish, FinishKind
 from rallypoint.core.model import Cause, Outcome
-from rallypoint.core.text import LEFT, NOT_NEEDED, STACKS, count, job_name, signal_name
+from rallypoint.core.text import CANT_START, LEFT, NOT_NEEDED, STACKS, count, job_name, signal_name
 from rallypoint.core.watch.goodput_view import GoodputView
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.observe.printing import JsonLine, json_line
@@ -87,6 +87,8 @@ def verdict_lines(
         return (first, *(_INDENT + line for line in end_lines(view.goodput)))
     if view.outcome is Outcome.CANCELLED and view.reason.startswith("cancelled "):
         return (f"{job} was {view.reason}",)
+    if view.reason.startswith(CANT_START):
+        return (f"{job}: {view.reason}",)
     if view.reason.startswith(LEFT):
         why = view.reason.removeprefix(LEFT)
         return (f"{PROGRAM}: this node left {name} in round {view.round}{why}",)

@@ -50,6 +50,7 @@ from rallypoint.core.group_events import (
     SourceFailed,
     SpawnFailed,
     SpawnWorkers,
+    Tried,
     WaitEnded,
     WaitKind,
     WorkersExited,
@@ -66,10 +67,12 @@ from rallypoint.core.group_state import (
     exited,
     give_up,
     proceed,
+    prove,
     report_ends,
     spawn_failed,
     stop,
     suspects_time_is_over,
+    tried,
     wait,
 )
 from rallypoint.core.group_state import claim as claim
@@ -131,6 +134,8 @@ def step(state: GroupState, event: GroupEvent) -> list[GroupEffect]:
             return spawn_failed(state, stamp, error)
         case SourceFailed(error):
             return give_up(state, error)
+        case Tried():
+            return tried(state, event)
         case HelperDied():
             return _helper_died(state, event)
         case WorkersGone(stamp, stuck):
@@ -171,7 +176,7 @@ def _ordered(state: GroupState, order: Order) -> list[GroupEffect]:
         case DrainWanted(_, why):
             return group_leave.leave_wanted(state, why)
         case Prove():
-            return []
+            return prove(state, order)
         case _:
             assert_never(order)
 
@@ -193,6 +198,7 @@ def is_fenced(state: GroupState) -> bool:
 
 def _forgotten(state: GroupState) -> list[GroupEffect]:
     """A coordinator that knows nothing of us: whatever runs here belongs to no world."""
+    state.proving = None
     if state.phase is Phase.IDLE:
         return proceed(state) if state.desired is Desired.JOIN else []
     return abort(state, Desired.JOIN, None)
@@ -204,7 +210,7 @@ def _assigned(state: GroupState, stamp: Stamp, assignment: Assignment) -> list[G
     if not _is_newer(state, stamp):
         return []
     _name_round(state, stamp)
-    state.assignment, state.has_joined = assignment, False
+    state.assignment, state.has_joined, state.proving = assignment, False, None
     state.checkpoint_asked, state.succeeded_when_asked = None, False
     state.exits, state.failed, state.ends_reported = {}, {}, set()
     state.seeks_culprit = False

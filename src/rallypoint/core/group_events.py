@@ -7,8 +7,8 @@ from enum import Enum, StrEnum
 from msgspec import Struct
 
 from rallypoint.core.event_kinds import Record
-from rallypoint.core.messages import HelperDied, Order, Report
-from rallypoint.core.model import Assignment, EndReason, Stamp, Verdict
+from rallypoint.core.messages import HelperDied, Order, Prove, Report
+from rallypoint.core.model import Assignment, EndReason, Lacking, Stamp, Verdict
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.errors import RallypointError
 
@@ -65,6 +65,21 @@ class SourceFailed(Struct, frozen=True):
     """The process from which workers are forked can't be had: no round can start any."""
 
     error: RallypointError
+
+
+class Tried(Struct, frozen=True):
+    """What came of `TryToStart`."""
+
+    stamp: Stamp
+    number: int
+    unfit: str = ""
+    """Why no worker can be started here, one sentence; empty: they can."""
+    lacking: Lacking | None = None
+    """Set if this machine is to blame, not an option of this node."""
+    fix: str = ""
+    """What a person may do about it."""
+    unreached: str = ""
+    """Why the store of the round was not reached, one sentence; empty: it was."""
 
 
 class WorkersGone(Struct, frozen=True):
@@ -124,6 +139,7 @@ GroupEvent = (
     | SpawnFailed
     | SourceFailed
     | HelperDied
+    | Tried
     | WorkersGone
     | SignalCaught
     | LeaveWanted
@@ -159,6 +175,13 @@ class SpawnWorkers(Struct, frozen=True):
 
     stamp: Stamp
     assignment: Assignment
+
+
+class TryToStart(Struct, frozen=True):
+    """Try to start workers, and to reach the store of the round that runs; answer with `Tried`.
+    A later one makes this one void."""
+
+    order: Prove
 
 
 class AbandonRound(Struct, frozen=True):
@@ -227,6 +250,10 @@ class FinishKind(Enum):
     COORDINATOR_LOST = "coordinator lost"
     STUCK = "stuck"
     """Processes would not die: no other round may run here."""
+    UNFIT = "unfit"
+    """This machine lacks something that workers need."""
+    MISCONFIGURED = "misconfigured"
+    """No worker can be started with the options of this node."""
 
 
 class SkipWaits(Struct, frozen=True):
@@ -247,6 +274,7 @@ GroupEffect = (
     | ReportNow
     | EnrolWithStore
     | SpawnWorkers
+    | TryToStart
     | AbandonRound
     | RoundEnding
     | SignalWorkers

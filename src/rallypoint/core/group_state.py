@@ -21,19 +21,23 @@ from rallypoint.core.group_events import (
     AbandonRound,
     EndState,
     Finish,
+    FinishKind,
     GiveUp,
     GroupEffect,
     JoinRound,
     KillWorkers,
     ReportNow,
     SignalWorkers,
+    Tried,
+    TryToStart,
     Wait,
     WaitKind,
     WorkerEnded,
 )
 from rallypoint.core.liveness import LEASE_OVER
-from rallypoint.core.messages import Claim, Doing, Failed, Finishing, Succeeded
-from rallypoint.core.model import Assignment, Stamp, Verdict
+from rallypoint.core.messages import Claim, Doing, Failed, Finishing, Prove, Proved, Succeeded
+from rallypoint.core.model import Assignment, Lacking, Stamp, Verdict
+from rallypoint.core.text import CANT_START
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.errors import InfrastructureError, LogsSpecsError, RallypointError
 
@@ -87,6 +91,8 @@ class GroupState(Struct):
     """The stamp was given by another coordinator than the present one."""
     has_joined: bool = False
     """It has asked for a place, and has none yet."""
+    proving: tuple[Stamp, int] | None = None
+    """The question of the coordinator, `Prove`, that this node tries to answer."""
     checkpoint_asked: int | None = None
     """The number of the checkpoint that the round's workers are asked for."""
     succeeded_when_asked: bool = False
@@ -318,9 +324,14 @@ def _fail(state: GroupState, blamed: list[WorkerExit]) -> list[GroupEffect]:
     return [report, *stop(state, Desired.JOIN, signal.SIGTERM, state.settings.restart_grace_s)]
 
 
-def _report(state: GroupState, stamp: Stamp, exits: tuple[WorkerExit, ...]) -> ReportNow:
+def _report(
+    state: GroupState,
+    stamp: Stamp,
+    exits: tuple[WorkerExit, ...],
+    lacking: Lacking | None = None,
+) -> ReportNow:
     state.failed |= {exit_.local_rank: exit_ for exit_ in exits}
-    return ReportNow(Failed(stamp, exits))
+    return ReportNow(Failed(stamp, exits, lacking=lacking))
 
 
 def _suspects(state: GroupState) -> list[WorkerExit]:
@@ -332,18 +343,51 @@ def _suspects(state: GroupState) -> list[WorkerExit]:
 def spawn_failed(state: GroupState, stamp: Stamp, error: RallypointError) -> list[GroupEffect]:
     """Alone, a node that lacks something can only tell its user. In a job of several nodes the
     others may go on without it, so that it counts as the failure of a worker: the first one. So
-    does what the command or its arguments are to blame for, wherever it happens."""
+    does what the command or its arguments are to blame for, wherever it happens. The coordinator
+    is told if this machine is to blame: then nobody is charged."""
     if stamp != state.stamp or state.phase is not Phase.RUNNING:
         return []
-    lacks_something = isinstance(error, InfrastructureError | LogsSpecsError)
+    short = error.shortage
+    lacks_something = short is not None or isinstance(error, InfrastructureError | LogsSpecsError)
     if lacks_something and state.settings.is_alone:
         return give_up(state, error)
     state.stop_why, text = "the workers of this node could not be started", str(error)
     effects: list[GroupEffect] = [kinds.SPAWN_FAILED(text)]
     if not state.leaving:
         failure = WorkerExit(SPAWN_FAILED, None, message=text)
-        effects.append(_report(state, stamp, (failure,)))
+        lacking = None if short is None else Lacking(short.stage, short.errno)
+        effects.append(_report(state, stamp, (failure,), lacking))
     return effects + stop(state, Desired.JOIN, signal.SIGTERM, state.settings.restart_grace_s)
+
+
+def prove(state: GroupState, order: Prove) -> list[GroupEffect]:
+    """A round may end for this node, which waits for a place: first it tries to start workers."""
+    waits = state.phase is Phase.IDLE and state.has_joined and state.desired is Desired.JOIN
+    question = order.stamp, order.number
+    if not waits or state.leaving or state.proving == question:
+        return []
+    state.proving = question
+    return [TryToStart(order)]
+
+
+def tried(state: GroupState, said: Tried) -> list[GroupEffect]:
+    """A node that can't start workers leaves: its machine, or its options, would have to change.
+    One that does not reach the store stays: another round may have its store elsewhere."""
+    if state.proving != (said.stamp, said.number):
+        return []
+    state.proving = None
+    if state.leaving or state.desired is not Desired.JOIN:
+        return []
+    report = Proved(said.stamp, said.number, said.unfit, said.lacking, said.unreached)
+    effects: list[GroupEffect] = [ReportNow(report)]
+    if said.unfit:
+        kind = FinishKind.MISCONFIGURED if said.lacking is None else FinishKind.UNFIT
+        text = f"{CANT_START}: {said.unfit}"
+        finish = Finish(kind, text=f"{text}: {said.fix}" if said.fix else text)
+        effects += abort(state, Desired.GIVE_UP, finish)
+    elif said.unreached:
+        effects.append(kinds.STORE_UNREACHED(why=said.unreached))
+    return effects
 
 
 def give_up(state: GroupState, error: RallypointError) -> list[GroupEffect]:

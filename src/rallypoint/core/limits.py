@@ -114,11 +114,12 @@ NAMES = {
     "incarnation": MAX_NAME_BYTES,
     "role": MAX_NAME_BYTES,
     "topology": MAX_NAME_BYTES,
+    "machine": MAX_NAME_BYTES,
     "phase": MAX_NAME_BYTES,
     "host_name": MAX_HOST_NAME_BYTES,
 }
 """Texts of printable characters: so many bytes at most."""
-_MAY_BE_EMPTY = frozenset({"node_id", "former_id", "topology", "address"})
+_MAY_BE_EMPTY = frozenset({"node_id", "former_id", "topology", "machine", "address"})
 _HOSTS = frozenset({"address", "master_addr"})
 _WORDS = {"message": MAX_MESSAGE, "detail": MAX_DETAIL, "log_file": MAX_PATH}
 """Texts of a worker's, of any characters: whoever prints them escapes what is not printable."""

@@ -10,6 +10,8 @@ STACKS = "what it was doing:"
 """The first line of a detail that is no traceback of an exception, but stacks."""
 LEFT = "this node left the job"
 """How the reason of an agent begins whose node left while the job went on, for all it knows."""
+CANT_START = "this node can't start workers"
+"""How the reason of an agent begins that has tried to start some before a round ended for it."""
 NOT_NEEDED = "this node was not needed"
 """How the verdict of a node begins whose handler says that the job goes on without it."""
 NAMES_MAX = 8

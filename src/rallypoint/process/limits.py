@@ -8,8 +8,10 @@ import resource
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from rallypoint.errors import InfrastructureError
+from rallypoint.errors import MACHINE_ERRNOS, InfrastructureError, during
 
+MORE_PROCESSES = "raise ulimit -u (or pids.max of the container), or free memory"
+"""What a person may do where no process can be started."""
 SHORT_SHARE = 0.9
 """Of a container's limit of memory."""
 _NO_LIMIT = 1 << 60
@@ -23,10 +25,21 @@ In the relay, which has the agent's limit: two pipes and two files."""
 
 def cant_start_process(error: OSError) -> InfrastructureError:
     """One line for a person about a fork that failed (EAGAIN, ENOMEM), or its pipes (EMFILE)."""
-    return out_of_files(error) or InfrastructureError(
-        f"can't start a process: {error.strerror}: "
-        "raise ulimit -u (or pids.max of the container), or free memory"
-    )
+    if (short := out_of_files(error)) is not None:
+        return short
+    text = f"can't start a process: {error.strerror}: {MORE_PROCESSES}"
+    return during("fork", error.errno, InfrastructureError(text))
+
+
+def cant_start_workers(error: OSError) -> InfrastructureError | None:
+    """One line for a person about what this machine lacks; None for any other error."""
+    if error.errno not in MACHINE_ERRNOS:
+        return None
+    if (short := out_of_files(error)) is not None:
+        return short
+    where = "" if error.filename is None else f" ({error.filename!a})"
+    text = f"can't start workers: {error.strerror}{where}: {fix_of(error.errno)}"
+    return during("prepare workers", error.errno, InfrastructureError(text))
 
 
 def out_of_files(error: BaseException | None) -> InfrastructureError | None:
@@ -34,13 +47,29 @@ def out_of_files(error: BaseException | None) -> InfrastructureError | None:
     match error:
         case OSError(errno=errno.EMFILE):
             soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-            return InfrastructureError(f"too many open files: raise ulimit -n (now {soft})")
+            text = f"too many open files: raise ulimit -n (now {soft})"
         case OSError(errno=errno.ENFILE):
-            return InfrastructureError(
-                "too many open files on this machine: raise fs.file-max (sysctl)"
-            )
+            text = "too many open files on this machine: raise fs.file-max (sysctl)"
         case _:
             return None
+    return during("open files", error.errno, InfrastructureError(text))
+
+
+def fix_of(number: int | None) -> str:
+    """What a person may do about an error number of `MACHINE_ERRNOS`."""
+    match number:
+        case errno.EMFILE:
+            return "raise ulimit -n"
+        case errno.ENFILE:
+            return "raise fs.file-max (sysctl)"
+        case errno.EAGAIN:
+            return MORE_PROCESSES
+        case errno.ENOMEM:
+            return "free memory, or give the container more"
+        case errno.ENOSPC | errno.EDQUOT:
+            return "free space there"
+        case _:
+            return "look at the file system and its disk (dmesg -T)"
 
 
 def descriptors_for(workers: int) -> int:
@@ -66,6 +95,18 @@ def have_descriptors_for(workers: int) -> None:
         raise InfrastructureError(
             f"too many open files: raise ulimit -n (now {hard}) to {wanted} or more"
         ) from None
+
+
+def try_descriptors(workers: int) -> None:
+    """Open, for a moment, as many as starting so many workers takes. Raises OSError (EMFILE,
+    ENFILE)."""
+    opened: list[int] = []
+    try:
+        while len(opened) < descriptors_for(workers):
+            opened += os.pipe()
+    finally:
+        for fd in opened:
+            os.close(fd)
 
 
 def _open_count() -> int:

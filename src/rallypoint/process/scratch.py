@@ -18,13 +18,13 @@ from itertools import islice
 from msgspec import Struct
 
 from rallypoint.files import safe_open
+from rallypoint.machine_name import kernel_id as kernel_id
 from rallypoint.process.logs.log_dir import safe_name
 
 PREFIX = "rallypoint-agent-"
 PLACES = ("/tmp", "/var/tmp", "/dev/shm")
 JOB_NOTE = "job"
 """The file in which an agent says of which job it is, for commands on this node."""
-_KERNEL_DIGITS = 16
 _MOST_ENTRIES, _MOST_LOOKED_AT = 20_000, 1000
 _NOTE_MAX = 4096
 
@@ -154,15 +154,6 @@ def _ours(places: Iterable[str]) -> Iterator[str]:
                 continue
             if is_ours(name, status.st_mode, status.st_uid, user=user, kernel=kernel):
                 yield path
-
-
-def kernel_id() -> str:
-    """Of this start of this machine; empty where the system tells none."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id", "rb") as file:
-            return file.read().decode().replace("-", "")[:_KERNEL_DIGITS]
-    except OSError:
-        return ""
 
 
 def _lock_dir(path: str, how: int) -> int:

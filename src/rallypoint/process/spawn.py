@@ -24,9 +24,10 @@ from typing import NoReturn, TextIO
 
 from msgspec import Struct
 
-from rallypoint.errors import InfrastructureError, UsageError
+from rallypoint.errors import MACHINE_ERRNOS, InfrastructureError, UsageError, during
 from rallypoint.process import signals, syscalls
 from rallypoint.process.guard import Guard, register_self
+from rallypoint.process.limits import fix_of
 
 _REPORT = struct.Struct("=iii")
 _ABANDON_TIMEOUT_S = 5.0
@@ -74,12 +75,22 @@ class WorkerProcess(Struct, frozen=True):
     pid: int
 
 
+_STAGES = {
+    Stage.SESSION: "set up a worker",
+    Stage.STREAMS: "set up the streams of a worker",
+    Stage.CPUS: "bind a worker to CPUs",
+    Stage.EXEC: "exec a worker",
+}
+
+
 class WorkerStartError(UsageError):
-    """A worker's program can't be run as given. No worker of its batch is left."""
+    """A worker's program can't be run as given, or this machine lacks what it needs (`shortage`).
+    No worker of its batch is left."""
 
     def __init__(self, command: Command, stage: Stage, number: int, index: int = 0) -> None:
         self.command, self.stage, self.errno, self.index = command, stage, number, index
         super().__init__(_explain(command, stage, number))
+        during(_STAGES[stage], number, self)
 
 
 class WorkerForkError(InfrastructureError):
@@ -91,6 +102,7 @@ class WorkerForkError(InfrastructureError):
             f"could not fork worker {index}: {cause.strerror}: "
             "raise the limit on processes (ulimit -u, or pids.max of the container) or free memory"
         )
+        during("fork", cause.errno, self)
 
 
 def spawn_workers(commands: Sequence[Command], guard: Guard | None) -> list[WorkerProcess]:
@@ -260,6 +272,8 @@ def _has_exited(pid: int) -> bool:
 def _explain(command: Command, stage: Stage, number: int) -> str:
     program = command.argv[0] if command.argv else ""
     reason = os.strerror(number)
+    if number in MACHINE_ERRNOS:
+        return f"could not start {program!r} ({_STAGES[stage]}): {reason}: {fix_of(number)}"
     match stage:
         case Stage.CPUS:
             cpus = ",".join(map(str, sorted(command.cpus)))

@@ -26,6 +26,7 @@ from rallypoint.errors import (
     RendezvousConnectionError,
     RendezvousTimeoutError,
 )
+from rallypoint.machine_name import machine_name
 from rallypoint.observe.parameter_names import OF_A_HANDLER, in_parameters, naming_parameters
 from rallypoint.rendezvous.handler import (
     LazyRendezvousInfo,
@@ -141,6 +142,7 @@ class CoordinatorRendezvousHandler(LoopRendezvousHandler):
             topology=config.topology,
             node_rank=-1 if config.node_rank is None else config.node_rank,
             stop_grace_s=self._settings.timeout.close.total_seconds(),
+            machine=machine_name(config.machine_id, address),
         )
         self._listener = listener
         # What the member keeps must not keep this handler.

@@ -1,6 +1,7 @@
 """How an agent enrols with the round store of its round (behaviour F9): the agent's I/O.
 
-It shows a bad route before any worker starts, and lets the store know this node's address.
+It shows a bad route before any worker starts, and lets the store know this node's address. A node
+that waits for a place only sees whether it reaches the store of the round that runs (`reach`).
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import asyncio
 import os
 import socket
 from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 
 from rallypoint.errors import EnrolmentError, ProtocolError
 from rallypoint.store.backoff import growing_pauses
@@ -17,6 +19,7 @@ from rallypoint.wire.enrolment import NONCE_BYTES, AgentEnrolment
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.02, 0.5
 _ATTEMPT_S = 10.0
 
+_T = TypeVar("_T")
 LookUp = Callable[[], Awaitable[Sequence[str]]]
 """The store's numeric addresses, at least one. Raises EnrolmentError when nobody knows them now."""
 
@@ -30,6 +33,31 @@ async def enrol(look_up: LookUp, port: int, key: bytes, node: str, timeout_s: fl
 
     Raises EnrolmentError after `timeout_s` seconds; it names both addresses and the fix.
     """
+
+    async def once(host: str) -> str:
+        return await _enrol_once(host, port, key, node)
+
+    return await _until_reached(once, look_up, port, node, timeout_s)
+
+
+async def reach(
+    look_up: LookUp, port: int, node: str, timeout_s: float, *, exchanges: bool
+) -> None:
+    """Returns when the store has answered, which admits nothing: with `exchanges` its nonce is
+    asked for, and no proof is sent; else a connection is all.
+
+    Tries again as `enrol` does, and raises the same.
+    """
+
+    async def once(host: str) -> None:
+        await _reach_once(host, port, exchanges=exchanges)
+
+    await _until_reached(once, look_up, port, node, timeout_s)
+
+
+async def _until_reached(
+    once: Callable[[str], Awaitable[_T]], look_up: LookUp, port: int, node: str, timeout_s: float
+) -> _T:
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_s
     pauses = growing_pauses(_FIRST_PAUSE_S, _LAST_PAUSE_S, growth=2)
@@ -45,7 +73,7 @@ async def enrol(look_up: LookUp, port: int, key: bytes, node: str, timeout_s: fl
             try:
                 left_s = max(0.0, min(deadline - loop.time(), _ATTEMPT_S))
                 async with asyncio.timeout(left_s / len(hosts)):
-                    return await _enrol_once(host, port, key, node)
+                    return await once(host)
             except TimeoutError:
                 cause = TimeoutError("no answer")
             except (OSError, ProtocolError) as error:
@@ -70,6 +98,18 @@ async def _enrol_once(host: str, port: int, key: bytes, node: str) -> str:
                 raise ConnectionResetError("the connection was closed before an answer came")
             writer.write(conversation.receive(data))
         return conversation.result
+    finally:
+        writer.transport.abort()
+
+
+async def _reach_once(host: str, port: int, *, exchanges: bool) -> None:
+    reader, writer = await asyncio.open_connection(host, port)
+    try:
+        if exchanges:
+            writer.write(AgentEnrolment(b"", os.urandom(NONCE_BYTES), "").hello)
+            await reader.readexactly(NONCE_BYTES)
+    except asyncio.IncompleteReadError:
+        raise ConnectionResetError("the connection was closed before an answer came") from None
     finally:
         writer.transport.abort()
 

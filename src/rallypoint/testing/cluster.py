@@ -135,6 +135,9 @@ class SimulatedAgent:
             case g.EnrolWithStore(stamp, assignment):
                 error = "no answer" if assignment.master_addr in self.unreachable else ""
                 self.local.append(g.EnrolmentDone(stamp, error))
+            case g.TryToStart(order):
+                error = "no answer" if order.master_addr in self.unreachable else ""
+                self.local.append(g.Tried(order.stamp, order.number, unreached=error))
             case g.SpawnWorkers(stamp):
                 assert self.running is None, "two rounds on one node"
                 self.running = stamp

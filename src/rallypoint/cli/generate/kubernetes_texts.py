@@ -152,10 +152,11 @@ template:
           - name: POD_ZONE
             valueFrom:
               fieldRef: {{fieldPath: "metadata.labels['topology.kubernetes.io/zone']"}}
-          - name: POD_NODE
+          # It is also the name by which machines whose workers fail are held back.
+          - name: NODE_NAME
             valueFrom: {{fieldRef: {{fieldPath: spec.nodeName}}}}
           - name: RALLYPOINT_TOPOLOGY
-            value: $(POD_ZONE)/$(POD_NODE)
+            value: $(POD_ZONE)/$(NODE_NAME)
           - name: TORCHELASTIC_HEALTH_CHECK_PORT
             value: "{health}"
         # The agent answers when it has found its job; by itself it gives up after 10 minutes.

@@ -14,7 +14,13 @@ from rallypoint.errors import UsageError
 _NOT_GIVEN = frozenset(
     {"--rdzv-endpoint", "--rdzv-id", "--rdzv-conf", "--local-addr", "--role", "--log-dir"}
     | {"--local-ranks-filter", "--duplicate-stdout-filters", "--duplicate-stderr-filters"}
-    | {"--signals-to-handle", "--topology", "--preload", "--log-line-prefix-template"}
+    | {
+        "--signals-to-handle",
+        "--topology",
+        "--machine-id",
+        "--preload",
+        "--log-line-prefix-template",
+    }
 )
 _OF_ONE_NODE = frozenset({"--master-addr", "--master-port"})
 """Not given where there is one node; of several each would look for node 0 on its own machine."""

@@ -27,14 +27,21 @@ from typing import Literal
 
 from msgspec import Struct
 
-from rallypoint.errors import LogStorageError, RallypointError, UsageError
+from rallypoint.errors import (
+    MACHINE_ERRNOS,
+    LogStorageError,
+    RallypointError,
+    UsageError,
+    during,
+)
 from rallypoint.files import make_private_dir, open_named, safe_open
+from rallypoint.process.limits import out_of_files
 from rallypoint.process.logs.plan import NULL_DEVICE
 from rallypoint.process.relay.lines import TAIL_BYTES, last_lines
 
 _PROBE_BYTES = 4096
-_STORAGE_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE})
-_TEMPORARY_PLACES = ("/tmp", "/var/tmp")
+TEMPORARY_PLACES = ("/tmp", "/var/tmp")
+"""Where a temporary directory is made, if not where a person has said."""
 _ERROR_FILE = "error.json"
 
 Layout = Literal["torchrun", "rounds"]
@@ -187,6 +194,8 @@ def path_text(path: str) -> str:
 
 def storage_error(path: str, error: OSError) -> RallypointError:
     """The one line for a person about a log file or directory that can't be used."""
+    if (short := out_of_files(error)) is not None:
+        return short
     reason = os.strerror(error.errno) if error.errno else str(error)
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         fix = "free space there or choose another --log-dir"
@@ -195,7 +204,8 @@ def storage_error(path: str, error: OSError) -> RallypointError:
     else:
         fix = "choose another --log-dir"
     line = f"can't write logs under {path_text(path)}: {reason}: {fix}"
-    return LogStorageError(line) if error.errno in _STORAGE_ERRNOS else UsageError(line)
+    made = LogStorageError(line) if error.errno in MACHINE_ERRNOS else UsageError(line)
+    return during(f"write to {path_text(path)}", error.errno, made)
 
 
 def _make_temporary(temp_dir: str, name: str) -> str:
@@ -203,7 +213,7 @@ def _make_temporary(temp_dir: str, name: str) -> str:
     OSError."""
     parent = os.path.abspath(temp_dir)
     failure: OSError | None = None
-    for place in (parent, *_TEMPORARY_PLACES):
+    for place in (parent, *TEMPORARY_PLACES):
         try:
             return make_private_dir(os.path.join(place, name))
         except OSError as error:

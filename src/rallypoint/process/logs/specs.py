@@ -144,6 +144,12 @@ class DefaultLogsSpecs(LogsSpecs):
         return self._log_dir.root if self._log_dir is not None else None
 
     @property
+    def directory(self) -> str | None:
+        """What this agent has made for its files; empty: there are none; None: it is made with the
+        first round."""
+        return self._log_dir.root if self._log_dir is not None else None
+
+    @property
     def may_stay(self) -> bool:
         """Whether files were asked for, but no directory was named: what was written stays when the
         job fails."""

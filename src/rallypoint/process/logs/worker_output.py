@@ -9,7 +9,7 @@ from msgspec import Struct, field
 
 from rallypoint.config import OutputMode
 from rallypoint.core.text import raised
-from rallypoint.errors import LogsSpecsError, RallypointError
+from rallypoint.errors import LogsSpecsError, RallypointError, during
 from rallypoint.process.limits import out_of_files
 from rallypoint.process.logs.log_dir import open_log, read_tail, set_aside
 from rallypoint.process.logs.plan import (
@@ -130,7 +130,9 @@ class WorkerOutputs(Struct, eq=False):
             if isinstance(self.specs, DefaultLogsSpecs) or out_of_files(error):
                 raise
             name = type(self.specs).__name__
-            raise LogsSpecsError(f"--logs-specs: {name}.reify failed: {raised(error)}") from error
+            failed = LogsSpecsError(f"--logs-specs: {name}.reify failed: {raised(error)}")
+            number = error.errno if isinstance(error, OSError) else None
+            raise during("open log files", number, failed) from error
 
     def _open_worker(
         self, dest: LogsDest, round_number: int, local_rank: int, rank: int

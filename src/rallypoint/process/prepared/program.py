@@ -15,6 +15,7 @@ the first byte. Answers are lines of JSON.
 from __future__ import annotations
 
 import ctypes
+import errno
 import gc
 import importlib.util
 import json
@@ -157,8 +158,14 @@ def serve(agent: socket.socket, prctl: Any) -> Worker:
             batch.append(_worker(*received))
         order, fds = received
         gate = Gate(order["fork"], fds[0], fds[1] if len(fds) > 1 else None)
-        read, write = os.pipe()
-        child = os.fork()
+        try:
+            read, write = os.pipe()
+            child = _fork_or_close(read, write)
+        except OSError as error:
+            _answer(agent, pid=-(error.errno or errno.EAGAIN))
+            _answer(agent, pid=0)
+            _close_all(fds, batch)
+            continue
         if child == 0:
             worker = _fork_all(batch, write, gate)
             agent.close()
@@ -171,10 +178,25 @@ def serve(agent: socket.socket, prctl: Any) -> Worker:
             _answer(agent, pid=_RECORD.unpack(told)[0])
         _wait_for(child)  # From here on its children are the agent's.
         _answer(agent, pid=0)
-        for fd in (read, *fds):
-            os.close(fd)
-        for worker in batch:
-            _close(worker)
+        os.close(read)
+        _close_all(fds, batch)
+
+
+def _fork_or_close(read: int, write: int) -> int:
+    """As os.fork; closes the pipe when it fails. Raises OSError."""
+    try:
+        return os.fork()
+    except OSError:
+        os.close(read)
+        os.close(write)
+        raise
+
+
+def _close_all(fds: list[int], batch: list[Worker]) -> None:
+    for fd in fds:
+        os.close(fd)
+    for worker in batch:
+        _close(worker)
 
 
 def _wait_for(child: int) -> None:

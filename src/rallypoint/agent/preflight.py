@@ -1,0 +1,300 @@
+"""Whether this machine can start workers now, tried before a round that runs ends for this node
+(behaviour A10).
+
+    in the agent     as many descriptors as its workers take are opened for a moment
+    in a process     a block is written to each directory that its workers use; then as many
+    of its own       processes as there are workers are forked and exec'd, and ended
+
+A file system may hang for ever, and a process that waits for one can't be ended. So nothing of it
+is done in the agent, and an answer that does not come in time is one, too. What is written has no
+name by the time it is written: whenever the process is killed, nothing is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+
+import msgspec
+from msgspec import Struct
+
+from rallypoint.core.model import Lacking
+from rallypoint.core.text import count, signal_name
+from rallypoint.errors import MACHINE_ERRNOS, RallypointError
+from rallypoint.files import safe_open
+from rallypoint.process.exits import wait_until_gone
+from rallypoint.process.forks import ForkedProcess, fork_process
+from rallypoint.process.limits import descriptors_for, fix_of, try_descriptors
+from rallypoint.process.logs.log_dir import TEMPORARY_PLACES, path_text
+from rallypoint.process.logs.specs import DefaultLogsSpecs, Reifies
+from rallypoint.process.spawn import Command, abandon, spawn_workers
+
+LIMIT_S = 30.0
+"""A file system that has not answered by then is taken for one that hangs."""
+BLOCK_BYTES = 64 * 1024
+MOST_PROCESSES = 256
+"""So many tell enough: each costs a millisecond."""
+_REAP_S = 1.0
+_WRITE = "write to "
+_ELSEWHERE = "set TMPDIR or --log-dir to another directory"
+
+
+class Place(Struct, frozen=True):
+    """Directories of which workers use the first one that can be written. `is_given` by a person
+    for programs that look elsewhere by themselves where it is no directory."""
+
+    paths: tuple[str, ...]
+    is_given: bool = False
+
+
+class Unfit(Struct, frozen=True):
+    """Why no worker can be started here."""
+
+    text: str
+    """One sentence."""
+    lacking: Lacking | None
+    """None: an option of this node is to blame, and not its machine."""
+    fix: str
+
+
+class _Told(Struct, frozen=True):
+    """A line of the process: the step that begins, or that has failed."""
+
+    stage: str
+    errno: int = 0
+    """0: the step begins."""
+
+
+def places(specs: Reifies, scratch: str, temp_dir: str) -> list[Place]:
+    """The directories that the workers of this agent use. Asks no file system."""
+    found = [Place((temp_dir,), is_given=True)]
+    if scratch:
+        found.append(Place((scratch,)))
+    if isinstance(specs, DefaultLogsSpecs):
+        made = specs.directory
+        if made is None:
+            found.append(Place((temp_dir, *TEMPORARY_PLACES)))
+        elif made:
+            found.append(Place((made,)))
+    else:
+        with suppress(Exception):  # What a package's property does is not known.
+            if root := getattr(specs, "root_log_dir", None):
+                found.append(Place((str(root),), is_given=True))
+    return list(dict.fromkeys(found))
+
+
+class Preflight:
+    """One try. For the thread of the loop: `run` once, which may be cancelled."""
+
+    def __init__(
+        self,
+        where: Sequence[Place],
+        workers: int,
+        part_of: str = "",
+        *,
+        limit_s: float = LIMIT_S,
+        write: Callable[[str], None] | None = None,
+    ) -> None:
+        """`part_of` ends the title of the process. `write` proves that a directory can be written,
+        or raises OSError."""
+        self._where, self._workers, self._part_of = where, workers, part_of
+        self._limit_s, self._write = limit_s, write or prove_writable
+        self._process: ForkedProcess | None = None
+        self._stage = ""
+        self._unread = b""
+
+    def owns(self, pid: int) -> bool:
+        """Nobody else may reap this process."""
+        return self._process is not None and self._process.pid == pid
+
+    @property
+    def is_left(self) -> bool:
+        """Whether a process that hangs has outlived the try."""
+        return self._process is not None
+
+    async def run(self) -> Unfit | None:
+        """None: workers can be started. Takes `limit_s` at most, and a moment."""
+        stage = f"open {count(descriptors_for(self._workers), 'file')}"
+        try:
+            try_descriptors(self._workers)
+            stage = "fork"
+            read, write = os.pipe()
+        except OSError as error:
+            return unfit(stage, error.errno)
+        try:
+            return await self._ask(read, write)
+        finally:
+            os.close(read)
+            await self._end()
+
+    async def _ask(self, read: int, write: int) -> Unfit | None:
+        body = partial(_try, write, self._where, self._workers, self._write)
+        title = f"rallypoint: tries to start workers{self._part_of}"
+        try:
+            self._process = fork_process(body, name="rallypoint-try", title=title, keep_fds=[write])
+        except OSError as error:
+            return unfit("fork", error.errno)
+        finally:
+            os.close(write)
+        try:
+            async with asyncio.timeout(self._limit_s):
+                if (failed := await self._told(read)) is not None:
+                    return unfit(failed.stage, failed.errno)
+        except TimeoutError:
+            return unfit(self._stage, errno.ETIMEDOUT, f"no answer within {self._limit_s:g} s")
+        return await self._how_it_ended(self._process)
+
+    async def _told(self, read: int) -> _Told | None:
+        """The step that has failed; None: the process has ended."""
+        loop, readable = asyncio.get_running_loop(), asyncio.Event()
+        os.set_blocking(read, False)
+        loop.add_reader(read, readable.set)
+        try:
+            while True:
+                await readable.wait()
+                readable.clear()
+                while (said := _read(read)) is not None:
+                    if not said:
+                        return None
+                    if (failed := self._take(said)) is not None:
+                        return failed
+        finally:
+            loop.remove_reader(read)
+
+    def _take(self, said: bytes) -> _Told | None:
+        *lines, self._unread = (self._unread + said).split(b"\n")
+        for told in (msgspec.json.decode(line, type=_Told) for line in lines):
+            if told.errno:
+                return told
+            self._stage = told.stage
+        return None
+
+    async def _how_it_ended(self, process: ForkedProcess) -> Unfit | None:
+        """A process that was killed has tried nothing more; one that has failed has a bug, and no
+        machine is held back for that."""
+        await _wait_gone(process)
+        code = 0 if process.alive() else process.wait()
+        if code >= 0 or not self._stage:
+            return None
+        how = f"the process that tried it was killed by {signal_name(-code)}"
+        return unfit(self._stage, errno.EAGAIN, how)
+
+    async def _end(self) -> None:
+        """One that hangs stays with the kernel, until its file system lets go of it."""
+        if (process := self._process) is not None:
+            process.kill()
+            await _wait_gone(process)
+            if not process.alive():
+                process.wait()
+                self._process = None
+
+
+def unfit(stage: str, number: int | None, reason: str = "") -> Unfit:
+    """What to say of a step that has failed. `reason`: where the error number says too little."""
+    number = number or errno.EIO
+    lacking = Lacking(stage, number) if number in MACHINE_ERRNOS else None
+    fix = _fix_of_place(number) if stage.startswith(_WRITE) else fix_of(number)
+    return Unfit(f"can't {stage}: {reason or os.strerror(number)}", lacking, fix)
+
+
+def _fix_of_place(number: int) -> str:
+    match number:
+        case errno.ENOSPC | errno.EDQUOT:
+            return "free space there, or set TMPDIR or --log-dir"
+        case errno.EACCES | errno.EPERM:
+            return f"give this user write access, or {_ELSEWHERE}"
+        case errno.EMFILE | errno.ENFILE | errno.EAGAIN | errno.ENOMEM:
+            return fix_of(number)
+        case _:
+            return _ELSEWHERE
+
+
+async def _wait_gone(process: ForkedProcess) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_REAP_S):
+            while process.alive():
+                await wait_until_gone(process.pid)
+
+
+def _read(fd: int) -> bytes | None:
+    """None: nothing is there yet; empty: the end."""
+    try:
+        return os.read(fd, 65536)
+    except BlockingIOError:
+        return None
+
+
+# In the process
+
+
+def _try(told: int, where: Sequence[Place], workers: int, write: Callable[[str], None]) -> None:
+    def tell(stage: str, number: int = 0) -> None:
+        os.write(told, msgspec.json.encode(_Told(stage, number)) + b"\n")
+
+    for place in where:
+        if (failed := _try_place(place, write, tell)) is not None:
+            tell(*failed)
+            return
+    processes = min(workers, MOST_PROCESSES)
+    stage = f"start {count(processes, 'worker')}"
+    tell(stage)
+    number = _try_processes(processes)
+    if number in MACHINE_ERRNOS:  # What else there may be is the job's own program's to show.
+        assert number is not None
+        tell(stage, number)
+
+
+def _try_place(
+    place: Place, write: Callable[[str], None], tell: Callable[[str], None]
+) -> tuple[str, int] | None:
+    """The step that has failed, and the error number: those of the first directory."""
+    failed: tuple[str, int] | None = None
+    for path in place.paths:
+        stage = f"{_WRITE}{path_text(path)}"
+        tell(stage)
+        try:
+            write(path)
+        except OSError as error:
+            number = error.errno or errno.EIO
+            if not (place.is_given and number not in MACHINE_ERRNOS):
+                failed = failed or (stage, number)
+            continue
+        return None
+    return failed
+
+
+def prove_writable(directory: str) -> None:
+    """Write a block to a new file there, which reaches the disk, so that a full one shows. Blocks;
+    raises OSError."""
+    path = os.path.join(directory, f".rallypoint-{os.urandom(8).hex()}")
+    fd = safe_open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    try:
+        os.unlink(path)
+        block = os.urandom(BLOCK_BYTES)  # No file system can make less of it.
+        while block:
+            block = block[os.write(fd, block) :]
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _try_processes(processes: int) -> int | None:
+    """Fork and exec so many, which all are there at once; the error number, or None."""
+    program = sys.executable or "/proc/self/exe"
+    nowhere = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        nothing = Command((program, "-V"), {}, nowhere, nowhere)
+        started = spawn_workers([nothing] * processes, None)
+    except OSError as error:
+        return error.errno
+    except RallypointError as error:
+        return None if error.shortage is None else error.shortage.errno
+    finally:
+        os.close(nowhere)
+    abandon([process.pid for process in started], None)
+    return None

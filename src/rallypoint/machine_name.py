@@ -1,0 +1,68 @@
+"""The names of this machine: of its present start, and the one by which a coordinator tells it from
+others, to hold back those on which workers fail.
+
+Every agent that is started on a machine finds the same name there, until that machine boots. Where
+no name can be trusted to be the same, there is none: then the id of the node stands for it.
+
+The standard library alone.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+
+_KERNEL_DIGITS = 16
+_INITIAL_PID_NAMESPACE = 0xEFFFFFFC
+"""The inode number that Linux gives to it (PROC_PID_INIT_INO)."""
+_KUBERNETES_NODE = "NODE_NAME"
+"""A pod is told by this variable on which machine it runs, if its manifest says so."""
+_MAX_BYTES = 255
+"""As `core/limits.py` has it."""
+
+
+def machine_name(given: str, address: str) -> str:
+    """The name of this machine; empty: it has none. `given`: by a person. `address`: where peers
+    reach this node."""
+    if given:
+        return given
+    kernel = "" if _is_in_container() else kernel_id()
+    return choose_name(address, kernel=kernel, node_name=os.environ.get(_KUBERNETES_NODE, ""))
+
+
+def choose_name(address: str, *, kernel: str, node_name: str) -> str:
+    """The name of a machine without one of a person's. `kernel` names this start of the machine;
+    it is empty in a container, where neither the start nor the address is the machine's own."""
+    if kernel and _is_of_machine(address):
+        return f"{kernel}/{address}"
+    fits = node_name.isprintable() and len(node_name.encode()) <= _MAX_BYTES
+    return node_name if fits else ""
+
+
+def kernel_id() -> str:
+    """Of this start of this machine; empty where the system tells none."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", "rb") as file:
+            return file.read().decode().replace("-", "")[:_KERNEL_DIGITS]
+    except OSError:
+        return ""
+
+
+def _is_in_container() -> bool:
+    """Also where the kernel does not say."""
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino != _INITIAL_PID_NAMESPACE
+    except OSError:
+        return True
+
+
+def _is_of_machine(address: str) -> bool:
+    """Whether it is in digits, and other machines may reach it."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        packed = socket.inet_pton(family, address.partition("%")[0])
+    except (OSError, ValueError):
+        return False
+    if family is socket.AF_INET6 and not packed.startswith(bytes(10) + b"\xff\xff"):
+        return packed not in (bytes(16), bytes(15) + b"\x01")
+    return packed[-4] not in (0, 127)
