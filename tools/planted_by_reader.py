@@ -82,7 +82,7 @@ BUGS_BY_A_READER = (
         "state.phase is not Phase.RUNNING or state.leaving or not _suspects(state)",
         "state.phase is not Phase.RUNNING or not _suspects(state)",
     ),
-    # A node whose network was away for most of a lease never gets back, and is lost.
+    # After one silence an agent drops each new connection at its first heartbeat, for ever.
     Bug(
         "heartbeats of the last connection make the new one deaf",
         "session.py",
