@@ -1,5 +1,6 @@
 """Plants known bugs, one at a time, in a copy of the source, and lists by which seed the simulator
-finds each. `python -m tools.planted_bugs [--seeds A-B] [NAME ...]`; exits 1 if one was not found.
+finds each. `python -m tools.planted_bugs [--list reader] [--seeds A-B] [NAME ...]`; exits 1 if one
+was not found.
 
 A seed that breaks a rule without the bug has not found it.
 """
@@ -19,10 +20,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tools.planted_bug_list import BUGS, Bug
+from tools.planted_by_reader import BUGS_BY_A_READER
 
 SOURCE = Path(__file__).resolve().parent.parent / "src"
 PLANS = sorted((SOURCE.parent / "tests/simulated").glob("*.txt"))
 CORE = "rallypoint/core"
+LISTS = {"known": BUGS, "reader": BUGS_BY_A_READER}
 
 
 class Found(NamedTuple):
@@ -96,10 +99,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seeds", default="1-3000", metavar="A-B")
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--list", choices=LISTS, default="known", help="whose bugs (known)")
     parser.add_argument("names", nargs="*", help="a part of a bug's name; all, if none is given")
     options = parser.parse_args()
     names = options.names
-    chosen = [bug for bug in BUGS if not names or any(name in bug.name for name in names)]
+    chosen = [
+        bug for bug in LISTS[options.list] if not names or any(name in bug.name for name in names)
+    ]
     first, _, last = options.seeds.partition("-")
     began, missed = time.monotonic(), 0
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(options.jobs) as pool:
