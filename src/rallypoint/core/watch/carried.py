@@ -23,6 +23,8 @@ class CarriedRound(Struct, frozen=True, array_like=True):
     """Unix seconds."""
     furthest_before: int = -1
     """The largest step of the rounds before, if it is known."""
+    resumed: int = -1
+    """The first step that was heard of; -1: none was."""
 
 
 class Carried(Struct, frozen=True, array_like=True):
@@ -47,3 +49,5 @@ class Carried(Struct, frozen=True, array_like=True):
     newest: CarriedRound | None = None
     has_told_unmatched: bool = False
     """That `--progress-pattern` has matched nothing was said."""
+    counts_anew: bool = False
+    """Its workers count their steps by epoch."""

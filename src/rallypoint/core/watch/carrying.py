@@ -35,6 +35,7 @@ def carried(
         spare_node_s=goodput.spare_s(account, at),
         rounds=rounds,
         newest=newest,
+        counts_anew=account.counts_anew,
     )
 
 
@@ -55,7 +56,12 @@ def carry_on(account: Goodput, before: Carried, ago_s: float) -> None:
     account.until -= ago_s
     account.now = _BY_NAME.get(before.now, Spending.WAITING)
     account.furthest, account.redone = before.furthest, before.redone
+    account.counts_anew = before.counts_anew
     account.faults, account.spares.node_s = before.faults, before.spare_node_s
     if before.newest is not None:
-        known = before.newest.furthest_before
-        account.steps = RoundSteps(account.until, cause=before.cause, furthest_before=known)
+        known, first = before.newest.furthest_before, before.newest.resumed
+        account.steps = RoundSteps(
+            account.until, cause=before.cause, furthest_before=known, resumed=first
+        )
+        # The sum has those of the newest round, which are still counted with its steps.
+        account.redone = max(account.redone - account.steps.redone, 0)

@@ -134,8 +134,9 @@ class JobHistory:
         """What the next coordinator has to know."""
         newest = None
         if self._seen.round >= 0 and self.rounds:
-            one, known = self.rounds[-1], self.account.steps.furthest_before
-            newest = CarriedRound(one.round, one.nodes, one.workers, one.formed, known)
+            one, steps = self.rounds[-1], self.account.steps
+            known, first = steps.furthest_before, steps.resumed
+            newest = CarriedRound(one.round, one.nodes, one.workers, one.formed, known, first)
         sums = carrying.carried(self.account, at, self._wall_time(at), self.rounds_formed, newest)
         return replace(sums, has_told_unmatched=self._seen.has_told_unmatched)
 
