@@ -18,12 +18,12 @@ from rallypoint.core import timeline
 from rallypoint.core.group_events import WorkersGone
 from rallypoint.core.job_state import JobState, new_job
 from rallypoint.core.model import EndKind, EndReason, SharedSettings, Stamp
-from rallypoint.core.round_state import Phase
 from rallypoint.core.watch.history import JobHistory
 from rallypoint.core.watch.history_file import Begin, Line, as_object, read
 from rallypoint.core.watch.job_view import Heard, view_of
 from rallypoint.core.watch.past_round import PastRound, Slowest
 from rallypoint.core.watch.told_round import ROUNDS_TOLD, ToldRound
+from rallypoint.core.watch.turns import RoundFormed
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.errors import MessageError
 from rallypoint.wire import codec
@@ -201,7 +201,7 @@ def test_a_round_that_had_ended_before_the_takeover_is_written_once_it_is_known(
     assert not history.news, "nobody has told of the round yet"
     rounds = timeline.told(node_of_three_rounds().line, "a", 100.0)
     history.told_again(job, "a", rounds, 101.0)
-    job.round.phase = Phase.ACTIVE
+    job.turns.append(RoundFormed(2, frozenset({"a"}), 2, "node b was lost"))
     history.noted(job, 102.0)
     (told,) = history.news
     assert isinstance(told, PastRound)

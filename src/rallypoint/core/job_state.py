@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 from msgspec import Struct, field
 
 from rallypoint.core import cause as causes
@@ -33,6 +35,7 @@ from rallypoint.core.round import step as step_round
 from rallypoint.core.round_state import Member, MemberState, Phase, RoundState
 from rallypoint.core.watch.carried import Carried
 from rallypoint.core.watch.questions import Subject
+from rallypoint.core.watch.turns import TURNS_MAX, Turn
 
 
 class SessionLost(Struct, frozen=True):
@@ -116,6 +119,9 @@ class JobState(Struct):
     """The incarnation of the agent that the coordinator lives in, if any."""
     last_cause: Cause | None = None
     """Of the end of the round that was judged last, if a worker or a node was to blame."""
+    turns: deque[Turn] = field(default_factory=lambda: deque(maxlen=TURNS_MAX))
+    """What has become of its rounds, and its history has not looked at yet, which takes it from
+    here."""
     former: int = 0
     """So many agents of the life before are still here: no round is formed beside their workers."""
 

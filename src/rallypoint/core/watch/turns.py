@@ -1,0 +1,48 @@
+"""What has become of the rounds of a job, one fact after the other. Pure data.
+
+One message may end a round, form the next and end that, too: a node that comes back as another
+agent, or reports that waited for a takeover. The job's state shows only the last of these, so the
+job notes each one here, and the history of the job (`history.py`) takes them from here.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from rallypoint.core.model import Cause, EndReason
+
+TURNS_MAX = 64
+"""So many are kept for a history that does not look."""
+
+
+class RoundFormed(Struct, frozen=True):
+    """This round has its nodes."""
+
+    round: int
+    nodes: frozenset[str]
+    workers: int
+    why: str
+
+
+class RoundEnded(Struct, frozen=True):
+    """The workers of this round were told to stop."""
+
+    round: int
+    reason: EndReason
+    is_hang: bool
+    """A worker made no progress."""
+
+
+class RoundJudged(Struct, frozen=True):
+    """It is known why this round has ended."""
+
+    round: int
+    reason: EndReason
+    text: str
+    """The reason in words; of a round that ended the job, those of the verdict."""
+    cause: Cause | None
+
+
+Turn: TypeAlias = RoundFormed | RoundEnded | RoundJudged
