@@ -120,8 +120,7 @@ class JobState(Struct):
     last_cause: Cause | None = None
     """Of the end of the round that was judged last, if a worker or a node was to blame."""
     turns: deque[Turn] = field(default_factory=lambda: deque(maxlen=TURNS_MAX))
-    """What has become of its rounds, and its history has not looked at yet, which takes it from
-    here."""
+    """Facts about its rounds that its history has not taken from here yet."""
     former: int = 0
     """So many agents of the life before are still here: no round is formed beside their workers."""
 

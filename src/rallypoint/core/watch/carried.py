@@ -24,7 +24,7 @@ class CarriedRound(Struct, frozen=True, array_like=True):
     furthest_before: int = -1
     """The largest step of the rounds before, if it is known."""
     resumed: int = -1
-    """The first step that was heard of; -1: none was."""
+    """The first step that a node told of in it; -1: no node has told of one."""
 
 
 class Carried(Struct, frozen=True, array_like=True):

@@ -1,4 +1,4 @@
-"""What has become of the rounds of a job, one fact after the other. Pure data.
+"""Facts about the rounds of a job, one after the other: formed, ended, judged. Pure data.
 
 One message may end a round, form the next and end that, too: a node that comes back as another
 agent, or reports that waited for a takeover. The job's state shows only the last of these, so the
@@ -27,7 +27,7 @@ class RoundFormed(Struct, frozen=True):
 
 
 class RoundEnded(Struct, frozen=True):
-    """The workers of this round were told to stop."""
+    """This round has ended: its nodes stop the workers."""
 
     round: int
     reason: EndReason
@@ -36,7 +36,7 @@ class RoundEnded(Struct, frozen=True):
 
 
 class RoundJudged(Struct, frozen=True):
-    """It is known why this round has ended."""
+    """The job knows the reason for the end of this round."""
 
     round: int
     reason: EndReason
