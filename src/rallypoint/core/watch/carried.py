@@ -50,4 +50,4 @@ class Carried(Struct, frozen=True, array_like=True):
     has_told_unmatched: bool = False
     """That `--progress-pattern` has matched nothing was said."""
     counts_anew: bool = False
-    """Its workers count their steps by epoch."""
+    """The workers count their steps anew in each epoch."""

@@ -14,11 +14,11 @@ from msgspec import Struct
 from rallypoint.core.model import Cause, EndReason
 
 TURNS_MAX = 64
-"""So many are kept for a history that does not look."""
+"""The largest number that a job keeps for a history that does not take them."""
 
 
 class RoundFormed(Struct, frozen=True):
-    """This round has its nodes."""
+    """The job has chosen the nodes of this round."""
 
     round: int
     nodes: frozenset[str]
@@ -27,7 +27,7 @@ class RoundFormed(Struct, frozen=True):
 
 
 class RoundEnded(Struct, frozen=True):
-    """This round has ended: its nodes stop the workers."""
+    """The job has told the nodes of this round to stop their workers."""
 
     round: int
     reason: EndReason
