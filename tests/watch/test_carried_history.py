@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.watch.watched_cluster import NOON, WatchedCluster
 
-from rallypoint.core.model import SharedSettings, Stamp
+from rallypoint.core.model import EndKind, EndReason, SharedSettings, Stamp
 from rallypoint.core.watch import goodput
 from rallypoint.core.watch.goodput import WORKING, Spending
 from rallypoint.core.watch.history import JobHistory
@@ -73,11 +73,11 @@ def restarted(step: int) -> WatchedCluster:
     return cluster
 
 
-def taken_over(cluster: WatchedCluster) -> JobHistory:
-    """What the next coordinator knows, at once."""
+def taken_over(cluster: WatchedCluster, *, is_active: bool = True) -> JobHistory:
+    """What the next coordinator knows, at once. `is_active`: round 1 has not ended since."""
     at = cluster.timers.now_s
     after = JobHistory(at, lambda now: NOON + now)
-    after.take_over(1, at, is_active=True)
+    after.take_over(1, at, is_active=is_active)
     after.carry_on(cluster.history.carried(at), at)
     return after
 
@@ -91,6 +91,24 @@ def test_V3_steps_that_are_done_again_while_the_coordinator_changes_count_once()
     after.progressed(cluster.job, "node-0", told, at)
     assert after.account.lost_steps == 5
     assert after.account.now is Spending.REDONE
+
+
+def test_V3_no_more_steps_are_done_again_than_were_before_the_round_ended() -> None:
+    """It was to do 5 again, and had done 3 when that was recorded last."""
+    cluster = restarted(step=7)
+    after, at = taken_over(cluster, is_active=False), cluster.timers.now_s
+    assert after.account.lost_steps == 3
+    goodput.formed(after.account, {"node-0", "node-1"}, at)
+    assert after.account.lost_steps == 3
+
+
+def test_V3_a_round_that_ends_before_its_nodes_tell_of_steps_has_done_those_that_were_told() -> (
+    None
+):
+    cluster = restarted(step=7)
+    after, at = taken_over(cluster), cluster.timers.now_s
+    goodput.ended(after.account, EndReason(EndKind.LOSS, "a node was lost"), at, is_hang=False)
+    assert after.account.lost_steps == 3
 
 
 def test_a_job_that_counts_its_steps_by_epoch_does_so_under_the_next_coordinator_too() -> None:

@@ -209,6 +209,21 @@ def test_a_round_that_had_ended_before_the_takeover_is_written_once_it_is_known(
     assert (told.formed, told.ended) == (NOON + 34.0, NOON + 61.0)
 
 
+def test_V2_a_round_has_the_end_that_was_judged_though_no_node_has_heard_of_the_next() -> None:
+    """Its nodes know which failure was heard first; the record knows the failure that was first."""
+    node, judged = node_of_three_rounds(), EndReason(EndKind.FAILURE, "rank 3 failed", "b")
+    history, job = taken_over(3)
+    job.last_end = judged
+    node.step(90.0, m.StopNow(stamp(2), EndReason(EndKind.FAILURE, BLAME, "a", 0.1)))
+    node.step(91.0, WorkersGone(stamp(2)))
+    job.round.round = 4
+    job.end_reason = EndReason(EndKind.LOSS, "nobody had heard of it")
+    history.told_again(job, "a", timeline.told(node.line, "a", 100.0), 100.0)
+    ends = [(past.round, past.end_text) for past in history.rounds]
+    assert ends[-2:] == [(2, "rank 3 failed"), (3, "nobody had heard of it")]
+    assert ends[0] == (0, BLAME)
+
+
 def test_of_a_round_that_two_coordinators_tell_of_the_first_line_counts() -> None:
     begin = Begin("job", 1, 1.0)
     first = PastRound(1, 3, 24, BLAME, 1.0, 2.0, "failure", BLAME)

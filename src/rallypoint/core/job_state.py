@@ -85,7 +85,7 @@ class JobState(Struct):
     end_reason: EndReason | None = None
     """Of the newest round, once it has ended."""
     last_end: EndReason | None = None
-    """Of the round before the newest one, if it ended under this coordinator."""
+    """The end of the round before the newest one."""
     ended_at: float = 0.0
     judged_round: int = 0
     """The forming round whose predecessor has been judged."""

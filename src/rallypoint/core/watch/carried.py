@@ -25,6 +25,8 @@ class CarriedRound(Struct, frozen=True, array_like=True):
     """The largest step of the rounds before, if it is known."""
     resumed: int = -1
     """The first step that a node told of in it; -1: no node has told of one."""
+    step: int = -1
+    """The largest one."""
 
 
 class Carried(Struct, frozen=True, array_like=True):

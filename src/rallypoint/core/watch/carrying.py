@@ -44,9 +44,9 @@ def gap_s(before: Carried, wall_at: float) -> float:
     return min(max(wall_at - before.at, 0.0), MAX_WAIT_S)
 
 
-def carry_on(account: Goodput, before: Carried, ago_s: float) -> None:
+def carry_on(account: Goodput, before: Carried, ago_s: float, running: int = -1) -> None:
     """Go on with an account of another coordinator, which was last seen so long ago: that time was
-    spent as what was done then."""
+    spent as what was done then. `running`: the round that runs; -1: none does."""
     for kind, cause, seconds in before.parts:
         if kind in _BY_NAME:
             key = (_BY_NAME[kind], cause)
@@ -59,9 +59,14 @@ def carry_on(account: Goodput, before: Carried, ago_s: float) -> None:
     account.counts_anew = before.counts_anew
     account.faults, account.spares.node_s = before.faults, before.spare_node_s
     if before.newest is not None:
-        known, first = before.newest.furthest_before, before.newest.resumed
-        account.steps = RoundSteps(
-            account.until, cause=before.cause, furthest_before=known, resumed=first
+        account.steps = steps = RoundSteps(
+            account.until,
+            cause=before.cause,
+            furthest_before=before.newest.furthest_before,
+            resumed=before.newest.resumed,
+            step_carried=before.newest.step,
         )
         # The sum has those of the newest round, which are still counted with its steps.
-        account.redone = max(account.redone - account.steps.redone, 0)
+        account.redone = max(account.redone - steps.redone, 0)
+        if before.newest.number != running:
+            steps.over_at = account.until

@@ -66,6 +66,8 @@ class RoundSteps(Struct):
     """When that was done."""
     step: int = -1
     """The largest one."""
+    step_carried: int = -1
+    """The largest one that the coordinator before this one heard of."""
     leader: str = ""
     """The node that has told of it."""
     advanced_at: float | None = None
@@ -78,7 +80,7 @@ class RoundSteps(Struct):
             return 0
         last = self.furthest_before
         if self.over_at is not None:
-            last = min(last, self.step)
+            last = min(last, max(self.step, self.step_carried))
         return max(last - self.resumed + 1, 0)
 
 

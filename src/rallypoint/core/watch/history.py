@@ -21,7 +21,6 @@ from msgspec.structs import replace
 from rallypoint.core.event_kinds import PATTERN_UNMATCHED, Record
 from rallypoint.core.job_state import JobState, note_step
 from rallypoint.core.model import Outcome, Verdict
-from rallypoint.core.round_state import Phase
 from rallypoint.core.watch import carrying, goodput, told_round, turns
 from rallypoint.core.watch.carried import Carried, CarriedRound
 from rallypoint.core.watch.goodput import Goodput
@@ -134,8 +133,15 @@ class JobHistory:
         newest = None
         if self._seen.round >= 0 and self.rounds:
             one, steps = self.rounds[-1], self.account.steps
-            known, first = steps.furthest_before, steps.resumed
-            newest = CarriedRound(one.round, one.nodes, one.workers, one.formed, known, first)
+            newest = CarriedRound(
+                one.round,
+                one.nodes,
+                one.workers,
+                one.formed,
+                steps.furthest_before,
+                steps.resumed,
+                max(steps.step, steps.step_carried),
+            )
         sums = carrying.carried(self.account, at, self._wall_time(at), self.rounds_formed, newest)
         return replace(sums, has_told_unmatched=self._seen.has_told_unmatched)
 
@@ -153,7 +159,7 @@ class JobHistory:
     def carry_on(self, before: Carried, at: float) -> None:
         """Go on where another coordinator was: after `take_over`."""
         ago_s = carrying.gap_s(before, self._wall_time(at))
-        carrying.carry_on(self.account, before, ago_s)
+        carrying.carry_on(self.account, before, ago_s, self._seen.round)
         self.rounds_formed, self.changed_at = before.rounds, at - ago_s
         self._seen.has_told_unmatched = before.has_told_unmatched
         self._seen.has_told_end = (newest := before.newest) is None
@@ -170,10 +176,11 @@ class JobHistory:
             if one.stamp.incarnation == job.incarnation and one.stamp.round <= self._seen.before
         ]
         told_round.add(self.rounds, node_id, before, lambda age_s: self._wall_time(at - age_s))
-        reason = job.last_end if job.round.phase is Phase.ACTIVE else job.end_reason
-        for past in self.rounds:
-            # Why it ended may have become known after the node was told.
-            if reason and job.verdict is None and past.round == job.round.round - 1:
+        # Why a round ended may have become known after its nodes were told.
+        newest = max(self._seen.newest, self._seen.before)
+        judged = {newest: job.end_reason, newest - 1: job.last_end}
+        for past in self.rounds if job.verdict is None else ():
+            if (reason := judged.get(past.round)) is not None:
                 past.end, past.end_text = str(reason.kind.value), reason.text
 
     def stopped(self, node_id: str, at: float) -> None:
