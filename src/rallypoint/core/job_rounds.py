@@ -51,6 +51,7 @@ from rallypoint.core.round import count_loss
 from rallypoint.core.round import step as step_round
 from rallypoint.core.round_state import MemberState
 from rallypoint.core.settings import MAX_SECONDS
+from rallypoint.core.watch.turns import RoundEnded, RoundFormed, RoundJudged
 
 
 def run_round(job: JobState, event: Event, at: float) -> list[JobEffect]:
@@ -136,6 +137,7 @@ def _form(job: JobState, effect: FormWorld, at: float) -> list[JobEffect]:
         step_round(job.round, RoundStarted(effect.round))
     nodes = len(effect.world)
     job.world_workers = sum(node.candidate.workers for node in effect.world)
+    job.turns.append(RoundFormed(effect.round, frozenset(job.assigned), job.world_workers, why))
     size = f"{words.count(nodes, 'node')}, {words.count(job.world_workers, 'worker')}"
     text = f"round {effect.round}: {size}"
     effects: list[JobEffect] = [kinds.ROUND_FORMED(text if first else f"{text} ({why})")]
@@ -180,6 +182,7 @@ def stop_order(job: JobState, round_: int, reason: EndReason) -> StopNow:
 
 def _stop(job: JobState, round_: int, reason: EndReason) -> list[JobEffect]:
     job.end_reason = reason
+    job.turns.append(RoundEnded(round_, reason, _is_hang(job, reason)))
     stop = stop_order(job, round_, reason)
     effects: list[JobEffect] = [
         ToNode(member.ref, stop)
@@ -188,6 +191,12 @@ def _stop(job: JobState, round_: int, reason: EndReason) -> list[JobEffect]:
     ]
     kind = kinds.ROUND_CHANGED if reason.kind.is_planned else kinds.ROUND_ENDED
     return [kind(node_id=reason.node_id, round=round_, why=reason.text), *effects]
+
+
+def _is_hang(job: JobState, reason: EndReason) -> bool:
+    """The round was ended because a worker made no progress."""
+    ends = [report.failure for report in job.reports if report.node_id == reason.node_id]
+    return any(one.code is None and one.signal is None and one.reason for one in ends)
 
 
 def _judge(job: JobState, round_: int, at: float) -> list[JobEffect]:
@@ -230,12 +239,12 @@ def _judge_without_failure(
         job.end_reason = EndReason(EndKind.LOSS, text, job.end_reason.node_id)
     is_planned = job.end_reason.kind.is_planned
     job.crash_loop = crash_loop.after_another_end(job.crash_loop, reach, is_planned=is_planned)
+    _note_judgement(job, round_ - 1, job.end_reason.text)
     effects: list[JobEffect] = []
     if cause is not None and cause.loss is job.store_lost:
         machine = job_fitness.name_of(job.round, cause.node_id)
-        for effect in count_loss(
-            job.round, machine, cause.node_id
-        ):  # It ends this round after all.
+        # It ends this round after all.
+        for effect in count_loss(job.round, machine, cause.node_id):
             effects += perform(job, effect, at)
     return effects + run_round(job, RoundReleased(round_), at)
 
@@ -255,6 +264,7 @@ def _judge_failure(
         effects += run_round(job, StandingChanged(machine), at)
     job.end_reason = EndReason(EndKind.FAILURE, blame, cause.node_id)
     if not judged.charges:
+        _note_judgement(job, round_ - 1, blame)
         text = f"{blame}: not charged, since {judged.text}"
         return [*effects, kinds.RESTART(text, node_id=cause.node_id), *_released(job, round_, at)]
     job.crash_loop = crash_loop.after(job.crash_loop, failure, reach)
@@ -264,7 +274,9 @@ def _judge_failure(
     if isinstance(decision, restart.GiveUp):
         job.no_progress = decision.no_progress
         text = "; ".join(filter(None, (blame, judged.text, decision.reason)))
+        _note_judgement(job, round_ - 1, text)
         return effects + close(job, Outcome.FAILED, text, cause=True)
+    _note_judgement(job, round_ - 1, blame)
     # Told once: the end of the round has named the culprit, unless it was found since.
     text = restart.describe(decision, "" if blame == said else blame)
     if judged.text:
@@ -299,6 +311,11 @@ def _send_away(job: JobState, at: float) -> list[JobEffect]:
         effects += run_round(job, NodeLeft(member.ref), at)
         effects += run_round(job, StandingChanged(machine), at)
     return effects
+
+
+def _note_judgement(job: JobState, round_: int, text: str) -> None:
+    assert job.end_reason is not None
+    job.turns.append(RoundJudged(round_, job.end_reason, text, job.last_cause))
 
 
 def _nobody_came(settings: SharedSettings, timeout: JoinTimedOut) -> str:

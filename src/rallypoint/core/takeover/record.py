@@ -132,6 +132,8 @@ class JobRecord(Struct, frozen=True, array_like=True):
     """The largest that workers have reported; -1: none was."""
     carried: Carried | None = None
     """The part of the job's history that the next coordinator continues."""
+    last_end: EndReason | None = None
+    """The end of the round before the newest one, as it was judged."""
     machines: MachinesRecord | None = None
     """Those that are not trusted; None: written by a version that did not know of them."""
 
@@ -234,6 +236,7 @@ def record_of(job: JobState, former: FormerLife | None = None, own_agent: str = 
         crash_loop=job.crash_loop,
         furthest_step=job.furthest_step,
         carried=job.carried,
+        last_end=job.last_end,
         machines=_machines_record(state.fitness),
     )
 
@@ -325,7 +328,7 @@ def job_of(record: JobRecord, epoch: Epoch) -> JobState:
     job = JobState(state, record.incarnation)
     job.ledger = Ledger(record.restarts, list(record.restarts_counted))
     job.judged_round, job.backoff_s = record.judged_round, record.backoff_s
-    job.end_reason = record.end_reason
+    job.end_reason, job.last_end = record.end_reason, record.last_end
     job.crash_loop, job.furthest_step = record.crash_loop, record.furthest_step
     job.carried = record.carried
     # Two coordinators never number what they ask of workers alike.
