@@ -181,9 +181,19 @@ def _lost(
         job.losses.append(NodeLoss(world[others[0]].node_id, 0.0, why))
         text = text or why
     effects = _over(job, EndReason(EndKind.LOSS, text), at)
-    if job.verdict is None and fitness.count_round(job.round):
+    if job.verdict is None and _counts_too_often(job, found):
         effects += perform(job, TooManyLosses(len(job.round.lossy_rounds)), at)
     return effects
+
+
+def _counts_too_often(job: JobState, found: Recovery) -> bool:
+    """Count the loss, for the machine of the node that led if that is lost: no other is known.
+    Returns whether that was once too often."""
+    led = found.predecessor
+    if led.rank < 0 or not led.node_id:
+        return fitness.count_round(job.round)
+    machine = found.record.leader_machine or led.node_id
+    return fitness.count_loss(job.round, machine, led.node_id)
 
 
 def _untold(job: JobState, found: Recovery, missing: list[int], at: float) -> list[JobEffect]:

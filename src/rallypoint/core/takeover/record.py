@@ -136,6 +136,8 @@ class JobRecord(Struct, frozen=True, array_like=True):
     """The end of the round before the newest one, as it was judged."""
     machines: MachinesRecord | None = None
     """Those that are not trusted; None: written by a version that did not know of them."""
+    leader_machine: str = ""
+    """The name of the machine of the leader's own node; empty: the node id stands for it."""
 
     @property
     def newest_round(self) -> int | None:
@@ -238,6 +240,7 @@ def record_of(job: JobState, former: FormerLife | None = None, own_agent: str = 
         carried=job.carried,
         last_end=job.last_end,
         machines=_machines_record(state.fitness),
+        leader_machine=state.world[leader_rank].machine if leader_rank >= 0 else "",
     )
 
 

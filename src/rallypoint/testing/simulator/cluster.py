@@ -10,6 +10,7 @@ from random import Random
 from rallypoint.core.model import NodeRef
 from rallypoint.testing.simulator.coordinators import CoordinatorProcess, Simulated
 from rallypoint.testing.simulator.facts import Life
+from rallypoint.testing.simulator.fitness_invariants import FitnessRules
 from rallypoint.testing.simulator.invariants import Invariants
 from rallypoint.testing.simulator.leaders import LeadingProcess
 from rallypoint.testing.simulator.leading_invariants import LeadingInvariants
@@ -22,6 +23,7 @@ from rallypoint.testing.simulator.register import SimulatedRegister
 from rallypoint.testing.simulator.serves import Serves
 from rallypoint.testing.simulator.training import Training
 from rallypoint.testing.simulator.transcript import Transcript
+from rallypoint.testing.simulator.workers import Badness
 
 MACHINES_MAX = 3000
 
@@ -36,12 +38,15 @@ class SimulatedCluster:
         config = plan.config()
         settings = config.rendezvous.shared()
         lease_s, grace_s = settings.lease_s, settings.reconnect_grace_s
+        self.bad: dict[str, Badness] = {}
+        """What is wrong with each machine, by its name."""
         rules = Invariants(lease_s, grace_s)
         self._leading: LeadingInvariants | None = None
         if plan.any_leads:
             rules = self._leading = LeadingInvariants(lease_s, grace_s, is_gentle=plan.is_gentle)
         elif plan.register:
             rules = LedInvariants(lease_s, grace_s, is_gentle=plan.is_gentle)
+        rules.fitness, rules.is_broken = FitnessRules(self.bad), plan.program.broken_s > 0
         self.transcript = Transcript(self.schedule, rules)
         self.machines: list[Machine] = []
         self.shared = Simulated(
@@ -57,6 +62,7 @@ class SimulatedCluster:
             [0],
             {},
             settings,
+            self.bad,
         )
         register = None
         if plan.register:
@@ -129,6 +135,10 @@ class SimulatedCluster:
             return process
 
         return make
+
+    def badness(self, name: str) -> Badness:
+        """What is wrong with this machine."""
+        return self.bad.setdefault(name, Badness())
 
     def start_serve(self, host: str) -> None:
         """A coordinator of its own."""

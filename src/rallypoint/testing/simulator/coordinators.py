@@ -31,7 +31,7 @@ from rallypoint.testing.simulator.loop import MachineClock, ProcessLoop, Schedul
 from rallypoint.testing.simulator.network import Listener, Network, Transport
 from rallypoint.testing.simulator.register import RegisterCalls, SimulatedRegister
 from rallypoint.testing.simulator.training import Training
-from rallypoint.testing.simulator.workers import Program, Witness
+from rallypoint.testing.simulator.workers import Badness, Program, Witness
 from rallypoint.wire.handshake import Established, ServerHandshake
 
 _ROUNDS = (kinds.ROUND_FORMED, kinds.ROUND_ENDED, kinds.ROUND_CHANGED, kinds.VERDICT)
@@ -82,6 +82,8 @@ class Simulated(Struct, frozen=True, eq=False):
     """Which round store each machine has open."""
     settings: SharedSettings
     """Of the job."""
+    bad: dict[str, Badness]
+    """What is wrong with each machine, by its name."""
 
     def next_life(self) -> int:
         """The number of another one."""

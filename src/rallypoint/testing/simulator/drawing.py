@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from rallypoint.testing.simulator.drawing_fitness import draw_bad
 from rallypoint.testing.simulator.drawing_leaders import with_leaders
 from rallypoint.testing.simulator.drawing_pairs import draw_pair
 from rallypoint.testing.simulator.drawing_rare import draw_rare
@@ -20,6 +21,8 @@ RARE_SHARE = 0.04
 """Of the jobs: what hardly ever comes together by chance."""
 LONG_SHARE, LONG_S = 0.1, 120.0
 """Of the jobs that tell of steps, and how long their workers work."""
+BAD_SHARE = 0.1
+"""Of the jobs: one machine is bad, or the program is."""
 PAIRS_SHARE = 0.15
 """Of the jobs: one thing goes wrong with whoever leads, in one state."""
 
@@ -27,7 +30,8 @@ PAIRS_SHARE = 0.15
 def draw(seed: int, nodes: int | None = None) -> Plan:
     """The plan of this seed."""
     plan = _draw(seed, nodes)
-    multiple = _draw_multiple(Random(f"multiple {seed}"), plan)
+    is_bad = Random(f"bad {seed}").random() < BAD_SHARE
+    multiple = 1 if is_bad else _draw_multiple(Random(f"multiple {seed}"), plan)
     often = Random(f"no progress {seed}").choice((0, 0, 0, 2))
     settings = {"world_multiple_of": multiple, "max_no_progress": often}
     program = _with_steps(plan.program, Random(f"steps {seed}"))
@@ -69,6 +73,9 @@ def _draw(seed: int, nodes: int | None) -> Plan:
         rates={} if steady else rates,
         faults=_draw_faults(rng, names, embedded, peace_s),
     )
+    bad = Random(f"bad {seed}")
+    if bad.random() < BAD_SHARE:
+        return draw_bad(plan, bad)
     rare = Random(f"rare {seed}")
     if rare.random() < RARE_SHARE:
         return draw_rare(plan, rare)

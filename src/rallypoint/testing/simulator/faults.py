@@ -45,6 +45,8 @@ class Faults:
     def end(self) -> None:
         """From now on nothing goes wrong; what lasts is mended."""
         self._is_peace = True
+        for bad in self._cluster.bad.values():
+            bad.mend()
         for number in list(self._undo):
             self._mend(number)
 
@@ -119,7 +121,7 @@ class Faults:
         if fault.node != LEADER or self._cluster.leader:
             self.moments.append((fault, self._cluster.transcript.state))
         self._cluster.transcript.say("", f"-- {str(fault).partition(' ')[2].partition(' ')[2]}")
-        if fault.kind not in ("fail", "start", "done"):
+        if fault.kind not in ("fail", "start", "done", "lame", "full"):
             self._cluster.rules.disturbed_at = self._schedule.now_s
         if fault.kind in ("crash", "hold"):
             self._break_coordinator(fault)
@@ -128,11 +130,20 @@ class Faults:
         elif fault.kind == "slow":
             self._network.slow_s += float(fault.other)
             self._for(fault.value, partial(self._hurry, float(fault.other)))
+        elif fault.kind in ("lame", "full"):
+            self._spoil(fault)
         elif fault.kind == "start":
             if self._cluster.of(fault.node) is None:
                 self._cluster.start(fault.node)
         elif (machine := self._cluster.of(fault.node)) is not None:
             self._break_machine(fault, machine)
+
+    def _spoil(self, fault: Fault) -> None:
+        bad = self._cluster.badness(fault.node)
+        if fault.kind == "full":
+            bad.full_since = self._schedule.now_s
+        else:
+            bad.fails_after_s, bad.every = fault.value, int(fault.other or 1)
 
     def _break_machine(self, fault: Fault, machine: Machine) -> None:
         match fault.kind:

@@ -24,12 +24,14 @@ from msgspec.structs import replace
 from rallypoint.core import messages as m
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.group_events import Finish, FinishKind
+from rallypoint.core.job_fitness import name_of as name_of_machine
 from rallypoint.core.job_state import JobEffect, JobEvent, JobState, SessionLost
 from rallypoint.core.liveness import AGENT_FIRST_NS, DEATHS
-from rallypoint.core.model import Assignment, NodeRef, Outcome, Stamp, Verdict
+from rallypoint.core.model import Assignment, EndKind, NodeRef, Outcome, Stamp, Verdict
 from rallypoint.core.round_state import Phase
 from rallypoint.core.session import NO_ANSWER_S
 from rallypoint.testing.simulator.facts import Job, Life, Violation, World, name_of
+from rallypoint.testing.simulator.fitness_invariants import FitnessRules
 from rallypoint.testing.simulator.workers import KILL_S, Worker
 
 SLACK_S = 0.05
@@ -64,6 +66,12 @@ class Invariants:
         self.jobs: dict[int, Job] = {}
         self.owed: dict[str, Verdict] = {}
         """Who must hear which verdict."""
+        self.fitness = FitnessRules({})
+        """Those of bad machines."""
+        self.is_broken = False
+        """The program fails everywhere."""
+        self.judged = (0, 0)
+        """The newest round that was judged, of the newest life."""
 
     # The coordinator
 
@@ -98,6 +106,7 @@ class Invariants:
 
     def steps(self, state: JobState, coordinator: int) -> None:
         """The job's machine is about to be given an event."""
+        self.fitness.steps(state, self.now_s)
         if id(state) in self.jobs:
             return
         verdict, newest = state.verdict, state.round.round
@@ -120,6 +129,7 @@ class Invariants:
             if isinstance(effect, m.ToNode):
                 self._told(effect)
         self._check_charge(job, effects)
+        self._check_fitness(job, effects)
         assigned = [
             (effect.ref, effect.message)
             for effect in effects
@@ -129,6 +139,18 @@ class Invariants:
             self._formed(job, assigned)
         if state.verdict != job.verdict:
             self._judged(job, state.verdict)
+
+    def _check_fitness(self, job: Job, effects: list[JobEffect]) -> None:
+        state = job.state
+        self.fitness.stepped(state, effects, self.now_s)
+        cause, judged = state.last_cause, (state.incarnation, state.judged_round)
+        if judged == self.judged:
+            return
+        self.judged = judged
+        if cause is not None and not self.is_broken:
+            kind = EndKind.LOSS if cause.failure is None else EndKind.FAILURE
+            machine = name_of_machine(state.round, cause.node_id)
+            self.fitness.judged(state, machine, kind, self.now_s)
 
     def _told(self, effect: m.ToNode) -> None:
         life = self.lives[effect.ref.incarnation]
@@ -175,11 +197,13 @@ class Invariants:
             return
         ended = Stamp(job.state.incarnation, job.state.judged_round - 1)
         world = self.worlds.get(ended)
-        if world is None or total != before + 1 or job.coordinator in world.charged_by:
+        # Two: an earlier failure was taken for its machine's, and is the program's.
+        most = before + (2 if any(x.is_programs for x in job.state.round.fitness.failures) else 1)
+        if world is None or not before < total <= most or job.coordinator in world.charged_by:
             raise Violation("budget", f"round {ended.round} was charged {total - before} times")
         world.charged_by.add(job.coordinator)
         settings = job.state.round.settings
-        if total > settings.max_restarts and not settings.restart_window_s:
+        if total > settings.max_restarts + (total - before - 1) and not settings.restart_window_s:
             raise Violation("budget", f"{total} of {settings.max_restarts} restarts were used")
         self._check_stopped(ended, world)
         failed = self._failures(world)
@@ -233,6 +257,7 @@ class Invariants:
         if (size := places[0].world_size) % state.round.settings.world_multiple_of:
             raise Violation("multiple", f"{stamp} has {size} workers")
         own = {ref.incarnation: message.assignment for ref, message in assigned}
+        self.fitness.formed(state, self.now_s)
         self._keep(stamp, World(job.coordinator, self.now_s, tuple(own), size, places=own))
 
     def _is_known(self, stamp: Stamp) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from errno import ENOSPC
 from functools import partial
 from random import Random
 from typing import Protocol
@@ -22,9 +23,9 @@ from rallypoint.agent.telemetry.dispatcher import EventDispatcher
 from rallypoint.coordinator.client import CoordinatorSession, Hooks
 from rallypoint.coordinator.connection import ClientConnection, Dial, dial
 from rallypoint.core import messages as m
-from rallypoint.core.group_events import Finish
+from rallypoint.core.group_events import Finish, Tried
 from rallypoint.core.liveness import next_look_ns, overdue
-from rallypoint.core.model import Assignment, Candidate, NodeRef, Stamp
+from rallypoint.core.model import Assignment, Candidate, Lacking, NodeRef, Stamp
 from rallypoint.core.session import AgentEnd, Identity, SessionRules
 from rallypoint.errors import EnrolmentError, RallypointError
 from rallypoint.testing.simulator.coordinators import HostedCoordinator, Observer, Simulated
@@ -34,7 +35,7 @@ from rallypoint.testing.simulator.loop import (
     new_loop,
     start,
 )
-from rallypoint.testing.simulator.workers import Place, SimulatedWorkers
+from rallypoint.testing.simulator.workers import Badness, Place, SimulatedWorkers
 from rallypoint.wire.address import Address
 from rallypoint.wire.death_notice import commitment
 
@@ -129,16 +130,21 @@ class Store:
     def close(self) -> None:
         self._machine.shared.stores.pop(self._machine.name, None)
 
+    def reaches(self, other: str) -> bool:
+        """Whether the way to this machine is open, and something listens there."""
+        own, shared = self._machine.name, self._machine.shared
+        network = shared.network
+        blocked = network.is_blocked(own, other) or network.is_blocked(other, own)
+        return not blocked and other not in self.unreachable and other in shared.stores
+
     async def enrol(self, stamp: Stamp, assignment: Assignment, node_id: str) -> None:
         """As the real one: tries until the time is over."""
-        shared, own, other = self._machine.shared, self._machine.name, assignment.master_addr
+        shared, other = self._machine.shared, assignment.master_addr
         loop = asyncio.get_running_loop()
         end_s = loop.time() + shared.config.rendezvous.enrol_timeout_s
         while loop.time() < end_s:
             await asyncio.sleep(0.002)
-            network = shared.network
-            blocked = network.is_blocked(own, other) or network.is_blocked(other, own)
-            if not blocked and other not in self.unreachable and shared.stores.get(other) == stamp:
+            if self.reaches(other) and shared.stores.get(other) == stamp:
                 return
             await asyncio.sleep(0.25)
         raise EnrolmentError(f"{other} does not answer")
@@ -176,6 +182,7 @@ class AgentProcess:
             self._hurried.set,
             self._lease.fence,
             None,
+            self._try_to_start,
         )
         self.agent = Agent(shared.config, self._make_workers, (15, 2, 1, 3), links)
         self.hosted = HostedCoordinator(shared, loop) if hosts else None
@@ -202,6 +209,8 @@ class AgentProcess:
             name,
             29500,
             stop_grace_s=shared.config.stop.restart_grace_s,
+            machine=name,
+            proves=True,
         )
         session = self.session = self._make_session(hosts)
         self._loop.watch(session.check_fence)
@@ -217,6 +226,19 @@ class AgentProcess:
         self._machine.observer_finished(finish, why)
         await self._close(session)
         self._machine.ended(finish, why)
+
+    async def _try_to_start(self, order: m.Prove, _node_id: str) -> Tried:
+        await asyncio.sleep(0.01)
+        if self._machine.place.bad.full_since is not None:
+            full = Lacking("write logs", ENOSPC)
+            return Tried(order.stamp, order.number, "can't write logs: its disk is full", full)
+        end_s = self._loop.time() + order.limit_s
+        while self._loop.time() < end_s:
+            if self.store.reaches(order.master_addr):
+                return Tried(order.stamp, order.number)
+            await asyncio.sleep(0.25)
+        unreached = f"{order.master_addr} does not answer"
+        return Tried(order.stamp, order.number, unreached=unreached)
 
     async def _close(self, session: CoordinatorSession) -> None:
         await wait_unless(self._hurried, session.close(LAST_REPORTS_S), LAST_REPORTS_S)
@@ -308,6 +330,7 @@ class Machine:
         self.place = Place(
             *(name, life, shared.seed, shared.schedule, clock, shared.program, shared.training),
             shared.observer,
+            shared.bad.setdefault(name, Badness()),
         )
         make_loop = partial(
             new_loop, shared.schedule, clock, shared.network, name, shared.observer.crashed

@@ -29,6 +29,9 @@ end. The faults:
     term NODE | interrupt NODE | leave NODE      SIGTERM, SIGINT, a notice to the agent
     noroute NODE S OTHER    for so long it can't reach the round store of OTHER
     storeless NODE          the round store there dies
+    lame NODE S K           until the peace a worker there fails S seconds after it was started, in
+                            each K-th round of this machine
+    full NODE               until the peace no worker can be started there: its disk is full
     crash | hold S          the coordinator is killed (a stand-alone one is started anew after S
                             seconds); it is stopped for so long
 
@@ -92,6 +95,8 @@ AWAY_SLACK_S = 6.0
 """Since the last swap, and until the register is asked again."""
 MOMENT_S = 2.0
 PROMPT = frozenset({"fail", "done", "kill", "vanish", "start", "term", "leave", "interrupt"})
+OF_ONE = frozenset({"lame", "full", "kill", "start"})
+"""Faults of one machine that is bad."""
 BRIEFLY = [(kind, LEADER) for kind in ("pause", "isolate", "mute", "deafen")]
 
 
@@ -160,6 +165,24 @@ class Plan(Struct, frozen=True, kw_only=True):
     def is_prompt(self) -> bool:
         """All clocks run alike, and nothing delays what nodes say."""
         return not self.rates and all(fault.kind in PROMPT for fault in self.faults)
+
+    @property
+    def one_is_bad(self) -> bool:
+        """One machine alone is bad, and the minimum remains without it."""
+        kinds = {fault.kind for fault in self.faults}
+        if not kinds & {"lame", "full"} and [f.kind for f in self.faults].count("kill") < 4:
+            return False
+        bad = {fault.node for fault in self.faults if fault.kind != "fail"}
+        remain = [name for name in self.names if name not in bad]
+        is_host = self.embedded and self.coordinator_host in bad
+        is_enough = len(remain) >= self.settings["min_nodes"]
+        is_one = kinds <= OF_ONE | {"fail"} and len(bad) == 1 and not bad & {LEADER, FORMER}
+        return is_one and is_enough and not is_host and self.settings["world_multiple_of"] == 1
+
+    @property
+    def charges_at_most(self) -> int:
+        """Where one machine alone is bad."""
+        return 1
 
     @property
     def is_gentle(self) -> bool:

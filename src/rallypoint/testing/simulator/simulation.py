@@ -19,6 +19,7 @@ from rallypoint.errors import InvariantError
 from rallypoint.testing.simulator.cluster import SimulatedCluster
 from rallypoint.testing.simulator.facts import Violation, check_rounds
 from rallypoint.testing.simulator.faults import Faults
+from rallypoint.testing.simulator.fitness_invariants import check_end
 from rallypoint.testing.simulator.plan import Fault, Plan
 
 KEEP_S = 2.0
@@ -176,6 +177,8 @@ class Simulation:
             raise Violation("leftover", "workers run, and no agent lives")
         if cluster.transcript.problem is not None:
             raise cluster.transcript.problem
+        verdicts = list(cluster.rules.verdicts.values())
+        check_end(cluster.plan, cluster.rules.fitness, verdicts)
 
 
 def shrunk(plan: Plan, rule: str, runs: int = 200) -> Plan:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
+from errno import ENOSPC
 from functools import partial
 from random import Random
 from typing import Protocol
@@ -19,6 +20,7 @@ from rallypoint.agent.progress import Progress
 from rallypoint.agent.worker_shm import WorkerShm
 from rallypoint.core.model import Assignment, Stamp
 from rallypoint.core.worker_exits import WorkerExit
+from rallypoint.errors import LogStorageError, during
 from rallypoint.process.guard import Guard
 from rallypoint.testing.simulator.loop import MachineClock, ProcessLoop, Schedule
 from rallypoint.testing.simulator.training import Training
@@ -47,6 +49,24 @@ class Program(Struct, frozen=True):
     """They tell of a step so often; 0: of none."""
     only_first_tells: bool = False
     """Rank 0 alone does."""
+    broken_s: float = 0.0
+    """Each fails so long after it was started; 0: none does."""
+
+
+class Badness(Struct, eq=False):
+    """What is wrong with a machine."""
+
+    fails_after_s: float | None = None
+    """A worker fails so long after it was started; None: it does not."""
+    every: int = 1
+    """In each so-manieth round that is started there."""
+    starts: int = 0
+    full_since: float | None = None
+    """No worker can be started since then; None: they can."""
+
+    def mend(self) -> None:
+        """Nothing is wrong any more."""
+        self.fails_after_s = self.full_since = None
 
 
 class Ended(Struct, frozen=True):
@@ -147,6 +167,7 @@ class Place(Struct, eq=False):
     program: Program
     training: Training
     witness: Witness
+    bad: Badness
     workers: dict[int, Worker] = field(default_factory=dict)
     """All that run on the machine, by pid."""
     pids: int = 0
@@ -254,6 +275,12 @@ class SimulatedWorkers:
         return tuple(worker.pid for worker in self.all)
 
     def start(self, context: Callable[[int, str], WorkerContext]) -> None:
+        bad, program = self.place.bad, self.place.program
+        if bad.full_since is not None:
+            raise during(
+                "write logs", ENOSPC, LogStorageError("can't write logs: its disk is full")
+            )
+        bad.starts += 1
         for local_rank in range(self.count):
             worker = Worker(self, local_rank)
             self.all.append(worker)
@@ -265,6 +292,10 @@ class SimulatedWorkers:
             if self.place.training.step_s:
                 startup_s = worker.run.steps.startup_s
                 self.place.schedule.after(startup_s, partial(self.shm.first_step, worker))
+            if program.broken_s:
+                worker.end_after(program.broken_s, 1)
+        if bad.fails_after_s is not None and bad.starts % bad.every == 0:
+            self.all[0].end_after(bad.fails_after_s, 1)
         self.round.on_started()
 
     def notify(self, number: int) -> None:

@@ -1,0 +1,140 @@
+"""What must hold of bad machines (`core/fitness.py`), by what is true of them:
+
+* No round ends in order to admit a node whose machine can't start workers.
+* A machine that is held back takes part in no world before its time, also at the next coordinator,
+  unless the program is at fault, or the minimum is not met without it.
+* A machine that ends round after round is held back: after the third round that it has ended within
+  ten minutes, or the second one by a failure, the next one comes 8 leases later, while the minimum
+  remains without it.
+* Where one machine alone is bad, and the minimum remains without it, the job succeeds, and is
+  charged once at most.
+* A program that fails everywhere ends the job within its budget and one try more.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct, field
+
+from rallypoint.core import messages as m
+from rallypoint.core.fitness import FLAPPING, length_s, machine_of, minimum_remains
+from rallypoint.core.fitness_state import RECENT_LOSS_S
+from rallypoint.core.job_state import JobEffect, JobState
+from rallypoint.core.model import EndKind, NodeRef, Outcome, Verdict
+from rallypoint.testing.simulator.facts import Violation
+from rallypoint.testing.simulator.plan import Plan
+from rallypoint.testing.simulator.workers import Badness
+
+CLOCKS = 0.9
+"""A clock that is 8 % fast ends a wait so much earlier, and so does a rounded record."""
+SLACK_S = 1.0
+
+
+class _Machine(Struct):
+    """What a machine has done to a life of the job."""
+
+    held_until_s: float = 0.0
+    """In true time, at least."""
+    ended: list[tuple[float, EndKind]] = field(default_factory=list)
+    """When it has ended a round that went on well without it, and how."""
+
+
+class FitnessRules:
+    """Told of what jobs do; raises Violation."""
+
+    def __init__(self, bad: dict[str, Badness]) -> None:
+        """`bad`: what is wrong with each machine, by its name."""
+        self._bad = bad
+        self._machines: dict[tuple[int, str], _Machine] = {}
+        self._holds: set[tuple[int, int, int]] = set()
+        """The quarantines that are known: of which job's state, machine and number."""
+        self._eager: dict[int, dict[str, str]] = {}
+        """By the job's state: the nodes that a round may end for, and their machines."""
+        self._eager_since: dict[NodeRef, float] = {}
+        self.charges = 0
+        self.rounds = 0
+
+    def steps(self, job: JobState, now_s: float) -> None:
+        """The job's machine is about to be given an event."""
+        state = job.round
+        if not state.eager_waiting:
+            self._eager.pop(id(job), None)
+            return
+        members = [member for member in state.members.values() if member.is_eager]
+        for member in members:
+            self._eager_since.setdefault(member.ref, now_s)
+        self._eager[id(job)] = {each.ref.node_id: machine_of(each) for each in members}
+
+    def stepped(self, job: JobState, effects: list[JobEffect], now_s: float) -> None:
+        """It was given one."""
+        self.charges = max(self.charges, job.ledger.total)
+        stops = [e.message for e in effects if isinstance(e, m.ToNode)]
+        growth = [x for x in stops if isinstance(x, m.StopNow) and x.reason.kind is EndKind.GROWTH]
+        if growth:
+            self._check_growth(job)
+        self._note_holds(job, now_s)
+
+    def _check_growth(self, job: JobState) -> None:
+        for node_id, machine in self._eager.get(id(job), {}).items():
+            bad, member = self._bad.get(machine), job.round.members.get(node_id)
+            since = -1.0 if member is None else self._eager_since.get(member.ref, -1.0)
+            if bad is not None and bad.full_since is not None and bad.full_since < since:
+                text = f"a round has ended for node {node_id}, which can't start workers"
+                raise Violation("fitness", text)
+
+    def _note_holds(self, job: JobState, now_s: float) -> None:
+        known = job.round.fitness
+        for name, machine in known.machines.items():
+            hold = machine.hold
+            if hold is None or (id(job), hash(name), hold.number) in self._holds:
+                continue
+            self._holds.add((id(job), hash(name), hold.number))
+            left_s = (hold.until - known.now) * CLOCKS - SLACK_S
+            of_it = self._machines.setdefault((job.incarnation, name), _Machine())
+            of_it.held_until_s = max(of_it.held_until_s, now_s + left_s)
+        for failure in known.failures:
+            if failure.is_programs and (job.incarnation, failure.machine) in self._machines:
+                self._machines[job.incarnation, failure.machine].held_until_s = 0.0
+
+    def formed(self, job: JobState, now_s: float) -> None:
+        """A world was formed."""
+        self.rounds += 1
+        state = job.round
+        held = []
+        for entry in state.world:
+            of_it = self._machines.get((job.incarnation, entry.machine or entry.node_id))
+            if of_it is not None and now_s < of_it.held_until_s:
+                held.append(entry.node_id)
+        others = len(state.world) - len(held)
+        if held and others >= state.settings.min_nodes and state.settings.world_multiple_of == 1:
+            raise Violation("fitness", f"node {held[0]} is held back, and is in the world")
+
+    def judged(self, job: JobState, machine: str, kind: EndKind, now_s: float) -> None:
+        """This machine has ended a round: by a failure, or by its loss."""
+        state = job.round
+        if not minimum_remains(state, machine) or len(job.round.fitness.failures) > FLAPPING:
+            return
+        of_it = self._machines.setdefault((job.incarnation, machine), _Machine())
+        recent = [each for each in of_it.ended if each[0] > now_s - RECENT_LOSS_S * CLOCKS]
+        failures = [each for each in recent if each[1] is EndKind.FAILURE]
+        enough = len(recent) >= FLAPPING or len(failures) >= state.settings.hold_back_after > 0
+        if enough and now_s < recent[-1][0] + length_s(state, 1) * CLOCKS - SLACK_S:
+            text = f"{machine} has ended {len(recent)} rounds, and ends another one"
+            raise Violation("fitness", text)
+        of_it.ended = [*recent, (now_s, kind)]
+
+
+def check_end(plan: Plan, rules: FitnessRules, verdicts: list[Verdict]) -> None:
+    """What the end of the job must be, where it is known from its plan."""
+    if not verdicts:
+        return
+    outcome = verdicts[-1].outcome
+    budget = plan.settings["max_restarts"]
+    if plan.one_is_bad:
+        if outcome is not Outcome.SUCCEEDED:
+            raise Violation("fitness", f"one bad machine has ended the job: {verdicts[-1].text}")
+        if rules.charges > plan.charges_at_most:
+            raise Violation("fitness", f"one bad machine has cost {rules.charges} restarts")
+    is_broken = plan.program.broken_s and not plan.faults
+    if is_broken and (outcome is not Outcome.FAILED or rules.rounds > budget + 1):
+        tries = f"{outcome.value} after {rules.rounds} tries, with a budget of {budget}"
+        raise Violation("fitness", f"a program that fails everywhere has {tries}")
