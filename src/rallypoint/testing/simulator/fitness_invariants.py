@@ -50,8 +50,8 @@ class FitnessRules:
         self._eager: dict[int, dict[str, str]] = {}
         """By the job's state: the nodes that a round may end for, and their machines."""
         self._eager_since: dict[NodeRef, float] = {}
-        self.charges = 0
-        self.rounds = 0
+        self.charges = self.tries = 0
+        """The restarts that were charged, and the rounds that workers have ended by a failure."""
 
     def steps(self, job: JobState, now_s: float) -> None:
         """The job's machine is about to be given an event."""
@@ -97,7 +97,6 @@ class FitnessRules:
 
     def formed(self, job: JobState, now_s: float) -> None:
         """A world was formed."""
-        self.rounds += 1
         state = job.round
         held = []
         for entry in state.world:
@@ -108,10 +107,18 @@ class FitnessRules:
         if held and others >= state.settings.min_nodes and state.settings.world_multiple_of == 1:
             raise Violation("fitness", f"node {held[0]} is held back, and is in the world")
 
-    def judged(self, job: JobState, machine: str, kind: EndKind, now_s: float) -> None:
-        """This machine has ended a round: by a failure, or by its loss."""
+    def judged(
+        self, job: JobState, machine: str, kind: EndKind, now_s: float, *, is_broken: bool = False
+    ) -> None:
+        """This machine has ended a round: by a failure, or by its loss. `is_broken`: the program
+        fails everywhere."""
         state = job.round
-        if not minimum_remains(state, machine) or len(job.round.fitness.failures) > FLAPPING:
+        self.tries += kind is EndKind.FAILURE
+        if (
+            is_broken
+            or not minimum_remains(state, machine)
+            or len(job.round.fitness.failures) > FLAPPING
+        ):
             return
         of_it = self._machines.setdefault((job.incarnation, machine), _Machine())
         recent = [each for each in of_it.ended if each[0] > now_s - RECENT_LOSS_S * CLOCKS]
@@ -135,6 +142,6 @@ def check_end(plan: Plan, rules: FitnessRules, verdicts: list[Verdict]) -> None:
         if rules.charges > plan.charges_at_most:
             raise Violation("fitness", f"one bad machine has cost {rules.charges} restarts")
     is_broken = plan.program.broken_s and not plan.faults
-    if is_broken and (outcome is not Outcome.FAILED or rules.rounds > budget + 1):
-        tries = f"{outcome.value} after {rules.rounds} tries, with a budget of {budget}"
+    if is_broken and (outcome is not Outcome.FAILED or rules.tries > budget + 1):
+        tries = f"{outcome.value} after {rules.tries} tries, with a budget of {budget}"
         raise Violation("fitness", f"a program that fails everywhere has {tries}")

@@ -147,10 +147,11 @@ class Invariants:
         if judged == self.judged:
             return
         self.judged = judged
-        if cause is not None and not self.is_broken:
+        if cause is not None:
             kind = EndKind.LOSS if cause.failure is None else EndKind.FAILURE
             machine = name_of_machine(state.round, cause.node_id)
-            self.fitness.judged(state, machine, kind, self.now_s)
+            is_broken = self.is_broken
+            self.fitness.judged(state, machine, kind, self.now_s, is_broken=is_broken)
 
     def _told(self, effect: m.ToNode) -> None:
         life = self.lives[effect.ref.incarnation]
