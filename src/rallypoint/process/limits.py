@@ -55,7 +55,7 @@ def out_of_files(error: BaseException | None) -> InfrastructureError | None:
 
 
 def fix_of(number: int | None) -> str:
-    """What a person may do about an error number of `MACHINE_ERRNOS`."""
+    """The fix for an error number of `MACHINE_ERRNOS`, for a person."""
     match number:
         case errno.EMFILE:
             return "raise ulimit -n"
