@@ -18,7 +18,7 @@ _INITIAL_PID_NAMESPACE = 0xEFFFFFFC
 _KUBERNETES_NODE = "NODE_NAME"
 """A pod is told by this variable on which machine it runs, if its manifest says so."""
 _MAX_BYTES = 255
-"""As `core/limits.py` has it."""
+"""The limit that `core/limits.py` sets for names in messages."""
 
 
 def machine_name(given: str, address: str) -> str:
@@ -40,7 +40,7 @@ def choose_name(address: str, *, kernel: str, node_name: str) -> str:
 
 
 def kernel_id() -> str:
-    """Of this start of this machine; empty where the system tells none."""
+    """The name of this start of this machine; empty where the system tells none."""
     try:
         with open("/proc/sys/kernel/random/boot_id", "rb") as file:
             return file.read().decode().replace("-", "")[:_KERNEL_DIGITS]
@@ -49,7 +49,8 @@ def kernel_id() -> str:
 
 
 def _is_in_container() -> bool:
-    """Also where the kernel does not say."""
+    """Whether this process has another pid namespace than the machine's first one; true as well
+    where the kernel does not tell."""
     try:
         return os.stat("/proc/self/ns/pid").st_ino != _INITIAL_PID_NAMESPACE
     except OSError:

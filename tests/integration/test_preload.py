@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import resource
 import signal
 import sys
 from pathlib import Path
 
 import pytest
 from tests.integration.one_agent import OneAgent, agent, eventually, free_port, is_alive
+
+from rallypoint.errors import Shortage
+from rallypoint.process.guard import Guard
+from rallypoint.process.prepared.handle import (
+    Preparation,
+    PreparedProcess,
+    adopt_orphans,
+    release_orphans,
+)
+from rallypoint.process.spawn import Command, WorkerForkError
 
 SLOW = """
 import os, sys
@@ -503,3 +515,34 @@ tell("up", "msgspec" in sys.modules)
     with agent(home, "--preload=json", program=program, env=env) as job:
         assert job.wait() == 0, job.err
         assert job.told("up") == ["False"]
+
+
+def test_A10_a_prepared_process_that_can_t_fork_says_why_and_lives(tmp_path: Path) -> None:
+    environ = dict(os.environ)
+    where, script = tmp_path / "ran", tmp_path / "worker.py"
+    script.write_text(f"open({str(where)!r}, 'w')")
+    touch = Command((sys.executable, str(script)), environ)
+    guard = Guard.start()
+    owner = object()
+    adopt_orphans(owner)
+    try:
+        preparation = Preparation((sys.executable,), ("json",), tuple(touch.argv))
+        prepared = PreparedProcess.start(preparation, environ, guard, "prepared")
+        eventually(prepared.readiness, "it to be ready")
+        before = resource.prlimit(prepared.pid, resource.RLIMIT_NOFILE)
+        # What it is sent fits: its own pipe does not.
+        files = len(os.listdir(f"/proc/{prepared.pid}/fd")) + 2
+        resource.prlimit(prepared.pid, resource.RLIMIT_NOFILE, (files, before[1]))
+        with pytest.raises(
+            WorkerForkError, match=r"Too many open files: raise ulimit -n"
+        ) as failed:
+            prepared.fork([touch], guard)
+        assert failed.value.shortage == Shortage("fork", errno.EMFILE)
+        resource.prlimit(prepared.pid, resource.RLIMIT_NOFILE, before)
+        [worker] = prepared.fork([touch], guard)
+        assert os.waitpid(worker.pid, 0)[1] == 0
+        assert where.exists()
+        prepared.stop()
+    finally:
+        release_orphans(owner)
+        guard.stop()

@@ -19,11 +19,12 @@ from typing import NoReturn
 
 import pytest
 from tests.descriptors import open_descriptors
+from tests.integration.round_workers import until
 
 from rallypoint.errors import EnrolmentError
 from rallypoint.process.forks import fork_process
 from rallypoint.store.access import EVERYBODY, AccessGate, Peer, Reach, round_policy
-from rallypoint.store.enrol import enrol
+from rallypoint.store.enrol import enrol, reach
 from rallypoint.store.peer_owner import SocketName, owner_of
 from rallypoint.store.refusal_log import LINES_MAX
 from rallypoint.store.round_store import RoundStore
@@ -591,6 +592,59 @@ def connect_from(address: str, port: int) -> RawClient:
     client = RawClient.__new__(RawClient)
     client.socket = socket.create_connection(("127.0.0.1", port), LIMIT_S, (address, 0))
     return client
+
+
+def test_A10_who_only_looks_whether_it_reaches_the_store_is_neither_admitted_nor_refused() -> None:
+    async def main(server: StoreServer, port: int, said: list[str]) -> None:
+        for exchanges in (True, False):
+            await reach(loopback, port, "node-1", LIMIT_S, exchanges=exchanges)
+        await until(lambda: not server.stats.connections)
+
+        def strangers() -> None:
+            with connect_from("127.0.0.9", port) as other:
+                assert other.is_closed(), "held after them, and dropped after them"
+
+        await in_thread(strangers)
+        assert ["127.0.0.9" in line for line in said] == [True]
+
+        def unadmitted() -> None:
+            with connect_from("127.0.0.1", port) as client:
+                client.socket.sendall(VALIDATE + PING)
+                assert client.is_closed()
+
+        await in_thread(unadmitted)
+        assert len(said) == 2
+
+    serve_locally(AccessGate(round_policy(KEY, everybody=False), hold_s=0.3), main)
+
+
+def test_A10_where_no_place_is_left_for_a_stranger_none_is_kept_by_who_looks() -> None:
+    async def main(server: StoreServer, port: int, said: list[str]) -> None:
+        for _ in range(50):
+            await reach(loopback, port, "node-1", LIMIT_S, exchanges=True)
+        await until(lambda: not server.stats.connections)
+        assert said == []
+
+    serve_locally(AccessGate(round_policy(KEY, everybody=False), hold_s=LIMIT_S), main)
+
+
+def test_A10_a_store_is_reached_without_its_key_and_one_that_is_not_there_is_named(
+    store: RoundStore, lines: Callable[[], str]
+) -> None:
+    async def main() -> None:
+        store.open(1, KEY, open_access=False)
+        await reach(loopback, store.port, "node-1", LIMIT_S, exchanges=True)
+        await reach(loopback, store.port, "node-1", LIMIT_S, exchanges=False)
+        store.close()  # Between rounds connections are closed at once.
+        with pytest.raises(EnrolmentError, match=r"closed before an answer.*firewall"):
+            await reach(loopback, store.port, "node-1", 0.3, exchanges=True)
+        with socket.create_server(("127.0.0.1", 0)) as unused:
+            port = unused.getsockname()[1]
+        with pytest.raises(EnrolmentError, match=r"node node-1 at .*Connection refused.*firewall"):
+            await reach(loopback, port, "node-1", 0.3, exchanges=False)
+
+    run(main, store)
+    assert lines() == ""
 
 
 def test_F9_an_unknown_address_is_held_unserved_then_dropped_with_one_line() -> None:

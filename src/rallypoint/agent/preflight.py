@@ -3,11 +3,11 @@
 
     in the agent     as many descriptors as its workers take are opened for a moment
     in a process     a block is written to each directory that its workers use; then as many
-    of its own       processes as there are workers are forked and exec'd, and ended
+    of its own       processes as this node has workers are forked, exec'd and ended
 
 A file system may hang for ever, and a process that waits for one can't be ended. So nothing of it
-is done in the agent, and an answer that does not come in time is one, too. What is written has no
-name by the time it is written: whenever the process is killed, nothing is left.
+is done in the agent, and a missing answer counts as a refusal after 30 s. Each file is unlinked
+before it is written, so that no file is left when the process is killed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ LIMIT_S = 30.0
 """A file system that has not answered by then is taken for one that hangs."""
 BLOCK_BYTES = 64 * 1024
 MOST_PROCESSES = 256
-"""So many tell enough: each costs a millisecond."""
+"""More processes are not forked for a test: each costs a millisecond."""
 _REAP_S = 1.0
 _WRITE = "write to "
 _ELSEWHERE = "set TMPDIR or --log-dir to another directory"
@@ -109,7 +109,7 @@ class Preflight:
         self._unread = b""
 
     def owns(self, pid: int) -> bool:
-        """Nobody else may reap this process."""
+        """Whether this try has forked this process: then no other code may reap it."""
         return self._process is not None and self._process.pid == pid
 
     @property
@@ -195,7 +195,8 @@ class Preflight:
 
 
 def unfit(stage: str, number: int | None, reason: str = "") -> Unfit:
-    """What to say of a step that has failed. `reason`: where the error number says too little."""
+    """The sentence and the fix for a step that has failed with this error number. `reason` replaces
+    the text of the number."""
     number = number or errno.EIO
     lacking = Lacking(stage, number) if number in MACHINE_ERRNOS else None
     fix = _fix_of_place(number) if stage.startswith(_WRITE) else fix_of(number)
@@ -222,7 +223,7 @@ async def _wait_gone(process: ForkedProcess) -> None:
 
 
 def _read(fd: int) -> bytes | None:
-    """None: nothing is there yet; empty: the end."""
+    """The bytes that can be read now; None before there are any, empty at the end."""
     try:
         return os.read(fd, 65536)
     except BlockingIOError:
@@ -284,7 +285,8 @@ def prove_writable(directory: str) -> None:
 
 
 def _try_processes(processes: int) -> int | None:
-    """Fork and exec so many, which all are there at once; the error number, or None."""
+    """Fork and exec this number of processes, so that all exist at the same time. Returns the error
+    number of the one that failed, or None."""
     program = sys.executable or "/proc/self/exe"
     nowhere = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     try:

@@ -88,7 +88,7 @@ def verdict_lines(
     if view.outcome is Outcome.CANCELLED and view.reason.startswith("cancelled "):
         return (f"{job} was {view.reason}",)
     if view.reason.startswith(CANT_START):
-        return (f"{job}: {view.reason}",)
+        return (f"{PROGRAM}: {CANT_START} of {name}{view.reason.removeprefix(CANT_START)}",)
     if view.reason.startswith(LEFT):
         why = view.reason.removeprefix(LEFT)
         return (f"{PROGRAM}: this node left {name} in round {view.round}{why}",)

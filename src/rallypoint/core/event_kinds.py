@@ -305,7 +305,7 @@ SPAWN_FAILED = EventKind("spawn_failed", "a worker could not be started")
 STORE_UNREACHED = EventKind(
     "store_unreached",
     "a node that waits for a place does not reach the workers' store: the round goes on without it",
-    "{why}: the round that runs goes on without this node",
+    "the round that runs goes on without this node: {why}",
 )
 PREPARED = EventKind("prepared", "the process that workers are forked from was lost, or warns")
 PREPARING = EventKind(

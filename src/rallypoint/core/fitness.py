@@ -96,7 +96,7 @@ def is_trusted(state: RoundState, member: Member) -> bool:
 
 
 def _is_cut_off(state: RoundState, member: Member) -> bool:
-    """It did not reach the round store of a node that may be rank 0 of the next round, too."""
+    """Whether a member did not reach the round store of a node that may be rank 0 again."""
     bad = state.bad_routes.get(member.ref.node_id)
     if bad is None or bad.hold is None:
         return False
@@ -358,7 +358,7 @@ def taken_over(state: RoundState) -> None:
 
 
 class Judgement(Struct, frozen=True):
-    """What follows from the failure that has ended a round."""
+    """The consequences of the failure that has ended a round."""
 
     charges: int
     """How often the budget is charged: 2 when an earlier failure was spared for a machine that was
@@ -480,14 +480,14 @@ class HeldBack(Struct, frozen=True):
 
     node: str
     machine: str
-    """Its name; empty: the node id stands for it."""
+    """The name of the machine; empty: the node id stands for it."""
     why: str
     since_s: float
     """How long ago that began, in seconds."""
     left_s: float | None
     """How much longer it lasts, in seconds; None: until a person allows it."""
     may_wait: bool = False
-    """Its quarantine is over: it takes part when a round begins anyway, and ends none for it."""
+    """The quarantine is over: the machine takes part when a round begins anyway."""
     is_here: bool = True
     """A node of it is in the job."""
 

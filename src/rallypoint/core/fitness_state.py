@@ -1,4 +1,4 @@
-"""What is known of the machines of one job, and the waits that follow from it. Pure data.
+"""The state of the machines of one job, and the waits that follow from it. Pure data.
 
 `fitness.py` has the essay and the decisions.
 """
@@ -19,7 +19,7 @@ HOUR_S = 3600.0
 
 
 class Why(StrEnum):
-    """What holds a machine back."""
+    """The reason for which a machine is held back."""
 
     LOSSES = "losses"
     FAILURES = "failures"
@@ -65,9 +65,9 @@ class Failure(Struct, array_like=True):
     """Equal for failures that are alike (`crash_loop.digest`)."""
     is_charged: bool
     holds: bool = False
-    """This failure has held its machine back."""
+    """Set if this failure has held the machine back."""
     is_programs: bool = False
-    """It was found that the program is at fault."""
+    """Set if the program was found to be at fault."""
 
 
 class Machine(Struct, array_like=True):

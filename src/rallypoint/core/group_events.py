@@ -68,7 +68,7 @@ class SourceFailed(Struct, frozen=True):
 
 
 class Tried(Struct, frozen=True):
-    """What came of `TryToStart`."""
+    """The result of `TryToStart`."""
 
     stamp: Stamp
     number: int
@@ -77,7 +77,7 @@ class Tried(Struct, frozen=True):
     lacking: Lacking | None = None
     """Set if this machine is to blame, not an option of this node."""
     fix: str = ""
-    """What a person may do about it."""
+    """The step that a person may take, if `unfit` says why no worker can be started."""
     unreached: str = ""
     """Why the store of the round was not reached, one sentence; empty: it was."""
 
@@ -251,7 +251,7 @@ class FinishKind(Enum):
     STUCK = "stuck"
     """Processes would not die: no other round may run here."""
     UNFIT = "unfit"
-    """This machine lacks something that workers need."""
+    """The machine has no space, process, memory or descriptor left for workers."""
     MISCONFIGURED = "misconfigured"
     """No worker can be started with the options of this node."""
 

@@ -148,7 +148,7 @@ def step(job: JobState, event: JobEvent, at: float) -> list[JobEffect]:
 
 
 def observe(job: JobState, at: float) -> None:
-    """It is this late on the host's clock, by which quarantines end."""
+    """Note the time on the host's clock, by which quarantines end."""
     known = job.round.fitness
     if known.now:
         known.now = max(known.now, at)
@@ -157,8 +157,8 @@ def observe(job: JobState, at: float) -> None:
 
 
 def heard(job: JobState, progress: NodeProgress | None, at: float) -> None:
-    """A heartbeat has come, with how far workers are; None: that is not known. O(1), but for the
-    first step of a round."""
+    """Apply a heartbeat. `progress`: how far workers are; None: unknown. O(1), but for the first
+    step of a round."""
     observe(job, at)
     if progress is not None:
         progressed(job, progress.stamp, progress.furthest)

@@ -1,4 +1,4 @@
-"""What nodes and people say of machines (behaviour A11): late nodes prove themselves, people
+"""Reports and requests about machines (behaviour A11): late nodes prove themselves, people
 exclude a machine and allow it again. Pure.
 
 `fitness.py` has the essay, and decides which machine is held back.

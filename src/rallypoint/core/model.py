@@ -44,7 +44,8 @@ class Candidate(Struct, frozen=True, array_like=True):
     """The name of its machine, the same for every agent that is started there until the machine
     boots; empty: the machine has no name, and the node id stands for it."""
     proves: bool = False
-    """Its agent answers `Prove`. An older one does not, and is taken for fit."""
+    """Whether the agent of this node answers `Prove`. The coordinator takes an older agent for
+    fit."""
 
 
 class Lacking(Struct, frozen=True, array_like=True):
@@ -64,7 +65,7 @@ class WorldEntry(Struct, frozen=True, array_like=True):
     workers: int
     role: str
     machine: str = ""
-    """As of `Candidate`; empty: not known."""
+    """`Candidate.machine` of this node; empty where it is not known."""
 
 
 class EndKind(Enum):

@@ -54,9 +54,9 @@ class Member(Struct, array_like=True):
     in_roster: bool = False
     succeeded: bool = False
     is_proven: bool = True
-    """Its machine can start workers, as far as is known."""
+    """False: the node has yet to show that its machine can start workers."""
     is_eager: bool = False
-    """It waits, and the round may end in order to admit it."""
+    """True: the node waits, and the round may end in order to admit it."""
 
 
 class RoundState(Struct, array_like=True):
@@ -92,7 +92,7 @@ class RoundState(Struct, array_like=True):
     lossy_rounds: list[int] = field(default_factory=list)
     """Rounds of the last hour that have lost participants, however many."""
     fitness: Fitness = field(default_factory=Fitness)
-    """What is known of machines, and which of them are held back."""
+    """The machines that are held back, and the reasons."""
     bad_routes: dict[str, BadRoute] = field(default_factory=dict)
     """By the id of the node that could not reach the store of rank 0."""
     passed_over: list[str] = field(default_factory=list)

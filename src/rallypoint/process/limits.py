@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 from rallypoint.errors import MACHINE_ERRNOS, InfrastructureError, during
 
-MORE_PROCESSES = "raise ulimit -u (or pids.max of the container), or free memory"
-"""What a person may do where no process can be started."""
+_MORE_PROCESSES = "raise ulimit -u (or pids.max of the container), or free memory"
 SHORT_SHARE = 0.9
 """Of a container's limit of memory."""
 _NO_LIMIT = 1 << 60
@@ -27,7 +26,7 @@ def cant_start_process(error: OSError) -> InfrastructureError:
     """One line for a person about a fork that failed (EAGAIN, ENOMEM), or its pipes (EMFILE)."""
     if (short := out_of_files(error)) is not None:
         return short
-    text = f"can't start a process: {error.strerror}: {MORE_PROCESSES}"
+    text = f"can't start a process: {error.strerror}: {_MORE_PROCESSES}"
     return during("fork", error.errno, InfrastructureError(text))
 
 
@@ -56,14 +55,14 @@ def out_of_files(error: BaseException | None) -> InfrastructureError | None:
 
 
 def fix_of(number: int | None) -> str:
-    """What a person may do about an error number of `MACHINE_ERRNOS`."""
+    """The fix for an error number of `MACHINE_ERRNOS`, for a person."""
     match number:
         case errno.EMFILE:
             return "raise ulimit -n"
         case errno.ENFILE:
             return "raise fs.file-max (sysctl)"
         case errno.EAGAIN:
-            return MORE_PROCESSES
+            return _MORE_PROCESSES
         case errno.ENOMEM:
             return "free memory, or give the container more"
         case errno.ENOSPC | errno.EDQUOT:

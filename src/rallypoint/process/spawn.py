@@ -94,14 +94,14 @@ class WorkerStartError(UsageError):
 
 
 class WorkerForkError(InfrastructureError):
-    """The system has no process or memory left for a worker. No worker of its batch is left."""
+    """The system has no process, memory or descriptor left for a worker. No worker of its batch is
+    left."""
 
     def __init__(self, index: int, cause: OSError) -> None:
         self.index, self.errno = index, cause.errno
-        super().__init__(
-            f"could not fork worker {index}: {cause.strerror}: "
-            "raise the limit on processes (ulimit -u, or pids.max of the container) or free memory"
-        )
+        is_of_files = cause.errno in (errno.EMFILE, errno.ENFILE)
+        fix = fix_of(cause.errno if is_of_files else errno.EAGAIN)
+        super().__init__(f"could not fork worker {index}: {cause.strerror}: {fix}")
         during("fork", cause.errno, self)
 
 

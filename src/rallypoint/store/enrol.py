@@ -43,8 +43,8 @@ async def enrol(look_up: LookUp, port: int, key: bytes, node: str, timeout_s: fl
 async def reach(
     look_up: LookUp, port: int, node: str, timeout_s: float, *, exchanges: bool
 ) -> None:
-    """Returns when the store has answered, which admits nothing: with `exchanges` its nonce is
-    asked for, and no proof is sent; else a connection is all.
+    """Wait until the store has answered. It admits nothing for that: with `exchanges` the store is
+    asked for its nonce and gets no proof; else it only accepts a connection.
 
     Tries again as `enrol` does, and raises the same.
     """

@@ -1,4 +1,4 @@
-"""`rallypoint nodes`: the machines that a job holds back, and what a person wants of them."""
+"""`rallypoint nodes`: show the machines that a job holds back, exclude one, or allow it again."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class _Options(Struct, frozen=True):
 
 
 def run(argv: list[str]) -> int:
-    """Returns 0. Blocks until it is answered.
+    """Return 0. Blocks until the coordinator has answered.
 
     Raises UsageError, AccessError, InfrastructureError, and HelpRequested.
     """

@@ -69,7 +69,7 @@ class Blamed(Struct, frozen=True, array_like=True):
 
 
 class MachinesRecord(Struct, frozen=True, array_like=True):
-    """What is known of the fitness of machines (`fitness_state.Fitness`), besides their losses.
+    """The fitness of machines (`fitness_state.Fitness`), besides their losses.
     Quarantines are in seconds from when the record was made."""
 
     machines: dict[str, Machine] = field(default_factory=dict)
@@ -135,7 +135,7 @@ class JobRecord(Struct, frozen=True, array_like=True):
     last_end: EndReason | None = None
     """The end of the round before the newest one, as it was judged."""
     machines: MachinesRecord | None = None
-    """Those that are not trusted; None: written by a version that did not know of them."""
+    """The machines that are not trusted; None: an older version has written this record."""
     leader_machine: str = ""
     """The name of the machine of the leader's own node; empty: the node id stands for it."""
 

@@ -145,8 +145,8 @@ class DefaultLogsSpecs(LogsSpecs):
 
     @property
     def directory(self) -> str | None:
-        """What this agent has made for its files; empty: there are none; None: it is made with the
-        first round."""
+        """The directory of this agent's files; empty if there are no files, None before it is
+        made with the first round."""
         return self._log_dir.root if self._log_dir is not None else None
 
     @property

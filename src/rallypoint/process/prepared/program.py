@@ -183,7 +183,7 @@ def serve(agent: socket.socket, prctl: Any) -> Worker:
 
 
 def _fork_or_close(read: int, write: int) -> int:
-    """As os.fork; closes the pipe when it fails. Raises OSError."""
+    """Fork as os.fork does; close the pipe if the fork fails. Raises OSError."""
     try:
         return os.fork()
     except OSError:

@@ -39,7 +39,7 @@ class SimulatedCluster:
         settings = config.rendezvous.shared()
         lease_s, grace_s = settings.lease_s, settings.reconnect_grace_s
         self.bad: dict[str, Badness] = {}
-        """What is wrong with each machine, by its name."""
+        """The defects of each machine, by its name."""
         rules = Invariants(lease_s, grace_s)
         self._leading: LeadingInvariants | None = None
         if plan.any_leads:
@@ -137,7 +137,7 @@ class SimulatedCluster:
         return make
 
     def badness(self, name: str) -> Badness:
-        """What is wrong with this machine."""
+        """The defects of this machine."""
         return self.bad.setdefault(name, Badness())
 
     def start_serve(self, host: str) -> None:

@@ -83,7 +83,7 @@ class Simulated(Struct, frozen=True, eq=False):
     settings: SharedSettings
     """Of the job."""
     bad: dict[str, Badness]
-    """What is wrong with each machine, by its name."""
+    """The defects of each machine, by its name."""
 
     def next_life(self) -> int:
         """The number of another one."""

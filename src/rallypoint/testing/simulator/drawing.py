@@ -22,7 +22,7 @@ RARE_SHARE = 0.04
 LONG_SHARE, LONG_S = 0.1, 120.0
 """Of the jobs that tell of steps, and how long their workers work."""
 BAD_SHARE = 0.1
-"""Of the jobs: one machine is bad, or the program is."""
+"""The share of jobs in which one machine is bad, or the program is."""
 PAIRS_SHARE = 0.15
 """Of the jobs: one thing goes wrong with whoever leads, in one state."""
 

@@ -1,4 +1,4 @@
-"""What must hold of bad machines (`core/fitness.py`), by what is true of them:
+"""The rules about bad machines (`core/fitness.py`), checked against the true state of each machine:
 
 * No round ends in order to admit a node whose machine can't start workers.
 * A machine that is held back takes part in no world before its time, also at the next coordinator,
@@ -30,7 +30,7 @@ SLACK_S = 1.0
 
 
 class _Machine(Struct):
-    """What a machine has done to a life of the job."""
+    """The effects of one machine on a life of the job."""
 
     held_until_s: float = 0.0
     """In true time, at least."""
@@ -48,7 +48,7 @@ class FitnessRules:
         self._holds: set[tuple[int, int, int]] = set()
         """The quarantines that are known: of which job's state, machine and number."""
         self._eager: dict[int, dict[str, str]] = {}
-        """By the job's state: the nodes that a round may end for, and their machines."""
+        """For each job's state the nodes that a round may end for, and their machines."""
         self._eager_since: dict[NodeRef, float] = {}
         self.charges = self.tries = 0
         """The restarts that were charged, and the rounds that workers have ended by a failure."""
@@ -65,7 +65,7 @@ class FitnessRules:
         self._eager[id(job)] = {each.ref.node_id: machine_of(each) for each in members}
 
     def stepped(self, job: JobState, effects: list[JobEffect], now_s: float) -> None:
-        """It was given one."""
+        """The job's machine was given an event."""
         self.charges = max(self.charges, job.ledger.total)
         stops = [e.message for e in effects if isinstance(e, m.ToNode)]
         growth = [x for x in stops if isinstance(x, m.StopNow) and x.reason.kind is EndKind.GROWTH]
@@ -110,7 +110,7 @@ class FitnessRules:
     def judged(
         self, job: JobState, machine: str, kind: EndKind, now_s: float, *, is_broken: bool = False
     ) -> None:
-        """This machine has ended a round: by a failure, or by its loss. `is_broken`: the program
+        """A round was ended by a failure on this machine, or by its loss. `is_broken`: the program
         fails everywhere."""
         state = job.round
         self.tries += kind is EndKind.FAILURE
@@ -131,7 +131,7 @@ class FitnessRules:
 
 
 def check_end(plan: Plan, rules: FitnessRules, verdicts: list[Verdict]) -> None:
-    """What the end of the job must be, where it is known from its plan."""
+    """Check the end of the job, where its plan determines it."""
     if not verdicts:
         return
     outcome = verdicts[-1].outcome

@@ -67,9 +67,9 @@ class Invariants:
         self.owed: dict[str, Verdict] = {}
         """Who must hear which verdict."""
         self.fitness = FitnessRules({})
-        """Those of bad machines."""
+        """The rules of bad machines."""
         self.is_broken = False
-        """The program fails everywhere."""
+        """Whether the program fails everywhere."""
         self.judged = (0, 0)
         """The newest round that was judged, of the newest life."""
 

@@ -54,18 +54,18 @@ class Program(Struct, frozen=True):
 
 
 class Badness(Struct, eq=False):
-    """What is wrong with a machine."""
+    """The defects of a machine."""
 
     fails_after_s: float | None = None
     """A worker fails so long after it was started; None: it does not."""
     every: int = 1
-    """In each so-manieth round that is started there."""
+    """The failure comes in each round of this number."""
     starts: int = 0
     full_since: float | None = None
     """No worker can be started since then; None: they can."""
 
     def mend(self) -> None:
-        """Nothing is wrong any more."""
+        """Remove all defects."""
         self.fails_after_s = self.full_since = None
 
 
