@@ -1,4 +1,4 @@
-"""The measures of a job against machines that are not fit (behaviour A11): newcomers prove themselves,
+"""A job against machines that are not fit (behaviour A11): newcomers prove themselves,
 nodes that can't start workers leave, and a failure is judged for its machine. Pure.
 
 `fitness.py` has the essay, and decides which machine is held back.
