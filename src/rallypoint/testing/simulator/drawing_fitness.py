@@ -56,7 +56,7 @@ def draw_bad(plan: Plan, rng: Random) -> Plan:
 
 def _newcomer(rng: Random, count: int, settings: dict[str, Any]) -> list[Fault]:
     """Workers on a newcomer fail, once the job has run well without it."""
-    settings["max_restarts"] = rng.choice((0, 0, 1))
+    settings["max_restarts"] = rng.choice((0, 0, 0, 1))
     at_s = round(PASSED_S + rng.uniform(0.0, 30.0), 3)
     after_s = rng.choice((0.2, 2.0, 20.0, 45.0))
     return [Fault(at_s, "lame", NEWCOMER, after_s, "1"), Fault(at_s, "start", NEWCOMER)]

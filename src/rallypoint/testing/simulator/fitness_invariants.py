@@ -18,8 +18,9 @@ from msgspec import Struct, field
 from rallypoint.core import messages as m
 from rallypoint.core.fitness import FLAPPING, length_s, machine_of, minimum_remains
 from rallypoint.core.fitness_state import RECENT_LOSS_S
-from rallypoint.core.job_state import JobEffect, JobState
+from rallypoint.core.job_state import JobEffect, JobEvent, JobState
 from rallypoint.core.model import EndKind, NodeRef, Outcome, Verdict
+from rallypoint.core.round_state import MemberState, RoundState
 from rallypoint.testing.simulator.facts import Violation
 from rallypoint.testing.simulator.plan import Plan
 from rallypoint.testing.simulator.workers import Badness
@@ -47,38 +48,31 @@ class FitnessRules:
         self._machines: dict[tuple[int, str], _Machine] = {}
         self._holds: set[tuple[int, int, int]] = set()
         """The quarantines that are known: of which job's state, machine and number."""
-        self._eager: dict[int, dict[str, str]] = {}
-        """For each job's state the nodes that a round may end for, and their machines."""
-        self._eager_since: dict[NodeRef, float] = {}
+        self._seen_since: dict[NodeRef, float] = {}
+        """When each agent joined first."""
         self.charges = self.tries = 0
         """The restarts that were charged, and the rounds that workers have ended by a failure."""
 
-    def steps(self, job: JobState, now_s: float) -> None:
-        """The job's machine is about to be given an event."""
-        state = job.round
-        if not state.eager_waiting:
-            self._eager.pop(id(job), None)
-            return
-        members = [member for member in state.members.values() if member.is_eager]
-        for member in members:
-            self._eager_since.setdefault(member.ref, now_s)
-        self._eager[id(job)] = {each.ref.node_id: machine_of(each) for each in members}
-
-    def stepped(self, job: JobState, effects: list[JobEffect], now_s: float) -> None:
+    def stepped(
+        self, job: JobState, event: JobEvent, effects: list[JobEffect], now_s: float
+    ) -> None:
         """The job's machine was given an event."""
+        if isinstance(event, m.FromNode) and isinstance(event.message, m.Join):
+            self._seen_since.setdefault(event.ref, now_s)
         self.charges = max(self.charges, job.ledger.total)
-        stops = [e.message for e in effects if isinstance(e, m.ToNode)]
-        growth = [x for x in stops if isinstance(x, m.StopNow) and x.reason.kind is EndKind.GROWTH]
-        if growth:
-            self._check_growth(job)
+        orders = (effect.message for effect in effects if isinstance(effect, m.ToNode))
+        if any(isinstance(x, m.StopNow) and x.reason.kind is EndKind.GROWTH for x in orders):
+            self._check_growth(job.round)
         self._note_holds(job, now_s)
 
-    def _check_growth(self, job: JobState) -> None:
-        for node_id, machine in self._eager.get(id(job), {}).items():
-            bad, member = self._bad.get(machine), job.round.members.get(node_id)
-            since = -1.0 if member is None else self._eager_since.get(member.ref, -1.0)
-            if bad is not None and bad.full_since is not None and bad.full_since < since:
-                text = f"a round has ended for node {node_id}, which can't start workers"
+    def _check_growth(self, state: RoundState) -> None:
+        """Those that were waited for have joined the next round; all others stop their workers."""
+        for member in state.members.values():
+            bad = self._bad.get(machine_of(member))
+            if member.state is not MemberState.JOINED or bad is None or bad.full_since is None:
+                continue
+            if bad.full_since <= self._seen_since.get(member.ref, -1.0):
+                text = f"a round has ended for node {member.ref}, which can't start workers"
                 raise Violation("fitness", text)
 
     def _note_holds(self, job: JobState, now_s: float) -> None:

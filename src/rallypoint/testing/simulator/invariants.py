@@ -106,7 +106,6 @@ class Invariants:
 
     def steps(self, state: JobState, coordinator: int) -> None:
         """The job's machine is about to be given an event."""
-        self.fitness.steps(state, self.now_s)
         if id(state) in self.jobs:
             return
         verdict, newest = state.verdict, state.round.round
@@ -129,7 +128,7 @@ class Invariants:
             if isinstance(effect, m.ToNode):
                 self._told(effect)
         self._check_charge(job, effects)
-        self._check_fitness(job, effects)
+        self._check_fitness(job, event, effects)
         assigned = [
             (effect.ref, effect.message)
             for effect in effects
@@ -140,9 +139,9 @@ class Invariants:
         if state.verdict != job.verdict:
             self._judged(job, state.verdict)
 
-    def _check_fitness(self, job: Job, effects: list[JobEffect]) -> None:
+    def _check_fitness(self, job: Job, event: JobEvent, effects: list[JobEffect]) -> None:
         state = job.state
-        self.fitness.stepped(state, effects, self.now_s)
+        self.fitness.stepped(state, event, effects, self.now_s)
         cause, judged = state.last_cause, (state.incarnation, state.judged_round)
         if judged == self.judged:
             return

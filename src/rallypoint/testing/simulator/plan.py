@@ -181,8 +181,9 @@ class Plan(Struct, frozen=True, kw_only=True):
 
     @property
     def charges_at_most(self) -> int:
-        """Where one machine alone is bad."""
-        return 1
+        """The number of restarts that one bad machine may cost; none, if it came when the job had
+        run well without it."""
+        return int(any(fault.node in self.names for fault in self.faults))
 
     @property
     def is_gentle(self) -> bool:
