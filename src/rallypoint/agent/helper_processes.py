@@ -1,7 +1,7 @@
 """The small processes beside an agent, and what its guard must know.
 
-The guard ends every worker when the agent is killed, and the relay owns the console. They are
-forked first, while the agent is small. The guard knows until when this node holds its place, and
+The guard ends every worker when the agent is killed, the relay owns the console, and the witness
+tells which signals every process got. They are forked first, while the agent is small. The guard knows until when this node holds its place, and
 what to tell when the agent has died: the coordinator, or the register of the job that it led.
 """
 
@@ -20,6 +20,7 @@ from rallypoint.process.logs.log_dir import storage_error
 from rallypoint.process.relay.client import Relay
 from rallypoint.process.relay.events import RelayEvents
 from rallypoint.process.relay.messages import PatternReport
+from rallypoint.process.signal_witness import SignalWitness
 from rallypoint.wire.death_notice import ReleaseNotice
 
 CONSOLE_S = 10.0
@@ -51,13 +52,15 @@ class HelperEvents(NamedTuple):
     """Several workers ask for input at one terminal."""
     pattern: Callable[[PatternReport], None]
     """What a person should know of `--progress-pattern`."""
+    witness_signalled: Callable[[int], None]
+    """Gets the number of a signal that the witness got."""
 
 
 class HelperProcesses:
-    """The guard and the relay. Ended by `stop`, which leaves neither process behind."""
+    """The guard, the relay and the witness. Ended by `stop`, which leaves none of them behind."""
 
     def __init__(self, temporary_dirs: Sequence[str], source: WorkerSource, part_of: str) -> None:
-        """Fork both; to be made before the loop runs. The guard removes `temporary_dirs` in the
+        """Fork them; to be made before the loop runs. The guard removes `temporary_dirs` in the
         end, also when the agent is killed. `source` is started and closed with them. `part_of` is
         added to the processes' titles. Raises InfrastructureError when the system has no process
         left."""
@@ -81,7 +84,9 @@ class HelperProcesses:
         except OSError as error:
             self.guard.stop()
             raise cant_start_process(error) from error
+        self.witness: SignalWitness | None = None
         try:
+            self.witness = SignalWitness.start()
             source.start(self.guard, part_of)
         except BaseException as error:
             self.kill()
@@ -91,7 +96,9 @@ class HelperProcesses:
 
     def owns(self, pid: int) -> bool:
         """Nobody else may reap these."""
-        return self.guard.owns(pid) or pid == self.relay.process.pid or self.source.owns(pid)
+        is_witness = self.witness is not None and pid == self.witness.pid
+        is_ours = is_witness or self.guard.owns(pid) or pid == self.relay.process.pid
+        return is_ours or self.source.owns(pid)
 
     def hold(self, until_s: float) -> None:
         """Tell the guard, this one or a later one; see there."""
@@ -107,11 +114,31 @@ class HelperProcesses:
         agent leaves workers behind."""
         self._events = events
         asyncio.get_running_loop().add_reader(self.guard.fileno(), self._replace_guard)
+        if self.witness is not None:
+            asyncio.get_running_loop().add_reader(self.witness.fileno(), self.look_at_witness)
 
     def unwatch(self) -> None:
         """Safe to call again, and without a watch."""
         if self.guard.fileno() >= 0:  # A dead guard that could not be replaced has none.
             asyncio.get_running_loop().remove_reader(self.guard.fileno())
+        if self.witness is not None:
+            asyncio.get_running_loop().remove_reader(self.witness.fileno())
+
+    def look_at_witness(self) -> None:
+        """Tell the agent at once what the witness got by now."""
+        if self.witness is None or self._events is None:
+            return
+        told = self.witness.read()
+        if told is None:  # It was killed: the agent then takes each signal for its own.
+            self._stop_witness()
+            return
+        for number in told:
+            self._events.witness_signalled(number)
+
+    def _stop_witness(self) -> None:
+        if self.witness is not None:
+            self.witness.stop()
+            self.witness = None
 
     async def stop(self, limit_s: float) -> None:
         """Write out what the relay holds, then end both. A console that takes nothing holds this up
@@ -119,11 +146,13 @@ class HelperProcesses:
         self.source.close()
         limit_s = max(limit_s, CONSOLE_LEAST_S)
         await wait_unless(self.hurried, self.relay.stop(min(limit_s, CONSOLE_S)), limit_s)
+        self._stop_witness()
         self.guard.stop()
 
     def kill(self) -> None:
-        """End both at once, where no loop can run."""
+        """End them at once, where no loop can run."""
         self.source.close()
+        self._stop_witness()
         self.relay.kill()
         self.guard.stop()
 

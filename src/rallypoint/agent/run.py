@@ -194,6 +194,7 @@ class AgentRun:
             self.lease.fence,
             self._helpers.source.wait_ready if self._helpers is not None else None,
             lambda: self._membership.last_words(self._hurried),
+            self._helpers.look_at_witness if self._helpers is not None else None,
         )
         self.agent = Agent(setup.config, make_workers, setup.signals, links)
         self.faults = Faults(lambda text: self.agent.say(kinds.FAULT(text)))
@@ -275,6 +276,7 @@ class AgentRun:
                     dispatcher.first_output,
                     partial(self.agent.say, kinds.STDIN()),
                     PatternLines(self._setup.config, dispatcher, self.agent.say),
+                    self.agent.witness_signalled,
                 )
             )
             self._helpers.source.watch(self.agent.source_failed, self.agent.say)

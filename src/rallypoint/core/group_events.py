@@ -10,6 +10,7 @@ from rallypoint.core.event_kinds import Record
 from rallypoint.core.messages import HelperDied, Order, Report
 from rallypoint.core.model import Assignment, EndReason, Stamp, Verdict
 from rallypoint.core.worker_exits import WorkerExit
+from rallypoint.core.worker_signals import Received
 from rallypoint.errors import RallypointError
 
 
@@ -45,6 +46,12 @@ class EnrolmentDone(Struct, frozen=True):
 
     stamp: Stamp
     error: str = ""
+
+
+class WorkersStarted(Struct, frozen=True):
+    """All workers of the round run. What came before did not reach all of them."""
+
+    stamp: Stamp
 
 
 class WorkersExited(Struct, frozen=True):
@@ -83,6 +90,18 @@ class SignalCaught(Struct, frozen=True):
     signal: int
 
 
+class WitnessSignalled(Struct, frozen=True):
+    """The process beside this agent that gets what is sent to every process got this signal."""
+
+    signal: int
+
+
+class DrainSignalWanted(Struct, frozen=True):
+    """The workers are to be asked for a checkpoint by this signal (`--drain-signal`)."""
+
+    signal: int
+
+
 class LeaveWanted(Struct, frozen=True):
     """A person, or a notice of this node's end, told this agent to go."""
 
@@ -104,6 +123,10 @@ class WaitKind(Enum):
     TELL = "tell"
     REPEAT = "repeat"
     STUCK = "stuck"
+    WITNESS = "witness"
+    """The witness of signals may tell more."""
+    OWN_SIGNAL = "own signal"
+    """The agent may get the signal that the witness got."""
 
 
 class WaitEnded(Struct, frozen=True):
@@ -120,12 +143,15 @@ GroupEvent = (
     | SessionGivenUp
     | CoordinatorRefuses
     | EnrolmentDone
+    | WorkersStarted
     | WorkersExited
     | SpawnFailed
     | SourceFailed
     | HelperDied
     | WorkersGone
     | SignalCaught
+    | WitnessSignalled
+    | DrainSignalWanted
     | LeaveWanted
     | Announced
     | WaitEnded
@@ -173,7 +199,15 @@ class RoundEnding(Struct, frozen=True):
 
 
 class SignalWorkers(Struct, frozen=True):
-    """Send a signal to every process group of the round; answer with `WorkersGone`."""
+    """Send a signal to every process group of the round, but not to those that have `received` it
+    already; answer with `WorkersGone`."""
+
+    signal: int
+    received: Received = Received.NOBODY
+
+
+class NotifyWorkers(Struct, frozen=True):
+    """Send a signal to the round's workers, and to nothing that they have started."""
 
     signal: int
 
@@ -250,6 +284,7 @@ GroupEffect = (
     | AbandonRound
     | RoundEnding
     | SignalWorkers
+    | NotifyWorkers
     | KillWorkers
     | Wait
     | GiveUp

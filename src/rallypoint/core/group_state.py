@@ -35,6 +35,7 @@ from rallypoint.core.liveness import LEASE_OVER
 from rallypoint.core.messages import Claim, Doing, Failed, Finishing, Succeeded
 from rallypoint.core.model import Assignment, Stamp, Verdict
 from rallypoint.core.worker_exits import WorkerExit
+from rallypoint.core.worker_signals import WorkerSignals, received
 from rallypoint.errors import InfrastructureError, LogsSpecsError, RallypointError
 
 
@@ -72,6 +73,8 @@ class GroupSettings(Struct, frozen=True):
     """For processes that don't die before a round, as long as the coordinator waits for them."""
     is_alone: bool = False
     """The job can't have another node."""
+    has_witness: bool = False
+    """A process beside the agent tells of signals that are sent to every process."""
     by_handler: bool = False
     """A handler forms the rounds. It may block, and has its own time to end the job for others."""
 
@@ -131,6 +134,8 @@ class GroupState(Struct):
     patience_is_over: bool = False
     verdict: Verdict | None = None
     finish: Finish | None = None
+    signals: WorkerSignals = field(default_factory=WorkerSignals)
+    """Those that the round's workers have; a new object for each round."""
     waits: int = 0
     """Numbers the waits."""
     newest_wait: dict[WaitKind, int] = field(default_factory=dict)
@@ -187,7 +192,7 @@ def stop(state: GroupState, desired: Desired, number: int, grace_s: float) -> li
             state.phase, state.grace_s = Phase.STOPPING, grace_s
             grace = wait(state, WaitKind.GRACE, grace_s)
             state.first_grace = grace.number
-            return [SignalWorkers(number), grace]
+            return [*end_by_signal(state, number), grace]
         case Phase.STOPPING if grace_s < state.grace_s and not state.killing:
             state.grace_s = grace_s
             return [wait(state, WaitKind.GRACE, grace_s)]
@@ -195,6 +200,15 @@ def stop(state: GroupState, desired: Desired, number: int, grace_s: float) -> li
             return []
         case _:
             assert_never(state.phase)
+
+
+def end_by_signal(state: GroupState, number: int) -> list[GroupEffect]:
+    """Send the workers the signal that ends them, as soon as it is known who has it already."""
+    who = received(state.signals, number, state.settings.signals)
+    if who is None:
+        state.signals.held_stop = number
+        return []
+    return [SignalWorkers(number, who)]
 
 
 def abort(state: GroupState, desired: Desired, finish: Finish | None) -> list[GroupEffect]:

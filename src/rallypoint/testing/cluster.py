@@ -153,7 +153,9 @@ class SimulatedAgent:
                 assert self.running is None, "ended with workers alive"
                 self.finish, self.finishes = effect, self.finishes + 1
                 self._report(m.Leave())
-            case g.AbandonRound() | g.RoundEnding() | g.WorkerEnded() | Record():
+            case (
+                g.NotifyWorkers() | g.AbandonRound() | g.RoundEnding() | g.WorkerEnded() | Record()
+            ):
                 pass
             case _:
                 assert_never(effect)
