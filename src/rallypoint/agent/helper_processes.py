@@ -1,8 +1,9 @@
 """The small processes beside an agent, and what its guard must know.
 
 The guard ends every worker when the agent is killed, the relay owns the console, and the witness
-tells which signals every process got. They are forked first, while the agent is small. The guard knows until when this node holds its place, and
-what to tell when the agent has died: the coordinator, or the register of the job that it led.
+tells which signals every process got. They are forked first, while the agent is small. The guard
+knows until when this node holds its place, and what to tell when the agent has died: the
+coordinator, or the register of the job that it led.
 """
 
 from __future__ import annotations

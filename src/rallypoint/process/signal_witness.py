@@ -70,8 +70,8 @@ def _tell_all(write_end: int) -> None:
         signal.signal(number, signal.SIG_DFL)
     os.set_blocking(write_end, False)
     while True:
-        number = signal.sigwait(signals.SENT_TO_EVERYBODY)
+        got = signal.sigwait(signals.SENT_TO_EVERYBODY)
         try:
-            os.write(write_end, bytes((number,)))
+            os.write(write_end, bytes((got,)))
         except OSError:
             pass  # The agent has died, or has not read thousands of signals.
