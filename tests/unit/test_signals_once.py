@@ -79,7 +79,7 @@ def test_A5_workers_get_the_signal_that_their_agent_alone_got(number: int) -> No
     node = watched()
     assert Wait(WaitKind.WITNESS, 1, WITNESS_S) in node.step(SignalCaught(number))
     assert sent(node.step(GO)) == []
-    assert node.step(ended(node, WaitKind.WITNESS)) == [SignalWorkers(number)]
+    assert sent(node.step(ended(node, WaitKind.WITNESS))) == [SignalWorkers(number)]
 
 
 def test_A5_workers_are_signalled_at_once_when_the_witness_had_its_time() -> None:
@@ -109,7 +109,7 @@ def test_A5_a_signal_to_the_witness_alone_does_not_count_for_long() -> None:
     [wait] = node.step(WitnessSignalled(TERM))
     assert wait == Wait(WaitKind.OWN_SIGNAL, 1, OWN_SIGNAL_S)
     assert sent(node.step(LOST)) == [], "the agent may be about to get it"
-    assert node.step(ended(node, WaitKind.OWN_SIGNAL)) == [SignalWorkers(TERM)]
+    assert sent(node.step(ended(node, WaitKind.OWN_SIGNAL))) == [SignalWorkers(TERM)]
     node = watched()
     node.step(WitnessSignalled(TERM))
     assert node.step(ended(node, WaitKind.OWN_SIGNAL)) == []
@@ -152,7 +152,7 @@ def test_A5_the_scheduler_may_signal_the_next_node_a_moment_later(
     ]
     alone = watched()
     alone.step(end)
-    assert alone.step(ended(alone, WaitKind.WITNESS)) == [SignalWorkers(number)]
+    assert sent(alone.step(ended(alone, WaitKind.WITNESS))) == [SignalWorkers(number)]
 
 
 @pytest.mark.parametrize("end", [LOST, verdict(Outcome.FAILED), exited(1)])
@@ -180,14 +180,14 @@ def test_A5_a_second_signal_kills_workers_whatever_is_held() -> None:
 def test_A5_nothing_is_sent_to_workers_that_have_gone_meanwhile() -> None:
     node = watched()
     node.steps(SignalCaught(TERM), GO, WorkersGone(stamp()))
-    assert node.step(ended(node, WaitKind.WITNESS)) == []
+    assert sent(node.step(ended(node, WaitKind.WITNESS))) == []
 
 
 def test_A5_a_drain_signal_is_sent_once() -> None:
     """To the workers, and not to what they have started; these get it when the round ends."""
     node = watched()
     assert sent(node.step(DrainSignalWanted(TERM))) == []
-    assert node.step(ended(node, WaitKind.WITNESS)) == [NotifyWorkers(TERM)]
+    assert sent(node.step(ended(node, WaitKind.WITNESS))) == [NotifyWorkers(TERM)]
     assert SignalWorkers(TERM, Received.WORKERS) in node.step(LOST)
     other = watched()
     other.step(DrainSignalWanted(USR1))
@@ -215,3 +215,20 @@ def test_A5_a_drain_signal_reaches_no_worker_of_a_round_that_has_ended() -> None
     node.steps(DrainSignalWanted(USR1), LOST)
     assert all_sent(node, ended(node, WaitKind.WITNESS)) == [SignalWorkers(TERM)]
     assert Node(Phase.READY, WATCHED).step(DrainSignalWanted(USR1)) == []
+
+
+def test_A5_W7_the_grace_of_workers_begins_when_they_are_signalled() -> None:
+    node = Node(Phase.RUNNING, replace(WATCHED, shutdown_grace_s=0.0))
+    node.step(SignalCaught(TERM))
+    assert node.step(GO) == []
+    grace = Wait(WaitKind.GRACE, node.state.waits + 1, 0.0)
+    assert node.step(ended(node, WaitKind.WITNESS)) == [SignalWorkers(TERM), grace]
+    assert node.step(ended(node, WaitKind.GRACE)) == [KillWorkers()]
+
+
+def test_A5_W7_a_grace_that_is_shortened_before_it_begins_is_short() -> None:
+    node = watched()
+    node.steps(SignalCaught(TERM), GO)
+    assert node.step(LOST)[1:] == [], "this round would have had 25 s"
+    grace = Wait(WaitKind.GRACE, node.state.waits + 1, 5.0)
+    assert node.step(ended(node, WaitKind.WITNESS)) == [SignalWorkers(TERM), grace]

@@ -190,12 +190,11 @@ def stop(state: GroupState, desired: Desired, number: int, grace_s: float) -> li
             return _end_before_start(state)
         case Phase.RUNNING | Phase.FINISHED:
             state.phase, state.grace_s = Phase.STOPPING, grace_s
-            grace = wait(state, WaitKind.GRACE, grace_s)
-            state.first_grace = grace.number
-            return [*end_by_signal(state, number), grace]
+            return end_by_signal(state, number)
         case Phase.STOPPING if grace_s < state.grace_s and not state.killing:
             state.grace_s = grace_s
-            return [wait(state, WaitKind.GRACE, grace_s)]
+            is_held = state.signals.held_stop > 0  # Then the grace has not begun.
+            return [] if is_held else [wait(state, WaitKind.GRACE, grace_s)]
         case Phase.STOPPING | Phase.DONE:
             return []
         case _:
@@ -203,12 +202,15 @@ def stop(state: GroupState, desired: Desired, number: int, grace_s: float) -> li
 
 
 def end_by_signal(state: GroupState, number: int) -> list[GroupEffect]:
-    """Send the workers the signal that ends them, as soon as it is known who has it already."""
+    """Send the workers the signal that ends them, as soon as it is known who has it already. Their
+    grace begins then."""
     who = received(state.signals, number, state.settings.signals)
     if who is None:
         state.signals.held_stop = number
         return []
-    return [SignalWorkers(number, who)]
+    grace = wait(state, WaitKind.GRACE, state.grace_s)
+    state.first_grace = grace.number
+    return [SignalWorkers(number, who), grace]
 
 
 def abort(state: GroupState, desired: Desired, finish: Finish | None) -> list[GroupEffect]:

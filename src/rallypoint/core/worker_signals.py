@@ -21,7 +21,7 @@ from enum import Enum
 
 from msgspec import Struct, field
 
-WITNESS_S = 0.1
+WITNESS_S = 0.2
 """How much later than its agent a busy machine's witness may get a signal, and tell it."""
 OWN_SIGNAL_S = 2.0
 """How much later than its witness an agent may get a signal."""
