@@ -43,7 +43,7 @@ class AgentLinks(NamedTuple):
     last_words: Callable[[], Coroutine[None, None, None] | None] = lambda: None
     """What is to be waited for before this node leaves, for a moment; None: nothing."""
     look_at_witness: Callable[[], None] | None = None
-    """Has `witness_signalled` called for what the witness of signals got by now."""
+    """Calls `witness_signalled` for each signal that has reached the witness."""
 
 
 class Agent:
@@ -114,7 +114,7 @@ class Agent:
         self._step(g.SignalCaught(number))
 
     def witness_signalled(self, number: int) -> None:
-        """A signal arrived for the process that gets what is sent to every process."""
+        """A signal has reached the witness."""
         self._step(g.WitnessSignalled(number))
 
     def leave(self, why: str) -> None:

@@ -1,9 +1,9 @@
 """The small processes beside an agent, and what its guard must know.
 
 The guard ends every worker when the agent is killed, the relay owns the console, and the witness
-tells which signals every process got. They are forked first, while the agent is small. The guard
-knows until when this node holds its place, and what to tell when the agent has died: the
-coordinator, or the register of the job that it led.
+notes the signals of a scheduler. They are forked first, while the agent is small. The guard knows
+until when this node holds its place, and what to tell when the agent has died: the coordinator, or
+the register of the job that it led.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class HelperEvents(NamedTuple):
     pattern: Callable[[PatternReport], None]
     """What a person should know of `--progress-pattern`."""
     witness_signalled: Callable[[int], None]
-    """Gets the number of a signal that the witness got."""
+    """Gets the number of each signal that has reached the witness."""
 
 
 class HelperProcesses:
@@ -126,11 +126,11 @@ class HelperProcesses:
             asyncio.get_running_loop().remove_reader(self.witness.fileno())
 
     def look_at_witness(self) -> None:
-        """Tell the agent at once what the witness got by now."""
+        """Tell the agent at once each signal that has reached the witness."""
         if self.witness is None or self._events is None:
             return
         told = self.witness.read()
-        if told is None:  # It was killed: the agent then takes each signal for its own.
+        if told is None:  # It was killed: without it workers are signalled after a moment, as ever.
             self._stop_witness()
             return
         for number in told:

@@ -78,8 +78,8 @@ class NodeWorkers(Protocol):
         the next signal it is unknown whether a worker failed by itself."""
 
     def signal(self, number: int, received: Received = Received.NOBODY) -> None:
-        """Ask all to end; then wait until nothing is left. `received`: who has this signal already,
-        and gets it again only if that changes nothing."""
+        """Ask all to end; then wait until nothing is left. `received`: the signal has reached these
+        processes already, so they do not get it again."""
 
     def kill(self) -> None:
         """End all; then wait until nothing is left, but not for ever."""

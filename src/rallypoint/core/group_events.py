@@ -49,7 +49,7 @@ class EnrolmentDone(Struct, frozen=True):
 
 
 class WorkersStarted(Struct, frozen=True):
-    """All workers of the round run. What came before did not reach all of them."""
+    """All workers of the round run. No earlier signal has reached all of them."""
 
     stamp: Stamp
 
@@ -91,7 +91,7 @@ class SignalCaught(Struct, frozen=True):
 
 
 class WitnessSignalled(Struct, frozen=True):
-    """The process beside this agent that gets what is sent to every process got this signal."""
+    """A signal has reached the witness, which a scheduler signals with all other processes."""
 
     signal: int
 
@@ -124,9 +124,9 @@ class WaitKind(Enum):
     REPEAT = "repeat"
     STUCK = "stuck"
     WITNESS = "witness"
-    """The witness of signals may tell more."""
+    """A signal may reach the witness."""
     OWN_SIGNAL = "own signal"
-    """The agent may get the signal that the witness got."""
+    """The signal that has reached the witness may reach the agent."""
 
 
 class WaitEnded(Struct, frozen=True):

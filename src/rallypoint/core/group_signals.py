@@ -1,5 +1,6 @@
-"""How a node's workers get each signal once, whether a scheduler signals all processes or only the
-agent. `worker_signals.py` has what is known of it, and why.
+"""Workers get each signal once, whether a scheduler signals all processes or only the agent.
+
+`worker_signals.py` has the reasons, and the notes of earlier signals.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ _WORKERS = (Phase.RUNNING, Phase.FINISHED, Phase.STOPPING)
 
 
 def workers_started(state: GroupState, stamp: Stamp) -> list[GroupEffect]:
-    """The workers run from now on: they do not have what came before."""
+    """The workers run from now on. No earlier signal has reached them."""
     if stamp == state.stamp:
         known.workers_started(state.signals)
     return []
 
 
 def agent_got(state: GroupState, number: int) -> list[GroupEffect]:
-    """The agent got a signal: perhaps it alone, perhaps every process of this node."""
+    """A signal has reached the agent: alone, or with every process of this node."""
     if not state.settings.has_witness or state.phase not in _WORKERS:
         return []
     if known.agent_got(state.signals, number):
@@ -34,7 +35,7 @@ def agent_got(state: GroupState, number: int) -> list[GroupEffect]:
 
 
 def witness_got(state: GroupState, number: int) -> list[GroupEffect]:
-    """The witness got a signal, and so did the workers that run."""
+    """A signal has reached the witness, and the workers that run."""
     if state.phase not in _WORKERS:
         return []
     if known.witness_got(state.signals, number):
@@ -57,13 +58,13 @@ def notify(state: GroupState, number: int) -> list[GroupEffect]:
 
 
 def witness_time_is_over(state: GroupState) -> list[GroupEffect]:
-    """The witness has told no more: what it did not get the workers do not have."""
+    """The signal has not reached the witness: a scheduler has not signalled the workers."""
     state.signals.is_waiting = False
     return _release(state)
 
 
 def own_time_is_over(state: GroupState) -> list[GroupEffect]:
-    """The agent did not get what the witness got: the workers may not have it either."""
+    """The signal has not reached the agent: it may not have reached the workers either."""
     state.signals.by_witness.clear()
     return _release(state)
 
@@ -74,7 +75,7 @@ def _wait_for_witness(state: GroupState) -> list[GroupEffect]:
 
 
 def _release(state: GroupState) -> list[GroupEffect]:
-    """Send what was held, unless it is still unknown who has it."""
+    """Send the signals that are held, unless a scheduler may still be sending them."""
     signals = state.signals
     effects: list[GroupEffect] = []
     if number := signals.held_notice:

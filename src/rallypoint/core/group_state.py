@@ -74,7 +74,7 @@ class GroupSettings(Struct, frozen=True):
     is_alone: bool = False
     """The job can't have another node."""
     has_witness: bool = False
-    """A process beside the agent tells of signals that are sent to every process."""
+    """A process beside the agent notes the signals of a scheduler; see `worker_signals.py`."""
     by_handler: bool = False
     """A handler forms the rounds. It may block, and has its own time to end the job for others."""
 
@@ -135,7 +135,7 @@ class GroupState(Struct):
     verdict: Verdict | None = None
     finish: Finish | None = None
     signals: WorkerSignals = field(default_factory=WorkerSignals)
-    """Those that the round's workers have; a new object for each round."""
+    """Signals that have reached the round's workers; a new object for each round."""
     waits: int = 0
     """Numbers the waits."""
     newest_wait: dict[WaitKind, int] = field(default_factory=dict)
@@ -202,8 +202,8 @@ def stop(state: GroupState, desired: Desired, number: int, grace_s: float) -> li
 
 
 def end_by_signal(state: GroupState, number: int) -> list[GroupEffect]:
-    """Send the workers the signal that ends them, as soon as it is known who has it already. Their
-    grace begins then."""
+    """Send the workers the signal that ends them, or hold it while a scheduler may be sending it.
+    The grace of the workers begins with the signal."""
     who = received(state.signals, number, state.settings.signals)
     if who is None:
         state.signals.held_stop = number

@@ -1,18 +1,19 @@
-"""Which signals the workers of a round have already, so that none is sent to them twice.
+"""Signals that a scheduler has sent to the workers, so that the agent does not send them again.
 
-Schedulers signal every process of a node: the agent, and its workers at about the same time. A
-handler that saves a checkpoint would be interrupted by itself if the agent sent the same signal
-again. The workers can't be asked whether they have a signal. So a process beside the agent, the
-witness, tells which signals it got: who has signalled the witness has signalled the workers too.
+Schedulers signal every process of a node: the agent, and its workers at about the same time. If
+the agent then sends the same signal, a handler that saves a checkpoint is interrupted by itself.
+A worker can't be asked which signals have reached it. So the agent has a witness: a process beside
+it that notes its own signals. A scheduler that has signalled the witness has signalled the workers.
 
-The witness' word and the agent's own signal come in any order, some milliseconds apart. Meanwhile a
-signal for the workers is held:
+The signal of the witness and that of the agent come in any order, some milliseconds apart.
+Meanwhile the agent sends its workers no signal:
 
-* The agent got it and the witness did not: for `WITNESS_S`. Then the agent alone was signalled.
-* The witness got it and the agent did not: for `OWN_SIGNAL_S`. Then it was meant for the witness.
-* Another node leaves by a signal: for `WITNESS_S`. A scheduler may be about to signal this node.
+* The signal has reached the agent only: for `WITNESS_S`. Then a person or Kubernetes has signalled
+  the agent alone.
+* The signal has reached the witness only: for `OWN_SIGNAL_S`. Then it does not count.
+* Another node leaves: for `WITNESS_S`. A scheduler may be about to signal this node too.
 
-Workers count together. A scheduler ends a step by its control group, which has all of them.
+Workers count together, because a scheduler ends all processes of a control group.
 """
 
 from __future__ import annotations
@@ -22,53 +23,53 @@ from enum import Enum
 from msgspec import Struct, field
 
 WITNESS_S = 0.2
-"""How much later than its agent a busy machine's witness may get a signal, and tell it."""
+"""A signal may reach the witness so much later than the agent, on a busy machine. Seconds."""
 OWN_SIGNAL_S = 2.0
-"""How much later than its witness an agent may get a signal."""
+"""A signal may reach the agent so much later than the witness. Seconds."""
 
 
 class Received(Enum):
-    """Who has a signal already."""
+    """Processes of a worker that a signal has reached already."""
 
     NOBODY = "nobody"
     WORKERS = "workers"
-    """The workers, but not what they have started: `--drain-signal`."""
+    """The workers, but not their children: `--drain-signal`."""
     EVERYBODY = "everybody"
-    """Each process of the node: a scheduler has sent it."""
+    """All processes of the node: a scheduler has sent the signal."""
 
 
 class WorkerSignals(Struct):
-    """What is known of the workers that run, and which signals wait for more to be known."""
+    """Signals that have reached the workers of a round, and signals that the agent holds back."""
 
     by_agent: set[int] = field(default_factory=set)
-    """The agent got these."""
+    """Signals that have reached the agent."""
     by_witness: set[int] = field(default_factory=set)
-    """The witness got these a moment ago, and the agent did not."""
+    """Signals that have reached the witness lately, and not the agent."""
     by_both: set[int] = field(default_factory=set)
     notified: set[int] = field(default_factory=set)
-    """The workers got these from the agent, as a request for a checkpoint."""
+    """Signals that the agent has sent as a request for a checkpoint."""
     is_waiting: bool = False
-    """The witness may tell more in a moment."""
+    """Another signal may reach the witness in a moment."""
     held_stop: int = 0
-    """The signal that ends the round's workers; 0: none is held."""
+    """The signal that ends the workers, held back; 0: none is."""
     held_notice: int = 0
-    """The signal that asks them for a checkpoint."""
+    """The signal that asks the workers for a checkpoint, held back; 0: none is."""
 
 
 def workers_started(signals: WorkerSignals) -> None:
-    """Nothing that came before has reached all workers."""
+    """Forget all earlier signals: they have not reached the new workers."""
     for earlier in (signals.by_agent, signals.by_witness, signals.by_both, signals.notified):
         earlier.clear()
 
 
 def agent_got(signals: WorkerSignals, number: int) -> bool:
-    """Note a signal of the agent. True: the witness got it before."""
+    """Note a signal of the agent. True: it has reached the witness before."""
     signals.by_agent.add(number)
     return _meet(signals, number)
 
 
 def witness_got(signals: WorkerSignals, number: int) -> bool:
-    """Note a signal of the witness. True: the agent got it before."""
+    """Note a signal of the witness. True: it has reached the agent before."""
     signals.by_witness.add(number)
     return _meet(signals, number)
 
@@ -82,8 +83,10 @@ def _meet(signals: WorkerSignals, number: int) -> bool:
 
 
 def received(signals: WorkerSignals, number: int, handled: tuple[int, ...]) -> Received | None:
-    """Who has this signal; None: it will be known in a moment. `handled`: by the agent; of others
-    the witness' word is enough."""
+    """The processes that a signal has reached; None: the agent will know in a moment.
+
+    `handled`: signals that the agent has a handler for; any other counts as soon as it has reached
+    the witness."""
     if number in signals.by_both or (number in signals.by_witness and number not in handled):
         return Received.EVERYBODY
     if signals.is_waiting or number in signals.by_witness:

@@ -1,8 +1,8 @@
-"""The witness: a process that tells the agent which signals are sent to every process of a job.
+"""The witness: a process that notes the signals which a scheduler sends to every process of a job.
 
-It does nothing else, so who signals it has signalled the workers too. The other helpers can't tell
-that: `pkill rallypoint` finds them by their names, and no worker. So the witness has a name that
-nobody looks for, and leads a session of its own, as workers do.
+Schedulers that signal the witness have signalled the workers too. Other helpers are no proof of
+that: `pkill rallypoint` finds them by their names, and does not find the workers. So the name of
+the witness is another one, and it leads a session of its own, as workers do.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class SignalWitness:
         return self._process.pid
 
     def fileno(self) -> int:
-        """Becomes readable when it has got a signal, or has died; -1 when it was stopped."""
+        """Becomes readable when a signal has reached it, or it has died; -1: it was stopped."""
         return self._told
 
     def read(self) -> tuple[int, ...] | None:
-        """The signals that it got since the last call; None: it has died. Does not block."""
+        """The signals since the last call; None: the witness has died. Does not block."""
         try:
             return tuple(os.read(self._told, 4096)) or None
         except BlockingIOError:
@@ -66,7 +66,7 @@ class SignalWitness:
 def _tell_all(write_end: int) -> None:
     """One byte for each signal, until somebody kills this process."""
     signal.pthread_sigmask(signal.SIG_BLOCK, signals.SENT_TO_EVERYBODY)
-    for number in signals.SENT_TO_EVERYBODY:  # What is ignored need not become pending.
+    for number in signals.SENT_TO_EVERYBODY:  # An ignored signal need not become pending.
         signal.signal(number, signal.SIG_DFL)
     os.set_blocking(write_end, False)
     while True:

@@ -90,7 +90,7 @@ class HookWorkers:
         """What the hooks run gets no signal."""
 
     def signal(self, number: int, received: Received = Received.NOBODY) -> None:
-        """Call `_stop_workers`, whatever the signal, and whoever has it."""
+        """Call `_stop_workers`, whatever the signal."""
         if not self._wanted_stop.is_set():
             self._wanted_stop.set()
             self._in_thread(self._stop)
