@@ -99,7 +99,7 @@ def main() -> int:
             if wrong:
                 print(f"run {seed}: {wrong}", flush=True)
     print(f"{good} of {options.runs} saved")
-    return good != options.runs
+    return 0 if good == options.runs else 1
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import pytest
 from tests.integration.function_job import function_job
 from tests.integration.one_agent import OneAgent, agent, eventually, free_port, name_of
 
-from rallypoint.process.signal_witness import NAME
+from rallypoint.agent.signal_witness import NAME
 
 GUARD, RELAY = "rallypoint-grd", "rallypoint-rly"
 HELPERS = {GUARD, RELAY, NAME, "rallypoint-pre", "rally-store-0"}

@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from math import inf
 from typing import Any, NamedTuple, Protocol
 
+from rallypoint.agent.signal_witness import SignalWitness
 from rallypoint.agent.worker_source import WorkerSource
 from rallypoint.process.guard import Guard, SharedPage
 from rallypoint.process.limits import cant_start_process
@@ -21,7 +22,6 @@ from rallypoint.process.logs.log_dir import storage_error
 from rallypoint.process.relay.client import Relay
 from rallypoint.process.relay.events import RelayEvents
 from rallypoint.process.relay.messages import PatternReport
-from rallypoint.process.signal_witness import SignalWitness
 from rallypoint.wire.death_notice import ReleaseNotice
 
 CONSOLE_S = 10.0
