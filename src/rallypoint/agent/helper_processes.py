@@ -131,6 +131,7 @@ class HelperProcesses:
             return
         told = self.witness.read()
         if told is None:  # It was killed: without it workers are signalled after a moment, as ever.
+            asyncio.get_running_loop().remove_reader(self.witness.fileno())
             self._stop_witness()
             return
         for number in told:
