@@ -28,7 +28,7 @@ tell("store", *address)
 tell("pid", os.getpid())
 time.sleep(600)
 """
-HELPERS = ("rallypoint-grd", "rallypoint-rly")
+HELPERS = ("rallypoint-grd", "rallypoint-rly", "signal-witness")
 
 
 def started(run: OneAgent, workers: int) -> None:

@@ -61,10 +61,11 @@ def test_each_helper_says_what_it_is_and_of_which_job_and_node(tmp_path: Path) -
             "rallypoint: guard of job job7 (node a)",
             "rallypoint: relay of job job7 (node a)",
             "rallypoint: store of round 0 of job job7 (node a)",
+            "signal witness",
         }
         eventually(lambda: shown(running) == helpers, "the titles")
         names = set(running.processes().values())
-        assert {"rallypoint-grd", "rallypoint-rly", "rally-store-0"} < names
+        assert {"rallypoint-grd", "rallypoint-rly", "signal-witness", "rally-store-0"} < names
         end(running)
 
 

@@ -78,7 +78,7 @@ def forming(scene: Scene) -> OneAgent:
 def starting(scene: Scene) -> OneAgent:
     """The worker exists, but its program does not run yet."""
     run = scene.agent("a")
-    helpers = {"rallypoint-grd", "rallypoint-rly"}
+    helpers = {"rallypoint-grd", "rallypoint-rly", "signal-witness"}
     eventually(
         lambda: len([pid for pid in run.processes() if pid != run.pid]) > len(helpers),
         "a worker",

@@ -9,6 +9,7 @@ from hypothesis.stateful import (
     invariant,
     rule,
 )
+from msgspec.structs import replace
 from tests.properties import explore
 from tests.unit.groups import KILL, REASON, RULES, assigned, stamp, verdict
 
@@ -17,6 +18,7 @@ from rallypoint.core import messages as m
 from rallypoint.core.group import Desired, GroupState, Phase
 from rallypoint.core.group_events import (
     Announced,
+    DrainSignalWanted,
     EnrolmentDone,
     EnrolWithStore,
     Finish,
@@ -36,9 +38,11 @@ from rallypoint.core.group_events import (
     SpawnWorkers,
     WaitEnded,
     WaitKind,
+    WitnessSignalled,
     WorkerEnded,
     WorkersExited,
     WorkersGone,
+    WorkersStarted,
 )
 from rallypoint.core.model import Outcome, Stamp
 from rallypoint.core.worker_exits import WorkerExit
@@ -75,6 +79,9 @@ EVENTS: st.SearchStrategy[GroupEvent] = st.one_of(
     st.builds(SpawnFailed, STAMPS, ERRORS),
     st.builds(SourceFailed, ERRORS),
     st.builds(SignalCaught, st.sampled_from([2, 15])),
+    st.builds(WitnessSignalled, st.sampled_from([2, 15])),
+    st.builds(DrainSignalWanted, st.sampled_from([10, 15])),
+    st.builds(WorkersStarted, STAMPS),
     st.just(Announced()),
     st.builds(WaitEnded, st.sampled_from(WaitKind), st.integers(1, 6)),
 )
@@ -93,9 +100,9 @@ def is_once(effect: GroupEffect) -> bool:
 class Hammer(RuleBasedStateMachine):
     """Any event at any time; processes obey whenever they like."""
 
-    @initialize()
-    def begin(self) -> None:
-        self.state = GroupState(RULES)
+    @initialize(has_witness=st.booleans())
+    def begin(self, has_witness: bool) -> None:
+        self.state = GroupState(replace(RULES, has_witness=has_witness))
         self.running: Stamp | None = None
         self.told_to_stop = False
         self.finishes = 0
@@ -109,7 +116,7 @@ class Hammer(RuleBasedStateMachine):
             again = self.apply(event)
             assert not [effect for effect in again if is_once(effect)]
 
-    @rule(event=st.sampled_from(["enrol", "start", "well", "gone", "gone"]))
+    @rule(event=st.sampled_from(["enrol", "start", "well", "told", "gone", "gone"]))
     def goes_on(self, event: str) -> None:
         """What is likely, so that rounds get somewhere."""
         current = self.state.stamp or stamp()
@@ -122,6 +129,9 @@ class Hammer(RuleBasedStateMachine):
                 self.apply(
                     WorkersExited(current, (WorkerExit(0, None), WorkerExit(0, None, local_rank=1)))
                 )
+            case "told":
+                for kind in WaitKind.WITNESS, WaitKind.OWN_SIGNAL:
+                    self.apply(WaitEnded(kind, self.state.newest_wait.get(kind, 0)))
             case "gone" if self.told_to_stop and self.running is not None:
                 gone, self.running, self.told_to_stop = self.running, None, False
                 self.apply(WorkersGone(gone))
@@ -169,12 +179,14 @@ class Hammer(RuleBasedStateMachine):
             assert self.state.phase is Phase.STOPPING
             assert self.state.desired > Desired.JOIN
         stopping = self.state.phase is Phase.STOPPING
-        assert (self.running is not None and self.told_to_stop) == stopping
+        told = self.told_to_stop or (stopping and self.state.signals.held_stop > 0)
+        assert (self.running is not None and told) == stopping
 
     def teardown(self) -> None:
         """Whatever happened, one verdict and obedient processes end it."""
         if hasattr(self, "state"):
             self.apply(verdict(Outcome.FAILED))
+            self.goes_on("told")
             self.goes_on("gone")
             assert self.state.phase is Phase.DONE
             assert self.finishes == 1

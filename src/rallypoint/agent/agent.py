@@ -44,6 +44,8 @@ class AgentLinks(NamedTuple):
     """Gets the id of this node, and never raises. None: this agent is asked for nothing."""
     last_words: Callable[[], Coroutine[None, None, None] | None] = lambda: None
     """What is to be waited for before this node leaves, for a moment; None: nothing."""
+    look_at_witness: Callable[[], None] | None = None
+    """Calls `witness_signalled` for each signal that has reached the witness."""
 
 
 class Agent:
@@ -71,6 +73,7 @@ class Agent:
                 if rendezvous.handler is not None
                 else rendezvous.stop_patience_s,
                 is_alone=rendezvous.max_nodes == 1,
+                has_witness=links.look_at_witness is not None,
                 by_handler=by_handler,
             )
         )
@@ -112,6 +115,10 @@ class Agent:
     def caught(self, number: int) -> None:
         """A signal arrived for this agent."""
         self._step(g.SignalCaught(number))
+
+    def witness_signalled(self, number: int) -> None:
+        """A signal has reached the witness."""
+        self._step(g.WitnessSignalled(number))
 
     def leave(self, why: str) -> None:
         """A person, or a notice of this node's end, wants it to go. May be said again."""
@@ -190,6 +197,8 @@ class Agent:
     def _step(self, event: g.GroupEvent) -> None:
         if isinstance(event, g.WorkersGone):
             self._links.store.close()
+        if self._links.look_at_witness is not None and not isinstance(event, g.WitnessSignalled):
+            self._links.look_at_witness()  # What came before this event counts before it.
         was_leaving = self._state.leaving
         effects = group.step(self._state, event)
         if self._state.leaving and not was_leaving:
@@ -226,6 +235,9 @@ class Agent:
                 self.say(kind(round=stamp.round, why=reason.text))
             case g.SignalWorkers() | g.KillWorkers():
                 self._stop_workers(effect)
+            case g.NotifyWorkers(number):
+                if self.workers.current is not None:
+                    self.workers.current.notify(number)
             case g.Wait(kind, number, length_s):
                 self._loop.call_later(length_s, self._step, g.WaitEnded(kind, number))
             case g.ReportNow(m.Failed() as failed):
@@ -304,7 +316,7 @@ class Agent:
             assert self._state.stamp is not None
             self._loop.call_soon(self._step, g.WorkersGone(self._state.stamp))
         elif isinstance(effect, g.SignalWorkers):
-            workers.signal(effect.signal)
+            workers.signal(effect.signal, effect.received)
         else:
             workers.kill()
 

@@ -13,6 +13,7 @@ from rallypoint.core.group_events import GroupEvent
 from rallypoint.core.messages import Report
 from rallypoint.core.model import Assignment, Stamp
 from rallypoint.core.worker_exits import WorkerExit
+from rallypoint.core.worker_signals import Received
 from rallypoint.errors import RallypointError
 from rallypoint.process.guard import Guard
 
@@ -76,8 +77,9 @@ class NodeWorkers(Protocol):
         """Call `on_exits` now for what has ended and was not reported, if that can be known: after
         the next signal it is unknown whether a worker failed by itself."""
 
-    def signal(self, number: int) -> None:
-        """Ask all to end; then wait until nothing is left."""
+    def signal(self, number: int, received: Received = Received.NOBODY) -> None:
+        """Ask all to end; then wait until nothing is left. `received`: the signal has reached these
+        processes already, so they do not get it again."""
 
     def kill(self) -> None:
         """End all; then wait until nothing is left, but not for ever."""

@@ -197,6 +197,7 @@ class AgentRun:
             self._helpers.source.wait_ready if self._helpers is not None else None,
             self._try_to_start,
             lambda: self._membership.last_words(self._hurried),
+            self._helpers.look_at_witness if self._helpers is not None else None,
         )
         self.agent = Agent(setup.config, make_workers, setup.signals, links)
         self.faults = Faults(lambda text: self.agent.say(kinds.FAULT(text)))
@@ -280,6 +281,7 @@ class AgentRun:
                     dispatcher.first_output,
                     partial(self.agent.say, kinds.STDIN()),
                     PatternLines(self._setup.config, dispatcher, self.agent.say),
+                    self.agent.witness_signalled,
                 )
             )
             self._helpers.source.watch(self.agent.source_failed, self.agent.say)

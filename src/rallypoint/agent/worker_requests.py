@@ -15,6 +15,7 @@ from rallypoint.core import checkpoint
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core import messages as m
 from rallypoint.core.checkpoint import Request, RequestState
+from rallypoint.core.group_events import DrainSignalWanted
 from rallypoint.core.model import EndKind
 from rallypoint.core.text import brief_seconds, signal_name, signal_number
 from rallypoint.core.worker_exits import WorkerExit
@@ -93,7 +94,7 @@ class Checkpoints:
         left_s = NO_HURRY_S if request.left_s is None else request.left_s
         workers.shm.request(_KINDS[request.kind], left_s)
         if state.all_asked:
-            workers.notify(self._drain_signal)
+            self._actions.step(DrainSignalWanted(self._drain_signal))
         self.changed()
         if state.told is None:
             text = self._how_asked(request, state.all_asked)

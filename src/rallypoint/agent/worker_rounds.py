@@ -157,6 +157,7 @@ class WorkerRounds:
         self._dispatcher.spawned(workers.pids, took_s, workers.shm)
         self.newest = RunningRound(state.stamp, state.assignment, workers, state.exits)
         self._requests.begin(self.newest)
+        self._actions.step(g.WorkersStarted(state.stamp))
 
     def _not_started(self, stamp: Stamp, error: RallypointError) -> None:
         self.current = None

@@ -19,6 +19,7 @@ from rallypoint.agent.worker_source import SourceLostError, WorkerSource
 from rallypoint.config import WorkerConfig
 from rallypoint.coordinator.client import raise_in_loop
 from rallypoint.core.worker_exits import WorkerExit
+from rallypoint.core.worker_signals import Received
 from rallypoint.errors import RallypointError
 from rallypoint.observe.faults import Faults
 from rallypoint.process.guard import Guard
@@ -137,10 +138,10 @@ class RoundWorkers:
         """The guard was replaced."""
         self._workers.use_guard(guard)
 
-    def signal(self, number: int) -> None:
-        """To every process group; then wait until nothing is left."""
+    def signal(self, number: int, received: Received = Received.NOBODY) -> None:
+        """To every process group; then wait until nothing is left. See `NodeWorkers`."""
         self._retire()
-        self._workers.signal_all(number)
+        self._workers.signal_all(number, received)
         if number == signal.SIGTERM:
             self._kill_holders()
         self.clear()

@@ -29,10 +29,11 @@ import signal
 from typing import assert_never
 
 from rallypoint.core import event_kinds as kinds
-from rallypoint.core import group_leave
+from rallypoint.core import group_leave, group_signals
 from rallypoint.core.group_events import (
     Announced,
     CoordinatorRefuses,
+    DrainSignalWanted,
     EnrolmentDone,
     EnrolWithStore,
     Finish,
@@ -53,8 +54,10 @@ from rallypoint.core.group_events import (
     Tried,
     WaitEnded,
     WaitKind,
+    WitnessSignalled,
     WorkersExited,
     WorkersGone,
+    WorkersStarted,
 )
 from rallypoint.core.group_leave import ANNOUNCE_S as ANNOUNCE_S
 from rallypoint.core.group_state import SUSPECT_S as SUSPECT_S
@@ -102,6 +105,7 @@ from rallypoint.core.model import (
     Stamp,
     Verdict,
 )
+from rallypoint.core.worker_signals import WorkerSignals
 
 
 def step(state: GroupState, event: GroupEvent) -> list[GroupEffect]:
@@ -128,6 +132,8 @@ def step(state: GroupState, event: GroupEvent) -> list[GroupEffect]:
             return abort(state, Desired.GIVE_UP, finish)
         case EnrolmentDone(stamp, error):
             return _enrolled(state, stamp, error)
+        case WorkersStarted(stamp):
+            return group_signals.workers_started(state, stamp)
         case WorkersExited(stamp, exits):
             return exited(state, stamp, exits)
         case SpawnFailed(stamp, error):
@@ -142,6 +148,10 @@ def step(state: GroupState, event: GroupEvent) -> list[GroupEffect]:
             return _gone(state, stamp, stuck)
         case SignalCaught(number):
             return group_leave.caught(state, number)
+        case WitnessSignalled(number):
+            return group_signals.witness_got(state, number)
+        case DrainSignalWanted(number):
+            return group_signals.notify(state, number)
         case LeaveWanted(why):
             return group_leave.leave_wanted(state, why)
         case Announced():
@@ -223,7 +233,7 @@ def _assigned(state: GroupState, stamp: Stamp, assignment: Assignment) -> list[G
 def _spawn(state: GroupState) -> list[GroupEffect]:
     assert state.stamp is not None
     assert state.assignment is not None
-    state.phase, state.killing = Phase.RUNNING, False
+    state.phase, state.killing, state.signals = Phase.RUNNING, False, WorkerSignals()
     state.is_patient, state.patience_is_over = False, not state.settings.stop_patience_s
     return [SpawnWorkers(state.stamp, state.assignment)]
 
@@ -245,7 +255,11 @@ def _stop_ordered(state: GroupState, stamp: Stamp, reason: EndReason) -> list[Gr
         return []
     state.seeks_culprit |= reason.kind is EndKind.FAILURE and state.phase is Phase.RUNNING
     state.stop_why = reason.text
-    stops = stop(state, Desired.JOIN, signal.SIGTERM, state.settings.restart_grace_s)
+    expects = group_signals.other_leaves(state) if reason.kind is EndKind.DRAIN else []
+    stops = [
+        *expects,
+        *stop(state, Desired.JOIN, signal.SIGTERM, state.settings.restart_grace_s),
+    ]
     if state.told_end == stamp:  # A coordinator that has taken over says it again.
         return stops
     state.told_end = stamp
@@ -262,7 +276,8 @@ def _verdict(state: GroupState, verdict: Verdict) -> list[GroupEffect]:
     number = verdict.signal if asked_to_stop and verdict.signal else signal.SIGTERM
     settings = state.settings
     grace_s = settings.shutdown_grace_s if asked_to_stop else settings.restart_grace_s
-    return stop(state, Desired.END, number, grace_s)
+    expects = group_signals.other_leaves(state) if asked_to_stop else []
+    return [*expects, *stop(state, Desired.END, number, grace_s)]
 
 
 def _expelled(state: GroupState, why: str, final: bool) -> list[GroupEffect]:
@@ -363,6 +378,10 @@ def _wait_ended(state: GroupState, kind: WaitKind, number: int) -> list[GroupEff
         case WaitKind.REPEAT:
             state.repeated = 0
             return []
+        case WaitKind.WITNESS:
+            return group_signals.witness_time_is_over(state)
+        case WaitKind.OWN_SIGNAL:
+            return group_signals.own_time_is_over(state)
         case _:
             assert_never(kind)
 

@@ -10,6 +10,7 @@ from rallypoint.core.event_kinds import Record
 from rallypoint.core.messages import HelperDied, Order, Prove, Report
 from rallypoint.core.model import Assignment, EndReason, Lacking, Stamp, Verdict
 from rallypoint.core.worker_exits import WorkerExit
+from rallypoint.core.worker_signals import Received
 from rallypoint.errors import RallypointError
 
 
@@ -45,6 +46,12 @@ class EnrolmentDone(Struct, frozen=True):
 
     stamp: Stamp
     error: str = ""
+
+
+class WorkersStarted(Struct, frozen=True):
+    """All workers of the round run. No earlier signal has reached all of them."""
+
+    stamp: Stamp
 
 
 class WorkersExited(Struct, frozen=True):
@@ -98,6 +105,18 @@ class SignalCaught(Struct, frozen=True):
     signal: int
 
 
+class WitnessSignalled(Struct, frozen=True):
+    """A signal has reached the witness, which a scheduler signals with all other processes."""
+
+    signal: int
+
+
+class DrainSignalWanted(Struct, frozen=True):
+    """The workers are to be asked for a checkpoint by this signal (`--drain-signal`)."""
+
+    signal: int
+
+
 class LeaveWanted(Struct, frozen=True):
     """A person, or a notice of this node's end, told this agent to go."""
 
@@ -119,6 +138,10 @@ class WaitKind(Enum):
     TELL = "tell"
     REPEAT = "repeat"
     STUCK = "stuck"
+    WITNESS = "witness"
+    """A signal may reach the witness."""
+    OWN_SIGNAL = "own signal"
+    """The signal that has reached the witness may reach the agent."""
 
 
 class WaitEnded(Struct, frozen=True):
@@ -135,6 +158,7 @@ GroupEvent = (
     | SessionGivenUp
     | CoordinatorRefuses
     | EnrolmentDone
+    | WorkersStarted
     | WorkersExited
     | SpawnFailed
     | SourceFailed
@@ -142,6 +166,8 @@ GroupEvent = (
     | Tried
     | WorkersGone
     | SignalCaught
+    | WitnessSignalled
+    | DrainSignalWanted
     | LeaveWanted
     | Announced
     | WaitEnded
@@ -196,7 +222,15 @@ class RoundEnding(Struct, frozen=True):
 
 
 class SignalWorkers(Struct, frozen=True):
-    """Send a signal to every process group of the round; answer with `WorkersGone`."""
+    """Send a signal to every process group of the round, but not to those that have `received` it
+    already; answer with `WorkersGone`."""
+
+    signal: int
+    received: Received = Received.NOBODY
+
+
+class NotifyWorkers(Struct, frozen=True):
+    """Send a signal to the round's workers, and to nothing that they have started."""
 
     signal: int
 
@@ -278,6 +312,7 @@ GroupEffect = (
     | AbandonRound
     | RoundEnding
     | SignalWorkers
+    | NotifyWorkers
     | KillWorkers
     | Wait
     | GiveUp

@@ -22,6 +22,7 @@ from rallypoint.core.group_events import (
     WaitEnded,
     WaitKind,
 )
+from rallypoint.core.group_signals import agent_got
 from rallypoint.core.group_state import (
     Desired,
     GroupSettings,
@@ -52,13 +53,14 @@ def notice_s(settings: GroupSettings) -> float:
 
 def caught(state: GroupState, number: int) -> list[GroupEffect]:
     """A signal told this agent to go; a second one, or one after the end, skips every wait."""
+    effects = agent_got(state, number)
     if number == state.repeated:
-        return []
+        return effects
     state.repeated = number
     state.signals_caught += 1
     if state.signals_caught > 1:
         return _skip_waits(state, number)
-    return [*_first(state, number), wait(state, WaitKind.REPEAT, REPEAT_S)]
+    return [*effects, *_first(state, number), wait(state, WaitKind.REPEAT, REPEAT_S)]
 
 
 def _skip_waits(state: GroupState, number: int) -> list[GroupEffect]:

@@ -39,6 +39,7 @@ from rallypoint.core.messages import Claim, Doing, Failed, Finishing, Prove, Pro
 from rallypoint.core.model import Assignment, Lacking, Stamp, Verdict
 from rallypoint.core.text import CANT_START
 from rallypoint.core.worker_exits import WorkerExit
+from rallypoint.core.worker_signals import WorkerSignals, received
 from rallypoint.errors import InfrastructureError, LogsSpecsError, RallypointError
 
 
@@ -76,6 +77,8 @@ class GroupSettings(Struct, frozen=True):
     """For processes that don't die before a round, as long as the coordinator waits for them."""
     is_alone: bool = False
     """The job can't have another node."""
+    has_witness: bool = False
+    """A process beside the agent notes the signals of a scheduler; see `worker_signals.py`."""
     by_handler: bool = False
     """A handler forms the rounds. It may block, and has its own time to end the job for others."""
 
@@ -137,6 +140,8 @@ class GroupState(Struct):
     patience_is_over: bool = False
     verdict: Verdict | None = None
     finish: Finish | None = None
+    signals: WorkerSignals = field(default_factory=WorkerSignals)
+    """Signals that have reached the round's workers; a new object for each round."""
     waits: int = 0
     """Numbers the waits."""
     newest_wait: dict[WaitKind, int] = field(default_factory=dict)
@@ -191,16 +196,27 @@ def stop(state: GroupState, desired: Desired, number: int, grace_s: float) -> li
             return _end_before_start(state)
         case Phase.RUNNING | Phase.FINISHED:
             state.phase, state.grace_s = Phase.STOPPING, grace_s
-            grace = wait(state, WaitKind.GRACE, grace_s)
-            state.first_grace = grace.number
-            return [SignalWorkers(number), grace]
+            return end_by_signal(state, number)
         case Phase.STOPPING if grace_s < state.grace_s and not state.killing:
             state.grace_s = grace_s
-            return [wait(state, WaitKind.GRACE, grace_s)]
+            is_held = state.signals.held_stop > 0  # Then the grace has not begun.
+            return [] if is_held else [wait(state, WaitKind.GRACE, grace_s)]
         case Phase.STOPPING | Phase.DONE:
             return []
         case _:
             assert_never(state.phase)
+
+
+def end_by_signal(state: GroupState, number: int) -> list[GroupEffect]:
+    """Send the workers the signal that ends them, or hold it while a scheduler may be sending it.
+    The grace of the workers begins with the signal."""
+    who = received(state.signals, number, state.settings.signals)
+    if who is None:
+        state.signals.held_stop = number
+        return []
+    grace = wait(state, WaitKind.GRACE, state.grace_s)
+    state.first_grace = grace.number
+    return [SignalWorkers(number, who), grace]
 
 
 def abort(state: GroupState, desired: Desired, finish: Finish | None) -> list[GroupEffect]:

@@ -53,7 +53,14 @@ def session_of(pid: int) -> int | None:
 
 
 def kill_member(member: Member, *, pidfd_open: syscalls.PidfdOpen = syscalls.pidfd_open) -> None:
-    """SIGKILL one process, which is no child of ours, if it still is that member.
+    """SIGKILL one process; see `signal_member`."""
+    signal_member(member, signal.SIGKILL, pidfd_open=pidfd_open)
+
+
+def signal_member(
+    member: Member, signum: int, *, pidfd_open: syscalls.PidfdOpen = syscalls.pidfd_open
+) -> None:
+    """Signal one process, which is no child of ours, if it still is that member.
 
     The pidfd pins the process while its session is checked again, so that a stranger that got the
     same pid is never hit. Without pidfds a window of microseconds remains.
@@ -64,11 +71,11 @@ def kill_member(member: Member, *, pidfd_open: syscalls.PidfdOpen = syscalls.pid
         return
     except OSError:
         if _read_member(member.pid) == member:
-            syscalls.signal_process(member.pid, signal.SIGKILL)
+            syscalls.signal_process(member.pid, signum)
         return
     try:
         if _read_member(member.pid) == member:
-            signal.pidfd_send_signal(fd, signal.SIGKILL)
+            signal.pidfd_send_signal(fd, signum)
     except OSError:
         pass  # It has exited, or belongs to another user.
     finally:

@@ -34,9 +34,9 @@ _REFUSED_BY_NOBODY = {signal.SIGKILL, signal.SIGSTOP}
 SENT_TO_EVERYBODY = frozenset(
     set(signal.valid_signals()) - _FAULTS - _HARMLESS - _REFUSED_BY_NOBODY - IGNORED_BY_PYTHON
 )
-"""All that schedulers, shells and people may send to every process of a job at once to end or stop
-it: Slurm sends any signal that its user names, systemd that of `KillSignal=`. A process that
-serves an agent ignores these, and ends with its agent."""
+"""Signals that schedulers, shells and people may send to every process of a job, to end or stop it.
+Slurm sends any signal that its user names, systemd that of `KillSignal=`. A process that serves an
+agent ignores these, and ends with its agent; the witness notes them."""
 
 
 def handled_signals() -> list[signal.Signals | int]:

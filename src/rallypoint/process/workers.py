@@ -11,10 +11,12 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import assert_never
 
 from msgspec.structs import replace
 
 from rallypoint.core.worker_exits import WorkerExit, WorkerExits
+from rallypoint.core.worker_signals import Received
 from rallypoint.errors import InvariantError
 from rallypoint.process import exits, sessions, syscalls
 from rallypoint.process.exits import ExitWatch
@@ -83,10 +85,21 @@ class WorkerSet:
         if pids:
             self._all_exited.clear()
 
-    def signal_all(self, signum: int) -> None:
-        """Send to the process group of every worker, also where the leader has exited."""
-        for pid in self._held:
-            syscalls.signal_group(pid, signum)
+    def signal_all(self, signum: int, received: Received = Received.NOBODY) -> None:
+        """Send to the process group of every worker, also where the leader has exited; but not to
+        those that have received it already."""
+        match received:
+            case Received.NOBODY:
+                for pid in self._held:
+                    syscalls.signal_group(pid, signum)
+            case Received.WORKERS:
+                for member in self._members():
+                    if member.pgid == member.sid != member.pid:
+                        sessions.signal_member(member, signum, pidfd_open=self._pidfd_open)
+            case Received.EVERYBODY:
+                pass
+            case _:
+                assert_never(received)
 
     def signal_one(self, local_rank: int, signum: int) -> bool:
         """Send to one worker alone; SIGKILL also to what it has started in its process group. False

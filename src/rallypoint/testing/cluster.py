@@ -150,8 +150,8 @@ class SimulatedAgent:
                 self._report(report)
             case g.GiveUp():
                 self._report(m.Leave())
-            case g.SkipWaits():
-                pass  # nobody waits after the end here
+            case g.SkipWaits() | g.NotifyWorkers():
+                pass  # nobody waits after the end here, and no worker has a handler
             case g.Finish():
                 assert self.running is None, "ended with workers alive"
                 self.finish, self.finishes = effect, self.finishes + 1

@@ -21,6 +21,7 @@ from rallypoint.agent.node_workers import WorkerRound
 from rallypoint.agent.worker_shm import WorkerShm
 from rallypoint.core.text import raised
 from rallypoint.core.worker_exits import WorkerExit
+from rallypoint.core.worker_signals import Received
 from rallypoint.errors import InfrastructureError, RallypointError
 from rallypoint.process.guard import Guard
 
@@ -88,7 +89,7 @@ class HookWorkers:
     def notify(self, number: int) -> None:
         """What the hooks run gets no signal."""
 
-    def signal(self, number: int) -> None:
+    def signal(self, number: int, received: Received = Received.NOBODY) -> None:
         """Call `_stop_workers`, whatever the signal."""
         if not self._wanted_stop.is_set():
             self._wanted_stop.set()

@@ -20,6 +20,7 @@ from rallypoint.agent.progress import Progress
 from rallypoint.agent.worker_shm import WorkerShm
 from rallypoint.core.model import Assignment, Stamp
 from rallypoint.core.worker_exits import WorkerExit
+from rallypoint.core.worker_signals import Received
 from rallypoint.errors import LogStorageError, during
 from rallypoint.process.guard import Guard
 from rallypoint.testing.simulator.loop import MachineClock, ProcessLoop, Schedule
@@ -310,7 +311,7 @@ class SimulatedWorkers:
     def notice(self) -> None:
         self._report()
 
-    def signal(self, number: int) -> None:
+    def signal(self, number: int, received: Received = Received.NOBODY) -> None:
         self._is_ending = True
         for worker in self.all:
             worker.signal(number)

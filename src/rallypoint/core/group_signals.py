@@ -1,0 +1,92 @@
+"""Workers get each signal once, whether a scheduler signals all processes or only the agent.
+
+`worker_signals.py` has the reasons, and the notes of earlier signals.
+"""
+
+from __future__ import annotations
+
+from rallypoint.core import worker_signals as known
+from rallypoint.core.group_events import (
+    GroupEffect,
+    NotifyWorkers,
+    WaitKind,
+)
+from rallypoint.core.group_state import GroupState, Phase, end_by_signal, wait
+from rallypoint.core.model import Stamp
+from rallypoint.core.worker_signals import Received
+
+_WORKERS = (Phase.RUNNING, Phase.FINISHED, Phase.STOPPING)
+
+
+def workers_started(state: GroupState, stamp: Stamp) -> list[GroupEffect]:
+    """The workers run from now on. No earlier signal has reached them."""
+    if stamp == state.stamp:
+        known.workers_started(state.signals)
+    return []
+
+
+def agent_got(state: GroupState, number: int) -> list[GroupEffect]:
+    """A signal has reached the agent: alone, or with every process of this node."""
+    if not state.settings.has_witness or state.phase not in _WORKERS:
+        return []
+    if known.agent_got(state.signals, number):
+        return _release(state)
+    return _wait_for_witness(state)
+
+
+def witness_got(state: GroupState, number: int) -> list[GroupEffect]:
+    """A signal has reached the witness, and the workers that run."""
+    if state.phase not in _WORKERS:
+        return []
+    if known.witness_got(state.signals, number):
+        return _release(state)
+    return [*_release(state), wait(state, WaitKind.OWN_SIGNAL, known.OWN_SIGNAL_S)]
+
+
+def other_leaves(state: GroupState) -> list[GroupEffect]:
+    """Another node leaves. A scheduler may signal this one too, a few milliseconds later."""
+    is_next = state.settings.has_witness and state.phase is Phase.RUNNING and not state.leaving
+    return _wait_for_witness(state) if is_next else []
+
+
+def notify(state: GroupState, number: int) -> list[GroupEffect]:
+    """Ask the workers for a checkpoint by this signal."""
+    if state.phase is not Phase.RUNNING:
+        return []
+    state.signals.held_notice = number
+    return [*other_leaves(state), *_release(state)]
+
+
+def witness_time_is_over(state: GroupState) -> list[GroupEffect]:
+    """The signal has not reached the witness: a scheduler has not signalled the workers."""
+    state.signals.is_waiting = False
+    return _release(state)
+
+
+def own_time_is_over(state: GroupState) -> list[GroupEffect]:
+    """The signal has not reached the agent: it may not have reached the workers either."""
+    state.signals.by_witness.clear()
+    return _release(state)
+
+
+def _wait_for_witness(state: GroupState) -> list[GroupEffect]:
+    state.signals.is_waiting = True
+    return [wait(state, WaitKind.WITNESS, known.WITNESS_S)]
+
+
+def _release(state: GroupState) -> list[GroupEffect]:
+    """Send the signals that are held, unless a scheduler may still be sending them."""
+    signals = state.signals
+    effects: list[GroupEffect] = []
+    if number := signals.held_notice:
+        who = known.received(signals, number, state.settings.signals)
+        if who is not None:
+            signals.held_notice = 0
+        if who is Received.NOBODY and state.phase is Phase.RUNNING:
+            signals.notified.add(number)
+            effects.append(NotifyWorkers(number))
+    if number := signals.held_stop:
+        signals.held_stop = 0
+        if state.phase is Phase.STOPPING and not state.killing:
+            effects += end_by_signal(state, number)
+    return effects

@@ -1,0 +1,94 @@
+"""Signals that a scheduler has sent to the workers, so that the agent does not send them again.
+
+Schedulers signal every process of a node: the agent, and its workers at about the same time. If
+the agent then sends the same signal, a handler that saves a checkpoint is interrupted by itself.
+A worker can't be asked which signals have reached it. So the agent has a witness: a process beside
+it that notes its own signals. A scheduler that has signalled the witness has signalled the workers.
+
+The signal of the witness and that of the agent come in any order, some milliseconds apart.
+Meanwhile the agent sends its workers no signal:
+
+* The signal has reached the agent only: for `WITNESS_S`. Then a person or Kubernetes has signalled
+  the agent alone.
+* The signal has reached the witness only: for `OWN_SIGNAL_S`. Then it does not count.
+* Another node leaves: for `WITNESS_S`. A scheduler may be about to signal this node too.
+
+Workers count together, because a scheduler ends all processes of a control group.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from msgspec import Struct, field
+
+WITNESS_S = 0.2
+"""A signal may reach the witness so much later than the agent, on a busy machine. Seconds."""
+OWN_SIGNAL_S = 2.0
+"""A signal may reach the agent so much later than the witness. Seconds."""
+
+
+class Received(Enum):
+    """Processes of a worker that a signal has reached already."""
+
+    NOBODY = "nobody"
+    WORKERS = "workers"
+    """The workers, but not their children: `--drain-signal`."""
+    EVERYBODY = "everybody"
+    """All processes of the node: a scheduler has sent the signal."""
+
+
+class WorkerSignals(Struct):
+    """Signals that have reached the workers of a round, and signals that the agent holds back."""
+
+    by_agent: set[int] = field(default_factory=set)
+    """Signals that have reached the agent."""
+    by_witness: set[int] = field(default_factory=set)
+    """Signals that have reached the witness lately, and not the agent."""
+    by_both: set[int] = field(default_factory=set)
+    notified: set[int] = field(default_factory=set)
+    """Signals that the agent has sent as a request for a checkpoint."""
+    is_waiting: bool = False
+    """Another signal may reach the witness in a moment."""
+    held_stop: int = 0
+    """The signal that ends the workers, held back; 0: none is."""
+    held_notice: int = 0
+    """The signal that asks the workers for a checkpoint, held back; 0: none is."""
+
+
+def workers_started(signals: WorkerSignals) -> None:
+    """Forget all earlier signals: they have not reached the new workers."""
+    for earlier in (signals.by_agent, signals.by_witness, signals.by_both, signals.notified):
+        earlier.clear()
+
+
+def agent_got(signals: WorkerSignals, number: int) -> bool:
+    """Note a signal of the agent. True: it has reached the witness before."""
+    signals.by_agent.add(number)
+    return _meet(signals, number)
+
+
+def witness_got(signals: WorkerSignals, number: int) -> bool:
+    """Note a signal of the witness. True: it has reached the agent before."""
+    signals.by_witness.add(number)
+    return _meet(signals, number)
+
+
+def _meet(signals: WorkerSignals, number: int) -> bool:
+    if number not in signals.by_agent & signals.by_witness:
+        return False
+    signals.by_witness.discard(number)
+    signals.by_both.add(number)
+    return True
+
+
+def received(signals: WorkerSignals, number: int, handled: tuple[int, ...]) -> Received | None:
+    """The processes that a signal has reached; None: the agent will know in a moment.
+
+    `handled`: signals that the agent has a handler for; any other counts as soon as it has reached
+    the witness."""
+    if number in signals.by_both or (number in signals.by_witness and number not in handled):
+        return Received.EVERYBODY
+    if signals.is_waiting or number in signals.by_witness:
+        return None
+    return Received.WORKERS if number in signals.notified else Received.NOBODY
