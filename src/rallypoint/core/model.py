@@ -217,3 +217,5 @@ class JobStatus(Struct, frozen=True, array_like=True):
     restarts_used: int
     held_back: str = ""
     """For how long the node that asks triggers no round, and why (behaviour R3)."""
+    waits_for: str = ""
+    """What another agent has, if the node that asks waits for that: an id or a rank (behaviour R4)."""
