@@ -16,7 +16,8 @@ that of an agent, not of a node, since the coordinator decides which node an age
     hang-up PERSON                              and does not wait any more
     tick S                                      so many seconds pass; connected agents are heard
 
-What an agent waits for is told when it changes. An agent obeys at once: it enrols, and it leaves when it is asked to.
+An agent obeys at once: it enrols, and it leaves when it is asked to. What else an agent waits for
+is told when that changes.
 """
 
 from __future__ import annotations

@@ -218,4 +218,4 @@ class JobStatus(Struct, frozen=True, array_like=True):
     held_back: str = ""
     """For how long the node that asks triggers no round, and why (behaviour R3)."""
     waits_for: str = ""
-    """What another agent has, if the node that asks waits for that: an id or a rank (behaviour R4)."""
+    """An id or a rank that another agent has: the node that asks waits for it (behaviour R4)."""
