@@ -40,6 +40,7 @@ from rallypoint.core.host_effects import Refuse as Refuse
 from rallypoint.core.host_effects import SendTo as SendTo
 from rallypoint.core.job_departures import is_leaving
 from rallypoint.core.job_lives import Life
+from rallypoint.core.job_rounds import is_member
 from rallypoint.core.job_state import JobEffect, JobEvent, JobState, SessionLost
 from rallypoint.core.job_state import close as close_job
 from rallypoint.core.liveness import Liveness, Patience, is_outgrown, pace_of
@@ -388,12 +389,13 @@ class Sessions:
     def _is_taken_back(self, session: Session, hello: m.Attach) -> bool:
         """This agent took part in what the last coordinator had formed: its session goes on."""
         handover, place = self._handover, hello.place
-        if handover is None or place is None:
+        if handover is None:
             return False
-        if self._recovery is None and self._names.contest(session.ref, place.joined) is not None:
-            return False  # Another agent has joined with its id since.
+        if self._recovery is None and place and self._names.contest(session.ref, place.joined):
+            return False  # Another agent has joined with its id or its rank since.
         if not handover.takes(self.job, session.ref, hello):
             return False
+        assert place is not None
         session.opened = hello.opened
         self._names.take(session.ref, place.joined.candidate.node_rank)
         return True
@@ -458,6 +460,8 @@ class Sessions:
         ref = session.ref
         if self.verdict is None and not was_replaced(self.job.round, ref):
             if (contest := self._names.contest(ref, join)) is not None:
+                if is_member(self.job, ref):  # It had another rank before, and has no workers now.
+                    return self._refuse(session, contest, now)
                 self._contests.begin(contest)
                 self.liveness.wanted(contest.holder.incarnation, now)
                 return []
