@@ -492,7 +492,8 @@ class Sessions:
         effects: list[HostEffect] = []
         is_over = self.verdict is not None
         for contest in self._contests.take_free(self._names, all_of_them=is_over):
-            session = self._sessions[contest.newcomer.incarnation]
+            if (session := self._sessions.get(contest.newcomer.incarnation)) is None:
+                continue
             try:
                 effects += self._join(session, contest.join, now)
             except Exception as error:  # It is not a fault of what was received now.
