@@ -62,26 +62,27 @@ class Contest(Struct):
     is_heard: bool = False
     """The holder has said something since, on a connection that is not gone."""
 
-    @property
-    def wanted(self) -> str:
-        """In a sentence."""
-        if self.is_of_rank:
-            return f"node rank {self.join.candidate.node_rank}"
-        return f"node id {quoted(self.newcomer.node_id)}"
-
     def refusal(self, holder_at: str, newcomer_at: str) -> str:
         """For the newcomer, with the addresses of both."""
-        other = f" (node {self.holder.node_id})" if self.is_of_rank else ""
-        where = f"another running agent{other} at {holder_at}; this one is at {newcomer_at}"
-        mend = "machine its own --node-id, or leave the option out"
         if self.is_of_rank:
-            mend = "node its own --node-rank"
-        return f"{self.wanted} is used by {where}: give each {mend}"
+            holder = f"(node {self.holder.node_id}) at {holder_at}"
+            return (
+                f"node rank {self.join.candidate.node_rank} is used by another running agent "
+                f"{holder}; this one is at {newcomer_at}: give each node its own --node-rank"
+            )
+        return (
+            f"node id {quoted(self.newcomer.node_id)} is used by another running agent at "
+            f"{holder_at}; this one is at {newcomer_at}: give each machine its own --node-id, or "
+            "leave the option out"
+        )
 
     def waits_for(self, holder_at: str, silent_s: float) -> str:
         """For a person at the newcomer."""
+        wanted = f"node id {quoted(self.newcomer.node_id)}"
+        if self.is_of_rank:
+            wanted = f"node rank {self.join.candidate.node_rank}"
         silent = f", which has not been heard for {silent_s:g} s" if silent_s else ""
-        return f"{self.wanted}: it is held by an agent at {holder_at}{silent}"
+        return f"{wanted}: it is held by an agent at {holder_at}{silent}"
 
 
 class Contests:
