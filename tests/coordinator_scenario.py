@@ -9,12 +9,15 @@ that of an agent, not of a node, since the coordinator decides which node an age
                                                 its id: given by a person, or had before
     attach AGENT                                a known agent connects again
     cut AGENT                                   its connection is reset
+    kill AGENT                                  it dies, which its guard reports
+    stop AGENT | continue AGENT                 it says nothing any more (SIGSTOP); or does again
     leave AGENT                                 it leaves by itself
     drain PERSON ID                             a person asks that this node leaves, and waits
     hang-up PERSON                              and does not wait any more
     tick S                                      so many seconds pass; connected agents are heard
 
-An agent obeys at once: it enrols, and it leaves when it is asked to.
+An agent obeys at once: it enrols, and it leaves when it is asked to. What else an agent waits for
+is told when that changes.
 """
 
 from __future__ import annotations
@@ -47,6 +50,8 @@ class _Agent(Struct):
     opened: int = 0
     reports: int = 0
     joins: int = 0
+    is_stopped: bool = False
+    waits_for: str = ""
 
 
 class CoordinatorScenario:
@@ -78,6 +83,12 @@ class CoordinatorScenario:
                 found = self._agent(agent)
                 self._closed(found.connection)
                 found.connection = 0
+            case "kill", [agent]:
+                self._kill(self._agent(agent))
+            case "stop", [agent]:
+                self._agent(agent).is_stopped = True
+            case "continue", [agent]:
+                self._agent(agent).is_stopped = False
             case "leave", [agent]:
                 self._answers.append((self._agent(agent), m.Leave()))
             case "drain", [person, node_id]:
@@ -106,6 +117,14 @@ class CoordinatorScenario:
     def _closed(self, connection: int) -> None:
         self._names.pop(connection, None)
         self._sessions.connection_closed(connection, self._timers.now_s, reset=True)
+
+    def _kill(self, agent: _Agent) -> None:
+        notice = m.AgentDied(agent.name, agent.generation, b"")
+        now = self._timers.now_s
+        self._perform(self._sessions.agent_died("", notice, lambda *proof: True, now))
+        connection, agent.connection = agent.connection, 0
+        self._closed(connection)
+        self._perform(self._sessions.check(now))
 
     def _attach(self, name: str, options: Options) -> None:
         if name not in self._agents:
@@ -148,8 +167,9 @@ class CoordinatorScenario:
             while (timer := self._timers.next_until(now)) is not None:
                 self._perform(self._sessions.apply(TimerEnded(timer), self._timers.now_s))
             for agent in self._agents.values():
-                if agent.connection:
-                    self._sessions.received(agent.connection, m.Heartbeat(1), now)
+                if agent.connection and not agent.is_stopped:
+                    beat = m.Heartbeat(1)
+                    self._perform(self._sessions.received(agent.connection, beat, now))
             self._perform(self._sessions.check(now))
             while self._answers:
                 self._report(*self._answers.popleft())
@@ -210,6 +230,10 @@ class CoordinatorScenario:
                 self._answers.append((agent, m.Leave()))
             case m.Expelled(_, why, final):
                 self._trace.append(f"{name} <- expelled{' for good' if final else ''}: {why}")
+            case m.HeartbeatAck(_, _, status) if status.waits_for != agent.waits_for:
+                agent.waits_for = status.waits_for
+                if status.waits_for:
+                    self._trace.append(f"{name} <- waiting for {status.waits_for}")
             case m.Ended(_, verdict):
                 self._trace.append(f"{name} <- the job {verdict.outcome.value}: {verdict.text}")
             case _:

@@ -32,10 +32,28 @@ BUGS = (
         "self._renewed(now, now)",
     ),
     Bug(
-        "a superseded life may come back",
+        "an agent that was replaced takes its place back",
         "round.py",
-        "    state.departed[older.ref.incarnation] = NEVER_AGAIN\n",
-        "",
+        "    if was_replaced(state, ref):\n",
+        "    if event.seq < 0:\n",
+    ),
+    Bug(
+        "an agent takes the place of one that runs, by its id",
+        "sessions.py",
+        "            if (contest := self._names.contest(ref, join)) is not None:",
+        "            if not ref and (contest := self._names.contest(ref, join)) is not None:",
+    ),
+    Bug(
+        "an agent is refused for the sake of one that is not heard",
+        "sessions.py",
+        "return contest.is_heard and not is_dead",
+        "return not is_dead",
+    ),
+    Bug(
+        "an agent waits for the id of one that is gone",
+        "claims.py",
+        "if all_of_them or not names.has(contest)",
+        "if all_of_them",
     ),
     Bug(
         "reports are not sent again on a new connection",

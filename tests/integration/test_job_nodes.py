@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import signal
 import subprocess
 from typing import Any
 
 import pytest
-from tests.integration.cluster import Cluster
+from tests.integration.cluster import AgentProcess, Cluster, wait_until
+
+from rallypoint.cli.exit_codes import SIGNALLED
 
 
 def test_R4_names_are_sorted_naturally_whatever_the_order_of_arrival(cluster: Cluster) -> None:
@@ -28,18 +32,93 @@ def test_R4_names_are_sorted_naturally_whatever_the_order_of_arrival(cluster: Cl
     cluster.end_well(n1, n2, n10)
 
 
-def test_R4_a_duplicate_of_an_explicit_name_supersedes_the_older(cluster: Cluster) -> None:
+USED = re.compile(
+    r"rallypoint: node id 'b' is used by another running agent at 127\.0\.0\.1:(\d+); "
+    r"this one is at 127\.0\.0\.1:(\d+): give each machine its own --node-id, or leave the "
+    r"option out"
+)
+
+
+def refused(duplicate: AgentProcess) -> tuple[int, int]:
+    """The ports of the agent that runs and of this one, which has ended."""
+    assert duplicate.wait_exit() == 2
+    (line,) = duplicate.lines
+    found = USED.fullmatch(line)
+    assert found is not None, line
+    assert duplicate.workers() == []
+    return int(found[1]), int(found[2])
+
+
+def test_R4_duplicates_that_are_started_again_and_again_do_not_end_a_healthy_job(
+    cluster: Cluster,
+) -> None:
+    """Two more machines have a node's id, and a scheduler starts their agents again."""
+    cluster.options |= {"nnodes": "2:4", "max_node_losses": 1}
+    a, b = cluster.agents("a", "b")
+    workers = cluster.wait_workers(2, round=0)
+    ports = set()
+    for _ in range(3):
+        for duplicate in [cluster.agent("b", hosts=False) for _ in range(2)]:
+            used, own = refused(duplicate)
+            ports.add(used)
+            assert used != own
+    assert len(ports) == 1, "the same agent holds the id all the time"
+    assert "this one is at 127.0.0.1" in a.wait_event("node_refused").message
+    assert all(worker.is_alive for worker in workers)
+    assert not any(event.name == "round_ended" for event in a.events)
+    cluster.end_well(a, b)
+    assert cluster.workers() == workers
+
+
+def test_R4_a_machine_that_vanished_is_replaced_by_one_with_its_id(cluster: Cluster) -> None:
+    """As soon as its lease is over. It is told when it is back, and may not take part any more."""
     cluster.options |= {"nnodes": 2}
     a, older = cluster.agents("a", "b")
     stale = cluster.wait_workers(2, round=0)[1]
+    older.pause()
     newer = cluster.agent("b")
+    newer.wait_event("waiting", "node id 'b': it is held by an agent at 127.0.0.1:")
+    newer.wait_event("waiting", ", which has not been heard for ")
+    a.wait_event("round_ended", "node b was lost: it sent no heartbeat for 5 s")
     workers = cluster.wait_workers(2, round=1)
+    older.resume()
     assert older.wait_exit() == 75
-    assert "expelled" in older.said
     assert older.verdict["reason"] == "another agent has joined as node b"
     assert not stale.is_alive
     cluster.end_well(a, newer)
     assert newer.workers(1) == workers[1:]
+
+
+def test_R4_an_agent_that_was_killed_is_replaced_at_once_by_one_with_its_id(
+    cluster: Cluster,
+) -> None:
+    """Its guard has reported its death: nobody waits for its lease."""
+    cluster.options |= {"nnodes": 2, "lease": 600}
+    a, older = cluster.agents("a", "b")
+    cluster.wait_workers(2, round=0)
+    older.kill()
+    newer = cluster.agent("b")
+    cluster.wait_workers(2, round=1)
+    assert "its agent died" in a.wait_event("round_ended").message
+    cluster.end_well(a, newer)
+
+
+def test_R4_an_agent_that_leaves_is_replaced_by_one_that_waits_until_it_has_left(
+    cluster: Cluster,
+) -> None:
+    cluster.options |= {"nnodes": 2, "lease": 600, "shutdown_timeout": 600}
+    a, older = cluster.agents("a", "b")
+    cluster.wait_workers(2, round=0)
+    cluster.order("signal.signal(signal.SIGTERM, signal.SIG_IGN); open(sys.argv[1] + '/.on', 'w')")
+    wait_until(lambda: next(cluster.folder.rglob(".on"), None), "a worker that ignores SIGTERM")
+    older.signal(signal.SIGTERM)
+    a.wait_event("round_changed", "node b is leaving")
+    newer = cluster.agent("b")
+    newer.wait_event("waiting", "node id 'b': it is held by an agent at 127.0.0.1:")
+    cluster.order("sys.exit(0)", round=0, node="b")
+    assert older.wait_exit() == SIGNALLED + signal.SIGTERM
+    cluster.wait_workers(2, round=1)
+    cluster.end_well(a, newer)
 
 
 def test_R4_nodes_without_names_get_the_host_name_and_a_number(cluster: Cluster) -> None:

@@ -71,6 +71,30 @@ def test_L6_a_leading_node_that_is_told_to_go_hands_over(tmp_path: Path) -> None
         cluster.end_well(*others)
 
 
+def test_R4_a_duplicate_takes_no_place_while_the_leader_changes(tmp_path: Path) -> None:
+    """Neither of a node that comes to the next leader, nor before it has come."""
+    with cluster_of(tmp_path, "2:3") as cluster:
+        agents = [cluster.agent(name) for name in "abc"]
+        cluster.wait_workers(3, round=0)
+        leader = leader_of(*agents)
+        held, free = (agent for agent in agents if agent is not leader)
+        used = f"rallypoint: node id '{held.name}' is used by another running agent at 127.0.0.1:"
+        before = cluster.agent(held.name)
+        assert before.wait_exit() == 2
+        assert before.lines[0].startswith(used)
+        leader.kill()
+        meanwhile = cluster.agent(held.name)
+        assert meanwhile.wait_exit() == 2
+        assert meanwhile.lines[0].startswith(used)
+        for agent in (held, free):
+            agent.wait_event("round_ended", f"node {leader.name} was lost")
+        assert {worker.node for worker in cluster.wait_workers(2, round=1)} == {
+            held.name,
+            free.name,
+        }
+        cluster.end_well(held, free)
+
+
 def test_L1_of_two_nodes_either_may_die(tmp_path: Path) -> None:
     with cluster_of(tmp_path, "1:2") as cluster:
         agents = [cluster.agent(name) for name in "ab"]

@@ -115,7 +115,7 @@ def test_F2_what_a_dead_agent_has_said_before_is_heard_before_it_is_lost() -> No
     liveness.died("a", 1.0)
     assert lost(liveness, 1.0) == lost(liveness, 1.1) == []
     liveness.heard("a", 1.2)
-    assert not liveness.is_here("a", 1.2)
+    assert liveness.is_dead("a")
     assert liveness.next_check(1.2) == pytest.approx(0.8)
     liveness.vanished("a", 1.3, reset=False)
     assert liveness.check(1.3)[0] == [Lost("a", "its agent died, and its workers with it", 1.2)]
@@ -206,15 +206,42 @@ def test_F3_a_short_lag_is_nothing() -> None:
     assert watched("a").lagged(30.0, 0.9) is None
 
 
-def test_who_is_here_is_connected_and_not_silent_for_two_thirds_of_the_lease() -> None:
+def test_R4_a_member_that_another_agent_waits_for_gets_the_lease_only_once() -> None:
+    for waits in (True, False):
+        liveness = watched("a", "b", "c", "d")
+        if waits:
+            liveness.wanted("a", 2.0)
+            liveness.wanted("a", 5.0)
+        liveness.heard("d", LEASE_S)
+        due = LEASE_S + LEASE_SLACK_S
+        assert liveness.check(due)[1] is not None, "three of four are missing"
+        assert lost(liveness, due) == []
+        assert liveness.next_check(due) == (2.0 if waits else LEASE_S)
+        assert lost(liveness, due + 2.0) == []  # The sockets are polled once more.
+        assert lost(liveness, due + 2.0) == (["a"] if waits else [])
+
+
+def test_R4_a_member_that_is_heard_is_not_lost_for_the_sake_of_another_agent() -> None:
+    liveness = watched("a", "b", "c", "d")
+    liveness.wanted("a", 2.0)
+    liveness.wanted("stranger", 2.0)
+    liveness.heard("a", 3.0)
+    liveness.heard("d", LEASE_S)
+    due = LEASE_S + LEASE_SLACK_S
+    liveness.check(due)
+    assert liveness.next_check(due) == LEASE_S
+    assert lost(liveness, due + 4.0) == lost(liveness, due + 4.0) == []
+
+
+def test_R4_a_pause_of_the_coordinator_does_not_count_for_an_agent_that_waits() -> None:
     liveness = watched("a")
-    assert liveness.is_here("a", LEASE_S * 0.66)
-    assert not liveness.is_here("a", LEASE_S * 0.67)
-    assert not liveness.is_here("stranger", 0.0)
-    liveness.vanished("a", 1.0, reset=False)
-    assert not liveness.is_here("a", 1.0)
-    liveness.heard("a", 1.5)
-    assert liveness.is_here("a", 1.5)
+    liveness.wanted("a", 1.0)
+    assert liveness.lagged(50.0, 40.0) is not None
+    assert lost(liveness, 50.0) == lost(liveness, 50.0) == []
+    assert liveness.next_check(50.0) == LEASE_S
+    end = 50.0 + LEASE_S + LEASE_SLACK_S
+    assert lost(liveness, end) == []
+    assert lost(liveness, end) == ["a"]
 
 
 def test_R5_who_comes_back_within_its_lease_hears_how_the_job_ended() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from rallypoint.core import job as jobs
 from rallypoint.core import messages as m
 from rallypoint.core import session as s
@@ -46,7 +44,8 @@ def test_F1_what_is_reported_as_the_lease_ends_comes_after_what_was_reported_bef
     assert sent == [1, 2]
 
 
-def test_R3_the_loss_of_one_node_is_told_though_what_another_says_raises() -> None:
+def test_R3_the_loss_of_one_node_is_told_though_the_join_of_another_raises() -> None:
+    """That one has waited for its place."""
     raises = False
 
     def machine(job: jobs.JobState, event: JobEvent, at: float) -> list[JobEffect]:
@@ -68,11 +67,17 @@ def test_R3_the_loss_of_one_node_is_told_though_what_another_says_raises() -> No
     assert any(isinstance(e, c.SendTo) and isinstance(e.message, m.Assigned) for e in told)
     sessions.connection_closed(2, 1.0, reset=False)
     raises = True
-    with pytest.raises(RuntimeError):
-        arrive(3, "c", 1, 2.0)
-    found = sessions.failed(3, "broken", 2.0)
+    arrive(3, "c", 1, 2.0)
+    assert sessions.check(6.0) == []
+    found = sessions.check(6.0)
     to_a = [e.message for e in found if isinstance(e, c.SendTo) and e.connection == 1]
     assert [type(message) for message in to_a] == [m.StopNow]
+    (faulted,) = (e for e in found if isinstance(e, c.Faulted))
+    raises = False
+    told = sessions.received(1, m.Numbered(2, m.Join(2, candidate(0))), 7.0)
+    assert not any(isinstance(e, c.SendTo) and isinstance(e.message, m.Assigned) for e in told)
+    told = sessions.apply_own(faulted.event, 8.0)
+    assert sum(isinstance(e, c.SendTo) and isinstance(e.message, m.Assigned) for e in told) == 2
 
 
 def test_L5_a_place_that_is_told_again_does_not_answer_a_newer_join() -> None:

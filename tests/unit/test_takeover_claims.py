@@ -160,12 +160,15 @@ def test_L5_a_node_that_succeeded_and_does_something_else_now_begins_anew() -> N
 
 
 def test_R4_an_agent_that_joins_under_the_id_of_a_node_takes_its_place_after_a_takeover() -> None:
-    """It is the same machine, of whose former agent nothing was heard."""
+    """It is the same machine, whose former agent is lost."""
     cluster, (a, b) = running(2)
     take_over(cluster)
     cluster.cut(a)
     cluster.agents.remove(a)
     again = cluster.start("a")
+    cluster.settle()
+    assert (again.running, b.running) == (None, Stamp(1, 0)), "it waits"
+    cluster.give_up(a)
     cluster.settle()
     assert again.running == b.running == Stamp(1, 1)
     assert cluster.sessions.of_agent(a.ref.incarnation) is None
@@ -182,15 +185,45 @@ def test_R4_the_fixed_rank_of_a_node_stays_its_own_after_a_takeover() -> None:
     take_over(cluster)
     late = cluster.start("c")
     late.candidate = replace(late.candidate, node_rank=1)
-    with pytest.raises(AssertionError, match="node rank 1 is taken by node b"):
-        cluster.settle()
+    cluster.settle()
+    cluster.pass_time(1.0)
+    cluster.settle()
+    assert late.refused.startswith("node rank 1 is used by another running agent (node b) at ")
+    assert goes_on(cluster)
 
 
 def test_R4_the_id_of_a_node_that_comes_back_is_its_own_though_another_agent_came_first() -> None:
+    """That agent waits until it is known what runs, and is refused then."""
     cluster, (a, b) = running(2)
     take_over(cluster, b)
-    cluster.deliver(("up", cluster.start("b")))
+    other = cluster.start("b")
+    cluster.settle()
+    cluster.pass_time(1.0)
+    cluster.settle()
+    assert not other.refused
     cluster.connect(b)
-    cluster.deliver(("up", b))
-    assert a.running == b.running == Stamp(1, 0)
+    cluster.settle()
     assert cluster.sessions.of_node("b") is cluster.sessions.of_agent(b.ref.incarnation)
+    cluster.pass_time(1.0)
+    cluster.settle()
+    assert other.refused.startswith("node id 'b' is used by another running agent at ")
+    assert a.running == b.running == Stamp(1, 0)
+    assert goes_on(cluster)
+
+
+def test_R4_an_agent_that_had_succeeded_is_not_taken_back_while_another_has_its_id() -> None:
+    cluster, (a, b) = running(2)
+    cluster.succeed(a)
+    cluster.settle()
+    take_over(cluster, a)
+    other = cluster.start("a")
+    cluster.settle()
+    assert cluster.holds(other)
+    cluster.connect(a)
+    cluster.settle()
+    assert cluster.holds(other)
+    cluster.pass_time(1.0)
+    cluster.settle()
+    assert a.refused.startswith("node id 'a' is used by another running agent at ")
+    assert cluster.holds(other)
+    assert b.running == Stamp(1, 0)

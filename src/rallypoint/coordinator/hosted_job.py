@@ -177,8 +177,8 @@ class HostedJob:
     def attach(self, connection: ServerConnection, hello: m.Attach) -> None:
         """An agent's first message on a connection."""
         self._connections[connection.number] = connection
-        host = connection.peer.rpartition(":")[0]
-        self._run(self._sessions.attach(connection.number, host, hello, self._loop.time()))
+        now = self._loop.time()
+        self._run(self._sessions.attach(connection.number, connection.peer, hello, now))
 
     def received(self, connection: ServerConnection, message: m.Numbered | m.Heartbeat) -> None:
         """A message of an agent that has attached on this connection."""

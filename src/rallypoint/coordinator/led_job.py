@@ -9,10 +9,10 @@ from msgspec import Struct
 
 from rallypoint.coordinator.hosted_job import OpenGate
 from rallypoint.core import messages as m
+from rallypoint.core.host_effects import HostEffect
 from rallypoint.core.job_state import JobState
 from rallypoint.core.liveness import pace_of
 from rallypoint.core.model import Outcome
-from rallypoint.core.sessions import HostEffect
 from rallypoint.core.takeover.durable import Durable
 from rallypoint.core.takeover.handover import Handover
 from rallypoint.core.takeover.stepping_down import IsSilent, Silence, silence_of

@@ -17,7 +17,7 @@ from rallypoint.core.event_kinds import VERDICT, Record
 from rallypoint.core.fitness import held_back
 from rallypoint.core.job_state import JobState
 from rallypoint.core.round_state import Phase
-from rallypoint.core.sessions import Sessions
+from rallypoint.core.sessions import Session, Sessions
 from rallypoint.core.takeover.handover import Handover
 from rallypoint.core.text import count, ended_text
 from rallypoint.core.watch.goodput_view import GoodputView
@@ -226,7 +226,7 @@ class JobWatch:
             self._carry()
         if self._file is not None and self._file.status_at <= self._clock() - STATUS_S:
             self._write_status()
-        session = self._sessions.on(connection)
+        session = self._of_node(connection)
         if session is None:
             return None
         if beat.rounds:
@@ -274,9 +274,15 @@ class JobWatch:
 
     def joined(self, connection: int) -> None:
         """The agent on this connection has said that no workers run there."""
-        session = self._sessions.on(connection)
+        session = self._of_node(connection)
         if session is not None:
             self.history.stopped(session.ref.node_id, self._clock())
+
+    def _of_node(self, connection: int) -> Session | None:
+        """That of the agent on this connection, unless it waits for an id of another one."""
+        session = self._sessions.on(connection)
+        is_holder = session is not None and self._sessions.of_node(session.ref.node_id) is session
+        return session if is_holder else None
 
     def asked(self, connection: ServerConnection, question: Ask) -> bool:
         """A person asks, and waits on this connection. True: what they want is to be done now.

@@ -1,8 +1,10 @@
 """Which claims of an agent are granted: node ids, fixed ranks, the settings of its job. Pure.
 
-An id that a person gave belongs to the agent that joined with it last (behaviour R4). Other ids are
-made from the host name and the smallest free ordinal. A fixed rank has one holder: a mistyped rank
-must not evict a healthy node, so a rank whose holder is connected is refused to another node.
+An id or a fixed rank has one holder, the first agent that came with it: a mistyped one must not
+evict a healthy node (behaviour R4). Another agent that joins with it waits (`Contest`). It is
+refused once the holder was heard after that join, and it joins once the holder is gone. A holder
+that is not heard is lost a lease after the join at the latest (`Liveness.wanted`). Ids that no
+person gave are made from the host name and the smallest free ordinal.
 
 `settings_refused` and `join_refused` are asked when an agent attaches or joins: every value alone
 is in its limits. Empty: nothing is wrong; else one sentence, which that node is told. An honest
@@ -11,15 +13,13 @@ node's command line has refused the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from msgspec import Struct
 from msgspec.structs import replace
 
 from rallypoint.core.job_state import JobState
-from rallypoint.core.messages import Attach
+from rallypoint.core.messages import Attach, Join
 from rallypoint.core.model import Candidate, NodeRef, SharedSettings
-from rallypoint.core.ranks import id_of_rank
+from rallypoint.core.text import quoted
 from rallypoint.core.watch.node_progress import NodeProgress
 
 
@@ -51,13 +51,84 @@ def own_progress(job: JobState, node_id: str, progress: NodeProgress) -> NodePro
     return replace(progress, step=-1, rank=0, silent_s=None)
 
 
-class Claimed(Struct, frozen=True):
-    """What became of a claim of a fixed rank."""
+class Contest(Struct):
+    """One agent has joined with what another agent has, and waits for it."""
 
-    refused_by: NodeRef | None = None
-    """Its holder, a healthy node: the claim is refused."""
-    taken_from: NodeRef | None = None
-    """Its former holder, another node."""
+    newcomer: NodeRef
+    join: Join
+    holder: NodeRef
+    is_of_rank: bool
+    """They want the same fixed rank; else the same node id."""
+    is_heard: bool = False
+    """The holder has said something since, on a connection that is not gone."""
+
+    def refusal(self, holder_at: str, newcomer_at: str) -> str:
+        """For the newcomer, with the addresses of both."""
+        if self.is_of_rank:
+            holder = f"(node {self.holder.node_id}) at {holder_at}"
+            return (
+                f"node rank {self.join.candidate.node_rank} is used by another running agent "
+                f"{holder}; this one is at {newcomer_at}: give each node its own --node-rank"
+            )
+        return (
+            f"node id {quoted(self.newcomer.node_id)} is used by another running agent at "
+            f"{holder_at}; this one is at {newcomer_at}: give each machine its own --node-id, or "
+            "leave the option out"
+        )
+
+    def waits_for(self, holder_at: str, silent_s: float) -> str:
+        """For a person at the newcomer."""
+        wanted = f"node id {quoted(self.newcomer.node_id)}"
+        if self.is_of_rank:
+            wanted = f"node rank {self.join.candidate.node_rank}"
+        silent = f", which has not been heard for {silent_s:g} s" if silent_s else ""
+        return f"{wanted}: it is held by an agent at {holder_at}{silent}"
+
+
+class Contests:
+    """All of one job."""
+
+    def __init__(self) -> None:
+        self._by_newcomer: dict[str, Contest] = {}
+        self._by_holder: dict[str, list[Contest]] = {}
+
+    def begin(self, contest: Contest) -> None:
+        """Instead of an earlier one of the same newcomer."""
+        self.end(contest.newcomer)
+        self._by_newcomer[contest.newcomer.incarnation] = contest
+        self._by_holder.setdefault(contest.holder.incarnation, []).append(contest)
+
+    def of(self, newcomer: NodeRef) -> Contest | None:
+        """The one in which this agent waits, if it does."""
+        return self._by_newcomer.get(newcomer.incarnation)
+
+    def heard(self, holder: str, *, yes: bool) -> bool:
+        """The agent of this incarnation was heard, or else its connection is gone. Returns whether
+        another agent waits for what it has."""
+        waiting = self._by_holder.get(holder, ())
+        for contest in waiting:
+            contest.is_heard = yes
+        return bool(waiting)
+
+    def end(self, newcomer: NodeRef) -> None:
+        """It waits no more."""
+        contest = self._by_newcomer.pop(newcomer.incarnation, None)
+        if contest is not None:
+            holder = contest.holder.incarnation
+            self._by_holder[holder].remove(contest)
+            if not self._by_holder[holder]:
+                del self._by_holder[holder]
+
+    def take_free(self, names: NodeNames, *, all_of_them: bool = False) -> list[Contest]:
+        """Those whose holder has nothing any more, in their order; they end with that."""
+        free = [
+            contest
+            for contest in self._by_newcomer.values()
+            if all_of_them or not names.has(contest)
+        ]
+        for contest in free:
+            self.end(contest.newcomer)
+        return free
 
 
 class NodeNames:
@@ -72,42 +143,41 @@ class NodeNames:
 
     def give_id(self, hello: Attach) -> NodeRef:
         """For a new session: the id that it asks for, its former one, or a new one. An id that
-        another agent holds stays with that one until this one joins."""
+        another agent holds stays with that one."""
         ref = NodeRef(self._id_for(hello), hello.incarnation)
         self._by_id.setdefault(ref.node_id, ref)
         return ref
 
     def holder(self, node_id: str) -> NodeRef | None:
-        """Who has this id."""
+        """The agent that has this id."""
         return self._by_id.get(node_id)
 
-    def take_id(self, ref: NodeRef) -> NodeRef | None:
-        """This agent joins under its id. Returns who had it; None: nobody else."""
-        former = self._by_id.get(ref.node_id)
-        self._by_id[ref.node_id] = ref
-        return None if former == ref else former
+    def contest(self, ref: NodeRef, join: Join) -> Contest | None:
+        """This agent joins, with a fixed rank or without one. None: nobody else has what it
+        wants."""
+        holder = self._by_rank.get(join.candidate.node_rank)
+        if holder is not None and holder != ref:
+            return Contest(ref, join, holder, is_of_rank=True)
+        holder = self._by_id.get(ref.node_id)
+        if holder is not None and holder != ref:
+            return Contest(ref, join, holder, is_of_rank=False)
+        return None
 
-    def claim_rank(
-        self, ref: NodeRef, rank: int, is_here: Callable[[NodeRef], bool], *, is_first: bool
-    ) -> Claimed:
-        """This agent joins with a fixed rank (-1: none). `is_here`: connected, and heard lately.
-        `is_first`: it has never taken part before."""
-        holder = self._by_rank.get(rank)
-        if rank < 0 or holder == ref:
-            return Claimed()
-        taken_from = None
-        if holder is not None:
-            same_id = ref.node_id == holder.node_id
-            if is_here(holder):
-                if same_id and not is_first:
-                    return Claimed()  # The round machine knows which of the two was superseded.
-                if not same_id or ref.node_id == id_of_rank(rank):
-                    return Claimed(refused_by=holder)
-            self.yield_rank(holder)
-            taken_from = None if same_id else holder
+    def has(self, contest: Contest) -> bool:
+        """The holder of this contest still has what is wanted."""
+        if contest.is_of_rank:
+            return self._by_rank.get(contest.join.candidate.node_rank) == contest.holder
+        return self._by_id.get(contest.holder.node_id) == contest.holder
+
+    def take(self, ref: NodeRef, rank: int) -> None:
+        """This agent has its id and this fixed rank from now on (-1: none)."""
+        self._by_id[ref.node_id] = ref
+        if rank < 0 or self._by_rank.get(rank) == ref:
+            return
         self.yield_rank(ref)
+        if (former := self._by_rank.get(rank)) is not None:
+            self.yield_rank(former)
         self._by_rank[rank], self._ranks[ref] = ref, rank
-        return Claimed(taken_from=taken_from)
 
     def yield_rank(self, ref: NodeRef) -> None:
         """This agent needs its rank no more."""

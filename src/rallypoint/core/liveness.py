@@ -9,6 +9,9 @@ once, the network or this process is the more likely culprit than all of them. A
 was itself not running, a missing heartbeat proves nothing. In both cases everybody gets the lease
 once more.
 
+Patience has its end where another agent waits for what the member has: a lease after that one came,
+unless this process was not running meanwhile.
+
 Nobody is declared lost before the sockets have been polled once after the deadline: the
 heartbeat that arrived meanwhile counts.
 
@@ -121,6 +124,8 @@ class Liveness:
         self._gone: dict[str, None] = {}
         """Who is dead and has no connection, in order."""
         self._overdue: set[str] = set()
+        self._wanted: OrderedDict[str, float] = OrderedDict()
+        """Since when another agent waits for what these have, and they were not heard."""
         self._short: set[str] = set()
         """Who had nearly no memory left, when it was last heard."""
         self._patient_until = 0.0
@@ -138,6 +143,12 @@ class Liveness:
         self._ended.pop(member, None)
         self._reset.pop(member, None)
         self._overdue.discard(member)
+        self._wanted.pop(member, None)
+
+    def wanted(self, member: str, now: float) -> None:
+        """Another agent waits for what it has, from now on."""
+        if member in self._heard:
+            self._wanted.setdefault(member, now)
 
     def vanished(self, member: str, now: float, *, reset: bool) -> None:
         """Its connection ended, and it had not left; `reset`: not because the peer has ended it."""
@@ -173,17 +184,15 @@ class Liveness:
         self._ended.pop(member, None)
         self._reset.pop(member, None)
         self._overdue.discard(member)
+        self._wanted.pop(member, None)
 
     def last_heard_at(self, member: str, now: float) -> float:
         """Its last sign of life; `now` for a stranger."""
         return self._heard.get(member, now)
 
-    def is_here(self, member: str, now: float) -> bool:
-        """Connected, and heard so lately that nobody may take it for missing."""
-        heard_at = self._heard.get(member)
-        if heard_at is None or self._has_vanished(member):
-            return False
-        return now - heard_at <= self._lease_s * MISSING_SHARE
+    def is_dead(self, member: str) -> bool:
+        """Its guard has reported its death."""
+        return member in self._dead
 
     def is_silent(self, member: str, since: float) -> bool:
         """Not heard since then, though nobody has reported its death."""
@@ -198,6 +207,7 @@ class Liveness:
         if lag_s < min(self._lease_s / 2, self._grace_s):
             return None
         self._patient_until = now + self._lease_s
+        self._wanted = OrderedDict.fromkeys(self._wanted, now)
         return Patience(f"the coordinator itself did not run for {lag_s:.1f} s")
 
     def check(self, now: float) -> tuple[list[Lost], Patience | None]:
@@ -213,20 +223,29 @@ class Liveness:
         if not due:
             self._mass_seen = self._mass_seen and bool(self._ended or self._reset)
             return [], None
+        awaited = [member for member in due if self._is_wanted_too_long(member, now)]
         if now < self._patient_until:
-            return [], None
+            return self._polled(awaited), None
         missing = len({*due, *self._ended, *self._reset, *self._unheard(now)})
         if is_mass(missing, len(self._heard)) and not self._mass_seen:
             self._mass_seen = True
             self._patient_until = now + self._lease_s
             why = f"{missing} of {len(self._heard)} nodes stopped responding at once"
-            return [], Patience(why)
+            return self._polled(awaited), Patience(why)
+        return self._polled(due), None
+
+    def _polled(self, due: list[str]) -> list[Lost]:
+        """Those of them that were due before, and were not heard since."""
         polled_since = [member for member in due if member in self._overdue]
         self._overdue.update(due)
         lost = [Lost(m, self._why(m), self._heard[m]) for m in polled_since]
         for member in polled_since:
             self.forget(member)
-        return lost, None
+        return lost
+
+    def _is_wanted_too_long(self, member: str, now: float) -> bool:
+        since = self._wanted.get(member)
+        return since is not None and since + self._lease_s + LEASE_SLACK_S <= now
 
     def next_check(self, now: float) -> float | None:
         """When to call `check` next, in seconds from `now`; None: there is nobody to watch."""
@@ -238,7 +257,10 @@ class Liveness:
         for vanished, grace_s in self._vanished():
             for at in islice(vanished.values(), 1):
                 deadline = min(deadline, at + grace_s)
-        return max(0.0, max(deadline, self._patient_until) - now)
+        deadline = max(deadline, self._patient_until)
+        for since in islice(self._wanted.values(), 1):
+            deadline = min(deadline, since + self._lease_s + LEASE_SLACK_S)
+        return max(0.0, deadline - now)
 
     def _due(self, now: float) -> list[str]:
         due: list[str] = []

@@ -234,3 +234,5 @@ class JobStatus(Struct, frozen=True, array_like=True):
     restarts_used: int
     held_back: str = ""
     """For how long the node that asks triggers no round, and why (behaviour R3)."""
+    waits_for: str = ""
+    """An id or a rank that another agent has: the node that asks waits for it (behaviour R4)."""

@@ -160,7 +160,7 @@ def _joined(state: RoundState, event: NodeJoined) -> list[Effect]:
         return [RefuseNode(ref, differences)]
     member = state.members.get(ref.node_id)
     last_seq = state.departed.get(ref.incarnation, 0)
-    if last_seq == NEVER_AGAIN or (last_seq and member is not None and member.ref != ref):
+    if was_replaced(state, ref):
         state.departed[ref.incarnation] = NEVER_AGAIN  # What it is told now holds for good.
         return [ExpelNode(ref, _superseded(ref), final=True)]
     if event.seq <= last_seq:
@@ -178,6 +178,14 @@ def _joined(state: RoundState, event: NodeJoined) -> list[Effect]:
     else:
         effects += _come_back(state, member, event)
     return effects + _proceed(state)
+
+
+def was_replaced(state: RoundState, ref: NodeRef) -> bool:
+    """This agent is gone, and another one has taken its place: a join of it is answered so."""
+    member = state.members.get(ref.node_id)
+    last_seq = state.departed.get(ref.incarnation, 0)
+    is_other = member is not None and member.ref != ref
+    return last_seq == NEVER_AGAIN or (last_seq > 0 and is_other)
 
 
 def _arrive(state: RoundState, event: NodeJoined) -> Member:

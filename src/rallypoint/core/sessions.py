@@ -5,7 +5,8 @@ A session belongs to one incarnation of an agent, and outlives its connections: 
 higher generation takes it over, and gets what holds then (`job.resync`). Frames of a connection
 that was replaced have no effect. Each report is applied once, in the order of their numbers. A
 session without a connection is lost after a grace, one that sends nothing after the lease
-(`liveness.py`).
+(`liveness.py`). An agent that joins with an id or a rank that another one has waits until that one
+was heard, or is gone (`claims.py`).
 
 A coordinator that another one can take over from acknowledges a report when that one would not need
 it any more. One that has taken over decides nothing until it knows what runs
@@ -28,16 +29,24 @@ from rallypoint.core import claims
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core import job as jobs
 from rallypoint.core import messages as m
-from rallypoint.core.claims import NodeNames
+from rallypoint.core.claims import Contest, Contests, NodeNames
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.events import RefuseNode, Timer
+from rallypoint.core.host_effects import Empty as Empty
+from rallypoint.core.host_effects import Faulted as Faulted
+from rallypoint.core.host_effects import HangUp as HangUp
+from rallypoint.core.host_effects import HostEffect as HostEffect
+from rallypoint.core.host_effects import Refuse as Refuse
+from rallypoint.core.host_effects import SendTo as SendTo
 from rallypoint.core.job_departures import is_leaving
 from rallypoint.core.job_lives import Life
+from rallypoint.core.job_rounds import is_member
 from rallypoint.core.job_state import JobEffect, JobEvent, JobState, SessionLost
 from rallypoint.core.job_state import close as close_job
 from rallypoint.core.liveness import Liveness, Patience, is_outgrown, pace_of
 from rallypoint.core.model import NodeRef, Outcome, SharedSettings, Stamp, Verdict
 from rallypoint.core.person import Drain, Drains, asked_to_leave, no_such_node
+from rallypoint.core.round import was_replaced
 from rallypoint.core.session import aged
 from rallypoint.core.settings import settings_conflict
 
@@ -46,42 +55,10 @@ if TYPE_CHECKING:  # Most jobs have a coordinator that nobody can take over from
 
 LATE_S = 0.5
 """A timer of the host that fires so late says that its process did not run."""
+SILENCE_STEP = 1 / 3
+"""Of the lease: how exactly a newcomer is told for how long another agent was not heard."""
 
 Machine = Callable[[JobState, JobEvent, float], list[JobEffect]]
-
-
-class SendTo(Struct, frozen=True):
-    """Send this on a connection."""
-
-    connection: int
-    message: m.ToAgent
-
-
-class HangUp(Struct, frozen=True):
-    """Close a connection, after what was sent on it."""
-
-    connection: int
-
-
-class Refuse(Struct, frozen=True):
-    """Tell the agent on this connection why it can't take part, and a person too; then hang up."""
-
-    connection: int
-    text: str
-
-
-class Faulted(Struct, frozen=True):
-    """The job's machine has raised on this event: call `apply` with it again, later."""
-
-    event: JobEvent
-    error: Exception
-
-
-class Empty(Struct, frozen=True):
-    """No session is left."""
-
-
-HostEffect = SendTo | HangUp | Refuse | Faulted | Empty | Record
 
 
 class _Inbox(Struct, eq=False):
@@ -104,13 +81,11 @@ class Session(Struct, eq=False):
     connection: int | None
     opened: int
     """The generation at which it was opened. An agent that names another does not know of it."""
-    is_first: bool
-    """The agent's first session, as far as it knows: it has never taken part in a round."""
     came_late: bool
-    """And opened after the job's end."""
+    """The agent's first session, as far as it knows, and opened after the job's end."""
     inbox: _Inbox = field(default_factory=lambda: _Inbox())
-    host: str = ""
-    """Where it was dialled from, for people."""
+    peer: str = ""
+    """The address and port from which it was dialled, for people."""
     death_commitment: bytes = b""
     """Who proves to know its preimage may report, once, that the agent died."""
     false_notices: int = 0
@@ -120,14 +95,10 @@ class Session(Struct, eq=False):
     drain_why: str | None = None
     """Why a person wants this node to leave; None: nobody does."""
 
-
-class _OwnFaults(Struct):
-    """Unexpected exceptions of the coordinator's own, at what agents said."""
-
-    agents: set[str] = field(default_factory=set)
-    """Incarnations of those whose session has ended by one."""
-    owed: list[HostEffect] = field(default_factory=list)
-    """What the loss of others had done before: it is true whatever the fault was."""
+    @property
+    def host(self) -> str:
+        """The address without the port."""
+        return self.peer.rpartition(":")[0] or self.peer
 
 
 class Sessions:
@@ -147,7 +118,7 @@ class Sessions:
         settings = job.round.settings
         self._machine, self._epoch, self._wall_time = machine, epoch, wall_time
         self._handover = handover
-        self._names = NodeNames()
+        self._names, self._contests = NodeNames(), Contests()
         self._sessions: dict[str, Session] = {}
         """By the incarnation of the agent."""
         self._by_connection: dict[int, Session] = {}
@@ -155,7 +126,8 @@ class Sessions:
         self.liveness = Liveness(
             settings.lease_s, settings.reconnect_grace_s, settings.reset_grace_s
         )
-        self._own_faults = _OwnFaults()
+        self._faulty: set[str] = set()
+        """Incarnations of agents whose session has ended by an exception of the coordinator's."""
         self._ended_at: float | None = None
 
     @property
@@ -200,8 +172,8 @@ class Sessions:
             found += self._send(session.ref, self._attached(session, resumed=True))
         return found
 
-    def attach(self, connection: int, host: str, hello: m.Attach, now: float) -> list[HostEffect]:
-        """The first message of a connection that was made from `host`: open the session, or resume
+    def attach(self, connection: int, peer: str, hello: m.Attach, now: float) -> list[HostEffect]:
+        """The first message of a connection that was made from `peer`: open the session, or resume
         it. An agent that comes after the end hears the verdict, whatever its settings."""
         differences = self.settings.differences(hello.settings)
         if differences and self.verdict is None:
@@ -227,8 +199,8 @@ class Sessions:
         if self._recovery is not None and not resumed:
             self._recovery.forget(hello.incarnation)
         session.connection, self._by_connection[connection] = connection, session
-        session.death_commitment, session.host = hello.death_commitment, host
-        self.liveness.heard(hello.incarnation, now)
+        session.death_commitment, session.peer = hello.death_commitment, peer
+        self._heard(session, now)
         effects.append(SendTo(connection, self._attached(session, resumed)))
         effects += self._acknowledge(session, is_new_connection=True)
         effects += self._performed(jobs.resync(self.job, session.ref, now), now)
@@ -246,11 +218,15 @@ class Sessions:
         session = self._by_connection.get(connection)
         if session is None:
             return []
-        self.liveness.heard(session.ref.incarnation, now)
+        self._heard(session, now)
         if isinstance(message, m.Heartbeat):
             self.liveness.has_memory(session.ref.incarnation, not message.is_short_of_memory)
             jobs.heard(self.job, None if self._recovery else message.progress, now)
             status = jobs.status(self.job, session.ref.node_id)
+            if (contest := self._contests.of(session.ref)) is not None:
+                if self._is_used(contest):
+                    return self._refuse(session, contest, now)
+                status = replace(status, waits_for=self._waits_for(contest, now))
             ack = SendTo(connection, m.HeartbeatAck(message.number, self._stamp, status))
             again = is_outgrown(len(self._sessions), session.told_of)
             return [ack, SendTo(connection, self._attached(session, True))] if again else [ack]
@@ -270,8 +246,10 @@ class Sessions:
         """The session lives on for its grace. `reset`: not because the peer has ended it."""
         session = self._by_connection.pop(connection, None)
         if session is not None:
-            session.connection = None
-            self.liveness.vanished(session.ref.incarnation, now, reset=reset)
+            session.connection, incarnation = None, session.ref.incarnation
+            self.liveness.vanished(incarnation, now, reset=reset)
+            if self._contests.heard(incarnation, yes=False):
+                self.liveness.wanted(incarnation, now)
         self._drains.hung_up(connection)
 
     def drain(self, wanted: Drain) -> list[HostEffect]:
@@ -323,11 +301,11 @@ class Sessions:
         if session is None:
             return []
         incarnation = session.ref.incarnation
-        effects, self._own_faults.owed = self._own_faults.owed, []
-        if incarnation in self._own_faults.agents:
+        effects: list[HostEffect] = []
+        if incarnation in self._faulty:
             effects.append(SendTo(connection, m.Expelled(self._stamp, text, True)))
         effects += self._hang_up(session)
-        self._own_faults.agents.add(incarnation)
+        self._faulty.add(incarnation)
         if self._sessions.get(incarnation) is session:
             effects += self._lose(session, text, now, now)
         return effects
@@ -391,10 +369,9 @@ class Sessions:
         return jobs.stamp(self.job)
 
     def _open(self, hello: m.Attach) -> Session:
-        is_first = not hello.opened
-        late = is_first and self.verdict is not None
+        late = not hello.opened and self.verdict is not None
         ref = self._names.give_id(hello)
-        session = Session(ref, hello.generation, None, hello.generation, is_first, late)
+        session = Session(ref, hello.generation, None, hello.generation, late)
         self._sessions[hello.incarnation] = session
         return session
 
@@ -412,13 +389,16 @@ class Sessions:
 
     def _is_taken_back(self, session: Session, hello: m.Attach) -> bool:
         """This agent took part in what the last coordinator had formed: its session goes on."""
-        handover = self._handover
-        if handover is None or not handover.takes(self.job, session.ref, hello):
+        handover, place = self._handover, hello.place
+        if handover is None:
             return False
-        assert hello.place is not None
-        session.opened, rank = hello.opened, hello.place.joined.candidate.node_rank
-        self._names.take_id(session.ref)
-        self._names.claim_rank(session.ref, rank, lambda holder: False, is_first=False)
+        if self._recovery is None and place and self._names.contest(session.ref, place.joined):
+            return False  # Another agent has joined with its id or its rank since.
+        if not handover.takes(self.job, session.ref, hello):
+            return False
+        assert place is not None
+        session.opened = hello.opened
+        self._names.take(session.ref, place.joined.candidate.node_rank)
         return True
 
     def _recover(self, now: float) -> list[HostEffect]:
@@ -473,52 +453,65 @@ class Sessions:
                 self._names.yield_rank(ref)
                 report = replace(report, hosts=hosts and ref.incarnation == self.job.own_agent)
         effects = self.apply(m.FromNode(ref, report), now)
-        return effects + self._forget(session) if isinstance(report, m.Leave) else effects
+        if isinstance(report, m.Leave):
+            effects += self._forget(session)
+        return effects + self._let_in(now)
 
     def _join(self, session: Session, join: m.Join, now: float) -> list[HostEffect]:
-        ref, rank = session.ref, join.candidate.node_rank
+        ref = session.ref
+        if self.verdict is None and not was_replaced(self.job.round, ref):
+            if (contest := self._names.contest(ref, join)) is not None:
+                if is_member(self.job, ref):  # It had another rank before, and has no workers now.
+                    return self._refuse(session, contest, now)
+                self._contests.begin(contest)
+                self.liveness.wanted(contest.holder.incarnation, now)
+                return []
+            self._names.take(ref, join.candidate.node_rank)
+        return self.apply(m.FromNode(ref, join), now)
+
+    def _heard(self, session: Session, now: float) -> None:
+        self.liveness.heard(session.ref.incarnation, now)
+        self._contests.heard(session.ref.incarnation, yes=True)
+
+    def _is_used(self, contest: Contest) -> bool:
+        """What the newcomer wants is used by an agent that runs, and goes on."""
+        holder = contest.holder
+        is_dead = self.liveness.is_dead(holder.incarnation)
+        return contest.is_heard and not is_dead and not is_leaving(self.job, holder)
+
+    def _refuse(self, session: Session, contest: Contest, now: float) -> list[HostEffect]:
+        holder = self._sessions[contest.holder.incarnation]
+        return self._turn_away(session, contest.refusal(holder.peer, session.peer), now)
+
+    def _waits_for(self, contest: Contest, now: float) -> str:
+        holder, step_s = contest.holder.incarnation, self.settings.lease_s * SILENCE_STEP
+        silent_s = now - self.liveness.last_heard_at(holder, now)
+        return contest.waits_for(self._sessions[holder].peer, silent_s // step_s * step_s)
+
+    def _let_in(self, now: float) -> list[HostEffect]:
+        """Agents join that waited for one that is gone; after the end they hear how it was."""
         effects: list[HostEffect] = []
-        if self.verdict is None:
-            claimed = self._names.claim_rank(
-                ref, rank, lambda holder: self._is_here(holder, now), is_first=session.is_first
-            )
-            if (holder := claimed.refused_by) is not None:
-                where = f"node {holder} ({self._sessions[holder.incarnation].host})"
-                text = f"node rank {rank} is taken by {where}: give each node its own --node-rank"
-                return self._turn_away(session, text, now)
-            if claimed.taken_from is not None:
-                why = f"node {ref} has taken its rank {rank}"
-                effects += self._give_away(claimed.taken_from, why, now)
-        former = self._names.take_id(ref)
-        if former is not None and self.verdict is None:
-            why = f"another agent has joined as node {ref.node_id}"
-            effects += self._give_away(former, why, now)
-        self._own_faults.owed = effects
-        effects = effects + self.apply(m.FromNode(ref, join), now)
-        self._own_faults.owed = []
+        is_over = self.verdict is not None
+        for contest in self._contests.take_free(self._names, all_of_them=is_over):
+            if (session := self._sessions.get(contest.newcomer.incarnation)) is None:
+                continue
+            try:
+                effects += self._join(session, contest.join, now)
+            except Exception as error:  # It is not a fault of what was received now.
+                effects.append(Faulted(m.FromNode(session.ref, contest.join), error))
         return effects
-
-    def _is_here(self, ref: NodeRef, now: float) -> bool:
-        return self.liveness.is_here(ref.incarnation, now)
-
-    def _give_away(self, holder: NodeRef, why: str, now: float) -> list[HostEffect]:
-        """Another has its place. One that is here is superseded; one that is not was lost when it
-        was last heard: what its peers have reported since, they reported because of that."""
-        session = self._sessions.get(holder.incarnation)
-        if session is None or self._is_here(holder, now):
-            return []
-        last_heard_at = self.liveness.last_heard_at(holder.incarnation, now)
-        return self._lose(session, why, last_heard_at, now)
 
     def _follow(self, effects: list[JobEffect], now: float) -> list[HostEffect]:
         found = self._performed(effects, now)
         if self._ended_at is None and self.verdict is not None:
             self._ended_at = now
             self.liveness.job_ended()
+            found += self._let_in(now)
         return found
 
     def _performed(self, effects: list[JobEffect], now: float) -> list[HostEffect]:
         found: list[HostEffect] = []
+        is_any_gone = False
         for effect in effects:
             match effect:
                 case m.ToNode(ref, m.Ended(stamp, verdict)):
@@ -528,6 +521,7 @@ class Sessions:
                     session = self._sessions.get(ref.incarnation)
                     if isinstance(message, m.Expelled) and session is not None:
                         found += [*self._forget(session), *self._hang_up(session)]
+                        is_any_gone = True
                 case RefuseNode(ref, differences):
                     session = self._sessions.get(ref.incarnation)
                     if session is not None and session.connection is not None:
@@ -537,7 +531,7 @@ class Sessions:
                     found.append(effect)
                 case _:
                     assert_never(effect)
-        return found
+        return found + self._let_in(now) if is_any_gone else found
 
     def _send(self, ref: NodeRef, message: m.ToAgent) -> list[HostEffect]:
         """An agent without a connection gets what holds when it is back."""
@@ -573,6 +567,7 @@ class Sessions:
         if session.connection is not None:
             self._by_connection.pop(session.connection, None)
         self._names.forget(ref)
+        self._contests.end(ref)
         if self._handover is not None:
             self._handover.forget(ref, session.inbox.unsettled)
         self.liveness.forget(ref.incarnation)
@@ -587,7 +582,7 @@ class Sessions:
         hung_up = self._hang_up(session)
         forgotten = self._forget(session, f"node {session.ref} was lost: {why}")
         lost = SessionLost(session.ref, why, last_heard_at, self._wall_time(last_heard_at))
-        return [*forgotten, *hung_up, *self.apply_own(lost, now)]
+        return [*forgotten, *hung_up, *self.apply_own(lost, now), *self._let_in(now)]
 
     def _patient(self, patience: Patience) -> HostEffect:
         lease_s = self.settings.lease_s

@@ -67,6 +67,8 @@ class SimulatedAgent:
         """The round whose workers live here."""
         self.finish: g.Finish | None = None
         self.finishes = 0
+        self.refused = ""
+        """Why the coordinator won't have it: another agent has its id or its rank."""
         self.link: Link | None = None
         self.unreachable: set[str] = set()
         """Ids of the nodes whose round store this one can't reach."""
@@ -109,7 +111,9 @@ class SimulatedAgent:
                 case s.Pushed(pushed) if not isinstance(pushed, m.HeartbeatAck):
                     self._ordered(pushed)
                 case s.Rejected(text):
-                    raise AssertionError(text)
+                    assert "is used by another running agent" in text, text
+                    self.refused = text
+                    self.step(g.SessionGivenUp(text))
 
     def _ordered(self, order: m.Order) -> None:
         self.step(order)
@@ -352,8 +356,9 @@ class Cluster:
         end_s = self.timers.now_s + seconds
         while (timer := self.timers.next_until(end_s)) is not None:
             self._run(self.sessions.apply(TimerEnded(timer), self.timers.now_s))
-        for number in self._links:  # their heartbeats
-            self.sessions.received(number, m.Heartbeat(0), end_s)
+        for number in list(self._links):  # their heartbeats, whose answers change nothing here
+            said = self.sessions.received(number, m.Heartbeat(0), end_s)
+            self._run([effect for effect in said if not isinstance(effect, c.SendTo)])
         for agent in self.agents:
             agent.now_s = end_s
             for ended in [wait for wait, at in agent.waits.items() if at <= end_s]:
@@ -387,8 +392,10 @@ class Cluster:
                         link.hung_up = True
                 case Record():
                     self.records.append(effect)
-                case c.Refuse(_, text):
-                    raise AssertionError(text)
+                case c.Refuse(number, text):
+                    if (link := self._links.pop(number, None)) is not None:
+                        link.down.append(m.Refused(text))
+                        link.hung_up = True
                 case c.Faulted(_, error):
                     raise error
                 case c.Empty():

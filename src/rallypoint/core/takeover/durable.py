@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections import deque
 
 from rallypoint.core import messages as m
+from rallypoint.core.host_effects import Faulted, HostEffect, SendTo
 from rallypoint.core.job_state import JobState
-from rallypoint.core.sessions import Faulted, HostEffect, SendTo
 from rallypoint.core.takeover.handover import Handover
 from rallypoint.core.takeover.record import FormerLife, JobRecord, mark_of, record_of
 

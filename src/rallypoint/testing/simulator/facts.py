@@ -48,6 +48,8 @@ class Life(Struct, eq=False):
     ref: NodeRef
     rate: float
     has_fence: bool
+    came_at: float | None = None
+    """When a coordinator handled its first message."""
     heard_at: float | None = None
     """When a coordinator handled a message of it last."""
     heard_by: dict[int, float] = field(default_factory=dict)

@@ -14,6 +14,8 @@
   wrong, the job has succeeded.
 * A node is lost only if it died, was silent, or lost its connection; one that has been expelled
   for good never takes part in that life of the job again.
+* An agent that comes with the id of another one takes its place only if that one was lost. It is
+  refused only if a coordinator has read a message of that one since.
 * A job's time and its steps are accounted for (`facts.py`). Nothing raises.
 """
 
@@ -41,6 +43,8 @@ LEAVING_S = 6.0 / 0.92
 MARGIN_S = 2.0
 TOLD_S = 3.0
 """Within this time after the last disturbance every node is told what holds."""
+DUPLICATE, REPLACED = "is used by another running agent", "another agent has joined as node"
+"""Why an agent is refused, and why one that was lost may not come back."""
 BLAME_S = 0.3
 """Failures so near to each other may be taken for each other's consequence."""
 SCHEDULER_SIGNALS = (1, 2, 3, 15)
@@ -85,6 +89,15 @@ class Invariants:
 
     def told(self, incarnation: str, message: m.ToAgent) -> None:
         """An agent is told this."""
+        if isinstance(message, m.Refused) and DUPLICATE in message.text:
+            self._check_duplicate(self.lives[incarnation])
+
+    def _check_duplicate(self, refused: Life) -> None:
+        came_at = refused.came_at
+        same = [life for life in self.lives.values() if life.ref.node_id == refused.ref.node_id]
+        others = [life.heard_at or 0.0 for life in same if life is not refused]
+        if came_at is None or max(others, default=0.0) < came_at:
+            raise Violation("duplicate", f"{refused.ref} was refused, and no other was heard since")
 
     def follows(self, incarnation: str, epoch: int) -> None:
         """An agent takes the word of this coordinator."""
@@ -102,6 +115,8 @@ class Invariants:
     def _heard(self, incarnation: str, coordinator: int) -> None:
         life = self.lives[incarnation]
         self._check_fence(life)
+        if life.came_at is None:
+            life.came_at = self.now_s
         life.heard_at = life.heard_by[coordinator] = self.now_s
 
     def steps(self, state: JobState, coordinator: int) -> None:
@@ -158,6 +173,8 @@ class Invariants:
             case m.Expelled(stamp, why, final):
                 if why.startswith("would not stop"):
                     self._check_told(life)
+                if why.startswith(REPLACED) and life.lost_at is None:
+                    raise Violation("duplicate", f"{life.ref} lost its place, and was not lost")
                 life.lost_at = self.now_s
                 life.banned_in = stamp.incarnation if final else life.banned_in
             case m.LeaveNow():

@@ -221,6 +221,7 @@ class LedInvariants(Invariants):
         self._followed[incarnation] = epoch
 
     def told(self, incarnation: str, message: m.ToAgent) -> None:
+        super().told(incarnation, message)
         match message:
             case m.Attached(epoch=epoch, resumed=resumed):
                 if epoch not in self._epochs:

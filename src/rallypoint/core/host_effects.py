@@ -1,0 +1,43 @@
+"""What the host of a coordinator's sessions does for them (`sessions.py`). Pure."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from rallypoint.core import messages as m
+from rallypoint.core.event_kinds import Record
+from rallypoint.core.job_state import JobEvent
+
+
+class SendTo(Struct, frozen=True):
+    """Send this on a connection."""
+
+    connection: int
+    message: m.ToAgent
+
+
+class HangUp(Struct, frozen=True):
+    """Close a connection, after what was sent on it."""
+
+    connection: int
+
+
+class Refuse(Struct, frozen=True):
+    """Tell the agent on this connection why it can't take part, and a person too; then hang up."""
+
+    connection: int
+    text: str
+
+
+class Faulted(Struct, frozen=True):
+    """The job's machine has raised on this event: call `apply` with it again, later."""
+
+    event: JobEvent
+    error: Exception
+
+
+class Empty(Struct, frozen=True):
+    """No session is left."""
+
+
+HostEffect = SendTo | HangUp | Refuse | Faulted | Empty | Record
