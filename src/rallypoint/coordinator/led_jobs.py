@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, TypeVar
 
 from msgspec import Struct
 
-from rallypoint.coordinator.leader_process import REAL_RUNTIME, Runtime, this_process
+from rallypoint.coordinator.leader_process import (
+    REAL_RUNTIME,
+    LifeLocks,
+    Runtime,
+    is_gone,
+    this_process,
+)
 from rallypoint.coordinator.leadership import VACATE_S, Leadership
 from rallypoint.coordinator.register_record import Caller, Register, RegisterRecord
 from rallypoint.coordinator.threads import CallThread
@@ -35,10 +42,12 @@ class LocalLeader(Struct, frozen=True):
     hold_s: float = HOLD_S
 
 
-def local_leader(hold_s: float = HOLD_S) -> LocalLeader:
-    """This process. An exit waits for no daemon thread."""
+def local_leader(hold_s: float = HOLD_S, locks: LifeLocks | None = None) -> LocalLeader:
+    """A leader in this process. `locks`: those among which this process holds its own. An exit
+    waits for no daemon thread."""
     calls = CallThread("rallypoint-registers")
-    return LocalLeader(this_process(), calls, hold_s=hold_s)
+    runtime = Runtime(is_gone=partial(is_gone, locks=locks))
+    return LocalLeader(this_process(locks), calls, runtime, hold_s)
 
 
 class LedJobs:

@@ -30,6 +30,15 @@ SCHEMA = 1
 """Of this version of Rallypoint."""
 
 
+class LifeLock(Struct, frozen=True, array_like=True):
+    """A lock on one byte of a file, which the kernel frees when the process that holds it has
+    ended."""
+
+    device: int
+    inode: int
+    place: int
+
+
 class Process(Struct, frozen=True, array_like=True):
     """A process of one boot of one machine: nothing else is ever the same process."""
 
@@ -39,6 +48,9 @@ class Process(Struct, frozen=True, array_like=True):
     pid: int
     started_at: int
     """In clock ticks since the boot."""
+    lock: LifeLock | None = None
+    """Processes in other containers see by this lock whether the process lives. None: the process
+    holds no lock."""
 
 
 class Leader(Struct, frozen=True, array_like=True):
