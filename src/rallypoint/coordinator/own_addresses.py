@@ -26,14 +26,15 @@ _IF_INET6 = "/proc/net/if_inet6"
 _IPV6_SCOPES = (0x00, 0x40)
 """Global, which includes private ones (fd00::/8), and the older ones of a site."""
 _IPV6_UNUSABLE = 0x40 | 0x08
-"""It is tentative, or another machine has it (IFA_F_TENTATIVE, IFA_F_DADFAILED)."""
+"""A tentative address, or one that another machine has (IFA_F_TENTATIVE, IFA_F_DADFAILED)."""
 _IPV6_PASSING = 0x01 | 0x20
-"""It is temporary, or deprecated (IFA_F_TEMPORARY, IFA_F_DEPRECATED)."""
+"""A temporary address, or a deprecated one (IFA_F_TEMPORARY, IFA_F_DEPRECATED)."""
 
 
 def own_addresses() -> tuple[Address, ...]:
     """The addresses of the default routes come first, then those of the interfaces. Loopback is
-    the answer if this machine has no other address. IPv6 addresses that mean something on one link alone are left out."""
+    the answer if this machine has no other address. IPv6 addresses that mean something on one link
+    alone are left out."""
     found: dict[str, None] = {}
     for family, elsewhere in _ELSEWHERE:
         with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
