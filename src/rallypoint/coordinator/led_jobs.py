@@ -24,6 +24,7 @@ from rallypoint.core.takeover.record import Leader, Process
 from rallypoint.core.takeover.stepping_down import Deference
 from rallypoint.core.text import quoted_job
 from rallypoint.errors import RallypointError
+from rallypoint.wire.versions import SPOKEN
 
 T = TypeVar("T")
 
@@ -40,6 +41,11 @@ class LocalLeader(Struct, frozen=True):
     """One for all registers: one disk is behind them."""
     runtime: Runtime = REAL_RUNTIME
     hold_s: float = HOLD_S
+
+    def leader(self, addresses: tuple[str, ...] = (), *, has_workers: bool = False) -> Leader:
+        """The leader in the record of a job that this process leads."""
+        versions = SPOKEN.oldest, SPOKEN.newest
+        return Leader(addresses, self.process, has_workers, self.hold_s, versions)
 
 
 def local_leader(hold_s: float = HOLD_S, locks: LifeLocks | None = None) -> LocalLeader:
@@ -65,7 +71,7 @@ class LedJobs:
         for `local_leader()`."""
         self._open_register, self._on_wait = open_register, on_wait
         self._local = local or local_leader()
-        self._leader = Leader(addresses, self._local.process, hold_s=self._local.hold_s)
+        self._leader = self._local.leader(addresses)
         self._led: dict[str, Leadership] = {}
         self._claiming: set[str] = set()
         """The jobs that agents which came here wait for."""

@@ -31,7 +31,8 @@ from rallypoint.coordinator.server import Coordinator
 from rallypoint.core.model import Epoch
 from rallypoint.core.takeover.consent import Promises
 from rallypoint.core.takeover.heirs import RANKS, Claimant
-from rallypoint.core.takeover.record import Leader, LeadRecord
+from rallypoint.core.takeover.leading import VersionRefusals
+from rallypoint.core.takeover.record import LeadRecord
 from rallypoint.core.takeover.stepping_down import Deference
 from rallypoint.errors import (
     AccessError,
@@ -41,8 +42,10 @@ from rallypoint.errors import (
     RendezvousConnectionError,
     RendezvousTimeoutError,
     UsageError,
+    VersionMismatchError,
 )
 from rallypoint.wire.address import Address, split_endpoint
+from rallypoint.wire.versions import SPOKEN, Versions
 
 FRESH_S = 0.2
 """What was read so lately is not read again for another attempt to connect."""
@@ -52,6 +55,8 @@ all the same."""
 VACATE_S = 2.0
 AFTER_CLAIM_S = 5.0
 RETRY_S = 0.2
+JUDGED_S = 5.0
+"""After so long it is known, as a rule, whether a leader of another version stays."""
 
 
 class Listening(Struct, frozen=True):
@@ -162,6 +167,10 @@ class _Seen(Struct):
     """It was said that new records are seen late."""
 
 
+class _OtherVersionError(RendezvousConnectionError):
+    """The leader's address answers in no version that this node speaks."""
+
+
 class _CannotLeadError(RendezvousConnectionError):
     """It is this node's turn, and it can't listen."""
 
@@ -177,6 +186,7 @@ class Succession:
         self._looking = asyncio.Lock()
         self._candidacy = self._new_candidacy()
         self._seen = _Seen()
+        self._refusals = VersionRefusals((SPOKEN.oldest, SPOKEN.newest))
         self._claiming: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
         """Another node leads than at the last look, or this one."""
@@ -210,9 +220,10 @@ class Succession:
         self._local.calls.close()
 
     async def connect(self, timeout_s: float, on_wait: Callable[[str], None]) -> ClientConnection:
-        """Reach the leader, or become it. Raises RendezvousTimeoutError, and what the register
-        raises for what can't be a record."""
+        """Reach the leader, or become it. Raises RendezvousTimeoutError, VersionMismatchError, and
+        what the register raises for what can't be a record."""
         ends_at, extended = self._loop.time() + timeout_s, False
+        judged_by = self._loop.time() + JUDGED_S
         said: set[str] = set()
         hindrance = ""
         while True:
@@ -221,6 +232,11 @@ class Succession:
             except RendezvousConnectionError as error:
                 if isinstance(error, _CannotLeadError):
                     hindrance = str(error)
+                elif isinstance(error, _OtherVersionError):
+                    self._judge_refusal(error.__cause__)
+                    if self._loop.time() < judged_by:
+                        await asyncio.sleep(RETRY_S)
+                        continue
                 if self._loop.time() > ends_at and not extended and self._seen.claims_at < inf:
                     # All that led before may be gone: then it is this node's turn at last.
                     ends_at, extended = max(ends_at, self._seen.claims_at + AFTER_CLAIM_S), True
@@ -233,6 +249,16 @@ class Succession:
                     said.add(text)
                     on_wait(text)
             await asyncio.sleep(RETRY_S)
+
+    def _judge_refusal(self, error: BaseException | None) -> None:
+        """A leader that stays and can't talk with this node is not waited for."""
+        record = self._seen.record
+        if record is None or not self._refusals.is_final(record):
+            return
+        assert isinstance(error, VersionMismatchError)
+        if (theirs := record.leader.versions) is not None:
+            raise VersionMismatchError(str(SPOKEN), str(Versions(*theirs)))
+        raise error
 
     async def dial(self) -> ClientConnection:
         """One attempt to reach the leader. Raises RendezvousConnectionError, and what else the
@@ -266,6 +292,8 @@ class Succession:
         addresses = [Address(*split_endpoint(text, 0)) for text in texts]
         try:
             return await self._node.dial(addresses)
+        except VersionMismatchError as error:
+            raise _OtherVersionError(str(error)) from error
         except (AccessError, ProtocolError) as error:
             # Another program may listen there by now.
             raise RendezvousConnectionError(str(error)) from error
@@ -387,8 +415,7 @@ class Succession:
             self.coordinator = None
 
     def _new_candidacy(self) -> Leadership:
-        local = self._local
-        leader = Leader((), local.process, has_workers=True, hold_s=local.hold_s)
+        local, leader = self._local, self._local.leader(has_workers=True)
         return Leadership(
             self._watched.register, leader, local.calls, local.runtime, self._own.deference
         )

@@ -62,6 +62,9 @@ class Leader(Struct, frozen=True, array_like=True):
     """It is an agent: its guard marks the record when it is dead, and its workers are."""
     hold_s: float = HOLD_S
     """How long it may act after a swap. Others wait for this one, whatever their own would be."""
+    versions: tuple[int, int] | None = None
+    """The oldest and the newest version of the session protocol that it speaks; None: an earlier
+    version of Rallypoint wrote this."""
 
 
 class FormerLife(Struct, frozen=True, array_like=True):
