@@ -7,9 +7,11 @@ import threading
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
+import pytest
 from msgspec.structs import replace
 from tests.limits import patience
 
+from rallypoint.coordinator.clocks import boot_time
 from rallypoint.coordinator.connection import ClientConnection
 from rallypoint.coordinator.leader_process import Runtime
 from rallypoint.coordinator.led_jobs import LocalLeader
@@ -71,6 +73,7 @@ class Heir:
 
     def __init__(self) -> None:
         self.dials = 0
+        self.notices: list[str] = []
 
     def claimant(self) -> Claimant:
         return Claimant(ROUND, 1)
@@ -87,7 +90,8 @@ class Heir:
 
     def leads_no_more(self) -> None: ...
 
-    def notice(self, text: str) -> None: ...
+    def notice(self, text: str) -> None:
+        self.notices.append(text)
 
 
 def run(
@@ -95,13 +99,15 @@ def run(
     test: Callable[[ClaimsFail, Promises, Succession], Awaitable[None]],
     *,
     is_gone: bool = False,
+    clock: Callable[[], float] = boot_time,
 ) -> None:
-    """`is_gone`: the process of the leader of this record is known to be gone."""
+    """`is_gone`: the process of the leader of this record is known to be gone. `clock`: as that of
+    `Runtime`."""
 
     async def whole() -> None:
         thread, register, own = CallThread("register"), ClaimsFail(record), OwnJob(15.0)
         own.promises.assigned(ROUND, 1)
-        runtime = Runtime(is_gone=lambda process, own: is_gone)
+        runtime = Runtime(clock, lambda process, own: is_gone)
         local = LocalLeader(Process("boot2", 1, 1), thread, runtime)
         succession = Succession(register, local, own, Heir())
         try:
@@ -190,3 +196,27 @@ def test_L2_a_node_claims_by_what_it_has_promised_and_lets_others_do_first() -> 
     assert claimant == Claimant(
         ROUND, 1, is_leaving=True, promised_until=100.0 + with_margin(7.5), defers_until=200.0
     )
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_L2_a_leader_that_answers_and_renews_no_record_is_remarked_on_and_a_silent_one_is_not(
+    answers: bool,
+) -> None:
+    now = 100.0
+
+    async def test(register: ClaimsFail, promises: Promises, succession: Succession) -> None:
+        nonlocal now
+        node = succession._node
+        assert isinstance(node, Heir)
+        register.may_read.set()
+        await look(succession)
+        promises.answered(1, now)
+        node.is_attached = True
+        for _ in range(8):
+            now += 1.0
+            if answers:
+                promises.answered(1, now)
+            await succession._look()
+        assert len(node.notices) == answers
+
+    run(RECORD, test, clock=lambda: now)

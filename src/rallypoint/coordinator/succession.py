@@ -359,7 +359,11 @@ class Succession:
     def _compare_views(self) -> None:
         """A leader that answers swaps a record every few seconds."""
         still_s = self._candidacy.stands_still_s
-        if self._node.is_attached and still_s > self._candidacy.late_s and not self._seen.is_late:
+        silent_s = self._local.runtime.clock() - self._own.promises.answered_at
+        late_s = self._candidacy.late_s
+        # It has answered when its record was late already.
+        is_answered = self._node.is_attached and still_s - silent_s > late_s
+        if is_answered and not self._seen.is_late:
             self._seen.is_late = True
             self._node.notice(
                 f"the leader of the job answers, but nothing new was seen in its register for "
