@@ -24,7 +24,7 @@ from rallypoint.core.takeover.clock_rates import with_margin
 from rallypoint.core.takeover.consent import Promises
 from rallypoint.core.takeover.heirs import Claimant
 from rallypoint.core.takeover.record import JobRecord, Leader, LeadRecord, Process
-from rallypoint.errors import RendezvousConnectionError
+from rallypoint.errors import RecordError, RendezvousConnectionError
 from rallypoint.rendezvous.backend import MemoryRendezvousBackend, Token
 from rallypoint.wire.address import Address
 
@@ -47,8 +47,12 @@ class ClaimsFail(MemoryRendezvousBackend):
 
     def put(self, record: LeadRecord) -> None:
         """It is the next version."""
+        self.put_bytes(encode(record))
+
+    def put_bytes(self, data: bytes) -> None:
+        """These are the next version."""
         found = super().get_state()
-        super().set_state(encode(record), None if found is None else found[1])
+        super().set_state(data, None if found is None else found[1])
 
     def get_state(self) -> tuple[bytes, Token] | None:
         self.calls.append("read")
@@ -69,14 +73,14 @@ class ClaimsFail(MemoryRendezvousBackend):
 class Heir:
     """A node that has no leader."""
 
-    is_attached = False
+    is_attached = is_fresh = False
 
     def __init__(self) -> None:
         self.dials = 0
         self.notices: list[str] = []
 
     def claimant(self) -> Claimant:
-        return Claimant(ROUND, 1)
+        return Claimant(ROUND, 1, is_fresh=self.is_fresh)
 
     async def dial(self, addresses: Sequence[Address]) -> ClientConnection:
         self.dials += 1
@@ -220,3 +224,30 @@ def test_L2_a_leader_that_answers_and_renews_no_record_is_remarked_on_and_a_sile
         assert len(node.notices) == answers
 
     run(RECORD, test, clock=lambda: now)
+
+
+@pytest.mark.parametrize("is_fresh", [False, True])
+def test_L1_a_node_of_the_job_names_a_record_that_is_none_once_and_a_new_one_ends_with_it(
+    is_fresh: bool,
+) -> None:
+    """As its last line."""
+
+    async def test(register: ClaimsFail, promises: Promises, succession: Succession) -> None:
+        node = succession._node
+        assert isinstance(node, Heir)
+        node.is_fresh = is_fresh
+        register.put_bytes(b"rubbish")
+        register.may_read.set()
+        for _ in range(2):
+            with pytest.raises(RecordError, match="does not parse"):
+                await succession._look()
+        assert len(node.notices) == (not is_fresh)
+        assert is_fresh or "the job's record does not parse" in node.notices[0]
+        register.put(RECORD)
+        await succession._look()
+        register.put_bytes(b"rubbish")
+        with pytest.raises(RecordError):
+            await succession._look()
+        assert len(node.notices) == (0 if is_fresh else 2)
+
+    run(RECORD, test)

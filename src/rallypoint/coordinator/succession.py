@@ -39,6 +39,7 @@ from rallypoint.errors import (
     InfrastructureError,
     ProtocolError,
     RallypointError,
+    RecordError,
     RendezvousConnectionError,
     RendezvousTimeoutError,
     UsageError,
@@ -165,6 +166,8 @@ class _Seen(Struct):
     """When it may claim, if nothing new comes."""
     is_late: bool = False
     """It was said that new records are seen late."""
+    unusable: str = ""
+    """The line that was said about a register without a record."""
 
 
 class _OtherVersionError(RendezvousConnectionError):
@@ -335,7 +338,12 @@ class Succession:
                 return inf
             own, before = self._own, self._seen.record
             claimant = own.claimant(self._node.claimant())
-            found = await self._candidacy.look(claimant)
+            try:
+                found = await self._candidacy.look(claimant)
+            except RecordError as error:
+                self._tell_unusable(str(error), claimant)
+                raise
+            self._seen.unusable = ""
             if found.record is None and before is not None:
                 raise gone()
             seen = self._seen
@@ -355,6 +363,13 @@ class Succession:
             claiming.add_done_callback(_retrieve)
             await asyncio.shield(claiming)
             return 0.0
+
+    def _tell_unusable(self, why: str, claimant: Claimant) -> None:
+        """Say once that the register holds no record. A node that has just started ends with that
+        line anyway."""
+        if not claimant.is_fresh and why != self._seen.unusable:
+            self._seen.unusable = why
+            self._node.notice(f"no node can lead the job as long as its record is like that: {why}")
 
     def _compare_views(self) -> None:
         """A leader that answers swaps a record every few seconds."""
