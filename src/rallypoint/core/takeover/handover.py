@@ -173,7 +173,8 @@ def _lost(job: JobState, found: Recovery, missing: list[int], at: float) -> list
         others = missing
     if others:
         nodes = f"{len(others)} of {count(found.record.nodes, 'node')}"
-        why = f"{nodes} did not come to the coordinator that took over"
+        which = f" ({_known_names(found, others)})" if found.record.names.all else ""
+        why = f"{nodes} did not come to the coordinator that took over{which}"
         job.losses.append(NodeLoss(world[others[0]].node_id, 0.0, why))
         text = text or why
     effects = _over(job, EndReason(EndKind.LOSS, text), at)
@@ -229,18 +230,32 @@ def _taken_over(found: Recovery) -> str:
         missing = []
     said: list[str] = []
     if led.is_dead:
-        name = led.node_id or f"group rank {led.rank}"
-        said.append(f"the one that led has died ({name})")
+        said.append(f"the one that led has died ({_known_names(found, [led.rank])})")
     if missing:
-        ranks = names(tuple(map(str, missing)))
-        said.append(f"{count(len(missing), 'node')} did not come back (group rank {ranks})")
+        which = _known_names(found, missing)
+        said.append(f"{count(len(missing), 'node')} did not come back ({which})")
     return f"{text}: {', '.join(said)}" if said else text
 
 
+def _known_names(found: Recovery, ranks: list[int]) -> str:
+    """The nodes of these group ranks, which are not here, as a person knows them."""
+    known = tuple(name for rank in ranks if (name := _known_name(found, rank)))
+    if len(known) == len(ranks):
+        return names(known)
+    return f"group rank {names(tuple(map(str, ranks)))}"
+
+
+def _known_name(found: Recovery, rank: int) -> str:
+    """The id of a node that is not here; empty: it is not known."""
+    led, recorded = found.predecessor, found.record.names.all
+    if led.node_id and led.rank == rank:
+        return led.node_id
+    return recorded[rank] if rank < len(recorded) else ""
+
+
 def _name_of(found: Recovery, rank: int) -> str:
-    """Of a node that is not here."""
-    led = found.predecessor
-    return led.node_id if led.node_id and led.rank == rank else f"(group rank {rank})"
+    """The same, or what stands for it."""
+    return _known_name(found, rank) or f"(group rank {rank})"
 
 
 def _taken_back(job: JobState, found: Recovery, rank: int) -> WorldEntry:

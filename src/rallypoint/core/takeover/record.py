@@ -1,15 +1,18 @@
-"""What a register holds of one job, so that another coordinator can take it over: who leads, and
-what must not be forgotten or done twice. Pure data.
+"""A job's record in a register, by which another coordinator can take the job over: the leader, and
+all that must not be forgotten or done twice. Pure data.
 
-It names no node but those that are not trusted: the world is not in it, since the agents that live
-bring it (`handover.py`). So its size does not depend on the number of nodes. It has no clock
-reading either: a wait that was under way begins anew with the next coordinator.
+The world is not in the record, since the agents that live bring it (`handover.py`). The names of
+the nodes of a small world are, for messages about lost nodes; of any other world only nodes that
+are not trusted are named. So the size of a record is bounded, whatever the number of nodes. A
+record has no clock reading either: a wait that was under way begins anew with the next coordinator.
 
 Fields are only ever appended, with defaults. What an older version could not ignore raises
 `SCHEMA`, and is refused by it.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -25,6 +28,8 @@ from rallypoint.core.settings import HOLD_S
 from rallypoint.core.watch.carried import Carried
 from rallypoint.core.worker_exits import WorkerExit
 
+NAMED_MAX, NAMES_CHARS = 64, 1000
+"""A world is small that has no more nodes, and no more characters in their names."""
 NUMBERS_BITS = 20
 SCHEMA = 1
 """Of this version of Rallypoint."""
@@ -82,6 +87,31 @@ class Blamed(Struct, frozen=True, array_like=True):
     """Without its traceback."""
 
 
+class WorldNames(Struct, frozen=True, array_like=True):
+    """The ids of the nodes of the newest world, by group rank; none of a world that is not small.
+    Names of nodes mostly begin alike, and a record is written every two seconds."""
+
+    start: str = ""
+    """All of them begin with this."""
+    rests: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, node_ids: Sequence[str]) -> WorldNames:
+        """The names of these nodes, if they are few and short."""
+        if not 0 < len(node_ids) <= NAMED_MAX:
+            return cls()
+        first, last = min(node_ids), max(node_ids)
+        alike = (at for at, letter in enumerate(first) if last[at : at + 1] != letter)
+        at = next(alike, len(first))
+        rests = tuple(node_id[at:] for node_id in node_ids)
+        return cls(first[:at], rests) if at + sum(map(len, rests)) <= NAMES_CHARS else cls()
+
+    @property
+    def all(self) -> list[str]:
+        """The ids, by group rank; empty: they are not known."""
+        return [self.start + rest for rest in self.rests]
+
+
 class JobRecord(Struct, frozen=True, array_like=True):
     """The part of a job's state that outlives its coordinator."""
 
@@ -132,6 +162,8 @@ class JobRecord(Struct, frozen=True, array_like=True):
     """The largest that workers have reported; -1: none was."""
     carried: Carried | None = None
     """What of the job's history is to be known on."""
+    names: WorldNames = WorldNames()
+    """A node that does not come to the next coordinator is lost under its name."""
 
     @property
     def newest_round(self) -> int | None:
@@ -229,6 +261,7 @@ def record_of(job: JobState, former: FormerLife | None = None, own_agent: str = 
         crash_loop=job.crash_loop,
         furthest_step=job.furthest_step,
         carried=job.carried,
+        names=WorldNames.of([each.node_id for each in state.world[: NAMED_MAX + 1]]),
     )
 
 
