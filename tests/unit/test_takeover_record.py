@@ -68,7 +68,7 @@ def test_L3_what_one_coordinator_remembers_of_a_job_the_next_one_remembers_too()
     record = record_of(eventful_job())
     fresh = record_of(new_job(SharedSettings("other", 1, 1), 1))
     of_the_world = {"is_active", "is_started", "nodes", "succeeded", "stopped"}
-    of_the_world |= {"leader_rank", "leader_node", "stepped_down", "blamed", "names"}
+    of_the_world |= {"leader_rank", "leader_node", "stepped_down", "blamed", "names", "left"}
     of_its_end = {"verdict", "former", "is_heard"}
     kept = [
         field.name for field in fields(JobRecord) if field.name not in of_the_world | of_its_end

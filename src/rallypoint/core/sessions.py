@@ -278,12 +278,13 @@ class Sessions:
         longer part of the job; a node that is not connected is asked when it attaches again. After
         a takeover a node that is not here may still come."""
         session = self.of_node(wanted.node_id)
-        if session is None and self._recovery is not None:
+        gone = "" if self._handover is None else self._handover.gone(wanted.node_id)
+        if session is None and self._recovery is not None and not gone:
             self._drains.keep(wanted)
             return []
         if session is None:
             text = no_such_node(wanted.node_id, (s.ref.node_id for s in self.all), self.verdict)
-            return _drain_done(wanted.people, text, found=False)
+            return _drain_done(wanted.people, text, found=False, gone=gone)
         session.drain_why = session.drain_why or wanted.why
         self._drains.wait(wanted, session.ref.incarnation)
         leaves, is_here = is_leaving(self.job, session.ref), session.connection is not None
@@ -395,6 +396,8 @@ class Sessions:
         ref = self._names.give_id(hello)
         session = Session(ref, hello.generation, None, hello.generation, is_first, late)
         self._sessions[hello.incarnation] = session
+        if self._handover is not None:
+            self._handover.has_come(ref.node_id)
         return session
 
     def _attached(self, session: Session, resumed: bool) -> m.Attached:
@@ -574,6 +577,8 @@ class Sessions:
         self._names.forget(ref)
         if self._handover is not None:
             self._handover.forget(ref, session.inbox.unsettled)
+            if not how and self.verdict is None:
+                self._handover.has_left(ref.node_id)
         self.liveness.forget(ref.incarnation)
         ended = f", and the job has ended: {self.verdict.text}" if self.verdict else ""
         text = how or f"node {ref} has left{ended}"
@@ -593,6 +598,8 @@ class Sessions:
         return kinds.PATIENCE(f"{patience.why}: no node is given up for another {lease_s:g} s")
 
 
-def _drain_done(people: list[int], text: str, *, found: bool = True) -> list[HostEffect]:
-    answer = m.DrainAnswer(text, done=True, found=found)
+def _drain_done(
+    people: list[int], text: str, *, found: bool = True, gone: str = ""
+) -> list[HostEffect]:
+    answer = m.DrainAnswer(text, done=True, found=found, gone=gone)
     return [effect for each in people for effect in (SendTo(each, answer), HangUp(each))]

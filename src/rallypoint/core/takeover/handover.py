@@ -40,6 +40,8 @@ LED_AND_DIED = f"{DIED}, while it led the job"
 LED_AND_GONE = "it led the job, and did not come back"
 NOT_BACK = "it did not come to the coordinator that took over"
 UNTOLD = "another coordinator took over before its nodes had heard of it"
+LEFT_MAX, LEFT_CHARS = 8, 80
+"""The last nodes that have left are remembered, unless a name is longer."""
 CAME_BACK = "its lease was over, and it came back without its workers"
 
 
@@ -58,6 +60,8 @@ class Handover:
         self._mark: Mark = ()
         """Of the job, when it was last known who these are."""
         self._recovered: Recovery | None = None
+        self.left: tuple[str, ...] = () if record is None else record.left
+        """The ids of the nodes that have left last."""
 
     def keep(self, ref: NodeRef, waiting: list[m.Numbered], numbered: m.Numbered) -> None:
         """The agent has said this. `waiting`: what it has said that another coordinator would
@@ -87,6 +91,33 @@ class Handover:
         self._unsettled.pop(ref.incarnation, None)
         if self.recovery is not None:
             self.recovery.lost(ref)
+
+    def has_left(self, node_id: str) -> None:
+        """A node has left the job."""
+        self.has_come(node_id)
+        if len(node_id) <= LEFT_CHARS:
+            self.left = (*self.left, node_id)[-LEFT_MAX:]
+
+    def has_come(self, node_id: str) -> None:
+        """A node of this name takes part, perhaps again."""
+        if node_id in self.left:
+            self.left = tuple(each for each in self.left if each != node_id)
+
+    def gone(self, node_id: str) -> str:
+        """The reason why a node that is not here is not in the job any more; empty: it is not
+        known, and the node may still come."""
+        if node_id in self.left:
+            return f"node {node_id} has left"
+        found = self.recovery or self._recovered
+        rank = _rank_of(found, node_id) if found is not None else -1
+        if found is None or rank < 0 or rank in found.returned:
+            return ""
+        led = found.predecessor
+        if led.is_dead and led.rank == rank:
+            return f"node {node_id} was lost: {LED_AND_DIED}"
+        # One that has stopped before may be back, and has yet to come.
+        is_lost = self.recovery is None and may_run(found.record, rank)
+        return f"node {node_id} was lost: {NOT_BACK}" if is_lost else ""
 
     def follow(self, job: JobState, at: float) -> tuple[Recovery, list[JobEffect]]:
         """Nobody is waited for any longer: make the job, of which nobody is a member yet, what it
@@ -251,6 +282,12 @@ def _known_name(found: Recovery, rank: int) -> str:
     if led.node_id and led.rank == rank:
         return led.node_id
     return recorded[rank] if rank < len(recorded) else ""
+
+
+def _rank_of(found: Recovery, node_id: str) -> int:
+    """The group rank of the node of the newest world with this id; -1: none is known."""
+    ranks = range(found.record.nodes)
+    return next((rank for rank in ranks if _known_name(found, rank) == node_id), -1)
 
 
 def _name_of(found: Recovery, rank: int) -> str:

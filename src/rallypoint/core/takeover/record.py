@@ -164,6 +164,8 @@ class JobRecord(Struct, frozen=True, array_like=True):
     """What of the job's history is to be known on."""
     names: WorldNames = WorldNames()
     """A node that does not come to the next coordinator is lost under its name."""
+    left: tuple[str, ...] = ()
+    """The ids of the nodes that have left last, for people who wait for that."""
 
     @property
     def newest_round(self) -> int | None:
