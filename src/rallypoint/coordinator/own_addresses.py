@@ -71,7 +71,7 @@ def why_unreachable(addresses: Sequence[Address], local_addr: str | None) -> str
         return ""
     if local_addr is None:
         return (
-            f"this node leads at {first}, its only address, where no other machine reaches it: see "
+            f"no other machine reaches this node where it leads: {first} is its only address: see "
             "that its network is up, or give its address by --local-addr"
         )
     if local_addr == "localhost" or Address(local_addr, 0).is_loopback:

@@ -166,6 +166,8 @@ class _Seen(Struct):
     """When it may claim, if nothing new comes."""
     is_late: bool = False
     """It was said that new records are seen late."""
+    has_listened: bool = False
+    """It was tried whether this node can listen in case it leads."""
     unusable: str = ""
     """The line that was said about a register without a record."""
 
@@ -319,6 +321,7 @@ class Succession:
             if self._must_look:
                 with suppress(RallypointError):  # `dial` tells them.
                     wait_s = min(wait_s, await self._look())
+                    self._try_to_listen()
                     await self._offer()
                 await self._watched.wait(self._candidacy.seen, wait_s)
             else:
@@ -416,6 +419,20 @@ class Succession:
             self._withdraw()
         addresses = () if self._own.offered is None else self._own.offered.addresses
         self._own.promises.offer(addresses, self._local.runtime.clock())
+
+    def _try_to_listen(self) -> None:
+        """An heir that can't listen says so before it has to lead."""
+        is_heir = self._node.is_attached and self._own.promises.is_heir
+        if not is_heir or self._seen.has_listened or self._own.leadership is not None:
+            return
+        self._seen.has_listened = True
+        try:
+            self._listen().close()
+        except _CannotLeadError as error:
+            self._node.notice(
+                f"{error}; it is one of the first four nodes, which take over if the leading node "
+                "is lost: another one has to, and if none can, all nodes stop their workers"
+            )
 
     def _withdraw(self) -> None:
         if self._own.offered is not None:
