@@ -167,7 +167,7 @@ class _Seen(Struct):
     is_late: bool = False
     """It was said that new records are seen late."""
     has_listened: bool = False
-    """It was tried whether this node can listen in case it leads."""
+    """The node has tried to listen, in case it has to lead."""
     unusable: str = ""
     """The line that was said about a register without a record."""
 

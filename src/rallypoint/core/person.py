@@ -18,7 +18,7 @@ from rallypoint.core.checkpoint import Save
 from rallypoint.core.events import RoundOver
 from rallypoint.core.job_rounds import run_round
 from rallypoint.core.job_state import JobEffect, JobState, PersonWants, close, stamp
-from rallypoint.core.messages import CheckpointAnswered, CheckpointWanted, ToNode
+from rallypoint.core.messages import CheckpointAnswered, CheckpointWanted, DrainAnswer, ToNode
 from rallypoint.core.model import EndKind, EndReason, NodeRef, Outcome, Verdict
 from rallypoint.core.round_state import MemberState, Phase
 from rallypoint.core.text import names
@@ -89,12 +89,15 @@ class Drains:
             self._unattended.setdefault(drain.node_id, replace(drain, connection=None))
 
 
-def no_such_node(node_id: str, known: Iterable[str], verdict: Verdict | None) -> str:
-    """What a person hears of it: which nodes there are instead."""
+def no_such_node(
+    node_id: str, known: Iterable[str], verdict: Verdict | None, gone: str
+) -> DrainAnswer:
+    """The answer to a person, which names the nodes that there are instead. `gone`: as there."""
     found = names(tuple(sorted(known)))
     ended = f"the job has ended: {verdict.text}" if verdict else ""
     there_are = f"there are {found}" if found else ended or "the job has no nodes"
-    return f"there is no node {node_id!r} in the job; {there_are}"
+    text = f"there is no node {node_id!r} in the job; {there_are}"
+    return DrainAnswer(text, done=True, found=False, gone=gone)
 
 
 def asked_to_leave(ref: NodeRef, *, leaves: bool, is_here: bool) -> str:

@@ -283,8 +283,9 @@ class Sessions:
             self._drains.keep(wanted)
             return []
         if session is None:
-            text = no_such_node(wanted.node_id, (s.ref.node_id for s in self.all), self.verdict)
-            return _drain_done(wanted.people, text, found=False, gone=gone)
+            known = (each.ref.node_id for each in self.all)
+            answer = no_such_node(wanted.node_id, known, self.verdict, gone)
+            return _drain_done(wanted.people, answer)
         session.drain_why = session.drain_why or wanted.why
         self._drains.wait(wanted, session.ref.incarnation)
         leaves, is_here = is_leaving(self.job, session.ref), session.connection is not None
@@ -396,8 +397,6 @@ class Sessions:
         ref = self._names.give_id(hello)
         session = Session(ref, hello.generation, None, hello.generation, is_first, late)
         self._sessions[hello.incarnation] = session
-        if self._handover is not None:
-            self._handover.has_come(ref.node_id)
         return session
 
     def _attached(self, session: Session, resumed: bool) -> m.Attached:
@@ -576,13 +575,12 @@ class Sessions:
             self._by_connection.pop(session.connection, None)
         self._names.forget(ref)
         if self._handover is not None:
-            self._handover.forget(ref, session.inbox.unsettled)
-            if not how and self.verdict is None:
-                self._handover.has_left(ref.node_id)
+            has_left = not how and self.verdict is None
+            self._handover.forget(ref, session.inbox.unsettled, has_left=has_left)
         self.liveness.forget(ref.incarnation)
         ended = f", and the job has ended: {self.verdict.text}" if self.verdict else ""
-        text = how or f"node {ref} has left{ended}"
-        effects = _drain_done(self._drains.gone(ref.incarnation), text)
+        answer = m.DrainAnswer(how or f"node {ref} has left{ended}", done=True)
+        effects = _drain_done(self._drains.gone(ref.incarnation), answer)
         return effects if self._sessions else [*effects, Empty()]
 
     def _lose(
@@ -598,8 +596,5 @@ class Sessions:
         return kinds.PATIENCE(f"{patience.why}: no node is given up for another {lease_s:g} s")
 
 
-def _drain_done(
-    people: list[int], text: str, *, found: bool = True, gone: str = ""
-) -> list[HostEffect]:
-    answer = m.DrainAnswer(text, done=True, found=found, gone=gone)
+def _drain_done(people: list[int], answer: m.DrainAnswer) -> list[HostEffect]:
     return [effect for each in people for effect in (SendTo(each, answer), HangUp(each))]

@@ -85,20 +85,17 @@ class Handover:
         self._mark = mark
         return list(self._unsettled)
 
-    def forget(self, ref: NodeRef, waiting: list[m.Numbered]) -> None:
-        """This agent is gone."""
+    def forget(self, ref: NodeRef, waiting: list[m.Numbered], *, has_left: bool) -> None:
+        """The session of this agent has ended. `has_left`: the node has left, and was not lost."""
+        if has_left and len(ref.node_id) <= LEFT_CHARS:
+            self._has_come(ref.node_id)
+            self.left = (*self.left, ref.node_id)[-LEFT_MAX:]
         waiting.clear()
         self._unsettled.pop(ref.incarnation, None)
         if self.recovery is not None:
             self.recovery.lost(ref)
 
-    def has_left(self, node_id: str) -> None:
-        """A node has left the job."""
-        self.has_come(node_id)
-        if len(node_id) <= LEFT_CHARS:
-            self.left = (*self.left, node_id)[-LEFT_MAX:]
-
-    def has_come(self, node_id: str) -> None:
+    def _has_come(self, node_id: str) -> None:
         """A node of this name takes part, perhaps again."""
         if node_id in self.left:
             self.left = tuple(each for each in self.left if each != node_id)
@@ -130,6 +127,7 @@ class Handover:
     def takes(self, job: JobState, ref: NodeRef, hello: m.Attach) -> bool:
         """An agent attaches, whose session this coordinator does not know. Whether it goes on: the
         node takes part in what was taken over. One that had succeeded may come at any time."""
+        self._has_come(ref.node_id)
         if self.recovery is not None:
             return self.recovery.takes(ref, hello)
         found, place = self._recovered, hello.place
