@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
-from tests.integration.cluster import AgentProcess, Cluster, wait_until
+from tests.integration.cluster import AgentProcess, Cluster, is_listening, wait_until
 
 STEPS = """\
 tell()
@@ -34,8 +35,8 @@ STOP = "steps = False; os.write(1, f'made {step} steps\\n'.encode())"
 class RestartedServe:
     """The coordinator of a cluster, killed as often as asked."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
+    def __init__(self, cluster: Cluster, prefix: Sequence[str] = ()) -> None:
+        self._cluster, self._prefix = cluster, prefix
         self.data = cluster.folder / "data"
         self.data.mkdir()
         self.kills = 0
@@ -45,15 +46,20 @@ class RestartedServe:
         """SIGKILL, and another process in its place, which listens when this returns. These agents
         are attached to it then, and have been to the one before."""
         before = {agent.pid: _sessions(agent).count("session_suspended") for agent in resuming}
-        self.server.kill()
-        self.kills += 1
+        self.kill()
         self.server = self._start()
         for agent in resuming:
             condition = partial(_is_back, agent, before[agent.pid])
             wait_until(condition, f"the coordinator to be back at {agent.name}")
 
+    def kill(self) -> None:
+        """SIGKILL. Of a container the first process dies, and takes the others with it."""
+        self.server.kill()
+        self.kills += 1
+        wait_until(lambda: not is_listening(self._cluster.port), "the coordinator to be gone")
+
     def _start(self) -> AgentProcess:
-        return self._cluster.serve("--data-dir", str(self.data))
+        return self._cluster.serve("--data-dir", str(self.data), prefix=self._prefix)
 
 
 def steps_of(agent: AgentProcess) -> list[int]:

@@ -165,6 +165,28 @@ def test_A5_L5_a_drain_goes_on_when_another_node_takes_over_meanwhile(cluster: C
     cluster.end_well(kept)
 
 
+def test_A5_L6_who_drains_a_leading_node_that_is_killed_meanwhile_hears_so_soon(
+    cluster: Cluster,
+) -> None:
+    """Before the time is over that nodes may take to come to the next leader."""
+    by_directory(cluster)
+    cluster.options |= {"nnodes": "1:2", "restart_grace": 600}
+    agents = cluster.agents("a", "b", hosts=None)
+    cluster.wait_workers(2, round=0)
+    leader = leader_of(agents)
+    cluster.order(DEAF, node=leader.name)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    draining = processes.start(command(cluster, leader.name), env=cluster.environ(), **pipes)
+    leader.wait_event("leaving")
+    leader.kill()
+    out, err = draining.communicate(timeout=60)
+    assert draining.returncode == 0, err
+    died = f"node {leader.name} was lost: its agent died, and its workers with it"
+    assert out.splitlines()[-1].startswith(died), out
+    (other,) = (one for one in agents if one is not leader)
+    cluster.end_well(other)
+
+
 def test_A7_a_directory_that_does_not_have_the_job_is_named(cluster: Cluster) -> None:
     by_directory(cluster)
     cluster.make_token()

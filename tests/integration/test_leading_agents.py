@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 from pathlib import Path
 
 from tests.integration.cluster import AgentProcess, Cluster, wait_until
@@ -124,3 +125,44 @@ def test_L7_a_job_whose_end_all_have_heard_is_begun_anew_under_its_name(tmp_path
         assert len(lives) <= 2
         third = [cluster.agent(name) for name in "cd"]
         assert [agent.wait_exit() for agent in third] == [0, 0]
+
+
+def test_L7_a_node_that_led_and_was_stopped_until_the_job_had_ended_hears_how_it_ended(
+    tmp_path: Path,
+) -> None:
+    """Nothing is said of an endpoint, which this job has not, nor that restarts count anew, nor of
+    a register that would not answer."""
+    with cluster_of(tmp_path, "1:2") as cluster:
+        cluster.options |= {"lease": 3, "rdzv_conf": "last_call_timeout=20,hold=2"}
+        agents = [cluster.agent(name, max_restarts=3) for name in "ab"]
+        cluster.wait_workers(2, round=0)
+        leader = leader_of(*agents)
+        (other,) = (agent for agent in agents if agent is not leader)
+        leader.pause()
+        cluster.wait_workers(1, round=1)
+        cluster.end_well(other)
+        leader.resume()
+        assert leader.wait_exit() == 0
+        assert "taken over the job without this node" in leader.said
+        assert "localhost" not in leader.said
+        assert "budget" not in leader.said
+        assert "nothing could be recorded" not in leader.said
+        assert "the leader of the job answers" not in other.said
+
+
+def test_L1_a_node_that_would_take_over_and_has_no_free_port_says_so_while_all_is_well(
+    tmp_path: Path,
+) -> None:
+    with cluster_of(tmp_path, "2") as cluster, socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        a = cluster.agent("a")
+        leader_of(a)
+        b = cluster.agent("b", port_range=f"{port}-{port}")
+        cluster.wait_workers(2, round=0)
+        said = b.wait_event("notice", "this node can't lead the job: no port of").message
+        assert f"127.0.0.1:{port} is in use already" in said
+        assert "give a larger --port-range" in said
+        assert "another one has to" in said
+        cluster.end_well(a, b)
+        assert "can't lead" not in a.said
+        assert b.said.count("this node can't lead the job") == 1

@@ -146,3 +146,29 @@ def test_R7_versions_that_have_none_in_common_are_refused_with_one_line(
         assert line in said
         assert said.endswith("install the same version of rallypoint on every node of the job")
         assert server.process.poll() is None
+
+
+@pytest.mark.parametrize(
+    ("leader", "node", "versions"),
+    [
+        pytest.param(THIS, NEXT_BUT_ONE, ("4 to 5", "2 to 3"), marks=pytest.mark.quick),
+        (NEXT_BUT_ONE, THIS, ("2 to 3", "4 to 5")),
+    ],
+)
+def test_R7_a_node_that_can_not_talk_with_the_node_that_leads_is_refused_with_one_line(
+    tmp_path: Path, folder: Path, leader: str, node: str, versions: tuple[str, str]
+) -> None:
+    """It does not wait until the join timeout."""
+    line = (
+        f"rallypoint: this node uses versions {versions[0]} of Rallypoint's protocol but its peer "
+        f"uses versions {versions[1]}: install the same version of rallypoint on every node of the "
+        "job"
+    )
+    with cluster_of(tmp_path, "1:2") as cluster:
+        cluster.options["rdzv_conf"] = "last_call_timeout=1"
+        a = cluster.agent("a", env=environ_of(leader, folder))
+        cluster.wait_workers(1, round=0)
+        b = cluster.agent("b", env=environ_of(node, folder))
+        assert b.wait_exit() == 2
+        assert [said for said in b.lines if "protocol" in said] == [line]
+        cluster.end_well(a)

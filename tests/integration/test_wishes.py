@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from tests.integration.cluster import Cluster, free_port
+from tests.integration.cluster import Cluster, free_port, wait_until
 from tests.prepared import processes
 
 SAVES = """
@@ -18,6 +18,11 @@ assert worker.checkpoint_saved(7) is False
 assert not worker.checkpoint_requested()
 """
 LISTENS = "from rallypoint import worker; worker.checkpoint_requested()"
+ONLY_FOR_RESTARTS = """
+from rallypoint import worker
+assert not worker.should_restart_at_checkpoint() and not worker.drain_requested()
+tell(listens=True)
+"""
 
 
 def wish(cluster: Cluster, name: str, *words: str) -> subprocess.CompletedProcess[str]:
@@ -34,7 +39,7 @@ def test_V4_a_job_saves_restarts_and_ends_as_a_person_wants(cluster: Cluster, se
     cluster.wait_workers(2, round=0)
     nobody = wish(cluster, "checkpoint")
     assert nobody.returncode == 1
-    assert nobody.stdout.startswith("no worker asks for requests: call rallypoint.worker.")
+    assert nobody.stdout.startswith("no worker asks for requests of people: call rallypoint.")
     cluster.order(LISTENS, round=0)
     cluster.order(SAVES, round=0)
     done = wish(cluster, "checkpoint")
@@ -52,6 +57,26 @@ def test_V4_a_job_saves_restarts_and_ends_as_a_person_wants(cluster: Cluster, se
     assert over.stdout == "the job was cancelled: a person cancelled it (rallypoint cancel)\n"
     assert [a.wait_exit(), b.wait_exit()] == [130, 130]
     assert a.verdict["outcome"] == "cancelled"
+
+
+def test_V4_a_person_is_answered_soon_where_workers_only_ask_whether_the_job_re_forms(
+    cluster: Cluster,
+) -> None:
+    """Nobody waits for a checkpoint that they never save; once they ask for it, they are waited
+    for."""
+    a = cluster.agent("a", nnodes="1")
+    cluster.wait_workers(1, round=0)
+    cluster.order(ONLY_FOR_RESTARTS, round=0)
+    wait_until(lambda: any('"listens": true' in line for line in a.stdout_lines), "the question")
+    refused = wish(cluster, "checkpoint")
+    assert refused.returncode == 1
+    assert "should_restart_at_checkpoint() do not tell of them" in refused.stdout
+    cluster.order(SAVES, round=0)
+    done = wish(cluster, "checkpoint")
+    while done.stdout.startswith("no worker asks"):
+        done = wish(cluster, "checkpoint")
+    assert done.stdout == "the workers of 1 node have saved a checkpoint\n", done.stderr
+    cluster.end_well(a)
 
 
 def test_a_wish_that_can_not_be_granted_is_one_line(cluster: Cluster) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 from tests.unit.test_takeover import running
 
 from rallypoint.core import messages as m
@@ -10,6 +12,7 @@ from rallypoint.core.events import Timer, TimerEnded, TimerKind
 from rallypoint.core.job_state import new_job
 from rallypoint.core.model import Candidate, SharedSettings
 from rallypoint.core.person import UNATTENDED_MAX, Drain, Drains
+from rallypoint.core.takeover.handover import Predecessor
 from rallypoint.testing.cluster import Cluster, SimulatedAgent
 
 RULES = SharedSettings("job", 1, 2, lease_s=15.0, reconnect_grace_s=5.0)
@@ -168,10 +171,42 @@ def test_A5_L5_who_drains_a_node_that_does_not_come_hears_so_when_nobody_is_wait
         assert cluster.sessions.drain(Drain(person, node_id, "maintenance")) == []
     comes(cluster, a)
     effects = nobody_else_comes(cluster)
-    for person, node_id in ((PERSON, "b"), (OTHER, "z")):
+    lost = "node b was lost: it did not come to the coordinator that took over"
+    for person, node_id, gone in ((PERSON, "b", lost), (OTHER, "z", "")):
         text = f"there is no node {node_id!r} in the job; there are a"
-        assert sent(effects, person) == [m.DrainAnswer(text, done=True, found=False)]
+        assert sent(effects, person) == [m.DrainAnswer(text, done=True, found=False, gone=gone)]
         assert c.HangUp(person) in effects
+
+
+def test_A5_L5_who_drains_a_node_that_has_left_before_a_takeover_hears_so_at_once() -> None:
+    """Though nobody else has come."""
+    cluster, (_, b) = running(2)
+    cluster.signal(b, signal.SIGTERM)
+    cluster.settle()
+    assert b.is_done
+    cluster.take_over()
+    effects = cluster.sessions.drain(Drain(PERSON, "b", "maintenance"))
+    (answer,) = sent(effects, PERSON)
+    assert isinstance(answer, m.DrainAnswer)
+    assert answer.gone == "node b has left"
+    assert c.HangUp(PERSON) in effects
+    again = cluster.start("b")
+    cluster.connect(again)
+    cluster.settle()
+    cluster.take_over()
+    # It is back, and awaited.
+    assert cluster.sessions.drain(Drain(PERSON, "b", "maintenance")) == []
+
+
+def test_A5_L5_who_drains_a_leader_that_was_killed_hears_so_at_once() -> None:
+    cluster, (a, _) = running(2)
+    cluster.agents.remove(a)
+    dead = Predecessor(rank=0, is_dead=True, fenced_in_s=0.0)
+    cluster.take_over(dead)
+    effects = cluster.sessions.drain(Drain(PERSON, "a", "maintenance"))
+    (answer,) = sent(effects, PERSON)
+    assert isinstance(answer, m.DrainAnswer)
+    assert answer.gone.startswith("node a was lost: its agent died")
 
 
 def test_A5_L5_who_drains_a_node_that_there_is_not_hears_so_when_all_have_come() -> None:

@@ -72,14 +72,16 @@ def test_A10_a_node_that_cant_start_workers_tells_why_and_leaves() -> None:
     assert of_finish(config(), finish, 0.0) == 75, "a scheduler may start it elsewhere"
 
 
-def test_A10_a_node_with_a_wrong_option_leaves_before_a_round_ends_for_it() -> None:
+def test_A10_a_node_with_a_directory_of_its_own_that_is_wrong_leaves_before_a_round_ends_for_it() -> (
+    None
+):
     node = Node()
     node.step(asked())
     report, finish = node.step(tried(unfit="can't write to /logs: Permission denied"))
     assert isinstance(report, ReportNow)
     assert isinstance(finish, Finish)
-    assert finish.kind is FinishKind.MISCONFIGURED
-    assert of_finish(config(), finish, 0.0) == 2, "again would be the same"
+    assert finish.kind is FinishKind.UNFIT
+    assert of_finish(config(), finish, 0.0) == 75, "the job runs well elsewhere with these options"
 
 
 def test_A10_a_node_that_does_not_reach_the_store_stays() -> None:

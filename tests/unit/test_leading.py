@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from rallypoint.coordinator.register_record import decode, encode
 from rallypoint.core import messages as m
@@ -15,7 +16,14 @@ from rallypoint.core.takeover.clock_rates import with_margin
 from rallypoint.core.takeover.durable import Durable
 from rallypoint.core.takeover.handover import Handover
 from rallypoint.core.takeover.heirs import Claimant
-from rallypoint.core.takeover.leading import RELEASE_S, Lead, Watch, claimed, released
+from rallypoint.core.takeover.leading import (
+    RELEASE_S,
+    Lead,
+    VersionRefusals,
+    Watch,
+    claimed,
+    released,
+)
 from rallypoint.core.takeover.record import (
     JobRecord,
     Leader,
@@ -243,3 +251,33 @@ def test_L3_a_job_that_has_ended_stays_so() -> None:
     job = new_job(SharedSettings("job", 1, 1))
     job.verdict = Verdict(OutcomeOfJob.SUCCEEDED, "well", 0)
     assert job_of(record_of(job), Epoch(2, 1)).verdict == job.verdict
+
+
+MINE = (4, 5)
+
+
+def test_R7_a_leader_that_lives_and_speaks_no_version_of_this_node_refuses_it_for_good() -> None:
+    """It renews its record after it has refused this node: so it is not about to be replaced."""
+    leader, refusals = replace(OTHER, versions=(2, 3)), VersionRefusals(MINE)
+    assert not refusals.is_final(led_by(leader))
+    assert not refusals.is_final(led_by(leader))
+    assert refusals.is_final(led_by(leader, beat=1))
+
+
+def test_R7_a_leader_that_goes_or_is_replaced_has_refused_nobody_for_good() -> None:
+    leader, refusals = replace(OTHER, versions=(2, 3)), VersionRefusals(MINE)
+    refusals.is_final(led_by(leader))
+    assert not refusals.is_final(replace(led_by(leader, beat=1), is_vacant=True))
+    next_one = replace(led_by(leader, beat=2), epoch=Epoch(4, 8))
+    assert not refusals.is_final(next_one)
+    assert refusals.is_final(replace(next_one, beat=3))
+
+
+@pytest.mark.parametrize(("versions", "is_final"), [((3, 4), False), ((5, 9), False), (None, True)])
+def test_R7_another_program_at_the_address_of_a_leader_that_speaks_with_this_node_refuses_nobody(
+    versions: tuple[int, int] | None, is_final: bool
+) -> None:
+    """Earlier versions do not record what they speak."""
+    leader, refusals = replace(OTHER, versions=versions), VersionRefusals(MINE)
+    refusals.is_final(led_by(leader))
+    assert refusals.is_final(led_by(leader, beat=1)) is is_final

@@ -64,6 +64,7 @@ def test_what_one_worker_says_is_its_own(workers: int, data: st.DataObject) -> N
     assert [slot.owner, slot.answered, slot.checkpoint, slot.stacks] == [said[0], *said[4:7]]
     assert slot.holds is (said[at.HOLDS] == 1)
     assert slot.listens == bool(said[at.LISTENS])
+    assert slot.takes_wishes == (said[at.LISTENS] == at.TAKES_WISHES)
     assert slot.reported[:2] == (said[at.STEP], said[at.PROGRESS_AT])
     assert slot.reported.total == (said[at.TOTAL] or None)
     assert slot.reported.tokens == (said[at.TOKENS] or None)

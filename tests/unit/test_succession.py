@@ -7,9 +7,11 @@ import threading
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
+import pytest
 from msgspec.structs import replace
 from tests.limits import patience
 
+from rallypoint.coordinator.clocks import boot_time
 from rallypoint.coordinator.connection import ClientConnection
 from rallypoint.coordinator.leader_process import Runtime
 from rallypoint.coordinator.led_jobs import LocalLeader
@@ -22,7 +24,7 @@ from rallypoint.core.takeover.clock_rates import with_margin
 from rallypoint.core.takeover.consent import Promises
 from rallypoint.core.takeover.heirs import Claimant
 from rallypoint.core.takeover.record import JobRecord, Leader, LeadRecord, Process
-from rallypoint.errors import RendezvousConnectionError
+from rallypoint.errors import RecordError, RendezvousConnectionError
 from rallypoint.rendezvous.backend import MemoryRendezvousBackend, Token
 from rallypoint.wire.address import Address
 
@@ -45,8 +47,12 @@ class ClaimsFail(MemoryRendezvousBackend):
 
     def put(self, record: LeadRecord) -> None:
         """It is the next version."""
+        self.put_bytes(encode(record))
+
+    def put_bytes(self, data: bytes) -> None:
+        """These are the next version."""
         found = super().get_state()
-        super().set_state(encode(record), None if found is None else found[1])
+        super().set_state(data, None if found is None else found[1])
 
     def get_state(self) -> tuple[bytes, Token] | None:
         self.calls.append("read")
@@ -67,13 +73,14 @@ class ClaimsFail(MemoryRendezvousBackend):
 class Heir:
     """A node that has no leader."""
 
-    is_attached = False
+    is_attached = is_fresh = False
 
     def __init__(self) -> None:
         self.dials = 0
+        self.notices: list[str] = []
 
     def claimant(self) -> Claimant:
-        return Claimant(ROUND, 1)
+        return Claimant(ROUND, 1, is_fresh=self.is_fresh)
 
     async def dial(self, addresses: Sequence[Address]) -> ClientConnection:
         self.dials += 1
@@ -87,7 +94,8 @@ class Heir:
 
     def leads_no_more(self) -> None: ...
 
-    def notice(self, text: str) -> None: ...
+    def notice(self, text: str) -> None:
+        self.notices.append(text)
 
 
 def run(
@@ -95,13 +103,15 @@ def run(
     test: Callable[[ClaimsFail, Promises, Succession], Awaitable[None]],
     *,
     is_gone: bool = False,
+    clock: Callable[[], float] = boot_time,
 ) -> None:
-    """`is_gone`: the process of the leader of this record is known to be gone."""
+    """`is_gone`: the process of the leader of this record is known to be gone. `clock`: as that of
+    `Runtime`."""
 
     async def whole() -> None:
         thread, register, own = CallThread("register"), ClaimsFail(record), OwnJob(15.0)
         own.promises.assigned(ROUND, 1)
-        runtime = Runtime(is_gone=lambda process, own: is_gone)
+        runtime = Runtime(clock, lambda process, own: is_gone)
         local = LocalLeader(Process("boot2", 1, 1), thread, runtime)
         succession = Succession(register, local, own, Heir())
         try:
@@ -190,3 +200,54 @@ def test_L2_a_node_claims_by_what_it_has_promised_and_lets_others_do_first() -> 
     assert claimant == Claimant(
         ROUND, 1, is_leaving=True, promised_until=100.0 + with_margin(7.5), defers_until=200.0
     )
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_L2_a_leader_that_answers_and_renews_no_record_is_remarked_on_and_a_silent_one_is_not(
+    answers: bool,
+) -> None:
+    now = 100.0
+
+    async def test(register: ClaimsFail, promises: Promises, succession: Succession) -> None:
+        nonlocal now
+        node = succession._node
+        assert isinstance(node, Heir)
+        register.may_read.set()
+        await look(succession)
+        promises.answered(1, now)
+        node.is_attached = True
+        for _ in range(8):
+            now += 1.0
+            if answers:
+                promises.answered(1, now)
+            await succession._look()
+        assert len(node.notices) == answers
+
+    run(RECORD, test, clock=lambda: now)
+
+
+@pytest.mark.parametrize("is_fresh", [False, True])
+def test_L1_a_node_of_the_job_names_a_record_that_is_none_once_and_a_new_one_ends_with_it(
+    is_fresh: bool,
+) -> None:
+    """As its last line."""
+
+    async def test(register: ClaimsFail, promises: Promises, succession: Succession) -> None:
+        node = succession._node
+        assert isinstance(node, Heir)
+        node.is_fresh = is_fresh
+        register.put_bytes(b"rubbish")
+        register.may_read.set()
+        for _ in range(2):
+            with pytest.raises(RecordError, match="does not parse"):
+                await succession._look()
+        assert len(node.notices) == (not is_fresh)
+        assert is_fresh or "the job's record does not parse" in node.notices[0]
+        register.put(RECORD)
+        await succession._look()
+        register.put_bytes(b"rubbish")
+        with pytest.raises(RecordError):
+            await succession._look()
+        assert len(node.notices) == (0 if is_fresh else 2)
+
+    run(RECORD, test)

@@ -504,9 +504,7 @@ def test_L5_a_person_reads_what_was_taken_over_and_who_did_not_come() -> None:
     cluster.pass_time(2 * cluster.settings.lease_s)
     cluster.settle()
     said = [record.text for record in cluster.records if record.kind is kinds.TAKEN_OVER]
-    assert said[1:] == [
-        "took over round 0 with 2 of 3 nodes: 1 node did not come back (group rank 2)"
-    ]
+    assert said[1:] == ["took over round 0 with 2 of 3 nodes: 1 node did not come back (c)"]
 
 
 def formed_and_not_told(cluster: Cluster, leader: SimulatedAgent) -> None:

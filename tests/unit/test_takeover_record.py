@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from msgspec import msgpack
 from msgspec.structs import fields
 from tests.unit.test_takeover import cluster_of, outcome, running, take_over
 
@@ -29,7 +30,16 @@ from rallypoint.core.round_state import Member, MemberState, Phase, add
 from rallypoint.core.sessions import SendTo
 from rallypoint.core.takeover.durable import Durable
 from rallypoint.core.takeover.handover import Handover
-from rallypoint.core.takeover.record import FormerLife, JobRecord, is_settled, job_of, record_of
+from rallypoint.core.takeover.record import (
+    NAMED_MAX,
+    NAMES_CHARS,
+    FormerLife,
+    JobRecord,
+    WorldNames,
+    is_settled,
+    job_of,
+    record_of,
+)
 from rallypoint.core.watch.carried import Carried
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.testing.cluster import Cluster
@@ -68,6 +78,7 @@ def test_L3_what_one_coordinator_remembers_of_a_job_the_next_one_remembers_too()
     fresh = record_of(new_job(SharedSettings("other", 1, 1), 1))
     of_the_world = {"is_active", "is_started", "nodes", "succeeded", "stopped"}
     of_the_world |= {"leader_rank", "leader_node", "leader_machine", "stepped_down", "blamed"}
+    of_the_world |= {"names", "left"}
     of_its_end = {"verdict", "former", "is_heard"}
     kept = [
         field.name for field in fields(JobRecord) if field.name not in of_the_world | of_its_end
@@ -398,3 +409,15 @@ def test_L5_a_join_is_acknowledged_when_its_node_has_a_place_or_is_gone(
     if state is not None:
         add(job.round, Member(REF, 1, candidate, state))
     assert is_settled(job, "a", m.Join(1, candidate)) is settled
+
+
+def test_L5_the_record_names_the_nodes_of_a_small_world_and_of_no_large_one() -> None:
+    """So a node that does not come to who takes over has a name, and the record stays small."""
+    small = [f"gpu-{number:02}" for number in range(NAMED_MAX)]
+    assert WorldNames.of(small).all == small
+    assert len(msgpack.encode(WorldNames.of(small))) < 4 * NAMED_MAX
+    assert WorldNames.of([*small, "one-more"]).all == []
+    assert WorldNames.of(["x" * NAMES_CHARS, "y"]).all == []
+    assert WorldNames.of(["a"]).all == ["a"]
+    assert WorldNames.of([]).all == []
+    assert WorldNames().all == []

@@ -50,7 +50,8 @@ def test_nodes_whose_workers_do_not_ask_are_told_of() -> None:
     saves(host, B)
     assert host.job.save is not None
     assert host.job.save.outcome == (
-        "the workers of 1 node have saved a checkpoint; on 1 node no worker asks for requests"
+        "the workers of 1 node have saved a checkpoint; on 1 node no worker asks for requests of "
+        "people"
     )
     nobody = asked()
     saves(nobody, A, listens=False)

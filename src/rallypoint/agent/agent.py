@@ -86,6 +86,8 @@ class Agent:
         self._trying: asyncio.Task[None] | None = None
         self._status = StatusReporter(config, links.dispatcher, self._loop.time)
         self._refusal: RallypointError | None = None
+        self._is_replaceable = False
+        """A coordinator of this job could be taken over from."""
         self.finished: asyncio.Future[g.Finish] = self._loop.create_future()
 
     def join(self, session: AgentSession, candidate: Candidate, *, hosts: bool) -> None:
@@ -142,15 +144,15 @@ class Agent:
     def session_opened(self, resumed: bool, replaced: bool) -> None:
         self._links.dispatcher.node = self._node_id()
         runs = self._state.phase in (group.Phase.RUNNING, group.Phase.FINISHED)
+        if self._membership is not None:
+            # Who only tells how the job has ended is not.
+            self._is_replaceable |= self._membership.session.is_replaceable
         if resumed:
             how = ": it was started again, or another one has taken over" if replaced else ""
             self.say(kinds.SESSION_RESUMED(how=how))
         elif runs or (replaced and not self.finished.done()):
-            is_replaceable = (
-                self._membership is not None and self._membership.session.is_replaceable
-            )
             text = anew_text(
-                self._config, replaced=replaced, runs=runs, is_replaceable=is_replaceable
+                self._config, replaced=replaced, runs=runs, is_replaceable=self._is_replaceable
             )
             self.say(kinds.SESSION_ANEW(text))
         self._step(g.SessionOpened(resumed, replaced))

@@ -15,7 +15,12 @@ from typing import NamedTuple
 from rallypoint.agent.agent import Agent
 from rallypoint.config import AccessConfig, RendezvousConfig
 from rallypoint.coordinator.connection import ClientConnection, dial
-from rallypoint.coordinator.own_addresses import addresses_of, bind_for_leader, own_addresses
+from rallypoint.coordinator.own_addresses import (
+    addresses_of,
+    bind_for_leader,
+    own_addresses,
+    why_unreachable,
+)
 from rallypoint.coordinator.register_record import Register
 from rallypoint.coordinator.server import Coordinator, LookupToken
 from rallypoint.coordinator.succession import Listening
@@ -67,6 +72,7 @@ class LeadingNode:
         self._rendezvous, self._secret = rendezvous, secret
         self._spread = SystemRandom().random()
         self._has_swept = self._has_told_alone = False
+        self._told_unreachable = ""
         self._alone: asyncio.TimerHandle | None = None
         self._telling: asyncio.Task[None] | None = None
 
@@ -103,8 +109,12 @@ class LeadingNode:
         local = rendezvous.local_addr
         addresses = own_addresses() if local is None else addresses_of(local)
         listeners = bind_for_leader(addresses, rendezvous.register.ports, f"--local-addr {local}")
-        bound = (listener.getsockname() for listener in listeners)
-        return Listening(listeners, tuple(str(Address(*name[:2])) for name in bound))
+        bound = [Address(*listener.getsockname()[:2]) for listener in listeners]
+        why = why_unreachable(bound, local) if rendezvous.max_nodes > 1 else ""
+        if why and why != self._told_unreachable:
+            self._told_unreachable = why
+            self.notice(why)
+        return Listening(listeners, tuple(map(str, bound)))
 
     def host(self, listening: Listening) -> Coordinator:
         run_id, secret = self._rendezvous.run_id, self._secret

@@ -27,12 +27,12 @@ def place_text(assignment: Assignment, workers: int) -> str:
 def anew_text(
     config: AgentConfig, *, replaced: bool, runs: bool, is_replaceable: bool = False
 ) -> str:
-    """What becomes of this node when the coordinator knows nothing of its round. `is_replaceable`:
-    as in `Attached`."""
+    """The line of a node of whose round the coordinator knows nothing. `is_replaceable`: this
+    coordinator or an earlier one of this job is, as in `Attached`."""
     then = "stopping the workers and joining again" if runs else "joining again"
     if not replaced:
         return f"the coordinator declared this node lost: {then}"
-    if is_replaceable:
+    if is_replaceable or config.rendezvous.register is not None:
         return f"another coordinator has taken over the job without this node: {then}"
     budget = config.rendezvous.max_restarts
     used = f"; the restart budget is reset (0 of {budget} used)" if budget else ""

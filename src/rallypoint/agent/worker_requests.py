@@ -112,7 +112,10 @@ class Checkpoints:
         request = state.request
         if request is None:
             return
-        answer = checkpoint.answer(state, shm.listeners(), shm.answered(), exits.values())
+        # Workers that only ask whether the job re-forms never save for a person.
+        is_wish = request.kind is EndKind.REQUEST
+        listeners = shm.wish_takers() if is_wish else shm.listeners()
+        answer = checkpoint.answer(state, listeners, shm.answered(), exits.values())
         if answer is None:
             return
         if answer.listens and not answer.failed:

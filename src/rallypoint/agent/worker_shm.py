@@ -125,6 +125,10 @@ class WorkerShm:
         """Local ranks that have ever asked for requests."""
         return self._ranks(lambda slot: slot.listens)
 
+    def wish_takers(self) -> frozenset[int]:
+        """Local ranks that have ever asked whether a person wants a checkpoint."""
+        return self._ranks(lambda slot: slot.takes_wishes)
+
     def answered(self) -> frozenset[int]:
         """Local ranks that have saved a checkpoint since the request."""
         if self._kind is ShmRequest.NONE:

@@ -124,6 +124,11 @@ class _Gone(Exception):
 class _NotFound(Exception):
     """The coordinator knows no such node: why."""
 
+    def __init__(self, why: str, gone: str) -> None:
+        """`gone`: as in `DrainAnswer`."""
+        super().__init__(why)
+        self.gone = gone
+
 
 async def _converse(connection: ClientConnection, options: _Options) -> None:
     """Ask, and wait until the node has left, or was asked. Raises _Gone, _NotFound."""
@@ -140,7 +145,7 @@ async def _converse(connection: ClientConnection, options: _Options) -> None:
         if not isinstance(answer, m.DrainAnswer):
             continue
         if not answer.found:
-            raise _NotFound(f"{shown(options.node)}: {answer.text}")
+            raise _NotFound(f"{shown(options.node)}: {answer.text}", answer.gone)
         options.tell(answer.text, is_done=answer.done)
         if answer.done or not options.wait:
             return
@@ -175,8 +180,8 @@ class _Search:
             except _NotFound as unknown:
                 if not self._was_asked:
                     raise UsageError(str(unknown)) from None
-                if loop.time() - self._gone_at > REJOIN_S:
-                    options.tell(f"node {options.node} has left")
+                if unknown.gone or loop.time() - self._gone_at > REJOIN_S:
+                    options.tell(unknown.gone or f"node {options.node} has left")
                     return
             except _Gone:
                 self._was_asked, self._gone_at = True, loop.time()

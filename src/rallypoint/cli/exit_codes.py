@@ -50,8 +50,6 @@ def _class(finish: Finish) -> ExitClass | None:
             FinishKind.EXPELLED | FinishKind.COORDINATOR_LOST | FinishKind.STUCK | FinishKind.UNFIT
         ):
             return ExitClass.INFRASTRUCTURE
-        case FinishKind.MISCONFIGURED:
-            return ExitClass.USAGE
         case FinishKind.VERDICT:
             assert finish.verdict is not None
     match finish.verdict.outcome:

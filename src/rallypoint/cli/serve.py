@@ -46,6 +46,7 @@ from rallypoint.process import titles
 
 if TYPE_CHECKING:  # for some options alone
     from rallypoint.agent.telemetry.metrics_server import MetricsServer
+    from rallypoint.coordinator.leader_process import LifeLocks
     from rallypoint.coordinator.led_jobs import LedJobs
     from rallypoint.coordinator.metrics import CoordinatorMetrics
     from rallypoint.coordinator.register_record import Register
@@ -238,7 +239,8 @@ class _Server:
         asyncio.get_running_loop().set_exception_handler(faults.of_loop)
         registers, led = await self._registers(), None
         if registers is not None:
-            led = self._led(registers, tuple(map(str, listening_at(listeners))))
+            locks = await run_in_thread(registers.life_locks, "rallypoint-prepare")
+            led = self._led(registers, tuple(map(str, listening_at(listeners))), locks)
         who_leads = None if led is None else led.who_leads
         hosting = Hosting(self._record, led=led, who_leads=who_leads, history=self._history)
         coordinator = Coordinator(listeners, hosting, self._lookup_token)
@@ -288,11 +290,13 @@ class _Server:
             lines.say(kinds.NOTICE(f"jobs wait until {registers.name} can be used: {error}"))
         return registers
 
-    def _led(self, registers: Registers, addresses: tuple[str, ...]) -> LedJobs:
+    def _led(
+        self, registers: Registers, addresses: tuple[str, ...], locks: LifeLocks | None
+    ) -> LedJobs:
         from rallypoint.coordinator.led_jobs import LedJobs, local_leader
 
         assert self._options.register is not None
-        local, token_of = local_leader(self._options.register.hold_s), self._lookup_token
+        local, token_of = local_leader(self._options.register.hold_s, locks), self._lookup_token
         if self._metrics is not None:
             local = replace(local, calls=self._metrics.measured(local.calls))
 

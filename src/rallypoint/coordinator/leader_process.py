@@ -5,28 +5,44 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from typing import Protocol
 
 from msgspec import Struct
 
 from rallypoint.coordinator.clocks import boot_time
 from rallypoint.core.model import NONCE_BITS
-from rallypoint.core.takeover.record import Process
+from rallypoint.core.takeover.record import LifeLock, Process
 
 
-def this_process() -> Process:
-    """The process that calls this."""
+class LifeLocks(Protocol):
+    """Locks that tell which processes of this boot live, whatever their namespaces."""
+
+    @property
+    def own(self) -> LifeLock | None:
+        """The lock that this process holds until it ends; None: it holds none."""
+
+    def is_free(self, lock: LifeLock) -> bool:
+        """Whether the process that has held this lock is known to have ended."""
+
+
+def this_process(locks: LifeLocks | None = None) -> Process:
+    """The process that calls this. `locks`: where it holds a lock, if it does."""
     with open("/proc/sys/kernel/random/boot_id") as file:
         boot_id = file.read().strip()
     paths = ("/proc/self/ns/pid", "/proc/self/ns/time")  # Linux 5.5 has no second one
     namespaces = " ".join(os.readlink(path) for path in paths if os.path.lexists(path))
-    return Process(f"{boot_id} {namespaces}", os.getpid(), _started_at(os.getpid()))
+    pid, lock = os.getpid(), None if locks is None else locks.own
+    return Process(f"{boot_id} {namespaces}", pid, _started_at(pid), lock)
 
 
-def is_gone(process: Process, own: Process) -> bool:
-    """Whether this process, of the same boot and namespaces as `own`, has ended. Of others nothing
+def is_gone(process: Process, own: Process, locks: LifeLocks | None = None) -> bool:
+    """Whether this process has ended. Known of one of the same boot and namespaces as `own`, and,
+    by its lock, of one of the same boot in other namespaces (another container). Of others nothing
     is known, nor of one that can't be looked at."""
     if process.where != own.where:
-        return False
+        is_same_boot = process.where.split()[:1] == own.where.split()[:1]
+        lock = process.lock if is_same_boot else None
+        return locks is not None and lock is not None and locks.is_free(lock)
     try:
         return process == own or _started_at(process.pid) != process.started_at
     except (FileNotFoundError, ProcessLookupError):

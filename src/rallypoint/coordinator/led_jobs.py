@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, TypeVar
 
 from msgspec import Struct
 
-from rallypoint.coordinator.leader_process import REAL_RUNTIME, Runtime, this_process
+from rallypoint.coordinator.leader_process import (
+    REAL_RUNTIME,
+    LifeLocks,
+    Runtime,
+    is_gone,
+    this_process,
+)
 from rallypoint.coordinator.leadership import VACATE_S, Leadership
 from rallypoint.coordinator.register_record import Caller, Register, RegisterRecord
 from rallypoint.coordinator.threads import CallThread
@@ -17,6 +24,7 @@ from rallypoint.core.takeover.record import Leader, Process
 from rallypoint.core.takeover.stepping_down import Deference
 from rallypoint.core.text import quoted_job
 from rallypoint.errors import RallypointError
+from rallypoint.wire.versions import SPOKEN
 
 T = TypeVar("T")
 
@@ -34,11 +42,18 @@ class LocalLeader(Struct, frozen=True):
     runtime: Runtime = REAL_RUNTIME
     hold_s: float = HOLD_S
 
+    def leader(self, addresses: tuple[str, ...] = (), *, has_workers: bool = False) -> Leader:
+        """The leader in the record of a job that this process leads."""
+        versions = SPOKEN.oldest, SPOKEN.newest
+        return Leader(addresses, self.process, has_workers, self.hold_s, versions)
 
-def local_leader(hold_s: float = HOLD_S) -> LocalLeader:
-    """This process. An exit waits for no daemon thread."""
+
+def local_leader(hold_s: float = HOLD_S, locks: LifeLocks | None = None) -> LocalLeader:
+    """A leader in this process. `locks`: those among which this process holds its own. An exit
+    waits for no daemon thread."""
     calls = CallThread("rallypoint-registers")
-    return LocalLeader(this_process(), calls, hold_s=hold_s)
+    runtime = Runtime(is_gone=partial(is_gone, locks=locks))
+    return LocalLeader(this_process(locks), calls, runtime, hold_s)
 
 
 class LedJobs:
@@ -56,7 +71,7 @@ class LedJobs:
         for `local_leader()`."""
         self._open_register, self._on_wait = open_register, on_wait
         self._local = local or local_leader()
-        self._leader = Leader(addresses, self._local.process, hold_s=self._local.hold_s)
+        self._leader = self._local.leader(addresses)
         self._led: dict[str, Leadership] = {}
         self._claiming: set[str] = set()
         """The jobs that agents which came here wait for."""

@@ -5,9 +5,12 @@ from __future__ import annotations
 
 import socket
 import struct
+from collections.abc import Sequence
 from contextlib import suppress
+from operator import itemgetter
 
 from rallypoint.config import DEFAULT_COORDINATOR_PORT
+from rallypoint.coordinator.endpoint import meant_addresses
 from rallypoint.coordinator.listen import BindRefused, try_bind
 from rallypoint.errors import InfrastructureError, UsageError
 from rallypoint.wire.address import Address
@@ -19,11 +22,19 @@ _ELSEWHERE = (
 """Of networks that no machine is in (RFC 5737, RFC 3849): the default route leads to them."""
 _DISCARD = 9
 _SIOCGIFADDR = 0x8915
+_IF_INET6 = "/proc/net/if_inet6"
+_IPV6_SCOPES = (0x00, 0x40)
+"""Global, which includes private ones (fd00::/8), and the older ones of a site."""
+_IPV6_UNUSABLE = 0x40 | 0x08
+"""A tentative address, or one that another machine has (IFA_F_TENTATIVE, IFA_F_DADFAILED)."""
+_IPV6_PASSING = 0x01 | 0x20
+"""A temporary address, or a deprecated one (IFA_F_TEMPORARY, IFA_F_DEPRECATED)."""
 
 
 def own_addresses() -> tuple[Address, ...]:
-    """Those of the default route first, then those of the interfaces (IPv4); loopback if this
-    machine has no other."""
+    """The addresses of the default routes come first, then those of the interfaces. Loopback is
+    the answer if this machine has no other address. IPv6 addresses that mean something on one link
+    alone are left out."""
     found: dict[str, None] = {}
     for family, elsewhere in _ELSEWHERE:
         with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -41,7 +52,50 @@ def addresses_of(host: str) -> tuple[Address, ...]:
     except (OSError, UnicodeError) as error:
         raise UsageError(f"--local-addr {host!r} can't be resolved: {error}") from error
     unique = dict.fromkeys(str(sockaddr[0]).partition("%")[0] for *_, sockaddr in found)
-    return tuple(Address(each, 0) for each in unique)
+    known = [Address(each, 0) for each in unique]
+    return tuple(meant_addresses(host, known, "")) or tuple(known)
+
+
+def reachable_host(name: str, addresses: Sequence[Address]) -> str:
+    """The address at which other nodes reach this one, whose own `name` means these: Debian writes
+    it to /etc/hosts as 127.0.1.1."""
+    return (meant_addresses(name, addresses, "") or own_addresses())[0].host
+
+
+def why_unreachable(addresses: Sequence[Address], local_addr: str | None) -> str:
+    """The reason why no other machine reaches a node that leads at these addresses; empty: other
+    machines may reach it. `local_addr`: as given. Loopback that a person has spelled out is
+    meant."""
+    first = addresses[0].host
+    if not all(address.is_loopback for address in addresses):
+        return ""
+    if local_addr is None:
+        return (
+            f"no other machine reaches this node where it leads: {first} is its only address: see "
+            "that its network is up, or give its address by --local-addr"
+        )
+    if local_addr == "localhost" or Address(local_addr, 0).is_loopback:
+        return ""
+    return (
+        f"--local-addr {local_addr} is {first} here, where no other machine reaches it: give this "
+        "node's IP address"
+    )
+
+
+def ipv6_addresses(table: str) -> list[str]:
+    """The IPv6 addresses of interfaces by which other machines may reach this one. `table`: as
+    /proc/net/if_inet6 has them. Temporary and deprecated addresses come last. Pure."""
+    found: list[tuple[bool, str]] = []
+    for line in table.splitlines():
+        fields = line.split()
+        try:
+            scope, flags = int(fields[3], 16), int(fields[4], 16)
+            host = socket.inet_ntop(socket.AF_INET6, bytes.fromhex(fields[0]))
+        except (ValueError, IndexError):
+            continue
+        if scope in _IPV6_SCOPES and not flags & _IPV6_UNUSABLE:
+            found.append((bool(flags & _IPV6_PASSING), host))
+    return [host for _, host in sorted(found, key=itemgetter(0))]
 
 
 def _of_interfaces() -> list[str]:
@@ -53,6 +107,8 @@ def _of_interfaces() -> list[str]:
             with suppress(OSError):  # It has no IPv4 address.
                 answer = ioctl(asking, _SIOCGIFADDR, struct.pack("256s", name.encode()))
                 found.append(socket.inet_ntoa(answer[20:24]))
+    with suppress(OSError), open(_IF_INET6) as table:  # The kernel may have no IPv6.
+        found += ipv6_addresses(table.read())
     return found
 
 

@@ -22,6 +22,8 @@ STALL_SHARE = 1 / 2
 """Of the hold. A person is told when nothing could be recorded for so long, while there is time to
 act."""
 
+STOPPED_S = 1.0
+"""A timer that ends so late was held up by its own process."""
 LEAST_WAIT_S = 0.05
 """Between two looks, however often the register wakes."""
 WATCH_S = 60.0
@@ -223,6 +225,10 @@ class Stall:
         return asyncio.get_running_loop().call_later(self._stall_s, self._tell)
 
     def _tell(self) -> None:
+        loop = asyncio.get_running_loop()
+        if loop.time() > self._timer.when() + STOPPED_S:
+            self._timer = self._begin()  # This process was stopped, and not the register.
+            return
         self._is_told = True
         why = self.why or "the register does not answer"
         self._on_record(kinds.NOT_RECORDED(why=why, seconds=f"{self._stall_s:g}"))

@@ -31,18 +31,22 @@ from rallypoint.coordinator.server import Coordinator
 from rallypoint.core.model import Epoch
 from rallypoint.core.takeover.consent import Promises
 from rallypoint.core.takeover.heirs import RANKS, Claimant
-from rallypoint.core.takeover.record import Leader, LeadRecord
+from rallypoint.core.takeover.leading import VersionRefusals
+from rallypoint.core.takeover.record import LeadRecord
 from rallypoint.core.takeover.stepping_down import Deference
 from rallypoint.errors import (
     AccessError,
     InfrastructureError,
     ProtocolError,
     RallypointError,
+    RecordError,
     RendezvousConnectionError,
     RendezvousTimeoutError,
     UsageError,
+    VersionMismatchError,
 )
 from rallypoint.wire.address import Address, split_endpoint
+from rallypoint.wire.versions import SPOKEN, Versions
 
 FRESH_S = 0.2
 """What was read so lately is not read again for another attempt to connect."""
@@ -52,6 +56,8 @@ all the same."""
 VACATE_S = 2.0
 AFTER_CLAIM_S = 5.0
 RETRY_S = 0.2
+JUDGED_S = 5.0
+"""After so long it is known, as a rule, whether a leader of another version stays."""
 
 
 class Listening(Struct, frozen=True):
@@ -160,6 +166,14 @@ class _Seen(Struct):
     """When it may claim, if nothing new comes."""
     is_late: bool = False
     """It was said that new records are seen late."""
+    has_listened: bool = False
+    """The node has tried to listen, in case it has to lead."""
+    unusable: str = ""
+    """The line that was said about a register without a record."""
+
+
+class _OtherVersionError(RendezvousConnectionError):
+    """The leader's address answers in no version that this node speaks."""
 
 
 class _CannotLeadError(RendezvousConnectionError):
@@ -177,6 +191,7 @@ class Succession:
         self._looking = asyncio.Lock()
         self._candidacy = self._new_candidacy()
         self._seen = _Seen()
+        self._refusals = VersionRefusals((SPOKEN.oldest, SPOKEN.newest))
         self._claiming: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
         """Another node leads than at the last look, or this one."""
@@ -210,9 +225,10 @@ class Succession:
         self._local.calls.close()
 
     async def connect(self, timeout_s: float, on_wait: Callable[[str], None]) -> ClientConnection:
-        """Reach the leader, or become it. Raises RendezvousTimeoutError, and what the register
-        raises for what can't be a record."""
+        """Reach the leader, or become it. Raises RendezvousTimeoutError, VersionMismatchError, and
+        what the register raises for what can't be a record."""
         ends_at, extended = self._loop.time() + timeout_s, False
+        judged_by = self._loop.time() + JUDGED_S
         said: set[str] = set()
         hindrance = ""
         while True:
@@ -221,6 +237,11 @@ class Succession:
             except RendezvousConnectionError as error:
                 if isinstance(error, _CannotLeadError):
                     hindrance = str(error)
+                elif isinstance(error, _OtherVersionError):
+                    self._judge_refusal(error.__cause__)
+                    if self._loop.time() < judged_by:
+                        await asyncio.sleep(RETRY_S)
+                        continue
                 if self._loop.time() > ends_at and not extended and self._seen.claims_at < inf:
                     # All that led before may be gone: then it is this node's turn at last.
                     ends_at, extended = max(ends_at, self._seen.claims_at + AFTER_CLAIM_S), True
@@ -233,6 +254,16 @@ class Succession:
                     said.add(text)
                     on_wait(text)
             await asyncio.sleep(RETRY_S)
+
+    def _judge_refusal(self, error: BaseException | None) -> None:
+        """A leader that stays and can't talk with this node is not waited for."""
+        record = self._seen.record
+        if record is None or not self._refusals.is_final(record):
+            return
+        assert isinstance(error, VersionMismatchError)
+        if (theirs := record.leader.versions) is not None:
+            raise VersionMismatchError(str(SPOKEN), str(Versions(*theirs)))
+        raise error
 
     async def dial(self) -> ClientConnection:
         """One attempt to reach the leader. Raises RendezvousConnectionError, and what else the
@@ -266,6 +297,8 @@ class Succession:
         addresses = [Address(*split_endpoint(text, 0)) for text in texts]
         try:
             return await self._node.dial(addresses)
+        except VersionMismatchError as error:
+            raise _OtherVersionError(str(error)) from error
         except (AccessError, ProtocolError) as error:
             # Another program may listen there by now.
             raise RendezvousConnectionError(str(error)) from error
@@ -288,6 +321,7 @@ class Succession:
             if self._must_look:
                 with suppress(RallypointError):  # `dial` tells them.
                     wait_s = min(wait_s, await self._look())
+                    self._try_to_listen()
                     await self._offer()
                 await self._watched.wait(self._candidacy.seen, wait_s)
             else:
@@ -307,7 +341,12 @@ class Succession:
                 return inf
             own, before = self._own, self._seen.record
             claimant = own.claimant(self._node.claimant())
-            found = await self._candidacy.look(claimant)
+            try:
+                found = await self._candidacy.look(claimant)
+            except RecordError as error:
+                self._tell_unusable(str(error), claimant)
+                raise
+            self._seen.unusable = ""
             if found.record is None and before is not None:
                 raise gone()
             seen = self._seen
@@ -328,10 +367,21 @@ class Succession:
             await asyncio.shield(claiming)
             return 0.0
 
+    def _tell_unusable(self, why: str, claimant: Claimant) -> None:
+        """Say once that the register holds no record. A node that has just started ends with that
+        line anyway."""
+        if not claimant.is_fresh and why != self._seen.unusable:
+            self._seen.unusable = why
+            self._node.notice(f"no node can lead the job as long as its record is like that: {why}")
+
     def _compare_views(self) -> None:
         """A leader that answers swaps a record every few seconds."""
         still_s = self._candidacy.stands_still_s
-        if self._node.is_attached and still_s > self._candidacy.late_s and not self._seen.is_late:
+        silent_s = self._local.runtime.clock() - self._own.promises.answered_at
+        late_s = self._candidacy.late_s
+        # It has answered when its record was late already.
+        is_answered = self._node.is_attached and still_s - silent_s > late_s
+        if is_answered and not self._seen.is_late:
             self._seen.is_late = True
             self._node.notice(
                 f"the leader of the job answers, but nothing new was seen in its register for "
@@ -370,6 +420,20 @@ class Succession:
         addresses = () if self._own.offered is None else self._own.offered.addresses
         self._own.promises.offer(addresses, self._local.runtime.clock())
 
+    def _try_to_listen(self) -> None:
+        """An heir that can't listen says so before it has to lead."""
+        is_heir = self._node.is_attached and self._own.promises.is_heir
+        if not is_heir or self._seen.has_listened or self._own.leadership is not None:
+            return
+        self._seen.has_listened = True
+        try:
+            self._listen().close()
+        except _CannotLeadError as error:
+            self._node.notice(
+                f"{error}; it is one of the first four nodes, which take over if the leading node "
+                "is lost: another one has to, and if none can, all nodes stop their workers"
+            )
+
     def _withdraw(self) -> None:
         if self._own.offered is not None:
             self._own.offered.close()
@@ -387,8 +451,7 @@ class Succession:
             self.coordinator = None
 
     def _new_candidacy(self) -> Leadership:
-        local = self._local
-        leader = Leader((), local.process, has_workers=True, hold_s=local.hold_s)
+        local, leader = self._local, self._local.leader(has_workers=True)
         return Leadership(
             self._watched.register, leader, local.calls, local.runtime, self._own.deference
         )

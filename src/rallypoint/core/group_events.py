@@ -285,9 +285,7 @@ class FinishKind(Enum):
     STUCK = "stuck"
     """Processes would not die: no other round may run here."""
     UNFIT = "unfit"
-    """The machine has no space, process, memory or descriptor left for workers."""
-    MISCONFIGURED = "misconfigured"
-    """No worker can be started with the options of this node."""
+    """No worker can be started on this machine."""
 
 
 class SkipWaits(Struct, frozen=True):

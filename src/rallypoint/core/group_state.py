@@ -397,9 +397,8 @@ def tried(state: GroupState, said: Tried) -> list[GroupEffect]:
     report = Proved(said.stamp, said.number, said.unfit, said.lacking, said.unreached)
     effects: list[GroupEffect] = [ReportNow(report)]
     if said.unfit:
-        kind = FinishKind.MISCONFIGURED if said.lacking is None else FinishKind.UNFIT
         text = f"{CANT_START}: {said.unfit}"
-        finish = Finish(kind, text=f"{text}: {said.fix}" if said.fix else text)
+        finish = Finish(FinishKind.UNFIT, text=f"{text}: {said.fix}" if said.fix else text)
         effects += abort(state, Desired.GIVE_UP, finish)
     elif said.unreached:
         effects.append(kinds.STORE_UNREACHED(why=said.unreached))

@@ -435,6 +435,8 @@ class DrainAnswer(Struct, frozen=True, array_like=True, tag=14):
     done: bool
     found: bool = True
     """False: there is no such node, and `text` names those that there are."""
+    gone: str = ""
+    """Why there is none any more, if this coordinator or an earlier one has known the node."""
 
 
 class HandsOver(Struct, frozen=True, array_like=True, tag=16):

@@ -20,7 +20,7 @@ from rallypoint.core.fitness import held_back
 from rallypoint.core.job_machines import allow, exclude
 from rallypoint.core.job_rounds import run_round
 from rallypoint.core.job_state import JobEffect, JobState, PersonWants, close, stamp
-from rallypoint.core.messages import CheckpointAnswered, CheckpointWanted, ToNode
+from rallypoint.core.messages import CheckpointAnswered, CheckpointWanted, DrainAnswer, ToNode
 from rallypoint.core.model import EndKind, EndReason, NodeRef, Outcome, Verdict
 from rallypoint.core.round_state import MemberState, Phase
 from rallypoint.core.text import names
@@ -91,12 +91,15 @@ class Drains:
             self._unattended.setdefault(drain.node_id, replace(drain, connection=None))
 
 
-def no_such_node(node_id: str, known: Iterable[str], verdict: Verdict | None) -> str:
-    """What a person hears of it: which nodes there are instead."""
+def no_such_node(
+    node_id: str, known: Iterable[str], verdict: Verdict | None, gone: str
+) -> DrainAnswer:
+    """The answer to a person, which names the nodes that there are instead. `gone`: as there."""
     found = names(tuple(sorted(known)))
     ended = f"the job has ended: {verdict.text}" if verdict else ""
     there_are = f"there are {found}" if found else ended or "the job has no nodes"
-    return f"there is no node {node_id!r} in the job; {there_are}"
+    text = f"there is no node {node_id!r} in the job; {there_are}"
+    return DrainAnswer(text, done=True, found=False, gone=gone)
 
 
 def asked_to_leave(ref: NodeRef, *, leaves: bool, is_here: bool) -> str:
@@ -134,7 +137,7 @@ def no_machine(job: JobState, subject: Subject, node_id: str) -> str:
     world = {entry.node_id for entry in state.world}
     if is_held or node_id in state.members or node_id in world:
         return ""
-    return no_such_node(node_id, state.members, job.verdict)
+    return no_such_node(node_id, state.members, job.verdict, "").text
 
 
 def wants(job: JobState, event: PersonWants, at: float) -> list[JobEffect]:

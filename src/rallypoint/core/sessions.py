@@ -257,12 +257,14 @@ class Sessions:
         longer part of the job; a node that is not connected is asked when it attaches again. After
         a takeover a node that is not here may still come."""
         session = self.of_node(wanted.node_id)
-        if session is None and self._recovery is not None:
+        gone = "" if self._handover is None else self._handover.gone(wanted.node_id)
+        if session is None and self._recovery is not None and not gone:
             self._drains.keep(wanted)
             return []
         if session is None:
-            text = no_such_node(wanted.node_id, (s.ref.node_id for s in self.all), self.verdict)
-            return _drain_done(wanted.people, text, found=False)
+            known = (each.ref.node_id for each in self.all)
+            answer = no_such_node(wanted.node_id, known, self.verdict, gone)
+            return _drain_done(wanted.people, answer)
         session.drain_why = session.drain_why or wanted.why
         self._drains.wait(wanted, session.ref.incarnation)
         leaves, is_here = is_leaving(self.job, session.ref), session.connection is not None
@@ -569,11 +571,12 @@ class Sessions:
         self._names.forget(ref)
         self._contests.end(ref)
         if self._handover is not None:
-            self._handover.forget(ref, session.inbox.unsettled)
+            has_left = not how and self.verdict is None
+            self._handover.forget(ref, session.inbox.unsettled, has_left=has_left)
         self.liveness.forget(ref.incarnation)
         ended = f", and the job has ended: {self.verdict.text}" if self.verdict else ""
-        text = how or f"node {ref} has left{ended}"
-        effects = _drain_done(self._drains.gone(ref.incarnation), text)
+        answer = m.DrainAnswer(how or f"node {ref} has left{ended}", done=True)
+        effects = _drain_done(self._drains.gone(ref.incarnation), answer)
         return effects if self._sessions else [*effects, Empty()]
 
     def _lose(
@@ -589,6 +592,5 @@ class Sessions:
         return kinds.PATIENCE(f"{patience.why}: no node is given up for another {lease_s:g} s")
 
 
-def _drain_done(people: list[int], text: str, *, found: bool = True) -> list[HostEffect]:
-    answer = m.DrainAnswer(text, done=True, found=found)
+def _drain_done(people: list[int], answer: m.DrainAnswer) -> list[HostEffect]:
     return [effect for each in people for effect in (SendTo(each, answer), HangUp(each))]

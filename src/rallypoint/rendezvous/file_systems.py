@@ -121,23 +121,24 @@ def why_not_there(path: str, *, may_part: bool) -> str:
 def local_file_system(path: str) -> str:
     """The type of the file system if it is one of this machine alone; empty if it is not, or nobody
     knows. The path need not exist yet."""
-    found = _file_system(path)
+    found = file_system_at(path)
     return found.type if found is not None and found.reach is Reach.LOCAL else ""
 
 
 def is_shared(path: str) -> bool:
     """Whether it lies on a file system that other machines see. It need not exist. Blocks."""
-    found = _file_system(path)
+    found = file_system_at(path)
     return found is not None and found.reach is Reach.SHARED
 
 
 def lies_on(path: str) -> str:
     """On what it lies, in parentheses, after a space; empty if nobody knows. Blocks."""
-    found = _file_system(path)
+    found = file_system_at(path)
     return "" if found is None else f" ({found.type}, mounted on {found.mounted_on})"
 
 
-def _file_system(path: str) -> FileSystem | None:
+def file_system_at(path: str) -> FileSystem | None:
+    """Where a path lies, which need not exist; None: nobody knows. Blocks."""
     try:
         with open(_MOUNTS, "rb") as file:
             return file_system_of(os.path.realpath(path), file.read())

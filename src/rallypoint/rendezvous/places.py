@@ -7,6 +7,7 @@ import os.path
 from typing import Protocol
 
 from rallypoint.config import RegisterConfig, RendezvousConfig
+from rallypoint.coordinator.leader_process import LifeLocks
 from rallypoint.coordinator.register_record import Register
 from rallypoint.errors import RendezvousConnectionError, UsageError
 from rallypoint.rendezvous.data_directory import prepare, sweep
@@ -66,6 +67,9 @@ class Registers(Protocol):
 
     def sweep(self) -> None:
         """As `Place.sweep`."""
+
+    def life_locks(self) -> LifeLocks | None:
+        """Locks there, of which this process holds one until it ends; None: there are none."""
 
 
 def registers_of(register: RegisterConfig, flag: str = FLAG) -> Registers:

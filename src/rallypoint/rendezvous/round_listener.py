@@ -47,11 +47,12 @@ class RoundListener:
         found = await resolve(Endpoint(address, 0))
         known = () if isinstance(found, NotYet) else found.addresses
         hosts = [a.host for a in meant_addresses(address, known, session_host)]
-        for host in (*hosts, "0.0.0.0"):
+        both = ["::"] if socket.has_dualstack_ipv6() else []
+        for host in (*hosts, *both, "0.0.0.0"):
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
             try:
                 listener = socket.create_server(
-                    (host, 0), family=family, backlog=socket.SOMAXCONN, reuse_port=False
+                    (host, 0), family=family, backlog=socket.SOMAXCONN, dualstack_ipv6=host == "::"
                 )
             except OSError:
                 continue

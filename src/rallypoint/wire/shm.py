@@ -66,6 +66,8 @@ class Slot(NamedTuple):
     """What it has reported of its progress."""
     printed: Reported
     """What the relay has read of it in its output."""
+    takes_wishes: bool = False
+    """The worker also saves a checkpoint when a person asks for one."""
 
 
 class Reported(NamedTuple):
@@ -136,6 +138,7 @@ def _slot(shm: bytes, local_rank: int) -> Slot:
         holds == 1,
         _reported((step, at_ns, *words[at.TOTAL : at.TOKENS + 1], 0)),
         _reported(words[at.OUTPUT_STEP : at.OUTPUT_CHANGES + 1]),
+        listens == at.TAKES_WISHES,
     )
 
 

@@ -27,7 +27,8 @@ AGENT = 7
 OWNER = 0
 """The pid that speaks for this worker; 0: nobody yet."""
 LISTENS = 1
-"""1 as soon as it has asked for requests."""
+"""1 as soon as it has asked for requests; TAKES_WISHES when it has asked for those of people."""
+TAKES_WISHES = 3
 STEP = 2
 PROGRESS_AT = 3
 """When it made that step, in ns on CLOCK_MONOTONIC; 0: it has reported none."""

@@ -22,6 +22,8 @@ getsignal = _signal.getsignal
 _REQUEST, _MASK, _DRAIN, _SAVE = at.REQUEST, at.KIND_MASK, at.DRAIN, at.SAVE
 _words: memoryview | None = None
 """The shared memory, once the agent knows that this worker listens."""
+_takes_wishes = False
+"""The agent knows that this worker saves when a person asks for it."""
 _handler: object = None
 """What handled SIGTERM when the agent was last told."""
 _tried_to_hold = False
@@ -54,6 +56,8 @@ def checkpoint_requested() -> bool:
     words = _words
     if words is None or getsignal(SIGTERM) is not _handler:
         words = _listen()
+    if not _takes_wishes:
+        _take_wishes()
     if words is None or not words[_REQUEST] & _MASK:
         return False
     found = own_shm()
@@ -109,6 +113,17 @@ def _listen() -> memoryview | None:
     return _words
 
 
+def _take_wishes() -> None:
+    """Tell the agent that this worker also saves when a person asks for it."""
+    global _takes_wishes
+    found = own_shm()
+    if found is None or found.slot is None:
+        return
+    _takes_wishes = True
+    found.slot[at.LISTENS] = at.TAKES_WISHES
+    found.notify("listens")
+
+
 def _hold_sigterm(found: Shm) -> object:
     """Hold SIGTERM back, once, and tell the agent who handles it now; returns its handler.
 
@@ -154,9 +169,9 @@ def _lives(pid: int) -> bool:
 
 def _forget() -> None:
     """A process that is forked ends by SIGTERM, as its parent's program expects."""
-    global _words, _handler, _tried_to_hold
+    global _words, _handler, _tried_to_hold, _takes_wishes
     _words = _handler = None
-    _tried_to_hold = False
+    _tried_to_hold = _takes_wishes = False
     if getsignal(SIGTERM) is _ignore:
         _signal.signal(SIGTERM, _signal.SIG_DFL)
 

@@ -29,7 +29,6 @@ from rallypoint.errors import (
     RendezvousConnectionError,
     RendezvousTimeoutError,
     SignalException,
-    UsageError,
 )
 from rallypoint.observe.parameter_names import in_parameters
 from rallypoint.process.process_failure import ProcessFailure, reported_failure
@@ -181,7 +180,6 @@ def run_result(end: JobEnd) -> RunResult:
 
     Raises for all that workers have no part in: what the handler raised, or
     RendezvousTimeoutError, RendezvousClosedError, RendezvousConnectionError, InfrastructureError;
-    UsageError when no worker can be started with the settings of this node;
     SignalException when a signal ended this agent or the job, but KeyboardInterrupt if that was
     SIGINT to this agent.
     """
@@ -190,8 +188,6 @@ def run_result(end: JobEnd) -> RunResult:
         raise RendezvousConnectionError(finish.text or "this node was expelled from the job")
     if finish.kind in (FinishKind.STUCK, FinishKind.UNFIT):
         raise InfrastructureError(finish.text)
-    if finish.kind is FinishKind.MISCONFIGURED:
-        raise UsageError(finish.text)
     if verdict is not None and verdict.outcome is Outcome.SUCCEEDED:
         return RunResult(WorkerState.SUCCEEDED, dict(end.return_values), {})
     if verdict is not None and verdict.outcome is Outcome.FAILED:

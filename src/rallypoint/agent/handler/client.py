@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from rallypoint.config import Endpoint, RendezvousConfig
 from rallypoint.coordinator.endpoint import NotYet, resolve
+from rallypoint.coordinator.own_addresses import reachable_host
 from rallypoint.coordinator.threads import run_in_thread
 from rallypoint.core import handler_round as rounds
 from rallypoint.core.handler_round import Change, NodeInfo
@@ -331,6 +332,8 @@ class HandlerRendezvous:
             if isinstance(found, NotYet):
                 raise UsageError(f"{found.reason}: give this node's address by --local-addr")
             host = found.addresses[0].host
+            if config.max_nodes > 1:
+                host = reachable_host(name, found.addresses)
             self.store, self._address = self._make_store(host), given or host
         return replace(info, address=self._address, port=self.store.port, secret=os.urandom(32))
 

@@ -135,10 +135,14 @@ def _own_address() -> str:
 def _free_port() -> int:
     """One on which nothing listens. Not the first such one: jobs that are started at the same time
     must not meet."""
+    both = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if both else socket.AF_INET
     while True:
         port = _FIRST_PORT + int.from_bytes(os.urandom(4), "big") % _PORTS
-        with socket.socket(socket.AF_INET) as tried, suppress(OSError):
-            tried.bind(("", port))
+        with (
+            suppress(OSError),
+            socket.create_server(("", port), family=family, dualstack_ipv6=both),
+        ):
             return port
 
 

@@ -86,7 +86,9 @@ class Promises:
         self._claims_after: tuple[int, int] | None = None
         """A claim of this node may still succeed: it follows the record of this epoch and beat."""
         self._heir: Heir | None = (NO_ROUND, 0, candidate) if candidate else None
-        self._answered, self._answered_at = 0, -inf
+        self._answered = 0
+        self.answered_at = -inf
+        """When the leader has answered last."""
 
     def assigned(self, stamp: Stamp, rank: int) -> None:
         """The newest place of this node."""
@@ -99,7 +101,7 @@ class Promises:
 
     def answered(self, number: int, now: float) -> None:
         """The leader has acknowledged this heartbeat."""
-        self._answered, self._answered_at = number, now
+        self._answered, self.answered_at = number, now
 
     def claiming(self, found: LeadRecord | None) -> None:
         """A claim is about to be sent that follows this record."""
@@ -129,7 +131,7 @@ class Promises:
         """What a heartbeat says that is sent now."""
         if self._heir is None or self._claims_after is not None:
             return None
-        self.until = max(self.until, self._answered_at + with_margin(promised_s(self.lease_s)))
+        self.until = max(self.until, self.answered_at + with_margin(promised_s(self.lease_s)))
         offers = self._offers if now - self._offered_at <= OFFERED_S else ()
         return Promise(self._answered, *self._heir, offers=offers)
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections import deque
 
+from msgspec.structs import replace
+
 from rallypoint.core import messages as m
 from rallypoint.core.host_effects import Faulted, HostEffect, SendTo
 from rallypoint.core.job_state import JobState
@@ -30,7 +32,7 @@ class Durable:
     ) -> None:
         """`is_recorded`: the register holds this job as it is. `former`: its life before."""
         self.job, self.handover, self._former = job, handover, former
-        self._mark = mark_of(job)
+        self._mark = self._now
         self._changed = 0 if is_recorded else 1
         """Counts the states that had to be recorded."""
         self._recorded = self._writing = 0
@@ -38,6 +40,11 @@ class Durable:
         """Each with the state that must be recorded first."""
         self._attaching: set[int] = set()
         """Connections whose agents have yet to be told that they are attached."""
+
+    @property
+    def _now(self) -> tuple[object, ...]:
+        """Equal while nothing has changed that must be recorded."""
+        return mark_of(self.job), self.handover.left
 
     @property
     def is_recorded(self) -> bool:
@@ -48,7 +55,7 @@ class Durable:
         """The job has decided this. Returns what may be done at once. `is_sure`: nobody else can
         lead this job now; else heartbeats have no answer, and the rest waits for the next record.
         """
-        if (mark := mark_of(self.job)) != self._mark:
+        if (mark := self._now) != self._mark:
             self._mark = mark
             self._changed += 1
         if self.is_recorded and is_sure and not self._kept:
@@ -65,8 +72,10 @@ class Durable:
         """What to write now. Answered by `written`, or by another `begin` if it was not."""
         self._writing = self._changed
         if (recovery := self.handover.recovery) is not None:
-            return recovery.record  # Until it is known what runs, nothing else is true.
-        return record_of(self.job, self._former, self.job.own_agent)
+            record = recovery.record  # Until it is known what runs, nothing else is true.
+        else:
+            record = record_of(self.job, self._former, self.job.own_agent)
+        return replace(record, left=self.handover.left)
 
     def written(self) -> list[HostEffect]:
         """The register holds what `begin` returned last. Returns what may be done now."""

@@ -40,6 +40,8 @@ LED_AND_DIED = f"{DIED}, while it led the job"
 LED_AND_GONE = "it led the job, and did not come back"
 NOT_BACK = "it did not come to the coordinator that took over"
 UNTOLD = "another coordinator took over before its nodes had heard of it"
+LEFT_MAX, LEFT_CHARS = 8, 80
+"""The last nodes that have left are remembered, unless a name is longer."""
 CAME_BACK = "its lease was over, and it came back without its workers"
 
 
@@ -58,6 +60,8 @@ class Handover:
         self._mark: Mark = ()
         """Of the job, when it was last known who these are."""
         self._recovered: Recovery | None = None
+        self.left: tuple[str, ...] = () if record is None else record.left
+        """The ids of the nodes that have left last."""
 
     def keep(self, ref: NodeRef, waiting: list[m.Numbered], numbered: m.Numbered) -> None:
         """The agent has said this. `waiting`: what it has said that another coordinator would
@@ -81,12 +85,36 @@ class Handover:
         self._mark = mark
         return list(self._unsettled)
 
-    def forget(self, ref: NodeRef, waiting: list[m.Numbered]) -> None:
-        """This agent is gone."""
+    def forget(self, ref: NodeRef, waiting: list[m.Numbered], *, has_left: bool) -> None:
+        """The session of this agent has ended. `has_left`: the node has left, and was not lost."""
+        if has_left and len(ref.node_id) <= LEFT_CHARS:
+            self._has_come(ref.node_id)
+            self.left = (*self.left, ref.node_id)[-LEFT_MAX:]
         waiting.clear()
         self._unsettled.pop(ref.incarnation, None)
         if self.recovery is not None:
             self.recovery.lost(ref)
+
+    def _has_come(self, node_id: str) -> None:
+        """A node of this name takes part, perhaps again."""
+        if node_id in self.left:
+            self.left = tuple(each for each in self.left if each != node_id)
+
+    def gone(self, node_id: str) -> str:
+        """The reason why a node that is not here is not in the job any more; empty: it is not
+        known, and the node may still come."""
+        if node_id in self.left:
+            return f"node {node_id} has left"
+        found = self.recovery or self._recovered
+        rank = _rank_of(found, node_id) if found is not None else -1
+        if found is None or rank < 0 or rank in found.returned:
+            return ""
+        led = found.predecessor
+        if led.is_dead and led.rank == rank:
+            return f"node {node_id} was lost: {LED_AND_DIED}"
+        # One that has stopped before may be back, and has yet to come.
+        is_lost = self.recovery is None and may_run(found.record, rank)
+        return f"node {node_id} was lost: {NOT_BACK}" if is_lost else ""
 
     def follow(self, job: JobState, at: float) -> tuple[Recovery, list[JobEffect]]:
         """Nobody is waited for any longer: make the job, of which nobody is a member yet, what it
@@ -99,6 +127,7 @@ class Handover:
     def takes(self, job: JobState, ref: NodeRef, hello: m.Attach) -> bool:
         """An agent attaches, whose session this coordinator does not know. Whether it goes on: the
         node takes part in what was taken over. One that had succeeded may come at any time."""
+        self._has_come(ref.node_id)
         if self.recovery is not None:
             return self.recovery.takes(ref, hello)
         found, place = self._recovered, hello.place
@@ -177,7 +206,8 @@ def _lost(
         others = missing
     if others:
         nodes = f"{max(len(others) - came, 1)} of {count(found.record.nodes, 'node')}"
-        why = f"{nodes} did not come to the coordinator that took over"
+        which = f" ({_known_names(found, others)})" if found.record.names.all else ""
+        why = f"{nodes} did not come to the coordinator that took over{which}"
         job.losses.append(NodeLoss(world[others[0]].node_id, 0.0, why))
         text = text or why
     effects = _over(job, EndReason(EndKind.LOSS, text), at)
@@ -244,18 +274,38 @@ def _taken_over(found: Recovery) -> str:
         missing = []
     said: list[str] = []
     if led.is_dead:
-        name = led.node_id or f"group rank {led.rank}"
-        said.append(f"the one that led has died ({name})")
+        said.append(f"the one that led has died ({_known_names(found, [led.rank])})")
     if missing:
-        ranks = names(tuple(map(str, missing)))
-        said.append(f"{count(len(missing), 'node')} did not come back (group rank {ranks})")
+        which = _known_names(found, missing)
+        said.append(f"{count(len(missing), 'node')} did not come back ({which})")
     return f"{text}: {', '.join(said)}" if said else text
 
 
+def _known_names(found: Recovery, ranks: list[int]) -> str:
+    """The nodes of these group ranks, which are not here, as a person knows them."""
+    known = tuple(name for rank in ranks if (name := _known_name(found, rank)))
+    if len(known) == len(ranks):
+        return names(known)
+    return f"group rank {names(tuple(map(str, ranks)))}"
+
+
+def _known_name(found: Recovery, rank: int) -> str:
+    """The id of a node that is not here; empty: it is not known."""
+    led, recorded = found.predecessor, found.record.names.all
+    if led.node_id and led.rank == rank:
+        return led.node_id
+    return recorded[rank] if rank < len(recorded) else ""
+
+
+def _rank_of(found: Recovery, node_id: str) -> int:
+    """The group rank of the node of the newest world with this id; -1: none is known."""
+    ranks = range(found.record.nodes)
+    return next((rank for rank in ranks if _known_name(found, rank) == node_id), -1)
+
+
 def _name_of(found: Recovery, rank: int) -> str:
-    """Of a node that is not here."""
-    led = found.predecessor
-    return led.node_id if led.node_id and led.rank == rank else f"(group rank {rank})"
+    """The same, or what stands for it."""
+    return _known_name(found, rank) or f"(group rank {rank})"
 
 
 def _taken_back(job: JobState, found: Recovery, rank: int) -> WorldEntry:

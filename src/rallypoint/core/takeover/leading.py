@@ -138,6 +138,31 @@ class Watch:
         return self._since
 
 
+class VersionRefusals:
+    """A node finds out whether it can ever take part under a leader that refuses its versions of
+    the session protocol."""
+
+    def __init__(self, own: tuple[int, int]) -> None:
+        """`own`: the oldest and the newest version that this node speaks."""
+        self._own = own
+        self._refused: tuple[Epoch, int] | None = None
+
+    def is_final(self, record: LeadRecord) -> bool:
+        """The address in this record has refused the versions of this node. True if its leader has
+        renewed its record since the first refusal: a leader that is about to be replaced, or has
+        gone, does not. Another program may answer at the address of a leader that speaks a version
+        of this node."""
+        versions = record.leader.versions
+        has_common = versions is not None and max(versions[0], self._own[0]) <= min(
+            versions[1], self._own[1]
+        )
+        if record.is_vacant or has_common:
+            return False
+        if self._refused is None or self._refused[0] != record.epoch:
+            self._refused = record.epoch, record.beat
+        return self._refused[1] != record.beat
+
+
 def is_unheard(record: LeadRecord, claimant: Claimant | None) -> bool:
     """The job has succeeded, and who would claim it has no part in that: nodes that have may still
     come to hear it. Those that live do so before their lease is over."""

@@ -1,15 +1,18 @@
-"""What a register holds of one job, so that another coordinator can take it over: who leads, and
-what must not be forgotten or done twice. Pure data.
+"""A job's record in a register, by which another coordinator can take the job over: the leader, and
+all that must not be forgotten or done twice. Pure data.
 
-It names no node but those that are not trusted: the world is not in it, since the agents that live
-bring it (`handover.py`). So its size does not depend on the number of nodes. It has no clock
-reading either: a wait that was under way begins anew with the next coordinator.
+The world is not in the record, since the agents that live bring it (`handover.py`). The names of
+the nodes of a small world are, for messages about lost nodes; of any other world only nodes that
+are not trusted are named. So the size of a record is bounded, whatever the number of nodes. A
+record has no clock reading either: a wait that was under way begins anew with the next coordinator.
 
 Fields are only ever appended, with defaults. What an older version could not ignore raises
 `SCHEMA`, and is refused by it.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -26,9 +29,20 @@ from rallypoint.core.settings import HOLD_S
 from rallypoint.core.watch.carried import Carried
 from rallypoint.core.worker_exits import WorkerExit
 
+NAMED_MAX, NAMES_CHARS = 64, 1000
+"""A world is small that has no more nodes, and no more characters in their names."""
 NUMBERS_BITS = 20
 SCHEMA = 1
 """Of this version of Rallypoint."""
+
+
+class LifeLock(Struct, frozen=True, array_like=True):
+    """A lock on one byte of a file, which the kernel frees when the process that holds it has
+    ended."""
+
+    device: int
+    inode: int
+    place: int
 
 
 class Process(Struct, frozen=True, array_like=True):
@@ -40,6 +54,9 @@ class Process(Struct, frozen=True, array_like=True):
     pid: int
     started_at: int
     """In clock ticks since the boot."""
+    lock: LifeLock | None = None
+    """Processes in other containers see by this lock whether the process lives. None: the process
+    holds no lock."""
 
 
 class Leader(Struct, frozen=True, array_like=True):
@@ -51,6 +68,9 @@ class Leader(Struct, frozen=True, array_like=True):
     """It is an agent: its guard marks the record when it is dead, and its workers are."""
     hold_s: float = HOLD_S
     """How long it may act after a swap. Others wait for this one, whatever their own would be."""
+    versions: tuple[int, int] | None = None
+    """The oldest and the newest version of the session protocol that it speaks; None: an earlier
+    version of Rallypoint wrote this."""
 
 
 class FormerLife(Struct, frozen=True, array_like=True):
@@ -80,6 +100,31 @@ class MachinesRecord(Struct, frozen=True, array_like=True):
     reports_steps: bool = False
     trial: dict[str, int] = field(default_factory=dict)
     lossy_machines: dict[int, str] = field(default_factory=dict)
+
+
+class WorldNames(Struct, frozen=True, array_like=True):
+    """The ids of the nodes of the newest world, by group rank; none of a world that is not small.
+    Names of nodes mostly begin alike, and a record is written every two seconds."""
+
+    start: str = ""
+    """All of them begin with this."""
+    rests: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, node_ids: Sequence[str]) -> WorldNames:
+        """The names of these nodes, if they are few and short."""
+        if not 0 < len(node_ids) <= NAMED_MAX:
+            return cls()
+        first, last = min(node_ids), max(node_ids)
+        alike = (at for at, letter in enumerate(first) if last[at : at + 1] != letter)
+        at = next(alike, len(first))
+        rests = tuple(node_id[at:] for node_id in node_ids)
+        return cls(first[:at], rests) if at + sum(map(len, rests)) <= NAMES_CHARS else cls()
+
+    @property
+    def all(self) -> list[str]:
+        """The ids, by group rank; empty: they are not known."""
+        return [self.start + rest for rest in self.rests]
 
 
 class JobRecord(Struct, frozen=True, array_like=True):
@@ -138,6 +183,10 @@ class JobRecord(Struct, frozen=True, array_like=True):
     """The machines that are not trusted; None: an older version has written this record."""
     leader_machine: str = ""
     """The name of the machine of the leader's own node; empty: the node id stands for it."""
+    names: WorldNames = WorldNames()
+    """A node that does not come to the next coordinator is lost under its name."""
+    left: tuple[str, ...] = ()
+    """The ids of the nodes that have left last, for people who wait for that."""
 
     @property
     def newest_round(self) -> int | None:
@@ -241,6 +290,7 @@ def record_of(job: JobState, former: FormerLife | None = None, own_agent: str = 
         last_end=job.last_end,
         machines=_machines_record(state.fitness),
         leader_machine=state.world[leader_rank].machine if leader_rank >= 0 else "",
+        names=WorldNames.of([each.node_id for each in state.world[: NAMED_MAX + 1]]),
     )
 
 

@@ -63,8 +63,10 @@ class EtcdRegisters:
         with suppress(RallypointError, KeyError, ValueError, TypeError):
             sweep(self._gateway, self._config.prefix)
 
+    def life_locks(self) -> None:
+        """See `places.Registers`, also for `changed`."""
+
     def changed(self) -> list[str]:
-        """See `places.Registers`."""
         seen, found = dict[str, int](), []
         try:
             with explained():

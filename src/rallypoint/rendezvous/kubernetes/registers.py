@@ -46,6 +46,9 @@ class KubernetesRegisters:
         with suppress(RallypointError, KeyError, ValueError, TypeError):
             sweep(self._server)
 
+    def life_locks(self) -> None:
+        """See `places.Registers`."""
+
     def changed(self) -> list[str]:
         seen: dict[str, str] = {}
         found: list[str] = []

@@ -223,6 +223,9 @@ class SimulatedShm(WorkerShm):
         listens = self._owner.place.program.listens
         return frozenset(range(self._owner.count) if listens else ())
 
+    def wish_takers(self) -> frozenset[int]:
+        return self.listeners()
+
     def answered(self) -> frozenset[int]:
         return frozenset(self._saved)
 
