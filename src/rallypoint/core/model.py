@@ -142,6 +142,16 @@ class Stamp(Struct, frozen=True, array_like=True):
     round: int
 
 
+class DeadPlace(Struct, frozen=True, array_like=True):
+    """A node's place in a world, of which no process lives any more: neither its agent nor a worker
+    of that round."""
+
+    stamp: Stamp
+    group_rank: int
+    node_id: str = ""
+    """The id that the node had there, for people; empty: it is not known."""
+
+
 class Promise(Struct, frozen=True, array_like=True):
     """Of a node, not to claim the job for half a lease (`takeover/consent.py`)."""
 

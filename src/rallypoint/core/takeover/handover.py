@@ -162,20 +162,27 @@ def _recover(job: JobState, found: Recovery, at: float) -> list[JobEffect]:
 def _lost(job: JobState, found: Recovery, missing: list[int], at: float) -> list[JobEffect]:
     """The nodes of these group ranks are: one more round has ended by the loss of nodes."""
     led, world = found.predecessor, job.round.world
-    others = [rank for rank in missing if rank != led.rank]
+    dead = [rank for rank in missing if rank in found.dead and rank != led.rank]
+    others = [rank for rank in missing if rank not in dead and rank != led.rank]
     # Nobody knows when they were lost: what others report may follow from it.
     text = ""
-    if led.is_dead or not others:
-        why = LED_AND_DIED if led.is_dead else LED_AND_GONE
-        job.losses.append(NodeLoss(world[led.rank].node_id, 0.0, why))
-        text = f"node {world[led.rank].node_id} was lost: {why}"
+
+    def lose(rank: int, why: str, said: str = "") -> None:
+        nonlocal text
+        node_id = world[rank].node_id
+        job.losses.append(NodeLoss(node_id, 0.0, why))
+        text = text or said or f"node {node_id} was lost: {why}"
+
+    if led.is_dead or (led.rank in missing and not others):
+        lose(led.rank, LED_AND_DIED if led.is_dead else LED_AND_GONE)
     else:
-        others = missing
+        others = [rank for rank in missing if rank not in dead]
+    for rank in dead:
+        lose(rank, DIED)
     if others:
         nodes = f"{len(others)} of {count(found.record.nodes, 'node')}"
         why = f"{nodes} did not come to the coordinator that took over"
-        job.losses.append(NodeLoss(world[others[0]].node_id, 0.0, why))
-        text = text or why
+        lose(others[0], why, why)
     effects = _over(job, EndReason(EndKind.LOSS, text), at)
     for effect in quarantine.count_round(job.round) if job.verdict is None else []:
         effects += perform(job, effect, at)
@@ -220,6 +227,7 @@ def _without_workers(job: JobState, found: Recovery, at: float) -> list[JobEffec
 def _taken_over(found: Recovery) -> str:
     """What a person reads."""
     record, led, missing = found.record, found.predecessor, missing_ranks(found)
+    dead = [rank for rank in found.dead if rank != led.rank]
     here = record.nodes - len(missing)
     missing = [rank for rank in missing if not is_set(record.stopped, rank)]
     nodes = count(record.nodes, "node")
@@ -231,6 +239,9 @@ def _taken_over(found: Recovery) -> str:
     if led.is_dead:
         name = led.node_id or f"group rank {led.rank}"
         said.append(f"the one that led has died ({name})")
+    if dead:
+        gone = names(tuple(found.dead[rank] or f"group rank {rank}" for rank in sorted(dead)))
+        said.append(f"{count(len(dead), 'other node' if led.is_dead else 'node')} died ({gone})")
     if missing:
         ranks = names(tuple(map(str, missing)))
         said.append(f"{count(len(missing), 'node')} did not come back (group rank {ranks})")
@@ -240,7 +251,8 @@ def _taken_over(found: Recovery) -> str:
 def _name_of(found: Recovery, rank: int) -> str:
     """Of a node that is not here."""
     led = found.predecessor
-    return led.node_id if led.node_id and led.rank == rank else f"(group rank {rank})"
+    known = led.node_id if led.rank == rank else ""
+    return known or found.dead.get(rank) or f"(group rank {rank})"
 
 
 def _taken_back(job: JobState, found: Recovery, rank: int) -> WorldEntry:

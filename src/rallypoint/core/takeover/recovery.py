@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import inf
 
 from msgspec import Struct, field
@@ -10,9 +11,9 @@ from msgspec.structs import replace
 from rallypoint.core import messages as m
 from rallypoint.core.claims import join_refused
 from rallypoint.core.events import Timer, TimerEnded, TimerKind
-from rallypoint.core.job_state import JobEvent, PersonWants
+from rallypoint.core.job_state import JobEvent, PersonWants, SessionLost
 from rallypoint.core.liveness import LEASE_OVER
-from rallypoint.core.model import NodeRef, Stamp
+from rallypoint.core.model import DeadPlace, NodeRef, Stamp
 from rallypoint.core.takeover.clock_rates import with_margin
 from rallypoint.core.takeover.record import JobRecord, is_set, with_bit
 
@@ -75,6 +76,8 @@ class Recovery(Struct):
     untold: dict[NodeRef, m.Place | None] = field(default_factory=dict)
     """Nodes that wait for a world while that of the record has not begun, each with its last place:
     they were not told of it."""
+    dead: dict[int, str] = field(default_factory=dict)
+    """The ids of nodes of which it was told that they are dead, by group rank."""
     is_contested: bool = False
     """Two agents have claimed the same: who took part is not known."""
     _held: dict[object, NodeRef] = field(default_factory=dict)
@@ -104,7 +107,9 @@ class Recovery(Struct):
         """This has happened meanwhile: whether nobody is waited for any longer."""
         if isinstance(event, PersonWants):
             self.wishes.append(event)
-        return isinstance(event, TimerEnded) and self._is_over(event.timer)
+        if isinstance(event, TimerEnded):
+            return self._is_over(event.timer)
+        return isinstance(event, SessionLost) and self.is_complete
 
     def _is_over(self, timer: Timer) -> bool:
         """This wait has ended."""
@@ -132,6 +137,7 @@ class Recovery(Struct):
             return False
         self.returned[rank], self._ranks[ref] = node, rank
         self._held.update(dict.fromkeys(node.claims, ref))
+        self.dead.pop(rank, None)
         if rank == self.predecessor.rank:  # It is a node like any other from now on.
             self.predecessor = UNKNOWN
         if is_set(record.stopped, rank):  # Nobody who comes is dead.
@@ -143,6 +149,33 @@ class Recovery(Struct):
     def forget(self, incarnation: str) -> None:
         """This agent begins anew: it says again what holds, of all that it has said before."""
         self.reports = [each for each in self.reports if each[0] != incarnation]
+
+    def told_dead(self, places: Iterable[DeadPlace]) -> None:
+        """No process of these places lives. Of an agent that is here, its own session tells."""
+        record = self.record
+        for place in places:
+            rank = place.group_rank
+            is_newest = place.stamp == Stamp(record.incarnation, record.newest_round or 0)
+            if is_newest and rank < record.nodes and rank not in self.returned:
+                self._is_dead(rank, place.node_id)
+
+    def _is_dead(self, rank: int, node_id: str) -> None:
+        if not may_run(self.record, rank):
+            return
+        self.record = replace(
+            self.record, stopped=with_bit(self.record.stopped, rank, is_set=True)
+        )
+        self.awaited -= 1
+        if rank == self.predecessor.rank:
+            self.predecessor = replace(self.predecessor, is_dead=True)
+        self.dead[rank] = node_id
+
+    def died(self, ref: NodeRef) -> None:
+        """The guard of an agent that is here has proved that it died, and its workers with it."""
+        rank = self._ranks.get(ref)
+        self.lost(ref)
+        if rank is not None:
+            self._is_dead(rank, ref.node_id)
 
     def lost(self, ref: NodeRef) -> None:
         """An agent is gone, or comes again."""
