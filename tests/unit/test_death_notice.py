@@ -19,6 +19,7 @@ from rallypoint.wire.death_notice import (
     ReleaseNotice,
     commitment,
     decode,
+    directory_of,
     encode,
     encode_release,
     is_proven,
@@ -63,7 +64,7 @@ def test_L6_a_notice_of_a_leader_names_its_register_and_fits_or_is_none() -> Non
     data = encode_release(RegisterConfig(directory), "job", b"t" * 32, Epoch(3, 2**31))
     notice = decode(data)
     assert isinstance(notice, ReleaseNotice)
-    assert (notice.directory, notice.run_id, notice.token, notice.epoch) == (
+    assert (directory_of(notice.path), notice.run_id, notice.token, notice.epoch) == (
         directory,
         "job",
         b"t" * 32,
@@ -96,7 +97,7 @@ def test_L6_a_notice_of_a_leader_tells_which_api_server_has_the_record() -> None
     data = encode_release(RegisterConfig(kubernetes=kubernetes), "job", None, Epoch(3, 7))
     notice = decode(data)
     assert isinstance(notice, ReleaseNotice)
-    assert (notice.kubernetes, notice.etcd, notice.directory) == (kubernetes, None, "")
+    assert (notice.kubernetes, notice.etcd, directory_of(notice.path)) == (kubernetes, None, "")
 
 
 def test_F2_a_coordinator_that_is_gone_or_says_nothing_is_left_alone_soon() -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from rallypoint.agent.agent import Agent
 from rallypoint.agent.embedded.embedding import Embedding
@@ -96,6 +97,8 @@ class Membership:
         self._session: AgentSession | None = None
         self._answers: NodeAnswers | None = None
         self._status = ""
+        self._notice: Callable[[], bytes] | None = None
+        """What the guard is to do when this agent is dead, as of now."""
 
     @property
     def error(self) -> Exception | None:
@@ -310,9 +313,16 @@ class Membership:
             on_attach = partial(self._hosted, found.token)
             hooks = Hooks(on_held, on_attach, progress=progress, collect=self._collect)
         else:
-            on_attach = partial(self._attaching, found.token, incarnation)
-            is_short = MemoryWatch().is_short
-            hooks = Hooks(on_held, on_attach, is_short, progress, report.rounds, self._collect)
+            on_attach = partial(self._attaching, found.token, end)
+            hooks = Hooks(
+                on_held,
+                on_attach,
+                self._leave_notice,
+                MemoryWatch().is_short,
+                progress,
+                report.rounds,
+                self._collect,
+            )
         return CoordinatorSession(end, found.dial, self._agent, hooks=hooks)
 
     def _collect(self, message: m.Collecting) -> None:
@@ -332,9 +342,9 @@ class Membership:
     def _begin_connection(self, token: bytes | None, connection: ClientConnection) -> None:
         if self._answers is not None:
             self._answers.close()  # What was asked on the last connection is asked again.
-        self._leave_note(token, connection)
+        self._leave_job_note(token, connection)
 
-    def _leave_note(self, token: bytes | None, connection: ClientConnection) -> None:
+    def _leave_job_note(self, token: bytes | None, connection: ClientConnection) -> None:
         """For commands of this user on this node, which find the job by it."""
         if not self._setup.scratch:
             return
@@ -345,26 +355,41 @@ class Membership:
         leave_note(self._setup.scratch, msgspec.json.encode(note))
 
     def _attaching(
-        self, token: bytes | None, incarnation: str, connection: ClientConnection, generation: int
+        self, token: bytes | None, end: AgentEnd, connection: ClientConnection, generation: int
     ) -> bytes:
         """Leave the guard a death notice, with a secret of this connection alone; returns the
         commitment to it."""
         self._begin_connection(token, connection)
         if self._setup.helpers is None:
             return b""
+        run_id, life = self._config.rendezvous.run_id, end.identity.incarnation
+        register = self._config.rendezvous.register
         led = None if self._succession is None else self._succession.epoch
+        committed = b""
         if led is not None:
             # The guard releases the register: there is no other coordinator to tell.
-            register, run_id = self._config.rendezvous.register, self._config.rendezvous.run_id
             assert register is not None
-            release = death_notice.encode_release(register, run_id, token, led)
-            self._setup.helpers.leave_notice(release)
-            return b""
-        secret, peer = os.urandom(SECRET_BYTES), connection.peer
-        run_id = self._config.rendezvous.run_id
-        notice = DeathNotice(peer.host, peer.port, run_id, token, incarnation, generation, secret)
-        self._setup.helpers.leave_notice(death_notice.encode(notice))
-        return death_notice.commitment(secret)
+            where = register, run_id, token, led, life
+            self._notice = lambda: death_notice.encode_release(*where, end.dead_place)
+        else:
+            secret, peer = os.urandom(SECRET_BYTES), connection.peer
+            committed = death_notice.commitment(secret)
+            notice = DeathNotice(peer.host, peer.port, run_id, token, life, generation, secret)
+            notice = death_notice.with_register(notice, register)
+
+            def encoded() -> bytes:
+                may_follow = end.attached is not None and end.attached.is_replaceable
+                now = replace(notice, place=end.dead_place, may_follow=may_follow)
+                return death_notice.encode(now)
+
+            self._notice = encoded
+        self._leave_notice()
+        return committed
+
+    def _leave_notice(self) -> None:
+        """Again, since the place of this node has changed, and with it what is to be told."""
+        if self._notice is not None and self._setup.helpers is not None:
+            self._setup.helpers.leave_notice(self._notice())
 
     def _record(self, run_id: str, record: Record) -> None:
         alone = self._config.rendezvous.max_nodes == 1

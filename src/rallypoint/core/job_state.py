@@ -17,6 +17,7 @@ from rallypoint.core.messages import Ended, FromNode, ToNode
 from rallypoint.core.model import (
     Assignment,
     Cause,
+    DeadPlace,
     EndReason,
     JobStatus,
     NodeLoss,
@@ -133,6 +134,16 @@ def ended_job(settings: SharedSettings, verdict: Verdict, incarnation: int = 1) 
 def stamp(job: JobState, round_: int | None = None) -> Stamp:
     """The name of this round; by default of the present one."""
     return Stamp(job.incarnation, job.round.round if round_ is None else round_)
+
+
+def incarnation_at(job: JobState, place: DeadPlace) -> str:
+    """The agent that had this place in the newest world; empty: none had, or it is not known."""
+    state = job.round
+    newest = state.round if state.phase is Phase.ACTIVE else state.round - 1
+    if place.stamp != stamp(job, newest) or place.group_rank >= len(state.world):
+        return ""
+    entry = state.world[place.group_rank]
+    return entry.incarnation if entry.node_id == place.node_id else ""
 
 
 def note_step(job: JobState, step: int) -> None:

@@ -150,6 +150,8 @@ class DeadPlace(Struct, frozen=True, array_like=True):
     group_rank: int
     node_id: str = ""
     """The id that the node had there, for people; empty: it is not known."""
+    out_of_memory: bool = False
+    """The kernel has killed a process of its container for memory, just before."""
 
 
 class Promise(Struct, frozen=True, array_like=True):

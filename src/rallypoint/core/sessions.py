@@ -33,9 +33,16 @@ from rallypoint.core.event_kinds import Record
 from rallypoint.core.events import RefuseNode, Timer
 from rallypoint.core.job_departures import is_leaving
 from rallypoint.core.job_lives import Life
-from rallypoint.core.job_state import JobEffect, JobEvent, JobState, SessionLost
+from rallypoint.core.job_state import JobEffect, JobEvent, JobState, SessionLost, incarnation_at
 from rallypoint.core.job_state import close as close_job
-from rallypoint.core.liveness import DEATHS, Liveness, Patience, is_outgrown, pace_of
+from rallypoint.core.liveness import (
+    DEATHS,
+    DIED_FOR_MEMORY,
+    Liveness,
+    Patience,
+    is_outgrown,
+    pace_of,
+)
 from rallypoint.core.model import DeadPlace, NodeRef, Outcome, SharedSettings, Stamp, Verdict
 from rallypoint.core.person import Drain, Drains, asked_to_leave, no_such_node
 from rallypoint.core.session import aged
@@ -315,11 +322,15 @@ class Sessions:
 
     def told_dead(self, places: Iterable[DeadPlace], now: float) -> list[HostEffect]:
         """No process of these places lives. While it is not known yet what runs, nobody waits for
-        them; later the sessions tell."""
-        if self._recovery is None:
-            return []
-        self._recovery.told_dead(places)
-        return self._recover(now) if self._recovery.is_complete else []
+        them; later that is recorded, for a coordinator that takes over."""
+        if self._recovery is not None:
+            self._recovery.told_dead(places)
+            return self._recover(now) if self._recovery.is_complete else []
+        for place in places:
+            incarnation = incarnation_at(self.job, place)
+            if incarnation and incarnation not in self._sessions:
+                self.job.stopped.add(incarnation)
+        return []
 
     def failed(self, connection: int, text: str, now: float) -> list[HostEffect]:
         """What came on this connection caused an unexpected exception: the session ends, and the
@@ -592,7 +603,7 @@ class Sessions:
     ) -> list[HostEffect]:
         hung_up = self._hang_up(session)
         if self._recovery is not None and why in DEATHS:
-            self._recovery.died(session.ref)
+            self._recovery.died(session.ref, out_of_memory=why == DIED_FOR_MEMORY)
         forgotten = self._forget(session, f"node {session.ref} was lost: {why}")
         lost = SessionLost(session.ref, why, last_heard_at, self._wall_time(last_heard_at))
         return [*forgotten, *hung_up, *self.apply_own(lost, now)]

@@ -28,7 +28,15 @@ from rallypoint.core import session as s
 from rallypoint.core import sessions as c
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.events import TimerEnded
-from rallypoint.core.model import Candidate, DeadPlace, EndKind, Epoch, NodeRef, SharedSettings, Stamp
+from rallypoint.core.model import (
+    Candidate,
+    DeadPlace,
+    EndKind,
+    Epoch,
+    NodeRef,
+    SharedSettings,
+    Stamp,
+)
 from rallypoint.core.takeover.durable import Durable
 from rallypoint.core.takeover.handover import UNKNOWN, Handover, Predecessor
 from rallypoint.core.takeover.record import JobRecord, job_of

@@ -26,7 +26,7 @@ from rallypoint.core.cause import Report
 from rallypoint.core.events import RoundOver, RoundReleased
 from rallypoint.core.job_rounds import perform, run_round
 from rallypoint.core.job_state import JobEffect, JobState
-from rallypoint.core.liveness import DIED
+from rallypoint.core.liveness import DIED, DIED_FOR_MEMORY
 from rallypoint.core.model import EndKind, EndReason, NodeLoss, NodeRef, WorldEntry
 from rallypoint.core.round_state import Member, MemberState, Phase, add, is_active
 from rallypoint.core.takeover.record import JobRecord, Mark, is_set, is_settled, mark_of, with_bit
@@ -178,7 +178,7 @@ def _lost(job: JobState, found: Recovery, missing: list[int], at: float) -> list
     else:
         others = [rank for rank in missing if rank not in dead]
     for rank in dead:
-        lose(rank, DIED)
+        lose(rank, DIED_FOR_MEMORY if found.dead[rank].out_of_memory else DIED)
     if others:
         nodes = f"{len(others)} of {count(found.record.nodes, 'node')}"
         why = f"{nodes} did not come to the coordinator that took over"
@@ -240,7 +240,8 @@ def _taken_over(found: Recovery) -> str:
         name = led.node_id or f"group rank {led.rank}"
         said.append(f"the one that led has died ({name})")
     if dead:
-        gone = names(tuple(found.dead[rank] or f"group rank {rank}" for rank in sorted(dead)))
+        ids = (found.dead[rank].node_id or f"group rank {rank}" for rank in sorted(dead))
+        gone = names(tuple(ids))
         said.append(f"{count(len(dead), 'other node' if led.is_dead else 'node')} died ({gone})")
     if missing:
         ranks = names(tuple(map(str, missing)))
@@ -252,7 +253,9 @@ def _name_of(found: Recovery, rank: int) -> str:
     """Of a node that is not here."""
     led = found.predecessor
     known = led.node_id if led.rank == rank else ""
-    return known or found.dead.get(rank) or f"(group rank {rank})"
+    if not known and rank in found.dead:
+        known = found.dead[rank].node_id
+    return known or f"(group rank {rank})"
 
 
 def _taken_back(job: JobState, found: Recovery, rank: int) -> WorldEntry:

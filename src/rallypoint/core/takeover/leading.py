@@ -34,12 +34,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rallypoint.core import messages as m
-from rallypoint.core.model import Epoch, Outcome, Promise, Stamp
+from rallypoint.core.model import DeadPlace, Epoch, Outcome, Promise, Stamp
 from rallypoint.core.settings import HOLD_S
 from rallypoint.core.takeover.clock_rates import own_lease_s, with_margin
 from rallypoint.core.takeover.consent import Consent, heirs_in, promised_s
 from rallypoint.core.takeover.heirs import Candidates, Claimant, Turn, turn_of
-from rallypoint.core.takeover.record import SCHEMA, JobRecord, Leader, LeadRecord
+from rallypoint.core.takeover.record import SCHEMA, JobRecord, Leader, LeadRecord, is_set
 
 ATTACH_S = 0.5
 """A claim and the nodes' way to who has claimed take so long, as a rule."""
@@ -165,6 +165,21 @@ def released(found: LeadRecord, epoch: Epoch) -> LeadRecord | None:
     if found.epoch != epoch or found.is_vacant:
         return None
     return replace(found, beat=found.beat + 1, is_vacant=True, is_dead=True)
+
+
+def who_hears(found: LeadRecord, place: DeadPlace) -> tuple[str, ...] | None:
+    """Where the leader of this record is reached, which should hear that this place is dead; empty:
+    nobody leads at present. None: no leader needs to hear it any more, as far as is recorded."""
+    job = found.job
+    if job is None or job.verdict is not None or job.newest_round is None:
+        return None
+    newest, rank = (job.incarnation, job.newest_round), place.group_rank
+    known = (place.stamp.incarnation, place.stamp.round)
+    is_known = is_set(job.succeeded, rank) or is_set(job.stopped, rank)
+    is_known |= found.is_dead and job.leader_rank == rank
+    if newest > known or (newest == known and is_known):
+        return None
+    return () if found.is_vacant else found.leader.addresses
 
 
 class _Offer(Struct, frozen=True):

@@ -76,8 +76,8 @@ class Recovery(Struct):
     untold: dict[NodeRef, m.Place | None] = field(default_factory=dict)
     """Nodes that wait for a world while that of the record has not begun, each with its last place:
     they were not told of it."""
-    dead: dict[int, str] = field(default_factory=dict)
-    """The ids of nodes of which it was told that they are dead, by group rank."""
+    dead: dict[int, DeadPlace] = field(default_factory=dict)
+    """Those of which it was told that they are dead, by group rank."""
     is_contested: bool = False
     """Two agents have claimed the same: who took part is not known."""
     _held: dict[object, NodeRef] = field(default_factory=dict)
@@ -157,25 +157,25 @@ class Recovery(Struct):
             rank = place.group_rank
             is_newest = place.stamp == Stamp(record.incarnation, record.newest_round or 0)
             if is_newest and rank < record.nodes and rank not in self.returned:
-                self._is_dead(rank, place.node_id)
+                self._is_dead(place)
 
-    def _is_dead(self, rank: int, node_id: str) -> None:
+    def _is_dead(self, place: DeadPlace) -> None:
+        rank = place.group_rank
         if not may_run(self.record, rank):
             return
-        self.record = replace(
-            self.record, stopped=with_bit(self.record.stopped, rank, is_set=True)
-        )
+        self.record = replace(self.record, stopped=with_bit(self.record.stopped, rank, is_set=True))
         self.awaited -= 1
         if rank == self.predecessor.rank:
             self.predecessor = replace(self.predecessor, is_dead=True)
-        self.dead[rank] = node_id
+        self.dead[rank] = place
 
-    def died(self, ref: NodeRef) -> None:
+    def died(self, ref: NodeRef, *, out_of_memory: bool) -> None:
         """The guard of an agent that is here has proved that it died, and its workers with it."""
-        rank = self._ranks.get(ref)
+        rank, record = self._ranks.get(ref), self.record
         self.lost(ref)
         if rank is not None:
-            self._is_dead(rank, ref.node_id)
+            stamp = Stamp(record.incarnation, record.newest_round or 0)
+            self._is_dead(DeadPlace(stamp, rank, ref.node_id, out_of_memory))
 
     def lost(self, ref: NodeRef) -> None:
         """An agent is gone, or comes again."""
