@@ -1,0 +1,64 @@
+"""Several nodes are lost at once, the leader among them. Their guards tell who leads next that they
+are dead: nobody waits for their leases."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.integration.cluster import AgentProcess, wait_until
+from tests.integration.test_leading_agents import cluster_of, leader_of, leads
+
+
+def took_over(agents: list[AgentProcess]) -> str:
+    """What the one of these that has taken over said of it."""
+
+    def find() -> list[str]:
+        return [e.message for agent in agents for e in agent.events if e.name == "taken_over"]
+
+    return wait_until(find, "one to take over")[-1]
+
+
+def test_L4_two_agents_killed_at_once_the_leader_among_them_are_awaited_by_nobody(
+    tmp_path: Path,
+) -> None:
+    with cluster_of(tmp_path, "2:4") as cluster:
+        agents = [cluster.agent(name) for name in "abcd"]
+        before = cluster.wait_workers(4, round=0)
+        leader = leader_of(*agents)
+        other = next(agent for agent in agents if agent is not leader)
+        others = [agent for agent in agents if agent not in (leader, other)]
+        # The leader first: it is told of nothing.
+        leader.kill()
+        other.kill()
+        said = took_over(others)
+        # Nobody was given up because a lease was over.
+        assert f"the one that led has died ({leader.name})" in said
+        assert f"1 other node died ({other.name})" in said
+        assert "did not come back" not in said
+        after = cluster.wait_workers(2, round=1)
+        assert {worker.node for worker in after} == {agent.name for agent in others}
+        assert not any(worker.is_alive for worker in before)
+        cluster.end_well(*others)
+        assert others[0].verdict["restarts"] == 0
+
+
+def test_L4_all_agents_killed_and_started_again_go_on_as_their_guards_have_told(
+    tmp_path: Path,
+) -> None:
+    with cluster_of(tmp_path, "4:4") as cluster:
+        first = [cluster.agent(name) for name in "abcd"]
+        before = cluster.wait_workers(4, round=0)
+        leader = leader_of(*first)
+        leader.kill()
+        for agent in first:
+            if agent is not leader:
+                agent.kill()
+        second = [cluster.agent(name) for name in "abcd"]
+        said = took_over(second)
+        assert "did not come back" not in said
+        assert "3 other nodes died" in said
+        cluster.wait_workers(4, round=1)
+        assert not any(worker.is_alive for worker in before)
+        assert sum(map(leads, second)) == 1
+        cluster.end_well(*second)
+        assert second[0].verdict["restarts"] == 0
