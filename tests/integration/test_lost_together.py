@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.integration.cluster import AgentProcess, wait_until
+from tests.integration.cluster import AgentProcess, Cluster, Option, wait_until
+from tests.integration.restarted_serve import RestartedServe
 from tests.integration.test_leading_agents import cluster_of, leader_of, leads
 
 
@@ -62,3 +63,21 @@ def test_L4_all_agents_killed_and_started_again_go_on_as_their_guards_have_told(
         assert sum(map(leads, second)) == 1
         cluster.end_well(*second)
         assert second[0].verdict["restarts"] == 0
+
+
+def test_L4_serve_and_an_agent_killed_at_once_the_next_serve_does_not_wait_for_the_agent(
+    tmp_path: Path,
+) -> None:
+    options: dict[str, Option] = {"nnodes": "2:3", "lease": 60}
+    with Cluster(tmp_path, **options, rdzv_conf="last_call_timeout=20") as cluster:
+        cluster.make_token()
+        serve = RestartedServe(cluster)
+        a, b, c = (cluster.agent(name, hosts=False) for name in "abc")
+        before = cluster.wait_workers(3, round=0)
+        serve.server.kill()
+        c.kill()
+        serve.restart()
+        serve.server.wait_event("taken_over", "1 node died (c)")
+        cluster.wait_workers(2, round=1)
+        assert not any(worker.is_alive for worker in before)
+        cluster.end_well(a, b)
