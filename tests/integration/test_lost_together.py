@@ -3,6 +3,9 @@ are dead: nobody waits for their leases."""
 
 from __future__ import annotations
 
+import os
+import signal
+from contextlib import suppress
 from pathlib import Path
 
 from tests.integration.cluster import AgentProcess, Cluster, Option, wait_until
@@ -81,3 +84,27 @@ def test_L4_serve_and_an_agent_killed_at_once_the_next_serve_does_not_wait_for_t
         cluster.wait_workers(2, round=1)
         assert not any(worker.is_alive for worker in before)
         cluster.end_well(a, b)
+
+
+def test_L4_all_are_killed_with_their_guards_and_the_next_agents_prove_that_they_are_dead(
+    tmp_path: Path,
+) -> None:
+    """As when the containers of a whole job are killed: nobody is left to tell."""
+    with cluster_of(tmp_path, "3:3") as cluster:
+        first = [cluster.agent(name) for name in "abc"]
+        before = cluster.wait_workers(3, round=0)
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in cluster.processes():
+                with suppress(ProcessLookupError):
+                    os.kill(pid, number)
+        for agent in first:
+            agent.kill()
+        wait_until(lambda: not cluster.processes(), "all to be gone")
+        second = [cluster.agent(name) for name in "abc"]
+        said = took_over(second)
+        assert "did not come back" not in said
+        assert "died" in said
+        cluster.wait_workers(3, round=1)
+        assert not any(worker.is_alive for worker in before)
+        cluster.end_well(*second)
+        assert second[0].verdict["restarts"] == 0

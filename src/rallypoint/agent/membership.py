@@ -35,7 +35,7 @@ from rallypoint.core import event_kinds as kinds
 from rallypoint.core import messages as m
 from rallypoint.core.admission import Admission
 from rallypoint.core.event_kinds import Record, ReportedBy
-from rallypoint.core.model import Candidate
+from rallypoint.core.model import Candidate, DeadPlace
 from rallypoint.core.ranks import id_of_rank
 from rallypoint.core.session import AgentEnd, SessionRules
 from rallypoint.core.text import names, part_of
@@ -79,6 +79,8 @@ class AgentSetup(NamedTuple):
     """The directory of this agent alone; empty: there is none."""
     outputs: WorkerOutputs | None = None
     """Of the workers, if they are processes of this agent."""
+    dead: tuple[DeadPlace, ...] = ()
+    """Places of former agents on this machine of which nothing runs any more."""
 
 
 class Membership:
@@ -97,6 +99,8 @@ class Membership:
         self._session: AgentSession | None = None
         self._answers: NodeAnswers | None = None
         self._status = ""
+        self._noted: DeadPlace | None = None
+        """The place that the next agent on this machine would know of."""
         self._notice: Callable[[], bytes] | None = None
         """What the guard is to do when this agent is dead, as of now."""
 
@@ -154,7 +158,8 @@ class Membership:
         found = await discover(rendezvous, self._config.access, host, self._say_status)
         # Nobody can take the place of a node that hosts a job of one node.
         has_fence = self._settings.max_nodes > 1 or found.coordinator is None
-        rules = SessionRules(rendezvous.reconnect_timeout_s, has_fence=has_fence)
+        timeout_s, dead = rendezvous.reconnect_timeout_s, self._setup.dead
+        rules = SessionRules(timeout_s, has_fence=has_fence, dead=dead)
         return found, AgentEnd(fresh_identity(_given_id(rendezvous)), self._settings, rules)
 
     async def _find_by_register(self) -> tuple[Connected, AgentEnd]:
@@ -169,7 +174,10 @@ class Membership:
         register = await leading.register_of(rendezvous, secret, say, on_wait)
         identity, own = fresh_identity(_given_id(rendezvous)), OwnJob(rendezvous.lease_s)
         rules = SessionRules(
-            rendezvous.reconnect_timeout_s, vouched_at=own.vouched_at, promises=own.promises
+            rendezvous.reconnect_timeout_s,
+            vouched_at=own.vouched_at,
+            promises=own.promises,
+            dead=self._setup.dead,
         )
         end = AgentEnd(identity, self._settings, rules)
         hosting = self._hosting(own, identity.incarnation)
@@ -317,7 +325,7 @@ class Membership:
             hooks = Hooks(
                 on_held,
                 on_attach,
-                self._leave_notice,
+                partial(self._placed, end),
                 MemoryWatch().is_short,
                 progress,
                 report.rounds,
@@ -387,9 +395,22 @@ class Membership:
         return committed
 
     def _leave_notice(self) -> None:
-        """Again, since the place of this node has changed, and with it what is to be told."""
+        """As of now."""
         if self._notice is not None and self._setup.helpers is not None:
             self._setup.helpers.leave_notice(self._notice())
+
+    def _placed(self, end: AgentEnd) -> None:
+        """This node was attached, or has a place: with that changes what others are told when its
+        agent is dead, by the guard, or by the next agent here."""
+        self._leave_notice()
+        place, attached = end.dead_place, end.attached
+        may_follow = attached is not None and attached.is_replaceable
+        if may_follow and place not in (None, self._noted) and self._setup.scratch:
+            from rallypoint.process.former_agents import note_place
+
+            assert place is not None
+            self._noted = place
+            note_place(self._setup.scratch, self._config.rendezvous.run_id, place)
 
     def _record(self, run_id: str, record: Record) -> None:
         alone = self._config.rendezvous.max_nodes == 1

@@ -34,13 +34,14 @@ from rallypoint.config import AgentConfig, StartMethod, StopConfig, WorkerConfig
 from rallypoint.coordinator.clocks import new_loop
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.group_events import Finish
-from rallypoint.core.model import Assignment
+from rallypoint.core.model import Assignment, DeadPlace
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.errors import InfrastructureError, InvariantError, RallypointError, UsageError
 from rallypoint.observe.faults import Faults, describe_fault
 from rallypoint.observe.printing import say_traceback
 from rallypoint.observe.records import Observer
 from rallypoint.process.exits import Reaper
+from rallypoint.process.former_agents import dead_places
 from rallypoint.process.guard import Guard
 from rallypoint.process.limits import have_descriptors_for, out_of_files
 from rallypoint.process.logs.worker_output import WorkerOutputs
@@ -120,8 +121,9 @@ def run_agent(
         try:
             outputs = WorkerOutputs(settings, files.specs, helpers.relay)
             telemetry.dispatcher.subscribe(make_observer(helpers.relay))
+            own, dead = scratch.path, _dead_places(config, scratch)
             setup = AgentSetup(
-                config, signals, telemetry, selector, helpers, embedding, scratch.path, outputs
+                config, signals, telemetry, selector, helpers, embedding, own, outputs, dead
             )
             return run_to_its_end(loop, _run(setup, outputs, files, scratch.path, on_end))
         except OSError as error:
@@ -134,6 +136,14 @@ def run_agent(
                 loop.close()
                 if embedding is None:
                     hold_late_signals(signals)
+
+
+def _dead_places(config: AgentConfig, scratch: Scratch) -> tuple[DeadPlace, ...]:
+    """Of former agents of this job on this machine, for a coordinator that takes over."""
+    rendezvous = config.rendezvous
+    if rendezvous.handler is not None or (rendezvous.max_nodes == 1 and not rendezvous.register):
+        return ()
+    return dead_places(map(os.path.dirname, scratch.paths), rendezvous.run_id)
 
 
 async def _run(

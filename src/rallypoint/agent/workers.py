@@ -21,6 +21,7 @@ from rallypoint.coordinator.client import raise_in_loop
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.errors import RallypointError
 from rallypoint.observe.faults import Faults
+from rallypoint.process.former_agents import note_sessions
 from rallypoint.process.guard import Guard
 from rallypoint.process.limits import OomWatch, out_of_files
 from rallypoint.process.logs.log_dir import path_text
@@ -99,10 +100,12 @@ class RoundWorkers:
 
     def _try_to_start(self, commands: Sequence[Command]) -> bool:
         """False when it is worth another try."""
+        note_sessions(self._setup.scratch, None)
         try:
             self._workers.start(commands, self._exited, self._setup.source.spawn)
         except SourceLostError:
             return False
+        note_sessions(self._setup.scratch, self._workers.pids)
         self.shm.pids = self._workers.pids
         return True
 

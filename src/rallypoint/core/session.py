@@ -139,6 +139,8 @@ class SessionRules(Struct, frozen=True):
     itself, when it was known last that no other one does."""
     promises: Promises | None = None
     """Of a node that may lead the job next; None: it never does."""
+    dead: tuple[DeadPlace, ...] = ()
+    """As in `Attach`."""
 
 
 USUAL_RULES = SessionRules()
@@ -365,6 +367,11 @@ class AgentEnd:
         return self._generation
 
     @property
+    def known_dead(self) -> tuple[DeadPlace, ...]:
+        """As in `Attach`."""
+        return self._rules.dead
+
+    @property
     def has_fence(self) -> bool:
         """The lease may end."""
         return self._rules.has_fence
@@ -411,6 +418,7 @@ class AgentEnd:
             commitment,
             limits.fit(claim),
             place and limits.fit(place),
+            self._rules.dead[: limits.MAX_FAILURES],
         )
         return [Send(attach)]
 
