@@ -15,9 +15,10 @@ import pytest
 from msgspec.structs import replace
 from tests.integration.one_agent import eventually, is_alive
 
+from rallypoint.agent import former_agents
+from rallypoint.agent.former_agents import PLACE_NOTE, SESSIONS_NOTE, dead_places
 from rallypoint.core.model import DeadPlace, Stamp
-from rallypoint.process import former_agents, sessions
-from rallypoint.process.former_agents import PLACE_NOTE, SESSIONS_NOTE, dead_places
+from rallypoint.process import sessions
 
 PLACE = DeadPlace(Stamp(5, 2), 3, "a")
 # An agent that has a place. Its orders: "starting" workers, or it has "started" one, that leads a
@@ -25,7 +26,7 @@ PLACE = DeadPlace(Stamp(5, 2), 3, "a")
 AGENT = """
 import os, signal, sys, time
 from rallypoint.core.model import DeadPlace, Stamp
-from rallypoint.process.former_agents import note_place, note_sessions
+from rallypoint.agent.former_agents import note_place, note_sessions
 from rallypoint.process.scratch import Scratch
 scratch = Scratch(sys.argv[1], "job")
 scratch.make()

@@ -14,13 +14,13 @@ from math import inf
 from typing import Any, NamedTuple, Protocol
 
 from rallypoint.agent.worker_source import WorkerSource
-from rallypoint.process.guard import ByRegister, Guard, SharedPage
+from rallypoint.process.guard import Guard, SharedPage
 from rallypoint.process.limits import cant_start_process
 from rallypoint.process.logs.log_dir import storage_error
 from rallypoint.process.relay.client import Relay
 from rallypoint.process.relay.events import RelayEvents
 from rallypoint.process.relay.messages import PatternReport
-from rallypoint.wire.death_notice import Notice, ReleaseNotice
+from rallypoint.wire.death_notice import ByRegister, Notice, ReleaseNotice
 
 CONSOLE_S = 10.0
 """How long the console may take for the last lines, if the shutdown timeout allows it."""

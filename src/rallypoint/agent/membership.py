@@ -406,7 +406,7 @@ class Membership:
         place, attached = end.dead_place, end.attached
         may_follow = attached is not None and attached.is_replaceable
         if may_follow and place not in (None, self._noted) and self._setup.scratch:
-            from rallypoint.process.former_agents import note_place
+            from rallypoint.agent.former_agents import note_place
 
             assert place is not None
             self._noted = place

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from rallypoint.agent.agent import Agent, AgentLinks
 from rallypoint.agent.embedded.embedding import Embedding, gets_signals, run_to_its_end
 from rallypoint.agent.environ import visible_devices
+from rallypoint.agent.former_agents import dead_places
 from rallypoint.agent.helper_processes import (
     HelperEvents,
     HelperProcesses,
@@ -41,7 +42,6 @@ from rallypoint.observe.faults import Faults, describe_fault
 from rallypoint.observe.printing import say_traceback
 from rallypoint.observe.records import Observer
 from rallypoint.process.exits import Reaper
-from rallypoint.process.former_agents import dead_places
 from rallypoint.process.guard import Guard
 from rallypoint.process.limits import have_descriptors_for, out_of_files
 from rallypoint.process.logs.worker_output import WorkerOutputs

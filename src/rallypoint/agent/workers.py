@@ -12,6 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rallypoint.agent.environ import WorkerContext, worker_environ
+from rallypoint.agent.former_agents import note_sessions
 from rallypoint.agent.node_workers import WorkerRound
 from rallypoint.agent.watchdog import Blame, Watchdog
 from rallypoint.agent.worker_shm import WorkerShm
@@ -21,7 +22,6 @@ from rallypoint.coordinator.client import raise_in_loop
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.errors import RallypointError
 from rallypoint.observe.faults import Faults
-from rallypoint.process.former_agents import note_sessions
 from rallypoint.process.guard import Guard
 from rallypoint.process.limits import OomWatch, out_of_files
 from rallypoint.process.logs.log_dir import path_text

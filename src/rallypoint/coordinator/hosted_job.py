@@ -17,7 +17,7 @@ from rallypoint.core import sessions as core
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.events import Timer, TimerEnded
 from rallypoint.core.job_lives import Life
-from rallypoint.core.job_state import FormerLifeGone, JobEvent, PersonWants
+from rallypoint.core.job_state import FormerLifeGone, JobEvent, PersonWants, PlacesDead
 from rallypoint.core.model import DeadPlace, SharedSettings, Verdict
 from rallypoint.core.person import Drain
 from rallypoint.core.round_state import RoundState
@@ -216,7 +216,8 @@ class HostedJob:
     def told_dead(self, places: Sequence[DeadPlace]) -> None:
         """No process of these places lives, as others have seen."""
         if places:
-            self._run(self._sessions.told_dead(places, self._loop.time()))
+            event = PlacesDead(tuple(places))
+            self._run(self._sessions.apply_own(event, self._loop.time()))
 
     def failed(self, connection: ServerConnection, error: Exception) -> None:
         """What came on this connection caused an unexpected exception."""

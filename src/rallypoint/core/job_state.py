@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from msgspec import Struct, field
 
 from rallypoint.core import cause as causes
@@ -49,13 +51,21 @@ class FormerLifeGone(Struct, frozen=True):
     """All agents of the life before have left, or are lost: no worker of it runs."""
 
 
+class PlacesDead(Struct, frozen=True):
+    """No process of these places lives, as guards or later agents on their machines say."""
+
+    places: tuple[DeadPlace, ...]
+
+
 class PersonWants(Struct, frozen=True):
     """A person wants this of the job: one of the subjects that are no questions."""
 
     subject: Subject
 
 
-JobEvent = NodeJoined | TimerEnded | SessionLost | FromNode | FormerLifeGone | PersonWants
+JobEvent = (
+    NodeJoined | TimerEnded | SessionLost | FromNode | FormerLifeGone | PersonWants | PlacesDead
+)
 JobEffect = ToNode | RefuseNode | Record
 
 
@@ -136,14 +146,18 @@ def stamp(job: JobState, round_: int | None = None) -> Stamp:
     return Stamp(job.incarnation, job.round.round if round_ is None else round_)
 
 
-def incarnation_at(job: JobState, place: DeadPlace) -> str:
-    """The agent that had this place in the newest world; empty: none had, or it is not known."""
+def note_dead(job: JobState, places: Iterable[DeadPlace]) -> None:
+    """No process of these places lives. A coordinator that takes over is to know that. What runs of
+    a member its own session tells."""
     state = job.round
     newest = state.round if state.phase is Phase.ACTIVE else state.round - 1
-    if place.stamp != stamp(job, newest) or place.group_rank >= len(state.world):
-        return ""
-    entry = state.world[place.group_rank]
-    return entry.incarnation if entry.node_id == place.node_id else ""
+    for place in places:
+        if place.stamp != stamp(job, newest) or place.group_rank >= len(state.world):
+            continue
+        entry, member = state.world[place.group_rank], state.members.get(place.node_id)
+        is_here = member is not None and member.ref.incarnation == entry.incarnation
+        if entry.node_id == place.node_id and entry.incarnation and not is_here:
+            job.stopped.add(entry.incarnation)
 
 
 def note_step(job: JobState, step: int) -> None:

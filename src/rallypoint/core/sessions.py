@@ -18,7 +18,7 @@ job's machine raises: then the host calls `failed`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, assert_never
 
 from msgspec import Struct, field
@@ -33,17 +33,10 @@ from rallypoint.core.event_kinds import Record
 from rallypoint.core.events import RefuseNode, Timer
 from rallypoint.core.job_departures import is_leaving
 from rallypoint.core.job_lives import Life
-from rallypoint.core.job_state import JobEffect, JobEvent, JobState, SessionLost, incarnation_at
+from rallypoint.core.job_state import JobEffect, JobEvent, JobState, SessionLost
 from rallypoint.core.job_state import close as close_job
-from rallypoint.core.liveness import (
-    DEATHS,
-    DIED_FOR_MEMORY,
-    Liveness,
-    Patience,
-    is_outgrown,
-    pace_of,
-)
-from rallypoint.core.model import DeadPlace, NodeRef, Outcome, SharedSettings, Stamp, Verdict
+from rallypoint.core.liveness import Liveness, Patience, is_outgrown, pace_of
+from rallypoint.core.model import NodeRef, Outcome, SharedSettings, Stamp, Verdict
 from rallypoint.core.person import Drain, Drains, asked_to_leave, no_such_node
 from rallypoint.core.session import aged
 from rallypoint.core.settings import settings_conflict
@@ -239,7 +232,8 @@ class Sessions:
         effects.append(SendTo(connection, self._attached(session, resumed)))
         effects += self._acknowledge(session, is_new_connection=True)
         effects += self._performed(jobs.resync(self.job, session.ref, now), now)
-        effects += self.told_dead(hello.dead, now)
+        if self._recovery is not None and self._recovery.is_complete:
+            effects += self._recover(now)
         if session.drain_why is not None:
             effects.append(SendTo(connection, m.DrainWanted(self._stamp, session.drain_why)))
         return effects + self._drain_kept()
@@ -319,18 +313,6 @@ class Sessions:
             return []
         text = f"ignored {peer}: it reports without proof that the agent of node {session.ref} died"
         return [kinds.CONNECTION_CLOSED(text)]
-
-    def told_dead(self, places: Iterable[DeadPlace], now: float) -> list[HostEffect]:
-        """No process of these places lives. While it is not known yet what runs, nobody waits for
-        them; later that is recorded, for a coordinator that takes over."""
-        if self._recovery is not None:
-            self._recovery.told_dead(places)
-            return self._recover(now) if self._recovery.is_complete else []
-        for place in places:
-            incarnation = incarnation_at(self.job, place)
-            if incarnation and incarnation not in self._sessions:
-                self.job.stopped.add(incarnation)
-        return []
 
     def failed(self, connection: int, text: str, now: float) -> list[HostEffect]:
         """What came on this connection caused an unexpected exception: the session ends, and the
@@ -602,8 +584,6 @@ class Sessions:
         self, session: Session, why: str, last_heard_at: float, now: float
     ) -> list[HostEffect]:
         hung_up = self._hang_up(session)
-        if self._recovery is not None and why in DEATHS:
-            self._recovery.died(session.ref, out_of_memory=why == DIED_FOR_MEMORY)
         forgotten = self._forget(session, f"node {session.ref} was lost: {why}")
         lost = SessionLost(session.ref, why, last_heard_at, self._wall_time(last_heard_at))
         return [*forgotten, *hung_up, *self.apply_own(lost, now)]

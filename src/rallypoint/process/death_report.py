@@ -19,11 +19,10 @@ from rallypoint.core.messages import AgentDied
 from rallypoint.errors import AccessError, ProtocolError
 from rallypoint.process import syscalls
 from rallypoint.process.forks import fork_process
-from rallypoint.process.guard import ByRegister
 from rallypoint.wire import death_notice
 from rallypoint.wire.address import split_endpoint
 from rallypoint.wire.codec import encode
-from rallypoint.wire.death_notice import DeathNotice, Notice, ReleaseNotice
+from rallypoint.wire.death_notice import ByRegister, DeathNotice, Notice, ReleaseNotice
 from rallypoint.wire.frames import FrameEncoder
 from rallypoint.wire.handshake import NONCE_BYTES, ClientHandshake
 

@@ -32,9 +32,9 @@ import select
 import signal
 import struct
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from rallypoint.core import liveness
 from rallypoint.process import sessions, syscalls, titles
@@ -42,7 +42,7 @@ from rallypoint.process.forks import ForkedProcess, fork_process
 from rallypoint.process.limits import OomWatch
 
 if TYPE_CHECKING:
-    from rallypoint.wire.death_notice import Notice, ReleaseNotice
+    from rallypoint.wire.death_notice import ByRegister
 
 _RECORD = struct.Struct("=i")
 _HELPER = 1 << 30
@@ -55,17 +55,6 @@ _LAST_KILL_S = 1.0
 lives nobody is told anything."""
 _BURST_MS = 100
 _QUIET_MS = 1000
-
-
-class ByRegister(NamedTuple):
-    """What is done with the register of a job that any of its nodes may lead, each in a process of
-    its own that may be killed."""
-
-    release: Callable[[ReleaseNotice, float], None]
-    """Marks the record that the notice names, within so many seconds if its directory answers."""
-    who_hears: Callable[[Notice, float], Callable[[], tuple[str, ...] | None]]
-    """Opens the register of this notice. Returns what reads it, which takes so many seconds at most
-    if it can be reached, and tells who is to hear of the death, as `leading.who_hears`."""
 
 
 def register_self(child_fd: int) -> None:

@@ -28,6 +28,7 @@ from rallypoint.core import session as s
 from rallypoint.core import sessions as c
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.events import TimerEnded
+from rallypoint.core.job_state import PlacesDead
 from rallypoint.core.model import (
     Candidate,
     DeadPlace,
@@ -253,8 +254,8 @@ class Cluster:
 
     def tell_dead(self, stamp: Stamp, group_rank: int, node_id: str = "") -> None:
         """The guard of an agent that has died tells the coordinator, which may not know it."""
-        place = DeadPlace(stamp, group_rank, node_id)
-        self._run(self.sessions.told_dead([place], self.timers.now_s))
+        event = PlacesDead((DeadPlace(stamp, group_rank, node_id),))
+        self._run(self.sessions.apply(event, self.timers.now_s))
 
     def fence(self, agent: SimulatedAgent) -> None:
         """The agent's lease runs out."""

@@ -15,8 +15,10 @@ with a lease that is over. What is told stays true: no other agent ever has that
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from hashlib import sha256
 from hmac import compare_digest
+from typing import NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -83,6 +85,18 @@ class ReleaseNotice(Struct, frozen=True, array_like=True, tag=1):
 
 
 Notice = DeathNotice | ReleaseNotice
+
+
+class ByRegister(NamedTuple):
+    """What is done with the register of a job that any of its nodes may lead, each in a process of
+    its own that may be killed."""
+
+    release: Callable[[ReleaseNotice, float], None]
+    """Marks the record that the notice names, within so many seconds if its directory answers."""
+    who_hears: Callable[[Notice, float], Callable[[], tuple[str, ...] | None]]
+    """Opens the register of this notice. Returns what reads it, which takes so many seconds at most
+    if it can be reached, and tells who is to hear of the death, as `leading.who_hears`."""
+
 
 _decoder: msgspec.msgpack.Decoder[Notice] = msgspec.msgpack.Decoder(Notice)
 

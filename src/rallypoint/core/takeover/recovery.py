@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from rallypoint.core import messages as m
 from rallypoint.core.claims import join_refused
 from rallypoint.core.events import Timer, TimerEnded, TimerKind
-from rallypoint.core.job_state import JobEvent, PersonWants, SessionLost
-from rallypoint.core.liveness import LEASE_OVER
+from rallypoint.core.job_state import JobEvent, PersonWants, PlacesDead, SessionLost
+from rallypoint.core.liveness import DEATHS, DIED_FOR_MEMORY, LEASE_OVER
 from rallypoint.core.model import DeadPlace, NodeRef, Stamp
 from rallypoint.core.takeover.clock_rates import with_margin
 from rallypoint.core.takeover.record import JobRecord, is_set, with_bit
@@ -83,6 +83,8 @@ class Recovery(Struct):
     _held: dict[object, NodeRef] = field(default_factory=dict)
     """Who has what only one node has."""
     _ranks: dict[NodeRef, int] = field(default_factory=dict)
+    _left: dict[NodeRef, int] = field(default_factory=dict)
+    """The same of agents that are gone again."""
 
     @property
     def is_complete(self) -> bool:
@@ -109,7 +111,11 @@ class Recovery(Struct):
             self.wishes.append(event)
         if isinstance(event, TimerEnded):
             return self._is_over(event.timer)
-        return isinstance(event, SessionLost) and self.is_complete
+        if isinstance(event, PlacesDead):
+            self._told_dead(event.places)
+        elif isinstance(event, SessionLost) and event.why in DEATHS:
+            self._died(event)
+        return isinstance(event, PlacesDead | SessionLost) and self.is_complete
 
     def _is_over(self, timer: Timer) -> bool:
         """This wait has ended."""
@@ -120,6 +126,7 @@ class Recovery(Struct):
     def takes(self, ref: NodeRef, hello: m.Attach) -> bool:
         """An agent attaches. Whether its session goes on: it took part in the newest world. Any
         other agent, which has nothing to lose, begins anew."""
+        self._told_dead(hello.dead)
         record, place = self.record, hello.place
         stamp, newest = hello.claim.stamp, record.newest_round
         if place is None or newest is None or stamp != Stamp(record.incarnation, newest):
@@ -150,7 +157,7 @@ class Recovery(Struct):
         """This agent begins anew: it says again what holds, of all that it has said before."""
         self.reports = [each for each in self.reports if each[0] != incarnation]
 
-    def told_dead(self, places: Iterable[DeadPlace]) -> None:
+    def _told_dead(self, places: Iterable[DeadPlace]) -> None:
         """No process of these places lives. Of an agent that is here, its own session tells."""
         record = self.record
         for place in places:
@@ -169,19 +176,20 @@ class Recovery(Struct):
             self.predecessor = replace(self.predecessor, is_dead=True)
         self.dead[rank] = place
 
-    def died(self, ref: NodeRef, *, out_of_memory: bool) -> None:
-        """The guard of an agent that is here has proved that it died, and its workers with it."""
-        rank, record = self._ranks.get(ref), self.record
-        self.lost(ref)
-        if rank is not None:
+    def _died(self, lost: SessionLost) -> None:
+        """The guard of an agent that was here has proved that it died, and its workers with it."""
+        rank, record = self._left.pop(lost.ref, None), self.record
+        if rank is not None and rank not in self.returned:
             stamp = Stamp(record.incarnation, record.newest_round or 0)
-            self._is_dead(DeadPlace(stamp, rank, ref.node_id, out_of_memory))
+            is_short = lost.why == DIED_FOR_MEMORY
+            self._is_dead(DeadPlace(stamp, rank, lost.ref.node_id, is_short))
 
     def lost(self, ref: NodeRef) -> None:
         """An agent is gone, or comes again."""
         self.untold.pop(ref, None)
         rank = self._ranks.pop(ref, None)
         if rank is not None:
+            self._left[ref] = rank
             for claim in self.returned.pop(rank).claims:
                 del self._held[claim]
             self.awaited += may_run(self.record, rank)
