@@ -7,7 +7,7 @@ from functools import partial
 from operator import attrgetter
 from random import Random
 
-from rallypoint.core.model import NodeRef
+from rallypoint.core.model import DeadPlace, NodeRef
 from rallypoint.testing.simulator.coordinators import CoordinatorProcess, Simulated
 from rallypoint.testing.simulator.facts import Life
 from rallypoint.testing.simulator.invariants import Invariants
@@ -124,11 +124,19 @@ class SimulatedCluster:
             return partial(AgentProcess, hosts=hosts)
 
         def make(machine: Machine, loop: ProcessLoop, guard: Guard) -> AgentProcess:
-            process = LeadingProcess(machine, loop, guard, register)
+            dead = self._dead_on(machine.name)
+            process = LeadingProcess(machine, loop, guard, register, dead)
             rules.leads_as(process.number, machine.ref.incarnation)
             return process
 
         return make
+
+    def _dead_on(self, name: str) -> tuple[DeadPlace, ...]:
+        """What a new agent knows of those before it on this machine, of which nothing runs."""
+        before = (each for each in self.machines if each.name == name and each.is_over)
+        ended = (each.process.end for each in before if not each.place.workers)
+        places = (None if end is None else end.dead_place for end in ended)
+        return tuple(place for place in places if place is not None)
 
     def start_serve(self, host: str) -> None:
         """A coordinator of its own."""

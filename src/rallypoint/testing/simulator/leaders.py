@@ -56,8 +56,14 @@ class LeadingProcess(AgentProcess):
     """An agent that finds its leader by the register, or leads itself."""
 
     def __init__(
-        self, machine: Machine, loop: ProcessLoop, guard: Guard, register: SimulatedRegister
+        self,
+        machine: Machine,
+        loop: ProcessLoop,
+        guard: Guard,
+        register: SimulatedRegister,
+        dead: tuple[DeadPlace, ...] = (),
     ) -> None:
+        """`dead`: what agents before it have left on that machine."""
         super().__init__(machine, loop, guard, hosts=False)
         self.shared, self.loop, self.life = machine.shared, loop, machine.place.life
         self._register = register
@@ -68,7 +74,10 @@ class LeadingProcess(AgentProcess):
         rendezvous, ref = self.shared.config.rendezvous, machine.ref
         identity = Identity(ref.node_id, machine.name, self.life)
         rules = SessionRules(
-            rendezvous.reconnect_timeout_s, vouched_at=own.vouched_at, promises=own.promises
+            rendezvous.reconnect_timeout_s,
+            vouched_at=own.vouched_at,
+            promises=own.promises,
+            dead=dead,
         )
         self._end = AgentEnd(identity, self.shared.settings, rules)
         guard.register = NextLeader(self.shared, register, self.life)
