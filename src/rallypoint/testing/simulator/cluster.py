@@ -112,6 +112,7 @@ class SimulatedCluster:
         has_fence = self.shared.settings.max_nodes > 1
         self.rules.lives[life] = Life(ref, self.plan.rates.get(name, 1.0), has_fence)
         self.transcript.say(name, f"starts as node {ref}")
+        self.network.appear(name)
         machine = Machine(self.shared, name, ref, self._clock(name), self._maker(hosts))
         machine.process.dispatcher.subscribe(self.transcript.follow(name))
         self.machines.append(machine)
