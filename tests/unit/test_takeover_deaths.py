@@ -6,8 +6,10 @@ import pytest
 from tests.unit.test_takeover import running, take_over
 from tests.unit.test_takeover_leader import DEAD, VANISHED, die, pass_time, said
 
+from rallypoint.core import messages as m
 from rallypoint.core.liveness import DIED
 from rallypoint.core.model import EndKind, Stamp
+from rallypoint.core.sessions import SendTo
 from rallypoint.core.takeover.clock_rates import with_margin
 from rallypoint.core.takeover.record import is_set
 from rallypoint.testing.cluster import Cluster, SimulatedAgent
@@ -151,3 +153,34 @@ def test_L4_a_node_that_comes_though_it_was_called_dead_is_awaited_again_when_it
     cluster.connect(c)
     cluster.settle()
     assert d.running == Stamp(1, 0), "b may live"
+
+
+def awaits(cluster: Cluster) -> str:
+    """As nodes are told with each heartbeat."""
+    recovery = cluster.sessions._recovery
+    return "" if recovery is None else recovery.awaits
+
+
+def test_L5_nodes_are_told_whom_the_new_leader_waits_for_how_long_and_why() -> None:
+    cluster, (a, b, c, d) = running(4)
+    for agent in (a, b):
+        die(cluster, agent)
+    take_over(cluster, c, predecessor=DEAD)
+    lasts = f"{with_margin(cluster.settings.lease_s):.0f} s at most"
+    until = f"where workers may run until its lease is over, {lasts}"
+    assert awaits(cluster) == f"group rank 1, 2 of round 0, {until}"
+    cluster.tell_dead(Stamp(1, 0), 1, "b")
+    assert awaits(cluster) == f"group rank 2 of round 0, {until}"
+    fresh = cluster.start("e")
+    cluster.settle()
+    assert fresh.link is not None
+    beat = m.Heartbeat(1)
+    (answer,) = cluster.sessions.received(fresh.link.number, beat, cluster.timers.now_s)
+    assert isinstance(answer, SendTo)
+    assert isinstance(answer.message, m.HeartbeatAck)
+    assert answer.message.status.awaits == awaits(cluster)
+    cluster.connect(c)
+    cluster.start("f")
+    cluster.settle()
+    assert awaits(cluster) == ""
+    assert d.running == Stamp(1, 1)

@@ -105,12 +105,15 @@ def _content(path: str, name: str) -> bytes:
 
 
 def _where() -> str:
-    """The boot and the namespace of processes; empty where the system does not tell."""
+    """The boot, and the namespaces in which numbers and start times of processes mean something;
+    empty where the system does not tell."""
     kernel = scratch.kernel_id()
+    paths = ("/proc/self/ns/pid", "/proc/self/ns/time")  # Linux 5.5 has no second one
     try:
-        return f"{kernel} {os.readlink('/proc/self/ns/pid')}" if kernel else ""
+        names = [os.readlink(path) for path in paths if os.path.lexists(path)]
     except OSError:
         return ""
+    return " ".join((kernel, *names)) if kernel and names else ""
 
 
 def _started_at(pid: int) -> int | None:

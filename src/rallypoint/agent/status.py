@@ -69,6 +69,8 @@ def waiting_for(
 def _idle(state: GroupState, status: JobStatus | None, settings: SharedSettings) -> str:
     if status is None:
         return "the coordinator"
+    if status.awaits:
+        return status.awaits
     if status.phase == "active" and state.stamp and status.round <= state.stamp.round:
         return "the next round"  # The one that the coordinator reported last has ended.
     if status.held_back:

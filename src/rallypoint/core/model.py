@@ -229,3 +229,5 @@ class JobStatus(Struct, frozen=True, array_like=True):
     restarts_used: int
     held_back: str = ""
     """For how long the node that asks triggers no round, and why (behaviour R3)."""
+    awaits: str = ""
+    """Whom a coordinator that takes the job over waits for, how long and why; empty: nobody."""

@@ -250,6 +250,8 @@ class Sessions:
         if isinstance(message, m.Heartbeat):
             self.liveness.has_memory(session.ref.incarnation, not message.is_short_of_memory)
             status = jobs.status(self.job, session.ref.node_id)
+            if self._recovery is not None:
+                status = replace(status, awaits=self._recovery.awaits)
             ack = SendTo(connection, m.HeartbeatAck(message.number, self._stamp, status))
             again = is_outgrown(len(self._sessions), session.told_of)
             return [ack, SendTo(connection, self._attached(session, True))] if again else [ack]

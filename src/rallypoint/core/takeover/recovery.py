@@ -21,6 +21,10 @@ NOT_STARTED_S = 3.0
 """So long agents are waited for whose workers can't run yet: a few tries to reconnect."""
 
 
+NAMED_MAX = 4
+"""So many ranks a person is told of."""
+
+
 class Returned(Struct, frozen=True):
     """A node of the newest world, as it came back."""
 
@@ -83,6 +87,8 @@ class Recovery(Struct):
     _held: dict[object, NodeRef] = field(default_factory=dict)
     """Who has what only one node has."""
     _ranks: dict[NodeRef, int] = field(default_factory=dict)
+    _here: int = 0
+    """One bit for each that has returned: it is asked for at each heartbeat."""
     _left: dict[NodeRef, int] = field(default_factory=dict)
     """The same of agents that are gone again."""
 
@@ -96,6 +102,24 @@ class Recovery(Struct):
         """How long it may take at most."""
         record = self.record
         return with_margin(record.settings.lease_s) if record.is_started else NOT_STARTED_S
+
+    @property
+    def awaits(self) -> str:
+        """Who is waited for, for how long and why, after "waiting for"; empty: nobody."""
+        if self.is_complete:
+            return ""
+        record = self.record
+        gone = int.from_bytes(record.succeeded, "little") | int.from_bytes(record.stopped, "little")
+        missing = ((1 << record.nodes) - 1) & ~self._here & ~gone
+        ranks: list[str] = []
+        while missing and len(ranks) < NAMED_MAX:
+            ranks.append(str((missing & -missing).bit_length() - 1))
+            missing &= missing - 1
+        more = f" and {missing.bit_count()} more" if missing else ""
+        who = f"group rank {', '.join(ranks)}{more} of round {record.newest_round}"
+        if not record.is_started:
+            return f"{who} to come to the new leader, for {self.lasts_s:.0f} s at most"
+        return f"{who}, where workers may run until its lease is over, {self.lasts_s:.0f} s at most"
 
     def timers_wanted(self) -> dict[Timer, float]:
         """The waits of the job meanwhile, in seconds; answered by `is_over`."""
@@ -143,6 +167,7 @@ class Recovery(Struct):
             self.is_contested = True
             return False
         self.returned[rank], self._ranks[ref] = node, rank
+        self._here |= 1 << rank
         self._held.update(dict.fromkeys(node.claims, ref))
         self.dead.pop(rank, None)
         if rank == self.predecessor.rank:  # It is a node like any other from now on.
@@ -190,6 +215,7 @@ class Recovery(Struct):
         rank = self._ranks.pop(ref, None)
         if rank is not None:
             self._left[ref] = rank
+            self._here &= ~(1 << rank)
             for claim in self.returned.pop(rank).claims:
                 del self._held[claim]
             self.awaited += may_run(self.record, rank)
