@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 from tests.watch.watched_cluster import NOON, WatchedCluster
 
-from rallypoint.core.model import SharedSettings
+from rallypoint.core.model import SharedSettings, Stamp
 from rallypoint.core.watch import goodput
 from rallypoint.core.watch.goodput import WORKING, Spending
 from rallypoint.core.watch.history import JobHistory
+from rallypoint.core.watch.node_progress import NodeProgress
 
 
 def test_the_account_of_a_job_goes_on_with_the_next_coordinator() -> None:
@@ -55,3 +56,24 @@ def test_a_clock_that_is_behind_takes_no_time_from_the_job() -> None:
     after.take_over(0, 0.0, is_active=True)
     after.carry_on(carried, 0.0)
     assert goodput.wall_s(after.account, 0.0) == pytest.approx(cluster.timers.now_s)
+
+
+def test_V3_steps_that_nodes_tell_again_to_the_next_coordinator_are_not_done_again_twice() -> None:
+    cluster = WatchedCluster(SharedSettings("job", 2, 2, max_restarts=3))
+    cluster.nodes(2)
+    cluster.run_workers()
+    for step in range(10):
+        cluster.step(step, 1.0)
+    cluster.lose("node-1", "its connection was closed")
+    cluster.start("node-1", 8)
+    cluster.settle()
+    cluster.run_workers()
+    for step in range(5, 9):
+        cluster.step(step, 1.0)
+    assert cluster.history.account.lost_steps == 5
+    after = JobHistory(0.0, lambda now: NOON + now)
+    after.take_over(1, 0.0, is_active=True)
+    after.carry_on(cluster.history.carried(cluster.timers.now_s), 0.0)
+    for step in (8, 9, 10):
+        goodput.told(after.account, "node-1", NodeProgress(Stamp(1, 1), furthest=step), 1.0)
+        assert after.account.lost_steps == 5

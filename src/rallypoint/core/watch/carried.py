@@ -23,6 +23,10 @@ class CarriedRound(Struct, frozen=True, array_like=True):
     """Unix seconds."""
     furthest_before: int = -1
     """The largest step of the rounds before, if it is known."""
+    resumed: int = -1
+    """The first step of it that was heard of; -1: none was."""
+    step: int = -1
+    """The largest one."""
 
 
 class Carried(Struct, frozen=True, array_like=True):

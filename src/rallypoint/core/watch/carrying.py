@@ -30,7 +30,7 @@ def carried(
         cause=account.cause,
         parts=tuple((str(kind.value), why, seconds) for (kind, why), seconds in largest),
         furthest=account.furthest,
-        redone=account.lost_steps,
+        redone=account.lost_steps if newest is None else account.redone,
         faults=account.faults,
         spare_node_s=goodput.spare_s(account, at),
         rounds=rounds,
@@ -59,3 +59,5 @@ def carry_on(account: Goodput, before: Carried, ago_s: float) -> None:
     if before.newest is not None:
         known = before.newest.furthest_before
         account.steps = RoundSteps(account.until, cause=before.cause, furthest_before=known)
+        account.steps.resumed, account.steps.step = before.newest.resumed, before.newest.step
+        account.steps.first_at = account.until

@@ -135,7 +135,8 @@ class JobHistory:
         newest = None
         if self._seen.round >= 0 and self.rounds:
             one, known = self.rounds[-1], self.account.steps.furthest_before
-            newest = CarriedRound(one.round, one.nodes, one.workers, one.formed, known)
+            steps = self.account.steps.resumed, self.account.steps.step
+            newest = CarriedRound(one.round, one.nodes, one.workers, one.formed, known, *steps)
         sums = carrying.carried(self.account, at, self._wall_time(at), self.rounds_formed, newest)
         return replace(sums, has_told_unmatched=self._seen.has_told_unmatched)
 
