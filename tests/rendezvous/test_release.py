@@ -20,6 +20,7 @@ from rallypoint.rendezvous.backend import MemoryRendezvousBackend, Token
 from rallypoint.rendezvous.directory_backend import DirectoryBackend, job_directory
 from rallypoint.rendezvous.release import mark_dead, release, who_hears
 from rallypoint.wire.death_notice import DeathNotice, ReleaseNotice
+from rallypoint.wire.etcd_config import EtcdConfig
 
 TOKEN = b"a token of the job"
 EPOCH = Epoch(3, 7)
@@ -187,6 +188,7 @@ def test_L4_who_hears_of_a_death_is_read_in_the_register(tmp_path: Path) -> None
 
 
 def test_L4_a_register_that_is_away_may_tell_later_who_hears_of_a_death(tmp_path: Path) -> None:
-    notice = replace(notice_of(tmp_path / "away" / "a file"), place=PLACE)
-    (tmp_path / "away").write_bytes(b"")
+    notice = replace(notice_of(tmp_path / "away"), place=PLACE)
     assert who_hears(notice, LIMIT_S)() == ()
+    nobody_answers = replace(notice, etcd=EtcdConfig(("127.0.0.1:1",)))
+    assert who_hears(nobody_answers, LIMIT_S)() == ()
