@@ -1,5 +1,5 @@
-"""What former agents have left on this machine, by which the next agent of their job knows that
-they and their workers are dead (behaviour L4). Their guards would have told, and died with them.
+"""Former agents on this machine: the next agent of their job knows by their notes that they and
+their workers are dead (behaviour L4). Their guards would have told, and died with them.
 
 An agent notes its place in the newest world in its own directory (`scratch.py`), and before and
 after it starts workers which sessions these lead. The next agent of that user, under the same
@@ -31,7 +31,7 @@ _NOTE_MAX = 65536
 
 
 class Place(Struct, frozen=True, array_like=True):
-    """What an agent notes of itself."""
+    """One note of an agent: its job, its process, and its place in the newest world."""
 
     run_id: str
     where: str
@@ -46,8 +46,8 @@ _decode_sessions = msgspec.msgpack.Decoder(tuple[int, ...] | None).decode
 
 
 def note_place(directory: str, run_id: str, place: DeadPlace) -> None:
-    """This process is an agent of that job, and has this place. Never raises: without the note
-    others wait for a lease."""
+    """Note that this process is an agent of that job, and has this place. Never raises: without the
+    note others wait for a lease."""
     started_at = _started_at(pid := os.getpid())
     if (where := _where()) and started_at is not None:
         note = msgspec.msgpack.encode(Place(run_id, where, pid, started_at, place))
@@ -55,8 +55,8 @@ def note_place(directory: str, run_id: str, place: DeadPlace) -> None:
 
 
 def note_sessions(directory: str, leaders: Sequence[int] | None) -> None:
-    """The workers of this agent lead these sessions; None: they are about to be started. Only of an
-    agent that has noted its place. Never raises."""
+    """Note which sessions the workers of this agent lead; None: workers are about to be started.
+    Nothing is noted for an agent without a note of its place. Never raises."""
     if not directory or not os.path.exists(os.path.join(directory, PLACE_NOTE)):
         return
     note = msgspec.msgpack.encode(leaders)
@@ -83,7 +83,8 @@ def dead_places(directories: Iterable[str], run_id: str) -> tuple[DeadPlace, ...
 
 
 def _read(path: str, run_id: str, where: str) -> DeadPlace | None:
-    """Of the agent that has made this directory; None: it may live, or is of another job."""
+    """Return the place of the agent that has made this directory; None if that agent may live, or
+    belongs to another job."""
     note = _decode(_content(path, PLACE_NOTE))
     if (note.run_id, note.where) != (run_id, where) or _started_at(note.pid) == note.started_at:
         return None

@@ -100,9 +100,9 @@ class Membership:
         self._answers: NodeAnswers | None = None
         self._status = ""
         self._noted: DeadPlace | None = None
-        """The place that the next agent on this machine would know of."""
+        """The place that is noted for the next agent on this machine."""
         self._notice: Callable[[], bytes] | None = None
-        """What the guard is to do when this agent is dead, as of now."""
+        """Makes the notice for the guard; it changes with the place of this node."""
 
     @property
     def error(self) -> Exception | None:
@@ -395,13 +395,13 @@ class Membership:
         return committed
 
     def _leave_notice(self) -> None:
-        """As of now."""
+        """Give the guard the newest notice."""
         if self._notice is not None and self._setup.helpers is not None:
             self._setup.helpers.leave_notice(self._notice())
 
     def _placed(self, end: AgentEnd) -> None:
-        """This node was attached, or has a place: with that changes what others are told when its
-        agent is dead, by the guard, or by the next agent here."""
+        """Renew the notes of this node's place, after it was attached or assigned a place: the
+        guard and the next agent on this machine tell that place to others."""
         self._leave_notice()
         place, attached = end.dead_place, end.attached
         may_follow = attached is not None and attached.is_replaceable

@@ -139,7 +139,8 @@ def run_agent(
 
 
 def _dead_places(config: AgentConfig, scratch: Scratch) -> tuple[DeadPlace, ...]:
-    """Of former agents of this job on this machine, for a coordinator that takes over."""
+    """Find the places of dead former agents of this job on this machine, for a coordinator that
+    takes over."""
     rendezvous = config.rendezvous
     if rendezvous.handler is not None or (rendezvous.max_nodes == 1 and not rendezvous.register):
         return ()

@@ -50,7 +50,7 @@ JOBS_MAX = 4096
 ENDED_MAX = 4
 """So many lives of one job that are over."""
 EARLY_DEATHS_MAX = 10_000
-"""So many deaths are remembered of nodes whose jobs this coordinator does not lead yet."""
+"""The most deaths that are remembered for jobs which this coordinator does not lead yet."""
 EARLY_MAX = 16  # heartbeats: after so many an agent has hung up
 VERDICT_RETENTION_S = 600.0
 """How long a stand-alone coordinator remembers how a job ended, or one that all agents left."""
@@ -76,7 +76,7 @@ class HostedJobs:
         self._waiting: dict[str, dict[str, tuple[ServerConnection, m.Attach]]] = {}
         """Agents of jobs that this coordinator does not lead yet, by run id and incarnation."""
         self._early_deaths: dict[tuple[str, DeadPlace], None] = {}
-        """Told of jobs that it does not lead yet, each with its run id, in their order."""
+        """Deaths that were told for jobs which it does not lead yet, each with its run id."""
         self._leading: set[asyncio.Task[None]] = set()
         self._own_agent = hosting.own_agent
         if hosting.only is not None:

@@ -280,8 +280,8 @@ class AgentDied(Struct, frozen=True, array_like=True, tag=23):
     out_of_memory: bool = False
     """The kernel has killed a process of its container for memory, just before."""
     place: DeadPlace | None = None
-    """Of that agent in the newest world that it knew. A coordinator that has taken over the job,
-    and to which the agent never attached, does not wait for it."""
+    """The place of that agent in the newest world that it knew. A coordinator that has taken over
+    the job, and to which the agent never attached, does not wait for it."""
 
 
 ToCoordinator = Attach | Numbered | Heartbeat | DrainNode | AgentDied | Ask | Collected

@@ -230,4 +230,5 @@ class JobStatus(Struct, frozen=True, array_like=True):
     held_back: str = ""
     """For how long the node that asks triggers no round, and why (behaviour R3)."""
     awaits: str = ""
-    """Whom a coordinator that takes the job over waits for, how long and why; empty: nobody."""
+    """The nodes that a coordinator waits for while it takes the job over, for how long and why;
+    empty: it waits for none."""

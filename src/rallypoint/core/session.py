@@ -140,7 +140,7 @@ class SessionRules(Struct, frozen=True):
     promises: Promises | None = None
     """Of a node that may lead the job next; None: it never does."""
     dead: tuple[DeadPlace, ...] = ()
-    """As in `Attach`."""
+    """The dead places that each `Attach` of this agent names."""
 
 
 USUAL_RULES = SessionRules()
@@ -368,7 +368,7 @@ class AgentEnd:
 
     @property
     def known_dead(self) -> tuple[DeadPlace, ...]:
-        """As in `Attach`."""
+        """The dead places that each `Attach` of this agent names."""
         return self._rules.dead
 
     @property
@@ -388,7 +388,7 @@ class AgentEnd:
 
     @property
     def dead_place(self) -> DeadPlace | None:
-        """What holds of that place once this agent and its workers are dead."""
+        """This node's place in the form that others are told when its agent is dead."""
         placed = self._reports.placed_in
         if self.place is None or placed is None:
             return None

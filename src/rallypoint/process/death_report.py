@@ -1,8 +1,7 @@
-"""What a guard tells others when its agent has died and no worker of it lives any more: it reports
-the death to the coordinator (behaviour F2), or, if the agent led the job itself, has the register
-released (behaviour L6). A coordinator that may have died with the agent is followed by another one,
-which is told too (behaviour L4). The guard imports this only then: as a rule it has nothing to
-tell."""
+"""The last acts of a guard, when its agent and all workers are dead: it reports the death to the
+coordinator (behaviour F2). If the agent led the job itself, the guard has the register released
+(behaviour L6). If that coordinator may have died with the agent, the guard tells the next one
+(behaviour L4). The guard imports this module only then: as a rule it has nothing to tell."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ NOT_STARTED_S = 3.0
 
 
 NAMED_MAX = 4
-"""So many ranks a person is told of."""
+"""The most ranks that are named to a person."""
 
 
 class Returned(Struct, frozen=True):
@@ -81,16 +81,16 @@ class Recovery(Struct):
     """Nodes that wait for a world while that of the record has not begun, each with its last place:
     they were not told of it."""
     dead: dict[int, DeadPlace] = field(default_factory=dict)
-    """Those of which it was told that they are dead, by group rank."""
+    """The places that are known to be dead, by group rank."""
     is_contested: bool = False
     """Two agents have claimed the same: who took part is not known."""
     _held: dict[object, NodeRef] = field(default_factory=dict)
     """Who has what only one node has."""
     _ranks: dict[NodeRef, int] = field(default_factory=dict)
     _here: int = 0
-    """One bit for each that has returned: it is asked for at each heartbeat."""
+    """One bit for each rank that has returned: `awaits` is asked for at each heartbeat."""
     _left: dict[NodeRef, int] = field(default_factory=dict)
-    """The same of agents that are gone again."""
+    """The group ranks of agents that are gone again."""
 
     @property
     def is_complete(self) -> bool:
@@ -105,7 +105,8 @@ class Recovery(Struct):
 
     @property
     def awaits(self) -> str:
-        """Who is waited for, for how long and why, after "waiting for"; empty: nobody."""
+        """The nodes that are still missing, for how long they are waited for and why; empty: none
+        is. The text follows the words "waiting for"."""
         if self.is_complete:
             return ""
         record = self.record

@@ -133,7 +133,7 @@ class SimulatedCluster:
         return make
 
     def _dead_on(self, name: str) -> tuple[DeadPlace, ...]:
-        """What a new agent knows of those before it on this machine, of which nothing runs."""
+        """List the places of former agents on this machine of which nothing runs."""
         before = (each for each in self.machines if each.name == name and each.is_over)
         ended = (each.process.end for each in before if not each.place.workers)
         places = (None if end is None else end.dead_place for end in ended)
