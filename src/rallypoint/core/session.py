@@ -388,7 +388,7 @@ class AgentEnd:
 
     @property
     def dead_place(self) -> DeadPlace | None:
-        """This node's place in the form that others are told when its agent is dead."""
+        """This node's place, to be told when its agent is dead; None: it has none."""
         placed = self._reports.placed_in
         if self.place is None or placed is None:
             return None

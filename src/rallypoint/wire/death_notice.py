@@ -1,6 +1,7 @@
-"""What a guard does when its agent has died and no worker lives any more: it reports the death to
-the coordinator (behaviour F2), or, if the agent led the job itself, releases the job's register
-(behaviour L6). If that coordinator may be gone with the agent, it tells the next one (L4). Pure.
+"""Notices for a guard, which it carries out when its agent has died and no worker lives any more.
+It reports the death to the coordinator (behaviour F2), or, if the agent led the job itself,
+releases the job's register (behaviour L6). If that coordinator may have died with the agent, the
+guard tells the next one (behaviour L4). Pure.
 
 An end of file does not distinguish a dead agent from a broken connection. The guard can, and is the
 last process of the node: when it reports, the workers are dead. It reports on a new connection and
@@ -48,11 +49,11 @@ class DeathNotice(Struct, frozen=True, array_like=True, tag=0):
     generation: int
     secret: bytes
     place: DeadPlace | None = None
-    """Of the agent in the newest world that it knows; None: it has none."""
+    """The place of the agent in the newest world that it knows; None: it has none."""
     may_follow: bool = False
     """Another coordinator may take over at this address."""
     path: bytes | None = None
-    """As in `ReleaseNotice`; None: the job has no register that a node could read."""
+    """The path of the register, as in `ReleaseNotice`; None: nodes of this job read no register."""
     etcd: EtcdConfig | None = None
     kubernetes: KubernetesConfig | None = None
 
@@ -76,7 +77,7 @@ class ReleaseNotice(Struct, frozen=True, array_like=True, tag=1):
     kubernetes: KubernetesConfig | None = None
     incarnation: str = ""
     place: DeadPlace | None = None
-    """As in `DeathNotice`: for the case that another one leads by then."""
+    """The place of the agent, as in `DeathNotice`: another node may lead by then."""
 
     def __repr__(self) -> str:
         """Never shows the token, nor a password."""
@@ -88,8 +89,8 @@ Notice = DeathNotice | ReleaseNotice
 
 
 class ByRegister(NamedTuple):
-    """What is done with the register of a job that any of its nodes may lead, each in a process of
-    its own that may be killed."""
+    """Calls for the register of a job that any of its nodes may lead. Each runs in a process of its
+    own that may be killed."""
 
     release: Callable[[ReleaseNotice, float], None]
     """Marks the record that the notice names, within so many seconds if its directory answers."""

@@ -1,5 +1,5 @@
-"""Who leads a job: one process at a time, by swaps of the record in its register (sections L1 and
-L2 of the design). Pure.
+"""The leader of a job: one process at a time, by swaps of the record in its register (sections L1
+and L2 of the design). Pure.
 
 A record whose epoch and beat stand still for longer than the hold, on the watcher's own clock, has
 no leader any more: then the watcher claims, by a swap that only one of several can win. A watcher

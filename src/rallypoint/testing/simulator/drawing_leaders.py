@@ -186,7 +186,7 @@ def _leave(rng: Random, at_s: float, lease_s: float) -> list[Fault]:
 
 
 def _together(rng: Random, at_s: float, lease_s: float) -> list[Fault]:
-    """It is lost with other nodes, and perhaps their machines have agents again later."""
+    """The leader is lost with other nodes, and perhaps agents start on their machines later."""
     names = [f"n{number}" for number in range(1, rng.choice((3, 4, 5)))]
     lost = names if rng.random() < 0.5 else rng.sample(names, 1)
     kinds = rng.choice((("kill",), ("vanish",), ("kill", "orphan", "vanish")))

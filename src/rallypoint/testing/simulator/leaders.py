@@ -162,7 +162,7 @@ class NextLeader:
         self._shared, self._register, self._life = shared, register, life
 
     def open(self, loop: ProcessLoop) -> Callable[[DeadPlace], Awaitable[tuple[str, ...] | None]]:
-        """As `release.who_hears`, in this process."""
+        """Read the register from this process, as `release.who_hears` does."""
         name = f"{self._shared.seed} {self._life} teller"
         calls = RegisterCalls(self._register, loop, name, lambda: None)
 

@@ -58,7 +58,7 @@ class Registry(Protocol):
     """A register, as the guard of a dead agent reads it."""
 
     def open(self, loop: ProcessLoop) -> Callable[[DeadPlace], Awaitable[tuple[str, ...] | None]]:
-        """What tells who is to hear of a death, as `leading.who_hears`."""
+        """Return a function that reads the register, and then decides as `leading.who_hears`."""
 
 
 class Guard:
@@ -73,11 +73,11 @@ class Guard:
         self.notice_to = ""
         """The machine of the coordinator."""
         self.place: Callable[[], DeadPlace | None] = lambda: None
-        """Of the agent, in the newest world that it knows."""
+        """The place of the agent in the newest world that it knows."""
         self.may_follow: Callable[[], bool] = lambda: False
         """Another coordinator may take over at that machine's name."""
         self.register: Registry | None = None
-        """By which the next leader is found."""
+        """The next leader is found by it; None: the job has no register."""
         self._release: Will | None = None
 
     def leave(self, release: Will | None) -> None:
