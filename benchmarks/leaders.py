@@ -36,6 +36,8 @@ from rallypoint.core.settings import HOLD_S
 
 LEASE_S = 15.0
 KILLED_S = 1.5
+TWO_KILLED_S = 3.0
+AGAIN_S = LEASE_S + 5
 VANISHED_S = max(1.1 * HOLD_S + 3, LEASE_S + 2)
 
 
@@ -108,6 +110,44 @@ def vanished_spare() -> float:
     return of_job(Job.spare, Job.vanish, "session_resumed", "3:3")
 
 
+def kill_two(job: Job) -> None:
+    """The leading agent and another one, at once."""
+    other = next(agent for agent in job.live() if agent is not job.leader)
+    for agent in (job.leader, other):
+        agent.kill()
+        job.gone.add(agent.name)
+
+
+def kill_all_agents(job: Job) -> None:
+    """The agents, which are started again."""
+    for agent in job.live():
+        agent.kill()
+    job.begin()
+
+
+def kill_all_machines(job: Job) -> None:
+    """Everything that runs on all machines, guards too; the agents are started again."""
+    for agent in job.live():
+        job.cluster.kill_all(agent.name)
+    job.begin()
+
+
+def two_killed() -> float:
+    return of_job(Job.run, kill_two, "workers_started", "2:4")
+
+
+def two_killed_by_etcd() -> float:
+    return of_job(Job.run, kill_two, "workers_started", "2:4", EtcdLeaderCluster)
+
+
+def all_again() -> float:
+    return of_job(Job.run, kill_all_agents, "workers_started", "4:4")
+
+
+def machines_again() -> float:
+    return of_job(Job.run, kill_all_machines, "workers_started", "4:4")
+
+
 def killed_by_etcd() -> float:
     return of_job(Job.run, Job.kill, "workers_started", "2:4", EtcdLeaderCluster)
 
@@ -123,6 +163,10 @@ ROWS = [
     ("it stands by, and vanishes: all are attached again", vanished_spare, VANISHED_S),
     ("with etcd, its agent is killed: the workers have begun", killed_by_etcd, KILLED_S),
     ("with etcd, its machine vanishes: the workers have begun", vanished_by_etcd, VANISHED_S),
+    ("two agents are killed, it among them: the workers have begun", two_killed, TWO_KILLED_S),
+    ("with etcd, the same: the workers have begun", two_killed_by_etcd, TWO_KILLED_S),
+    ("all agents are killed and started again: the workers have begun", all_again, AGAIN_S),
+    ("all that runs is killed, guards too, and started again", machines_again, AGAIN_S),
 ]
 
 

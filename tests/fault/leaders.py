@@ -112,6 +112,10 @@ class LeaderCluster(HostCluster):
     def vanish(self, name: str) -> None:
         """The machine of this node is gone, with all that ran there, and answers nothing."""
         self.network.cut(name)
+        self.kill_all(name)
+
+    def kill_all(self, name: str) -> None:
+        """All that runs on the machine of this node is killed at once, which is there on."""
         running = set(self.network.processes(name)) - self.views[name].keepers
         for number in (signal.SIGSTOP, signal.SIGKILL):  # Nobody outlives another one.
             for pid in running:

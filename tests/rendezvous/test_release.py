@@ -12,14 +12,15 @@ from tests.limits import patience
 
 from rallypoint.coordinator import register_record
 from rallypoint.core.job_state import new_job
-from rallypoint.core.model import Epoch, SharedSettings
+from rallypoint.core.model import DeadPlace, Epoch, SharedSettings, Stamp
 from rallypoint.core.takeover.leading import Lead, claimed
 from rallypoint.core.takeover.record import Leader, LeadRecord, Process, record_of
 from rallypoint.errors import RallypointError, RendezvousConnectionError
 from rallypoint.rendezvous.backend import MemoryRendezvousBackend, Token
 from rallypoint.rendezvous.directory_backend import DirectoryBackend, job_directory
-from rallypoint.rendezvous.release import mark_dead, release
-from rallypoint.wire.death_notice import ReleaseNotice
+from rallypoint.rendezvous.release import mark_dead, release, who_hears
+from rallypoint.wire.death_notice import DeathNotice, ReleaseNotice
+from rallypoint.wire.etcd_config import EtcdConfig
 
 TOKEN = b"a token of the job"
 EPOCH = Epoch(3, 7)
@@ -165,3 +166,29 @@ def test_L6_a_claim_that_comes_first_is_left_alone() -> None:
     found = register.get_state()
     assert found is not None
     assert register_record.decode(found[0]) == claim
+
+
+PLACE = DeadPlace(Stamp(5, 0), 1, "b")
+
+
+def test_L4_who_hears_of_a_death_is_read_in_the_register(tmp_path: Path) -> None:
+    job = replace(JOB, round=0, is_active=True, nodes=2, leader_rank=0)
+    notice = DeathNotice(
+        *("127.0.0.1", 1, "job", TOKEN, "life", 1, b"s"), PLACE, path=str(tmp_path).encode()
+    )
+    look = who_hears(notice, LIMIT_S)
+    assert look() == (), "there is no record yet"
+    written(tmp_path, register_record.encode(replace(LED, job=job)))
+    assert look() == LEADER.addresses
+    written(tmp_path, register_record.encode(replace(LED, job=job, is_vacant=True)))
+    assert look() == ()
+    assert look() == who_hears(replace(notice_of(tmp_path), place=PLACE), LIMIT_S)()
+    written(tmp_path, register_record.encode(replace(LED, job=replace(job, stopped=b"\x02"))))
+    assert look() is None
+
+
+def test_L4_a_register_that_is_away_may_tell_later_who_hears_of_a_death(tmp_path: Path) -> None:
+    notice = replace(notice_of(tmp_path / "away"), place=PLACE)
+    assert who_hears(notice, LIMIT_S)() == ()
+    nobody_answers = replace(notice, etcd=EtcdConfig(("127.0.0.1:1",)))
+    assert who_hears(nobody_answers, LIMIT_S)() == ()

@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Callable
 
 import msgspec
 import pytest
 from msgspec.structs import replace
 
 from rallypoint.config import RegisterConfig
-from rallypoint.core.model import Epoch
-from rallypoint.process.death_report import report_death
+from rallypoint.core.model import DeadPlace, Epoch, Stamp
+from rallypoint.process.death_report import report_death, tell_next
 from rallypoint.process.guard import SharedPage
 from rallypoint.wire.death_notice import (
     SECRET_BYTES,
+    ByRegister,
     DeathNotice,
+    Notice,
     ReleaseNotice,
     commitment,
     decode,
+    directory_of,
     encode,
     encode_release,
     is_proven,
+    with_register,
 )
 from rallypoint.wire.etcd_config import EtcdConfig
 from rallypoint.wire.kubernetes_config import KubernetesConfig
@@ -63,7 +68,7 @@ def test_L6_a_notice_of_a_leader_names_its_register_and_fits_or_is_none() -> Non
     data = encode_release(RegisterConfig(directory), "job", b"t" * 32, Epoch(3, 2**31))
     notice = decode(data)
     assert isinstance(notice, ReleaseNotice)
-    assert (notice.directory, notice.run_id, notice.token, notice.epoch) == (
+    assert (directory_of(notice.path), notice.run_id, notice.token, notice.epoch) == (
         directory,
         "job",
         b"t" * 32,
@@ -96,7 +101,7 @@ def test_L6_a_notice_of_a_leader_tells_which_api_server_has_the_record() -> None
     data = encode_release(RegisterConfig(kubernetes=kubernetes), "job", None, Epoch(3, 7))
     notice = decode(data)
     assert isinstance(notice, ReleaseNotice)
-    assert (notice.kubernetes, notice.etcd, notice.directory) == (kubernetes, None, "")
+    assert (notice.kubernetes, notice.etcd, directory_of(notice.path)) == (kubernetes, None, "")
 
 
 def test_F2_a_coordinator_that_is_gone_or_says_nothing_is_left_alone_soon() -> None:
@@ -104,3 +109,32 @@ def test_F2_a_coordinator_that_is_gone_or_says_nothing_is_left_alone_soon() -> N
         notice = replace(NOTICE, port=server.getsockname()[1])
         assert not report_death(notice, 0.05)
     assert not report_death(notice)
+
+
+def test_L4_a_notice_with_its_register_and_place_fits_or_tells_the_next_leader_nothing() -> None:
+    place = DeadPlace(Stamp(5, 2), 1, "b")
+    notice = with_register(replace(NOTICE, place=place), RegisterConfig("/shared/jobs"))
+    page = SharedPage()
+    page.leave_notice(encode(notice))
+    assert decode(page.notice) == notice
+    assert notice.path == b"/shared/jobs"
+    # The coordinator that the agent was connected to is told in any case.
+    too_long = with_register(NOTICE, RegisterConfig("/" + "d" * 5000))
+    assert too_long == NOTICE
+    assert with_register(NOTICE, None) == NOTICE
+
+
+def test_L4_the_next_leader_is_told_until_it_is_recorded_that_it_knows() -> None:
+    answers: list[tuple[str, ...] | None] = [(), ("127.0.0.1:1",), ("127.0.0.1:1", "[::1]:1"), None]
+    opened: list[Notice] = []
+
+    def who_hears(notice: Notice, limit_s: float) -> Callable[[], tuple[str, ...] | None]:
+        opened.append(notice)
+        return lambda: answers.pop(0)
+
+    place = DeadPlace(Stamp(5, 2), 1, "b")
+    notice = with_register(replace(NOTICE, place=place), RegisterConfig("/shared/jobs"))
+    by_register = ByRegister(lambda notice, limit_s: None, who_hears)
+    tell_next(notice, by_register, out_of_memory=False)
+    assert opened == [notice]
+    assert answers == [], "it has looked until nobody need be told"

@@ -72,9 +72,7 @@ def test_A10_a_node_that_cant_start_workers_tells_why_and_leaves() -> None:
     assert of_finish(config(), finish, 0.0) == 75, "a scheduler may start it elsewhere"
 
 
-def test_A10_a_node_whose_own_directory_is_wrong_leaves_before_a_round_ends_for_it() -> (
-    None
-):
+def test_A10_a_node_whose_own_directory_is_wrong_leaves_before_a_round_ends_for_it() -> None:
     node = Node()
     node.step(asked())
     report, finish = node.step(tried(unfit="can't write to /logs: Permission denied"))

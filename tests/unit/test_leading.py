@@ -8,7 +8,15 @@ from msgspec.structs import replace
 from rallypoint.coordinator.register_record import decode, encode
 from rallypoint.core import messages as m
 from rallypoint.core.job_state import new_job
-from rallypoint.core.model import Epoch, JobStatus, SharedSettings, Stamp, Verdict, epoch_number
+from rallypoint.core.model import (
+    DeadPlace,
+    Epoch,
+    JobStatus,
+    SharedSettings,
+    Stamp,
+    Verdict,
+    epoch_number,
+)
 from rallypoint.core.model import Outcome as OutcomeOfJob
 from rallypoint.core.sessions import HangUp, SendTo
 from rallypoint.core.settings import HOLD_S
@@ -23,6 +31,7 @@ from rallypoint.core.takeover.leading import (
     Watch,
     claimed,
     released,
+    who_hears,
 )
 from rallypoint.core.takeover.record import (
     JobRecord,
@@ -112,6 +121,58 @@ def test_L1_while_a_world_runs_others_than_heirs_wait_for_all_promises() -> None
     lease_s = SharedSettings("job", 1, 2).lease_s
     assert waits_s(running(2, leader_rank=0), Claimant()) >= HOLD_S + 4 * lease_s
     assert waits_s(running(2, leader_rank=0), at(1)) < HOLD_S + lease_s
+
+
+def knowing_dead(*ranks: int, round_: int = 3) -> Claimant:
+    return Claimant(dead=tuple(DeadPlace(Stamp(1, round_), rank) for rank in ranks))
+
+
+def test_L1_where_an_heir_is_known_to_be_dead_nobody_waits_for_promises_of_the_others() -> None:
+    """A leader needs the promises of all heirs to act beyond its hold."""
+    for lease_s in (15.0, 60.0):
+        settings = SharedSettings("job", 1, 8, lease_s=lease_s)
+        record = running(8, leader_rank=0)
+        assert record.job is not None
+        record = replace(record, job=replace(record.job, settings=settings))
+        waits = waits_s(record, knowing_dead(2))
+        assert with_margin(max(HOLD_S, lease_s / 2)) < waits < HOLD_S + lease_s
+        for no_heir in (knowing_dead(0), knowing_dead(4), knowing_dead(2, round_=2)):
+            assert waits_s(record, no_heir) >= HOLD_S + 4 * lease_s
+
+
+def test_L4_whom_the_guard_of_a_dead_agent_tells() -> None:
+    record = running(3, leader_rank=0)
+    assert record.job is not None
+    place = DeadPlace(Stamp(1, 3), 1, "b")
+    assert who_hears(record, place) == OTHER.addresses
+    assert who_hears(replace(record, is_vacant=True), place) == ()
+    older = replace(record, job=replace(record.job, round=2))
+    assert who_hears(older, place) == OTHER.addresses, "what is read may be old"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"round": 4},
+        {"incarnation": 2, "round": 0},
+        {"stopped": b"\x02"},
+        {"succeeded": b"\x02"},
+        {"verdict": Verdict(OutcomeOfJob.FAILED, "it failed", 3, 0, 0, None, 0)},
+    ],
+    ids=["a later round", "a later life", "it is recorded", "it has succeeded", "it has ended"],
+)
+def test_L4_a_death_that_no_leader_need_know_is_told_nobody(changes: dict[str, object]) -> None:
+    record = running(3, leader_rank=0)
+    assert record.job is not None
+    changed = replace(record, job=replace(record.job, **changes))
+    assert who_hears(changed, DeadPlace(Stamp(1, 3), 1, "b")) is None
+
+
+def test_L4_the_record_that_is_marked_tells_of_the_leaders_own_node_alone() -> None:
+    marked = released(running(3, leader_rank=0), Epoch(3, 7))
+    assert marked is not None
+    assert who_hears(marked, DeadPlace(Stamp(1, 3), 0, "a")) is None
+    assert who_hears(marked, DeadPlace(Stamp(1, 3), 1, "b")) == ()
 
 
 def test_L1_a_world_of_the_leaders_node_alone_has_no_heir_to_wait_for() -> None:

@@ -48,3 +48,9 @@ def test_R1_a_person_is_told_that_the_workers_do_not_fit_yet() -> None:
     told = JobStatus("forming", 3, 3, 0, 0, 0, 0, 0, 0)
     what = waiting_for(GroupState(GroupSettings(1, 5.0, 5.0, ())), told, settings)
     assert what == "a round of a multiple of 16 workers (3 nodes joined)"
+
+
+def test_L5_a_node_says_whom_the_new_leader_waits_for_how_long_and_why() -> None:
+    awaits = "group rank 2 of round 3, where workers may run until its lease is over, 18 s at most"
+    told = JobStatus("forming", 4, 0, 0, 0, 0, 0, 0, 0, awaits=awaits)
+    assert waiting_for(GroupState(GroupSettings(1, 5.0, 5.0, ())), told, SETTINGS) == awaits

@@ -246,7 +246,10 @@ def test_what_a_job_without_workers_waits_for_is_said(subject: Subject) -> None:
     ids=lambda question: question.subject.value,
 )
 def test_L5_a_coordinator_that_has_taken_over_says_whom_it_waits_for(question: m.Ask) -> None:
-    waits_for = "3 of 3 nodes to come to this coordinator, which has taken it over"
+    waits_for = (
+        "3 of 3 nodes to come to this coordinator, which has taken it over (group rank 0, 1, 2 of "
+        "round 0, where workers may run until its lease is over, 18 s at most)"
+    )
 
     async def test() -> None:
         cluster, _ = running(3)

@@ -22,7 +22,7 @@ from rallypoint.process.logs.log_dir import storage_error
 from rallypoint.process.relay.client import Relay
 from rallypoint.process.relay.events import RelayEvents
 from rallypoint.process.relay.messages import PatternReport
-from rallypoint.wire.death_notice import ReleaseNotice
+from rallypoint.wire.death_notice import ByRegister, Notice, ReleaseNotice
 
 CONSOLE_S = 10.0
 """How long the console may take for the last lines, if the shutdown timeout allows it."""
@@ -161,7 +161,8 @@ class HelperProcesses:
     def _start_guard(self) -> Guard:
         try:
             title = f"rallypoint: guard{self._part_of}"
-            return Guard.start(self._temporary_dirs, self._page, title, _release)
+            by_register = ByRegister(_release, _who_hears)
+            return Guard.start(self._temporary_dirs, self._page, title, by_register)
         except OSError as error:
             raise cant_start_process(error) from error
 
@@ -216,6 +217,12 @@ def _release(notice: ReleaseNotice, limit_s: float) -> None:
     from rallypoint.rendezvous.release import release
 
     release(notice, limit_s)
+
+
+def _who_hears(notice: Notice, limit_s: float) -> Callable[[], tuple[str, ...] | None]:
+    from rallypoint.rendezvous.release import who_hears
+
+    return who_hears(notice, limit_s)
 
 
 class NodeLease:

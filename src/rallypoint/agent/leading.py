@@ -98,6 +98,7 @@ class LeadingNode:
             is_leaving=self._agent.is_leaving,
             spread=self._spread,
             is_fresh=self._end.attached is None,
+            dead=self._end.known_dead,
         )
 
     async def dial(self, addresses: Sequence[Address]) -> ClientConnection:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from rallypoint.agent.agent import Agent
 from rallypoint.agent.embedded.embedding import Embedding
@@ -34,7 +35,7 @@ from rallypoint.core import event_kinds as kinds
 from rallypoint.core import messages as m
 from rallypoint.core.admission import Admission
 from rallypoint.core.event_kinds import Record, ReportedBy
-from rallypoint.core.model import Candidate
+from rallypoint.core.model import Candidate, DeadPlace
 from rallypoint.core.ranks import id_of_rank
 from rallypoint.core.session import AgentEnd, SessionRules
 from rallypoint.core.text import names, part_of
@@ -79,6 +80,8 @@ class AgentSetup(NamedTuple):
     """The directory of this agent alone; empty: there is none."""
     outputs: WorkerOutputs | None = None
     """Of the workers, if they are processes of this agent."""
+    dead: tuple[DeadPlace, ...] = ()
+    """Places of former agents on this machine of which nothing runs any more."""
 
 
 class Membership:
@@ -97,6 +100,10 @@ class Membership:
         self._session: AgentSession | None = None
         self._answers: NodeAnswers | None = None
         self._status = ""
+        self._noted: DeadPlace | None = None
+        """The place that is noted for the next agent on this machine."""
+        self._notice: Callable[[], bytes] | None = None
+        """Makes the notice for the guard; it changes with the place of this node."""
 
     @property
     def error(self) -> Exception | None:
@@ -152,7 +159,8 @@ class Membership:
         found = await discover(rendezvous, self._config.access, host, self._say_status)
         # Nobody can take the place of a node that hosts a job of one node.
         has_fence = self._settings.max_nodes > 1 or found.coordinator is None
-        rules = SessionRules(rendezvous.reconnect_timeout_s, has_fence=has_fence)
+        timeout_s, dead = rendezvous.reconnect_timeout_s, self._setup.dead
+        rules = SessionRules(timeout_s, has_fence=has_fence, dead=dead)
         return found, AgentEnd(fresh_identity(_given_id(rendezvous)), self._settings, rules)
 
     async def _find_by_register(self) -> tuple[Connected, AgentEnd]:
@@ -167,7 +175,10 @@ class Membership:
         register = await leading.register_of(rendezvous, secret, say, on_wait)
         identity, own = fresh_identity(_given_id(rendezvous)), OwnJob(rendezvous.lease_s)
         rules = SessionRules(
-            rendezvous.reconnect_timeout_s, vouched_at=own.vouched_at, promises=own.promises
+            rendezvous.reconnect_timeout_s,
+            vouched_at=own.vouched_at,
+            promises=own.promises,
+            dead=self._setup.dead,
         )
         end = AgentEnd(identity, self._settings, rules)
         hosting = self._hosting(own, identity.incarnation)
@@ -314,9 +325,16 @@ class Membership:
             on_attach = partial(self._hosted, found.token)
             hooks = Hooks(on_held, on_attach, progress=progress, collect=self._collect)
         else:
-            on_attach = partial(self._attaching, found.token, incarnation)
-            is_short = MemoryWatch().is_short
-            hooks = Hooks(on_held, on_attach, is_short, progress, report.rounds, self._collect)
+            on_attach = partial(self._attaching, found.token, end)
+            hooks = Hooks(
+                on_held,
+                on_attach,
+                partial(self._placed, end),
+                MemoryWatch().is_short,
+                progress,
+                report.rounds,
+                self._collect,
+            )
         return CoordinatorSession(end, found.dial, self._agent, hooks=hooks)
 
     def _collect(self, message: m.Collecting) -> None:
@@ -336,9 +354,9 @@ class Membership:
     def _begin_connection(self, token: bytes | None, connection: ClientConnection) -> None:
         if self._answers is not None:
             self._answers.close()  # What was asked on the last connection is asked again.
-        self._leave_note(token, connection)
+        self._leave_job_note(token, connection)
 
-    def _leave_note(self, token: bytes | None, connection: ClientConnection) -> None:
+    def _leave_job_note(self, token: bytes | None, connection: ClientConnection) -> None:
         """For commands of this user on this node, which find the job by it."""
         if not self._setup.scratch:
             return
@@ -349,26 +367,54 @@ class Membership:
         leave_note(self._setup.scratch, msgspec.json.encode(note))
 
     def _attaching(
-        self, token: bytes | None, incarnation: str, connection: ClientConnection, generation: int
+        self, token: bytes | None, end: AgentEnd, connection: ClientConnection, generation: int
     ) -> bytes:
         """Leave the guard a death notice, with a secret of this connection alone; returns the
         commitment to it."""
         self._begin_connection(token, connection)
         if self._setup.helpers is None:
             return b""
+        run_id, life = self._config.rendezvous.run_id, end.identity.incarnation
+        register = self._config.rendezvous.register
         led = None if self._succession is None else self._succession.epoch
+        committed = b""
         if led is not None:
             # The guard releases the register: there is no other coordinator to tell.
-            register, run_id = self._config.rendezvous.register, self._config.rendezvous.run_id
             assert register is not None
-            release = death_notice.encode_release(register, run_id, token, led)
-            self._setup.helpers.leave_notice(release)
-            return b""
-        secret, peer = os.urandom(SECRET_BYTES), connection.peer
-        run_id = self._config.rendezvous.run_id
-        notice = DeathNotice(peer.host, peer.port, run_id, token, incarnation, generation, secret)
-        self._setup.helpers.leave_notice(death_notice.encode(notice))
-        return death_notice.commitment(secret)
+            where = register, run_id, token, led, life
+            self._notice = lambda: death_notice.encode_release(*where, end.dead_place)
+        else:
+            secret, peer = os.urandom(SECRET_BYTES), connection.peer
+            committed = death_notice.commitment(secret)
+            notice = DeathNotice(peer.host, peer.port, run_id, token, life, generation, secret)
+            notice = death_notice.with_register(notice, register)
+
+            def encoded() -> bytes:
+                may_follow = end.attached is not None and end.attached.is_replaceable
+                now = replace(notice, place=end.dead_place, may_follow=may_follow)
+                return death_notice.encode(now)
+
+            self._notice = encoded
+        self._leave_notice()
+        return committed
+
+    def _leave_notice(self) -> None:
+        """Give the guard the newest notice."""
+        if self._notice is not None and self._setup.helpers is not None:
+            self._setup.helpers.leave_notice(self._notice())
+
+    def _placed(self, end: AgentEnd) -> None:
+        """Renew the notes of this node's place, after it was attached or assigned a place: the
+        guard and the next agent on this machine tell that place to others."""
+        self._leave_notice()
+        place, attached = end.dead_place, end.attached
+        may_follow = attached is not None and attached.is_replaceable
+        if may_follow and place not in (None, self._noted) and self._setup.scratch:
+            from rallypoint.agent.former_agents import note_place
+
+            assert place is not None
+            self._noted = place
+            note_place(self._setup.scratch, self._config.rendezvous.run_id, place)
 
     def _record(self, run_id: str, record: Record) -> None:
         alone = self._config.rendezvous.max_nodes == 1

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from rallypoint.agent.agent import Agent, AgentLinks
 from rallypoint.agent.embedded.embedding import Embedding, gets_signals, run_to_its_end
 from rallypoint.agent.environ import visible_devices
+from rallypoint.agent.former_agents import dead_places
 from rallypoint.agent.helper_processes import (
     HelperEvents,
     HelperProcesses,
@@ -35,7 +36,7 @@ from rallypoint.coordinator.clocks import new_loop
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.group_events import Finish, Tried
 from rallypoint.core.messages import Prove
-from rallypoint.core.model import Assignment
+from rallypoint.core.model import Assignment, DeadPlace
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.errors import InfrastructureError, InvariantError, RallypointError, UsageError
 from rallypoint.observe.faults import Faults, describe_fault
@@ -122,8 +123,9 @@ def run_agent(
         try:
             outputs = WorkerOutputs(settings, files.specs, helpers.relay)
             telemetry.dispatcher.subscribe(make_observer(helpers.relay))
+            own, dead = scratch.path, _dead_places(config, scratch)
             setup = AgentSetup(
-                config, signals, telemetry, selector, helpers, embedding, scratch.path, outputs
+                config, signals, telemetry, selector, helpers, embedding, own, outputs, dead
             )
             return run_to_its_end(loop, _run(setup, outputs, files, scratch.path, on_end))
         except OSError as error:
@@ -136,6 +138,15 @@ def run_agent(
                 loop.close()
                 if embedding is None:
                     hold_late_signals(signals)
+
+
+def _dead_places(config: AgentConfig, scratch: Scratch) -> tuple[DeadPlace, ...]:
+    """Find the places of dead former agents of this job on this machine, for a coordinator that
+    takes over."""
+    rendezvous = config.rendezvous
+    if rendezvous.handler is not None or (rendezvous.max_nodes == 1 and not rendezvous.register):
+        return ()
+    return dead_places(map(os.path.dirname, scratch.paths), rendezvous.run_id)
 
 
 async def _run(

@@ -71,6 +71,8 @@ def _idle(state: GroupState, status: JobStatus | None, settings: SharedSettings)
         return "the coordinator"
     if status.waits_for:
         return status.waits_for
+    if status.awaits:
+        return status.awaits
     if status.phase == "active" and state.stamp and status.round <= state.stamp.round:
         return "the next round"  # The one that the coordinator reported last has ended.
     if status.held_back:

@@ -12,6 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rallypoint.agent.environ import WorkerContext, worker_environ
+from rallypoint.agent.former_agents import note_sessions
 from rallypoint.agent.node_workers import WorkerRound
 from rallypoint.agent.watchdog import Blame, Watchdog
 from rallypoint.agent.worker_shm import WorkerShm
@@ -100,10 +101,12 @@ class RoundWorkers:
 
     def _try_to_start(self, commands: Sequence[Command]) -> bool:
         """False when it is worth another try."""
+        note_sessions(self._setup.scratch, None)
         try:
             self._workers.start(commands, self._exited, self._setup.source.spawn)
         except SourceLostError:
             return False
+        note_sessions(self._setup.scratch, self._workers.pids)
         self.shm.pids = self._workers.pids
         return True
 

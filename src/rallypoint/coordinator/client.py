@@ -97,6 +97,9 @@ class Hooks(Struct, frozen=True):
     on_attach: Callable[[ClientConnection, int], bytes] = lambda connection, generation: b""
     """Called before each attaching, with the connection and its generation; returns the agent's
     commitment (`wire/death_notice.py`)."""
+    on_place: Callable[[], None] = lambda: None
+    """Called when this node was attached, and when it was given a place in a world, before what
+    follows from that is done."""
     is_short_of_memory: Callable[[], bool] = lambda: False
     """Called before each heartbeat."""
     progress: Callable[[int], NodeProgress | None] = lambda generation: None
@@ -277,10 +280,13 @@ class CoordinatorSession:
                 if self._connection is not None:
                     self._connection.abort(why)
             case core.Opened(resumed, replaced):
+                self._hooks.on_place()
                 self._handler.session_opened(resumed, replaced)
             case core.Suspended(why):
                 self._handler.session_suspended(why)
             case core.Pushed(pushed):
+                if isinstance(pushed, m.Assigned):
+                    self._hooks.on_place()
                 self._handler.pushed(pushed)
             case core.Collecting(wanted):
                 self._hooks.collect(wanted)

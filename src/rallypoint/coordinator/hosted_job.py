@@ -4,7 +4,7 @@ sends, waits, and tries again what failed."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import ParamSpec, Protocol, TypeVar
 
@@ -17,8 +17,8 @@ from rallypoint.core import sessions as core
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.events import Timer, TimerEnded
 from rallypoint.core.job_lives import Life
-from rallypoint.core.job_state import FormerLifeGone, JobEvent, PersonWants
-from rallypoint.core.model import SharedSettings, Verdict
+from rallypoint.core.job_state import FormerLifeGone, JobEvent, PersonWants, PlacesDead
+from rallypoint.core.model import DeadPlace, SharedSettings, Verdict
 from rallypoint.core.person import Drain
 from rallypoint.core.round_state import RoundState
 from rallypoint.core.sessions import HostEffect, Session, Sessions
@@ -212,6 +212,12 @@ class HostedJob:
 
         now = self._loop.time()
         self._run(self._sessions.agent_died(connection.peer, notice, is_proven, now))
+
+    def told_dead(self, places: Sequence[DeadPlace]) -> None:
+        """No process of these places lives, as others have seen."""
+        if places:
+            event = PlacesDead(tuple(places))
+            self._run(self._sessions.apply_own(event, self._loop.time()))
 
     def failed(self, connection: ServerConnection, error: Exception) -> None:
         """What came on this connection caused an unexpected exception."""

@@ -35,7 +35,7 @@ from rallypoint.core.job_lives import (
     TakePart,
 )
 from rallypoint.core.job_state import JobState, ended_job, new_job
-from rallypoint.core.model import SharedSettings, Verdict
+from rallypoint.core.model import DeadPlace, SharedSettings, Verdict
 from rallypoint.core.sessions import Sessions
 from rallypoint.core.watch.job_view import job_line
 from rallypoint.errors import MessageError, RallypointError
@@ -49,6 +49,8 @@ JOBS_MAX = 4096
 """So many jobs a stand-alone coordinator holds. Those that all agents have left make room."""
 ENDED_MAX = 4
 """So many lives of one job that are over."""
+EARLY_DEATHS_MAX = 10_000
+"""The most deaths that are remembered for jobs which this coordinator does not lead yet."""
 EARLY_MAX = 16  # heartbeats: after so many an agent has hung up
 VERDICT_RETENTION_S = 600.0
 """How long a stand-alone coordinator remembers how a job ended, or one that all agents left."""
@@ -73,6 +75,8 @@ class HostedJobs:
         """Those of agents that wait to attach, by their connections."""
         self._waiting: dict[str, dict[str, tuple[ServerConnection, m.Attach]]] = {}
         """Agents of jobs that this coordinator does not lead yet, by run id and incarnation."""
+        self._early_deaths: dict[tuple[str, DeadPlace], None] = {}
+        """Deaths that were told for jobs which it does not lead yet, each with its run id."""
         self._leading: set[asyncio.Task[None]] = set()
         self._own_agent = hosting.own_agent
         if hosting.only is not None:
@@ -158,10 +162,19 @@ class HostedJobs:
             task.add_done_callback(self._leading.discard)
 
     def agent_died(self, connection: ServerConnection, run_id: str, notice: m.AgentDied) -> None:
-        """The guard of an agent reports that it died."""
-        for job in self.all:
-            if job.settings.run_id == run_id and job.knows(notice.incarnation):
-                job.agent_died(connection, notice)
+        """The guard of an agent reports that it died. It may have attached to another coordinator
+        alone, from which this one has taken over or is about to."""
+        lives = [job for job in self.all if job.settings.run_id == run_id]
+        known_by = [job for job in lives if job.knows(notice.incarnation)]
+        for job in known_by:
+            job.agent_died(connection, notice)
+        if not known_by and notice.place is not None:
+            for job in lives:
+                job.told_dead([notice.place])
+            if self._hosting.led is not None and self._leadership(run_id) is None:
+                self._early_deaths[run_id, notice.place] = None
+                if len(self._early_deaths) > EARLY_DEATHS_MAX:
+                    del self._early_deaths[next(iter(self._early_deaths))]
         connection.close()
 
     @property
@@ -328,6 +341,10 @@ class HostedJobs:
         if text := taken_over.text:
             job.see(job.watch.record, kinds.TAKEN_OVER(text))
             self._hosting.on_record(run_id, kinds.TAKEN_OVER(text))
+        told = [(run, place) for run, place in self._early_deaths if run == run_id]
+        for each in told:
+            del self._early_deaths[each]
+        job.told_dead([place for _, place in told])
         return True
 
     def _deposed(self, run_id: str, why: str) -> None:

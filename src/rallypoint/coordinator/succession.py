@@ -58,6 +58,8 @@ AFTER_CLAIM_S = 5.0
 RETRY_S = 0.2
 JUDGED_S = 5.0
 """After so long it is known, as a rule, whether a leader of another version stays."""
+TOLD_S = 3.0
+"""A shorter wait for its turn a person is not told of."""
 
 
 class Listening(Struct, frozen=True):
@@ -252,7 +254,7 @@ class Succession:
                 # Each reason once, though they may take turns.
                 if (text := f"waiting for a node that leads the job ({error})") not in said:
                     said.add(text)
-                    on_wait(text)
+                    on_wait(f"{text}{self._its_turn()}")
             await asyncio.sleep(RETRY_S)
 
     def _judge_refusal(self, error: BaseException | None) -> None:
@@ -264,6 +266,13 @@ class Succession:
         if (theirs := record.leader.versions) is not None:
             raise VersionMismatchError(str(SPOKEN), str(Versions(*theirs)))
         raise error
+
+    def _its_turn(self) -> str:
+        """When this node may lead the job, if that takes a while."""
+        left_s = self._seen.claims_at - self._loop.time()
+        if not TOLD_S <= left_s < inf:
+            return ""
+        return f": if no other node leads it by then, this one does in about {left_s:.0f} s"
 
     async def dial(self) -> ClientConnection:
         """One attempt to reach the leader. Raises RendezvousConnectionError, and what else the

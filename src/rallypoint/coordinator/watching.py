@@ -174,7 +174,8 @@ class JobWatch:
         if self._handover is None or (recovery := self._handover.recovery) is None:
             return waits_for(self._sessions.job, self.history)
         nodes = count(recovery.record.nodes, "node")
-        return f"{recovery.awaited} of {nodes} to come to this coordinator, which has taken it over"
+        text = f"{recovery.awaited} of {nodes} to come to this coordinator, which has taken it over"
+        return f"{text} ({recovery.awaits})" if recovery.awaits else text
 
     @property
     def goodput(self) -> GoodputView:

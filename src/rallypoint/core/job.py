@@ -59,8 +59,10 @@ from rallypoint.core.job_state import (
     JobEffect,
     JobEvent,
     PersonWants,
+    PlacesDead,
     SessionLost,
     close,
+    note_dead,
     note_loss,
     note_step,
 )
@@ -206,6 +208,9 @@ def _apply(job: JobState, event: JobEvent, at: float) -> list[JobEffect]:
             return run_round(job, event, at)
         case FormerLifeGone():
             return former_life_gone(job, at)
+        case PlacesDead(places):
+            note_dead(job, places)
+            return []
         case PersonWants():
             return person.wants(job, event, at)
         case _:

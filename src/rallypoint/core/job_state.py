@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 
 from msgspec import Struct, field
 
@@ -20,6 +21,7 @@ from rallypoint.core.messages import Ended, FromNode, ToNode
 from rallypoint.core.model import (
     Assignment,
     Cause,
+    DeadPlace,
     EndReason,
     JobStatus,
     Lacking,
@@ -52,6 +54,12 @@ class FormerLifeGone(Struct, frozen=True):
     """All agents of the life before have left, or are lost: no worker of it runs."""
 
 
+class PlacesDead(Struct, frozen=True):
+    """No process of these places lives, as guards or later agents on their machines say."""
+
+    places: tuple[DeadPlace, ...]
+
+
 class PersonWants(Struct, frozen=True):
     """A person wants this of the job: one of the subjects that are no questions."""
 
@@ -60,7 +68,9 @@ class PersonWants(Struct, frozen=True):
     """The node that is to be excluded or allowed."""
 
 
-JobEvent = NodeJoined | TimerEnded | SessionLost | FromNode | FormerLifeGone | PersonWants
+JobEvent = (
+    NodeJoined | TimerEnded | SessionLost | FromNode | FormerLifeGone | PersonWants | PlacesDead
+)
 JobEffect = ToNode | RefuseNode | Record
 
 
@@ -147,6 +157,20 @@ def ended_job(settings: SharedSettings, verdict: Verdict, incarnation: int = 1) 
 def stamp(job: JobState, round_: int | None = None) -> Stamp:
     """The name of this round; by default of the present one."""
     return Stamp(job.incarnation, job.round.round if round_ is None else round_)
+
+
+def note_dead(job: JobState, places: Iterable[DeadPlace]) -> None:
+    """No process of these places lives. A coordinator that takes over is to know that. What runs of
+    a member its own session tells."""
+    state = job.round
+    newest = state.round if state.phase is Phase.ACTIVE else state.round - 1
+    for place in places:
+        if place.stamp != stamp(job, newest) or place.group_rank >= len(state.world):
+            continue
+        entry, member = state.world[place.group_rank], state.members.get(place.node_id)
+        is_here = member is not None and member.ref.incarnation == entry.incarnation
+        if entry.node_id == place.node_id and entry.incarnation and not is_here:
+            job.stopped.add(entry.incarnation)
 
 
 def note_step(job: JobState, step: int) -> None:

@@ -24,6 +24,7 @@ from rallypoint.core.hang import Behind
 from rallypoint.core.model import (
     Assignment,
     Candidate,
+    DeadPlace,
     EndKind,
     EndReason,
     JobStatus,
@@ -112,6 +113,9 @@ class Attach(Struct, frozen=True, array_like=True, tag=1):
     claim: Claim = Claim()
     place: Place | None = None
     """In the newest world: a coordinator that takes over the job learns that world from these."""
+    dead: tuple[DeadPlace, ...] = ()
+    """Places of former agents on this machine: this agent has seen that no process of them lives. A
+    coordinator that takes over the job does not wait for them."""
 
 
 class Failed(Struct, frozen=True, array_like=True, tag=3):
@@ -291,6 +295,9 @@ class AgentDied(Struct, frozen=True, array_like=True, tag=23):
     secret: bytes
     out_of_memory: bool = False
     """The kernel has killed a process of its container for memory, just before."""
+    place: DeadPlace | None = None
+    """The place of that agent in the newest world that it knew. A coordinator that has taken over
+    the job, and to which the agent never attached, does not wait for it."""
 
 
 ToCoordinator = Attach | Numbered | Heartbeat | DrainNode | AgentDied | Ask | Collected

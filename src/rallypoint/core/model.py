@@ -159,6 +159,18 @@ class Stamp(Struct, frozen=True, array_like=True):
     round: int
 
 
+class DeadPlace(Struct, frozen=True, array_like=True):
+    """A node's place in a world, of which no process lives any more: neither its agent nor a worker
+    of that round."""
+
+    stamp: Stamp
+    group_rank: int
+    node_id: str = ""
+    """The id that the node had there, for people; empty: it is not known."""
+    out_of_memory: bool = False
+    """The kernel has killed a process of its container for memory, just before."""
+
+
 class Promise(Struct, frozen=True, array_like=True):
     """Of a node, not to claim the job for half a lease (`takeover/consent.py`)."""
 
@@ -236,3 +248,6 @@ class JobStatus(Struct, frozen=True, array_like=True):
     """For how long the node that asks triggers no round, and why (behaviour R3)."""
     waits_for: str = ""
     """An id or a rank that another agent has: the node that asks waits for it (behaviour R4)."""
+    awaits: str = ""
+    """The nodes that a coordinator waits for while it takes the job over, for how long and why;
+    empty: it waits for none."""

@@ -39,7 +39,7 @@ from msgspec.structs import replace
 from rallypoint.core import limits
 from rallypoint.core import messages as m
 from rallypoint.core.liveness import BEAT_SHARE, DEAF_SHARE, Lease
-from rallypoint.core.model import Promise, SharedSettings, Stamp, epoch_number
+from rallypoint.core.model import DeadPlace, Promise, SharedSettings, Stamp, epoch_number
 from rallypoint.core.watch.node_progress import NodeProgress
 from rallypoint.core.watch.told_round import ToldRound
 
@@ -139,6 +139,8 @@ class SessionRules(Struct, frozen=True):
     itself, when it was known last that no other one does."""
     promises: Promises | None = None
     """Of a node that may lead the job next; None: it never does."""
+    dead: tuple[DeadPlace, ...] = ()
+    """The dead places that each `Attach` of this agent names."""
 
 
 USUAL_RULES = SessionRules()
@@ -261,7 +263,8 @@ class Outbox:
         self._lasting: dict[type[m.Report], tuple[m.Report, float]] = {}
         """By their kinds, each with when it was made."""
         self._joined: m.Join | None = None
-        self._placed_in: Stamp | None = None
+        self.placed_in: Stamp | None = None
+        """The round of `place`."""
         self.place: m.Place | None = None
         """What the newest join was answered with, or the one before it."""
 
@@ -282,8 +285,8 @@ class Outbox:
 
     def answered(self, assigned: m.Assigned) -> None:
         """The newest join has led to this, unless it is said again."""
-        if self._joined is not None and assigned.stamp != self._placed_in:
-            self._placed_in = assigned.stamp
+        if self._joined is not None and assigned.stamp != self.placed_in:
+            self.placed_in = assigned.stamp
             self.place = m.Place(self._joined, assigned.assignment)
 
     def acknowledged(self, number: int) -> list[m.Report]:
@@ -364,6 +367,11 @@ class AgentEnd:
         return self._generation
 
     @property
+    def known_dead(self) -> tuple[DeadPlace, ...]:
+        """The dead places that each `Attach` of this agent names."""
+        return self._rules.dead
+
+    @property
     def has_fence(self) -> bool:
         """The lease may end."""
         return self._rules.has_fence
@@ -377,6 +385,15 @@ class AgentEnd:
     def place(self) -> m.Place | None:
         """The newest that this node was assigned."""
         return self._reports.place
+
+    @property
+    def dead_place(self) -> DeadPlace | None:
+        """This node's place, to be told when its agent is dead; None: it has none."""
+        placed = self._reports.placed_in
+        if self.place is None or placed is None:
+            return None
+        node_id = self.identity.node_id if self.attached is None else self.attached.node_id
+        return DeadPlace(placed, self.place.assignment.group_rank, node_id)
 
     @property
     def is_all_acknowledged(self) -> bool:
@@ -401,6 +418,7 @@ class AgentEnd:
             commitment,
             limits.fit(claim),
             place and limits.fit(place),
+            self._rules.dead[: limits.MAX_FAILURES],
         )
         return [Send(attach)]
 

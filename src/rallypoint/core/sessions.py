@@ -227,6 +227,8 @@ class Sessions:
                 if self._is_used(contest):
                     return self._refuse(session, contest, now)
                 status = replace(status, waits_for=self._waits_for(contest, now))
+            if self._recovery is not None:
+                status = replace(status, awaits=self._recovery.awaits)
             ack = SendTo(connection, m.HeartbeatAck(message.number, self._stamp, status))
             again = is_outgrown(len(self._sessions), session.told_of)
             return [ack, SendTo(connection, self._attached(session, True))] if again else [ack]

@@ -1,6 +1,7 @@
-"""What a guard tells others when its agent has died and no worker of it lives any more: it reports
-the death to the coordinator (behaviour F2), or, if the agent led the job itself, has the register
-released (behaviour L6). The guard imports this only then: as a rule it has nothing to tell."""
+"""The last acts of a guard, when its agent and all workers are dead: it reports the death to the
+coordinator (behaviour F2). If the agent led the job itself, the guard has the register released
+(behaviour L6). If that coordinator may have died with the agent, the guard tells the next one
+(behaviour L4). The guard imports this module only then: as a rule it has nothing to tell."""
 
 from __future__ import annotations
 
@@ -11,13 +12,16 @@ import time
 from collections.abc import Callable
 from functools import partial
 
+from msgspec.structs import replace
+
 from rallypoint.core.messages import AgentDied
 from rallypoint.errors import AccessError, ProtocolError
 from rallypoint.process import syscalls
 from rallypoint.process.forks import fork_process
 from rallypoint.wire import death_notice
+from rallypoint.wire.address import split_endpoint
 from rallypoint.wire.codec import encode
-from rallypoint.wire.death_notice import DeathNotice, ReleaseNotice
+from rallypoint.wire.death_notice import ByRegister, DeathNotice, Notice, ReleaseNotice
 from rallypoint.wire.frames import FrameEncoder
 from rallypoint.wire.handshake import NONCE_BYTES, ClientHandshake
 
@@ -28,35 +32,71 @@ _END_S = 1.0
 """How long an agent whose pipe has ended may take to die."""
 _LOOK_S = 0.01
 
-Release = Callable[[ReleaseNotice, float], None]
-"""Marks the record that the notice names, within so many seconds if its directory answers."""
+NEXT_LEADER_S = 40.0
+"""In all, for the next coordinator: with the default hold another node leads after 14 s at most,
+and waits for a lease. Until then it has to be found, and it may die as well."""
+_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 0.5
+_ATTEMPT_S = 1.0
 
 
-def tell(data: bytes, agent_pid: int, release: Release | None, *, out_of_memory: bool) -> None:
-    """Do what this notice asks for; takes `_LIMIT_S` at most. For a child of the agent. `release`
-    runs in a process of its own."""
-    notice = death_notice.decode(data)
+def tell(
+    data: bytes, agent_pid: int, by_register: ByRegister | None, *, out_of_memory: bool
+) -> Callable[[], None] | None:
+    """Do what this notice asks for; takes `_LIMIT_S` at most. For a child of the agent. Returns
+    what is left to do, which takes `NEXT_LEADER_S` at most; None: nothing."""
+    notice, began_at = death_notice.decode(data), time.monotonic()
+    is_told = False
     if isinstance(notice, DeathNotice):
-        report_death(notice, out_of_memory=out_of_memory)
-        return
-    began_at = time.monotonic()
-    # The end of its pipe shows that an agent ends, not that it leads no more.
+        is_told = report_death(notice, out_of_memory=out_of_memory)
+        if notice.path is None and (is_told or not notice.may_follow):
+            return None
+    if notice.place is None and isinstance(notice, DeathNotice):
+        return None
+    # The end of its pipe shows that an agent ends, not that it is dead, or leads no more.
     while os.getppid() == agent_pid:
         if time.monotonic() >= began_at + _END_S:
-            return
+            return None
         select.select([], [], [], _LOOK_S)
-    if release is not None:
+    if isinstance(notice, ReleaseNotice) and by_register is not None:
         left_s = began_at + _LIMIT_S - time.monotonic()
-        _run_limited(partial(release, notice, left_s), left_s)
+        release = partial(by_register.release, notice, left_s)
+        _run_limited(release, left_s, "rallypoint: register release")
+    if notice.place is None:
+        return None
+    body = partial(tell_next, notice, by_register, out_of_memory=out_of_memory)
+    return partial(_run_limited, body, NEXT_LEADER_S, "rallypoint: death report")
 
 
-def _run_limited(body: Callable[[], None], limit_s: float) -> None:
+def tell_next(notice: Notice, by_register: ByRegister | None, *, out_of_memory: bool) -> None:
+    """Tell the coordinator that leads next, as soon as one does. Blocks until one has been told,
+    or does not need to be, or as long as a register hangs."""
+    ends_at, pause_s = time.monotonic() + NEXT_LEADER_S, _PAUSE_S
+    look = None
+    if isinstance(notice, ReleaseNotice) or notice.path is not None:
+        if by_register is None:
+            return
+        look = by_register.who_hears(notice, _ATTEMPT_S)
+    while time.monotonic() < ends_at:
+        if look is None:
+            if report_death(notice, _ATTEMPT_S, out_of_memory=out_of_memory):
+                return
+        elif (where := look()) is None:
+            return
+        else:
+            for each in where:
+                at = split_endpoint(each, 0)
+                if report_death(notice, _ATTEMPT_S, at=at, out_of_memory=out_of_memory):
+                    break
+        select.select([], [], [], pause_s)
+        pause_s = min(1.5 * pause_s, _LONGEST_PAUSE_S)
+
+
+def _run_limited(body: Callable[[], None], limit_s: float, title: str) -> None:
     """In a process that is killed after so long: a directory may hold up whoever looks at it for
     ever, and the guard has more to do."""
 
     is_over, held_by_it = syscalls.pipe_above_standard_fds()
     try:
-        title = "rallypoint: register release"
         process = fork_process(body, name="rallypoint-rel", title=title, keep_fds=(held_by_it,))
     finally:
         os.close(held_by_it)
@@ -68,10 +108,22 @@ def _run_limited(body: Callable[[], None], limit_s: float) -> None:
 
 
 def report_death(
-    notice: DeathNotice, limit_s: float = _LIMIT_S, *, out_of_memory: bool = False
+    notice: Notice,
+    limit_s: float = _LIMIT_S,
+    *,
+    at: tuple[str, int] | None = None,
+    out_of_memory: bool = False,
 ) -> bool:
     """Report this death to the coordinator, on one connection; whether it was received. Blocks for
-    `limit_s` at most. A coordinator that is gone, slow or a stranger raises nothing."""
+    `limit_s` at most. A coordinator that is gone, slow or a stranger raises nothing. `at`: where
+    it is reached; None: where the agent was connected to."""
+    died = AgentDied(notice.incarnation, 0, b"", out_of_memory)
+    if isinstance(notice, DeathNotice):
+        at = at or (notice.host, notice.port)
+        died = replace(died, generation=notice.generation, secret=notice.secret)
+    assert at is not None
+    if notice.place is not None:
+        died = replace(died, place=replace(notice.place, out_of_memory=out_of_memory))
     ends_at = time.monotonic() + limit_s
     handshake = ClientHandshake(notice.run_id, notice.token, os.urandom(NONCE_BYTES))
 
@@ -80,7 +132,7 @@ def report_death(
         return peer.recv(4096)
 
     try:
-        with socket.create_connection((notice.host, notice.port), limit_s) as peer:
+        with socket.create_connection(at, limit_s) as peer:
             peer.sendall(handshake.hello())
             while handshake.result is None:
                 if not (received := receive()):
@@ -88,8 +140,6 @@ def report_death(
                 peer.sendall(handshake.feed(received))
             keys = handshake.result.keys
             frames = FrameEncoder(keys.client_to_server if keys else None)
-            life, generation = notice.incarnation, notice.generation
-            died = AgentDied(life, generation, notice.secret, out_of_memory)
             peer.sendall(frames.encode(encode(died)))
             peer.shutdown(socket.SHUT_WR)
             while receive():

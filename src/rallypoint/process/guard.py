@@ -5,7 +5,8 @@ Parent-death signals reach the workers only; the guard reaches their children to
 registers itself between fork and exec, so that there is no moment in which it could be missed, and
 the agent has it forgotten before it reaps the worker, so that the number can't be a stranger's.
 It also tells the coordinator that the agent died, or the register that its leader did, once the
-workers are dead, and removes the agent's temporary directories.
+workers are dead, and removes the agent's temporary directories. If the coordinator may have died
+with the agent, the guard stays until it has told the next one, or for 40 s.
 
 The channel is one pipe of 4-byte records: +pid registers, -pid forgets, and with one more bit set
 pid is a helper, which no lease ends; 0 only wakes the guard. Its end of file is the death of the
@@ -41,7 +42,7 @@ from rallypoint.process.forks import ForkedProcess, fork_process
 from rallypoint.process.limits import OomWatch
 
 if TYPE_CHECKING:
-    from rallypoint.process.death_report import Release
+    from rallypoint.wire.death_notice import ByRegister
 
 _RECORD = struct.Struct("=i")
 _HELPER = 1 << 30
@@ -81,14 +82,14 @@ class Guard:
         temporary_dirs: Sequence[str] = (),
         page: SharedPage | None = None,
         title: str = "rallypoint: guard",
-        release: Release | None = None,
+        by_register: ByRegister | None = None,
     ) -> Guard:
         """Fork the guard. Also makes sure that descriptors 0 to 2 are open (see syscalls).
 
         `temporary_dirs`, absolute paths, are removed with all in them at the end, whatever that is;
         the directories that hold them are swept once the workers run.
-        `page`: what an earlier guard was told by. `title`: what `ps -f` shows. `release` carries
-        out the notice of an agent that led the job.
+        `page`: what an earlier guard was told by. `title`: what `ps -f` shows. `by_register`: what
+        is done with the register of a job that any of its nodes may lead.
 
         May be called again while a loop runs, to replace a guard that was killed; the workers that
         live must then be registered again.
@@ -100,7 +101,7 @@ class Guard:
         agent_pid = os.getpid()
         try:
             process = fork_process(
-                lambda: _watch(channel_read, agent_pid, temporary_dirs, page, release),
+                lambda: _watch(channel_read, agent_pid, temporary_dirs, page, by_register),
                 name="rallypoint-grd",
                 title=title,
                 keep_fds=(channel_read, lifeline_write),
@@ -206,7 +207,7 @@ def _watch(
     agent_pid: int,
     temporary_dirs: Sequence[str],
     page: SharedPage,
-    release: Release | None,
+    by_register: ByRegister | None,
 ) -> None:
     """The guard's life: read records until the agent is gone, then kill what is registered."""
     _let_go()
@@ -242,18 +243,21 @@ def _watch(
             # rest of a burst at once, but the end of the agent or of its pipe at any time.
             bursting.poll(_BURST_MS)
     # An agent that leaves its job takes the notice away; then the connection's end alone tells.
-    notice = page.notice
+    notice, tell_next = page.notice, None
     if _kill(registered.pids, _LAST_KILL_S if notice else _KILL_S) and notice:
         with suppress(Exception):  # It has no console, and must still remove what is left.
             from rallypoint.process.death_report import tell
 
-            tell(notice, agent_pid, release, out_of_memory=oom.rose())
+            tell_next = tell(notice, agent_pid, by_register, out_of_memory=oom.rose())
     remaining = [path for path in temporary_dirs if os.path.isdir(path)]
     if remaining:
         from shutil import rmtree
 
         for path in remaining:
             rmtree(path, ignore_errors=True)
+    if tell_next is not None:
+        with suppress(Exception):
+            tell_next()
 
 
 def _sweep(places: set[str]) -> None:

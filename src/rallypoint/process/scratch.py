@@ -61,7 +61,7 @@ class Scratch:
             except OSError:
                 continue
             try:
-                self._lock = _lock_dir(path, fcntl.LOCK_SH)
+                self._lock = lock_dir(path, fcntl.LOCK_SH)
             except OSError:
                 _remove(path)  # A sweep has it, or it can't be locked there.
                 continue
@@ -76,26 +76,29 @@ class Scratch:
             self.path = ""
 
 
-def leave_note(scratch: str, text: bytes) -> None:
-    """Say of which job the agent of this directory is. Never raises: nothing depends on it."""
-    path = os.path.join(scratch, JOB_NOTE)
+def leave_note(scratch: str, text: bytes, name: str = JOB_NOTE) -> bool:
+    """Say of which job the agent of this directory is, or, under another name, something else.
+    Never raises; returns whether it was written."""
+    path = os.path.join(scratch, name)
     try:
         fd = safe_open(f"{path}.new", os.O_WRONLY | os.O_CREAT)
         try:
             os.truncate(fd, 0)
-            os.write(fd, text)
+            if os.write(fd, text) < len(text):
+                return False
         finally:
             os.close(fd)
         os.replace(f"{path}.new", path)
     except OSError:
-        return
+        return False
+    return True
 
 
 def notes(places: Iterable[str]) -> list[bytes]:
     """What the agents of this user on this machine have left in these directories, also of agents
     that were killed a moment ago. Blocks on the file system; never raises OSError."""
     found = []
-    for path in _ours(places):
+    for path in ours(places):
         try:
             with open(os.path.join(path, JOB_NOTE), "rb") as note:
                 found.append(note.read(_NOTE_MAX))
@@ -127,16 +130,16 @@ def is_ours(name: str, mode: int, owner: int, *, user: int, kernel: str) -> bool
 def sweep(places: Iterable[str]) -> None:
     """Remove what agents of this user have left in these directories that were killed together
     with their guards. Blocks on the file system; never raises OSError."""
-    for path in _ours(places):
+    for path in ours(places):
         try:
-            lock = _lock_dir(path, fcntl.LOCK_EX)
+            lock = lock_dir(path, fcntl.LOCK_EX)
             _remove(path)
             os.close(lock)
         except OSError:
             continue  # Its agent lives, or it is gone.
 
 
-def _ours(places: Iterable[str]) -> Iterator[str]:
+def ours(places: Iterable[str]) -> Iterator[str]:
     """The directories of this user's agents that were made under this kernel."""
     user, kernel = os.geteuid(), kernel_id()
     for place in dict.fromkeys(places):
@@ -156,7 +159,7 @@ def _ours(places: Iterable[str]) -> Iterator[str]:
                 yield path
 
 
-def _lock_dir(path: str, how: int) -> int:
+def lock_dir(path: str, how: int) -> int:
     """The descriptor that holds the lock. Raises OSError when others hold it, or `path` names
     another directory by now."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)

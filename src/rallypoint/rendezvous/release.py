@@ -1,5 +1,5 @@
 """Marks a job's record as that of a dead leader (behaviour L6), for the guard of the agent that led
-the job.
+the job; and tells the guard of any dead agent who leads the job next (behaviour L4).
 
 A vacant record permits a claim at once. So this may be called only when the leader's process is
 dead and no worker of its node lives: the guard has seen to both. Nothing else is ever written:
@@ -18,14 +18,15 @@ All this blocks for as long as a directory does, so it is run by a process that 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from rallypoint.coordinator import register_record
 from rallypoint.coordinator.register_record import Register
 from rallypoint.core.model import Epoch
-from rallypoint.core.takeover.leading import released
+from rallypoint.core.takeover import leading
 from rallypoint.errors import RendezvousConnectionError
 from rallypoint.rendezvous.directory_backend import DirectoryBackend
-from rallypoint.wire.death_notice import ReleaseNotice
+from rallypoint.wire.death_notice import Notice, ReleaseNotice, directory_of
 
 _RETRY_S = 0.1
 _ATTEMPT_S = 0.7
@@ -51,25 +52,42 @@ def release(notice: ReleaseNotice, limit_s: float) -> bool:
         time.sleep(_RETRY_S)
 
 
-def _register_of(notice: ReleaseNotice) -> Register:
+def who_hears(notice: Notice, limit_s: float) -> Callable[[], tuple[str, ...] | None]:
+    """Opens the register of this notice. Returns what reads it, and tells who is to hear that the
+    agent is dead, as `leading.who_hears`; a register that can't be reached within `limit_s` may
+    be another time."""
+    register, place = _register_of(notice, limit_s), notice.place
+    assert place is not None
+
+    def look() -> tuple[str, ...] | None:
+        try:
+            found = register.get_state()
+        except RendezvousConnectionError:
+            return ()
+        return () if found is None else leading.who_hears(register_record.decode(found[0]), place)
+
+    return look
+
+
+def _register_of(notice: Notice, attempt_s: float = _ATTEMPT_S) -> Register:
     run_id, token = notice.run_id, notice.token
     if notice.etcd is not None:
         from rallypoint.rendezvous.etcd.backend import EtcdBackend
 
-        return EtcdBackend(notice.etcd, run_id, token, _ATTEMPT_S)
+        return EtcdBackend(notice.etcd, run_id, token, attempt_s)
     if notice.kubernetes is not None:
         from rallypoint.rendezvous.kubernetes.backend import KubernetesRendezvousBackend
 
         # There is one server, which may be slow.
-        return KubernetesRendezvousBackend(notice.kubernetes, run_id, token, 2 * _ATTEMPT_S)
-    return DirectoryBackend(notice.directory, run_id, token)
+        return KubernetesRendezvousBackend(notice.kubernetes, run_id, token, 2 * attempt_s)
+    return DirectoryBackend(directory_of(notice.path or b""), run_id, token)
 
 
 def mark_dead(register: Register, epoch: Epoch) -> bool:
     """The same, once, by the register of the job."""
     while (found := register.get_state()) is not None:
         data, token = found
-        record = released(register_record.decode(data), epoch)
+        record = leading.released(register_record.decode(data), epoch)
         if record is None:
             return False
         after = register.set_state(register_record.encode(record), token)

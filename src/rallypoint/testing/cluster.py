@@ -28,7 +28,16 @@ from rallypoint.core import session as s
 from rallypoint.core import sessions as c
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.events import TimerEnded
-from rallypoint.core.model import Candidate, EndKind, Epoch, NodeRef, SharedSettings, Stamp
+from rallypoint.core.job_state import PlacesDead
+from rallypoint.core.model import (
+    Candidate,
+    DeadPlace,
+    EndKind,
+    Epoch,
+    NodeRef,
+    SharedSettings,
+    Stamp,
+)
 from rallypoint.core.takeover.durable import Durable
 from rallypoint.core.takeover.handover import UNKNOWN, Handover, Predecessor
 from rallypoint.core.takeover.record import JobRecord, job_of
@@ -243,12 +252,17 @@ class Cluster:
             self._links.pop(link.number, None)
             self.sessions.connection_closed(link.number, self.timers.now_s, reset=True)
 
-    def give_up(self, agent: SimulatedAgent) -> None:
+    def give_up(self, agent: SimulatedAgent, why: str = "it was silent") -> None:
         """The coordinator declares it lost; it may still live, and learns of it later."""
         if self.sessions.of_agent(agent.ref.incarnation) is not None:
             self.cut(agent)
             now = self.timers.now_s
-            self._run(self.sessions.lose(agent.ref.incarnation, "it was silent", now, now))
+            self._run(self.sessions.lose(agent.ref.incarnation, why, now, now))
+
+    def tell_dead(self, stamp: Stamp, group_rank: int, node_id: str = "") -> None:
+        """The guard of an agent that has died tells the coordinator, which may not know it."""
+        event = PlacesDead((DeadPlace(stamp, group_rank, node_id),))
+        self._run(self.sessions.apply(event, self.timers.now_s))
 
     def fence(self, agent: SimulatedAgent) -> None:
         """The agent's lease runs out."""

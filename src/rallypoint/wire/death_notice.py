@@ -1,27 +1,38 @@
-"""What a guard does when its agent has died and no worker lives any more: it reports the death to
-the coordinator (behaviour F2), or, if the agent led the job itself, releases the job's register
-(behaviour L6). Pure.
+"""Notices for a guard, which it carries out when its agent has died and no worker lives any more.
+It reports the death to the coordinator (behaviour F2), or, if the agent led the job itself,
+releases the job's register (behaviour L6). If that coordinator may have died with the agent, the
+guard tells the next one (behaviour L4). Pure.
 
 An end of file does not distinguish a dead agent from a broken connection. The guard can, and is the
 last process of the node: when it reports, the workers are dead. It reports on a new connection and
 shows a secret of the agent's newest connection, to which the agent has committed itself when it
 attached. So no other process can report it, even with the job's token, and it counts once.
+
+A coordinator that takes over has no such commitment: the record has none, since it does not grow
+with the job. It believes who has the job's token, and for its own wait alone: that nothing runs in
+one place of the newest world. Who has the token could say as much by attaching with that place and
+with a lease that is over. What is told stays true: no other agent ever has that place.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from hashlib import sha256
 from hmac import compare_digest
+from typing import NamedTuple
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from rallypoint.config import RegisterConfig
-from rallypoint.core.model import Epoch
+from rallypoint.core.model import DeadPlace, Epoch
 from rallypoint.wire.etcd_config import EtcdConfig
 from rallypoint.wire.kubernetes_config import KubernetesConfig
 
 SECRET_BYTES = 32
+LONGEST = 4080
+"""Bytes of a notice: a page of the smallest kind, without the two words before it."""
 
 _LABEL = b"rallypoint agent died\0"
 
@@ -37,6 +48,14 @@ class DeathNotice(Struct, frozen=True, array_like=True, tag=0):
     incarnation: str
     generation: int
     secret: bytes
+    place: DeadPlace | None = None
+    """The place of the agent in the newest world that it knows; None: it has none."""
+    may_follow: bool = False
+    """Another coordinator may take over at this address."""
+    path: bytes | None = None
+    """The path of the register, as in `ReleaseNotice`; None: nodes of this job read no register."""
+    etcd: EtcdConfig | None = None
+    kubernetes: KubernetesConfig | None = None
 
     def __repr__(self) -> str:
         """Never shows the token, nor the secret."""
@@ -56,21 +75,36 @@ class ReleaseNotice(Struct, frozen=True, array_like=True, tag=1):
     """The one that the agent leads by."""
     etcd: EtcdConfig | None = None
     kubernetes: KubernetesConfig | None = None
-
-    @property
-    def directory(self) -> str:
-        """The path as Python has it."""
-        return self.path.decode("utf-8", "surrogateescape")
+    incarnation: str = ""
+    place: DeadPlace | None = None
+    """The place of the agent, as in `DeathNotice`: another node may lead by then."""
 
     def __repr__(self) -> str:
         """Never shows the token, nor a password."""
-        where = self.etcd or self.kubernetes or self.directory
+        where = self.etcd or self.kubernetes or directory_of(self.path)
         return f"ReleaseNotice({where!r}, {self.run_id!r}, epoch={self.epoch})"
 
 
 Notice = DeathNotice | ReleaseNotice
 
+
+class ByRegister(NamedTuple):
+    """Calls for the register of a job that any of its nodes may lead. Each runs in a process of its
+    own that may be killed."""
+
+    release: Callable[[ReleaseNotice, float], None]
+    """Marks the record that the notice names, within so many seconds if its directory answers."""
+    who_hears: Callable[[Notice, float], Callable[[], tuple[str, ...] | None]]
+    """Opens the register of this notice. Returns what reads it, which takes so many seconds at most
+    if it can be reached, and tells who is to hear of the death, as `leading.who_hears`."""
+
+
 _decoder: msgspec.msgpack.Decoder[Notice] = msgspec.msgpack.Decoder(Notice)
+
+
+def directory_of(path: bytes) -> str:
+    """The path of a notice as Python has it."""
+    return path.decode("utf-8", "surrogateescape")
 
 
 def commitment(secret: bytes) -> bytes:
@@ -88,13 +122,33 @@ def encode(notice: Notice) -> bytes:
     return msgspec.msgpack.encode(notice)
 
 
+def with_register(notice: DeathNotice, register: RegisterConfig | None) -> DeathNotice:
+    """The same of an agent that finds its leader by this register, if that fits into the shared
+    memory; else the next leader is not told."""
+    if register is None:
+        return notice
+    longer = replace(
+        notice,
+        path=register.directory.encode("utf-8", "surrogateescape"),
+        etcd=register.etcd,
+        kubernetes=register.kubernetes,
+    )
+    return longer if len(encode(longer)) <= LONGEST else notice
+
+
 def encode_release(
-    register: RegisterConfig, run_id: str, token: bytes | None, epoch: Epoch
+    register: RegisterConfig,
+    run_id: str,
+    token: bytes | None,
+    epoch: Epoch,
+    incarnation: str = "",
+    place: DeadPlace | None = None,
 ) -> bytes:
     """The notice of an agent that leads a job by this register. One that is longer than the shared
     memory is none: then a claim waits for the hold."""
     path = register.directory.encode("utf-8", "surrogateescape")
-    return encode(ReleaseNotice(path, run_id, token, epoch, register.etcd, register.kubernetes))
+    where = register.etcd, register.kubernetes
+    return encode(ReleaseNotice(path, run_id, token, epoch, *where, incarnation, place))
 
 
 def decode(data: bytes) -> Notice:

@@ -26,7 +26,7 @@ from rallypoint.core.cause import Report
 from rallypoint.core.events import RoundOver, RoundReleased, TooManyLosses
 from rallypoint.core.job_rounds import perform, run_round
 from rallypoint.core.job_state import JobEffect, JobState
-from rallypoint.core.liveness import DIED
+from rallypoint.core.liveness import DIED, DIED_FOR_MEMORY
 from rallypoint.core.model import EndKind, EndReason, NodeLoss, NodeRef, WorldEntry
 from rallypoint.core.round_state import Member, MemberState, Phase, add, is_active
 from rallypoint.core.takeover.record import JobRecord, Mark, is_set, is_settled, mark_of, with_bit
@@ -195,21 +195,28 @@ def _lost(
     """The nodes of these group ranks are: one more round has ended by the loss of nodes. `came`:
     how many of them are here after all, and were not told of the round."""
     led, world = found.predecessor, job.round.world
-    others = [rank for rank in missing if rank != led.rank]
+    dead = [rank for rank in missing if rank in found.dead and rank != led.rank]
+    others = [rank for rank in missing if rank not in dead and rank != led.rank]
     # Nobody knows when they were lost: what others report may follow from it.
     text = ""
-    if led.is_dead or not others:
-        why = LED_AND_DIED if led.is_dead else LED_AND_GONE
-        job.losses.append(NodeLoss(world[led.rank].node_id, 0.0, why))
-        text = f"node {world[led.rank].node_id} was lost: {why}"
+
+    def lose(rank: int, why: str, said: str = "") -> None:
+        nonlocal text
+        node_id = world[rank].node_id
+        job.losses.append(NodeLoss(node_id, 0.0, why))
+        text = text or said or f"node {node_id} was lost: {why}"
+
+    if led.is_dead or (led.rank in missing and not others):
+        lose(led.rank, LED_AND_DIED if led.is_dead else LED_AND_GONE)
     else:
-        others = missing
+        others = [rank for rank in missing if rank not in dead]
+    for rank in dead:
+        lose(rank, DIED_FOR_MEMORY if found.dead[rank].out_of_memory else DIED)
     if others:
         nodes = f"{max(len(others) - came, 1)} of {count(found.record.nodes, 'node')}"
         which = f" ({_known_names(found, others)})" if found.record.names.all else ""
         why = f"{nodes} did not come to the coordinator that took over{which}"
-        job.losses.append(NodeLoss(world[others[0]].node_id, 0.0, why))
-        text = text or why
+        lose(others[0], why, why)
     effects = _over(job, EndReason(EndKind.LOSS, text), at)
     if job.verdict is None and _counts_too_often(job, found):
         effects += perform(job, TooManyLosses(len(job.round.lossy_rounds)), at)
@@ -265,6 +272,7 @@ def _without_workers(job: JobState, found: Recovery, at: float) -> list[JobEffec
 def _taken_over(found: Recovery) -> str:
     """What a person reads."""
     record, led, missing = found.record, found.predecessor, missing_ranks(found)
+    dead = [rank for rank in found.dead if rank != led.rank]
     here = record.nodes - len(missing)
     missing = [rank for rank in missing if not is_set(record.stopped, rank)]
     nodes = count(record.nodes, "node")
@@ -275,6 +283,9 @@ def _taken_over(found: Recovery) -> str:
     said: list[str] = []
     if led.is_dead:
         said.append(f"the one that led has died ({_known_names(found, [led.rank])})")
+    if dead:
+        gone = _known_names(found, sorted(dead))
+        said.append(f"{count(len(dead), 'other node' if led.is_dead else 'node')} died ({gone})")
     if missing:
         which = _known_names(found, missing)
         said.append(f"{count(len(missing), 'node')} did not come back ({which})")
@@ -294,6 +305,8 @@ def _known_name(found: Recovery, rank: int) -> str:
     led, recorded = found.predecessor, found.record.names.all
     if led.node_id and led.rank == rank:
         return led.node_id
+    if rank in found.dead and found.dead[rank].node_id:
+        return found.dead[rank].node_id
     return recorded[rank] if rank < len(recorded) else ""
 
 

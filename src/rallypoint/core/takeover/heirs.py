@@ -15,7 +15,7 @@ from math import inf
 
 from msgspec import Struct
 
-from rallypoint.core.model import Promise, Stamp
+from rallypoint.core.model import DeadPlace, Promise, Stamp
 from rallypoint.core.takeover.record import JobRecord, LeadRecord
 
 RANKS = 4
@@ -65,6 +65,8 @@ class Claimant(Struct, frozen=True):
     """The leader of this epoch has handed the job over to this process; 0: none has."""
     is_fresh: bool = False
     """It has taken no part in the job: it would begin one anew that has ended."""
+    dead: tuple[DeadPlace, ...] = ()
+    """Places of which nothing runs any more, as it knew before it looked for a leader."""
 
 
 class Turn(Struct, frozen=True):
@@ -82,6 +84,15 @@ def rank_in(record: LeadRecord, claimant: Claimant) -> int:
         return -1
     is_there = claimant.stamp == Stamp(job.incarnation, job.newest_round)
     return claimant.rank if is_there else -1
+
+
+def knows_dead_heir(record: LeadRecord, claimant: Claimant | None) -> bool:
+    """One of those that might let this leader act beyond its hold promises nothing any more."""
+    job = record.job
+    if job is None or job.newest_round is None or claimant is None:
+        return False
+    ranks, stamp = heirs_of(job), Stamp(job.incarnation, job.newest_round)
+    return any(place.stamp == stamp and place.group_rank in ranks for place in claimant.dead)
 
 
 def turn_of(record: LeadRecord, claimant: Claimant) -> Turn:

@@ -1,5 +1,5 @@
-"""Who leads a job: one process at a time, by swaps of the record in its register (sections L1 and
-L2 of the design). Pure.
+"""The leader of a job: one process at a time, by swaps of the record in its register (sections L1
+and L2 of the design). Pure.
 
 A record whose epoch and beat stand still for longer than the hold, on the watcher's own clock, has
 no leader any more: then the watcher claims, by a swap that only one of several can win. A watcher
@@ -21,6 +21,8 @@ the old leader finds the new one though it can't read the register.
 Of the nodes of a job that has no leader an heir claims first, in the order of ranks. While a world
 runs, the others claim only when the record has stood still for so long that no heir can have a
 promise in force (`consent`), or when the leader has said that it goes and no heir has claimed.
+Where one of the heirs is known to be dead, no promise of it can be in force for longer than half a
+lease, and a leader needs those of all.
 Candidates that the record lists claim before all nodes.
 
 Times are seconds on one clock that also counts suspend.
@@ -34,12 +36,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rallypoint.core import messages as m
-from rallypoint.core.model import Epoch, Outcome, Promise, Stamp
+from rallypoint.core.model import DeadPlace, Epoch, Outcome, Promise, Stamp
 from rallypoint.core.settings import HOLD_S
 from rallypoint.core.takeover.clock_rates import own_lease_s, with_margin
 from rallypoint.core.takeover.consent import Consent, heirs_in, promised_s
-from rallypoint.core.takeover.heirs import Candidates, Claimant, Turn, turn_of
-from rallypoint.core.takeover.record import SCHEMA, JobRecord, Leader, LeadRecord
+from rallypoint.core.takeover.heirs import Candidates, Claimant, Turn, knows_dead_heir, turn_of
+from rallypoint.core.takeover.record import SCHEMA, JobRecord, Leader, LeadRecord, is_set
 
 ATTACH_S = 0.5
 """A claim and the nodes' way to who has claimed take so long, as a rule."""
@@ -113,7 +115,13 @@ class Watch:
             return max(0.0, defers_s, self._free_since(record, now) + turn.delay_s - now)
         still_s = with_margin(self._hold_s) + turn.delay_s
         if not turn.is_heir and record.job is not None:
-            still_s += HEIRS_ONLY_LEASES * record.job.settings.lease_s
+            lease_s = record.job.settings.lease_s
+            if knows_dead_heir(record, claimant):
+                # It was dead when this process began to look, and all heirs have to promise.
+                still_s = max(with_margin(self._hold_s), with_margin(promised_s(lease_s)))
+                still_s += turn.delay_s
+            else:
+                still_s += HEIRS_ONLY_LEASES * lease_s
         ends_at = self._since + still_s
         if claimant is not None:
             ends_at = max(ends_at, claimant.promised_until)
@@ -190,6 +198,21 @@ def released(found: LeadRecord, epoch: Epoch) -> LeadRecord | None:
     if found.epoch != epoch or found.is_vacant:
         return None
     return replace(found, beat=found.beat + 1, is_vacant=True, is_dead=True)
+
+
+def who_hears(found: LeadRecord, place: DeadPlace) -> tuple[str, ...] | None:
+    """Where the leader of this record is reached, which should hear that this place is dead; empty:
+    nobody leads at present. None: no leader needs to hear it any more, as far as is recorded."""
+    job = found.job
+    if job is None or job.verdict is not None or job.newest_round is None:
+        return None
+    newest, rank = (job.incarnation, job.newest_round), place.group_rank
+    known = (place.stamp.incarnation, place.stamp.round)
+    is_known = is_set(job.succeeded, rank) or is_set(job.stopped, rank)
+    is_known |= found.is_dead and job.leader_rank == rank
+    if newest > known or (newest == known and is_known):
+        return None
+    return () if found.is_vacant else found.leader.addresses
 
 
 class _Offer(Struct, frozen=True):

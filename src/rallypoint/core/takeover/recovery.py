@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import inf
 
 from msgspec import Struct, field
@@ -10,14 +11,18 @@ from msgspec.structs import replace
 from rallypoint.core import messages as m
 from rallypoint.core.claims import join_refused
 from rallypoint.core.events import Timer, TimerEnded, TimerKind
-from rallypoint.core.job_state import JobEvent, PersonWants
-from rallypoint.core.liveness import LEASE_OVER
-from rallypoint.core.model import NodeRef, Stamp
+from rallypoint.core.job_state import JobEvent, PersonWants, PlacesDead, SessionLost
+from rallypoint.core.liveness import DEATHS, DIED_FOR_MEMORY, LEASE_OVER
+from rallypoint.core.model import DeadPlace, NodeRef, Stamp
 from rallypoint.core.takeover.clock_rates import with_margin
 from rallypoint.core.takeover.record import JobRecord, is_set, with_bit
 
 NOT_STARTED_S = 3.0
 """So long agents are waited for whose workers can't run yet: a few tries to reconnect."""
+
+
+NAMED_MAX = 4
+"""The most ranks that are named to a person."""
 
 
 class Returned(Struct, frozen=True):
@@ -75,11 +80,17 @@ class Recovery(Struct):
     untold: dict[NodeRef, m.Place | None] = field(default_factory=dict)
     """Nodes that wait for a world while that of the record has not begun, each with its last place:
     they were not told of it."""
+    dead: dict[int, DeadPlace] = field(default_factory=dict)
+    """The places that are known to be dead, by group rank."""
     is_contested: bool = False
     """Two agents have claimed the same: who took part is not known."""
     _held: dict[object, NodeRef] = field(default_factory=dict)
     """Who has what only one node has."""
     _ranks: dict[NodeRef, int] = field(default_factory=dict)
+    _here: int = 0
+    """One bit for each rank that has returned: `awaits` is asked for at each heartbeat."""
+    _left: dict[NodeRef, int] = field(default_factory=dict)
+    """The group ranks of agents that are gone again."""
 
     @property
     def is_complete(self) -> bool:
@@ -91,6 +102,25 @@ class Recovery(Struct):
         """How long it may take at most."""
         record = self.record
         return with_margin(record.settings.lease_s) if record.is_started else NOT_STARTED_S
+
+    @property
+    def awaits(self) -> str:
+        """The nodes that are still missing, for how long they are waited for and why; empty: none
+        is. The text follows the words "waiting for"."""
+        if self.is_complete:
+            return ""
+        record = self.record
+        gone = int.from_bytes(record.succeeded, "little") | int.from_bytes(record.stopped, "little")
+        missing = ((1 << record.nodes) - 1) & ~self._here & ~gone
+        ranks: list[str] = []
+        while missing and len(ranks) < NAMED_MAX:
+            ranks.append(str((missing & -missing).bit_length() - 1))
+            missing &= missing - 1
+        more = f" and {missing.bit_count()} more" if missing else ""
+        who = f"group rank {', '.join(ranks)}{more} of round {record.newest_round}"
+        if not record.is_started:
+            return f"{who} to come to the new leader, for {self.lasts_s:.0f} s at most"
+        return f"{who}, where workers may run until its lease is over, {self.lasts_s:.0f} s at most"
 
     def timers_wanted(self) -> dict[Timer, float]:
         """The waits of the job meanwhile, in seconds; answered by `is_over`."""
@@ -104,7 +134,13 @@ class Recovery(Struct):
         """This has happened meanwhile: whether nobody is waited for any longer."""
         if isinstance(event, PersonWants):
             self.wishes.append(event)
-        return isinstance(event, TimerEnded) and self._is_over(event.timer)
+        if isinstance(event, TimerEnded):
+            return self._is_over(event.timer)
+        if isinstance(event, PlacesDead):
+            self._told_dead(event.places)
+        elif isinstance(event, SessionLost) and event.why in DEATHS:
+            self._died(event)
+        return isinstance(event, PlacesDead | SessionLost) and self.is_complete
 
     def _is_over(self, timer: Timer) -> bool:
         """This wait has ended."""
@@ -115,6 +151,7 @@ class Recovery(Struct):
     def takes(self, ref: NodeRef, hello: m.Attach) -> bool:
         """An agent attaches. Whether its session goes on: it took part in the newest world. Any
         other agent, which has nothing to lose, begins anew."""
+        self._told_dead(hello.dead)
         record, place = self.record, hello.place
         stamp, newest = hello.claim.stamp, record.newest_round
         if place is None or newest is None or stamp != Stamp(record.incarnation, newest):
@@ -131,7 +168,9 @@ class Recovery(Struct):
             self.is_contested = True
             return False
         self.returned[rank], self._ranks[ref] = node, rank
+        self._here |= 1 << rank
         self._held.update(dict.fromkeys(node.claims, ref))
+        self.dead.pop(rank, None)
         if rank == self.predecessor.rank:  # It is a node like any other from now on.
             self.predecessor = UNKNOWN
         if is_set(record.stopped, rank):  # Nobody who comes is dead.
@@ -144,11 +183,40 @@ class Recovery(Struct):
         """This agent begins anew: it says again what holds, of all that it has said before."""
         self.reports = [each for each in self.reports if each[0] != incarnation]
 
+    def _told_dead(self, places: Iterable[DeadPlace]) -> None:
+        """No process of these places lives. Of an agent that is here, its own session tells."""
+        record = self.record
+        for place in places:
+            rank = place.group_rank
+            is_newest = place.stamp == Stamp(record.incarnation, record.newest_round or 0)
+            if is_newest and rank < record.nodes and rank not in self.returned:
+                self._is_dead(place)
+
+    def _is_dead(self, place: DeadPlace) -> None:
+        rank = place.group_rank
+        if not may_run(self.record, rank):
+            return
+        self.record = replace(self.record, stopped=with_bit(self.record.stopped, rank, is_set=True))
+        self.awaited -= 1
+        if rank == self.predecessor.rank:
+            self.predecessor = replace(self.predecessor, is_dead=True)
+        self.dead[rank] = place
+
+    def _died(self, lost: SessionLost) -> None:
+        """The guard of an agent that was here has proved that it died, and its workers with it."""
+        rank, record = self._left.pop(lost.ref, None), self.record
+        if rank is not None and rank not in self.returned:
+            stamp = Stamp(record.incarnation, record.newest_round or 0)
+            is_short = lost.why == DIED_FOR_MEMORY
+            self._is_dead(DeadPlace(stamp, rank, lost.ref.node_id, is_short))
+
     def lost(self, ref: NodeRef) -> None:
         """An agent is gone, or comes again."""
         self.untold.pop(ref, None)
         rank = self._ranks.pop(ref, None)
         if rank is not None:
+            self._left[ref] = rank
+            self._here &= ~(1 << rank)
             for claim in self.returned.pop(rank).claims:
                 del self._held[claim]
             self.awaited += may_run(self.record, rank)

@@ -30,7 +30,7 @@ def carried(
         cause=account.cause,
         parts=tuple((str(kind.value), why, seconds) for (kind, why), seconds in largest),
         furthest=account.furthest,
-        redone=account.lost_steps,
+        redone=account.lost_steps if newest is None else account.redone,
         faults=account.faults,
         spare_node_s=goodput.spare_s(account, at),
         rounds=rounds,

@@ -7,7 +7,7 @@ from functools import partial
 from operator import attrgetter
 from random import Random
 
-from rallypoint.core.model import NodeRef
+from rallypoint.core.model import DeadPlace, NodeRef
 from rallypoint.testing.simulator.coordinators import CoordinatorProcess, Simulated
 from rallypoint.testing.simulator.facts import Life
 from rallypoint.testing.simulator.fitness_invariants import FitnessRules
@@ -118,6 +118,7 @@ class SimulatedCluster:
         has_fence = self.shared.settings.max_nodes > 1
         self.rules.lives[life] = Life(ref, self.plan.rates.get(name, 1.0), has_fence)
         self.transcript.say(name, f"starts as node {ref}")
+        self.network.appear(name)
         machine = Machine(self.shared, name, ref, self._clock(name), self._maker(hosts))
         machine.process.dispatcher.subscribe(self.transcript.follow(name))
         self.machines.append(machine)
@@ -130,7 +131,8 @@ class SimulatedCluster:
             return partial(AgentProcess, hosts=hosts)
 
         def make(machine: Machine, loop: ProcessLoop, guard: Guard) -> AgentProcess:
-            process = LeadingProcess(machine, loop, guard, register)
+            dead = self._dead_on(machine.name)
+            process = LeadingProcess(machine, loop, guard, register, dead)
             rules.leads_as(process.number, machine.ref.incarnation)
             return process
 
@@ -139,6 +141,13 @@ class SimulatedCluster:
     def badness(self, name: str) -> Badness:
         """The defects of this machine."""
         return self.bad.setdefault(name, Badness())
+
+    def _dead_on(self, name: str) -> tuple[DeadPlace, ...]:
+        """List the places of former agents on this machine of which nothing runs."""
+        before = (each for each in self.machines if each.name == name and each.is_over)
+        ended = (each.process.end for each in before if not each.place.workers)
+        places = (None if end is None else end.dead_place for end in ended)
+        return tuple(place for place in places if place is not None)
 
     def start_serve(self, host: str) -> None:
         """A coordinator of its own."""

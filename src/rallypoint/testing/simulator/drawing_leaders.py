@@ -185,6 +185,22 @@ def _leave(rng: Random, at_s: float, lease_s: float) -> list[Fault]:
     return faults
 
 
+def _together(rng: Random, at_s: float, lease_s: float) -> list[Fault]:
+    """The leader is lost with other nodes, and perhaps agents start on their machines later."""
+    names = [f"n{number}" for number in range(1, rng.choice((3, 4, 5)))]
+    lost = names if rng.random() < 0.5 else rng.sample(names, 1)
+    kinds = rng.choice((("kill",), ("vanish",), ("kill", "orphan", "vanish")))
+    faults = [Fault(at_s, rng.choice(kinds), LEADER)]
+    again_s = rng.choice((0.5, 3.0, lease_s, 3 * lease_s))
+    has_again = rng.random() < 0.7
+    for name in lost:
+        lost_s = at_s + rng.choice((0.0, 0.01, 0.3, 5.0)) * rng.random()
+        faults.append(Fault(round(lost_s, 3), rng.choice(kinds), name))
+        if has_again:
+            faults.append(Fault(round(lost_s + again_s * rng.uniform(0.5, 1.5), 3), "start", name))
+    return faults
+
+
 _Draw = Callable[[Random, float, float], list[Fault]]
 _KINDS: tuple[_Draw, ...] = (
     _loss,
@@ -195,5 +211,6 @@ _KINDS: tuple[_Draw, ...] = (
     _leave,
     _half_recorded,
     _killed_asleep,
+    _together,
 )
-_WEIGHTS = (6, 5, 6, 3, 3, 3, 3, 1)
+_WEIGHTS = (6, 5, 6, 3, 3, 3, 3, 1, 5)

@@ -158,7 +158,7 @@ class Faults:
             case "pause" | "catch":
                 self._pause(machine.loop, fault.value)
             case "orphan":
-                machine.guard.leave(None)
+                machine.guard.reach_no_register()
                 self._lose(machine, "kill")
             case "kill" | "vanish":
                 self._lose(machine, fault.kind)

@@ -7,6 +7,7 @@ sockets are simulated, and what its guard's helper does when the agent of a lead
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from functools import partial
 from random import Random
 
@@ -19,9 +20,9 @@ from rallypoint.coordinator.leader_process import Runtime
 from rallypoint.coordinator.led_jobs import LocalLeader
 from rallypoint.coordinator.server import Coordinator
 from rallypoint.coordinator.succession import Listening, OwnJob, Succession
-from rallypoint.core.model import NONCE_BITS, Epoch
+from rallypoint.core.model import NONCE_BITS, DeadPlace, Epoch
 from rallypoint.core.session import AgentEnd, Identity, SessionRules
-from rallypoint.core.takeover.leading import RELEASE_S, released
+from rallypoint.core.takeover.leading import RELEASE_S, released, who_hears
 from rallypoint.core.takeover.record import Process
 from rallypoint.errors import RallypointError, RendezvousConnectionError
 from rallypoint.testing.simulator.coordinators import By, HostedCoordinator, Simulated
@@ -55,8 +56,14 @@ class LeadingProcess(AgentProcess):
     """An agent that finds its leader by the register, or leads itself."""
 
     def __init__(
-        self, machine: Machine, loop: ProcessLoop, guard: Guard, register: SimulatedRegister
+        self,
+        machine: Machine,
+        loop: ProcessLoop,
+        guard: Guard,
+        register: SimulatedRegister,
+        dead: tuple[DeadPlace, ...] = (),
     ) -> None:
+        """`dead`: what agents before it have left on that machine."""
         super().__init__(machine, loop, guard, hosts=False)
         self.shared, self.loop, self.life = machine.shared, loop, machine.place.life
         self._register = register
@@ -67,9 +74,13 @@ class LeadingProcess(AgentProcess):
         rendezvous, ref = self.shared.config.rendezvous, machine.ref
         identity = Identity(ref.node_id, machine.name, self.life)
         rules = SessionRules(
-            rendezvous.reconnect_timeout_s, vouched_at=own.vouched_at, promises=own.promises
+            rendezvous.reconnect_timeout_s,
+            vouched_at=own.vouched_at,
+            promises=own.promises,
+            dead=dead,
         )
         self._end = AgentEnd(identity, self.shared.settings, rules)
+        guard.register = NextLeader(self.shared, register, self.life)
         node = self._node = Node(self, self._end, Hosts(self._host, self._reconnect))
         self.succession = Succession(register, self._local(), self._own, node)
 
@@ -125,7 +136,7 @@ class LeadingProcess(AgentProcess):
         if (epoch := self.succession.epoch) is None:
             self._guard.leave(None)
             return self._leave_notice(connection.peer.host, generation)
-        self._guard.notice = None
+        self._guard.notice, self._guard.place = None, self._dead_place
         self._guard.leave(Release(self.shared, self._register, epoch, self.life))
         return b""
 
@@ -133,7 +144,7 @@ class LeadingProcess(AgentProcess):
         succession, shared = self.succession, self.shared
         succession.stop()
         await wait_unless(self._hurried, session.close(LAST_REPORTS_S), LAST_REPORTS_S)
-        self._guard.notice = None
+        self._guard.notice, self._guard.place = None, lambda: None
         self._guard.leave(None)
         led = succession.coordinator
         coordinator = led if led is not None and led.jobs.is_over else None
@@ -142,6 +153,27 @@ class LeadingProcess(AgentProcess):
             await wait_unless(self._hurried, coordinator.jobs.wait_empty(), limit_s)
         is_heard = coordinator is not None and not coordinator.jobs.nodes
         await wait_unless(self._hurried, succession.close(is_heard=is_heard), LAST_REPORTS_S)
+
+
+class NextLeader:
+    """Where the guard of a dead agent looks for it."""
+
+    def __init__(self, shared: Simulated, register: SimulatedRegister, life: str) -> None:
+        self._shared, self._register, self._life = shared, register, life
+
+    def open(self, loop: ProcessLoop) -> Callable[[DeadPlace], Awaitable[tuple[str, ...] | None]]:
+        """Read the register from this process, as `release.who_hears` does."""
+        name = f"{self._shared.seed} {self._life} teller"
+        calls = RegisterCalls(self._register, loop, name, lambda: None)
+
+        async def look(place: DeadPlace) -> tuple[str, ...] | None:
+            try:
+                found = await calls.submit(self._register.get_state)
+            except RendezvousConnectionError:
+                return ()
+            return () if found is None else who_hears(register_record.decode(found[0]), place)
+
+        return look
 
 
 class Release:

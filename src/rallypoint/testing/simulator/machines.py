@@ -7,7 +7,7 @@ that they host. What is simulated is the kernel below: processes, clocks, the ne
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from errno import ENOSPC
 from functools import partial
 from random import Random
@@ -25,9 +25,10 @@ from rallypoint.coordinator.connection import ClientConnection, Dial, dial
 from rallypoint.core import messages as m
 from rallypoint.core.group_events import Finish, Tried
 from rallypoint.core.liveness import next_look_ns, overdue
-from rallypoint.core.model import Assignment, Candidate, Lacking, NodeRef, Stamp
+from rallypoint.core.model import Assignment, Candidate, DeadPlace, Lacking, NodeRef, Stamp
 from rallypoint.core.session import AgentEnd, Identity, SessionRules
 from rallypoint.errors import EnrolmentError, RallypointError
+from rallypoint.process.death_report import NEXT_LEADER_S
 from rallypoint.testing.simulator.coordinators import HostedCoordinator, Observer, Simulated
 from rallypoint.testing.simulator.loop import (
     MachineClock,
@@ -36,7 +37,7 @@ from rallypoint.testing.simulator.loop import (
     start,
 )
 from rallypoint.testing.simulator.workers import Badness, Place, SimulatedWorkers
-from rallypoint.wire.address import Address
+from rallypoint.wire.address import Address, split_endpoint
 from rallypoint.wire.death_notice import commitment
 
 PORT = 29400
@@ -45,10 +46,20 @@ MEET_AGAIN_S = 0.5
 NS = 1_000_000_000
 
 
+TELL_AGAIN_S = 0.3
+
+
 class Will(Protocol):
     """What the guard does besides when its agent is dead."""
 
     def begin(self, loop: ProcessLoop) -> None: ...
+
+
+class Registry(Protocol):
+    """A register, as the guard of a dead agent reads it."""
+
+    def open(self, loop: ProcessLoop) -> Callable[[DeadPlace], Awaitable[tuple[str, ...] | None]]:
+        """Return a function that reads the register, and then decides as `leading.who_hears`."""
 
 
 class Guard:
@@ -62,11 +73,22 @@ class Guard:
         self.notice: m.AgentDied | None = None
         self.notice_to = ""
         """The machine of the coordinator."""
+        self.place: Callable[[], DeadPlace | None] = lambda: None
+        """The place of the agent in the newest world that it knows."""
+        self.may_follow: Callable[[], bool] = lambda: False
+        """Another coordinator may take over at that machine's name."""
+        self.register: Registry | None = None
+        """The next leader is found by it; None: the job has no register."""
         self._release: Will | None = None
 
     def leave(self, release: Will | None) -> None:
         """Do this when the agent and its workers are dead."""
         self._release = release
+
+    def reach_no_register(self) -> None:
+        """Tell the coordinator that the agent was connected to, and nobody else."""
+        self.leave(None)
+        self.place = lambda: None
 
     def hold(self, until_s: float) -> None:
         """The agent's lease ends then; 0: there is nothing to fence."""
@@ -80,7 +102,7 @@ class Guard:
     def agent_died(self) -> None:
         """Kill what it has left, and report it."""
         self._machine.place.kill(set(self._machine.place.workers))
-        self._loop.call_later(0.05, self._report)
+        self._loop.call_later(0.05, self._tell_all)
 
     def _arm(self) -> None:
         workers = self._machine.place.workers
@@ -102,19 +124,44 @@ class Guard:
         self._machine.place.kill(late)
         self._arm()
 
-    def _report(self) -> None:
+    def _tell_all(self) -> None:
         if self._release is not None:
             self._release.begin(self._loop)
-        if self.notice is not None:
-            task = self._loop.create_task(self._tell(self.notice))
-            task.add_done_callback(lambda done: done.exception())
+        task = self._loop.create_task(self._tell(self.place(), may_follow=self.may_follow()))
+        task.add_done_callback(lambda done: done.exception())
 
-    async def _tell(self, notice: m.AgentDied) -> None:
-        shared = self._machine.shared
-        addresses = (Address(self.notice_to, PORT),)
-        connection = await dial(addresses, shared.settings.run_id, None)
-        connection.send(notice)
+    async def _tell(self, place: DeadPlace | None, *, may_follow: bool) -> None:
+        notice, is_told = self.notice, False
+        died = m.AgentDied(self._machine.place.life, 0, b"", place=place)
+        if notice is not None:
+            died = replace(notice, place=place)
+            is_told = await self._report(self.notice_to, died)
+        if place is None:
+            return
+        end_s = self._loop.time() + NEXT_LEADER_S
+        look = None if self.register is None else self.register.open(self._loop)
+        while self._loop.time() < end_s:
+            if look is not None:
+                if (where := await look(place)) is None:
+                    return
+                for each in where:
+                    if await self._report(split_endpoint(each, 0)[0], died):
+                        break
+            elif is_told or not may_follow:
+                return
+            else:
+                is_told = await self._report(self.notice_to, died)
+            await asyncio.sleep(TELL_AGAIN_S)
+
+    async def _report(self, host: str, died: m.AgentDied) -> bool:
+        addresses = (Address(host, PORT),)
+        try:
+            connection = await dial(addresses, self._machine.shared.settings.run_id, None)
+        except RallypointError:
+            return False
+        connection.send(died)
         connection.close()
+        return True
 
 
 class Store:
@@ -189,6 +236,7 @@ class AgentProcess:
         self.workers: SimulatedWorkers | None = None
         self._random = Random(f"{shared.seed} {machine.place.life}")
         self.session: CoordinatorSession | None = None
+        self.end: AgentEnd | None = None
 
     @property
     def dispatcher(self) -> EventDispatcher:
@@ -242,7 +290,7 @@ class AgentProcess:
 
     async def _close(self, session: CoordinatorSession) -> None:
         await wait_unless(self._hurried, session.close(LAST_REPORTS_S), LAST_REPORTS_S)
-        self._guard.notice = None
+        self._guard.notice, self._guard.place = None, lambda: None
         if self.hosted is not None:
             stop = self._machine.shared.config.stop
             lease_s = self._machine.shared.settings.lease_s
@@ -283,7 +331,7 @@ class AgentProcess:
         return self._session_of(end, self._dial, hooks)
 
     def _session_of(self, end: AgentEnd, dial: Dial, hooks: Hooks) -> CoordinatorSession:
-        tells = self._machine.shared.training.step_s > 0
+        self.end, tells = end, self._machine.shared.training.step_s > 0
         if tells:
             news = self._report.news
             hooks = replace(hooks, progress=lambda number: news(self.agent.stamp, number))
@@ -299,9 +347,14 @@ class AgentProcess:
     def _leave_notice(self, host: str, generation: int) -> bytes:
         """With the guard, for the coordinator on this machine."""
         secret = self._random.randbytes(16)
+        self._guard.place = self._dead_place
+        self._guard.may_follow = lambda: self.session is not None and self.session.is_replaceable
         self._guard.notice = m.AgentDied(self._machine.place.life, generation, secret)
         self._guard.notice_to = host
         return commitment(secret)
+
+    def _dead_place(self) -> DeadPlace | None:
+        return None if self.end is None else self.end.dead_place
 
     def died(self) -> None:
         """Its process is gone."""

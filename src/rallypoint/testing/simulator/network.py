@@ -246,6 +246,13 @@ class Network:
         """The machine is gone; nobody is told."""
         self._vanished.add(host)
 
+    def appear(self, host: str) -> None:
+        """The machine is there again, and knows nothing of its old connections."""
+        if host in self._vanished:
+            self._vanished.remove(host)
+            for connection in self.open_connections(host):
+                connection.reset()
+
     def process_died(self, loop: ProcessLoop) -> None:
         """The kernel of its machine closes what it had open."""
         for host, listener in list(self._listeners.items()):

@@ -1,0 +1,126 @@
+"""Former agents on this machine: the next agent of their job knows by their notes that they and
+their workers are dead (behaviour L4). Their guards would have told, and died with them.
+
+An agent notes its place in the newest world in its own directory (`scratch.py`), and before and
+after it starts workers which sessions these lead. The next agent of that user, under the same
+kernel and in the same namespace of processes, believes that nothing of that place runs if all of
+this holds:
+
+* The directory is not locked any more, and no process of that number and start time exists.
+* No process is in one of those sessions. While workers were being started it is not known which
+  these are, and nothing is said.
+
+Of another boot, and of another container, nothing is said: a directory may be seen by other
+machines, and numbers of processes mean nothing there.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterable, Sequence
+
+import msgspec
+from msgspec import Struct
+
+from rallypoint.core.model import DeadPlace
+from rallypoint.process import scratch, sessions
+
+PLACE_NOTE, SESSIONS_NOTE = "place", "sessions"
+_NOTE_MAX = 65536
+
+
+class Place(Struct, frozen=True, array_like=True):
+    """One note of an agent: its job, its process, and its place in the newest world."""
+
+    run_id: str
+    where: str
+    pid: int
+    started_at: int
+    """In clock ticks since the boot."""
+    place: DeadPlace
+
+
+_decode = msgspec.msgpack.Decoder(Place).decode
+_decode_sessions = msgspec.msgpack.Decoder(tuple[int, ...] | None).decode
+
+
+def note_place(directory: str, run_id: str, place: DeadPlace) -> None:
+    """Note that this process is an agent of that job, and has this place. Never raises: without the
+    note others wait for a lease."""
+    started_at = _started_at(pid := os.getpid())
+    if (where := _where()) and started_at is not None:
+        note = msgspec.msgpack.encode(Place(run_id, where, pid, started_at, place))
+        scratch.leave_note(directory, note, PLACE_NOTE)
+
+
+def note_sessions(directory: str, leaders: Sequence[int] | None) -> None:
+    """Note which sessions the workers of this agent lead; None: workers are about to be started.
+    Nothing is noted for an agent without a note of its place. Never raises."""
+    if not directory or not os.path.exists(os.path.join(directory, PLACE_NOTE)):
+        return
+    note = msgspec.msgpack.encode(leaders)
+    if not scratch.leave_note(directory, note, SESSIONS_NOTE):
+        try:
+            os.unlink(os.path.join(directory, PLACE_NOTE))
+        except OSError:
+            return
+
+
+def dead_places(directories: Iterable[str], run_id: str) -> tuple[DeadPlace, ...]:
+    """The places of this job's former agents of which nothing runs any more, by what they have left
+    in these directories. Blocks on the file system; never raises OSError."""
+    found: dict[DeadPlace, None] = {}
+    if where := _where():
+        for path in scratch.ours(directories):
+            try:
+                place = _read(path, run_id, where)
+            except (OSError, msgspec.MsgspecError):
+                continue
+            if place is not None:
+                found[place] = None
+    return tuple(found)
+
+
+def _read(path: str, run_id: str, where: str) -> DeadPlace | None:
+    """Return the place of the agent that has made this directory; None if that agent may live, or
+    belongs to another job."""
+    note = _decode(_content(path, PLACE_NOTE))
+    if (note.run_id, note.where) != (run_id, where) or _started_at(note.pid) == note.started_at:
+        return None
+    os.close(scratch.lock_dir(path, fcntl.LOCK_EX))
+    # Read again: by now it can't change.
+    note = _decode(_content(path, PLACE_NOTE))
+    try:
+        leaders = _decode_sessions(_content(path, SESSIONS_NOTE))
+    except FileNotFoundError:
+        leaders = ()  # It has started none.
+    if leaders is None or sessions.live_members(leaders):
+        return None
+    return note.place
+
+
+def _content(path: str, name: str) -> bytes:
+    with open(os.path.join(path, name), "rb") as file:
+        return file.read(_NOTE_MAX)
+
+
+def _where() -> str:
+    """The boot, and the namespaces in which numbers and start times of processes mean something;
+    empty where the system does not tell."""
+    kernel = scratch.kernel_id()
+    paths = ("/proc/self/ns/pid", "/proc/self/ns/time")  # Linux 5.5 has no second one
+    try:
+        names = [os.readlink(path) for path in paths if os.path.lexists(path)]
+    except OSError:
+        return ""
+    return " ".join((kernel, *names)) if kernel and names else ""
+
+
+def _started_at(pid: int) -> int | None:
+    """None: there is no such process."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return int(file.read().rpartition(b")")[2].split()[19])
+    except OSError:
+        return None
