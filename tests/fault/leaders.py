@@ -58,12 +58,14 @@ class LeaderCluster(HostCluster):
         env: Mapping[str, str] | None = None,
         prefix: Sequence[str] = (),
         hosts: bool | None = None,
+        within: Sequence[str] = (),
         **options: Option,
     ) -> AgentProcess:
-        """As in every cluster; each node may lead."""
+        """As in every cluster; each node may lead. `within`: what is before its command on its
+        host, where `prefix` is before the host."""
         place = str(host or name)
         options.setdefault("local_addr", self.network.address(place))
-        inside = (*prefix, *self.views[place].prefix)
+        inside = (*prefix, *self.views[place].prefix, *within)
         # Past the host cluster: a view is in its host's network already.
         return super(HostCluster, self).agent(
             name, nproc, script=script, env=env, prefix=inside, hosts=None, **options
