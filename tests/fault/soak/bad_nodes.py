@@ -19,7 +19,7 @@ from pathlib import Path
 
 from tests.fault.soak import ledger
 from tests.fault.soak.events import Event, Skipped
-from tests.fault.soak.job import BAD_HOST, Node, RuleBroken, SoakJob
+from tests.fault.soak.job import BAD_HOST, FOREMOST, MOST, Node, RuleBroken, SoakJob
 from tests.integration.cluster import Option
 from tests.limits import patience
 
@@ -28,12 +28,13 @@ LIVES = 6
 """A loop starts its node so often at most."""
 PAUSE_S = 1.0
 """Between two of its lives, as a service manager does."""
-LEAVE_S, HELD_S = 40.0, 15.0
+LEAVE_S, HELD_S = 20.0, 15.0
 """How long a bad node may take to leave, and for how long one that is held back is watched."""
 FLAPS = 5
 TWICE = 2
 """Rounds of one disturbance: one with the bad node, and one without it."""
-ROOMY, FULL = "size=4m", "size=4k,nr_inodes=1"
+ROOMY, NARROW, FULL = "size=1m,nr_inodes=64", "size=64k,nr_inodes=3", "size=4k,nr_inodes=1"
+"""Small file systems: NARROW has room for the directory of an agent, and none for a round's."""
 _MOUNT = 'mount -t tmpfs -o "$0" soak "$1" && shift && exec "$@"'
 _PIDS = Path("/sys/fs/cgroup/pids")
 
@@ -142,8 +143,8 @@ def _mounted(size: str, place: str) -> tuple[str, ...]:
 
 
 def newcomer_temp_full(job: SoakJob) -> None:
-    """TMPDIR has no room."""
-    with bad_node(job, within=_mounted(FULL, "TEMP")) as loop:
+    """TMPDIR has no room for a round's files."""
+    with bad_node(job, within=_mounted(NARROW, "TEMP")) as loop:
         _leaves(job, loop)
 
 
@@ -162,15 +163,30 @@ def disk_fills(job: SoakJob) -> None:
     with bad_node(job, rounds=5, within=_mounted(ROOMY, "TEMP")) as loop:
         _has_joined(job, loop)
         inside = Path(f"/proc/{loop.node.agent.pid}/root{loop.node.temp}")
-        filler = os.open(inside / "filler", os.O_WRONLY | os.O_CREAT)
-        with suppress(OSError):
-            while True:
-                os.write(filler, bytes(4096))
-        job.command("restart")
-        _leaves(job, loop)
-        os.ftruncate(filler, 0)
-        os.close(filler)
+        space = os.open(inside, os.O_PATH | os.O_DIRECTORY)  # It outlives its first agent.
+        place = Path(f"/proc/self/fd/{space}")
+        try:
+            filler = place / "filler"
+            with suppress(OSError), filler.open("wb", buffering=0) as file:
+                while True:
+                    file.write(bytes(4096))
+            more = list(_fill_names(place))
+            job.command("restart")
+            _leaves(job, loop)
+            for path in (filler, *more):
+                path.unlink()
+        finally:
+            os.close(space)
         loop.watch(loop.has_workers, HELD_S)
+
+
+def _fill_names(place: Path) -> Iterator[Path]:
+    """Empty files, until there is no room for another one."""
+    with suppress(OSError):
+        for number in range(10_000):
+            path = place / f"name-{number}"
+            path.touch()
+            yield path
 
 
 def few_descriptors(job: SoakJob) -> None:
@@ -192,9 +208,10 @@ def few_processes(job: SoakJob) -> None:
     except OSError as error:
         raise Skipped(f"no group of processes can be made: {error.strerror}") from None
     try:
-        entering = ("sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh")
-        with bad_node(job, rounds=4, lives=1, within=entering) as loop:
+        with bad_node(job, rounds=4, lives=1) as loop:
             _has_joined(job, loop)
+            for pid in (loop.node.agent.pid, *loop.node.children()):
+                (group / "cgroup.procs").write_text(str(pid))
             (group / "pids.max").write_text("1")
             job.command("restart")
             _leaves(job, loop)
@@ -267,9 +284,12 @@ def same_id(job: SoakJob) -> None:
 
 def newcomer_cut_from_rank_0(job: SoakJob) -> None:
     """It reaches the leader, and not the store of the round."""
+    if job.rank_0() is job.leader():
+        if len(job.good) == MOST:
+            raise Skipped("the leader has rank 0, and there is no place for another node")
+        job.add(topology=FOREMOST)
+        job.settle()
     rank_0 = job.rank_0()
-    if rank_0 is job.leader():
-        raise Skipped("the leader has rank 0")
     job.cluster.network.cut(BAD_HOST, rank_0.host)
     try:
         with bad_node(job) as loop:

@@ -29,7 +29,7 @@ from tests.fault.leaders import RUN_ID, LeaderCluster
 from tests.fault.soak import ledger, worlds
 from tests.fault.soak.ledger import Broken
 from tests.fault.soak.worlds import WorkerRecord, Worlds
-from tests.integration.cluster import AgentProcess, Option, wait_until
+from tests.integration.cluster import AgentProcess, Event, Option, wait_until
 from tests.limits import patience
 
 LEASE_S, HOLD_S = 8, 4
@@ -38,6 +38,8 @@ LEAST, FIRST, MOST = 2, 3, 5
 job takes one more."""
 HOSTS = "abcde"
 BAD_HOST = "g"
+FOREMOST, TOPOLOGY = "0", "1"
+"""A node of the first topology has rank 0; all others have the second one."""
 TIMES_LOST = 2
 """A node that was lost more often is held back from growing the job."""
 SETTLE_S = 60.0
@@ -66,14 +68,18 @@ class Node:
         return self.agent.process.poll()
 
     def last_line(self) -> str:
-        """What a person sees at its end."""
-        said = [event.message for event in self.agent.events if event.message]
-        lines = [line for line in self.agent.lines if line] or said
-        return lines[-1][:200] if lines else ""
+        """What a person sees at its end: why the job ended for it, or what is wrong."""
+        lines = [line for line in self.agent.lines if line]
+        lines += [str(event.fields["reason"]) for event in self.agent.events if _is_verdict(event)]
+        return lines[-1][:300] if lines else ""
 
-    def helpers(self, kind: str) -> list[int]:
-        """The guard, the relay or the store of it, by their titles."""
-        return [pid for pid in _children(self.agent.pid) if f"rallypoint: {kind} of" in _title(pid)]
+    def children(self) -> list[int]:
+        """All processes below the agent."""
+        return _children(self.agent.pid)
+
+    def guards(self) -> list[int]:
+        """Its guard, by the title."""
+        return [pid for pid in self.children() if "rallypoint: guard of" in _title(pid)]
 
     def left(self) -> list[str]:
         """The temporary files that it has."""
@@ -109,6 +115,7 @@ class SoakJob:
             max_node_losses=1_000_000,
             drain_deadline=5,
             restart_grace=3,
+            topology=TOPOLOGY,
             shutdown_timeout=5,
         )
 
@@ -136,10 +143,10 @@ class SoakJob:
             self.add()
         self.settle()
 
-    def add(self) -> Node:
+    def add(self, **options: Option) -> Node:
         """A good node starts, on a host that has none."""
         used = {node.host for node in self.good.values()}
-        node = self.start(next(host for host in HOSTS if host not in used))
+        node = self.start(next(host for host in HOSTS if host not in used), **options)
         self.good[node.id] = node
         return node
 
@@ -186,7 +193,7 @@ class SoakJob:
         """SIGKILL, at once."""
         pids = [node.agent.pid for node in nodes]
         if with_guards:
-            pids += [pid for node in nodes for pid in node.helpers("guard")]
+            pids += [pid for node in nodes for pid in node.guards()]
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
         for node in nodes:
@@ -349,6 +356,10 @@ def runs(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+def _is_verdict(event: Event) -> bool:
+    return event.name == "verdict" and bool(event.fields.get("reason"))
 
 
 def _children(pid: int) -> list[int]:
