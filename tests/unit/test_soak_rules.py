@@ -97,7 +97,7 @@ def test_the_summary_counts_events_and_broken_rules() -> None:
     worse = replace(GOOD, number=2, event="same_id", broken=(Broken(CHARGED, "1 restart"),))
     away = replace(GOOD, number=3, event="no_store", skipped="the leader has rank 0")
     told = summary([GOOD, bad, worse, away]).splitlines()
-    assert "kill_agent                     2    3.5 s   2.0 s   5.0 s       1" in told
+    assert "kill_agent                             2    3.5 s   2.0 s   5.0 s       1" in told
     assert "  skipped 1 times: the leader has rank 0" in told
     assert "jobs ended wrongly       1" in told
     assert "wrong charges            1" in told

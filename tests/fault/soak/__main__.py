@@ -30,6 +30,7 @@ from pathlib import Path
 
 import pytest
 from msgspec import Struct
+from msgspec.structs import replace
 from tests.fault import network
 from tests.fault.leader_runs import CLUSTERS
 from tests.fault.soak import ledger
@@ -188,7 +189,7 @@ class Soak:
         try:
             self._opened.close()
         except AssertionError as error:
-            self._append(event, broken=(Broken(ledger.LEFT, str(error)[:500]),))
+            self._append(event, broken=(Broken(ledger.LEFT, _told(error)),))
             return
         self._append(event)
         shutil.rmtree(self._folder)
@@ -215,7 +216,7 @@ class Soak:
             **more,  # type: ignore[arg-type]
         )
         if not entry.is_ok:
-            entry = _with_folder(entry, self._folder)
+            entry = replace(entry, folder=str(self._folder))
         self._ledger.append(entry)
         _tell(entry)
 
@@ -224,10 +225,10 @@ class Soak:
             file.write(text)
 
 
-def _with_folder(entry: Entry, folder: Path) -> Entry:
-    from msgspec.structs import replace
-
-    return replace(entry, folder=str(folder))
+def _told(error: AssertionError) -> str:
+    """Where an assertion that says nothing was, too."""
+    at = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{at.line}: {error}"[:500]
 
 
 def _tell(entry: Entry) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -20,7 +21,7 @@ from pathlib import Path
 from tests.fault.soak import ledger
 from tests.fault.soak.events import Event, Skipped
 from tests.fault.soak.job import BAD_HOST, FOREMOST, MOST, Node, RuleBroken, SoakJob
-from tests.integration.cluster import Option
+from tests.integration.cluster import Option, wait_until
 from tests.limits import patience
 
 CANNOT_START, REFUSED = 75, 2
@@ -28,7 +29,7 @@ LIVES = 6
 """A loop starts its node so often at most."""
 PAUSE_S = 1.0
 """Between two of its lives, as a service manager does."""
-LEAVE_S, HELD_S = 20.0, 15.0
+LEAVE_S, HELD_S = 45.0, 15.0
 """How long a bad node may take to leave, and for how long one that is held back is watched."""
 FLAPS = 5
 TWICE = 2
@@ -117,7 +118,7 @@ def bad_node(job: SoakJob, rounds: int = TWICE, **how: object) -> Iterator[Loop]
 
 def _leaves(job: SoakJob, loop: Loop, code: int = CANNOT_START) -> None:
     """The bad node ends so."""
-    loop.watch(lambda: code in loop.codes, patience(LEAVE_S))
+    loop.watch(lambda: code in loop.codes, LEAVE_S)
     if code not in loop.codes:
         told = f"node {loop.node.id} did not exit with {code}: {loop.codes or 'it runs'}"
         job.note_broken(ledger.OUTCOME, told)
@@ -126,7 +127,7 @@ def _leaves(job: SoakJob, loop: Loop, code: int = CANNOT_START) -> None:
 def _is_held(job: SoakJob, loop: Loop) -> None:
     """The bad node waits, and the others go on."""
     loop.watch(lambda: loop.codes, HELD_S)
-    loop.watch(lambda: loop.codes or job.is_settled(), patience(LEAVE_S))
+    loop.watch(lambda: loop.codes or job.is_settled(), LEAVE_S)
     if loop.codes or not job.is_settled():
         told = f"node {loop.node.id} was not held back: {loop.codes or 'it has workers'}"
         job.note_broken(ledger.OUTCOME, told)
@@ -162,31 +163,40 @@ def disk_fills(job: SoakJob) -> None:
     restart, without it, with it again, and without it when the loop is stopped."""
     with bad_node(job, rounds=5, within=_mounted(ROOMY, "TEMP")) as loop:
         _has_joined(job, loop)
-        inside = Path(f"/proc/{loop.node.agent.pid}/root{loop.node.temp}")
-        space = os.open(inside, os.O_PATH | os.O_DIRECTORY)  # It outlives its first agent.
-        place = Path(f"/proc/self/fd/{space}")
-        try:
-            filler = place / "filler"
-            with suppress(OSError), filler.open("wb", buffering=0) as file:
-                while True:
-                    file.write(bytes(4096))
-            more = list(_fill_names(place))
+        with _full(Path(f"/proc/{loop.node.agent.pid}/root{loop.node.temp}")):
             job.command("restart")
             _leaves(job, loop)
-            for path in (filler, *more):
-                path.unlink()
-        finally:
-            os.close(space)
         loop.watch(loop.has_workers, HELD_S)
 
 
-def _fill_names(place: Path) -> Iterator[Path]:
-    """Empty files, until there is no room for another one."""
-    with suppress(OSError):
-        for number in range(10_000):
-            path = place / f"name-{number}"
-            path.touch()
-            yield path
+@contextmanager
+def _full(place: Path) -> Iterator[None]:
+    """This small file system has no room meanwhile, whatever is removed there."""
+    space = os.open(place, os.O_PATH | os.O_DIRECTORY)  # It outlives the process of `place`.
+    inside = Path(f"/proc/self/fd/{space}")
+    made, is_over = [inside / "filler"], threading.Event()
+
+    def fill() -> None:
+        with suppress(OSError), made[0].open("wb", buffering=0) as file:
+            while True:
+                file.write(bytes(4096))
+        while not is_over.wait(0.002):
+            path = inside / f"name-{len(made)}"
+            with suppress(OSError):
+                path.touch()
+                made.append(path)
+
+    filling = threading.Thread(target=fill)
+    filling.start()
+    wait_until(lambda: os.statvfs(inside).f_favail == 0, "a full file system")
+    try:
+        yield
+    finally:
+        is_over.set()
+        filling.join()
+        for path in made:
+            path.unlink()
+        os.close(space)
 
 
 def few_descriptors(job: SoakJob) -> None:
@@ -221,7 +231,7 @@ def few_processes(job: SoakJob) -> None:
 
 
 def _has_joined(job: SoakJob, loop: Loop) -> None:
-    if not loop.watch(loop.has_workers, patience(LEAVE_S)):
+    if not loop.watch(loop.has_workers, LEAVE_S):
         told = f"node {loop.node.id} did not take part: {loop.codes or 'it runs'}"
         raise RuleBroken(ledger.SETTLED, told)
 

@@ -15,7 +15,8 @@ from collections.abc import Callable
 from tests.fault import leader_runs
 from tests.fault.leader_runs import BY_BACKEND
 from tests.fault.soak import ledger
-from tests.fault.soak.job import LEASE_S, LEAST, MOST, Node, SoakJob, runs
+from tests.fault.soak.job import LEASE_S, LEAST, MOST, Node, SoakJob
+from tests.fault.soak.worlds import runs
 from tests.integration.cluster import Worker, wait_until
 
 Event = Callable[[SoakJob], None]
@@ -211,15 +212,16 @@ def _unnoticed(name: str) -> Event:
 
 
 def _noticed(name: str) -> Event:
-    """Nodes are lost, and take part again."""
+    """Nodes may be lost, and take part again; the time to settle is that after the fault."""
 
     def event(job: SoakJob) -> None:
-        faults = Faults(job)
+        faults, before = Faults(job), len(job.workers())
         BY_BACKEND[job.backend][name](faults)
+        job.mark()
+        job.settle()
         lost = job.good.values() if name.endswith("_for_long") else [job.node_of(faults.leader)]
         for node in lost:
-            node.times_lost += 1
-        job.mark()
+            node.times_lost += len(job.workers()) > before
 
     return event
 

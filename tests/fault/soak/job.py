@@ -28,7 +28,7 @@ from tests.fault.leader_runs import CLUSTERS
 from tests.fault.leaders import RUN_ID, LeaderCluster
 from tests.fault.soak import ledger, worlds
 from tests.fault.soak.ledger import Broken
-from tests.fault.soak.worlds import WorkerRecord, Worlds
+from tests.fault.soak.worlds import Reader, WorkerRecord, Worlds, runs
 from tests.integration.cluster import AgentProcess, Event, Option, wait_until
 from tests.limits import patience
 
@@ -104,7 +104,9 @@ class SoakJob:
         """Since the last mark."""
         self._marked_at = time.monotonic()
         self._started = 0
-        (folder / "workers").mkdir()
+        for name in ("workers", "nodes"):
+            (folder / name).mkdir()
+        self._reader = Reader(folder / "workers")
         self.cluster = CLUSTERS[backend](
             folder,
             *HOSTS,
@@ -163,7 +165,7 @@ class SoakJob:
         """A node, good or bad. `words`: further ones for the worker."""
         self._started += 1
         node_id = node_id or f"n{self._started}"
-        temp = self.folder / "temp" / f"{self._started}-{node_id}"
+        temp = self.folder / "nodes" / f"{self._started}-{node_id}"
         temp.mkdir()
         agent = self.cluster.agent(
             host,
@@ -226,7 +228,7 @@ class SoakJob:
     # What holds
 
     def workers(self) -> list[WorkerRecord]:
-        return worlds.read(self.folder / "workers")
+        return self._reader.read()
 
     def worlds(self) -> Worlds:
         return worlds.by_world(self.workers())
@@ -348,14 +350,6 @@ class SoakJob:
     def rank_0(self) -> Node:
         """The good node whose workers' store the world uses."""
         return self.good[next(worker.node for worker in self.newest() if worker.rank == 0)]
-
-
-def runs(pid: int) -> bool:
-    """Whether it is there, and no zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 def _is_verdict(event: Event) -> bool:

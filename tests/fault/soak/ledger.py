@@ -83,12 +83,12 @@ class Ledger:
 
 def summary(entries: Sequence[Entry]) -> str:
     """A table of the events by kind, and how often each rule was broken."""
-    rows = [f"{'event':26}{'count':>6}{'median':>9}{'min':>8}{'max':>8}  broken"]
+    rows = [f"{'event':34}{'count':>6}{'median':>9}{'min':>8}{'max':>8}  broken"]
     for event in sorted({entry.event for entry in entries}):
         own = [entry for entry in entries if entry.event == event]
         done = [entry for entry in own if not entry.skipped]
         times = [entry.settled_s for entry in done if entry.settled_s is not None]
-        row = f"{event:26}{len(done):6}"
+        row = f"{event:34}{len(done):6}"
         if times:
             row += f"{median(times):7.1f} s{min(times):6.1f} s{max(times):6.1f} s"
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from pathlib import Path
@@ -40,26 +41,51 @@ class WorkerRecord(Struct, frozen=True):
     """When it had met all ranks."""
 
 
-def read(folder: Path) -> list[WorkerRecord]:
-    """All that are in the files of a folder, but those that have not told where they are."""
-    found = []
-    for path in folder.iterdir():
-        lines = [line for line in path.read_text().split("\n")[:-1] if line]
-        if lines:
-            told = {name: value for line in lines for name, value in json.loads(line).items()}
-            found.append(
-                WorkerRecord(
-                    world=WorldId(told["incarnation"], told["round"]),
-                    rank=told["RANK"],
-                    world_size=told["WORLD_SIZE"],
-                    node=told["node"],
-                    pid=told["pid"],
-                    began_at=told["began_at"],
-                    seen_at=max(path.stat().st_mtime, told["began_at"]),
-                    met_at=told.get("met_at"),
-                )
-            )
-    return sorted(found, key=lambda worker: (worker.world, worker.rank))
+class Reader:
+    """Reads the files of workers in a folder; those of workers that have ended only once."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._ended: dict[str, WorkerRecord] = {}
+
+    def read(self) -> list[WorkerRecord]:
+        """All workers, by world and rank, but those that have not told where they are."""
+        found = []
+        for name in os.listdir(self._folder):
+            worker = self._ended.get(name)
+            if worker is None:
+                has_ended = not runs(int(name.rpartition("-")[2]))
+                worker = _read(self._folder / name)
+                if worker is not None and has_ended:
+                    self._ended[name] = worker
+            if worker is not None:
+                found.append(worker)
+        return sorted(found, key=lambda worker: (worker.world, worker.rank))
+
+
+def runs(pid: int) -> bool:
+    """Whether this process is there, and no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def _read(path: Path) -> WorkerRecord | None:
+    lines = path.read_text().split("\n")[:-1]
+    told = {name: value for line in lines for name, value in json.loads(line).items()}
+    if not told:
+        return None
+    return WorkerRecord(
+        world=WorldId(told["incarnation"], told["round"]),
+        rank=told["RANK"],
+        world_size=told["WORLD_SIZE"],
+        node=told["node"],
+        pid=told["pid"],
+        began_at=told["began_at"],
+        seen_at=max(path.stat().st_mtime, told["began_at"]),
+        met_at=told.get("met_at"),
+    )
 
 
 Worlds = dict[WorldId, list[WorkerRecord]]
