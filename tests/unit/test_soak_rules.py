@@ -15,6 +15,7 @@ from tests.fault.soak.ledger import (
     is_ok,
     summary,
 )
+from tests.fault.soak.plan import cycle, events_of, plan_of
 from tests.fault.soak.worlds import OVERLAP_S, WorkerRecord, WorldId, broken_rules, is_complete
 
 
@@ -105,3 +106,21 @@ def test_the_summary_counts_events_and_broken_rules() -> None:
     assert "event 1 (kill_agent): ended: exit code 1" in told
     assert is_ok([GOOD])
     assert not is_ok([GOOD, bad])
+
+
+@pytest.mark.parametrize("backend", ["file", "etcd", "kubernetes"])
+def test_each_event_happens_in_each_cycle_in_an_order_that_the_seed_gives(backend: str) -> None:
+    plans = cycle(backend, 1, 0)
+    assert {plan.event for plan in plans} == events_of(backend).keys()
+    assert plans == [plan_of(backend, 1, number) for number in range(len(plans))]
+    assert plan_of(backend, 1, len(plans)) == cycle(backend, 1, 1)[0]
+    assert plans != cycle(backend, 1, 1)
+    assert plans != cycle(backend, 2, 0)
+    budgets = [plan.has_budget for plan in plans]
+    assert budgets == sorted(budgets)
+
+
+def test_a_job_without_restarts_has_no_worker_killed_and_all_bad_nodes() -> None:
+    names = {plan.event for plan in cycle("file", 1, 0) if not plan.has_budget}
+    assert not {"kill_worker", "fail_worker"} & names
+    assert {"newcomer_temp_full", "disk_fills", "same_id", "flapping", "newcomer_false"} <= names

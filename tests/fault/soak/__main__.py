@@ -25,76 +25,51 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from msgspec import Struct
 from msgspec.structs import replace
 from tests.fault import network
 from tests.fault.leader_runs import CLUSTERS
 from tests.fault.soak import ledger
-from tests.fault.soak.bad_nodes import BAD, UNCHARGED
-from tests.fault.soak.events import ANY, WORKERS, Event, Skipped, of_backend
+from tests.fault.soak.events import Skipped
 from tests.fault.soak.job import RuleBroken, SoakJob
 from tests.fault.soak.ledger import Broken, Entry, Ledger
+from tests.fault.soak.plan import Plan, events_of, plan_of
 from tests.leftovers import kill_when_this_process_ends
 
 PAUSE_S = (0.5, 3.0)
 """Between two events: a random time of this range."""
 
 
-class Plan(Struct, frozen=True):
-    """What happens at one number."""
-
-    event: str
-    has_budget: bool
-
-
-def events_of(backend: str) -> dict[str, Event]:
-    """All, by name."""
-    return ANY | of_backend(backend) | WORKERS | BAD
-
-
-def cycle(backend: str, seed: int, number: int, only: Sequence[str] = ()) -> list[Plan]:
-    """The events of a cycle, of which each has two jobs."""
-    chance = random.Random(f"{seed} {backend} {number}")
-    plans = []
-    both = [*ANY, *of_backend(backend)]
-    for has_budget, further in ((False, tuple(BAD)), (True, (*WORKERS, *UNCHARGED))):
-        names = [name for name in (*both, *further) if not only or name in only]
-        chance.shuffle(names)
-        plans += [Plan(name, has_budget) for name in names]
-    return plans
-
-
-def plan_of(backend: str, seed: int, number: int, only: Sequence[str] = ()) -> Plan:
-    """The event of this number, whatever happened before."""
-    count = len(cycle(backend, seed, 0, only))
-    return cycle(backend, seed, number // count, only)[number % count]
-
-
 class Soak:
     """Events, one after another, and the job that they happen to."""
 
-    def __init__(self, options: argparse.Namespace, told: Ledger) -> None:
-        self._options, self._ledger = options, told
+    def __init__(self, options: argparse.Namespace, told: Ledger, root: Path) -> None:
+        """`root`: a directory for what the jobs write."""
+        self._options, self._ledger, self._root = options, told, root
         self._job: SoakJob | None = None
         self._opened = contextlib.ExitStack()
         self._events = events_of(options.backend)
         self._jobs = max((entry.job for entry in told.entries), default=0)
         self._number = max((entry.number for entry in told.entries), default=-1) + 1
+        """Of the next event."""
         self._since = time.monotonic()
-        self._folder = Path()
+        self._folder, self._is_kept = root, False
+        """What the job writes, and whether it is kept, since a rule was broken."""
 
     def run(self) -> None:
-        """Until the time is over."""
+        """Until the time is over, or there were enough events."""
         first = self._number
         try:
             while self._is_due(first):
                 self._one()
-        finally:
-            self._close_job("end_of_run")
+        except BaseException:
+            self._drop_job()  # In the middle of an event nothing can be said of it.
+            self._tidy()
+            raise
+        self._close_job("end_of_run")
 
     def _is_due(self, first: int) -> bool:
         options = self._options
@@ -103,20 +78,21 @@ class Soak:
         return self._ledger.spent_s < 60 * float(options.minutes)
 
     def _one(self) -> None:
-        options, number = self._options, self._number
-        plan = plan_of(options.backend, options.seed, number, options.only)
+        """The next event."""
+        options = self._options
+        plan = plan_of(options.backend, options.seed, self._number, options.only)
         if self._job is not None and self._job.has_budget is not plan.has_budget:
             self._close_job("end_of_job")
-        if self._job is None and not self._open_job(plan):
+        if self._job is None:
+            self._open_job(plan)
+        self._number += 1
+        if (job := self._job) is None:
             return
-        job = self._job
-        assert job is not None
-        job.chance.seed(f"{options.seed} {number}")
+        job.chance.seed(f"{options.seed} {self._number}")
         time.sleep(job.chance.uniform(*PAUSE_S))
         job.broken, job.notes, before = [], [], set(job.worlds())
+        skipped, is_over = "", False
         job.mark()
-        skipped = ""
-        is_over = False
         try:
             self._events[plan.event](job)
             job.settle()
@@ -132,24 +108,25 @@ class Soak:
             is_over = True
         self._append(
             plan.event,
-            settled_s=None if skipped or job.first_settled_s is None else job.first_settled_s,
+            settled_s=None if skipped else job.first_settled_s,
             rounds=len(job.worlds().keys() - before),
             skipped=skipped,
             notes=tuple(job.notes),
             broken=tuple(job.broken),
         )
-        self._number += 1
         if is_over:
             self._drop_job()
-        elif job.good:
+        else:
             with self._dropping("refresh"):
                 job.refresh()
 
-    def _open_job(self, plan: Plan) -> bool:
+    def _open_job(self, plan: Plan) -> None:
+        """A new one, unless its first world breaks a rule."""
         options = self._options
         self._jobs += 1
-        self._folder = Path(tempfile.mkdtemp(prefix="rallypoint-soak-"))
-        kill_when_this_process_ends(self._folder)
+        self._folder = self._root / f"job-{self._jobs}"
+        self._folder.mkdir()
+        self._is_kept = False
         log = self._opened.enter_context((self._folder / "log").open("w"))
         self._opened.enter_context(contextlib.redirect_stdout(log))
         chance = random.Random(f"{options.seed} {self._number}")
@@ -158,10 +135,9 @@ class Soak:
         self._job = job
         with self._dropping("begin"):
             job.begin()
-        return self._job is not None
 
     @contextlib.contextmanager
-    def _dropping(self, event: str):  # type: ignore[no-untyped-def]
+    def _dropping(self, event: str) -> Iterator[None]:
         """What breaks a rule here ends the job."""
         try:
             yield
@@ -171,45 +147,41 @@ class Soak:
 
     def _close_job(self, event: str) -> None:
         """Its workers end well, and nothing is left."""
-        job, broken = self._job, []
-        if job is None:
+        if (job := self._job) is None:
             return
         job.broken, job.notes = [], []
         try:
             job.settle()
             job.end()
-        except RuleBroken as error:
-            broken = [error.broken]
-        broken = [*job.broken, *broken]
-        if broken:
-            self._append(event, broken=tuple(broken))
-            self._drop_job()
-            return
-        self._job = None
-        try:
+            self._job = None
             self._opened.close()
+        except RuleBroken as error:
+            job.broken.append(error.broken)
+            self._drop_job()
         except AssertionError as error:
-            self._append(event, broken=(Broken(ledger.LEFT, _told(error)),))
-            return
-        self._append(event)
-        shutil.rmtree(self._folder)
+            job.broken.append(Broken(ledger.LEFT, _told(error)))
+        self._append(event, broken=tuple(job.broken))
+        self._tidy()
 
     def _drop_job(self) -> None:
-        """It is of no further use."""
+        """It is of no further use: whatever runs is killed, and what is left says nothing."""
         if self._job is not None:
             self._job = None
-            with contextlib.suppress(AssertionError):
-                self._opened.__exit__(RuleBroken, RuleBroken(ledger.ENDED, ""), None)
-            self._opened = contextlib.ExitStack()
+            opened, self._opened = self._opened, contextlib.ExitStack()
+            with contextlib.suppress(AssertionError, RuleBroken), opened:
+                raise RuleBroken(ledger.ENDED, "")
+
+    def _tidy(self) -> None:
+        if not self._is_kept and self._folder != self._root:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     def _append(self, event: str, **more: object) -> None:
         now = time.monotonic()
         spent_s, self._since = now - self._since, now
-        options = self._options
         entry = Entry(
-            seed=options.seed,
-            number=self._number,
-            backend=options.backend,
+            seed=self._options.seed,
+            number=self._number - 1,
+            backend=self._options.backend,
             job=self._jobs,
             event=event,
             spent_s=round(spent_s, 2),
@@ -217,6 +189,7 @@ class Soak:
         )
         if not entry.is_ok:
             entry = replace(entry, folder=str(self._folder))
+            self._is_kept = True
         self._ledger.append(entry)
         _tell(entry)
 
@@ -263,18 +236,20 @@ def main() -> int:
     network.remove_abandoned()
     path = options.ledger or Path(f"soak-{options.backend}-{options.seed}.jsonl")
     told = Ledger(path)
+    root = Path(tempfile.mkdtemp(prefix="rallypoint-soak-"))
+    kill_when_this_process_ends(root)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    is_stopped = False
     try:
-        Soak(options, told).run()
+        Soak(options, told, root).run()
     except KeyboardInterrupt:
-        is_stopped = True
+        print(f"stopped: the same command goes on with {path}", file=sys.stderr)
     except pytest.skip.Exception as error:
         print(f"the soak can't run: {error}", file=sys.stderr)
         return 2
+    finally:
+        with contextlib.suppress(OSError):  # What has broken a rule stays.
+            root.rmdir()
     print(ledger.summary(told.entries))
-    if is_stopped:
-        print(f"stopped; the same command goes on with {path}")
     return 0 if ledger.is_ok(told.entries) else 1
 
 
