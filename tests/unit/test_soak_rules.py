@@ -19,7 +19,9 @@ from tests.fault.soak.plan import cycle, events_of, plan_of
 from tests.fault.soak.worlds import OVERLAP_S, WorkerRecord, WorldId, broken_rules, is_complete
 
 
-def world(round_: int, nodes: str, began_at: float, seen_at: float, life: int = 1):
+def world(
+    round_: int, nodes: str, began_at: float, seen_at: float, life: int = 1
+) -> list[WorkerRecord]:
     """One worker for each of these nodes."""
     return [
         WorkerRecord(

@@ -17,11 +17,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from tests.fault.soak import ledger
 from tests.fault.soak.events import Event, Skipped
 from tests.fault.soak.job import BAD_HOST, FOREMOST, MOST, Node, RuleBroken, SoakJob
-from tests.integration.cluster import Option, wait_until
+from tests.integration.cluster import wait_until
 from tests.limits import patience
 
 CANNOT_START, REFUSED = 75, 2
@@ -43,7 +44,7 @@ _PIDS = Path("/sys/fs/cgroup/pids")
 class Loop:
     """A bad node under what starts it again when it exits with 75."""
 
-    def __init__(self, job: SoakJob, node_id: str = "", lives: int = LIVES, **how: object) -> None:
+    def __init__(self, job: SoakJob, node_id: str = "", lives: int = LIVES, **how: Any) -> None:
         self._job, self._how, self._lives = job, how, lives
         self.codes: list[int] = []
         self._started = 0
@@ -53,7 +54,7 @@ class Loop:
     def _start(self, node_id: str) -> Node:
         self._started += 1
         self._ended_at = None
-        return self._job.start(BAD_HOST, node_id, **self._how)  # type: ignore[arg-type]
+        return self._job.start(BAD_HOST, node_id, **self._how)
 
     def tend(self) -> None:
         """Look whether it has ended, and start it again if it is to be."""
@@ -101,10 +102,10 @@ class Loop:
 
 
 @contextmanager
-def bad_node(job: SoakJob, rounds: int = TWICE, **how: object) -> Iterator[Loop]:
+def bad_node(job: SoakJob, rounds: int = TWICE, **how: Any) -> Iterator[Loop]:
     """One that is stopped at the end. The good nodes then have begun so many rounds at most."""
     before = job.good_worlds()
-    loop = Loop(job, **how)  # type: ignore[arg-type]
+    loop = Loop(job, **how)
     try:
         yield loop
     finally:
@@ -153,8 +154,8 @@ def newcomer_logs_full(job: SoakJob) -> None:
     """The directory of its logs has no room."""
     logs = job.folder / f"logs-{len(job.cluster.all_agents)}"
     logs.mkdir()
-    options: dict[str, Option] = {"log_dir": str(logs), "redirects": "3"}
-    with bad_node(job, within=_mounted(FULL, str(logs)), **options) as loop:
+    full = _mounted(FULL, str(logs))
+    with bad_node(job, within=full, log_dir=str(logs), redirects="3") as loop:
         _leaves(job, loop)
 
 

@@ -105,13 +105,26 @@ def stop_for_less_than_the_lease(job: SoakJob) -> None:
 def stop_for_longer_than_the_lease(job: SoakJob) -> None:
     """The other nodes go on; when it wakes it takes part again."""
     node = job.some()
-    others = {name: other for name, other in job.good.items() if other is not node}
-    job.good, everybody = others, job.good
-    node.agent.pause()
+    _without(job, node, node.agent.pause, node.agent.resume)
+
+
+def cut_for_longer_than_the_lease(job: SoakJob) -> None:
+    """It reaches nobody, and its workers run on until the lease ends. Then the same."""
+    node, network = job.some(), job.cluster.network
+    _without(job, node, lambda: network.cut(node.host), lambda: network.heal(node.host))
+
+
+def _without(
+    job: SoakJob, node: Node, take: Callable[[], None], give_back: Callable[[], None]
+) -> None:
+    """Until the other nodes have a world of their own."""
+    everybody = job.good
+    job.good = {name: other for name, other in everybody.items() if other is not node}
+    take()
     try:
         job.settle()
     finally:
-        node.agent.resume()
+        give_back()
         job.good = everybody
     node.times_lost += 1
 
@@ -235,6 +248,7 @@ ANY: dict[str, Event] = {
         kill_two,
         stop_for_less_than_the_lease,
         stop_for_longer_than_the_lease,
+        cut_for_longer_than_the_lease,
         drain_by_signal,
         drain_by_command,
         restart_by_command,

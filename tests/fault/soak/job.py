@@ -22,6 +22,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from tests.fault import network
 from tests.fault.leader_runs import CLUSTERS
@@ -29,7 +30,7 @@ from tests.fault.leaders import RUN_ID, LeaderCluster
 from tests.fault.soak import ledger, worlds
 from tests.fault.soak.ledger import Broken
 from tests.fault.soak.worlds import Reader, WorkerRecord, Worlds, runs
-from tests.integration.cluster import AgentProcess, Event, Option, wait_until
+from tests.integration.cluster import AgentProcess, Event, wait_until
 from tests.limits import patience
 
 LEASE_S, HOLD_S = 8, 4
@@ -145,7 +146,7 @@ class SoakJob:
             self.add()
         self.settle()
 
-    def add(self, **options: Option) -> Node:
+    def add(self, **options: Any) -> Node:
         """A good node starts, on a host that has none."""
         used = {node.host for node in self.good.values()}
         node = self.start(next(host for host in HOSTS if host not in used), **options)
@@ -160,19 +161,21 @@ class SoakJob:
         words: Sequence[object] = (),
         script: Sequence[str] | None = None,
         within: Sequence[str] = (),
-        **options: Option,
+        **options: Any,
     ) -> Node:
-        """A node, good or bad. `words`: further ones for the worker."""
+        """A node, good or bad. `words`: further ones for the worker. `within`: what to put before
+        its command, where TEMP is its directory for temporary files. `options`: of `rallypoint
+        run`."""
         self._started += 1
         node_id = node_id or f"n{self._started}"
         temp = self.folder / "nodes" / f"{self._started}-{node_id}"
         temp.mkdir()
+        self.cluster.within[host] = [word.replace("TEMP", str(temp)) for word in within]
         agent = self.cluster.agent(
             host,
             self.chance.choice((1, 1, 2)),
             script=script or [str(PROGRAM), str(self.folder), *map(str, words)],
             env={"TMPDIR": str(temp)},
-            within=[word.replace("TEMP", str(temp)) for word in within],
             node_id=node_id,
             **options,
         )
