@@ -303,8 +303,8 @@ class SoakJob:
             self.note_broken(ledger.CHARGED, told)
             self.charged = restarts
 
-    def end(self) -> None:
-        """All workers are told to end well; nothing is left then."""
+    def end(self, within_s: float = 20.0) -> None:
+        """All workers are told to end well; nothing is left then, within these seconds."""
         (self.folder / "end").touch()
         for node in list(self.good.values()):
             self.part(node, 0)
@@ -315,7 +315,7 @@ class SoakJob:
         for line in worlds.broken_rules(self.workers()):
             self.note_broken(ledger.WORLD, line)
         with contextlib.suppress(AssertionError):
-            wait_until(lambda: not self.cluster.processes(), "the last process to go", 20)
+            wait_until(lambda: not self.cluster.processes(), "the last process to go", within_s)
         if left := self.cluster.processes():
             self.note_broken(ledger.LEFT, f"processes: {left}")
         try:
