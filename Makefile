@@ -9,7 +9,7 @@ SETUP := $(VENV)/.ready
 # The demo needs less than the tests: it installs its own set only where theirs is not there.
 DEMO_SETUP := $(if $(wildcard $(SETUP)),$(SETUP),$(VENV)/.ready-demo)
 
-.PHONY: test lint types unit matrix coverage compat record fault clusters frameworks etcd demo bench scale versions fuzz sim planted dist clean
+.PHONY: test lint types unit matrix coverage compat record fault soak clusters frameworks etcd demo bench scale versions fuzz sim planted dist clean
 
 # All three at once; each says what it found when it ends, and all are heard before this one fails.
 test: $(SETUP)
@@ -72,6 +72,19 @@ fault: $(SETUP)
 	$(BIN)/python -m pytest --workers 3 -rsfE -m fault
 	if [ $(RUNS) -gt 0 ]; then $(BIN)/python -m tests.fault.leader_runs --backend $(BACKEND) --at-once 3 \
 		--table leader-runs.txt 0 $$(($(RUNS) - 1)); fi
+
+# Real jobs of two to six agents under random events, bad nodes among them, with a check after each:
+# no job ends wrongly, no world is wrong, nothing remains. Needs root and network namespaces. A line
+# for each event goes to soak-BACKEND-SEED.jsonl; the same command goes on there, and MINUTES is the
+# sum. Ends with a table, also on Ctrl-C, and with 1 if a rule was broken.
+# make soak MINUTES=30 BACKEND=file|etcd|kubernetes SEED=1 [ONLY=same_id,flapping]
+MINUTES ?= 30
+SEED ?= 1
+ONLY ?=
+soak: $(SETUP)
+	-if [ $(BACKEND) = etcd ]; then tools/install_etcd.sh; fi
+	$(BIN)/python -m tests.fault.soak --backend $(BACKEND) --minutes $(MINUTES) --seed $(SEED) \
+		--only "$(ONLY)"
 
 # Jobs under a real Slurm, over a real sshd, in pods of network namespaces, and of 64 agents on this
 # machine: needs root, else each test says why it is skipped.

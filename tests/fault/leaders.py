@@ -47,6 +47,8 @@ class LeaderCluster(HostCluster):
         self._opened = ExitStack()
         self.views: dict[str, View] = {}
         """What each host sees of the directory."""
+        self.within: dict[str, Sequence[str]] = {}
+        """What to put before the command of a node, for it to run there on its host."""
 
     def agent(
         self,
@@ -63,7 +65,7 @@ class LeaderCluster(HostCluster):
         """As in every cluster; each node may lead."""
         place = str(host or name)
         options.setdefault("local_addr", self.network.address(place))
-        inside = (*prefix, *self.views[place].prefix)
+        inside = (*prefix, *self.views[place].prefix, *self.within.get(place, ()))
         # Past the host cluster: a view is in its host's network already.
         return super(HostCluster, self).agent(
             name, nproc, script=script, env=env, prefix=inside, hosts=None, **options
