@@ -152,7 +152,7 @@ def give_up_on(state: RoundState, event: RoundNotStarted) -> list[Effect]:
         bad = cut_off(state, ref.node_id, host)
         assert bad.hold is not None
         remove(state, member)
-        until = f"held back for {brief_seconds(left_s(state.fitness, bad.hold))} s"
+        until = f"held back for {_length(bad.hold)} s"
         effects.append(ExpelNode(ref, f"{why}; {until}", final=False))
     return effects
 
@@ -447,8 +447,8 @@ def forget_failure(state: RoundState, failure_id: str) -> None:
 
 
 def why_held_back(state: RoundState, node_id: str) -> str:
-    """Why a node takes part in no round, or triggers none, and for how long; empty: it is trusted.
-    O(1)."""
+    """Why a node takes part in no round, or ends none, and for how long in all; empty: it is
+    trusted. The text stays the same meanwhile. O(1)."""
     member = state.members.get(node_id)
     if member is None:
         return ""
@@ -457,11 +457,11 @@ def why_held_back(state: RoundState, node_id: str) -> str:
     if known is not None and known.is_excluded:
         return f"held back: {EXCLUDED}"
     if known is not None and known.hold is not None:
-        return f"held back for {brief_seconds(left_s(fitness, known.hold))} s: {known.why}"
+        return f"held back for {_length(known.hold)} s: {known.why}"
     if bad is not None and bad.hold is not None and _is_cut_off(state, member):
         host = bad.host.node_id
         why = f"it did not reach the round store of node {host}"
-        return f"held back for {brief_seconds(left_s(fitness, bad.hold))} s: {why}"
+        return f"held back for {_length(bad.hold)} s: {why}"
     if not member.is_proven:
         return "held back until it has shown that it can start workers and reach rank 0"
     if known is not None and known.step:
@@ -471,8 +471,11 @@ def why_held_back(state: RoundState, node_id: str) -> str:
 
 def _held_text(state: RoundState, known: Machine) -> str:
     assert known.hold is not None
-    length = brief_seconds(known.hold.until - known.hold.since)
-    return f"node {known.node_id} is held back for {length} s: {known.why}"
+    return f"node {known.node_id} is held back for {_length(known.hold)} s: {known.why}"
+
+
+def _length(hold: Hold) -> str:
+    return brief_seconds(hold.until - hold.since)
 
 
 class HeldBack(Struct, frozen=True):

@@ -177,6 +177,7 @@ class SoakJob:
             script=script or [str(PROGRAM), str(self.folder), *map(str, words)],
             env={"TMPDIR": str(temp)},
             node_id=node_id,
+            machine_id=node_id,
             **options,
         )
         return Node(node_id, host, agent, temp)
