@@ -193,8 +193,9 @@ def test_F1_a_cut_connection_is_resumed_and_nothing_restarts(
 def test_A3_a_node_that_is_replaced_under_its_name_was_lost_when_it_was_last_heard(
     cluster: Cluster, proxy: Proxy
 ) -> None:
-    """What its peers tell of it before that costs nothing."""
-    cluster.options |= {"nnodes": 2, "lease": 20, "reconnect_grace": 20, "reset_grace": 20}
+    """What its peers tell of it before costs nothing. The other agent waits until it is lost."""
+    cluster.options |= {"nnodes": 2, "lease": 30, "reconnect_grace": 10, "reset_grace": 10}
+    cluster.options["restart_grace"] = 60
     a = cluster.agent("a", hosts=True)
     older = cluster.agent("b", hosts=False, rdzv_endpoint=f"127.0.0.1:{proxy.port}")
     cluster.wait_workers(2, round=0)

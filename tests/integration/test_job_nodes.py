@@ -106,13 +106,13 @@ def test_R4_an_agent_that_was_killed_is_replaced_at_once_by_one_with_its_id(
 def test_R4_an_agent_that_leaves_is_replaced_by_one_that_waits_until_it_has_left(
     cluster: Cluster,
 ) -> None:
-    cluster.options |= {"nnodes": 2, "lease": 600, "shutdown_timeout": 600}
+    cluster.options |= {"nnodes": 2, "lease": 60, "shutdown_timeout": 600}
     a, older = cluster.agents("a", "b")
     cluster.wait_workers(2, round=0)
     cluster.order("signal.signal(signal.SIGTERM, signal.SIG_IGN); open(sys.argv[1] + '/.on', 'w')")
     wait_until(lambda: next(cluster.folder.rglob(".on"), None), "a worker that ignores SIGTERM")
     older.signal(signal.SIGTERM)
-    a.wait_event("round_changed", "node b is leaving")
+    a.wait_event("round_ended", "node b is leaving")
     newer = cluster.agent("b")
     newer.wait_event("waiting", "node id 'b': it is held by an agent at 127.0.0.1:")
     cluster.order("sys.exit(0)", round=0, node="b")

@@ -186,8 +186,10 @@ class HostedJob:
         if isinstance(message, m.Heartbeat):
             if said := self.see(self.watch.heard, connection.number, message):
                 effects = [*effects, said]
-            # It changes no wait, and makes no check due earlier.
             self._do(effects if self._gate is None else self._gate.answer(message, effects))
+            # Else it changes no wait, and makes no check due earlier.
+            if any(isinstance(effect, core.Refuse) for effect in effects):
+                self._run([])
         else:
             if isinstance(message.report, m.Join):
                 self.see(self.watch.joined, connection.number)

@@ -280,7 +280,7 @@ class JobWatch:
             self.history.stopped(session.ref.node_id, self._clock())
 
     def _of_node(self, connection: int) -> Session | None:
-        """That of the agent on this connection, unless it waits for an id of another one."""
+        """The session of this connection. None: its agent waits for the id of another agent."""
         session = self._sessions.on(connection)
         is_holder = session is not None and self._sessions.of_node(session.ref.node_id) is session
         return session if is_holder else None

@@ -1,9 +1,9 @@
-"""Which claims of an agent are granted: node ids, fixed ranks, the settings of its job. Pure.
+"""The claims of agents to node ids, fixed ranks and settings: one is granted or refused. Pure.
 
 An id or a fixed rank has one holder, the first agent that came with it: a mistyped one must not
-evict a healthy node (behaviour R4). Another agent that joins with it waits (`Contest`). It is
-refused once the holder was heard after that join, and it joins once the holder is gone. A holder
-that is not heard is lost a lease after the join at the latest (`Liveness.wanted`). Ids that no
+evict a healthy node (behaviour R4). Another agent that joins with it waits (`Contest`). The
+newcomer is refused after a message of the holder has come, and it joins when the holder is gone.
+A silent holder is lost a lease after that join at the latest (`Liveness.wanted`). Ids that no
 person gave are made from the host name and the smallest free ordinal.
 
 `settings_refused` and `join_refused` are asked when an agent attaches or joins: every value alone
@@ -58,7 +58,7 @@ class Contest(Struct):
     join: Join
     holder: NodeRef
     is_of_rank: bool
-    """They want the same fixed rank; else the same node id."""
+    """Both agents want the same fixed rank. False: the same node id."""
     is_heard: bool = False
     """The holder has said something since, on a connection that is not gone."""
 
@@ -103,15 +103,15 @@ class Contests:
         return self._by_newcomer.get(newcomer.incarnation)
 
     def heard(self, holder: str, *, yes: bool) -> bool:
-        """The agent of this incarnation was heard, or else its connection is gone. Returns whether
-        another agent waits for what it has."""
+        """A message of this holder has come, or (not `yes`) its connection is gone. True: an agent
+        waits for the holder's id or rank."""
         waiting = self._by_holder.get(holder, ())
         for contest in waiting:
             contest.is_heard = yes
         return bool(waiting)
 
     def end(self, newcomer: NodeRef) -> None:
-        """It waits no more."""
+        """End the contest of this newcomer, if there is one."""
         contest = self._by_newcomer.pop(newcomer.incarnation, None)
         if contest is not None:
             holder = contest.holder.incarnation
@@ -120,7 +120,7 @@ class Contests:
                 del self._by_holder[holder]
 
     def take_free(self, names: NodeNames, *, all_of_them: bool = False) -> list[Contest]:
-        """Those whose holder has nothing any more, in their order; they end with that."""
+        """End the contests whose holder has lost the id or the rank, and return them in order."""
         free = [
             contest
             for contest in self._by_newcomer.values()
@@ -153,8 +153,8 @@ class NodeNames:
         return self._by_id.get(node_id)
 
     def contest(self, ref: NodeRef, join: Join) -> Contest | None:
-        """This agent joins, with a fixed rank or without one. None: nobody else has what it
-        wants."""
+        """Find another agent that has the id or the rank with which this one joins; None: there is
+        no such agent."""
         holder = self._by_rank.get(join.candidate.node_rank)
         if holder is not None and holder != ref:
             return Contest(ref, join, holder, is_of_rank=True)
@@ -164,13 +164,13 @@ class NodeNames:
         return None
 
     def has(self, contest: Contest) -> bool:
-        """The holder of this contest still has what is wanted."""
+        """The holder of this contest still has the id or the rank."""
         if contest.is_of_rank:
             return self._by_rank.get(contest.join.candidate.node_rank) == contest.holder
         return self._by_id.get(contest.holder.node_id) == contest.holder
 
     def take(self, ref: NodeRef, rank: int) -> None:
-        """This agent has its id and this fixed rank from now on (-1: none)."""
+        """Give this agent its id and this fixed rank (-1: none)."""
         self._by_id[ref.node_id] = ref
         if rank < 0 or self._by_rank.get(rank) == ref:
             return

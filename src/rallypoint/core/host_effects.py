@@ -1,4 +1,4 @@
-"""What the host of a coordinator's sessions does for them (`sessions.py`). Pure."""
+"""Effects that a coordinator's sessions ask of their host (`sessions.py`). Pure."""
 
 from __future__ import annotations
 

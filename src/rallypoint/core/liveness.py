@@ -1,4 +1,4 @@
-"""Which nodes are lost: leases, the graces of connections, many at once (behaviours F2, F3).
+"""Lost nodes: leases, the graces of connections, many lost at once (behaviours F2, F3).
 
 A member that sends nothing is lost after its lease and a little more. One whose connection the peer
 ended is lost after the reconnect grace: as a rule its process is gone. One whose connection broke
@@ -9,8 +9,8 @@ once, the network or this process is the more likely culprit than all of them. A
 was itself not running, a missing heartbeat proves nothing. In both cases everybody gets the lease
 once more.
 
-Patience has its end where another agent waits for what the member has: a lease after that one came,
-unless this process was not running meanwhile.
+Patience ends when another agent waits for the member's id or rank: a lease after that agent has
+joined, unless this process did not run meanwhile.
 
 Nobody is declared lost before the sockets have been polled once after the deadline: the
 heartbeat that arrived meanwhile counts.
@@ -125,7 +125,7 @@ class Liveness:
         """Who is dead and has no connection, in order."""
         self._overdue: set[str] = set()
         self._wanted: OrderedDict[str, float] = OrderedDict()
-        """Since when another agent waits for what these have, and they were not heard."""
+        """Silent members whose id or rank another agent waits for, each with when that began."""
         self._short: set[str] = set()
         """Who had nearly no memory left, when it was last heard."""
         self._patient_until = 0.0
@@ -146,7 +146,7 @@ class Liveness:
         self._wanted.pop(member, None)
 
     def wanted(self, member: str, now: float) -> None:
-        """Another agent waits for what it has, from now on."""
+        """Another agent waits for this member's id or rank from now on."""
         if member in self._heard:
             self._wanted.setdefault(member, now)
 
@@ -191,7 +191,7 @@ class Liveness:
         return self._heard.get(member, now)
 
     def is_dead(self, member: str) -> bool:
-        """Its guard has reported its death."""
+        """The guard of this member has reported its death."""
         return member in self._dead
 
     def is_silent(self, member: str, since: float) -> bool:
@@ -235,7 +235,7 @@ class Liveness:
         return self._polled(due), None
 
     def _polled(self, due: list[str]) -> list[Lost]:
-        """Those of them that were due before, and were not heard since."""
+        """Lose the members that were due at the last check, too, and were not heard since."""
         polled_since = [member for member in due if member in self._overdue]
         self._overdue.update(due)
         lost = [Lost(m, self._why(m), self._heard[m]) for m in polled_since]

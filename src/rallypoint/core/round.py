@@ -181,7 +181,7 @@ def _joined(state: RoundState, event: NodeJoined) -> list[Effect]:
 
 
 def was_replaced(state: RoundState, ref: NodeRef) -> bool:
-    """This agent is gone, and another one has taken its place: a join of it is answered so."""
+    """Another agent has taken this agent's place: a join of the former one is answered so."""
     member = state.members.get(ref.node_id)
     last_seq = state.departed.get(ref.incarnation, 0)
     is_other = member is not None and member.ref != ref

@@ -56,7 +56,7 @@ if TYPE_CHECKING:  # Most jobs have a coordinator that nobody can take over from
 LATE_S = 0.5
 """A timer of the host that fires so late says that its process did not run."""
 SILENCE_STEP = 1 / 3
-"""Of the lease: how exactly a newcomer is told for how long another agent was not heard."""
+"""A share of the lease: a newcomer is told of another agent's silence in steps of this length."""
 
 Machine = Callable[[JobState, JobEvent, float], list[JobEffect]]
 
@@ -478,7 +478,7 @@ class Sessions:
         self._contests.heard(session.ref.incarnation, yes=True)
 
     def _is_used(self, contest: Contest) -> bool:
-        """What the newcomer wants is used by an agent that runs, and goes on."""
+        """The holder runs and does not leave: the newcomer is to be refused."""
         holder = contest.holder
         is_dead = self.liveness.is_dead(holder.incarnation)
         return contest.is_heard and not is_dead and not is_leaving(self.job, holder)

@@ -1,4 +1,4 @@
-"""What must hold in every simulated job, whatever goes wrong; checked as things happen.
+"""The rules of every simulated job, whatever goes wrong; checked as things happen.
 
 * Two rounds' worlds run at once only where a member of the older one was lost, or its coordinator,
   or where it drains (it takes its time, and the others do not wait); never on one machine. A node
@@ -14,8 +14,8 @@
   wrong, the job has succeeded.
 * A node is lost only if it died, was silent, or lost its connection; one that has been expelled
   for good never takes part in that life of the job again.
-* An agent that comes with the id of another one takes its place only if that one was lost. It is
-  refused only if a coordinator has read a message of that one since.
+* An agent with the id of another agent takes its place only after that agent was lost. The newcomer
+  is refused only after a coordinator has read a message of that agent.
 * A job's time and its steps are accounted for (`facts.py`). Nothing raises.
 """
 
