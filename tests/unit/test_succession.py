@@ -195,12 +195,10 @@ def test_L2_a_node_claims_by_what_it_has_promised_and_lets_others_do_first() -> 
 def test_L1_a_node_without_a_leader_says_when_it_is_its_own_turn() -> None:
     async def test(register: ClaimsFail, promises: Promises, succession: Succession) -> None:
         register.may_read.set()
-        said: list[str] = []
-        connecting = asyncio.create_task(succession.connect(60.0, said.append))
-        while not said:
-            await asyncio.sleep(0.01)
+        said: asyncio.Queue[str] = asyncio.Queue()
+        connecting = asyncio.create_task(succession.connect(60.0, said.put_nowait))
+        what, _, when = (await said.get()).partition(": ")
         connecting.cancel()
-        what, _, when = said[0].partition(": ")
         assert what == "waiting for a node that leads the job (nobody answers)"
         assert when == "if no other node leads it by then, this one does in about 12 s"
 
