@@ -16,7 +16,7 @@ from rallypoint.testing.simulator.workers import Program
 
 LEADERS_SHARE = 0.3
 """Of the others: any of their agents may lead them."""
-TOGETHER_SHARE = 0.3
+TOGETHER_SHARE = 0.25
 """Of those in which any agent may lead: nodes are lost together with the leader."""
 RARE_SHARE = 0.04
 """Of the jobs: what hardly ever comes together by chance."""
@@ -79,7 +79,7 @@ def _draw(seed: int, nodes: int | None) -> Plan:
         return draw_pair(plan, pairs)
     leaders = Random(f"leaders {seed}")
     if leaders.random() < LEADERS_SHARE:
-        plan, together = with_leaders(plan, leaders), Random(f"together {seed}")
+        plan, together = with_leaders(plan, leaders), Random(f"more lost {seed}")
         return lost_together(plan, together) if together.random() < TOGETHER_SHARE else plan
     return plan if embedded else _with_register(plan, Random(f"register {seed}"))
 
