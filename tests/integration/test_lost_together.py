@@ -89,7 +89,7 @@ def test_L4_serve_and_an_agent_killed_at_once_the_next_serve_does_not_wait_for_t
 def test_L4_all_are_killed_with_their_guards_and_the_next_agents_prove_that_they_are_dead(
     tmp_path: Path,
 ) -> None:
-    """As when the containers of a whole job are killed: nobody is left to tell."""
+    """As when a scheduler kills all processes of a job: nobody is left to tell."""
     with cluster_of(tmp_path, "3:3") as cluster:
         first = [cluster.agent(name) for name in "abc"]
         before = cluster.wait_workers(3, round=0)

@@ -251,3 +251,16 @@ def test_L1_a_node_of_the_job_names_a_record_that_is_none_once_and_a_new_one_end
         assert len(node.notices) == (0 if is_fresh else 2)
 
     run(RECORD, test)
+
+
+def test_L1_a_node_without_a_leader_says_when_it_is_its_own_turn() -> None:
+    async def test(register: ClaimsFail, promises: Promises, succession: Succession) -> None:
+        register.may_read.set()
+        said: asyncio.Queue[str] = asyncio.Queue()
+        connecting = asyncio.create_task(succession.connect(60.0, said.put_nowait))
+        what, _, when = (await said.get()).partition(": ")
+        connecting.cancel()
+        assert what == "waiting for a node that leads the job (nobody answers)"
+        assert when == "if no other node leads it by then, this one does in about 12 s"
+
+    run(RECORD, test)

@@ -263,8 +263,7 @@ class Outbox:
         self._lasting: dict[type[m.Report], tuple[m.Report, float]] = {}
         """By their kinds, each with when it was made."""
         self._joined: m.Join | None = None
-        self.placed_in: Stamp | None = None
-        """The round of `place`."""
+        self._placed_in: Stamp | None = None
         self.place: m.Place | None = None
         """What the newest join was answered with, or the one before it."""
 
@@ -272,6 +271,11 @@ class Outbox:
     def is_empty(self) -> bool:
         """Every report was acknowledged."""
         return not self._unacknowledged
+
+    @property
+    def placed_in(self) -> Stamp | None:
+        """The round of `place`; None: there is no place."""
+        return self._placed_in
 
     def add(self, report: m.Report, now: float) -> m.Numbered:
         """This is to be sent now, or when there is a connection."""
@@ -285,8 +289,8 @@ class Outbox:
 
     def answered(self, assigned: m.Assigned) -> None:
         """The newest join has led to this, unless it is said again."""
-        if self._joined is not None and assigned.stamp != self.placed_in:
-            self.placed_in = assigned.stamp
+        if self._joined is not None and assigned.stamp != self._placed_in:
+            self._placed_in = assigned.stamp
             self.place = m.Place(self._joined, assigned.assignment)
 
     def acknowledged(self, number: int) -> list[m.Report]:

@@ -83,11 +83,17 @@ _STAGES = {
 }
 
 
+_BEYOND_THE_LIMIT = (errno.EINVAL, errno.EBADF)
+"""The errors of fcntl(2) and dup2(2) for a descriptor that the limit of this process forbids."""
+
+
 class WorkerStartError(UsageError):
     """A worker's program can't be run as given, or this machine lacks what it needs (`shortage`).
     No worker of its batch is left."""
 
     def __init__(self, command: Command, stage: Stage, number: int, index: int = 0) -> None:
+        if stage is Stage.STREAMS and number in _BEYOND_THE_LIMIT:
+            number = errno.EMFILE
         self.command, self.stage, self.errno, self.index = command, stage, number, index
         super().__init__(_explain(command, stage, number))
         during(_STAGES[stage], number, self)

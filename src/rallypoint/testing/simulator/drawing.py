@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from rallypoint.testing.simulator.drawing_fitness import draw_bad
-from rallypoint.testing.simulator.drawing_leaders import with_leaders
+from rallypoint.testing.simulator.drawing_leaders import lost_together, with_leaders
 from rallypoint.testing.simulator.drawing_pairs import draw_pair
 from rallypoint.testing.simulator.drawing_rare import draw_rare
 from rallypoint.testing.simulator.plan import COORDINATOR, SHORT_SHARE, Fault, Plan
@@ -17,6 +17,8 @@ from rallypoint.testing.simulator.workers import Program
 
 LEADERS_SHARE = 0.3
 """Of the others: any of their agents may lead them."""
+TOGETHER_SHARE = 0.25
+"""Of those in which any agent may lead: nodes are lost together with the leader."""
 RARE_SHARE = 0.04
 """Of the jobs: what hardly ever comes together by chance."""
 LONG_SHARE, LONG_S = 0.1, 120.0
@@ -84,7 +86,8 @@ def _draw(seed: int, nodes: int | None) -> Plan:
         return draw_pair(plan, pairs)
     leaders = Random(f"leaders {seed}")
     if leaders.random() < LEADERS_SHARE:
-        return with_leaders(plan, leaders)
+        plan, together = with_leaders(plan, leaders), Random(f"more lost {seed}")
+        return lost_together(plan, together) if together.random() < TOGETHER_SHARE else plan
     return plan if embedded else _with_register(plan, Random(f"register {seed}"))
 
 

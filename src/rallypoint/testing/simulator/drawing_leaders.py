@@ -185,9 +185,20 @@ def _leave(rng: Random, at_s: float, lease_s: float) -> list[Fault]:
     return faults
 
 
-def _together(rng: Random, at_s: float, lease_s: float) -> list[Fault]:
-    """The leader is lost with other nodes, and perhaps agents start on their machines later."""
-    names = [f"n{number}" for number in range(1, rng.choice((3, 4, 5)))]
+def lost_together(plan: Plan, rng: Random) -> Plan:
+    """The same job, of which the leader is lost with other nodes, among other faults or alone."""
+    if plan.is_gentle:
+        return plan
+    at_s = round(plan.peace_s * rng.uniform(0.05, 0.6), 3)
+    kept = plan.faults if rng.random() < 0.5 else ()
+    drawn = _together(rng, plan.nodes, at_s, plan.config().rendezvous.lease_s)
+    faults = sorted([*kept, *drawn], key=lambda fault: fault.at_s)
+    return replace(plan, faults=tuple(faults))
+
+
+def _together(rng: Random, nodes: int, at_s: float, lease_s: float) -> list[Fault]:
+    """Perhaps agents start on the machines of those later."""
+    names = [f"n{number}" for number in range(1, nodes + 1)]
     lost = names if rng.random() < 0.5 else rng.sample(names, 1)
     kinds = rng.choice((("kill",), ("vanish",), ("kill", "orphan", "vanish")))
     faults = [Fault(at_s, rng.choice(kinds), LEADER)]
@@ -211,6 +222,5 @@ _KINDS: tuple[_Draw, ...] = (
     _leave,
     _half_recorded,
     _killed_asleep,
-    _together,
 )
-_WEIGHTS = (6, 5, 6, 3, 3, 3, 3, 1, 5)
+_WEIGHTS = (6, 5, 6, 3, 3, 3, 3, 1)
