@@ -15,9 +15,11 @@ from rallypoint.core.events import TimerEnded, TimerKind
 from rallypoint.core.messages import FromNode
 from rallypoint.core.model import EndKind, EndReason, NodeRef, Outcome
 from rallypoint.core.watch import goodput
+from rallypoint.core.watch.carried import Carried, CarriedRound
 from rallypoint.core.watch.goodput import STALLED_S, Goodput, Spending, wall_s
 from rallypoint.core.watch.job_view import goodput_view
 from rallypoint.core.watch.node_progress import NodeProgress
+from rallypoint.core.watch.turns import RoundEnded
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.testing.simulator.facts import check_account
 
@@ -435,10 +437,11 @@ def test_a_coordinator_that_takes_over_goes_on_with_what_the_record_and_the_node
     job = WatchedJob()
     job.join(A, B)
     job.start(A, B)
-    job.job.furthest_step = 100
     fresh = WatchedJob()
     fresh.job, fresh.at = job.job, 0.0
-    fresh.history.noted(fresh.job, 0.0)
+    fresh.history.take_over(0, 0.0, is_active=True)
+    newest = CarriedRound(0, 2, 2, 0.0, furthest_before=100)
+    fresh.history.carry_on(Carried(0.0, 0.0, "spawn", "start", newest=newest, furthest=100), 0.0)
     fresh.spawn(A, B, at=-50.0, told_at=1.0)
     fresh.told(A, 40, first_s=-41.0, at=1.0)
     account = fresh.history.account
@@ -453,6 +456,9 @@ def test_one_that_takes_over_between_rounds_knows_why() -> None:
     fresh = WatchedJob()
     fresh.job, fresh.seqs, fresh.at = job.job, job.seqs, 140.0
     fresh.history.account.begun_at = fresh.history.account.until = 140.0
+    fresh.history.take_over(0, 140.0, is_active=False)
+    assert job.job.end_reason is not None
+    job.job.turns.append(RoundEnded(0, job.job.end_reason, is_hang=False))
     fresh.stop(A, at=142.0)
     assert fresh.spent(143.0) == {(S.WAITING, "failure"): 2.0, (S.STOP, "failure"): 1.0}
     assert fresh.history.account.faults == 1

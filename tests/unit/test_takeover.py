@@ -559,6 +559,8 @@ def test_R1_a_node_that_does_not_come_is_called_for_once_more() -> None:
     cluster.pass_time(3.0)
     cluster.settle()
     assert a.running is None
+    assert cluster.job.end_reason is not None
+    assert cluster.job.end_reason.text.startswith("1 of 3 nodes did not come to the coordinator")
     cluster.pass_time(60.0)
     cluster.settle()
     assert a.running == b.running == Stamp(1, 2)

@@ -51,6 +51,7 @@ def eventful_job() -> JobState:
     job.crash_loop, job.furthest_step = CrashLoop(2, 120, Ending("exit code 3", "no data")), 121
     job.carried = Carried(1000.0, 60.0, "stopping", "failure", (("stopping", "failure", 60.0),))
     job.end_reason, job.started = EndReason(EndKind.FAILURE, "rank 1 exited with code 1"), True
+    job.last_end = EndReason(EndKind.LOSS, "node c was lost", "c")
     return job
 
 

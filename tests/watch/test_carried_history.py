@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 from tests.watch.watched_cluster import NOON, WatchedCluster
 
-from rallypoint.core.model import SharedSettings
+from rallypoint.core.model import EndKind, EndReason, SharedSettings, Stamp
 from rallypoint.core.watch import goodput
 from rallypoint.core.watch.goodput import WORKING, Spending
 from rallypoint.core.watch.history import JobHistory
+from rallypoint.core.watch.node_progress import NodeProgress
 
 
 def test_the_account_of_a_job_goes_on_with_the_next_coordinator() -> None:
@@ -55,3 +56,65 @@ def test_a_clock_that_is_behind_takes_no_time_from_the_job() -> None:
     after.take_over(0, 0.0, is_active=True)
     after.carry_on(carried, 0.0)
     assert goodput.wall_s(after.account, 0.0) == pytest.approx(cluster.timers.now_s)
+
+
+def restarted(step: int) -> WatchedCluster:
+    """A job that had done step 9 when it lost a node, and then did steps from 5 to this one."""
+    cluster = WatchedCluster(SharedSettings("job", 2, 2, max_restarts=3))
+    cluster.nodes(2)
+    cluster.run_workers()
+    cluster.step(9, 10.0)
+    cluster.lose("node-1", "its connection was closed")
+    cluster.start("node-1", 8)
+    cluster.settle()
+    cluster.run_workers()
+    for each in range(5, step + 1):
+        cluster.step(each, 1.0)
+    return cluster
+
+
+def taken_over(cluster: WatchedCluster, *, is_active: bool = True) -> JobHistory:
+    """What the next coordinator knows, at once. `is_active`: round 1 has not ended since."""
+    at = cluster.timers.now_s
+    after = JobHistory(at, lambda now: NOON + now)
+    after.take_over(1, at, is_active=is_active)
+    after.carry_on(cluster.history.carried(at), at)
+    return after
+
+
+def test_V3_steps_that_are_done_again_while_the_coordinator_changes_count_once() -> None:
+    cluster = restarted(step=7)
+    assert cluster.history.account.lost_steps == 5
+    after, at = taken_over(cluster), cluster.timers.now_s
+    assert after.account.lost_steps == 5
+    told = NodeProgress(Stamp(cluster.job.incarnation, 1), running_s=3.0, furthest=8, quiet_s=0.0)
+    after.progressed(cluster.job, "node-0", told, at)
+    assert after.account.lost_steps == 5
+    assert after.account.now is Spending.REDONE
+
+
+def test_V3_no_more_steps_are_done_again_than_were_before_the_round_ended() -> None:
+    """It was to do 5 again, and had done 3 when that was recorded last."""
+    cluster = restarted(step=7)
+    after, at = taken_over(cluster, is_active=False), cluster.timers.now_s
+    assert after.account.lost_steps == 3
+    goodput.formed(after.account, {"node-0", "node-1"}, at)
+    assert after.account.lost_steps == 3
+
+
+def test_V3_a_round_that_ends_before_its_nodes_tell_of_steps_has_done_those_that_were_told() -> (
+    None
+):
+    cluster = restarted(step=7)
+    after, at = taken_over(cluster), cluster.timers.now_s
+    goodput.ended(after.account, EndReason(EndKind.LOSS, "a node was lost"), at, is_hang=False)
+    assert after.account.lost_steps == 3
+
+
+def test_a_job_that_counts_its_steps_by_epoch_does_so_under_the_next_coordinator_too() -> None:
+    cluster = restarted(step=9)
+    cluster.step(0, 1.0)
+    assert cluster.history.account.counts_anew
+    after, at = taken_over(cluster), cluster.timers.now_s
+    goodput.formed(after.account, {"node-0", "node-1"}, at)
+    assert after.account.steps.furthest_before == -1

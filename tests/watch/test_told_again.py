@@ -18,12 +18,12 @@ from rallypoint.core import timeline
 from rallypoint.core.group_events import WorkersGone
 from rallypoint.core.job_state import JobState, new_job
 from rallypoint.core.model import EndKind, EndReason, SharedSettings, Stamp
-from rallypoint.core.round_state import Phase
 from rallypoint.core.watch.history import JobHistory
 from rallypoint.core.watch.history_file import Begin, Line, as_object, read
 from rallypoint.core.watch.job_view import Heard, view_of
 from rallypoint.core.watch.past_round import PastRound, Slowest
 from rallypoint.core.watch.told_round import ROUNDS_TOLD, ToldRound
+from rallypoint.core.watch.turns import RoundFormed
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.errors import MessageError
 from rallypoint.wire import codec
@@ -201,12 +201,27 @@ def test_a_round_that_had_ended_before_the_takeover_is_written_once_it_is_known(
     assert not history.news, "nobody has told of the round yet"
     rounds = timeline.told(node_of_three_rounds().line, "a", 100.0)
     history.told_again(job, "a", rounds, 101.0)
-    job.round.phase = Phase.ACTIVE
+    job.turns.append(RoundFormed(2, frozenset({"a"}), 2, "node b was lost"))
     history.noted(job, 102.0)
     (told,) = history.news
     assert isinstance(told, PastRound)
     assert (told.round, told.nodes, told.workers, told.why) == (1, 2, 4, BLAME)
     assert (told.formed, told.ended) == (NOON + 34.0, NOON + 61.0)
+
+
+def test_V2_a_round_has_the_end_that_was_judged_though_no_node_has_heard_of_the_next() -> None:
+    """Its nodes know which failure was heard first; the record knows the failure that was first."""
+    node, judged = node_of_three_rounds(), EndReason(EndKind.FAILURE, "rank 3 failed", "b")
+    history, job = taken_over(3)
+    job.last_end = judged
+    node.step(90.0, m.StopNow(stamp(2), EndReason(EndKind.FAILURE, BLAME, "a", 0.1)))
+    node.step(91.0, WorkersGone(stamp(2)))
+    job.round.round = 4
+    job.end_reason = EndReason(EndKind.LOSS, "nobody had heard of it")
+    history.told_again(job, "a", timeline.told(node.line, "a", 100.0), 100.0)
+    ends = [(past.round, past.end_text) for past in history.rounds]
+    assert ends[-2:] == [(2, "rank 3 failed"), (3, "nobody had heard of it")]
+    assert ends[0] == (0, BLAME)
 
 
 def test_of_a_round_that_two_coordinators_tell_of_the_first_line_counts() -> None:

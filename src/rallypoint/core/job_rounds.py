@@ -36,6 +36,7 @@ from rallypoint.core.restarts import ledger as restart
 from rallypoint.core.round import step as step_round
 from rallypoint.core.round_state import MemberState
 from rallypoint.core.settings import MAX_SECONDS
+from rallypoint.core.watch.turns import RoundEnded, RoundFormed, RoundJudged
 
 
 def run_round(job: JobState, event: Event, at: float) -> list[JobEffect]:
@@ -119,6 +120,7 @@ def _form(job: JobState, effect: FormWorld, at: float) -> list[JobEffect]:
         step_round(job.round, RoundStarted(effect.round))
     nodes = len(effect.world)
     job.world_workers = sum(node.candidate.workers for node in effect.world)
+    job.turns.append(RoundFormed(effect.round, frozenset(job.assigned), job.world_workers, why))
     size = f"{words.count(nodes, 'node')}, {words.count(job.world_workers, 'worker')}"
     text = f"round {effect.round}: {size}"
     effects: list[JobEffect] = [kinds.ROUND_FORMED(text if first else f"{text} ({why})")]
@@ -163,6 +165,7 @@ def stop_order(job: JobState, round_: int, reason: EndReason) -> StopNow:
 
 def _stop(job: JobState, round_: int, reason: EndReason) -> list[JobEffect]:
     job.end_reason = reason
+    job.turns.append(RoundEnded(round_, reason, _is_hang(job, reason)))
     stop = stop_order(job, round_, reason)
     effects: list[JobEffect] = [
         ToNode(member.ref, stop)
@@ -171,6 +174,12 @@ def _stop(job: JobState, round_: int, reason: EndReason) -> list[JobEffect]:
     ]
     kind = kinds.ROUND_CHANGED if reason.kind.is_planned else kinds.ROUND_ENDED
     return [kind(node_id=reason.node_id, round=round_, why=reason.text), *effects]
+
+
+def _is_hang(job: JobState, reason: EndReason) -> bool:
+    """The round was ended because a worker made no progress."""
+    ends = [report.failure for report in job.reports if report.node_id == reason.node_id]
+    return any(one.code is None and one.signal is None and one.reason for one in ends)
 
 
 def _judge(job: JobState, round_: int, at: float) -> list[JobEffect]:
@@ -201,6 +210,7 @@ def _judge(job: JobState, round_: int, at: float) -> list[JobEffect]:
             job.end_reason = EndReason(EndKind.LOSS, text, job.end_reason.node_id)
         is_planned = job.end_reason.kind.is_planned
         job.crash_loop = crash_loop.after_another_end(job.crash_loop, reach, is_planned=is_planned)
+        _note_judgement(job, round_ - 1, job.end_reason.text)
         effects: list[JobEffect] = []
         if cause is not None and cause.loss is job.store_lost:
             for effect in count_loss(job.round, cause.node_id):  # It ends this round after all.
@@ -211,8 +221,10 @@ def _judge(job: JobState, round_: int, at: float) -> list[JobEffect]:
     blame, said = causes.describe(cause), job.end_reason.text
     job.end_reason = EndReason(EndKind.FAILURE, blame, cause.node_id)
     if isinstance(decision, restart.GiveUp):
-        job.no_progress = decision.no_progress
-        return close(job, Outcome.FAILED, f"{blame}; {decision.reason}", cause=True)
+        job.no_progress, text = decision.no_progress, f"{blame}; {decision.reason}"
+        _note_judgement(job, round_ - 1, text)
+        return close(job, Outcome.FAILED, text, cause=True)
+    _note_judgement(job, round_ - 1, blame)
     # Told once: the end of the round has named the culprit, unless it was found since.
     text = restart.describe(decision, "" if blame == said else blame)
     record = kinds.RESTART(text, node_id=cause.node_id)
@@ -220,6 +232,11 @@ def _judge(job: JobState, round_: int, at: float) -> list[JobEffect]:
         job.backoff_s = decision.delay_s
         return [record]
     return [record, *run_round(job, RoundReleased(round_), at)]
+
+
+def _note_judgement(job: JobState, round_: int, text: str) -> None:
+    assert job.end_reason is not None
+    job.turns.append(RoundJudged(round_, job.end_reason, text, job.last_cause))
 
 
 def _nobody_came(settings: SharedSettings, timeout: JoinTimedOut) -> str:

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 from msgspec import Struct, field
 
 from rallypoint.core import cause as causes
@@ -33,6 +35,7 @@ from rallypoint.core.round import step as step_round
 from rallypoint.core.round_state import Member, MemberState, Phase, RoundState
 from rallypoint.core.watch.carried import Carried
 from rallypoint.core.watch.questions import Subject
+from rallypoint.core.watch.turns import TURNS_MAX, Turn
 
 
 class SessionLost(Struct, frozen=True):
@@ -82,7 +85,7 @@ class JobState(Struct):
     end_reason: EndReason | None = None
     """Of the newest round, once it has ended."""
     last_end: EndReason | None = None
-    """Of the round before the newest one, if it ended under this coordinator."""
+    """The end of the round before the newest one."""
     ended_at: float = 0.0
     judged_round: int = 0
     """The forming round whose predecessor has been judged."""
@@ -116,6 +119,8 @@ class JobState(Struct):
     """The incarnation of the agent that the coordinator lives in, if any."""
     last_cause: Cause | None = None
     """Of the end of the round that was judged last, if a worker or a node was to blame."""
+    turns: deque[Turn] = field(default_factory=lambda: deque(maxlen=TURNS_MAX))
+    """Facts about its rounds that its history has not taken from here yet."""
     former: int = 0
     """So many agents of the life before are still here: no round is formed beside their workers."""
 

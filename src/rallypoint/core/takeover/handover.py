@@ -159,8 +159,11 @@ def _recover(job: JobState, found: Recovery, at: float) -> list[JobEffect]:
     return _without_workers(job, found, at)
 
 
-def _lost(job: JobState, found: Recovery, missing: list[int], at: float) -> list[JobEffect]:
-    """The nodes of these group ranks are: one more round has ended by the loss of nodes."""
+def _lost(
+    job: JobState, found: Recovery, missing: list[int], at: float, came: int = 0
+) -> list[JobEffect]:
+    """The nodes of these group ranks are: one more round has ended by the loss of nodes. `came`:
+    how many of them are here after all, and were not told of the round."""
     led, world = found.predecessor, job.round.world
     others = [rank for rank in missing if rank != led.rank]
     # Nobody knows when they were lost: what others report may follow from it.
@@ -172,7 +175,7 @@ def _lost(job: JobState, found: Recovery, missing: list[int], at: float) -> list
     else:
         others = missing
     if others:
-        nodes = f"{len(others)} of {count(found.record.nodes, 'node')}"
+        nodes = f"{max(len(others) - came, 1)} of {count(found.record.nodes, 'node')}"
         why = f"{nodes} did not come to the coordinator that took over"
         job.losses.append(NodeLoss(world[others[0]].node_id, 0.0, why))
         text = text or why
@@ -187,7 +190,7 @@ def _untold(job: JobState, found: Recovery, missing: list[int], at: float) -> li
     one, without a last call. Which of the missing they are nobody knows."""
     gone = [rank for rank in missing if is_set(found.record.stopped, rank)]
     if len(missing) - len(gone) > len(found.untold):
-        effects = _lost(job, found, missing, at)
+        effects = _lost(job, found, missing, at, came=len(found.untold))
     elif found.predecessor.is_dead:
         effects = _lost(job, found, gone, at)
     else:

@@ -117,6 +117,8 @@ class JobRecord(Struct, frozen=True, array_like=True):
     """The largest that workers have reported; -1: none was."""
     carried: Carried | None = None
     """What of the job's history is to be known on."""
+    last_end: EndReason | None = None
+    """The end of the round before the newest one, as it was judged."""
 
     @property
     def newest_round(self) -> int | None:
@@ -214,6 +216,7 @@ def record_of(job: JobState, former: FormerLife | None = None, own_agent: str = 
         crash_loop=job.crash_loop,
         furthest_step=job.furthest_step,
         carried=job.carried,
+        last_end=job.last_end,
     )
 
 
@@ -263,7 +266,7 @@ def job_of(record: JobRecord, epoch: Epoch) -> JobState:
     job = JobState(state, record.incarnation)
     job.ledger = Ledger(record.restarts, list(record.restarts_counted))
     job.judged_round, job.backoff_s = record.judged_round, record.backoff_s
-    job.end_reason = record.end_reason
+    job.end_reason, job.last_end = record.end_reason, record.last_end
     job.crash_loop, job.furthest_step = record.crash_loop, record.furthest_step
     job.carried = record.carried
     # Two coordinators never number what they ask of workers alike.

@@ -23,6 +23,10 @@ class CarriedRound(Struct, frozen=True, array_like=True):
     """Unix seconds."""
     furthest_before: int = -1
     """The largest step of the rounds before, if it is known."""
+    resumed: int = -1
+    """The first step that a node told of in it; -1: no node has told of one."""
+    step: int = -1
+    """The largest one."""
 
 
 class Carried(Struct, frozen=True, array_like=True):
@@ -47,3 +51,5 @@ class Carried(Struct, frozen=True, array_like=True):
     newest: CarriedRound | None = None
     has_told_unmatched: bool = False
     """That `--progress-pattern` has matched nothing was said."""
+    counts_anew: bool = False
+    """The workers count their steps anew in each epoch."""

@@ -35,6 +35,7 @@ def carried(
         spare_node_s=goodput.spare_s(account, at),
         rounds=rounds,
         newest=newest,
+        counts_anew=account.counts_anew,
     )
 
 
@@ -43,9 +44,9 @@ def gap_s(before: Carried, wall_at: float) -> float:
     return min(max(wall_at - before.at, 0.0), MAX_WAIT_S)
 
 
-def carry_on(account: Goodput, before: Carried, ago_s: float) -> None:
+def carry_on(account: Goodput, before: Carried, ago_s: float, running: int = -1) -> None:
     """Go on with an account of another coordinator, which was last seen so long ago: that time was
-    spent as what was done then."""
+    spent as what was done then. `running`: the round that runs; -1: none does."""
     for kind, cause, seconds in before.parts:
         if kind in _BY_NAME:
             key = (_BY_NAME[kind], cause)
@@ -55,7 +56,17 @@ def carry_on(account: Goodput, before: Carried, ago_s: float) -> None:
     account.until -= ago_s
     account.now = _BY_NAME.get(before.now, Spending.WAITING)
     account.furthest, account.redone = before.furthest, before.redone
+    account.counts_anew = before.counts_anew
     account.faults, account.spares.node_s = before.faults, before.spare_node_s
     if before.newest is not None:
-        known = before.newest.furthest_before
-        account.steps = RoundSteps(account.until, cause=before.cause, furthest_before=known)
+        account.steps = steps = RoundSteps(
+            account.until,
+            cause=before.cause,
+            furthest_before=before.newest.furthest_before,
+            resumed=before.newest.resumed,
+            step_carried=before.newest.step,
+        )
+        # The sum has those of the newest round, which are still counted with its steps.
+        account.redone = max(account.redone - steps.redone, 0)
+        if before.newest.number != running:
+            steps.over_at = account.until

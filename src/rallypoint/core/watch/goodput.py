@@ -66,6 +66,8 @@ class RoundSteps(Struct):
     """When that was done."""
     step: int = -1
     """The largest one."""
+    step_carried: int = -1
+    """The largest one that the coordinator before this one heard of."""
     leader: str = ""
     """The node that has told of it."""
     advanced_at: float | None = None
@@ -78,7 +80,7 @@ class RoundSteps(Struct):
             return 0
         last = self.furthest_before
         if self.over_at is not None:
-            last = min(last, self.step)
+            last = min(last, max(self.step, self.step_carried))
         return max(last - self.resumed + 1, 0)
 
 
@@ -255,8 +257,10 @@ def _advanced(account: Goodput, step: int, first_at: float, told_at: float) -> N
     steps, until = account.steps, account.until
     before, last_at = steps.furthest_before, steps.advanced_at
     kind = Spending.REDONE if step <= before else Spending.STEPS
-    if steps.resumed < 0:
-        steps.resumed, steps.first_at = step, first_at
+    if steps.step < 0:
+        # Another coordinator may have heard of an earlier one.
+        steps.resumed = step if steps.resumed < 0 else steps.resumed
+        steps.first_at = first_at
         _relabel(account, first_at, until, kind, only=_RUNNING)
     elif steps.step <= before < step and last_at is not None:
         # It passed the furthest step of before between the last two reports.

@@ -20,9 +20,8 @@ from msgspec.structs import replace
 
 from rallypoint.core.event_kinds import PATTERN_UNMATCHED, Record
 from rallypoint.core.job_state import JobState, note_step
-from rallypoint.core.model import EndKind, EndReason, Outcome
-from rallypoint.core.round_state import Phase
-from rallypoint.core.watch import carrying, goodput, told_round
+from rallypoint.core.model import Outcome, Verdict
+from rallypoint.core.watch import carrying, goodput, told_round, turns
 from rallypoint.core.watch.carried import Carried, CarriedRound
 from rallypoint.core.watch.goodput import Goodput
 from rallypoint.core.watch.node_progress import NodeProgress
@@ -72,7 +71,6 @@ class _Seen(Struct):
     """Another coordinator has told how the last round ended."""
     closed: int = -1
     """The last one that is over."""
-    judged: int = 0
     is_over: bool = False
     has_told_unmatched: bool = False
     """That `--progress-pattern` has matched nothing."""
@@ -134,8 +132,16 @@ class JobHistory:
         """What the next coordinator has to know."""
         newest = None
         if self._seen.round >= 0 and self.rounds:
-            one, known = self.rounds[-1], self.account.steps.furthest_before
-            newest = CarriedRound(one.round, one.nodes, one.workers, one.formed, known)
+            one, steps = self.rounds[-1], self.account.steps
+            newest = CarriedRound(
+                one.round,
+                one.nodes,
+                one.workers,
+                one.formed,
+                steps.furthest_before,
+                steps.resumed,
+                max(steps.step, steps.step_carried),
+            )
         sums = carrying.carried(self.account, at, self._wall_time(at), self.rounds_formed, newest)
         return replace(sums, has_told_unmatched=self._seen.has_told_unmatched)
 
@@ -147,14 +153,13 @@ class JobHistory:
         if newest < 0:
             return
         self.rounds.append(PastRound(newest, 0, 0, "", now, None if is_active else now))
-        seen.judged = newest
         if is_active:
             seen.round = seen.newest = newest
 
     def carry_on(self, before: Carried, at: float) -> None:
         """Go on where another coordinator was: after `take_over`."""
         ago_s = carrying.gap_s(before, self._wall_time(at))
-        carrying.carry_on(self.account, before, ago_s)
+        carrying.carry_on(self.account, before, ago_s, self._seen.round)
         self.rounds_formed, self.changed_at = before.rounds, at - ago_s
         self._seen.has_told_unmatched = before.has_told_unmatched
         self._seen.has_told_end = (newest := before.newest) is None
@@ -171,10 +176,11 @@ class JobHistory:
             if one.stamp.incarnation == job.incarnation and one.stamp.round <= self._seen.before
         ]
         told_round.add(self.rounds, node_id, before, lambda age_s: self._wall_time(at - age_s))
-        reason = job.last_end if job.round.phase is Phase.ACTIVE else job.end_reason
-        for past in self.rounds:
-            # Why it ended may have become known after the node was told.
-            if reason and job.verdict is None and past.round == job.round.round - 1:
+        # Why a round ended may have become known after its nodes were told.
+        newest = max(self._seen.newest, self._seen.before)
+        judged = {newest: job.end_reason, newest - 1: job.last_end}
+        for past in self.rounds if job.verdict is None else ():
+            if (reason := judged.get(past.round)) is not None:
                 past.end, past.end_text = str(reason.kind.value), reason.text
 
     def stopped(self, node_id: str, at: float) -> None:
@@ -186,25 +192,20 @@ class JobHistory:
 
     def noted(self, job: JobState, at: float) -> None:
         """Something has happened to the job. O(1), but for a round that begins."""
-        state, seen = job.round, self._seen
-        active = state.round if state.phase is Phase.ACTIVE else -1
-        before = self.account.now
+        seen, before = self._seen, self.account.now
         if seen.newest >= 0:
             goodput.reached(self.account, job.furthest_step, at)
-        elif job.end_reason is not None and not seen.has_told_end:
-            goodput.taken_over(self.account, job.end_reason)
-        if seen.round >= 0 and active != seen.round:
-            self._ended(job, at)
-        if job.judged_round > seen.judged:
-            seen.judged = job.judged_round
-            self._judged(job, job.judged_round - 1, at)
-        if active >= 0 and active != seen.round:
-            self._formed(job, at)
-            seen.newest = active
-        seen.round = active
+        while job.turns:
+            match job.turns.popleft():
+                case turns.RoundFormed() as turn:
+                    self._formed(job, turn, at)
+                case turns.RoundEnded() as turn:
+                    self._ended(job, turn, at)
+                case turns.RoundJudged() as turn:
+                    self._judged(turn, at)
         if job.verdict is not None and not seen.is_over:
             seen.is_over = True
-            self._over(job, at)
+            self._over(job, job.verdict, at)
         goodput.noted(self.account, job, at)
         if self.account.now is not before:
             self.changed_at = at
@@ -250,66 +251,65 @@ class JobHistory:
         (first_at, first), (last_at, last) = self.steps[0], self.steps[-1]
         return (last - first) / (last_at - first_at) if last_at > first_at else None
 
-    def _formed(self, job: JobState, at: float) -> None:
+    def _formed(self, job: JobState, turn: turns.RoundFormed, at: float) -> None:
         if self.rounds and self.rounds[-1].ended is not None:
             self._close()
-        goodput.formed(self.account, set(job.assigned), at, job.furthest_step)
+        goodput.formed(self.account, set(turn.nodes), at, job.furthest_step)
         self.told.clear()
         self.steps.clear()
-        self._seen.stopping.clear()
+        seen, formed = self._seen, self._wall_time(at)
+        seen.stopping.clear()
+        seen.round = seen.newest = turn.round
         self.rounds_formed += 1
-        why = next((place.why for place in job.assigned.values()), "")
-        nodes = len(job.round.world)
-        number = job.round.round
-        self.rounds.append(PastRound(number, nodes, job.world_workers, why, self._wall_time(at)))
+        past = PastRound(turn.round, len(turn.nodes), turn.workers, turn.why, formed)
+        self.rounds.append(past)
 
-    def _ended(self, job: JobState, at: float) -> None:
-        verdict = job.verdict
-        # The next round may have been formed at once.
-        reason = job.last_end if job.round.phase is Phase.ACTIVE else job.end_reason
-        if reason is not None:
-            goodput.ended(self.account, reason, at, is_hang=_is_hang(job, reason))
-        if not self.rounds:
+    def _ended(self, job: JobState, turn: turns.RoundEnded, at: float) -> None:
+        reason, seen = turn.reason, self._seen
+        if turn.round != seen.round:  # Another coordinator had ended it.
+            if not seen.has_told_end:
+                goodput.taken_over(self.account, reason)
+            for past in self.rounds:
+                if past.round == turn.round:
+                    past.end, past.end_text = str(reason.kind.value), reason.text
             return
-        newest, seen = self.rounds[-1], self._seen
-        if reason is not None and reason.node_id:
+        goodput.ended(self.account, reason, at, is_hang=turn.is_hang)
+        newest = self.rounds[-1]
+        if reason.node_id:
             newest.took(reason.node_id, (("detect", reason.age_s),))
-        newest.ended, seen.ended_at = self._wall_time(at), at
-        seen.stopping = set() if job.round.phase is Phase.ACTIVE else set(job.assigned)
-        if reason is not None:
-            newest.end, newest.end_text = str(reason.kind.value), reason.text
-        elif verdict is not None:
-            newest.end, newest.end_text = str(verdict.outcome.value), verdict.text
+        newest.end, newest.end_text = str(reason.kind.value), reason.text
+        self._stops(job, at)
+
+    def _stops(self, job: JobState, at: float) -> None:
+        """No worker of the newest round is to run any more."""
+        seen = self._seen
+        self.rounds[-1].ended, seen.ended_at = self._wall_time(at), at
+        seen.round, seen.stopping = -1, set(job.assigned)
         self._sum()
 
-    def _judged(self, job: JobState, round_: int, at: float) -> None:
-        reason = job.end_reason or job.last_end
-        if reason is not None and round_ == self._seen.newest:
-            goodput.judged(self.account, reason.kind)
-        for past in reversed(self.rounds):
-            if past.round == round_:
-                past.cause = first_cause(job.last_cause) or past.cause
-                if reason is not None:
-                    verdict = job.verdict if reason.kind is EndKind.FAILURE else None
-                    past.end = str(reason.kind.value)
-                    past.end_text = verdict.text if verdict else reason.text
-                if past is self.rounds[-1]:
-                    goodput.pass_time(self.account, at)
-                    self._sum()
-                    self._close()
-                return
+    def _judged(self, turn: turns.RoundJudged, at: float) -> None:
+        if turn.round == self._seen.newest:
+            goodput.judged(self.account, turn.reason.kind)
+        past = next((one for one in self.rounds if one.round == turn.round), None)
+        if past is None:
+            return
+        past.cause = first_cause(turn.cause) or past.cause
+        past.end, past.end_text = str(turn.reason.kind.value), turn.text
+        if past is self.rounds[-1]:
+            goodput.pass_time(self.account, at)
+            self._sum()
+            self._close()
 
-    def _over(self, job: JobState, at: float) -> None:
-        assert job.verdict is not None
-        has_succeeded = job.verdict.outcome is Outcome.SUCCEEDED
+    def _over(self, job: JobState, verdict: Verdict, at: float) -> None:
+        has_succeeded = verdict.outcome is Outcome.SUCCEEDED
         goodput.over(self.account, at, has_succeeded=has_succeeded)
         if not self.rounds:
             return
         newest = self.rounds[-1]
         if newest.ended is None:
-            newest.ended = self._wall_time(at)
-            newest.end, newest.end_text = str(job.verdict.outcome.value), job.verdict.text
-        newest.cause = newest.cause or first_cause(job.verdict.cause)
+            newest.end, newest.end_text = str(verdict.outcome.value), verdict.text
+            self._stops(job, at)
+        newest.cause = newest.cause or first_cause(verdict.cause)
         self._sum()
         self._close()
 
@@ -328,9 +328,3 @@ class JobHistory:
         newest.seconds = {
             str(kind.value): seconds for kind, seconds in goodput.of_round(account).items()
         }
-
-
-def _is_hang(job: JobState, reason: EndReason) -> bool:
-    """The round was ended because a worker made no progress."""
-    ends = [report.failure for report in job.reports if report.node_id == reason.node_id]
-    return any(one.code is None and one.signal is None and one.reason for one in ends)

@@ -152,7 +152,8 @@ class Accounts:
         if account.furthest > true:
             raise Violation("goodput", f"step {account.furthest} was done, of {true}")
         done = self._training.done(now_s)
-        again = done if job.verdict is None else done - true - 1
+        # A verdict ends the account only when it is recorded: until then steps may be done again.
+        again = done if account.now is not None else done - true - 1
         if account.lost_steps > again:
             raise Violation("goodput", f"{account.lost_steps} steps were done again, of {again}")
         if self._training.is_prompt and job.watch.history.known_since is None:
