@@ -8,15 +8,20 @@ from operator import attrgetter
 from random import Random
 
 from rallypoint.core.model import NodeRef
+from rallypoint.testing.simulator.charges import Charges
 from rallypoint.testing.simulator.coordinators import CoordinatorProcess, Simulated
+from rallypoint.testing.simulator.departures import Departures
 from rallypoint.testing.simulator.facts import Life
+from rallypoint.testing.simulator.growth import Growth
 from rallypoint.testing.simulator.invariants import Invariants
 from rallypoint.testing.simulator.leaders import LeadingProcess
 from rallypoint.testing.simulator.leading_invariants import LeadingInvariants
 from rallypoint.testing.simulator.led_invariants import LedInvariants
+from rallypoint.testing.simulator.links import Links
 from rallypoint.testing.simulator.loop import MachineClock, ProcessLoop, Schedule
 from rallypoint.testing.simulator.machines import AgentProcess, Guard, Machine, MakeProcess
 from rallypoint.testing.simulator.network import Network
+from rallypoint.testing.simulator.people import People
 from rallypoint.testing.simulator.plan import FORMER, LEADER, Plan
 from rallypoint.testing.simulator.register import SimulatedRegister
 from rallypoint.testing.simulator.serves import Serves
@@ -43,6 +48,9 @@ class SimulatedCluster:
         elif plan.register:
             rules = LedInvariants(lease_s, grace_s, is_gentle=plan.is_gentle)
         self.transcript = Transcript(self.schedule, rules)
+        self._departures = Departures(rules, settings)
+        more = (kind(rules, settings) for kind in (Growth, Links, Charges))
+        self.transcript.more = (self._departures, *more)
         self.machines: list[Machine] = []
         self.shared = Simulated(
             plan.seed,
@@ -57,7 +65,9 @@ class SimulatedCluster:
             [0],
             {},
             settings,
+            plan.wall_step_ms,
         )
+        self._people: People | None = None
         register = None
         if plan.register:
             is_here = plan.register != "elsewhere"
@@ -135,6 +145,20 @@ class SimulatedCluster:
         self.serves.start(host)
         self.rules.coordinator = self.shared.lives[0]
 
+    def want(self, kind: str, node_id: str) -> None:
+        """A person wants this of the job, or that this node leaves it."""
+        if self._people is None:
+            clock = MachineClock(self.schedule, 1.0, 0.0)
+            self._people = People(self.shared, clock, self._wanted_to_go)
+        host = self.leader if self.plan.any_leads else self.plan.coordinator_host
+        if host:
+            self._people.want(kind, host, node_id)
+
+    def _wanted_to_go(self, node_id: str) -> None:
+        lives = [each.ref.incarnation for each in self.live if each.ref.node_id == node_id]
+        if len(lives) == 1:
+            self._departures.wanted_to_go(*lives, self.rules.leader)
+
     def kill_serve(self, process: CoordinatorProcess) -> None:
         """It is killed."""
         self.serves.kill(process)
@@ -179,6 +203,8 @@ class SimulatedCluster:
             machine.discard()
         for process in self.serves.running:
             process.loop.discard()
+        if self._people is not None:
+            self._people.discard()
 
     def _clock(self, name: str) -> MachineClock:
         rate = self.plan.rates.get(name, 1.0)

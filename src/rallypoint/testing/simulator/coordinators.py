@@ -21,7 +21,7 @@ from rallypoint.core import messages as m
 from rallypoint.core.admission import Admission
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.group_events import Finish
-from rallypoint.core.job_state import JobEffect, JobEvent, JobState
+from rallypoint.core.job_state import JobEffect, JobEvent, JobState, SessionLost
 from rallypoint.core.model import NONCE_BITS, NodeRef, SharedSettings, Stamp
 from rallypoint.core.takeover.record import Process
 from rallypoint.core.watch.past_round import PastRound
@@ -34,6 +34,8 @@ from rallypoint.testing.simulator.training import Training
 from rallypoint.testing.simulator.workers import Program, Witness
 from rallypoint.wire.handshake import Established, ServerHandshake
 
+WALL_MS = 1_000_000
+"""What the first wall clock shows, about."""
 _ROUNDS = (kinds.ROUND_FORMED, kinds.ROUND_ENDED, kinds.ROUND_CHANGED, kinds.VERDICT)
 
 
@@ -49,6 +51,8 @@ class Observer(Witness, Protocol):
     ) -> None: ...
 
     def held(self, coordinator: int) -> None: ...
+
+    def lost(self, incarnation: str, unread: int) -> None: ...
 
     def told(self, incarnation: str, message: m.ToAgent) -> None: ...
 
@@ -82,6 +86,8 @@ class Simulated(Struct, frozen=True, eq=False):
     """Which round store each machine has open."""
     settings: SharedSettings
     """Of the job."""
+    wall_step_ms: int
+    """So much later than that of the last coordinator is the wall clock of the next one."""
 
     def next_life(self) -> int:
         """The number of another one."""
@@ -149,9 +155,10 @@ class HostedCoordinator:
             self._name = f"{loop.host} leads"
         self._connections = 0
         self._incarnations: dict[int, str] = {}
+        self._transports: dict[int, Transport] = {}
         self._accounts = Accounts(shared.training, loop)
         life = self.life = shared.next_life() if by is None else by.number
-        first_ms = 1 if lives_in_agent else life * 1000
+        first_ms = 1 if lives_in_agent else WALL_MS + life * shared.wall_step_ms
         hosting = Hosting(
             self._recorded,
             shared.settings if shared.embedded or lives_in_agent else None,
@@ -178,6 +185,7 @@ class HostedCoordinator:
 
     def _accept(self, transport: Transport) -> FramedConnection:
         self._connections += 1
+        self._transports[self._connections] = transport
         peer = transport.get_extra_info("peername")
         return ServerConnection(self, self._connections, f"{peer[0]}:{peer[1]}")
 
@@ -234,6 +242,11 @@ class HostedCoordinator:
             self._shared.observer.crashed(self._name, violation)
 
     def _machine(self, job: JobState, event: JobEvent, at: float) -> list[JobEffect]:
+        if isinstance(event, SessionLost):
+            incarnation = event.ref.incarnation
+            own = [n for n, whose in self._incarnations.items() if whose == incarnation]
+            unread = sum(self._transports[number].unread for number in own)
+            self._shared.observer.lost(incarnation, unread)
         self._shared.observer.steps(job, self.life)
         effects = jobs.step(job, event, at)
         self._shared.observer.stepped(job, event, effects)

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from rallypoint.testing.simulator.drawing_leaders import with_leaders
 from rallypoint.testing.simulator.drawing_pairs import draw_pair
 from rallypoint.testing.simulator.drawing_rare import draw_rare
+from rallypoint.testing.simulator.drawing_users import draw_user
 from rallypoint.testing.simulator.plan import COORDINATOR, SHORT_SHARE, Fault, Plan
 from rallypoint.testing.simulator.serves import SECOND
 from rallypoint.testing.simulator.workers import Program
@@ -31,6 +32,8 @@ def draw(seed: int, nodes: int | None = None) -> Plan:
     often = Random(f"no progress {seed}").choice((0, 0, 0, 2))
     settings = {"world_multiple_of": multiple, "max_no_progress": often}
     program = _with_steps(plan.program, Random(f"steps {seed}"))
+    if nodes is None and (drawn := draw_user(plan, seed)) is not None:
+        return drawn
     return replace(plan, settings=dict(plan.settings) | settings, program=program)
 
 

@@ -61,6 +61,7 @@ class Life(Struct, eq=False):
     """The life of the job from which it was expelled for good."""
     died: bool = False
     """Its process was killed, or its machine is gone."""
+    died_at: float | None = None
     runs: set[int] = field(default_factory=set)
     """Its workers, by pid."""
 

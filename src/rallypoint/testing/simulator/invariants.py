@@ -64,6 +64,8 @@ class Invariants:
         self.jobs: dict[int, Job] = {}
         self.owed: dict[str, Verdict] = {}
         """Who must hear which verdict."""
+        self.unread: dict[str, int] = {}
+        """How many messages of each agent, that is about to be given up, were not read."""
 
     # The coordinator
 
@@ -71,6 +73,11 @@ class Invariants:
     def leader(self) -> int:
         """The number of the coordinator that leads."""
         return self.coordinator
+
+    @property
+    def leading_life(self) -> str:
+        """The incarnation of the agent that leads, or did last; empty: none has."""
+        return ""
 
     def held(self, coordinator: int) -> None:
         """This one knows that it leads."""
@@ -391,7 +398,8 @@ class Invariants:
 
     def agent_died(self, incarnation: str) -> None:
         """It was killed."""
-        self.lives[incarnation].died = True
+        life = self.lives[incarnation]
+        life.died, life.died_at = True, self.now_s
         self.owed.pop(incarnation, None)
 
     @property

@@ -27,6 +27,11 @@ end. The faults:
     fail NODE RANK CODE     a worker exits; a code under 0 is a signal
     done NODE               its workers exit with 0, as all will
     term NODE | interrupt NODE | leave NODE      SIGTERM, SIGINT, a notice to the agent
+    preempt NODE S          its workers get SIGTERM, and its agent so much later
+    drain NODE              a person wants it to leave the job
+    checkpoint | restart | cancel       a person wants that of the job
+    busy S                  the coordinator does not look at its connections for so long, when its
+                            next timer ends
     noroute NODE S OTHER    for so long it can't reach the round store of OTHER
     storeless NODE          the round store there dies
     crash | hold S          the coordinator is killed (a stand-alone one is started anew after S
@@ -130,6 +135,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     """There is one, by which a stand-alone coordinator leads: "here", where it knows which
     processes of its machine are gone, or "elsewhere". Or any agent may: "agents"."""
     peace_s: float = 60.0
+    wall_step_ms: int = 1000
+    """So much later the wall clock of each next coordinator is than that of the one before."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     program: Program = Program(20.0)
     rates: Mapping[str, float] = field(default_factory=dict)
@@ -212,6 +219,7 @@ class Plan(Struct, frozen=True, kw_only=True):
         more: dict[str, Any] = {"embedded": self.embedded}
         more |= {"register": self.register} if self.register else {}
         more |= {"peace_s": self.peace_s}
+        more |= {"wall_step_ms": self.wall_step_ms} if self.wall_step_ms != 1000 else {}
         lines = [_pairs(head | more), "settings " + _pairs(self.settings)]
         lines += ["program " + _pairs(msgspec.to_builtins(self.program))]
         lines += ["rates " + _pairs(self.rates)] if self.rates else []
