@@ -57,6 +57,8 @@ class Links(Rule):
             raise Violation("connection", text)
 
     def told(self, incarnation: str, message: m.ToAgent) -> None:
+        if isinstance(message, m.HandsOver):
+            self._promised.pop(incarnation, None)
         if not isinstance(message, m.Attached):
             return
         number, known = message.incarnation, self._known.get(incarnation, 0)
