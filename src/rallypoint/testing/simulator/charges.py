@@ -110,12 +110,12 @@ class Charges(Rule):
     def _loop_after(self, state: JobState, before: CrashLoop) -> int | None:
         """How many equal failures there were in a row, with this one; None: that depends on how
         long workers lived."""
-        reach = state.furthest_step
-        if reach < 0 or state.end_reason is None:
+        reach, ended_by = state.furthest_step, state.end_reason or state.last_end
+        if reach < 0 or ended_by is None:
             return None
         is_further, cause = reach > before.step, state.last_cause
         if cause is None or cause.failure is None:
-            return before.count if state.end_reason.kind.is_planned and not is_further else 0
+            return before.count if ended_by.kind.is_planned and not is_further else 0
         repeats = before.ending is not None and is_same(before.ending, ending_of(cause.failure))
         return before.count + 1 if repeats and not is_further else 1
 

@@ -155,7 +155,7 @@ class HostedCoordinator:
             self._name = f"{loop.host} leads"
         self._connections = 0
         self._incarnations: dict[int, str] = {}
-        self._transports: dict[int, Transport] = {}
+        self._transports: list[Transport] = []
         self._accounts = Accounts(shared.training, loop)
         life = self.life = shared.next_life() if by is None else by.number
         first_ms = 1 if lives_in_agent else WALL_MS + life * shared.wall_step_ms
@@ -185,7 +185,8 @@ class HostedCoordinator:
 
     def _accept(self, transport: Transport) -> FramedConnection:
         self._connections += 1
-        self._transports[self._connections] = transport
+        self._transports = [each for each in self._transports if each.is_open]
+        self._transports.append(transport)
         peer = transport.get_extra_info("peername")
         return ServerConnection(self, self._connections, f"{peer[0]}:{peer[1]}")
 
@@ -243,10 +244,9 @@ class HostedCoordinator:
 
     def _machine(self, job: JobState, event: JobEvent, at: float) -> list[JobEffect]:
         if isinstance(event, SessionLost):
-            incarnation = event.ref.incarnation
-            own = [n for n, whose in self._incarnations.items() if whose == incarnation]
-            unread = sum(self._transports[number].unread for number in own)
-            self._shared.observer.lost(incarnation, unread)
+            host = event.ref.incarnation.rpartition("-")[0]
+            own = (each for each in self._transports if each.get_extra_info("peername")[0] == host)
+            self._shared.observer.lost(event.ref.incarnation, sum(each.unread for each in own))
         self._shared.observer.steps(job, self.life)
         effects = jobs.step(job, event, at)
         self._shared.observer.stepped(job, event, effects)

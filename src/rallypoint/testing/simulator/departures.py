@@ -17,8 +17,8 @@ from rallypoint.core import event_kinds as kinds
 from rallypoint.core import messages as m
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.job_state import JobEffect, JobEvent, JobState
-from rallypoint.core.messages import ToNode
-from rallypoint.core.model import EndKind, SharedSettings, Stamp
+from rallypoint.core.messages import FromNode, ToNode
+from rallypoint.core.model import SharedSettings, Stamp
 from rallypoint.core.round_state import MemberState
 from rallypoint.testing.simulator.facts import Violation
 from rallypoint.testing.simulator.invariants import Invariants
@@ -27,13 +27,6 @@ from rallypoint.testing.simulator.rule import SLOWEST, Rule
 ALL_SAVED = "the workers that were asked have saved a checkpoint"
 HEARS_S = 3.0
 """Within this time a node that is connected hears what is wanted of it."""
-
-
-class Question(Struct, eq=False):
-    """One that was put to the workers of a round."""
-
-    number: int
-    at_s: float
 
 
 class Wish(Struct, eq=False):
@@ -52,6 +45,7 @@ class Departures(Rule):
         """When a coordinator has asked this of a round: the number of the coordinator, the round,
         the number of the question."""
         self._notice = 0
+        self._awaited: dict[str, int] = {}
         self._saved: set[tuple[str, Stamp, int]] = set()
         """Agents that have told of a checkpoint that was saved for a growth."""
         self._newest: dict[tuple[str, Stamp], tuple[int, int]] = {}
@@ -70,8 +64,24 @@ class Departures(Rule):
                     self._check_called_off(state, named, number)
                 case Record(kind, text) if kind is kinds.CHECKPOINT and text == ALL_SAVED:
                     self._check_saved(state, notice)
+        if isinstance(event, FromNode) and isinstance(event.message, m.CheckpointAnswered):
+            self._check_answer(state, event.ref.node_id, event.message)
+        self._awaited = self._who_is_awaited(state)
         if state.notice is not None:
             self._notice = state.notice.number
+
+    @staticmethod
+    def _who_is_awaited(state: JobState) -> dict[str, int]:
+        """The newest question that each node has to answer."""
+        asked = state.save, state.notice
+        return {node: each.number for each in asked if each is not None for node in each.awaited}
+
+    def _check_answer(self, state: JobState, node_id: str, answer: m.CheckpointAnswered) -> None:
+        """It counts for the question that this node had to answer: have its workers saved since?"""
+        number = self._awaited.get(node_id, 0)
+        is_counted = number != self._who_is_awaited(state).get(node_id, 0)
+        if is_counted and answer.listens and not answer.failed:
+            self._check_saved(state, number, node_id)
 
     def _check_called_off(self, state: JobState, stamp: Stamp, number: int) -> None:
         for life, named, told in self._saved:
@@ -83,13 +93,14 @@ class Departures(Rule):
                 text = f"{life} has saved a checkpoint for question {number}, which is called off"
                 raise Violation("checkpoint", text)
 
-    def _check_saved(self, state: JobState, number: int) -> None:
-        """Just now it was said that all have."""
+    def _check_saved(self, state: JobState, number: int, node_id: str = "") -> None:
+        """Just now it was said that all have, or those of this node."""
         asked = [(named, at) for (job, named, n), at in self._asked.items() if n == number and job == id(state)]
         for stamp, at_s in asked[-1:]:
             for worker in self.facts.worlds[stamp].running.values():
                 life = self.facts.lives[worker.owner.place.life]
                 is_here = life.lost_at is None and not life.died
+                is_here = is_here and node_id in ("", life.ref.node_id)
                 if worker.listens and worker.saved_at < at_s and is_here:
                     text = f"rank {worker.rank} has saved none for question {number}"
                     raise Violation("checkpoint", f"{text}, and is said to have")

@@ -123,11 +123,10 @@ def _spare(plan: Plan, rng: Random) -> Plan:
 def _saves_twice(plan: Plan, rng: Random) -> Plan:
     """A person asks for a checkpoint, and soon after that a node is told to go."""
     at_s = rng.uniform(3.0, 6.0)
-    faults = [Fault(at_s - 1.0, "slow", "", 15.0, "1.5"), Fault(at_s, "checkpoint")]
-    going = rng.choice(("leave", "term", "drain"))
-    faults.append(Fault(at_s + rng.uniform(0.8, 2.0), going, "n2"))
-    program = replace(_SAVES, save_s=rng.choice((1.0, 3.0)))
-    return _calm(plan, (2, 3, 3), faults, program, lease_s=10.0)
+    faults = [Fault(at_s - 1.0, "slow", "", 15.0, "0.8"), Fault(at_s, "checkpoint")]
+    going = rng.choice(("leave", "term"))
+    faults.append(Fault(at_s + rng.uniform(0.7, 1.5), going, "n2"))
+    return _calm(plan, (2, 5, 5), faults, _SAVES, lease_s=10.0)
 
 
 def _called_off(plan: Plan, rng: Random) -> Plan:
@@ -159,13 +158,16 @@ def _preempted(plan: Plan, rng: Random) -> Plan:
 
 
 def _busy(plan: Plan, rng: Random) -> Plan:
-    """A node is silent nearly until it is lost, and the coordinator is busy when it speaks."""
-    lease_s, at_s = rng.choice((6.0, 10.0)), rng.uniform(3.0, 6.0)
+    """A node connects again, and what it says comes when it is nearly lost, while the coordinator
+    is busy."""
+    at_s = rng.uniform(3.0, 6.0)
     faults = [
-        Fault(at_s, "mute", "n2", lease_s + 0.6),
-        Fault(at_s + 0.8 * lease_s, "busy", "", 0.45 * lease_s),
+        Fault(at_s, "cut", "n2"),
+        Fault(at_s, "mute", "n2", round(rng.uniform(3.6, 4.0), 2), reports=8),
+        Fault(at_s + 8.0, "busy", "", 0.9),
     ]
-    return _calm(plan, (2, 3, 3), faults, _OBEYS, lease_s=lease_s)
+    drawn = _calm(plan, (2, 3, 3), faults, _OBEYS, lease_s=10.0, heartbeat_s=1.0)
+    return replace(drawn, rates={})
 
 
 def _away(plan: Plan, rng: Random) -> Plan:
