@@ -28,7 +28,15 @@ from rallypoint.core.events import (
 )
 from rallypoint.core.job_state import JobEffect, JobState, close, stamp
 from rallypoint.core.messages import Assigned, Expelled, StopNow, ToNode
-from rallypoint.core.model import Assignment, EndKind, EndReason, NodeRef, Outcome, SharedSettings
+from rallypoint.core.model import (
+    Assignment,
+    EndKind,
+    EndReason,
+    NodeLoss,
+    NodeRef,
+    Outcome,
+    SharedSettings,
+)
 from rallypoint.core.quarantine import count_loss, why_held_back
 from rallypoint.core.ranks import worker_ranks
 from rallypoint.core.restarts import crash_loop
@@ -89,6 +97,11 @@ def perform(job: JobState, effect: Effect, at: float) -> list[JobEffect]:
                 text += f"; now {job.breakdown.text}"
             return close(job, Outcome.INFRASTRUCTURE, text, cause=True)
         case ExpelNode(ref, why, final):
+            is_open = job.end_reason is not None and job.end_reason.kind is EndKind.FAILURE
+            if is_open and not final and job.judged_round != job.round.round:
+                # It would not stop, and may have been silent for less than a lease: what tells of
+                # a lost peer follows from that.
+                job.losses.append(NodeLoss(ref.node_id, at, why))
             record = kinds.NODE_EXPELLED(node_id=ref.node_id, node=ref, why=why)
             return [ToNode(ref, Expelled(stamp(job), why, final)), record]
         case RefuseNode():

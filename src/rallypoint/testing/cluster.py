@@ -251,6 +251,10 @@ class Cluster:
         """One of its workers ends badly."""
         self._exit(agent, WorkerExit(None if signal else 1, signal, local_rank=local_rank))
 
+    def lose_peer(self, agent: SimulatedAgent) -> None:
+        """One of its workers ends since a worker of another node went away."""
+        self._exit(agent, WorkerExit(1, None, tells_of_lost_peer=True))
+
     def succeed(self, agent: SimulatedAgent) -> None:
         """All of its workers end well."""
         for rank in range(agent.candidate.workers):

@@ -12,14 +12,13 @@
 
 from __future__ import annotations
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from rallypoint.core import messages as m
 from rallypoint.core.checkpoint import COLLATERAL_S
 from rallypoint.core.job_state import JobEffect, JobEvent, JobState
 from rallypoint.core.model import Cause, Outcome, SharedSettings, Stamp
 from rallypoint.core.restarts.crash_loop import (
-    NO_LOOP,
     PAUSE_MAX_S,
     PAUSE_S,
     CrashLoop,

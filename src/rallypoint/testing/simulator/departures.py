@@ -95,7 +95,11 @@ class Departures(Rule):
 
     def _check_saved(self, state: JobState, number: int, node_id: str = "") -> None:
         """Just now it was said that all have, or those of this node."""
-        asked = [(named, at) for (job, named, n), at in self._asked.items() if n == number and job == id(state)]
+        asked = [
+            (named, at)
+            for (job, named, n), at in self._asked.items()
+            if n == number and job == id(state)
+        ]
         for stamp, at_s in asked[-1:]:
             for worker in self.facts.worlds[stamp].running.values():
                 life = self.facts.lives[worker.owner.place.life]

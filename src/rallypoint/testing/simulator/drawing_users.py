@@ -81,9 +81,7 @@ def _window(plan: Plan, rng: Random) -> Plan:
         at_s += window_s * rng.uniform(1.3, 1.5) / most + rng.uniform(1.0, 2.0)
     faults += [Fault(faults[-1].at_s + 1.5 * window_s + 3.0, "fail", "n1", 0.0, "3")]
     program = replace(_OBEYS, work_s=90.0)
-    return _calm(
-        plan, (2, 2, 2), faults, program, max_restarts=most, restart_window_s=window_s
-    )
+    return _calm(plan, (2, 2, 2), faults, program, max_restarts=most, restart_window_s=window_s)
 
 
 def _flapping(plan: Plan, rng: Random) -> Plan:
@@ -141,7 +139,10 @@ def _called_off(plan: Plan, rng: Random) -> Plan:
 def _late_drain(plan: Plan, rng: Random) -> Plan:
     """Nodes are told to go while the connection of one of them is broken: workers fail of it."""
     at_s = rng.uniform(3.0, 6.0)
-    faults = [Fault(at_s, "isolate", "n2", rng.uniform(1.6, 2.4)), Fault(at_s + 0.01, "reset", "n2")]
+    faults = [
+        Fault(at_s, "isolate", "n2", rng.uniform(1.6, 2.4)),
+        Fault(at_s + 0.01, "reset", "n2"),
+    ]
     told_s = at_s + rng.uniform(0.1, 0.6)
     faults.append(Fault(told_s, rng.choice(("term", "leave")), "n2"))
     code = rng.choice(("1", "-15", "-9"))

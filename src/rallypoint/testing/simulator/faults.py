@@ -166,7 +166,9 @@ class Faults:
             case "term" | "interrupt":
                 is_term = fault.kind == "term"
                 self._cluster.rules.asked.add(Outcome.PREEMPTED if is_term else Outcome.CANCELLED)
-                self._tell_to_go(machine, partial(machine.process.agent.caught, 15 if is_term else 2))
+                self._tell_to_go(
+                    machine, partial(machine.process.agent.caught, 15 if is_term else 2)
+                )
             case "leave":
                 self._cluster.rules.asked.add(Outcome.PREEMPTED)
                 why = "its machine is about to go"
