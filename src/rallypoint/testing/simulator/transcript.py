@@ -94,6 +94,9 @@ class Transcript:
     def told(self, incarnation: str, message: ToAgent) -> None:
         self._check(lambda: self.now().told(incarnation, message))
 
+    def closed(self, incarnation: str, coordinator: int, *, is_reset: bool) -> None:
+        self.now().closed(incarnation, coordinator, is_reset=is_reset)
+
     def follows(self, incarnation: str, epoch: int) -> None:
         self._check(lambda: self.now().follows(incarnation, epoch))
 
