@@ -14,7 +14,7 @@
   wrong, the job has succeeded.
 * A node is lost only if it died, was silent, or lost its connection; one that has been expelled
   for good never takes part in that life of the job again.
-* Why rounds end, and what that counts for: `round_rules.py`.
+* Why rounds end, and what that counts for: `rules/round_ends.py`.
 * A job's time and its steps are accounted for (`facts.py`). Nothing raises.
 """
 
@@ -31,7 +31,7 @@ from rallypoint.core.model import Assignment, NodeRef, Outcome, SharedSettings, 
 from rallypoint.core.round_state import Phase
 from rallypoint.core.session import NO_ANSWER_S
 from rallypoint.testing.simulator.facts import Job, Life, Violation, World, name_of
-from rallypoint.testing.simulator.round_rules import RoundRules
+from rallypoint.testing.simulator.rules.round_ends import RoundRules
 from rallypoint.testing.simulator.workers import KILL_S, Worker
 
 SLACK_S = 0.05

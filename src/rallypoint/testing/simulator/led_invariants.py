@@ -15,7 +15,7 @@
 * An agent takes part in one life of the job, and hears how that has ended.
 * A verdict that is recorded is the only one of its life, and heard by every member that lives.
 * A coordinator that is started again in time is noticed by no worker, and leads at once.
-* What a job must remember for a while its record keeps for as long (`record_rules.py`).
+* What a job must remember for a while its record keeps for as long (`rules/round_ends.py`).
 * No world is forgotten with its coordinator. What a coordinator has not recorded never happened.
 """
 
@@ -30,7 +30,7 @@ from rallypoint.core.settings import OnJoin
 from rallypoint.core.takeover.record import FormerLife, JobRecord, LeadRecord, is_set
 from rallypoint.testing.simulator.facts import Violation, World
 from rallypoint.testing.simulator.invariants import Invariants
-from rallypoint.testing.simulator.record_rules import RecordRules
+from rallypoint.testing.simulator.rules.round_ends import RecordRules
 from rallypoint.testing.simulator.workers import Worker
 
 TAKES_OVER_S = 1.5

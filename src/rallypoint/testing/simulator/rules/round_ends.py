@@ -6,6 +6,13 @@
 * A job ends for too many losses if, and only if, more rounds have lost nodes than it allows.
 * A node whose connection was reset has the reset grace, one whose connection was closed has the
   reconnect grace, unless its lease is over before.
+
+What follows from an end is remembered for a while, whoever leads. So in the record of a job:
+
+* A pause before a restart lasts as long as it was decided, though another coordinator takes over.
+* A loss of a node counts for ten minutes, and a round that has lost nodes for an hour.
+* A node that did not reach the store of rank 0, and a rank 0 that others did not reach, are known
+  until a round has started.
 """
 
 from __future__ import annotations
@@ -18,14 +25,13 @@ from rallypoint.core.event_kinds import Record
 from rallypoint.core.job_state import JobEffect, JobEvent, JobState, SessionLost
 from rallypoint.core.messages import FromNode, ToNode
 from rallypoint.core.model import EndKind, EndReason, SharedSettings, Stamp
-from rallypoint.core.round_state import STOP_SLACK_S, Phase
+from rallypoint.core.round_state import LOSS_HOUR_S, RECENT_LOSS_S, STOP_SLACK_S, Phase
+from rallypoint.core.takeover.record import JobRecord
 from rallypoint.core.watch.turns import RoundEnded
 from rallypoint.testing.simulator.facts import Life, Violation
 
 EARLY_SHARE = 0.9
 """The share of a wait that has passed at least, on the fastest clock."""
-MOST_S = 3600.0
-"""A job forgets a round that has lost nodes after this time."""
 
 
 class Ends(Struct, eq=False):
@@ -38,6 +44,8 @@ class Ends(Struct, eq=False):
     """Rounds that have surely lost a node."""
     doubtful: set[int]
     """These, and rounds in which the job may have counted a loss for another reason."""
+    is_over: bool
+    """The job had a verdict before this coordinator knew of it."""
     announced: set[str] = field(default_factory=set)
     """The lives of the agents that leave."""
 
@@ -57,7 +65,7 @@ class RoundRules:
         """A coordinator is about to give the job its first event; `newest`: its last round."""
         lossy = set(state.round.lossy_rounds)
         seen = newest if state.end_reason is not None else newest - 1
-        self._ends[id(state)] = Ends(seen, now_s, lossy, set(lossy))
+        self._ends[id(state)] = Ends(seen, now_s, lossy, set(lossy), state.verdict is not None)
 
     def stepped(
         self,
@@ -83,7 +91,7 @@ class RoundRules:
             if isinstance(effect, ToNode) and isinstance(effect.message, m.Expelled):
                 ends.doubtful.add(newest)
                 self._check_grace(ends, effect, effect.message, now_s)
-        if now_s < EARLY_SHARE * MOST_S:
+        if now_s < EARLY_SHARE * LOSS_HOUR_S and not ends.is_over:
             self._check_losses(state, ends)
 
     def lost(self, event: SessionLost, coordinator: int, now_s: float) -> None:
@@ -145,3 +153,42 @@ def _has_lost(reason: EndReason) -> bool:
     """The round ended because a node was lost that did not come back at once."""
     is_loss = "was lost:" in reason.text or "did not come" in reason.text
     return reason.kind is EndKind.LOSS and is_loss and "came back" not in reason.text
+
+
+class RecordRules:
+    """Compares each record of a job with the one before. Raises Violation."""
+
+    def __init__(self) -> None:
+        self._since: dict[tuple[str, int, int], float] = {}
+        """When each thing was in a record first: its kind, the life of the job, its number."""
+
+    def check(self, old: JobRecord, new: JobRecord, now_s: float) -> None:
+        """Both are of one life of the job, which has no verdict yet."""
+        life = new.incarnation
+        losses = {loss.id for loss in old.recent_losses} - {loss.id for loss in new.recent_losses}
+        self._check_wait("losses", "loss", life, losses, RECENT_LOSS_S, now_s)
+        rounds = set(old.lossy_rounds) - set(new.lossy_rounds)
+        self._check_wait("losses", "round", life, rounds, LOSS_HOUR_S, now_s)
+        if old.backoff_s and not (new.backoff_s and new.round == old.round):
+            self._check_wait("pause", "pause", life, {old.round}, old.backoff_s, now_s)
+        has_started = new.is_started and (new.round, new.is_started) != (old.round, old.is_started)
+        forgotten = {*old.bad_routes, *old.passed_over} - {*new.bad_routes, *new.passed_over}
+        if forgotten and not has_started:
+            raise Violation("held back", f"{sorted(forgotten)} are forgotten, and nothing started")
+
+    def note(self, new: JobRecord, now_s: float) -> None:
+        """Note that this record is stored now."""
+        known = [("loss", loss.id) for loss in new.recent_losses]
+        known += [("round", number) for number in new.lossy_rounds]
+        known += [("pause", new.round)] if new.backoff_s else []
+        for kind, number in known:
+            self._since.setdefault((kind, new.incarnation, number), now_s)
+
+    def _check_wait(
+        self, rule: str, kind: str, life: int, gone: set[int], length_s: float, now_s: float
+    ) -> None:
+        for number in gone:
+            passed_s = now_s - self._since.get((kind, life, number), now_s - length_s)
+            if passed_s < EARLY_SHARE * length_s:
+                text = f"{kind} {number} is forgotten after {passed_s:.1f} of {length_s:g} s"
+                raise Violation(rule, text)
