@@ -45,6 +45,17 @@ def test_F1_answers_to_other_questions_are_void() -> None:
     assert host.step(answer) == []
 
 
+def test_F1_a_drain_that_is_said_again_when_its_node_was_told_to_go_has_no_effect() -> None:
+    host = running(RULES)
+    host.step(DRAIN_B, at=10.0)
+    for ref in (A, B):
+        host.step(FromNode(ref, m.CheckpointAnswered(stamp(), 1, listens=True)), at=11.0)
+    announced = [record for record in host.records if record.name == "node_draining"]
+    assert host.step(DRAIN_B, at=12.0) == []
+    assert [record for record in host.records if record.name == "node_draining"] == announced
+    assert len(announced) == 1
+
+
 def test_who_comes_back_is_asked_again_with_what_is_left() -> None:
     host = running(RULES)
     host.step(DRAIN_B, at=10.0)

@@ -7,23 +7,25 @@ from functools import partial
 from operator import attrgetter
 from random import Random
 
+from msgspec.structs import replace
+
 from rallypoint.core.model import NodeRef
-from rallypoint.testing.simulator.charges import Charges
 from rallypoint.testing.simulator.coordinators import CoordinatorProcess, Simulated
-from rallypoint.testing.simulator.departures import Departures
 from rallypoint.testing.simulator.facts import Life
-from rallypoint.testing.simulator.growth import Growth
 from rallypoint.testing.simulator.invariants import Invariants
 from rallypoint.testing.simulator.leaders import LeadingProcess
 from rallypoint.testing.simulator.leading_invariants import LeadingInvariants
 from rallypoint.testing.simulator.led_invariants import LedInvariants
-from rallypoint.testing.simulator.links import Links
 from rallypoint.testing.simulator.loop import MachineClock, ProcessLoop, Schedule
 from rallypoint.testing.simulator.machines import AgentProcess, Guard, Machine, MakeProcess
 from rallypoint.testing.simulator.network import Network
 from rallypoint.testing.simulator.people import People
-from rallypoint.testing.simulator.plan import FORMER, LEADER, Plan
+from rallypoint.testing.simulator.plan import FORMER, LEADER, STOP_GRACE_S, Plan
 from rallypoint.testing.simulator.register import SimulatedRegister
+from rallypoint.testing.simulator.rules.charges import Charges
+from rallypoint.testing.simulator.rules.departures import Departures
+from rallypoint.testing.simulator.rules.growth import Growth
+from rallypoint.testing.simulator.rules.links import Links
 from rallypoint.testing.simulator.serves import Serves
 from rallypoint.testing.simulator.training import Training
 from rallypoint.testing.simulator.transcript import Transcript
@@ -40,13 +42,12 @@ class SimulatedCluster:
         self.network = Network(self.schedule, plan.seed)
         config = plan.config()
         settings = config.rendezvous.shared()
-        lease_s, grace_s = settings.lease_s, settings.reconnect_grace_s
-        rules = Invariants(lease_s, grace_s)
+        rules = Invariants(settings)
         self._leading: LeadingInvariants | None = None
         if plan.any_leads:
-            rules = self._leading = LeadingInvariants(lease_s, grace_s, is_gentle=plan.is_gentle)
+            rules = self._leading = LeadingInvariants(settings, is_gentle=plan.is_gentle)
         elif plan.register:
-            rules = LedInvariants(lease_s, grace_s, is_gentle=plan.is_gentle)
+            rules = LedInvariants(settings, is_gentle=plan.is_gentle)
         self.transcript = Transcript(self.schedule, rules)
         self._departures = Departures(rules, settings)
         more = (kind(rules, settings) for kind in (Growth, Links, Charges))
@@ -120,13 +121,19 @@ class SimulatedCluster:
         hosts = self.plan.embedded and name == self.plan.coordinator_host
         ref = NodeRef(node_id or name, life)
         has_fence = self.shared.settings.max_nodes > 1
-        self.rules.lives[life] = Life(ref, self.plan.rates.get(name, 1.0), has_fence)
+        grace_s = self.plan.graces.get(name, STOP_GRACE_S)
+        rate = self.plan.rates.get(name, 1.0)
+        self.rules.lives[life] = Life(ref, rate, has_fence, stop_grace_s=grace_s)
         self.transcript.say(name, f"starts as node {ref}")
-        machine = Machine(self.shared, name, ref, self._clock(name), self._maker(hosts))
+        shared = self.shared
+        if grace_s != STOP_GRACE_S:
+            stop = replace(shared.config.stop, restart_grace_s=grace_s)
+            shared = replace(shared, config=replace(shared.config, stop=stop))
+        machine = Machine(shared, name, ref, self._clock(name), self._maker(hosts))
         machine.process.dispatcher.subscribe(self.transcript.follow(name))
         self.machines.append(machine)
         if hosts:
-            self.rules.coordinator = self.shared.lives[0]
+            self.rules.coordinator_started(self.shared.lives[0])
 
     def _maker(self, hosts: bool) -> MakeProcess:
         register, rules = self.serves.register, self._leading
@@ -143,7 +150,7 @@ class SimulatedCluster:
     def start_serve(self, host: str) -> None:
         """A coordinator of its own."""
         self.serves.start(host)
-        self.rules.coordinator = self.shared.lives[0]
+        self.rules.coordinator_started(self.shared.lives[0])
 
     def want(self, kind: str, node_id: str) -> None:
         """A person wants this of the job, or that this node leaves it."""

@@ -56,6 +56,8 @@ class Observer(Witness, Protocol):
 
     def told(self, incarnation: str, message: m.ToAgent) -> None: ...
 
+    def closed(self, incarnation: str, coordinator: int, *, is_reset: bool) -> None: ...
+
     def follows(self, incarnation: str, epoch: int) -> None: ...
 
     def recorded(self, who: str, record: Record) -> None: ...
@@ -156,6 +158,8 @@ class HostedCoordinator:
         self._connections = 0
         self._incarnations: dict[int, str] = {}
         self._transports: list[Transport] = []
+        self._newest: dict[str, int] = {}
+        """The newest connection of each agent."""
         self._accounts = Accounts(shared.training, loop)
         life = self.life = shared.next_life() if by is None else by.number
         first_ms = 1 if lives_in_agent else WALL_MS + life * shared.wall_step_ms
@@ -199,6 +203,7 @@ class HostedCoordinator:
     def received(self, connection: ServerConnection, message: m.ToCoordinator) -> None:
         if isinstance(message, m.Attach):
             self._incarnations[connection.number] = message.incarnation
+            self._newest[message.incarnation] = connection.number
         if incarnation := self._incarnations.get(connection.number):
             self._shared.observer.read(incarnation, self.life, message, is_late=self._is_past_hold)
         self.coordinator.received(connection, message)
@@ -206,7 +211,10 @@ class HostedCoordinator:
             self._check(lambda: self._accounts.told(self.coordinator.jobs.all, progress))
 
     def closed(self, connection: ServerConnection) -> None:
-        self._incarnations.pop(connection.number, None)
+        incarnation = self._incarnations.pop(connection.number, None)
+        if incarnation is not None and self._newest[incarnation] == connection.number:
+            is_reset = not connection.ended_by_peer
+            self._shared.observer.closed(incarnation, self.life, is_reset=is_reset)
         self.coordinator.closed(connection)
         self._check_accounts()
 

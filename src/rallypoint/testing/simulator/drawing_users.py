@@ -227,8 +227,7 @@ def _clock_behind(plan: Plan, rng: Random) -> Plan:
 def _no_route(plan: Plan, rng: Random) -> Plan:
     """A node does not reach rank 0, again and again."""
     faults = [Fault(0.0, "noroute", "n3", 90.0, "n1")]
-    for number in range(3):
-        faults.append(Fault(8.0 + 8.0 * number, "start", f"x{number}"))
+    faults += [Fault(8.0 + 8.0 * number, "start", f"x{number}") for number in range(3)]
     program = replace(_OBEYS, work_s=80.0)
     return _calm(plan, (2, 6, 3), faults, program, lease_s=4.0)
 

@@ -1,4 +1,4 @@
-"""What must hold in every simulated job, whatever goes wrong; checked as things happen.
+"""Rules that must hold in every simulated job, whatever goes wrong; checked as things happen.
 
 * Two rounds' worlds run at once only where a member of the older one was lost, or its coordinator,
   or where it drains (it takes its time, and the others do not wait); never on one machine. A node
@@ -14,6 +14,7 @@
   wrong, the job has succeeded.
 * A node is lost only if it died, was silent, or lost its connection; one that has been expelled
   for good never takes part in that life of the job again.
+* Why rounds end, and what that counts for: `rules/round_ends.py`.
 * A job's time and its steps are accounted for (`facts.py`). Nothing raises.
 """
 
@@ -26,10 +27,11 @@ from rallypoint.core.event_kinds import Record
 from rallypoint.core.group_events import Finish, FinishKind
 from rallypoint.core.job_state import JobEffect, JobEvent, JobState, SessionLost
 from rallypoint.core.liveness import AGENT_FIRST_NS, DEATHS
-from rallypoint.core.model import Assignment, NodeRef, Outcome, Stamp, Verdict
+from rallypoint.core.model import Assignment, NodeRef, Outcome, SharedSettings, Stamp, Verdict
 from rallypoint.core.round_state import Phase
 from rallypoint.core.session import NO_ANSWER_S
 from rallypoint.testing.simulator.facts import Job, Life, Violation, World, name_of
+from rallypoint.testing.simulator.rules.round_ends import RoundRules
 from rallypoint.testing.simulator.workers import KILL_S, Worker
 
 SLACK_S = 0.05
@@ -48,15 +50,15 @@ SCHEDULER_SIGNALS = (1, 2, 3, 15)
 class Invariants:
     """Told of everything that happens; raises Violation."""
 
-    def __init__(self, lease_s: float, grace_s: float) -> None:
-        """`grace_s`: the shorter one of those that a lost connection has."""
-        self._lease_s, self._grace_s = lease_s, grace_s
+    def __init__(self, settings: SharedSettings) -> None:
+        self._lease_s, self._grace_s = settings.lease_s, settings.reconnect_grace_s
         self.now_s = 0.0
         self.disturbed_at = float("-inf")
         """When the network, a machine or an agent was last made to fail, or was still failing."""
         self.coordinator = 0
         """The number of the one that lives."""
         self.lives: dict[str, Life] = {}
+        self._rounds = RoundRules(settings, self.lives)
         self.worlds: dict[Stamp, World] = {}
         self.verdicts: dict[int, Verdict] = {}
         self.asked: set[Outcome] = set()
@@ -85,6 +87,10 @@ class Invariants:
     def told(self, incarnation: str, message: m.ToAgent) -> None:
         """An agent is told this."""
 
+    def closed(self, incarnation: str, coordinator: int, *, is_reset: bool) -> None:
+        """The newest connection of this agent has ended. `is_reset`: not by the agent."""
+        self.lives[incarnation].closed[coordinator] = self.now_s, is_reset
+
     def follows(self, incarnation: str, epoch: int) -> None:
         """An agent takes the word of this coordinator."""
 
@@ -111,6 +117,7 @@ class Invariants:
         newest -= state.round.phase is not Phase.ACTIVE
         job = Job(state, coordinator, state.ledger.total, newest, verdict)
         self.jobs[id(state)] = job
+        self._rounds.begin(state, newest, self.now_s)
         if verdict is not None:
             self._check_old(state, verdict)
 
@@ -121,7 +128,9 @@ class Invariants:
     def stepped(self, state: JobState, event: JobEvent, effects: list[JobEffect]) -> None:
         """The job's machine was given an event."""
         job = self.jobs[id(state)]
+        self._rounds.stepped(state, event, effects, job.round, self.now_s)
         if isinstance(event, SessionLost):
+            self._rounds.lost(event, job.coordinator, self.now_s)
             self._lost(event, job.coordinator)
         for effect in effects:
             if isinstance(effect, m.ToNode):
@@ -390,6 +399,10 @@ class Invariants:
             return finish is not None
         is_lost = finish.kind is FinishKind.COORDINATOR_LOST
         return is_lost and self.now_s - self.disturbed_at < NO_ANSWER_S
+
+    def coordinator_started(self, number: int) -> None:
+        """Note that this coordinator lives now."""
+        self.coordinator = number
 
     def coordinator_died(self) -> None:
         """Whom it owed a verdict may never hear it."""

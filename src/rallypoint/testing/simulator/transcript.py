@@ -18,7 +18,7 @@ from rallypoint.testing.simulator.coordinators import is_fault
 from rallypoint.testing.simulator.facts import RoundFacts, Violation
 from rallypoint.testing.simulator.invariants import Invariants
 from rallypoint.testing.simulator.loop import Schedule
-from rallypoint.testing.simulator.rule import Rule
+from rallypoint.testing.simulator.rules.rule import Rule
 from rallypoint.testing.simulator.states import state_of
 from rallypoint.testing.simulator.workers import Worker
 
@@ -120,6 +120,9 @@ class Transcript:
         self._check(lambda: self.now().told(incarnation, message))
         for rule in self.more:
             self._check(partial(rule.told, incarnation, message))
+
+    def closed(self, incarnation: str, coordinator: int, *, is_reset: bool) -> None:
+        self.now().closed(incarnation, coordinator, is_reset=is_reset)
 
     def follows(self, incarnation: str, epoch: int) -> None:
         self._check(lambda: self.now().follows(incarnation, epoch))

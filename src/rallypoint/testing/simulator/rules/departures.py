@@ -1,5 +1,5 @@
-"""Rules of the checkpoints that a job asks for, and of nodes that are told to go (behaviours A4, A5,
-V4).
+"""Rules of the checkpoints that a job asks for, and of nodes that are told to go (behaviours A4,
+A5, V4).
 
 * A job says that workers have saved a checkpoint only when all have that listen and still run: each
   since it was asked for that one.
@@ -22,7 +22,7 @@ from rallypoint.core.model import SharedSettings, Stamp
 from rallypoint.core.round_state import MemberState
 from rallypoint.testing.simulator.facts import Violation
 from rallypoint.testing.simulator.invariants import Invariants
-from rallypoint.testing.simulator.rule import SLOWEST, Rule
+from rallypoint.testing.simulator.rules.rule import SLOWEST, Rule
 
 ALL_SAVED = "the workers that were asked have saved a checkpoint"
 HEARS_S = 3.0
@@ -55,12 +55,11 @@ class Departures(Rule):
 
     def stepped(self, state: JobState, event: JobEvent, effects: list[JobEffect]) -> None:
         notice, now_s = self._notice, self.facts.now_s
-        stamp = Stamp(state.incarnation, state.round.round)
         for effect in effects:
             match effect:
                 case ToNode(_, m.CheckpointWanted(named, number)):
                     self._asked.setdefault((id(state), named, number), now_s)
-                case ToNode(ref, m.CheckpointNotWanted(named, number)):
+                case ToNode(_, m.CheckpointNotWanted(named, number)):
                     self._check_called_off(state, named, number)
                 case Record(kind, text) if kind is kinds.CHECKPOINT and text == ALL_SAVED:
                     self._check_saved(state, notice)
@@ -95,11 +94,8 @@ class Departures(Rule):
 
     def _check_saved(self, state: JobState, number: int, node_id: str = "") -> None:
         """Just now it was said that all have, or those of this node."""
-        asked = [
-            (named, at)
-            for (job, named, n), at in self._asked.items()
-            if n == number and job == id(state)
-        ]
+        key = id(state), number
+        asked = [(each[1], at) for each, at in self._asked.items() if (each[0], each[2]) == key]
         for stamp, at_s in asked[-1:]:
             for worker in self.facts.worlds[stamp].running.values():
                 life = self.facts.lives[worker.owner.place.life]

@@ -28,7 +28,7 @@ from rallypoint.core.restarts.crash_loop import (
 from rallypoint.core.round_state import Phase
 from rallypoint.testing.simulator.facts import Violation
 from rallypoint.testing.simulator.invariants import Invariants
-from rallypoint.testing.simulator.rule import FASTEST, SLOWEST, Rule
+from rallypoint.testing.simulator.rules.rule import FASTEST, SLOWEST, Rule
 from rallypoint.testing.simulator.workers import Worker, message_of
 
 SLACK_S = 0.5

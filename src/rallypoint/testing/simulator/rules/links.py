@@ -17,7 +17,7 @@ from rallypoint.core.takeover.consent import promised_s
 from rallypoint.core.takeover.record import LeadRecord
 from rallypoint.testing.simulator.facts import Violation
 from rallypoint.testing.simulator.invariants import Invariants
-from rallypoint.testing.simulator.rule import FASTEST, SLOWEST, Rule
+from rallypoint.testing.simulator.rules.rule import FASTEST, SLOWEST, Rule
 
 SETTLES_S = 5.0
 """Besides two leases: so long after the last disturbance every agent has its connection."""

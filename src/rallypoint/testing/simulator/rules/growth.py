@@ -18,7 +18,7 @@ from rallypoint.core.round_state import Member, MemberState, Phase, RoundState
 from rallypoint.core.settings import OnJoin
 from rallypoint.testing.simulator.facts import Violation
 from rallypoint.testing.simulator.invariants import Invariants
-from rallypoint.testing.simulator.rule import FASTEST, SLOWEST, Rule
+from rallypoint.testing.simulator.rules.rule import FASTEST, SLOWEST, Rule
 
 SLACK_S = 1.0
 
