@@ -123,6 +123,7 @@ class Checkpoints:
                 answer.listens,
                 answer.failed,
                 request.kind is EndKind.DRAIN,
+                request.kind is EndKind.REQUEST,
             )
         )
 
