@@ -121,9 +121,9 @@ def _spare(plan: Plan, rng: Random) -> Plan:
 def _saves_twice(plan: Plan, rng: Random) -> Plan:
     """A person asks for a checkpoint, and soon after that a node is told to go."""
     at_s = rng.uniform(3.0, 6.0)
-    faults = [Fault(at_s - 1.0, "slow", "", 15.0, "0.8"), Fault(at_s, "checkpoint")]
+    faults = [Fault(at_s, "checkpoint"), Fault(at_s + 0.03, "slow", "", 15.0, "0.8")]
     going = rng.choice(("leave", "term"))
-    faults.append(Fault(at_s + rng.uniform(0.7, 1.5), going, "n2"))
+    faults.append(Fault(at_s + rng.uniform(0.2, 0.7), going, "n2"))
     return _calm(plan, (2, 5, 5), faults, _SAVES, lease_s=10.0)
 
 
