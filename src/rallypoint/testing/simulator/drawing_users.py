@@ -195,12 +195,22 @@ def _asked_by_two(plan: Plan, rng: Random) -> Plan:
 
 
 def _lost_with_leader(plan: Plan, rng: Random) -> Plan:
-    """A node is lost just before its leader is, and workers of others fail of it."""
+    """A node is lost, workers fail before their nodes hear it, and the leader is lost before all
+    have stopped. Or a node is lost just before its leader is, and workers of others fail of it."""
     at_s = rng.uniform(4.0, 8.0)
     node = f"n{rng.randrange(1, 5)}"
-    faults = [Fault(at_s, "kill", node), Fault(at_s + rng.uniform(0.1, 1.5), "kill", LEADER)]
     program = replace(_OBEYS, deaf=0.5, brittle=1.0)
-    drawn = _calm(plan, (2, 5, 5), faults, program, lease_s=6.0, heartbeat_s=1.0)
+    if rng.random() < 0.3:
+        faults = [Fault(at_s, "kill", node), Fault(at_s + rng.uniform(0.1, 1.5), "kill", LEADER)]
+    else:
+        faults = [Fault(at_s, "kill", node), Fault(at_s - 0.1, "slow", "", 12.0, "1.0")]
+        ends_s = at_s + 0.001
+        for each in ("n1", "n2", "n3"):
+            faults.append(Fault(ends_s, "fail", each, 0.0, "1", state="forming"))
+        kill = Fault(ends_s, "kill", LEADER, state="forming", reports=rng.choice((2, 3, 4)))
+        faults.append(kill)
+        program = replace(program, brittle=0.0)
+    drawn = _calm(plan, (2, 6, 5), faults, program, lease_s=6.0, heartbeat_s=1.0)
     return replace(drawn, register=AGENTS, peace_s=drawn.peace_s + 60.0)
 
 

@@ -4,7 +4,9 @@
   in it. With a window it uses no more of them in it.
 * How often the same has failed counts each equal failure that got no further than any before it,
   and none that did. The pause that follows from it is kept.
-* Workers that only tell of a lost peer are not blamed for a round whose peer has died before.
+* Workers that only tell of a lost peer are not blamed for a round whose peer has died before; where
+  nodes have heard that it has ended by a loss, no worker is that fails after the loss.
+* What fails after a round was ended for another reason is charged to nobody.
 * What a node's agent was told to go for two seconds before, and the coordinator knows, is charged
   to nobody.
 * What is told of a failure is of that worker, and of no other one.
@@ -17,7 +19,7 @@ from msgspec import Struct
 from rallypoint.core import messages as m
 from rallypoint.core.checkpoint import COLLATERAL_S
 from rallypoint.core.job_state import JobEffect, JobEvent, JobState
-from rallypoint.core.model import Cause, Outcome, SharedSettings, Stamp
+from rallypoint.core.model import Cause, EndKind, Outcome, SharedSettings, Stamp
 from rallypoint.core.restarts.crash_loop import (
     PAUSE_MAX_S,
     PAUSE_S,
@@ -57,6 +59,10 @@ class Charges(Rule):
         self._drains: dict[str, float] = {}
         """When each agent was told to go, of those whose coordinator knows since when."""
         self._told_at: dict[str, float] = {}
+        self._ended_at: dict[Stamp, float] = {}
+        """When an agent first heard that this round had ended, but not by a failure."""
+        self._lost: set[Stamp] = set()
+        """Rounds of which agents have heard that a loss had ended them."""
 
     def leads(self, state: JobState, coordinator: int) -> None:
         self._followed[id(state)] = Followed(
@@ -75,6 +81,12 @@ class Charges(Rule):
             late_s = self.facts.now_s - told_at - age_s
             if abs(late_s) < DELAY_S + age_s * (FASTEST - 1):
                 self._drains[incarnation] = told_at
+
+    def told(self, incarnation: str, message: m.ToAgent) -> None:
+        if isinstance(message, m.StopNow) and message.reason.kind is not EndKind.FAILURE:
+            self._ended_at.setdefault(message.stamp, self.facts.now_s)
+            if message.reason.kind is EndKind.LOSS:
+                self._lost.add(message.stamp)
 
     def stepped(self, state: JobState, event: JobEvent, effects: list[JobEffect]) -> None:
         seen = self._followed[id(state)]
@@ -103,6 +115,7 @@ class Charges(Rule):
             self._check_verdict(state)
         worker = self._blamed(Stamp(state.incarnation, state.judged_round - 1), cause)
         if worker is not None:
+            self._check_order(worker)
             self._check_consequence(worker)
             self._check_drains(worker)
 
@@ -154,14 +167,23 @@ class Charges(Rule):
             return None
         return world.workers.get(cause.failure.rank)
 
+    def _check_order(self, worker: Worker) -> None:
+        over_at = self._ended_at.get(worker.owner.stamp)
+        if over_at is not None and worker.ended is not None and worker.ended.at_s > over_at:
+            late_s = worker.ended.at_s - over_at
+            text = f"rank {worker.rank} failed {late_s:.2f} s after its round had ended otherwise"
+            raise Violation("blame", f"{text}, and is blamed")
+
     def _check_consequence(self, worker: Worker) -> None:
-        if not worker.tells_of_lost_peer or worker.ended is None:
+        is_lost = worker.owner.stamp in self._lost
+        if not (worker.tells_of_lost_peer or is_lost) or worker.ended is None:
             return
         for life in self.facts.worlds[worker.owner.stamp].lives:
             died_at = self.facts.lives[life].died_at
             ends = self._ends_of(worker.owner.stamp, life)
             if died_at is not None and died_at <= worker.ended.at_s and min(ends) >= died_at:
-                text = f"rank {worker.rank} tells of a lost peer, and is blamed: {life} had died"
+                what = "failed" if is_lost else "tells of a lost peer"
+                text = f"rank {worker.rank} {what}, and is blamed: {life} had died"
                 raise Violation("blame", text)
 
     def _ends_of(self, stamp: Stamp, life: str) -> list[float]:

@@ -16,7 +16,7 @@ from msgspec import Struct
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core import messages as m
 from rallypoint.core.event_kinds import Record
-from rallypoint.core.job_state import JobEffect, JobEvent, JobState
+from rallypoint.core.job_state import JobEffect, JobEvent, JobState, SessionLost
 from rallypoint.core.messages import FromNode, ToNode
 from rallypoint.core.model import SharedSettings, Stamp
 from rallypoint.core.round_state import MemberState
@@ -55,6 +55,8 @@ class Departures(Rule):
 
     def stepped(self, state: JobState, event: JobEvent, effects: list[JobEffect]) -> None:
         notice, now_s = self._notice, self.facts.now_s
+        if isinstance(event, SessionLost):
+            self._wishes.pop(event.ref.incarnation, None)
         for effect in effects:
             match effect:
                 case ToNode(_, m.CheckpointWanted(named, number)):

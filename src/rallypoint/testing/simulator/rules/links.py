@@ -29,6 +29,8 @@ class Links(Rule):
     def __init__(self, facts: Invariants, settings: SharedSettings) -> None:
         super().__init__(facts, settings)
         self._attached_to: dict[str, int] = {}
+        """Which coordinator has attached each agent, on its newest connection."""
+        self._asked: dict[str, int] = {}
         """Which coordinator each agent has come to last."""
         self._known: dict[str, int] = {}
         """The number of the life that each agent knew when it came last."""
@@ -50,7 +52,8 @@ class Links(Rule):
 
     def _check_is_due(self, incarnation: str, coordinator: int) -> None:
         """An agent attaches: why, if it was attached to this coordinator before?"""
-        before, self._attached_to[incarnation] = self._attached_to.get(incarnation), coordinator
+        before = self._attached_to.pop(incarnation, None)
+        self._asked[incarnation] = coordinator
         settled_s = 2 * self.settings.lease_s / SLOWEST + SETTLES_S
         if before == coordinator and self.undisturbed_s > settled_s:
             text = f"{incarnation} connects again {self.undisturbed_s:.1f} s after the last fault"
@@ -61,6 +64,8 @@ class Links(Rule):
             self._promised.pop(incarnation, None)
         if not isinstance(message, m.Attached):
             return
+        if incarnation in self._asked:
+            self._attached_to[incarnation] = self._asked[incarnation]
         number, known = message.incarnation, self._known.get(incarnation, 0)
         states = [job.state for job in self.facts.jobs.values()]
         formed = {state.incarnation for state in states if state.round.round or state.round.world}
