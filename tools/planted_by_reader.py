@@ -16,7 +16,7 @@ BUGS_BY_A_READER = (
     # A node that can't reach rank 0 ends one round after another, each after the shortest wait.
     Bug(
         "a round that starts makes all bad routes good",
-        "quarantine.py",
+        "fitness.py",
         "    for entry in state.world:\n        state.bad_routes.pop(entry.node_id, None)\n",
         "    state.bad_routes.clear()\n",
     ),
@@ -24,14 +24,8 @@ BUGS_BY_A_READER = (
     Bug(
         "a quarantined node that goes is taken off those that may trigger a growth",
         "round_state.py",
-        "    withdraw(state, member)\n"
-        "    _count(state, member, -1)\n"
-        "    del state.members[member.ref.node_id]\n"
-        "    state.quarantine.pop(member.ref.node_id, None)\n",
-        "    state.quarantine.pop(member.ref.node_id, None)\n"
-        "    withdraw(state, member)\n"
-        "    _count(state, member, -1)\n"
-        "    del state.members[member.ref.node_id]\n",
+        "    if member.is_eager:\n        member.is_eager = False\n",
+        "    if member.state is MemberState.WAITING:\n        member.is_eager = False\n",
     ),
     # Workers are restarted for newcomers moments after they have started.
     Bug(
@@ -118,7 +112,7 @@ BUGS_BY_A_READER = (
     Bug(
         "a coordinator that takes over numbers its requests from 1 again",
         "takeover/record.py",
-        "    job.notices = job.inquiries = epoch.number << NUMBERS_BITS\n",
+        "    job.notices = job.inquiries = job.proofs = epoch.number << NUMBERS_BITS\n",
         "",
     ),
     # A node is lost just before its leader: the errors of its peers cost a restart.

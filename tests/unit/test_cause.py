@@ -5,10 +5,12 @@ from __future__ import annotations
 from itertools import permutations
 
 import pytest
+from msgspec.structs import replace
 
 from rallypoint.core.cause import (
     Breakdown,
     Report,
+    add_details,
     describe,
     describe_losses,
     first_cause,
@@ -158,3 +160,16 @@ def test_nodes_that_were_lost_together_are_all_named() -> None:
     many = describe_losses([loss(f"n{n}", n) for n in range(12)])
     assert many.startswith("node n0 was lost")
     assert many.endswith("and with it n1, n2, n3, n4, n5, n6, n7, n8 and 3 more")
+
+
+def test_A3_a_traceback_is_added_to_the_failure_of_its_own_node_alone() -> None:
+    reports = [report("a", 10.0), report("b", 10.1), report("b", 10.2, local_rank=1)]
+    told = replace(failure(age_s=3.0), rank=0, message="CUDA error", detail="a traceback")
+    add_details(reports, "b", [told])
+    assert [(each.node_id, each.failure.message) for each in reports] == [
+        ("a", ""),
+        ("b", "CUDA error"),
+        ("b", ""),
+    ]
+    assert reports[1].failure.rank == 4, "as its world says"
+    assert reports[1].happened_at == 10.1

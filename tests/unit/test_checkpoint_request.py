@@ -76,10 +76,20 @@ def test_R2_a_growth_waits_for_who_begins_to_listen_late() -> None:
 
 def test_nothing_is_answered_that_was_withdrawn() -> None:
     state = asked()
-    assert not checkpoint.withdrawn(state, 2)
-    assert checkpoint.withdrawn(state, 1)
+    assert not checkpoint.withdrawn(state, 2, NOBODY)
+    assert checkpoint.withdrawn(state, 1, NOBODY)
     assert checkpoint.answer(state, NOBODY, NOBODY, NONE) is None
-    assert not checkpoint.withdrawn(state, 1)
+    assert not checkpoint.withdrawn(state, 1, NOBODY)
+
+
+def test_A4_what_one_worker_has_saved_is_told_though_the_question_was_withdrawn() -> None:
+    """That worker may have ended because of it, while the other one of this node goes on."""
+    state = asked(EndKind.GROWTH)
+    saved = frozenset({0})
+    assert not checkpoint.withdrawn(state, 1, saved)
+    assert checkpoint.answer(state, BOTH, saved, [WorkerExit(0, None)]) is None
+    exits = [WorkerExit(0, None), WorkerExit(0, None, local_rank=1)]
+    assert checkpoint.answer(state, BOTH, saved, exits) == Answer(listens=True, failed=False)
 
 
 def test_R2_who_has_ended_well_has_not_saved_a_checkpoint_for_a_growth() -> None:

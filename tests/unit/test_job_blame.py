@@ -51,6 +51,22 @@ def test_A3_a_lost_node_is_the_cause_of_what_its_peers_tell() -> None:
     assert host.job.round.phase is Phase.ACTIVE
 
 
+@pytest.mark.parametrize("tells_of_lost_peer", [True, False])
+def test_A3_what_tells_of_a_lost_peer_costs_nothing_where_a_node_does_not_stop(
+    tells_of_lost_peer: bool,
+) -> None:
+    """As when a machine loses its power: it is given up before its lease is over."""
+    host = running(replace(RULES, min_nodes=1))
+    host.fail(A, replace(failed(), tells_of_lost_peer=tells_of_lost_peer), at=10.0)
+    host.join(A)
+    host.step(TimerEnded(Timer(TimerKind.STOP, 1)), at=20.0)
+    assert host.job.round.phase is Phase.ACTIVE
+    assert host.job.ledger.total == (0 if tells_of_lost_peer else 1)
+    kind = EndKind.LOSS if tells_of_lost_peer else EndKind.FAILURE
+    assert host.job.last_end is not None
+    assert host.job.last_end.kind is kind
+
+
 @pytest.mark.parametrize("gap_s", [0.0, 1e-6])
 def test_A3_a_failure_whose_node_dies_with_it_is_charged_whatever_the_clock(gap_s: float) -> None:
     host = running(replace(RULES, min_nodes=1))

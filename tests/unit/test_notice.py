@@ -15,11 +15,13 @@ from rallypoint.core.events import (
 )
 from rallypoint.core.job_state import (
     JobEvent,
+    PersonWants,
     SessionLost,
 )
 from rallypoint.core.messages import FromNode, ToNode
 from rallypoint.core.model import EndKind, Outcome
 from rallypoint.core.settings import OnJoin
+from rallypoint.core.watch.questions import Subject
 
 ELASTIC = replace(RULES, min_nodes=1, max_nodes=3)
 DRAIN_B = FromNode(B, m.Drain("it got SIGTERM", 15, notice_s=20.0))
@@ -43,6 +45,17 @@ def test_F1_answers_to_other_questions_are_void() -> None:
         FromNode(B, m.CheckpointAnswered(stamp(), 1, listens=False))
     )
     assert host.step(answer) == []
+
+
+def test_F1_a_drain_that_is_said_again_when_its_node_was_told_to_go_has_no_effect() -> None:
+    host = running(RULES)
+    host.step(DRAIN_B, at=10.0)
+    for ref in (A, B):
+        host.step(FromNode(ref, m.CheckpointAnswered(stamp(), 1, listens=True)), at=11.0)
+    announced = [record for record in host.records if record.name == "node_draining"]
+    assert host.step(DRAIN_B, at=12.0) == []
+    assert [record for record in host.records if record.name == "node_draining"] == announced
+    assert len(announced) == 1
 
 
 def test_who_comes_back_is_asked_again_with_what_is_left() -> None:
@@ -231,6 +244,26 @@ def test_A4_who_saved_before_it_learned_that_nobody_waits_any_more_has_not_succe
     host.join(A, B)
     assert host.job.verdict is None
     assert host.job.ledger.total == 0
+
+
+def test_V4_a_late_answer_to_a_person_ends_no_round_though_a_growth_was_called_off_since() -> None:
+    host = asked_to_grow()
+    host.step(FromNode(C, m.Leave()), at=6.0)
+    answer = m.CheckpointAnswered(stamp(), 1, listens=True, goes_on=True)
+    assert host.step(FromNode(A, answer), at=6.1) == []
+
+
+def test_A5_the_answer_to_a_person_does_not_count_for_a_drain() -> None:
+    host = running(RULES)
+    host.step(PersonWants(Subject.CHECKPOINT), at=9.0)
+    asked = host.step(DRAIN_B, at=10.0)
+    assert [order.number for order in orders(asked, m.CheckpointWanted)] == [2, 2]
+    for ref in (A, B):
+        answer = m.CheckpointAnswered(stamp(), 1, listens=True, goes_on=True)
+        assert host.step(FromNode(ref, answer), at=10.1) == [], "to what was asked before"
+    host.step(FromNode(A, m.CheckpointAnswered(stamp(), 2, listens=True, drains=True)), at=11.0)
+    ready = FromNode(B, m.CheckpointAnswered(stamp(), 2, listens=True, drains=True))
+    assert ToNode(B, m.LeaveNow(stamp(1))) in host.step(ready, at=12.0)
 
 
 def test_A4_nor_if_another_has_come_since() -> None:

@@ -91,6 +91,28 @@ def test_L5_a_place_that_is_told_again_does_not_answer_a_newer_join() -> None:
     assert end.place == m.Place(m.Join(1, candidate(0)), place)
 
 
+def test_F2_a_connection_after_a_silence_is_kept_though_heartbeats_of_the_last_had_no_answer() -> (
+    None
+):
+    end = s.AgentEnd(s.Identity("a", "host", "life"), RULES)
+    end.connected(0.0, m.Claim())
+    end.received(0.0, m.Attached("a", 1, 1, False))
+    for now in (1.0, 4.0, 7.0):
+        assert not drops(end.beat(now))
+    assert drops(end.beat(9.0)), "half of the lease without an answer"
+    end.disconnected(9.0, "dropped")
+    end.connected(9.5, m.Claim())
+    assert not drops(end.beat(9.6)), "it is not attached yet"
+    end.received(9.7, m.Attached("a", 1, 1, True))
+    for now in (9.8, 12.0, 15.0):
+        assert not drops(end.beat(now))
+    assert drops(end.beat(18.0))
+
+
+def drops(effects: list[s.AgentEffect]) -> bool:
+    return any(isinstance(effect, s.Drop) for effect in effects)
+
+
 def held(effects: list[s.AgentEffect]) -> list[float]:
     return [effect.until for effect in effects if isinstance(effect, s.Held)]
 

@@ -151,6 +151,24 @@ def test_A3_what_fails_after_a_recorded_loss_costs_nothing_at_the_next_coordinat
     assert_next_round_costs_nothing(cluster, a, b)
 
 
+@pytest.mark.parametrize("is_known", [True, False])
+def test_A3_what_tells_of_a_lost_peer_costs_nothing_though_it_was_heard_before_the_loss(
+    is_known: bool,
+) -> None:
+    """The first coordinator may have known of the loss, which the record does not hold."""
+    cluster, (a, b, c) = running(3)
+    cluster.cut(c)
+    cluster.lose_peer(a)
+    hear(cluster, a)
+    if is_known:
+        cluster.give_up(c)
+    cluster.agents.remove(c)
+    cluster.write_record()
+    assert cluster.job.judged_round == 0
+    take_over(cluster)
+    assert_next_round_costs_nothing(cluster, a, b)
+
+
 def test_A3_what_fails_of_a_node_that_is_lost_with_its_coordinator_costs_nothing() -> None:
     cluster, (a, b, c) = running(3)
     cluster.agents.remove(c)

@@ -154,6 +154,20 @@ def test_L5_what_a_person_wants_just_after_a_takeover_is_done_when_it_is_known_w
     assert all(agent.state.verdict == cluster.job.verdict for agent in agents)
 
 
+def test_V4_a_round_whose_checkpoint_a_person_wanted_goes_on_at_the_next_coordinator() -> None:
+    cluster, agents = cluster_running(2)
+    effects = cluster.sessions.apply_own(PersonWants(Subject.CHECKPOINT), cluster.timers.now_s)
+    cluster.do(effects)
+    cluster.settle()
+    assert cluster.job.save is not None
+    assert cluster.job.save.outcome == "the workers of 2 nodes have saved a checkpoint"
+    cluster.take_over()
+    for agent in agents:
+        cluster.connect(agent)
+    cluster.settle()
+    assert [agent.running for agent in agents] == [stamp(), stamp()]
+
+
 def test_of_many_rounds_those_are_kept_that_are_shown() -> None:
     watched = WatchedJob()
     for _ in range(9):

@@ -102,8 +102,9 @@ class Checkpoints:
 
     def withdrawn(self, number: int) -> None:
         """The coordinator does not wait any more."""
-        if checkpoint.withdrawn(self._state, number):
-            self._round.workers.shm.withdraw()
+        shm = self._round.workers.shm
+        if checkpoint.withdrawn(self._state, number, shm.answered()):
+            shm.withdraw()
 
     def changed(self, fresh: Sequence[WorkerExit] = ()) -> None:
         """The workers may have said something, or ended (`fresh`: just now): answer if all have."""
@@ -127,6 +128,7 @@ class Checkpoints:
                 answer.listens,
                 answer.failed,
                 request.kind is EndKind.DRAIN,
+                request.kind is EndKind.REQUEST,
             )
         )
 

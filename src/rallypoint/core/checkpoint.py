@@ -193,9 +193,10 @@ def asked(state: RequestState, request: Request, *, by_signal: bool) -> bool:
     return True
 
 
-def withdrawn(state: RequestState, number: int) -> bool:
-    """Nobody waits for it any more; False when something newer is asked."""
-    if state.request is None or state.request.number != number:
+def withdrawn(state: RequestState, number: int, saved: Set[int]) -> bool:
+    """Nobody waits for it any more; False when something newer is asked. When a worker has saved it
+    already, that worker may end because of it: the question stands, and its answer is told."""
+    if state.request is None or state.request.number != number or saved:
         return False
     state.request = None
     return True

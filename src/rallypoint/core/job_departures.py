@@ -133,7 +133,8 @@ def answered(job: JobState, ref: NodeRef, answer: CheckpointAnswered, at: float)
     notice, node_id, round_ = job.notice, ref.node_id, answer.stamp.round
     if round_ != job.round.round:
         return []
-    if answer.listens and not answer.drains and answer.number <= job.withdrawn:
+    grows = answer.listens and not answer.drains and not answer.goes_on
+    if grows and answer.number <= job.withdrawn:
         return _saved_late(job, round_, at)
     if notice is None or (round_, answer.number) != (notice.round, notice.number):
         return []

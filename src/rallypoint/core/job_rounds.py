@@ -105,6 +105,11 @@ def perform(job: JobState, effect: Effect, at: float) -> list[JobEffect]:
                 text += f"; now {job.breakdown.text}"
             return close(job, Outcome.INFRASTRUCTURE, text, cause=True)
         case ExpelNode(ref, why, final):
+            is_open = job.end_reason is not None and job.end_reason.kind is EndKind.FAILURE
+            if is_open and not final and job.judged_round != job.round.round:
+                # It would not stop, and may have been silent for less than a lease: what tells of
+                # a lost peer follows from that.
+                job.losses.append(NodeLoss(ref.node_id, at, why))
             record = kinds.NODE_EXPELLED(node_id=ref.node_id, node=ref, why=why)
             return [ToNode(ref, Expelled(stamp(job), why, final)), record]
         case RefuseNode():

@@ -197,6 +197,8 @@ class CheckpointAnswered(Struct, frozen=True, array_like=True, tag=12):
     """One of them has failed: no other answer will come."""
     drains: bool = False
     """They were asked because nodes leave, not because nodes want to join."""
+    goes_on: bool = False
+    """They were asked because a person wants a checkpoint: the round goes on."""
 
 
 class HangSuspected(Struct, frozen=True, array_like=True, tag=13):

@@ -249,7 +249,8 @@ _LASTING = m.Enrolled | m.Finishing | m.Succeeded | m.Drain
 def _lasts(report: m.Report) -> bool:
     """It tells what holds until the round ends, or for good."""
     if isinstance(report, m.CheckpointAnswered):
-        return report.listens and not report.drains  # Workers may have ended because of that.
+        # Workers may have ended because of that.
+        return report.listens and not report.drains and not report.goes_on
     return isinstance(report, _LASTING)
 
 

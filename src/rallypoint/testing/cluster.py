@@ -178,8 +178,13 @@ class SimulatedAgent:
         """The next word of a process or of the round store."""
         event = self.local.popleft()
         if isinstance(event, m.CheckpointWanted):
-            drains = event.kind is EndKind.DRAIN
-            answer = m.CheckpointAnswered(event.stamp, event.number, self.listens, drains=drains)
+            answer = m.CheckpointAnswered(
+                event.stamp,
+                event.number,
+                self.listens,
+                drains=event.kind is EndKind.DRAIN,
+                goes_on=event.kind is EndKind.REQUEST,
+            )
             self._report(answer)
             if self.listens and self.ends_when_asked and self.running is not None:
                 ranks = range(self.candidate.workers)
@@ -271,6 +276,10 @@ class Cluster:
     def fail(self, agent: SimulatedAgent, local_rank: int = 0, signal: int | None = None) -> None:
         """One of its workers ends badly."""
         self._exit(agent, WorkerExit(None if signal else 1, signal, local_rank=local_rank))
+
+    def lose_peer(self, agent: SimulatedAgent) -> None:
+        """One of its workers ends since a worker of another node went away."""
+        self._exit(agent, WorkerExit(1, None, tells_of_lost_peer=True))
 
     def succeed(self, agent: SimulatedAgent) -> None:
         """All of its workers end well."""
@@ -390,6 +399,10 @@ class Cluster:
                 raise AssertionError("no agent says so")
             case _:
                 assert_never(message)
+
+    def do(self, effects: list[c.HostEffect]) -> None:
+        """What follows from what a person wants."""
+        self._run(effects)
 
     def _run(self, effects: list[c.HostEffect]) -> None:
         self._perform(effects if self._durable is None else self._durable.after(effects))

@@ -29,6 +29,7 @@ from rallypoint.core.job_state import JobEffect, JobState
 from rallypoint.core.liveness import DIED, DIED_FOR_MEMORY
 from rallypoint.core.model import EndKind, EndReason, NodeLoss, NodeRef, WorldEntry
 from rallypoint.core.round_state import Member, MemberState, Phase, add, is_active
+from rallypoint.core.settings import MAX_SECONDS
 from rallypoint.core.takeover.record import JobRecord, Mark, is_set, is_settled, mark_of, with_bit
 from rallypoint.core.takeover.recovery import UNKNOWN as UNKNOWN
 from rallypoint.core.takeover.recovery import Predecessor as Predecessor
@@ -172,6 +173,11 @@ def _recover(job: JobState, found: Recovery, at: float) -> list[JobEffect]:
         blamed = record.blamed if reason.kind is EndKind.FAILURE else None
         if blamed is not None and blamed.node_id not in here:
             job.reports.append(Report(blamed.node_id, blamed.failure, 0.0))
+        if reason.kind is EndKind.FAILURE and (gone := missing_ranks(found)):
+            # Nobody knows since when: of what others report, only what tells of a lost peer follows
+            # from that for sure.
+            lost = NodeLoss(state.world[gone[0]].node_id, at + MAX_SECONDS, NOT_BACK)
+            job.losses.append(lost)
         effects = _over(job, reason, at)
         if reason.kind is not EndKind.FAILURE:
             job.ended_at = -inf  # What has failed since may have failed because of that.

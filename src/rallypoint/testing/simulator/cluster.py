@@ -7,6 +7,8 @@ from functools import partial
 from operator import attrgetter
 from random import Random
 
+from msgspec.structs import replace
+
 from rallypoint.core.model import DeadPlace, NodeRef
 from rallypoint.testing.simulator.coordinators import CoordinatorProcess, Simulated
 from rallypoint.testing.simulator.facts import Life
@@ -18,8 +20,13 @@ from rallypoint.testing.simulator.led_invariants import LedInvariants
 from rallypoint.testing.simulator.loop import MachineClock, ProcessLoop, Schedule
 from rallypoint.testing.simulator.machines import AgentProcess, Guard, Machine, MakeProcess
 from rallypoint.testing.simulator.network import Network
-from rallypoint.testing.simulator.plan import FORMER, LEADER, Plan
+from rallypoint.testing.simulator.people import People
+from rallypoint.testing.simulator.plan import FORMER, LEADER, STOP_GRACE_S, Plan
 from rallypoint.testing.simulator.register import SimulatedRegister
+from rallypoint.testing.simulator.rules.charges import Charges
+from rallypoint.testing.simulator.rules.departures import Departures
+from rallypoint.testing.simulator.rules.growth import Growth
+from rallypoint.testing.simulator.rules.links import Links
 from rallypoint.testing.simulator.serves import Serves
 from rallypoint.testing.simulator.training import Training
 from rallypoint.testing.simulator.transcript import Transcript
@@ -37,17 +44,19 @@ class SimulatedCluster:
         self.network = Network(self.schedule, plan.seed)
         config = plan.config()
         settings = config.rendezvous.shared()
-        lease_s, grace_s = settings.lease_s, settings.reconnect_grace_s
         self.bad: dict[str, Badness] = {}
         """The defects of each machine, by its name."""
-        rules = Invariants(lease_s, grace_s)
+        rules = Invariants(settings)
         self._leading: LeadingInvariants | None = None
         if plan.any_leads:
-            rules = self._leading = LeadingInvariants(lease_s, grace_s, is_gentle=plan.is_gentle)
+            rules = self._leading = LeadingInvariants(settings, is_gentle=plan.is_gentle)
         elif plan.register:
-            rules = LedInvariants(lease_s, grace_s, is_gentle=plan.is_gentle)
+            rules = LedInvariants(settings, is_gentle=plan.is_gentle)
         rules.fitness, rules.is_broken = FitnessRules(self.bad), plan.program.broken_s > 0
         self.transcript = Transcript(self.schedule, rules)
+        self._departures = Departures(rules, settings)
+        more = (kind(rules, settings) for kind in (Growth, Links, Charges))
+        self.transcript.more = (self._departures, *more)
         self.machines: list[Machine] = []
         self.shared = Simulated(
             plan.seed,
@@ -63,7 +72,9 @@ class SimulatedCluster:
             {},
             settings,
             self.bad,
+            plan.wall_step_ms,
         )
+        self._people: People | None = None
         register = None
         if plan.register:
             is_here = plan.register != "elsewhere"
@@ -116,14 +127,20 @@ class SimulatedCluster:
         hosts = self.plan.embedded and name == self.plan.coordinator_host
         ref = NodeRef(node_id or name, life)
         has_fence = self.shared.settings.max_nodes > 1
-        self.rules.lives[life] = Life(ref, self.plan.rates.get(name, 1.0), has_fence)
+        grace_s = self.plan.graces.get(name, STOP_GRACE_S)
+        rate = self.plan.rates.get(name, 1.0)
+        self.rules.lives[life] = Life(ref, rate, has_fence, stop_grace_s=grace_s)
         self.transcript.say(name, f"starts as node {ref}")
         self.network.appear(name)
-        machine = Machine(self.shared, name, ref, self._clock(name), self._maker(hosts))
+        shared = self.shared
+        if grace_s != STOP_GRACE_S:
+            stop = replace(shared.config.stop, restart_grace_s=grace_s)
+            shared = replace(shared, config=replace(shared.config, stop=stop))
+        machine = Machine(shared, name, ref, self._clock(name), self._maker(hosts))
         machine.process.dispatcher.subscribe(self.transcript.follow(name))
         self.machines.append(machine)
         if hosts:
-            self.rules.coordinator = self.shared.lives[0]
+            self.rules.coordinator_started(self.shared.lives[0])
 
     def _maker(self, hosts: bool) -> MakeProcess:
         register, rules = self.serves.register, self._leading
@@ -152,7 +169,21 @@ class SimulatedCluster:
     def start_serve(self, host: str) -> None:
         """A coordinator of its own."""
         self.serves.start(host)
-        self.rules.coordinator = self.shared.lives[0]
+        self.rules.coordinator_started(self.shared.lives[0])
+
+    def want(self, kind: str, node_id: str) -> None:
+        """A person wants this of the job, or that this node leaves it."""
+        if self._people is None:
+            clock = MachineClock(self.schedule, 1.0, 0.0)
+            self._people = People(self.shared, clock, self._wanted_to_go)
+        host = self.leader if self.plan.any_leads else self.plan.coordinator_host
+        if host:
+            self._people.want(kind, host, node_id)
+
+    def _wanted_to_go(self, node_id: str) -> None:
+        lives = [each.ref.incarnation for each in self.live if each.ref.node_id == node_id]
+        if len(lives) == 1:
+            self._departures.wanted_to_go(lives[0], self.rules.leader)
 
     def kill_serve(self, process: CoordinatorProcess) -> None:
         """It is killed."""
@@ -198,6 +229,8 @@ class SimulatedCluster:
             machine.discard()
         for process in self.serves.running:
             process.loop.discard()
+        if self._people is not None:
+            self._people.discard()
 
     def _clock(self, name: str) -> MachineClock:
         rate = self.plan.rates.get(name, 1.0)

@@ -21,7 +21,7 @@ from rallypoint.core import messages as m
 from rallypoint.core.admission import Admission
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.group_events import Finish
-from rallypoint.core.job_state import JobEffect, JobEvent, JobState
+from rallypoint.core.job_state import JobEffect, JobEvent, JobState, SessionLost
 from rallypoint.core.model import NONCE_BITS, NodeRef, SharedSettings, Stamp
 from rallypoint.core.takeover.record import Process
 from rallypoint.core.watch.past_round import PastRound
@@ -34,6 +34,8 @@ from rallypoint.testing.simulator.training import Training
 from rallypoint.testing.simulator.workers import Badness, Program, Witness
 from rallypoint.wire.handshake import Established, ServerHandshake
 
+WALL_MS = 1_000_000
+"""What the first wall clock shows, about."""
 _ROUNDS = (kinds.ROUND_FORMED, kinds.ROUND_ENDED, kinds.ROUND_CHANGED, kinds.VERDICT)
 
 
@@ -50,7 +52,11 @@ class Observer(Witness, Protocol):
 
     def held(self, coordinator: int) -> None: ...
 
+    def lost(self, incarnation: str, unread: int) -> None: ...
+
     def told(self, incarnation: str, message: m.ToAgent) -> None: ...
+
+    def closed(self, incarnation: str, coordinator: int, *, is_reset: bool) -> None: ...
 
     def follows(self, incarnation: str, epoch: int) -> None: ...
 
@@ -84,6 +90,8 @@ class Simulated(Struct, frozen=True, eq=False):
     """Of the job."""
     bad: dict[str, Badness]
     """The defects of each machine, by its name."""
+    wall_step_ms: int
+    """So much later than that of the last coordinator is the wall clock of the next one."""
 
     def next_life(self) -> int:
         """The number of another one."""
@@ -151,9 +159,12 @@ class HostedCoordinator:
             self._name = f"{loop.host} leads"
         self._connections = 0
         self._incarnations: dict[int, str] = {}
+        self._transports: list[Transport] = []
+        self._newest: dict[str, int] = {}
+        """The newest connection of each agent."""
         self._accounts = Accounts(shared.training, loop)
         life = self.life = shared.next_life() if by is None else by.number
-        first_ms = 1 if lives_in_agent else life * 1000
+        first_ms = 1 if lives_in_agent else WALL_MS + life * shared.wall_step_ms
         hosting = Hosting(
             self._recorded,
             shared.settings if shared.embedded or lives_in_agent else None,
@@ -180,6 +191,8 @@ class HostedCoordinator:
 
     def _accept(self, transport: Transport) -> FramedConnection:
         self._connections += 1
+        self._transports = [each for each in self._transports if each.is_open]
+        self._transports.append(transport)
         peer = transport.get_extra_info("peername")
         return ServerConnection(self, self._connections, f"{peer[0]}:{peer[1]}")
 
@@ -192,6 +205,7 @@ class HostedCoordinator:
     def received(self, connection: ServerConnection, message: m.ToCoordinator) -> None:
         if isinstance(message, m.Attach):
             self._incarnations[connection.number] = message.incarnation
+            self._newest[message.incarnation] = connection.number
         if incarnation := self._incarnations.get(connection.number):
             self._shared.observer.read(incarnation, self.life, message, is_late=self._is_past_hold)
         self.coordinator.received(connection, message)
@@ -199,7 +213,10 @@ class HostedCoordinator:
             self._check(lambda: self._accounts.told(self.coordinator.jobs.all, progress))
 
     def closed(self, connection: ServerConnection) -> None:
-        self._incarnations.pop(connection.number, None)
+        incarnation = self._incarnations.pop(connection.number, None)
+        if incarnation is not None and self._newest[incarnation] == connection.number:
+            is_reset = not connection.ended_by_peer
+            self._shared.observer.closed(incarnation, self.life, is_reset=is_reset)
         self.coordinator.closed(connection)
         self._check_accounts()
 
@@ -236,6 +253,10 @@ class HostedCoordinator:
             self._shared.observer.crashed(self._name, violation)
 
     def _machine(self, job: JobState, event: JobEvent, at: float) -> list[JobEffect]:
+        if isinstance(event, SessionLost):
+            host = event.ref.incarnation.rpartition("-")[0]
+            own = (each for each in self._transports if each.get_extra_info("peername")[0] == host)
+            self._shared.observer.lost(event.ref.incarnation, sum(each.unread for each in own))
         self._shared.observer.steps(job, self.life)
         effects = jobs.step(job, event, at)
         self._shared.observer.stepped(job, event, effects)

@@ -11,7 +11,14 @@ from rallypoint.testing.simulator.drawing_fitness import draw_bad
 from rallypoint.testing.simulator.drawing_leaders import lost_together, with_leaders
 from rallypoint.testing.simulator.drawing_pairs import draw_pair
 from rallypoint.testing.simulator.drawing_rare import draw_rare
-from rallypoint.testing.simulator.plan import COORDINATOR, SHORT_SHARE, Fault, Plan
+from rallypoint.testing.simulator.drawing_users import draw_user
+from rallypoint.testing.simulator.plan import (
+    COORDINATOR,
+    SHORT_SHARE,
+    STOP_GRACE_S,
+    Fault,
+    Plan,
+)
 from rallypoint.testing.simulator.serves import SECOND
 from rallypoint.testing.simulator.workers import Program
 
@@ -25,6 +32,10 @@ LONG_SHARE, LONG_S = 0.1, 120.0
 """Of the jobs that tell of steps, and how long their workers work."""
 BAD_SHARE = 0.1
 """The share of jobs in which one machine is bad, or the program is."""
+FEW_LOSSES_SHARE = 0.15
+"""The share of jobs in which the second round that loses nodes is one too many."""
+GRACES_SHARE = 0.3
+"""The share of jobs whose nodes have different stop graces."""
 PAIRS_SHARE = 0.15
 """Of the jobs: one thing goes wrong with whoever leads, in one state."""
 
@@ -35,9 +46,21 @@ def draw(seed: int, nodes: int | None = None) -> Plan:
     is_bad = Random(f"bad {seed}").random() < BAD_SHARE
     multiple = 1 if is_bad else _draw_multiple(Random(f"multiple {seed}"), plan)
     often = Random(f"no progress {seed}").choice((0, 0, 0, 2))
-    settings = {"world_multiple_of": multiple, "max_no_progress": often}
+    settings = dict(plan.settings) | {"world_multiple_of": multiple, "max_no_progress": often}
+    if Random(f"losses {seed}").random() < FEW_LOSSES_SHARE:
+        settings["max_node_losses_per_hour"] = 1
     program = _with_steps(plan.program, Random(f"steps {seed}"))
-    return replace(plan, settings=dict(plan.settings) | settings, program=program)
+    if nodes is None and (drawn := draw_user(plan, seed)) is not None:
+        return drawn
+    graces = _draw_graces(Random(f"graces {seed}"), plan)
+    return replace(plan, settings=settings, program=program, graces=graces)
+
+
+def _draw_graces(rng: Random, plan: Plan) -> dict[str, float]:
+    """In some jobs each node gives its workers another time to stop."""
+    if rng.random() >= GRACES_SHARE:
+        return {}
+    return {name: rng.choice((0.5, STOP_GRACE_S, 6.0)) for name in plan.names}
 
 
 def _with_steps(program: Program, rng: Random) -> Program:

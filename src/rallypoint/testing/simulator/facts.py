@@ -63,8 +63,13 @@ class Life(Struct, eq=False):
     """The life of the job from which it was expelled for good."""
     died: bool = False
     """Its process was killed, or its machine is gone."""
+    died_at: float | None = None
     runs: set[int] = field(default_factory=set)
     """Its workers, by pid."""
+    stop_grace_s: float = 0.0
+    """The longest time that its workers may take to stop, in seconds."""
+    closed: dict[int, tuple[float, bool]] = field(default_factory=dict)
+    """When its newest connection to each coordinator ended, and whether that was a reset."""
 
 
 class World(Struct, eq=False):

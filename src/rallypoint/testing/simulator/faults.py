@@ -12,9 +12,12 @@ from rallypoint.core.model import Outcome
 from rallypoint.testing.simulator.cluster import SimulatedCluster
 from rallypoint.testing.simulator.loop import ProcessLoop
 from rallypoint.testing.simulator.machines import Machine
+from rallypoint.testing.simulator.people import WISHES
 from rallypoint.testing.simulator.plan import LEADER, Fault
 from rallypoint.testing.simulator.register import TROUBLES
 from rallypoint.testing.simulator.serves import SECOND
+
+KINDS_OF_PEOPLE = (*WISHES, "drain")
 
 
 class Faults:
@@ -121,9 +124,11 @@ class Faults:
         if fault.node != LEADER or self._cluster.leader:
             self.moments.append((fault, self._cluster.transcript.state))
         self._cluster.transcript.say("", f"-- {str(fault).partition(' ')[2].partition(' ')[2]}")
-        if fault.kind not in ("fail", "start", "done", "lame", "full"):
+        if fault.kind not in ("fail", "start", "done", "lame", "full", *KINDS_OF_PEOPLE):
             self._cluster.rules.disturbed_at = self._schedule.now_s
-        if fault.kind in ("crash", "hold"):
+        if fault.kind in KINDS_OF_PEOPLE:
+            self._want(fault)
+        elif fault.kind in ("crash", "hold", "busy"):
             self._break_coordinator(fault)
         elif fault.kind in ("second", "divert", "drag", "lose", *TROUBLES):
             self._break_register(fault)
@@ -172,10 +177,19 @@ class Faults:
             case "term" | "interrupt":
                 is_term = fault.kind == "term"
                 self._cluster.rules.asked.add(Outcome.PREEMPTED if is_term else Outcome.CANCELLED)
-                machine.loop.call_soon(machine.process.agent.caught, 15 if is_term else 2)
+                self._tell_to_go(
+                    machine, partial(machine.process.agent.caught, 15 if is_term else 2)
+                )
             case "leave":
                 self._cluster.rules.asked.add(Outcome.PREEMPTED)
-                machine.loop.call_soon(machine.process.agent.leave, "its machine is about to go")
+                why = "its machine is about to go"
+                self._tell_to_go(machine, partial(machine.process.agent.leave, why))
+            case "preempt":
+                self._cluster.rules.asked.add(Outcome.PREEMPTED)
+                if machine.process.workers is not None:
+                    machine.process.workers.signal_from_outside(15)
+                go = partial(self._tell_to_go, machine, partial(machine.process.agent.caught, 15))
+                self._schedule.after(fault.value, go)
             case "noroute":
                 store = machine.process.store
                 store.unreachable.add(fault.other)
@@ -191,13 +205,31 @@ class Faults:
             case _:
                 raise ValueError(f"there is no fault {fault.kind!r}: see {__name__}")
 
+    def _tell_to_go(self, machine: Machine, tell: Callable[[], object]) -> None:
+        """Its agent hears it when it runs."""
+
+        def told() -> None:
+            self._cluster.transcript.told_to_go(machine.ref.incarnation)
+            tell()
+
+        machine.loop.call_soon(told)
+
+    def _want(self, fault: Fault) -> None:
+        """A person does."""
+        outcome = {"cancel": Outcome.CANCELLED, "drain": Outcome.PREEMPTED}.get(fault.kind)
+        if outcome is not None:
+            self._cluster.rules.asked.add(outcome)
+        self._cluster.want(fault.kind, fault.node)
+
     def _break_coordinator(self, fault: Fault) -> None:
         cluster = self._cluster
         any_leads = cluster.plan.any_leads
         host = cluster.of(LEADER if any_leads else cluster.plan.coordinator_host)
-        if fault.kind == "hold":
+        if fault.kind in ("hold", "busy"):
             holder = cluster.serves.first or host
-            if holder is not None:
+            if holder is not None and fault.kind == "busy":
+                holder.loop.stop_amid(fault.value)
+            elif holder is not None:
                 self._pause(holder.loop, fault.value)
         elif (serve := cluster.serves.first) is not None:
             cluster.kill_serve(serve)

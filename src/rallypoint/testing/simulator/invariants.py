@@ -1,4 +1,4 @@
-"""The rules of every simulated job, whatever goes wrong; checked as things happen.
+"""Rules that must hold in every simulated job, whatever goes wrong; checked as things happen.
 
 * Two rounds' worlds run at once only where a member of the older one was lost, or its coordinator,
   or where it drains (it takes its time, and the others do not wait); never on one machine. A node
@@ -16,6 +16,7 @@
   for good never takes part in that life of the job again.
 * An agent with the id of another agent takes its place only after that agent was lost. The newcomer
   is refused only after a coordinator has read a message of that agent.
+* Why rounds end, and what that counts for: `rules/round_ends.py`.
 * A job's time and its steps are accounted for (`facts.py`). Nothing raises.
 """
 
@@ -29,11 +30,20 @@ from rallypoint.core.group_events import Finish, FinishKind
 from rallypoint.core.job_fitness import name_of as name_of_machine
 from rallypoint.core.job_state import JobEffect, JobEvent, JobState, SessionLost
 from rallypoint.core.liveness import AGENT_FIRST_NS, DEATHS
-from rallypoint.core.model import Assignment, EndKind, NodeRef, Outcome, Stamp, Verdict
+from rallypoint.core.model import (
+    Assignment,
+    EndKind,
+    NodeRef,
+    Outcome,
+    SharedSettings,
+    Stamp,
+    Verdict,
+)
 from rallypoint.core.round_state import Phase
 from rallypoint.core.session import NO_ANSWER_S
 from rallypoint.testing.simulator.facts import Job, Life, Violation, World, name_of
 from rallypoint.testing.simulator.fitness_invariants import FitnessRules
+from rallypoint.testing.simulator.rules.round_ends import RoundRules
 from rallypoint.testing.simulator.workers import KILL_S, Worker
 
 SLACK_S = 0.05
@@ -54,15 +64,15 @@ SCHEDULER_SIGNALS = (1, 2, 3, 15)
 class Invariants:
     """Told of everything that happens; raises Violation."""
 
-    def __init__(self, lease_s: float, grace_s: float) -> None:
-        """`grace_s`: the shorter one of those that a lost connection has."""
-        self._lease_s, self._grace_s = lease_s, grace_s
+    def __init__(self, settings: SharedSettings) -> None:
+        self._lease_s, self._grace_s = settings.lease_s, settings.reconnect_grace_s
         self.now_s = 0.0
         self.disturbed_at = float("-inf")
         """When the network, a machine or an agent was last made to fail, or was still failing."""
         self.coordinator = 0
         """The number of the one that lives."""
         self.lives: dict[str, Life] = {}
+        self._rounds = RoundRules(settings, self.lives)
         self.worlds: dict[Stamp, World] = {}
         self.verdicts: dict[int, Verdict] = {}
         self.asked: set[Outcome] = set()
@@ -76,6 +86,8 @@ class Invariants:
         """Whether the program fails everywhere."""
         self.judged = (0, 0)
         """The newest round that was judged, of the newest life."""
+        self.unread: dict[str, int] = {}
+        """How many messages of each agent, that is about to be given up, were not read."""
 
     # The coordinator
 
@@ -83,6 +95,11 @@ class Invariants:
     def leader(self) -> int:
         """The number of the coordinator that leads."""
         return self.coordinator
+
+    @property
+    def leading_life(self) -> str:
+        """The incarnation of the agent that leads, or did last; empty: none has."""
+        return ""
 
     def held(self, coordinator: int) -> None:
         """This one knows that it leads."""
@@ -98,6 +115,10 @@ class Invariants:
         others = [life.heard_at or 0.0 for life in same if life is not refused]
         if came_at is None or max(others, default=0.0) < came_at:
             raise Violation("duplicate", f"{refused.ref} was refused, and no other was heard since")
+
+    def closed(self, incarnation: str, coordinator: int, *, is_reset: bool) -> None:
+        """The newest connection of this agent has ended. `is_reset`: not by the agent."""
+        self.lives[incarnation].closed[coordinator] = self.now_s, is_reset
 
     def follows(self, incarnation: str, epoch: int) -> None:
         """An agent takes the word of this coordinator."""
@@ -127,6 +148,7 @@ class Invariants:
         newest -= state.round.phase is not Phase.ACTIVE
         job = Job(state, coordinator, state.ledger.total, newest, verdict)
         self.jobs[id(state)] = job
+        self._rounds.begin(state, newest, self.now_s)
         if verdict is not None:
             self._check_old(state, verdict)
 
@@ -137,7 +159,9 @@ class Invariants:
     def stepped(self, state: JobState, event: JobEvent, effects: list[JobEffect]) -> None:
         """The job's machine was given an event."""
         job = self.jobs[id(state)]
+        self._rounds.stepped(state, event, effects, job.round, self.now_s)
         if isinstance(event, SessionLost):
+            self._rounds.lost(event, job.coordinator, self.now_s)
             self._lost(event, job.coordinator)
         for effect in effects:
             if isinstance(effect, m.ToNode):
@@ -426,6 +450,10 @@ class Invariants:
         is_lost = finish.kind is FinishKind.COORDINATOR_LOST
         return is_lost and self.now_s - self.disturbed_at < NO_ANSWER_S
 
+    def coordinator_started(self, number: int) -> None:
+        """Note that this coordinator lives now."""
+        self.coordinator = number
+
     def coordinator_died(self) -> None:
         """Whom it owed a verdict may never hear it."""
         self.coordinator = 0
@@ -433,7 +461,8 @@ class Invariants:
 
     def agent_died(self, incarnation: str) -> None:
         """It was killed."""
-        self.lives[incarnation].died = True
+        life = self.lives[incarnation]
+        life.died, life.died_at = True, self.now_s
         self.owed.pop(incarnation, None)
 
     @property

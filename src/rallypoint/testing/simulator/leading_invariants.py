@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from rallypoint.coordinator.register_record import decode
 from rallypoint.core import messages as m
-from rallypoint.core.model import Outcome, Verdict
+from rallypoint.core.model import Outcome, SharedSettings, Verdict
 from rallypoint.core.settings import HOLD_S
 from rallypoint.core.takeover.record import LeadRecord
 from rallypoint.testing.simulator.facts import Violation
@@ -37,15 +37,19 @@ def plain(verdict: Verdict) -> Verdict:
 class LeadingInvariants(LedInvariants):
     """Of one simulation."""
 
-    def __init__(self, lease_s: float, grace_s: float, *, is_gentle: bool) -> None:
-        super().__init__(lease_s, grace_s, is_gentle=is_gentle)
+    def __init__(self, settings: SharedSettings, *, is_gentle: bool) -> None:
+        super().__init__(settings, is_gentle=is_gentle)
         self._led_by: dict[int, str] = {}
         """The incarnation of each agent, by its number."""
-        self._lease_s, self._stored_at = lease_s, 0.0
+        self._stored_at = 0.0
         self.former_life = self._leading_life = ""
         """The incarnation of the agent that led before the one that does, or did last."""
         self._asked_late: set[tuple[str, int]] = set()
         """Agents whose newest attaching to that leader came when another one led."""
+
+    @property
+    def _any_leads(self) -> bool:
+        return True
 
     @property
     def leader(self) -> int:

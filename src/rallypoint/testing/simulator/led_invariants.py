@@ -1,4 +1,4 @@
-"""What must hold besides where coordinators lead by a register.
+"""Rules that must hold besides where coordinators lead by a register.
 
 * The records are one chain: epochs only grow, each number has one nonce; rounds, restarts and
   successes only grow; a verdict stays. How often the same has failed changes only with the end of a
@@ -14,7 +14,8 @@
   was confirmed: that one shows that nobody else led meanwhile.
 * An agent takes part in one life of the job, and hears how that has ended.
 * A verdict that is recorded is the only one of its life, and heard by every member that lives.
-* A coordinator that is started again in time is noticed by no worker.
+* A coordinator that is started again in time is noticed by no worker, and leads at once.
+* What a job must remember for a while its record keeps for as long (`rules/round_ends.py`).
 * No world is forgotten with its coordinator. What a coordinator has not recorded never happened.
 """
 
@@ -24,22 +25,25 @@ import msgspec
 
 from rallypoint.core import messages as m
 from rallypoint.core.job_state import JobEffect, JobEvent, JobState
-from rallypoint.core.model import EndKind, Stamp, Verdict, epoch_number
+from rallypoint.core.model import EndKind, SharedSettings, Stamp, Verdict, epoch_number
 from rallypoint.core.settings import OnJoin
 from rallypoint.core.takeover.record import FormerLife, JobRecord, LeadRecord, is_set
 from rallypoint.testing.simulator.facts import Violation, World
 from rallypoint.testing.simulator.invariants import Invariants
+from rallypoint.testing.simulator.rules.round_ends import RecordRules
 from rallypoint.testing.simulator.workers import Worker
 
+TAKES_OVER_S = 1.5
+"""A coordinator that is started where the last one has died leads within this time."""
 _decode = msgspec.msgpack.Decoder(LeadRecord).decode
 
 
 class LedInvariants(Invariants):
     """Of one simulation with a register."""
 
-    def __init__(self, lease_s: float, grace_s: float, *, is_gentle: bool) -> None:
+    def __init__(self, settings: SharedSettings, *, is_gentle: bool) -> None:
         """`is_gentle`: as of a plan."""
-        super().__init__(lease_s, grace_s)
+        super().__init__(settings)
         self._is_gentle = is_gentle
         self._records: list[LeadRecord] = []
         """The newest one only."""
@@ -52,6 +56,8 @@ class LedInvariants(Invariants):
         self._late: set[tuple[str, int]] = set()
         """Heartbeats that the leader has read when its hold was over, and is still."""
         self._followed: dict[str, int] = {}
+        self._remembered = RecordRules()
+        self._started_at = 0.0
         self._took_part: dict[str, int] = {}
         """In which life of the job the workers of each agent were."""
         self._said: dict[str, dict[int, m.Report]] = {}
@@ -59,6 +65,11 @@ class LedInvariants(Invariants):
         self._before: tuple[list[LeadRecord], set[int], list[tuple[int, Verdict, list[str]]]]
         """What was true before the newest record: the record, whose verdicts are recorded, and
         those that are not."""
+
+    @property
+    def _any_leads(self) -> bool:
+        """Agents lead, each in turn, and none of them is started to do so."""
+        return False
 
     @property
     def leader(self) -> int:
@@ -74,6 +85,10 @@ class LedInvariants(Invariants):
         """What one does that was deposed, and does not know it yet, is seen by nobody."""
         if self.jobs[id(state)].coordinator == self.leader:
             super().stepped(state, event, effects)
+
+    def coordinator_started(self, number: int) -> None:
+        super().coordinator_started(number)
+        self._started_at = self.now_s
 
     def coordinator_died(self) -> None:
         """Another one knows what it has promised."""
@@ -124,13 +139,22 @@ class LedInvariants(Invariants):
             is_later = new.epoch.number > old.epoch.number
             if not is_later and (new.epoch != old.epoch or new.leader != old.leader):
                 raise Violation("register", f"{new.epoch} of {new.leader} follows {old.epoch}")
+            if is_later and self._is_gentle and not self._any_leads:
+                self._check_takeover()
             if old.job is not None:
                 self._check_chain(old.job, new.job)
+        if new.job is not None:
+            self._remembered.note(new.job, self.now_s)
         former = None if new.job is None else new.job.former
         if former is not None:
             self._check_former(former)
         if new.job is not None and new.job.verdict is not None:
             self._recorded(new.job.incarnation, new.job.verdict)
+
+    def _check_takeover(self) -> None:
+        """The process of the last coordinator is gone, and nothing else goes wrong."""
+        if (took_s := self.now_s - self._started_at) > TAKES_OVER_S:
+            raise Violation("takeover", f"it took {took_s:.2f} s")
 
     def unstored(self) -> None:
         """What was stored last is not in the register any more, and nobody was told that it
@@ -165,6 +189,7 @@ class LedInvariants(Invariants):
             if new.verdict.no_progress and new.restarts + 1 < new.settings.max_no_progress:
                 raise Violation("crash loop", f"{new.restarts} restarts: {new.verdict.text}")
             return
+        self._remembered.check(old, new, self.now_s)
         if new.judged_round == old.judged_round and new.crash_loop != old.crash_loop:
             raise Violation("crash loop", f"{old.crash_loop} became {new.crash_loop} in a round")
         if (new.newest_round or 0) < (old.newest_round or 0) or new.restarts < old.restarts:

@@ -110,6 +110,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         self._count = 0
         self._wakes_at = float("inf")
         self._is_running = False
+        self._busy_s = 0.0
         self._state = State.RUNS
         self._on_wake: Callable[[], None] | None = None
 
@@ -138,6 +139,11 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         """SIGSTOP."""
         if self._state is State.RUNS:
             self._state = State.STOPPED
+
+    def stop_amid(self, length_s: float) -> None:
+        """It is busy for so long, when the next timer is due, and before what the timer does. What
+        has arrived before was handled, what arrives meanwhile is not."""
+        self._busy_s = length_s
 
     def continue_process(self) -> None:
         """SIGCONT."""
@@ -197,6 +203,10 @@ class ProcessLoop(asyncio.AbstractEventLoop):
                 when, _, timer = heapq.heappop(self._timers)
                 self.clock.reach(when)
                 self._ready.append(timer)
+                if self._busy_s:
+                    self.stop_process()
+                    self._schedule.after(self._busy_s, self.continue_process)
+                    self._busy_s = 0.0
             if not self._ready or self._state is not State.RUNS:
                 return
             ready, self._ready = self._ready, []

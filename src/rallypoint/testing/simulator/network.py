@@ -43,6 +43,8 @@ class Transport(asyncio.Transport):
         self.pipe: Pipe | None = None
         """To the other end."""
         self.is_open = True
+        self.unread = 0
+        """So much has arrived that its process has not looked at."""
 
     @property
     def loop(self) -> ProcessLoop:
@@ -79,9 +81,11 @@ class Transport(asyncio.Transport):
     def arrived(self, data: bytes, *, is_end: bool) -> None:
         """This comes from the other end."""
         if self.is_open:
+            self.unread += not is_end
             self._loop.call_soon(self._ended if is_end else self._received, data)
 
     def _received(self, data: bytes) -> None:
+        self.unread -= 1
         if self.is_open and self._protocol is not None:
             self._protocol.data_received(data)
 

@@ -1,4 +1,4 @@
-"""What one simulated job goes through: drawn from a seed, or read from a file.
+"""The plan of one simulated job: drawn from a seed, or read from a file.
 
 A plan is text, one line for the job and one for each thing that goes wrong:
 
@@ -6,9 +6,11 @@ A plan is text, one line for the job and one for each thing that goes wrong:
     settings min_nodes=2 max_nodes=3 lease_s=6.0
     program work_s=20.0
     rates n1=1.04 n2=0.95
+    graces n2=6.0
     at 12.5 pause n2 8.0
     at 13.0 reset n1
 
+`graces`: seconds that some nodes give their workers to stop (`--restart-grace`); others give 2 s.
 `at 12.5+3`: then, when the node (or any, if none is named) sends its third report from then on.
 `at 12.5@enrolling`: then, when the job is in that state (`states.py`); `at 12.5@enrolling+3`: and
 its third report after that.
@@ -27,6 +29,11 @@ end. The faults:
     fail NODE RANK CODE     a worker exits; a code under 0 is a signal
     done NODE               its workers exit with 0, as all will
     term NODE | interrupt NODE | leave NODE      SIGTERM, SIGINT, a notice to the agent
+    preempt NODE S          its workers get SIGTERM, and its agent so much later
+    drain NODE              a person wants it to leave the job
+    checkpoint | restart | cancel       a person wants that of the job
+    busy S                  the coordinator does not look at its connections for so long, when its
+                            next timer ends
     noroute NODE S OTHER    for so long it can't reach the round store of OTHER
     storeless NODE          the round store there dies
     lame NODE S K           until the peace a worker there fails S seconds after it was started, in
@@ -91,6 +98,7 @@ AGENTS = "agents"
 SHORT_SHARE = 0.15
 """Of the lease: so long a coordinator may be away, and its agents come back in time."""
 
+STOP_GRACE_S = 2.0
 AWAY_SLACK_S = 6.0
 """Since the last swap, and until the register is asked again."""
 MOMENT_S = 2.0
@@ -135,9 +143,13 @@ class Plan(Struct, frozen=True, kw_only=True):
     """There is one, by which a stand-alone coordinator leads: "here", where it knows which
     processes of its machine are gone, or "elsewhere". Or any agent may: "agents"."""
     peace_s: float = 60.0
+    wall_step_ms: int = 1000
+    """So much later the wall clock of each next coordinator is than that of the one before."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     program: Program = Program(20.0)
     rates: Mapping[str, float] = field(default_factory=dict)
+    graces: Mapping[str, float] = field(default_factory=dict)
+    """How long the workers of each node may take to stop, where that is not `STOP_GRACE_S`."""
     faults: tuple[Fault, ...] = ()
 
     @property
@@ -218,6 +230,11 @@ class Plan(Struct, frozen=True, kw_only=True):
         is_moment = fault.value <= min(MOMENT_S, 2 * SHORT_SHARE * lease_s)
         return (fault.kind, fault.node) in BRIEFLY and is_moment
 
+    @property
+    def longest_grace_s(self) -> float:
+        """The longest time that the workers of a node may take to stop."""
+        return max((STOP_GRACE_S, *self.graces.values()))
+
     def config(self) -> AgentConfig:
         """Of every agent. Raises UsageError for settings that don't fit each other."""
         shared = dict(self.settings)
@@ -228,7 +245,7 @@ class Plan(Struct, frozen=True, kw_only=True):
                 "job", endpoint=endpoint, host_timeout_s=30.0, on_join=on_join, **shared
             ),
             workers=WorkerConfig(argv=("train",), count=self.workers),
-            stop=StopConfig(restart_grace_s=2.0, shutdown_grace_s=6.0),
+            stop=StopConfig(restart_grace_s=STOP_GRACE_S, shutdown_grace_s=6.0),
         )
 
     def __str__(self) -> str:
@@ -236,9 +253,11 @@ class Plan(Struct, frozen=True, kw_only=True):
         more: dict[str, Any] = {"embedded": self.embedded}
         more |= {"register": self.register} if self.register else {}
         more |= {"peace_s": self.peace_s}
+        more |= {"wall_step_ms": self.wall_step_ms} if self.wall_step_ms != 1000 else {}
         lines = [_pairs(head | more), "settings " + _pairs(self.settings)]
         lines += ["program " + _pairs(msgspec.to_builtins(self.program))]
         lines += ["rates " + _pairs(self.rates)] if self.rates else []
+        lines += ["graces " + _pairs(self.graces)] if self.graces else []
         return "\n".join([*lines, *map(str, self.faults)])
 
 
@@ -263,7 +282,7 @@ def read_plan(path: Path) -> Plan:
                 continue
             case ["at", at_s, kind, *words]:
                 faults.append(_fault(at_s, kind, words))
-            case [("settings" | "program" | "rates") as name, *words]:
+            case [("settings" | "program" | "rates" | "graces") as name, *words]:
                 head[name] = _parsed(words)
             case words if all("=" in word for word in words):
                 head |= _parsed(words)

@@ -102,7 +102,12 @@ class Simulation:
         rendezvous = self._cluster.shared.config.rendezvous
         lease_s, stop = rendezvous.lease_s, self._cluster.shared.config.stop
         taken_s = 2 * with_margin(HOLD_S) + (1 + IN_A_ROW_MAX) * with_margin(lease_s)
-        stops_s = stop.shutdown_grace_s + stop.restart_grace_s + rendezvous.stop_patience_s + 4.0
+        stops_s = (
+            stop.shutdown_grace_s
+            + self._cluster.plan.longest_grace_s
+            + rendezvous.stop_patience_s
+            + 4.0
+        )
         return 1.1 * (taken_s + stops_s + self._pause_s)
 
     @property
@@ -123,7 +128,12 @@ class Simulation:
         more when they are many), the others stop, wait out a pause, and join."""
         rendezvous, stop = self._cluster.shared.config.rendezvous, self._cluster.shared.config.stop
         lost_s = 2 * rendezvous.lease_s + 2.0
-        stops_s = stop.shutdown_grace_s + stop.restart_grace_s + rendezvous.stop_patience_s + 4.0
+        stops_s = (
+            stop.shutdown_grace_s
+            + self._cluster.plan.longest_grace_s
+            + rendezvous.stop_patience_s
+            + 4.0
+        )
         taken_s = 2 * with_margin(HOLD_S) if self._cluster.plan.any_leads else 0.0
         joins_s = rendezvous.join_timeout_s + NO_ANSWER_S / 2
         return 1.1 * (taken_s + lost_s + stops_s + self._pause_s + joins_s)
@@ -221,3 +231,5 @@ def _smaller(plan: Plan) -> Iterator[Plan]:
         yield replace(plan, workers=1)
     if plan.rates:
         yield replace(plan, rates={})
+    if plan.graces:
+        yield replace(plan, graces={})

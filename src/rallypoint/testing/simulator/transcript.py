@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
+from rallypoint.coordinator.register_record import decode
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.group_events import Finish
 from rallypoint.core.job_state import JobEffect, JobEvent, JobState
@@ -16,6 +18,7 @@ from rallypoint.testing.simulator.coordinators import is_fault
 from rallypoint.testing.simulator.facts import RoundFacts, Violation
 from rallypoint.testing.simulator.invariants import Invariants
 from rallypoint.testing.simulator.loop import Schedule
+from rallypoint.testing.simulator.rules.rule import Rule
 from rallypoint.testing.simulator.states import state_of
 from rallypoint.testing.simulator.workers import Worker
 
@@ -26,6 +29,8 @@ class Transcript:
     def __init__(self, schedule: Schedule, rules: Invariants) -> None:
         self._schedule = schedule
         self.rules = rules
+        self.more: tuple[Rule, ...] = ()
+        """Rules that are told after those."""
         self.lines: list[str] = []
         self.problem: Violation | None = None
         """The first rule that was broken."""
@@ -62,6 +67,8 @@ class Transcript:
         """The invariants are told first."""
         self.say(worker.owner.place.name, f"rank {worker.rank} starts in {_round(worker)}")
         self.now().worker_started(worker)
+        for rule in self.more:
+            rule.worker_started(worker)
 
     def worker_ended(self, worker: Worker) -> None:
         assert worker.ended is not None
@@ -70,13 +77,29 @@ class Transcript:
         text = f"rank {worker.rank} of {_round(worker)} ends: {how}"
         self.say(worker.owner.place.name, text)
         self.now().worker_ended(worker)
+        for rule in self.more:
+            rule.worker_ended(worker)
 
     def steps(self, job: JobState, coordinator: int) -> None:
+        is_new = id(job) not in self.rules.jobs
         self._check(lambda: self.now().steps(job, coordinator))
+        for rule in self.more if is_new else ():
+            rule.leads(job, coordinator)
+
+    def lost(self, incarnation: str, unread: int) -> None:
+        """A coordinator is about to give this agent up, and has not read so many messages."""
+        self.rules.unread[incarnation] = unread
+
+    def told_to_go(self, incarnation: str) -> None:
+        """The agent has got a signal, or a notice of its end."""
+        for rule in self.more:
+            rule.told_to_go(incarnation)
 
     def stepped(self, job: JobState, event: JobEvent, effects: list[JobEffect]) -> None:
         self._check(lambda: self.now().stepped(job, event, effects))
         if self.rules.jobs[id(job)].coordinator == self.rules.leader:
+            for rule in self.more:
+                self._check(partial(rule.stepped, job, event, effects))
             self._job = job
             self._on_step()
 
@@ -85,6 +108,8 @@ class Transcript:
     ) -> None:
         def tell() -> None:
             self.now().read(incarnation, coordinator, message, is_late=is_late)
+            for rule in self.more:
+                rule.read(incarnation, coordinator, message)
 
         self._check(tell)
 
@@ -93,6 +118,11 @@ class Transcript:
 
     def told(self, incarnation: str, message: ToAgent) -> None:
         self._check(lambda: self.now().told(incarnation, message))
+        for rule in self.more:
+            self._check(partial(rule.told, incarnation, message))
+
+    def closed(self, incarnation: str, coordinator: int, *, is_reset: bool) -> None:
+        self.now().closed(incarnation, coordinator, is_reset=is_reset)
 
     def follows(self, incarnation: str, epoch: int) -> None:
         self._check(lambda: self.now().follows(incarnation, epoch))
@@ -100,6 +130,8 @@ class Transcript:
     def stored(self, record: bytes) -> None:
         """In the register."""
         self._check(lambda: self.now().stored(record))
+        for rule in self.more:
+            self._check(partial(rule.stored, decode(record)))
 
     def _check(self, tell: Callable[[], None]) -> None:
         try:

@@ -13,6 +13,7 @@ from random import Random
 from typing import Protocol
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from rallypoint.agent.environ import WorkerContext
 from rallypoint.agent.node_workers import WorkerRound
@@ -44,6 +45,8 @@ class Program(Struct, frozen=True):
     """How many of them fail when a worker of another node is lost; the others wait for ever."""
     listens: bool = False
     """They save the checkpoints that they are asked for."""
+    save_s: float = 1.0
+    """So long it takes to save one at most."""
     ends_when_asked: bool = False
     """And then exit with 0, though they have more to do."""
     step_s: float = 0.0
@@ -92,6 +95,8 @@ class Worker:
         self.is_told = False
         """Its agent knows of the end."""
         self.tells_of_lost_peer = False
+        self.saved_at = float("-inf")
+        """When it has saved the last checkpoint that it was asked for."""
         stamp = owner.round.stamp
         self.run = owner.place.training.begin(stamp, owner.place.schedule.now_s)
         self.rng = Random(f"{owner.place.seed} {owner.place.name} {stamp} {local_rank}")
@@ -104,6 +109,11 @@ class Worker:
     @property
     def runs(self) -> bool:
         return self.ended is None
+
+    @property
+    def listens(self) -> bool:
+        """It saves the checkpoints that it is asked for."""
+        return self.owner.place.program.listens
 
     @property
     def progress(self) -> Progress | None:
@@ -142,6 +152,11 @@ class Worker:
         if self.rng.random() < self.owner.place.program.brittle:
             self.tells_of_lost_peer = True
             self.end_after(0.0005 + self.rng.choice((0.002, 0.1, 1.0)) * self.rng.random(), 1)
+
+
+def message_of(rank: int, life: str) -> str:
+    """The last line of a worker of this rank that has failed, on the node of this agent."""
+    return f"RuntimeError: rank {rank} of {life}"
 
 
 class Witness(Protocol):
@@ -214,7 +229,8 @@ class SimulatedShm(WorkerShm):
         if self._owner.place.program.listens:
             for worker in self._owner.all:
                 save = partial(self._save, worker, self._asked)
-                self._owner.place.schedule.after(0.05 + worker.rng.random(), save)
+                delay_s = 0.05 + worker.rng.random() * self._owner.place.program.save_s
+                self._owner.place.schedule.after(delay_s, save)
 
     def withdraw(self) -> None:
         self._asked += 1
@@ -244,6 +260,7 @@ class SimulatedShm(WorkerShm):
         if number != self._asked or not worker.runs:
             return
         self._saved.add(worker.local_rank)
+        worker.saved_at = self._owner.place.schedule.now_s
         self._wake()
         if self._owner.place.program.ends_when_asked:
             worker.was_asked = True
@@ -320,6 +337,11 @@ class SimulatedWorkers:
             worker.signal(number)
         self.loop.call_soon(self._look)
 
+    def signal_from_outside(self, number: int) -> None:
+        """A scheduler signals every process."""
+        for worker in self.all:
+            worker.signal(number)
+
     def kill(self) -> None:
         self.signal(signal.SIGKILL)
 
@@ -364,8 +386,11 @@ class SimulatedWorkers:
         self._report()
         if self._is_ending and not self._is_gone and not any(w.runs for w in self.all):
             self._is_gone = True
-            failed, self._failed = tuple(self._failed), []
-            self.round.on_gone((), failed)
+            failed, self._failed = self._failed, []
+            self.round.on_gone((), tuple(self._in_detail(each) for each in failed))
+
+    def _in_detail(self, failure: WorkerExit) -> WorkerExit:
+        return replace(failure, message=message_of(failure.rank, self.place.life))
 
     def _report(self) -> None:
         fresh = [w for w in self.all if not w.runs and not w.is_told]

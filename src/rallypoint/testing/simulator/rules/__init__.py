@@ -1,0 +1,1 @@
+"""Rules of simulated jobs, one module for each part of what a job does."""

@@ -1,0 +1,54 @@
+"""What a rule is told of a simulation. `Transcript` tells every rule of `RULES_OF_USERS` in
+`cluster.py`; the rules of `invariants.py` are told first."""
+
+from __future__ import annotations
+
+from rallypoint.core import messages as m
+from rallypoint.core.job_state import JobEffect, JobEvent, JobState
+from rallypoint.core.model import SharedSettings
+from rallypoint.core.takeover.record import LeadRecord
+from rallypoint.testing.simulator.invariants import Invariants
+from rallypoint.testing.simulator.workers import Worker
+
+SLOWEST, FASTEST = 0.92, 1.08
+"""So many seconds a clock counts while one of true time passes."""
+
+
+class Rule:
+    """Follows one simulation. Each method may raise Violation."""
+
+    def __init__(self, facts: Invariants, settings: SharedSettings) -> None:
+        """`facts`: what is true of the simulation, kept up to date."""
+        self.facts, self.settings = facts, settings
+
+    def leads(self, state: JobState, coordinator: int) -> None:
+        """The machine of the job is about to be given its first event by this coordinator."""
+
+    def stepped(self, state: JobState, event: JobEvent, effects: list[JobEffect]) -> None:
+        """The machine of the job, of the coordinator that leads, was given an event."""
+
+    def read(self, incarnation: str, coordinator: int, message: m.ToCoordinator) -> None:
+        """A coordinator is about to handle a message of this agent."""
+
+    def told(self, incarnation: str, message: m.ToAgent) -> None:
+        """An agent is told this."""
+
+    def stored(self, record: LeadRecord) -> None:
+        """The register has this record now."""
+
+    def told_to_go(self, incarnation: str) -> None:
+        """This agent has got a signal, or a notice, that ends it."""
+
+    def saved(self, worker: Worker) -> None:
+        """A worker has saved the checkpoint that it was asked for."""
+
+    def worker_started(self, worker: Worker) -> None:
+        """A worker runs."""
+
+    def worker_ended(self, worker: Worker) -> None:
+        """A worker has ended, in whatever way."""
+
+    @property
+    def undisturbed_s(self) -> float:
+        """For so long nothing was made to fail."""
+        return self.facts.now_s - self.facts.disturbed_at
