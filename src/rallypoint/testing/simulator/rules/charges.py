@@ -141,7 +141,8 @@ class Charges(Rule):
         pause_s = min(PAUSE_S * 2.0 ** (seen.loop.count - 2), PAUSE_MAX_S)
         waited_s, seen.judged_at = self.facts.now_s - seen.judged_at, 0.0
         failed = state.last_cause is not None and state.last_cause.failure is not None
-        if failed and waited_s * FASTEST + 0.01 < pause_s:
+        is_charged = failed and not _is_spared(state)
+        if is_charged and waited_s * FASTEST + 0.01 < pause_s:
             text = f"{seen.loop.count} equal failures, and a pause of {waited_s:.2f} s"
             raise Violation("crash loop", text)
 

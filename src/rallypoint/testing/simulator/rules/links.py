@@ -62,6 +62,8 @@ class Links(Rule):
     def told(self, incarnation: str, message: m.ToAgent) -> None:
         if isinstance(message, m.HandsOver):
             self._promised.pop(incarnation, None)
+        if isinstance(message, m.Expelled):
+            self._attached_to.pop(incarnation, None)  # The coordinator hangs up.
         if not isinstance(message, m.Attached):
             return
         if incarnation in self._asked:
