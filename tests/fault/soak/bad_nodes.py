@@ -242,17 +242,20 @@ def _has_joined(job: SoakJob, loop: Loop) -> None:
 
 def newcomer_false(job: SoakJob) -> None:
     """Its workers exit with 1 at once."""
+    job.pass_probation()
     with bad_node(job, no_python=True, script=["false"]) as loop:
         _is_held(job, loop)
 
 
 def newcomer_fails_soon(job: SoakJob) -> None:
     """Its workers fail after some seconds, before the first step."""
+    job.pass_probation()
     with bad_node(job, words=(3, 1)) as loop:
         _is_held(job, loop)
 
 
 def newcomer_fails_every_second_round(job: SoakJob) -> None:
+    job.pass_probation()
     with bad_node(job, words=(0.5, 2)) as loop:
         _is_held(job, loop)
 

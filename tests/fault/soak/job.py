@@ -33,6 +33,8 @@ from tests.fault.soak.worlds import Reader, WorkerRecord, Worlds, runs
 from tests.integration.cluster import AgentProcess, Event, wait_until
 from tests.limits import patience
 
+from rallypoint.core.fitness import PROBATION_S
+
 LEASE_S, HOLD_S = 8, 4
 LEAST, FIRST, MOST = 2, 3, 5
 """Good nodes: those that the job needs, those that it begins with, and as many as there may be. The
@@ -46,6 +48,9 @@ TIMES_LOST = 2
 SETTLE_S = 60.0
 COMMAND_S = 60.0
 PROGRAM = Path(__file__).with_name("worker.py")
+
+PASSED_S = PROBATION_S + 4.0
+"""A round that has lasted so long has passed its probation."""
 
 
 class RuleBroken(Exception):
@@ -105,6 +110,7 @@ class SoakJob:
         """Since the last mark."""
         self._marked_at = time.monotonic()
         self._started = 0
+        self._has_passed = False
         for name in ("workers", "nodes"):
             (folder / name).mkdir()
         self._reader = Reader(folder / "workers")
@@ -279,6 +285,13 @@ class SoakJob:
             raise RuleBroken(ledger.SETTLED, told) from None
         if self.first_settled_s is None:
             self.first_settled_s = time.monotonic() - self._marked_at
+
+    def pass_probation(self) -> None:
+        """Let a round go on until the job has run well without a newcomer, once for each job."""
+        if not self._has_passed:
+            time.sleep(PASSED_S)
+            self.settle()
+        self._has_passed = True
 
     def mark(self) -> None:
         """From now on it is measured how long it takes to settle."""
