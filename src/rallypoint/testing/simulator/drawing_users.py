@@ -242,6 +242,24 @@ def _no_route(plan: Plan, rng: Random) -> Plan:
     return _calm(plan, (2, 6, 3), faults, program, lease_s=4.0)
 
 
+def _people(plan: Plan, rng: Random) -> Plan:
+    """Besides what goes wrong anyhow, people ask for things, schedulers signal, and the wall clocks
+    of coordinators differ."""
+    faults = [fault for fault in plan.faults if rng.random() < 0.5]
+    for _ in range(rng.choice((1, 2, 3))):
+        at_s = round(rng.uniform(2.0, 0.9 * plan.peace_s), 3)
+        node = f"n{rng.randrange(1, plan.nodes + 1)}"
+        kind = rng.choice(("checkpoint", "checkpoint", "restart", "drain", "preempt", "cancel"))
+        value = round(rng.uniform(0.0, 1.7), 2) if kind == "preempt" else 0.0
+        wish = Fault(at_s, kind, node if kind in ("drain", "preempt") else "", value)
+        faults += [wish, replace(wish, at_s=round(at_s + rng.uniform(0.0, 2.0), 3))]
+    return replace(
+        plan,
+        faults=tuple(sorted(faults, key=lambda fault: fault.at_s)),
+        wall_step_ms=rng.choice((1000, -5000)),
+    )
+
+
 _IDEAS: tuple[Callable[[Plan, Random], Plan], ...] = (
     _window,
     _flapping,
@@ -258,4 +276,5 @@ _IDEAS: tuple[Callable[[Plan, Random], Plan], ...] = (
     _equal_steps,
     _clock_behind,
     _no_route,
+    _people,
 )
