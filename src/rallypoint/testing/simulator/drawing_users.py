@@ -235,10 +235,11 @@ def _clock_behind(plan: Plan, rng: Random) -> Plan:
 
 
 def _no_route(plan: Plan, rng: Random) -> Plan:
-    """A node does not reach rank 0, again and again."""
-    faults = [Fault(0.0, "noroute", "n3", 90.0, "n1")]
-    faults += [Fault(8.0 + 8.0 * number, "start", f"x{number}") for number in range(3)]
-    program = replace(_OBEYS, work_s=80.0)
+    """A node does not reach rank 0, and others come meanwhile."""
+    at_s = rng.uniform(2.0, 3.0)
+    faults = [Fault(at_s, "noroute", "n3", 60.0, "n1"), Fault(at_s + 1.0, "fail", "n2", 0.0, "1")]
+    faults += [Fault(at_s + 20.0 + 5.0 * number, "start", f"x{number}") for number in range(3)]
+    program = replace(_OBEYS, work_s=100.0)
     return _calm(plan, (2, 6, 3), faults, program, lease_s=4.0)
 
 
