@@ -241,6 +241,28 @@ def test_A3_a_failure_on_the_leaders_node_counts_though_its_agent_dies_before_th
     assert cluster.job.assigned["d"].why == "rank 0 (node a, local rank 0) exited with code 1"
 
 
+@pytest.mark.parametrize("is_other_lost", [True, False])
+def test_A3_a_lost_peer_of_the_leaders_node_is_known_by_its_absence(is_other_lost: bool) -> None:
+    cluster, (a, _, c) = running(3)
+    cluster.job.own_agent = a.ref.incarnation
+    cluster.lose_peer(a)
+    hear(cluster, a)
+    cluster.write_record()
+    cluster.agents.remove(a)
+    if is_other_lost:
+        cluster.agents.remove(c)
+    cluster.take_over(Predecessor(0, is_dead=True, node_id="a"))
+    for agent in cluster.agents:
+        cluster.connect(agent)
+    for name in "de"[: 3 - len(cluster.agents)]:
+        cluster.start(name)
+    cluster.settle()
+    cluster.pass_time(18.5)
+    cluster.settle()
+    assert cluster.job.round.round == 1
+    assert cluster.job.ledger.total == (0 if is_other_lost else 1)
+
+
 def test_A3_a_failure_on_the_leaders_node_counts_once_if_it_tells_of_it_itself() -> None:
     cluster, _ = failed_and_recorded()
     take_over(cluster)

@@ -171,13 +171,12 @@ def _recover(job: JobState, found: Recovery, at: float) -> list[JobEffect]:
         reason = record.end_reason or EndReason(EndKind.LOSS, "the last coordinator ended it")
         here = {node.ref.node_id for node in found.returned.values()}
         blamed = record.blamed if reason.kind is EndKind.FAILURE else None
-        if blamed is not None and blamed.node_id not in here:
+        if blamed is not None and blamed.node_id in here:
+            blamed = None  # It tells of that itself.
+        if blamed is not None:
             job.reports.append(Report(blamed.node_id, blamed.failure, 0.0))
-        if reason.kind is EndKind.FAILURE and (gone := missing_ranks(found)):
-            # Nobody knows since when: of what others report, only what tells of a lost peer follows
-            # from that for sure.
-            lost = NodeLoss(state.world[gone[0]].node_id, at + MAX_SECONDS, NOT_BACK)
-            job.losses.append(lost)
+        if reason.kind is EndKind.FAILURE:
+            _note_lost(job, found, "" if blamed is None else blamed.node_id, at)
         effects = _over(job, reason, at)
         if reason.kind is not EndKind.FAILURE:
             job.ended_at = -inf  # What has failed since may have failed because of that.
@@ -193,6 +192,16 @@ def _recover(job: JobState, found: Recovery, at: float) -> list[JobEffect]:
     if missing:
         return _lost(job, found, missing, at)
     return _without_workers(job, found, at)
+
+
+def _note_lost(job: JobState, found: Recovery, blamed: str, at: float) -> None:
+    """A node that is missing besides the one with the blamed worker was lost, and nobody knows
+    when: of what others report, only what tells of a lost peer follows from that for sure."""
+    missing = missing_ranks(found)
+    others = [job.round.world[rank].node_id for rank in missing]
+    others = [node_id for node_id in others if node_id != blamed]
+    if others and len(missing) > bool(blamed):
+        job.losses.append(NodeLoss(others[0], at + MAX_SECONDS, NOT_BACK))
 
 
 def _lost(

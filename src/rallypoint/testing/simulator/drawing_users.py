@@ -235,11 +235,30 @@ def _clock_behind(plan: Plan, rng: Random) -> Plan:
 
 
 def _no_route(plan: Plan, rng: Random) -> Plan:
-    """A node does not reach rank 0, again and again."""
-    faults = [Fault(0.0, "noroute", "n3", 90.0, "n1")]
-    faults += [Fault(8.0 + 8.0 * number, "start", f"x{number}") for number in range(3)]
-    program = replace(_OBEYS, work_s=80.0)
+    """A node does not reach rank 0, and others come meanwhile."""
+    at_s = rng.uniform(2.0, 3.0)
+    faults = [Fault(at_s, "noroute", "n3", 60.0, "n1"), Fault(at_s + 1.0, "fail", "n2", 0.0, "1")]
+    faults += [Fault(at_s + 20.0 + 5.0 * number, "start", f"x{number}") for number in range(3)]
+    program = replace(_OBEYS, work_s=100.0)
     return _calm(plan, (2, 6, 3), faults, program, lease_s=4.0)
+
+
+def _people(plan: Plan, rng: Random) -> Plan:
+    """Besides what goes wrong anyhow, people ask for things, schedulers signal, and the wall clocks
+    of coordinators differ."""
+    faults = [fault for fault in plan.faults if rng.random() < 0.5]
+    for _ in range(rng.choice((1, 2, 3))):
+        at_s = round(rng.uniform(2.0, 0.9 * plan.peace_s), 3)
+        node = f"n{rng.randrange(1, plan.nodes + 1)}"
+        kind = rng.choice(("checkpoint", "checkpoint", "restart", "drain", "preempt", "cancel"))
+        value = round(rng.uniform(0.0, 1.7), 2) if kind == "preempt" else 0.0
+        wish = Fault(at_s, kind, node if kind in ("drain", "preempt") else "", value)
+        faults += [wish, replace(wish, at_s=round(at_s + rng.uniform(0.0, 2.0), 3))]
+    return replace(
+        plan,
+        faults=tuple(sorted(faults, key=lambda fault: fault.at_s)),
+        wall_step_ms=rng.choice((1000, -5000)),
+    )
 
 
 _IDEAS: tuple[Callable[[Plan, Random], Plan], ...] = (
@@ -258,4 +277,5 @@ _IDEAS: tuple[Callable[[Plan, Random], Plan], ...] = (
     _equal_steps,
     _clock_behind,
     _no_route,
+    _people,
 )

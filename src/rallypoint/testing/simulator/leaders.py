@@ -20,8 +20,9 @@ from rallypoint.coordinator.leader_process import Runtime
 from rallypoint.coordinator.led_jobs import LocalLeader
 from rallypoint.coordinator.server import Coordinator
 from rallypoint.coordinator.succession import Listening, OwnJob, Succession
-from rallypoint.core.model import NONCE_BITS, DeadPlace, Epoch
+from rallypoint.core.model import NONCE_BITS, DeadPlace, Epoch, Promise
 from rallypoint.core.session import AgentEnd, Identity, SessionRules
+from rallypoint.core.takeover.consent import Promises
 from rallypoint.core.takeover.leading import RELEASE_S, released, who_hears
 from rallypoint.core.takeover.record import Process
 from rallypoint.errors import RallypointError, RendezvousConnectionError
@@ -37,6 +38,20 @@ from rallypoint.testing.simulator.machines import (
 from rallypoint.testing.simulator.register import RegisterCalls, SimulatedRegister
 
 RETRY_S = 0.1
+
+
+class ObservedPromises(Promises):
+    """Those of one simulated agent."""
+
+    def __init__(self, lease_s: float, on_promise: Callable[[], None]) -> None:
+        super().__init__(lease_s)
+        self._on_promise = on_promise
+
+    def next(self, now: float) -> Promise | None:
+        promise = super().next(now)
+        if promise is not None:
+            self._on_promise()
+        return promise
 
 
 class Node(LeadingNode):
@@ -69,6 +84,7 @@ class LeadingProcess(AgentProcess):
         self._register = register
         self._number = machine.shared.next_life()
         own = self._own = OwnJob(machine.shared.settings.lease_s)
+        own.promises = ObservedPromises(machine.shared.settings.lease_s, self._promises)
         self._calls = RegisterCalls(register, loop, f"{self.shared.seed} {self.life}", self._held)
         register.alive.add(self._number)
         rendezvous, ref = self.shared.config.rendezvous, machine.ref
@@ -102,6 +118,9 @@ class LeadingProcess(AgentProcess):
             lambda: nonces.getrandbits(NONCE_BITS),
         )
         return LocalLeader(Process(self.loop.host, self._number, 0), self._calls, runtime)
+
+    def _promises(self) -> None:
+        self.shared.observer.promised(self.life, may_claim=self._calls.may_claim)
 
     def _held(self) -> None:
         if (epoch := self.succession.epoch) is not None:

@@ -16,6 +16,7 @@ from functools import partial
 from random import Random
 from typing import Any, TypeVar
 
+from rallypoint.coordinator.register_record import decode
 from rallypoint.core.settings import HOLD_S
 from rallypoint.errors import RendezvousConnectionError
 from rallypoint.testing.simulator.loop import ProcessLoop, Schedule
@@ -134,6 +135,15 @@ class RegisterCalls:
         self._sent_at: dict[bytes, float] = {}
         """When each value was first sent."""
         self._held_until = float("-inf")
+        self._claims: dict[int, Any] = {}
+        """The tokens of swaps that would let this process lead, and may be carried out yet."""
+
+    @property
+    def may_claim(self) -> bool:
+        """A claim that this process has sent may still succeed."""
+        found = self._register.get_state()
+        token = None if found is None else found[1]
+        return any(claimed == token for claimed in self._claims.values())
 
     @property
     def is_held(self) -> bool:
@@ -145,10 +155,27 @@ class RegisterCalls:
         future: asyncio.Future[T] = self._loop.create_future()
         if isinstance(call, partial):
             self._sent_at.setdefault(call.args[0], self._loop.time())
+            self._note_claim(call)
         self._waiting.append((call, future))
         if not self._is_busy:
             self._begin()
         return future
+
+    def _note_claim(self, call: partial[Any]) -> None:
+        state, token = call.args
+        found = self._register.get_state()
+        before = None if found is None else decode(found[0]).epoch
+        if decode(state).epoch != before:
+            self._claims[id(call)] = token
+
+    def _run(self, call: Callable[[], T]) -> T:
+        """It is carried out."""
+        self._claims.pop(id(call), None)
+        return call()
+
+    def _run_unheard(self, call: Callable[[], Any]) -> None:
+        """Nobody hears what came of it."""
+        self._run(call)
 
     def close(self) -> None:
         """Nothing more is called."""
@@ -164,6 +191,7 @@ class RegisterCalls:
         is_write = isinstance(call, partial) or call == register.try_writing
         if is_away or (is_write and register.has("readonly", host)):
             delay_s = self._random.choice((0.01, 1.0, 3.0))
+            self._claims.pop(id(call), None)
             self._answer(delay_s, future, None, RendezvousConnectionError("it is away"))
         elif register.has("lapse", host) and pick() < 0.6:
             self._lapse(call, future)
@@ -174,7 +202,9 @@ class RegisterCalls:
         late_s = self._random.choice((LATE_S, LATE_S, VERY_LATE_S)) * self._random.random()
         after_s = self._random.choice((DELAY_S, DELAY_S, late_s))
         if self._random.random() < 0.7:
-            self._register.schedule.after(after_s, partial(_call, call))
+            self._register.schedule.after(after_s, partial(self._run_unheard, call))
+        else:
+            self._claims.pop(id(call), None)
         delay_s = self._random.choice((0.05, 1.0))
         self._answer(delay_s, future, None, RendezvousConnectionError("it does not answer"))
 
@@ -191,7 +221,7 @@ class RegisterCalls:
     def _carry_out(self, call: Callable[[], Any], future: asyncio.Future[Any]) -> None:
         register, host = self._register, self._loop.host
         is_stale = register.has("stale", host) and self._random.random() < 0.8
-        found = call()
+        found = self._run(call)
         if call != register.try_writing:
             found = register.answers(host, found, is_stale=is_stale)
         self._answer(self._delay_s(), future, found, None)
@@ -222,8 +252,3 @@ class RegisterCalls:
             else:
                 future.set_result(result)
         self._begin()
-
-
-def _call(call: Callable[[], Any]) -> None:
-    """Nobody hears what came of it."""
-    call()

@@ -90,6 +90,12 @@ class Transcript:
         """A coordinator is about to give this agent up, and has not read so many messages."""
         self.rules.unread[incarnation] = unread
 
+    def promised(self, incarnation: str, *, may_claim: bool) -> None:
+        """The agent is about to promise that it does not claim the job. `may_claim`: a claim that
+        it has sent may still succeed."""
+        for rule in self.more:
+            self._check(partial(rule.promised, incarnation, may_claim=may_claim))
+
     def told_to_go(self, incarnation: str) -> None:
         """The agent has got a signal, or a notice of its end."""
         for rule in self.more:

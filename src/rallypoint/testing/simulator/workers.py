@@ -48,7 +48,7 @@ class Program(Struct, frozen=True):
     save_s: float = 1.0
     """So long it takes to save one at most."""
     ends_when_asked: bool = False
-    """And then exit with 0, though they have more to do."""
+    """And then exit with 0, though they have more to do, unless it was a person who asked."""
     step_s: float = 0.0
     """They tell of a step so often; 0: of none."""
     only_first_tells: bool = False
@@ -218,6 +218,8 @@ class SimulatedShm(WorkerShm):
         self._owner = owner
         self._saved: set[int] = set()
         self._asked = 0
+        self._ends = False
+        """Workers exit when they have saved this one."""
         self._changed: list[Callable[[], None]] = []
 
     def watch(self, changed: Callable[[], None]) -> None:
@@ -225,6 +227,7 @@ class SimulatedShm(WorkerShm):
 
     def request(self, kind: ShmRequest, deadline_s: float) -> None:
         self._asked += 1
+        self._ends = self._owner.place.program.ends_when_asked and kind is not ShmRequest.SAVE
         self._saved.clear()
         if self._owner.place.program.listens:
             for worker in self._owner.all:
@@ -262,7 +265,7 @@ class SimulatedShm(WorkerShm):
         self._saved.add(worker.local_rank)
         worker.saved_at = self._owner.place.schedule.now_s
         self._wake()
-        if self._owner.place.program.ends_when_asked:
+        if self._ends:
             worker.was_asked = True
             worker.end(0)
 

@@ -3,12 +3,17 @@
 * No round ends for newcomers before it has its minimum age.
 * Where a place is free and nobody else is on the way to it, a node that may take part gets the
   place within the time that growth may take; it does not stand by for ever.
+* A node that did not reach rank 0 takes part in no round for as long as it was said, twice as long
+  each time, while that rank 0 is here and enough nodes are without it.
 * The counts that the machine of the job keeps of its members are those of its members.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from rallypoint.core import messages as m
 from rallypoint.core.fitness import is_trusted
@@ -22,6 +27,19 @@ from rallypoint.testing.simulator.invariants import Invariants
 from rallypoint.testing.simulator.rules.rule import FASTEST, SLOWEST, Rule
 
 SLACK_S = 1.0
+HELD_BACK = "held back for"
+FIRST_LEASES, HELD_BACK_MAX_S = 8, 3600.0
+"""So long a node is held back at first, and at most."""
+
+
+class CutOff(Struct, eq=False):
+    """A node that did not reach the store of rank 0."""
+
+    host: str
+    """The life of the agent that was rank 0."""
+    since_s: float
+    times: int
+    """In a row."""
 
 
 class Growth(Rule):
@@ -34,6 +52,8 @@ class Growth(Rule):
         self._vacant_since: tuple[Stamp, float] | None = None
         """Since when a place of this round has been free while a node could take it."""
         self._job: JobState | None = None
+        self._cut_off: dict[str, CutOff] = {}
+        """Nodes that did not reach rank 0, by their ids."""
 
     def leads(self, state: JobState, coordinator: int) -> None:
         self._vacant_since = None
@@ -41,8 +61,15 @@ class Growth(Rule):
     def stepped(self, state: JobState, event: JobEvent, effects: list[JobEffect]) -> None:
         named = Stamp(state.incarnation, state.round.round)
         for effect in effects:
-            if isinstance(effect, ToNode) and isinstance(effect.message, StopNow):
-                self._check_age(effect.message)
+            match effect:
+                case ToNode(_, StopNow() as stop):
+                    self._check_age(stop)
+                case ToNode(ref, m.Expelled(stamp, why, False)) if HELD_BACK in why:
+                    self._note_cut_off(ref.node_id, stamp)
+                case ToNode(ref, m.StartNow()):
+                    self._cut_off.pop(ref.node_id, None)
+                case ToNode(ref, m.Assigned(stamp, assignment)):
+                    self._check_may_come(state.round, ref.node_id, assignment.group_world_size)
         self._job = None if state.verdict is not None else state
         if state.verdict is not None:
             return
@@ -55,6 +82,29 @@ class Growth(Rule):
         if self._job is not None and coordinator == self.facts.leader:
             named = Stamp(self._job.incarnation, self._job.round.round)
             self._check_places(self._job.round, named)
+
+    def _note_cut_off(self, node_id: str, stamp: Stamp) -> None:
+        world = self.facts.worlds.get(replace(stamp, round=stamp.round - 1))
+        if world is None:
+            return
+        host = next((life for life, place in world.places.items() if not place.group_rank), "")
+        before = self._cut_off.get(node_id)
+        times = 1 if before is None else before.times + 1
+        self._cut_off[node_id] = CutOff(host, self.facts.now_s, times)
+
+    def _check_may_come(self, state: RoundState, node_id: str, nodes: int) -> None:
+        """The node has a place in a round of so many nodes."""
+        cut_off = self._cut_off.get(node_id)
+        if cut_off is None or nodes <= self.settings.min_nodes:
+            return
+        host = self.facts.lives[cut_off.host].ref
+        member = state.members.get(host.node_id)
+        is_here = member is not None and member.ref == host
+        length_s = self.settings.lease_s * FIRST_LEASES * 2.0 ** (cut_off.times - 1)
+        passed_s = self.facts.now_s - cut_off.since_s
+        if is_here and passed_s * FASTEST < min(length_s, HELD_BACK_MAX_S):
+            text = f"{node_id} did not reach {host}, and is back after {passed_s:.1f} s"
+            raise Violation("held back", text)
 
     def _check_age(self, stop: StopNow) -> None:
         if stop.reason.kind is not EndKind.GROWTH or stop.stamp not in self._formed_at:

@@ -5,7 +5,7 @@
 * An agent that has taken part in one life of a job, and comes to another that has formed no round
   yet, is given a higher number than the one that it knows.
 * A node that has promised not to claim the job does not claim it in that time, unless its leader
-  has gone. What it sends late counts when it is carried out.
+  has gone; nor does it promise that while a claim may succeed that it has sent before.
 """
 
 from __future__ import annotations
@@ -84,6 +84,10 @@ class Links(Rule):
                 raise Violation("silence", text)
 
     # Promises
+
+    def promised(self, incarnation: str, *, may_claim: bool) -> None:
+        if may_claim:
+            raise Violation("promise", f"{incarnation} promises, and a claim of it may succeed")
 
     def _promises(self, incarnation: str, coordinator: int, answered: int) -> None:
         since = self._beats.get((incarnation, coordinator, answered))

@@ -33,6 +33,9 @@ class Rule:
     def told(self, incarnation: str, message: m.ToAgent) -> None:
         """An agent is told this."""
 
+    def promised(self, incarnation: str, *, may_claim: bool) -> None:
+        """An agent promises not to claim the job. `may_claim`: a claim of it may still succeed."""
+
     def stored(self, record: LeadRecord) -> None:
         """The register has this record now."""
 
