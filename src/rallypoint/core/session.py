@@ -393,7 +393,7 @@ class AgentEnd:
 
     @property
     def dead_place(self) -> DeadPlace | None:
-        """This node's place, to be told when its agent is dead; None: it has none."""
+        """The place that is told to others when this agent is dead; None: there is none."""
         placed = self._reports.placed_in
         if self.place is None or placed is None:
             return None

@@ -25,7 +25,7 @@ from rallypoint.testing.simulator.workers import Program
 LEADERS_SHARE = 0.3
 """Of the others: any of their agents may lead them."""
 TOGETHER_SHARE = 0.25
-"""Of those in which any agent may lead: nodes are lost together with the leader."""
+"""The share of jobs without a coordinator of their own that lose nodes with the leader."""
 RARE_SHARE = 0.04
 """Of the jobs: what hardly ever comes together by chance."""
 LONG_SHARE, LONG_S = 0.1, 120.0

@@ -197,7 +197,7 @@ def lost_together(plan: Plan, rng: Random) -> Plan:
 
 
 def _together(rng: Random, nodes: int, at_s: float, lease_s: float) -> list[Fault]:
-    """Perhaps agents start on the machines of those later."""
+    """The leader and other nodes are lost. Perhaps agents start on their machines later."""
     names = [f"n{number}" for number in range(1, nodes + 1)]
     lost = names if rng.random() < 0.5 else rng.sample(names, 1)
     kinds = rng.choice((("kill",), ("vanish",), ("kill", "orphan", "vanish")))
