@@ -78,8 +78,10 @@ def test_A5_W7_a_node_that_was_replaced_kills_its_workers_at_once(cluster: Clust
     a, b = cluster.agents("a", "b")
     first = cluster.wait_workers(2, round=0)
     cluster.order("os._exit(0)", round=0, node="a")  # it need not be waited for
+    b.pause()
     newer = cluster.agent("b", hosts=False)
-    assert b.wait_exit() == 75
-    assert not next(worker for worker in first if worker.node == "b").is_alive
     cluster.wait_workers(2, round=1)
+    assert not next(worker for worker in first if worker.node == "b").is_alive
+    b.resume()
+    assert b.wait_exit() == 75
     cluster.end_well(a, newer)

@@ -105,7 +105,7 @@ def test_R3_a_node_that_keeps_getting_lost_is_told_on_it_and_at_the_coordinator(
         b.kill()
         cluster.wait_workers(1, round=2 * loss + 1)
         b = cluster.agent("b", hosts=False)
-    why = "held back for 40 s, for it was lost 3 times in ten minutes"
+    why = "held back for 40 s: it was lost 3 times within ten minutes"
     a.wait_event("node_joined", f"node b joined; it is {why}")
     b.wait_event("waiting", f"waiting for the next round; this node is {why}")
     cluster.end_well(a)

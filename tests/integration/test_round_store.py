@@ -596,8 +596,7 @@ def connect_from(address: str, port: int) -> RawClient:
 
 def test_A10_who_only_looks_whether_it_reaches_the_store_is_neither_admitted_nor_refused() -> None:
     async def main(server: StoreServer, port: int, said: list[str]) -> None:
-        for exchanges in (True, False):
-            await reach(loopback, port, "node-1", LIMIT_S, exchanges=exchanges)
+        await reach(loopback, port, "node-1", LIMIT_S)
         await until(lambda: not server.stats.connections)
 
         def strangers() -> None:
@@ -621,7 +620,7 @@ def test_A10_who_only_looks_whether_it_reaches_the_store_is_neither_admitted_nor
 def test_A10_where_no_place_is_left_for_a_stranger_none_is_kept_by_who_looks() -> None:
     async def main(server: StoreServer, port: int, said: list[str]) -> None:
         for _ in range(50):
-            await reach(loopback, port, "node-1", LIMIT_S, exchanges=True)
+            await reach(loopback, port, "node-1", LIMIT_S)
         await until(lambda: not server.stats.connections)
         assert said == []
 
@@ -633,15 +632,14 @@ def test_A10_a_store_is_reached_without_its_key_and_one_that_is_not_there_is_nam
 ) -> None:
     async def main() -> None:
         store.open(1, KEY, open_access=False)
-        await reach(loopback, store.port, "node-1", LIMIT_S, exchanges=True)
-        await reach(loopback, store.port, "node-1", LIMIT_S, exchanges=False)
+        await reach(loopback, store.port, "node-1", LIMIT_S)
         store.close()  # Between rounds connections are closed at once.
         with pytest.raises(EnrolmentError, match=r"closed before an answer.*firewall"):
-            await reach(loopback, store.port, "node-1", 0.3, exchanges=True)
+            await reach(loopback, store.port, "node-1", 0.3)
         with socket.create_server(("127.0.0.1", 0)) as unused:
             port = unused.getsockname()[1]
         with pytest.raises(EnrolmentError, match=r"node node-1 at .*Connection refused.*firewall"):
-            await reach(loopback, port, "node-1", 0.3, exchanges=False)
+            await reach(loopback, port, "node-1", 0.3)
 
     run(main, store)
     assert lines() == ""

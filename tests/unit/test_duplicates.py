@@ -66,7 +66,7 @@ def test_R4_a_duplicate_is_refused_and_no_loss_is_counted() -> None:
         assert duplicate.refused.startswith(USED)
     assert a.running == b.running == FIRST
     state = cluster.job.round
-    assert (state.lossy_rounds, state.recent_losses, state.quarantine) == ([], [], {})
+    assert (state.lossy_rounds, state.fitness.recent_losses, state.bad_routes) == ([], [], {})
     assert len(cluster.sessions.all) == 2
 
 
@@ -82,7 +82,7 @@ def test_R4_of_two_duplicates_of_a_machine_that_vanished_one_takes_its_place() -
     beat(cluster)
     check(cluster)
     assert a.running == first.running == Stamp(1, 1)
-    assert len(cluster.job.round.recent_losses) == 1, "the machine was lost"
+    assert len(cluster.job.round.fitness.recent_losses) == 1, "the machine was lost"
     beat(cluster)
     assert second.refused.startswith(USED)
     assert a.running == first.running == Stamp(1, 1)

@@ -41,7 +41,7 @@ FIX = "free space there, or set TMPDIR or --log-dir"
 
 
 def asked(number: int = 1, round_: int = 4) -> Prove:
-    return Prove(stamp(round_), number, "10.0.0.1", 29500, True, 10.0)
+    return Prove(stamp(round_), number, "10.0.0.1", 29500, 10.0)
 
 
 def tried(number: int = 1, **what: object) -> Tried:

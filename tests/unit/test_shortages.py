@@ -25,7 +25,7 @@ def failed(number: int) -> OSError:
 def test_A10_a_log_directory_that_takes_nothing_is_the_machine_s_fault(number: int) -> None:
     error = storage_error("/logs", failed(number))
     assert isinstance(error, LogStorageError)
-    assert error.shortage == Shortage("write to /logs", number)
+    assert error.shortage == Shortage("write logs", number)
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.ENOTDIR, errno.ENOENT, errno.ENAMETOOLONG])

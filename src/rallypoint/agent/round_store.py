@@ -68,7 +68,7 @@ class StoreAccess:
         both addresses."""
         port = order.master_port
         look_up = self._look_up(order.master_addr, port)
-        await reach(look_up, port, node_id, order.limit_s, exchanges=order.enrol)
+        await reach(look_up, port, node_id, order.limit_s)
 
     def _look_up(self, host: str, port: int) -> LookUp:
         return partial(_look_up, self._shared or Endpoint(host, port))

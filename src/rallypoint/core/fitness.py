@@ -61,6 +61,7 @@ PROGRAM_MACHINES = 3
 REMEMBERED_MAX = 1000
 """The number of losses, failures, machines and bad routes that are remembered, the newest: the
 record of the job holds them."""
+UNPROVEN = "held back until it has shown that it can start workers and reach rank 0"
 EXCLUDED = "a person excluded it (rallypoint nodes exclude)"
 
 
@@ -463,7 +464,7 @@ def why_held_back(state: RoundState, node_id: str) -> str:
         why = f"it did not reach the round store of node {host}"
         return f"held back for {_length(bad.hold)} s: {why}"
     if not member.is_proven:
-        return "held back until it has shown that it can start workers and reach rank 0"
+        return UNPROVEN
     if known is not None and known.step:
         return f"held back until the next round begins anyway: {known.why}"
     return ""

@@ -41,9 +41,8 @@ def ask_to_prove(job: JobState, ref: NodeRef) -> list[JobEffect]:
     job.proofs += 1
     job.proving[ref.node_id] = job.proofs
     limit_s = min(job.round.settings.lease_s, PROBE_MAX_S)
-    enrol = len(job.round.world) > 1
     address, port = place.master_addr, place.master_port
-    return [ToNode(ref, Prove(stamp(job), job.proofs, address, port, enrol, limit_s))]
+    return [ToNode(ref, Prove(stamp(job), job.proofs, address, port, limit_s))]
 
 
 # ---- nodes that could not start workers

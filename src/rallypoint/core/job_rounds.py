@@ -61,8 +61,7 @@ def run_round(job: JobState, event: Event, at: float) -> list[JobEffect]:
     effects: list[JobEffect] = []
     if isinstance(event, NodeJoined) and not was_here and is_member(job, event.ref):
         held = why_held_back(job.round, event.ref.node_id)
-        is_asked = not job.round.members[event.ref.node_id].is_proven
-        how = f"; it is {held}" if held and not is_asked else ""
+        how = f"; it is {held}" if held and held != fitness.UNPROVEN else ""
         joined = kinds.NODE_JOINED(node_id=event.ref.node_id, node=event.ref, how=how)
         effects.append(joined)
     for effect in asked:

@@ -430,9 +430,6 @@ class Prove(Struct, frozen=True, array_like=True, tag=20):
     master_addr: str
     """Where the round's store listens."""
     master_port: int
-    enrol: bool
-    """The store answers the first message of an enrolment with a nonce. False: its round has one
-    node, and a connection is all that can be tried."""
     limit_s: float
     """How long to try to reach the store."""
 

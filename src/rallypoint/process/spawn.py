@@ -83,8 +83,8 @@ _STAGES = {
 }
 
 
-_BEYOND_THE_LIMIT = (errno.EINVAL, errno.EBADF)
-"""The errors of fcntl(2) and dup2(2) for a descriptor that the limit of this process forbids."""
+_BEYOND_THE_LIMIT = errno.EINVAL
+"""The error of fcntl(2), F_DUPFD, for a descriptor that the limit of this process forbids."""
 
 
 class WorkerStartError(UsageError):
@@ -92,7 +92,7 @@ class WorkerStartError(UsageError):
     No worker of its batch is left."""
 
     def __init__(self, command: Command, stage: Stage, number: int, index: int = 0) -> None:
-        if stage is Stage.STREAMS and number in _BEYOND_THE_LIMIT:
+        if stage is Stage.STREAMS and number == _BEYOND_THE_LIMIT:
             number = errno.EMFILE
         self.command, self.stage, self.errno, self.index = command, stage, number, index
         super().__init__(_explain(command, stage, number))

@@ -40,17 +40,14 @@ async def enrol(look_up: LookUp, port: int, key: bytes, node: str, timeout_s: fl
     return await _until_reached(once, look_up, port, node, timeout_s)
 
 
-async def reach(
-    look_up: LookUp, port: int, node: str, timeout_s: float, *, exchanges: bool
-) -> None:
-    """Wait until the store has answered. It admits nothing for that: with `exchanges` the store is
-    asked for its nonce and gets no proof; else it only accepts a connection.
+async def reach(look_up: LookUp, port: int, node: str, timeout_s: float) -> None:
+    """Wait until the store has answered with its nonce. It gets no proof, and admits nothing.
 
     Tries again as `enrol` does, and raises the same.
     """
 
     async def once(host: str) -> None:
-        await _reach_once(host, port, exchanges=exchanges)
+        await _reach_once(host, port)
 
     await _until_reached(once, look_up, port, node, timeout_s)
 
@@ -102,12 +99,11 @@ async def _enrol_once(host: str, port: int, key: bytes, node: str) -> str:
         writer.transport.abort()
 
 
-async def _reach_once(host: str, port: int, *, exchanges: bool) -> None:
+async def _reach_once(host: str, port: int) -> None:
     reader, writer = await asyncio.open_connection(host, port)
     try:
-        if exchanges:
-            writer.write(AgentEnrolment(b"", os.urandom(NONCE_BYTES), "").hello)
-            await reader.readexactly(NONCE_BYTES)
+        writer.write(AgentEnrolment(b"", os.urandom(NONCE_BYTES), "").hello)
+        await reader.readexactly(NONCE_BYTES)
     except asyncio.IncompleteReadError:
         raise ConnectionResetError("the connection was closed before an answer came") from None
     finally:

@@ -205,7 +205,7 @@ def storage_error(path: str, error: OSError) -> RallypointError:
         fix = "choose another --log-dir"
     line = f"can't write logs under {path_text(path)}: {reason}: {fix}"
     made = LogStorageError(line) if error.errno in MACHINE_ERRNOS else UsageError(line)
-    return during(f"write to {path_text(path)}", error.errno, made)
+    return during("write logs", error.errno, made)
 
 
 def _make_temporary(temp_dir: str, name: str) -> str:
