@@ -164,7 +164,7 @@ class SimulatedCluster:
     def _wanted_to_go(self, node_id: str) -> None:
         lives = [each.ref.incarnation for each in self.live if each.ref.node_id == node_id]
         if len(lives) == 1:
-            self._departures.wanted_to_go(*lives, self.rules.leader)
+            self._departures.wanted_to_go(lives[0], self.rules.leader)
 
     def kill_serve(self, process: CoordinatorProcess) -> None:
         """It is killed."""

@@ -1,5 +1,5 @@
-"""What a rule is told of a simulation. `Transcript` tells every rule of `RULES_OF_USERS` in
-`cluster.py`; the rules of `invariants.py` are told first."""
+"""The base of rules that follow a whole simulation: `Transcript` tells each of them what happens,
+after the rules of `invariants.py`. `cluster.py` names them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rallypoint.testing.simulator.invariants import Invariants
 from rallypoint.testing.simulator.workers import Worker
 
 SLOWEST, FASTEST = 0.92, 1.08
-"""So many seconds a clock counts while one of true time passes."""
+"""The slowest and the fastest clock count so many seconds while one of true time passes."""
 
 
 class Rule:
@@ -40,7 +40,7 @@ class Rule:
         """The register has this record now."""
 
     def told_to_go(self, incarnation: str) -> None:
-        """This agent has got a signal, or a notice, that ends it."""
+        """The agent has got a signal, or a notice that its machine is about to go."""
 
     def saved(self, worker: Worker) -> None:
         """A worker has saved the checkpoint that it was asked for."""
