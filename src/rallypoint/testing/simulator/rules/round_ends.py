@@ -46,7 +46,7 @@ class Ends(Struct, eq=False):
     lossy: set[int]
     """Rounds that have surely lost a node."""
     doubtful: set[int]
-    """These, and rounds in which the job may have counted a loss for another reason."""
+    """The same with rounds in which the job may have counted a loss for another reason."""
     is_over: bool
     """The job had a verdict before this coordinator knew of it."""
     announced: set[str] = field(default_factory=set)
