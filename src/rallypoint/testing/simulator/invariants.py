@@ -117,7 +117,7 @@ class Invariants:
         newest -= state.round.phase is not Phase.ACTIVE
         job = Job(state, coordinator, state.ledger.total, newest, verdict)
         self.jobs[id(state)] = job
-        self._rounds.begin(state, newest, self.now_s)
+        self._rounds.begin(state, newest)
         if verdict is not None:
             self._check_old(state, verdict)
 
