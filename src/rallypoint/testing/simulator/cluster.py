@@ -161,6 +161,14 @@ class SimulatedCluster:
         if host:
             self._people.want(kind, host, node_id)
 
+    @property
+    def waiting_people(self) -> list[str]:
+        """What people wait for, of coordinators whose machines have not vanished."""
+        vanished = {machine.name for machine in self.machines if machine.has_vanished}
+        hosts = {machine.name for machine in self.machines} - vanished
+        hosts.add(self.plan.coordinator_host)
+        return [] if self._people is None else self._people.waiting(hosts - vanished)
+
     def _wanted_to_go(self, node_id: str) -> None:
         lives = [each.ref.incarnation for each in self.live if each.ref.node_id == node_id]
         if len(lives) == 1:
