@@ -62,7 +62,10 @@ def _calm(
         peace_s=round(last_s + AFTER_S, 3),
         settings=own,
         program=program,
-        faults=tuple(replace(fault, at_s=round(fault.at_s, 3)) for fault in faults),
+        faults=tuple(
+            replace(fault, at_s=round(fault.at_s, 3), value=round(fault.value, 2))
+            for fault in faults
+        ),
     )
 
 
