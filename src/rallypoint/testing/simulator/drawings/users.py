@@ -165,6 +165,7 @@ def _busy(plan: Plan, rng: Random) -> Plan:
     """A node connects again, and what it says comes when it is nearly lost, while the coordinator
     is busy."""
     at_s = rng.uniform(3.0, 6.0)
+    # Six heartbeats go nowhere, then come the handshake and `Attach`, which is what waits.
     faults = [
         Fault(at_s, "cut", "n2"),
         Fault(at_s, "mute", "n2", round(rng.uniform(3.6, 4.0), 2), reports=8),

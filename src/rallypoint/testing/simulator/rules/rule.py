@@ -8,7 +8,6 @@ from rallypoint.core.job_state import JobEffect, JobEvent, JobState
 from rallypoint.core.model import SharedSettings
 from rallypoint.core.takeover.record import LeadRecord
 from rallypoint.testing.simulator.invariants import Invariants
-from rallypoint.testing.simulator.workers import Worker
 
 SLOWEST, FASTEST = 0.92, 1.08
 """The slowest and the fastest clock count so many seconds while one of true time passes."""
@@ -41,15 +40,6 @@ class Rule:
 
     def told_to_go(self, incarnation: str) -> None:
         """The agent has got a signal, or a notice that its machine is about to go."""
-
-    def saved(self, worker: Worker) -> None:
-        """A worker has saved the checkpoint that it was asked for."""
-
-    def worker_started(self, worker: Worker) -> None:
-        """A worker runs."""
-
-    def worker_ended(self, worker: Worker) -> None:
-        """A worker has ended, in whatever way."""
 
     @property
     def undisturbed_s(self) -> float:
