@@ -110,7 +110,6 @@ FOLDER_MODULES = 25
 WHOLE_FOLDERS: dict[str, str] = {
     "core": "one folder for what all its machines share",
     "agent": "one node's part of a job",
-    "testing/simulator": "whole jobs in virtual time; a module for each kind of rule",
 }
 """Folders that may have more modules."""
 SIDEWAYS: dict[tuple[str, str], str] = {}

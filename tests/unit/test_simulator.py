@@ -27,7 +27,7 @@ from rallypoint.testing.simulator import (
     shrunk,
 )
 from rallypoint.testing.simulator.__main__ import main
-from rallypoint.testing.simulator.drawing_pairs import FAULTS, pair_plan
+from rallypoint.testing.simulator.drawings.pairs import FAULTS, pair_plan
 from rallypoint.testing.simulator.loop import MachineClock, Schedule, new_loop, start
 from rallypoint.testing.simulator.network import Network
 from rallypoint.testing.simulator.states import STATES

@@ -194,8 +194,8 @@ def asked(state: RequestState, request: Request, *, by_signal: bool) -> bool:
 
 
 def withdrawn(state: RequestState, number: int, saved: Set[int]) -> bool:
-    """Nobody waits for it any more; False when something newer is asked. When a worker has saved it
-    already, that worker may end because of it: the question stands, and its answer is told."""
+    """The coordinator waits for this answer no more; False when something newer is asked. Once a
+    worker has saved a checkpoint, that worker may end because of it, so the question stands."""
     if state.request is None or state.request.number != number or saved:
         return False
     state.request = None

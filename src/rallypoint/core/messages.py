@@ -198,7 +198,7 @@ class CheckpointAnswered(Struct, frozen=True, array_like=True, tag=12):
     drains: bool = False
     """They were asked because nodes leave, not because nodes want to join."""
     goes_on: bool = False
-    """They were asked because a person wants a checkpoint: the round goes on."""
+    """A person has asked for the checkpoint, and the round goes on."""
 
 
 class HangSuspected(Struct, frozen=True, array_like=True, tag=13):

@@ -401,7 +401,7 @@ class Cluster:
                 assert_never(message)
 
     def do(self, effects: list[c.HostEffect]) -> None:
-        """What follows from what a person wants."""
+        """Carry out the effects of a wish."""
         self._run(effects)
 
     def _run(self, effects: list[c.HostEffect]) -> None:

@@ -197,10 +197,9 @@ def _recover(job: JobState, found: Recovery, at: float) -> list[JobEffect]:
 def _note_lost(job: JobState, found: Recovery, blamed: str, at: float) -> None:
     """A node that is missing besides the one with the blamed worker was lost, and nobody knows
     when: of what others report, only what tells of a lost peer follows from that for sure."""
-    missing = missing_ranks(found)
-    others = [job.round.world[rank].node_id for rank in missing]
-    others = [node_id for node_id in others if node_id != blamed]
-    if others and len(missing) > bool(blamed):
+    gone = [job.round.world[rank].node_id for rank in missing_ranks(found)]
+    others = [node_id for node_id in gone if node_id != blamed]
+    if others and len(gone) > bool(blamed):
         job.losses.append(NodeLoss(others[0], at + MAX_SECONDS, NOT_BACK))
 
 

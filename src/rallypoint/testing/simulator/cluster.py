@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from rallypoint.core.model import DeadPlace, NodeRef
 from rallypoint.testing.simulator.coordinators import CoordinatorProcess, Simulated
 from rallypoint.testing.simulator.facts import Life
-from rallypoint.testing.simulator.fitness_invariants import FitnessRules
 from rallypoint.testing.simulator.invariants import Invariants
 from rallypoint.testing.simulator.leaders import LeadingProcess
 from rallypoint.testing.simulator.leading_invariants import LeadingInvariants
@@ -25,6 +24,7 @@ from rallypoint.testing.simulator.plan import FORMER, LEADER, STOP_GRACE_S, Plan
 from rallypoint.testing.simulator.register import SimulatedRegister
 from rallypoint.testing.simulator.rules.charges import Charges
 from rallypoint.testing.simulator.rules.departures import Departures
+from rallypoint.testing.simulator.rules.fitness import FitnessRules
 from rallypoint.testing.simulator.rules.growth import Growth
 from rallypoint.testing.simulator.rules.links import Links
 from rallypoint.testing.simulator.serves import Serves
@@ -179,6 +179,14 @@ class SimulatedCluster:
         host = self.leader if self.plan.any_leads else self.plan.coordinator_host
         if host:
             self._people.want(kind, host, node_id)
+
+    @property
+    def waiting_people(self) -> list[str]:
+        """What people wait for, of coordinators whose machines have not vanished."""
+        vanished = {machine.name for machine in self.machines if machine.has_vanished}
+        hosts = {machine.name for machine in self.machines} - vanished
+        hosts.add(self.plan.coordinator_host)
+        return [] if self._people is None else self._people.waiting(hosts - vanished)
 
     def _wanted_to_go(self, node_id: str) -> None:
         lives = [each.ref.incarnation for each in self.live if each.ref.node_id == node_id]

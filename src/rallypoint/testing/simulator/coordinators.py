@@ -35,7 +35,7 @@ from rallypoint.testing.simulator.workers import Badness, Program, Witness
 from rallypoint.wire.handshake import Established, ServerHandshake
 
 WALL_MS = 1_000_000
-"""What the first wall clock shows, about."""
+"""The first wall clock shows about this."""
 _ROUNDS = (kinds.ROUND_FORMED, kinds.ROUND_ENDED, kinds.ROUND_CHANGED, kinds.VERDICT)
 
 
@@ -93,7 +93,7 @@ class Simulated(Struct, frozen=True, eq=False):
     bad: dict[str, Badness]
     """The defects of each machine, by its name."""
     wall_step_ms: int
-    """So much later than that of the last coordinator is the wall clock of the next one."""
+    """The wall clock of each next coordinator is later by this."""
 
     def next_life(self) -> int:
         """The number of another one."""

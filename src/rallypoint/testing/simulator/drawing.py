@@ -7,11 +7,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from rallypoint.testing.simulator.drawing_fitness import draw_bad
-from rallypoint.testing.simulator.drawing_leaders import lost_together, with_leaders
-from rallypoint.testing.simulator.drawing_pairs import draw_pair
-from rallypoint.testing.simulator.drawing_rare import draw_rare
-from rallypoint.testing.simulator.drawing_users import draw_user
+from rallypoint.testing.simulator.drawings.fitness import draw_bad
+from rallypoint.testing.simulator.drawings.leaders import lost_together, with_leaders
+from rallypoint.testing.simulator.drawings.pairs import draw_pair
+from rallypoint.testing.simulator.drawings.rare import draw_rare
+from rallypoint.testing.simulator.drawings.users import draw_user
 from rallypoint.testing.simulator.plan import (
     COORDINATOR,
     SHORT_SHARE,

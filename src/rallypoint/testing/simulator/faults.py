@@ -206,7 +206,7 @@ class Faults:
                 raise ValueError(f"there is no fault {fault.kind!r}: see {__name__}")
 
     def _tell_to_go(self, machine: Machine, tell: Callable[[], object]) -> None:
-        """Its agent hears it when it runs."""
+        """The agent of this machine hears it when the agent runs."""
 
         def told() -> None:
             self._cluster.transcript.told_to_go(machine.ref.incarnation)

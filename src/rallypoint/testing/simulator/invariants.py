@@ -42,7 +42,7 @@ from rallypoint.core.model import (
 from rallypoint.core.round_state import Phase
 from rallypoint.core.session import NO_ANSWER_S
 from rallypoint.testing.simulator.facts import Job, Life, Violation, World, name_of
-from rallypoint.testing.simulator.fitness_invariants import FitnessRules
+from rallypoint.testing.simulator.rules.fitness import FitnessRules
 from rallypoint.testing.simulator.rules.round_ends import RoundRules
 from rallypoint.testing.simulator.workers import KILL_S, Worker
 
@@ -148,7 +148,7 @@ class Invariants:
         newest -= state.round.phase is not Phase.ACTIVE
         job = Job(state, coordinator, state.ledger.total, newest, verdict)
         self.jobs[id(state)] = job
-        self._rounds.begin(state, newest, self.now_s)
+        self._rounds.begin(state, newest)
         if verdict is not None:
             self._check_old(state, verdict)
 

@@ -41,7 +41,7 @@ RETRY_S = 0.1
 
 
 class ObservedPromises(Promises):
-    """Those of one simulated agent."""
+    """The promises of one simulated agent, told to the observer."""
 
     def __init__(self, lease_s: float, on_promise: Callable[[], None]) -> None:
         super().__init__(lease_s)

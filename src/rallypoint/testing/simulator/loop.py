@@ -141,8 +141,8 @@ class ProcessLoop(asyncio.AbstractEventLoop):
             self._state = State.STOPPED
 
     def stop_amid(self, length_s: float) -> None:
-        """It is busy for so long, when the next timer is due, and before what the timer does. What
-        has arrived before was handled, what arrives meanwhile is not."""
+        """The process is busy for so many seconds when its next timer is due. It has handled all
+        that arrived before, and handles what arrives meanwhile only after that timer."""
         self._busy_s = length_s
 
     def continue_process(self) -> None:

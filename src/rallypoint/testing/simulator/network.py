@@ -44,7 +44,7 @@ class Transport(asyncio.Transport):
         """To the other end."""
         self.is_open = True
         self.unread = 0
-        """So much has arrived that its process has not looked at."""
+        """The number of chunks that have arrived, and that the process has not read."""
 
     @property
     def loop(self) -> ProcessLoop:

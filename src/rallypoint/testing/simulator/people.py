@@ -4,7 +4,8 @@ their own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Collection
 
 from rallypoint.coordinator.connection import dial
 from rallypoint.core import messages as m
@@ -33,13 +34,24 @@ class People:
         """`on_drain`: called with a node's id when a person was told that it will be asked."""
         self._shared, self._on_drain = shared, on_drain
         crashed = shared.observer.crashed
+        self._waiting: dict[asyncio.Task[None], tuple[str, str]] = {}
+        """What each person waits for, and the machine that was asked."""
         self._loop = new_loop(shared.schedule, clock, shared.network, PERSON, crashed)
 
     def want(self, kind: str, host: str, node_id: str) -> None:
         """Ask the coordinator on this machine for it, and wait for what it says."""
         wish = m.Ask(WISHES[kind]) if kind in WISHES else m.DrainNode(node_id, "a person wants it")
         task = self._loop.run(lambda: self._loop.create_task(self._ask(host, wish)))
-        task.add_done_callback(lambda done: done.exception())
+        self._waiting[task] = f"{kind} {node_id}".rstrip(), host
+        task.add_done_callback(self._answered)
+
+    def _answered(self, task: asyncio.Task[None]) -> None:
+        task.exception()
+        del self._waiting[task]
+
+    def waiting(self, hosts: Collection[str]) -> list[str]:
+        """What people wait for who have asked a coordinator on one of these machines."""
+        return [what for what, host in self._waiting.values() if host in hosts]
 
     def discard(self) -> None:
         """At the very end of the simulation."""
@@ -53,6 +65,8 @@ class People:
             return
 
         def answered(answer: m.ToAgent) -> None:
+            if isinstance(answer, m.Answer) and answer.is_last:
+                connection.close()
             if isinstance(wish, m.DrainNode) and isinstance(answer, m.DrainAnswer):
                 is_asked = answer.found and not answer.done and LEAVES_ALREADY not in answer.text
                 if is_asked:

@@ -144,7 +144,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     processes of its machine are gone, or "elsewhere". Or any agent may: "agents"."""
     peace_s: float = 60.0
     wall_step_ms: int = 1000
-    """So much later the wall clock of each next coordinator is than that of the one before."""
+    """The wall clock of each next coordinator is later by this than that of the one before."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     program: Program = Program(20.0)
     rates: Mapping[str, float] = field(default_factory=dict)

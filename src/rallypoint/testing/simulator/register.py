@@ -169,12 +169,12 @@ class RegisterCalls:
             self._claims[id(call)] = token
 
     def _run(self, call: Callable[[], T]) -> T:
-        """It is carried out."""
+        """Carry out this call."""
         self._claims.pop(id(call), None)
         return call()
 
     def _run_unheard(self, call: Callable[[], Any]) -> None:
-        """Nobody hears what came of it."""
+        """Carry out this call, whose answer is lost."""
         self._run(call)
 
     def close(self) -> None:

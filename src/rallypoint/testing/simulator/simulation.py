@@ -19,9 +19,11 @@ from rallypoint.errors import InvariantError
 from rallypoint.testing.simulator.cluster import SimulatedCluster
 from rallypoint.testing.simulator.facts import Violation, check_rounds
 from rallypoint.testing.simulator.faults import Faults
-from rallypoint.testing.simulator.fitness_invariants import check_end
 from rallypoint.testing.simulator.plan import Fault, Plan
+from rallypoint.testing.simulator.rules.fitness import check_end
 
+ANSWERS_S = 60.0
+"""A person has an answer so long after the last agent has ended, at the latest."""
 KEEP_S = 2.0
 """So often the peace is kept: nodes are added where too few are left."""
 
@@ -185,6 +187,11 @@ class Simulation:
             cluster.rules.check_fences()
         if any(machine.place.workers for machine in cluster.machines):
             raise Violation("leftover", "workers run, and no agent lives")
+        answer_by_s = cluster.schedule.now_s + ANSWERS_S
+        while cluster.waiting_people and cluster.schedule.now_s < answer_by_s and cluster.step():
+            pass
+        if waiting := cluster.waiting_people:
+            raise Violation("liveness", f"people wait for an answer for ever: {waiting}")
         if cluster.transcript.problem is not None:
             raise cluster.transcript.problem
         verdicts = list(cluster.rules.verdicts.values())

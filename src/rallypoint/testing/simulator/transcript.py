@@ -67,8 +67,6 @@ class Transcript:
         """The invariants are told first."""
         self.say(worker.owner.place.name, f"rank {worker.rank} starts in {_round(worker)}")
         self.now().worker_started(worker)
-        for rule in self.more:
-            rule.worker_started(worker)
 
     def worker_ended(self, worker: Worker) -> None:
         assert worker.ended is not None
@@ -77,8 +75,6 @@ class Transcript:
         text = f"rank {worker.rank} of {_round(worker)} ends: {how}"
         self.say(worker.owner.place.name, text)
         self.now().worker_ended(worker)
-        for rule in self.more:
-            rule.worker_ended(worker)
 
     def steps(self, job: JobState, coordinator: int) -> None:
         is_new = id(job) not in self.rules.jobs

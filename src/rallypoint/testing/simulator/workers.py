@@ -46,7 +46,7 @@ class Program(Struct, frozen=True):
     listens: bool = False
     """They save the checkpoints that they are asked for."""
     save_s: float = 1.0
-    """So long it takes to save one at most."""
+    """Saving a checkpoint takes so many seconds at most."""
     ends_when_asked: bool = False
     """And then exit with 0, though they have more to do, unless it was a person who asked."""
     step_s: float = 0.0
@@ -112,7 +112,7 @@ class Worker:
 
     @property
     def listens(self) -> bool:
-        """It saves the checkpoints that it is asked for."""
+        """The worker saves the checkpoints that it is asked for."""
         return self.owner.place.program.listens
 
     @property

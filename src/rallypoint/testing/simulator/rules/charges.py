@@ -40,7 +40,7 @@ DELAY_S = 0.3
 
 
 class Followed(Struct, eq=False):
-    """What was seen of one coordinator's job."""
+    """The job of one coordinator, as it was last."""
 
     loop: CrashLoop
     judged: int

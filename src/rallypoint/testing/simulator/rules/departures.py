@@ -78,7 +78,7 @@ class Departures(Rule):
         return {node: each.number for each in asked if each is not None for node in each.awaited}
 
     def _check_answer(self, state: JobState, node_id: str, answer: m.CheckpointAnswered) -> None:
-        """It counts for the question that this node had to answer: have its workers saved since?"""
+        """Workers of a node whose answer counts have saved a checkpoint since the question."""
         number = self._awaited.get(node_id, 0)
         is_counted = number != self._who_is_awaited(state).get(node_id, 0)
         if is_counted and answer.listens and not answer.failed:

@@ -29,7 +29,7 @@ from rallypoint.testing.simulator.rules.rule import FASTEST, SLOWEST, Rule
 SLACK_S = 1.0
 HELD_BACK = "held back for"
 FIRST_LEASES, HELD_BACK_MAX_S = 8, 3600.0
-"""So long a node is held back at first, and at most."""
+"""A node is held back for so many leases at first, and for so many seconds at most."""
 
 
 class CutOff(Struct, eq=False):

@@ -29,15 +29,15 @@ class Links(Rule):
     def __init__(self, facts: Invariants, settings: SharedSettings) -> None:
         super().__init__(facts, settings)
         self._attached_to: dict[str, int] = {}
-        """Which coordinator has attached each agent, on its newest connection."""
+        """The coordinator that has attached each agent, on the newest connection of that agent."""
         self._asked: dict[str, int] = {}
-        """Which coordinator each agent has come to last."""
+        """The coordinator that each agent has come to last."""
         self._known: dict[str, int] = {}
         """The number of the life that each agent knew when it came last."""
         self._beats: dict[tuple[str, int, int], float] = {}
         """When the heartbeat of this agent, to this coordinator, with this number was handled."""
         self._promised: dict[str, tuple[int, float]] = {}
-        """By whose epoch each agent has promised last, and until when."""
+        """The epoch to whose leader each agent has promised last, and the end of that promise."""
         self._newest: LeadRecord | None = None
 
     def read(self, incarnation: str, coordinator: int, message: m.ToCoordinator) -> None:

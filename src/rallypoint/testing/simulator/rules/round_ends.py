@@ -17,6 +17,8 @@ What follows from an end is remembered for a while, whoever leads. So in the rec
 
 from __future__ import annotations
 
+from math import inf
+
 from msgspec import Struct, field
 
 from rallypoint.core import event_kinds as kinds
@@ -43,10 +45,11 @@ class Ends(Struct, eq=False):
     seen: int
     """The newest round that has ended."""
     ended_at: float
+    """When the newest of them ended; -inf: before this coordinator was given an event."""
     lossy: set[int]
     """Rounds that have surely lost a node."""
     doubtful: set[int]
-    """These, and rounds in which the job may have counted a loss for another reason."""
+    """The same with rounds in which the job may have counted a loss for another reason."""
     is_over: bool
     """The job had a verdict before this coordinator knew of it."""
     announced: set[str] = field(default_factory=set)
@@ -64,11 +67,11 @@ class RoundRules:
         self._leavers: dict[str, str] = {}
         """The life of each node that has said that it leaves."""
 
-    def begin(self, state: JobState, newest: int, now_s: float) -> None:
+    def begin(self, state: JobState, newest: int) -> None:
         """A coordinator is about to give the job its first event; `newest`: its last round."""
         lossy = set(state.round.lossy_rounds)
         seen = newest if state.end_reason is not None else newest - 1
-        self._ends[id(state)] = Ends(seen, now_s, lossy, set(lossy), state.verdict is not None)
+        self._ends[id(state)] = Ends(seen, -inf, lossy, set(lossy), state.verdict is not None)
 
     def stepped(
         self,

@@ -1,5 +1,5 @@
-"""What a rule is told of a simulation. `Transcript` tells every rule of `RULES_OF_USERS` in
-`cluster.py`; the rules of `invariants.py` are told first."""
+"""The base of rules that follow a whole simulation: `Transcript` tells each of them what happens,
+after the rules of `invariants.py`. `cluster.py` names them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from rallypoint.core.job_state import JobEffect, JobEvent, JobState
 from rallypoint.core.model import SharedSettings
 from rallypoint.core.takeover.record import LeadRecord
 from rallypoint.testing.simulator.invariants import Invariants
-from rallypoint.testing.simulator.workers import Worker
 
 SLOWEST, FASTEST = 0.92, 1.08
-"""So many seconds a clock counts while one of true time passes."""
+"""The slowest and the fastest clock count so many seconds while one of true time passes."""
 
 
 class Rule:
@@ -40,16 +39,7 @@ class Rule:
         """The register has this record now."""
 
     def told_to_go(self, incarnation: str) -> None:
-        """This agent has got a signal, or a notice, that ends it."""
-
-    def saved(self, worker: Worker) -> None:
-        """A worker has saved the checkpoint that it was asked for."""
-
-    def worker_started(self, worker: Worker) -> None:
-        """A worker runs."""
-
-    def worker_ended(self, worker: Worker) -> None:
-        """A worker has ended, in whatever way."""
+        """The agent has got a signal, or a notice that its machine is about to go."""
 
     @property
     def undisturbed_s(self) -> float:

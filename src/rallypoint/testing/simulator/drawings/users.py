@@ -14,7 +14,7 @@ from rallypoint.testing.simulator.workers import Program
 
 EVERY = 4
 AFTER_S = 12.0
-"""So long after the last fault the peace begins."""
+"""The peace begins this long after the last fault."""
 
 
 def draw_user(plan: Plan, seed: int) -> Plan | None:
@@ -30,7 +30,7 @@ def draw_user(plan: Plan, seed: int) -> Plan | None:
 def _calm(
     plan: Plan, nodes: tuple[int, int, int], faults: list[Fault], program: Program, **settings: Any
 ) -> Plan:
-    """`nodes`: so many are needed, so many may take part, so many are there."""
+    """`nodes`: the minimum, the maximum, and the number that start."""
     least, most, here = nodes
     own: dict[str, Any] = {
         "min_nodes": least,
@@ -62,12 +62,15 @@ def _calm(
         peace_s=round(last_s + AFTER_S, 3),
         settings=own,
         program=program,
-        faults=tuple(replace(fault, at_s=round(fault.at_s, 3)) for fault in faults),
+        faults=tuple(
+            replace(fault, at_s=round(fault.at_s, 3), value=round(fault.value, 2))
+            for fault in faults
+        ),
     )
 
 
 _LAST = frozenset({"isolate", "mute", "slow", "crash", "drag", "busy", "noroute"})
-"""What has a length."""
+"""Kinds of faults that have a length."""
 _OBEYS = Program(60.0, deaf=0.0, brittle=0.0)
 _SAVES = replace(_OBEYS, listens=True)
 
@@ -111,7 +114,7 @@ def _growing(plan: Plan, rng: Random) -> Plan:
 
 
 def _spare(plan: Plan, rng: Random) -> Plan:
-    """Of two nodes that come for one place the first goes while it waits."""
+    """Two nodes come for one place, and the first goes while it waits."""
     at_s = rng.uniform(2.0, 3.0)
     faults = [Fault(at_s, "start", "x1"), Fault(at_s + 1.0, "start", "x2")]
     faults.append(Fault(at_s + rng.uniform(2.0, 4.0), rng.choice(("kill", "term", "vanish")), "x1"))
@@ -162,6 +165,7 @@ def _busy(plan: Plan, rng: Random) -> Plan:
     """A node connects again, and what it says comes when it is nearly lost, while the coordinator
     is busy."""
     at_s = rng.uniform(3.0, 6.0)
+    # Six heartbeats go nowhere, then come the handshake and `Attach`, which is what waits.
     faults = [
         Fault(at_s, "cut", "n2"),
         Fault(at_s, "mute", "n2", round(rng.uniform(3.6, 4.0), 2), reports=8),

@@ -1,0 +1,1 @@
+"""What simulated jobs go through, one module for each kind of job."""
