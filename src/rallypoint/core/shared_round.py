@@ -41,7 +41,7 @@ from rallypoint.errors import (
 )
 
 MAGIC = b"\x00rallypoint-round\x00"
-SCHEMA = 2
+SCHEMA = 3
 """The version of the encoding; another one is refused, never guessed at."""
 REMEMBERED = 256
 """So many gone incarnations are remembered, to void their late joins. The value is sent about."""

@@ -256,7 +256,7 @@ def newcomer_fails_soon(job: SoakJob) -> None:
 
 def newcomer_fails_every_second_round(job: SoakJob) -> None:
     job.pass_probation()
-    with bad_node(job, words=(0.5, 2)) as loop:
+    with bad_node(job, words=(0.5, 2, 4)) as loop:
         _is_held(job, loop)
 
 
@@ -329,5 +329,7 @@ BAD: dict[str, Event] = {
     )
 }
 """Of a job without restarts."""
+FAILING = ("newcomer_false", "newcomer_fails_soon", "newcomer_fails_every_second_round")
+"""Those whose workers fail, each in another way."""
 UNCHARGED = ("newcomer_false", "newcomer_fails_soon")
 """Those of a job with a budget, too: they are not charged."""

@@ -44,7 +44,7 @@ def main() -> None:
     threading.Thread(target=tick, daemon=True).start()
     if failing and _is_due(folder, node, int(failing[1])):
         time.sleep(float(failing[0]))
-        os._exit(FAILURE)
+        os._exit(int(failing[2]) if len(failing) > 2 else FAILURE)
 
     from rallypoint import worker
 

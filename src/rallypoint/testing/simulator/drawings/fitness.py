@@ -88,6 +88,7 @@ def _full(rng: Random, count: int, settings: dict[str, Any]) -> list[Fault]:
 
 def _flapping(rng: Random, count: int, settings: dict[str, Any]) -> list[Fault]:
     """A node is lost again and again, more often than the job allows."""
+    settings["max_node_losses_per_hour"] = rng.choice((1, 2))
     node, at_s, faults = f"n{count}", rng.uniform(10.0, 20.0), []
     for _ in range(7):
         faults.append(Fault(round(at_s, 3), "kill", node))
