@@ -128,11 +128,11 @@ def check_end(plan: Plan, rules: FitnessRules, verdicts: list[Verdict]) -> None:
     """Check the end of the job, where its plan determines it."""
     if not verdicts:
         return
-    outcome = verdicts[-1].outcome
+    outcome = verdicts[0].outcome  # The bad machine may begin a life of its own after it.
     budget = plan.settings["max_restarts"]
     if plan.one_is_bad:
         if outcome is not Outcome.SUCCEEDED:
-            raise Violation("fitness", f"one bad machine has ended the job: {verdicts[-1].text}")
+            raise Violation("fitness", f"one bad machine has ended the job: {verdicts[0].text}")
         if rules.charges > plan.charges_at_most:
             raise Violation("fitness", f"one bad machine has cost {rules.charges} restarts")
     is_broken = plan.program.broken_s and not plan.faults
