@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -68,7 +70,7 @@ class PopenAgent(Counting):
         assert isinstance(spec.entrypoint, str)
         self.processes = {
             worker.local_rank: subprocess.Popen(
-                [spec.entrypoint, *spec.args], env=self.worker_environ(worker)
+                [spec.entrypoint, *spec.args], env=self.worker_environ(worker), process_group=0
             )
             for worker in worker_group.workers
         }
@@ -77,7 +79,8 @@ class PopenAgent(Counting):
 
     def _stop_workers(self, worker_group: WorkerGroup) -> None:
         for process in self.processes.values():
-            process.terminate()
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)
         for process in self.processes.values():
             process.wait()
         self.note("stop")

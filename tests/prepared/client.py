@@ -12,13 +12,16 @@ import sys
 
 SOCKET = ""
 MODULES: list[str] = []
+LONG_S = 1e6
+"""A socket with a limit does not block, as `set_wakeup_fd` demands."""
 PASSED_ON = (1, 2, 3, 10, 12, 15)  # HUP, INT, QUIT, USR1, USR2, TERM
 
 server = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
 for number in PASSED_ON:
-    _signal.signal(number, lambda number, frame: server.send(bytes([number])))
+    _signal.signal(number, lambda number, frame: None)
 _signal.pthread_sigmask(_signal.SIG_BLOCK, PASSED_ON)
 server.connect(SOCKET)
+server.settimeout(LONG_S)
 mask = posix.umask(0o077)
 words = [sys.executable, *sys.argv[1:]]
 request = marshal.dumps((words, posix.getcwd(), dict(posix.environ), MODULES, mask, [], True, True))
@@ -26,6 +29,9 @@ descriptors = b"".join(number.to_bytes(4, sys.byteorder) for number in (0, 1, 2)
 size = len(request).to_bytes(8, "little")
 server.sendmsg([size], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, descriptors)])
 server.sendall(request)
+# The kernel's handler sends the number: Python's own would wait for the end of `recv`, where the
+# signal arrives just before that.
+_signal.set_wakeup_fd(server.fileno())
 _signal.pthread_sigmask(_signal.SIG_UNBLOCK, PASSED_ON)
 server.recv(4)  # The process's own number, of which only this one's parent could make use.
 answer = server.recv(2)
