@@ -35,6 +35,7 @@ QUESTIONS = {
     "events": r"\d\d:\d\d:\d\d   node node-0 joined",
     "logs": r"\[0\] step 16$",
     "stacks": r"rank 0 \(node-0\):$",
+    "nodes": r"no machine is held back$",
 }
 WISHES = {
     "checkpoint": r"the workers of 1 node have saved a checkpoint$",
@@ -126,7 +127,7 @@ def test_json_is_json(place: Place, name: str) -> None:
     done = place.run(name, "--json", job=job_of(1, name))
     assert (done.returncode, done.stderr) == (0, "")
     for line in done.stdout.splitlines():
-        assert isinstance(json.loads(line), dict)
+        assert isinstance(json.loads(line), list if name == "nodes" else dict)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -171,6 +172,8 @@ def test_a_job_that_has_ended(place: Place, name: str) -> None:
     if name in ("status", "events"):
         assert (done.returncode, done.stderr) == (0, "")
         assert "a person cancelled it (rallypoint cancel)" in done.stdout
+    elif name == "nodes":
+        assert (done.returncode, done.stdout) == (0, "no machine is held back\n")
     else:
         is_one_line(done, 2, "the job has ended: a person cancelled it (rallypoint cancel)")
 

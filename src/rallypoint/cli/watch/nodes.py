@@ -47,7 +47,8 @@ because a node there can't start workers or does not reach rank 0.
            runs there is asked to leave, after a checkpoint
   allow    trust the machine of NODE again, at once
 
-NODE is the id of a node, as the job's lines show it, or the name of a machine.
+NODE is the id of a node, as the job's lines show it. allow takes the name of a
+machine, too, as rallypoint nodes shows it.
 ENDPOINT is what the job's nodes have as --rdzv-endpoint; without one, it is
 your job on this machine.
 
