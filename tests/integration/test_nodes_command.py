@@ -1,4 +1,4 @@
-"""`rallypoint nodes`: a person sees which machines a job holds back, excludes one, and allows it."""
+"""`rallypoint nodes`: a person sees what a job holds back, excludes a machine, and allows it."""
 
 from __future__ import annotations
 
@@ -31,10 +31,9 @@ def test_A11_a_person_excludes_a_machine_and_allows_it_again(cluster: Cluster, b
     b = cluster.agent("b", machine_id="machine-b")
     cluster.wait_workers(2, round=0)
     assert nodes(cluster) == ["no machine is held back"]
-    assert nodes(cluster, "exclude", "b") == [
-        "the machine of node b takes part in no round any more; rallypoint nodes allow b lets it in "
-        "again"
-    ]
+    (said,) = nodes(cluster, "exclude", "b")
+    assert said.startswith("the machine of node b takes part in no round any more; ")
+    assert said.endswith("rallypoint nodes allow b lets it in again")
     assert b.wait_exit() == 143
     cluster.wait_workers(1, round=1)
     head, row = nodes(cluster)

@@ -109,6 +109,16 @@ def test_F2_a_connection_after_a_silence_is_kept_though_heartbeats_of_the_last_h
     assert drops(end.beat(18.0))
 
 
+def test_F2_a_connection_on_which_the_coordinator_takes_long_to_attach_the_agent_is_kept() -> None:
+    end = s.AgentEnd(s.Identity("a", "host", "life"), RULES)
+    end.connected(0.0, m.Claim())
+    assert not drops(end.beat(1.0))
+    end.received(8.0, m.Attached("a", 1, 1, True))
+    for now in (8.1, 10.0, 13.0):
+        assert not drops(end.beat(now)), "it has answered a moment ago"
+    assert drops(end.beat(16.0))
+
+
 def drops(effects: list[s.AgentEffect]) -> bool:
     return any(isinstance(effect, s.Drop) for effect in effects)
 

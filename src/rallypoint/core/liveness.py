@@ -314,11 +314,17 @@ class Lease:
         self._beats = 0
         self._beats_sent: dict[int, float] = {}
         """Those without an answer, on the present connection."""
+        self._attached_at = -inf
+        """When the coordinator attached this agent on the present connection."""
 
     def disconnected(self) -> None:
         """No heartbeat of the last connection will be answered."""
         self._beats_sent.clear()
-        self._answered_at = -inf
+        self._answered_at = self._attached_at = -inf
+
+    def attached(self, now: float) -> None:
+        """The coordinator has attached this agent: it answers heartbeats from now on."""
+        self._attached_at = now
 
     def beat(self, now: float) -> int:
         """The number of a heartbeat that is sent now."""
@@ -369,8 +375,10 @@ class Lease:
         return now - self.ends_at(now) + self._lease_s
 
     def unanswered_s(self, now: float) -> float:
-        """How long the oldest heartbeat of this connection has waited for its answer."""
-        return now - next(iter(self._beats_sent.values()), now)
+        """How long the oldest heartbeat of this connection has waited for its answer. A coordinator
+        that could not attach this agent yet could not answer it either."""
+        oldest = next(iter(self._beats_sent.values()), now)
+        return now - max(oldest, self._attached_at)
 
     def next_wake_s(self, now: float, beat_s: float = 0.0) -> float:
         """After how long to send a heartbeat; just after the end, should nothing renew it.

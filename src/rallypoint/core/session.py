@@ -570,6 +570,7 @@ class AgentEnd:
         if former is not None and epoch_number(message.epoch) < epoch_number(former.epoch):
             return [Drop("it was answered by a coordinator that leads no more")]
         self.attached, self._link, self._search = message, Link.ATTACHED, None
+        self._lease.attached(now)
         if not message.resumed:
             self._opened = self._generation
             # A coordinator that knows nothing of us can't use what was meant for another.
