@@ -48,7 +48,7 @@ class LeaderCluster(HostCluster):
         self.views: dict[str, View] = {}
         """What each host sees of the directory."""
         self.within: dict[str, Sequence[str]] = {}
-        """What to put before the command of a node, for it to run there on its host."""
+        """The words before a node's command that make it run on its host."""
 
     def agent(
         self,

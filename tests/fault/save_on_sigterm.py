@@ -45,7 +45,7 @@ WHOLE = "".join(f"{part}\n" for part in range(50))
 
 
 def signal_all(job: OneAgent, chance: random.Random) -> None:
-    """As a scheduler: SIGCONT and SIGTERM to each process, in any order."""
+    """Signal each process as a scheduler does: SIGCONT and SIGTERM, in any order."""
     pids = list(job.processes())
     chance.shuffle(pids)
     gap_s = chance.choice([0.0, 0.0, 0.001, 0.005])

@@ -54,10 +54,10 @@ class Soak:
         self._events = events_of(options.backend)
         self._jobs = max((entry.job for entry in told.entries), default=0)
         self._number = max((entry.number for entry in told.entries), default=-1) + 1
-        """Of the next event."""
+        """The number of the next event."""
         self._since = time.monotonic()
         self._folder, self._is_kept = root, False
-        """What the job writes, and whether it is kept, since a rule was broken."""
+        """The files that the job writes, and whether they are kept, since a rule was broken."""
 
     def run(self) -> None:
         """Until the time is over, or there were enough events."""
@@ -138,7 +138,7 @@ class Soak:
 
     @contextlib.contextmanager
     def _dropping(self, event: str) -> Iterator[None]:
-        """What breaks a rule here ends the job."""
+        """Check the rules; a broken one ends the job."""
         try:
             yield
         except RuleBroken as error:
@@ -146,7 +146,7 @@ class Soak:
             self._drop_job()
 
     def _close_job(self, event: str) -> None:
-        """Its workers end well, and nothing is left."""
+        """End the job's workers well, and check that nothing is left."""
         if (job := self._job) is None:
             return
         job.broken, job.notes = [], []
@@ -164,7 +164,7 @@ class Soak:
         self._tidy()
 
     def _drop_job(self) -> None:
-        """It is of no further use: whatever runs is killed, and what is left says nothing."""
+        """Give the job up: kill whatever runs; leftovers prove nothing then."""
         if self._job is not None:
             self._job = None
             opened, self._opened = self._opened, contextlib.ExitStack()

@@ -90,7 +90,7 @@ class Loop:
         )
 
     def stop(self) -> None:
-        """As a service manager stops it."""
+        """Stop the process as a service manager does."""
         process = self.node.agent.process
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
@@ -172,7 +172,7 @@ def disk_fills(job: SoakJob) -> None:
 
 @contextmanager
 def _full(place: Path) -> Iterator[None]:
-    """This small file system has no room meanwhile, whatever is removed there."""
+    """Keep this small file system full, whatever is removed there."""
     space = os.open(place, os.O_PATH | os.O_DIRECTORY)  # It outlives the process of `place`.
     inside = Path(f"/proc/self/fd/{space}")
     made, is_over = [inside / "filler"], threading.Event()
@@ -241,14 +241,14 @@ def _has_joined(job: SoakJob, loop: Loop) -> None:
 
 
 def newcomer_false(job: SoakJob) -> None:
-    """Its workers exit with 1 at once."""
+    """A node comes whose workers exit with 1 at once."""
     job.pass_probation()
     with bad_node(job, no_python=True, script=["false"]) as loop:
         _is_held(job, loop)
 
 
 def newcomer_fails_soon(job: SoakJob) -> None:
-    """Its workers fail after some seconds, before the first step."""
+    """A node comes whose workers fail after some seconds, before the first step."""
     job.pass_probation()
     with bad_node(job, words=(3, 1)) as loop:
         _is_held(job, loop)
@@ -264,7 +264,7 @@ def newcomer_fails_every_second_round(job: SoakJob) -> None:
 
 
 def flapping(job: SoakJob) -> None:
-    """It is killed shortly after each round with it has begun. Three losses have it held back."""
+    """Kill a node shortly after each round with it has begun: it is held back at last."""
     before = job.good_worlds()
     name = f"flap{len(job.cluster.all_agents)}"
     was_held = False
@@ -297,7 +297,7 @@ def same_id(job: SoakJob) -> None:
 
 
 def newcomer_cut_from_rank_0(job: SoakJob) -> None:
-    """It reaches the leader, and not the store of the round."""
+    """A node comes that reaches the leader, and not the store of the round."""
     if job.rank_0() is job.leader():
         if len(job.good) == MOST:
             raise Skipped("the leader has rank 0, and there is no place for another node")
@@ -328,8 +328,8 @@ BAD: dict[str, Event] = {
         newcomer_cut_from_rank_0,
     )
 }
-"""Of a job without restarts."""
+"""The events of a job without restarts."""
 FAILING = ("newcomer_false", "newcomer_fails_soon", "newcomer_fails_every_second_round")
-"""Those whose workers fail, each in another way."""
+"""The newcomers whose workers fail, each in another way."""
 UNCHARGED = ("newcomer_false", "newcomer_fails_soon")
 """Those of a job with a budget, too: they are not charged."""
