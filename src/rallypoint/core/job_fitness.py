@@ -14,7 +14,7 @@ from rallypoint.core.job_state import JobEffect, JobState, stamp
 from rallypoint.core.messages import Prove, ToNode
 from rallypoint.core.model import Cause, Lacking, NodeRef
 from rallypoint.core.restarts.crash_loop import digest
-from rallypoint.core.round_state import Member, Phase, RoundState
+from rallypoint.core.round_state import Phase, RoundState
 
 PROBE_MAX_S = 10.0
 """How long a newcomer tries to reach the store of the round, at most."""
@@ -48,15 +48,15 @@ def ask_to_prove(job: JobState, ref: NodeRef) -> list[JobEffect]:
 # ---- nodes that could not start workers
 
 
-def leaving(job: JobState) -> list[tuple[Member, Lacking]]:
-    """The nodes that could not start workers for want of something on their machines, and leave. If
-    another machine has the same want, it is the job's failure, and they stay."""
+def leaving(job: JobState) -> list[tuple[str, Lacking]]:
+    """The ids of the nodes that could not start workers for want of something on their machines,
+    and leave, or are gone already. If another machine has the same want, it is the job's failure,
+    and they stay."""
     found = []
     for node_id, lacking in job.lacking.items():
-        member = job.round.members.get(node_id)
         alike = {name_of(job.round, other) for other, has in job.lacking.items() if has == lacking}
-        if member is not None and len(alike) == 1:
-            found.append((member, lacking))
+        if len(alike) == 1:
+            found.append((node_id, lacking))
     return found
 
 

@@ -30,7 +30,7 @@ from rallypoint.core.events import (
     TooManyLosses,
     WorldSucceeded,
 )
-from rallypoint.core.fitness import Judgement, machine_of, why_held_back
+from rallypoint.core.fitness import Judgement, why_held_back
 from rallypoint.core.fitness_state import Why
 from rallypoint.core.job_state import JobEffect, JobState, close, stamp
 from rallypoint.core.messages import Assigned, Expelled, StopNow, ToNode
@@ -301,8 +301,8 @@ def _send_away(job: JobState, at: float) -> list[JobEffect]:
     """Nodes that could not start workers for want of something on their machines leave, as long as
     the minimum remains without them."""
     effects: list[JobEffect] = []
-    for member, lacking in job_fitness.leaving(job):
-        node_id, machine = member.ref.node_id, machine_of(member)
+    for node_id, lacking in job_fitness.leaving(job):
+        machine = job_fitness.name_of(job.round, node_id)
         if not fitness.minimum_remains(job.round, machine):
             continue
         report = next((r for r in job.reports if r.node_id == node_id), None)
@@ -311,9 +311,11 @@ def _send_away(job: JobState, at: float) -> list[JobEffect]:
         job.reports = [r for r in job.reports if r.node_id != node_id]
         job.losses.append(NodeLoss(node_id, at if report is None else report.happened_at, why))
         fitness.hold_back(job.round, machine, node_id, Why.LACKING, why)
-        effects.append(kinds.NODE_EXPELLED(node_id=node_id, node=member.ref, why=why))
-        effects.append(ToNode(member.ref, Expelled(stamp(job), why, True)))
-        effects += run_round(job, NodeLeft(member.ref), at)
+        member = job.round.members.get(node_id)
+        if member is not None:
+            effects.append(kinds.NODE_EXPELLED(node_id=node_id, node=member.ref, why=why))
+            effects.append(ToNode(member.ref, Expelled(stamp(job), why, True)))
+            effects += run_round(job, NodeLeft(member.ref), at)
         effects += run_round(job, StandingChanged(machine), at)
     return effects
 

@@ -175,6 +175,8 @@ def _recover(job: JobState, found: Recovery, at: float) -> list[JobEffect]:
             blamed = None  # It tells of that itself.
         if blamed is not None:
             job.reports.append(Report(blamed.node_id, blamed.failure, 0.0))
+            if blamed.lacking is not None:
+                job.lacking[blamed.node_id] = blamed.lacking
         if reason.kind is EndKind.FAILURE:
             _note_lost(job, found, "" if blamed is None else blamed.node_id, at)
         effects = _over(job, reason, at)

@@ -21,7 +21,15 @@ from rallypoint.core import job_state
 from rallypoint.core import messages as m
 from rallypoint.core.fitness_state import BadRoute, Failure, Fitness, Loss, Machine, relative
 from rallypoint.core.job_state import JobState
-from rallypoint.core.model import EndKind, EndReason, Epoch, SharedSettings, Verdict, WorldEntry
+from rallypoint.core.model import (
+    EndKind,
+    EndReason,
+    Epoch,
+    Lacking,
+    SharedSettings,
+    Verdict,
+    WorldEntry,
+)
 from rallypoint.core.restarts.crash_loop import CrashLoop
 from rallypoint.core.restarts.ledger import Ledger
 from rallypoint.core.round_state import MemberState, Phase, RoundState, is_active
@@ -86,6 +94,8 @@ class Blamed(Struct, frozen=True, array_like=True):
     node_id: str
     failure: WorkerExit
     """Without its traceback."""
+    lacking: Lacking | None = None
+    """The want of its machine, for which the worker was not started."""
 
 
 class MachinesRecord(Struct, frozen=True, array_like=True):
@@ -342,7 +352,10 @@ def _blamed(job: JobState, own_agent: str) -> Blamed | None:
         if report.node_id not in members or members[report.node_id].ref.incarnation == own_agent
     )
     first = min(untold, key=lambda r: (r.failure.tells_of_lost_peer, r.happened_at), default=None)
-    return None if first is None else Blamed(first.node_id, replace(first.failure, detail=""))
+    if first is None:
+        return None
+    lacking = job.lacking.get(first.node_id)
+    return Blamed(first.node_id, replace(first.failure, detail=""), lacking)
 
 
 def _is_to_be_judged(job: JobState) -> bool:
