@@ -52,6 +52,8 @@ class Growth(Rule):
         self._vacant_since: tuple[Stamp, float] | None = None
         """Since when a place of this round has been free while a node could take it."""
         self._job: JobState | None = None
+        self._leader = 0
+        """The coordinator of `_job`: another one that leads may not have taken the job over yet."""
         self._cut_off: dict[str, CutOff] = {}
         """Nodes that did not reach rank 0, by their ids."""
 
@@ -71,6 +73,7 @@ class Growth(Rule):
                 case ToNode(ref, m.Assigned(stamp, assignment)):
                     self._check_may_come(state.round, ref.node_id, assignment.group_world_size)
         self._job = None if state.verdict is not None else state
+        self._leader = self.facts.leader
         if state.verdict is not None:
             return
         if state.round.phase is Phase.ACTIVE:
@@ -79,7 +82,7 @@ class Growth(Rule):
         self._check_places(state.round, named)
 
     def read(self, incarnation: str, coordinator: int, message: m.ToCoordinator) -> None:
-        if self._job is not None and coordinator == self.facts.leader:
+        if self._job is not None and coordinator == self.facts.leader == self._leader:
             named = Stamp(self._job.incarnation, self._job.round.round)
             self._check_places(self._job.round, named)
 
