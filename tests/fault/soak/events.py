@@ -16,7 +16,7 @@ from tests.fault import leader_runs
 from tests.fault.leader_runs import BY_BACKEND
 from tests.fault.soak import ledger
 from tests.fault.soak.job import LEASE_S, LEAST, MOST, Node, SoakJob
-from tests.fault.soak.worlds import runs
+from tests.fault.soak.worlds import WorkerRecord, runs
 from tests.integration.cluster import Worker, wait_until
 
 Event = Callable[[SoakJob], None]
@@ -176,15 +176,23 @@ def late_node(job: SoakJob) -> None:
 
 def kill_worker(job: SoakJob) -> None:
     """One restart is charged."""
-    _kill(job.chance.choice(job.newest()).pid)
+    _kill(_to_fail(job).pid)
     _charge(job)
 
 
 def fail_worker(job: SoakJob) -> None:
     """It exits with a code."""
-    worker = job.chance.choice(job.newest())
+    worker = _to_fail(job)
     (job.folder / f"fail-{worker.world.round}-{worker.rank}").touch()
     _charge(job)
+
+
+def _to_fail(job: SoakJob) -> WorkerRecord:
+    """A worker on a machine on which none has failed in this job."""
+    workers = [worker for worker in job.newest() if not job.good[worker.node].has_failed]
+    worker = job.chance.choice(workers)
+    job.good[worker.node].has_failed = True
+    return worker
 
 
 def _charge(job: SoakJob) -> None:

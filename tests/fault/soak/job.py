@@ -67,6 +67,8 @@ class Node:
     def __init__(self, node_id: str, host: str, agent: AgentProcess, temp: Path) -> None:
         self.id, self.host, self.agent, self.temp = node_id, host, agent, temp
         self.times_lost = 0
+        self.has_failed = False
+        """A worker has failed here: a second failure within an hour would hold the machine back."""
 
     @property
     def exit_code(self) -> int | None:
