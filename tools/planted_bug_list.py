@@ -399,8 +399,8 @@ BUGS = (
     Bug(
         "a machine that can't start workers is charged and stays",
         "job_rounds.py",
-        "    for member, lacking in job_fitness.leaving(job):\n",
-        "    for member, lacking in []:\n",
+        "    for node_id, lacking in job_fitness.leaving(job):\n",
+        "    for node_id, lacking in []:\n",
     ),
     Bug(
         "failures never hold a machine back",
