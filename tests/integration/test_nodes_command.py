@@ -28,7 +28,7 @@ def nodes(cluster: Cluster, *words: str) -> list[str]:
 @pytest.mark.parametrize("by", ["b", "machine-b"], ids=["by node", "by machine"])
 def test_A11_a_person_excludes_a_machine_and_allows_it_again(cluster: Cluster, by: str) -> None:
     a = cluster.agent("a", hosts=True, machine_id="machine-a")
-    b = cluster.agent("b", machine_id="machine-b")
+    b = cluster.agent("b", hosts=False, machine_id="machine-b")
     cluster.wait_workers(2, round=0)
     assert nodes(cluster) == ["no machine is held back"]
     (said,) = nodes(cluster, "exclude", "b")
@@ -61,7 +61,7 @@ def test_A11_a_machine_that_is_held_back_is_shown_with_the_reason(cluster: Clust
     cluster.wait_workers(1, round=0)
     for round_ in (1, 2):
         cluster.order("sys.exit(3)", node="b", round=round_)
-    b = cluster.agent("b", machine_id="machine-b")
+    b = cluster.agent("b", hosts=False, machine_id="machine-b")
     b.wait_event("waiting", "held back")
     wait_until(lambda: len(nodes(cluster)) == 2, "the machine to be shown")
     row = nodes(cluster)[1]
