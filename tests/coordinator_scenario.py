@@ -28,6 +28,7 @@ from typing import assert_never
 from msgspec import Struct
 from tests.scenario import Options, assignment_text, options_and_names, settings_from
 
+from rallypoint.core import host_effects
 from rallypoint.core import messages as m
 from rallypoint.core import sessions as c
 from rallypoint.core.event_kinds import Record
@@ -174,21 +175,21 @@ class CoordinatorScenario:
             while self._answers:
                 self._report(*self._answers.popleft())
 
-    def _perform(self, effects: list[c.HostEffect]) -> None:
+    def _perform(self, effects: list[host_effects.HostEffect]) -> None:
         for effect in effects:
             match effect:
                 case Record(_, text):
                     self._trace.append(f"* {text}")
-                case c.SendTo(connection, message):
+                case host_effects.SendTo(connection, message):
                     self._sent(connection, message)
-                case c.HangUp(connection):
+                case host_effects.HangUp(connection):
                     self._hung_up(connection)
-                case c.Refuse(connection, text):
+                case host_effects.Refuse(connection, text):
                     self._trace.append(f"{self._names[connection]} <- refused: {text}")
                     self._hung_up(connection)
-                case c.Faulted(_, error):
+                case host_effects.Faulted(_, error):
                     raise error
-                case c.Empty():
+                case host_effects.Empty():
                     self._trace.append("the coordinator has no session left")
                 case _:
                     assert_never(effect)

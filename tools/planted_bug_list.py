@@ -405,8 +405,8 @@ BUGS = (
     Bug(
         "failures never hold a machine back",
         "fitness.py",
-        "    if count < after:\n",
-        "    if True:\n",
+        "    elif count < after:\n",
+        "    elif True:\n",
     ),
     Bug(
         "a machine that is held back takes part in the next round",

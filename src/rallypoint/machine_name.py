@@ -1,5 +1,6 @@
-"""The names of this machine: of its present start, and the one by which a coordinator tells it from
-others, to hold back those on which workers fail.
+"""The names of this machine and of its processes: of its present start, the one by which a
+coordinator tells it from others, to hold back those on which workers fail, and the space and the
+time by which a process is told from another one of the same number.
 
 Every agent that is started on a machine finds the same name there, until that machine boots. Where
 no name can be trusted to be the same, there is none: then the id of the node stands for it.
@@ -46,6 +47,22 @@ def kernel_id() -> str:
             return file.read().decode().replace("-", "")[:_KERNEL_DIGITS]
     except OSError:
         return ""
+
+
+def process_space() -> str:
+    """The start of this machine and the namespaces of this process: within them a process has one
+    number, and one time at which it was started. Raises OSError where the system does not tell."""
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        boot_id = file.read().strip()
+    paths = ("/proc/self/ns/pid", "/proc/self/ns/time")  # Linux 5.5 has no second one
+    return " ".join((boot_id, *(os.readlink(path) for path in paths if os.path.lexists(path))))
+
+
+def started_at(pid: int) -> int:
+    """When this process was started, in clock ticks since the boot. Raises OSError, of which
+    FileNotFoundError and ProcessLookupError say that there is no such process."""
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        return int(file.read().rpartition(b")")[2].split()[19])
 
 
 def _is_in_container() -> bool:

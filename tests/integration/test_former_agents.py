@@ -18,6 +18,7 @@ from tests.integration.one_agent import eventually, is_alive
 from rallypoint.agent import former_agents
 from rallypoint.agent.former_agents import PLACE_NOTE, SESSIONS_NOTE, dead_places
 from rallypoint.core.model import DeadPlace, Stamp
+from rallypoint.machine_name import kernel_id
 from rallypoint.process import sessions
 
 PLACE = DeadPlace(Stamp(5, 2), 3, "a")
@@ -122,7 +123,7 @@ def test_L4_nothing_is_said_of_another_boot_or_container(tmp_path: Path, where: 
         note = path / PLACE_NOTE
         found = former_agents._decode(note.read_bytes())
         if where == "another boot":
-            path.rename(path.with_name(path.name.replace(found.where[:16], "0" * 16)))
+            path.rename(path.with_name(path.name.replace(kernel_id(), "0" * 16)))
         else:
             other = found.where.replace("pid:[", "pid:[1")
             assert other != found.where

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from tests.integration.one_agent import OneAgent, agent, eventually, free_port
 
-from rallypoint.process.scratch import Scratch, is_ours, kernel_id, sweep
+from rallypoint.machine_name import kernel_id
+from rallypoint.process.scratch import Scratch, is_ours, sweep
 
 KERNEL, RANDOM = "0123456789abcdef", "fedcba9876543210"
 NAME = f"rallypoint-agent-my_job_{KERNEL}_{RANDOM}"

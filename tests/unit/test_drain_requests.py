@@ -6,6 +6,7 @@ import signal
 
 from tests.unit.test_takeover import running
 
+from rallypoint.core import host_effects
 from rallypoint.core import messages as m
 from rallypoint.core import sessions as c
 from rallypoint.core.events import Timer, TimerEnded, TimerKind
@@ -29,22 +30,22 @@ def sessions_with(node_id: str = "a") -> c.Sessions:
 
 def attach(
     sessions: c.Sessions, connection: int, node_id: str = "a", generation: int = 1
-) -> list[c.HostEffect]:
+) -> list[host_effects.HostEffect]:
     opened = 0 if generation == 1 else 1
     hello = m.Attach(node_id, "host", node_id, generation, RULES, opened)
     return sessions.attach(connection, "10.0.0.1", hello, 0.0)
 
 
-def report(sessions: c.Sessions, number: int, report: m.Report) -> list[c.HostEffect]:
+def report(sessions: c.Sessions, number: int, report: m.Report) -> list[host_effects.HostEffect]:
     return sessions.received(AGENT, m.Numbered(number, report), 1.0)
 
 
-def sent(effects: list[c.HostEffect], connection: int) -> list[m.ToAgent]:
-    sends = (effect for effect in effects if isinstance(effect, c.SendTo))
+def sent(effects: list[host_effects.HostEffect], connection: int) -> list[m.ToAgent]:
+    sends = (effect for effect in effects if isinstance(effect, host_effects.SendTo))
     return [send.message for send in sends if send.connection == connection]
 
 
-def wanted(effects: list[c.HostEffect], connection: int = AGENT) -> list[str]:
+def wanted(effects: list[host_effects.HostEffect], connection: int = AGENT) -> list[str]:
     """Why the agent on this connection is asked to leave."""
     return [one.why for one in sent(effects, connection) if isinstance(one, m.DrainWanted)]
 
@@ -54,10 +55,10 @@ def test_A5_the_node_is_asked_and_the_person_hears_when_it_has_left() -> None:
     effects = sessions.drain(Drain(PERSON, "a", "maintenance"))
     assert sent(effects, PERSON) == [m.DrainAnswer("node a was asked to leave", done=False)]
     assert wanted(effects) == ["maintenance"]
-    assert c.HangUp(PERSON) not in effects
+    assert host_effects.HangUp(PERSON) not in effects
     effects = report(sessions, 1, m.Leave())
     assert sent(effects, PERSON) == [m.DrainAnswer("node a has left", done=True)]
-    assert c.HangUp(PERSON) in effects
+    assert host_effects.HangUp(PERSON) in effects
 
 
 def test_A5_a_person_hears_of_a_node_that_is_lost_instead() -> None:
@@ -73,7 +74,7 @@ def test_A5_a_node_that_is_away_is_asked_when_it_attaches_again() -> None:
     sessions.connection_closed(AGENT, 1.0, reset=True)
     effects = sessions.drain(Drain(PERSON, "a", "maintenance"))
     text = "node a is not connected now, and will be asked to leave when it is"
-    assert effects == [c.SendTo(PERSON, m.DrainAnswer(text, done=False))]
+    assert effects == [host_effects.SendTo(PERSON, m.DrainAnswer(text, done=False))]
     assert wanted(attach(sessions, 2, generation=2), 2) == ["maintenance"]
     assert wanted(attach(sessions, 3, generation=3), 3) == ["maintenance"], "again: it may be new"
 
@@ -93,9 +94,9 @@ def test_A5_a_node_that_is_not_there_is_named_with_those_that_are() -> None:
     effects = sessions.drain(Drain(PERSON, "z", "maintenance"))
     text = "there is no node 'z' in the job; there are a, b"
     answer = m.DrainAnswer(text, done=True, found=False)
-    assert effects == [c.SendTo(PERSON, answer), c.HangUp(PERSON)]
+    assert effects == [host_effects.SendTo(PERSON, answer), host_effects.HangUp(PERSON)]
     [answer_of_empty, _] = c.Sessions(new_job(RULES), 1).drain(Drain(PERSON, "z", "maintenance"))
-    assert isinstance(answer_of_empty, c.SendTo)
+    assert isinstance(answer_of_empty, host_effects.SendTo)
     assert isinstance(answer_of_empty.message, m.DrainAnswer)
     assert answer_of_empty.message.text.endswith("in the job; the job has no nodes")
 
@@ -124,7 +125,7 @@ def taken_over() -> tuple[Cluster, list[SimulatedAgent]]:
     return cluster, agents
 
 
-def comes(cluster: Cluster, agent: SimulatedAgent) -> tuple[int, list[c.HostEffect]]:
+def comes(cluster: Cluster, agent: SimulatedAgent) -> tuple[int, list[host_effects.HostEffect]]:
     """This agent attaches to the coordinator: the number of its connection, and what is done."""
     cluster.connect(agent)
     assert agent.link is not None
@@ -134,7 +135,7 @@ def comes(cluster: Cluster, agent: SimulatedAgent) -> tuple[int, list[c.HostEffe
     return number, cluster.sessions.attach(number, "10.0.0.1", hello, cluster.timers.now_s)
 
 
-def nobody_else_comes(cluster: Cluster) -> list[c.HostEffect]:
+def nobody_else_comes(cluster: Cluster) -> list[host_effects.HostEffect]:
     """It is known what runs."""
     return cluster.sessions.apply(TimerEnded(Timer(TimerKind.RECOVERY)), 30.0)
 
@@ -175,7 +176,7 @@ def test_A5_L5_who_drains_a_node_that_does_not_come_hears_so_when_nobody_is_wait
     for person, node_id, gone in ((PERSON, "b", lost), (OTHER, "z", "")):
         text = f"there is no node {node_id!r} in the job; there are a"
         assert sent(effects, person) == [m.DrainAnswer(text, done=True, found=False, gone=gone)]
-        assert c.HangUp(person) in effects
+        assert host_effects.HangUp(person) in effects
 
 
 def test_A5_L5_who_drains_a_node_that_has_left_before_a_takeover_hears_so_at_once() -> None:
@@ -189,7 +190,7 @@ def test_A5_L5_who_drains_a_node_that_has_left_before_a_takeover_hears_so_at_onc
     (answer,) = sent(effects, PERSON)
     assert isinstance(answer, m.DrainAnswer)
     assert answer.gone == "node b has left"
-    assert c.HangUp(PERSON) in effects
+    assert host_effects.HangUp(PERSON) in effects
     again = cluster.start("b")
     cluster.connect(again)
     cluster.settle()

@@ -12,8 +12,8 @@ from tests.watch.test_what_wishes_hear import Wire
 
 from rallypoint.coordinator.connection import ServerConnection
 from rallypoint.coordinator.hosted_job import HostedJob
+from rallypoint.core import host_effects
 from rallypoint.core import messages as m
-from rallypoint.core import sessions as c
 from rallypoint.core.job_state import new_job
 from rallypoint.core.model import Candidate, Outcome, SharedSettings, Stamp
 from rallypoint.core.round_state import MemberState
@@ -192,7 +192,7 @@ def test_R4_a_person_reads_what_an_agent_waits_for() -> None:
 
     def waits_for(now: float) -> list[str]:
         (ack,) = sessions.received(1, m.Heartbeat(1), now)
-        assert isinstance(ack, c.SendTo)
+        assert isinstance(ack, host_effects.SendTo)
         assert isinstance(ack.message, m.HeartbeatAck)
         return ack.message.status.waits_for.split(", ")
 
@@ -201,7 +201,7 @@ def test_R4_a_person_reads_what_an_agent_waits_for() -> None:
     assert waits_for(5.1) == waits_for(9.0) == [held, "which has not been heard for 5 s"]
     sessions.received(0, m.Heartbeat(1), 12.0)
     refused = sessions.received(1, m.Heartbeat(2), 12.1)[0]
-    assert isinstance(refused, c.Refuse)
+    assert isinstance(refused, host_effects.Refuse)
     assert refused.text.startswith(f"{USED}10.0.0.0:40000; this one is at 10.0.0.1:40000: give")
 
 

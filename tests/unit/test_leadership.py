@@ -19,10 +19,10 @@ from rallypoint.coordinator.leader_process import Runtime, is_gone, this_process
 from rallypoint.coordinator.leadership import Leadership
 from rallypoint.coordinator.threads import CallThread
 from rallypoint.core.event_kinds import Record
+from rallypoint.core.host_effects import HangUp, HostEffect
 from rallypoint.core.job_state import new_job
 from rallypoint.core.model import SharedSettings, WorldEntry
 from rallypoint.core.round_state import Phase
-from rallypoint.core.sessions import HangUp, HostEffect
 from rallypoint.core.settings import HOLD_S
 from rallypoint.core.takeover.record import JobRecord, Leader, LeadRecord, Process
 from rallypoint.errors import RendezvousConnectionError, RendezvousStateError

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from rallypoint.coordinator.register_record import decode, encode
 from rallypoint.core import messages as m
+from rallypoint.core.host_effects import HangUp, SendTo
 from rallypoint.core.job_state import new_job
 from rallypoint.core.model import (
     DeadPlace,
@@ -18,7 +19,6 @@ from rallypoint.core.model import (
     epoch_number,
 )
 from rallypoint.core.model import Outcome as OutcomeOfJob
-from rallypoint.core.sessions import HangUp, SendTo
 from rallypoint.core.settings import HOLD_S
 from rallypoint.core.takeover.clock_rates import with_margin
 from rallypoint.core.takeover.durable import Durable

@@ -18,6 +18,7 @@ from rallypoint.coordinator.register_record import Register, decode, encode
 from rallypoint.coordinator.threads import CallThread
 from rallypoint.core import messages as m
 from rallypoint.core.events import Timer, TimerKind
+from rallypoint.core.host_effects import HangUp, HostEffect, SendTo
 from rallypoint.core.job_lives import Life
 from rallypoint.core.job_state import new_job
 from rallypoint.core.model import (
@@ -32,7 +33,6 @@ from rallypoint.core.model import (
     Verdict,
 )
 from rallypoint.core.round_state import Member, MemberState, add
-from rallypoint.core.sessions import HangUp, HostEffect, SendTo
 from rallypoint.core.settings import HOLD_S
 from rallypoint.core.takeover.clock_rates import MARGIN_S, with_margin
 from rallypoint.core.takeover.heirs import Claimant

@@ -13,8 +13,7 @@ from rallypoint.config import RendezvousConfig
 from rallypoint.core.limits import MAX_NAME_BYTES, check
 from rallypoint.core.model import Candidate
 from rallypoint.errors import MessageError, UsageError
-from rallypoint.machine_name import choose_name, machine_name
-from rallypoint.process.scratch import kernel_id
+from rallypoint.machine_name import choose_name, kernel_id, machine_name
 
 
 @pytest.mark.parametrize("address", ["10.0.0.7", "2001:db8::7", "fe80::7%eth0", "::ffff:10.0.0.7"])

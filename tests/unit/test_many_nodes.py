@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from rallypoint.coordinator.clocks import CALLS_IN_A_TURN
 from rallypoint.coordinator.connection import ServerConnection
 from rallypoint.coordinator.hosted_job import HostedJob
+from rallypoint.core import host_effects
 from rallypoint.core import job as jobs
 from rallypoint.core import messages as m
 from rallypoint.core import session as s
@@ -92,7 +93,7 @@ def hello(number: int) -> m.Attach:
 def test_a_node_is_told_another_pace_when_its_job_has_grown() -> None:
     sessions = c.Sessions(new_job(RULES, 1), 1)
     first = sessions.attach(0, "10.0.0.1", hello(0), 0.0)[0]
-    assert isinstance(first, c.SendTo)
+    assert isinstance(first, host_effects.SendTo)
     assert isinstance(first.message, m.Attached)
     assert first.message.beat_s == 1.0
     for number in range(1, 6000):

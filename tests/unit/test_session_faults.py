@@ -6,6 +6,7 @@ from rallypoint.core import job as jobs
 from rallypoint.core import messages as m
 from rallypoint.core import session as s
 from rallypoint.core import sessions as c
+from rallypoint.core.host_effects import Faulted, HostEffect, SendTo
 from rallypoint.core.job_state import JobEffect, JobEvent, new_job
 from rallypoint.core.model import (
     Assignment,
@@ -56,7 +57,7 @@ def test_R3_the_loss_of_one_node_is_told_though_the_join_of_another_raises() -> 
     rules = SharedSettings("job", 2, 2, static=True, reconnect_grace_s=5.0)
     sessions = c.Sessions(new_job(rules), 1, machine=machine)
 
-    def arrive(connection: int, node: str, rank: int, now: float) -> list[c.HostEffect]:
+    def arrive(connection: int, node: str, rank: int, now: float) -> list[HostEffect]:
         hello = m.Attach(node, "host", node, 1, rules)
         effects = sessions.attach(connection, "10.0.0.1", hello, now)
         join = m.Numbered(1, m.Join(1, candidate(rank)))
@@ -64,20 +65,20 @@ def test_R3_the_loss_of_one_node_is_told_though_the_join_of_another_raises() -> 
 
     arrive(1, "a", 0, 0.0)
     told = arrive(2, "b", 1, 0.0)
-    assert any(isinstance(e, c.SendTo) and isinstance(e.message, m.Assigned) for e in told)
+    assert any(isinstance(e, SendTo) and isinstance(e.message, m.Assigned) for e in told)
     sessions.connection_closed(2, 1.0, reset=False)
     raises = True
     arrive(3, "c", 1, 2.0)
     assert sessions.check(6.0) == []
     found = sessions.check(6.0)
-    to_a = [e.message for e in found if isinstance(e, c.SendTo) and e.connection == 1]
+    to_a = [e.message for e in found if isinstance(e, SendTo) and e.connection == 1]
     assert [type(message) for message in to_a] == [m.StopNow]
-    (faulted,) = (e for e in found if isinstance(e, c.Faulted))
+    (faulted,) = (e for e in found if isinstance(e, Faulted))
     raises = False
     told = sessions.received(1, m.Numbered(2, m.Join(2, candidate(0))), 7.0)
-    assert not any(isinstance(e, c.SendTo) and isinstance(e.message, m.Assigned) for e in told)
+    assert not any(isinstance(e, SendTo) and isinstance(e.message, m.Assigned) for e in told)
     told = sessions.apply_own(faulted.event, 8.0)
-    assert sum(isinstance(e, c.SendTo) and isinstance(e.message, m.Assigned) for e in told) == 2
+    assert sum(isinstance(e, SendTo) and isinstance(e.message, m.Assigned) for e in told) == 2
 
 
 def test_L5_a_place_that_is_told_again_does_not_answer_a_newer_join() -> None:

@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from msgspec import Struct, field
 from tests.properties import explore
 
+from rallypoint.core import host_effects
 from rallypoint.core import job as jobs
 from rallypoint.core import messages as m
 from rallypoint.core import session as s
@@ -174,7 +175,7 @@ class Protocol(RuleBasedStateMachine):
                 before = self.sessions.of_agent(life)
                 is_old = before is not None and generation <= before.generation
                 effects = self.sessions.attach(wire.number, "host", message, self.now)
-                assert not is_old or effects == [c.HangUp(wire.number)]
+                assert not is_old or effects == [host_effects.HangUp(wire.number)]
                 session = self.sessions.of_agent(life)
                 assert session is not None
                 if session.connection == wire.number:  # the session may have been lost meanwhile
@@ -376,24 +377,24 @@ class Protocol(RuleBasedStateMachine):
                 case s.GivenUp():
                     agent.is_given_up = True
 
-    def run_coordinator(self, effects: list[c.HostEffect]) -> None:
+    def run_coordinator(self, effects: list[host_effects.HostEffect]) -> None:
         for effect in effects:
             match effect:
-                case c.SendTo(number, message):
+                case host_effects.SendTo(number, message):
                     for wire in self.wires:
                         if wire.number == number and not wire.is_down_ended:
                             wire.down.append(message)
-                case c.HangUp(number):
+                case host_effects.HangUp(number):
                     for wire in self.wires:
                         if wire.number == number:
                             wire.is_down_ended = True
-                case c.Faulted(_, error):
+                case host_effects.Faulted(_, error):
                     raise error
-                case c.Refuse(_, text):
+                case host_effects.Refuse(_, text):
                     raise AssertionError(text)
                 case Record(name="patience"):
                     self.patient_until = self.now + LEASE_S
-                case c.Empty() | Record():
+                case host_effects.Empty() | Record():
                     pass
 
     def teardown(self) -> None:

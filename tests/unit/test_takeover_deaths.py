@@ -7,9 +7,9 @@ from tests.unit.test_takeover import running, take_over
 from tests.unit.test_takeover_leader import DEAD, VANISHED, die, pass_time, said
 
 from rallypoint.core import messages as m
+from rallypoint.core.host_effects import SendTo
 from rallypoint.core.liveness import DIED
 from rallypoint.core.model import EndKind, Stamp
-from rallypoint.core.sessions import SendTo
 from rallypoint.core.takeover.clock_rates import with_margin
 from rallypoint.core.takeover.record import is_set
 from rallypoint.testing.cluster import Cluster, SimulatedAgent

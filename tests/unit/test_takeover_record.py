@@ -11,6 +11,7 @@ from tests.unit.test_takeover import cluster_of, outcome, running, take_over
 
 from rallypoint.core import messages as m
 from rallypoint.core.fitness_state import BadRoute, Failure, Hold, Loss, Machine, Why
+from rallypoint.core.host_effects import SendTo
 from rallypoint.core.job_state import JobState, close, new_job, status
 from rallypoint.core.model import (
     Candidate,
@@ -27,7 +28,6 @@ from rallypoint.core.model import (
 from rallypoint.core.restarts.crash_loop import CrashLoop, Ending
 from rallypoint.core.restarts.ledger import Ledger
 from rallypoint.core.round_state import Member, MemberState, Phase, add
-from rallypoint.core.sessions import SendTo
 from rallypoint.core.takeover.durable import Durable
 from rallypoint.core.takeover.handover import Handover
 from rallypoint.core.takeover.record import (
@@ -63,7 +63,7 @@ def eventful_job() -> JobState:
     state.fitness.machines, state.fitness.holds = {"c": bad}, 2
     state.fitness.failures = [Failure(4, "d", 3, 1, "digest", is_charged=True, holds=True)]
     state.fitness.failure_count, state.fitness.passed_round = 4, 2
-    state.fitness.reports_steps, state.fitness.trial = True, {"d": 3}
+    state.fitness.reports_steps, state.fitness.trial = True, {"d"}
     state.fitness.lossy_machines = {1: "c"}
     job.ledger, job.judged_round, job.backoff_s = Ledger(9, [8, 9]), 4, 30.0
     job.crash_loop, job.furthest_step = CrashLoop(2, 120, Ending("exit code 3", "no data")), 121

@@ -12,6 +12,7 @@ from rallypoint.core import fitness, limits
 from rallypoint.core import messages as m
 from rallypoint.core import session as s
 from rallypoint.core.events import RoundNotStarted, Timer, TimerEnded, TimerKind
+from rallypoint.core.host_effects import Faulted, SendTo
 from rallypoint.core.job_state import new_job
 from rallypoint.core.model import (
     Assignment,
@@ -23,7 +24,6 @@ from rallypoint.core.model import (
     WorldEntry,
 )
 from rallypoint.core.round_state import Member, MemberState, add
-from rallypoint.core.sessions import Faulted, SendTo
 from rallypoint.core.settings import OnJoin
 from rallypoint.core.takeover.durable import Durable
 from rallypoint.core.takeover.handover import Handover, Predecessor

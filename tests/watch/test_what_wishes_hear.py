@@ -19,9 +19,10 @@ from rallypoint.coordinator.watching import JobWatch
 from rallypoint.core import job as jobs
 from rallypoint.core import messages as m
 from rallypoint.core.events import Timer, TimerEnded, TimerKind
+from rallypoint.core.host_effects import HostEffect
 from rallypoint.core.job_state import JobEffect, JobEvent, JobState, PersonWants, new_job
 from rallypoint.core.model import SharedSettings
-from rallypoint.core.sessions import HostEffect, Sessions
+from rallypoint.core.sessions import Sessions
 from rallypoint.core.takeover.handover import Handover
 from rallypoint.core.watch.questions import RankRange, Said, Subject
 

@@ -4,7 +4,7 @@ does, in virtual time."""
 from __future__ import annotations
 
 from rallypoint.cli.watch.status_text import status_lines
-from rallypoint.core import sessions as c
+from rallypoint.core import host_effects
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.messages import CheckpointWanted, Detailed
 from rallypoint.core.model import SharedSettings
@@ -152,11 +152,11 @@ class WatchedCluster(Cluster):
             )
         self.history.progressed(self.job, node_id, progress, now)
 
-    def _run(self, effects: list[c.HostEffect]) -> None:
+    def _run(self, effects: list[host_effects.HostEffect]) -> None:
         super()._run(effects)
         self.history.noted(self.job, self.timers.now_s)
 
-    def _perform(self, effects: list[c.HostEffect]) -> None:
+    def _perform(self, effects: list[host_effects.HostEffect]) -> None:
         for effect in effects:
             if isinstance(effect, Record):
                 self.history.record(effect, self.job.round.round, self.timers.now_s)

@@ -24,6 +24,7 @@ import msgspec
 from msgspec import Struct
 
 from rallypoint.core.model import DeadPlace
+from rallypoint.machine_name import process_space, started_at
 from rallypoint.process import scratch, sessions
 
 PLACE_NOTE, SESSIONS_NOTE = "place", "sessions"
@@ -48,10 +49,12 @@ _decode_sessions = msgspec.msgpack.Decoder(tuple[int, ...] | None).decode
 def note_place(directory: str, run_id: str, place: DeadPlace) -> None:
     """Note that this process is an agent of that job, and has this place. Never raises: without the
     note others wait for a lease."""
-    started_at = _started_at(pid := os.getpid())
-    if (where := _where()) and started_at is not None:
-        note = msgspec.msgpack.encode(Place(run_id, where, pid, started_at, place))
-        scratch.leave_note(directory, note, PLACE_NOTE)
+    pid = os.getpid()
+    try:
+        noted = Place(run_id, process_space(), pid, started_at(pid), place)
+    except OSError:
+        return
+    scratch.leave_note(directory, msgspec.msgpack.encode(noted), PLACE_NOTE)
 
 
 def note_sessions(directory: str, leaders: Sequence[int] | None) -> None:
@@ -71,14 +74,17 @@ def dead_places(directories: Iterable[str], run_id: str) -> tuple[DeadPlace, ...
     """The places of this job's former agents of which nothing runs any more, by what they have left
     in these directories. Blocks on the file system; never raises OSError."""
     found: dict[DeadPlace, None] = {}
-    if where := _where():
-        for path in scratch.ours(directories):
-            try:
-                place = _read(path, run_id, where)
-            except (OSError, msgspec.MsgspecError):
-                continue
-            if place is not None:
-                found[place] = None
+    try:
+        where = process_space()
+    except OSError:
+        return ()
+    for path in scratch.ours(directories):
+        try:
+            place = _read(path, run_id, where)
+        except (OSError, msgspec.MsgspecError):
+            continue
+        if place is not None:
+            found[place] = None
     return tuple(found)
 
 
@@ -86,7 +92,7 @@ def _read(path: str, run_id: str, where: str) -> DeadPlace | None:
     """Return the place of the agent that has made this directory; None if that agent may live, or
     belongs to another job."""
     note = _decode(_content(path, PLACE_NOTE))
-    if (note.run_id, note.where) != (run_id, where) or _started_at(note.pid) == note.started_at:
+    if (note.run_id, note.where) != (run_id, where) or _lives(note):
         return None
     os.close(scratch.lock_dir(path, fcntl.LOCK_EX))
     # Read again: by now it can't change.
@@ -105,22 +111,9 @@ def _content(path: str, name: str) -> bytes:
         return file.read(_NOTE_MAX)
 
 
-def _where() -> str:
-    """The boot, and the namespaces in which numbers and start times of processes mean something;
-    empty where the system does not tell."""
-    kernel = scratch.kernel_id()
-    paths = ("/proc/self/ns/pid", "/proc/self/ns/time")  # Linux 5.5 has no second one
+def _lives(note: Place) -> bool:
+    """Whether the process of this note may still run."""
     try:
-        names = [os.readlink(path) for path in paths if os.path.lexists(path)]
-    except OSError:
-        return ""
-    return " ".join((kernel, *names)) if kernel and names else ""
-
-
-def _started_at(pid: int) -> int | None:
-    """None: there is no such process."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return int(file.read().rpartition(b")")[2].split()[19])
-    except OSError:
-        return None
+        return started_at(note.pid) == note.started_at
+    except (FileNotFoundError, ProcessLookupError):
+        return False

@@ -12,16 +12,17 @@ from rallypoint.coordinator.clocks import Turns
 from rallypoint.coordinator.connection import ServerConnection
 from rallypoint.coordinator.watching import JobWatch
 from rallypoint.core import event_kinds as kinds
+from rallypoint.core import host_effects
 from rallypoint.core import messages as m
-from rallypoint.core import sessions as core
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.events import Timer, TimerEnded
+from rallypoint.core.host_effects import HostEffect
 from rallypoint.core.job_lives import Life
 from rallypoint.core.job_state import FormerLifeGone, JobEvent, PersonWants, PlacesDead
 from rallypoint.core.model import DeadPlace, SharedSettings, Verdict
 from rallypoint.core.person import Drain
 from rallypoint.core.round_state import RoundState
-from rallypoint.core.sessions import HostEffect, Session, Sessions
+from rallypoint.core.sessions import Session, Sessions
 from rallypoint.core.text import quoted_job
 from rallypoint.observe.faults import Faults, describe_fault
 from rallypoint.wire.codec import for_version
@@ -188,7 +189,7 @@ class HostedJob:
                 effects = [*effects, said]
             self._do(effects if self._gate is None else self._gate.answer(message, effects))
             # Else it changes no wait, and makes no check due earlier.
-            if any(isinstance(effect, core.Refuse) for effect in effects):
+            if any(isinstance(effect, host_effects.Refuse) for effect in effects):
                 self._run([])
         else:
             if isinstance(message.report, m.Join):
@@ -299,7 +300,7 @@ class HostedJob:
 
     def _do(self, effects: list[HostEffect], tries: int = TRIES) -> None:
         for effect in effects:
-            if isinstance(effect, core.SendTo | core.HangUp | core.Refuse):
+            if isinstance(effect, host_effects.SendTo | host_effects.HangUp | host_effects.Refuse):
                 self._pushes.add((partial(self._attempt, effect),))
             else:
                 self._attempt(effect, tries)
@@ -313,7 +314,7 @@ class HostedJob:
 
     def _perform(self, effect: HostEffect, tries: int) -> None:
         match effect:
-            case core.SendTo(number, message):
+            case host_effects.SendTo(number, message):
                 if (connection := self._connections.get(number)) is not None:
                     if isinstance(message, m.Ended):
                         message = self.see(self.watch.whole, message) or message
@@ -322,18 +323,18 @@ class HostedJob:
                         connection.send(said)
                     if isinstance(said, m.Attached):
                         self._connections.attached[number] = connection
-            case core.HangUp(number):
+            case host_effects.HangUp(number):
                 if (connection := self._connections.get(number)) is not None:
                     connection.close()
-            case core.Refuse(number, text):
+            case host_effects.Refuse(number, text):
                 if (connection := self._connections.get(number)) is not None:
                     refuse(connection, text, self._on_record)
             case Record():
                 self.see(self.watch.record, effect)
                 self._on_record(effect)
-            case core.Empty():
+            case host_effects.Empty():
                 self._loop.call_soon(self._on_empty)
-            case core.Faulted(event, error):
+            case host_effects.Faulted(event, error):
                 self._faulted(event, error, tries)
 
     def _faulted(self, event: JobEvent, error: Exception, tries: int) -> None:

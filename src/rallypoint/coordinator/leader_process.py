@@ -12,6 +12,7 @@ from msgspec import Struct
 from rallypoint.coordinator.clocks import boot_time
 from rallypoint.core.model import NONCE_BITS
 from rallypoint.core.takeover.record import LifeLock, Process
+from rallypoint.machine_name import process_space, started_at
 
 
 class LifeLocks(Protocol):
@@ -27,12 +28,8 @@ class LifeLocks(Protocol):
 
 def this_process(locks: LifeLocks | None = None) -> Process:
     """The process that calls this. `locks`: where it holds a lock, if it does."""
-    with open("/proc/sys/kernel/random/boot_id") as file:
-        boot_id = file.read().strip()
-    paths = ("/proc/self/ns/pid", "/proc/self/ns/time")  # Linux 5.5 has no second one
-    namespaces = " ".join(os.readlink(path) for path in paths if os.path.lexists(path))
     pid, lock = os.getpid(), None if locks is None else locks.own
-    return Process(f"{boot_id} {namespaces}", pid, _started_at(pid), lock)
+    return Process(process_space(), pid, started_at(pid), lock)
 
 
 def is_gone(process: Process, own: Process, locks: LifeLocks | None = None) -> bool:
@@ -44,17 +41,11 @@ def is_gone(process: Process, own: Process, locks: LifeLocks | None = None) -> b
         lock = process.lock if is_same_boot else None
         return locks is not None and lock is not None and locks.is_free(lock)
     try:
-        return process == own or _started_at(process.pid) != process.started_at
+        return process == own or started_at(process.pid) != process.started_at
     except (FileNotFoundError, ProcessLookupError):
         return True
     except OSError:
         return False
-
-
-def _started_at(pid: int) -> int:
-    """In clock ticks since the boot."""
-    with open(f"/proc/{pid}/stat") as file:
-        return int(file.read().rpartition(")")[2].split()[19])
 
 
 def random_nonce() -> int:

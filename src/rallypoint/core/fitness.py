@@ -315,11 +315,10 @@ def formed(state: RoundState) -> None:
     """A world was formed: its machines that are new to it are on probation."""
     fitness = state.fitness
     fitness.is_over = fitness.has_stepped = False
-    here = {entry.machine or entry.node_id for entry in state.world}
-    fitness.trial = {name: since for name, since in fitness.trial.items() if name in here}
+    here = _machines_of_world(state)
+    fitness.trial &= here
     if fitness.passed_round >= 0:
-        for machine in here - fitness.passed_world:
-            fitness.trial.setdefault(machine, state.round)
+        fitness.trial |= here - fitness.passed_world
 
 
 def stepped(state: RoundState, round_: int) -> None:
@@ -342,7 +341,7 @@ def _pass(state: RoundState) -> None:
     fitness = state.fitness
     if fitness.is_over and (fitness.has_stepped or not fitness.reports_steps):
         fitness.passed_round = state.round
-        fitness.passed_world = frozenset(entry.machine or entry.node_id for entry in state.world)
+        fitness.passed_world = _machines_of_world(state)
         fitness.trial.clear()
 
 
@@ -351,8 +350,11 @@ def taken_over(state: RoundState) -> None:
     no probation are those of a round that has passed."""
     fitness = state.fitness
     if fitness.passed_round >= 0:
-        here = {entry.machine or entry.node_id for entry in state.world}
-        fitness.passed_world = frozenset(here - fitness.trial.keys())
+        fitness.passed_world = _machines_of_world(state) - fitness.trial
+
+
+def _machines_of_world(state: RoundState) -> frozenset[str]:
+    return frozenset(entry.machine or entry.node_id for entry in state.world)
 
 
 # ---- failures
@@ -397,18 +399,17 @@ def judge(
         return Judgement(1)
     if not minimum_remains(state, machine):
         return Judgement(1)
-    if machine in fitness.trial:
-        failure.is_charged, failure.holds = False, True
-        why = "its workers failed, and the job had run well without it"
-        known = hold_back(state, machine, node_id, Why.FAILURES, why)
-        return Judgement(0, held=machine, text=_held_text(state, known))
     count = sum(each.machine == machine for each in fitness.failures)
-    if count < after:
+    if machine in fitness.trial:
+        why = "its workers failed, and the job had run well without it"
+    elif count < after:
         return Judgement(1)
+    else:
+        why = "its workers failed"
+        why += f" {count} times within an hour" if count > 1 else ""
     failure.is_charged, failure.holds = False, True
-    why = f"its workers failed {count} times within an hour" if count > 1 else "its workers failed"
     known = hold_back(state, machine, node_id, Why.FAILURES, why)
-    return Judgement(0, held=machine, text=_held_text(state, known))
+    return Judgement(0, held=machine, text=held_text(known))
 
 
 def _with_the_same_place(fitness: Fitness, failure: Failure) -> Failure | None:
@@ -470,7 +471,8 @@ def why_held_back(state: RoundState, node_id: str) -> str:
     return ""
 
 
-def _held_text(state: RoundState, known: Machine) -> str:
+def held_text(known: Machine) -> str:
+    """How long a machine is held back, from when that began, and why."""
     assert known.hold is not None
     return f"node {known.node_id} is held back for {_length(known.hold)} s: {known.why}"
 

@@ -117,9 +117,8 @@ class Fitness(Struct, array_like=True):
     """Workers of the active round have reported a step."""
     reports_steps: bool = False
     """Workers of some round have."""
-    trial: dict[str, int] = field(default_factory=dict)
-    """Machines on probation without which an earlier round has passed, each with the round in which
-    it entered the world."""
+    trial: set[str] = field(default_factory=set)
+    """Machines on probation without which an earlier round has passed."""
     lossy_machines: dict[int, str] = field(default_factory=dict)
     """The machine whose loss is counted for each round in `RoundState.lossy_rounds`."""
 

@@ -100,7 +100,6 @@ from rallypoint.core.messages import (
 from rallypoint.core.model import EndKind, NodeLoss, NodeRef, Outcome, Stamp
 from rallypoint.core.restarts import ledger as restart
 from rallypoint.core.round_state import MemberState, Phase, is_active
-from rallypoint.core.text import brief_seconds
 from rallypoint.core.watch.node_progress import NodeProgress
 from rallypoint.core.worker_exits import WorkerExit
 
@@ -179,11 +178,7 @@ def _told_of_losses(job: JobState, holds: int) -> list[JobEffect]:
     if known.holds == holds or job.verdict is not None:
         return []
     return [
-        kinds.NODE_HELD_BACK(
-            f"node {machine.node_id} is held back for "
-            f"{brief_seconds(fitness_state.left_s(known, machine.hold))} s: {machine.why}",
-            node_id=machine.node_id,
-        )
+        kinds.NODE_HELD_BACK(fitness.held_text(machine), node_id=machine.node_id)
         for machine in known.machines.values()
         if machine.hold is not None
         and machine.hold.number > holds

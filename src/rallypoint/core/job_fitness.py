@@ -51,13 +51,11 @@ def ask_to_prove(job: JobState, ref: NodeRef) -> list[JobEffect]:
 def leaving(job: JobState) -> list[tuple[str, Lacking]]:
     """The ids of the nodes that could not start workers for want of something on their machines,
     and leave, or are gone already. If another machine has the same want, it is the job's failure,
-    and they stay."""
-    found = []
+    and they stay. O(N), also where all machines lack the same."""
+    machines: dict[Lacking, set[str]] = {}
     for node_id, lacking in job.lacking.items():
-        alike = {name_of(job.round, other) for other, has in job.lacking.items() if has == lacking}
-        if len(alike) == 1:
-            found.append((node_id, lacking))
-    return found
+        machines.setdefault(lacking, set()).add(name_of(job.round, node_id))
+    return [(node_id, lacks) for node_id, lacks in job.lacking.items() if len(machines[lacks]) == 1]
 
 
 def words_of(lacking: Lacking) -> str:

@@ -32,12 +32,7 @@ from rallypoint.core import messages as m
 from rallypoint.core.claims import Contest, Contests, NodeNames
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.events import RefuseNode, Timer
-from rallypoint.core.host_effects import Empty as Empty
-from rallypoint.core.host_effects import Faulted as Faulted
-from rallypoint.core.host_effects import HangUp as HangUp
-from rallypoint.core.host_effects import HostEffect as HostEffect
-from rallypoint.core.host_effects import Refuse as Refuse
-from rallypoint.core.host_effects import SendTo as SendTo
+from rallypoint.core.host_effects import Empty, Faulted, HangUp, HostEffect, Refuse, SendTo
 from rallypoint.core.job_departures import is_leaving
 from rallypoint.core.job_lives import Life
 from rallypoint.core.job_rounds import is_member

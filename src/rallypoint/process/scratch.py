@@ -18,7 +18,7 @@ from itertools import islice
 from msgspec import Struct
 
 from rallypoint.files import safe_open
-from rallypoint.machine_name import kernel_id as kernel_id
+from rallypoint.machine_name import kernel_id
 from rallypoint.process.logs.log_dir import safe_name
 
 PREFIX = "rallypoint-agent-"

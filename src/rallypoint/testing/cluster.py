@@ -21,7 +21,7 @@ from typing import assert_never
 
 from msgspec import Struct, field
 
-from rallypoint.core import group, job
+from rallypoint.core import group, host_effects, job
 from rallypoint.core import group_events as g
 from rallypoint.core import messages as m
 from rallypoint.core import session as s
@@ -381,7 +381,7 @@ class Cluster:
             self._run(self.sessions.apply(TimerEnded(timer), self.timers.now_s))
         for number in list(self._links):  # their heartbeats, whose answers change nothing here
             said = self.sessions.received(number, m.Heartbeat(0), end_s)
-            self._run([effect for effect in said if not isinstance(effect, c.SendTo)])
+            self._run([effect for effect in said if not isinstance(effect, host_effects.SendTo)])
         for agent in self.agents:
             agent.now_s = end_s
             for ended in [wait for wait, at in agent.waits.items() if at <= end_s]:
@@ -400,32 +400,32 @@ class Cluster:
             case _:
                 assert_never(message)
 
-    def do(self, effects: list[c.HostEffect]) -> None:
+    def do(self, effects: list[host_effects.HostEffect]) -> None:
         """Carry out the effects of a wish."""
         self._run(effects)
 
-    def _run(self, effects: list[c.HostEffect]) -> None:
+    def _run(self, effects: list[host_effects.HostEffect]) -> None:
         self._perform(effects if self._durable is None else self._durable.after(effects))
         self.timers.keep(self.sessions.timers_wanted())
 
-    def _perform(self, effects: list[c.HostEffect]) -> None:
+    def _perform(self, effects: list[host_effects.HostEffect]) -> None:
         for effect in effects:
             match effect:
-                case c.SendTo(number, message):
+                case host_effects.SendTo(number, message):
                     if number in self._links:
                         self._links[number].down.append(message)
-                case c.HangUp(number):
+                case host_effects.HangUp(number):
                     if (link := self._links.pop(number, None)) is not None:
                         link.hung_up = True
                 case Record():
                     self.records.append(effect)
-                case c.Refuse(number, text):
+                case host_effects.Refuse(number, text):
                     if (link := self._links.pop(number, None)) is not None:
                         link.down.append(m.Refused(text))
                         link.hung_up = True
-                case c.Faulted(_, error):
+                case host_effects.Faulted(_, error):
                     raise error
-                case c.Empty():
+                case host_effects.Empty():
                     pass
                 case _:
                     assert_never(effect)

@@ -108,7 +108,7 @@ class MachinesRecord(Struct, frozen=True, array_like=True):
     failure_count: int = 0
     passed_round: int = -1
     reports_steps: bool = False
-    trial: dict[str, int] = field(default_factory=dict)
+    trial: frozenset[str] = frozenset()
     lossy_machines: dict[int, str] = field(default_factory=dict)
 
 
@@ -317,7 +317,7 @@ def _machines_record(known: Fitness) -> MachinesRecord:
         failure_count=known.failure_count,
         passed_round=known.passed_round,
         reports_steps=known.reports_steps,
-        trial=dict(known.trial),
+        trial=frozenset(known.trial),
         lossy_machines=dict(known.lossy_machines),
     )
 
@@ -337,7 +337,7 @@ def _fitness_of(record: JobRecord) -> Fitness:
         failure_count=known.failure_count,
         passed_round=known.passed_round,
         reports_steps=known.reports_steps,
-        trial=dict(known.trial),
+        trial=set(known.trial),
         lossy_machines=dict(known.lossy_machines),
     )
 

@@ -182,7 +182,7 @@ class SimulatedCluster:
 
     @property
     def waiting_people(self) -> list[str]:
-        """What people wait for, of coordinators whose machines have not vanished."""
+        """The answers that people wait for, of coordinators whose machines have not vanished."""
         vanished = {machine.name for machine in self.machines if machine.has_vanished}
         hosts = {machine.name for machine in self.machines} - vanished
         hosts.add(self.plan.coordinator_host)

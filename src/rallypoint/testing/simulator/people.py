@@ -35,7 +35,7 @@ class People:
         self._shared, self._on_drain = shared, on_drain
         crashed = shared.observer.crashed
         self._waiting: dict[asyncio.Task[None], tuple[str, str]] = {}
-        """What each person waits for, and the machine that was asked."""
+        """The answer that each person waits for, and the machine that was asked."""
         self._loop = new_loop(shared.schedule, clock, shared.network, PERSON, crashed)
 
     def want(self, kind: str, host: str, node_id: str) -> None:
@@ -50,7 +50,7 @@ class People:
         del self._waiting[task]
 
     def waiting(self, hosts: Collection[str]) -> list[str]:
-        """What people wait for who have asked a coordinator on one of these machines."""
+        """The answers that people wait for from coordinators on these machines."""
         return [what for what, host in self._waiting.values() if host in hosts]
 
     def discard(self) -> None:

@@ -1,1 +1,1 @@
-"""What simulated jobs go through, one module for each kind of job."""
+"""Plans of simulated jobs, one module for each kind of job."""

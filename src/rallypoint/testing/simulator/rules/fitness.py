@@ -66,7 +66,7 @@ class FitnessRules:
         self._note_holds(job, now_s)
 
     def _check_growth(self, state: RoundState) -> None:
-        """Those that were waited for have joined the next round; all others stop their workers."""
+        """Nodes that waited have joined the next round; all others stop their workers."""
         for member in state.members.values():
             bad = self._bad.get(machine_of(member))
             if member.state is not MemberState.JOINED or bad is None or bad.full_since is None:
