@@ -12,21 +12,19 @@ from rallypoint.cli.render import duration_text
 from rallypoint.cli.values import Value
 from rallypoint.cli.watch.reach import (
     HOW_TO_FIND,
-    Asking,
     JobAt,
+    answer_within,
     decoded,
-    named,
     only_one,
     read_job,
     token_of,
 )
 from rallypoint.cli.watch.terminal import print_lines
 from rallypoint.config import check_name
-from rallypoint.coordinator.token import Token
 from rallypoint.core.fitness import HeldBack
 from rallypoint.core.settings import Setting
 from rallypoint.core.watch.questions import Ask, Said, Subject
-from rallypoint.errors import RendezvousConnectionError, UsageError
+from rallypoint.errors import UsageError
 from rallypoint.observe.printing import JsonLine, json_text, print_text
 
 ANSWER_S = 60.0
@@ -84,8 +82,9 @@ def run(argv: list[str]) -> int:
     token = token_of(options.job)
     access.keep_secrets()
     subject = _DEEDS.get(options.deed, Subject.NODES)
-    nodes = (options.node,) if options.node else ()
-    value = asyncio.run(_ask(options.job, token, Ask(subject, nodes=nodes)))
+    question = Ask(subject, nodes=(options.node,) if options.node else ())
+    late = f"the coordinator has not answered within {ANSWER_S:g} s"
+    value = asyncio.run(answer_within(options.job, token, question, ANSWER_S, late))
     if options.deed:
         said = decoded(value, Said)
         print_text(JsonLine(json_text(said)) if options.as_json else said.text)
@@ -139,17 +138,3 @@ def _parse(argv: list[str]) -> _Options:
     where = Value(words[0], words[0]) if words else None
     job = only_one(read_job(NODES, scanned, where))
     return _Options(job, scanned.on("--json"), deed, node)
-
-
-async def _ask(job: JobAt, token: Token | None, question: Ask) -> bytes:
-    asking = await Asking.open(await named(job, token), token)
-    try:
-        async with asyncio.timeout(ANSWER_S):
-            return await asking.answer(question)
-    except TimeoutError:
-        raise RendezvousConnectionError(
-            f"the coordinator has not answered within {ANSWER_S:g} s; rallypoint status shows what "
-            "the job waits for"
-        ) from None
-    finally:
-        asking.close()

@@ -245,6 +245,22 @@ class Asking:
         return answers[-1]
 
 
+async def answer_within(
+    job: JobAt, token: Token | None, question: Ask, limit_s: float, late: str
+) -> bytes:
+    """The one value that answers a question, on a connection of its own. Raises as `Asking.open`
+    and `Asking.ask`, and RendezvousConnectionError after `limit_s`: `late`, and where to look."""
+    asking = await Asking.open(await named(job, token), token)
+    try:
+        async with asyncio.timeout(limit_s):
+            return await asking.answer(question)
+    except TimeoutError:
+        text = f"{late}; rallypoint status shows what the job waits for"
+        raise RendezvousConnectionError(text) from None
+    finally:
+        asking.close()
+
+
 async def named(job: JobAt, token: Token | None) -> JobAt:
     """For a command about one job, with its name: where nobody has said which, it is the only one
     that the coordinator hosts. Raises as `Asking.open`."""

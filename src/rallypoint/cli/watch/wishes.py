@@ -11,18 +11,15 @@ from rallypoint.cli.parser import Command, parse, with_hint
 from rallypoint.cli.values import Value
 from rallypoint.cli.watch.reach import (
     HOW_TO_FIND,
-    Asking,
     JobAt,
+    answer_within,
     decoded,
-    named,
     only_one,
     read_job,
     token_of,
 )
-from rallypoint.coordinator.token import Token
 from rallypoint.core.settings import Setting
 from rallypoint.core.watch.questions import Ask, Said, Subject
-from rallypoint.errors import RendezvousConnectionError
 from rallypoint.observe.printing import JsonLine, json_text, print_text
 
 _NOT_DONE = 1
@@ -110,7 +107,9 @@ def run_named(name: str, argv: list[str]) -> int:
     options = with_hint(command, lambda: _parse(command, argv))
     token = token_of(options.job)
     access.keep_secrets()
-    said = asyncio.run(_wish(options, token, subject))
+    late = f"it was not done within {options.timeout_s:g} s (--timeout)"
+    value = asyncio.run(answer_within(options.job, token, Ask(subject), options.timeout_s, late))
+    said = decoded(value, Said)
     print_text(JsonLine(json_text(said)) if options.as_json else said.text)
     return 0 if said.is_done else _NOT_DONE
 
@@ -122,18 +121,3 @@ def _parse(command: Command, argv: list[str]) -> _Options:
     timeout_s = 600.0 if limit is None else values.seconds(limit, positive=True)
     job = only_one(read_job(command, scanned, where))
     return _Options(job, timeout_s, scanned.on("--json"))
-
-
-async def _wish(options: _Options, token: Token | None, subject: Subject) -> Said:
-    asking = await Asking.open(await named(options.job, token), token)
-    try:
-        async with asyncio.timeout(options.timeout_s):
-            value = await asking.answer(Ask(subject))
-    except TimeoutError:
-        raise RendezvousConnectionError(
-            f"it was not done within {options.timeout_s:g} s (--timeout); rallypoint status shows "
-            "what the job waits for"
-        ) from None
-    finally:
-        asking.close()
-    return decoded(value, Said)
