@@ -162,6 +162,16 @@ def test_L2_a_node_to_which_the_job_comes_back_leads_on_until_the_next_round() -
     assert node.leads_until(Silence(3, 4)) < node._began_at + 61
 
 
+def test_L2_a_node_to_which_the_job_comes_back_may_step_down_again_when_it_has_run_since() -> None:
+    """As when the leader is cut off from the others twice in one round, hours apart."""
+    node = Node()
+    node.leads_until(Silence(3, 4))
+    node.leads_again()
+    assert node.leads_until(Silence(0, 4)) == node._began_at + 60
+    assert node.leads_until(Silence(3, 4), silent_since=node.now) < node._began_at + 120
+    assert "does not hear 3 of 4" in node.why
+
+
 def test_L2_a_job_without_a_node_has_a_leader_all_the_same() -> None:
     assert Node(None, sure_until=1.0).leads_until(Silence()) == 60.0
 

@@ -16,10 +16,11 @@ waits for half a lease longer: so long agents may take to notice that the last o
 
 If most nodes have really died at once no other leader is better, and each change of the leader
 would begin the wait for the missing nodes anew, so that it would never be over. So a node steps
-down for silence once in a round, or before the first one: if the job comes back to it, nobody else
-has led it with more success. It lets others claim first for half a lease, since a node that does
-not hear its leader looks for another after that time. And of a hundred nodes not one after the
-other does so: when two in a row have, the third one waits.
+down once in a round, or before the first one: if the job comes back to it, nobody else has led it
+with more success. When it has heard the world run since, no wait is under way, and it may step down
+again. It lets others claim first for half a lease, since a node that does not hear its leader looks
+for another after that time. And of a hundred nodes not one after the other does so: when two in a
+row have, the third one waits.
 
 A coordinator of its own (`rallypoint serve`) never steps down: nodes know no other address. Unless
 it is a candidate: then nodes lead after it.
@@ -90,6 +91,10 @@ class Deference:
         """It steps down, and others claim first until then."""
         self._stamp, self.until = _newest(job), until
 
+    def forget(self) -> None:
+        """The node leads again, and hears the nodes of the world that runs."""
+        self._stamp = None
+
 
 class SteppingDown:
     """Whether one leader is to step down."""
@@ -121,10 +126,13 @@ class SteppingDown:
             return f"its register did not answer for {lease_s:g} s" if unsure_s >= lease_s else ""
         beat_s, _ = pace_of(job.settings, max(job.nodes, job.settings.min_nodes))
         silent_s = max(SILENT_SHARE * lease_s, SILENT_BEATS * beat_s, SILENT_MIN_S)
-        has_been = self._deference.has_been(job) or job.stepped_down >= IN_A_ROW_MAX
-        if now - self._hears_since < silent_s or has_been:
+        if now - self._hears_since < silent_s:
             return ""
         found = silence(silent_s)
+        if found.nodes and not found.is_too_much:
+            self._deference.forget()
+        if self._deference.has_been(job) or job.stepped_down >= IN_A_ROW_MAX:
+            return ""
         if not found.is_alone:
             self._alone_since = None
         elif self._alone_since is None:
