@@ -102,7 +102,7 @@ def test_F10_objects_as_deep_as_is_allowed_are_read() -> None:
         (b"<html>", True),
         (b"404 page not found\n", True),
         (b"not found", True),
-        (b"", True),
+        (b" \n", False),
         ("<h\u00e9>".encode() * 1000, True),
         (b' \n{"kind"', False),
         (b"\xef\xbb\xbf{}", False),

@@ -113,7 +113,8 @@ def _is_text(data: bytes) -> bool:
         begin = data.decode()
     except UnicodeDecodeError:
         return False
-    return not begin.removeprefix(_BYTE_ORDER_MARK).lstrip().startswith(("{", "["))
+    begin = begin.removeprefix(_BYTE_ORDER_MARK).lstrip()
+    return bool(begin) and not begin.startswith(("{", "["))
 
 
 def _kind(value: object) -> str:

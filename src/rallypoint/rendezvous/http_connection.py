@@ -1,21 +1,27 @@
 """One connection to a server of HTTP/1.1, with or without TLS, for a request at a time.
 
-An answer is read up to a limit, and no longer than a caller waits. A connection is kept between
-requests; one that the server has closed meanwhile is replaced once. A request may then be executed
-twice: `has_repeated` says so.
+The limit of a call is for all of it: the connection, the TLS handshake, the request, and the head
+and body of the answer, in however many pieces they come. Only the look-up of a name is not limited.
+What a server sends is limited in bytes: the head of an answer with all that precedes it, the body,
+and the lines between chunks.
+
+A connection is kept between requests; one that the server has closed meanwhile is replaced once. A
+request may then be executed twice: `has_repeated` says so.
 """
 
 from __future__ import annotations
 
+import io
 import socket
 import time
 from collections.abc import Generator, Mapping
 from http.client import (
+    BadStatusLine,
     HTTPConnection,
     HTTPException,
     HTTPMessage,
     HTTPResponse,
-    HTTPSConnection,
+    IncompleteRead,
 )
 from typing import TYPE_CHECKING, NamedTuple, Self
 
@@ -25,9 +31,14 @@ from rallypoint.wire.address import split_endpoint
 if TYPE_CHECKING:
     from ssl import SSLContext
 
+    from _typeshed import ReadableBuffer, WriteableBuffer
+
 MAX_ANSWER = 64 << 20
-"""Bytes."""
+"""Bytes of a body, or of a line of an answer that does not end."""
+MAX_HEAD = 128 << 10
+"""Bytes of the head of an answer, with all answers of `100 Continue` before it."""
 _PIECE = 1 << 16
+_CUT_OFF = "its answer is cut off"
 
 
 class HttpError(Exception):
@@ -98,6 +109,7 @@ class HttpConnection:
     def __init__(self, endpoint: str, tls: SSLContext | None, kind: Kind) -> None:
         """`endpoint`: HOST:PORT. Does no I/O."""
         self._connection: HTTPConnection | None = None
+        self._wire: _Wire | None = None
         self._has_answered = False
         self.has_repeated = False
         """The last request was sent twice, and may have been executed twice."""
@@ -109,7 +121,7 @@ class HttpConnection:
         return self._connection is not None
 
     def ask(self, request: Request, limit_s: float) -> Answer:
-        """Raises HttpError."""
+        """Raises HttpError, after `limit_s` at the latest."""
         ends_at = time.monotonic() + limit_s
         is_kept, self.has_repeated = self._connection is not None, False
         try:
@@ -121,8 +133,8 @@ class HttpConnection:
                 self.close()
                 self.has_repeated = True
                 response = self._send(request, ends_at)
-            data = self._read(response, ends_at)
-        except (OSError, HTTPException, ValueError) as error:
+            data = self._read(response)
+        except (OSError, HTTPException, ValueError, HttpError) as error:
             was_sent = self.has_repeated or self._connection is not None
             self.close()
             # No name for it: a frame that holds its own error holds the connections, too.
@@ -133,34 +145,42 @@ class HttpConnection:
             raise HttpError(f"it wants TLS: add {self._kind.by_tls}", is_lasting=True)
         return Answer(response.status, response.headers, data)
 
-    def lines(self, request: Request, limit_s: float) -> Generator[tuple[int, bytes], None, None]:
-        """The status, and the lines of an answer that may not end, for so long. A line without its
-        end is the last: the server has ended it. Raises HttpError."""
-        ends_at = time.monotonic() + limit_s
+    def lines(
+        self, request: Request, limit_s: float, line_limit_s: float
+    ) -> Generator[tuple[int, bytes], None, None]:
+        """The status, and the lines of an answer that may not end, for `limit_s`. A line without
+        its end is the last: the server has ended it.
+
+        Raises HttpError, also if the head, or the rest of a line that has begun, does not come
+        within `line_limit_s`."""
+        now = time.monotonic()
+        ends_at, patience_ends_at = now + limit_s, now + line_limit_s
         try:
-            response = self._send(request, ends_at)
-            while True:
-                self._limit(ends_at)
+            response = self._send(request, min(ends_at, patience_ends_at))
+            wire = self._wire
+            while wire is not None:
+                wire.allow(MAX_ANSWER, "a line of its answer")
+                wire.ends_at = patience_ends_at = ends_at
+                if response.length != 0:
+                    response.peek(1)  # Waits for the first byte of a line.
+                patience_ends_at = time.monotonic() + line_limit_s
+                wire.ends_at = min(ends_at, patience_ends_at)
                 line = response.readline(MAX_ANSWER)
                 yield response.status, line
                 if not line.endswith(b"\n"):
                     return
-        except TimeoutError:
-            return
-        except (OSError, HTTPException, ValueError, AttributeError) as error:
+        except TimeoutError as error:
+            if patience_ends_at < ends_at:
+                raise self._explained(error, line_limit_s) from error
+        except (OSError, HTTPException, ValueError, AttributeError, HttpError) as error:
             raise self._explained(error, limit_s) from error
         finally:
             self.close()
 
     def abort(self) -> None:
         """Whoever waits for an answer has waited long enough."""
-        connection = self._connection
-        sock = None if connection is None else connection.sock
-        if sock is not None:
-            try:
-                sock.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                return
+        if (wire := self._wire) is not None:
+            wire.shutdown()
 
     def __del__(self) -> None:
         """Registers are not closed by those who use them."""
@@ -168,49 +188,59 @@ class HttpConnection:
 
     def close(self) -> None:
         """The next request opens another connection."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        connection, self._connection = self._connection, None
+        wire, self._wire = self._wire, None
+        if connection is not None:
+            connection.close()
+        if wire is not None:
+            wire.disconnect()
 
     def _send(self, request: Request, ends_at: float) -> HTTPResponse:
-        if self._connection is None:
-            self._connection = self._connect(ends_at)
-        self._limit(ends_at)
-        self._connection.request(request.method, request.path, request.body, {**request.headers})
-        return self._connection.getresponse()
+        """Raises TimeoutError when the head of an answer has not come by then."""
+        if self._connection is None or self._wire is None:
+            self._connection, self._wire = self._connect(ends_at)
+        connection, wire = self._connection, self._wire
+        wire.ends_at = ends_at
+        wire.allow(MAX_HEAD, "the head of its answer")
+        connection.request(request.method, request.path, request.body, {**request.headers})
+        response = connection.getresponse()
+        wire.allow(2 * MAX_ANSWER, "its answer")  # With the lines between chunks.
+        return response
 
-    def _connect(self, ends_at: float) -> HTTPConnection:
+    def _connect(self, ends_at: float) -> tuple[HTTPConnection, _Wire]:
         host, port = self._address
-        left_s = max(ends_at - time.monotonic(), 0.001)
-        connection = (
-            HTTPConnection(host, port, timeout=left_s)
-            if self._tls is None
-            else HTTPSConnection(host, port, timeout=left_s, context=self._tls)
-        )
-        connection.connect()
-        return connection
+        connected = _dial(host, port, ends_at)
+        try:
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._tls is not None:
+                connected.settimeout(_left_s(ends_at))
+                connected = self._tls.wrap_socket(connected, server_hostname=host)
+        except BaseException:
+            connected.close()
+            raise
+        connection, wire = HTTPConnection(host, port), _Wire(connected)
+        if self._tls is not None:
+            connection.default_port = 443
+        connection.auto_open = 0
+        connection.sock = wire
+        return connection, wire
 
-    def _limit(self, ends_at: float) -> None:
-        left_s = ends_at - time.monotonic()
-        if left_s <= 0:
-            raise TimeoutError
-        if self._connection is not None and self._connection.sock is not None:
-            self._connection.sock.settimeout(left_s)
-
-    def _read(self, response: HTTPResponse, ends_at: float) -> bytes:
+    def _read(self, response: HTTPResponse) -> bytes:
         data = bytearray()
         while piece := response.read1(_PIECE):
             data += piece
             if len(data) > MAX_ANSWER:
-                self.close()
                 raise HttpError(f"it answers with more than {MAX_ANSWER >> 20} MiB")
-            self._limit(ends_at)
+        if response.length:
+            raise HttpError(_CUT_OFF)
         response.close()  # With a length it does not know that it has ended; the next one waits.
         if response.will_close:
             self.close()
         return bytes(data)
 
     def _explained(self, error: Exception, limit_s: float) -> HttpError:
+        if isinstance(error, HttpError):
+            return error
         if isinstance(error, TimeoutError):
             return HttpError(f"no answer within {limit_s:.2g} s")
         if isinstance(error, socket.gaierror):
@@ -223,16 +253,105 @@ class HttpConnection:
         if type(error).__module__ == "ssl":
             why = f"TLS with it fails: {_reason(error)} (does it want {self._kind.plain}?)"
             return HttpError(why, is_lasting=True)
-        if isinstance(error, HTTPException) and not isinstance(error, ConnectionError):
-            return HttpError(f"it is {self._kind.name}: it does not speak HTTP", is_lasting=True)
         if isinstance(error, ConnectionResetError | BrokenPipeError):
             return self._closed(self._kind.by_tls if self._tls is None else "")
+        if isinstance(error, BadStatusLine):
+            return HttpError(f"it is {self._kind.name}: it does not speak HTTP", is_lasting=True)
+        if isinstance(error, IncompleteRead):
+            return HttpError(_CUT_OFF)
+        if isinstance(error, HTTPException):
+            return HttpError(f"its answer is not understood ({error})")
+        if isinstance(error, ValueError):  # Its text would show a token.
+            return HttpError("the request has a header that HTTP does not allow: see the token")
         return HttpError(_reason(error))
 
     def _closed(self, other: str) -> HttpError:
         """`other`: how to say what else it may want, if it has never answered; empty: nothing."""
         hint = f" (does it want {other}?)" if other and not self._has_answered else ""
         return HttpError(f"it closes the connection{hint}")
+
+
+class _Wire:
+    """A connected socket, as `http.client` uses one. Each operation on it ends at `ends_at`."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        self._socket = connected
+        self.ends_at = 0.0
+        """By the monotonic clock."""
+        self._left, self._what = 0, ""
+
+    def allow(self, size: int, what: str) -> None:
+        """At most so many more bytes may come. `what`: their name, for a person."""
+        self._left, self._what = size, f"{what} has more than {size >> 10} KiB"
+
+    def sendall(self, data: ReadableBuffer) -> None:
+        """Raises TimeoutError when it has not sent all by then."""
+        view = memoryview(data).cast("B")
+        while view:
+            self._socket.settimeout(_left_s(self.ends_at))
+            view = view[self._socket.send(view) :]
+
+    def makefile(self, *_: object) -> io.BufferedReader:
+        """To read an answer from."""
+        return io.BufferedReader(_Received(self))
+
+    def receive_into(self, buffer: memoryview) -> int:
+        """Raises HttpError after more bytes than are allowed."""
+        self._socket.settimeout(_left_s(self.ends_at))
+        if self._left <= 0:
+            raise HttpError(self._what)
+        size = self._socket.recv_into(buffer)
+        self._left -= size
+        return size
+
+    def shutdown(self) -> None:
+        """End an operation in another thread."""
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            return
+
+    def close(self) -> None:
+        """Does nothing: `http.client` closes a socket before the answer is read."""
+
+    def disconnect(self) -> None:
+        """Close the socket."""
+        self._socket.close()
+
+
+class _Received(io.RawIOBase):
+    def __init__(self, wire: _Wire) -> None:
+        self._wire = wire
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: WriteableBuffer, /) -> int:
+        return self._wire.receive_into(memoryview(buffer))
+
+
+def _dial(host: str, port: int, ends_at: float) -> socket.socket:
+    """A connection to the first address that takes one; each has its share of the time."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    for number, (family, kind, protocol, _, address) in enumerate(found):
+        connecting = socket.socket(family, kind, protocol)
+        try:
+            connecting.settimeout(_left_s(ends_at) / (len(found) - number))
+            connecting.connect(address)
+        except BaseException as error:
+            connecting.close()
+            if not isinstance(error, OSError) or number == len(found) - 1:
+                raise
+        else:
+            return connecting
+    raise OSError("its name has no address")
+
+
+def _left_s(ends_at: float) -> float:
+    """Raises TimeoutError when no time is left."""
+    if (left_s := ends_at - time.monotonic()) <= 0:
+        raise TimeoutError
+    return left_s
 
 
 def _reason(error: Exception) -> str:

@@ -23,11 +23,11 @@ class NotPostedError(Exception):
     """Why a status did not arrive, for a person."""
 
 
-def post(receiver: ProgressReceiver, body: bytes) -> None:
+def post(receiver: ProgressReceiver, body: bytes, limit_s: float = LIMIT_S) -> None:
     """Sends one status, with the token that its file has now: it is replaced about once an hour.
-    Blocks for at most `LIMIT_S`, and while a name is looked up. Raises NotPostedError."""
+    Blocks for at most `limit_s`, and while a name is looked up. Raises NotPostedError."""
     try:
-        status, said = _asked(receiver, body)
+        status, said = _asked(receiver, body, limit_s)
     except (OSError, HttpError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
         if (path := getattr(error, "filename", None)) is not None:
@@ -41,7 +41,7 @@ def _not_posted(receiver: ProgressReceiver, why: str) -> NotPostedError:
     return NotPostedError(f"progress can't be posted to {receiver.origin}: {why}")
 
 
-def _asked(receiver: ProgressReceiver, body: bytes) -> tuple[int, str]:
+def _asked(receiver: ProgressReceiver, body: bytes, limit_s: float) -> tuple[int, str]:
     """The status, and what it says."""
     url = urlsplit(receiver.url)
     if url.scheme not in _PORTS or not url.hostname:
@@ -55,7 +55,7 @@ def _asked(receiver: ProgressReceiver, body: bytes) -> tuple[int, str]:
     path = url._replace(scheme="", netloc="", fragment="").geturl() or "/"
     connection = HttpConnection(where, tls, _KIND)
     try:
-        answer = connection.ask(Request("POST", path, body, headers), LIMIT_S)
+        answer = connection.ask(Request("POST", path, body, headers), limit_s)
     finally:
         connection.close()
     return answer.status, answer.data[:200].decode("utf-8", "replace")

@@ -12,7 +12,10 @@ from base64 import b64decode, b64encode
 from contextlib import closing
 from typing import Any, NamedTuple
 
+from rallypoint.core.json_reader import UnreadableJsonError
+from rallypoint.core.text import shown
 from rallypoint.errors import AccessError, ParameterError, RendezvousConnectionError
+from rallypoint.rendezvous.etcd.answers import check_answer
 from rallypoint.rendezvous.etcd.members import Member, tls_context
 from rallypoint.rendezvous.http_connection import HttpError
 from rallypoint.wire.etcd_config import EtcdConfig
@@ -22,6 +25,9 @@ ATTEMPT_S = 2.0
 LIMIT_S = 5.0
 """Of a call at all members: half the hold of a leader."""
 STATUS_S = 0.5
+"""The last part of `LIMIT_S`, in which members are asked for their leader."""
+_SHOWN = 300
+"""The longest message of etcd that a person reads."""
 
 _AUTHENTICATION_IS_OFF = "authentication is not enabled"
 _UNAVAILABLE = (1, 4, 10, 14)
@@ -66,33 +72,38 @@ class Gateway:
         self.has_repeated = False
         failures: list[_Failure] = []
         for _ in self._config.endpoints:
-            left_s = ends_at - time.monotonic()
-            if left_s <= 0:
+            now = time.monotonic()
+            attempt_ends_at = min(now + self._attempt_s, ends_at - STATUS_S)
+            if attempt_ends_at <= now:
                 break
             try:
-                answer = self._ask(path, body, min(self._attempt_s, left_s))
+                answer = self._ask(path, body, attempt_ends_at)
                 self.has_repeated |= self._member.has_repeated
                 return answer
             except HttpError as error:
                 self.has_repeated |= error.was_sent
                 failures.append(self._passed_over(error))
-        raise self._failed(failures)
+        raise self._failed(failures, ends_at)
 
     def watch(self, key: str, revision: int, seconds: float, end: str = "") -> bool:
         """Whether a key may have changed from this revision on; waits so long at most. With an
         `end`: any key from `key` to before that. Raises as `call`."""
         request = {"key": encoded(key), "start_revision": str(revision), "range_end": encoded(end)}
+        begins_by = time.monotonic() + min(self._attempt_s, seconds)
         try:
-            token, body = self._authenticated(seconds), {"create_request": request}
-            with closing(self._member.watch(body, token, seconds)) as lines:
+            token, body = self._authenticated(begins_by), {"create_request": request}
+            watching = self._member.watch(body, token, seconds, self._attempt_s)
+            with closing(watching) as lines:
                 for line in lines:
+                    self._check("/v3/watch", body, line)
                     result = line.get("result", {})
                     if _is_unavailable(line):  # 3.5.16 says so before it closes, 3.4 only closes.
                         raise HttpError(_message(line["error"]))
                     if "error" in line or result.get("canceled") or result.get("events"):
                         return True
         except HttpError as error:
-            raise self._failed([self._passed_over(error)]) from error
+            ends_at = time.monotonic() + STATUS_S
+            raise self._failed([self._passed_over(error)], ends_at) from error
         return False
 
     def abort(self) -> None:
@@ -107,28 +118,46 @@ class Gateway:
             self._members = [Member(endpoint, tls) for endpoint in self._config.endpoints]
         return self._members[self._at]
 
-    def _ask(self, path: str, body: dict[str, Any], limit_s: float) -> dict[str, Any]:
+    def _ask(self, path: str, body: dict[str, Any], ends_at: float) -> dict[str, Any]:
+        """The answer of one member, by this time; also if the user must log in first, or anew."""
         for is_last in (False, True):
-            token = self._authenticated(limit_s)
-            status, answer = self._member.post(path, body, token, limit_s)
+            token = self._authenticated(ends_at)
+            status, answer = self._post(path, body, token, ends_at)
             if status == 200:
                 self._check_cluster(answer)
-                return answer  # type: ignore[no-any-return]
+                return answer
             if not is_last and token and _is_of_an_old_token(answer):
                 self._token = ""
                 continue
             raise self._refusal(answer, status)
         raise AssertionError
 
-    def _authenticated(self, limit_s: float) -> str:
+    def _post(
+        self, path: str, body: dict[str, Any], token: str, ends_at: float
+    ) -> tuple[int, dict[str, Any]]:
+        """The HTTP status, and an answer that has the form of etcd's if the status is 200. Raises
+        HttpError."""
+        limit_s = max(ends_at - time.monotonic(), 0.001)
+        status, answer = self._member.post(path, body, token, limit_s)
+        if status == 200:
+            self._check(path, body, answer)
+        return status, answer
+
+    def _check(self, path: str, body: dict[str, Any], answer: dict[str, Any]) -> None:
+        try:
+            check_answer(path, body, answer)
+        except UnreadableJsonError as error:
+            raise self._member.not_understood(error) from None
+
+    def _authenticated(self, ends_at: float) -> str:
         """What shows who asks; empty: nobody needs to."""
         config = self._config
         if not config.user or self._token or self._is_open:
             return self._token
         body = {"name": config.user, "password": _password(config)}
-        status, answer = self._member.post("/v3/auth/authenticate", body, "", limit_s)
+        status, answer = self._post("/v3/auth/authenticate", body, "", ends_at)
         if status == 200:
-            self._token = str(answer.get("token", ""))
+            self._token = answer["token"]
         elif _AUTHENTICATION_IS_OFF in _message(answer):
             self._is_open = True
         else:
@@ -137,8 +166,8 @@ class Gateway:
 
     def _check_cluster(self, answer: dict[str, Any]) -> None:
         """Two clusters in one list of endpoints would be two registers."""
-        header = answer.get("result", answer).get("header", {})
-        cluster = str(header.get("cluster_id", ""))
+        headed = answer if "header" in answer else answer.get("result", {})
+        cluster = str(headed.get("header", {}).get("cluster_id", ""))
         if self._cluster not in ("", cluster):
             self._member.close()
             raise HttpError("it is of another cluster than the members before", is_lasting=True)
@@ -170,29 +199,35 @@ class Gateway:
         self._at = (self._at + 1) % len(self._config.endpoints)
         return _Failure(where, str(error), error.is_lasting)
 
-    def _failed(self, failures: list[_Failure]) -> Exception:
-        """What to raise when no member has answered."""
+    def _failed(self, failures: list[_Failure], ends_at: float) -> Exception:
+        """What to raise when no member has answered. Asks them once more until `ends_at`."""
         whys = {failure.why for failure in failures}
         each = "; ".join(f"{failure.endpoint}: {failure.why}" for failure in failures)
         if len(whys) == 1:
             each = f"{', '.join(failure.endpoint for failure in failures)}: {whys.pop()}"
         if failures and all(failure.is_lasting for failure in failures):
             return ParameterError(f"no etcd can be used: {each}")
-        if self._has_no_leader():
+        if self._has_no_leader(ends_at):
             return RendezvousConnectionError(
                 f"etcd has no leader: most of its members are away, or can't reach each other "
                 f"({each})"
             )
         return RendezvousConnectionError(f"no member of etcd answers: {each}")
 
-    def _has_no_leader(self) -> bool:
-        for member in self._members:
+    def _has_no_leader(self, ends_at: float) -> bool:
+        for number, member in enumerate(self._members):
+            left_s = ends_at - time.monotonic()
+            if left_s <= 0:
+                return False
+            limit_s = min(STATUS_S, left_s / (len(self._members) - number))
+            path = "/v3/maintenance/status"
             try:
-                status, answer = member.post("/v3/maintenance/status", {}, self._token, STATUS_S)
-            except HttpError:
+                status, answer = member.post(path, {}, self._token, limit_s)
+                if status == 200:
+                    check_answer(path, {}, answer)
+                    return bool(answer.get("leader", "0") == "0")
+            except (HttpError, UnreadableJsonError):
                 continue
-            if status == 200:
-                return bool(answer.get("leader", "0") == "0")
         return False
 
 
@@ -230,7 +265,7 @@ def _password(config: EtcdConfig) -> str:
 
 
 def _message(answer: dict[str, Any]) -> str:
-    return str(answer.get("message") or answer.get("error") or "")
+    return shown(str(answer.get("message") or answer.get("error") or "")[:_SHOWN])
 
 
 def _is_unavailable(line: dict[str, Any]) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Generator
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
+from rallypoint.core.json_reader import UnreadableJsonError, read_object
 from rallypoint.rendezvous import http_connection
 from rallypoint.rendezvous.http_connection import HttpConnection, HttpError, Kind, Request
 from rallypoint.wire.etcd_config import EtcdConfig
@@ -36,35 +37,50 @@ class Member(HttpConnection):
     def __init__(self, endpoint: str, tls: SSLContext | None) -> None:
         super().__init__(endpoint, tls, _KIND)
 
-    def post(self, path: str, body: Any, token: str, limit_s: float) -> tuple[int, Any]:
+    def post(self, path: str, body: Any, token: str, limit_s: float) -> tuple[int, dict[str, Any]]:
         """The HTTP status, and the JSON of the answer. Raises HttpError."""
         answer = self.ask(_request(path, body, token), limit_s)
         return answer.status, self._parsed(answer.status, answer.data)
 
-    def watch(self, body: Any, token: str, limit_s: float) -> Generator[Any, None, None]:
-        """Yields the JSON lines of an answer that does not end, for so long. Raises HttpError."""
-        with closing(self.lines(_request(_WATCH, body, token), limit_s)) as lines:
+    def watch(
+        self, body: Any, token: str, limit_s: float, line_limit_s: float
+    ) -> Generator[dict[str, Any], None, None]:
+        """Yields the JSON lines of an answer that does not end, for `limit_s`; see
+        `HttpConnection.lines`. Raises HttpError."""
+        request = _request(_WATCH, body, token)
+        with closing(self.lines(request, limit_s, line_limit_s)) as lines:
             for status, line in lines:
                 if not line.endswith(b"\n"):
                     raise HttpError("it has ended a watch")
                 yield self._parsed(status, line)
 
-    def _parsed(self, status: int, data: bytes) -> Any:
+    def not_understood(self, why: UnreadableJsonError) -> HttpError:
+        """The error for an answer that etcd would not give. Closes the connection."""
+        self.close()
+        return HttpError(f"its answer is not understood: it {why}")
+
+    def _parsed(self, status: int, data: bytes) -> dict[str, Any]:
         try:
-            answer = json.loads(data)
-        except ValueError:
-            answer = None
-        if isinstance(answer, dict) and (status != 404 or _OWN in str(answer.get("message"))):
+            answer = read_object(data)
+        except UnreadableJsonError as error:
+            if status != 404:
+                raise self._foreign(status, data, error) from None
+            answer = {}
+        if status != 404 or _OWN in str(answer.get("message")):
             return answer
         self.close()
-        if status == 404:
-            raise HttpError(
-                "there is no JSON gateway of etcd's version 3: it is no etcd, or is older than "
-                "3.4, or was started without it (enable-grpc-gateway)",
-                is_lasting=True,
-            )
-        begins = data[:_SHOWN].decode("utf-8", "replace")
         raise HttpError(
+            "there is no JSON gateway of etcd's version 3: it is no etcd, or is older than "
+            "3.4, or was started without it (enable-grpc-gateway)",
+            is_lasting=True,
+        )
+
+    def _foreign(self, status: int, data: bytes, why: UnreadableJsonError) -> HttpError:
+        if not why.is_text:
+            return self.not_understood(why)
+        self.close()
+        begins = data[:_SHOWN].decode("utf-8", "replace")
+        return HttpError(
             f"it is no etcd: it answers {status}, {begins!r}", is_lasting=status not in _OF_A_PROXY
         )
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from rallypoint.core.settings import HOLD_S
 from rallypoint.errors import AccessError, RallypointError, UsageError
+from rallypoint.rendezvous.etcd.answers import next_key
 from rallypoint.rendezvous.etcd.backend import (
     EtcdBackend,
     if_unchanged,
@@ -112,8 +113,9 @@ def _lasts(gateway: Gateway, lease: int) -> bool:
 def _remove_unchanged(gateway: Gateway, prefix: str, revision: int, limit: int) -> int:
     """Registers that have not changed since this revision. What changes meanwhile stays."""
     first, end = f"{prefix}/jobs/".encode(), f"{prefix}/jobs0".encode()
-    found, begin = 0, first
-    while True:
+    found = 0
+    begin: bytes | None = first
+    while begin is not None:
         page: dict[str, Any] = gateway.call(
             "/v3/kv/range",
             {
@@ -124,8 +126,7 @@ def _remove_unchanged(gateway: Gateway, prefix: str, revision: int, limit: int) 
                 "max_mod_revision": str(revision),
             },
         )
-        kvs = page.get("kvs", [])
-        for kv in kvs:
+        for kv in page.get("kvs", []):
             if not _REGISTER.fullmatch(decoded(kv["key"]).removeprefix(first)):
                 continue
             after = gateway.call(
@@ -136,6 +137,5 @@ def _remove_unchanged(gateway: Gateway, prefix: str, revision: int, limit: int) 
                 },
             )
             found += bool(after.get("succeeded"))
-        if not page.get("more"):
-            return found
-        begin = decoded(kvs[-1]["key"]) + b"\0"
+        begin = next_key(page, begin)
+    return found

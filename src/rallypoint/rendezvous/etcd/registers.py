@@ -17,6 +17,7 @@ from rallypoint.core.settings import HOLD_S
 from rallypoint.errors import RallypointError
 from rallypoint.rendezvous.backend import Token
 from rallypoint.rendezvous.directory_backend import job_directory
+from rallypoint.rendezvous.etcd.answers import next_key
 from rallypoint.rendezvous.etcd.backend import EtcdBackend, Revision, explained
 from rallypoint.rendezvous.etcd.gateway import ATTEMPT_S, Gateway, decoded, encoded
 from rallypoint.rendezvous.etcd.place import check_access, sweep
@@ -99,8 +100,9 @@ class EtcdRegisters:
         return self._gateway
 
     def _range(self, *, keys_only: bool = False) -> Iterator[dict[str, Any]]:
-        begin, end = self._jobs.encode(), f"{self._config.prefix}/jobs0".encode()
-        while True:
+        begin: bytes | None = self._jobs.encode()
+        end = f"{self._config.prefix}/jobs0".encode()
+        while begin is not None:
             page: dict[str, Any] = self._gateway.call(
                 "/v3/kv/range",
                 {
@@ -110,11 +112,8 @@ class EtcdRegisters:
                     "keys_only": keys_only,
                 },
             )
-            kvs = page.get("kvs", [])
-            yield from kvs
-            if not page.get("more"):
-                return
-            begin = decoded(kvs[-1]["key"]) + b"\0"
+            yield from page.get("kvs", [])
+            begin = next_key(page, begin)
 
     def _recorded(self, name: str) -> str:
         request = {"key": encoded(self._jobs + name)}

@@ -76,9 +76,10 @@ class EtcdRendezvousBackend(EtcdBackend):
         found: list[int] = []
         for begin in range(0, len(keys), AT_ONCE):
             part = [{"request_range": key} for key in keys[begin : begin + AT_ONCE]]
-            for response in self._all(part):
-                kvs = response["response_range"].get("kvs")
-                found.append(int(_value(kvs[0])) if kvs else -1)
+            with explained():  # A value may be anybody's.
+                for response in self._all(part):
+                    kvs = response["response_range"].get("kvs")
+                    found.append(int(_value(kvs[0])) if kvs else -1)
         return found
 
     def post_join_request(self, request: bytes) -> int:
@@ -97,11 +98,12 @@ class EtcdRendezvousBackend(EtcdBackend):
         count = {"key": self._name("requests"), "keys_only": True}
         counted, found = self._all([{"request_range": count}, {"request_range": later}])
         kvs = counted["response_range"].get("kvs")
-        last = int(kvs[0]["version"]) if kvs else 0
-        there = {
-            int(b64decode(kv["key"])[-19:]): _value(kv)
-            for kv in found["response_range"].get("kvs", ())
-        }
+        last = int(kvs[0].get("version", "0")) if kvs else 0
+        with explained():
+            there = {
+                int(b64decode(kv["key"])[-19:]): _value(kv)
+                for kv in found["response_range"].get("kvs", ())
+            }
         last = min(last, number + MAX_JOIN_REQUESTS)
         return [there.get(each) for each in range(number + 1, last + 1)]
 

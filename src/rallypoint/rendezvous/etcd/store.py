@@ -25,6 +25,7 @@ from operator import index
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
+from rallypoint.core.json_reader import UnreadableJsonError
 from rallypoint.errors import (
     AccessError,
     ParameterError,
@@ -36,6 +37,7 @@ from rallypoint.errors import (
     StoreTimeoutError,
     UsageError,
 )
+from rallypoint.rendezvous.etcd.answers import next_key
 from rallypoint.rendezvous.etcd.backend import if_unchanged, number_given, revision_of
 from rallypoint.rendezvous.etcd.client import EtcdClient
 from rallypoint.rendezvous.etcd.gateway import LeaseEndedError, encoded
@@ -251,15 +253,17 @@ class EtcdStore(Store):
         return _Range(f"{folder}q/", f"{folder}w", keys_only=True)
 
     def _names(self) -> Iterator[str]:
-        begin, end = self._prefix.encode(), self._prefix[:-1].encode() + b"0"
-        while True:
+        begin: bytes | None = self._prefix.encode()
+        end = self._prefix[:-1].encode() + b"0"
+        while begin is not None:
             body = {"key": encoded(begin), "range_end": encoded(end), "limit": str(PAGE)}
             page, _ = self._ask("list_keys", "/v3/kv/range", body | {"keys_only": True})
-            names = [b64decode(pair["key"]) for pair in page.get("kvs", ())]
-            yield from (name.decode().removeprefix(self._prefix) for name in names)
-            if not page.get("more"):
-                return
-            begin = names[-1] + b"\0"
+            for pair in page.get("kvs", ()):
+                yield b64decode(pair["key"]).decode("utf-8", "replace").removeprefix(self._prefix)
+            try:
+                begin = next_key(page, begin)
+            except UnreadableJsonError as error:
+                raise StoreConnectionError(self._peer, "list_keys", f"its answer {error}") from None
 
     # Waiting
 

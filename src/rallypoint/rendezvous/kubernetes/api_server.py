@@ -16,9 +16,11 @@ import time
 from collections.abc import Generator, Mapping
 from email.utils import parsedate_to_datetime
 from http.client import HTTPMessage
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NotRequired, TypedDict
 from urllib.parse import quote, urlencode, urlsplit
 
+from rallypoint.core.json_reader import UnreadableJsonError, check_kind, read_object
+from rallypoint.core.text import shown
 from rallypoint.errors import AccessError, ParameterError, RendezvousConnectionError
 from rallypoint.rendezvous.http_connection import (
     Answer,
@@ -54,6 +56,42 @@ _METADATA_ONLY = (
 )
 _USER = re.compile(r'User "([^"]*)" cannot (\w+) resource')
 _SERVICE_ACCOUNT = re.compile(r"system:serviceaccount:([^:]+):([^:]+)")
+
+
+_SHOWN = 300
+"""The longest message of the API server that a person reads."""
+
+
+class _Changed(TypedDict):
+    time: NotRequired[str | None]
+
+
+class _Metadata(TypedDict):
+    """The fields that are used; a list has some of them."""
+
+    name: NotRequired[str]
+    uid: NotRequired[str]
+    resourceVersion: NotRequired[str]
+    managedFields: NotRequired[list[_Changed] | None]
+
+
+_Continued = TypedDict("_Continued", {"continue": NotRequired[str | None]})
+
+
+class _ListMetadata(_Metadata, _Continued):
+    pass
+
+
+class _Item(TypedDict):
+    metadata: _Metadata
+
+
+class _Answered(TypedDict):
+    """An object, a list, or the status of a refusal, as far as it is used."""
+
+    metadata: NotRequired[_ListMetadata]
+    items: NotRequired[list[_Item] | None]
+    message: NotRequired[str | None]
 
 
 class Reply(NamedTuple):
@@ -115,7 +153,7 @@ class ApiServer:
         watching = {"watch": "1", "timeoutSeconds": str(int(seconds) + 1)}
         request = self._request("GET", "", None, self._token(), {**query, **watching})
         try:
-            for status, line in self._connected().lines(request, seconds):
+            for status, line in self._connected().lines(request, seconds, self._limit_s):
                 if not line:
                     return
                 if status == 200:
@@ -123,7 +161,7 @@ class ApiServer:
                 else:
                     reply = self._reply(Answer(status, HTTPMessage(), line))
                     yield {"type": "ERROR", "object": reply.body}
-        except ValueError:
+        except UnreadableJsonError:
             return  # It was cut off.
         except HttpError as error:
             raise self._failed(error) from error
@@ -199,13 +237,17 @@ class ApiServer:
         """Raises what the call raises for an answer that is none."""
         try:
             body = _parsed(answer.data)
-        except ValueError:
+        except UnreadableJsonError as error:
+            self._drop()
+            if not error.is_text:
+                text = f"its answer is not understood: it {error}"
+                raise RendezvousConnectionError(self._of(text)) from None
             begins = answer.data[:60].decode("utf-8", "replace")
             text = f"it is {_KIND.name}: it answers {answer.status}, {begins!r}"
             if answer.status in _OF_A_PROXY:
                 raise RendezvousConnectionError(self._of(text)) from None
             raise ParameterError(self._of(text)) from None
-        said = str(body.get("message", ""))
+        said = shown((body.get("message") or "")[:_SHOWN])
         if answer.status == 404 and "namespaces" in said:
             raise ParameterError(f"there is no namespace {self.namespace} ({said})")
         if answer.status in _ANSWERS:
@@ -231,6 +273,11 @@ class ApiServer:
             "apply -f -` lets it"
         )
 
+    def _drop(self) -> None:
+        """The next call opens another connection."""
+        if self._http is not None:
+            self._http.close()
+
     def _failed(self, error: HttpError) -> Exception:
         kind = ParameterError if error.is_lasting else RendezvousConnectionError
         return kind(self._of(str(error)))
@@ -240,10 +287,11 @@ class ApiServer:
 
 
 def _parsed(data: bytes) -> Object:
-    """Raises ValueError for what no API server sends."""
-    body = json.loads(data)
-    if not isinstance(body, dict) or not ({"kind", "type"} & body.keys()):
-        raise ValueError("is no object of Kubernetes")
+    """Raises UnreadableJsonError for what no API server sends."""
+    body = read_object(data)
+    if not {"kind", "type"} & body.keys():
+        raise UnreadableJsonError("is not an object of Kubernetes")
+    check_kind(body, _Answered)
     return body
 
 
@@ -256,5 +304,5 @@ def _pause_s(answer: Answer) -> float:
 def _date(answer: Answer) -> datetime | None:
     try:
         return parsedate_to_datetime(answer.headers["Date"])
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError, IndexError):
         return None

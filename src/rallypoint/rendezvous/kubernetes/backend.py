@@ -104,7 +104,9 @@ class KubernetesRendezvousBackend(SwappingBackend):
             with _explained():
                 while not self._is_stopped:
                     listed = self._watching.call("GET", query=name).body
-                    has_changed = [_version_of(item) for item in listed["items"]] != wanted
+                    has_changed = [
+                        _version_of(item) for item in listed.get("items") or ()
+                    ] != wanted
                     left_s = ends_at - time.monotonic()
                     if has_changed or left_s <= 0:
                         return has_changed

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from rallypoint.core.settings import HOLD_S
-from rallypoint.errors import AccessError, RallypointError, UsageError
+from rallypoint.errors import AccessError, RallypointError, RendezvousConnectionError, UsageError
 from rallypoint.rendezvous.kubernetes.api_server import LIMIT_S, ApiServer, Reply
 from rallypoint.rendezvous.kubernetes.backend import LABELS, KubernetesRendezvousBackend
 from rallypoint.wire.kubernetes_config import KubernetesConfig
@@ -21,6 +21,7 @@ from rallypoint.wire.kubernetes_config import KubernetesConfig
 BACKEND = "--rdzv-backend kubernetes"
 RETENTION = timedelta(days=7)
 PAGE = 500
+MAX_PAGES = 200
 
 
 class KubernetesPlace:
@@ -72,7 +73,7 @@ def sweep(server: ApiServer, page: int = PAGE) -> int:
     `ApiServer.call`, and what an answer that does not parse raises."""
     found = 0
     for reply in listed(server, page):
-        for item in reply.body["items"]:
+        for item in reply.body.get("items") or ():
             metadata = item["metadata"]
             changed_at = _changed_at(metadata)
             if changed_at is None or reply.at is None or reply.at - changed_at < RETENTION:
@@ -84,20 +85,21 @@ def sweep(server: ApiServer, page: int = PAGE) -> int:
 
 
 def listed(server: ApiServer, page: int = PAGE) -> Iterator[Reply]:
-    """All registers, page by page. Raises as `sweep`."""
+    """All registers, page by page. Raises as `sweep`, also for a list that does not end."""
     query = {
         "labelSelector": ",".join(f"{name}={value}" for name, value in LABELS.items()),
         "limit": str(page),
     }
     following = ""
-    while True:
+    for _ in range(MAX_PAGES):
         reply = server.call("GET", query=query | ({"continue": following} if following else {}))
         if reply.status != 200:  # 410: it is too old to be continued.
             return
         yield reply
-        following = reply.body["metadata"].get("continue", "")
+        following = reply.body.get("metadata", {}).get("continue") or ""
         if not following:
             return
+    raise RendezvousConnectionError(f"a list of registers has more than {MAX_PAGES} pages")
 
 
 def _changed_at(metadata: dict[str, Any]) -> datetime | None:
