@@ -97,13 +97,17 @@ def test_F9_one_who_leaves_while_held_is_forgotten() -> None:
     gate.leave(1)
 
 
-def test_F9_so_many_are_held_and_no_more() -> None:
+def test_F9_strangers_that_are_held_keep_no_node_out() -> None:
     gate = AccessGate(ROUND)
+    assert gate.arrive(MAX_HELD, remote("10.0.0.8"), 0.0) == (Admission.HELD, None)
     for connection in range(MAX_HELD):
-        assert gate.arrive(connection, remote(), 0.0) == (Admission.HELD, None)
-    admission, refusal = gate.arrive(MAX_HELD, remote(), 0.0)
-    assert admission is Admission.REFUSED
-    assert str(MAX_HELD) in str(refusal)
+        assert gate.arrive(connection, remote(), 1.0) == (Admission.HELD, None)
+    assert gate.next_deadline_s() == 0.0
+    [(dropped, refusal)] = gate.expire(1.0)
+    assert dropped == 0
+    assert f"more than {MAX_HELD} unknown connections are held" in str(refusal)
+    assert gate.next_deadline_s() == HOLD_S
+    assert gate.enrol("10.0.0.8") == [MAX_HELD]
 
 
 @pytest.mark.parametrize("peer", [remote(), OTHER_USER, NOBODY_KNOWS, SAME_USER])

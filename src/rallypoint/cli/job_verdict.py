@@ -9,7 +9,6 @@ from __future__ import annotations
 import os.path
 from collections.abc import Iterable, Sequence
 
-import msgspec
 from msgspec import Struct
 
 from rallypoint.cli import access
@@ -19,6 +18,7 @@ from rallypoint.cli.parser import Command, Scanned, parse, with_hint
 from rallypoint.cli.run_options.register import read_register
 from rallypoint.cli.values import Value
 from rallypoint.config import RendezvousConfig
+from rallypoint.core.json_reader import UnreadableJsonError, read_as
 from rallypoint.core.model import Outcome
 from rallypoint.core.settings import Setting
 from rallypoint.core.text import ended_text, shown
@@ -113,8 +113,8 @@ def surest(said: Iterable[Said]) -> Said | None:
 
 
 def read_said(text: bytes) -> Said:
-    """What a summary says. Raises msgspec.DecodeError and UnicodeDecodeError."""
-    return msgspec.json.decode(text, type=Said)
+    """What a summary says. Raises UnreadableJsonError."""
+    return read_as(text, Said)
 
 
 def _paths(where: str) -> Sequence[str]:
@@ -130,7 +130,7 @@ def _read(path: str) -> Said:
             return read_said(file.read())
     except OSError as error:
         raise UsageError(f"{shown(path)}: can't be read: {error.strerror}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UnreadableJsonError:
         raise UsageError(f"{shown(path)}: is no summary that --json-summary has written") from None
 
 

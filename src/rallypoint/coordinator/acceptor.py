@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import partial
-from socket import AF_INET6, MSG_PEEK, SO_RCVLOWAT, SOL_SOCKET, inet_pton, socket
+from socket import MSG_PEEK, SO_RCVLOWAT, SOL_SOCKET, socket
 
 from msgspec import Struct
 
@@ -22,13 +22,11 @@ from rallypoint.core import event_kinds as kinds
 from rallypoint.core.admission import Admission
 from rallypoint.core.event_kinds import Record
 from rallypoint.observe.faults import Faults
-from rallypoint.store.accept_loop import AcceptLoop
+from rallypoint.store.accept_loop import AcceptLoop, source_of
 from rallypoint.store.refusal_log import WINDOW_S, RefusalLog
 from rallypoint.wire.preamble import PREAMBLE_BYTES, Preamble, classify, describe_foreign
 
 _SHOWN_BYTES = 32
-_IPV6_NETWORK_BYTES = 8
-"""A machine that has one address of a /64 has all of them."""
 
 TakeSession = Callable[[socket, int, str], None]
 """Gets the connection, its number, and its peer, HOST:PORT."""
@@ -120,7 +118,7 @@ class Acceptor:
     def _arrived(self, connection: socket, address: tuple[str, int]) -> None:
         self._numbers += 1
         number, peer = self._numbers, f"{address[0]}:{address[1]}"
-        self._admission.arrived(number, _source(address[0]), self._loop.time())
+        self._admission.arrived(number, source_of(address[0]), self._loop.time())
         self._peers[number] = peer
         self._drops[number] = partial(self._close, connection)
         self._arm()
@@ -261,13 +259,6 @@ class Acceptor:
             self._turn_away(number)
         self._look()
         self._arm()
-
-
-def _source(host: str) -> str:
-    """What counts as one source of connections."""
-    if ":" not in host:
-        return host
-    return inet_pton(AF_INET6, host.partition("%")[0])[:_IPV6_NETWORK_BYTES].hex()
 
 
 class Kind(Enum):

@@ -145,10 +145,10 @@ def _read(data: str, kind: type[_T], what: str) -> _T:
     try:
         try:
             return msgspec.json.decode(data, type=kind)
-        except (msgspec.DecodeError, UnicodeError):
+        except (msgspec.DecodeError, UnicodeError, RecursionError):
             import json  # It reads halves of surrogate pairs, which stand for bytes not in UTF-8.
 
             return msgspec.convert(json.loads(data), type=kind)
-    except (msgspec.ValidationError, ValueError) as error:
+    except (msgspec.ValidationError, ValueError, RecursionError) as error:
         shown = data if len(data) <= _SHOWN else data[:_SHOWN] + "..."
         raise ParameterError(f"{shown!r} is not a serialised {what}: {error}") from None

@@ -16,9 +16,9 @@ import stat
 from itertools import takewhile
 from typing import Any, NamedTuple
 
-import msgspec
 from msgspec.structs import replace
 
+from rallypoint.core.json_reader import UnreadableJsonError, read_object
 from rallypoint.core.text import signal_name
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.process.tracebacks import last_exception, traceback_in
@@ -153,8 +153,8 @@ def _describe_signal(signum: int, core_dumped: bool, out_of_memory: bool) -> str
 def parse_error_file(content: bytes | None) -> ErrorFile | None:
     """None for what is not in either form."""
     try:
-        data: Any = msgspec.json.decode(content) if content is not None else None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        data: Any = None if content is None else read_object(content)
+    except UnreadableJsonError:
         return None
     match data:
         case {"message": str(message)}:

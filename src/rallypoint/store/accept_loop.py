@@ -16,6 +16,9 @@ BATCH = 16
 SHORTAGE_PAUSE_S = 0.25
 _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
+_IPV6_NETWORK_BYTES = 8
+"""A machine that has one address of a /64 has all of them."""
+
 OnConnection = Callable[[socket.socket, tuple[str, int]], None]
 
 
@@ -79,3 +82,10 @@ class AcceptLoop:
                 continue  # the client has gone already
             connection.setblocking(False)
             self._on_connection(connection, address[:2])
+
+
+def source_of(host: str) -> str:
+    """The part of a peer's address that counts as one source of connections."""
+    if ":" not in host:
+        return host
+    return socket.inet_pton(socket.AF_INET6, host.partition("%")[0])[:_IPV6_NETWORK_BYTES].hex()

@@ -10,15 +10,17 @@ how it can be let in.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from enum import Enum
 
 from msgspec import Struct
 
+from rallypoint.core import admission
+
 HOLD_S = 5.0
 MAX_HELD = 4096
-"""The most connections that are held at a time; one more is refused."""
+"""The most connections that are held at a time. For one more the address that has most of them
+loses its oldest one, so that strangers keep no node out."""
 
 
 class Reach(Enum):
@@ -109,8 +111,8 @@ class AccessGate:
         self._policy, self._hold_s = policy, hold_s
         self._enrolled: set[str] = set()
         self._held: dict[int, Peer] = {}
-        # Deadlines in order, since all are held equally long. Those let in or gone stay until due.
-        self._deadlines: deque[tuple[float, int]] = deque()
+        self._places = admission.Admission(MAX_HELD, hold_s, slots_max=MAX_HELD, patience_s=0.0)
+        self._crowded_out: list[tuple[int, Refusal]] = []
 
     @property
     def enrolment_key(self) -> bytes | None:
@@ -122,12 +124,13 @@ class AccessGate:
         if self._is_allowed(peer):
             return Admission.ALLOWED, None
         reason = self._hopeless(peer)
-        if reason is None and len(self._held) >= MAX_HELD:
-            reason = f"{MAX_HELD} unknown connections are held already"
         if reason is not None:
             return Admission.REFUSED, Refusal(peer, reason)
+        if not self._places.has_free_slot and (oldest := self._places.victim(now_s)) is not None:
+            why = f"more than {MAX_HELD} unknown connections are held"
+            self._crowded_out.append((oldest, Refusal(self._forget(oldest), why)))
         self._held[connection] = peer
-        self._deadlines.append((now_s + self._hold_s, connection))
+        self._places.arrived(connection, peer.address, now_s)
         return Admission.HELD, None
 
     def enrol(self, address: str) -> list[int]:
@@ -137,33 +140,36 @@ class AccessGate:
             connection for connection, peer in self._held.items() if peer.address == address
         ]
         for connection in admitted:
-            del self._held[connection]
+            self._forget(connection)
         return admitted
 
     def leave(self, connection: int) -> None:
         """The connection is gone."""
-        self._held.pop(connection, None)
+        if connection in self._held:
+            self._forget(connection)
+        self._crowded_out = [each for each in self._crowded_out if each[0] != connection]
 
     def expire(self, now_s: float) -> list[tuple[int, Refusal]]:
-        """The connections that have been held for too long; they are forgotten: close them."""
-        dropped = []
-        while self._deadlines and self._deadlines[0][0] <= now_s:
-            _, connection = self._deadlines.popleft()
-            peer = self._held.pop(connection, None)
-            if peer is not None:
-                reason = (
-                    f"no node of this round has enrolled from {peer.address}; if it is one of its "
-                    "machines, give its agent the address that it connects from with --local-addr; "
-                    f"{self._way_in(peer)}"
-                )
-                dropped.append((connection, Refusal(peer, reason)))
+        """The connections that have been held for too long, or that others have crowded out; they
+        are forgotten: close them."""
+        dropped, self._crowded_out = self._crowded_out, []
+        for connection in self._places.overdue(now_s):
+            peer = self._forget(connection)
+            reason = (
+                f"no node of this round has enrolled from {peer.address}; if it is one of its "
+                "machines, give its agent the address that it connects from with --local-addr; "
+                f"{self._way_in(peer)}"
+            )
+            dropped.append((connection, Refusal(peer, reason)))
         return dropped
 
     def next_deadline_s(self) -> float | None:
         """When to call `expire`, on the clock of `now_s`; None while nobody is held."""
-        while self._deadlines and self._deadlines[0][1] not in self._held:
-            self._deadlines.popleft()
-        return self._deadlines[0][0] if self._deadlines else None
+        return 0.0 if self._crowded_out else self._places.next_overdue_at()
+
+    def _forget(self, connection: int) -> Peer:
+        self._places.gone(connection)
+        return self._held.pop(connection)
 
     def _is_allowed(self, peer: Peer) -> bool:
         if peer.reach is Reach.SAME_USER or self._policy.who is Who.EVERYBODY:

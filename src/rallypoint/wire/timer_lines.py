@@ -11,6 +11,8 @@ import json
 import math
 from typing import NamedTuple
 
+from rallypoint.core.json_reader import UnreadableJsonError, read_object
+
 VERSION = 1
 RELEASE = -1
 
@@ -38,10 +40,10 @@ def format_timer_line(
 def parse_timer_line(line: bytes) -> TimerLine | None:
     """The request, or None for anything else."""
     try:
-        said = json.loads(line)
-    except (ValueError, RecursionError):
+        said = read_object(line)
+    except UnreadableJsonError:
         return None
-    if not isinstance(said, dict) or said.get("version") != VERSION:
+    if said.get("version") != VERSION:
         return None
     pid, scope, signal = said.get("pid"), said.get("scope_id"), said.get("signal", 0)
     if type(pid) is not int or type(signal) is not int or not isinstance(scope, str):

@@ -2,7 +2,10 @@
 connections, bytes and time.
 
 `GET` and `HEAD` of a few paths, as `/metrics` or `/health`; every other request is refused. A
-connection serves one request and is closed after a few seconds; only a few are open at a time.
+connection serves one request and is closed after a few seconds; only a few are open at a time. When
+all places are taken, a new connection takes one from the address that has most of them, which loses
+its oldest connection. So strangers that keep connections open keep no request out. Connections
+without a whole request, answers to health checks and other answers have separate places.
 
 On loopback only requests to a name or address of loopback are served: a page in a browser on this
 machine could else read the metrics, under a host name that it has pointed to 127.0.0.1 (DNS
@@ -13,8 +16,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
+from enum import Enum, auto
 from typing import Any, NamedTuple
 
 from rallypoint.config import Endpoint
@@ -23,14 +27,16 @@ from rallypoint.errors import UsageError
 from rallypoint.observe.faults import describe_fault
 from rallypoint.observe.printing import printed
 from rallypoint.observe.prometheus import CONTENT_TYPE
-from rallypoint.store.accept_loop import AcceptLoop
+from rallypoint.store.accept_loop import AcceptLoop, source_of
 from rallypoint.wire.address import Address
 
 PATH, HEALTH_PATH = "/metrics", "/health"
 PLAIN_TEXT = "text/plain; charset=utf-8"
 REQUEST_BYTES = 8192
 CONNECTION_S = 5.0
-CONNECTIONS = 16
+CONNECTIONS = 64
+"""Places of each kind."""
+BACKLOG = 128
 SHOWN_CHARACTERS = 80
 LAG_EVERY_S = 1.0
 LAG_SAMPLES = 15
@@ -55,7 +61,7 @@ def _listen(family: int, kind: int, protocol: int, _: str, address: Any) -> sock
         if family == socket.AF_INET6:
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         listener.bind(address)
-        listener.listen(CONNECTIONS)
+        listener.listen(BACKLOG)
     except BaseException:
         listener.close()
         raise
@@ -85,6 +91,14 @@ class Page(NamedTuple):
 HEALTH = Page(lambda _lag_s: "alive\n", PLAIN_TEXT)
 
 
+class Place(Enum):
+    """The kinds of places, each of which has `CONNECTIONS`."""
+
+    ASKING = auto()  # no whole request has come
+    HEALTH = auto()  # reads the answer of a health check
+    OTHER = auto()  # reads any other answer
+
+
 class MetricsServer:
     """For the loop's thread: `open`, then `close`."""
 
@@ -101,7 +115,8 @@ class MetricsServer:
         self._is_local = Address(host, port).is_loopback
         self._accepting: AcceptLoop | None = None
         self._making: set[asyncio.Task[None]] = set()
-        self._connections: set[_Connection] = set()
+        self._places: dict[Place, dict[_Connection, str]] = {place: {} for place in Place}
+        """The connections with their sources, the oldest first."""
         self._lags: deque[float] = deque(maxlen=LAG_SAMPLES)
         self._ticker: asyncio.TimerHandle | None = None
 
@@ -129,8 +144,9 @@ class MetricsServer:
         if self._accepting is not None:
             self._accepting.close()
         self._listener.close()
-        for connection in list(self._connections):
-            connection.abort()
+        for places in self._places.values():
+            for connection in list(places):
+                connection.abort()
 
     def serves(self, host: str) -> bool:
         """Whether a request with this Host header is answered."""
@@ -139,14 +155,23 @@ class MetricsServer:
         name = _without_port(host).lower()
         return name in ("localhost", self._name.lower()) or _is_loopback(name)
 
-    def admits(self, connection: _Connection) -> bool:
-        """Whether there is room for one more."""
-        self._connections.add(connection)
-        return len(self._connections) <= CONNECTIONS
+    def take_place(self, connection: _Connection, place: Place, source: str) -> None:
+        """Give a connection a place of this kind, and take away any other that it has. If all are
+        taken, one of the connections there is cut off."""
+        self.forget(connection)
+        places = self._places[place]
+        if len(places) >= CONNECTIONS:
+            most = Counter(places.values())
+            # The first of equals is the oldest.
+            victim = max(places, key=lambda each: most[places[each]])
+            del places[victim]
+            victim.abort()
+        places[connection] = source
 
     def forget(self, connection: _Connection) -> None:
         """It has gone."""
-        self._connections.discard(connection)
+        for places in self._places.values():
+            places.pop(connection, None)
 
     def _arrived(self, accepted: socket.socket, _: tuple[str, int]) -> None:
         task = asyncio.get_running_loop().create_task(self._make(accepted))
@@ -173,6 +198,7 @@ class _Connection(asyncio.Protocol):
         self._server = server
         self._head = b""
         self._answered = False
+        self._source = ""
         self._transport: asyncio.Transport | None = None
         self._limit: asyncio.TimerHandle | None = None
 
@@ -181,8 +207,8 @@ class _Connection(asyncio.Protocol):
         self._transport = transport
         # A client that sends or reads too slowly is cut off, whatever is unwritten.
         self._limit = asyncio.get_running_loop().call_later(CONNECTION_S, self.abort)
-        if not self._server.admits(self):
-            self._answer("503 Service Unavailable", "too many connections\n")
+        self._source = source_of(transport.get_extra_info("peername")[0])
+        self._server.take_place(self, Place.ASKING, self._source)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._limit is not None:
@@ -226,7 +252,8 @@ class _Connection(asyncio.Protocol):
             except Exception as error:
                 self._answer("500 Internal Server Error", f"{describe_fault(error)}\n", to=words[0])
             else:
-                self._answer("200 OK", text, to=words[0], kind=page.kind)
+                place = Place.HEALTH if page is HEALTH else Place.OTHER
+                self._answer("200 OK", text, to=words[0], kind=page.kind, place=place)
 
     def _foreign_host(self, fields: list[str]) -> str | None:
         """The Host header that is not to be answered; None: there is none."""
@@ -244,9 +271,11 @@ class _Connection(asyncio.Protocol):
         *,
         to: str = "GET",
         kind: str = PLAIN_TEXT,
+        place: Place = Place.OTHER,
     ) -> None:
         assert self._transport is not None
         self._answered = True
+        self._server.take_place(self, place, self._source)
         body = text.encode()
         head = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
         head += f"{more}Connection: close\r\n\r\n"

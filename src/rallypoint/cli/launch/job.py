@@ -9,8 +9,6 @@ import signal
 from collections.abc import Callable
 from contextlib import suppress
 
-import msgspec
-
 from rallypoint import __version__
 from rallypoint.cli.exit_codes import SIGNALLED
 from rallypoint.cli.job_verdict import Said, read_said
@@ -20,6 +18,7 @@ from rallypoint.cli.launch.plan import Asked, detached_lines
 from rallypoint.cli.launch.roster import Part, Roster
 from rallypoint.config import Endpoint
 from rallypoint.core.group_leave import REPEAT_S
+from rallypoint.core.json_reader import UnreadableJsonError
 from rallypoint.core.text import count, job_name, signal_name
 from rallypoint.errors import ExitClass
 from rallypoint.wire.launch_link import (
@@ -296,7 +295,7 @@ class Launch:
 
 def _said(name: str, end: Ended) -> Said | None:
     if end.summary:
-        with suppress(msgspec.DecodeError, UnicodeDecodeError):
+        with suppress(UnreadableJsonError):
             return read_said(end.summary)
     if end.code == ExitClass.USAGE.value:
         return Said("usage", end.code, "wrong usage", name, 0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-import msgspec
 from msgspec import Struct
 
 from rallypoint.cli import access, values
@@ -27,6 +26,7 @@ from rallypoint.cli.watch.recorded import is_history, read_history, refuse_optio
 from rallypoint.cli.watch.terminal import print_lines
 from rallypoint.coordinator.clocks import wall_time
 from rallypoint.coordinator.token import Token
+from rallypoint.core.json_reader import UnreadableJsonError, read_as
 from rallypoint.core.settings import MAX_GIVEN, Setting
 from rallypoint.core.text import count, shown
 from rallypoint.core.watch.history import HistoryEntry
@@ -228,8 +228,8 @@ def _lines(entries: list[HistoryEntry], options: _Options) -> list[str]:
 def _entry(value: bytes) -> HistoryEntry | None:
     """None: there was nothing to tell. Raises UsageError for what this version can't read."""
     try:
-        return msgspec.json.decode(value, type=HistoryEntry | None)
-    except msgspec.MsgspecError as error:
+        return None if value == b"null" else read_as(value, HistoryEntry)
+    except UnreadableJsonError as error:
         raise UsageError(
             f"the coordinator there tells of events in another way ({shown(str(error))}): use the "
             "rallypoint of its version"

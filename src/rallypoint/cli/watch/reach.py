@@ -13,7 +13,6 @@ from collections.abc import AsyncIterator, Sequence
 from difflib import get_close_matches
 from typing import TypeVar
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -33,6 +32,7 @@ from rallypoint.coordinator.endpoint import NotYet, resolve
 from rallypoint.coordinator.threads import run_in_thread
 from rallypoint.coordinator.token import Token, no_token_error
 from rallypoint.core import messages as m
+from rallypoint.core.json_reader import UnreadableJsonError, read_as
 from rallypoint.core.model import UNNAMED_RUN_ID
 from rallypoint.core.settings import Setting
 from rallypoint.core.text import job_name, names, shown
@@ -144,9 +144,9 @@ def _local_jobs(run_id: str | None) -> list[LocalJob]:
     running: set[str] = set()
     for text in notes((tempfile.gettempdir(), *PLACES)):
         try:
-            note = msgspec.json.decode(text, type=LocalJob)
+            note = read_as(text, LocalJob)
             split_endpoint(note.address, 1)
-        except (msgspec.MsgspecError, UsageError, ValueError):
+        except (UsageError, ValueError):
             continue
         if lives(note.pid):
             running.add(note.run_id)
@@ -286,8 +286,8 @@ async def jobs_of(asking: Asking) -> list[JobLine]:
 def decoded(value: bytes, kind: type[_T]) -> _T:
     """A value of an answer. Raises UsageError for one of another version of Rallypoint."""
     try:
-        return msgspec.json.decode(value, type=kind)
-    except msgspec.MsgspecError as error:
+        return read_as(value, kind)
+    except UnreadableJsonError as error:
         raise UsageError(
             f"the coordinator answers in another form ({shown(str(error))}): it runs another "
             "version of Rallypoint: use the command of that version"

@@ -13,6 +13,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from rallypoint.core.json_reader import UnreadableJsonError, read_object
 from rallypoint.errors import InfrastructureError, UsageError
 from rallypoint.process import signals, syscalls
 from rallypoint.process.guard import Guard
@@ -197,7 +198,7 @@ class PreparedProcess:
             self._unread += read
         line, _, self._unread = self._unread.partition(b"\n")
         try:
-            answer: dict[str, Any] = json.loads(line)
-        except ValueError as error:  # a module that it imports has written into this socket
+            answer = read_object(line)
+        except UnreadableJsonError as error:  # an imported module has written into this socket
             raise PreparedProcessLostError("the prepared process sent invalid JSON") from error
         return answer
