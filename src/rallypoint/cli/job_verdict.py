@@ -113,7 +113,7 @@ def surest(said: Iterable[Said]) -> Said | None:
 
 
 def read_said(text: bytes) -> Said:
-    """What a summary says. Raises UnreadableJsonError."""
+    """Return the content of a summary. Raises UnreadableJsonError."""
     return read_as(text, Said)
 
 

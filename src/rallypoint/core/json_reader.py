@@ -1,7 +1,7 @@
 """The reader of JSON that comes from elsewhere: answers of servers, files that others can write.
 
 The sender may be hostile or broken. Whatever the bytes are, a reader gets a value or one error,
-`UnreadableJsonError`: the bytes are limited in size, in depth and in the number of their values;
+`UnreadableJsonError`. The bytes are limited in size, in depth and in the number of their values;
 numbers are finite, and integers have 64 bits; text is UTF-8 without halves of surrogate pairs.
 """
 

@@ -1,9 +1,8 @@
 """One connection to a server of HTTP/1.1, with or without TLS, for a request at a time.
 
-The limit of a call is for all of it: the connection, the TLS handshake, the request, and the head
-and body of the answer, in however many pieces they come. Only the look-up of a name is not limited.
-What a server sends is limited in bytes: the head of an answer with all that precedes it, the body,
-and the lines between chunks.
+The time limit of a call includes the connection, the TLS handshake, the request and the whole
+answer. Only the time for a name server is unlimited. Heads, bodies and the lines between chunks are
+limited in size.
 
 A connection is kept between requests; one that the server has closed meanwhile is replaced once. A
 request may then be executed twice: `has_repeated` says so.
@@ -23,15 +22,13 @@ from http.client import (
     HTTPResponse,
     IncompleteRead,
 )
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from rallypoint.errors import ParameterError
 from rallypoint.wire.address import split_endpoint
 
 if TYPE_CHECKING:
     from ssl import SSLContext
-
-    from _typeshed import ReadableBuffer, WriteableBuffer
 
 MAX_ANSWER = 64 << 20
 """Bytes of a body, or of a line of an answer that does not end."""
@@ -277,16 +274,16 @@ class _Wire:
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
         self.ends_at = 0.0
-        """By the monotonic clock."""
+        """A time of the monotonic clock."""
         self._left, self._what = 0, ""
 
     def allow(self, size: int, what: str) -> None:
-        """At most so many more bytes may come. `what`: their name, for a person."""
+        """Limit the bytes that are received from now on. `what`: their name, for a person."""
         self._left, self._what = size, f"{what} has more than {size >> 10} KiB"
 
-    def sendall(self, data: ReadableBuffer) -> None:
+    def sendall(self, data: bytes) -> None:
         """Raises TimeoutError when it has not sent all by then."""
-        view = memoryview(data).cast("B")
+        view = memoryview(data)
         while view:
             self._socket.settimeout(_left_s(self.ends_at))
             view = view[self._socket.send(view) :]
@@ -312,7 +309,7 @@ class _Wire:
             return
 
     def close(self) -> None:
-        """Does nothing: `http.client` closes a socket before the answer is read."""
+        """Do nothing: `http.client` closes a socket before the answer is read."""
 
     def disconnect(self) -> None:
         """Close the socket."""
@@ -326,7 +323,7 @@ class _Received(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: WriteableBuffer, /) -> int:
+    def readinto(self, buffer: Any, /) -> int:
         return self._wire.receive_into(memoryview(buffer))
 
 

@@ -24,7 +24,7 @@ class NotPostedError(Exception):
 
 
 def post(receiver: ProgressReceiver, body: bytes, limit_s: float = LIMIT_S) -> None:
-    """Sends one status, with the token that its file has now: it is replaced about once an hour.
+    """Send one status, with the token that its file has now: it is replaced about once an hour.
     Blocks for at most `limit_s`, and while a name is looked up. Raises NotPostedError."""
     try:
         status, said = _asked(receiver, body, limit_s)

@@ -200,7 +200,8 @@ class Gateway:
         return _Failure(where, str(error), error.is_lasting)
 
     def _failed(self, failures: list[_Failure], ends_at: float) -> Exception:
-        """What to raise when no member has answered. Asks them once more until `ends_at`."""
+        """Return the error for a call that no member has answered. Asks them for their leader until
+        `ends_at`."""
         whys = {failure.why for failure in failures}
         each = "; ".join(f"{failure.endpoint}: {failure.why}" for failure in failures)
         if len(whys) == 1:
