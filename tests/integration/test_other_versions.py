@@ -8,11 +8,18 @@ from pathlib import Path
 
 import pytest
 from tests.integration.cluster import Cluster
-from tests.integration.other_versions import FIRST_CANDIDATE, FIRST_KEPT, THIS, V0_1_0, environ_of
+from tests.integration.other_versions import (
+    FIRST_CANDIDATE,
+    FIRST_KEPT,
+    LAST_OF_3,
+    THIS,
+    V0_1_0,
+    environ_of,
+)
 from tests.integration.test_candidate import candidate_of
 from tests.integration.test_leading_agents import cluster_of, leader_of
 
-NEXT, NEXT_BUT_ONE = "2-4", "4-5"
+NEXT, NEXT_BUT_ONE = "2-5", "5-6"
 """As this version is, if it spoke these versions of the protocol."""
 TOGETHER = "last_call_timeout=600"
 """Both nodes are in the first round, however late one comes."""
@@ -36,6 +43,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (THIS, (NEXT, THIS)),
         (V0_1_0, (NEXT, THIS)),
         (NEXT, (NEXT, NEXT)),
+        (LAST_OF_3, (LAST_OF_3, THIS)),
+        pytest.param(THIS, (LAST_OF_3, THIS), marks=pytest.mark.quick),
     ],
 )
 def test_R7_nodes_and_coordinators_of_several_versions_share_a_job(
@@ -65,6 +74,8 @@ def test_R7_nodes_and_coordinators_of_several_versions_share_a_job(
     [
         pytest.param(FIRST_KEPT, THIS, marks=pytest.mark.quick),
         (THIS, FIRST_KEPT),
+        (LAST_OF_3, THIS),
+        (THIS, LAST_OF_3),
     ],
 )
 def test_L5_a_coordinator_is_replaced_by_one_of_another_version_and_no_worker_notices(
@@ -122,15 +133,15 @@ def test_L1_a_candidate_of_this_version_takes_over_from_one_of_another_and_back(
         (
             NEXT_BUT_ONE,
             THIS,
-            "uses versions 2 to 3 of Rallypoint's protocol but its peer uses version 5",
+            "uses versions 2 to 4 of Rallypoint's protocol but its peer uses version 6",
         ),
         (
             NEXT_BUT_ONE,
             V0_1_0,
-            "uses version 2 of Rallypoint's protocol but its peer uses version 5",
+            "uses version 2 of Rallypoint's protocol but its peer uses version 6",
         ),
-        (THIS, NEXT_BUT_ONE, "uses versions 4 to 5 of Rallypoint's protocol but its peer uses"),
-        (V0_1_0, NEXT_BUT_ONE, "uses versions 4 to 5 of Rallypoint's protocol but its peer uses"),
+        (THIS, NEXT_BUT_ONE, "uses versions 5 to 6 of Rallypoint's protocol but its peer uses"),
+        (V0_1_0, NEXT_BUT_ONE, "uses versions 5 to 6 of Rallypoint's protocol but its peer uses"),
     ],
 )
 def test_R7_versions_that_have_none_in_common_are_refused_with_one_line(
@@ -151,8 +162,8 @@ def test_R7_versions_that_have_none_in_common_are_refused_with_one_line(
 @pytest.mark.parametrize(
     ("leader", "node", "versions"),
     [
-        pytest.param(THIS, NEXT_BUT_ONE, ("4 to 5", "2 to 3"), marks=pytest.mark.quick),
-        (NEXT_BUT_ONE, THIS, ("2 to 3", "4 to 5")),
+        pytest.param(THIS, NEXT_BUT_ONE, ("5 to 6", "2 to 4"), marks=pytest.mark.quick),
+        (NEXT_BUT_ONE, THIS, ("2 to 4", "5 to 6")),
     ],
 )
 def test_R7_a_node_that_can_not_talk_with_the_node_that_leads_is_refused_with_one_line(
