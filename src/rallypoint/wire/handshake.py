@@ -7,11 +7,12 @@
                <----  RLYP version WELCOME HMAC(token, "rallypoint server" | context)
 
 where context = version, run id, both nonces, server id, and from version 4 on the versions that the
-server was offered and those that it speaks. The version is the newest that both speak; a nonce says
-in its last bytes what its side speaks, so that nobody between the two can have them use an older
-one (`versions.py`). The labels differ, so no proof can be reflected; both nonces are fresh, so none
-can be replayed. With `--insecure` the challenge says so and the handshake ends there. A node with a
-token refuses a server that does not ask for it, and a server that asks accepts nothing else.
+server was offered and those that it speaks. The version is the newest that both speak. A nonce
+names in its last bytes the versions of its side, so that nobody between the two can have them use
+an older one (`versions.py`). The labels differ, so no proof can be reflected; both nonces are
+fresh, so none can be replayed. With `--insecure` the challenge says so and the handshake ends
+there. A node with a token refuses a server that does not ask for it, and a server that asks accepts
+nothing else.
 
 Before the proof nothing is parsed but these few fixed fields. Instead of an answer the server may
 send a REFUSED with one line for a person; the layout of its header and of that frame must never
@@ -268,7 +269,7 @@ class ClientHandshake(_Handshake):
         return context.client_proof(self._token)
 
     def _spoken_by_server(self, nonce: bytes) -> Versions:
-        """What it speaks. Raises ProtocolError if an older version is to be used than it would."""
+        """The versions of the server. Raises ProtocolError if it would use a newer one."""
         theirs = Versions.of_nonce(nonce)
         if theirs is None and self._version < WITH_RANGES:
             return Versions(self._version, self._version)

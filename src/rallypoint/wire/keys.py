@@ -99,9 +99,9 @@ class Context(Struct, frozen=True):
     server_nonce: bytes
     server_id: bytes
     offered: Versions
-    """What the client speaks, as its hello said where this was made."""
+    """The versions of the client, as the hello had them: where this was sent, or where it came."""
     spoken: Versions
-    """What the server speaks."""
+    """The versions of the server."""
 
     def client_proof(self, token: bytes) -> bytes:
         return self._proof(token, _CLIENT_LABEL)

@@ -1,5 +1,5 @@
-"""Which versions of the session protocol a side speaks, and which one two sides use (behaviour R7).
-Pure.
+"""The versions of the session protocol that a side speaks, and the one that two sides use
+(behaviour R7). Pure.
 
 The hello names the oldest version that a client speaks, and in bits which version 2 leaves free how
 many newer ones it speaks as well: a server that speaks version 2 alone takes it for a client of
@@ -7,11 +7,11 @@ that version. A server answers with the newest version that both speak, and both
 proofs and keys from it. So a cluster is upgraded node by node, as long as the ranges of the old and
 the new version of Rallypoint overlap.
 
-Who can change what two sides send can't have them use an older version than they would, if both
-speak version 4: each says in the last bytes of its nonce which versions it speaks, and the proofs
-of all versions cover the nonces. A side of an older version takes these bytes for random ones. From
-version 4 on both ranges are in the proofs and keys themselves. Where one of the two speaks no
-version 4 there is no such protection, and the newest that it can speak is the newest of both.
+Two sides that both speak version 4 use no older version, even if somebody between them can change
+what they send. Each side names its versions in the last bytes of its nonce. The proofs of all
+versions cover the nonces. A side of an older version takes these bytes for random ones. From
+version 4 on both ranges are in the proofs and keys themselves. Where one
+of the two speaks no version 4, somebody between them can have them use version 2 instead of 3.
 """
 
 from __future__ import annotations
@@ -68,11 +68,11 @@ class Versions(Struct, frozen=True):
 
     @classmethod
     def of_nonce(cls, nonce: bytes) -> Versions | None:
-        """What the side speaks that has drawn this nonce; None: it does not say so."""
+        """The versions that a side names in its nonce; None: it names none."""
         magic, oldest, newest = _MARK.unpack(nonce[-_MARK.size :])
         return cls(oldest, newest) if magic == _MARK_MAGIC and oldest <= newest else None
 
 
 SPOKEN = Versions(2, 4)
-"""By this version of Rallypoint. 2 is spoken since version 0.1.0; 3 has questions of people about a
-job (`core/watch/questions.py`); in 4 the proofs and keys cover what both sides speak."""
+"""The versions of this Rallypoint. 2 is spoken since version 0.1.0; 3 has questions of people about
+a job (`core/watch/questions.py`); in 4 the proofs and keys cover what both sides speak."""

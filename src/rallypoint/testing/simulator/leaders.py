@@ -47,8 +47,8 @@ class ObservedPromises(Promises):
         super().__init__(lease_s)
         self._on_promise = on_promise
 
-    def next(self, now: float) -> Promise | None:
-        promise = super().next(now)
+    def next(self, now: float, epoch: int) -> Promise | None:
+        promise = super().next(now, epoch)
         if promise is not None:
             self._on_promise()
         return promise
