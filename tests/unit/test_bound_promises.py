@@ -411,7 +411,7 @@ def test_L1_a_candidate_that_is_gone_is_listed_no_more_though_another_has_its_nu
     lead.heard(m.Heartbeat(1, of_candidate(7)), 101.0, own)
     for second in range(int(SETTINGS.lease_s) + 1):
         lead.heard(m.Heartbeat(1, of_candidate(7)), 102.0 + second, other)
-    assert lead.candidates == ()
+    assert not lead.candidates
     lead.heard(m.Heartbeat(1, of_candidate(7)), 104.0 + SETTINGS.lease_s, other)
     assert lead.candidates == (7,)
 
