@@ -183,7 +183,7 @@ class _Attachment:
         self._dial = dial
         self._loop = asyncio.get_running_loop()
         self.number = _drawn()
-        """By which the leader knows this process: another one on each connection."""
+        """The leader knows this process by it. Each connection has another one."""
         self.promises = Promises(0.0, self.number)
         self._epoch: Epoch | None = None
         """Of the leader that was dialled last."""

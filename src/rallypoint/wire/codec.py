@@ -90,7 +90,7 @@ def _decode(decoder: msgspec.msgpack.Decoder[_M], payload: bytes, sentence: int)
 
 
 def _check_addresses(message: Struct) -> None:
-    """Those at which somebody is to lead are dialled by all nodes."""
+    """All nodes dial the address at which somebody is to lead. Raises MessageError."""
     match message:
         case Heartbeat(promise=Promise(offers=texts)):
             field = "Heartbeat.promise.offers"

@@ -56,7 +56,7 @@ Heir = tuple[Stamp, int, int]
 the number of a candidate."""
 NO_ROUND = Stamp(0, 0)
 OFFERS_MAX = 64
-"""At so many addresses a node offers to lead."""
+"""A node offers to lead at so many addresses at most."""
 
 
 def promised_s(lease_s: float) -> float:
@@ -80,7 +80,7 @@ class Speaker(Struct, frozen=True):
     heir: Heir
 
     def promises(self, said: Promise) -> bool:
-        """This is a promise of the sender, and not of somebody else."""
+        """Whether it is the sender that promises this, and not another node."""
         return (said.stamp, said.rank, said.candidate) == self.heir
 
 
@@ -156,7 +156,8 @@ class Promises:
         return self.next_leader.epoch if own and self._offers else 0
 
     def next(self, now: float, epoch: int) -> Promise | None:
-        """What a heartbeat says that is sent now to the leader of this epoch."""
+        """The promise in a heartbeat that is sent now to the leader of this epoch; None: there is
+        none."""
         if self._heir is None or self._claims_after is not None:
             return None
         if epoch_number(epoch) < self._led_by:

@@ -115,7 +115,7 @@ class Candidates:
 
     def __init__(self) -> None:
         self._heard_at: dict[int, tuple[float, int]] = {}
-        """By their numbers: when each was heard last, and on which connection."""
+        """The time when each was heard last, and the connection, by the numbers of candidates."""
 
     @property
     def numbers(self) -> tuple[int, ...]:

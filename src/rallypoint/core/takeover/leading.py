@@ -239,7 +239,7 @@ class Lead:
         """Who may claim soon, by each record that the register may hold."""
         self._is_vacant = False
         self._offers: dict[int, _Offer] = {}
-        """Of who could write what this one can't, by the group ranks of the heirs."""
+        """The offers of heirs to lead instead, by their group ranks."""
         self.successor: tuple[str, ...] = ()
         """The addresses of the one of these that it has handed over to."""
         self._expect_promises()
@@ -273,8 +273,8 @@ class Lead:
         self._expect_promises()
 
     def heard(self, heartbeat: m.Heartbeat, now: float, speaker: Speaker | None = None) -> None:
-        """This has come. If it has an answer, that is about to be sent. `speaker`: its sender;
-        None: nobody whose promise counts."""
+        """Note a heartbeat. If it has an answer, that is about to be sent. `speaker`: the sender;
+        None: no promise of it counts."""
         promise = heartbeat.promise
         if promise is not None and speaker is not None and speaker.promises(promise):
             self._promised(heartbeat.number, promise, speaker, now)

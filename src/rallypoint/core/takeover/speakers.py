@@ -1,4 +1,4 @@
-"""Who sends a heartbeat, as the leader knows it by itself (section L2 of the design). Pure.
+"""The sender of a heartbeat, as the leader knows it by itself (section L2 of the design). Pure.
 
 A promise counts only for the place of its sender. The leader takes that place from the newest world
 that it knows: from the world that it has formed, or, while it takes over a job, from the agents

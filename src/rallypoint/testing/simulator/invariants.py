@@ -408,7 +408,7 @@ class Invariants:
         return world.coordinator != self.coordinator
 
     def _is_led_astray(self, life: Life) -> bool:
-        """Its workers run on since a node has lied."""
+        """Whether the workers of this node run on because another node has lied."""
         return False
 
     def worker_ended(self, worker: Worker) -> None:

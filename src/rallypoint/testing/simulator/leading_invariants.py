@@ -1,4 +1,4 @@
-"""What must hold besides where any agent may lead by a register.
+"""Rules that hold besides where any agent may lead by a register.
 
 * A record says that its leader is dead only if that process is, and no worker of its node runs.
 * What an agent has said when another one led already is never answered: neither its heartbeat nor
@@ -45,7 +45,7 @@ class _Lost(Struct, frozen=True):
     by: str
     """The incarnation of its agent."""
     to: str
-    """That of the agent which leads next."""
+    """The incarnation of the agent that leads next."""
     at_s: float
 
 
@@ -63,7 +63,7 @@ class LeadingInvariants(LedInvariants):
         """Agents whose newest attaching to that leader came when another one led."""
         self._led = 0
         self._deposed: dict[int, _Lost] = {}
-        """By the epochs of leaders."""
+        """The ends of former leaders, by their epochs."""
 
     @property
     def _any_leads(self) -> bool:
@@ -97,7 +97,7 @@ class LeadingInvariants(LedInvariants):
         self._asked_late.clear()
 
     def _acts_by_lies(self, coordinator: int) -> bool:
-        """It has lost the job to an heir that went on promising, and can't know that yet."""
+        """Whether it has lost the job to an heir that went on promising, and can't know it yet."""
         lost = self._deposed.get(coordinator)
         return lost is not None and self.now_s <= self._lies_until(lost)
 
@@ -107,8 +107,8 @@ class LeadingInvariants(LedInvariants):
         return lied_at + promised_s(self._lease_s) / SLOWEST
 
     def _is_led_astray(self, life: Life) -> bool:
-        """It has led, or followed, a leader that could not know that it led no more: for a lease
-        more its workers run."""
+        """Whether the agent was a leader that could not know of its end, or has followed one: its
+        workers run for a lease more."""
         who = life.ref.incarnation
         for epoch, lost in self._deposed.items():
             followed = life.heard_by.get(epoch, float("-inf")) >= lost.at_s
