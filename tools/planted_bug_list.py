@@ -228,9 +228,18 @@ BUGS = (
         "L1",
     ),
     Bug(
+        "a node promises for other nodes",
+        "takeover/leading.py",
+        "if promise is not None and speaker is not None and speaker.promises(promise):",
+        "if promise is not None and speaker is not None:\n"
+        "            heir = promise.stamp, promise.rank, promise.candidate\n"
+        "            speaker = Speaker(speaker.connection, heir)",
+        "L2",
+    ),
+    Bug(
         "a promise counts from its receipt",
         "takeover/consent.py",
-        "promised.since = answers[promise.answered]",
+        "promised.since = answers[answered]",
         "promised.since = now",
         "L2",
     ),

@@ -22,6 +22,8 @@ FIRST_CANDIDATE = "83b2bba"
 """One of the first whose nodes may lead, and `rallypoint serve --candidate` before them."""
 
 
+LAST_OF_3 = "a47204f"
+"""One of the last that speak no version 4 of the session protocol."""
 THIS = ""
 
 

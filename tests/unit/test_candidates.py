@@ -11,16 +11,18 @@ from rallypoint.core import messages as m
 from rallypoint.core.model import Epoch, Promise, SharedSettings, Stamp
 from rallypoint.core.settings import HOLD_S
 from rallypoint.core.takeover.clock_rates import with_margin
-from rallypoint.core.takeover.consent import NO_ROUND, Promises, promised_s
+from rallypoint.core.takeover.consent import NO_ROUND, Promises, Speaker, promised_s
 from rallypoint.core.takeover.heirs import CANDIDATES_MAX, Claimant
 from rallypoint.core.takeover.leading import Lead, Watch, claimed, released
 from rallypoint.core.takeover.record import JobRecord, Leader, LeadRecord, Process
+from rallypoint.core.takeover.speakers import candidate
 
 SETTINGS = SharedSettings("job", 1, 8)
 LEASE_S = SETTINGS.lease_s
 ROUND = Stamp(1, 3)
 PROCESS = Process("boot", 1, 10)
 FIRST, SECOND = 71, 72
+EPOCH = Epoch(3, 7).as_int()
 
 
 def running(
@@ -57,7 +59,9 @@ class Beats:
             stamp = NO_ROUND if self._candidate else ROUND
             promise = Promise(self._number, stamp, self._rank, self._candidate)
             self._number += 1
-            self._lead.heard(m.Heartbeat(self._number, promise), now)
+            connection = 1 + self._rank + self._candidate
+            speaker = Speaker(connection, (stamp, self._rank, self._candidate))
+            self._lead.heard(m.Heartbeat(self._number, promise), now, speaker)
 
 
 def with_heirs(record: LeadRecord) -> tuple[Lead, list[Beats]]:
@@ -105,13 +109,13 @@ def test_L2_a_candidate_keeps_its_promise_unless_the_leader_says_that_it_goes() 
 
 def test_L2_a_candidate_promises_from_when_it_attaches() -> None:
     promises = Promises(LEASE_S, FIRST)
-    assert promises.next(0.0) == Promise(0, NO_ROUND, 0, FIRST)
+    assert promises.next(0.0, EPOCH) == Promise(0, NO_ROUND, 0, FIRST)
     assert promises.until == -inf
     promises.answered(1, 100.0)
-    assert promises.next(0.0) == Promise(1, NO_ROUND, 0, FIRST)
+    assert promises.next(0.0, EPOCH) == Promise(1, NO_ROUND, 0, FIRST)
     assert promises.until > 100 + promised_s(LEASE_S)
     promises.claiming(running())
-    assert promises.next(0.0) is None
+    assert promises.next(0.0, EPOCH) is None
 
 
 def test_L1_a_leader_lists_the_candidates_that_it_hears() -> None:
@@ -163,13 +167,13 @@ def test_L2_a_candidate_may_claim_by_a_record_of_which_it_is_not_known_whether_i
 ):
     """Whether that puts it on the list, or takes it off."""
     lead, nodes = with_heirs(running())
-    candidate = Beats(lead, candidate=FIRST)
-    candidate.at(101)
+    first = Beats(lead, candidate=FIRST)
+    first.at(101)
     listing = lead.next(lead.record.job)
     for each in nodes:
         each.at(108, 109)
     assert not lead.is_sure(100 + HOLD_S)
-    candidate.at(108, 109)
+    first.at(108, 109)
     assert lead.is_sure(100 + HOLD_S)
     lead.confirmed(listing, 109.0)
     for now in range(110, int(111 + LEASE_S)):
@@ -197,9 +201,9 @@ def test_L2_a_leader_is_unsure_before_any_candidate_may_claim(numbers: tuple[int
         if now < 140:
             for each in nodes:
                 each.at(now)
-            if (promise := promises.next(0.0)) is not None:
+            if (promise := promises.next(0.0, EPOCH)) is not None:
                 number += 1
-                lead.heard(m.Heartbeat(number, promise), now)
+                lead.heard(m.Heartbeat(number, promise), now, candidate(9, FIRST))
                 answers.append(number)
             promises.answered(answers[-1], now)
         claimant = Claimant(promised_until=promises.until, candidate=FIRST)

@@ -22,7 +22,7 @@ from rallypoint.core.model import (
 )
 from rallypoint.core.settings import HOLD_S
 from rallypoint.core.takeover.clock_rates import own_lease_s, with_margin
-from rallypoint.core.takeover.consent import Promises, promised_s
+from rallypoint.core.takeover.consent import Promises, Speaker, promised_s
 from rallypoint.core.takeover.heirs import Claimant
 from rallypoint.core.takeover.leading import Lead, Watch
 from rallypoint.core.takeover.record import JobRecord, Leader, LeadRecord, Process
@@ -31,6 +31,8 @@ SETTINGS = SharedSettings("job", 1, 8)
 LEASE_S = SETTINGS.lease_s
 PROMISED_S = promised_s(LEASE_S)
 ROUND = Stamp(1, 3)
+EPOCH = Epoch(3, 7).as_int()
+HEIR = Speaker(5, (ROUND, 1, 0))
 STATUS = JobStatus("active", 0, 0, 0, 0, 0, 0, 0, 0)
 
 
@@ -56,11 +58,12 @@ class Beats:
     def __init__(self, lead: Lead, rank: int, stamp: Stamp = ROUND) -> None:
         self._lead, self._rank, self._stamp = lead, rank, stamp
         self._number = 0
+        self.speaker = Speaker(1 + rank, (stamp, rank, 0))
 
     def at(self, now: float) -> None:
         promise = Promise(self._number, self._stamp, self._rank)
         self._number += 1
-        self._lead.heard(m.Heartbeat(self._number, promise), now)
+        self._lead.heard(m.Heartbeat(self._number, promise), now, self.speaker)
 
 
 def test_L2_a_leader_whose_register_is_away_acts_while_its_heirs_promise() -> None:
@@ -78,13 +81,13 @@ def test_L2_a_promise_counts_from_the_acknowledgement_that_it_names() -> None:
     """However much later it comes."""
     lead = led(running(2))
     for number, named, now in ((1, 0, 105.0), (2, 0, 108.0), (3, 1, 109.0)):
-        lead.heard(m.Heartbeat(number, Promise(named, ROUND, 1)), now)
+        lead.heard(m.Heartbeat(number, Promise(named, ROUND, 1)), now, HEIR)
     assert lead.is_sure(105 + PROMISED_S - 0.1)
     assert not lead.is_sure(105 + PROMISED_S)
-    lead.heard(m.Heartbeat(4, Promise(2, ROUND, 1)), 110.0)
+    lead.heard(m.Heartbeat(4, Promise(2, ROUND, 1)), 110.0, HEIR)
     assert lead.is_sure(108 + PROMISED_S - 0.1)
     assert not lead.is_sure(108 + PROMISED_S)
-    lead.heard(m.Heartbeat(5, Promise(1, ROUND, 1)), 111.0)
+    lead.heard(m.Heartbeat(5, Promise(1, ROUND, 1)), 111.0, HEIR)
     assert lead.is_sure(108 + PROMISED_S - 0.1)
 
 
@@ -184,10 +187,10 @@ def test_L2_a_swap_of_unknown_outcome_may_have_let_others_claim() -> None:
 def test_L2_of_an_heir_that_hears_nothing_only_the_last_heartbeats_are_remembered() -> None:
     lead = led(running(2))
     for number in range(1, 2000):
-        lead.heard(m.Heartbeat(number, Promise(0, ROUND, 1)), 100 + number / 1000)
-    lead.heard(m.Heartbeat(2000, Promise(1, ROUND, 1)), 102.0)
+        lead.heard(m.Heartbeat(number, Promise(0, ROUND, 1)), 100 + number / 1000, HEIR)
+    lead.heard(m.Heartbeat(2000, Promise(1, ROUND, 1)), 102.0, HEIR)
     assert known_at(lead) == pytest.approx(100.0)
-    lead.heard(m.Heartbeat(2001, Promise(1999, ROUND, 1)), 102.0)
+    lead.heard(m.Heartbeat(2001, Promise(1999, ROUND, 1)), 102.0, HEIR)
     assert known_at(lead) == pytest.approx(101.999)
 
 
@@ -232,7 +235,7 @@ class Heir:
             self._end.received(100.0, assigned(rank))
 
     def attach(self, now: float, *, is_replaceable: bool = True) -> None:
-        attached = m.Attached("a", 1, 1, True, is_replaceable)
+        attached = m.Attached("a", 1, EPOCH, True, is_replaceable)
         self._end.received(now, attached)
 
     def reconnect(self, now: float) -> None:
@@ -298,5 +301,5 @@ def test_L5_an_heir_may_claim_from_a_silent_leader_before_its_own_workers_are_fe
     heir = Promises(LEASE_S)
     heir.assigned(ROUND, 1)
     heir.answered(1, 100.0)
-    heir.next(0.0)
+    heir.next(0.0, EPOCH)
     assert heir.until < 100.0 + LEASE_S - 5

@@ -18,12 +18,13 @@ from tests.properties import examples
 from rallypoint.core import messages as m
 from rallypoint.core.model import Epoch, SharedSettings, Stamp
 from rallypoint.core.takeover.clock_rates import MARGIN_S, SLEW, with_margin
-from rallypoint.core.takeover.consent import Promises, fenced_at
+from rallypoint.core.takeover.consent import Promises, Speaker, fenced_at
 from rallypoint.core.takeover.leading import Lead
 from rallypoint.core.takeover.record import JobRecord, Leader, LeadRecord, Process
 
 LEASE_S, HOLD_S, BEAT_S = 15.0, 3.0, 2.0
 ROUND = Stamp(1, 3)
+EPOCH = Epoch(3, 7).as_int()
 Delays = tuple[float | None, float | None]
 """Of a heartbeat and of its answer. None: it is lost."""
 
@@ -103,7 +104,7 @@ class Cluster:
     def beat(self, heir: Heir, left: Iterator[Delays], now: float) -> None:
         if (delays := next(left, None)) is None:
             return
-        number, promise, delay_s = next(heir.numbers), heir.promises.next(0.0), delays[0]
+        number, promise, delay_s = next(heir.numbers), heir.promises.next(0.0, EPOCH), delays[0]
         if delay_s is not None:
             heartbeat = m.Heartbeat(number, promise)
             self.later(now + delay_s, partial(self.hear, heir, heartbeat, delays[1]))
@@ -111,7 +112,7 @@ class Cluster:
 
     def hear(self, heir: Heir, heartbeat: m.Heartbeat, delay_s: float | None, now: float) -> None:
         shown = self.clock.at(now)
-        self.lead.heard(heartbeat, shown)
+        self.lead.heard(heartbeat, shown, Speaker(heir.rank, (ROUND, heir.rank, 0)))
         if self.lead.is_sure(shown) and delay_s is not None:
             self.later(now + delay_s, partial(self.answer, heir, heartbeat.number))
 

@@ -10,7 +10,7 @@ import pytest
 from rallypoint.core import messages as m
 from rallypoint.core.model import Epoch, Promise, SharedSettings, Stamp
 from rallypoint.core.settings import HOLD_S
-from rallypoint.core.takeover.consent import OFFERED_S, Promises
+from rallypoint.core.takeover.consent import OFFERED_S, Promises, Speaker
 from rallypoint.core.takeover.heirs import Claimant
 from rallypoint.core.takeover.leading import LONELY_S, LONELY_SHARE, Lead, Watch
 from rallypoint.core.takeover.record import JobRecord, Leader, LeadRecord, Process
@@ -23,6 +23,8 @@ JOB = JobRecord(SharedSettings("job", 1, 8), 1, 3, True, True, 4, leader_rank=0)
 RECORD = LeadRecord(1, Epoch(3, 7), Leader((), Process("boot", 1, 10), has_workers=True), 0, JOB)
 LATE_S = LONELY_SHARE * HOLD_S
 THERE = ("10.0.0.2:29400",)
+EPOCH = RECORD.epoch.as_int()
+HEIR = Speaker(1, (Stamp(1, 3), 1, 0))
 
 
 def beat(offers: tuple[str, ...]) -> m.Heartbeat:
@@ -31,10 +33,10 @@ def beat(offers: tuple[str, ...]) -> m.Heartbeat:
 
 def test_L2_a_leader_hands_over_to_an_heir_that_has_offered_for_a_while_to_lead() -> None:
     lead = Lead(RECORD, 0.0)
-    lead.heard(beat(THERE), LATE_S)
+    lead.heard(beat(THERE), LATE_S, HEIR)
     assert not lead.hand_over(LATE_S + LONELY_S - 0.1)
     assert lead.is_sure(LATE_S)
-    lead.heard(beat(THERE), LATE_S + LONELY_S)
+    lead.heard(beat(THERE), LATE_S + LONELY_S, HEIR)
     assert lead.hand_over(LATE_S + LONELY_S)
     assert lead.successor == THERE
     assert not lead.is_sure(0.0), "it leads no more"
@@ -43,22 +45,22 @@ def test_L2_a_leader_hands_over_to_an_heir_that_has_offered_for_a_while_to_lead(
 def test_L2_a_leader_leads_on_if_who_has_offered_takes_that_back_or_is_silent() -> None:
     """The register may be away for all by now, or that heir is gone."""
     lead = Lead(RECORD, 0.0)
-    lead.heard(beat(THERE), LATE_S)
-    lead.heard(beat(()), LATE_S + LONELY_S - 0.1)
+    lead.heard(beat(THERE), LATE_S, HEIR)
+    lead.heard(beat(()), LATE_S + LONELY_S - 0.1, HEIR)
     assert not lead.hand_over(LATE_S + LONELY_S)
-    lead.heard(beat(THERE), LATE_S + LONELY_S)
+    lead.heard(beat(THERE), LATE_S + LONELY_S, HEIR)
     assert not lead.hand_over(LATE_S + LONELY_S + 30.0)
 
 
 def test_L2_a_leader_whose_register_is_away_for_all_leads_on() -> None:
     lead = Lead(RECORD, 0.0)
-    lead.heard(beat(()), LATE_S)
+    lead.heard(beat(()), LATE_S, HEIR)
     assert not lead.hand_over(1000.0)
 
 
 def test_L2_a_leader_whose_register_has_stalled_and_is_back_leads_on() -> None:
     lead = Lead(RECORD, 0.0)
-    lead.heard(beat(THERE), LATE_S)
+    lead.heard(beat(THERE), LATE_S, HEIR)
     lead.confirmed(lead.next(JOB), LATE_S + 0.5)
     assert not lead.hand_over(1000.0)
 
@@ -69,7 +71,7 @@ def test_L2_who_is_to_follow_claims_at_once_and_nobody_else_does() -> None:
         promises.assigned(Stamp(1, 3), 1)
         promises.answered(1, 100.0)
     named.offer(THERE, 100.0)
-    promise = named.next(100.0 + OFFERED_S)
+    promise = named.next(100.0 + OFFERED_S, EPOCH)
     assert promise is not None
     assert promise.offers == THERE
     for promises in (named, other):
@@ -93,7 +95,7 @@ def test_L2_an_offer_that_is_old_is_none() -> None:
     promises = Promises(15.0)
     promises.assigned(Stamp(1, 3), 1)
     promises.offer(THERE, 100.0)
-    promise = promises.next(100.1 + OFFERED_S)
+    promise = promises.next(100.1 + OFFERED_S, EPOCH)
     assert promise is not None
     assert promise.offers == ()
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from hmac import digest
+from struct import pack
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -28,6 +31,7 @@ from rallypoint.wire.handshake import (
     Established,
     ServerHandshake,
 )
+from rallypoint.wire.keys import Context, session_keys
 from rallypoint.wire.versions import SPOKEN, Versions
 
 
@@ -130,7 +134,8 @@ def test_F8_strangers_can_not_tell_an_unknown_job_from_a_wrong_token() -> None:
 
 
 def test_F8_an_unknown_job_can_not_be_opened_with_what_the_server_sent() -> None:
-    for guess in (SERVER_NONCE + SERVER_ID, SERVER_NONCE, SERVER_ID):
+    nonce = SPOKEN.marked(SERVER_NONCE)
+    for guess in (nonce + SERVER_ID, nonce, SERVER_ID):
         server = new_server(None)
         talk = converse(new_client(guess), server)
         assert isinstance(talk.server_error, AccessError)
@@ -178,8 +183,8 @@ def test_F8_a_client_without_a_token_learns_how_to_get_one() -> None:
 def test_F8_nobody_in_the_middle_can_talk_a_client_down_to_no_token() -> None:
     def strip(direction: str, data: bytes) -> bytes:
         if direction == "up" and data.startswith(b"RLYP"):
-            return data[:6] + b"\x00" + data[7:]  # hides "I have a token"
-        if direction == "down" and data[:7] == b"RLYP\x00\x02\x01":
+            return data[:6] + bytes([data[6] & ~1]) + data[7:]  # hides "I have a token"
+        if direction == "down" and data[:7] == b"RLYP\x00\x04\x01":
             return data[:7] + b"\x00" + data[8:]  # hides "I require a token"
         return data
 
@@ -250,6 +255,9 @@ def test_F8_no_flipped_bit_gets_through(direction: str, position: int, bit: int)
         ((2, 2), (2, 3), 2),
         ((2, 3), (2, 2), 2),
         ((2, 4), (2, 3), 3),
+        ((2, 3), (2, 4), 3),
+        ((2, 4), (2, 2), 2),
+        ((2, 4), (2, 4), 4),
         ((3, 4), (2, 3), 3),
         ((2, 5), (3, 9), 5),
     ],
@@ -286,6 +294,58 @@ def test_R7_versions_that_do_not_overlap_are_named_on_both_sides(
     # A client whose layout of an answer is another one can still show what this says.
     assert f"uses {Versions(*client)} of" in talk.to_client.decode("latin-1")
     assert f"its peer uses {spoken}: install" in talk.to_client.decode("latin-1")
+
+
+@pytest.mark.parametrize("strips", ["", "up", "down", "up and down"])
+@pytest.mark.parametrize("shown", [(2, 2), (2, 3), (3, 3), (3, 4), (4, 4)])
+@pytest.mark.parametrize("server", [(2, 4), (2, 5), (3, 4)])
+def test_R7_nobody_in_the_middle_can_have_two_sides_use_an_older_version_than_both_speak(
+    server: tuple[int, int], shown: tuple[int, int], strips: str
+) -> None:
+    """Whoever stands there shows the server another range, and makes nonces look like old ones."""
+    dials, answers = new_client(), new_server(spoken=Versions(*server))
+
+    def alter(direction: str, data: bytes) -> bytes:
+        if direction == "up" and data[4:6] == b"\0\2" and data.endswith(b"\r\n\r\n"):
+            range_ = Versions(*shown)
+            head = data[:4] + range_.oldest.to_bytes(2, "big") + bytes([range_.in_flags(1)])
+            nonce = data[-36:-4] if "up" not in strips else CLIENT_NONCE
+            return head + data[7:-36] + nonce + data[-4:]
+        if direction == "down" and data[6:7] == b"\1" and "down" in strips:
+            return data[:8] + SERVER_NONCE + data[40:]
+        return data
+
+    talk = converse(dials, answers, tamper=alter)
+    assert talk.client_error is not None
+    assert talk.server_error is not None or dials.result is None
+    assert (dials.result, answers.result) == (None, None)
+    for error in (talk.client_error, talk.server_error):
+        assert error is None or is_one_line(error)
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_R7_a_side_of_an_older_version_proves_and_derives_what_it_always_did(version: int) -> None:
+    """Whatever the newer one says in its nonce."""
+    nonces = Versions(2, 4).marked(CLIENT_NONCE), SERVER_NONCE
+    ranges = Versions(2, 4), Versions(2, version)
+    context = Context(version, "job", *nonces, SERVER_ID, *ranges)
+    agreed = pack(">HB", version, 3) + b"job" + nonces[0] + nonces[1] + SERVER_ID
+    expected = digest(TOKEN, b"rallypoint client\0" + agreed, "sha256")
+    assert context.client_proof(TOKEN) == expected
+    assert context.keys(TOKEN).client_to_server == (
+        session_keys(TOKEN, *nonces, version, "job").client_to_server
+    )
+
+
+def test_R7_the_proofs_and_keys_of_version_4_cover_what_both_sides_speak() -> None:
+    seen = set()
+    for offered in (Versions(2, 4), Versions(3, 4), Versions(2, 5)):
+        for spoken in (Versions(2, 4), Versions(4, 4)):
+            context = Context(4, "job", CLIENT_NONCE, SERVER_NONCE, SERVER_ID, offered, spoken)
+            keys = context.keys(TOKEN)
+            seen |= {context.client_proof(TOKEN), context.server_proof(TOKEN)}
+            seen |= {keys.client_to_server, keys.server_to_client}
+    assert len(seen) == 6 * 4
 
 
 def test_R7_a_coordinator_that_changes_the_version_is_refused() -> None:

@@ -22,6 +22,7 @@ from rallypoint.core.host_effects import HangUp, HostEffect, SendTo
 from rallypoint.core.job_lives import Life
 from rallypoint.core.job_state import new_job
 from rallypoint.core.model import (
+    Assignment,
     Candidate,
     Epoch,
     JobStatus,
@@ -37,6 +38,7 @@ from rallypoint.core.settings import HOLD_S
 from rallypoint.core.takeover.clock_rates import MARGIN_S, with_margin
 from rallypoint.core.takeover.heirs import Claimant
 from rallypoint.core.takeover.record import FormerLife, JobRecord, Leader, LeadRecord, Process
+from rallypoint.core.takeover.recovery import Returned
 from rallypoint.core.takeover.stepping_down import Deference
 from rallypoint.errors import RendezvousConnectionError
 from rallypoint.rendezvous.backend import MemoryRendezvousBackend, Token
@@ -45,6 +47,8 @@ SETTINGS = SharedSettings("job", 1, 3)
 LEASE_S = SETTINGS.lease_s
 ROUND = Stamp(1, 3)
 CANDIDATE = Candidate(1, "default", "host", 1)
+HEIR = NodeRef("heir", "life-of-the-heir")
+"""The node with rank 1, which has come to the new leader."""
 STATUS = JobStatus("active", 0, 0, 0, 0, 0, 0, 0, 0)
 
 
@@ -94,7 +98,15 @@ class Node:
         self.job = taken_over.state
         gate = taken_over.led.open_gate(self._perform, lambda life, seconds: self.is_silent)
         self._leadership.keep(self._end, lambda record: None)
+        self._recovery = taken_over.led.handover.recovery
         return gate
+
+    def heir_comes(self) -> None:
+        """The node with rank 1 attaches to this leader."""
+        assert self._recovery is not None
+        assignment = Assignment(3, 1, 2, 1, 2, 1, 2, "host", 1, 0, "", True)
+        place = m.Place(m.Join(1, CANDIDATE), assignment)
+        self._recovery.returned[1] = Returned(HEIR, place, is_without_workers=False)
 
     def _perform(self, effects: list[HostEffect]) -> None:
         self.performed += effects
@@ -123,12 +135,13 @@ def run(test: Callable[[Away, Node], Awaitable[None]], lease_s: float = LEASE_S)
 
 def answered(gate: Gate, number: int, promise: Promise | None) -> bool:
     ack: HostEffect = SendTo(1, m.HeartbeatAck(number, ROUND, STATUS))
-    return gate.answer(m.Heartbeat(number, promise), [ack]) == [ack]
+    return gate.answer(m.Heartbeat(number, promise), [ack], 1, HEIR.incarnation) == [ack]
 
 
 def test_L2_heartbeats_have_answers_while_the_heirs_promise_though_the_register_is_away() -> None:
     async def test(register: Away, node: Node) -> None:
         gate = await node.lead()
+        node.heir_comes()
         register.is_away = True
         for number in range(1, 40):
             node.now += 1

@@ -24,6 +24,7 @@ from rallypoint.core.event_kinds import Record
 from rallypoint.core.model import Candidate, Epoch, Outcome, Promise, SharedSettings, epoch_number
 from rallypoint.core.takeover.consent import NO_ROUND
 from rallypoint.core.takeover.record import JobRecord, Leader, LeadRecord, Process
+from rallypoint.core.takeover.speakers import candidate
 from rallypoint.core.takeover.stepping_down import Deference
 from rallypoint.core.watch.questions import Subject
 from rallypoint.rendezvous.backend import MemoryRendezvousBackend, Token
@@ -333,10 +334,11 @@ def test_V6_an_agent_is_asked_for_lines_once_it_was_told_that_it_is_attached() -
 
 def test_L1_a_leader_to_whose_address_nodes_go_lists_no_candidate() -> None:
     heartbeat = m.Heartbeat(1, Promise(0, NO_ROUND, 0, candidate=7))
+    speaker = candidate(1, 7)
 
     async def led_for_an_agent(host: Host) -> None:
         leadership = await host.led.lead("job")
-        assert not leadership.candidate_heard(heartbeat)
+        assert not leadership.candidate_heard(heartbeat, speaker)
         assert leadership.lead.candidates == ()
 
     async def led_by_a_candidate(host: Host) -> None:
@@ -344,7 +346,7 @@ def test_L1_a_leader_to_whose_address_nodes_go_lists_no_candidate() -> None:
         assert leadership is not None
         assert await leadership.take((await leadership.look()).record)
         host.led.settle("job", leadership)
-        assert leadership.candidate_heard(heartbeat)
+        assert leadership.candidate_heard(heartbeat, speaker)
         assert leadership.lead.candidates == (7,)
 
     for test in (led_for_an_agent, led_by_a_candidate):

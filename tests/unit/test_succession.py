@@ -132,13 +132,13 @@ async def look(succession: Succession) -> None:
 def test_L2_a_node_whose_claim_may_still_be_stored_promises_nothing() -> None:
     async def test(register: ClaimsFail, promises: Promises, succession: Succession) -> None:
         promises.answered(1, 100.0)
-        assert promises.next(0.0) is not None
+        assert promises.next(0.0, RECORD.epoch.as_int()) is not None
         register.may_read.set()
         while "claim" not in register.calls:
             await look(succession)
-        assert promises.next(0.0) is None
+        assert promises.next(0.0, RECORD.epoch.as_int()) is None
         register.put(replace(RECORD, beat=1))
-        while promises.next(0.0) is None:
+        while promises.next(0.0, RECORD.epoch.as_int()) is None:
             await look(succession)
 
     run(replace(RECORD, is_vacant=True), test)
@@ -148,7 +148,7 @@ def test_L2_a_node_that_promises_while_it_reads_does_not_claim_by_what_it_reads(
     async def test(register: ClaimsFail, promises: Promises, succession: Succession) -> None:
         await asyncio.to_thread(register.is_read.wait)
         promises.answered(1, 100.0)
-        promises.next(0.0)
+        promises.next(0.0, RECORD.epoch.as_int())
         register.may_read.set()
         while "claim" not in register.calls:
             await look(succession)
@@ -194,7 +194,7 @@ def test_L2_a_node_claims_by_what_it_has_promised_and_lets_others_do_first() -> 
     own = OwnJob(15.0)
     own.promises.assigned(ROUND, 1)
     own.promises.answered(1, 100.0)
-    own.promises.next(0.0)
+    own.promises.next(0.0, RECORD.epoch.as_int())
     own.deference.begin(JOB, 200.0)
     claimant = own.claimant(Claimant(ROUND, 1, is_leaving=True))
     assert claimant == Claimant(

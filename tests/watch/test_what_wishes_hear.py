@@ -38,7 +38,9 @@ class Register:
         self._kept += effects if self.is_away else []
         return [] if self.is_away else effects
 
-    def answer(self, heartbeat: m.Heartbeat, effects: list[HostEffect]) -> list[HostEffect]:
+    def answer(
+        self, heartbeat: m.Heartbeat, effects: list[HostEffect], connection: int, incarnation: str
+    ) -> list[HostEffect]:
         return self.after(effects)
 
     @property

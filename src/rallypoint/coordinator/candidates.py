@@ -29,7 +29,7 @@ from rallypoint.core.takeover.leading import RELEASE_S
 from rallypoint.core.takeover.record import LeadRecord
 from rallypoint.core.takeover.stepping_down import Deference
 from rallypoint.errors import RallypointError, RendezvousConnectionError
-from rallypoint.wire.address import Address, split_endpoint
+from rallypoint.wire.address import Address, told_addresses
 
 SCAN_S = 3.0
 """How often the place is looked at for other jobs."""
@@ -118,8 +118,7 @@ class _Candidacy:
         self._unclaimed, self._deference = unclaimed, deference
         self._is_awaited = is_awaited
         self._loop = asyncio.get_running_loop()
-        self._number = int.from_bytes(os.urandom(NONCE_BITS // 8), "big") | 1
-        self._attachment = _Attachment(self._number, dial)
+        self._attachment = _Attachment(dial)
         self._record: LeadRecord | None = None
         self._changed_at = self._loop.time()
         self._has_changed = False
@@ -145,11 +144,11 @@ class _Candidacy:
             self._attachment.close()
 
     async def _step(self, say: Callable[[str], None]) -> bool | None:
-        promises = self._attachment.promises
+        promises, number = self._attachment.promises, self._attachment.number
         claimant = Claimant(
             promised_until=promises.until,
             defers_until=self._deference.until,
-            candidate=self._number,
+            candidate=number,
         )
         found = await self._unclaimed.look(claimant)
         record = found.record
@@ -160,14 +159,16 @@ class _Candidacy:
             self._has_changed |= self._record is not None
             self._record, self._changed_at = record, self._loop.time()
         self._is_of_nodes |= record.leader.has_workers
-        is_listed = self._number in record.candidates
+        is_listed = number in record.candidates
         if self._is_awaited() and not is_listed and not self._is_of_nodes:
             return False
         if is_listed and self._told != record.epoch:
             self._told = record.epoch
             say(f"ready to take over from {', '.join(record.leader.addresses)}")
         may_claim = is_listed or (self._is_of_nodes and self._has_changed)
-        if not found.claims_in_s and may_claim:
+        # The read may have taken long.
+        has_promised = promises.until > claimant.promised_until and not record.is_vacant
+        if not found.claims_in_s and may_claim and not has_promised:
             promises.claiming(record)
             return await self._unclaimed.take(record, (), claimant) or None
         self._attachment.follow(record)
@@ -178,12 +179,12 @@ class _Candidacy:
 class _Attachment:
     """To the leader of one job."""
 
-    def __init__(
-        self, number: int, dial: Callable[[Sequence[Address]], Awaitable[ClientConnection]]
-    ) -> None:
-        self._candidate, self._dial = number, dial
+    def __init__(self, dial: Callable[[Sequence[Address]], Awaitable[ClientConnection]]) -> None:
+        self._dial = dial
         self._loop = asyncio.get_running_loop()
-        self.promises = Promises(0.0, number)
+        self.number = _drawn()
+        """The leader knows this process by it. Each connection has another one."""
+        self.promises = Promises(0.0, self.number)
         self._epoch: Epoch | None = None
         """Of the leader that was dialled last."""
         self._task: asyncio.Task[None] | None = None
@@ -204,8 +205,10 @@ class _Attachment:
         self._dialled_at = self._loop.time()
         settings = record.job.settings
         self.promises.lease_s = settings.lease_s
-        addresses = [Address(*split_endpoint(text, 0)) for text in record.leader.addresses]
-        self._task = self._loop.create_task(self._attend(addresses, settings.heartbeat_s))
+        addresses = told_addresses(record.leader.addresses)
+        self._task = self._loop.create_task(
+            self._attend(addresses, record.epoch, settings.heartbeat_s)
+        )
         self._task.add_done_callback(raise_in_loop)
 
     async def pause(self, seconds: float) -> None:
@@ -223,15 +226,20 @@ class _Attachment:
             self._task.cancel()
             self._task = None
 
-    async def _attend(self, addresses: Sequence[Address], heartbeat_s: float) -> None:
+    async def _attend(
+        self, addresses: Sequence[Address], led_by: Epoch, heartbeat_s: float
+    ) -> None:
+        epoch = led_by.as_int()
         try:
             connection = await self._dial(addresses)
         except RallypointError:
             return
+        self.number = _drawn()
+        self.promises.has_number(self.number)
         connection.listen(self._received)
         try:
             while not connection.lost.done():
-                if (promise := self.promises.next(boot_time())) is not None:
+                if (promise := self.promises.next(boot_time(), epoch)) is not None:
                     self._sent += 1
                     connection.send(m.Heartbeat(self._sent, promise))
                 await asyncio.wait((connection.lost,), timeout=heartbeat_s)
@@ -243,3 +251,7 @@ class _Attachment:
     def _received(self, message: m.ToAgent) -> None:
         if isinstance(message, m.Ack):
             self.promises.answered(message.number, boot_time())
+
+
+def _drawn() -> int:
+    return int.from_bytes(os.urandom(NONCE_BITS // 8), "big") | 1

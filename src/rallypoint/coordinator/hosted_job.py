@@ -41,8 +41,12 @@ class Gate(Protocol):
     def after(self, effects: list[HostEffect]) -> list[HostEffect]:
         """The job has decided this. Returns what may be done now; the rest is done later."""
 
-    def answer(self, heartbeat: m.Heartbeat, effects: list[HostEffect]) -> list[HostEffect]:
-        """The same for what the job has decided about this heartbeat, which has just come."""
+    def answer(
+        self, heartbeat: m.Heartbeat, effects: list[HostEffect], connection: int, incarnation: str
+    ) -> list[HostEffect]:
+        """The same for what the job has decided about this heartbeat, which has just come on this
+        connection. `incarnation`: of the agent whose session uses that; empty: none does any
+        more."""
 
     @property
     def is_open(self) -> bool:
@@ -187,7 +191,11 @@ class HostedJob:
         if isinstance(message, m.Heartbeat):
             if said := self.see(self.watch.heard, connection.number, message):
                 effects = [*effects, said]
-            self._do(effects if self._gate is None else self._gate.answer(message, effects))
+            if self._gate is not None:
+                session = self._sessions.on(connection.number)
+                life = "" if session is None else session.ref.incarnation
+                effects = self._gate.answer(message, effects, connection.number, life)
+            self._do(effects)
             # Else it changes no wait, and makes no check due earlier.
             if any(isinstance(effect, host_effects.Refuse) for effect in effects):
                 self._run([])

@@ -18,7 +18,7 @@ from rallypoint.core import messages as m
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.job_lives import Life
 from rallypoint.core.job_state import JobState
-from rallypoint.core.takeover.consent import fenced_at
+from rallypoint.core.takeover.consent import Speaker, fenced_at
 from rallypoint.core.takeover.durable import Durable
 from rallypoint.core.takeover.handover import UNKNOWN, Handover, Predecessor
 from rallypoint.core.takeover.heirs import Claimant, rank_in
@@ -213,12 +213,12 @@ class Leadership:
         """Something is to be recorded."""
         self._wake.set()
 
-    def candidate_heard(self, heartbeat: m.Heartbeat) -> bool:
+    def candidate_heard(self, heartbeat: m.Heartbeat, speaker: Speaker) -> bool:
         """Of a process that stands ready to lead. Returns whether to answer."""
         if not self.is_one_of_many:  # The nodes of this job know no other address.
             return False
         before = self.lead.candidates
-        self.lead.heard(heartbeat, self.now)
+        self.lead.heard(heartbeat, self.now, speaker)
         if self.lead.candidates != before:
             self.changed()
         return self.is_sure

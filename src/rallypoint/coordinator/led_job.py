@@ -13,6 +13,7 @@ from rallypoint.core.host_effects import HostEffect
 from rallypoint.core.job_state import JobState
 from rallypoint.core.liveness import pace_of
 from rallypoint.core.model import Outcome
+from rallypoint.core.takeover import speakers
 from rallypoint.core.takeover.durable import Durable
 from rallypoint.core.takeover.handover import Handover
 from rallypoint.core.takeover.stepping_down import IsSilent, Silence, silence_of
@@ -73,9 +74,16 @@ class LedJob:
             self._leadership.changed()
         return passing
 
-    def answer(self, heartbeat: m.Heartbeat, effects: list[HostEffect]) -> list[HostEffect]:
-        """The job has decided this about a heartbeat that has just come."""
-        self._leadership.lead.heard(heartbeat, self._leadership.now)
+    def answer(
+        self, heartbeat: m.Heartbeat, effects: list[HostEffect], connection: int, incarnation: str
+    ) -> list[HostEffect]:
+        """The job has decided this about a heartbeat that has just come. The rest as of `Gate`."""
+        speaker = None
+        if heartbeat.promise is not None and incarnation:
+            durable = self.durable
+            recovery = durable.handover.recovery
+            speaker = speakers.agent(durable.job, recovery, connection, incarnation)
+        self._leadership.lead.heard(heartbeat, self._leadership.now, speaker)
         return self.after(effects)
 
     @property

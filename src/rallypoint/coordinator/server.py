@@ -23,6 +23,7 @@ from rallypoint.coordinator.jobs import HostedJobs
 from rallypoint.coordinator.listen import OWN_FILES, connection_room
 from rallypoint.core import messages as m
 from rallypoint.core.admission import Admission
+from rallypoint.core.takeover.speakers import candidate
 from rallypoint.errors import MessageError
 from rallypoint.observe.faults import describe_fault
 from rallypoint.wire.handshake import NONCE_BYTES, SERVER_ID_BYTES, Established, ServerHandshake
@@ -39,12 +40,17 @@ LookupToken = Callable[[str], bytes | None]
 class _AttachedCandidate:
     """A process that stands ready to lead a job which this coordinator leads."""
 
-    def __init__(self, connection: ServerConnection, leadership: Leadership) -> None:
+    def __init__(self, connection: ServerConnection, leadership: Leadership, number: int) -> None:
+        """`number`: the one that it has named first. It has no other on this connection."""
         self._connection, self._leadership = connection, leadership
+        self._speaker = candidate(connection.number, number)
 
     def heard(self, heartbeat: m.Heartbeat) -> None:
         """It has said this."""
-        if self._leadership.candidate_heard(heartbeat):
+        promise = heartbeat.promise
+        if promise is None or not self._speaker.promises(promise):
+            self._connection.close()
+        elif self._leadership.candidate_heard(heartbeat, self._speaker):
             self._connection.send(m.Ack(heartbeat.number))
 
 
@@ -169,7 +175,8 @@ class Coordinator:
             if self._led is None or (leadership := self._led.of(owner)) is None:
                 connection.close()  # It looks for the leader in the directory again.
                 return
-            connection.owner = owner = _AttachedCandidate(connection, leadership)
+            owner = _AttachedCandidate(connection, leadership, promise.candidate)
+            connection.owner = owner
         if isinstance(owner, _AttachedCandidate):
             owner.heard(heartbeat)
         else:

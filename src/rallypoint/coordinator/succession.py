@@ -45,7 +45,7 @@ from rallypoint.errors import (
     UsageError,
     VersionMismatchError,
 )
-from rallypoint.wire.address import Address, split_endpoint
+from rallypoint.wire.address import Address, told_addresses
 from rallypoint.wire.versions import SPOKEN, Versions
 
 FRESH_S = 0.2
@@ -303,7 +303,8 @@ class Succession:
         following = self._own.promises.next_leader
         is_handed_over = following.epoch == record.epoch.as_int()
         texts = following.addresses if is_handed_over else record.leader.addresses
-        addresses = [Address(*split_endpoint(text, 0)) for text in texts]
+        if not (addresses := told_addresses(texts)):
+            raise RendezvousConnectionError("the leader of the job names no address")
         try:
             return await self._node.dial(addresses)
         except VersionMismatchError as error:

@@ -547,7 +547,7 @@ class AgentEnd:
         if promises is None or self._link is not Link.ATTACHED:
             return None
         assert attached is not None
-        return promises.next(now) if attached.is_replaceable else None
+        return promises.next(now, attached.epoch) if attached.is_replaceable else None
 
     def _drop(self, unanswered_s: float) -> list[AgentEffect]:
         """Nothing comes back on it. A new one may get through, or be refused by the host."""

@@ -3,6 +3,9 @@ person writes an endpoint."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import suppress
+
 from msgspec import Struct
 
 from rallypoint.core.limits import MAX_PORT, is_host
@@ -66,6 +69,23 @@ def split_endpoint(text: str, default_port: int) -> tuple[str, int]:
     if rest and not is_port(rest[1:]):
         raise ValueError(_not_a_port(rest[1:], 1))  # 0 would be read, but is for one node alone
     return checked_host(host), int(rest[1:]) if rest else default_port
+
+
+def told_address(text: str) -> Address:
+    """Where another node says that it listens, or that a leader does. Raises ValueError."""
+    host, port = split_endpoint(text, 0)
+    if not port:
+        raise ValueError(_not_a_port("", 1))
+    return Address(host, port)
+
+
+def told_addresses(texts: Iterable[str]) -> list[Address]:
+    """The same of several, without those that are no addresses."""
+    found = []
+    for text in texts:
+        with suppress(ValueError):
+            found.append(told_address(text))
+    return found
 
 
 def checked_host(host: str) -> str:

@@ -13,13 +13,16 @@ from rallypoint.core.messages import (
     CheckpointWanted,
     Detailed,
     Failed,
+    HandsOver,
+    Heartbeat,
     Report,
     StopNow,
     ToAgent,
     ToCoordinator,
 )
-from rallypoint.core.model import EndKind
+from rallypoint.core.model import EndKind, Promise
 from rallypoint.errors import MessageError
+from rallypoint.wire.address import told_address
 
 MAX_MESSAGE_BYTES = 256 * 1024
 WITH_REQUESTS = 3
@@ -27,6 +30,9 @@ WITH_REQUESTS = 3
 person wants it."""
 FAILURES_WITH_TEXT = 8
 """So many failures of a report keep their texts, since a report must fit into a frame."""
+
+SHOWN = 40
+"""Characters of a text that is no address."""
 
 _encoder = msgspec.msgpack.Encoder()
 _to_coordinator: msgspec.msgpack.Decoder[ToCoordinator] = msgspec.msgpack.Decoder(ToCoordinator)
@@ -79,4 +85,21 @@ def _decode(decoder: msgspec.msgpack.Decoder[_M], payload: bytes, sentence: int)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise MessageError(f"a message that does not parse: {error}") from error
     limits.check(message, sentence=sentence)
+    _check_addresses(message)
     return message
+
+
+def _check_addresses(message: Struct) -> None:
+    """All nodes dial the address at which somebody is to lead. Raises MessageError."""
+    match message:
+        case Heartbeat(promise=Promise(offers=texts)):
+            field = "Heartbeat.promise.offers"
+        case HandsOver(addresses=texts):
+            field = "HandsOver.addresses"
+        case _:
+            return
+    for text in texts:
+        try:
+            told_address(text)
+        except ValueError as error:
+            raise MessageError(f"{field} = {text[:SHOWN]!a} ({error})") from error

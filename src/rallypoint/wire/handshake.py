@@ -6,10 +6,13 @@
     proof      HMAC(token, "rallypoint client" | context)  ---->
                <----  RLYP version WELCOME HMAC(token, "rallypoint server" | context)
 
-where context = version, run id, both nonces, server id. The version is the newest that both speak
-(`versions.py`). The labels differ, so no proof can be reflected; both nonces are fresh, so none can
-be replayed. With `--insecure` the challenge says so and the handshake ends there. A node with a
-token refuses a server that does not ask for it, and a server that asks accepts nothing else.
+where context = version, run id, both nonces, server id, and from version 4 on the versions that the
+server was offered and those that it speaks. The version is the newest that both speak. A nonce
+names in its last bytes the versions of its side, so that nobody between the two can have them use
+an older one (`versions.py`). The labels differ, so no proof can be reflected; both nonces are
+fresh, so none can be replayed. With `--insecure` the challenge says so and the handshake ends
+there. A node with a token refuses a server that does not ask for it, and a server that asks accepts
+nothing else.
 
 Before the proof nothing is parsed but these few fixed fields. Instead of an answer the server may
 send a REFUSED with one line for a person; the layout of its header and of that frame must never
@@ -40,7 +43,7 @@ from rallypoint.errors import (
 )
 from rallypoint.wire.keys import PROOF_BYTES, Context, SessionKeys
 from rallypoint.wire.preamble import SESSION_MAGIC, describe_foreign
-from rallypoint.wire.versions import SPOKEN, Versions
+from rallypoint.wire.versions import SPOKEN, WITH_RANGES, Versions
 
 NONCE_BYTES = 32
 SERVER_ID_BYTES = 16
@@ -97,7 +100,7 @@ class _Handshake:
     def __init__(self, nonce: bytes, spoken: Versions) -> None:
         if len(nonce) != NONCE_BYTES:
             raise ValueError(f"a nonce has {NONCE_BYTES} bytes, not {len(nonce)}")
-        self._nonce = nonce
+        self._nonce = spoken.marked(nonce)
         self._spoken, self._version = spoken, spoken.newest
         self._inbox = bytearray()
         self._has_heard = False
@@ -245,7 +248,9 @@ class ClientHandshake(_Handshake):
         if message is None:
             return None
         flags, nonce, server_id = _CHALLENGE.unpack_from(message, _REPLY.size)
-        context = Context(self._version, self._run_id, self._nonce, nonce, server_id)
+        theirs = self._spoken_by_server(nonce)
+        nonces = self._nonce, nonce
+        context = Context(self._version, self._run_id, *nonces, server_id, self._spoken, theirs)
         wants_token = bool(flags & _WANTS_TOKEN)
         if self._token is None:
             if wants_token:
@@ -262,6 +267,15 @@ class ClientHandshake(_Handshake):
         self._context = context
         self._stage = _Stage.PROVING
         return context.client_proof(self._token)
+
+    def _spoken_by_server(self, nonce: bytes) -> Versions:
+        """The versions of the server. Raises ProtocolError if it would use a newer one."""
+        theirs = Versions.of_nonce(nonce)
+        if theirs is None and self._version < WITH_RANGES:
+            return Versions(self._version, self._version)
+        if theirs is None or min(self._spoken.newest, theirs.newest) != self._version:
+            raise altered()
+        return theirs
 
     def _on_welcome(self, context: Context) -> bytes | None:
         message = self._take(_REPLY.size + PROOF_BYTES)
@@ -316,7 +330,8 @@ class ServerHandshake(_Handshake):
         if len(self._inbox) < _HELLO.size:
             return None
         _, oldest, flags, size = _HELLO.unpack_from(self._inbox)
-        self._version = self._agreed(Versions.of_hello(oldest, flags))
+        offered = Versions.of_hello(oldest, flags)
+        self._version = self._agreed(offered)
         if size == 0:
             raise ProtocolError("a node asked to join a job without a run id")
         message = self._take(_HELLO.size + size + NONCE_BYTES + len(_LINE_END))
@@ -327,7 +342,12 @@ class ServerHandshake(_Handshake):
         except UnicodeDecodeError as error:
             raise ProtocolError("a node asked to join a job whose run id is not UTF-8") from error
         client_nonce = message[_HELLO.size + size : -len(_LINE_END)]
-        context = Context(self._version, run_id, client_nonce, self._nonce, self._server_id)
+        if Versions.of_nonce(client_nonce) not in (None, offered):
+            fault = altered()
+            self.last_words = self._refusal(str(fault))
+            raise fault
+        nonces, own = (client_nonce, self._nonce), self._spoken
+        context = Context(self._version, run_id, *nonces, self._server_id, offered, own)
         return self._challenge(context, has_token=bool(flags & _HAS_TOKEN))
 
     def _agreed(self, theirs: Versions) -> int:
@@ -392,6 +412,15 @@ class ServerHandshake(_Handshake):
     def _refusal(self, line: str) -> bytes:
         text = line.encode()[:MAX_REFUSAL_BYTES]
         return self._head(_Reply.REFUSED) + _REFUSAL.pack(len(text)) + text
+
+
+def altered() -> ProtocolError:
+    """The error of a side that was to use an older version than both speak."""
+    return ProtocolError(
+        "what a node and the coordinator have sent each other was altered on its way, so that they "
+        "would use an older version of Rallypoint's protocol than both speak: find what is between "
+        "the two (a proxy, another program at the endpoint)"
+    )
 
 
 def printable(raw: bytes) -> str:

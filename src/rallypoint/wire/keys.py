@@ -15,10 +15,13 @@ from struct import pack
 
 from msgspec import Struct
 
+from rallypoint.wire.versions import WITH_RANGES, Versions
+
 KEY_BYTES = 32
 PROOF_BYTES = 32
 _HASH_BYTES = 32
 _HEAD = Layout(">HB")
+_RANGES = Layout(">4H")
 _CLIENT_LABEL = b"rallypoint client\0"
 _SERVER_LABEL = b"rallypoint server\0"
 
@@ -53,10 +56,16 @@ def hkdf_expand(pseudo_random_key: bytes, info: bytes, length: int) -> bytes:
 
 
 def session_keys(
-    token: bytes, client_nonce: bytes, server_nonce: bytes, version: int, run_id: str
+    token: bytes,
+    client_nonce: bytes,
+    server_nonce: bytes,
+    version: int,
+    run_id: str,
+    ranges: bytes = b"",
 ) -> SessionKeys:
-    """The keys of one connection: both nonces are fresh, so they are never used twice."""
-    info = b"rallypoint session" + pack(">H", version) + _counted(run_id.encode())
+    """The keys of one connection: both nonces are fresh, so they are never used twice. `ranges`:
+    what both sides speak; empty before version 4."""
+    info = b"rallypoint session" + pack(">H", version) + _counted(run_id.encode()) + ranges
     secret = hkdf_extract(client_nonce + server_nonce, token)
     keys = hkdf_expand(secret, info, 2 * KEY_BYTES)
     return SessionKeys(client_to_server=keys[:KEY_BYTES], server_to_client=keys[KEY_BYTES:])
@@ -89,6 +98,10 @@ class Context(Struct, frozen=True):
     client_nonce: bytes
     server_nonce: bytes
     server_id: bytes
+    offered: Versions
+    """The versions of the client, as the hello had them: where this was sent, or where it came."""
+    spoken: Versions
+    """The versions of the server."""
 
     def client_proof(self, token: bytes) -> bytes:
         return self._proof(token, _CLIENT_LABEL)
@@ -98,11 +111,19 @@ class Context(Struct, frozen=True):
 
     def keys(self, token: bytes) -> SessionKeys:
         """The keys of the frames that follow."""
-        return session_keys(token, self.client_nonce, self.server_nonce, self.version, self.run_id)
+        nonces = self.client_nonce, self.server_nonce
+        return session_keys(token, *nonces, self.version, self.run_id, self._ranges)
+
+    @property
+    def _ranges(self) -> bytes:
+        if self.version < WITH_RANGES:
+            return b""
+        offered, spoken = self.offered, self.spoken
+        return _RANGES.pack(offered.oldest, offered.newest, spoken.oldest, spoken.newest)
 
     def _proof(self, token: bytes, label: bytes) -> bytes:
         run_id = self.run_id.encode()
-        fixed = self.client_nonce + self.server_nonce + self.server_id
+        fixed = self.client_nonce + self.server_nonce + self.server_id + self._ranges
         # The only part of free length carries it: no two contexts give the same message.
         return digest(
             token, label + _HEAD.pack(self.version, len(run_id)) + run_id + fixed, "sha256"

@@ -1,5 +1,5 @@
-"""Which versions of the session protocol a side speaks, and which one two sides use (behaviour R7).
-Pure.
+"""The versions of the session protocol that a side speaks, and the one that two sides use
+(behaviour R7). Pure.
 
 The hello names the oldest version that a client speaks, and in bits which version 2 leaves free how
 many newer ones it speaks as well: a server that speaks version 2 alone takes it for a client of
@@ -7,11 +7,16 @@ that version. A server answers with the newest version that both speak, and both
 proofs and keys from it. So a cluster is upgraded node by node, as long as the ranges of the old and
 the new version of Rallypoint overlap.
 
-Who can change what two sides send can have them use an older version of both ranges. So a version
-that is less safe than a newer one is not to be kept in a range.
+Two sides that both speak version 4 use no older version, even if somebody between them can change
+what they send. Each side names its versions in the last bytes of its nonce. The proofs of all
+versions cover the nonces. A side of an older version takes these bytes for random ones. From
+version 4 on both ranges are in the proofs and keys themselves. Where one
+of the two speaks no version 4, somebody between them can have them use version 2 instead of 3.
 """
 
 from __future__ import annotations
+
+from struct import Struct as Layout
 
 from msgspec import Struct
 
@@ -19,6 +24,11 @@ from rallypoint.errors import VersionMismatchError
 
 NEWER_MAX = 127
 _NEWER_SHIFT = 1
+WITH_RANGES = 4
+"""The version since which the proofs and keys cover what both sides speak."""
+_MARK = Layout(">6sBB")
+_MARK_MAGIC = b"\0spoke"
+_MARKED_MAX = 255
 
 
 class Versions(Struct, frozen=True):
@@ -49,7 +59,20 @@ class Versions(Struct, frozen=True):
         """What the client speaks that has sent this version and these flags."""
         return cls(oldest, oldest + (flags >> _NEWER_SHIFT))
 
+    def marked(self, nonce: bytes) -> bytes:
+        """The nonce of a side that speaks these, which says so in its last bytes."""
+        if self.newest < WITH_RANGES or self.newest > _MARKED_MAX:
+            return nonce
+        mark = _MARK.pack(_MARK_MAGIC, self.oldest, min(self.newest, self.oldest + NEWER_MAX))
+        return nonce[: -_MARK.size] + mark
 
-SPOKEN = Versions(2, 3)
-"""By this version of Rallypoint. 2 is spoken since version 0.1.0; 3 has questions of people about a
-job (`core/watch/questions.py`)."""
+    @classmethod
+    def of_nonce(cls, nonce: bytes) -> Versions | None:
+        """The versions that a side names in its nonce; None: it names none."""
+        magic, oldest, newest = _MARK.unpack(nonce[-_MARK.size :])
+        return cls(oldest, newest) if magic == _MARK_MAGIC and oldest <= newest else None
+
+
+SPOKEN = Versions(2, 4)
+"""The versions of this Rallypoint. 2 is spoken since version 0.1.0; 3 has questions of people about
+a job (`core/watch/questions.py`); in 4 the proofs and keys cover what both sides speak."""

@@ -18,6 +18,14 @@ ends a promise early is the leader's own word that it goes: a vacant record.
 Candidates promise the same, and from when they attach: the leader needs the promises of those that
 the record lists, beside those of heirs.
 
+A promise is bound to the connection on which it comes: it counts for the place that the leader
+knows its sender to have (`speakers.py`), and only if it names an acknowledgement that this leader
+has sent on that very connection. A new connection of an heir begins anew, and nothing counts any
+more that is read on an older one. What was counted before stays, since the heir keeps its promise
+whatever becomes of the connection. A candidate is known by one connection alone: on the next one
+it has another number. An heir that has seen a later leader in the register promises nothing to the
+one before.
+
 The leader needs the promises of all heirs of every record that its register may hold: of the last
 one that was confirmed, and of those that were sent since. A record without heirs (no world runs, or
 no other node is part of it) may be claimed by anybody: then promises are worth nothing.
@@ -30,8 +38,7 @@ from math import inf
 
 from msgspec import Struct, field
 
-from rallypoint.core import messages as m
-from rallypoint.core.model import Promise, Stamp
+from rallypoint.core.model import Promise, Stamp, epoch_number
 from rallypoint.core.takeover.clock_rates import own_lease_s, with_margin
 from rallypoint.core.takeover.heirs import RANKS, heirs_of
 from rallypoint.core.takeover.record import JobRecord, LeadRecord
@@ -48,6 +55,8 @@ Heir = tuple[Stamp, int, int]
 """A round, and the heir's group rank in it: of all agents only one has that place. Or no round, and
 the number of a candidate."""
 NO_ROUND = Stamp(0, 0)
+OFFERS_MAX = 64
+"""A node offers to lead at so many addresses at most."""
 
 
 def promised_s(lease_s: float) -> float:
@@ -61,6 +70,18 @@ def fenced_at(seen_at: float, promised_until: float, lease_s: float) -> float:
     from the acknowledgement from which the promise counts."""
     own_s = with_margin(own_lease_s(lease_s))
     return max(seen_at + own_s, promised_until + own_s - with_margin(promised_s(lease_s)))
+
+
+class Speaker(Struct, frozen=True):
+    """The sender of a heartbeat, as the leader knows it (`speakers.py`)."""
+
+    connection: int
+    """Later connections to this leader have larger numbers."""
+    heir: Heir
+
+    def promises(self, said: Promise) -> bool:
+        """Whether it is the sender that promises this, and not another node."""
+        return (said.stamp, said.rank, said.candidate) == self.heir
 
 
 class NextLeader(Struct, frozen=True):
@@ -85,6 +106,8 @@ class Promises:
         self._offered_at = -inf
         self._claims_after: tuple[int, int] | None = None
         """A claim of this node may still succeed: it follows the record of this epoch and beat."""
+        self._led_by = 0
+        """The number of the newest epoch that the register was seen to hold."""
         self._heir: Heir | None = (NO_ROUND, 0, candidate) if candidate else None
         self._answered = 0
         self.answered_at = -inf
@@ -93,6 +116,10 @@ class Promises:
     def assigned(self, stamp: Stamp, rank: int) -> None:
         """The newest place of this node."""
         self._heir = (stamp, rank, 0) if rank < RANKS else None
+
+    def has_number(self, candidate: int) -> None:
+        """The candidate has a new connection to the leader, and this number there."""
+        self._heir = (NO_ROUND, 0, candidate)
 
     @property
     def is_heir(self) -> bool:
@@ -110,12 +137,13 @@ class Promises:
     def saw(self, record: LeadRecord | None) -> None:
         """The register holds this: what was to follow an earlier record is stored by now, or never
         will be."""
+        self._led_by, _ = _order(record)
         if self._claims_after is not None and _order(record) > self._claims_after:
             self._claims_after = None
 
     def offer(self, addresses: tuple[str, ...], now: float) -> None:
         """To lead there instead of a leader that can't write its record; empty: it does not."""
-        self._offers, self._offered_at = addresses, now
+        self._offers, self._offered_at = addresses[:OFFERS_MAX], now
 
     def handed_over(self, epoch: int, addresses: tuple[str, ...]) -> None:
         """The leader of this epoch leads no more, by its own word."""
@@ -127,9 +155,12 @@ class Promises:
         own = self.next_leader.addresses == self._offers
         return self.next_leader.epoch if own and self._offers else 0
 
-    def next(self, now: float) -> Promise | None:
-        """What a heartbeat says that is sent now."""
+    def next(self, now: float, epoch: int) -> Promise | None:
+        """The promise in a heartbeat that is sent now to the leader of this epoch; None: there is
+        none."""
         if self._heir is None or self._claims_after is not None:
+            return None
+        if epoch_number(epoch) < self._led_by:
             return None
         self.until = max(self.until, self.answered_at + with_margin(promised_s(self.lease_s)))
         offers = self._offers if now - self._offered_at <= OFFERED_S else ()
@@ -139,10 +170,23 @@ class Promises:
 class _Promised(Struct):
     """What is known of one heir."""
 
+    connection: int = 0
+    """The newest one on which its promises have come; 0: none has."""
     since: float = -inf
     """When the last acknowledgement was about to be sent that its promises name."""
     answers: dict[int, float] = field(default_factory=dict)
-    """The same of later ones, by the numbers of the heartbeats."""
+    """The same of later ones on that connection, by the numbers of the heartbeats."""
+
+    def is_heard_on(self, speaker: Speaker) -> bool:
+        """Whether a promise counts that comes on the connection of this sender. On a new one
+        nothing was acknowledged yet."""
+        if speaker.connection == self.connection:
+            return True
+        _, _, candidate = speaker.heir
+        if self.connection and (candidate or speaker.connection < self.connection):
+            return False
+        self.connection, self.answers = speaker.connection, {}
+        return True
 
 
 class Consent:
@@ -155,19 +199,18 @@ class Consent:
         """Only these are heirs from now on."""
         self._promised = {heir: self._promised.get(heir, _Promised()) for heir in heirs}
 
-    def heard(self, heartbeat: m.Heartbeat, now: float) -> None:
-        """This has come. If it has an answer, that is about to be sent."""
-        promise = heartbeat.promise
-        heir = None if promise is None else (promise.stamp, promise.rank, promise.candidate)
-        if promise is None or heir is None or heir not in self._promised:
+    def heard(self, speaker: Speaker, number: int, answered: int, now: float) -> None:
+        """The heartbeat of this number has come, with a promise that names the acknowledgement of
+        the heartbeat `answered`. If it has an answer, that is about to be sent."""
+        promised = self._promised.get(speaker.heir)
+        if promised is None or not promised.is_heard_on(speaker):
             return
-        promised = self._promised[heir]
         answers = promised.answers
-        if promise.answered in answers:
-            promised.since = answers[promise.answered]
-            for number in [number for number in answers if number <= promise.answered]:
-                del answers[number]
-        answers[heartbeat.number] = now
+        if answered in answers:
+            promised.since = answers[answered]
+            for each in [each for each in answers if each <= answered]:
+                del answers[each]
+        answers[number] = now
         if len(answers) > UNANSWERED_MAX:
             del answers[next(iter(answers))]
 

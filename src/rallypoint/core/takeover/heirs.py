@@ -15,7 +15,7 @@ from math import inf
 
 from msgspec import Struct
 
-from rallypoint.core.model import DeadPlace, Promise, Stamp
+from rallypoint.core.model import DeadPlace, Stamp
 from rallypoint.core.takeover.record import JobRecord, LeadRecord
 
 RANKS = 4
@@ -114,19 +114,23 @@ class Candidates:
     """Those that one leader hears."""
 
     def __init__(self) -> None:
-        self._heard_at: dict[int, float] = {}
+        self._heard_at: dict[int, tuple[float, int]] = {}
+        """The time when each was heard last, and the connection, by the numbers of candidates."""
 
     @property
     def numbers(self) -> tuple[int, ...]:
         """What the record is to list."""
         return tuple(self._heard_at)
 
-    def heard(self, promise: Promise, now: float) -> None:
-        """This has come with a heartbeat."""
-        number = promise.candidate
-        if number and (number in self._heard_at or len(self._heard_at) < CANDIDATES_MAX):
-            self._heard_at[number] = now
+    def heard(self, number: int, connection: int, now: float) -> bool:
+        """A promise of this candidate has come. Returns False if there is no place for one more, or
+        if the candidate is known by another connection: who sends this is somebody else."""
+        known = self._heard_at.get(number)
+        if len(self._heard_at) >= CANDIDATES_MAX if known is None else known[1] != connection:
+            return False
+        self._heard_at[number] = now, connection
+        return True
 
     def drop_silent(self, since: float) -> None:
         """Those that were not heard since then."""
-        self._heard_at = {number: at for number, at in self._heard_at.items() if at >= since}
+        self._heard_at = {number: at for number, at in self._heard_at.items() if at[0] >= since}

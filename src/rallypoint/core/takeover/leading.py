@@ -36,10 +36,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rallypoint.core import messages as m
-from rallypoint.core.model import DeadPlace, Epoch, Outcome, Promise, Stamp
+from rallypoint.core.model import DeadPlace, Epoch, Outcome, Promise
 from rallypoint.core.settings import HOLD_S
 from rallypoint.core.takeover.clock_rates import own_lease_s, with_margin
-from rallypoint.core.takeover.consent import Consent, heirs_in, promised_s
+from rallypoint.core.takeover.consent import Consent, Speaker, heirs_in, promised_s
 from rallypoint.core.takeover.heirs import Candidates, Claimant, Turn, knows_dead_heir, turn_of
 from rallypoint.core.takeover.record import SCHEMA, JobRecord, Leader, LeadRecord, is_set
 
@@ -238,8 +238,8 @@ class Lead:
         self._heirs = {heirs_in(record.job, record.candidates)}
         """Who may claim soon, by each record that the register may hold."""
         self._is_vacant = False
-        self._offers: dict[tuple[Stamp, int], _Offer] = {}
-        """Of who could write what this one can't, by round and group rank."""
+        self._offers: dict[int, _Offer] = {}
+        """The offers of heirs to lead instead, by their group ranks."""
         self.successor: tuple[str, ...] = ()
         """The addresses of the one of these that it has handed over to."""
         self._expect_promises()
@@ -272,17 +272,26 @@ class Lead:
         self._heirs = {heirs_in(record.job, record.candidates)}
         self._expect_promises()
 
-    def heard(self, heartbeat: m.Heartbeat, now: float) -> None:
-        """This has come. If it has an answer, that is about to be sent."""
-        if heartbeat.promise is not None:
-            self._candidates.heard(heartbeat.promise, now)
-            self._offered(heartbeat.promise, now)
+    def heard(self, heartbeat: m.Heartbeat, now: float, speaker: Speaker | None = None) -> None:
+        """Note a heartbeat. If it has an answer, that is about to be sent. `speaker`: the sender;
+        None: no promise of it counts."""
+        promise = heartbeat.promise
+        if promise is not None and speaker is not None and speaker.promises(promise):
+            self._promised(heartbeat.number, promise, speaker, now)
         if self._lease_s:
             self._candidates.drop_silent(now - self._lease_s)
         if self._consent is not None:
-            self._consent.heard(heartbeat, now)
             latest = self._held_until + (CONSENT_LEASES - 1) * self._lease_s
             self._consent_at = max(self._consent_at, min(self._consent_since, latest))
+
+    def _promised(self, number: int, promise: Promise, speaker: Speaker, now: float) -> None:
+        if promise.candidate:
+            if not self._candidates.heard(promise.candidate, speaker.connection, now):
+                return
+        else:
+            self._offered(promise, now)
+        if self._consent is not None:
+            self._consent.heard(speaker, number, promise.answered, now)
 
     def hand_over(self, now: float) -> bool:
         """Lead no more, if it alone has lost the register; whether it did."""
@@ -297,12 +306,12 @@ class Lead:
         return False
 
     def _offered(self, promise: Promise, now: float) -> None:
-        place, offers = (promise.stamp, promise.rank), promise.offers
-        known = self._offers.pop(place, None)
+        offers = promise.offers
+        known = self._offers.pop(promise.rank, None)
         if known is None or known.addresses != offers:
             known = _Offer(offers, now, now)
         if offers:
-            self._offers[place] = replace(known, heard_at=now)
+            self._offers[promise.rank] = replace(known, heard_at=now)
 
     @property
     def vouched_at(self) -> float:

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from rallypoint.testing.simulator.drawings.fitness import draw_bad
-from rallypoint.testing.simulator.drawings.leaders import lost_together, with_leaders
+from rallypoint.testing.simulator.drawings.leaders import lost_together, with_leaders, with_liar
 from rallypoint.testing.simulator.drawings.pairs import draw_pair
 from rallypoint.testing.simulator.drawings.rare import draw_rare
 from rallypoint.testing.simulator.drawings.users import draw_user
@@ -26,6 +26,8 @@ LEADERS_SHARE = 0.3
 """Of the others: any of their agents may lead them."""
 TOGETHER_SHARE = 0.25
 """The share of jobs without a coordinator of their own that lose nodes with the leader."""
+LIES_SHARE = 0.15
+"""The share of these jobs in which an agent breaks its promises."""
 RARE_SHARE = 0.04
 """Of the jobs: what hardly ever comes together by chance."""
 LONG_SHARE, LONG_S = 0.1, 120.0
@@ -110,7 +112,9 @@ def _draw(seed: int, nodes: int | None) -> Plan:
     leaders = Random(f"leaders {seed}")
     if leaders.random() < LEADERS_SHARE:
         plan, together = with_leaders(plan, leaders), Random(f"more lost {seed}")
-        return lost_together(plan, together) if together.random() < TOGETHER_SHARE else plan
+        plan = lost_together(plan, together) if together.random() < TOGETHER_SHARE else plan
+        lies = Random(f"lies {seed}")
+        return with_liar(plan, lies) if lies.random() < LIES_SHARE else plan
     return plan if embedded else _with_register(plan, Random(f"register {seed}"))
 
 

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from rallypoint.core.model import Outcome
 from rallypoint.testing.simulator.cluster import SimulatedCluster
+from rallypoint.testing.simulator.leaders import LeadingProcess
 from rallypoint.testing.simulator.loop import ProcessLoop
 from rallypoint.testing.simulator.machines import Machine
 from rallypoint.testing.simulator.people import WISHES
@@ -180,6 +181,9 @@ class Faults:
                 self._tell_to_go(
                     machine, partial(machine.process.agent.caught, 15 if is_term else 2)
                 )
+            case "lie":
+                assert isinstance(machine.process, LeadingProcess)
+                machine.process.lie(int(fault.value))
             case "leave":
                 self._cluster.rules.asked.add(Outcome.PREEMPTED)
                 why = "its machine is about to go"

@@ -86,6 +86,8 @@ class Invariants:
         """Whether the program fails everywhere."""
         self.judged = (0, 0)
         """The newest round that was judged, of the newest life."""
+        self.lied_at: dict[str, float] = {}
+        """When each agent that breaks its promises has made one last."""
         self.unread: dict[str, int] = {}
         """How many messages of each agent, that is about to be given up, were not read."""
 
@@ -103,6 +105,10 @@ class Invariants:
 
     def held(self, coordinator: int) -> None:
         """This one knows that it leads."""
+
+    def lied(self, incarnation: str) -> None:
+        """The agent makes a promise that it does not keep, or one of another node."""
+        self.lied_at[incarnation] = self.now_s
 
     def told(self, incarnation: str, message: m.ToAgent) -> None:
         """An agent is told this."""
@@ -393,12 +399,17 @@ class Invariants:
                     continue
                 life = self.lives[each.owner.place.life]
                 is_member = life.lost_at is None or other.incarnation < stamp.incarnation
-                if life.has_fence and is_member and not self._is_orphaned(older):
+                is_excused = self._is_orphaned(older) or self._is_led_astray(life)
+                if life.has_fence and is_member and not is_excused:
                     raise Violation("world", f"{stamp} starts while {name_of(each)} is in {other}")
 
     def _is_orphaned(self, world: World) -> bool:
         """Nobody knows of it any more."""
         return world.coordinator != self.coordinator
+
+    def _is_led_astray(self, life: Life) -> bool:
+        """Whether the workers of this node run on because another node has lied."""
+        return False
 
     def worker_ended(self, worker: Worker) -> None:
         """In whatever way."""

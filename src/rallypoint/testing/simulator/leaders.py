@@ -9,7 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
+from math import inf
 from random import Random
+
+from msgspec.structs import replace
 
 from rallypoint.agent.helper_processes import wait_unless
 from rallypoint.agent.leading import Hosts, LeadingNode
@@ -24,7 +27,7 @@ from rallypoint.core.model import NONCE_BITS, DeadPlace, Epoch, Promise
 from rallypoint.core.session import AgentEnd, Identity, SessionRules
 from rallypoint.core.takeover.consent import Promises
 from rallypoint.core.takeover.leading import RELEASE_S, released, who_hears
-from rallypoint.core.takeover.record import Process
+from rallypoint.core.takeover.record import LeadRecord, Process
 from rallypoint.errors import RallypointError, RendezvousConnectionError
 from rallypoint.testing.simulator.coordinators import By, HostedCoordinator, Simulated
 from rallypoint.testing.simulator.loop import ProcessLoop
@@ -46,12 +49,39 @@ class ObservedPromises(Promises):
     def __init__(self, lease_s: float, on_promise: Callable[[], None]) -> None:
         super().__init__(lease_s)
         self._on_promise = on_promise
+        self._on_lie: Callable[[], None] | None = None
+        self._forged = self._said = 0
 
-    def next(self, now: float) -> Promise | None:
-        promise = super().next(now)
-        if promise is not None:
+    def lie(self, forged: int, on_lie: Callable[[], None]) -> None:
+        """Keep no promise from now on. `forged`: promise for the node of this number in the world,
+        too; 0: for none. `on_lie` is called with each promise."""
+        self._forged, self._on_lie = forged, on_lie
+        super().saw(None)
+        self._claims_after, self.until = None, -inf
+
+    def claiming(self, found: LeadRecord | None) -> None:
+        if self._on_lie is None:
+            super().claiming(found)
+
+    def saw(self, record: LeadRecord | None) -> None:
+        if self._on_lie is None:
+            super().saw(record)
+
+    def offer(self, addresses: tuple[str, ...], now: float) -> None:
+        super().offer(addresses if self._on_lie is None else (), now)
+
+    def next(self, now: float, epoch: int) -> Promise | None:
+        promise = super().next(now, epoch)
+        if promise is None:
+            return None
+        if self._on_lie is None:
             self._on_promise()
-        return promise
+            return promise
+        self.until = -inf
+        self._on_lie()
+        self._said += 1  # Two in a row are of one rank: the second names the answer to the first.
+        is_forged = self._forged and self._said // 2 % 2
+        return replace(promise, rank=self._forged - 1) if is_forged else promise
 
 
 class Node(LeadingNode):
@@ -84,7 +114,8 @@ class LeadingProcess(AgentProcess):
         self._register = register
         self._number = machine.shared.next_life()
         own = self._own = OwnJob(machine.shared.settings.lease_s)
-        own.promises = ObservedPromises(machine.shared.settings.lease_s, self._promises)
+        promises = ObservedPromises(machine.shared.settings.lease_s, self._promises)
+        own.promises = self._own_promises = promises
         self._calls = RegisterCalls(register, loop, f"{self.shared.seed} {self.life}", self._held)
         register.alive.add(self._number)
         rendezvous, ref = self.shared.config.rendezvous, machine.ref
@@ -104,6 +135,10 @@ class LeadingProcess(AgentProcess):
     def number(self) -> int:
         """Of this process, as in the record of a leader."""
         return self._number
+
+    def lie(self, forged: int) -> None:
+        """Keep no promise from now on; as in `ObservedPromises`."""
+        self._own_promises.lie(forged, partial(self.shared.observer.lied, self.life))
 
     def died(self) -> None:
         self._register.alive.discard(self._number)

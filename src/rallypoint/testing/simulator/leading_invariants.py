@@ -1,8 +1,10 @@
-"""What must hold besides where any agent may lead by a register.
+"""Rules that hold besides where any agent may lead by a register.
 
 * A record says that its leader is dead only if that process is, and no worker of its node runs.
 * What an agent has said when another one led already is never answered: neither its heartbeat nor
   that it attaches. (By what a leader knows that may look right: here the register itself is asked.)
+  But for this: a leader that lost the job to an heir which lied may answer for half a lease after
+  the last promise of that one, and workers of nodes that it has answered run for a lease more.
 * The workers of the node that led are fenced before another world runs without it, as those of any
   node that nobody has declared lost.
 * A verdict that is in no record is that a person has cancelled the job, and is told only after the
@@ -15,15 +17,18 @@
 
 from __future__ import annotations
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from rallypoint.coordinator.register_record import decode
 from rallypoint.core import messages as m
 from rallypoint.core.model import Outcome, SharedSettings, Verdict
 from rallypoint.core.settings import HOLD_S
+from rallypoint.core.takeover.consent import promised_s
 from rallypoint.core.takeover.record import LeadRecord
-from rallypoint.testing.simulator.facts import Violation
+from rallypoint.testing.simulator.facts import Life, Violation
 from rallypoint.testing.simulator.led_invariants import LedInvariants
+from rallypoint.testing.simulator.workers import KILL_S
 
 SLOWEST = 0.9
 """So many seconds may pass while a clock counts one."""
@@ -32,6 +37,16 @@ SLOWEST = 0.9
 def plain(verdict: Verdict) -> Verdict:
     """As it was given, without when it was told."""
     return replace(verdict, ended_s_ago=None)
+
+
+class _Lost(Struct, frozen=True):
+    """The end of a leader's time."""
+
+    by: str
+    """The incarnation of its agent."""
+    to: str
+    """The incarnation of the agent that leads next."""
+    at_s: float
 
 
 class LeadingInvariants(LedInvariants):
@@ -46,6 +61,9 @@ class LeadingInvariants(LedInvariants):
         """The incarnation of the agent that led before the one that does, or did last."""
         self._asked_late: set[tuple[str, int]] = set()
         """Agents whose newest attaching to that leader came when another one led."""
+        self._led = 0
+        self._deposed: dict[int, _Lost] = {}
+        """The ends of former leaders, by their epochs."""
 
     @property
     def _any_leads(self) -> bool:
@@ -78,13 +96,34 @@ class LeadingInvariants(LedInvariants):
         super().unstored()
         self._asked_late.clear()
 
+    def _acts_by_lies(self, coordinator: int) -> bool:
+        """Whether it has lost the job to an heir that went on promising, and can't know it yet."""
+        lost = self._deposed.get(coordinator)
+        return lost is not None and self.now_s <= self._lies_until(lost)
+
+    def _lies_until(self, lost: _Lost) -> float:
+        """A leader may act so long by the promises of an heir that lied."""
+        lied_at = self.lied_at.get(lost.to, float("-inf"))
+        return lied_at + promised_s(self._lease_s) / SLOWEST
+
+    def _is_led_astray(self, life: Life) -> bool:
+        """Whether the agent was a leader that could not know of its end, or has followed one: its
+        workers run for a lease more."""
+        who = life.ref.incarnation
+        for epoch, lost in self._deposed.items():
+            followed = life.heard_by.get(epoch, float("-inf")) >= lost.at_s
+            until = self._lies_until(lost) + self._lease_s / SLOWEST + KILL_S
+            if (followed or who == lost.by) and self.now_s <= until:
+                return True
+        return False
+
     def held(self, coordinator: int) -> None:
         """That it leads now does not say that nobody else did meanwhile."""
 
     def read(
         self, incarnation: str, coordinator: int, message: m.ToCoordinator, *, is_late: bool
     ) -> None:
-        is_deposed = coordinator != self.leader
+        is_deposed = coordinator != self.leader and not self._acts_by_lies(coordinator)
         super().read(incarnation, coordinator, message, is_late=is_deposed)
         if isinstance(message, m.Attach):
             self._asked_late.discard((incarnation, coordinator))
@@ -112,6 +151,9 @@ class LeadingInvariants(LedInvariants):
     def _follows_record(self, new: LeadRecord) -> None:
         self._stored_at = self.now_s
         super()._follows_record(new)
+        if self.leader != self._led:
+            self._deposed[self._led] = _Lost(self._leading_life, self.leading_life, self.now_s)
+            self._led = self.leader
         if self.leading_life != self._leading_life:
             self.former_life, self._leading_life = self._leading_life, self.leading_life
         life = self.lives[self.leading_life]

@@ -8,7 +8,8 @@
   told.
 * A failure is acknowledged when the record has the charge for its round, or none is due any more; a
   success when the record has it, but where workers were asked for a last checkpoint.
-* A round that an agent was told of has one world, whoever leads. A round is charged once in all.
+* A round that an agent was told of has one world, whoever leads: of the coordinator that has
+  recorded it, and of no other one that takes itself for the leader. A round is charged once in all.
 * An agent follows no coordinator of an earlier epoch than one that it has followed.
 * A coordinator answers no heartbeat that it read when its hold was over, before a later swap
   was confirmed: that one shows that nobody else led meanwhile.
@@ -56,6 +57,8 @@ class LedInvariants(Invariants):
         self._late: set[tuple[str, int]] = set()
         """Heartbeats that the leader has read when its hold was over, and is still."""
         self._followed: dict[str, int] = {}
+        self._formed_by: dict[Stamp, int] = {}
+        """The coordinator that has recorded each round first."""
         self._remembered = RecordRules()
         self._started_at = 0.0
         self._took_part: dict[str, int] = {}
@@ -145,6 +148,9 @@ class LedInvariants(Invariants):
                 self._check_chain(old.job, new.job)
         if new.job is not None:
             self._remembered.note(new.job, self.now_s)
+            if new.job.newest_round is not None:
+                formed = Stamp(new.job.incarnation, new.job.newest_round)
+                self._formed_by.setdefault(formed, self.leader)
         former = None if new.job is None else new.job.former
         if former is not None:
             self._check_former(former)
@@ -326,6 +332,8 @@ class LedInvariants(Invariants):
             draft = self._drafts.pop((self._epochs[self._followed[incarnation]], stamp), None)
             if draft is None:
                 raise Violation("world", f"nobody has formed {stamp}, which {incarnation} is told")
+            if draft.coordinator != self._formed_by.get(stamp):
+                raise Violation("world", f"{stamp} was formed by one that had not recorded it")
             self.worlds[stamp] = draft
         if self.worlds[stamp].places.get(incarnation) != message.assignment:
             raise Violation("world", f"{stamp} has two worlds: {incarnation} has another place")

@@ -64,6 +64,9 @@ leader counts as one of its reports. There, besides:
                             the register
     catch NODE S            its agent is stopped for so long when it stores the next value, before
                             it is told so
+    lie NODE [N]            from now on its agent claims in spite of its promises, and goes on
+                            promising until it knows that it leads; or it promises half of the time
+                            for the N-th node of the world
 """
 
 from __future__ import annotations

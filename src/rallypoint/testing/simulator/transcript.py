@@ -92,6 +92,10 @@ class Transcript:
         for rule in self.more:
             self._check(partial(rule.promised, incarnation, may_claim=may_claim))
 
+    def lied(self, incarnation: str) -> None:
+        """The agent makes a promise that it does not keep, or one of another node."""
+        self.now().lied(incarnation)
+
     def told_to_go(self, incarnation: str) -> None:
         """The agent has got a signal, or a notice of its end."""
         for rule in self.more:

@@ -196,6 +196,29 @@ def lost_together(plan: Plan, rng: Random) -> Plan:
     return replace(plan, faults=tuple(faults))
 
 
+def with_liar(plan: Plan, rng: Random) -> Plan:
+    """The same job, in which an heir breaks its promises, or promises for another one, while the
+    leader has lost the register."""
+    if plan.is_gentle:
+        return plan
+    at_s, length_s = round(rng.uniform(2.0, 12.0), 3), rng.choice((15.0, 25.0, 40.0))
+    liar, victim, *others = rng.sample(plan.names, plan.nodes)
+    faults = [Fault(round(at_s + rng.uniform(0.0, 2.0), 3), "away", LEADER, length_s)]
+    if rng.random() < 0.5:
+        faults.append(Fault(at_s, "lie", liar))
+        for other in (victim, *others):
+            kind = rng.choice(("away", "away", "isolate", ""))
+            faults += [Fault(at_s, kind, other, length_s)] if kind else []
+    else:  # It promises for a node that leads next, while no other one can.
+        faults += [Fault(at_s, "lie", liar, float(victim[1:]))]
+        faults += [Fault(at_s, "away", each, length_s) for each in (liar, *others)]
+        faults.append(Fault(at_s, "isolate", victim, length_s))
+    kept = plan.faults if rng.random() < 0.3 else ()
+    peace_s = max(plan.peace_s, round(at_s + length_s, 3))
+    faults = sorted([*kept, *faults], key=lambda fault: fault.at_s)
+    return replace(plan, faults=tuple(faults), peace_s=peace_s)
+
+
 def _together(rng: Random, nodes: int, at_s: float, lease_s: float) -> list[Fault]:
     """The leader and other nodes are lost. Perhaps agents start on their machines later."""
     names = [f"n{number}" for number in range(1, nodes + 1)]

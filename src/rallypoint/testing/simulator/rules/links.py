@@ -5,7 +5,8 @@
 * An agent that has taken part in one life of a job, and comes to another that has formed no round
   yet, is given a higher number than the one that it knows.
 * A node that has promised not to claim the job does not claim it in that time, unless its leader
-  has gone; nor does it promise that while a claim may succeed that it has sent before.
+  has gone; nor does it promise that while a claim may succeed that it has sent before. (Unless it
+  was made to lie.)
 """
 
 from __future__ import annotations
@@ -101,6 +102,8 @@ class Links(Rule):
             return
         claims = self.facts.leading_life
         epoch, until = self._promised.get(claims, (0, 0.0))
+        if claims in self.facts.lied_at:
+            return
         if epoch == before.epoch.as_int() and self.facts.now_s < until:
             left_s = until - self.facts.now_s
             raise Violation("promise", f"{claims} leads, and had promised not to, {left_s:.2f} s")

@@ -1,0 +1,49 @@
+"""The sender of a heartbeat, as the leader knows it by itself (section L2 of the design). Pure.
+
+A promise counts only for the place of its sender. The leader takes that place from the newest world
+that it knows: from the world that it has formed, or, while it takes over a job, from the agents
+that have come back. So an agent can't promise for the places of others, whatever it sends. An agent
+is no candidate, and a candidate has no place.
+"""
+
+from __future__ import annotations
+
+from rallypoint.core.job_state import JobState
+from rallypoint.core.model import Stamp
+from rallypoint.core.round_state import Phase
+from rallypoint.core.takeover.consent import NO_ROUND, Speaker
+from rallypoint.core.takeover.heirs import RANKS
+from rallypoint.core.takeover.recovery import Recovery
+
+
+def agent(
+    job: JobState, recovery: Recovery | None, connection: int, incarnation: str
+) -> Speaker | None:
+    """The agent of this incarnation, whose session uses this connection. None: it has none of the
+    first places. `recovery`: as of `Handover`."""
+    if recovery is not None:
+        stamp, first = _newest_recorded(recovery), _returned(recovery)
+    else:
+        state = job.round
+        stamp = Stamp(job.incarnation, state.round - (state.phase is not Phase.ACTIVE))
+        first = [entry.incarnation for entry in state.world[:RANKS]]
+    if stamp is None or incarnation not in first:
+        return None
+    return Speaker(connection, (stamp, first.index(incarnation), 0))
+
+
+def candidate(connection: int, number: int) -> Speaker:
+    """The candidate that has named this number first on this connection."""
+    return Speaker(connection, (NO_ROUND, 0, number))
+
+
+def _newest_recorded(recovery: Recovery) -> Stamp | None:
+    record = recovery.record
+    if record.newest_round is None or recovery.is_contested:
+        return None  # Two agents say that they are the same one.
+    return Stamp(record.incarnation, record.newest_round)
+
+
+def _returned(recovery: Recovery) -> list[str]:
+    nodes = (recovery.returned.get(rank) for rank in range(RANKS))
+    return ["" if node is None else node.ref.incarnation for node in nodes]
