@@ -221,26 +221,21 @@ class SoakJob:
         command += [*words, str(options["rdzv_endpoint"]), "--job", RUN_ID]
         command += ["--rdzv-backend", str(options["rdzv_backend"])]
         command += ["--rdzv-conf", self.cluster.conf.rstrip(",")] if self.cluster.conf else []
-        ends_at = time.monotonic() + patience(COMMAND_S)
-        while True:
-            try:
-                done = subprocess.run(
-                    command,
-                    env=self.cluster.environ(),
-                    capture_output=True,
-                    text=True,
-                    timeout=patience(COMMAND_S),
-                )
-            except subprocess.TimeoutExpired:
-                raise RuleBroken(ledger.OUTCOME, f"`rallypoint {name}` did not end") from None
-            if not done.returncode:
-                return done.stdout
-            said = "".join((done.stderr or done.stdout).strip().splitlines()[-1:])
-            if "try again when" not in said or time.monotonic() > ends_at:
-                told = f"`rallypoint {name}` ended with {done.returncode}: {said}"
-                self.note_broken(ledger.OUTCOME, told)
-                return done.stdout
-            time.sleep(0.5)  # A node that led has just lost the job: a person would try again.
+        try:
+            done = subprocess.run(
+                command,
+                env=self.cluster.environ(),
+                capture_output=True,
+                text=True,
+                timeout=patience(COMMAND_S),
+            )
+        except subprocess.TimeoutExpired:
+            raise RuleBroken(ledger.OUTCOME, f"`rallypoint {name}` did not end") from None
+        if done.returncode:
+            said = (done.stderr or done.stdout).strip().splitlines()[-1:]
+            told = f"`rallypoint {name}` ended with {done.returncode}: {''.join(said)}"
+            self.note_broken(ledger.OUTCOME, told)
+        return done.stdout
 
     # What holds
 
