@@ -9,7 +9,6 @@ before them when the leader is gone.
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -19,10 +18,11 @@ from rallypoint.coordinator.client import raise_in_loop
 from rallypoint.coordinator.clocks import boot_time
 from rallypoint.coordinator.connection import ClientConnection, dial
 from rallypoint.coordinator.jobs import HostedJobs
+from rallypoint.coordinator.leader_process import random_nonce
 from rallypoint.coordinator.leadership import Leadership
 from rallypoint.coordinator.led_jobs import LedJobs
 from rallypoint.core import messages as m
-from rallypoint.core.model import NONCE_BITS, Epoch
+from rallypoint.core.model import Epoch
 from rallypoint.core.takeover.consent import Promises
 from rallypoint.core.takeover.heirs import Claimant
 from rallypoint.core.takeover.leading import RELEASE_S
@@ -254,4 +254,4 @@ class _Attachment:
 
 
 def _drawn() -> int:
-    return int.from_bytes(os.urandom(NONCE_BITS // 8), "big") | 1
+    return random_nonce() | 1

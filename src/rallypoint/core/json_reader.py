@@ -1,8 +1,8 @@
 """The reader of JSON that comes from elsewhere: answers of servers, files that others can write.
 
 The sender may be hostile or broken. Whatever the bytes are, a reader gets a value or one error,
-`UnreadableJsonError`. The bytes are limited in size, in depth and in the number of their values;
-numbers are finite, and integers have 64 bits; text is UTF-8 without halves of surrogate pairs.
+`UnreadableJsonError`. The bytes are limited in size, in depth and in the number of their values.
+Numbers are finite, and integers have 64 bits. Text is UTF-8 without halves of surrogate pairs.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _T = TypeVar("_T")
 
 
 class UnreadableJsonError(ValueError):
-    """The reason why bytes are refused, in words that follow the name of their source: `is not
+    """Bytes are refused. The message is the reason, and follows the name of their source: `is not
     JSON (...)`."""
 
     def __init__(self, why: str, *, is_text: bool = False) -> None:
-        """`is_text`: the bytes are text that does not begin as an object or an array does, such as
-        a web page: the source is probably another program."""
+        """`is_text`: the bytes are text that begins as no object or array does, such as a web
+        page. The source is probably another program."""
         super().__init__(why)
         self.is_text = is_text
 

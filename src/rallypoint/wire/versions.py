@@ -10,8 +10,8 @@ the new version of Rallypoint overlap.
 Two sides that both speak version 4 use no older version, even if somebody between them can change
 what they send. Each side names its versions in the last bytes of its nonce. The proofs of all
 versions cover the nonces. A side of an older version takes these bytes for random ones. From
-version 4 on both ranges are in the proofs and keys themselves. Where one
-of the two speaks no version 4, somebody between them can have them use version 2 instead of 3.
+version 4 on both ranges are in the proofs and keys themselves. Where one of the two speaks no
+version 4, an attacker between them can make them use version 2 instead of 3.
 """
 
 from __future__ import annotations

@@ -16,12 +16,14 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Mapping
 from enum import Enum, auto
+from itertools import count
 from typing import Any, NamedTuple
 
 from rallypoint.config import Endpoint
+from rallypoint.core.admission import Admission
 from rallypoint.core.text import shown
 from rallypoint.errors import UsageError
 from rallypoint.observe.faults import describe_fault
@@ -115,8 +117,12 @@ class MetricsServer:
         self._is_local = Address(host, port).is_loopback
         self._accepting: AcceptLoop | None = None
         self._making: set[asyncio.Task[None]] = set()
-        self._places: dict[Place, dict[_Connection, str]] = {place: {} for place in Place}
-        """The connections with their sources, the oldest first."""
+        self._places = {
+            place: Admission(CONNECTIONS, CONNECTION_S, patience_s=0.0) for place in Place
+        }
+        self._connections: dict[int, _Connection] = {}
+        """All of them, by their numbers."""
+        self._numbers = count()
         self._lags: deque[float] = deque(maxlen=LAG_SAMPLES)
         self._ticker: asyncio.TimerHandle | None = None
 
@@ -144,9 +150,12 @@ class MetricsServer:
         if self._accepting is not None:
             self._accepting.close()
         self._listener.close()
-        for places in self._places.values():
-            for connection in list(places):
-                connection.abort()
+        for connection in list(self._connections.values()):
+            connection.abort()
+
+    def next_number(self) -> int:
+        """The number of one more connection."""
+        return next(self._numbers)
 
     def serves(self, host: str) -> bool:
         """Whether a request with this Host header is answered."""
@@ -159,19 +168,19 @@ class MetricsServer:
         """Give a connection a place of this kind, and take away any other that it has. If all are
         taken, one of the connections there is cut off."""
         self.forget(connection)
-        places = self._places[place]
-        if len(places) >= CONNECTIONS:
-            most = Counter(places.values())
-            # The first of equals is the oldest.
-            victim = max(places, key=lambda each: most[places[each]])
-            del places[victim]
+        places, now = self._places[place], asyncio.get_running_loop().time()
+        if not places.has_free_slot and (number := places.victim(now)) is not None:
+            victim = self._connections[number]
+            self.forget(victim)
             victim.abort()
-        places[connection] = source
+        self._connections[connection.number] = connection
+        places.arrived(connection.number, source, now)
 
     def forget(self, connection: _Connection) -> None:
         """It has gone."""
+        self._connections.pop(connection.number, None)
         for places in self._places.values():
-            places.pop(connection, None)
+            places.gone(connection.number)
 
     def _arrived(self, accepted: socket.socket, _: tuple[str, int]) -> None:
         task = asyncio.get_running_loop().create_task(self._make(accepted))
@@ -195,7 +204,7 @@ class MetricsServer:
 
 class _Connection(asyncio.Protocol):
     def __init__(self, server: MetricsServer) -> None:
-        self._server = server
+        self._server, self.number = server, server.next_number()
         self._head = b""
         self._answered = False
         self._source = ""

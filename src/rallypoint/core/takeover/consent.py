@@ -18,13 +18,12 @@ ends a promise early is the leader's own word that it goes: a vacant record.
 Candidates promise the same, and from when they attach: the leader needs the promises of those that
 the record lists, beside those of heirs.
 
-A promise is bound to the connection on which it comes: it counts for the place that the leader
+A promise is bound to the connection on which it comes. It counts for the place that the leader
 knows its sender to have (`speakers.py`), and only if it names an acknowledgement that this leader
-has sent on that very connection. A new connection of an heir begins anew, and nothing counts any
-more that is read on an older one. What was counted before stays, since the heir keeps its promise
-whatever becomes of the connection. A candidate is known by one connection alone: on the next one
-it has another number. An heir that has seen a later leader in the register promises nothing to the
-one before.
+has sent on that very connection. A new connection of an heir begins anew, and promises that are
+read later on an older one do not count. Promises that were counted before stay, since the heir
+keeps them whatever becomes of the connection. A candidate draws a new number for each connection.
+An heir that has seen a later leader in the register promises nothing to the one before.
 
 The leader needs the promises of all heirs of every record that its register may hold: of the last
 one that was confirmed, and of those that were sent since. A record without heirs (no world runs, or

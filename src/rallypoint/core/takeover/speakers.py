@@ -1,9 +1,9 @@
 """The sender of a heartbeat, as the leader knows it by itself (section L2 of the design). Pure.
 
 A promise counts only for the place of its sender. The leader takes that place from the newest world
-that it knows: from the world that it has formed, or, while it takes over a job, from the agents
-that have come back. So an agent can't promise for the places of others, whatever it sends. An agent
-is no candidate, and a candidate has no place.
+that it knows. That is the world that it has formed. While the leader takes over a job, it is the
+world of the agents that have come back. So an agent can't promise for the places of others,
+whatever it sends. An agent is not a candidate, and a candidate has no place.
 """
 
 from __future__ import annotations

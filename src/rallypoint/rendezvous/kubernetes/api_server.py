@@ -103,6 +103,11 @@ class Reply(NamedTuple):
     at: datetime | None
     """By the clock of the API server."""
 
+    @property
+    def items(self) -> list[Object]:
+        """The objects of a list."""
+        return self.body.get("items") or []
+
 
 class ApiServer:
     """Blocks, for one thread at a time; `abort` from any."""

@@ -103,14 +103,12 @@ class KubernetesRendezvousBackend(SwappingBackend):
         try:
             with _explained():
                 while not self._is_stopped:
-                    listed = self._watching.call("GET", query=name).body
-                    has_changed = [
-                        _version_of(item) for item in listed.get("items") or ()
-                    ] != wanted
+                    listed = self._watching.call("GET", query=name)
+                    has_changed = [_version_of(item) for item in listed.items] != wanted
                     left_s = ends_at - time.monotonic()
                     if has_changed or left_s <= 0:
                         return has_changed
-                    since = listed["metadata"]["resourceVersion"]
+                    since = listed.body["metadata"]["resourceVersion"]
                     if self._is_woken(left_s, {**name, "resourceVersion": since}):
                         return True
                     # It was ended early, or what the list has said is forgotten there (410).

@@ -73,7 +73,7 @@ def sweep(server: ApiServer, page: int = PAGE) -> int:
     `ApiServer.call`, and what an answer that does not parse raises."""
     found = 0
     for reply in listed(server, page):
-        for item in reply.body.get("items") or ():
+        for item in reply.items:
             metadata = item["metadata"]
             changed_at = _changed_at(metadata)
             if changed_at is None or reply.at is None or reply.at - changed_at < RETENTION:

@@ -69,7 +69,7 @@ class KubernetesRegisters:
     def _items(self) -> Iterator[Object]:
         """Their metadata."""
         for page in listed(self._server):
-            yield from page.body.get("items") or ()
+            yield from page.items
 
     def _run_id(self, name: str) -> str:
         """Of the job with this register; empty: it is not known."""
