@@ -181,3 +181,30 @@ def test_A5_the_next_node_may_be_signalled_a_moment_later(tmp_path: Path, first:
         for job in jobs.values():
             assert job.wait() == 143, job.err
         assert sorted(name for job in jobs.values() for name in job.told("got")) == NAMES
+
+
+QUICK = """
+import os, signal, time
+def save(*_):
+    open("saved" + os.environ["RANK"], "w").close()
+    os._exit(0)
+signal.signal(signal.SIGTERM, save)
+tell("up", os.environ["RANK"])
+while True:
+    time.sleep(0.05)
+"""
+
+
+def test_A5_workers_that_save_and_exit_with_0_before_their_agent_is_signalled_are_no_success(
+    tmp_path: Path,
+) -> None:
+    with agent(tmp_path, "--nproc-per-node=2", program=QUICK) as job:
+        job.wait_told("up", 2)
+        witness = job.named(NAME)[0]
+        workers = [pid for pid in job.processes() if pid != job.pid and name_of(pid) not in HELPERS]
+        send([witness, *workers])
+        for rank in range(2):
+            eventually((job.home / f"saved{rank}").exists, f"the checkpoint of rank {rank}")
+        eventually(lambda: not set(workers) & job.processes().keys(), "the end of the workers")
+        send([job.pid])
+        assert job.wait() == 143, job.err

@@ -140,6 +140,24 @@ def test_A3_what_fails_of_a_dead_helper_is_not_to_blame(report: Report, is_blame
     assert (lost.failure is not None) is is_blamed
 
 
+@pytest.mark.parametrize("order", ["ab", "ba"])
+def test_A3_of_two_nodes_lost_together_the_one_that_told_of_a_lost_peer_is_not_to_blame(
+    order: str,
+) -> None:
+    reports = [report("a", 10.0, tells=True)]
+    losses = [loss(node_id, 12.0) for node_id in order]
+    cause = first_cause(0, reports, losses)
+    assert cause is not None
+    assert (cause.node_id, cause.failure) == ("b", None)
+
+
+def test_A3_a_node_that_is_lost_alone_after_it_told_of_a_lost_peer_is_blamed_for_that() -> None:
+    """Nobody else is gone: the peer may be one that Rallypoint knows nothing of."""
+    cause = first_cause(0, [report("a", 10.0, tells=True)], [loss("a", 12.0)])
+    assert cause is not None
+    assert cause.failure is not None
+
+
 def test_a_cause_names_node_rank_and_how_it_ended() -> None:
     killed = Cause("b", 0, failure=failure(signal=9, local_rank=2))
     assert describe(killed) == "rank 4 (node b, local rank 2) was killed by SIGKILL"

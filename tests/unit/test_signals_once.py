@@ -20,6 +20,7 @@ from rallypoint.core.group_events import (
     GroupEvent,
     KillWorkers,
     NotifyWorkers,
+    ReportNow,
     SignalCaught,
     SignalWorkers,
     Wait,
@@ -29,6 +30,7 @@ from rallypoint.core.group_events import (
     WorkersGone,
     WorkersStarted,
 )
+from rallypoint.core.group_state import claim
 from rallypoint.core.model import EndKind, EndReason, Outcome
 from rallypoint.core.worker_signals import OWN_SIGNAL_S, WITNESS_S, Received
 
@@ -114,6 +116,48 @@ def test_A5_a_signal_to_the_witness_alone_does_not_count_for_long() -> None:
     node.step(WitnessSignalled(TERM))
     assert node.step(ended(node, WaitKind.OWN_SIGNAL)) == []
     assert SignalWorkers(TERM) in node.step(LOST)
+
+
+def reports(effects: list[GroupEffect]) -> list[m.Report]:
+    """What the coordinator is told by these."""
+    return [effect.message for effect in effects if isinstance(effect, ReportNow)]
+
+
+@pytest.mark.parametrize("codes", [(0, 0), (1, 1), (-TERM, 0), (0, 143)], ids=str)
+def test_A5_workers_that_a_scheduler_ends_before_it_signals_the_agent_neither_succeed_nor_fail(
+    codes: tuple[int, int],
+) -> None:
+    node = watched()
+    node.step(WitnessSignalled(TERM))
+    assert reports(node.step(exited(*codes))) == []
+    told = node.step(SignalCaught(TERM))
+    told += node.step(Announced()) + node.step(WorkersGone(stamp()))
+    assert node.state.leaving
+    assert not [x for x in reports(told) if isinstance(x, m.Succeeded | m.Failed | m.Finishing)]
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_A5_workers_that_end_well_after_a_signal_to_the_witness_alone_succeed_in_the_end(
+    first: int,
+) -> None:
+    node = watched()
+    if first:
+        assert m.Finishing(stamp()) in reports(node.step(exited(0, None)))
+    node.step(WitnessSignalled(TERM))
+    assert reports(node.step(exited(0, 0))) == []
+    assert claim(node.state).doing is (m.Doing.FINISHING if first else m.Doing.RUNNING)
+    told = reports(node.step(ended(node, WaitKind.OWN_SIGNAL)))
+    assert told == [*([] if first else [m.Finishing(stamp())]), m.Succeeded(stamp())]
+    assert node.state.phase is Phase.FINISHED
+
+
+def test_A5_a_worker_that_fails_after_a_signal_to_the_witness_alone_fails_in_the_end() -> None:
+    node = watched()
+    node.step(WitnessSignalled(TERM))
+    assert reports(node.step(exited(None, 3))) == []
+    [failed] = reports(node.step(ended(node, WaitKind.OWN_SIGNAL)))
+    assert isinstance(failed, m.Failed)
+    assert [(exit_.local_rank, exit_.code) for exit_ in failed.failures] == [(1, 3)]
 
 
 def test_A5_the_witness_alone_counts_for_a_signal_that_the_agent_leaves_to_its_program() -> None:

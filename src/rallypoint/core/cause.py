@@ -17,7 +17,7 @@ Everything else is collateral.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -65,13 +65,14 @@ def first_cause(
     for report in reports:
         said_at[report.node_id] = max(report.received_at, said_at.get(report.node_id, 0.0))
     lost_at = {x.node_id: max(x.last_heard_at, said_at.get(x.node_id, 0.0)) for x in losses}
-    loss = min(losses, key=lambda loss: lost_at[loss.node_id], default=None)
+    # Of nodes that were lost together, one that had told of no failure is blamed.
+    order = {x.node_id: (lost_at[x.node_id], said_at.get(x.node_id, 0.0)) for x in losses}
+    loss = min(losses, key=lambda loss: order[loss.node_id], default=None)
     if loss is None:
         remaining = list(reports)
     else:
         before = [r for r in reports if r.received_at <= lost_at[loss.node_id]]
-        own = loss.node_id
-        remaining = [r for r in before if r.node_id == own or not r.failure.tells_of_lost_peer]
+        remaining = [r for r in before if not _tells_of_one_of(r, order)]
     others = len(reports) + len(losses) - 1
     if remaining:
         first = min(remaining, key=lambda r: (r.failure.tells_of_lost_peer, r.happened_at))
@@ -79,6 +80,12 @@ def first_cause(
     if loss is not None:
         return Cause(loss.node_id, round_, loss=loss, collateral=others)
     return None
+
+
+def _tells_of_one_of(report: Report, lost: Collection[str]) -> bool:
+    """Whether the failure may only tell of the loss of one of these nodes, another than its own."""
+    others = len(lost) - (report.node_id in lost)
+    return report.failure.tells_of_lost_peer and others > 0
 
 
 def _is_consequence(report: Report, breakdown: Breakdown) -> bool:

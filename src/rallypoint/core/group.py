@@ -223,6 +223,7 @@ def _assigned(state: GroupState, stamp: Stamp, assignment: Assignment) -> list[G
     state.assignment, state.has_joined, state.proving = assignment, False, None
     state.checkpoint_asked, state.succeeded_when_asked = None, False
     state.exits, state.failed, state.ends_reported = {}, {}, set()
+    state.unjudged = set()
     state.seeks_culprit = False
     if assignment.enrol:
         state.phase = Phase.ENROLLING

@@ -11,7 +11,7 @@ from rallypoint.core.group_events import (
     NotifyWorkers,
     WaitKind,
 )
-from rallypoint.core.group_state import GroupState, Phase, end_by_signal, wait
+from rallypoint.core.group_state import GroupState, Phase, end_by_signal, judge, wait
 from rallypoint.core.model import Stamp
 from rallypoint.core.worker_signals import Received
 
@@ -66,7 +66,7 @@ def witness_time_is_over(state: GroupState) -> list[GroupEffect]:
 def own_time_is_over(state: GroupState) -> list[GroupEffect]:
     """The signal has not reached the agent: it may not have reached the workers either."""
     state.signals.by_witness.clear()
-    return _release(state)
+    return [*_release(state), *judge(state)]
 
 
 def _wait_for_witness(state: GroupState) -> list[GroupEffect]:

@@ -39,7 +39,7 @@ from rallypoint.core.messages import Claim, Doing, Failed, Finishing, Prove, Pro
 from rallypoint.core.model import Assignment, Lacking, Stamp, Verdict
 from rallypoint.core.text import CANT_START
 from rallypoint.core.worker_exits import WorkerExit
-from rallypoint.core.worker_signals import WorkerSignals, received
+from rallypoint.core.worker_signals import WorkerSignals, awaits_own_signal, received
 from rallypoint.errors import InfrastructureError, LogsSpecsError, RallypointError
 
 
@@ -109,6 +109,8 @@ class GroupState(Struct):
     """By local rank, of this round's workers; a new object for each round."""
     failed: dict[int, WorkerExit] = field(default_factory=dict)
     """Those of them that were reported as failures."""
+    unjudged: set[int] = field(default_factory=set)
+    """Local ranks of workers that ended after a signal that this agent may be about to get."""
     ends_reported: set[int] = field(default_factory=set)
     """Local ranks whose end observers have been given."""
     seeks_culprit: bool = False
@@ -280,8 +282,9 @@ def claim(state: GroupState, drains_for_s: float = 0.0) -> Claim:
 
 
 def succeeded(state: GroupState) -> int:
-    """How many of the round's workers ended well."""
-    return sum(exit_.code == 0 for exit_ in state.exits.values())
+    """The number of the round's workers that ended well, as far as that is certain."""
+    judged = state.exits.keys() - state.unjudged
+    return sum(state.exits[local_rank].code == 0 for local_rank in judged)
 
 
 SUSPECT_S = 2.0
@@ -294,12 +297,24 @@ def exited(state: GroupState, stamp: Stamp, exits: tuple[WorkerExit, ...]) -> li
         return []
     known = state.exits.keys() | state.ends_reported
     exits = tuple(exit_ for exit_ in exits if exit_.local_rank not in known)
-    had_success = succeeded(state) > 0
     state.exits.update((exit_.local_rank, exit_) for exit_ in exits)
     well = [exit_ for exit_ in exits if exit_.code == 0]
     is_stopping = state.phase is Phase.STOPPING
     ends = [] if is_stopping else _report_ended(state, well)
-    return ends + _judge(state, stamp, exits, had_success=had_success)
+    state.unjudged.update(exit_.local_rank for exit_ in exits)
+    if state.phase is Phase.RUNNING and awaits_own_signal(state.signals, state.settings.signals):
+        return ends
+    return ends + judge(state)
+
+
+def judge(state: GroupState) -> list[GroupEffect]:
+    """Do what follows from the ends of workers that are not judged yet."""
+    had_success = succeeded(state) > 0
+    exits = tuple(state.exits[local_rank] for local_rank in sorted(state.unjudged))
+    state.unjudged.clear()
+    if state.stamp is None or not exits:
+        return []
+    return _judge(state, state.stamp, exits, had_success=had_success)
 
 
 def _judge(

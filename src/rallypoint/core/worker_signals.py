@@ -10,7 +10,9 @@ Meanwhile the agent sends its workers no signal:
 
 * The signal has reached the agent only: for `WITNESS_S`. Then a person or Kubernetes has signalled
   the agent alone.
-* The signal has reached the witness only: for `OWN_SIGNAL_S`. Then it does not count.
+* The signal has reached the witness only: for `OWN_SIGNAL_S`. Then it does not count. Meanwhile an
+  end of a worker is neither a success nor a failure: a handler may have saved a checkpoint and
+  ended the worker with 0 long before the work is done.
 * Another node leaves: for `WITNESS_S`. A scheduler may be about to signal this node too.
 
 Workers count together, because a scheduler ends all processes of a control group.
@@ -80,6 +82,12 @@ def _meet(signals: WorkerSignals, number: int) -> bool:
     signals.by_witness.discard(number)
     signals.by_both.add(number)
     return True
+
+
+def awaits_own_signal(signals: WorkerSignals, handled: tuple[int, ...]) -> bool:
+    """Whether a signal has reached the witness that the agent may be about to get. `handled`: as in
+    `received`."""
+    return not signals.by_witness.isdisjoint(handled)
 
 
 def received(signals: WorkerSignals, number: int, handled: tuple[int, ...]) -> Received | None:

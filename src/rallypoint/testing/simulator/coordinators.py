@@ -242,7 +242,8 @@ class HostedCoordinator:
 
     def _tell_of_rounds(self) -> None:
         for job in self.coordinator.jobs.all:
-            for past in job.watch.history.rounds:
+            # The newest one may have ended in the same turn, and is not judged yet.
+            for past in list(job.watch.history.rounds)[:-1]:
                 if past.ended is not None and past.why:
                     self._shared.observer.past(job.life.incarnation, past)
 

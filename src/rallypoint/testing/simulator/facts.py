@@ -55,6 +55,8 @@ class Life(Struct, eq=False):
     heard_by: dict[int, float] = field(default_factory=dict)
     """And when each of them did."""
     lost_at: float | None = None
+    lost_by: int = 0
+    """The number of the coordinator that gave the agent up last; 0: none has."""
     is_leaving: bool = False
     """It is lost since it was told to go, and may take its time."""
     cut_at: float = float("-inf")

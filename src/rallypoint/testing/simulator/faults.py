@@ -192,6 +192,7 @@ class Faults:
                 self._cluster.rules.asked.add(Outcome.PREEMPTED)
                 if machine.process.workers is not None:
                     machine.process.workers.signal_from_outside(15)
+                machine.loop.call_soon(machine.process.agent.witness_signalled, 15)
                 go = partial(self._tell_to_go, machine, partial(machine.process.agent.caught, 15))
                 self._schedule.after(fault.value, go)
             case "noroute":

@@ -84,8 +84,8 @@ class Invariants:
         """The rules of bad machines."""
         self.is_broken = False
         """Whether the program fails everywhere."""
-        self.judged = (0, 0)
-        """The newest round that was judged, of the newest life."""
+        self.judged: dict[int, int] = {}
+        """The newest round of each life that was judged."""
         self.lied_at: dict[str, float] = {}
         """When each agent that breaks its promises has made one last."""
         self.unread: dict[str, int] = {}
@@ -187,10 +187,10 @@ class Invariants:
     def _check_fitness(self, job: Job, event: JobEvent, effects: list[JobEffect]) -> None:
         state = job.state
         self.fitness.stepped(state, event, effects, self.now_s)
-        cause, judged = state.last_cause, (state.incarnation, state.judged_round)
-        if judged == self.judged:
+        cause = state.last_cause
+        if state.judged_round <= self.judged.get(state.incarnation, 0):
             return
-        self.judged = judged
+        self.judged[state.incarnation] = state.judged_round
         if cause is not None:
             kind = EndKind.LOSS if cause.failure is None else EndKind.FAILURE
             machine = name_of_machine(state.round, cause.node_id)
@@ -227,7 +227,7 @@ class Invariants:
 
     def _lost(self, event: SessionLost, coordinator: int) -> None:
         life = self.lives[event.ref.incarnation]
-        life.lost_at = self.now_s
+        life.lost_at, life.lost_by = self.now_s, coordinator
         self.owed.pop(event.ref.incarnation, None)
         silent_s = self.now_s - life.heard_by.get(coordinator, 0.0)
         if event.why in DEATHS and not (life.died and not life.runs):
@@ -254,11 +254,18 @@ class Invariants:
             raise Violation("budget", f"{total} of {settings.max_restarts} restarts were used")
         self._check_stopped(ended, world)
         failed = self._failures(world)
-        if not failed:
+        if not failed and not self._is_failed_start(job.state, world):
             raise Violation("budget", f"round {ended.round} was charged, and no worker had failed")
         named = {e.node_id for e in effects if isinstance(e, Record) and e.kind.name == "restart"}
-        for node_id in named:
+        for node_id in named if failed else ():
             self._check_blame(world, failed, node_id)
+
+    def _full(self, world: World) -> list[str]:
+        """The machines of this world that can't start workers."""
+        return self.fitness.full([self.lives[life].ref.node_id for life in world.lives])
+
+    def _is_failed_start(self, state: JobState, world: World) -> bool:
+        return self.fitness.is_charged_for_a_start(state, self._full(world))
 
     def _check_stopped(self, stamp: Stamp, world: World) -> None:
         """Nobody is blamed before all have stopped, or are lost."""
@@ -336,10 +343,10 @@ class Invariants:
         elif verdict.outcome is Outcome.FAILED:
             world = self.worlds[stamp]
             failed = self._failures(world)
-            if not failed:
+            if not failed and not self._is_failed_start(job.state, world):
                 raise Violation("verdict", f"no worker has failed in {stamp}: {verdict.text}")
             self._check_stopped(stamp, world)
-            if verdict.cause is not None:
+            if failed and verdict.cause is not None:
                 self._check_blame(world, failed, verdict.cause.node_id)
         members = job.state.round.members.values()
         self._gave(stamp.incarnation, verdict, [member.ref.incarnation for member in members])

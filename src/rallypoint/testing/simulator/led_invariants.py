@@ -216,7 +216,7 @@ class LedInvariants(Invariants):
         numbers = range(old.judged_round, new.judged_round)
         ended = [Stamp(new.incarnation, max(0, number)) for number in numbers]
         worlds = [(stamp, self.worlds[stamp]) for stamp in ended if stamp in self.worlds]
-        failed = [each for each in worlds if self._failures(each[1])]
+        failed = [each for each in worlds if self._failures(each[1]) or self._full(each[1])]
         if not failed:
             raise Violation("budget", f"one of {ended} was charged, and no worker had failed")
         self._check_stopped(*failed[-1])
@@ -257,8 +257,10 @@ class LedInvariants(Invariants):
             case m.Attached(epoch=epoch, resumed=resumed):
                 if epoch not in self._epochs:
                     raise Violation("durable", f"{incarnation} attached to an epoch of nobody")
-                if resumed and not self.lives[incarnation].is_leaving:
-                    self.lives[incarnation].lost_at = None
+                life = self.lives[incarnation]
+                # The coordinator that has lost an agent gives it no place back by that.
+                if resumed and not life.is_leaving and life.lost_by != self._epochs[epoch]:
+                    life.lost_at = None
             case m.Ack(number):
                 said = self._said.get(incarnation, {})
                 for each in [each for each in said if each <= number]:

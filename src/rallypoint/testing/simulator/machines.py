@@ -62,6 +62,10 @@ class Registry(Protocol):
         """Return a function that reads the register, and then decides as `leading.who_hears`."""
 
 
+def _witness_has_told() -> None:
+    """Do nothing: a simulated witness tells each signal at once."""
+
+
 class Guard:
     """The process that outlives its agent, and ends the workers of one that is stopped."""
 
@@ -230,6 +234,7 @@ class AgentProcess:
             self._lease.fence,
             None,
             self._try_to_start,
+            look_at_witness=_witness_has_told,
         )
         self.agent = Agent(shared.config, self._make_workers, (15, 2, 1, 3), links)
         self.hosted = HostedCoordinator(shared, loop) if hosts else None

@@ -29,7 +29,7 @@ end. The faults:
     fail NODE RANK CODE     a worker exits; a code under 0 is a signal
     done NODE               its workers exit with 0, as all will
     term NODE | interrupt NODE | leave NODE      SIGTERM, SIGINT, a notice to the agent
-    preempt NODE S          its workers get SIGTERM, and its agent so much later
+    preempt NODE S          its workers and witness get SIGTERM, and its agent so much later
     drain NODE              a person wants it to leave the job
     checkpoint | restart | cancel       a person wants that of the job
     busy S                  the coordinator does not look at its connections for so long, when its
@@ -192,7 +192,8 @@ class Plan(Struct, frozen=True, kw_only=True):
         is_host = self.embedded and self.coordinator_host in bad
         is_enough = len(remain) >= self.settings["min_nodes"]
         is_one = kinds <= OF_ONE | {"fail"} and len(bad) == 1 and not bad & {LEADER, FORMER}
-        return is_one and is_enough and not is_host and self.settings["world_multiple_of"] == 1
+        fits = self.settings.get("world_multiple_of", 1) == 1
+        return is_one and is_enough and not is_host and fits
 
     @property
     def charges_at_most(self) -> int:

@@ -65,6 +65,17 @@ class FitnessRules:
             self._check_growth(job.round)
         self._note_holds(job, now_s)
 
+    def full(self, machines: list[str]) -> list[str]:
+        """Return those of these machines that can't start workers."""
+        bad = [name for name in machines if name in self._bad]
+        return [name for name in bad if self._bad[name].full_since is not None]
+
+    def is_charged_for_a_start(self, job: JobState, full: list[str]) -> bool:
+        """Whether workers that were not started may be charged. `full`: the machines that could not
+        start them."""
+        remains = all(minimum_remains(job.round, machine) for machine in full)
+        return bool(full) and (len(full) > 1 or not remains)
+
     def _check_growth(self, state: RoundState) -> None:
         """Nodes that waited have joined the next round; all others stop their workers."""
         for member in state.members.values():
