@@ -171,7 +171,7 @@ class Invariants:
             self._lost(event, job.coordinator)
         for effect in effects:
             if isinstance(effect, m.ToNode):
-                self._told(effect)
+                self._told(effect, job.coordinator)
         self._check_charge(job, effects)
         self._check_fitness(job, event, effects)
         assigned = [
@@ -197,7 +197,7 @@ class Invariants:
             is_broken = self.is_broken
             self.fitness.judged(state, machine, kind, self.now_s, is_broken=is_broken)
 
-    def _told(self, effect: m.ToNode) -> None:
+    def _told(self, effect: m.ToNode, coordinator: int) -> None:
         life = self.lives[effect.ref.incarnation]
         match effect.message:
             case m.Expelled(stamp, why, final):
@@ -205,7 +205,7 @@ class Invariants:
                     self._check_told(life)
                 if why.startswith(REPLACED) and life.lost_at is None:
                     raise Violation("duplicate", f"{life.ref} lost its place, and was not lost")
-                life.lost_at = self.now_s
+                life.lost_at, life.lost_by = self.now_s, coordinator
                 life.banned_in = stamp.incarnation if final else life.banned_in
             case m.LeaveNow():
                 life.lost_at, life.is_leaving = self.now_s, True

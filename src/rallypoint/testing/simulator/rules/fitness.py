@@ -3,9 +3,9 @@
 * No round ends in order to admit a node whose machine can't start workers.
 * A machine that is held back takes part in no world before its time, also at the next coordinator,
   unless the program is at fault, or the minimum is not met without it.
-* A machine that ends round after round is held back: after the third round that it has ended within
-  ten minutes, or the second one by a failure, the next one comes 8 leases later, while the minimum
-  remains without it.
+* A machine that ends round after round is held back: after its third loss within ten minutes, or its
+  second failure, it ends the next round 8 leases later at the earliest, while the minimum remains
+  without it.
 * Where one machine alone is bad, and the minimum remains without it, the job succeeds, and is
   charged once at most.
 * A program that fails everywhere ends the job within its budget and one try more.
@@ -127,9 +127,12 @@ class FitnessRules:
             return
         of_it = self._machines.setdefault((job.incarnation, machine), _Machine())
         recent = [each for each in of_it.ended if each[0] > now_s - RECENT_LOSS_S * CLOCKS]
-        failures = [each for each in recent if each[1] is EndKind.FAILURE]
-        enough = len(recent) >= FLAPPING or len(failures) >= state.settings.hold_back_after > 0
-        if enough and now_s < recent[-1][0] + length_s(state, 1) * CLOCKS - SLACK_S:
+        failures = [at for at, how in recent if how is EndKind.FAILURE]
+        losses = [at for at, how in recent if how is not EndKind.FAILURE]
+        enough = [losses] if len(losses) >= FLAPPING else []
+        enough += [failures] if len(failures) >= state.settings.hold_back_after > 0 else []
+        held_since = max((at[-1] for at in enough), default=float("-inf"))
+        if now_s < held_since + length_s(state, 1) * CLOCKS - SLACK_S:
             text = f"{machine} has ended {len(recent)} rounds, and ends another one"
             raise Violation("fitness", text)
         of_it.ended = [*recent, (now_s, kind)]
