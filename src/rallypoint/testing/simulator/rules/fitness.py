@@ -3,9 +3,9 @@
 * No round ends in order to admit a node whose machine can't start workers.
 * A machine that is held back takes part in no world before its time, also at the next coordinator,
   unless the program is at fault, or the minimum is not met without it.
-* A machine that ends round after round is held back: after its third loss within ten minutes, or its
-  second failure, it ends the next round 8 leases later at the earliest, while the minimum remains
-  without it.
+* A machine that ends round after round is held back: after its third loss within ten minutes, or
+  its second failure, it ends the next round 8 leases later at the earliest, while the minimum
+  remains without it.
 * Where one machine alone is bad, and the minimum remains without it, the job succeeds, and is
   charged once at most.
 * A program that fails everywhere ends the job within its budget and one try more.
