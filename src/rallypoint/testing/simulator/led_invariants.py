@@ -26,7 +26,7 @@ import msgspec
 
 from rallypoint.core import messages as m
 from rallypoint.core.job_state import JobEffect, JobEvent, JobState
-from rallypoint.core.model import EndKind, SharedSettings, Stamp, Verdict, epoch_number
+from rallypoint.core.model import EndKind, Outcome, SharedSettings, Stamp, Verdict, epoch_number
 from rallypoint.core.settings import OnJoin
 from rallypoint.core.takeover.record import FormerLife, JobRecord, LeadRecord, is_set
 from rallypoint.testing.simulator.facts import Violation, World
@@ -153,7 +153,7 @@ class LedInvariants(Invariants):
                 self._formed_by.setdefault(formed, self.leader)
         former = None if new.job is None else new.job.former
         if former is not None:
-            self._check_former(former)
+            self._check_former(former, old)
         if new.job is not None and new.job.verdict is not None:
             self._recorded(new.job.incarnation, new.job.verdict)
 
@@ -174,11 +174,16 @@ class LedInvariants(Invariants):
     def _follows_record(self, new: LeadRecord) -> None:
         """This one is in the register now."""
 
-    def _check_former(self, former: FormerLife) -> None:
+    def _check_former(self, former: FormerLife, old: LeadRecord | None) -> None:
         """Of a life that ended while the register was away, and was begun anew before it was back,
         this is the first record of its verdict."""
         number, verdict = former.incarnation, former.verdict
         was_given = (number, verdict) in [each[:2] for each in self._given]
+        # A coordinator that takes over may find too many losses before it gives the job an event.
+        is_of_losses = verdict.outcome is Outcome.INFRASTRUCTURE and verdict.cause is not None
+        last = None if old is None else old.job
+        if is_of_losses and last is not None and last.incarnation == number:
+            was_given = was_given or last.verdict is None
         if number not in self.verdicts and was_given:
             self._recorded(number, verdict)
         if self.verdicts.get(number) != verdict:
