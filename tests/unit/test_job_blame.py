@@ -127,6 +127,19 @@ def test_A3_what_fails_because_others_were_stopped_costs_nothing(how: str) -> No
     assert host.job.round.phase is Phase.ACTIVE
 
 
+@pytest.mark.parametrize("tells_of_lost_peer", [True, False])
+def test_A3_what_tells_of_the_workers_of_a_node_that_came_back_without_them_costs_nothing(
+    tells_of_lost_peer: bool,
+) -> None:
+    host = running(replace(RULES, min_nodes=1))
+    host.at = 10.0
+    host.join(B)
+    failure = replace(failed(age_s=1.0), tells_of_lost_peer=tells_of_lost_peer)
+    host.step(FromNode(A, m.Failed(stamp(), (failure,))), at=10.1)
+    host.join(A)
+    assert host.job.ledger.total == (0 if tells_of_lost_peer else 1)
+
+
 def test_A3_what_failed_before_others_were_stopped_counts() -> None:
     host = running(replace(RULES, min_nodes=1, max_restarts=0))
     host.step(FromNode(A, m.Drain("it got SIGTERM", 15)), at=10.0)

@@ -291,15 +291,16 @@ class HostedJob:
             self._want_timers()
 
     @property
-    def _is_open(self) -> bool:
+    def is_recorded(self) -> bool:
+        """Nothing that the job has decided waits for a record."""
         return self._gate is None or self._gate.is_open
 
     def _tell_of_wishes(self) -> None:
-        if self._is_open:
+        if self.is_recorded:
             self.see(self.watch.tell_of_wishes)
 
     def _want_timers(self) -> None:
-        self._timers.want(self._sessions.timers_wanted(), may_begin=self._is_open)
+        self._timers.want(self._sessions.timers_wanted(), may_begin=self.is_recorded)
 
     def _perform_all(self, effects: list[HostEffect], tries: int = TRIES) -> None:
         if self._gate is not None:

@@ -68,6 +68,9 @@ class HostedJobs:
         """The life of each job that new agents join, by run id."""
         self._ended: list[HostedJob] = []
         """Lives that are over, the oldest first."""
+        self._unrecorded: dict[str, set[int]] = {}
+        """Numbers of lives that were over before their verdict was recorded, by run id. The first
+        record of the next life has it."""
         self._forgetting: dict[str, asyncio.TimerHandle] = {}
         """The jobs that all agents have left, by run id, the longest ago first."""
         self._empty: asyncio.Future[None] | None = None
@@ -133,6 +136,9 @@ class HostedJobs:
             return
         if not text:
             job = self._job_of(hello)
+            if job is None:  # The agent comes again.
+                connection.close()
+                return
             text = job.crowded(hello.incarnation)
             if not text:
                 connection.owner = job
@@ -196,8 +202,8 @@ class HostedJobs:
             return ""
         return f"this coordinator hosts {JOBS_MAX} jobs already: start another one for {run_id!r}"
 
-    def _job_of(self, hello: m.Attach) -> HostedJob:
-        """The life of its job that this agent belongs to."""
+    def _job_of(self, hello: m.Attach) -> HostedJob | None:
+        """The life of its job that this agent belongs to; None: its verdict is not recorded yet."""
         settings, run_id = hello.settings, hello.settings.run_id
         job = self._jobs.get(run_id)
         known_by = (each for each in self.all if each.settings.run_id == run_id)
@@ -226,7 +232,16 @@ class HostedJobs:
                     self._end(job)
                 return self._begin(settings, incarnation, former)
             case HearVerdict(incarnation, verdict):
+                if self._is_unrecorded(run_id, incarnation):
+                    return None
                 return self._ended_life(settings, incarnation, verdict)
+
+    def _is_unrecorded(self, run_id: str, incarnation: int) -> bool:
+        """Whether the verdict of this life, which is over, is in no record yet."""
+        next_life = self._jobs.get(run_id)
+        if next_life is None or next_life.is_recorded:
+            self._unrecorded.pop(run_id, None)
+        return incarnation in self._unrecorded.get(run_id, ())
 
     def _host_only(self, settings: SharedSettings) -> None:
         run_id, former = settings.run_id, None
@@ -364,9 +379,12 @@ class HostedJobs:
 
     def _end(self, job: HostedJob) -> None:
         """New agents do not join this life any more."""
-        self._lives.over(job.settings.run_id, job.life, self._loop.time())
-        self._keep(job.settings.run_id)
-        del self._jobs[job.settings.run_id]
+        run_id = job.settings.run_id
+        self._lives.over(run_id, job.life, self._loop.time())
+        if not job.is_recorded:
+            self._unrecorded.setdefault(run_id, set()).add(job.life.incarnation)
+        self._keep(run_id)
+        del self._jobs[run_id]
         if job.sessions:
             self._hold(job)
         else:

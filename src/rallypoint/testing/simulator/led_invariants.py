@@ -59,6 +59,8 @@ class LedInvariants(Invariants):
         self._followed: dict[str, int] = {}
         self._formed_by: dict[Stamp, int] = {}
         """The coordinator that has recorded each round first."""
+        self._formed_last: Stamp | None = None
+        """The round that the newest record has for the first time."""
         self._remembered = RecordRules()
         self._started_at = 0.0
         self._took_part: dict[str, int] = {}
@@ -131,6 +133,7 @@ class LedInvariants(Invariants):
     def stored(self, record: bytes) -> None:
         new = _decode(record)
         self._before = self._records, set(self.verdicts), self._given
+        self._formed_last = None
         old, led_before = (self._records[-1] if self._records else None), self.leader
         self._records = [new]
         if self.leader != led_before:
@@ -150,7 +153,9 @@ class LedInvariants(Invariants):
             self._remembered.note(new.job, self.now_s)
             if new.job.newest_round is not None:
                 formed = Stamp(new.job.incarnation, new.job.newest_round)
-                self._formed_by.setdefault(formed, self.leader)
+                if formed not in self._formed_by:
+                    self._formed_by[formed] = self.leader
+                    self._formed_last = formed
         former = None if new.job is None else new.job.former
         if former is not None:
             self._check_former(former, old)
@@ -166,6 +171,8 @@ class LedInvariants(Invariants):
         """What was stored last is not in the register any more, and nobody was told that it
         was."""
         self._records, known, given = self._before
+        if self._formed_last is not None:
+            del self._formed_by[self._formed_last]
         self._given = [*given, *(each for each in self._given if each not in given)]
         forgotten = [self.verdicts.pop(number) for number in set(self.verdicts) - known]
         self.owed = {life: v for life, v in self.owed.items() if v not in forgotten}
