@@ -4,13 +4,15 @@ peer, a worker, a file or a command line can move the cursor, hide text, or forg
 A text may be anything. What Python calls not printable is escaped: controls (C0, DEL, C1), marks
 that turn the direction of text, line separators, bytes that are no UTF-8. A line break within a
 text becomes ` | `. What workers write is theirs, and does not come here; neither do the colours
-and cursor movements of `process/relay/sinks.py`, which are put around lines that did.
+and cursor movements of `process/relay/sinks.py`, which are put around lines that did. What another
+program is to read (`write_text`) is passed on as it is: whoever makes it keeps it printable.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from errno import EAGAIN
 from typing import Any, TextIO
 
 import msgspec
@@ -42,11 +44,15 @@ def visible(text: str) -> str:
 
 def printed(*lines: str) -> str:
     """The lines as they may be written, each with its line feed; without the last ones, but with
-    their number, where they are longer than REPORT_MAX in all."""
+    their number, where they are longer than REPORT_MAX in all. Lines of JSON are all there, however
+    long: a program reads them."""
     safe: list[str] = []
     room = REPORT_MAX
     for number, line in enumerate(lines):
-        shown = line if isinstance(line, JsonLine) else visible(line)
+        if isinstance(line, JsonLine):
+            safe.append(line)
+            continue
+        shown = visible(line)
         room -= len(shown) + 1
         if room < 0 and safe:
             safe.append(f"... and {len(lines) - number} more lines")
@@ -122,13 +128,43 @@ def print_text(*lines: str) -> bool:
         answer(*lines)
         return True
     except OSError as error:
-        # What could not be written would be tried again at the end of the process.
-        nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
+        _give_up_stdout()
         if not isinstance(error, BrokenPipeError):
             raise InfrastructureError(f"stdout can't be written: {error.strerror}") from error
         return False
+
+
+def write_text(text: str) -> None:
+    """Write a text for another program to stdout, in UTF-8: all of it, and nothing else. May block.
+
+    Raises InfrastructureError when not all of it was written: stdout is closed, its reader is gone,
+    or the disk is full.
+    """
+    stream = sys.stdout
+    if stream is None:
+        raise InfrastructureError("stdout can't be written: it is closed")
+    if not hasattr(stream, "buffer"):  # A program has put a stream of texts in its place.
+        stream.write(text)
+        return
+    rest = memoryview(text.encode())
+    try:
+        stream.flush()
+        while rest:
+            # Without a buffer (python -u) a write may be a short one; None: it would block.
+            if (written := stream.buffer.write(rest)) is None:
+                raise BlockingIOError(EAGAIN, os.strerror(EAGAIN))
+            rest = rest[written:]
+        stream.buffer.flush()
+    except OSError as error:
+        _give_up_stdout()
+        raise InfrastructureError(f"stdout can't be written: {error.strerror}") from error
+
+
+def _give_up_stdout() -> None:
+    """What could not be written is not tried again at the end of the process."""
+    nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 def redraw(*lines: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from textwrap import indent
 
-from msgspec import Struct, json
+from msgspec import Struct
 from msgspec.structs import replace
 
 from rallypoint.cli.generate.kubernetes_texts import (
@@ -19,6 +19,7 @@ from rallypoint.cli.generate.kubernetes_texts import (
     TRAIN_JOB,
     TRAINER,
 )
+from rallypoint.cli.generate.quoting import container_word, yaml_value
 from rallypoint.cli.generate.rbac import RULES
 from rallypoint.cli.parser import Command, Scanned
 from rallypoint.cli.values import Value, integer_within, nodes, seconds
@@ -31,7 +32,7 @@ HEALTH_PORT = 29480
 MAX_NAME = 52
 """Of a label's 63 characters. Kubernetes appends to it for the names of pods."""
 _KINDS = ("--job", "--jobset", "--trainer")
-_QUANTITY = re.compile(r"\d+(\.\d+)?([kMGTPE]|[KMGTPE]i)?")
+_QUANTITY = re.compile(r"\d+(\.\d+)?([kMGTPE]|[KMGTPE]i)?", re.ASCII)
 
 KUBERNETES = Command(
     "generate kubernetes",
@@ -127,7 +128,7 @@ def text(scanned: Scanned) -> str:
     else:
         runtime = TRAINER.format(**common, workers=job.workers)
         train_job = TRAIN_JOB.format(
-            **common, image=_quoted(job.image), command=_quoted(job.command)
+            **common, image=yaml_value(job.image), command=yaml_value(job.command)
         )
         parts += [runtime + indent(spec, " " * 14), train_job]
     return head + "---\n".join(parts if job.by_register else parts[1:])
@@ -138,29 +139,24 @@ def _spec(job: _Job) -> str:
     limits: dict[str, int | str] = {"nvidia.com/gpu": job.gpus} if job.gpus else {}
     limits |= {"memory": job.memory} if job.memory else {}
     resources = "        resources:\n" + (MEMORY_SAYS if job.memory else "")
-    resources += f"          limits: {_quoted(limits)}\n"
+    resources += f"          limits: {yaml_value(limits)}\n"
     account = "serviceAccountName: rallypoint"
     if not job.by_register:
         account = "automountServiceAccountToken: false"
     if job.kind == "--job":
-        account += f"\n    subdomain: {_quoted(job.name)}"
+        account += f"\n    subdomain: {yaml_value(job.name)}"
     counts = "" if job.kind == "--trainer" else COUNTS.format(most=job.most)
     return counts + SPEC.format(
         account=account,
         backoff=5 * job.most,
-        command=_quoted(job.command),
+        command=yaml_value(job.command),
         drain=job.drain_s,
         grace=round(job.drain_s) + AFTER_DRAIN_S,
         health=HEALTH_PORT,
-        image=_quoted(job.image),
+        image=yaml_value(job.image),
         name=job.name,
         resources=resources if limits else "",
     )
-
-
-def _quoted(value: object) -> str:
-    """JSON is YAML."""
-    return json.encode(value).decode()
 
 
 def _read(scanned: Scanned) -> _Job:
@@ -213,7 +209,7 @@ def _command(scanned: Scanned, job: _Job) -> tuple[str, ...]:
         words.append(f"--rdzv-endpoint={first}.{job.name}:29400")
     words.append(f"--max-restarts={_number(scanned, '--max-restarts', 3, 0, MAX_GIVEN)}")
     words.append(f"--drain-deadline={job.drain_s:g}")
-    return (*words, *(scanned.words or ("train.py",)))
+    return (*words, *map(container_word, scanned.words or ("train.py",)))
 
 
 def _number(scanned: Scanned, flag: str, default: int, least: int, most: int) -> int:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-import shlex
 
+from rallypoint.cli.generate.quoting import bash_word
 from rallypoint.cli.parser import Command, Scanned
 from rallypoint.cli.values import Value, integer, integer_within, nodes, seconds
 from rallypoint.core.settings import MAX_GIVEN, MAX_NODES, MAX_WAIT_S, MAX_WORKERS_PER_NODE, Setting
 from rallypoint.errors import UsageError
 
-_TIME = re.compile(r"(\d+-)?\d+(:\d\d?){0,2}")
+_TIME = re.compile(r"(\d+-)?\d+(:\d\d?){0,2}", re.ASCII)
 _NAME = re.compile(r"[\w.+-]{1,128}")
 TO_STOP_SHARE = 10
 """A tenth of --stop-before is left when a drain that has taken all of its time has ended."""
@@ -141,7 +141,7 @@ def text(scanned: Scanned) -> str:
         options=_options(scanned),
         before=f"{before_s:g}",
         drain=f"{before_s - before_s / TO_STOP_SHARE:g}",
-        command=" ".join(map(shlex.quote, command)),
+        command=" ".join(map(bash_word, command)),
     )
 
 
