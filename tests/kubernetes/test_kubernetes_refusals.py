@@ -128,7 +128,7 @@ def test_an_api_server_of_another_cluster_is_not_trusted(
 def test_a_foreign_config_map_is_named_and_left(
     tmp_path: Path, api: KubernetesApi, pod: Pod
 ) -> None:
-    theirs = {**config_map(name_of("theirs")), "binaryData": {}}
+    theirs = {**config_map(name_of("theirs")), "binaryData": {"theirs": "AA=="}}
     there = api.config_maps.create(NAMESPACE, theirs, "somebody", is_dry_run=False)
     err = run(tmp_path, pod.conf(), job="theirs").err
     says = f"the ConfigMap {name_of('theirs')} in the namespace {NAMESPACE} was not written by"

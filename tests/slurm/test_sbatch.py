@@ -42,6 +42,25 @@ while not Path("finish").exists():
     time.sleep(0.05)
 """
 
+LOOKS = """
+import os
+from pathlib import Path
+tokens = {"user": Path.home() / ".config/rallypoint/token", "job": next(Path().glob("*/*/token"))}
+assert {path.stat().st_mode & 0o777 for path in tokens.values()} == {0o600}
+seen = [f"the token of the {name} is read" for name in tokens]
+for process in Path("/proc").iterdir():
+    for name in ("environ", "cmdline"):
+        try:
+            text = (process / name).read_bytes()
+        except OSError:
+            continue
+        for whose, path in tokens.items():
+            if path.read_bytes().strip().removeprefix(b"job-") in text:
+                seen.append(f"the token of the {whose} is in {name} of {process.name}")
+Path("seen." + os.environ["RANK"]).write_text("\\n".join(seen))
+"""
+"""Searches what every process of this machine shows for the tokens, as root may."""
+
 
 @pytest.fixture(autouse=True)
 def clean(slurm: Slurm) -> None:
@@ -190,3 +209,15 @@ def test_a_job_of_an_array_that_is_requeued_leaves_the_others_alone(slurm: Slurm
     (slurm.work / "finish").touch()
     assert slurm.wait_state(f"{job}_2", "COMPLETED", "FAILED") == "COMPLETED 0:0"
     assert slurm.run("scancel", job).returncode == 0
+
+
+def test_the_token_of_the_run_alone_is_used_and_no_process_shows_it(slurm: Slurm) -> None:
+    """Neither in an environment nor on a command line: also not that of the user."""
+    (slurm.work / "train.py").write_text(LOOKS)
+    assert slurm.run("rallypoint", "token").returncode == 0
+    job = slurm.sbatch(script=generated(slurm, "--nodes", "2", "--time", "0:10:00"))
+    state = slurm.wait_state(job, "COMPLETED", "FAILED")
+    assert state == "COMPLETED 0:0", output(slurm, job)
+    read = "the token of the user is read\nthe token of the job is read"
+    assert [path.read_text() for path in slurm.work.glob("seen.*")] == [read] * 2
+    assert not list(slurm.work.rglob(f"{NAME}-{job}/*/token")), "the script removes it at its end"

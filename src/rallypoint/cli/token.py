@@ -8,7 +8,7 @@ from rallypoint.config import check_name
 from rallypoint.coordinator.token import Token, find_or_make_token
 from rallypoint.core.settings import Setting
 from rallypoint.errors import UsageError
-from rallypoint.observe.printing import write_text
+from rallypoint.observe.printing import print_text
 
 TOKEN = Command(
     "token",
@@ -71,5 +71,5 @@ def run(argv: list[str]) -> int:
             f"--run-id {job.text!r}: the token in {token.source} is already valid for one job only"
         )
     text = token.text() if job is None else token.text_for_job(job.text)
-    write_text(text + "\n")
+    print_text(text)
     return 0

@@ -73,9 +73,12 @@ _SCRIPT = """\
 logs="$PWD/{name}-$SLURM_JOB_ID/run-${{SLURM_RESTART_COUNT:-0}}"
 mkdir -p "$logs"
 
-# The secret of the nodes. srun passes it on, also to nodes that do not see this home directory.
-RALLYPOINT_TOKEN="$(rallypoint token)" || exit
-export RALLYPOINT_TOKEN
+# The secret of the nodes: the token of this run alone. It opens no other job of yours, is in no
+# command line and in no environment, and is removed when this script ends.
+id="slurm-$SLURM_JOB_ID-run-${{SLURM_RESTART_COUNT:-0}}"
+trap 'rm -f "$logs/token"' EXIT
+(umask 077 && rallypoint token --run-id "$id" > "$logs/token") || exit
+unset RALLYPOINT_TOKEN           # if sbatch has passed it on
 
 # In an array, SLURM_JOB_ID may mean all of its jobs: squeue and scontrol need the one.
 job="${{SLURM_ARRAY_TASK_ID:+${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID}}"
@@ -88,7 +91,7 @@ end="$(squeue --noheader --jobs "$job" --format %e)"
 # others. Each node has a log of its own. No --signal is needed: with --stop-before each agent
 # knows when to save a checkpoint and stop.
 srun --no-kill --kill-on-bad-exit=0 --wait=0 --output "$logs/%N.log" \\
-    rallypoint run{options} \\
+    rallypoint run --rdzv-id "$id" --token-file "$logs/token"{options} \\
     --stop-at "$end" --stop-before {before} --drain-deadline {drain} \\
     --json-summary "$logs/" \\
     {command}
