@@ -42,7 +42,7 @@ class TestKubernetes(RendezvousBackendContract):
 
     @pytest.fixture(autouse=True)
     def _place(self, config: KubernetesConfig, request: pytest.FixtureRequest) -> None:
-        self.config, self.run_id = config, request.node.name
+        self.config, self.run_id = config, f"{type(self).__name__} {request.node.name}"
 
     def make_backend(self) -> RendezvousBackend:
         return KubernetesRendezvousBackend(self.config, self.run_id, TOKEN)

@@ -27,7 +27,7 @@ from rallypoint.errors import (
 )
 from rallypoint.rendezvous.backend import Token
 from rallypoint.rendezvous.directory_backend import job_directory
-from rallypoint.rendezvous.kubernetes.api_server import LIMIT_S, ApiServer, Object, Query
+from rallypoint.rendezvous.kubernetes.api_server import LIMIT_S, ApiServer, Object, Query, Reply
 from rallypoint.rendezvous.swapping_backend import Found, Swapped, SwappingBackend
 from rallypoint.wire.kubernetes_config import KubernetesConfig
 from rallypoint.wire.version_file import (
@@ -136,7 +136,9 @@ class KubernetesRendezvousBackend(SwappingBackend):
         return False
 
     def _read(self) -> Found | None:
-        reply = self._server.call("GET", self._name)
+        return self._found(self._server.call("GET", self._name))
+
+    def _found(self, reply: Reply) -> Found | None:
         if reply.status != 200 or not _is_used(reply.body):
             return None
         where = f"the ConfigMap {self._name} in the namespace {self._server.namespace}"
@@ -154,7 +156,11 @@ class KubernetesRendezvousBackend(SwappingBackend):
         return version, _version_of(reply.body)
 
     def _swap(self, version: VersionFile, token: Token | None) -> Swapped:
-        token = token or self._unused()
+        if token is None:
+            there = self._server.call("GET", self._name)
+            if found := self._found(there):
+                return Swapped(None, found)
+            token = _version_of(there.body) if there.status == 200 else None
         body = config_map(self._name, token, self._encoded(version))
         if token is None:
             reply = self._server.call("POST", body=body)
@@ -164,12 +170,6 @@ class KubernetesRendezvousBackend(SwappingBackend):
             return Swapped(_version_of(reply.body))
         has_repeated = self._server.has_repeated
         return Swapped(None, self._read(), has_repeated)
-
-    def _unused(self) -> ObjectVersion | None:
-        """Of the ConfigMap that was made for the first version, and has none yet."""
-        reply = self._server.call("GET", self._name)
-        is_there = reply.status == 200 and not _is_used(reply.body)
-        return _version_of(reply.body) if is_there else None
 
     def _explained(self) -> AbstractContextManager[None]:
         return _explained()
