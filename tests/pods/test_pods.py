@@ -76,6 +76,16 @@ def test_the_program_of_the_docs_finds_the_api_server_of_its_pod(tmp_path: Path)
         assert ran.stdout_lines == ["kubernetes my-job None"]
 
 
+def test_a_job_runs_again_under_its_name_with_the_record_that_is_there(tmp_path: Path) -> None:
+    """As after `kubectl delete job`: pods may not make another record."""
+    with Pods(tmp_path, 2) as pods:
+        pods.end_well(*pods.pods(2))
+        again = pods.pods(2)
+        assert [pod.wait_exit() for pod in again] == [0, 0]
+        for pod in again:
+            pod.wait_event("workers_started", round=0)
+
+
 @pytest.mark.parametrize("by", ["kubeflow", "index"])
 def test_fixed_ranks_come_from_what_a_controller_says(tmp_path: Path, by: str) -> None:
     """Kubeflow Trainer by its variables, in a runtime whose command is `rallypoint run train.py`;
