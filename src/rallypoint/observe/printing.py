@@ -161,7 +161,7 @@ def write_text(text: str) -> None:
 
 
 def _give_up_stdout() -> None:
-    """What could not be written is not tried again at the end of the process."""
+    """Python would try again at the end of the process to write the rest."""
     nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

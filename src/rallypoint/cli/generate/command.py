@@ -18,12 +18,12 @@ from rallypoint.observe.printing import write_text
 
 
 class Kind(Struct, frozen=True):
-    """What can be generated."""
+    """One kind of text that can be generated."""
 
     about: str
     command: Command
     text: Callable[[Scanned], str]
-    """Of what was given. Raises UsageError."""
+    """Makes the text for a command line. Raises UsageError."""
 
 
 KINDS = {

@@ -27,10 +27,11 @@ from rallypoint.core.settings import MAX_GIVEN, MAX_NODES, MAX_WAIT_S, MAX_WORKE
 from rallypoint.errors import UsageError
 
 AFTER_DRAIN_S = 30
-"""So much longer than the drain deadline a pod has until SIGKILL."""
+"""Seconds between the drain deadline of a pod and its SIGKILL."""
 HEALTH_PORT = 29480
 MAX_NAME = 52
-"""Of a label's 63 characters. Kubernetes appends to it for the names of pods."""
+"""The longest name of a job. Kubernetes appends to it for the names of pods, and a label has 63
+characters."""
 _QUEUE = "kueue.x-k8s.io/queue-name"
 _SHM, _USER = "8Gi", "1000"
 _KINDS = ("--job", "--jobset", "--trainer")
@@ -128,7 +129,7 @@ comments: to be read, changed, and given to kubectl.
 
 
 class _Job(Struct, frozen=True):
-    """What was asked for."""
+    """The job that a person has asked for."""
 
     kind: str
     name: str
@@ -178,7 +179,7 @@ def text(scanned: Scanned) -> str:
 
 
 def _spec(job: _Job) -> str:
-    """Of a Job."""
+    """Return the specification of a Job."""
     limits: dict[str, int | str] = {"nvidia.com/gpu": job.gpus} if job.gpus else {}
     limits |= {"memory": job.memory} if job.memory else {}
     resources = "        resources:\n" if limits or job.cpus else ""
@@ -264,7 +265,7 @@ def _nodes(scanned: Scanned) -> Value:
 
 
 def _command(scanned: Scanned, job: _Job) -> tuple[str, ...]:
-    """That of an agent."""
+    """Return the command of an agent."""
     given, spares = _nodes(scanned), _number(scanned, "--spares", 0, 0, MAX_NODES)
     least, most = nodes(given)
     if most - spares < (1 if least == most else least):
@@ -321,7 +322,7 @@ def _image(scanned: Scanned) -> str:
 
 
 def _quantity(scanned: Scanned, flag: str, needs: str) -> str:
-    """As it was given; empty: it was not."""
+    """Return the quantity as it was given, or an empty text if it was not given."""
     given = scanned.get(flag)
     if given is None:
         return ""

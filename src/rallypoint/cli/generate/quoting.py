@@ -14,7 +14,7 @@ from rallypoint.core.text import shown
 from rallypoint.errors import UsageError
 
 _CHANGED = re.compile(r"\$\$|\$\([A-Z_][A-Z0-9_]*\)")
-"""What Kubernetes changes in a command: variables are replaced, and a double dollar is halved."""
+"""Kubernetes changes these in a command: it replaces variables, and halves a double dollar."""
 _PLANES = 0x10000
 
 

@@ -149,7 +149,8 @@ def text(scanned: Scanned) -> str:
 
 
 def _seconds_of(limit: str) -> float:
-    """Of MINUTES[:SECONDS], HOURS:MINUTES:SECONDS or DAYS-HOURS[:MINUTES[:SECONDS]]."""
+    """Return the seconds of a limit: MINUTES[:SECONDS], HOURS:MINUTES:SECONDS or
+    DAYS-HOURS[:MINUTES[:SECONDS]]."""
     days, _, rest = limit.rpartition("-")
     parts = [int(part) for part in rest.split(":")]
     if not days and len(parts) < 3:
