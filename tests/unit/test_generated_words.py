@@ -160,6 +160,8 @@ def test_a_word_without_a_variable_stays_as_it_is_in_a_manifest() -> None:
         ("generate slurm t.py", ">&-", "it is closed"),
         ("generate slurm t.py", ">/dev/full", "No space left on device"),
         ("generate slurm t.py " + "y" * 100_000, "| exec 0<&-", "Broken pipe"),
+        # A first write that is a short one, and a second one that fails.
+        ("generate slurm t.py", ">out", "File too large"),
         ("completion fish", ">&-", "it is closed"),
         ("completion fish", ">/dev/full", "No space left on device"),
     ],
@@ -168,8 +170,11 @@ def test_a_text_that_is_not_all_written_is_an_error(
     command: str, target: str, why: str, buffered: str, tmp_path: Path
 ) -> None:
     line = f"{sys.executable} -m rallypoint {command} {target}; exit ${{PIPESTATUS[0]}}"
+    line = f"ulimit -f 1; {line}" if target == ">out" else line
     env = {"PATH": os.environ["PATH"], "PYTHONUNBUFFERED": buffered, "HOME": str(tmp_path)}
-    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, env=env)
+    done = subprocess.run(
+        ["bash", "-c", line], capture_output=True, text=True, env=env, cwd=tmp_path
+    )
     assert (done.returncode, done.stderr) == (75, f"rallypoint: stdout can't be written: {why}\n")
 
 
