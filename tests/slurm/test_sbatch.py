@@ -211,7 +211,7 @@ def test_a_job_of_an_array_that_is_requeued_leaves_the_others_alone(slurm: Slurm
     assert slurm.run("scancel", job).returncode == 0
 
 
-def test_the_token_of_the_run_alone_is_used_and_no_process_shows_it(slurm: Slurm) -> None:
+def test_F8_the_token_of_the_run_alone_is_used_and_no_process_shows_it(slurm: Slurm) -> None:
     """Neither in an environment nor on a command line: also not that of the user."""
     (slurm.work / "train.py").write_text(LOOKS)
     assert slurm.run("rallypoint", "token").returncode == 0
@@ -221,3 +221,13 @@ def test_the_token_of_the_run_alone_is_used_and_no_process_shows_it(slurm: Slurm
     read = "the token of the user is read\nthe token of the job is read"
     assert [path.read_text() for path in slurm.work.glob("seen.*")] == [read] * 2
     assert not list(slurm.work.rglob(f"{NAME}-{job}/*/token")), "the script removes it at its end"
+
+
+def test_words_reach_the_script_through_slurm_as_they_were_given(slurm: Slurm) -> None:
+    """Also a line break of DOS, for which Slurm refuses a script, and more than a line holds."""
+    (slurm.work / "train.py").write_text("import json, sys; json.dump(sys.argv, open('got', 'w'))")
+    words = ["a\r\nb", 'it\'s "$(id)" \\', "\u202e\x1b", "", "\n#SBATCH --wrap=id\n", "x" * 9000]
+    job = slurm.sbatch(script=generated(slurm, "--nodes", "1", "train.py", *words))
+    state = slurm.wait_state(job, "COMPLETED", "FAILED")
+    assert state == "COMPLETED 0:0", output(slurm, job)
+    assert json.loads((slurm.work / "got").read_text()) == ["train.py", *words]

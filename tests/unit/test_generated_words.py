@@ -21,6 +21,7 @@ from tests.properties import examples
 
 from rallypoint.cli.generate.quoting import bash_word, container_word, yaml_value
 from rallypoint.cli.main import main
+from rallypoint.observe.printing import REPORT_MAX, JsonLine, answer, json_text, printed
 
 ODD = " '\"\\\n\r\t$`!#&;|<>(){}[]*?~=%@:,-\x01\x1b\x7f\x85\xa0\u200d\u202e\u2028\u2029\ufeff\uffff"
 UNICODE = st.characters(exclude_categories=["Cs"], exclude_characters="\0")
@@ -179,9 +180,16 @@ def test_a_text_that_is_not_all_written_is_an_error(
 
 
 def test_lines_of_json_are_all_printed_whole() -> None:
-    from rallypoint.observe.printing import REPORT_MAX, JsonLine, json_text, printed
-
     lines = [JsonLine(json_text({"number": number, "text": "x" * 9000})) for number in range(20)]
     text = printed(*lines)
     assert len(text) > REPORT_MAX
     assert [json.loads(line)["number"] for line in text.splitlines()] == list(range(20))
+
+
+def test_json_stays_json_in_an_encoding_that_lacks_its_letters() -> None:
+    value = {"name": "caf\u00e9 \u7bc0 \U0001f600"}
+    for encoding in ("ascii", "latin-1", "utf-8"):
+        made = io.BytesIO()
+        with redirect_stdout(io.TextIOWrapper(made, encoding)):
+            answer(JsonLine(json_text(value)))
+            assert json.loads(made.getvalue().decode(encoding)) == value

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable
 from errno import EAGAIN
 from typing import Any, TextIO
 
@@ -82,7 +83,7 @@ def say(*lines: str) -> None:
     """Write lines to stderr, or nothing where it is closed. May block."""
     try:
         if sys.stderr is not None:  # It is None where descriptor 2 is closed.
-            sys.stderr.write(_encodable(sys.stderr, printed(*lines)))
+            sys.stderr.write(_encodable(sys.stderr, lines))
             sys.stderr.flush()
     except (OSError, ValueError):
         pass  # The console is gone, or closed.
@@ -114,7 +115,7 @@ def print_error(who: str, text: str) -> None:
 def answer(*lines: str) -> None:
     """Write lines to stdout. Raises OSError when it can't be written. May block."""
     if sys.stdout is not None:
-        sys.stdout.write(_encodable(sys.stdout, printed(*lines)))
+        sys.stdout.write(_encodable(sys.stdout, lines))
         sys.stdout.flush()
 
 
@@ -177,10 +178,18 @@ def redraw(*lines: str) -> bool:
     return print_text(*lines)
 
 
-def _encodable(stream: TextIO, text: str) -> str:
-    """`text` with escapes for what the stream's encoding lacks, such as a name under LANG=C."""
+def _encodable(stream: TextIO, lines: Iterable[str]) -> str:
+    """The printed lines with escapes for what the stream's encoding lacks, such as a name under
+    LANG=C; in JSON with those of JSON."""
     encoding = stream.encoding or "utf-8"
-    return text.encode(encoding, "backslashreplace").decode(encoding)
+    if encoding.lower().replace("-", "") != "utf8":
+        lines = [_ascii_json(line) if isinstance(line, JsonLine) else line for line in lines]
+    return printed(*lines).encode(encoding, "backslashreplace").decode(encoding)
+
+
+def _ascii_json(line: JsonLine) -> JsonLine:
+    """The same object. All that is not ASCII stands within strings."""
+    return JsonLine("".join(one if one.isascii() else _json_escape(one) for one in line))
 
 
 def _seen(letter: str) -> str:
@@ -194,8 +203,10 @@ def _seen(letter: str) -> str:
 
 
 def _json_seen(letter: str) -> str:
-    if letter.isprintable():
-        return letter
+    return letter if letter.isprintable() else _json_escape(letter)
+
+
+def _json_escape(letter: str) -> str:
     units = letter.encode("utf-16-be").hex()
     return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
 
