@@ -141,6 +141,7 @@ def test_before_the_time_limit_all_ranks_save_a_checkpoint_and_a_requeue_goes_on
     state = slurm.wait_state(job, "COMPLETED", "FAILED", "TIMEOUT")
     assert state == "COMPLETED 0:0", output(slurm, job)
     assert {path.name for path in (slurm.work / f"{NAME}-{job}").iterdir()} == {"run-0", "run-1"}
+    assert not list(slurm.work.rglob(f"{NAME}-{job}/*/token")), "of neither run"
 
 
 def test_a_signal_before_the_limit_and_the_limit_itself_leave_a_checkpoint_of_all_ranks(
@@ -178,6 +179,7 @@ def test_scancel_leaves_a_checkpoint_of_all_ranks(slurm: Slurm) -> None:
     slurm.wait_state(job, "CANCELLED")
     wait_until(lambda: len(checkpoints(slurm)) == 3, "checkpoints of all ranks")
     wait_until(lambda: not slurm.tasks(), "all processes to end")
+    wait_until(lambda: not list(slurm.work.rglob(f"{NAME}-{job}/*/token")), "the token to be gone")
     assert output(slurm, job).count("Exited with exit code 143") == 3
     assert "Restarts=0" in slurm.described(job)
 
