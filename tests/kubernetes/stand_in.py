@@ -23,7 +23,7 @@ NAMESPACE, ACCOUNT = "training", "rallypoint"
 
 
 def rbac(*words: str) -> list[dict[str, Any]]:
-    """What `rallypoint generate rbac` prints, as objects."""
+    """Return the objects that `rallypoint generate rbac` prints."""
     out = StringIO()
     with redirect_stdout(out):
         assert main(["generate", "rbac", *words]) == 0
@@ -31,7 +31,7 @@ def rbac(*words: str) -> list[dict[str, Any]]:
 
 
 def manifest(*words: str) -> list[dict[str, Any]]:
-    """What `rallypoint generate kubernetes` prints, as objects."""
+    """Return the objects that `rallypoint generate kubernetes` prints."""
     out = StringIO()
     with redirect_stdout(out):
         options = ["--namespace", NAMESPACE, "--image", "digits:1"]
@@ -40,7 +40,7 @@ def manifest(*words: str) -> list[dict[str, Any]]:
 
 
 def apply(api: KubernetesApi, objects: list[dict[str, Any]]) -> None:
-    """What the stand-in knows of them: those that have to do with ConfigMaps."""
+    """Give the stand-in those of the objects that have to do with ConfigMaps."""
     for each in objects:
         if each["kind"] == "ConfigMap":
             api.config_maps.create(NAMESPACE, each, "kubectl", is_dry_run=False)

@@ -45,18 +45,18 @@ def containers(pod: Spec) -> list[Spec]:
 
 
 def contexts(pod: Spec) -> list[Spec]:
-    """Of the pod, and of each container."""
+    """The security context of the pod, and that of each container."""
     return [each.get("securityContext", {}) for each in (pod, *containers(pod))]
 
 
 def effective(pod: Spec, field: str) -> list[Any]:
-    """What each container has; without a value of its own that of the pod."""
+    """The value that counts for each container: its own one, else that of the pod."""
     of_all, *own = contexts(pod)
     return [each.get(field, of_all.get(field)) for each in own]
 
 
 def handlers(container: Spec) -> Iterator[Spec]:
-    """Of probes, and of the two ends of its life."""
+    """The probes of a container, and what is called at the start and the end of its life."""
     for name in ("startupProbe", "readinessProbe", "livenessProbe"):
         yield container.get(name, {})
     yield from container.get("lifecycle", {}).values()
@@ -116,7 +116,7 @@ RULES: dict[str, Callable[[Spec], bool]] = {
         not any(each.get("runAsUser") == 0 for each in contexts(pod))
     ),
 }
-"""By what they ask for."""
+"""The rules of the standard by short names. A rule returns whether a pod keeps it."""
 BREAKS: dict[str, tuple[str, Any]] = {
     "no process of the host": ("securityContext.windowsOptions", {"hostProcess": True}),
     "no namespace of the host": ("hostPID", True),

@@ -50,7 +50,7 @@ SPARE = 3
 
 
 def manifest(*words: str) -> list[dict[str, Any]]:
-    """What `rallypoint generate kubernetes` prints for the Job of this name, as objects."""
+    """Return the objects that `rallypoint generate kubernetes` prints for the Job of this name."""
     return stand_in_manifest("--name", NAME, *words)
 
 
@@ -116,7 +116,7 @@ class Pods(HostCluster):
         return [self.start(f"{NAME}-{index}") for index in range(number)]
 
     def may_use_all_records(self) -> None:
-        """As those whose manifest a person writes."""
+        """Give the pods the rights that the docs name for a manifest that a person writes."""
         apply(self.api, rbac("--namespace", NAMESPACE, "--service-account", NAME))
 
     def terminate(self, pod: AgentProcess, number: int = signal.SIGTERM) -> None:

@@ -77,7 +77,7 @@ def test_the_program_of_the_docs_finds_the_api_server_of_its_pod(tmp_path: Path)
 
 
 def test_a_job_runs_again_under_its_name_with_the_record_that_is_there(tmp_path: Path) -> None:
-    """As after `kubectl delete job`: pods may not make another record."""
+    """`kubectl delete job` leaves the record, and the pods may not make another one."""
     with Pods(tmp_path, 2) as pods:
         pods.end_well(*pods.pods(2))
         again = pods.pods(2)

@@ -214,7 +214,7 @@ def test_a_job_of_an_array_that_is_requeued_leaves_the_others_alone(slurm: Slurm
 
 
 def test_F8_the_token_of_the_run_alone_is_used_and_no_process_shows_it(slurm: Slurm) -> None:
-    """Neither in an environment nor on a command line: also not that of the user."""
+    """No environment and no command line has it, nor the token of the user."""
     (slurm.work / "train.py").write_text(LOOKS)
     assert slurm.run("rallypoint", "token").returncode == 0
     job = slurm.sbatch(script=generated(slurm, "--nodes", "2", "--time", "0:10:00"))
@@ -226,7 +226,7 @@ def test_F8_the_token_of_the_run_alone_is_used_and_no_process_shows_it(slurm: Sl
 
 
 def test_words_reach_the_script_through_slurm_as_they_were_given(slurm: Slurm) -> None:
-    """Also a line break of DOS, for which Slurm refuses a script, and more than a line holds."""
+    """Slurm refuses scripts with line breaks of DOS. One word is longer than a printed line."""
     (slurm.work / "train.py").write_text("import json, sys; json.dump(sys.argv, open('got', 'w'))")
     words = ["a\r\nb", 'it\'s "$(id)" \\', "\u202e\x1b", "", "\n#SBATCH --wrap=id\n", "x" * 9000]
     job = slurm.sbatch(script=generated(slurm, "--nodes", "1", "train.py", *words))

@@ -40,7 +40,7 @@ SLURM_JOB_ID=1
 
 
 def generated(*words: str) -> bytes:
-    """What is printed, to a stdout of bytes."""
+    """Return the bytes that are printed."""
     made = io.BytesIO()
     with redirect_stdout(io.TextIOWrapper(made, "ascii")):
         assert main(["generate", *words]) == 0
@@ -48,7 +48,7 @@ def generated(*words: str) -> bytes:
 
 
 def words_of(script: bytes, locale: str) -> list[str]:
-    """What srun would get from the bash that runs the script."""
+    """Return the words that srun would get from the bash that runs the script."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "train.sbatch"
         path.write_bytes(STAND_INS + script)
@@ -64,8 +64,8 @@ def words_of(script: bytes, locale: str) -> list[str]:
 
 
 def container_gets(word: str) -> str:
-    """What the kubelet makes of a word of a command, in a container with such variables: those that
-    are defined are replaced, others stay, and a double dollar is a single one."""
+    """Return the word that the kubelet makes of one in a command. It replaces variables that
+    the container has, leaves others, and makes a single dollar of a double one."""
     variable = re.compile(r"\$\$|\$\(([^)]*)\)")
     known = re.compile(r"[A-Z_][A-Z0-9_]*")
 
