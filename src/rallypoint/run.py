@@ -36,7 +36,7 @@ from rallypoint.config import ANY_PORTS, AgentConfig, RendezvousConfig, StopConf
 from rallypoint.core.settings import FLAGS, Setting, is_torchrun, parameters
 from rallypoint.errors import ParameterError, UsageError
 from rallypoint.launcher import LaunchConfig, elastic_launch
-from rallypoint.observe.printing import print_error, print_text
+from rallypoint.observe.printing import print_error, print_text, write_text
 from rallypoint.process.logs.plan import Std
 from rallypoint.process.logs.specs import DefaultLogsSpecs, LogsSpecs
 from rallypoint.wire.etcd_config import EtcdConfig
@@ -140,7 +140,7 @@ def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
         print_text(*get_args_parser().format_help().splitlines())
         raise SystemExit(0) from None
     except CompletionRequested as wanted:
-        print_text(*script(wanted.args[0]))
+        write_text(script(wanted.args[0]))
         raise SystemExit(0) from None
     except UsageError as error:
         _end_with(error)
@@ -245,7 +245,7 @@ class _PrintScript(argparse.Action):
 
     def __call__(self, parser: argparse.ArgumentParser, *given: Any) -> NoReturn:
         _namespace, shell, *_spelled = given
-        print_text(*script(str(shell)))
+        write_text(script(str(shell)))
         parser.exit()
 
 

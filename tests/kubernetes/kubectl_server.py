@@ -7,6 +7,7 @@ manifests, and follows the log of a Job. What was made is kept as objects.
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -21,6 +22,7 @@ KINDS = {
     "api/v1": {
         "namespaces": "Namespace",
         "secrets": "Secret",
+        "configmaps": "ConfigMap",
         "serviceaccounts": "ServiceAccount",
         "services": "Service",
         "pods": "Pod",
@@ -181,7 +183,7 @@ def _of_protobuf(kind: str, body: bytes) -> Object:
     made: Object = {"metadata": {"name": name}}
     if kind == "Secret":
         pairs = [dict(_fields(value)) for number, value in fields if number == 2]
-        made["data"] = {pair[1].decode(): pair[2].decode() for pair in pairs}
+        made["data"] = {pair[1].decode(): b64encode(pair[2]).decode() for pair in pairs}
     return made
 
 

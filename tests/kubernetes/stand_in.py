@@ -23,18 +23,38 @@ NAMESPACE, ACCOUNT = "training", "rallypoint"
 
 
 def rbac(*words: str) -> list[dict[str, Any]]:
-    """What `rallypoint generate rbac` prints, as objects."""
+    """Return the objects that `rallypoint generate rbac` prints."""
     out = StringIO()
     with redirect_stdout(out):
         assert main(["generate", "rbac", *words]) == 0
     return list(yaml.safe_load_all(out.getvalue()))
 
 
+def manifest(*words: str) -> list[dict[str, Any]]:
+    """Return the objects that `rallypoint generate kubernetes` prints."""
+    out = StringIO()
+    with redirect_stdout(out):
+        options = ["--namespace", NAMESPACE, "--image", "digits:1"]
+        assert main(["generate", "kubernetes", *options, *words]) == 0
+    return list(yaml.safe_load_all(out.getvalue()))
+
+
+def apply(api: KubernetesApi, objects: list[dict[str, Any]]) -> None:
+    """Give the stand-in those of the objects that have to do with ConfigMaps."""
+    for each in objects:
+        if each["kind"] == "ConfigMap":
+            api.config_maps.create(NAMESPACE, each, "kubectl", is_dry_run=False)
+        elif each["kind"] in ("ServiceAccount", "Role", "RoleBinding"):
+            api.apply(each)
+
+
 class Pod:
     """The files that a pod has, and what `--rdzv-conf` says of them."""
 
-    def __init__(self, api: KubernetesApi, certificates: Path, folder: Path) -> None:
-        self._api, self.folder = api, folder
+    def __init__(
+        self, api: KubernetesApi, certificates: Path, folder: Path, account: str = ACCOUNT
+    ) -> None:
+        self._api, self.folder, self._account = api, folder, account
         folder.mkdir()
         (folder / "ca.crt").write_bytes((certificates / "ca.pem").read_bytes())
         (folder / "namespace").write_text(NAMESPACE)
@@ -43,7 +63,7 @@ class Pod:
 
     def rotate(self) -> None:
         """Another token in place of the one before, which is not valid any more."""
-        before, self.token = self.token, self._api.token(NAMESPACE, ACCOUNT)
+        before, self.token = self.token, self._api.token(NAMESPACE, self._account)
         (self.folder / "new").write_text(self.token)
         os.replace(self.folder / "new", self.folder / "token")
         if before:

@@ -15,6 +15,7 @@ import yaml
 from rallypoint.cli.main import main
 from rallypoint.cli.options import parse_run
 from rallypoint.core.settings import FLAGS
+from rallypoint.rendezvous.kubernetes.backend import name_of
 
 OF_OTHERS = {"JobSet", "TrainingRuntime", "TrainJob"}
 """Kinds whose schemas are not at hand."""
@@ -75,10 +76,74 @@ def test_what_is_printed_is_taken_by_kubernetes(
     ports = {pod[f"{probe}Probe"]["httpGet"]["port"] for probe in ("startup", "liveness")}
     env = {each["name"]: each for each in pod["env"]}
     assert {env["TORCHELASTIC_HEALTH_CHECK_PORT"]["value"]} == {str(port) for port in ports}
-    assert env["RALLYPOINT_TOKEN"]["valueFrom"]["secretKeyRef"]["name"] == "rallypoint"
+    name = "null" if "null" in words else "train"
+    assert env["RALLYPOINT_TOKEN"]["valueFrom"]["secretKeyRef"]["name"] == f"{name}-token"
+    assert env["PET_RDZV_ID"]["value"] == name
     assert {name for name in env if name.startswith(("PET_", "RALLYPOINT_"))} - {
         "RALLYPOINT_TOKEN"
     } <= {row.env_name for row in FLAGS.values()}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_pods_may_read_and_change_the_record_of_their_job_alone(
+    capsys: pytest.CaptureFixture[str], kind: str
+) -> None:
+    objects = generated(capsys, kind, "--name", "digits")
+    record, role, binding = (objects[each] for each in ("ConfigMap", "Role", "RoleBinding"))
+    assert record["metadata"]["name"] == name_of("digits")
+    assert not {"data", "binaryData"} & record.keys()
+    assert role["rules"] == [
+        {
+            "apiGroups": [""],
+            "resources": ["configmaps"],
+            "resourceNames": [name_of("digits")],
+            "verbs": ["get", "update"],
+        }
+    ]
+    assert binding["roleRef"]["name"] == role["metadata"]["name"]
+    account = {"kind": "ServiceAccount", "name": "digits", "namespace": "default"}
+    assert binding["subjects"] == [account]
+    assert objects["ServiceAccount"]["metadata"]["name"] == "digits"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_cluster_asks_of_jobs_is_in_the_manifest(
+    capsys: pytest.CaptureFixture[str], kind: str
+) -> None:
+    words = "--queue research --label example.com/team=me --label tier= --annotation note=a:\x1b=b"
+    words += " --cpus 1500m --memory 64Gi --shm 16Gi --user 4711 --pull-secret a --pull-secret b.c"
+    objects = generated(capsys, kind, *words.split(" "))
+    labels, annotations = {"example.com/team": "me", "tier": ""}, {"note": "a:\x1b=b"}
+    workload = objects[{"--job": "Job", "--jobset": "JobSet", "--trainer": "TrainJob"}[kind]]
+    assert workload["metadata"]["labels"] == labels | {"kueue.x-k8s.io/queue-name": "research"}
+    assert workload["metadata"]["annotations"] == annotations
+    template = job_of(objects)["template"]
+    assert template["metadata"] == {"labels": labels, "annotations": annotations}
+    spec = template["spec"]
+    assert spec["imagePullSecrets"] == [{"name": "a"}, {"name": "b.c"}]
+    assert spec["securityContext"]["runAsUser"] == 4711
+    (pod,) = spec["containers"]
+    assert pod["resources"] == {"requests": {"cpu": "1500m"}, "limits": {"memory": "64Gi"}}
+    (shm,) = spec["volumes"]
+    assert shm["emptyDir"] == {"medium": "Memory", "sizeLimit": "16Gi"}
+    assert {"name": "shm", "mountPath": "/dev/shm"} in pod["volumeMounts"]
+
+
+def test_what_is_left_out_is_left_to_the_cluster(capsys: pytest.CaptureFixture[str]) -> None:
+    objects = generated(capsys)
+    spec = objects["Job"]["spec"]["template"]["spec"]
+    assert "labels" not in objects["Job"]["metadata"]
+    assert "metadata" not in objects["Job"]["spec"]["template"]
+    assert "ttlSecondsAfterFinished" not in objects["Job"]["spec"]
+    assert "imagePullSecrets" not in spec
+    assert "resources" not in spec["containers"][0]
+    assert spec["volumes"][0]["emptyDir"]["sizeLimit"] == "8Gi"
+
+
+def test_a_job_that_has_ended_may_be_removed(capsys: pytest.CaptureFixture[str]) -> None:
+    for kind, name in (("--job", "Job"), ("--jobset", "JobSet")):
+        made = generated(capsys, kind, "--ttl", "0")[name]
+        assert made["spec"]["ttlSecondsAfterFinished"] == 0
 
 
 def test_the_command_says_what_was_asked_for(
@@ -149,6 +214,21 @@ def test_a_train_job_and_its_runtime_fit(capsys: pytest.CaptureFixture[str]) -> 
         ("--trainer --rdzv-backend tcp", "--trainer needs --rdzv-backend kubernetes"),
         ("--gpus some", "--gpus some: needs a whole number"),
         ("--memory 64GB", "--memory 64GB: needs a quantity of Kubernetes, like 64Gi"),
+        ("--memory １Gi", "--memory １Gi: needs a quantity of Kubernetes, like 64Gi"),
+        ("--cpus two", "--cpus two: needs a number of CPUs, like 8 or 500m"),
+        ("--shm 64GB", "--shm 64GB: needs a quantity of Kubernetes, like 64Gi"),
+        ("--user 0", "--user 0: needs"),
+        ("--label team", "--label team: needs KEY=VALUE"),
+        ("--label a/b/c=d", "--label a/b/c=d: needs KEY=VALUE"),
+        ("--label -a=d", "--label: needs a value"),
+        ("--label " + "a" * 64 + "=d", "=d: needs KEY=VALUE"),
+        ("--label a=" + "d" * 64, ": needs a value of at most 63 letters, digits, and - _ ."),
+        ("--label kueue.x-k8s.io/queue-name=a", "name=a: needs --queue NAME"),
+        ("--annotation =b", "--annotation =b: needs KEY=VALUE"),
+        ("--queue a/b", "--queue a/b: needs the name of a LocalQueue, like research"),
+        ("--pull-secret A", "--pull-secret A: needs the name of a Secret, like registry"),
+        ("--ttl soon", "--ttl soon: needs a whole number"),
+        ("--ttl 5 --trainer", "--ttl 5: a TrainJob is not removed by itself"),
         ("--drain-deadline 1e9", "--drain-deadline 1e9: needs at most 86400 seconds"),
         ("--image a -- b", ""),
         ("--image=", "--image: needs the name of an image"),

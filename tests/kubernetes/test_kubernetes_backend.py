@@ -4,6 +4,7 @@ slow, what is left behind. By a stand-in of the API server, over HTTP and TLS.""
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import kubernetes_validate
@@ -41,7 +42,7 @@ class TestKubernetes(RendezvousBackendContract):
 
     @pytest.fixture(autouse=True)
     def _place(self, config: KubernetesConfig, request: pytest.FixtureRequest) -> None:
-        self.config, self.run_id = config, request.node.name
+        self.config, self.run_id = config, f"{type(self).__name__} {request.node.name}"
 
     def make_backend(self) -> RendezvousBackend:
         return KubernetesRendezvousBackend(self.config, self.run_id, TOKEN)
@@ -298,6 +299,44 @@ def test_a_wait_goes_on_when_changes_are_forgotten_and_when_watches_are_ended(
     stored(backend, b"y")
     waiting.join(patience(20))
     assert seen == [True], "it was not woken"
+
+
+# A ConfigMap that was made before
+
+
+class TestMadeBefore(TestKubernetes):
+    """The same contract, by an account that may read and change that one object alone."""
+
+    @pytest.fixture(autouse=True)
+    def _made(self, api: KubernetesApi, pod: Pod, _place: None) -> Iterator[None]:
+        mine = [name_of(run_id) for run_id in (self.run_id, self.run_id + "2")]
+        for name in mine:
+            empty = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}}
+            api.config_maps.create(NAMESPACE, empty, "kubectl", is_dry_run=False)
+        before = api.withdraw("Role", NAMESPACE, "rallypoint")
+        rule = {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": mine}
+        # `list` and `watch`, of that name: for `wait_for_change`, which no node of a job uses.
+        verbs = ["get", "update", "list", "watch"]
+        api.apply({**before, "rules": [{**rule, "verbs": verbs}]})
+        yield
+        api.apply(before)
+
+
+def test_two_that_write_the_first_version_of_one_that_was_made_before_do_not_both_win(
+    api: KubernetesApi, backend: KubernetesRendezvousBackend, config: KubernetesConfig, job: str
+) -> None:
+    """The other one writes between the look of the first at what is there and its own write, and
+    the answer to its own write is lost, too."""
+    empty = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name_of(job)}}
+    api.config_maps.create(NAMESPACE, empty, "kubectl", is_dry_run=False)
+    assert backend.get_state() is None
+    other = KubernetesRendezvousBackend(config, job, TOKEN)
+    api.faults.append(Fault("PUT", 0))
+    after = other.set_state(b"1")
+    assert after is not None
+    assert after[2]
+    assert backend.set_state(b"2") == (b"1", after[1], False)
+    assert state_of(backend) == b"1"
 
 
 # Answers that are lost

@@ -12,7 +12,7 @@ from tests.http_thread import HttpThread
 from tests.integration.cluster import free_port
 from tests.integration.one_agent import OneAgent, agent
 from tests.integration.test_bad_input import is_one_line_with
-from tests.kubernetes.stand_in import ACCOUNT, NAMESPACE, Pod, names, rbac
+from tests.kubernetes.stand_in import ACCOUNT, NAMESPACE, Pod, apply, manifest, names, rbac
 from tests.unit.command_line import refusal
 
 from rallypoint.rendezvous.kubernetes.backend import config_map, name_of
@@ -59,6 +59,25 @@ def test_a_pod_without_a_service_account_is_one_line(tmp_path: Path, api: Kubern
     says = f"{BACKEND}: there is no service account: {folder}/token: No such file or directory"
     err = run(tmp_path, f"server={api.url},service_account={folder}").err
     assert is_one_line_with(err, says, "automountServiceAccountToken")
+
+
+def test_the_rights_of_a_generated_manifest_suffice_for_its_record_and_for_no_other(
+    tmp_path: Path, api: KubernetesApi, certificates: Path
+) -> None:
+    objects = manifest("--name", "digits")
+    apply(api, objects)
+    pod = Pod(api, certificates, tmp_path / "account", "digits")
+    run(tmp_path, pod.conf(), code=0, job="digits")
+    there = api.config_maps.read(NAMESPACE, name_of("digits"))
+    assert list(there["binaryData"]) == ["register"]
+    says = f"{BACKEND}: the service account digits of the namespace {NAMESPACE} may not get configm"
+    assert is_one_line_with(run(tmp_path, pod.conf(), job="other").err, says)
+    # It is the one of the manifest that is missing.
+    uid = {"uid": there["metadata"]["uid"]}
+    api.config_maps.remove(NAMESPACE, name_of("digits"), uid)
+    err = run(tmp_path, pod.conf(), job="digits").err
+    says = "may not create configmaps"
+    assert is_one_line_with(err, says, "none is needed for a ConfigMap that was made before")
 
 
 @pytest.mark.parametrize("verb", ["get", "create", "update"])
@@ -128,7 +147,7 @@ def test_an_api_server_of_another_cluster_is_not_trusted(
 def test_a_foreign_config_map_is_named_and_left(
     tmp_path: Path, api: KubernetesApi, pod: Pod
 ) -> None:
-    theirs = {**config_map(name_of("theirs")), "binaryData": {}}
+    theirs = {**config_map(name_of("theirs")), "binaryData": {"theirs": "AA=="}}
     there = api.config_maps.create(NAMESPACE, theirs, "somebody", is_dry_run=False)
     err = run(tmp_path, pod.conf(), job="theirs").err
     says = f"the ConfigMap {name_of('theirs')} in the namespace {NAMESPACE} was not written by"

@@ -20,20 +20,19 @@ import signal
 import socket
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, redirect_stdout
-from io import StringIO
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import yaml
 from tests.certificates import make_certificates
 from tests.fault.hosts import PORT, HostCluster
 from tests.integration.cluster import AgentProcess, Option
 from tests.integration.proxy import Proxy
-from tests.kubernetes.stand_in import NAMESPACE, Pod, stand_in
+from tests.kubernetes.stand_in import NAMESPACE, Pod, apply, rbac, stand_in
+from tests.kubernetes.stand_in import manifest as stand_in_manifest
 from tests.pods.name_server import NameServer
 
-from rallypoint.cli.main import main
+from rallypoint.coordinator.token import parse_token
 from rallypoint.wire.kubernetes_config import SERVICE_ACCOUNT
 
 NAME = "digits"
@@ -51,12 +50,8 @@ SPARE = 3
 
 
 def manifest(*words: str) -> list[dict[str, Any]]:
-    """What `rallypoint generate kubernetes` prints, as objects."""
-    out = StringIO()
-    with redirect_stdout(out):
-        options = ["--name", NAME, "--namespace", NAMESPACE, "--image", "digits:1"]
-        assert main(["generate", "kubernetes", *options, *words]) == 0
-    return list(yaml.safe_load_all(out.getvalue()))
+    """Return the objects that `rallypoint generate kubernetes` prints for the Job of this name."""
+    return stand_in_manifest("--name", NAME, *words)
 
 
 class Pods(HostCluster):
@@ -68,6 +63,7 @@ class Pods(HostCluster):
         super().__init__(folder, *self._places, INFRA)
         self.options = dict(options)
         objects = manifest("--nodes", str(number), *words)
+        self._objects = objects
         (self.job,) = (each["spec"] for each in objects if each["kind"] == "Job")
         self.container = self.job["template"]["spec"]["containers"][0]
         self.zones: dict[str, str] = {}
@@ -119,6 +115,10 @@ class Pods(HostCluster):
         """The first so many."""
         return [self.start(f"{NAME}-{index}") for index in range(number)]
 
+    def may_use_all_records(self) -> None:
+        """Give the pods the rights that the docs name for a manifest that a person writes."""
+        apply(self.api, rbac("--namespace", NAMESPACE, "--service-account", NAME))
+
     def terminate(self, pod: AgentProcess, number: int = signal.SIGTERM) -> None:
         """As the kubelet does: to the first process of the container."""
         os.kill(self.init_of(pod), number)
@@ -154,7 +154,6 @@ class Pods(HostCluster):
     def _env(self, name: str, address: str) -> dict[str, str]:
         """What the kubelet makes of the manifest."""
         fields = {
-            "metadata.labels['batch.kubernetes.io/controller-uid']": "0b1c",
             "metadata.labels['topology.kubernetes.io/zone']": self.zones.get(name, ""),
             "spec.nodeName": f"machine-of-{name}",
             "status.podIP": address,
@@ -166,12 +165,12 @@ class Pods(HostCluster):
             "KUBERNETES_SERVICE_PORT": str(self.api.port),
             "RALLYPOINT_LOG_FORMAT": "json",
         }
-        token = (self.home / ".config/rallypoint/token").read_text()
+        token = parse_token((self.home / ".config/rallypoint/token").read_text(), "the file")
         for each in self.container["env"]:
             if "value" in each:
                 text = re.sub(r"\$\((\w+)\)", lambda found: env[found[1]], each["value"])
             elif "secretKeyRef" in each["valueFrom"]:
-                text = token
+                text = token.text_for_job(NAME)
             else:
                 text = fields[each["valueFrom"]["fieldRef"]["fieldPath"]]
             env[each["name"]] = text
@@ -192,7 +191,9 @@ class Pods(HostCluster):
             with self.network.entered(INFRA):
                 self.dns = self._opened.enter_context(NameServer(host))
                 self.api = self._opened.enter_context(stand_in(certificates, host))
-            self.account = Pod(self.api, certificates, self.folder / "account")
+            apply(self.api, self._objects)
+            # With the rights of the manifest, and no other ones.
+            self.account = Pod(self.api, certificates, self.folder / "account", NAME)
         except BaseException as error:
             self.__exit__(type(error), error, None)
             raise

@@ -48,7 +48,7 @@ def test_pods_may_start_in_any_order(tmp_path: Path) -> None:
             started[-1].wait_event("notice", "health checks are answered")
         workers = pods.wait_workers(3, round=0)
         assert [worker.node for worker in workers] == [f"{NAME}-{index}-0" for index in range(3)]
-        assert {worker.env["RALLYPOINT_RUN_ID"] for worker in workers} == {f"{NAME}-0b1c"}
+        assert {worker.env["RALLYPOINT_RUN_ID"] for worker in workers} == {NAME}
         for pod in started:
             assert pods.is_healthy(pods.address_of(pod))
         pods.end_well(*started)
@@ -58,6 +58,7 @@ def test_the_command_of_the_docs_runs_in_pods(tmp_path: Path) -> None:
     page = Path(__file__).parents[2] / "docs" / "kubernetes.md"
     (line,) = [line for line in page.read_text().splitlines() if line.startswith("rallypoint run ")]
     with Pods(tmp_path, 4) as pods:
+        pods.may_use_all_records()
         pods.container["command"] = line.split()
         pods.end_well(*pods.pods(4))
 
@@ -69,9 +70,20 @@ def test_the_program_of_the_docs_finds_the_api_server_of_its_pod(tmp_path: Path)
     shows = "print(handler.get_backend(), handler.get_run_id(), backend.get_state())\n"
     (tmp_path / "program.py").write_text(store + text + shows)
     with Pods(tmp_path, 1) as pods:
+        pods.may_use_all_records()
         ran = pods.start("a", command=["program"], env={"PYTHONPATH": str(tmp_path)})
         assert ran.wait_exit() == 0
         assert ran.stdout_lines == ["kubernetes my-job None"]
+
+
+def test_a_job_runs_again_under_its_name_with_the_record_that_is_there(tmp_path: Path) -> None:
+    """`kubectl delete job` leaves the record, and the pods may not make another one."""
+    with Pods(tmp_path, 2) as pods:
+        pods.end_well(*pods.pods(2))
+        again = pods.pods(2)
+        assert [pod.wait_exit() for pod in again] == [0, 0]
+        for pod in again:
+            pod.wait_event("workers_started", round=0)
 
 
 @pytest.mark.parametrize("by", ["kubeflow", "index"])

@@ -42,6 +42,25 @@ while not Path("finish").exists():
     time.sleep(0.05)
 """
 
+LOOKS = """
+import os
+from pathlib import Path
+tokens = {"user": Path.home() / ".config/rallypoint/token", "job": next(Path().glob("*/*/token"))}
+assert {path.stat().st_mode & 0o777 for path in tokens.values()} == {0o600}
+seen = [f"the token of the {name} is read" for name in tokens]
+for process in Path("/proc").iterdir():
+    for name in ("environ", "cmdline"):
+        try:
+            text = (process / name).read_bytes()
+        except OSError:
+            continue
+        for whose, path in tokens.items():
+            if path.read_bytes().strip().removeprefix(b"job-") in text:
+                seen.append(f"the token of the {whose} is in {name} of {process.name}")
+Path("seen." + os.environ["RANK"]).write_text("\\n".join(seen))
+"""
+"""Searches what every process of this machine shows for the tokens, as root may."""
+
 
 @pytest.fixture(autouse=True)
 def clean(slurm: Slurm) -> None:
@@ -122,6 +141,7 @@ def test_before_the_time_limit_all_ranks_save_a_checkpoint_and_a_requeue_goes_on
     state = slurm.wait_state(job, "COMPLETED", "FAILED", "TIMEOUT")
     assert state == "COMPLETED 0:0", output(slurm, job)
     assert {path.name for path in (slurm.work / f"{NAME}-{job}").iterdir()} == {"run-0", "run-1"}
+    assert not list(slurm.work.rglob(f"{NAME}-{job}/*/token")), "of neither run"
 
 
 def test_a_signal_before_the_limit_and_the_limit_itself_leave_a_checkpoint_of_all_ranks(
@@ -159,6 +179,7 @@ def test_scancel_leaves_a_checkpoint_of_all_ranks(slurm: Slurm) -> None:
     slurm.wait_state(job, "CANCELLED")
     wait_until(lambda: len(checkpoints(slurm)) == 3, "checkpoints of all ranks")
     wait_until(lambda: not slurm.tasks(), "all processes to end")
+    wait_until(lambda: not list(slurm.work.rglob(f"{NAME}-{job}/*/token")), "the token to be gone")
     assert output(slurm, job).count("Exited with exit code 143") == 3
     assert "Restarts=0" in slurm.described(job)
 
@@ -190,3 +211,25 @@ def test_a_job_of_an_array_that_is_requeued_leaves_the_others_alone(slurm: Slurm
     (slurm.work / "finish").touch()
     assert slurm.wait_state(f"{job}_2", "COMPLETED", "FAILED") == "COMPLETED 0:0"
     assert slurm.run("scancel", job).returncode == 0
+
+
+def test_F8_the_token_of_the_run_alone_is_used_and_no_process_shows_it(slurm: Slurm) -> None:
+    """No environment and no command line has it, nor the token of the user."""
+    (slurm.work / "train.py").write_text(LOOKS)
+    assert slurm.run("rallypoint", "token").returncode == 0
+    job = slurm.sbatch(script=generated(slurm, "--nodes", "2", "--time", "0:10:00"))
+    state = slurm.wait_state(job, "COMPLETED", "FAILED")
+    assert state == "COMPLETED 0:0", output(slurm, job)
+    read = "the token of the user is read\nthe token of the job is read"
+    assert [path.read_text() for path in slurm.work.glob("seen.*")] == [read] * 2
+    assert not list(slurm.work.rglob(f"{NAME}-{job}/*/token")), "the script removes it at its end"
+
+
+def test_words_reach_the_script_through_slurm_as_they_were_given(slurm: Slurm) -> None:
+    """Slurm refuses scripts with line breaks of DOS. One word is longer than a printed line."""
+    (slurm.work / "train.py").write_text("import json, sys; json.dump(sys.argv, open('got', 'w'))")
+    words = ["a\r\nb", 'it\'s "$(id)" \\', "\u202e\x1b", "", "\n#SBATCH --wrap=id\n", "x" * 9000]
+    job = slurm.sbatch(script=generated(slurm, "--nodes", "1", "train.py", *words))
+    state = slurm.wait_state(job, "COMPLETED", "FAILED")
+    assert state == "COMPLETED 0:0", output(slurm, job)
+    assert json.loads((slurm.work / "got").read_text()) == ["train.py", *words]

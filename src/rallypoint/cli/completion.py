@@ -27,7 +27,7 @@ from rallypoint.cli.watch.stacks import STACKS
 from rallypoint.cli.watch.status import STATUS
 from rallypoint.cli.watch.wishes import CANCEL, CHECKPOINT, RESTART
 from rallypoint.core.settings import Setting
-from rallypoint.observe.printing import print_text
+from rallypoint.observe.printing import write_text
 from rallypoint.process.relay.pattern import PROFILES
 
 SHELLS = ("bash", "zsh", "tcsh", "fish")
@@ -58,19 +58,20 @@ WORDS = {COMPLETION.name: SHELLS, GENERATE.name: tuple(KINDS)}
 def run(argv: list[str]) -> int:
     """Print the script of a shell. Raises UsageError and HelpRequested."""
     shell = with_hint(COMPLETION, lambda: _shell(argv))
-    print_text(*script(shell))
+    write_text(script(shell))
     return 0
 
 
-def script(shell: str) -> Iterator[str]:
-    """The lines for one of `SHELLS`."""
+def script(shell: str) -> str:
+    """The text for one of `SHELLS`."""
     match shell:
         case "fish":
-            return _fish()
+            lines = _fish()
         case "tcsh":
-            return _tcsh()
+            lines = _tcsh()
         case _:
-            return _bash(zsh=shell == "zsh")
+            lines = _bash(zsh=shell == "zsh")
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _shell(argv: list[str]) -> str:

@@ -106,9 +106,9 @@ def _run(command: str, rest: list[str]) -> int:
         return ExitClass.USAGE.value
     except CompletionRequested as asked:
         from rallypoint.cli.completion import script
-        from rallypoint.observe.printing import print_text
+        from rallypoint.observe.printing import write_text
 
-        print_text(*script(asked.args[0]))
+        write_text(script(asked.args[0]))
         return 0
     except ExplainRequested as asked:
         from rallypoint.observe.printing import print_text

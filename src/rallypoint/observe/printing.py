@@ -4,13 +4,16 @@ peer, a worker, a file or a command line can move the cursor, hide text, or forg
 A text may be anything. What Python calls not printable is escaped: controls (C0, DEL, C1), marks
 that turn the direction of text, line separators, bytes that are no UTF-8. A line break within a
 text becomes ` | `. What workers write is theirs, and does not come here; neither do the colours
-and cursor movements of `process/relay/sinks.py`, which are put around lines that did.
+and cursor movements of `process/relay/sinks.py`, which are put around lines that did. What another
+program is to read (`write_text`) is passed on as it is: whoever makes it keeps it printable.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable
+from errno import EAGAIN
 from typing import Any, TextIO
 
 import msgspec
@@ -42,11 +45,15 @@ def visible(text: str) -> str:
 
 def printed(*lines: str) -> str:
     """The lines as they may be written, each with its line feed; without the last ones, but with
-    their number, where they are longer than REPORT_MAX in all."""
+    their number, where they are longer than REPORT_MAX in all. Lines of JSON are all there, however
+    long: a program reads them."""
     safe: list[str] = []
     room = REPORT_MAX
     for number, line in enumerate(lines):
-        shown = line if isinstance(line, JsonLine) else visible(line)
+        if isinstance(line, JsonLine):
+            safe.append(line)
+            continue
+        shown = visible(line)
         room -= len(shown) + 1
         if room < 0 and safe:
             safe.append(f"... and {len(lines) - number} more lines")
@@ -76,7 +83,7 @@ def say(*lines: str) -> None:
     """Write lines to stderr, or nothing where it is closed. May block."""
     try:
         if sys.stderr is not None:  # It is None where descriptor 2 is closed.
-            sys.stderr.write(_encodable(sys.stderr, printed(*lines)))
+            sys.stderr.write(_encodable(sys.stderr, lines))
             sys.stderr.flush()
     except (OSError, ValueError):
         pass  # The console is gone, or closed.
@@ -108,7 +115,7 @@ def print_error(who: str, text: str) -> None:
 def answer(*lines: str) -> None:
     """Write lines to stdout. Raises OSError when it can't be written. May block."""
     if sys.stdout is not None:
-        sys.stdout.write(_encodable(sys.stdout, printed(*lines)))
+        sys.stdout.write(_encodable(sys.stdout, lines))
         sys.stdout.flush()
 
 
@@ -122,13 +129,43 @@ def print_text(*lines: str) -> bool:
         answer(*lines)
         return True
     except OSError as error:
-        # What could not be written would be tried again at the end of the process.
-        nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
+        _give_up_stdout()
         if not isinstance(error, BrokenPipeError):
             raise InfrastructureError(f"stdout can't be written: {error.strerror}") from error
         return False
+
+
+def write_text(text: str) -> None:
+    """Write a text for another program to stdout, in UTF-8: all of it, and nothing else. May block.
+
+    Raises InfrastructureError when not all of it was written: stdout is closed, its reader is gone,
+    or the disk is full.
+    """
+    stream = sys.stdout
+    if stream is None:
+        raise InfrastructureError("stdout can't be written: it is closed")
+    if not hasattr(stream, "buffer"):  # A program has put a stream of texts in its place.
+        stream.write(text)
+        return
+    rest = memoryview(text.encode())
+    try:
+        stream.flush()
+        while rest:
+            # Without a buffer (python -u) a write may be a short one; None: it would block.
+            if (written := stream.buffer.write(rest)) is None:
+                raise BlockingIOError(EAGAIN, os.strerror(EAGAIN))
+            rest = rest[written:]
+        stream.buffer.flush()
+    except OSError as error:
+        _give_up_stdout()
+        raise InfrastructureError(f"stdout can't be written: {error.strerror}") from error
+
+
+def _give_up_stdout() -> None:
+    """Python would try again at the end of the process to write the rest."""
+    nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 def redraw(*lines: str) -> bool:
@@ -141,10 +178,18 @@ def redraw(*lines: str) -> bool:
     return print_text(*lines)
 
 
-def _encodable(stream: TextIO, text: str) -> str:
-    """`text` with escapes for what the stream's encoding lacks, such as a name under LANG=C."""
+def _encodable(stream: TextIO, lines: Iterable[str]) -> str:
+    """The printed lines with escapes for what the stream's encoding lacks, such as a name under
+    LANG=C; in JSON with those of JSON."""
     encoding = stream.encoding or "utf-8"
-    return text.encode(encoding, "backslashreplace").decode(encoding)
+    if encoding.lower().replace("-", "") != "utf8":
+        lines = [_ascii_json(line) if isinstance(line, JsonLine) else line for line in lines]
+    return printed(*lines).encode(encoding, "backslashreplace").decode(encoding)
+
+
+def _ascii_json(line: JsonLine) -> JsonLine:
+    """The same object. All that is not ASCII stands within strings."""
+    return JsonLine("".join(one if one.isascii() else _json_escape(one) for one in line))
 
 
 def _seen(letter: str) -> str:
@@ -158,8 +203,10 @@ def _seen(letter: str) -> str:
 
 
 def _json_seen(letter: str) -> str:
-    if letter.isprintable():
-        return letter
+    return letter if letter.isprintable() else _json_escape(letter)
+
+
+def _json_escape(letter: str) -> str:
     units = letter.encode("utf-16-be").hex()
     return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
 

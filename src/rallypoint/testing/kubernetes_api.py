@@ -235,11 +235,13 @@ def _user_of(subject: Object) -> str:
 
 def _lets(rule: Object, asked: Asked) -> bool:
     names = rule.get("resourceNames")
+    # A list or a watch of one name by a selector is one of that name.
+    name = asked.name or asked.query.get("fieldSelector", "").removeprefix("metadata.name=")
     return (
         "" in rule["apiGroups"]
         and "configmaps" in rule["resources"]
         and asked.verb in rule["verbs"]
-        and (not names or asked.name in names)
+        and (not names or name in names)
     )
 
 

@@ -14,16 +14,16 @@ from msgspec import Struct
 from rallypoint.cli.generate import kubernetes, rbac, slurm
 from rallypoint.cli.parser import Command, Scanned, parse, with_hint
 from rallypoint.cli.values import Value, choice
-from rallypoint.observe.printing import print_text
+from rallypoint.observe.printing import write_text
 
 
 class Kind(Struct, frozen=True):
-    """What can be generated."""
+    """One kind of text that can be generated."""
 
     about: str
     command: Command
     text: Callable[[Scanned], str]
-    """Of what was given. Raises UsageError."""
+    """Makes the text for a command line. Raises UsageError."""
 
 
 KINDS = {
@@ -56,7 +56,7 @@ def run(argv: list[str]) -> int:
     """Print it to stdout. Raises UsageError and HelpRequested."""
     kind = with_hint(GENERATE, lambda: _kind(argv))
     text = with_hint(kind.command, lambda: kind.text(parse(kind.command, argv[1:], {})))
-    print_text(*text.splitlines())
+    write_text(text)
     return 0
 
 

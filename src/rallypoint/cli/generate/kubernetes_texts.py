@@ -3,10 +3,49 @@
 from __future__ import annotations
 
 HEAD = """\
-# First, once for each namespace, the token by which the pods of a job know each other:
+# First the token by which the pods of this job know each other. It opens this job only:
 #   kubectl create namespace {namespace}
-#   kubectl -n {namespace} create secret generic rallypoint \\
-#     --from-literal=token="$(rallypoint token)"
+#   rallypoint token --run-id {name} \\
+#     | kubectl -n {namespace} create secret generic {name}-token --from-file=token=/dev/stdin
+"""
+RECORD = """\
+# The record of the job, empty at first: so the pods need no right to make one, nor to see others.
+apiVersion: v1
+kind: ConfigMap
+metadata:
+  name: "{record}"
+  namespace: "{namespace}"
+---
+apiVersion: v1
+kind: ServiceAccount
+metadata:
+  name: "{name}"
+  namespace: "{namespace}"
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata:
+  name: "{name}"
+  namespace: "{namespace}"
+rules:
+  - apiGroups: [""]
+    resources: [configmaps]
+    resourceNames: ["{record}"]
+    verbs: [get, update]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata:
+  name: "{name}"
+  namespace: "{namespace}"
+subjects:
+  - kind: ServiceAccount
+    name: "{name}"
+    namespace: "{namespace}"
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: Role
+  name: "{name}"
 """
 SERVICE = """\
 # Names for the pods, {name}-0.{name} and so on.
@@ -28,8 +67,8 @@ kind: Job
 metadata:
   name: "{name}"
   namespace: "{namespace}"
-spec:
-"""
+{marks}spec:
+{ttl}"""
 JOBSET = """\
 # The fields are those of JobSet's documentation: its schema was not at hand.
 apiVersion: jobset.x-k8s.io/v1alpha2
@@ -37,8 +76,8 @@ kind: JobSet
 metadata:
   name: "{name}"
   namespace: "{namespace}"
-spec:
-  # JobSet makes the headless Service, by which pods have names.
+{marks}spec:
+{ttl}  # JobSet makes the headless Service, by which pods have names.
   network:
     enableDNSHostnames: true
     # Pods look for each other before they are ready.
@@ -55,7 +94,7 @@ TRAINER = """\
 apiVersion: trainer.kubeflow.org/v1alpha1
 kind: TrainingRuntime
 metadata:
-  name: rallypoint
+  name: "{name}"
   namespace: "{namespace}"
   labels:
     trainer.kubeflow.org/framework: torch
@@ -84,11 +123,11 @@ kind: TrainJob
 metadata:
   name: "{name}"
   namespace: "{namespace}"
-spec:
+{marks}spec:
   runtimeRef:
     apiGroup: trainer.kubeflow.org
     kind: TrainingRuntime
-    name: rallypoint
+    name: "{name}"
   trainer:
     numNodes: {most}
     image: {image}
@@ -127,9 +166,16 @@ podFailurePolicy:
         operator: In
         values: [1, 2]
 template:
-  spec:
+{marks}  spec:
     restartPolicy: Never
     {account}
+{pull_secrets}\
+    # The Pod Security Standard "restricted" holds, with what stands at the container. This user
+    # needs no name in the image; it must be able to read what the script needs.
+    securityContext:
+      runAsNonRoot: true
+      runAsUser: {user}
+      seccompProfile: {{type: RuntimeDefault}}
     # Above the drain deadline of {drain:g} s, or SIGKILL comes before the checkpoint is saved.
     terminationGracePeriodSeconds: {grace}
     containers:
@@ -137,15 +183,15 @@ template:
         image: {image}
         # It is the first process of the container: nothing stands between it and SIGTERM.
         command: {command}
+        securityContext:
+          allowPrivilegeEscalation: false
+          capabilities: {{drop: [ALL]}}
         env:
+          # The agent keeps it from workers.
           - name: RALLYPOINT_TOKEN
-            valueFrom: {{secretKeyRef: {{name: rallypoint, key: token}}}}
-          # A Job that is created anew is another job; a pod that is replaced belongs to the same.
-          - name: JOB_UID
-            valueFrom:
-              fieldRef: {{fieldPath: "metadata.labels['batch.kubernetes.io/controller-uid']"}}
+            valueFrom: {{secretKeyRef: {{name: "{name}-token", key: token}}}}
           - name: PET_RDZV_ID
-            value: {name}-$(JOB_UID)
+            value: "{name}"
           - name: PET_LOCAL_ADDR
             valueFrom: {{fieldRef: {{fieldPath: status.podIP}}}}
           # Neighbours get neighbouring ranks: by zone, where pods have that label, then by machine.
@@ -177,7 +223,7 @@ template:
     volumes:
       # Kubernetes gives 64 MiB, too little for NCCL and for data loaders. It counts as memory.
       - name: shm
-        emptyDir: {{medium: Memory}}
+        emptyDir: {{medium: Memory, sizeLimit: {shm}}}
 """
 MEMORY_SAYS = """\
           # By cgroup v2 all processes of a container that lacks memory are killed together (the

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-import shlex
 
+from rallypoint.cli.generate.quoting import bash_word
 from rallypoint.cli.parser import Command, Scanned
 from rallypoint.cli.values import Value, integer, integer_within, nodes, seconds
 from rallypoint.core.settings import MAX_GIVEN, MAX_NODES, MAX_WAIT_S, MAX_WORKERS_PER_NODE, Setting
 from rallypoint.errors import UsageError
 
-_TIME = re.compile(r"(\d+-)?\d+(:\d\d?){0,2}")
+_TIME = re.compile(r"(\d+-)?\d+(:\d\d?){0,2}", re.ASCII)
 _NAME = re.compile(r"[\w.+-]{1,128}")
 TO_STOP_SHARE = 10
 """A tenth of --stop-before is left when a drain that has taken all of its time has ended."""
@@ -73,9 +73,12 @@ _SCRIPT = """\
 logs="$PWD/{name}-$SLURM_JOB_ID/run-${{SLURM_RESTART_COUNT:-0}}"
 mkdir -p "$logs"
 
-# The secret of the nodes. srun passes it on, also to nodes that do not see this home directory.
-RALLYPOINT_TOKEN="$(rallypoint token)" || exit
-export RALLYPOINT_TOKEN
+# The secret of the nodes: the token of this run alone. It opens no other job of yours, is in no
+# command line and in no environment, and is removed when this script ends.
+id="slurm-$SLURM_JOB_ID-run-${{SLURM_RESTART_COUNT:-0}}"
+trap 'rm -f "$logs/token"' EXIT
+(umask 077 && rallypoint token --run-id "$id" > "$logs/token") || exit
+unset RALLYPOINT_TOKEN           # if sbatch has passed it on
 
 # In an array, SLURM_JOB_ID may mean all of its jobs: squeue and scontrol need the one.
 job="${{SLURM_ARRAY_TASK_ID:+${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID}}"
@@ -88,7 +91,7 @@ end="$(squeue --noheader --jobs "$job" --format %e)"
 # others. Each node has a log of its own. No --signal is needed: with --stop-before each agent
 # knows when to save a checkpoint and stop.
 srun --no-kill --kill-on-bad-exit=0 --wait=0 --output "$logs/%N.log" \\
-    rallypoint run{options} \\
+    rallypoint run --rdzv-id "$id" --token-file "$logs/token"{options} \\
     --stop-at "$end" --stop-before {before} --drain-deadline {drain} \\
     --json-summary "$logs/" \\
     {command}
@@ -141,12 +144,13 @@ def text(scanned: Scanned) -> str:
         options=_options(scanned),
         before=f"{before_s:g}",
         drain=f"{before_s - before_s / TO_STOP_SHARE:g}",
-        command=" ".join(map(shlex.quote, command)),
+        command=" ".join(map(bash_word, command)),
     )
 
 
 def _seconds_of(limit: str) -> float:
-    """Of MINUTES[:SECONDS], HOURS:MINUTES:SECONDS or DAYS-HOURS[:MINUTES[:SECONDS]]."""
+    """Return the seconds of a limit: MINUTES[:SECONDS], HOURS:MINUTES:SECONDS or
+    DAYS-HOURS[:MINUTES[:SECONDS]]."""
     days, _, rest = limit.rpartition("-")
     parts = [int(part) for part in rest.split(":")]
     if not days and len(parts) < 3:

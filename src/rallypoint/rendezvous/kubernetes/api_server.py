@@ -272,10 +272,11 @@ class ApiServer:
             space, name = account.groups()
             who = f"the service account {name} of the namespace {space}"
             grantee = name if space == self.namespace else f"{space}:{name}"
+        else_ = "; none is needed for a ConfigMap that was made before" if verb == "create" else ""
         return (
             f"{who} may not {verb} configmaps in the namespace {self.namespace}: `rallypoint "
             f"generate rbac --namespace {self.namespace} --service-account {grantee} | kubectl "
-            "apply -f -` lets it"
+            f"apply -f -` lets it{else_}"
         )
 
     def _drop(self) -> None:

@@ -2,9 +2,10 @@
 version.
 
 A swap is a PUT with both, or a POST for the first version; the API server refuses one that comes
-late, with 409. A lost answer is no matter (`swapping_backend.py`). What is read is the newest
-version: a GET without resourceVersion asks etcd's quorum. Lists and watches may be older than that,
-so they only wake.
+late, with 409. A ConfigMap without data counts as no version: it was made for the job, which then
+needs no right to make any, and the first version is a PUT there. A lost answer is no matter
+(`swapping_backend.py`). What is read is the newest version: a GET without resourceVersion asks
+etcd's quorum. Lists and watches may be older than that, so they only wake.
 
 What is assumed of Kubernetes: its etcd is not reset to an older backup while jobs run.
 """
@@ -26,7 +27,7 @@ from rallypoint.errors import (
 )
 from rallypoint.rendezvous.backend import Token
 from rallypoint.rendezvous.directory_backend import job_directory
-from rallypoint.rendezvous.kubernetes.api_server import LIMIT_S, ApiServer, Object, Query
+from rallypoint.rendezvous.kubernetes.api_server import LIMIT_S, ApiServer, Object, Query, Reply
 from rallypoint.rendezvous.swapping_backend import Found, Swapped, SwappingBackend
 from rallypoint.wire.kubernetes_config import KubernetesConfig
 from rallypoint.wire.version_file import (
@@ -85,9 +86,10 @@ class KubernetesRendezvousBackend(SwappingBackend):
     def check(self) -> None:
         """See that the register can be read, made and changed, without doing it. Raises AccessError
         and ParameterError for what a person can mend, and RendezvousConnectionError."""
-        self._server.call("GET", self._name)
+        found = self._server.call("GET", self._name)
         # Both are judged as if they were meant, also by who may do that.
-        self._server.call("POST", body=config_map(self._name), query=DRY_RUN)
+        if found.status != 200:
+            self._server.call("POST", body=config_map(self._name), query=DRY_RUN)
         self._server.call("PUT", self._name, config_map(self._name), DRY_RUN)
 
     def try_writing(self) -> None:
@@ -104,7 +106,8 @@ class KubernetesRendezvousBackend(SwappingBackend):
             with _explained():
                 while not self._is_stopped:
                     listed = self._watching.call("GET", query=name)
-                    has_changed = [_version_of(item) for item in listed.items] != wanted
+                    there = [_version_of(item) for item in listed.items if _is_used(item)]
+                    has_changed = there != wanted
                     left_s = ends_at - time.monotonic()
                     if has_changed or left_s <= 0:
                         return has_changed
@@ -133,8 +136,10 @@ class KubernetesRendezvousBackend(SwappingBackend):
         return False
 
     def _read(self) -> Found | None:
-        reply = self._server.call("GET", self._name)
-        if reply.status != 200:
+        return self._found(self._server.call("GET", self._name))
+
+    def _found(self, reply: Reply) -> Found | None:
+        if reply.status != 200 or not _is_used(reply.body):
             return None
         where = f"the ConfigMap {self._name} in the namespace {self._server.namespace}"
         try:
@@ -151,6 +156,11 @@ class KubernetesRendezvousBackend(SwappingBackend):
         return version, _version_of(reply.body)
 
     def _swap(self, version: VersionFile, token: Token | None) -> Swapped:
+        if token is None:
+            there = self._server.call("GET", self._name)
+            if found := self._found(there):
+                return Swapped(None, found)
+            token = _version_of(there.body) if there.status == 200 else None
         body = config_map(self._name, token, self._encoded(version))
         if token is None:
             reply = self._server.call("POST", body=body)
@@ -185,6 +195,10 @@ def config_map(name: str, token: ObjectVersion | None = None, value: str = "") -
         "metadata": metadata,
         "binaryData": {KEY: value},
     }
+
+
+def _is_used(body: Object) -> bool:
+    return bool(body.get("data") or body.get("binaryData"))
 
 
 def _version_of(body: Object) -> ObjectVersion:

@@ -1,0 +1,68 @@
+"""Words and values as the texts that are generated carry them: whoever reads such a text gets the
+very same back. What moves a cursor, or turns the direction of text, is escaped for those who read
+it, too."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+
+from msgspec import json
+
+from rallypoint.core.text import shown
+from rallypoint.errors import UsageError
+
+_CHANGED = re.compile(r"\$\$|\$\([A-Z_][A-Z0-9_]*\)")
+"""Kubernetes changes these in a command: it replaces variables, and halves a double dollar."""
+_PLANES = 0x10000
+
+
+def bash_word(word: str) -> str:
+    """Return the word as bash reads it, in any locale. Raises UsageError for one that no command
+    line can have."""
+    raw = os.fsencode(_without_nul(word))
+    if word.isprintable() and raw == word.encode():
+        return shlex.quote(word)
+    return "$'" + "".join(map(_bash_seen, raw)) + "'"
+
+
+def container_word(word: str) -> str:
+    """Return the word as it stands in the command of a container, so that its process gets this
+    one. Raises UsageError for one that can't stand there."""
+    try:
+        _without_nul(word).encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"{shown(word)}: needs UTF-8: YAML takes nothing else") from None
+    return word.replace("$", "$$") if _CHANGED.search(word) else word
+
+
+def yaml_value(value: object) -> str:
+    """Return a value of texts, numbers, lists and mappings on one line that is YAML, and JSON too.
+    Raises UsageError for a text that is no Unicode."""
+    try:
+        text = json.encode(value).decode()
+    except UnicodeEncodeError:
+        raise UsageError(f"{shown(str(value))}: needs UTF-8: YAML takes nothing else") from None
+    # What is not printable stands within strings only.
+    return text if text.isprintable() else "".join(map(_yaml_seen, text))
+
+
+def _without_nul(word: str) -> str:
+    if "\0" in word:
+        raise UsageError(f"{shown(word)}: has a NUL, which no word of a command line can have")
+    return word
+
+
+def _bash_seen(byte: int) -> str:
+    letter = chr(byte)
+    if letter in "\\'":
+        return "\\" + letter
+    return letter if byte < 0x7F and letter.isprintable() else f"\\x{byte:02x}"
+
+
+def _yaml_seen(letter: str) -> str:
+    # JSON has two escapes for a character of another plane, which YAML takes for two characters.
+    if letter.isprintable() or ord(letter) >= _PLANES:
+        return letter
+    return f"\\u{ord(letter):04x}"
