@@ -55,6 +55,11 @@ EARLY_MAX = 16  # heartbeats: after so many an agent has hung up
 VERDICT_RETENTION_S = 600.0
 """How long a stand-alone coordinator remembers how a job ended, or one that all agents left."""
 
+NOT_GENUINE = (
+    "this node says that a newer record of the job was there, and can't show that a leader of the "
+    "job has told it so: start the agent of this node again"
+)
+
 
 class HostedJobs:
     """For the thread of the loop. Nothing here blocks, but `wait_empty`."""
@@ -131,6 +136,14 @@ class HostedJobs:
                 return
             self._wait_to_lead(connection, run_id, hello)
             return
+        if not text and (leadership := self._leadership(run_id)) is not None:
+            told = hello.told
+            if told is not None and leadership.is_behind(told):
+                if leadership.is_genuine(told):
+                    connection.close()  # It finds the next leader.
+                    leadership.learn(told, hello.settings)
+                    return
+                text = NOT_GENUINE
         if not text:
             job = self._job_of(hello)
             text = job.crowded(hello.incarnation)
@@ -207,6 +220,8 @@ class HostedJobs:
         if hello.last_incarnation or hello.last_epoch:
             last = min(hello.last_incarnation, self._hosting.wall_ms() + AHEAD_MAX_MS)
             is_own = hello.last_epoch == self._epoch_of(run_id)
+            if job is not None and last in job.earlier_numbers:
+                last = job.life.incarnation
             known = Attachment(last, self._epoch if is_own else hello.last_epoch)
         now, life = self._loop.time(), job.life if job is not None else None
         if job is not None and not job.sessions and job.verdict is None:
@@ -268,7 +283,8 @@ class HostedJobs:
         run_id = state.round.settings.run_id
         epoch = self._epoch_of(run_id)
         handover, open_gate = (None, None) if led is None else (led.handover, led.open_gate)
-        sessions = Sessions(state, epoch, self._hosting.machine, wall, handover)
+        wall_ms = self._hosting.wall_ms
+        sessions = Sessions(state, epoch, self._hosting.machine, wall, handover, wall_ms)
         on_record = partial(self._hosting.on_record, run_id)
         job = HostedJob(sessions, on_record, lambda: self._emptied(job), open_gate)
         job.lives_in(self._own_agent)
@@ -336,6 +352,9 @@ class HostedJobs:
         if (taken_over := leadership.take_over()) is None:
             return False
         job = self._jobs[run_id] = self._host(taken_over.state, taken_over.led)
+        if job.verdict is None and not job.life.has_formed:
+            # The record may be an old one, and rounds of that number may have run.
+            job.renumber(max(job.life.incarnation + 1, self._hosting.wall_ms()))
         job.see(job.watch.take_over, taken_over.led.handover)
         job.see(self._hosting.keep_history, job.watch, took_over=True)
         if text := taken_over.text:

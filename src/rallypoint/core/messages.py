@@ -35,6 +35,7 @@ from rallypoint.core.model import (
     Stamp,
     Verdict,
 )
+from rallypoint.core.takeover.told import Told
 from rallypoint.core.watch.collecting import Collect as Collect
 from rallypoint.core.watch.collecting import Collected as Collected
 from rallypoint.core.watch.collecting import CollectMore as CollectMore
@@ -116,6 +117,8 @@ class Attach(Struct, frozen=True, array_like=True, tag=1):
     dead: tuple[DeadPlace, ...] = ()
     """Places of former agents on this machine: this agent has seen that no process of them lives. A
     coordinator that takes over the job does not wait for them."""
+    told: Told | None = None
+    """The newest position of the job's record that a leader has told this agent; None: none has."""
 
 
 class Failed(Struct, frozen=True, array_like=True, tag=3):
@@ -320,6 +323,8 @@ class Attached(Struct, frozen=True, array_like=True, tag=1):
     `liveness.Pace`). It is said again when the job has grown."""
     spread_s: float = 0.0
     """Who finds the connection closed waits for a random part of this before it connects again."""
+    told: Told | None = None
+    """The position of the job's record; None: there is no register."""
 
 
 class Refused(Struct, frozen=True, array_like=True, tag=2):
@@ -342,6 +347,8 @@ class HeartbeatAck(Struct, frozen=True, array_like=True, tag=4):
     number: int
     stamp: Stamp
     status: JobStatus
+    told: Told | None = None
+    """As in `Attached`."""
 
 
 class Assigned(Struct, frozen=True, array_like=True, tag=5):

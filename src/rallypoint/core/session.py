@@ -40,6 +40,7 @@ from rallypoint.core import limits
 from rallypoint.core import messages as m
 from rallypoint.core.liveness import BEAT_SHARE, DEAF_SHARE, Lease
 from rallypoint.core.model import DeadPlace, Promise, SharedSettings, Stamp, epoch_number
+from rallypoint.core.takeover.told import Told
 from rallypoint.core.watch.node_progress import NodeProgress
 from rallypoint.core.watch.told_round import ToldRound
 
@@ -365,6 +366,8 @@ class AgentEnd:
         self._reports = Outbox()
         self._search: Search | None = None
         """Since the connection broke, until this node is attached again."""
+        self.told: Told | None = None
+        """The newest position of the job's record that a leader has told; None: none has."""
 
     @property
     def generation(self) -> int:
@@ -424,6 +427,7 @@ class AgentEnd:
             limits.fit(claim),
             place and limits.fit(place),
             self._rules.dead[: limits.MAX_FAILURES],
+            self.told,
         )
         return [Send(attach)]
 
@@ -466,7 +470,8 @@ class AgentEnd:
         if self.is_closed:
             return []
         match message:
-            case m.Attached():
+            case m.Attached(told=told):
+                self._note(told)
                 if self._link is Link.ATTACHED:
                     # The job has another number now, before its first round.
                     self.attached = message
@@ -477,9 +482,10 @@ class AgentEnd:
                 return [Rejected(text, is_fault)]
             case m.Ack(number):
                 return [Acknowledged(report) for report in self._reports.acknowledged(number)]
-            case m.HeartbeatAck(number, stamp):
+            case m.HeartbeatAck(number, stamp, told=told):
                 if not self._is_current(stamp):
                     return []
+                self._note(told)
                 if self._rules.promises is not None:
                     self._rules.promises.answered(number, now)
                 renewed = self._renewed(now, self._lease.answered(number))
@@ -548,6 +554,10 @@ class AgentEnd:
             return None
         assert attached is not None
         return promises.next(now, attached.epoch) if attached.is_replaceable else None
+
+    def _note(self, told: Told | None) -> None:
+        if told is not None and (self.told is None or told.order > self.told.order):
+            self.told = told
 
     def _drop(self, unanswered_s: float) -> list[AgentEffect]:
         """Nothing comes back on it. A new one may get through, or be refused by the host."""

@@ -106,10 +106,14 @@ class Sessions:
         machine: Machine = jobs.step,
         wall_time: Callable[[float], float] = lambda at: 0.0,
         handover: Handover | None = None,
+        wall_ms: Callable[[], int] = lambda: 0,
     ) -> None:
         """`wall_time` turns a time of the host into what people are shown. `handover`: another
-        coordinator can take over the job from this one, and this one may have taken it over."""
-        self.job = job
+        coordinator can take over the job from this one, and this one may have taken it over.
+        `wall_ms`: milliseconds on the wall clock, for a new number of the job."""
+        self.job, self._wall_ms = job, wall_ms
+        self.earlier_numbers: set[int] = set()
+        """The incarnations that this job had here before."""
         settings = job.round.settings
         self._machine, self._epoch, self._wall_time = machine, epoch, wall_time
         self._handover = handover
@@ -161,6 +165,7 @@ class Sessions:
 
     def renumber(self, incarnation: int) -> list[HostEffect]:
         """Before the first round: workers get the number with their round."""
+        self.earlier_numbers.add(self.job.incarnation)
         self.job.incarnation = incarnation
         found: list[HostEffect] = []
         for session in self._sessions.values():
@@ -404,7 +409,11 @@ class Sessions:
         """It is known what runs, or nobody is waited for any longer."""
         assert self._handover is not None
         found, recovered = self._handover.follow(self.job, now)
-        effects = self._follow(recovered, now)
+        effects: list[HostEffect] = []
+        if found.is_of_strangers and self.verdict is None:
+            # The record may be an old one, and later rounds of that number may have run.
+            effects += self.renumber(max(self.job.incarnation + 1, self._wall_ms()))
+        effects += self._follow(recovered, now)
         for session in list(self._sessions.values()):
             effects += self._performed(jobs.resync(self.job, session.ref, now), now)
         for incarnation, numbered, came_at in found.reports:

@@ -71,6 +71,9 @@ class Recovery(Struct):
     """How many nodes of the newest world are neither here, nor have succeeded, nor are dead."""
     predecessor: Predecessor = UNKNOWN
     """While it is missing."""
+    put_back_s: float = 0.0
+    """So much longer the nodes are waited for, since an older record of the job was put back into
+    its register; 0: none was."""
     reports: list[tuple[str, m.Numbered, float]] = field(default_factory=list)
     """Of the agents of these incarnations, in the order in which they came, each with when."""
     wishes: list[PersonWants] = field(default_factory=list)
@@ -98,10 +101,17 @@ class Recovery(Struct):
         return self.awaited - len(self.untold) <= self.predecessor.is_fenced
 
     @property
+    def is_of_strangers(self) -> bool:
+        """No agent is here that took part in the newest world, or was to."""
+        return not self.returned and not self.untold
+
+    @property
     def lasts_s(self) -> float:
         """How long it may take at most."""
         record = self.record
-        return with_margin(record.settings.lease_s) if record.is_started else NOT_STARTED_S
+        is_short = not record.is_started and not self.put_back_s
+        own_s = NOT_STARTED_S if is_short else with_margin(record.settings.lease_s)
+        return own_s + self.put_back_s
 
     @property
     def awaits(self) -> str:
@@ -118,6 +128,9 @@ class Recovery(Struct):
             missing &= missing - 1
         more = f" and {missing.bit_count()} more" if missing else ""
         who = f"group rank {', '.join(ranks)}{more} of round {record.newest_round}"
+        if self.put_back_s:
+            why = "since an older record of the job was put back into its register"
+            return f"{who}, {why}, {self.lasts_s:.0f} s at most"
         if not record.is_started:
             return f"{who} to come to the new leader, for {self.lasts_s:.0f} s at most"
         return f"{who}, where workers may run until its lease is over, {self.lasts_s:.0f} s at most"

@@ -79,7 +79,11 @@ class SimulatedCluster:
         if plan.register:
             is_here = plan.register != "elsewhere"
             register = SimulatedRegister(
-                self.schedule, self._stored, self._lost, knows_the_dead=is_here
+                self.schedule,
+                self._stored,
+                self._lost,
+                self._put_back,
+                knows_the_dead=is_here,
             )
         self.serves = Serves(self.shared, self._clock, register, lambda: self.rules.leader)
         self._disturbances = 0
@@ -212,6 +216,11 @@ class SimulatedCluster:
         self.transcript.say("register", "what was stored last is lost")
         if isinstance(self.rules, LedInvariants):
             self.rules.unstored()
+        self.serves.direct()
+
+    def _put_back(self) -> None:
+        self.transcript.say("register", "an older value is there again, or none")
+        self.rules.put_back()
         self.serves.direct()
 
     def follow_swaps(self, on_swap: Callable[[str], None]) -> None:

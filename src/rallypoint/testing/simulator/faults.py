@@ -131,7 +131,7 @@ class Faults:
             self._want(fault)
         elif fault.kind in ("crash", "hold", "busy"):
             self._break_coordinator(fault)
-        elif fault.kind in ("second", "divert", "drag", "lose", *TROUBLES):
+        elif fault.kind in ("second", "divert", "drag", "lose", "putback", "delete", *TROUBLES):
             self._break_register(fault)
         elif fault.kind == "slow":
             self._network.slow_s += float(fault.other)
@@ -248,6 +248,12 @@ class Faults:
         match fault.kind:
             case "second":
                 self._cluster.start_serve(SECOND)
+            case "putback" | "delete" if self._cluster.rules.has_verdict:
+                pass  # Whoever comes later can't know that the job has ended.
+            case "putback":
+                register.put_back(fault.value)
+            case "delete":
+                register.delete()
             case "divert":
                 serves.divert(1)
                 self._for(fault.value, partial(serves.divert, -1))

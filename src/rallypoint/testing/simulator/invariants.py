@@ -132,6 +132,14 @@ class Invariants:
     def stored(self, record: bytes) -> None:
         """This is in the register."""
 
+    @property
+    def has_verdict(self) -> bool:
+        """The register holds the verdict of the job."""
+        return False
+
+    def put_back(self) -> None:
+        """Somebody else has put an earlier record back, or has removed the newest one."""
+
     def read(
         self, incarnation: str, coordinator: int, message: m.ToCoordinator, *, is_late: bool
     ) -> None:

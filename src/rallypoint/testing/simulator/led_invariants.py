@@ -23,12 +23,15 @@
 from __future__ import annotations
 
 import msgspec
+from msgspec.structs import replace
 
 from rallypoint.core import messages as m
 from rallypoint.core.job_state import JobEffect, JobEvent, JobState
 from rallypoint.core.model import EndKind, SharedSettings, Stamp, Verdict, epoch_number
 from rallypoint.core.settings import OnJoin
+from rallypoint.core.takeover.memory import order_of
 from rallypoint.core.takeover.record import FormerLife, JobRecord, LeadRecord, is_set
+from rallypoint.core.takeover.told import Told
 from rallypoint.testing.simulator.facts import Violation, World
 from rallypoint.testing.simulator.invariants import Invariants
 from rallypoint.testing.simulator.rules.round_ends import RecordRules
@@ -63,8 +66,14 @@ class LedInvariants(Invariants):
         self._started_at = 0.0
         self._took_part: dict[str, int] = {}
         """In which life of the job the workers of each agent were."""
+        self._renamed: dict[int, int] = {}
+        """The next number of each life of the job whose number has changed."""
         self._said: dict[str, dict[int, m.Report]] = {}
         """What each agent has said, and was not told yet that it has arrived."""
+        self._was_put_back = False
+        """An older record is in the register than the newest one, which these rules know."""
+        self._positions: dict[str, Told] = {}
+        """The newest position that each agent was told."""
         self._before: tuple[list[LeadRecord], set[int], list[tuple[int, Verdict, list[str]]]]
         """What was true before the newest record: the record, whose verdicts are recorded, and
         those that are not."""
@@ -128,6 +137,13 @@ class LedInvariants(Invariants):
 
     # The register
 
+    @property
+    def has_verdict(self) -> bool:
+        return self._job is not None and self._job.verdict is not None
+
+    def put_back(self) -> None:
+        self._was_put_back = True
+
     def stored(self, record: bytes) -> None:
         new = _decode(record)
         self._before = self._records, set(self.verdicts), self._given
@@ -138,7 +154,10 @@ class LedInvariants(Invariants):
                 life.banned_in = 0  # who had its place is not in the record
         self._epochs.setdefault(new.epoch.as_int(), self.leader)
         self._follows_record(new)
-        if old is not None:
+        if self._was_put_back and old is not None:
+            self._was_put_back = False
+            self._check_after_put_back(old, new)
+        elif old is not None:
             is_later = new.epoch.number > old.epoch.number
             if not is_later and (new.epoch != old.epoch or new.leader != old.leader):
                 raise Violation("register", f"{new.epoch} of {new.leader} follows {old.epoch}")
@@ -156,6 +175,23 @@ class LedInvariants(Invariants):
             self._check_former(former)
         if new.job is not None and new.job.verdict is not None:
             self._recorded(new.job.incarnation, new.job.verdict)
+
+    def _check_after_put_back(self, old: LeadRecord, new: LeadRecord) -> None:
+        """Whoever knows of a newer record continues that one. Whose rank has succeeded may be
+        forgotten: the agents tell it again."""
+        if new.is_dead:  # The guard of the leader has marked the record that it has found.
+            self._was_put_back, self._records = True, [replace(old, is_vacant=True, is_dead=True)]
+            return
+        told, job = self._positions.get(self.leading_life), new.job
+        if told is None:
+            return
+        if order_of(new) < told.order:
+            text = f"{self.leading_life} was told of {told}, and continues {order_of(new)}"
+            raise Violation("put back", text)
+        if job is None or job.incarnation != told.told_life:
+            return
+        if (job.newest_round or 0) < told.last_round or job.restarts < told.restarts:
+            raise Violation("put back", f"the record fell behind {told}: {job}")
 
     def _check_takeover(self) -> None:
         """The process of the last coordinator is gone, and nothing else goes wrong."""
@@ -188,6 +224,8 @@ class LedInvariants(Invariants):
         if new is None or new.incarnation < old.incarnation:
             raise Violation("register", "the job is not in the record any more")
         if new.incarnation > old.incarnation:
+            if old.verdict is None and new.restarts >= old.restarts:
+                self._renamed[old.incarnation] = new.incarnation
             return
         if old.verdict is not None and new.verdict != old.verdict:
             raise Violation("verdict", f"{old.verdict} became {new.verdict} in the record")
@@ -236,7 +274,10 @@ class LedInvariants(Invariants):
         super().worker_started(worker)
         incarnation = worker.owner.stamp.incarnation
         life = self.lives[worker.owner.place.life]
-        if self._took_part.setdefault(life.ref.incarnation, incarnation) != incarnation:
+        before = self._took_part.setdefault(life.ref.incarnation, incarnation)
+        while before in self._renamed:
+            before = self._renamed[before]
+        if before != incarnation:
             raise Violation("life", f"{life.ref} takes part in another life of the job")
 
     def worker_ended(self, worker: Worker) -> None:
@@ -253,6 +294,9 @@ class LedInvariants(Invariants):
 
     def told(self, incarnation: str, message: m.ToAgent) -> None:
         super().told(incarnation, message)
+        if isinstance(message, m.Attached | m.HeartbeatAck) and message.told is not None:
+            before = self._positions.get(incarnation, message.told)
+            self._positions[incarnation] = max(before, message.told, key=lambda told: told.order)
         match message:
             case m.Attached(epoch=epoch, resumed=resumed):
                 if epoch not in self._epochs:

@@ -55,6 +55,8 @@ Where a stand-alone coordinator leads by a register (`register="here"`, or "else
                             most
     lose S                  its server loses its power before who stores the next value is told, and
                             that value with it, and is away for so long
+    putback X | delete      somebody without the token puts an earlier value back, the first one for
+                            X=0, the last but one for X=1; or removes the value
 
 Where any agent may lead by one (`register="agents"`) there is no other coordinator. Each fault of a
 node may be one of "leader", whoever leads then, or of "former", who led before. A swap of the
@@ -108,6 +110,7 @@ MOMENT_S = 2.0
 PROMPT = frozenset({"fail", "done", "kill", "vanish", "start", "term", "leave", "interrupt"})
 OF_ONE = frozenset({"lame", "full", "kill", "start"})
 """Faults of one machine that is bad."""
+PUT_BACK = ("putback", "delete")
 BRIEFLY = [(kind, LEADER) for kind in ("pause", "isolate", "mute", "deafen")]
 
 
@@ -230,6 +233,8 @@ class Plan(Struct, frozen=True, kw_only=True):
         if (fault.kind, fault.node) == ("away", ""):
             away_s = 0.9 * (HOLD_S + CONSENT_LEASES * lease_s) - AWAY_SLACK_S
             return fault.value <= away_s and nodes > 1
+        if fault.kind in PUT_BACK:
+            return True
         is_moment = fault.value <= min(MOMENT_S, 2 * SHORT_SHARE * lease_s)
         return (fault.kind, fault.node) in BRIEFLY and is_moment
 

@@ -37,16 +37,23 @@ Found = tuple[bytes, int]
 class SimulatedRegister:
     """Of one job (`coordinator.leadership.Register`)."""
 
+    is_sure_of_absence = True
+
     def __init__(
         self,
         schedule: Schedule,
         on_stored: Callable[[bytes], None],
         on_lost: Callable[[], None],
+        on_put_back: Callable[[], None] = lambda: None,
         *,
         knows_the_dead: bool,
     ) -> None:
         """`on_stored` is called with each value that is stored, `on_lost` when the last one is
-        lost. `knows_the_dead`: a coordinator knows which processes of its own machine are gone."""
+        lost, `on_put_back` when somebody else puts an earlier one there, or none.
+        `knows_the_dead`: a coordinator knows which processes of its own machine are gone."""
+        self._on_put_back = on_put_back
+        self._history: list[bytes] = []
+        """All values that were stored, the newest last."""
         self.knows_the_dead = knows_the_dead
         self.alive: set[int] = set()
         """The coordinators that may call it."""
@@ -84,8 +91,25 @@ class SimulatedRegister:
             self._written += 1
             self._durable = 0 if found is None else found[1]
             self._entries = [*self._entries[-1:], (state, self._written)]
+            self._history.append(state)
             self._on_stored(state)
         return None if (found := self.get_state()) is None else (*found, was_set)
+
+    def put_back(self, share: float) -> None:
+        """Somebody without a token stores an earlier value again: of all that were there the one at
+        this share, from the first (0) to the last but one (1)."""
+        if len(self._history) > 1:
+            value = self._history[round(share * (len(self._history) - 2))]
+            self._written += 1
+            self._durable = self._written
+            self._entries = [(value, self._written)]
+            self._on_put_back()
+
+    def delete(self) -> None:
+        """Somebody without a token removes the value."""
+        if self._history:
+            self._entries.clear()
+            self._on_put_back()
 
     def try_writing(self) -> None:
         """What becomes of a value that is stored now."""
