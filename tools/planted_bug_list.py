@@ -315,8 +315,8 @@ BUGS = (
     Bug(
         "who has lost the race for a claim leads all the same",
         "../coordinator/leadership.py",
-        "self._record.swap(record):\n            return False\n        self._lead",
-        "self._record.swap(record):\n            pass\n        self._lead",
+        "self._record.swap(record):\n            return False\n        memory.saw",
+        "self._record.swap(record):\n            pass\n        memory.saw",
         "L1",
     ),
     Bug(
@@ -343,8 +343,8 @@ BUGS = (
     Bug(
         "who takes over does not wait until those who are missing are fenced",
         "takeover/recovery.py",
-        "return with_margin(record.settings.lease_s) if record.is_started else NOT_STARTED_S",
-        "return NOT_STARTED_S",
+        "return self.put_back_s + (NOT_STARTED_S if is_short else lease_s)",
+        "return self.put_back_s + NOT_STARTED_S",
         "L4",
     ),
     Bug(
@@ -364,8 +364,8 @@ BUGS = (
     Bug(
         "a leader has nothing but its hold when its register is away",
         "takeover/leading.py",
-        "return max(self._held_until, min(by_consent, latest))",
-        "return max(self._held_until, min(by_consent, self._held_until))",
+        "return max(self.held_until, min(by_consent, latest))",
+        "return max(self.held_until, min(by_consent, self.held_until))",
         "L8",
     ),
     Bug(

@@ -140,6 +140,8 @@ class Leadership:
         record, memory, now = await self._record.read(), self._memory, self._runtime.clock()
         if claimant is not None and claimant.told is not None:
             memory.was_told(claimant.told, claimant.settings)
+        if record is None and not self._record.is_kept:
+            memory.saw_none()
         if memory.is_behind(record):
             return Look(record, self._behind_in_s(record, claimant), is_behind=True)
         if record is None:

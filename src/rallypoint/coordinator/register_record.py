@@ -93,7 +93,7 @@ class RegisterRecord:
     def __init__(self, register: Register, thread: Caller, *, is_kept: bool = False) -> None:
         """`is_kept`: nobody removes it while a node of its job lives. One of `serve` is removed
         when all nodes have left."""
-        self._register, self._thread, self._is_kept = register, thread, is_kept
+        self._register, self._thread, self.is_kept = register, thread, is_kept
         self._token: Any = None
         self.swaps = 0
         """So many were tried: what each of them writes has to differ."""
@@ -170,7 +170,7 @@ class RegisterRecord:
         found = await self._thread.submit(self._register.get_state)
         if found is None:
             is_sure = isinstance(self._register, SureRegister)
-            if self._token is not None and self._is_kept and not is_sure:
+            if self._token is not None and self.is_kept and not is_sure:
                 raise gone()
             self._token = None
             return None

@@ -85,6 +85,12 @@ class Memory:
         if record.epoch != self._given_up and order_of(record) >= self.order:
             self._newest, self._was_own = record, is_own
 
+    def saw_none(self) -> None:
+        """The register holds none, and whoever leads by it removes it when all nodes have left:
+        what this process has only read counts no more."""
+        if not self._was_own:
+            self._newest = None
+
     def was_told(self, told: Told, settings: SharedSettings | None = None) -> None:
         """A leader has told this to this process, or to a node that has said so."""
         self._settings = self._settings or settings

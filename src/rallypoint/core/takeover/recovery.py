@@ -110,8 +110,8 @@ class Recovery(Struct):
         """How long it may take at most."""
         record = self.record
         is_short = not record.is_started and not self.put_back_s
-        own_s = NOT_STARTED_S if is_short else with_margin(record.settings.lease_s)
-        return own_s + self.put_back_s
+        lease_s = with_margin(record.settings.lease_s)
+        return self.put_back_s + (NOT_STARTED_S if is_short else lease_s)
 
     @property
     def awaits(self) -> str:

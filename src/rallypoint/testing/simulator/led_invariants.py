@@ -72,6 +72,8 @@ class LedInvariants(Invariants):
         """What each agent has said, and was not told yet that it has arrived."""
         self._was_put_back = False
         """An older record is in the register than the newest one, which these rules know."""
+        self._has_put_back = False
+        """That was so at any time."""
         self._positions: dict[str, Told] = {}
         """The newest position that each agent was told."""
         self._before: tuple[list[LeadRecord], set[int], list[tuple[int, Verdict, list[str]]]]
@@ -142,7 +144,7 @@ class LedInvariants(Invariants):
         return self._job is not None and self._job.verdict is not None
 
     def put_back(self) -> None:
-        self._was_put_back = True
+        self._was_put_back = self._has_put_back = True
 
     def stored(self, record: bytes) -> None:
         new = _decode(record)
@@ -222,6 +224,8 @@ class LedInvariants(Invariants):
 
     def _check_chain(self, old: JobRecord, new: JobRecord | None) -> None:
         if new is None or new.incarnation < old.incarnation:
+            if self._gives_way(old, new):
+                return
             raise Violation("register", "the job is not in the record any more")
         if new.incarnation > old.incarnation:
             if old.verdict is None and new.restarts >= old.restarts:
@@ -248,6 +252,13 @@ class LedInvariants(Invariants):
             raise Violation("budget", f"charged more than once between rounds {rounds}")
         if new.restarts > old.restarts:
             self._check_recorded_charge(old, new)
+
+    def _gives_way(self, old: JobRecord, new: JobRecord | None) -> bool:
+        """A life that has begun without knowing of one before it, since somebody has put a record
+        back, goes without a round as soon as a node of that one is heard."""
+        number = 0 if new is None else new.incarnation
+        is_told = any(told.told_life == number for told in self._positions.values())
+        return self._has_put_back and is_told and old.newest_round is None and old.verdict is None
 
     def _check_recorded_charge(self, old: JobRecord, new: JobRecord) -> None:
         """Rounds may have ended since that no agent knows of."""
