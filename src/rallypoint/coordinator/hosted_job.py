@@ -107,11 +107,6 @@ class HostedJob:
         return self._sessions.life
 
     @property
-    def earlier_numbers(self) -> Collection[int]:
-        """The incarnations that this job had here before."""
-        return self._sessions.earlier_numbers
-
-    @property
     def settings(self) -> SharedSettings:
         """What all nodes of the job agree on."""
         return self._sessions.settings

@@ -220,7 +220,7 @@ class HostedJobs:
         if hello.last_incarnation or hello.last_epoch:
             last = min(hello.last_incarnation, self._hosting.wall_ms() + AHEAD_MAX_MS)
             is_own = hello.last_epoch == self._epoch_of(run_id)
-            if job is not None and last in job.earlier_numbers:
+            if job is not None and last in job.life.earlier:
                 last = job.life.incarnation
             known = Attachment(last, self._epoch if is_own else hello.last_epoch)
         now, life = self._loop.time(), job.life if job is not None else None

@@ -211,7 +211,7 @@ class Leadership:
         # A life that nobody has brought to an end has one before it, whose nodes may still come.
         over = None if job is None else job.former
         if former is not None and former.verdict is not None:
-            over = FormerLife(former.incarnation, former.verdict)
+            over = FormerLife(former.incarnation, former.verdict, former.earlier)
         handover = Handover()
         durable = Durable(state, handover, is_recorded=False, former=over)
         return Led(handover, partial(LedJob, self, durable))
@@ -220,7 +220,9 @@ class Leadership:
     def over(self) -> Life | None:
         """The job that the register held, if all its nodes have heard how it ended."""
         job = self.lead.record.job
-        return Life(job.incarnation, job.verdict) if job is not None and job.is_heard else None
+        if job is None or not job.is_heard:
+            return None
+        return Life(job.incarnation, job.verdict, earlier=job.earlier)
 
     @property
     def before(self) -> Life | None:
@@ -228,7 +230,9 @@ class Leadership:
         late."""
         job = self.lead.record.job
         former = None if job is None else job.former
-        return None if former is None else Life(former.incarnation, former.verdict)
+        if former is None:
+            return None
+        return Life(former.incarnation, former.verdict, earlier=former.earlier)
 
     def take_over(self) -> TakenOver | None:
         """The job that the register holds. None: it holds none."""

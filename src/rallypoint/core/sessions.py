@@ -34,7 +34,7 @@ from rallypoint.core.event_kinds import Record
 from rallypoint.core.events import RefuseNode, Timer
 from rallypoint.core.host_effects import Empty, Faulted, HangUp, HostEffect, Refuse, SendTo
 from rallypoint.core.job_departures import is_leaving
-from rallypoint.core.job_lives import Life
+from rallypoint.core.job_lives import EARLIER_MAX, Life
 from rallypoint.core.job_rounds import is_member
 from rallypoint.core.job_state import JobEffect, JobEvent, JobState, SessionLost
 from rallypoint.core.job_state import close as close_job
@@ -112,8 +112,6 @@ class Sessions:
         coordinator can take over the job from this one, and this one may have taken it over.
         `wall_ms`: milliseconds on the wall clock, for a new number of the job."""
         self.job, self._wall_ms = job, wall_ms
-        self.earlier_numbers: set[int] = set()
-        """The incarnations that this job had here before."""
         settings = job.round.settings
         self._machine, self._epoch, self._wall_time = machine, epoch, wall_time
         self._handover = handover
@@ -143,7 +141,8 @@ class Sessions:
     def life(self) -> Life:
         """Its number, and how far it is."""
         formed = bool(self.job.round.world or self.job.round.round or self._recovery)
-        return Life(self.job.incarnation, self.verdict, has_formed=formed)
+        earlier = self.job.earlier_numbers
+        return Life(self.job.incarnation, self.verdict, has_formed=formed, earlier=earlier)
 
     @property
     def all(self) -> Collection[Session]:
@@ -164,9 +163,11 @@ class Sessions:
         return self._by_connection.get(connection)
 
     def renumber(self, incarnation: int) -> list[HostEffect]:
-        """Before the first round: workers get the number with their round."""
-        self.earlier_numbers.add(self.job.incarnation)
-        self.job.incarnation = incarnation
+        """Before the first round, or when no node of the newest one is here: workers get the number
+        with their round."""
+        job = self.job
+        job.earlier_numbers = (*job.earlier_numbers, job.incarnation)[-EARLIER_MAX:]
+        job.incarnation = incarnation
         found: list[HostEffect] = []
         for session in self._sessions.values():
             found += self._send(session.ref, self._attached(session, resumed=True))

@@ -22,6 +22,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import msgspec
 from msgspec.structs import replace
 
@@ -168,6 +170,8 @@ class LedInvariants(Invariants):
             if old.job is not None:
                 self._check_chain(old.job, new.job)
         if new.job is not None:
+            self._renamed |= pairwise((*new.job.earlier, new.job.incarnation))
+            self._renamed.pop(new.job.incarnation, None)
             self._remembered.note(new.job, self.now_s)
             if new.job.newest_round is not None:
                 formed = Stamp(new.job.incarnation, new.job.newest_round)
@@ -228,8 +232,6 @@ class LedInvariants(Invariants):
                 return
             raise Violation("register", "the job is not in the record any more")
         if new.incarnation > old.incarnation:
-            if old.verdict is None and new.restarts >= old.restarts:
-                self._renamed[old.incarnation] = new.incarnation
             return
         if old.verdict is not None and new.verdict != old.verdict:
             raise Violation("verdict", f"{old.verdict} became {new.verdict} in the record")
@@ -286,10 +288,14 @@ class LedInvariants(Invariants):
         incarnation = worker.owner.stamp.incarnation
         life = self.lives[worker.owner.place.life]
         before = self._took_part.setdefault(life.ref.incarnation, incarnation)
-        while before in self._renamed:
-            before = self._renamed[before]
-        if before != incarnation:
+        if self._last_number(before) != incarnation:
             raise Violation("life", f"{life.ref} takes part in another life of the job")
+
+    def _last_number(self, incarnation: int) -> int:
+        """Of the life that once had this number."""
+        while incarnation in self._renamed:
+            incarnation = self._renamed[incarnation]
+        return incarnation
 
     def worker_ended(self, worker: Worker) -> None:
         super().worker_ended(worker)
@@ -322,7 +328,7 @@ class LedInvariants(Invariants):
                 if (incarnation, number) in self._late:
                     raise Violation("hold", f"heartbeat {number} of {incarnation} was answered")
             case m.Ended(stamp, verdict):
-                known = self.verdicts.get(stamp.incarnation)
+                known = self.verdicts.get(self._last_number(stamp.incarnation))
                 if known != msgspec.structs.replace(verdict, ended_s_ago=None):
                     raise Violation("durable", f"{incarnation} hears {verdict}, and not {known}")
             case m.Assigned() | m.StartNow() | m.StopNow():
