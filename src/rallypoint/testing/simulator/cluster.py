@@ -86,6 +86,8 @@ class SimulatedCluster:
                 knows_the_dead=is_here,
             )
         self.serves = Serves(self.shared, self._clock, register, lambda: self.rules.leader)
+        if isinstance(rules, LedInvariants):
+            rules.acting = self._acting
         self._disturbances = 0
         self._on_swap: Callable[[str], None] = lambda host: None
         if not plan.embedded and not plan.any_leads:
@@ -210,6 +212,14 @@ class SimulatedCluster:
         if self._leading is not None:
             self.network.reports(self.leader)
         self._on_swap(self.leader)
+
+    def _acting(self) -> set[int]:
+        """The epochs of the leaders that may act now, as far as each of them knows."""
+        processes = [machine.process for machine in self.live]
+        own = [each.leads for each in processes if isinstance(each, LeadingProcess)]
+        serves = [each.leads for each in self.serves.running]
+        leading = (each for each in (*own, *serves) if each is not None and each.is_sure)
+        return {each.lead.epoch.as_int() for each in leading}
 
     def _lost(self) -> None:
         """What was stored last is in the register no more."""

@@ -184,6 +184,9 @@ class Faults:
             case "lie":
                 assert isinstance(machine.process, LeadingProcess)
                 machine.process.lie(int(fault.value))
+            case "boast":
+                assert isinstance(machine.process, LeadingProcess)
+                machine.process.boast()
             case "leave":
                 self._cluster.rules.asked.add(Outcome.PREEMPTED)
                 why = "its machine is about to go"

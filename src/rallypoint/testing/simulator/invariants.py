@@ -110,6 +110,9 @@ class Invariants:
         """The agent makes a promise that it does not keep, or one of another node."""
         self.lied_at[incarnation] = self.now_s
 
+    def contradicted(self, coordinator: int) -> None:
+        """The register has answered to this leader, and holds no record of it or an older one."""
+
     def told(self, incarnation: str, message: m.ToAgent) -> None:
         """An agent is told this."""
         if isinstance(message, m.Refused) and DUPLICATE in message.text:

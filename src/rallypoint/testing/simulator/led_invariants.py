@@ -14,6 +14,9 @@
 * A coordinator answers no heartbeat that it read when its hold was over, before a later swap
   was confirmed: that one shows that nobody else led meanwhile.
 * An agent takes part in one life of the job, and hears how that has ended.
+* When somebody has put an older record back, whoever leads next goes on above all that its agent
+  was told, and what was charged stays charged. No world forms while another leader may act that a
+  node of that world has followed. Only a life without a round gives way to one before it.
 * A verdict that is recorded is the only one of its life, and heard by every member that lives.
 * A coordinator that is started again in time is noticed by no worker, and leads at once.
 * What a job must remember for a while its record keeps for as long (`rules/round_ends.py`).
@@ -22,6 +25,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 
 import msgspec
@@ -78,6 +82,10 @@ class LedInvariants(Invariants):
         """That was so at any time."""
         self._positions: dict[str, Told] = {}
         """The newest position that each agent was told."""
+        self._told_of: dict[str, set[int]] = {}
+        """The leaders that have told each agent a position, by their epochs."""
+        self.acting: Callable[[], set[int]] = set
+        """The epochs of all leaders that may act now, as far as each of them knows."""
         self._before: tuple[list[LeadRecord], set[int], list[tuple[int, Verdict, list[str]]]]
         """What was true before the newest record: the record, whose verdicts are recorded, and
         those that are not."""
@@ -175,12 +183,28 @@ class LedInvariants(Invariants):
             self._remembered.note(new.job, self.now_s)
             if new.job.newest_round is not None:
                 formed = Stamp(new.job.incarnation, new.job.newest_round)
+                if formed not in self._formed_by:
+                    self._check_alone_leads(formed)
                 self._formed_by.setdefault(formed, self.leader)
         former = None if new.job is None else new.job.former
         if former is not None:
             self._check_former(former)
         if new.job is not None and new.job.verdict is not None:
             self._recorded(new.job.incarnation, new.job.verdict)
+
+    def _check_alone_leads(self, formed: Stamp) -> None:
+        """No world forms while another leader may act that a node of this world has followed."""
+        world = self._drafts.get((self.leader, formed))
+        if world is None:
+            return
+        followed = set().union(*(self._told_of.get(life, set()) for life in world.lives))
+        others = (self.acting() & followed) - {self._records[-1].epoch.as_int()}
+        if any(not self._acts_by_lies(each) for each in others):
+            raise Violation("put back", f"{formed} forms while another leader may act: {others}")
+
+    def _acts_by_lies(self, coordinator: int) -> bool:
+        """Whether it can't know yet that it has lost the job."""
+        return False
 
     def _check_after_put_back(self, old: LeadRecord, new: LeadRecord) -> None:
         """Whoever knows of a newer record continues that one. Whose rank has succeeded may be
@@ -312,6 +336,7 @@ class LedInvariants(Invariants):
     def told(self, incarnation: str, message: m.ToAgent) -> None:
         super().told(incarnation, message)
         if isinstance(message, m.Attached | m.HeartbeatAck) and message.told is not None:
+            self._told_of.setdefault(incarnation, set()).add(message.told.epoch)
             before = self._positions.get(incarnation, message.told)
             self._positions[incarnation] = max(before, message.told, key=lambda told: told.order)
         match message:
@@ -380,12 +405,24 @@ class LedInvariants(Invariants):
                 is_recorded &= job is not None and assignment.restart_count <= job.restarts
                 if is_recorded:
                     self._check_place(incarnation, message)
+                    self._check_budget(incarnation, message)
             case m.StartNow():
                 is_recorded &= job is not None and (is_over or job.is_started)
             case _:
                 is_recorded &= job is not None and (is_over or not job.is_active)
         if not is_recorded:
             raise Violation("durable", f"{incarnation} is told {message}, and it is not recorded")
+
+    def _check_budget(self, incarnation: str, message: m.Assigned) -> None:
+        """What was charged stays charged, as far as an agent was told of it."""
+        told = self._positions.get(incarnation)
+        known = 0 if told is None else told.restarts
+        is_same = told is not None and (
+            self._last_number(told.told_life) == self._last_number(message.stamp.incarnation)
+        )
+        if is_same and message.assignment.restart_count < known:
+            text = f"{message.stamp} tells of {message.assignment.restart_count} restarts"
+            raise Violation("budget", f"{text}, and {incarnation} knows of {known}")
 
     def _check_place(self, incarnation: str, message: m.Assigned) -> None:
         stamp = message.stamp

@@ -69,6 +69,8 @@ leader counts as one of its reports. There, besides:
     lie NODE [N]            from now on its agent claims in spite of its promises, and goes on
                             promising until it knows that it leads; or it promises half of the time
                             for the N-th node of the world
+    boast NODE              it attaches again, now and always, with a newer position of the record
+                            than any leader has told it
 """
 
 from __future__ import annotations
@@ -223,11 +225,17 @@ class Plan(Struct, frozen=True, kw_only=True):
 
     @property
     def _is_gentle_for_leaders(self) -> bool:
-        """The register is away for less than a leader may act by promises (of another node), or the
-        leader is stopped or cut off for a moment."""
+        """The register is away for less than a leader may act by promises (of another node), or an
+        older record is put back there; the leader is stopped or cut off for a moment; or an agent
+        that is not needed boasts."""
         lease_s: float = self.settings["lease_s"]
         nodes: int = self.settings["max_nodes"]
-        if len(self.faults) != 1 or self.settings["min_nodes"] != nodes or nodes > self.nodes:
+        if self.settings["min_nodes"] != nodes or nodes > self.nodes:
+            return False
+        if [fault.kind for fault in self.faults] == ["start", "boast"]:
+            first, second = self.faults
+            return first.node == second.node and first.node not in self.names
+        if len(self.faults) != 1:
             return False
         [fault] = self.faults
         if (fault.kind, fault.node) == ("away", ""):

@@ -149,9 +149,11 @@ class RegisterCalls:
         loop: ProcessLoop,
         name: str,
         on_held: Callable[[], None],
+        on_read: Callable[[bytes | None], None] = lambda data: None,
     ) -> None:
-        """`on_held` is called when it is known that nobody else leads."""
-        self._on_held = on_held
+        """`on_held` is called when it is known that nobody else leads, `on_read` with each value
+        that was read."""
+        self._on_held, self._on_read = on_held, on_read
         self._register, self._loop = register, loop
         self._random = Random(name)
         self._waiting: deque[tuple[Callable[[], Any], asyncio.Future[Any]]] = deque()
@@ -248,10 +250,18 @@ class RegisterCalls:
         found = self._run(call)
         if call != register.try_writing:
             found = register.answers(host, found, is_stale=is_stale)
-        self._answer(self._delay_s(), future, found, None)
+        on_answer = None
+        if call == register.get_state:
+            on_answer = partial(self._on_read, None if found is None else found[0])
+        self._answer(self._delay_s(), future, found, None, on_answer)
 
     def _answer(
-        self, delay_s: float, future: asyncio.Future[Any], result: Any, error: Exception | None
+        self,
+        delay_s: float,
+        future: asyncio.Future[Any],
+        result: Any,
+        error: Exception | None,
+        on_answer: Callable[[], None] | None = None,
     ) -> None:
         def settle() -> None:
             answer, why = result, error
@@ -259,6 +269,8 @@ class RegisterCalls:
             if is_stored and not self._register.confirm(result[1]):
                 answer, why = None, RendezvousConnectionError("its server has lost power")
             self._loop.call_soon(self._settle, future, answer, why)
+            if on_answer is not None:
+                self._loop.call_soon(on_answer)
 
         self._register.schedule.after(delay_s, settle)
 

@@ -1,5 +1,5 @@
 """Draws what somebody without a token does to a register: an older record is put back, or the
-record is removed, alone or among other faults."""
+record is removed, alone or among other faults; and an agent that makes up a newer record."""
 
 from __future__ import annotations
 
@@ -15,12 +15,16 @@ PUT_BACK_SHARE = 0.15
 ALONE_SHARE = 0.4
 """The share of these in which little else goes wrong."""
 IN_STATE_SHARE = 0.2
+BOAST_SHARE = 0.15
+"""The share of these in which an agent makes up a newer record, and that alone happens."""
 
 
 def with_put_back(plan: Plan, rng: Random) -> Plan:
     """The same job, perhaps with this."""
     if not plan.register or rng.random() >= PUT_BACK_SHARE:
         return plan
+    if plan.any_leads and rng.random() < BOAST_SHARE:
+        return _with_boast(plan, rng)
     kept = () if rng.random() < ALONE_SHARE else plan.faults
     at_s = round(plan.peace_s * rng.uniform(0.05, 0.7), 3)
     drawn: list[Fault] = []
@@ -46,3 +50,11 @@ def with_put_back(plan: Plan, rng: Random) -> Plan:
                 drawn.append(Fault(round(near_s + rng.uniform(0.5, 4.0), 3), "start", name))
     faults = sorted([*kept, *drawn], key=lambda fault: fault.at_s)
     return replace(plan, faults=tuple(faults))
+
+
+def _with_boast(plan: Plan, rng: Random) -> Plan:
+    name, at_s = f"n{plan.nodes + 1}", round(plan.peace_s * rng.uniform(0.05, 0.5), 3)
+    boasts_at = round(at_s + rng.uniform(0.5, 10.0), 3)
+    faults = (Fault(at_s, "start", name), Fault(boasts_at, "boast", name))
+    settings = dict(plan.settings) | {"min_nodes": plan.nodes, "max_nodes": plan.nodes}
+    return replace(plan, settings=settings, faults=faults)
