@@ -15,7 +15,7 @@ class Bug(NamedTuple):
     """Occurs once."""
     new: str
     rule: str = ""
-    """Of leading and taking over (L0 to L8), if it breaks one of these."""
+    """Of leading and taking over (L0 to L9), if it breaks one of these."""
 
 
 BUGS = (
@@ -513,5 +513,52 @@ BUGS = (
         "        account.redone = max(account.redone - steps.redone, 0)\n",
         "",
         "L5",
+    ),
+    Bug(
+        "a newer record is believed without its digest",
+        "../coordinator/leadership.py",
+        "        return self._seal.is_genuine(told)\n",
+        "        return True\n",
+        "L9",
+    ),
+    Bug(
+        "a leader goes on acting though its register holds an older record",
+        "../coordinator/leadership.py",
+        "            if not is_ours:\n                self._is_deposed = True\n",
+        "            if not is_ours and self._memory.is_behind(self._record.found):\n"
+        "                await asyncio.sleep(RETRY_S)\n"
+        "                self._wake.set()\n"
+        "                continue\n"
+        "            if not is_ours:\n"
+        "                self._is_deposed = True\n",
+        "L9",
+    ),
+    Bug(
+        "nobody asks what agents were told of the record",
+        "../coordinator/jobs.py",
+        "            if told is not None and leadership.is_behind(told):\n",
+        "            if told is not None and not told:\n",
+        "L9",
+    ),
+    Bug(
+        "strangers go on with the number of a record that may be an old one",
+        "sessions.py",
+        "        if found.is_of_strangers and self.verdict is None:\n",
+        "        if found.is_of_strangers and self.verdict:\n",
+        "L9",
+    ),
+    Bug(
+        "who knows a newer record than there is waits for no leader that may act",
+        "takeover/recovery.py",
+        "        return self.put_back_s + (NOT_STARTED_S if is_short else lease_s)\n",
+        "        return NOT_STARTED_S if is_short else lease_s\n",
+        "L9",
+    ),
+    Bug(
+        "a position forgets what was charged",
+        "takeover/memory.py",
+        "        restarts = max(restarts, told.restarts)\n",
+        "        restarts = max(restarts, 0)\n",
+        "L9",
     ),
 )

@@ -228,9 +228,10 @@ class SimulatedCluster:
             self.rules.unstored()
         self.serves.direct()
 
-    def _put_back(self) -> None:
-        self.transcript.say("register", "an older value is there again, or none")
-        self.rules.put_back()
+    def _put_back(self, record: bytes | None) -> None:
+        what = "no value is there any more" if record is None else "an older value is there again"
+        self.transcript.say("register", what)
+        self.rules.put_back(record)
         self.serves.direct()
 
     def follow_swaps(self, on_swap: Callable[[str], None]) -> None:

@@ -140,8 +140,8 @@ class Invariants:
         """The register holds the verdict of the job."""
         return False
 
-    def put_back(self) -> None:
-        """Somebody else has put an earlier record back, or has removed the newest one."""
+    def put_back(self, record: bytes | None) -> None:
+        """Somebody else has put this earlier record back; None: has removed the newest one."""
 
     def read(
         self, incarnation: str, coordinator: int, message: m.ToCoordinator, *, is_late: bool

@@ -37,7 +37,7 @@ from rallypoint.core.model import EndKind, SharedSettings, Stamp, Verdict, epoch
 from rallypoint.core.settings import OnJoin
 from rallypoint.core.takeover.memory import order_of
 from rallypoint.core.takeover.record import FormerLife, JobRecord, LeadRecord, is_set
-from rallypoint.core.takeover.told import Told
+from rallypoint.core.takeover.told import Order, Told
 from rallypoint.testing.simulator.facts import Violation, World
 from rallypoint.testing.simulator.invariants import Invariants
 from rallypoint.testing.simulator.rules.round_ends import RecordRules
@@ -80,6 +80,8 @@ class LedInvariants(Invariants):
         """An older record is in the register than the newest one, which these rules know."""
         self._has_put_back = False
         """That was so at any time."""
+        self._base: Order | None = None
+        """The order of that record, until whoever leads knows of the newest one."""
         self._positions: dict[str, Told] = {}
         """The newest position that each agent was told."""
         self._told_of: dict[str, set[int]] = {}
@@ -153,8 +155,9 @@ class LedInvariants(Invariants):
     def has_verdict(self) -> bool:
         return self._job is not None and self._job.verdict is not None
 
-    def put_back(self) -> None:
+    def put_back(self, record: bytes | None) -> None:
         self._was_put_back = self._has_put_back = True
+        self._base = order_of(None if record is None else _decode(record))
 
     def stored(self, record: bytes) -> None:
         new = _decode(record)
@@ -166,7 +169,7 @@ class LedInvariants(Invariants):
                 life.banned_in = 0  # who had its place is not in the record
         self._epochs.setdefault(new.epoch.as_int(), self.leader)
         self._follows_record(new)
-        if self._was_put_back and old is not None:
+        if old is not None and (self._was_put_back or self._catches_up(old, new)):
             self._was_put_back = False
             self._check_after_put_back(old, new)
         elif old is not None:
@@ -205,6 +208,17 @@ class LedInvariants(Invariants):
     def _acts_by_lies(self, coordinator: int) -> bool:
         """Whether it can't know yet that it has lost the job."""
         return False
+
+    def _catches_up(self, old: LeadRecord, new: LeadRecord) -> bool:
+        """Whoever leads by an older record has learned of a newer one from an agent."""
+        newest = max(self._positions.values(), key=lambda told: told.order, default=None)
+        if newest is None or self._base is None or newest.order <= self._base:
+            return False
+        if new.epoch.number == old.epoch.number:
+            return False
+        if new.job is not None and _covers_told(new.job, newest):
+            self._base = None
+        return True
 
     def _check_after_put_back(self, old: LeadRecord, new: LeadRecord) -> None:
         """Whoever knows of a newer record continues that one. Whose rank has succeeded may be
@@ -435,6 +449,14 @@ class LedInvariants(Invariants):
             self.worlds[stamp] = draft
         if self.worlds[stamp].places.get(incarnation) != message.assignment:
             raise Violation("world", f"{stamp} has two worlds: {incarnation} has another place")
+
+
+def _covers_told(job: JobRecord, told: Told) -> bool:
+    """Whether the record has all that matters of this position, or is of a later life."""
+    if job.incarnation != told.told_life:
+        return job.incarnation > told.told_life and job.newest_round is not None
+    is_newest = job.newest_round is not None and job.newest_round >= told.last_round
+    return is_newest and job.restarts >= told.restarts
 
 
 def _covers(now: bytes, before: bytes) -> bool:

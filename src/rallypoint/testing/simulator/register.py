@@ -44,7 +44,7 @@ class SimulatedRegister:
         schedule: Schedule,
         on_stored: Callable[[bytes], None],
         on_lost: Callable[[], None],
-        on_put_back: Callable[[], None] = lambda: None,
+        on_put_back: Callable[[bytes | None], None] = lambda value: None,
         *,
         knows_the_dead: bool,
     ) -> None:
@@ -103,13 +103,13 @@ class SimulatedRegister:
             self._written += 1
             self._durable = self._written
             self._entries = [(value, self._written)]
-            self._on_put_back()
+            self._on_put_back(value)
 
     def delete(self) -> None:
         """Somebody without a token removes the value."""
         if self._history:
             self._entries.clear()
-            self._on_put_back()
+            self._on_put_back(None)
 
     def try_writing(self) -> None:
         """What becomes of a value that is stored now."""
