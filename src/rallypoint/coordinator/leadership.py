@@ -30,7 +30,12 @@ from rallypoint.core.takeover.leading import (
     claimed,
     is_unheard,
 )
-from rallypoint.core.takeover.memory import Memory, order_of, told_of
+from rallypoint.core.takeover.memory import (
+    Memory,
+    is_overtaken,
+    order_of,
+    told_of,
+)
 from rallypoint.core.takeover.record import (
     FormerLife,
     JobRecord,
@@ -81,6 +86,8 @@ class Leadership:
         self._base = NEVER
         """The order of the record that this process has continued."""
         self._on_behind: Callable[[], None] | None = None
+        self._newest_claimed = -1
+        """The newest round of that record; -1: none was formed."""
         self._is_put_back = False
         """The record that this process has claimed was older than one that was known."""
         self._runtime, self._leader = runtime, leader
@@ -188,6 +195,7 @@ class Leadership:
         memory.saw(record, is_own=True)
         self._lead, self._is_put_back = Lead(record, sent_at), is_behind
         self._base = known
+        self._newest_claimed = told_of(record).last_round
         if found is not None and found.job is not None and not is_behind:
             promised_until = -inf if claimant is None else claimant.promised_until
             self._predecessor = self._known_of(found, found.job, promised_until)
@@ -263,11 +271,9 @@ class Leadership:
 
     def is_behind(self, told: Told) -> bool:
         """A node was told a newer position than this leader knows: its record was put back."""
-        job = self.lead.record.job
-        has_formed = job is not None and job.newest_round is not None
-        if job is not None and has_formed and told.told_life < job.incarnation:
-            return False  # Another life runs: that one is over.
-        return told.epoch != self.lead.epoch.as_int() and told.order > self._base
+        if told.epoch == self.lead.epoch.as_int() or told.order <= self._base:
+            return False
+        return not is_overtaken(told, self.lead.record.job, self._newest_claimed)
 
     def is_genuine(self, told: Told) -> bool:
         """A leader of this job has made this position."""
@@ -275,8 +281,7 @@ class Leadership:
 
     def learn(self, told: Told, settings: SharedSettings) -> None:
         """A leader has told this to a node: this process claims the job anew, above that."""
-        self._memory.gives_up(self.lead.epoch)
-        self._memory.was_told(told, settings)
+        self._memory.gives_up(self.lead.epoch, told, settings)
         if not self._is_deposed and self._on_behind is not None:
             self._is_deposed = True
             self._on_behind()

@@ -49,6 +49,23 @@ def told_of(record: LeadRecord) -> Told:
     )
 
 
+def is_of_life(job: JobRecord, told_life: int) -> bool:
+    """The life of the job that this record has was called by this number, now or before."""
+    return told_life == job.incarnation or told_life in job.earlier
+
+
+def is_overtaken(told: Told, job: JobRecord | None, newest_claimed: int) -> bool:
+    """Whether a leader with this record has nothing to learn from a position that it does not know:
+    it has formed a world since it claimed the job with the round `newest_claimed`, and knows as
+    much, or another life of the job runs."""
+    if job is None or job.newest_round is None:
+        return False
+    if not is_of_life(job, told.told_life):
+        return told.told_life < job.incarnation
+    has_formed = job.newest_round > max(newest_claimed, told.last_round)
+    return has_formed and job.restarts >= told.restarts
+
+
 class Memory:
     """What one process knows of one job's record, for as long as the process lives."""
 
@@ -105,14 +122,21 @@ class Memory:
         is_given_up = record is not None and record.epoch == self._given_up
         return is_given_up or order_of(record) < self.order
 
-    def gives_up(self, epoch: Epoch) -> None:
-        """This process leads no more by this epoch, since its record is behind. That is forgotten,
-        and so is what was told of it."""
+    def gives_up(self, epoch: Epoch, told: Told, settings: SharedSettings) -> None:
+        """This process leads no more by this epoch, since a node was told what its record has not.
+        In the same life of the job both are continued; else that record is forgotten, and so is
+        what was told of it."""
         self._given_up = epoch
-        if self._newest is not None and self._newest.epoch == epoch:
+        newest = self._newest
+        job = None if newest is None or newest.epoch != epoch else newest.job
+        if newest is not None and job is not None and is_of_life(job, told.told_life):
+            job = _raised(job, told, job.settings, keeps_round=True)
+            self._newest = replace(newest, job=job)
+        elif newest is not None and newest.epoch == epoch:
             self._newest, self._was_own = None, False
         if self._told is not None and self._told.epoch == epoch.as_int():
             self._told = None
+        self.was_told(told, settings)
 
     def may_claim_at_once(self, record: LeadRecord | None) -> bool:
         """After `is_behind`: this process has led the job last, and nobody else can have begun to
@@ -144,9 +168,12 @@ class Memory:
         return max(self._highest, 0 if record is None else record.epoch.number) + 1
 
 
-def _raised(job: JobRecord | None, told: Told, settings: SharedSettings) -> JobRecord | None:
+def _raised(
+    job: JobRecord | None, told: Told, settings: SharedSettings, *, keeps_round: bool = False
+) -> JobRecord | None:
     """The record of a job with what is newer in this position. Of the newest world only the number
-    of its nodes is known: those that live tell the rest."""
+    of its nodes is known: those that live tell the rest. `keeps_round`: a round of the same number
+    in the record is another one."""
     if not told.told_life:
         return job
     if job is None or job.incarnation < told.told_life:
@@ -165,7 +192,7 @@ def _raised(job: JobRecord | None, told: Told, settings: SharedSettings) -> JobR
         verdict=None,
         is_heard=False,
     )
-    if told.last_round < 0 or told.last_round < newest:
+    if told.last_round < 0 or told.last_round < newest + keeps_round:
         return job
     is_newer = told.last_round > newest
     job = replace(
