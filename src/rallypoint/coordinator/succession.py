@@ -377,6 +377,9 @@ class Succession:
             is_vacant = found.record is not None and found.record.is_vacant
             if own.promises.until > claimant.promised_until and not is_vacant:
                 return RETRY_S  # It has promised meanwhile: the read may have taken long.
+            told = self._node.claimant().told
+            if told is not None and (claimant.told is None or told.epoch != claimant.told.epoch):
+                return RETRY_S  # It has heard another leader meanwhile.
             # One that has begun is carried through: the register may hold it already.
             claiming = self._claiming = self._loop.create_task(self._claim(found.record, claimant))
             claiming.add_done_callback(_retrieve)

@@ -57,6 +57,7 @@ class Life(Struct, eq=False):
     lost_at: float | None = None
     is_leaving: bool = False
     """It is lost since it was told to go, and may take its time."""
+    was_refused: bool = False
     cut_at: float = float("-inf")
     """When its connection broke silently: it notices that within a lease."""
     banned_in: int = 0

@@ -115,8 +115,10 @@ class Invariants:
 
     def told(self, incarnation: str, message: m.ToAgent) -> None:
         """An agent is told this."""
-        if isinstance(message, m.Refused) and DUPLICATE in message.text:
-            self._check_duplicate(self.lives[incarnation])
+        if isinstance(message, m.Refused):
+            self.lives[incarnation].was_refused = True
+            if DUPLICATE in message.text:
+                self._check_duplicate(self.lives[incarnation])
 
     def _check_duplicate(self, refused: Life) -> None:
         came_at = refused.came_at
@@ -411,12 +413,17 @@ class Invariants:
                 life = self.lives[each.owner.place.life]
                 is_member = life.lost_at is None or other.incarnation < stamp.incarnation
                 is_excused = self._is_orphaned(older) or self._is_led_astray(life)
+                is_excused |= self._is_unknown_to(world, other)
                 if life.has_fence and is_member and not is_excused:
                     raise Violation("world", f"{stamp} starts while {name_of(each)} is in {other}")
 
     def _is_orphaned(self, world: World) -> bool:
         """Nobody knows of it any more."""
         return world.coordinator != self.coordinator
+
+    def _is_unknown_to(self, world: World, other: Stamp) -> bool:
+        """Whether no node of the world can know of this other round."""
+        return False
 
     def _is_led_astray(self, life: Life) -> bool:
         """Whether the workers of this node run on because another node has lied."""

@@ -86,6 +86,8 @@ class LedInvariants(Invariants):
         """The newest position that each agent was told."""
         self._told_of: dict[str, set[int]] = {}
         """The leaders that have told each agent a position, by their epochs."""
+        self._told_lives: dict[str, set[int]] = {}
+        """The lives of the job of which each agent was told, by their numbers."""
         self.acting: Callable[[], set[int]] = set
         """The epochs of all leaders that may act now, as far as each of them knows."""
         self._before: tuple[list[LeadRecord], set[int], list[tuple[int, Verdict, list[str]]]]
@@ -204,6 +206,12 @@ class LedInvariants(Invariants):
         others = (self.acting() & followed) - {self._records[-1].epoch.as_int()}
         if any(not self._acts_by_lies(each) for each in others):
             raise Violation("put back", f"{formed} forms while another leader may act: {others}")
+
+    def _is_unknown_to(self, world: World, other: Stamp) -> bool:
+        """Where a record was removed, or one of before the first round was put back, agents that
+        know of nothing begin the job beside the one that runs."""
+        lives = (self._told_lives.get(life, set()) for life in world.lives)
+        return self._has_put_back and all(other.incarnation not in each for each in lives)
 
     def _acts_by_lies(self, coordinator: int) -> bool:
         """Whether it can't know yet that it has lost the job."""
@@ -326,7 +334,8 @@ class LedInvariants(Invariants):
         incarnation = worker.owner.stamp.incarnation
         life = self.lives[worker.owner.place.life]
         before = self._took_part.setdefault(life.ref.incarnation, incarnation)
-        if self._last_number(before) != incarnation:
+        is_given_up = self._has_put_back and before not in self.verdicts
+        if self._last_number(before) != incarnation and not is_given_up:
             raise Violation("life", f"{life.ref} takes part in another life of the job")
 
     def _last_number(self, incarnation: int) -> int:
@@ -351,6 +360,7 @@ class LedInvariants(Invariants):
         super().told(incarnation, message)
         if isinstance(message, m.Attached | m.HeartbeatAck) and message.told is not None:
             self._told_of.setdefault(incarnation, set()).add(message.told.epoch)
+            self._told_lives.setdefault(incarnation, set()).add(message.told.told_life)
             before = self._positions.get(incarnation, message.told)
             self._positions[incarnation] = max(before, message.told, key=lambda told: told.order)
         match message:

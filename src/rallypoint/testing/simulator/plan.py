@@ -230,7 +230,8 @@ class Plan(Struct, frozen=True, kw_only=True):
         that is not needed boasts."""
         lease_s: float = self.settings["lease_s"]
         nodes: int = self.settings["max_nodes"]
-        if self.settings["min_nodes"] != nodes or nodes > self.nodes:
+        is_broken = self.program.broken_s > 0
+        if self.settings["min_nodes"] != nodes or nodes > self.nodes or is_broken:
             return False
         if [fault.kind for fault in self.faults] == ["start", "boast"]:
             first, second = self.faults
