@@ -107,6 +107,7 @@ class Memory:
         what this process has only read counts no more."""
         if not self._was_own:
             self._newest = None
+            self.known = NEVER if self._told is None else self._told.order
 
     def was_told(self, told: Told, settings: SharedSettings | None = None) -> None:
         """A leader has told this to this process, or to a node that has said so."""

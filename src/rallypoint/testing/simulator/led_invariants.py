@@ -160,6 +160,9 @@ class LedInvariants(Invariants):
     def put_back(self, record: bytes | None) -> None:
         self._was_put_back = self._has_put_back = True
         self._base = order_of(None if record is None else _decode(record))
+        # What nobody was told of may be forgotten with its record.
+        formed = self._formed_by.items()
+        self._formed_by = {stamp: by for stamp, by in formed if stamp in self.worlds}
 
     def stored(self, record: bytes) -> None:
         new = _decode(record)
