@@ -68,6 +68,8 @@ class LedInvariants(Invariants):
         self._followed: dict[str, int] = {}
         self._formed_by: dict[Stamp, int] = {}
         """The coordinator that has recorded each round first."""
+        self._forgotten: dict[Stamp, int] = {}
+        """The same of rounds that nobody was told of before an older record was put back."""
         self._remembered = RecordRules()
         self._started_at = 0.0
         self._took_part: dict[str, int] = {}
@@ -161,8 +163,8 @@ class LedInvariants(Invariants):
         self._was_put_back = self._has_put_back = True
         self._base = order_of(None if record is None else _decode(record))
         # What nobody was told of may be forgotten with its record.
-        formed = self._formed_by.items()
-        self._formed_by = {stamp: by for stamp, by in formed if stamp in self.worlds}
+        untold = [stamp for stamp in self._formed_by if stamp not in self.worlds]
+        self._forgotten |= {stamp: self._formed_by.pop(stamp) for stamp in untold}
 
     def stored(self, record: bytes) -> None:
         new = _decode(record)
@@ -457,7 +459,8 @@ class LedInvariants(Invariants):
             draft = self._drafts.pop((self._epochs[self._followed[incarnation]], stamp), None)
             if draft is None:
                 raise Violation("world", f"nobody has formed {stamp}, which {incarnation} is told")
-            if draft.coordinator != self._formed_by.get(stamp):
+            by = self._formed_by.get(stamp), self._forgotten.get(stamp)
+            if draft.coordinator not in by:
                 raise Violation("world", f"{stamp} was formed by one that had not recorded it")
             self.worlds[stamp] = draft
         if self.worlds[stamp].places.get(incarnation) != message.assignment:
