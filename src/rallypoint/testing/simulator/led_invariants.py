@@ -175,6 +175,10 @@ class LedInvariants(Invariants):
             for life in self.lives.values():
                 life.banned_in = 0  # who had its place is not in the record
         self._epochs.setdefault(new.epoch.as_int(), self.leader)
+        if self._has_put_back and old is not None and old.epoch != new.epoch:
+            # A coordinator that leads again has forgotten what it had not recorded.
+            for world in self.worlds.values():
+                world.charged_by.discard(self.leader)
         self._follows_record(new)
         if old is not None and (self._was_put_back or self._catches_up(old, new)):
             self._was_put_back = False
@@ -245,7 +249,7 @@ class LedInvariants(Invariants):
         if order_of(new) < told.order:
             text = f"{self.leading_life} was told of {told}, and continues {order_of(new)}"
             raise Violation("put back", text)
-        if job is None or job.incarnation != told.told_life:
+        if job is None or job.incarnation != told.told_life or job.verdict is not None:
             return
         if (job.newest_round or 0) < told.last_round or job.restarts < told.restarts:
             raise Violation("put back", f"the record fell behind {told}: {job}")
@@ -472,7 +476,7 @@ def _covers_told(job: JobRecord, told: Told) -> bool:
     if job.incarnation != told.told_life:
         return job.incarnation > told.told_life and job.newest_round is not None
     is_newest = job.newest_round is not None and job.newest_round >= told.last_round
-    return is_newest and job.restarts >= told.restarts
+    return (is_newest or job.verdict is not None) and job.restarts >= told.restarts
 
 
 def _covers(now: bytes, before: bytes) -> bool:
