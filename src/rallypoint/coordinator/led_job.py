@@ -85,7 +85,7 @@ class LedJob:
 
     def _positioned(self, effect: HostEffect) -> HostEffect:
         match effect:
-            case SendTo(connection, m.HeartbeatAck() | m.Attached() as message):
+            case SendTo(connection, message) if isinstance(message, m.Positioned):
                 return SendTo(connection, replace(message, told=self._leadership.told))
         return effect
 

@@ -339,6 +339,8 @@ class Ack(Struct, frozen=True, array_like=True, tag=3):
     """All reports up to this number have been applied. To a candidate: this heartbeat arrived."""
 
     number: int
+    told: Told | None = None
+    """As in `Attached`."""
 
 
 class HeartbeatAck(Struct, frozen=True, array_like=True, tag=4):
@@ -356,12 +358,16 @@ class Assigned(Struct, frozen=True, array_like=True, tag=5):
 
     stamp: Stamp
     assignment: Assignment
+    told: Told | None = None
+    """As in `Attached`."""
 
 
 class StartNow(Struct, frozen=True, array_like=True, tag=6):
     """Every node of the round has enrolled."""
 
     stamp: Stamp
+    told: Told | None = None
+    """As in `Attached`."""
 
 
 class StopNow(Struct, frozen=True, array_like=True, tag=7):
@@ -369,6 +375,8 @@ class StopNow(Struct, frozen=True, array_like=True, tag=7):
 
     stamp: Stamp
     reason: EndReason
+    told: Told | None = None
+    """As in `Attached`."""
 
 
 class Ended(Struct, frozen=True, array_like=True, tag=8):
@@ -472,6 +480,8 @@ Order = (
     | WorkerRequest
 )
 """What a job's machine has a node do."""
+Positioned = Attached | Ack | HeartbeatAck | Assigned | StartNow | StopNow
+"""Those with the position of the job's record, if there is a register."""
 Collecting = Collect | CollectMore
 """What people want to know of workers, apart from the job's machine."""
 ToAgent = (

@@ -469,9 +469,10 @@ class AgentEnd:
         """The coordinator says this on the present connection."""
         if self.is_closed:
             return []
+        if isinstance(message, m.Positioned):
+            self._note(message.told)
         match message:
-            case m.Attached(told=told):
-                self._note(told)
+            case m.Attached():
                 if self._link is Link.ATTACHED:
                     # The job has another number now, before its first round.
                     self.attached = message
@@ -482,10 +483,9 @@ class AgentEnd:
                 return [Rejected(text, is_fault)]
             case m.Ack(number):
                 return [Acknowledged(report) for report in self._reports.acknowledged(number)]
-            case m.HeartbeatAck(number, stamp, told=told):
+            case m.HeartbeatAck(number, stamp):
                 if not self._is_current(stamp):
                     return []
-                self._note(told)
                 if self._rules.promises is not None:
                     self._rules.promises.answered(number, now)
                 renewed = self._renewed(now, self._lease.answered(number))

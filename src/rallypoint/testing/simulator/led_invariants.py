@@ -367,11 +367,6 @@ class LedInvariants(Invariants):
 
     def told(self, incarnation: str, message: m.ToAgent) -> None:
         super().told(incarnation, message)
-        if isinstance(message, m.Attached | m.HeartbeatAck) and message.told is not None:
-            self._told_of.setdefault(incarnation, set()).add(message.told.epoch)
-            self._told_lives.setdefault(incarnation, set()).add(message.told.told_life)
-            before = self._positions.get(incarnation, message.told)
-            self._positions[incarnation] = max(before, message.told, key=lambda told: told.order)
         match message:
             case m.Attached(epoch=epoch, resumed=resumed):
                 if epoch not in self._epochs:
@@ -391,6 +386,14 @@ class LedInvariants(Invariants):
                     raise Violation("durable", f"{incarnation} hears {verdict}, and not {known}")
             case m.Assigned() | m.StartNow() | m.StopNow():
                 self._check_durable(incarnation, message)
+        if isinstance(message, m.Positioned) and message.told is not None:
+            self._note_position(incarnation, message.told)
+
+    def _note_position(self, incarnation: str, told: Told) -> None:
+        self._told_of.setdefault(incarnation, set()).add(told.epoch)
+        self._told_lives.setdefault(incarnation, set()).add(told.told_life)
+        before = self._positions.get(incarnation, told)
+        self._positions[incarnation] = max(before, told, key=lambda each: each.order)
 
     def _check_acknowledged(self, incarnation: str, report: m.Report) -> None:
         job = self._job
