@@ -84,6 +84,7 @@ class HostedJobs:
         """Deaths that were told for jobs which it does not lead yet, each with its run id."""
         self._leading: set[asyncio.Task[None]] = set()
         self._own_agent = hosting.own_agent
+        self._is_closed = False
         if hosting.only is not None:
             self._host_only(hosting.only)
 
@@ -112,6 +113,7 @@ class HostedJobs:
 
     def close(self) -> None:
         """Drop every job. Safe to call twice."""
+        self._is_closed = True
         for job in self.all:
             job.close()
         for run_id in list(self._forgetting):
@@ -125,6 +127,9 @@ class HostedJobs:
         """An agent's first message. Raises MessageError for one of another job."""
         if hello.settings.run_id != run_id:
             raise MessageError(f"a node of job {run_id!r} attached to {hello.settings.run_id!r}")
+        if self._is_closed:  # This process may lead the job again, and then with another one.
+            connection.close()
+            return
         text = (
             self._hosting.refusal(run_id)
             or claims.settings_refused(hello.settings)

@@ -115,6 +115,8 @@ class Sessions:
         settings = job.round.settings
         self._machine, self._epoch, self._wall_time = machine, epoch, wall_time
         self._handover = handover
+        if handover is not None and handover.recovery is not None:
+            handover.recovery.epoch = epoch
         self._names, self._contests = NodeNames(), Contests()
         self._sessions: dict[str, Session] = {}
         """By the incarnation of the agent."""

@@ -74,6 +74,8 @@ class Recovery(Struct):
     put_back_s: float = 0.0
     """So much longer the nodes are waited for, since an older record of the job was put back into
     its register; 0: none was."""
+    epoch: int = 0
+    """That of this coordinator, as agents are told."""
     reports: list[tuple[str, m.Numbered, float]] = field(default_factory=list)
     """Of the agents of these incarnations, in the order in which they came, each with when."""
     wishes: list[PersonWants] = field(default_factory=list)
@@ -92,6 +94,11 @@ class Recovery(Struct):
     _ranks: dict[NodeRef, int] = field(default_factory=dict)
     _here: int = 0
     """One bit for each rank that has returned: `awaits` is asked for at each heartbeat."""
+    _followed: set[NodeRef] = field(default_factory=set)
+    """The agents that have followed a leader in this life of the job before this one."""
+    _is_longer: bool = False
+    """Nobody has come for a moment: the record may be an old one, of a round that was started since
+    then."""
     _left: dict[NodeRef, int] = field(default_factory=dict)
     """The group ranks of agents that are gone again."""
 
@@ -102,14 +109,15 @@ class Recovery(Struct):
 
     @property
     def is_of_strangers(self) -> bool:
-        """No agent is here that took part in the newest world, or was to."""
-        return not self.returned and not self.untold
+        """No agent is here that took part in the newest world, or was to: the record may be an old
+        one."""
+        return not self.returned and self._followed.isdisjoint(self.untold)
 
     @property
     def lasts_s(self) -> float:
         """How long it may take at most."""
         record = self.record
-        is_short = not record.is_started and not self.put_back_s
+        is_short = not (record.is_started or self.put_back_s or self._is_longer)
         lease_s = with_margin(record.settings.lease_s)
         return self.put_back_s + (NOT_STARTED_S if is_short else lease_s)
 
@@ -131,13 +139,15 @@ class Recovery(Struct):
         if self.put_back_s:
             why = "since an older record of the job was put back into its register"
             return f"{who}, {why}, {self.lasts_s:.0f} s at most"
-        if not record.is_started:
+        if not record.is_started and not self._is_longer:
             return f"{who} to come to the new leader, for {self.lasts_s:.0f} s at most"
         return f"{who}, where workers may run until its lease is over, {self.lasts_s:.0f} s at most"
 
     def timers_wanted(self) -> dict[Timer, float]:
         """The waits of the job meanwhile, in seconds; answered by `is_over`."""
-        wanted = {Timer(TimerKind.RECOVERY): 0.0 if self.is_complete else self.lasts_s}
+        left_s = self.lasts_s - (NOT_STARTED_S if self._is_longer else 0.0)
+        wait = Timer(TimerKind.RECOVERY, int(self._is_longer))
+        wanted = {wait: 0.0 if self.is_complete else left_s}
         led = self.predecessor
         if led.rank >= 0 and not led.is_dead and 0 < led.fenced_in_s < self.lasts_s:
             wanted[Timer(TimerKind.FENCE)] = led.fenced_in_s
@@ -159,6 +169,10 @@ class Recovery(Struct):
         """This wait has ended."""
         if timer.kind is TimerKind.FENCE:
             self.predecessor = replace(self.predecessor, fenced_in_s=0.0)
+        is_short = timer == Timer(TimerKind.RECOVERY) and self.lasts_s == NOT_STARTED_S
+        if is_short and self.is_of_strangers and not self.is_complete:
+            self._is_longer = True
+            return False
         return timer.kind is TimerKind.RECOVERY or self.is_complete
 
     def takes(self, ref: NodeRef, hello: m.Attach) -> bool:
@@ -166,6 +180,9 @@ class Recovery(Struct):
         other agent, which has nothing to lose, begins anew."""
         self._told_dead(hello.dead)
         record, place = self.record, hello.place
+        told, lives = hello.told, (*record.earlier, record.incarnation)
+        if told is not None and told.epoch != self.epoch and told.told_life in lives:
+            self._followed.add(ref)
         stamp, newest = hello.claim.stamp, record.newest_round
         if place is None or newest is None or stamp != Stamp(record.incarnation, newest):
             if hello.claim.doing is m.Doing.JOINED and not record.is_started:
