@@ -127,7 +127,7 @@ def test_L9_a_life_that_was_begun_without_knowing_of_the_job_gives_way_to_it() -
     memory = Memory()
     begun = LeadRecord(1, Epoch(1, 9), NODE, 3, JobRecord(SETTINGS, 200))
     memory.saw(begun, is_own=True)
-    memory.gives_up(begun.epoch, told(), SETTINGS)
+    memory.gives_up(begun.epoch, told(), SETTINGS, keeps_round=False)
     assert memory.is_behind(begun)
     assert memory.may_claim_at_once(begun)
     found = memory.restored(begun)
@@ -141,11 +141,22 @@ def test_L9_of_two_leaders_of_one_life_what_both_have_recorded_goes_on() -> None
     memory = Memory()
     own = replace(NEWEST, epoch=Epoch(3, 8), beat=5, job=replace(JOB, round=6, restarts=1))
     memory.saw(own, is_own=True)
-    memory.gives_up(own.epoch, told(), SETTINGS)
+    memory.gives_up(own.epoch, told(), SETTINGS, keeps_round=True)
     found = memory.restored(own)
     assert found is not None
     assert found.job is not None
     assert (found.job.newest_round, found.job.restarts, found.job.judged_round) == (6, 2, 5)
+
+
+def test_L9_workers_of_a_round_that_was_not_started_in_an_older_record_may_run() -> None:
+    memory = Memory()
+    own = replace(NEWEST, epoch=Epoch(4, 8), beat=5, job=replace(JOB, is_started=False))
+    memory.saw(own, is_own=True)
+    memory.gives_up(own.epoch, told(), SETTINGS, keeps_round=False)
+    found = memory.restored(own)
+    assert found is not None
+    assert found.job is not None
+    assert found.job.is_started
 
 
 def test_L9_a_world_that_was_formed_meanwhile_and_knows_as_much_is_not_disturbed() -> None:

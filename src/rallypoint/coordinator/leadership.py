@@ -281,7 +281,8 @@ class Leadership:
 
     def learn(self, told: Told, settings: SharedSettings) -> None:
         """A leader has told this to a node: this process claims the job anew, above that."""
-        self._memory.gives_up(self.lead.epoch, told, settings)
+        has_formed = told_of(self.lead.record).last_round > self._newest_claimed
+        self._memory.gives_up(self.lead.epoch, told, settings, keeps_round=has_formed)
         if not self._is_deposed and self._on_behind is not None:
             self._is_deposed = True
             self._on_behind()

@@ -123,15 +123,17 @@ class Memory:
         is_given_up = record is not None and record.epoch == self._given_up
         return is_given_up or order_of(record) < self.order
 
-    def gives_up(self, epoch: Epoch, told: Told, settings: SharedSettings) -> None:
+    def gives_up(
+        self, epoch: Epoch, told: Told, settings: SharedSettings, *, keeps_round: bool
+    ) -> None:
         """This process leads no more by this epoch, since a node was told what its record has not.
         In the same life of the job both are continued; else that record is forgotten, and so is
-        what was told of it."""
+        what was told of it. `keeps_round`: this process has formed the newest round itself."""
         self._given_up = epoch
         newest = self._newest
         job = None if newest is None or newest.epoch != epoch else newest.job
         if newest is not None and job is not None and is_of_life(job, told.told_life):
-            job = _raised(job, told, job.settings, keeps_round=True)
+            job = _raised(job, told, job.settings, keeps_round=keeps_round)
             self._newest = replace(newest, job=job)
         elif newest is not None and newest.epoch == epoch:
             self._newest, self._was_own = None, False

@@ -94,8 +94,6 @@ class Recovery(Struct):
     _ranks: dict[NodeRef, int] = field(default_factory=dict)
     _here: int = 0
     """One bit for each rank that has returned: `awaits` is asked for at each heartbeat."""
-    _followed: set[NodeRef] = field(default_factory=set)
-    """The agents that have followed a leader in this life of the job before this one."""
     _is_longer: bool = False
     """Nobody has come for a moment: the record may be an old one, of a round that was started since
     then."""
@@ -111,7 +109,7 @@ class Recovery(Struct):
     def is_of_strangers(self) -> bool:
         """No agent is here that took part in the newest world, or was to: the record may be an old
         one."""
-        return not self.returned and self._followed.isdisjoint(self.untold)
+        return not self.returned and not self.untold
 
     @property
     def lasts_s(self) -> float:
@@ -180,12 +178,10 @@ class Recovery(Struct):
         other agent, which has nothing to lose, begins anew."""
         self._told_dead(hello.dead)
         record, place = self.record, hello.place
-        told, lives = hello.told, (*record.earlier, record.incarnation)
-        if told is not None and told.epoch != self.epoch and told.told_life in lives:
-            self._followed.add(ref)
         stamp, newest = hello.claim.stamp, record.newest_round
         if place is None or newest is None or stamp != Stamp(record.incarnation, newest):
-            if hello.claim.doing is m.Doing.JOINED and not record.is_started:
+            is_waiting = hello.claim.doing is m.Doing.JOINED and not record.is_started
+            if is_waiting and self._has_followed(hello):
                 self.untold[ref] = place
             return False
         rank = place.assignment.group_rank
@@ -208,6 +204,11 @@ class Recovery(Struct):
         else:
             self.awaited -= may_run(record, rank)
         return True
+
+    def _has_followed(self, hello: m.Attach) -> bool:
+        """Another leader than this one has led the agent, in this life of the job."""
+        told, lives = hello.told, (*self.record.earlier, self.record.incarnation)
+        return told is not None and told.epoch != self.epoch and told.told_life in lives
 
     def forget(self, incarnation: str) -> None:
         """This agent begins anew: it says again what holds, of all that it has said before."""

@@ -40,6 +40,7 @@ from rallypoint.core.takeover.record import FormerLife, JobRecord, LeadRecord, i
 from rallypoint.core.takeover.told import Order, Told
 from rallypoint.testing.simulator.facts import Violation, World
 from rallypoint.testing.simulator.invariants import Invariants
+from rallypoint.testing.simulator.rules.fitness import FitnessRules
 from rallypoint.testing.simulator.rules.round_ends import RecordRules
 from rallypoint.testing.simulator.workers import Worker
 
@@ -162,6 +163,7 @@ class LedInvariants(Invariants):
     def put_back(self, record: bytes | None) -> None:
         self._was_put_back = self._has_put_back = True
         self._base = order_of(None if record is None else _decode(record))
+        self.fitness = FitnessRules({})  # An older record knows less of bad machines.
         # What nobody was told of may be forgotten with its record.
         untold = [stamp for stamp in self._formed_by if stamp not in self.worlds]
         self._forgotten |= {stamp: self._formed_by.pop(stamp) for stamp in untold}
