@@ -548,13 +548,6 @@ BUGS = (
         "L9",
     ),
     Bug(
-        "who knows a newer record than there is waits for no leader that may act",
-        "takeover/recovery.py",
-        "        return self.put_back_s + (NOT_STARTED_S if is_short else lease_s)\n",
-        "        return NOT_STARTED_S if is_short else lease_s\n",
-        "L9",
-    ),
-    Bug(
         "a position forgets what was charged",
         "takeover/memory.py",
         "        restarts = max(restarts, told.restarts)\n",

@@ -87,6 +87,8 @@ class LedInvariants(Invariants):
         """The order of that record, until whoever leads knows of the newest one."""
         self._positions: dict[str, Told] = {}
         """The newest position that each agent was told."""
+        self._charged: dict[str, dict[int, int]] = {}
+        """How many restarts of each life of the job each agent was told of."""
         self._told_of: dict[str, set[int]] = {}
         """The leaders that have told each agent a position, by their epochs."""
         self._told_lives: dict[str, set[int]] = {}
@@ -394,6 +396,8 @@ class LedInvariants(Invariants):
     def _note_position(self, incarnation: str, told: Told) -> None:
         self._told_of.setdefault(incarnation, set()).add(told.epoch)
         self._told_lives.setdefault(incarnation, set()).add(told.told_life)
+        charged = self._charged.setdefault(incarnation, {})
+        charged[told.told_life] = max(told.restarts, charged.get(told.told_life, 0))
         before = self._positions.get(incarnation, told)
         self._positions[incarnation] = max(before, told, key=lambda each: each.order)
 
@@ -453,12 +457,10 @@ class LedInvariants(Invariants):
 
     def _check_budget(self, incarnation: str, message: m.Assigned) -> None:
         """What was charged stays charged, as far as an agent was told of it."""
-        told = self._positions.get(incarnation)
-        known = 0 if told is None else told.restarts
-        is_same = told is not None and (
-            self._last_number(told.told_life) == self._last_number(message.stamp.incarnation)
-        )
-        if is_same and message.assignment.restart_count < known:
+        life = self._last_number(message.stamp.incarnation)
+        charged = self._charged.get(incarnation, {}).items()
+        known = max((n for each, n in charged if self._last_number(each) == life), default=0)
+        if message.assignment.restart_count < known:
             text = f"{message.stamp} tells of {message.assignment.restart_count} restarts"
             raise Violation("budget", f"{text}, and {incarnation} knows of {known}")
 
