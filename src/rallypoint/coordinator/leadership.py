@@ -251,7 +251,7 @@ class Leadership:
         longer_s = 0.0
         if self._is_put_back:
             longer_s = after_put_back_s(self._leader.hold_s, record.settings.lease_s)
-        handover = Handover(record, self._predecessor, longer_s)
+        handover = Handover(record, self._predecessor, longer_s, self.lead.epoch.as_int())
         durable = Durable(state, handover, is_recorded=True, former=former)
         led = Led(handover, partial(LedJob, self, durable))
         return TakenOver(state, led)

@@ -108,15 +108,12 @@ class Sessions:
         handover: Handover | None = None,
         wall_ms: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`wall_time` turns a time of the host into what people are shown. `handover`: another
-        coordinator can take over the job from this one, and this one may have taken it over.
-        `wall_ms`: milliseconds on the wall clock, for a new number of the job."""
+        """`wall_time` turns a time of the host into what people are shown. `handover`: another one
+        can take the job over, or this one has. `wall_ms`: for a new number of the job."""
         self.job, self._wall_ms = job, wall_ms
         settings = job.round.settings
         self._machine, self._epoch, self._wall_time = machine, epoch, wall_time
         self._handover = handover
-        if handover is not None and handover.recovery is not None:
-            handover.recovery.epoch = epoch
         self._names, self._contests = NodeNames(), Contests()
         self._sessions: dict[str, Session] = {}
         """By the incarnation of the agent."""
@@ -143,8 +140,8 @@ class Sessions:
     def life(self) -> Life:
         """Its number, and how far it is."""
         formed = bool(self.job.round.world or self.job.round.round or self._recovery)
-        earlier = self.job.earlier_numbers
-        return Life(self.job.incarnation, self.verdict, has_formed=formed, earlier=earlier)
+        job = self.job
+        return Life(job.incarnation, self.verdict, formed, earlier=job.earlier_numbers)
 
     @property
     def all(self) -> Collection[Session]:
@@ -165,8 +162,7 @@ class Sessions:
         return self._by_connection.get(connection)
 
     def renumber(self, incarnation: int) -> list[HostEffect]:
-        """Before the first round, or when no node of the newest one is here: workers get the number
-        with their round."""
+        """While no worker of the newest life runs: workers get the number with their round."""
         job = self.job
         job.earlier_numbers = (*job.earlier_numbers, job.incarnation)[-EARLIER_MAX:]
         job.incarnation = incarnation
@@ -414,7 +410,6 @@ class Sessions:
         found, recovered = self._handover.follow(self.job, now)
         effects: list[HostEffect] = []
         if found.is_of_strangers and self.verdict is None:
-            # The record may be an old one, and later rounds of that number may have run.
             effects += self.renumber(max(self.job.incarnation + 1, self._wall_ms()))
         effects += self._follow(recovered, now)
         for session in list(self._sessions.values()):

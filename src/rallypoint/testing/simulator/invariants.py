@@ -40,7 +40,7 @@ from rallypoint.core.model import (
     Verdict,
 )
 from rallypoint.core.round_state import Phase
-from rallypoint.core.session import NO_ANSWER_S
+from rallypoint.core.search import NO_ANSWER_S
 from rallypoint.testing.simulator.facts import Job, Life, Violation, World, name_of
 from rallypoint.testing.simulator.rules.fitness import FitnessRules
 from rallypoint.testing.simulator.rules.round_ends import RoundRules
