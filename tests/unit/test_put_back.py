@@ -170,6 +170,17 @@ def test_L9_a_world_that_was_formed_meanwhile_and_knows_as_much_is_not_disturbed
     assert not is_overtaken(told(), None, newest_claimed=-1)
 
 
+def test_L9_a_later_life_with_a_world_goes_on_above_the_epoch_of_the_one_before() -> None:
+    memory = Memory()
+    begun = LeadRecord(1, Epoch(1, 9), NODE, 3, JobRecord(SETTINGS, 200, 0, True, True, 1))
+    memory.saw(begun, is_own=True)
+    memory.goes_on(begun.epoch, told())
+    assert memory.is_behind(begun)
+    assert memory.may_claim_at_once(begun)
+    assert memory.restored(begun) == begun
+    assert memory.next_number(begun) == 4
+
+
 def test_L9_who_has_led_last_need_not_wait_unless_somebody_else_may_have_claimed() -> None:
     memory = Memory()
     memory.saw(OLDER)

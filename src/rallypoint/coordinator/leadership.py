@@ -18,7 +18,7 @@ from rallypoint.core import messages as m
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.job_lives import Life
 from rallypoint.core.job_state import JobState
-from rallypoint.core.model import SharedSettings
+from rallypoint.core.model import SharedSettings, epoch_number
 from rallypoint.core.takeover.consent import Speaker, fenced_at
 from rallypoint.core.takeover.durable import Durable
 from rallypoint.core.takeover.handover import UNKNOWN, Handover, Predecessor
@@ -273,7 +273,11 @@ class Leadership:
         """A node was told a newer position than this leader knows: its record was put back."""
         if told.epoch == self.lead.epoch.as_int() or told.order <= self._base:
             return False
-        return not is_overtaken(told, self.lead.record.job, self._newest_claimed)
+        # Who has followed a higher epoch follows this one only when that is claimed above.
+        return not self._has_overtaken(told) or epoch_number(told.epoch) > self.lead.epoch.number
+
+    def _has_overtaken(self, told: Told) -> bool:
+        return is_overtaken(told, self.lead.record.job, self._newest_claimed)
 
     def is_genuine(self, told: Told) -> bool:
         """A leader of this job has made this position."""
@@ -281,8 +285,11 @@ class Leadership:
 
     def learn(self, told: Told, settings: SharedSettings) -> None:
         """A leader has told this to a node: this process claims the job anew, above that."""
-        has_formed = told_of(self.lead.record).last_round > self._newest_claimed
-        self._memory.gives_up(self.lead.epoch, told, settings, keeps_round=has_formed)
+        if self._has_overtaken(told):
+            self._memory.goes_on(self.lead.epoch, told)
+        else:
+            has_formed = told_of(self.lead.record).last_round > self._newest_claimed
+            self._memory.gives_up(self.lead.epoch, told, settings, keeps_round=has_formed)
         if not self._is_deposed and self._on_behind is not None:
             self._is_deposed = True
             self._on_behind()

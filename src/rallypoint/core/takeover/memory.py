@@ -141,6 +141,13 @@ class Memory:
             self._told = None
         self.was_told(told, settings)
 
+    def goes_on(self, epoch: Epoch, told: Told) -> None:
+        """This process claims the job anew with the record of this epoch, above the epoch of a
+        position that has nothing newer: whoever has followed that follows no lower one."""
+        self._given_up = epoch
+        self._highest = max(self._highest, epoch_number(told.epoch))
+        self.known = max(self.known, told.order)
+
     def may_claim_at_once(self, record: LeadRecord | None) -> bool:
         """After `is_behind`: this process has led the job last, and nobody else can have begun to
         lead it by this record."""
