@@ -15,7 +15,7 @@ class Bug(NamedTuple):
     """Occurs once."""
     new: str
     rule: str = ""
-    """Of leading and taking over (L0 to L8), if it breaks one of these."""
+    """Of leading and taking over (L0 to L9), if it breaks one of these."""
 
 
 BUGS = (
@@ -315,8 +315,8 @@ BUGS = (
     Bug(
         "who has lost the race for a claim leads all the same",
         "../coordinator/leadership.py",
-        "self._record.swap(record):\n            return False\n        self._lead",
-        "self._record.swap(record):\n            pass\n        self._lead",
+        "self._record.swap(record):\n            return False\n        memory.saw",
+        "self._record.swap(record):\n            pass\n        memory.saw",
         "L1",
     ),
     Bug(
@@ -343,8 +343,8 @@ BUGS = (
     Bug(
         "who takes over does not wait until those who are missing are fenced",
         "takeover/recovery.py",
-        "return with_margin(record.settings.lease_s) if record.is_started else NOT_STARTED_S",
-        "return NOT_STARTED_S",
+        "return self.put_back_s + (NOT_STARTED_S if is_short else lease_s)",
+        "return self.put_back_s + NOT_STARTED_S",
         "L4",
     ),
     Bug(
@@ -364,8 +364,8 @@ BUGS = (
     Bug(
         "a leader has nothing but its hold when its register is away",
         "takeover/leading.py",
-        "return max(self._held_until, min(by_consent, latest))",
-        "return max(self._held_until, min(by_consent, self._held_until))",
+        "return max(self.held_until, min(by_consent, latest))",
+        "return max(self.held_until, min(by_consent, self.held_until))",
         "L8",
     ),
     Bug(
@@ -513,5 +513,45 @@ BUGS = (
         "        account.redone = max(account.redone - steps.redone, 0)\n",
         "",
         "L5",
+    ),
+    Bug(
+        "a newer record is believed without its digest",
+        "../coordinator/leadership.py",
+        "        return self._seal.is_genuine(told)\n",
+        "        return True\n",
+        "L9",
+    ),
+    Bug(
+        "a leader goes on acting though its register holds an older record",
+        "../coordinator/leadership.py",
+        "            if not is_ours:\n                self._is_deposed = True\n",
+        "            if not is_ours and self._memory.is_behind(self._record.found):\n"
+        "                await asyncio.sleep(RETRY_S)\n"
+        "                self._wake.set()\n"
+        "                continue\n"
+        "            if not is_ours:\n"
+        "                self._is_deposed = True\n",
+        "L9",
+    ),
+    Bug(
+        "nobody asks what agents were told of the record",
+        "../coordinator/jobs.py",
+        "            if told is not None and leadership.is_behind(told):\n",
+        "            if told is not None and not told:\n",
+        "L9",
+    ),
+    Bug(
+        "strangers go on with the number of a record that may be an old one",
+        "sessions.py",
+        "        if found.is_of_strangers and self.verdict is None:\n",
+        "        if found.is_of_strangers and self.verdict:\n",
+        "L9",
+    ),
+    Bug(
+        "a position forgets what was charged",
+        "takeover/memory.py",
+        "        restarts = max(restarts, told.restarts)\n",
+        "        restarts = max(restarts, 0)\n",
+        "L9",
     ),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import posixpath
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -118,18 +119,68 @@ class CountedFiles(LocalFiles):
         return super().__getattribute__(name)
 
 
-def test_a_known_position_costs_one_operation(tmp_path: Path) -> None:
-    """And a set few, of which two wait for the disk."""
+def test_a_known_position_costs_two_operations(tmp_path: Path) -> None:
+    """That nothing follows it, and that it is still there. And a set few, of which two wait for the
+    disk."""
     files = CountedFiles()
     backend = DirectoryBackend(str(tmp_path), "job", None, files)
     token = stored(backend, b"0")
     token = stored(backend, b"1", token)
     files.asked.clear()
     backend.get_state()
-    assert files.asked == {"read": 1}
+    assert files.asked == {"read": 2}
     files.asked.clear()
     stored(backend, b"2", token)
-    assert files.asked == {"write": 1, "link": 1, "remove": 1, "read": 1, "sync": 1}
+    assert files.asked == {"write": 1, "link": 1, "remove": 1, "read": 2, "sync": 1}
+
+
+# What somebody else who may write to the directory does
+
+
+def removed_last(tmp_path: Path, count: int) -> None:
+    """So many of the newest versions."""
+    files = sorted((tmp_path / job_directory("job")).glob("0*/0*"))
+    for path in files[-count:]:
+        path.unlink()
+
+
+def test_L9_a_writer_whose_last_version_was_removed_stores_nothing(tmp_path: Path) -> None:
+    """It finds the version that is the newest one now, as with any register."""
+    backend, token = DirectoryBackend(str(tmp_path), "job", TOKEN), None
+    for number in range(6):
+        token = stored(backend, b"%d" % number, token)
+    removed_last(tmp_path, 2)
+    after = backend.set_state(b"6", token)
+    assert after is not None
+    assert (after[0], after[2]) == (b"3", False)
+    assert stored(backend, b"7", after[1]) is not None
+    found = DirectoryBackend(str(tmp_path), "job", TOKEN).get_state()
+    assert found is not None
+    assert found[0] == b"7"
+
+
+def test_L9_a_reader_sees_that_the_version_which_it_knows_was_removed(tmp_path: Path) -> None:
+    writer, reader = (DirectoryBackend(str(tmp_path), "job", TOKEN) for _ in range(2))
+    token = None
+    for number in range(6):
+        token = stored(writer, b"%d" % number, token)
+    assert reader.get_state() == (b"5", token)
+    removed_last(tmp_path, 3)
+    found = reader.get_state()
+    assert found is not None
+    assert found[0] == b"2"
+
+
+def test_L9_a_writer_sees_that_its_directory_of_versions_was_removed(tmp_path: Path) -> None:
+    backend, token = DirectoryBackend(str(tmp_path), "job", TOKEN), None
+    backend.versions_in_a_directory = 3
+    for number in range(9):
+        token = stored(backend, b"%d" % number, token)
+    shutil.rmtree(max((tmp_path / job_directory("job")).glob("0*-*")))
+    after = backend.set_state(b"9", token)
+    assert after is not None
+    assert not after[2]
+    assert after[0] == b"6"
 
 
 def test_a_reader_that_is_new_reads_few_versions(tmp_path: Path) -> None:

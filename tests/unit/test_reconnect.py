@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rallypoint.core.session import (
+from rallypoint.core.search import (
     NO_ANSWER_S,
     Answer,
     Search,

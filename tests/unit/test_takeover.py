@@ -301,7 +301,7 @@ def test_L5_a_node_without_a_place_that_attaches_twice_while_all_are_awaited_joi
     cluster.connect(spare)
     cluster.pass_time(2 * cluster.settings.lease_s)
     cluster.settle()
-    assert spare.running == Stamp(1, 1)
+    assert spare.running == Stamp(2, 1), "nobody knows whether other rounds of life 1 have run"
     assert cluster.job.round.phase is Phase.ACTIVE
     cluster.succeed(spare)
     cluster.settle()

@@ -99,6 +99,8 @@ class LeadingNode:
             spread=self._spread,
             is_fresh=self._end.attached is None,
             dead=self._end.known_dead,
+            told=self._end.told,
+            settings=self._end.settings,
         )
 
     async def dial(self, addresses: Sequence[Address]) -> ClientConnection:

@@ -183,9 +183,9 @@ class Membership:
         end = AgentEnd(identity, self._settings, rules)
         hosting = self._hosting(own, identity.incarnation)
         hosts = leading.Hosts(partial(self._coordinator_of, hosting), self._reconnect)
-        local = local_leader(rendezvous.register.hold_s)
+        local = local_leader(rendezvous.register.hold_s, secret_of=lambda run_id: secret)
         node = leading.LeadingNode(self._agent, end, rendezvous, secret, hosts)
-        succession = self._succession = Succession(register, local, own, node)
+        succession = self._succession = Succession(register, local, own, node, rendezvous.run_id)
         await asyncio.sleep(node.first_claim_delay_s)
         connection = await succession.connect(rendezvous.join_timeout_s, self._say_status)
         return Connected(connection, succession.dial, secret, None), end

@@ -293,10 +293,11 @@ class _Server:
     def _led(
         self, registers: Registers, addresses: tuple[str, ...], locks: LifeLocks | None
     ) -> LedJobs:
-        from rallypoint.coordinator.led_jobs import LedJobs, local_leader
+        from rallypoint.coordinator.led_jobs import LedJobs, local_leader, no_secret
 
         assert self._options.register is not None
-        local, token_of = local_leader(self._options.register.hold_s, locks), self._lookup_token
+        token_of = self._lookup_token
+        local = local_leader(self._options.register.hold_s, locks, token_of or no_secret)
         if self._metrics is not None:
             local = replace(local, calls=self._metrics.measured(local.calls))
 

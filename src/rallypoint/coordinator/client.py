@@ -16,7 +16,8 @@ from rallypoint.coordinator.connection import ClientConnection, Dial
 from rallypoint.core import messages as m
 from rallypoint.core import session as core
 from rallypoint.core.model import Stamp
-from rallypoint.core.session import AgentEffect, AgentEnd, Answer, Identity
+from rallypoint.core.search import Answer
+from rallypoint.core.session import AgentEffect, AgentEnd, Identity
 from rallypoint.core.watch.node_progress import NodeProgress
 from rallypoint.core.watch.told_round import ToldRound
 from rallypoint.errors import (

@@ -55,6 +55,11 @@ EARLY_MAX = 16  # heartbeats: after so many an agent has hung up
 VERDICT_RETENTION_S = 600.0
 """How long a stand-alone coordinator remembers how a job ended, or one that all agents left."""
 
+NOT_GENUINE = (
+    "this node says that a newer record of the job was there, and can't show that a leader of the "
+    "job has told it so: start the agent of this node again"
+)
+
 
 class HostedJobs:
     """For the thread of the loop. Nothing here blocks, but `wait_empty`."""
@@ -82,6 +87,7 @@ class HostedJobs:
         """Deaths that were told for jobs which it does not lead yet, each with its run id."""
         self._leading: set[asyncio.Task[None]] = set()
         self._own_agent = hosting.own_agent
+        self._is_closed = False
         if hosting.only is not None:
             self._host_only(hosting.only)
 
@@ -110,6 +116,7 @@ class HostedJobs:
 
     def close(self) -> None:
         """Drop every job. Safe to call twice."""
+        self._is_closed = True
         for job in self.all:
             job.close()
         for run_id in list(self._forgetting):
@@ -123,6 +130,9 @@ class HostedJobs:
         """An agent's first message. Raises MessageError for one of another job."""
         if hello.settings.run_id != run_id:
             raise MessageError(f"a node of job {run_id!r} attached to {hello.settings.run_id!r}")
+        if self._is_closed:  # This process may lead the job again, and then with another one.
+            connection.close()
+            return
         text = (
             self._hosting.refusal(run_id)
             or claims.settings_refused(hello.settings)
@@ -134,6 +144,14 @@ class HostedJobs:
                 return
             self._wait_to_lead(connection, run_id, hello)
             return
+        if not text and (leadership := self._leadership(run_id)) is not None:
+            told = hello.told
+            if told is not None and leadership.is_behind(told):
+                if leadership.is_genuine(told):
+                    connection.close()  # It finds the next leader.
+                    leadership.learn(told, hello.settings)
+                    return
+                text = NOT_GENUINE
         if not text:
             job = self._job_of(hello)
             if job is None:  # The agent comes again.
@@ -213,6 +231,8 @@ class HostedJobs:
         if hello.last_incarnation or hello.last_epoch:
             last = min(hello.last_incarnation, self._hosting.wall_ms() + AHEAD_MAX_MS)
             is_own = hello.last_epoch == self._epoch_of(run_id)
+            if job is not None and last in job.life.earlier:
+                last = job.life.incarnation
             known = Attachment(last, self._epoch if is_own else hello.last_epoch)
         now, life = self._loop.time(), job.life if job is not None else None
         if job is not None and not job.sessions and job.verdict is None:
@@ -283,7 +303,8 @@ class HostedJobs:
         run_id = state.round.settings.run_id
         epoch = self._epoch_of(run_id)
         handover, open_gate = (None, None) if led is None else (led.handover, led.open_gate)
-        sessions = Sessions(state, epoch, self._hosting.machine, wall, handover)
+        wall_ms = self._hosting.wall_ms
+        sessions = Sessions(state, epoch, self._hosting.machine, wall, handover, wall_ms)
         on_record = partial(self._hosting.on_record, run_id)
         job = HostedJob(sessions, on_record, lambda: self._emptied(job), open_gate)
         job.lives_in(self._own_agent)
@@ -351,6 +372,9 @@ class HostedJobs:
         if (taken_over := leadership.take_over()) is None:
             return False
         job = self._jobs[run_id] = self._host(taken_over.state, taken_over.led)
+        if job.verdict is None and not job.life.has_formed:
+            # The record may be an old one, and rounds of that number may have run.
+            job.renumber(max(job.life.incarnation + 1, self._hosting.wall_ms()))
         job.see(job.watch.take_over, taken_over.led.handover)
         job.see(self._hosting.keep_history, job.watch, took_over=True)
         if text := taken_over.text:

@@ -18,11 +18,24 @@ from rallypoint.core import messages as m
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.job_lives import Life
 from rallypoint.core.job_state import JobState
+from rallypoint.core.model import SharedSettings, epoch_number
 from rallypoint.core.takeover.consent import Speaker, fenced_at
 from rallypoint.core.takeover.durable import Durable
 from rallypoint.core.takeover.handover import UNKNOWN, Handover, Predecessor
 from rallypoint.core.takeover.heirs import Claimant, rank_in
-from rallypoint.core.takeover.leading import Lead, Watch, claimed, is_unheard
+from rallypoint.core.takeover.leading import (
+    Lead,
+    Watch,
+    after_put_back_s,
+    claimed,
+    is_unheard,
+)
+from rallypoint.core.takeover.memory import (
+    Memory,
+    is_overtaken,
+    order_of,
+    told_of,
+)
 from rallypoint.core.takeover.record import (
     FormerLife,
     JobRecord,
@@ -31,6 +44,7 @@ from rallypoint.core.takeover.record import (
     job_of,
 )
 from rallypoint.core.takeover.stepping_down import CHECK_S, Deference, SteppingDown
+from rallypoint.core.takeover.told import NEVER, Seal, Told
 from rallypoint.errors import RallypointError, RendezvousConnectionError
 from rallypoint.observe.faults import describe_fault
 
@@ -46,6 +60,8 @@ class Look(Struct, frozen=True):
     record: LeadRecord | None
     claims_in_s: float
     """How long to wait at least before a claim; 0: claim."""
+    is_behind: bool = False
+    """A newer record was there before, as this process knows."""
 
 
 class Leadership:
@@ -58,9 +74,22 @@ class Leadership:
         thread: Caller,
         runtime: Runtime = REAL_RUNTIME,
         deference: Deference | None = None,
+        memory: Memory | None = None,
+        seal: Seal | None = None,
     ) -> None:
-        """`deference`: of a node that steps down so that others may lead; None: it never does."""
+        """`deference`: of a node that steps down so that others may lead; None: it never does.
+        `memory`: what this process knows of the job's record. `seal`: gives a position its
+        digest."""
         self._deference = deference
+        self._memory, self._seal = memory or Memory(), seal or Seal()
+        self._told: tuple[LeadRecord, Told] | None = None
+        self._base = NEVER
+        """The order of the record that this process has continued."""
+        self._on_behind: Callable[[], None] | None = None
+        self._newest_claimed = -1
+        """The newest round of that record; -1: none was formed."""
+        self._is_put_back = False
+        """The record that this process has claimed was older than one that was known."""
         self._runtime, self._leader = runtime, leader
         self._record = RegisterRecord(register, thread, is_kept=deference is not None)
         self._watch = Watch()
@@ -115,14 +144,27 @@ class Leadership:
     async def look(self, claimant: Claimant | None = None) -> Look:
         """Read the record. `claimant`: as for `Watch`. Raises as `claim`, and
         RendezvousConnectionError."""
-        record = await self._record.read()
+        record, memory, now = await self._record.read(), self._memory, self._runtime.clock()
+        if claimant is not None and claimant.told is not None:
+            memory.was_told(claimant.told, claimant.settings)
+        if record is None and not self._record.is_kept:
+            memory.saw_none()
+        if memory.is_behind(record):
+            return Look(record, self._behind_in_s(record, claimant), is_behind=True)
         if record is None:
             return Look(None, 0.0)
+        memory.saw(record)
         gone = self._runtime.is_gone(record.leader.process, self._leader.process)
-        now = self._runtime.clock()
         wait_s = self._watch.claims_in_s(record, now, is_gone=gone, claimant=claimant)
         wait_s = max(wait_s, self._watch.begins_in_s(record, now, claimant))
         return Look(record, wait_s)
+
+    def _behind_in_s(self, record: LeadRecord | None, claimant: Claimant | None) -> float:
+        """How long to wait before a claim over a record that is behind."""
+        memory, now = self._memory, self._runtime.clock()
+        if memory.may_claim_at_once(record):
+            return 0.0
+        return self._watch.claims_behind_in_s(record, memory.restored(record), now, claimant)
 
     async def could_be_written(self) -> bool:
         """Whether the register takes what this process writes, though its record stands still."""
@@ -138,15 +180,23 @@ class Leadership:
         """Claim the job, of which this was found; whether this process leads it now. `addresses`:
         where this process listens for it alone. `claimant`: as for `look`. Raises as `look`."""
         leader = replace(self._leader, addresses=addresses) if addresses else self._leader
+        memory = self._memory
+        number, is_behind = memory.next_number(found), memory.is_behind(found)
+        known = max(memory.known, order_of(found))
+        if is_behind:
+            found = memory.restored(found)
         if found is not None and found.job is not None and is_unheard(found, claimant):
             found = replace(found, job=replace(found.job, is_heard=True))
         rank = -1 if found is None or claimant is None else rank_in(found, claimant)
-        record = claimed(found, leader, self._nonce, rank, self._record.swaps)
+        record = claimed(found, leader, self._nonce, rank, self._record.swaps, number)
         sent_at = self._runtime.clock()
         if not await self._record.swap(record):
             return False
-        self._lead = Lead(record, sent_at)
-        if found is not None and found.job is not None:
+        memory.saw(record, is_own=True)
+        self._lead, self._is_put_back = Lead(record, sent_at), is_behind
+        self._base = known
+        self._newest_claimed = told_of(record).last_round
+        if found is not None and found.job is not None and not is_behind:
             promised_until = -inf if claimant is None else claimant.promised_until
             self._predecessor = self._known_of(found, found.job, promised_until)
         return True
@@ -169,7 +219,7 @@ class Leadership:
         # A life that nobody has brought to an end has one before it, whose nodes may still come.
         over = None if job is None else job.former
         if former is not None and former.verdict is not None:
-            over = FormerLife(former.incarnation, former.verdict)
+            over = FormerLife(former.incarnation, former.verdict, former.earlier)
         handover = Handover()
         durable = Durable(state, handover, is_recorded=False, former=over)
         return Led(handover, partial(LedJob, self, durable))
@@ -178,7 +228,9 @@ class Leadership:
     def over(self) -> Life | None:
         """The job that the register held, if all its nodes have heard how it ended."""
         job = self.lead.record.job
-        return Life(job.incarnation, job.verdict) if job is not None and job.is_heard else None
+        if job is None or not job.is_heard:
+            return None
+        return Life(job.incarnation, job.verdict, earlier=job.earlier)
 
     @property
     def before(self) -> Life | None:
@@ -186,7 +238,9 @@ class Leadership:
         late."""
         job = self.lead.record.job
         former = None if job is None else job.former
-        return None if former is None else Life(former.incarnation, former.verdict)
+        if former is None:
+            return None
+        return Life(former.incarnation, former.verdict, earlier=former.earlier)
 
     def take_over(self) -> TakenOver | None:
         """The job that the register holds. None: it holds none."""
@@ -194,7 +248,10 @@ class Leadership:
         if record is None or self.over is not None:
             return None
         state, former = job_of(record, self.lead.epoch), record.former
-        handover = Handover(record, self._predecessor)
+        longer_s = 0.0
+        if self._is_put_back:
+            longer_s = after_put_back_s(self._leader.hold_s, record.settings.lease_s)
+        handover = Handover(record, self._predecessor, longer_s, self.lead.epoch.as_int())
         durable = Durable(state, handover, is_recorded=True, former=former)
         led = Led(handover, partial(LedJob, self, durable))
         return TakenOver(state, led)
@@ -203,6 +260,39 @@ class Leadership:
     def now(self) -> float:
         """By the clock of the hold."""
         return self._runtime.clock()
+
+    @property
+    def told(self) -> Told:
+        """The position of the newest record that is confirmed, with its digest."""
+        record = self.lead.record
+        if self._told is None or self._told[0] is not record:
+            self._told = record, self._seal.sealed(told_of(record))
+        return self._told[1]
+
+    def is_behind(self, told: Told) -> bool:
+        """A node was told a newer position than this leader knows: its record was put back."""
+        if told.epoch == self.lead.epoch.as_int() or told.order <= self._base:
+            return False
+        # Who has followed a higher epoch follows this one only when that is claimed above.
+        return not self._has_overtaken(told) or epoch_number(told.epoch) > self.lead.epoch.number
+
+    def _has_overtaken(self, told: Told) -> bool:
+        return is_overtaken(told, self.lead.record.job, self._newest_claimed)
+
+    def is_genuine(self, told: Told) -> bool:
+        """A leader of this job has made this position."""
+        return self._seal.is_genuine(told)
+
+    def learn(self, told: Told, settings: SharedSettings) -> None:
+        """A leader has told this to a node: this process claims the job anew, above that."""
+        if self._has_overtaken(told):
+            self._memory.goes_on(self.lead.epoch, told)
+        else:
+            has_formed = told_of(self.lead.record).last_round > self._newest_claimed
+            self._memory.gives_up(self.lead.epoch, told, settings, keeps_round=has_formed)
+        if not self._is_deposed and self._on_behind is not None:
+            self._is_deposed = True
+            self._on_behind()
 
     @property
     def is_sure(self) -> bool:
@@ -238,6 +328,12 @@ class Leadership:
         that the register can't be written, and that it can be again."""
         loop = asyncio.get_running_loop()
         stall = Stall(on_record, self._leader.hold_s)
+        why = "a node knows a newer record of the job than the register held"
+
+        def on_behind() -> None:
+            loop.call_soon(self._give_up, on_deposed, why)
+
+        self._on_behind = on_behind
         self._tasks.append(loop.create_task(self._keep(on_deposed, stall)))
         if self._deference is not None:
             stepping_down = SteppingDown(self._deference)
@@ -312,6 +408,11 @@ class Leadership:
             self._is_deposed = True
             on_deposed(why)
 
+    def _give_up(self, on_deposed: Callable[[str], None], why: str) -> None:
+        """Lead no more, without a word: this process claims the job anew."""
+        self._stop()
+        on_deposed(why)
+
     async def _keep(self, on_deposed: Callable[[str], None], stall: Stall) -> None:
         try:
             on_deposed(await self._kept(stall))
@@ -327,7 +428,7 @@ class Leadership:
             newest = records[-1] if records else self.lead.record.job
             record, sent_at = self.lead.next(newest), self._runtime.clock()
             try:
-                is_ours = await self._record.swap(record)
+                is_ours = await self._record.swap(record, is_held=self._is_held)
             except RendezvousConnectionError as error:
                 stall.why = str(error)
                 await asyncio.sleep(RETRY_S)
@@ -340,8 +441,9 @@ class Leadership:
                 return f"its record can't be written: {describe_fault(error)}"
             if not is_ours:
                 self._is_deposed = True
-                return "another coordinator has taken over this job"
+                return self._why_not_ours()
             self.lead.confirmed(record, sent_at)
+            self._memory.saw(record, is_own=True)
             stall.ended()
             if not self.is_sure:
                 # Others may have claimed since it was sent. The next swap tells.
@@ -349,6 +451,19 @@ class Leadership:
                 continue
             for job in jobs:
                 job.perform(job.durable.written())
+
+    def _is_held(self) -> bool:
+        """By the last swap alone: nobody else can have claimed."""
+        return self._runtime.clock() < self.lead.held_until
+
+    def _why_not_ours(self) -> str:
+        """Of a swap that has found another record, or none."""
+        found = self._record.found
+        if not self._memory.is_behind(found):
+            return "another coordinator has taken over this job"
+        if found is None:
+            return "its record is gone from the register"
+        return "its register holds an older record of the job, which somebody has put back"
 
     async def _wait(self) -> None:
         """Until something is to be written, or the hold is to be renewed."""

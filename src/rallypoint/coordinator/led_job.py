@@ -6,10 +6,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from rallypoint.coordinator.hosted_job import OpenGate
 from rallypoint.core import messages as m
-from rallypoint.core.host_effects import HostEffect
+from rallypoint.core.host_effects import HostEffect, SendTo
 from rallypoint.core.job_state import JobState
 from rallypoint.core.liveness import pace_of
 from rallypoint.core.model import Outcome
@@ -62,7 +63,7 @@ class LedJob:
     ) -> None:
         """`perform` does what has waited for a record."""
         self._leadership = leadership
-        self.durable, self.perform = durable, perform
+        self.durable, self._perform = durable, perform
         self._is_silent = is_silent
         leadership.jobs.append(self)
         leadership.changed()
@@ -72,7 +73,21 @@ class LedJob:
         passing = self.durable.after(effects, is_sure=self._leadership.is_sure)
         if not self.durable.is_recorded:
             self._leadership.changed()
-        return passing
+        return self._with_position(passing)
+
+    def perform(self, effects: list[HostEffect]) -> None:
+        """Do what has waited for a record."""
+        self._perform(self._with_position(effects))
+
+    def _with_position(self, effects: list[HostEffect]) -> list[HostEffect]:
+        """Tell agents the position of the job's record with what they are told anyway."""
+        return [self._positioned(effect) for effect in effects]
+
+    def _positioned(self, effect: HostEffect) -> HostEffect:
+        match effect:
+            case SendTo(connection, message) if isinstance(message, m.Positioned):
+                return SendTo(connection, replace(message, told=self._leadership.told))
+        return effect
 
     def answer(
         self, heartbeat: m.Heartbeat, effects: list[HostEffect], connection: int, incarnation: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, TypeVar
@@ -19,9 +20,12 @@ from rallypoint.coordinator.leader_process import (
 from rallypoint.coordinator.leadership import VACATE_S, Leadership
 from rallypoint.coordinator.register_record import Caller, Register, RegisterRecord
 from rallypoint.coordinator.threads import CallThread
+from rallypoint.core.job_lives import REMEMBERED_MAX
 from rallypoint.core.settings import HOLD_S
+from rallypoint.core.takeover.memory import Memory
 from rallypoint.core.takeover.record import Leader, Process
 from rallypoint.core.takeover.stepping_down import Deference
+from rallypoint.core.takeover.told import Seal
 from rallypoint.core.text import quoted_job
 from rallypoint.errors import RallypointError
 from rallypoint.wire.versions import SPOKEN
@@ -33,6 +37,10 @@ ASKED_S = 5.0
 """So long a person who asks waits for a register."""
 
 
+def no_secret(run_id: str) -> None:
+    """The token of a job of `--insecure`."""
+
+
 class LocalLeader(Struct, frozen=True):
     """A process that leads jobs, and what it does that with."""
 
@@ -41,6 +49,8 @@ class LocalLeader(Struct, frozen=True):
     """One for all registers: one disk is behind them."""
     runtime: Runtime = REAL_RUNTIME
     hold_s: float = HOLD_S
+    secret_of: Callable[[str], bytes | None] = no_secret
+    """The token of the job of a run id; None: it has none."""
 
     def leader(self, addresses: tuple[str, ...] = (), *, has_workers: bool = False) -> Leader:
         """The leader in the record of a job that this process leads."""
@@ -48,12 +58,16 @@ class LocalLeader(Struct, frozen=True):
         return Leader(addresses, self.process, has_workers, self.hold_s, versions)
 
 
-def local_leader(hold_s: float = HOLD_S, locks: LifeLocks | None = None) -> LocalLeader:
+def local_leader(
+    hold_s: float = HOLD_S,
+    locks: LifeLocks | None = None,
+    secret_of: Callable[[str], bytes | None] = no_secret,
+) -> LocalLeader:
     """A leader in this process. `locks`: those among which this process holds its own. An exit
     waits for no daemon thread."""
     calls = CallThread("rallypoint-registers")
     runtime = Runtime(is_gone=partial(is_gone, locks=locks))
-    return LocalLeader(this_process(locks), calls, runtime, hold_s)
+    return LocalLeader(this_process(locks), calls, runtime, hold_s, secret_of)
 
 
 class LedJobs:
@@ -73,6 +87,8 @@ class LedJobs:
         self._local = local or local_leader()
         self._leader = self._local.leader(addresses)
         self._led: dict[str, Leadership] = {}
+        self._memories: OrderedDict[str, Memory] = OrderedDict()
+        """What this process knows of the records of jobs, by run id, the newest last."""
         self._claiming: set[str] = set()
         """The jobs that agents which came here wait for."""
         self._candidacies: dict[str, asyncio.Event] = {}
@@ -171,7 +187,14 @@ class LedJobs:
 
     def _unclaimed(self, run_id: str, deference: Deference | None = None) -> Leadership:
         register, local = self._open_register(run_id), self._local
-        return Leadership(register, self._leader, local.calls, local.runtime, deference)
+        memory = self._memories.setdefault(run_id, Memory())
+        self._memories.move_to_end(run_id)
+        if len(self._memories) > REMEMBERED_MAX:
+            self._memories.popitem(last=False)
+        seal = Seal(run_id, local.secret_of(run_id))
+        return Leadership(
+            register, self._leader, local.calls, local.runtime, deference, memory, seal
+        )
 
     def call(self, call: Callable[[], T]) -> asyncio.Future[T]:
         """Do this, which blocks, before anything with the registers that is asked for later."""
@@ -190,6 +213,7 @@ class LedJobs:
         """Nobody needs what is known of this job."""
         if (leadership := self._led.pop(run_id, None)) is None:
             return
+        self._memories.pop(run_id, None)
         if leadership.is_one_of_many:  # Its nodes leave the register where it is, too.
             job = leadership.lead.record.job
             has_ended = job is not None and job.verdict is not None

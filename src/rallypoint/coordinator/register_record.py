@@ -71,6 +71,14 @@ class WakingRegister(Protocol):
         """End it early."""
 
 
+@runtime_checkable
+class SureRegister(Protocol):
+    """A register that is known to be empty when it has no value. A directory is none: one that is
+    not mounted looks empty."""
+
+    is_sure_of_absence: bool
+
+
 class Caller(Protocol):
     """Makes the calls of a register, one after the other, as `threads.CallThread` does."""
 
@@ -85,10 +93,14 @@ class RegisterRecord:
     def __init__(self, register: Register, thread: Caller, *, is_kept: bool = False) -> None:
         """`is_kept`: nobody removes it while a node of its job lives. One of `serve` is removed
         when all nodes have left."""
-        self._register, self._thread, self._is_kept = register, thread, is_kept
+        self._register, self._thread, self.is_kept = register, thread, is_kept
         self._token: Any = None
         self.swaps = 0
         """So many were tried: what each of them writes has to differ."""
+        self.found: LeadRecord | None = None
+        """What a swap has found that failed; None: no record."""
+        self._confirmed: LeadRecord | None = None
+        """The last record that this process has stored."""
 
     async def read(self) -> LeadRecord | None:
         """None: there is none. Raises RecordError for what is no record, and what the
@@ -96,23 +108,38 @@ class RegisterRecord:
         data = await self._get()
         return None if data is None else decode(data)
 
-    async def swap(self, record: LeadRecord) -> bool:
+    async def swap(self, record: LeadRecord, is_held: Callable[[], bool] = lambda: False) -> bool:
         """In place of the version that was seen last: whether the register holds it now. An earlier
         swap of the same epoch, of which it was not known whether it was stored, is followed by this
-        one. Raises as `read`."""
+        one. `is_held`: nobody else can have claimed. Raises as `read`."""
         data = encode(record)
         self.swaps += 1
         while True:
             token = self._token
             after = await self._thread.submit(partial(self._register.set_state, data, token))
             if after is not None and after[2]:
-                self._token = after[1]
+                self._token, self._confirmed = after[1], record
                 return True
             there = await self._get()
             if there == data:
+                self._confirmed = record
                 return True
-            if there is None or self._token == token or decode(there).epoch != record.epoch:
+            self.found = None if there is None else decode(there)
+            if self.found is None or self._token == token:
                 return False
+            if not self._is_own_attempt(self.found, record, is_held()):
+                return False
+
+    def _is_own_attempt(self, found: LeadRecord, record: LeadRecord, is_held: bool) -> bool:
+        """What was found is an earlier attempt of this process. The last record that was confirmed
+        is none, with another token: somebody has put it back, or has touched it while nobody else
+        can have claimed."""
+        if found.epoch != record.epoch:
+            return False
+        confirmed = self._confirmed
+        if confirmed is None or confirmed.epoch != found.epoch:
+            return True
+        return found.beat > confirmed.beat or (found.beat == confirmed.beat and is_held)
 
     @property
     def token(self) -> object:
@@ -142,7 +169,8 @@ class RegisterRecord:
     async def _get(self) -> bytes | None:
         found = await self._thread.submit(self._register.get_state)
         if found is None:
-            if self._token is not None and self._is_kept:
+            is_sure = isinstance(self._register, SureRegister)
+            if self._token is not None and self.is_kept and not is_sure:
                 raise gone()
             self._token = None
             return None

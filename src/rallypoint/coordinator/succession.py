@@ -32,8 +32,10 @@ from rallypoint.core.model import Epoch
 from rallypoint.core.takeover.consent import Promises
 from rallypoint.core.takeover.heirs import RANKS, Claimant
 from rallypoint.core.takeover.leading import VersionRefusals
+from rallypoint.core.takeover.memory import Memory
 from rallypoint.core.takeover.record import LeadRecord
 from rallypoint.core.takeover.stepping_down import Deference
+from rallypoint.core.takeover.told import Seal
 from rallypoint.errors import (
     AccessError,
     InfrastructureError,
@@ -110,6 +112,7 @@ class OwnJob:
     def __init__(self, lease_s: float) -> None:
         """`lease_s`: the job's."""
         self.promises, self.deference = Promises(lease_s), Deference()
+        self.memory = Memory()
         self.leadership: Leadership | None = None
         """By which this node leads; None: it does not."""
         self.offered: Listening | None = None
@@ -185,8 +188,11 @@ class _CannotLeadError(RendezvousConnectionError):
 class Succession:
     """For the thread of the loop. `dial` at any time, `close` at the end."""
 
-    def __init__(self, register: Register, local: LocalLeader, own: OwnJob, node: Node) -> None:
+    def __init__(
+        self, register: Register, local: LocalLeader, own: OwnJob, node: Node, run_id: str = ""
+    ) -> None:
         """`own`: the job of `node`, which asks it whether it leads."""
+        self._seal = Seal(run_id, local.secret_of(run_id))
         self._watched = RegisterWatch(register)
         self._local, self._own, self._node = local, own, node
         self._loop = asyncio.get_running_loop()
@@ -357,7 +363,7 @@ class Succession:
                 self._tell_unusable(str(error), claimant)
                 raise
             self._seen.unusable = ""
-            if found.record is None and before is not None:
+            if found.record is None and before is not None and not found.is_behind:
                 raise gone()
             seen = self._seen
             seen.looked_at, seen.record = self._loop.time(), found.record
@@ -371,11 +377,15 @@ class Succession:
             is_vacant = found.record is not None and found.record.is_vacant
             if own.promises.until > claimant.promised_until and not is_vacant:
                 return RETRY_S  # It has promised meanwhile: the read may have taken long.
+            told = self._node.claimant().told
+            if told is not None and (claimant.told is None or told.epoch != claimant.told.epoch):
+                return RETRY_S  # It has heard another leader meanwhile.
             # One that has begun is carried through: the register may hold it already.
             claiming = self._claiming = self._loop.create_task(self._claim(found.record, claimant))
             claiming.add_done_callback(_retrieve)
             await asyncio.shield(claiming)
-            return 0.0
+            # What was read may be as old as a cache lets it be: then the claim has failed.
+            return self._candidacy.look_s if found.is_behind else 0.0
 
     def _tell_unusable(self, why: str, claimant: Claimant) -> None:
         """Say once that the register holds no record. A node that has just started ends with that
@@ -462,8 +472,15 @@ class Succession:
 
     def _new_candidacy(self) -> Leadership:
         local, leader = self._local, self._local.leader(has_workers=True)
+        own = self._own
         return Leadership(
-            self._watched.register, leader, local.calls, local.runtime, self._own.deference
+            self._watched.register,
+            leader,
+            local.calls,
+            local.runtime,
+            own.deference,
+            own.memory,
+            self._seal,
         )
 
 

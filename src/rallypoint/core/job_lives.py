@@ -19,11 +19,14 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from rallypoint.core.model import Outcome, Verdict
 
 REMEMBERED_MAX = 1000
 """So many lives that are over are remembered, of all jobs."""
+EARLIER_MAX = 8
+"""So many earlier numbers of one life are known."""
 REMEMBERED_S = 24 * 3600.0
 AHEAD_MAX_MS = 100 * 365 * 24 * 3600 * 1000
 """No clock is wrong by a century: a higher number than that has no life had."""
@@ -51,6 +54,8 @@ class Life(Struct, frozen=True):
     """Its number was given to workers."""
     is_abandoned: bool = False
     """Nobody is left who takes part in it, and who asks has other settings."""
+    earlier: tuple[int, ...] = ()
+    """Numbers that it had before: agents may know it by one of them."""
 
 
 class TakePart(Struct, frozen=True):
@@ -100,8 +105,9 @@ class JobLives:
 
     def over(self, run_id: str, life: Life, now: float) -> None:
         """It is hosted no more."""
-        self._over.pop((run_id, life.incarnation), None)
-        self._over[run_id, life.incarnation] = _Remembered(life, now)
+        for number in (*life.earlier, life.incarnation):
+            self._over.pop((run_id, number), None)
+            self._over[run_id, number] = _Remembered(replace(life, incarnation=number), now)
         self._forget_old(now)
 
     def place(

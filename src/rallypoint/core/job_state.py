@@ -79,7 +79,10 @@ class JobState(Struct):
 
     round: RoundState
     incarnation: int = 1
-    """The number of this life of the job. It may change before the first round."""
+    """The number of this life of the job. It may change before the first round, and when it is
+    taken over and no node of its newest round is there."""
+    earlier_numbers: tuple[int, ...] = ()
+    """The last ones that this life had before."""
     ledger: restart.Ledger = field(default_factory=restart.Ledger)
     crash_loop: CrashLoop = CrashLoop()
     carried: Carried | None = None

@@ -93,6 +93,7 @@ RANGES: dict[str, tuple[float, float]] = settings.RANGES | {
     "loss": (-1e300, 1e300),
     "furthest_step": (-1, MAX_STEP),
     "lost_steps": (0, MAX_STEP),
+    "nodes": (0, MAX_NODES),
     "group_rank": (0, MAX_NODES - 1),
     "group_world_size": (1, MAX_NODES),
     "base_rank": (0, MAX_WORLD - 1),

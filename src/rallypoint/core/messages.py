@@ -35,6 +35,7 @@ from rallypoint.core.model import (
     Stamp,
     Verdict,
 )
+from rallypoint.core.takeover.told import Told
 from rallypoint.core.watch.collecting import Collect as Collect
 from rallypoint.core.watch.collecting import Collected as Collected
 from rallypoint.core.watch.collecting import CollectMore as CollectMore
@@ -116,6 +117,8 @@ class Attach(Struct, frozen=True, array_like=True, tag=1):
     dead: tuple[DeadPlace, ...] = ()
     """Places of former agents on this machine: this agent has seen that no process of them lives. A
     coordinator that takes over the job does not wait for them."""
+    told: Told | None = None
+    """The newest position of the job's record that a leader has told this agent; None: none has."""
 
 
 class Failed(Struct, frozen=True, array_like=True, tag=3):
@@ -320,6 +323,8 @@ class Attached(Struct, frozen=True, array_like=True, tag=1):
     `liveness.Pace`). It is said again when the job has grown."""
     spread_s: float = 0.0
     """Who finds the connection closed waits for a random part of this before it connects again."""
+    told: Told | None = None
+    """The position of the job's record; None: there is no register."""
 
 
 class Refused(Struct, frozen=True, array_like=True, tag=2):
@@ -334,6 +339,8 @@ class Ack(Struct, frozen=True, array_like=True, tag=3):
     """All reports up to this number have been applied. To a candidate: this heartbeat arrived."""
 
     number: int
+    told: Told | None = None
+    """As in `Attached`."""
 
 
 class HeartbeatAck(Struct, frozen=True, array_like=True, tag=4):
@@ -342,6 +349,8 @@ class HeartbeatAck(Struct, frozen=True, array_like=True, tag=4):
     number: int
     stamp: Stamp
     status: JobStatus
+    told: Told | None = None
+    """As in `Attached`."""
 
 
 class Assigned(Struct, frozen=True, array_like=True, tag=5):
@@ -349,12 +358,16 @@ class Assigned(Struct, frozen=True, array_like=True, tag=5):
 
     stamp: Stamp
     assignment: Assignment
+    told: Told | None = None
+    """As in `Attached`."""
 
 
 class StartNow(Struct, frozen=True, array_like=True, tag=6):
     """Every node of the round has enrolled."""
 
     stamp: Stamp
+    told: Told | None = None
+    """As in `Attached`."""
 
 
 class StopNow(Struct, frozen=True, array_like=True, tag=7):
@@ -362,6 +375,8 @@ class StopNow(Struct, frozen=True, array_like=True, tag=7):
 
     stamp: Stamp
     reason: EndReason
+    told: Told | None = None
+    """As in `Attached`."""
 
 
 class Ended(Struct, frozen=True, array_like=True, tag=8):
@@ -465,6 +480,8 @@ Order = (
     | WorkerRequest
 )
 """What a job's machine has a node do."""
+Positioned = Attached | Ack | HeartbeatAck | Assigned | StartNow | StopNow
+"""Those with the position of the job's record, if there is a register."""
 Collecting = Collect | CollectMore
 """What people want to know of workers, apart from the job's machine."""
 ToAgent = (

@@ -34,7 +34,7 @@ from rallypoint.core.event_kinds import Record
 from rallypoint.core.events import RefuseNode, Timer
 from rallypoint.core.host_effects import Empty, Faulted, HangUp, HostEffect, Refuse, SendTo
 from rallypoint.core.job_departures import is_leaving
-from rallypoint.core.job_lives import Life
+from rallypoint.core.job_lives import EARLIER_MAX, Life
 from rallypoint.core.job_rounds import is_member
 from rallypoint.core.job_state import JobEffect, JobEvent, JobState, SessionLost
 from rallypoint.core.job_state import close as close_job
@@ -106,10 +106,11 @@ class Sessions:
         machine: Machine = jobs.step,
         wall_time: Callable[[float], float] = lambda at: 0.0,
         handover: Handover | None = None,
+        wall_ms: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`wall_time` turns a time of the host into what people are shown. `handover`: another
-        coordinator can take over the job from this one, and this one may have taken it over."""
-        self.job = job
+        """`wall_time` turns a time of the host into what people are shown. `handover`: another one
+        can take the job over, or this one has. `wall_ms`: for a new number of the job."""
+        self.job, self._wall_ms = job, wall_ms
         settings = job.round.settings
         self._machine, self._epoch, self._wall_time = machine, epoch, wall_time
         self._handover = handover
@@ -139,7 +140,8 @@ class Sessions:
     def life(self) -> Life:
         """Its number, and how far it is."""
         formed = bool(self.job.round.world or self.job.round.round or self._recovery)
-        return Life(self.job.incarnation, self.verdict, has_formed=formed)
+        job = self.job
+        return Life(job.incarnation, self.verdict, formed, earlier=job.earlier_numbers)
 
     @property
     def all(self) -> Collection[Session]:
@@ -160,8 +162,10 @@ class Sessions:
         return self._by_connection.get(connection)
 
     def renumber(self, incarnation: int) -> list[HostEffect]:
-        """Before the first round: workers get the number with their round."""
-        self.job.incarnation = incarnation
+        """While no worker of the newest life runs: workers get the number with their round."""
+        job = self.job
+        job.earlier_numbers = (*job.earlier_numbers, job.incarnation)[-EARLIER_MAX:]
+        job.incarnation = incarnation
         found: list[HostEffect] = []
         for session in self._sessions.values():
             found += self._send(session.ref, self._attached(session, resumed=True))
@@ -404,7 +408,10 @@ class Sessions:
         """It is known what runs, or nobody is waited for any longer."""
         assert self._handover is not None
         found, recovered = self._handover.follow(self.job, now)
-        effects = self._follow(recovered, now)
+        effects: list[HostEffect] = []
+        if found.is_of_strangers and self.verdict is None:
+            effects += self.renumber(max(self.job.incarnation + 1, self._wall_ms()))
+        effects += self._follow(recovered, now)
         for session in list(self._sessions.values()):
             effects += self._performed(jobs.resync(self.job, session.ref, now), now)
         for incarnation, numbered, came_at in found.reports:

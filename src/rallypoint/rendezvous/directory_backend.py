@@ -161,6 +161,9 @@ class DirectoryBackend(RendezvousBackend):
 
     def _append(self, state: bytes, token: Seen | None) -> tuple[bytes, Token, bool] | None:
         """Put it into the slot after the version of `token`, which is durable."""
+        if token is not None and self._chain.is_cut(token):
+            self._forget()
+            return self._not_stored()
         slot = FIRST if token is None else token.following
         following = self._make_directory_after(slot)
         version = VersionFile(self._files.random_bytes(NONCE_BYTES), following, state)

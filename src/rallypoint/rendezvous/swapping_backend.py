@@ -38,6 +38,7 @@ class SwappingBackend(RendezvousBackend):
     max_state: int
     """Bytes."""
     token_type: type
+    is_sure_of_absence = True
 
     def get_state(self) -> tuple[bytes, Token] | None:
         """See `RendezvousBackend`. Raises RecordError for what is no version of this job."""

@@ -95,11 +95,12 @@ class VersionChain:
 
     def tip(self) -> Version | None:
         """The newest version; None if no first one was found, which is certain only when it has
-        been linked. From a position that was read a moment ago, one operation."""
+        been linked. From a position that was read a moment ago, two operations."""
         known = self.newest
         if known is not None and self._files.now() - known.seen.seen_at < BELIEVED_S:
             tip = self._walk(known)
-            if self._files.now() - known.seen.seen_at < BELIEVED_S:
+            is_cut = tip.seen == known.seen and self.is_cut(known.seen)
+            if not is_cut and self._files.now() - known.seen.seen_at < BELIEVED_S:
                 self.newest = tip
                 return tip
         self.newest = None
@@ -171,6 +172,13 @@ class VersionChain:
         if (version := self.read(slot)) is None:
             raise _failed(self.path(slot.name), "it was listed and is not there")
         return version
+
+    def is_cut(self, seen: Seen) -> bool:
+        """Whether this version is gone, which was the newest one, and the register is there:
+        somebody has removed the last versions, or has put an older copy of the directory back."""
+        again = self.read(seen.slot)
+        is_there = again is not None and again.seen == seen
+        return not is_there and self.read(FIRST) is not None
 
     def check_unremoved(self, seen: Seen) -> None:
         """Raises RendezvousConnectionError if a version, or what is to hold its successor, has

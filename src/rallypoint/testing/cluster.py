@@ -41,6 +41,7 @@ from rallypoint.core.model import (
 from rallypoint.core.takeover.durable import Durable
 from rallypoint.core.takeover.handover import UNKNOWN, Handover, Predecessor
 from rallypoint.core.takeover.record import JobRecord, job_of
+from rallypoint.core.takeover.told import Told
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.testing.clock import VirtualTimers
 
@@ -319,6 +320,8 @@ class Cluster:
         again."""
         for agent in self.agents:
             agent.disconnect()
+            if self.record is not None and agent.end.attached is not None:
+                agent.end.told = Told(self.epoch.as_int(), 0, self.record.incarnation)
         self._links.clear()
         self.timers = VirtualTimers(self.timers.now_s)
         self.epoch = Epoch(self.epoch.number + 1, NONCE)

@@ -49,13 +49,22 @@ CAME_BACK = "its lease was over, and it came back without its workers"
 class Handover:
     """What lets another coordinator take over from this one, and this one from the last."""
 
-    def __init__(self, record: JobRecord | None = None, predecessor: Predecessor = UNKNOWN) -> None:
+    def __init__(
+        self,
+        record: JobRecord | None = None,
+        predecessor: Predecessor = UNKNOWN,
+        put_back_s: float = 0.0,
+        epoch: int = 0,
+    ) -> None:
         """`record`: the one that this coordinator has taken over, if any; `predecessor`: what is
-        known of the one that it has taken it over from."""
+        known of the one that it has taken it over from. `put_back_s`: so much longer it waits for
+        the nodes of the newest world, since an older record was put back into the register; 0:
+        none was. `epoch`: this coordinator's, as agents are told."""
         self.recovery: Recovery | None = None
         """What is known of the world so far, while that is not all."""
         if record is not None and record.verdict is None and record.newest_round is not None:
             self.recovery = _begun(record, predecessor)
+            self.recovery.put_back_s, self.recovery.epoch = put_back_s, epoch
         self._unsettled: dict[str, None] = {}
         """The incarnations of agents that have said what another coordinator would need."""
         self._mark: Mark = ()

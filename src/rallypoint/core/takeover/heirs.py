@@ -15,8 +15,9 @@ from math import inf
 
 from msgspec import Struct
 
-from rallypoint.core.model import DeadPlace, Stamp
+from rallypoint.core.model import DeadPlace, SharedSettings, Stamp
 from rallypoint.core.takeover.record import JobRecord, LeadRecord
+from rallypoint.core.takeover.told import Told
 
 RANKS = 4
 """Nodes with lower group ranks than this are heirs."""
@@ -67,6 +68,10 @@ class Claimant(Struct, frozen=True):
     """It has taken no part in the job: it would begin one anew that has ended."""
     dead: tuple[DeadPlace, ...] = ()
     """Places of which nothing runs any more, as it knew before it looked for a leader."""
+    told: Told | None = None
+    """The newest position of the job's record that a leader has told it."""
+    settings: SharedSettings | None = None
+    """The job's, if it knows them."""
 
 
 class Turn(Struct, frozen=True):

@@ -62,6 +62,15 @@ CONSENT_LEASES = 3
 """For so long after the hold a leader acts by promises."""
 
 
+NO_EPOCH = Epoch(0, 1)
+
+
+def after_put_back_s(hold_s: float, lease_s: float) -> float:
+    """So much longer a leader waits for the nodes of the newest world if it has claimed an older
+    record than one that was known: the leader before may act by promises meanwhile."""
+    return with_margin(hold_s + CONSENT_LEASES * lease_s)
+
+
 def takeover_s(hold_s: float) -> float:
     """After how long at most, as a rule, another process leads if a leader's machine has vanished:
     nodes that have no leader for a lease stop their workers."""
@@ -127,6 +136,24 @@ class Watch:
             ends_at = max(ends_at, claimant.promised_until)
         return max(0.0, defers_s, ends_at - now)
 
+    def claims_behind_in_s(
+        self,
+        record: LeadRecord | None,
+        restored: LeadRecord | None,
+        now: float,
+        claimant: Claimant | None,
+    ) -> float:
+        """As `claims_in_s`, for a register that holds this, though a newer record was there before;
+        `restored` is to be continued instead. The leader before may act, and may not know yet: so
+        the record has to stand still, also one that says that its leader has gone."""
+        if restored is None:
+            return 0.0
+        shown = replace(restored, epoch=NO_EPOCH, beat=0, is_vacant=False)
+        if record is not None:
+            found = record.epoch, record.beat, record.leader
+            shown = replace(shown, epoch=found[0], beat=found[1], leader=found[2])
+        return self.claims_in_s(shown, now, is_gone=False, claimant=claimant)
+
     def begins_in_s(self, record: LeadRecord, now: float, claimant: Claimant | None) -> float:
         """After `claims_in_s`: the same for a claimant that would begin the job anew."""
         if record.job is None or not is_unheard(record, claimant):
@@ -181,11 +208,17 @@ def is_unheard(record: LeadRecord, claimant: Claimant | None) -> bool:
 
 
 def claimed(
-    found: LeadRecord | None, leader: Leader, nonce: int, own_rank: int = -1, beat: int = 0
+    found: LeadRecord | None,
+    leader: Leader,
+    nonce: int,
+    own_rank: int = -1,
+    beat: int = 0,
+    number: int = 0,
 ) -> LeadRecord:
     """What a claim writes over what it found. `nonce`: random. `own_rank`: as `leader_rank`.
-    `beat`: another one at each attempt of one process, since an earlier one may yet be stored."""
-    number = 1 if found is None else found.epoch.number + 1
+    `beat`: another one at each attempt of one process, since an earlier one may yet be stored.
+    `number`: that of the epoch, at least; 0: the next one."""
+    number = max(number, 1 if found is None else found.epoch.number + 1)
     job = None if found is None else found.job
     if job is not None:
         job = replace(job, leader_rank=own_rank, leader_node="")
@@ -281,7 +314,7 @@ class Lead:
         if self._lease_s:
             self._candidates.drop_silent(now - self._lease_s)
         if self._consent is not None:
-            latest = self._held_until + (CONSENT_LEASES - 1) * self._lease_s
+            latest = self.held_until + (CONSENT_LEASES - 1) * self._lease_s
             self._consent_at = max(self._consent_at, min(self._consent_since, latest))
 
     def _promised(self, number: int, promise: Promise, speaker: Speaker, now: float) -> None:
@@ -327,15 +360,16 @@ class Lead:
         if self._is_vacant:
             return -inf
         by_consent = self._consent_since + promised_s(self._lease_s)
-        latest = self._held_until + CONSENT_LEASES * self._lease_s
-        return max(self._held_until, min(by_consent, latest))
+        latest = self.held_until + CONSENT_LEASES * self._lease_s
+        return max(self.held_until, min(by_consent, latest))
 
     def is_sure(self, now: float) -> bool:
         """Nobody else can have claimed."""
         return now < self.sure_until
 
     @property
-    def _held_until(self) -> float:
+    def held_until(self) -> float:
+        """By the last swap that was confirmed."""
         return self._sent_at + self._hold_s
 
     @property

@@ -86,6 +86,8 @@ class FormerLife(Struct, frozen=True, array_like=True):
 
     incarnation: int
     verdict: Verdict
+    earlier: tuple[int, ...] = ()
+    """As in the record of a job."""
 
 
 class Blamed(Struct, frozen=True, array_like=True):
@@ -197,6 +199,8 @@ class JobRecord(Struct, frozen=True, array_like=True):
     """A node that does not come to the next coordinator is lost under its name."""
     left: tuple[str, ...] = ()
     """The ids of the nodes that have left last, for people who wait for that."""
+    earlier: tuple[int, ...] = ()
+    """The last numbers that this life of the job had before `incarnation`."""
 
     @property
     def newest_round(self) -> int | None:
@@ -301,6 +305,7 @@ def record_of(job: JobState, former: FormerLife | None = None, own_agent: str = 
         machines=_machines_record(state.fitness),
         leader_machine=state.world[leader_rank].machine if leader_rank >= 0 else "",
         names=WorldNames.of([each.node_id for each in state.world[: NAMED_MAX + 1]]),
+        earlier=job.earlier_numbers,
     )
 
 
@@ -381,7 +386,9 @@ def job_of(record: JobRecord, epoch: Epoch) -> JobState:
     """The job as far as its record says, for the coordinator of this epoch: nobody has joined, and
     nothing is known of its world."""
     if record.verdict is not None:
-        return job_state.ended_job(record.settings, record.verdict, record.incarnation)
+        ended = job_state.ended_job(record.settings, record.verdict, record.incarnation)
+        ended.earlier_numbers = record.earlier
+        return ended
     state = RoundState(record.settings, round=record.round)
     state.largest_world = record.largest_world
     state.fitness = _fitness_of(record)
@@ -391,7 +398,7 @@ def job_of(record: JobRecord, epoch: Epoch) -> JobState:
         for node_id, bad in record.bad_routes.items()
     }
     state.passed_over = list(record.passed_over)
-    job = JobState(state, record.incarnation)
+    job = JobState(state, record.incarnation, record.earlier)
     job.ledger = Ledger(record.restarts, list(record.restarts_counted))
     job.judged_round, job.backoff_s = record.judged_round, record.backoff_s
     job.end_reason, job.last_end = record.end_reason, record.last_end

@@ -71,6 +71,11 @@ class Recovery(Struct):
     """How many nodes of the newest world are neither here, nor have succeeded, nor are dead."""
     predecessor: Predecessor = UNKNOWN
     """While it is missing."""
+    put_back_s: float = 0.0
+    """So much longer the nodes are waited for, since an older record of the job was put back into
+    its register; 0: none was."""
+    epoch: int = 0
+    """That of this coordinator, as agents are told."""
     reports: list[tuple[str, m.Numbered, float]] = field(default_factory=list)
     """Of the agents of these incarnations, in the order in which they came, each with when."""
     wishes: list[PersonWants] = field(default_factory=list)
@@ -89,6 +94,9 @@ class Recovery(Struct):
     _ranks: dict[NodeRef, int] = field(default_factory=dict)
     _here: int = 0
     """One bit for each rank that has returned: `awaits` is asked for at each heartbeat."""
+    _is_longer: bool = False
+    """Nobody has come for a moment: the record may be an old one, of a round that was started since
+    then."""
     _left: dict[NodeRef, int] = field(default_factory=dict)
     """The group ranks of agents that are gone again."""
 
@@ -98,10 +106,18 @@ class Recovery(Struct):
         return self.awaited - len(self.untold) <= self.predecessor.is_fenced
 
     @property
+    def is_of_strangers(self) -> bool:
+        """No agent is here that took part in the newest world, or was to: the record may be an old
+        one."""
+        return not self.returned and not self.untold
+
+    @property
     def lasts_s(self) -> float:
         """How long it may take at most."""
         record = self.record
-        return with_margin(record.settings.lease_s) if record.is_started else NOT_STARTED_S
+        is_short = not (record.is_started or self.put_back_s or self._is_longer)
+        lease_s = with_margin(record.settings.lease_s)
+        return self.put_back_s + (NOT_STARTED_S if is_short else lease_s)
 
     @property
     def awaits(self) -> str:
@@ -118,13 +134,18 @@ class Recovery(Struct):
             missing &= missing - 1
         more = f" and {missing.bit_count()} more" if missing else ""
         who = f"group rank {', '.join(ranks)}{more} of round {record.newest_round}"
-        if not record.is_started:
+        if self.put_back_s:
+            why = "since an older record of the job was put back into its register"
+            return f"{who}, {why}, {self.lasts_s:.0f} s at most"
+        if not record.is_started and not self._is_longer:
             return f"{who} to come to the new leader, for {self.lasts_s:.0f} s at most"
         return f"{who}, where workers may run until its lease is over, {self.lasts_s:.0f} s at most"
 
     def timers_wanted(self) -> dict[Timer, float]:
         """The waits of the job meanwhile, in seconds; answered by `is_over`."""
-        wanted = {Timer(TimerKind.RECOVERY): 0.0 if self.is_complete else self.lasts_s}
+        left_s = self.lasts_s - (NOT_STARTED_S if self._is_longer else 0.0)
+        wait = Timer(TimerKind.RECOVERY, int(self._is_longer))
+        wanted = {wait: 0.0 if self.is_complete else left_s}
         led = self.predecessor
         if led.rank >= 0 and not led.is_dead and 0 < led.fenced_in_s < self.lasts_s:
             wanted[Timer(TimerKind.FENCE)] = led.fenced_in_s
@@ -146,6 +167,10 @@ class Recovery(Struct):
         """This wait has ended."""
         if timer.kind is TimerKind.FENCE:
             self.predecessor = replace(self.predecessor, fenced_in_s=0.0)
+        is_short = timer == Timer(TimerKind.RECOVERY) and self.lasts_s == NOT_STARTED_S
+        if is_short and self.is_of_strangers and not self.is_complete:
+            self._is_longer = True
+            return False
         return timer.kind is TimerKind.RECOVERY or self.is_complete
 
     def takes(self, ref: NodeRef, hello: m.Attach) -> bool:
@@ -155,7 +180,8 @@ class Recovery(Struct):
         record, place = self.record, hello.place
         stamp, newest = hello.claim.stamp, record.newest_round
         if place is None or newest is None or stamp != Stamp(record.incarnation, newest):
-            if hello.claim.doing is m.Doing.JOINED and not record.is_started:
+            is_waiting = hello.claim.doing is m.Doing.JOINED and not record.is_started
+            if is_waiting and self._has_followed(hello):
                 self.untold[ref] = place
             return False
         rank = place.assignment.group_rank
@@ -178,6 +204,11 @@ class Recovery(Struct):
         else:
             self.awaited -= may_run(record, rank)
         return True
+
+    def _has_followed(self, hello: m.Attach) -> bool:
+        """Another leader than this one has led the agent, in this life of the job."""
+        told, lives = hello.told, (*self.record.earlier, self.record.incarnation)
+        return told is not None and told.epoch != self.epoch and told.told_life in lives
 
     def forget(self, incarnation: str) -> None:
         """This agent begins anew: it says again what holds, of all that it has said before."""

@@ -79,9 +79,15 @@ class SimulatedCluster:
         if plan.register:
             is_here = plan.register != "elsewhere"
             register = SimulatedRegister(
-                self.schedule, self._stored, self._lost, knows_the_dead=is_here
+                self.schedule,
+                self._stored,
+                self._lost,
+                self._put_back,
+                knows_the_dead=is_here,
             )
         self.serves = Serves(self.shared, self._clock, register, lambda: self.rules.leader)
+        if isinstance(rules, LedInvariants):
+            rules.acting = self._acting
         self._disturbances = 0
         self._on_swap: Callable[[str], None] = lambda host: None
         if not plan.embedded and not plan.any_leads:
@@ -207,11 +213,25 @@ class SimulatedCluster:
             self.network.reports(self.leader)
         self._on_swap(self.leader)
 
+    def _acting(self) -> set[int]:
+        """The epochs of the leaders that may act now, as far as each of them knows."""
+        processes = [machine.process for machine in self.live]
+        own = [each.leads for each in processes if isinstance(each, LeadingProcess)]
+        serves = [each.leads for each in self.serves.running]
+        leading = (each for each in (*own, *serves) if each is not None and each.is_sure)
+        return {each.lead.epoch.as_int() for each in leading}
+
     def _lost(self) -> None:
         """What was stored last is in the register no more."""
         self.transcript.say("register", "what was stored last is lost")
         if isinstance(self.rules, LedInvariants):
             self.rules.unstored()
+        self.serves.direct()
+
+    def _put_back(self, record: bytes | None) -> None:
+        what = "no value is there any more" if record is None else "an older value is there again"
+        self.transcript.say("register", what)
+        self.rules.put_back(record)
         self.serves.direct()
 
     def follow_swaps(self, on_swap: Callable[[str], None]) -> None:

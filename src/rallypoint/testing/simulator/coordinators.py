@@ -13,6 +13,7 @@ from rallypoint.config import AgentConfig
 from rallypoint.coordinator.connection import FramedConnection, ServerConnection
 from rallypoint.coordinator.hosting import Hosting, LedBy
 from rallypoint.coordinator.leader_process import Runtime
+from rallypoint.coordinator.leadership import Leadership
 from rallypoint.coordinator.led_jobs import LedJobs, LocalLeader
 from rallypoint.coordinator.server import Coordinator
 from rallypoint.core import event_kinds as kinds
@@ -57,6 +58,8 @@ class Observer(Witness, Protocol):
     def promised(self, incarnation: str, *, may_claim: bool) -> None: ...
 
     def lied(self, incarnation: str) -> None: ...
+
+    def contradicted(self, coordinator: int) -> None: ...
 
     def told(self, incarnation: str, message: m.ToAgent) -> None: ...
 
@@ -191,6 +194,11 @@ class HostedCoordinator:
             return False
         return not by.is_held()
 
+    @property
+    def leadership(self) -> Leadership | None:
+        """By which it leads the job; None: it does not."""
+        return None if self._by is None else self._by.led.of(self._shared.settings.run_id)
+
     # As an observer of connections: the coordinator, with somebody who listens in.
 
     def _accept(self, transport: Transport) -> FramedConnection:
@@ -287,6 +295,11 @@ class CoordinatorProcess:
         shared, register = self._shared, self._register
         by = None if register is None else by_register(shared, self.loop, register)
         return HostedCoordinator(shared, self.loop, by)
+
+    @property
+    def leads(self) -> Leadership | None:
+        """By which it leads the job; None: it does not."""
+        return self.hosted.leadership
 
     def kill(self) -> None:
         """SIGKILL: all that it knew is gone."""

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from rallypoint.testing.simulator.drawings.fitness import draw_bad
 from rallypoint.testing.simulator.drawings.leaders import lost_together, with_leaders, with_liar
 from rallypoint.testing.simulator.drawings.pairs import draw_pair
+from rallypoint.testing.simulator.drawings.put_back import with_put_back
 from rallypoint.testing.simulator.drawings.rare import draw_rare
 from rallypoint.testing.simulator.drawings.users import draw_user
 from rallypoint.testing.simulator.plan import (
@@ -44,7 +45,7 @@ PAIRS_SHARE = 0.15
 
 def draw(seed: int, nodes: int | None = None) -> Plan:
     """The plan of this seed."""
-    plan = _draw(seed, nodes)
+    plan = with_put_back(_draw(seed, nodes), Random(f"put back {seed}"))
     is_bad = Random(f"bad {seed}").random() < BAD_SHARE
     multiple = 1 if is_bad else _draw_multiple(Random(f"multiple {seed}"), plan)
     often = Random(f"no progress {seed}").choice((0, 0, 0, 2))

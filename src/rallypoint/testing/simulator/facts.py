@@ -59,6 +59,7 @@ class Life(Struct, eq=False):
     """The number of the coordinator that gave the agent up last; 0: none has."""
     is_leaving: bool = False
     """It is lost since it was told to go, and may take its time."""
+    was_refused: bool = False
     cut_at: float = float("-inf")
     """When its connection broke silently: it notices that within a lease."""
     banned_in: int = 0

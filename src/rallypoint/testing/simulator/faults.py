@@ -131,7 +131,7 @@ class Faults:
             self._want(fault)
         elif fault.kind in ("crash", "hold", "busy"):
             self._break_coordinator(fault)
-        elif fault.kind in ("second", "divert", "drag", "lose", *TROUBLES):
+        elif fault.kind in ("second", "divert", "drag", "lose", "putback", "delete", *TROUBLES):
             self._break_register(fault)
         elif fault.kind == "slow":
             self._network.slow_s += float(fault.other)
@@ -184,17 +184,15 @@ class Faults:
             case "lie":
                 assert isinstance(machine.process, LeadingProcess)
                 machine.process.lie(int(fault.value))
+            case "boast":
+                assert isinstance(machine.process, LeadingProcess)
+                machine.process.boast()
             case "leave":
                 self._cluster.rules.asked.add(Outcome.PREEMPTED)
                 why = "its machine is about to go"
                 self._tell_to_go(machine, partial(machine.process.agent.leave, why))
             case "preempt":
-                self._cluster.rules.asked.add(Outcome.PREEMPTED)
-                if machine.process.workers is not None:
-                    machine.process.workers.signal_from_outside(15)
-                machine.loop.call_soon(machine.process.agent.witness_signalled, 15)
-                go = partial(self._tell_to_go, machine, partial(machine.process.agent.caught, 15))
-                self._schedule.after(fault.value, go)
+                self._preempt(machine, fault.value)
             case "noroute":
                 store = machine.process.store
                 store.unreachable.add(fault.other)
@@ -209,6 +207,15 @@ class Faults:
                 pass  # that machine has an agent
             case _:
                 raise ValueError(f"there is no fault {fault.kind!r}: see {__name__}")
+
+    def _preempt(self, machine: Machine, later_s: float) -> None:
+        """A scheduler signals all processes, and the agent this much later."""
+        self._cluster.rules.asked.add(Outcome.PREEMPTED)
+        if machine.process.workers is not None:
+            machine.process.workers.signal_from_outside(15)
+        machine.loop.call_soon(machine.process.agent.witness_signalled, 15)
+        go = partial(self._tell_to_go, machine, partial(machine.process.agent.caught, 15))
+        self._schedule.after(later_s, go)
 
     def _tell_to_go(self, machine: Machine, tell: Callable[[], object]) -> None:
         """The agent of this machine hears it when the agent runs."""
@@ -249,6 +256,12 @@ class Faults:
         match fault.kind:
             case "second":
                 self._cluster.start_serve(SECOND)
+            case "putback" | "delete" if self._cluster.rules.has_verdict:
+                pass  # Whoever comes later can't know that the job has ended.
+            case "putback":
+                register.put_back(fault.value)
+            case "delete":
+                register.delete()
             case "divert":
                 serves.divert(1)
                 self._for(fault.value, partial(serves.divert, -1))

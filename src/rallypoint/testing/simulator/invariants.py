@@ -40,7 +40,7 @@ from rallypoint.core.model import (
     Verdict,
 )
 from rallypoint.core.round_state import Phase
-from rallypoint.core.session import NO_ANSWER_S
+from rallypoint.core.search import NO_ANSWER_S
 from rallypoint.testing.simulator.facts import Job, Life, Violation, World, name_of
 from rallypoint.testing.simulator.rules.fitness import FitnessRules
 from rallypoint.testing.simulator.rules.round_ends import RoundRules
@@ -110,10 +110,15 @@ class Invariants:
         """The agent makes a promise that it does not keep, or one of another node."""
         self.lied_at[incarnation] = self.now_s
 
+    def contradicted(self, coordinator: int) -> None:
+        """The register has answered to this leader, and holds no record of it or an older one."""
+
     def told(self, incarnation: str, message: m.ToAgent) -> None:
         """An agent is told this."""
-        if isinstance(message, m.Refused) and DUPLICATE in message.text:
-            self._check_duplicate(self.lives[incarnation])
+        if isinstance(message, m.Refused):
+            self.lives[incarnation].was_refused = True
+            if DUPLICATE in message.text:
+                self._check_duplicate(self.lives[incarnation])
 
     def _check_duplicate(self, refused: Life) -> None:
         came_at = refused.came_at
@@ -131,6 +136,14 @@ class Invariants:
 
     def stored(self, record: bytes) -> None:
         """This is in the register."""
+
+    @property
+    def has_verdict(self) -> bool:
+        """The register holds the verdict of the job."""
+        return False
+
+    def put_back(self, record: bytes | None) -> None:
+        """Somebody else has put this earlier record back; None: has removed the newest one."""
 
     def read(
         self, incarnation: str, coordinator: int, message: m.ToCoordinator, *, is_late: bool
@@ -407,12 +420,17 @@ class Invariants:
                 life = self.lives[each.owner.place.life]
                 is_member = life.lost_at is None or other.incarnation < stamp.incarnation
                 is_excused = self._is_orphaned(older) or self._is_led_astray(life)
+                is_excused |= self._is_unknown_to(world, other)
                 if life.has_fence and is_member and not is_excused:
                     raise Violation("world", f"{stamp} starts while {name_of(each)} is in {other}")
 
     def _is_orphaned(self, world: World) -> bool:
         """Nobody knows of it any more."""
         return world.coordinator != self.coordinator
+
+    def _is_unknown_to(self, world: World, other: Stamp) -> bool:
+        """Whether no node of the world can know of this other round."""
+        return False
 
     def _is_led_astray(self, life: Life) -> bool:
         """Whether the workers of this node run on because another node has lied."""
@@ -458,7 +476,7 @@ class Invariants:
                 raise Violation("verdict", f"{life.ref} heard one that was not given: {heard}")
             if owed is not None and heard != owed:
                 raise Violation("verdict", f"{life.ref} heard {heard}, not {owed}")
-        elif owed is not None and not self._may_miss_it(finish):
+        elif owed is not None and not (life.was_refused or self._may_miss_it(finish)):
             raise Violation("verdict", f"{life.ref} did not hear it: {owed.text}")
 
     def _may_miss_it(self, finish: Finish | None) -> bool:

@@ -20,14 +20,17 @@ from rallypoint.coordinator import register_record
 from rallypoint.coordinator.client import CoordinatorSession, Hooks
 from rallypoint.coordinator.connection import ClientConnection
 from rallypoint.coordinator.leader_process import Runtime
+from rallypoint.coordinator.leadership import Leadership
 from rallypoint.coordinator.led_jobs import LocalLeader
 from rallypoint.coordinator.server import Coordinator
 from rallypoint.coordinator.succession import Listening, OwnJob, Succession
-from rallypoint.core.model import NONCE_BITS, DeadPlace, Epoch, Promise
-from rallypoint.core.session import AgentEnd, Identity, SessionRules
+from rallypoint.core import messages as m
+from rallypoint.core.model import NONCE_BITS, DeadPlace, Epoch, Promise, epoch_number
+from rallypoint.core.session import AgentEffect, AgentEnd, Identity, Send, SessionRules
 from rallypoint.core.takeover.consent import Promises
 from rallypoint.core.takeover.leading import RELEASE_S, released, who_hears
 from rallypoint.core.takeover.record import LeadRecord, Process
+from rallypoint.core.takeover.told import Told
 from rallypoint.errors import RallypointError, RendezvousConnectionError
 from rallypoint.testing.simulator.coordinators import By, HostedCoordinator, Simulated
 from rallypoint.testing.simulator.loop import ProcessLoop
@@ -84,6 +87,24 @@ class ObservedPromises(Promises):
         return replace(promise, rank=self._forged - 1) if is_forged else promise
 
 
+class BoastingEnd(AgentEnd):
+    """The session of an agent that says it was told a position that nobody has told it."""
+
+    boasts = False
+
+    def connected(self, now: float, claim: m.Claim, commitment: bytes = b"") -> list[AgentEffect]:
+        effects = super().connected(now, claim, commitment)
+        return [self._boast(effect) for effect in effects] if self.boasts else effects
+
+    def _boast(self, effect: AgentEffect) -> AgentEffect:
+        if not isinstance(effect, Send) or not isinstance(effect.message, m.Attach):
+            return effect
+        known = self.told or Told(Epoch(1, 1).as_int(), 0, 1)
+        higher = Epoch(epoch_number(known.epoch) + 5, 1).as_int()
+        told = replace(known, epoch=higher, last_round=known.last_round + 3, nodes=1)
+        return Send(replace(effect.message, told=told))
+
+
 class Node(LeadingNode):
     """That of one simulated agent."""
 
@@ -116,7 +137,9 @@ class LeadingProcess(AgentProcess):
         own = self._own = OwnJob(machine.shared.settings.lease_s)
         promises = ObservedPromises(machine.shared.settings.lease_s, self._promises)
         own.promises = self._own_promises = promises
-        self._calls = RegisterCalls(register, loop, f"{self.shared.seed} {self.life}", self._held)
+        self._calls = RegisterCalls(
+            register, loop, f"{self.shared.seed} {self.life}", self._held, self._has_read
+        )
         register.alive.add(self._number)
         rendezvous, ref = self.shared.config.rendezvous, machine.ref
         identity = Identity(ref.node_id, machine.name, self.life)
@@ -126,7 +149,7 @@ class LeadingProcess(AgentProcess):
             promises=own.promises,
             dead=dead,
         )
-        self._end = AgentEnd(identity, self.shared.settings, rules)
+        self._end = BoastingEnd(identity, self.shared.settings, rules)
         guard.register = NextLeader(self.shared, register, self.life)
         node = self._node = Node(self, self._end, Hosts(self._host, self._reconnect))
         self.succession = Succession(register, self._local(), self._own, node)
@@ -136,9 +159,19 @@ class LeadingProcess(AgentProcess):
         """Of this process, as in the record of a leader."""
         return self._number
 
+    @property
+    def leads(self) -> Leadership | None:
+        """By which this agent leads; None: it does not."""
+        return self._own.leadership
+
     def lie(self, forged: int) -> None:
         """Keep no promise from now on; as in `ObservedPromises`."""
         self._own_promises.lie(forged, partial(self.shared.observer.lied, self.life))
+
+    def boast(self) -> None:
+        """Attach again, now and always, as one that knows a newer record than there is."""
+        self._end.boasts = True
+        self._reconnect("it boasts")
 
     def died(self) -> None:
         self._register.alive.discard(self._number)
@@ -156,6 +189,13 @@ class LeadingProcess(AgentProcess):
 
     def _promises(self) -> None:
         self.shared.observer.promised(self.life, may_claim=self._calls.may_claim)
+
+    def _has_read(self, data: bytes | None) -> None:
+        if (led := self._own.leadership) is None:
+            return
+        found, known = None if data is None else register_record.decode(data), led.lead.record
+        if found is None or found.epoch != known.epoch or found.beat < known.beat:
+            self.shared.observer.contradicted(known.epoch.as_int())
 
     def _held(self) -> None:
         if (epoch := self.succession.epoch) is not None:

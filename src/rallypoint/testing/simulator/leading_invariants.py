@@ -3,10 +3,13 @@
 * A record says that its leader is dead only if that process is, and no worker of its node runs.
 * What an agent has said when another one led already is never answered: neither its heartbeat nor
   that it attaches. (By what a leader knows that may look right: here the register itself is asked.)
-  But for this: a leader that lost the job to an heir which lied may answer for half a lease after
-  the last promise of that one, and workers of nodes that it has answered run for a lease more.
+  But for this: who claims by a record that was put back is not known to the leader before until
+  its register answers. And a leader that lost the job to an heir which lied may answer for half a
+  lease after the last promise of that one, and workers of nodes that it has answered run for a
+  lease more.
 * The workers of the node that led are fenced before another world runs without it, as those of any
   node that nobody has declared lost.
+* A leader that was answered with an older record, another's or none answers nobody any more.
 * A verdict that is in no record is that a person has cancelled the job, and is told only after the
   register was away for a hold and a lease.
 * In a *gentle* plan no worker is signalled: the register is away for no longer than a leader may
@@ -62,6 +65,11 @@ class LeadingInvariants(LedInvariants):
         self._asked_late: set[tuple[str, int]] = set()
         """Agents whose newest attaching to that leader came when another one led."""
         self._led = 0
+        self._contradicted: set[int] = set()
+        """The epochs of leaders to whom the register has answered with another record."""
+        self._unaware: set[int] = set()
+        """The epochs of leaders that another one has followed by a record that was put back: each
+        acts until its register answers."""
         self._deposed: dict[int, _Lost] = {}
         """The ends of former leaders, by their epochs."""
 
@@ -117,6 +125,9 @@ class LeadingInvariants(LedInvariants):
                 return True
         return False
 
+    def contradicted(self, coordinator: int) -> None:
+        self._contradicted.add(coordinator)
+
     def held(self, coordinator: int) -> None:
         """That it leads now does not say that nobody else did meanwhile."""
 
@@ -124,6 +135,8 @@ class LeadingInvariants(LedInvariants):
         self, incarnation: str, coordinator: int, message: m.ToCoordinator, *, is_late: bool
     ) -> None:
         is_deposed = coordinator != self.leader and not self._acts_by_lies(coordinator)
+        is_deposed &= coordinator not in self._unaware
+        is_deposed |= coordinator in self._contradicted
         super().read(incarnation, coordinator, message, is_late=is_deposed)
         if isinstance(message, m.Attach):
             self._asked_late.discard((incarnation, coordinator))
@@ -152,6 +165,8 @@ class LeadingInvariants(LedInvariants):
         self._stored_at = self.now_s
         super()._follows_record(new)
         if self.leader != self._led:
+            if self._was_put_back:
+                self._unaware.add(self._led)
             self._deposed[self._led] = _Lost(self._leading_life, self.leading_life, self.now_s)
             self._led = self.leader
         if self.leading_life != self._leading_life:

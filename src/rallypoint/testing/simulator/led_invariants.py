@@ -14,6 +14,9 @@
 * A coordinator answers no heartbeat that it read when its hold was over, before a later swap
   was confirmed: that one shows that nobody else led meanwhile.
 * An agent takes part in one life of the job, and hears how that has ended.
+* When somebody has put an older record back, whoever leads next goes on above all that its agent
+  was told, and what was charged stays charged. No world forms while another leader may act that a
+  node of that world has followed. Only a life without a round gives way to one before it.
 * A verdict that is recorded is the only one of its life, and heard by every member that lives.
 * A coordinator that is started again in time is noticed by no worker, and leads at once.
 * What a job must remember for a while its record keeps for as long (`rules/round_ends.py`).
@@ -22,15 +25,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import pairwise
+
 import msgspec
+from msgspec.structs import replace
 
 from rallypoint.core import messages as m
 from rallypoint.core.job_state import JobEffect, JobEvent, JobState
 from rallypoint.core.model import EndKind, Outcome, SharedSettings, Stamp, Verdict, epoch_number
 from rallypoint.core.settings import OnJoin
+from rallypoint.core.takeover.memory import order_of
 from rallypoint.core.takeover.record import FormerLife, JobRecord, LeadRecord, is_set
+from rallypoint.core.takeover.told import Order, Told
 from rallypoint.testing.simulator.facts import Violation, World
 from rallypoint.testing.simulator.invariants import Invariants
+from rallypoint.testing.simulator.rules.fitness import FitnessRules
 from rallypoint.testing.simulator.rules.round_ends import RecordRules
 from rallypoint.testing.simulator.workers import Worker
 
@@ -61,12 +71,32 @@ class LedInvariants(Invariants):
         """The coordinator that has recorded each round first."""
         self._formed_last: Stamp | None = None
         """The round that the newest record has for the first time."""
+        self._forgotten: dict[Stamp, int] = {}
+        """The same of rounds that nobody was told of before an older record was put back."""
         self._remembered = RecordRules()
         self._started_at = 0.0
         self._took_part: dict[str, int] = {}
         """In which life of the job the workers of each agent were."""
+        self._renamed: dict[int, int] = {}
+        """The next number of each life of the job whose number has changed."""
         self._said: dict[str, dict[int, m.Report]] = {}
         """What each agent has said, and was not told yet that it has arrived."""
+        self._was_put_back = False
+        """An older record is in the register than the newest one, which these rules know."""
+        self._has_put_back = False
+        """That was so at any time."""
+        self._base: Order | None = None
+        """The order of that record, until whoever leads knows of the newest one."""
+        self._positions: dict[str, Told] = {}
+        """The newest position that each agent was told."""
+        self._charged: dict[str, dict[int, int]] = {}
+        """How many restarts of each life of the job each agent was told of."""
+        self._told_of: dict[str, set[int]] = {}
+        """The leaders that have told each agent a position, by their epochs."""
+        self._told_lives: dict[str, set[int]] = {}
+        """The lives of the job of which each agent was told, by their numbers."""
+        self.acting: Callable[[], set[int]] = set
+        """The epochs of all leaders that may act now, as far as each of them knows."""
         self._before: tuple[list[LeadRecord], set[int], list[tuple[int, Verdict, list[str]]]]
         """What was true before the newest record: the record, whose verdicts are recorded, and
         those that are not."""
@@ -130,6 +160,18 @@ class LedInvariants(Invariants):
 
     # The register
 
+    @property
+    def has_verdict(self) -> bool:
+        return self._job is not None and self._job.verdict is not None
+
+    def put_back(self, record: bytes | None) -> None:
+        self._was_put_back = self._has_put_back = True
+        self._base = order_of(None if record is None else _decode(record))
+        self.fitness = FitnessRules({})  # An older record knows less of bad machines.
+        # What nobody was told of may be forgotten with its record.
+        untold = [stamp for stamp in self._formed_by if stamp not in self.worlds]
+        self._forgotten |= {stamp: self._formed_by.pop(stamp) for stamp in untold}
+
     def stored(self, record: bytes) -> None:
         new = _decode(record)
         self._before = self._records, set(self.verdicts), self._given
@@ -140,8 +182,15 @@ class LedInvariants(Invariants):
             for life in self.lives.values():
                 life.banned_in = 0  # who had its place is not in the record
         self._epochs.setdefault(new.epoch.as_int(), self.leader)
+        if self._has_put_back and old is not None and old.epoch != new.epoch:
+            # A coordinator that leads again has forgotten what it had not recorded.
+            for world in self.worlds.values():
+                world.charged_by.discard(self.leader)
         self._follows_record(new)
-        if old is not None:
+        if old is not None and (self._was_put_back or self._catches_up(old, new)):
+            self._was_put_back = False
+            self._check_after_put_back(old, new)
+        elif old is not None:
             is_later = new.epoch.number > old.epoch.number
             if not is_later and (new.epoch != old.epoch or new.leader != old.leader):
                 raise Violation("register", f"{new.epoch} of {new.leader} follows {old.epoch}")
@@ -150,10 +199,13 @@ class LedInvariants(Invariants):
             if old.job is not None:
                 self._check_chain(old.job, new.job)
         if new.job is not None:
+            self._renamed |= pairwise((*new.job.earlier, new.job.incarnation))
+            self._renamed.pop(new.job.incarnation, None)
             self._remembered.note(new.job, self.now_s)
             if new.job.newest_round is not None:
                 formed = Stamp(new.job.incarnation, new.job.newest_round)
                 if formed not in self._formed_by:
+                    self._check_alone_leads(formed)
                     self._formed_by[formed] = self.leader
                     self._formed_last = formed
         former = None if new.job is None else new.job.former
@@ -161,6 +213,54 @@ class LedInvariants(Invariants):
             self._check_former(former, old)
         if new.job is not None and new.job.verdict is not None:
             self._recorded(new.job.incarnation, new.job.verdict)
+
+    def _check_alone_leads(self, formed: Stamp) -> None:
+        """No world forms while another leader may act that a node of this world has followed."""
+        world = self._drafts.get((self.leader, formed))
+        if world is None:
+            return
+        followed = set().union(*(self._told_of.get(life, set()) for life in world.lives))
+        others = (self.acting() & followed) - {self._records[-1].epoch.as_int()}
+        if any(not self._acts_by_lies(each) for each in others):
+            raise Violation("put back", f"{formed} forms while another leader may act: {others}")
+
+    def _is_unknown_to(self, world: World, other: Stamp) -> bool:
+        """Where a record was removed, or one of before the first round was put back, agents that
+        know of nothing begin the job beside the one that runs."""
+        lives = (self._told_lives.get(life, set()) for life in world.lives)
+        return self._has_put_back and all(other.incarnation not in each for each in lives)
+
+    def _acts_by_lies(self, coordinator: int) -> bool:
+        """Whether it can't know yet that it has lost the job."""
+        return False
+
+    def _catches_up(self, old: LeadRecord, new: LeadRecord) -> bool:
+        """Whoever leads by an older record has learned of a newer one from an agent."""
+        newest = max(self._positions.values(), key=lambda told: told.order, default=None)
+        if newest is None or self._base is None or newest.order <= self._base:
+            return False
+        if new.epoch.number == old.epoch.number:
+            return False
+        if new.job is not None and _covers_told(new.job, newest):
+            self._base = None
+        return True
+
+    def _check_after_put_back(self, old: LeadRecord, new: LeadRecord) -> None:
+        """Whoever knows of a newer record continues that one. Whose rank has succeeded may be
+        forgotten: the agents tell it again."""
+        if new.is_dead:  # The guard of the leader has marked the record that it has found.
+            self._was_put_back, self._records = True, [replace(old, is_vacant=True, is_dead=True)]
+            return
+        told, job = self._positions.get(self.leading_life), new.job
+        if told is None:
+            return
+        if order_of(new) < told.order:
+            text = f"{self.leading_life} was told of {told}, and continues {order_of(new)}"
+            raise Violation("put back", text)
+        if job is None or job.incarnation != told.told_life or job.verdict is not None:
+            return
+        if (job.newest_round or 0) < told.last_round or job.restarts < told.restarts:
+            raise Violation("put back", f"the record fell behind {told}: {job}")
 
     def _check_takeover(self) -> None:
         """The process of the last coordinator is gone, and nothing else goes wrong."""
@@ -172,7 +272,7 @@ class LedInvariants(Invariants):
         was."""
         self._records, known, given = self._before
         if self._formed_last is not None:
-            del self._formed_by[self._formed_last]
+            self._formed_by.pop(self._formed_last, None)
         self._given = [*given, *(each for each in self._given if each not in given)]
         forgotten = [self.verdicts.pop(number) for number in set(self.verdicts) - known]
         self.owed = {life: v for life, v in self.owed.items() if v not in forgotten}
@@ -198,6 +298,8 @@ class LedInvariants(Invariants):
 
     def _check_chain(self, old: JobRecord, new: JobRecord | None) -> None:
         if new is None or new.incarnation < old.incarnation:
+            if self._gives_way(old, new):
+                return
             raise Violation("register", "the job is not in the record any more")
         if new.incarnation > old.incarnation:
             return
@@ -222,6 +324,13 @@ class LedInvariants(Invariants):
             raise Violation("budget", f"charged more than once between rounds {rounds}")
         if new.restarts > old.restarts:
             self._check_recorded_charge(old, new)
+
+    def _gives_way(self, old: JobRecord, new: JobRecord | None) -> bool:
+        """A life that has begun without knowing of one before it, since somebody has put a record
+        back, goes without a round as soon as a node of that one is heard."""
+        number = 0 if new is None else new.incarnation
+        is_told = any(told.told_life == number for told in self._positions.values())
+        return self._has_put_back and is_told and old.newest_round is None and old.verdict is None
 
     def _check_recorded_charge(self, old: JobRecord, new: JobRecord) -> None:
         """Rounds may have ended since that no agent knows of."""
@@ -248,8 +357,16 @@ class LedInvariants(Invariants):
         super().worker_started(worker)
         incarnation = worker.owner.stamp.incarnation
         life = self.lives[worker.owner.place.life]
-        if self._took_part.setdefault(life.ref.incarnation, incarnation) != incarnation:
+        before = self._took_part.setdefault(life.ref.incarnation, incarnation)
+        is_given_up = self._has_put_back and before not in self.verdicts
+        if self._last_number(before) != incarnation and not is_given_up:
             raise Violation("life", f"{life.ref} takes part in another life of the job")
+
+    def _last_number(self, incarnation: int) -> int:
+        """Of the life that once had this number."""
+        while incarnation in self._renamed:
+            incarnation = self._renamed[incarnation]
+        return incarnation
 
     def worker_ended(self, worker: Worker) -> None:
         super().worker_ended(worker)
@@ -281,11 +398,21 @@ class LedInvariants(Invariants):
                 if (incarnation, number) in self._late:
                     raise Violation("hold", f"heartbeat {number} of {incarnation} was answered")
             case m.Ended(stamp, verdict):
-                known = self.verdicts.get(stamp.incarnation)
+                known = self.verdicts.get(self._last_number(stamp.incarnation))
                 if known != msgspec.structs.replace(verdict, ended_s_ago=None):
                     raise Violation("durable", f"{incarnation} hears {verdict}, and not {known}")
             case m.Assigned() | m.StartNow() | m.StopNow():
                 self._check_durable(incarnation, message)
+        if isinstance(message, m.Positioned) and message.told is not None:
+            self._note_position(incarnation, message.told)
+
+    def _note_position(self, incarnation: str, told: Told) -> None:
+        self._told_of.setdefault(incarnation, set()).add(told.epoch)
+        self._told_lives.setdefault(incarnation, set()).add(told.told_life)
+        charged = self._charged.setdefault(incarnation, {})
+        charged[told.told_life] = max(told.restarts, charged.get(told.told_life, 0))
+        before = self._positions.get(incarnation, told)
+        self._positions[incarnation] = max(before, told, key=lambda each: each.order)
 
     def _check_acknowledged(self, incarnation: str, report: m.Report) -> None:
         job = self._job
@@ -333,6 +460,7 @@ class LedInvariants(Invariants):
                 is_recorded &= job is not None and assignment.restart_count <= job.restarts
                 if is_recorded:
                     self._check_place(incarnation, message)
+                    self._check_budget(incarnation, message)
             case m.StartNow():
                 is_recorded &= job is not None and (is_over or job.is_started)
             case _:
@@ -340,17 +468,35 @@ class LedInvariants(Invariants):
         if not is_recorded:
             raise Violation("durable", f"{incarnation} is told {message}, and it is not recorded")
 
+    def _check_budget(self, incarnation: str, message: m.Assigned) -> None:
+        """What was charged stays charged, as far as an agent was told of it."""
+        life = self._last_number(message.stamp.incarnation)
+        charged = self._charged.get(incarnation, {}).items()
+        known = max((n for each, n in charged if self._last_number(each) == life), default=0)
+        if message.assignment.restart_count < known:
+            text = f"{message.stamp} tells of {message.assignment.restart_count} restarts"
+            raise Violation("budget", f"{text}, and {incarnation} knows of {known}")
+
     def _check_place(self, incarnation: str, message: m.Assigned) -> None:
         stamp = message.stamp
         if stamp not in self.worlds:
             draft = self._drafts.pop((self._epochs[self._followed[incarnation]], stamp), None)
             if draft is None:
                 raise Violation("world", f"nobody has formed {stamp}, which {incarnation} is told")
-            if draft.coordinator != self._formed_by.get(stamp):
+            by = self._formed_by.get(stamp), self._forgotten.get(stamp)
+            if draft.coordinator not in by:
                 raise Violation("world", f"{stamp} was formed by one that had not recorded it")
             self.worlds[stamp] = draft
         if self.worlds[stamp].places.get(incarnation) != message.assignment:
             raise Violation("world", f"{stamp} has two worlds: {incarnation} has another place")
+
+
+def _covers_told(job: JobRecord, told: Told) -> bool:
+    """Whether the record has all that matters of this position, or is of a later life."""
+    if job.incarnation != told.told_life:
+        return job.incarnation > told.told_life and job.newest_round is not None
+    is_newest = job.newest_round is not None and job.newest_round >= told.last_round
+    return (is_newest or job.verdict is not None) and job.restarts >= told.restarts
 
 
 def _covers(now: bytes, before: bytes) -> bool:

@@ -55,6 +55,8 @@ Where a stand-alone coordinator leads by a register (`register="here"`, or "else
                             most
     lose S                  its server loses its power before who stores the next value is told, and
                             that value with it, and is away for so long
+    putback X | delete      somebody without the token puts an earlier value back, the first one for
+                            X=0, the last but one for X=1; or removes the value
 
 Where any agent may lead by one (`register="agents"`) there is no other coordinator. Each fault of a
 node may be one of "leader", whoever leads then, or of "former", who led before. A swap of the
@@ -67,6 +69,8 @@ leader counts as one of its reports. There, besides:
     lie NODE [N]            from now on its agent claims in spite of its promises, and goes on
                             promising until it knows that it leads; or it promises half of the time
                             for the N-th node of the world
+    boast NODE              it attaches again, now and always, with a newer position of the record
+                            than any leader has told it
 """
 
 from __future__ import annotations
@@ -108,6 +112,7 @@ MOMENT_S = 2.0
 PROMPT = frozenset({"fail", "done", "kill", "vanish", "start", "term", "leave", "interrupt"})
 OF_ONE = frozenset({"lame", "full", "kill", "start"})
 """Faults of one machine that is bad."""
+PUT_BACK = ("putback", "delete")
 BRIEFLY = [(kind, LEADER) for kind in ("pause", "isolate", "mute", "deafen")]
 
 
@@ -221,16 +226,25 @@ class Plan(Struct, frozen=True, kw_only=True):
 
     @property
     def _is_gentle_for_leaders(self) -> bool:
-        """The register is away for less than a leader may act by promises (of another node), or the
-        leader is stopped or cut off for a moment."""
+        """The register is away for less than a leader may act by promises (of another node), or an
+        older record is put back there; the leader is stopped or cut off for a moment; or an agent
+        that is not needed boasts."""
         lease_s: float = self.settings["lease_s"]
         nodes: int = self.settings["max_nodes"]
-        if len(self.faults) != 1 or self.settings["min_nodes"] != nodes or nodes > self.nodes:
+        is_broken = self.program.broken_s > 0
+        if self.settings["min_nodes"] != nodes or nodes > self.nodes or is_broken:
+            return False
+        if [fault.kind for fault in self.faults] == ["start", "boast"]:
+            first, second = self.faults
+            return first.node == second.node and first.node not in self.names
+        if len(self.faults) != 1:
             return False
         [fault] = self.faults
         if (fault.kind, fault.node) == ("away", ""):
             away_s = 0.9 * (HOLD_S + CONSENT_LEASES * lease_s) - AWAY_SLACK_S
             return fault.value <= away_s and nodes > 1
+        if fault.kind in PUT_BACK:
+            return True
         is_moment = fault.value <= min(MOMENT_S, 2 * SHORT_SHARE * lease_s)
         return (fault.kind, fault.node) in BRIEFLY and is_moment
 

@@ -37,16 +37,23 @@ Found = tuple[bytes, int]
 class SimulatedRegister:
     """Of one job (`coordinator.leadership.Register`)."""
 
+    is_sure_of_absence = True
+
     def __init__(
         self,
         schedule: Schedule,
         on_stored: Callable[[bytes], None],
         on_lost: Callable[[], None],
+        on_put_back: Callable[[bytes | None], None] = lambda value: None,
         *,
         knows_the_dead: bool,
     ) -> None:
         """`on_stored` is called with each value that is stored, `on_lost` when the last one is
-        lost. `knows_the_dead`: a coordinator knows which processes of its own machine are gone."""
+        lost, `on_put_back` when somebody else puts an earlier one there, or none.
+        `knows_the_dead`: a coordinator knows which processes of its own machine are gone."""
+        self._on_put_back = on_put_back
+        self._history: list[bytes] = []
+        """All values that were stored, the newest last."""
         self.knows_the_dead = knows_the_dead
         self.alive: set[int] = set()
         """The coordinators that may call it."""
@@ -84,8 +91,25 @@ class SimulatedRegister:
             self._written += 1
             self._durable = 0 if found is None else found[1]
             self._entries = [*self._entries[-1:], (state, self._written)]
+            self._history.append(state)
             self._on_stored(state)
         return None if (found := self.get_state()) is None else (*found, was_set)
+
+    def put_back(self, share: float) -> None:
+        """Somebody without a token stores an earlier value again: of all that were there the one at
+        this share, from the first (0) to the last but one (1)."""
+        if len(self._history) > 1:
+            value = self._history[round(share * (len(self._history) - 2))]
+            self._written += 1
+            self._durable = self._written
+            self._entries = [(value, self._written)]
+            self._on_put_back(value)
+
+    def delete(self) -> None:
+        """Somebody without a token removes the value."""
+        if self._history:
+            self._entries.clear()
+            self._on_put_back(None)
 
     def try_writing(self) -> None:
         """What becomes of a value that is stored now."""
@@ -125,9 +149,11 @@ class RegisterCalls:
         loop: ProcessLoop,
         name: str,
         on_held: Callable[[], None],
+        on_read: Callable[[bytes | None], None] = lambda data: None,
     ) -> None:
-        """`on_held` is called when it is known that nobody else leads."""
-        self._on_held = on_held
+        """`on_held` is called when it is known that nobody else leads, `on_read` with each value
+        that was read."""
+        self._on_held, self._on_read = on_held, on_read
         self._register, self._loop = register, loop
         self._random = Random(name)
         self._waiting: deque[tuple[Callable[[], Any], asyncio.Future[Any]]] = deque()
@@ -222,12 +248,20 @@ class RegisterCalls:
         register, host = self._register, self._loop.host
         is_stale = register.has("stale", host) and self._random.random() < 0.8
         found = self._run(call)
-        if call != register.try_writing:
+        if call == register.get_state or found is not None:
             found = register.answers(host, found, is_stale=is_stale)
-        self._answer(self._delay_s(), future, found, None)
+        on_answer = None
+        if call == register.get_state:
+            on_answer = partial(self._on_read, None if found is None else found[0])
+        self._answer(self._delay_s(), future, found, None, on_answer)
 
     def _answer(
-        self, delay_s: float, future: asyncio.Future[Any], result: Any, error: Exception | None
+        self,
+        delay_s: float,
+        future: asyncio.Future[Any],
+        result: Any,
+        error: Exception | None,
+        on_answer: Callable[[], None] | None = None,
     ) -> None:
         def settle() -> None:
             answer, why = result, error
@@ -235,6 +269,8 @@ class RegisterCalls:
             if is_stored and not self._register.confirm(result[1]):
                 answer, why = None, RendezvousConnectionError("its server has lost power")
             self._loop.call_soon(self._settle, future, answer, why)
+            if on_answer is not None:
+                self._loop.call_soon(on_answer)
 
         self._register.schedule.after(delay_s, settle)
 

@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rallypoint.core.restarts.crash_loop import PAUSE_MAX_S
-from rallypoint.core.session import NO_ANSWER_S
+from rallypoint.core.search import NO_ANSWER_S
 from rallypoint.core.settings import HOLD_S
 from rallypoint.core.takeover.clock_rates import with_margin
 from rallypoint.core.takeover.leading import HEIRS_ONLY_LEASES

@@ -96,6 +96,10 @@ class Transcript:
         """The agent makes a promise that it does not keep, or one of another node."""
         self.now().lied(incarnation)
 
+    def contradicted(self, coordinator: int) -> None:
+        """The register has answered to this leader, and holds no record of it or an older one."""
+        self.now().contradicted(coordinator)
+
     def told_to_go(self, incarnation: str) -> None:
         """The agent has got a signal, or a notice of its end."""
         for rule in self.more:

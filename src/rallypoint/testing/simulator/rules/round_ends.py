@@ -106,6 +106,8 @@ class RoundRules:
         closed = life.closed.get(coordinator)
         if closed is None or not event.why.startswith("its connection broke"):
             return
+        if life.was_refused:
+            return  # Its newest connection carried no session.
         at, is_reset = closed
         silent_s = now_s - life.heard_by.get(coordinator, 0.0)
         grace_s = settings.reset_grace_s if is_reset else settings.reconnect_grace_s

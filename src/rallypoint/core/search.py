@@ -1,0 +1,86 @@
+"""For how long an agent whose connection broke looks for its coordinator. Pure.
+
+A node whose connection broke looks for its coordinator (`Search`). No answer, no route, a name that
+does not resolve may be the network between the two: a node that was cut off for longer than its
+lease comes back as a newcomer, if the job still lives. A host that refuses the connection, or
+another server in its place, says that this coordinator is gone, and its job with it: nobody looks
+for it for longer than the lease. One that refuses after it did not answer may just be starting
+again: that is tolerated for one lease.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from msgspec import Struct
+
+NO_ANSWER_S = 120.0
+"""So long after the connection broke a host that does not answer is tried, unless a person said
+otherwise."""
+
+
+class Answer(Enum):
+    """How the host answered an attempt to reach the coordinator."""
+
+    NONE = "no answer"
+    REFUSED = "refused"
+    """Its host answers, but not with this coordinator."""
+
+
+class Search(Struct):
+    """The attempts since one connection broke."""
+
+    broken_at: float
+    lease_end: float
+    """When this node must have stopped its workers."""
+    lease_s: float
+    timeout_s: float | None
+    """What a person gave (`--reconnect-timeout`), for whatever answer; None: nothing."""
+    was_unanswered: bool = False
+    refused_since: float | None = None
+    """When the newest row of refusals began; None: the last attempt had no answer."""
+    last_error: str = ""
+
+
+def attempted(search: Search, now: float, answer: Answer, error: str) -> None:
+    """An attempt has failed."""
+    search.last_error = error
+    if answer is Answer.NONE:
+        search.was_unanswered, search.refused_since = True, None
+    elif search.refused_since is None:
+        search.refused_since = now
+
+
+def ends_at(search: Search) -> float:
+    """When to give up, unless another attempt is answered otherwise."""
+    if search.timeout_s is not None:
+        return max(search.lease_end, search.broken_at + search.timeout_s)
+    no_answer_end = max(search.lease_end, search.broken_at + NO_ANSWER_S)
+    if search.refused_since is None:
+        return no_answer_end
+    if not search.was_unanswered:
+        return search.lease_end
+    return max(search.lease_end, min(no_answer_end, search.refused_since + search.lease_s))
+
+
+def waiting_text(search: Search, now: float) -> str:
+    """What a node whose lease is over waits for, half a line; empty: it gives up."""
+    left_s = ends_at(search) - now
+    if left_s <= 0:
+        return ""
+    who = "a coordinator" if search.refused_since is not None else "the coordinator to answer"
+    return f"waiting for {who}, {left_s:.0f} s more at most, to join again as a new node"
+
+
+def given_up_text(search: Search, now: float) -> str:
+    """Why the search is over, one line: was there no answer, or was it refused?"""
+    waited_s = now - search.broken_at
+    if search.refused_since is not None:
+        return (
+            "the coordinator was lost: its host refused connections, and no other coordinator "
+            f"answered within {waited_s:.0f} s ({search.last_error})"
+        )
+    return (
+        f"the coordinator was lost: no answer for {waited_s:.0f} s ({search.last_error}): check "
+        "the network between this node and its host; --reconnect-timeout SECONDS waits longer"
+    )

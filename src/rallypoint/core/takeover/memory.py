@@ -1,0 +1,228 @@
+"""The newest position of one job's record that a process knows of, and what follows if its register
+holds an older one (section L9 of the design). Pure.
+
+A process knows the records that it has read or written, and the positions that leaders have told
+it or its nodes (`told.py`). A record that is older than one of these was put back, and so was one
+that is gone: the process claims the job above all that it knows, with the newest record that it
+has read, and what it was told on top. Until it knows what runs it decides nothing, and it waits
+for longer than it would otherwise (`recovery.py`), since the leader before may not know yet.
+
+A read may also be old because of a cache. Nothing comes of that: the claim fails.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from rallypoint.core.model import Epoch, SharedSettings, epoch_number
+from rallypoint.core.takeover.record import JobRecord, LeadRecord, WorldNames
+from rallypoint.core.takeover.told import NEVER, Order, Told
+
+EPOCHS_REMEMBERED = 64
+
+
+def order_of(record: LeadRecord | None) -> Order:
+    """The order of this record; `NEVER`: there is none."""
+    if record is None:
+        return NEVER
+    life = 0 if record.job is None else record.job.incarnation
+    return record.epoch.number, life, record.beat
+
+
+def told_of(record: LeadRecord) -> Told:
+    """The position of this record, without a digest."""
+    job = record.job
+    if job is None:
+        return Told(record.epoch.as_int(), record.beat, 0)
+    newest = -1 if job.newest_round is None else job.newest_round
+    return Told(
+        record.epoch.as_int(),
+        record.beat,
+        job.incarnation,
+        newest,
+        job.nodes if newest >= 0 else 0,
+        job.judged_round,
+        job.is_active,
+        job.is_started,
+        job.restarts,
+        len(job.restarts_counted),
+    )
+
+
+def is_of_life(job: JobRecord, told_life: int) -> bool:
+    """The life of the job that this record has was called by this number, now or before."""
+    return told_life == job.incarnation or told_life in job.earlier
+
+
+def is_overtaken(told: Told, job: JobRecord | None, newest_claimed: int) -> bool:
+    """Whether a leader with this record has nothing to learn from a position that it does not know:
+    it has formed a world since it claimed the job with the round `newest_claimed`, and knows as
+    much, or another life of the job runs."""
+    if job is None or job.newest_round is None:
+        return False
+    if not is_of_life(job, told.told_life):
+        return told.told_life < job.incarnation
+    has_formed = job.newest_round > max(newest_claimed, told.last_round)
+    return has_formed and job.restarts >= told.restarts
+
+
+class Memory:
+    """What one process knows of one job's record, for as long as the process lives."""
+
+    def __init__(self, settings: SharedSettings | None = None) -> None:
+        """`settings`: the job's, if they are known."""
+        self._settings = settings
+        self._newest: LeadRecord | None = None
+        self._told: Told | None = None
+        self._epochs: dict[Epoch, None] = {}
+        """The epochs of all records that this process has read or written."""
+        self._highest = 0
+        """The largest number of an epoch that this process knows of."""
+        self._was_own = False
+        """This process has written the newest record."""
+        self._given_up: Epoch | None = None
+        """The epoch of this process that it has given up since it learned of a newer record."""
+        self.known = NEVER
+        """The newest position that was ever known, also of an epoch that was given up."""
+
+    @property
+    def order(self) -> Order:
+        """The newest position that is to be continued."""
+        told = NEVER if self._told is None else self._told.order
+        return max(order_of(self._newest), told)
+
+    def saw(self, record: LeadRecord, *, is_own: bool = False) -> None:
+        """The register has held this. `is_own`: this process has written it, which was
+        confirmed."""
+        self._epochs[record.epoch] = None
+        if len(self._epochs) > EPOCHS_REMEMBERED:
+            del self._epochs[next(iter(self._epochs))]
+        self._highest = max(self._highest, record.epoch.number)
+        self.known = max(self.known, order_of(record))
+        if record.epoch != self._given_up and order_of(record) >= self.order:
+            self._newest, self._was_own = record, is_own
+
+    def saw_none(self) -> None:
+        """The register holds none, and whoever leads by it removes it when all nodes have left:
+        what this process has only read counts no more."""
+        if not self._was_own:
+            self._newest = None
+            self.known = NEVER if self._told is None else self._told.order
+
+    def was_told(self, told: Told, settings: SharedSettings | None = None) -> None:
+        """A leader has told this to this process, or to a node that has said so."""
+        self._settings = self._settings or settings
+        self._highest = max(self._highest, epoch_number(told.epoch))
+        self.known = max(self.known, told.order)
+        is_given_up = self._given_up is not None and told.epoch == self._given_up.as_int()
+        if not is_given_up and (self._told is None or told.order > self._told.order):
+            self._told = told
+
+    def is_behind(self, record: LeadRecord | None) -> bool:
+        """This record, or none, is in the register, and a newer one was there before."""
+        is_given_up = record is not None and record.epoch == self._given_up
+        return is_given_up or order_of(record) < self.order
+
+    def gives_up(
+        self, epoch: Epoch, told: Told, settings: SharedSettings, *, keeps_round: bool
+    ) -> None:
+        """This process leads no more by this epoch, since a node was told what its record has not.
+        In the same life of the job both are continued; else that record is forgotten, and so is
+        what was told of it. `keeps_round`: this process has formed the newest round itself."""
+        self._given_up = epoch
+        newest = self._newest
+        job = None if newest is None or newest.epoch != epoch else newest.job
+        if newest is not None and job is not None and is_of_life(job, told.told_life):
+            job = _raised(job, told, job.settings, keeps_round=keeps_round)
+            self._newest = replace(newest, job=job)
+        elif newest is not None and newest.epoch == epoch:
+            self._newest, self._was_own = None, False
+        if self._told is not None and self._told.epoch == epoch.as_int():
+            self._told = None
+        self.was_told(told, settings)
+
+    def goes_on(self, epoch: Epoch, told: Told) -> None:
+        """This process claims the job anew with the record of this epoch, above the epoch of a
+        position that has nothing newer: whoever has followed that follows no lower one."""
+        self._given_up = epoch
+        self._highest = max(self._highest, epoch_number(told.epoch))
+        self.known = max(self.known, told.order)
+
+    def may_claim_at_once(self, record: LeadRecord | None) -> bool:
+        """After `is_behind`: this process has led the job last, and nobody else can have begun to
+        lead it by this record."""
+        if record is not None and record.epoch == self._given_up:
+            return True
+        is_newest = order_of(self._newest) == self.order
+        is_known = record is None or record.epoch in self._epochs
+        return self._was_own and is_newest and is_known
+
+    def restored(self, record: LeadRecord | None) -> LeadRecord | None:
+        """The record that is to be continued instead of one that is behind. None: too little is
+        known of the job to continue it."""
+        base, told = self._newest, self._told
+        is_given_up = record is not None and record.epoch == self._given_up
+        if not is_given_up and order_of(base) < order_of(record):
+            base = record
+        if told is None or told.order <= order_of(base):
+            return base
+        job = None if base is None else base.job
+        settings = self._settings if job is None else job.settings
+        shown = base or record
+        if settings is None or shown is None:
+            return base
+        return replace(shown, job=_raised(job, told, settings))
+
+    def next_number(self, record: LeadRecord | None) -> int:
+        """The number of an epoch above all that are known."""
+        return max(self._highest, 0 if record is None else record.epoch.number) + 1
+
+
+def _raised(
+    job: JobRecord | None, told: Told, settings: SharedSettings, *, keeps_round: bool = False
+) -> JobRecord | None:
+    """The record of a job with what is newer in this position. Of the newest world only the number
+    of its nodes is known: those that live tell the rest. `keeps_round`: a round of the same number
+    in the record is another one."""
+    if not told.told_life:
+        return job
+    if job is None or job.incarnation < told.told_life:
+        # The ledger of an earlier life counts no more, and is not known to be empty.
+        job = JobRecord(settings, told.told_life, former=None if job is None else job.former)
+    newest = -1 if job.newest_round is None else job.newest_round
+    restarts, counted = job.restarts, job.restarts_counted
+    if told.restarts > restarts or told.counted > len(counted):
+        restarts = max(restarts, told.restarts)
+        counted = tuple(range(restarts - max(told.counted, len(counted)) + 1, restarts + 1))
+    job = replace(
+        job,
+        restarts=restarts,
+        restarts_counted=counted,
+        judged_round=max(job.judged_round, told.judged_round),
+        verdict=None,
+        is_heard=False,
+    )
+    if told.last_round < 0 or told.last_round < newest + keeps_round:
+        return job
+    is_newer = told.last_round > newest
+    job = replace(
+        job,
+        round=told.last_round if told.is_active else told.last_round + 1,
+        is_active=told.is_active,
+        is_started=told.is_started,
+        nodes=told.nodes,
+        blamed=None,
+        end_reason=None if told.is_active or is_newer else job.end_reason,
+    )
+    if not is_newer:
+        return job
+    return replace(
+        job,
+        succeeded=b"",
+        stopped=b"",
+        leader_rank=-1,
+        leader_node="",
+        leader_machine="",
+        names=WorldNames(),
+        largest_world=max(job.largest_world, told.nodes),
+    )

@@ -1,0 +1,87 @@
+"""The position of a job's record, as a leader tells it to the nodes (section L9 of the design).
+Pure.
+
+A register's seal covers the job and the value, but no time: whoever may write the register's key
+can put an older record back. So each node remembers the newest position that a leader has told it,
+and says it when it attaches, or when it would lead itself. A leader only tells the positions of
+records that its register has confirmed.
+
+A position has a digest under the job's key. It shows that a leader of this job has made the
+position, not that the node is honest: a holder of the job's token can make one, too.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2s
+from hmac import compare_digest
+from struct import pack
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from rallypoint.core.model import epoch_number
+
+DIGEST_BYTES = 16
+_PERSON = b"rp-told"
+
+Order = tuple[int, int, int]
+"""The number of the epoch, the incarnation, and the beat: a later record of a job has a larger one,
+whatever versions its register counts. The epoch is first: who continues what was put aside claims
+above all epochs, and a life that has begun without knowing of it has a larger number."""
+NEVER: Order = (0, 0, -1)
+"""The order of no record."""
+
+
+class Told(Struct, frozen=True, array_like=True):
+    """The position of one confirmed record, and the parts of it that must not be forgotten."""
+
+    epoch: int
+    """As in `Attached`."""
+    beat: int
+    told_life: int
+    """The incarnation of the job; 0: it had none yet."""
+    last_round: int = -1
+    """The newest round that was formed; -1: none was."""
+    nodes: int = 0
+    """How many nodes the world of that round has."""
+    judged_round: int = 0
+    """As in the record of a job."""
+    is_active: bool = False
+    """That round had not ended."""
+    is_started: bool = False
+    """Workers of that round may run."""
+    restarts: int = 0
+    """All charged restarts of the job."""
+    counted: int = 0
+    """Those of them that still count."""
+    digest: bytes = b""
+
+    @property
+    def order(self) -> Order:
+        """The order of the record."""
+        return epoch_number(self.epoch), self.told_life, self.beat
+
+
+class Seal:
+    """Gives the positions of one job's records their digests."""
+
+    def __init__(self, run_id: str = "", secret: bytes | None = None) -> None:
+        """`secret`: the job's token; None: the job has none."""
+        self._run_id = run_id.encode()
+        self._key = blake2s(secret).digest() if secret else b""
+
+    def sealed(self, told: Told) -> Told:
+        """The same with its digest."""
+        return replace(told, digest=self._digest(told))
+
+    def is_genuine(self, told: Told) -> bool:
+        """Whether the digest is that of this position, of this job."""
+        return compare_digest(told.digest, self._digest(told))
+
+    def _digest(self, told: Told) -> bytes:
+        made = blake2s(key=self._key, digest_size=DIGEST_BYTES, person=_PERSON)
+        made.update(self._run_id + b"\0")
+        numbers = (told.epoch, told.beat, told.told_life, told.last_round, told.nodes)
+        charges = told.judged_round, told.restarts, told.counted
+        made.update(pack(">5q3q2?", *numbers, *charges, told.is_active, told.is_started))
+        return made.digest()
