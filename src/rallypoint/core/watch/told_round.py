@@ -3,8 +3,9 @@ that becomes a part of the history. Pure.
 
 The record of a job has its sums (`carried.py`); how each of the last rounds went, the nodes know as
 well as the coordinator that is gone: they were told. Each tells its newest rounds once on each of
-its connections. All are shown the same, so the first that tells of a round is believed; the others
-add how long its phases took on them, and the node whose worker failed first adds what that said.
+its connections. The first that tells of a round is believed, until a node tells of it that took
+part in the next one: that node knows the reason as it was judged. The others add how long its
+phases took on them, and the node whose worker failed first adds what that said.
 """
 
 from __future__ import annotations
@@ -80,6 +81,7 @@ def add(
 ) -> None:
     """Have the newest rounds of a history know what this node has told of them. `wall_ago`: so many
     seconds ago, in Unix seconds."""
+    numbers = {one.stamp.round for one in told}
     for one in told:
         past = next((each for each in rounds if each.round == one.stamp.round), None)
         if past is None:
@@ -89,6 +91,9 @@ def add(
             kept = sorted((*rounds, past), key=lambda each: each.round)
             rounds.clear()
             rounds.extend(kept)
+        elif one.end is not None and one.stamp.round + 1 in numbers:
+            # This node was told why the next round was formed: the reason as it was judged.
+            past.end, past.end_text = str(one.end.kind.value), one.end.text
         _complete(past, node_id, one, wall_ago)
 
 

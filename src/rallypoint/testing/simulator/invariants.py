@@ -22,6 +22,8 @@
 
 from __future__ import annotations
 
+import signal
+
 from msgspec.structs import replace
 
 from rallypoint.core import messages as m
@@ -302,7 +304,19 @@ class Invariants:
                 continue
             if self._life_of(worker).ref.node_id == node_id:
                 return
-        raise Violation("blame", f"{node_id} is blamed, and {name_of(failed[0])} failed first")
+        if not self._was_killed_then(world, node_id, first.at_s):
+            raise Violation("blame", f"{node_id} is blamed, and {name_of(failed[0])} failed first")
+
+    def _was_killed_then(self, world: World, node_id: str, at_s: float) -> bool:
+        """Whether somebody killed a worker of this node while it was told to stop: its agent can't
+        tell that from a failure at the same time."""
+        for worker in world.workers.values():
+            end = worker.ended
+            if end is None or self._life_of(worker).ref.node_id != node_id:
+                continue
+            if end.signal == signal.SIGKILL and end.was_asked and end.at_s <= at_s + BLAME_S:
+                return True
+        return False
 
     def _life_of(self, worker: Worker) -> Life:
         return self.lives[worker.owner.place.life]

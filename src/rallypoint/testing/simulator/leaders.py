@@ -166,7 +166,9 @@ class LeadingProcess(AgentProcess):
 
     def lie(self, forged: int) -> None:
         """Keep no promise from now on; as in `ObservedPromises`."""
-        self._own_promises.lie(forged, partial(self.shared.observer.lied, self.life))
+        lied = partial(self.shared.observer.lied, self.life)
+        lied()  # It may claim before the end of an honest promise.
+        self._own_promises.lie(forged, lied)
 
     def boast(self) -> None:
         """Attach again, now and always, as one that knows a newer record than there is."""

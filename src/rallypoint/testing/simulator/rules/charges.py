@@ -54,7 +54,7 @@ class Charges(Rule):
     def __init__(self, facts: Invariants, settings: SharedSettings) -> None:
         super().__init__(facts, settings)
         self._followed: dict[int, Followed] = {}
-        self._charged: dict[int, list[float]] = {}
+        self._charged: dict[int, dict[int, tuple[int, list[float]]]] = {}
         """When each restart was charged, by the life of the job."""
         self._led_since = 0.0
         self._drains: dict[str, float] = {}
@@ -92,7 +92,7 @@ class Charges(Rule):
     def stepped(self, state: JobState, event: JobEvent, effects: list[JobEffect]) -> None:
         seen = self._followed[id(state)]
         if state.ledger.total > seen.charges:
-            self._charged.setdefault(state.incarnation, []).append(self.facts.now_s)
+            self._note_charge(state)
             self._check_used(state)
         seen.charges = state.ledger.total
         self._check_details(state)
@@ -146,9 +146,20 @@ class Charges(Rule):
             text = f"{seen.loop.count} equal failures, and a pause of {waited_s:.2f} s"
             raise Violation("crash loop", text)
 
+    def _note_charge(self, state: JobState) -> None:
+        charges = self._charged.setdefault(state.incarnation, {})
+        by, times = charges.get(state.judged_round, (0, []))
+        # A charge that was not recorded is made again by the next coordinator.
+        earlier = times if by == id(state) else []
+        charges[state.judged_round] = id(state), [*earlier, self.facts.now_s]
+
+    def _charges(self, incarnation: int) -> list[float]:
+        """The times of all charges of this life."""
+        return [at for _, times in self._charged.get(incarnation, {}).values() for at in times]
+
     def _check_used(self, state: JobState) -> None:
         window_s = self.settings.restart_window_s
-        charged = self._charged[state.incarnation]
+        charged = self._charges(state.incarnation)
         used = sum(self.facts.now_s - at < window_s / FASTEST - SLACK_S for at in charged)
         if window_s and used > self.settings.max_restarts:
             raise Violation("budget", f"{used} restarts within {window_s:g} s")
@@ -157,7 +168,7 @@ class Charges(Rule):
         window_s = self.settings.restart_window_s
         if not window_s or state.no_progress or self.undisturbed_s < SLACK_S:
             return
-        charged = self._charged.get(state.incarnation, [])
+        charged = self._charges(state.incarnation)
         counted = [max(at, self._led_since) for at in charged]
         count = sum(self.facts.now_s - at < window_s / SLOWEST + SLACK_S for at in counted)
         if count < self.settings.max_restarts:
