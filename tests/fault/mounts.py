@@ -110,10 +110,12 @@ class View:
         self.prefix, self.keepers = self._space.prefix, self._space.keepers
 
     def make_read_only(self) -> None:
+        # On top, since the one below has a file that is open for writing: a lock of `serve`.
+        self._space.run("mount", "--bind", self._directory, self._directory)
         self._space.run("mount", "-o", "remount,bind,ro", self._directory)
 
     def make_writable(self) -> None:
-        self._space.run("mount", "-o", "remount,bind,rw", self._directory)
+        self._space.run("umount", self._directory)
 
     def take_away(self) -> None:
         """An empty directory is there, as when nothing is mounted."""
