@@ -140,6 +140,19 @@ def test_A3_what_tells_of_the_workers_of_a_node_that_came_back_without_them_cost
     assert host.job.ledger.total == (0 if tells_of_lost_peer else 1)
 
 
+@pytest.mark.parametrize("tells_of_lost_peer", [True, False])
+def test_A3_what_tells_of_the_workers_of_a_node_that_leaves_costs_nothing(
+    tells_of_lost_peer: bool,
+) -> None:
+    """The word of the node that leaves was read a moment after the failure."""
+    host = running(replace(RULES, min_nodes=1))
+    host.step(FromNode(A, m.Drain("it got SIGTERM", 15)), at=10.0)
+    failure = replace(failed(age_s=0.5), tells_of_lost_peer=tells_of_lost_peer)
+    host.step(FromNode(B, m.Failed(stamp(), (failure,))), at=10.1)
+    host.join(B)
+    assert host.job.ledger.total == (0 if tells_of_lost_peer else 1)
+
+
 def test_A3_what_failed_before_others_were_stopped_counts() -> None:
     host = running(replace(RULES, min_nodes=1, max_restarts=0))
     host.step(FromNode(A, m.Drain("it got SIGTERM", 15)), at=10.0)

@@ -214,8 +214,9 @@ def _judge(job: JobState, round_: int, at: float) -> list[JobEffect]:
     elif job.end_reason.kind is not EndKind.FAILURE:
         # What fails after a round was ended for another reason fails because of that end.
         job.reports = [r for r in job.reports if r.happened_at <= job.ended_at]
-    if job.end_reason.kind is EndKind.LOSS:
-        # A failure that only tells of a lost peer yields to the loss, also of a node that is back.
+    if job.end_reason.kind in (EndKind.LOSS, EndKind.DRAIN):
+        # A failure that only tells of a lost peer yields to the loss, also of a node that is back,
+        # and to a node that leaves.
         own = job.end_reason.node_id
         told = job.reports
         job.reports = [r for r in told if r.node_id == own or not r.failure.tells_of_lost_peer]
