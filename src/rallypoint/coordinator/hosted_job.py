@@ -292,7 +292,7 @@ class HostedJob:
 
     @property
     def is_recorded(self) -> bool:
-        """Nothing that the job has decided waits for a record."""
+        """Whether no decision of the job waits for a record."""
         return self._gate is None or self._gate.is_open
 
     def _tell_of_wishes(self) -> None:

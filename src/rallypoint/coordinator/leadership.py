@@ -453,11 +453,11 @@ class Leadership:
                 job.perform(job.durable.written())
 
     def _is_held(self) -> bool:
-        """By the last swap alone: nobody else can have claimed."""
+        """Whether the last swap alone keeps everybody else from claiming the job."""
         return self._runtime.clock() < self.lead.held_until
 
     def _why_not_ours(self) -> str:
-        """Of a swap that has found another record, or none."""
+        """The reason why a swap has found another record, or none."""
         found = self._record.found
         if not self._memory.is_behind(found):
             return "another coordinator has taken over this job"

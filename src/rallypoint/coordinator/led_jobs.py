@@ -88,7 +88,7 @@ class LedJobs:
         self._leader = self._local.leader(addresses)
         self._led: dict[str, Leadership] = {}
         self._memories: OrderedDict[str, Memory] = OrderedDict()
-        """What this process knows of the records of jobs, by run id, the newest last."""
+        """The positions of the records that this process knows, by run id, the newest last."""
         self._claiming: set[str] = set()
         """The jobs that agents which came here wait for."""
         self._candidacies: dict[str, asyncio.Event] = {}

@@ -98,7 +98,7 @@ class RegisterRecord:
         self.swaps = 0
         """So many were tried: what each of them writes has to differ."""
         self.found: LeadRecord | None = None
-        """What a swap has found that failed; None: no record."""
+        """The record that the last failed swap has found; None: there was none."""
         self._confirmed: LeadRecord | None = None
         """The last record that this process has stored."""
 
@@ -131,9 +131,9 @@ class RegisterRecord:
                 return False
 
     def _is_own_attempt(self, found: LeadRecord, record: LeadRecord, is_held: bool) -> bool:
-        """What was found is an earlier attempt of this process. The last record that was confirmed
-        is none, with another token: somebody has put it back, or has touched it while nobody else
-        can have claimed."""
+        """Whether the record that was found is an earlier attempt of this process. The last
+        confirmed record is no attempt if it has another token: somebody has put it back, or has
+        touched it while nobody else can have claimed."""
         if found.epoch != record.epoch:
             return False
         confirmed = self._confirmed

@@ -26,7 +26,7 @@ from rallypoint.core.model import Outcome, Verdict
 REMEMBERED_MAX = 1000
 """So many lives that are over are remembered, of all jobs."""
 EARLIER_MAX = 8
-"""So many earlier numbers of one life are known."""
+"""The largest number of earlier numbers of one life that are known."""
 REMEMBERED_S = 24 * 3600.0
 AHEAD_MAX_MS = 100 * 365 * 24 * 3600 * 1000
 """No clock is wrong by a century: a higher number than that has no life had."""

@@ -340,7 +340,7 @@ class Ack(Struct, frozen=True, array_like=True, tag=3):
 
     number: int
     told: Told | None = None
-    """As in `Attached`."""
+    """The position of the job's record, as in `Attached`."""
 
 
 class HeartbeatAck(Struct, frozen=True, array_like=True, tag=4):
@@ -350,7 +350,7 @@ class HeartbeatAck(Struct, frozen=True, array_like=True, tag=4):
     stamp: Stamp
     status: JobStatus
     told: Told | None = None
-    """As in `Attached`."""
+    """The position of the job's record, as in `Attached`."""
 
 
 class Assigned(Struct, frozen=True, array_like=True, tag=5):
@@ -359,7 +359,7 @@ class Assigned(Struct, frozen=True, array_like=True, tag=5):
     stamp: Stamp
     assignment: Assignment
     told: Told | None = None
-    """As in `Attached`."""
+    """The position of the job's record, as in `Attached`."""
 
 
 class StartNow(Struct, frozen=True, array_like=True, tag=6):
@@ -367,7 +367,7 @@ class StartNow(Struct, frozen=True, array_like=True, tag=6):
 
     stamp: Stamp
     told: Told | None = None
-    """As in `Attached`."""
+    """The position of the job's record, as in `Attached`."""
 
 
 class StopNow(Struct, frozen=True, array_like=True, tag=7):
@@ -376,7 +376,7 @@ class StopNow(Struct, frozen=True, array_like=True, tag=7):
     stamp: Stamp
     reason: EndReason
     told: Told | None = None
-    """As in `Attached`."""
+    """The position of the job's record, as in `Attached`."""
 
 
 class Ended(Struct, frozen=True, array_like=True, tag=8):
@@ -481,7 +481,7 @@ Order = (
 )
 """What a job's machine has a node do."""
 Positioned = Attached | Ack | HeartbeatAck | Assigned | StartNow | StopNow
-"""Those with the position of the job's record, if there is a register."""
+"""Messages that have the position of the job's record, if there is a register."""
 Collecting = Collect | CollectMore
 """What people want to know of workers, apart from the job's machine."""
 ToAgent = (

@@ -15,8 +15,8 @@ from enum import Enum
 from msgspec import Struct
 
 NO_ANSWER_S = 120.0
-"""So long after the connection broke a host that does not answer is tried, unless a person said
-otherwise."""
+"""Seconds after the connection broke in which a host that does not answer is tried, unless a person
+has given another time."""
 
 
 class Answer(Enum):
@@ -24,7 +24,7 @@ class Answer(Enum):
 
     NONE = "no answer"
     REFUSED = "refused"
-    """Its host answers, but not with this coordinator."""
+    """The host of the coordinator answers, but with another program."""
 
 
 class Search(Struct):
@@ -35,7 +35,7 @@ class Search(Struct):
     """When this node must have stopped its workers."""
     lease_s: float
     timeout_s: float | None
-    """What a person gave (`--reconnect-timeout`), for whatever answer; None: nothing."""
+    """The time that a person gave (`--reconnect-timeout`), whatever the answer; None: no time."""
     was_unanswered: bool = False
     refused_since: float | None = None
     """When the newest row of refusals began; None: the last attempt had no answer."""
@@ -64,7 +64,7 @@ def ends_at(search: Search) -> float:
 
 
 def waiting_text(search: Search, now: float) -> str:
-    """What a node whose lease is over waits for, half a line; empty: it gives up."""
+    """Half a line that says what a node waits for when its lease is over; empty: it gives up."""
     left_s = ends_at(search) - now
     if left_s <= 0:
         return ""

@@ -66,8 +66,8 @@ NO_EPOCH = Epoch(0, 1)
 
 
 def after_put_back_s(hold_s: float, lease_s: float) -> float:
-    """So much longer a leader waits for the nodes of the newest world if it has claimed an older
-    record than one that was known: the leader before may act by promises meanwhile."""
+    """Return the seconds that a leader waits in addition for the nodes of the newest world, if it
+    has claimed an older record than one that was known: the leader before may act by promises."""
     return with_margin(hold_s + CONSENT_LEASES * lease_s)
 
 
@@ -143,8 +143,8 @@ class Watch:
         now: float,
         claimant: Claimant | None,
     ) -> float:
-        """As `claims_in_s`, for a register that holds this, though a newer record was there before;
-        `restored` is to be continued instead. The leader before may act, and may not know yet: so
+        """Like `claims_in_s`, for a register that holds this, though a newer record was there
+        before. `restored` is continued instead. The leader before may act, and may not know yet: so
         the record has to stand still, also one that says that its leader has gone."""
         if restored is None:
             return 0.0
@@ -369,7 +369,7 @@ class Lead:
 
     @property
     def held_until(self) -> float:
-        """By the last swap that was confirmed."""
+        """The end of the hold that the last confirmed swap gives."""
         return self._sent_at + self._hold_s
 
     @property

@@ -67,7 +67,7 @@ def is_overtaken(told: Told, job: JobRecord | None, newest_claimed: int) -> bool
 
 
 class Memory:
-    """What one process knows of one job's record, for as long as the process lives."""
+    """The newest position of one job's record that a process knows, for as long as it lives."""
 
     def __init__(self, settings: SharedSettings | None = None) -> None:
         """`settings`: the job's, if they are known."""
@@ -79,7 +79,7 @@ class Memory:
         self._highest = 0
         """The largest number of an epoch that this process knows of."""
         self._was_own = False
-        """This process has written the newest record."""
+        """Whether this process has written the newest record."""
         self._given_up: Epoch | None = None
         """The epoch of this process that it has given up since it learned of a newer record."""
         self.known = NEVER
@@ -119,14 +119,14 @@ class Memory:
             self._told = told
 
     def is_behind(self, record: LeadRecord | None) -> bool:
-        """This record, or none, is in the register, and a newer one was there before."""
+        """Whether a newer record was in the register before this one, or before none."""
         is_given_up = record is not None and record.epoch == self._given_up
         return is_given_up or order_of(record) < self.order
 
     def gives_up(
         self, epoch: Epoch, told: Told, settings: SharedSettings, *, keeps_round: bool
     ) -> None:
-        """This process leads no more by this epoch, since a node was told what its record has not.
+        """Note that this process leads no more by this epoch: a node knows a newer record.
         In the same life of the job both are continued; else that record is forgotten, and so is
         what was told of it. `keeps_round`: this process has formed the newest round itself."""
         self._given_up = epoch
@@ -142,8 +142,8 @@ class Memory:
         self.was_told(told, settings)
 
     def goes_on(self, epoch: Epoch, told: Told) -> None:
-        """This process claims the job anew with the record of this epoch, above the epoch of a
-        position that has nothing newer: whoever has followed that follows no lower one."""
+        """Note that this process claims the job anew with the record of this epoch, above the epoch
+        of a position that has nothing newer: an agent follows no lower epoch than before."""
         self._given_up = epoch
         self._highest = max(self._highest, epoch_number(told.epoch))
         self.known = max(self.known, told.order)

@@ -87,7 +87,7 @@ class FormerLife(Struct, frozen=True, array_like=True):
     incarnation: int
     verdict: Verdict
     earlier: tuple[int, ...] = ()
-    """As in the record of a job."""
+    """Earlier numbers of this life, as in `JobRecord`."""
 
 
 class Blamed(Struct, frozen=True, array_like=True):

@@ -72,10 +72,10 @@ class Recovery(Struct):
     predecessor: Predecessor = UNKNOWN
     """While it is missing."""
     put_back_s: float = 0.0
-    """So much longer the nodes are waited for, since an older record of the job was put back into
-    its register; 0: none was."""
+    """Additional seconds in which the nodes are waited for, since an older record of the job was
+    put back into its register; 0: none was."""
     epoch: int = 0
-    """That of this coordinator, as agents are told."""
+    """The epoch of this coordinator, as agents are told."""
     reports: list[tuple[str, m.Numbered, float]] = field(default_factory=list)
     """Of the agents of these incarnations, in the order in which they came, each with when."""
     wishes: list[PersonWants] = field(default_factory=list)
@@ -95,8 +95,8 @@ class Recovery(Struct):
     _here: int = 0
     """One bit for each rank that has returned: `awaits` is asked for at each heartbeat."""
     _is_longer: bool = False
-    """Nobody has come for a moment: the record may be an old one, of a round that was started since
-    then."""
+    """Whether no node has come for a moment: the record may be an old one, of a round that was
+    started since then."""
     _left: dict[NodeRef, int] = field(default_factory=dict)
     """The group ranks of agents that are gone again."""
 

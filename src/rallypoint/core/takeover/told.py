@@ -36,7 +36,7 @@ class Told(Struct, frozen=True, array_like=True):
     """The position of one confirmed record, and the parts of it that must not be forgotten."""
 
     epoch: int
-    """As in `Attached`."""
+    """The epoch of the leader, as in `Attached`."""
     beat: int
     told_life: int
     """The incarnation of the job; 0: it had none yet."""
@@ -45,15 +45,15 @@ class Told(Struct, frozen=True, array_like=True):
     nodes: int = 0
     """How many nodes the world of that round has."""
     judged_round: int = 0
-    """As in the record of a job."""
+    """The newest round that was judged, as in `JobRecord`."""
     is_active: bool = False
-    """That round had not ended."""
+    """Whether the newest round had not ended."""
     is_started: bool = False
     """Workers of that round may run."""
     restarts: int = 0
     """All charged restarts of the job."""
     counted: int = 0
-    """Those of them that still count."""
+    """The restarts among these that still count."""
     digest: bytes = b""
 
     @property

@@ -196,7 +196,7 @@ class HostedCoordinator:
 
     @property
     def leadership(self) -> Leadership | None:
-        """By which it leads the job; None: it does not."""
+        """The leadership of the job; None: this coordinator does not lead."""
         return None if self._by is None else self._by.led.of(self._shared.settings.run_id)
 
     # As an observer of connections: the coordinator, with somebody who listens in.
@@ -298,7 +298,7 @@ class CoordinatorProcess:
 
     @property
     def leads(self) -> Leadership | None:
-        """By which it leads the job; None: it does not."""
+        """The leadership of the job; None: this coordinator does not lead."""
         return self.hosted.leadership
 
     def kill(self) -> None:

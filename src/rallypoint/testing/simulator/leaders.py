@@ -161,7 +161,7 @@ class LeadingProcess(AgentProcess):
 
     @property
     def leads(self) -> Leadership | None:
-        """By which this agent leads; None: it does not."""
+        """The leadership of this agent; None: it does not lead."""
         return self._own.leadership
 
     def lie(self, forged: int) -> None:

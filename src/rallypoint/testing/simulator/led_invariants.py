@@ -84,7 +84,7 @@ class LedInvariants(Invariants):
         self._was_put_back = False
         """An older record is in the register than the newest one, which these rules know."""
         self._has_put_back = False
-        """That was so at any time."""
+        """Whether an older record has been in the register at any time."""
         self._base: Order | None = None
         """The order of that record, until whoever leads knows of the newest one."""
         self._positions: dict[str, Told] = {}
@@ -235,7 +235,7 @@ class LedInvariants(Invariants):
         return False
 
     def _catches_up(self, old: LeadRecord, new: LeadRecord) -> bool:
-        """Whoever leads by an older record has learned of a newer one from an agent."""
+        """Whether a leader with an older record has learned of a newer one from an agent."""
         newest = max(self._positions.values(), key=lambda told: told.order, default=None)
         if newest is None or self._base is None or newest.order <= self._base:
             return False
@@ -246,8 +246,8 @@ class LedInvariants(Invariants):
         return True
 
     def _check_after_put_back(self, old: LeadRecord, new: LeadRecord) -> None:
-        """Whoever knows of a newer record continues that one. Whose rank has succeeded may be
-        forgotten: the agents tell it again."""
+        """Check that a leader that knows a newer record continues that one. The ranks that have
+        succeeded may be forgotten: their agents tell it again."""
         if new.is_dead:  # The guard of the leader has marked the record that it has found.
             self._was_put_back, self._records = True, [replace(old, is_vacant=True, is_dead=True)]
             return
@@ -365,7 +365,7 @@ class LedInvariants(Invariants):
             raise Violation("life", f"{life.ref} takes part in another life of the job")
 
     def _last_number(self, incarnation: int) -> int:
-        """Of the life that once had this number."""
+        """The present number of the life that once had this number."""
         while incarnation in self._renamed:
             incarnation = self._renamed[incarnation]
         return incarnation
@@ -471,7 +471,7 @@ class LedInvariants(Invariants):
             raise Violation("durable", f"{incarnation} is told {message}, and it is not recorded")
 
     def _check_budget(self, incarnation: str, message: m.Assigned) -> None:
-        """What was charged stays charged, as far as an agent was told of it."""
+        """Check that a charge stays, as far as an agent was told of it."""
         life = self._last_number(message.stamp.incarnation)
         charged = self._charged.get(incarnation, {}).items()
         known = max((n for each, n in charged if self._last_number(each) == life), default=0)
