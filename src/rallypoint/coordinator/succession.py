@@ -189,7 +189,7 @@ class Succession:
     """For the thread of the loop. `dial` at any time, `close` at the end."""
 
     def __init__(
-        self, register: Register, local: LocalLeader, own: OwnJob, node: Node, run_id: str = ""
+        self, register: Register, local: LocalLeader, own: OwnJob, node: Node, run_id: str
     ) -> None:
         """`own`: the job of `node`, which asks it whether it leads."""
         self._seal = Seal(run_id, local.secret_of(run_id))

@@ -309,19 +309,10 @@ def exited(state: GroupState, stamp: Stamp, exits: tuple[WorkerExit, ...]) -> li
 
 def judge(state: GroupState) -> list[GroupEffect]:
     """Do what follows from the ends of workers that are not judged yet."""
-    had_success = succeeded(state) > 0
+    stamp, had_success = state.stamp, succeeded(state) > 0
     exits = tuple(state.exits[local_rank] for local_rank in sorted(state.unjudged))
     state.unjudged.clear()
-    if state.stamp is None or not exits:
-        return []
-    return _judge(state, state.stamp, exits, had_success=had_success)
-
-
-def _judge(
-    state: GroupState, stamp: Stamp, exits: tuple[WorkerExit, ...], *, had_success: bool
-) -> list[GroupEffect]:
-    """What follows from these exits."""
-    if state.leaving:
+    if stamp is None or not exits or state.leaving:
         return []
     if state.phase is not Phase.RUNNING:
         killed = tuple(exit_ for exit_ in exits if exit_.signal == signal.SIGKILL)

@@ -1,5 +1,5 @@
-"""What Rallypoint itself prints. Every line of its own goes through here, so that no text of a
-peer, a worker, a file or a command line can move the cursor, hide text, or forge a line.
+"""Print the lines of Rallypoint itself. All of them are printed here, so that no text of a peer, a
+worker, a file or a command line can move the cursor, hide text, or forge a line.
 
 A text may be anything. What Python calls not printable is escaped: controls (C0, DEL, C1), marks
 that turn the direction of text, line separators, bytes that are no UTF-8. A line break within a

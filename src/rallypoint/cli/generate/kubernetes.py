@@ -239,9 +239,9 @@ def _read(scanned: Scanned) -> _Job:
         image=_image(scanned),
         most=nodes(_nodes(scanned))[1],
         gpus=gpus,
-        cpus=_quantity(scanned, "--cpus", "a number of CPUs, like 8 or 500m"),
-        memory=_quantity(scanned, "--memory", "a quantity of Kubernetes, like 64Gi"),
-        shm=_quantity(scanned, "--shm", "a quantity of Kubernetes, like 64Gi") or _SHM,
+        cpus=_quantity(scanned, "--cpus", _CPUS, "a number of CPUs, like 8 or 500m"),
+        memory=_quantity(scanned, "--memory", _QUANTITY, "a quantity of Kubernetes, like 64Gi"),
+        shm=_quantity(scanned, "--shm", _QUANTITY, "a quantity of Kubernetes, like 64Gi") or _SHM,
         user=_number(scanned, "--user", int(_USER), 1, MAX_GIVEN),
         pull_secrets=tuple(map(_secret, scanned.all("--pull-secret"))),
         queue=_queue(scanned),
@@ -321,12 +321,12 @@ def _image(scanned: Scanned) -> str:
     return given.text
 
 
-def _quantity(scanned: Scanned, flag: str, needs: str) -> str:
+def _quantity(scanned: Scanned, flag: str, pattern: re.Pattern[str], needs: str) -> str:
     """Return the quantity as it was given, or an empty text if it was not given."""
     given = scanned.get(flag)
     if given is None:
         return ""
-    if not (_CPUS if flag == "--cpus" else _QUANTITY).fullmatch(given.text):
+    if not pattern.fullmatch(given.text):
         raise given.wrong(f"needs {needs}")
     return given.text
 

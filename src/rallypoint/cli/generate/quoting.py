@@ -1,6 +1,7 @@
-"""Words and values as the texts that are generated carry them: whoever reads such a text gets the
-very same back. What moves a cursor, or turns the direction of text, is escaped for those who read
-it, too."""
+"""Quote words and values for generated scripts and manifests.
+
+bash, YAML and JSON give back exactly the words that were quoted. Characters that move a cursor or
+turn the direction of text are escaped, so that a terminal shows the text as it is."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ def container_word(word: str) -> str:
     try:
         _without_nul(word).encode()
     except UnicodeEncodeError:
-        raise UsageError(f"{shown(word)}: needs UTF-8: YAML takes nothing else") from None
+        raise _not_unicode(word) from None
     return word.replace("$", "$$") if _CHANGED.search(word) else word
 
 
@@ -43,9 +44,13 @@ def yaml_value(value: object) -> str:
     try:
         text = json.encode(value).decode()
     except UnicodeEncodeError:
-        raise UsageError(f"{shown(str(value))}: needs UTF-8: YAML takes nothing else") from None
+        raise _not_unicode(str(value)) from None
     # What is not printable stands within strings only.
     return text if text.isprintable() else "".join(map(_yaml_seen, text))
+
+
+def _not_unicode(text: str) -> UsageError:
+    return UsageError(f"{shown(text)}: needs UTF-8: YAML takes nothing else")
 
 
 def _without_nul(word: str) -> str:

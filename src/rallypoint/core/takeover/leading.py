@@ -215,9 +215,11 @@ def claimed(
     beat: int = 0,
     number: int = 0,
 ) -> LeadRecord:
-    """What a claim writes over what it found. `nonce`: random. `own_rank`: as `leader_rank`.
-    `beat`: another one at each attempt of one process, since an earlier one may yet be stored.
-    `number`: that of the epoch, at least; 0: the next one."""
+    """Return the record that a claim writes over the one that it found.
+
+    `nonce` is random. `own_rank` is written as `leader_rank`. `beat` differs at each attempt of one
+    process, since the record of an earlier attempt may yet be stored. `number` is the least number
+    of the new epoch; 0: the next one."""
     number = max(number, 1 if found is None else found.epoch.number + 1)
     job = None if found is None else found.job
     if job is not None:

@@ -15,6 +15,7 @@ from rallypoint.core.job_state import JobEvent, PersonWants, PlacesDead, Session
 from rallypoint.core.liveness import DEATHS, DIED_FOR_MEMORY, LEASE_OVER
 from rallypoint.core.model import DeadPlace, NodeRef, Stamp
 from rallypoint.core.takeover.clock_rates import with_margin
+from rallypoint.core.takeover.memory import is_of_life
 from rallypoint.core.takeover.record import JobRecord, is_set, with_bit
 
 NOT_STARTED_S = 3.0
@@ -207,8 +208,10 @@ class Recovery(Struct):
 
     def _has_followed(self, hello: m.Attach) -> bool:
         """Another leader than this one has led the agent, in this life of the job."""
-        told, lives = hello.told, (*self.record.earlier, self.record.incarnation)
-        return told is not None and told.epoch != self.epoch and told.told_life in lives
+        told = hello.told
+        if told is None or told.epoch == self.epoch:
+            return False
+        return is_of_life(self.record, told.told_life)
 
     def forget(self, incarnation: str) -> None:
         """This agent begins anew: it says again what holds, of all that it has said before."""

@@ -1,5 +1,5 @@
-"""What the nodes of a job tell a coordinator that has taken it over of the rounds before, and how
-that becomes a part of the history. Pure.
+"""The rounds before a takeover, as nodes tell the new coordinator about them, and how they become a
+part of the history. Pure.
 
 The record of a job has its sums (`carried.py`); how each of the last rounds went, the nodes know as
 well as the coordinator that is gone: they were told. Each tells its newest rounds once on each of

@@ -272,11 +272,13 @@ class ApiServer:
             space, name = account.groups()
             who = f"the service account {name} of the namespace {space}"
             grantee = name if space == self.namespace else f"{space}:{name}"
-        else_ = "; none is needed for a ConfigMap that was made before" if verb == "create" else ""
+        without = ""
+        if verb == "create":
+            without = "; none is needed for a ConfigMap that was made before"
         return (
             f"{who} may not {verb} configmaps in the namespace {self.namespace}: `rallypoint "
             f"generate rbac --namespace {self.namespace} --service-account {grantee} | kubectl "
-            f"apply -f -` lets it{else_}"
+            f"apply -f -` lets it{without}"
         )
 
     def _drop(self) -> None:

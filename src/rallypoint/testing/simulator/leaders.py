@@ -152,7 +152,8 @@ class LeadingProcess(AgentProcess):
         self._end = BoastingEnd(identity, self.shared.settings, rules)
         guard.register = NextLeader(self.shared, register, self.life)
         node = self._node = Node(self, self._end, Hosts(self._host, self._reconnect))
-        self.succession = Succession(register, self._local(), self._own, node)
+        run_id = self.shared.settings.run_id
+        self.succession = Succession(register, self._local(), self._own, node, run_id)
 
     @property
     def number(self) -> int:
