@@ -153,6 +153,40 @@ def test_A3_what_tells_of_the_workers_of_a_node_that_leaves_costs_nothing(
     assert host.job.ledger.total == (0 if tells_of_lost_peer else 1)
 
 
+@pytest.mark.parametrize("tells_of_lost_peer", [True, False])
+def test_A3_what_tells_of_a_lost_peer_before_the_news_of_a_drain_costs_nothing(
+    tells_of_lost_peer: bool,
+) -> None:
+    """The round has ended by the failure before the coordinator reads that node A leaves."""
+    host = running(replace(RULES, min_nodes=1))
+    failure = replace(failed(), tells_of_lost_peer=tells_of_lost_peer)
+    host.step(FromNode(B, m.Failed(stamp(), (failure,))), at=10.0)
+    host.step(FromNode(A, m.Drain("it got SIGTERM", 15)), at=10.8)
+    host.join(B)
+    assert host.job.ledger.total == (0 if tells_of_lost_peer else 1)
+
+
+def test_A3_a_failure_that_is_read_after_the_news_of_a_drain_costs_nothing() -> None:
+    """Another failure had ended the round before."""
+    host = running(replace(RULES, min_nodes=1, max_nodes=3), A, B, C)
+    lost_peer = replace(failed(), tells_of_lost_peer=True)
+    host.step(FromNode(B, m.Failed(stamp(), (lost_peer,))), at=10.0)
+    host.step(FromNode(A, m.Drain("it got SIGTERM", 15)), at=10.8)
+    host.step(FromNode(C, m.Failed(stamp(), (failed(),))), at=10.9)
+    host.join(B)
+    host.join(C)
+    assert host.job.ledger.total == 0
+
+
+def test_A3_what_tells_of_a_lost_peer_long_before_a_drain_is_charged() -> None:
+    host = running(replace(RULES, min_nodes=1))
+    lost_peer = replace(failed(), tells_of_lost_peer=True)
+    host.step(FromNode(B, m.Failed(stamp(), (lost_peer,))), at=10.0)
+    host.step(FromNode(A, m.Drain("it got SIGTERM", 15)), at=13.0)
+    host.join(B)
+    assert host.job.ledger.total == 1
+
+
 def test_A3_what_failed_before_others_were_stopped_counts() -> None:
     host = running(replace(RULES, min_nodes=1, max_restarts=0))
     host.step(FromNode(A, m.Drain("it got SIGTERM", 15)), at=10.0)

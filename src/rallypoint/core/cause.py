@@ -10,14 +10,17 @@ when it was last heard. The order of blame:
    and to the loss of another node.
 3. A helper of Rallypoint's that has died outranks every failure since, and all that tell of a lost
    peer. Nobody is to blame then.
-4. Then the earlier event.
+4. A worker that fails within two seconds after a node was told to go has failed because of that.
+   So may have one that tells of a lost peer within two seconds before: the news of the drain may
+   take longer than the news of the failure.
+5. Then the earlier event.
 
 Everything else is collateral.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -29,6 +32,9 @@ from rallypoint.core.worker_exits import WorkerExit
 SIMULTANEOUS_S = 1.0
 """So long before a helper's death is known a worker may have failed of it: its own node may hear of
 its end, and the coordinator of that, first."""
+
+COLLATERAL_S = 2.0
+"""What workers do so soon after a drain began is no failure: schedulers signal every process."""
 
 
 class Breakdown(Struct, frozen=True):
@@ -64,15 +70,19 @@ def first_cause(
     said_at: dict[str, float] = {}
     for report in reports:
         said_at[report.node_id] = max(report.received_at, said_at.get(report.node_id, 0.0))
-    lost_at = {x.node_id: max(x.last_heard_at, said_at.get(x.node_id, 0.0)) for x in losses}
-    # Of nodes that were lost together, one that had told of no failure is blamed.
-    order = {x.node_id: (lost_at[x.node_id], said_at.get(x.node_id, 0.0)) for x in losses}
+    # When each node was heard for the last time, and when it had told of a failure: of nodes that
+    # were lost together, one that had told of none is blamed.
+    order: dict[str, tuple[float, float]] = {}
+    for each in losses:
+        said = said_at.get(each.node_id, 0.0)
+        order[each.node_id] = max(each.last_heard_at, said), said
     loss = min(losses, key=lambda loss: order[loss.node_id], default=None)
     if loss is None:
         remaining = list(reports)
     else:
-        before = [r for r in reports if r.received_at <= lost_at[loss.node_id]]
-        remaining = [r for r in before if not _tells_of_one_of(r, order)]
+        lost_at, _ = order[loss.node_id]
+        before = [r for r in reports if r.received_at <= lost_at]
+        remaining = without_consequences(before, order)
     others = len(reports) + len(losses) - 1
     if remaining:
         first = min(remaining, key=lambda r: (r.failure.tells_of_lost_peer, r.happened_at))
@@ -82,10 +92,37 @@ def first_cause(
     return None
 
 
-def _tells_of_one_of(report: Report, lost: Collection[str]) -> bool:
-    """Whether the failure may only tell of the loss of one of these nodes, another than its own."""
-    others = len(lost) - (report.node_id in lost)
-    return report.failure.tells_of_lost_peer and others > 0
+def without_consequences(reports: Sequence[Report], gone: Collection[str]) -> list[Report]:
+    """Return the reports without the failures that may only tell that one of these nodes, another
+    than their own, is gone."""
+
+    def is_consequence(report: Report) -> bool:
+        others = len(gone) - (report.node_id in gone)
+        return report.failure.tells_of_lost_peer and others > 0
+
+    return [report for report in reports if not is_consequence(report)]
+
+
+def without_collateral_of_drains(
+    reports: Sequence[Report], told_to_go: Mapping[str, float]
+) -> list[Report]:
+    """Return the reports without the failures that may be due to a drain. `told_to_go`: when each
+    node was told to go, on the coordinator's clock."""
+
+    def is_collateral(report: Report) -> bool:
+        happened_at, is_of_peer = report.happened_at, report.failure.tells_of_lost_peer
+        return any(
+            follows(began_at, happened_at)
+            or (is_of_peer and report.node_id != node_id and follows(happened_at, began_at))
+            for node_id, began_at in told_to_go.items()
+        )
+
+    return [report for report in reports if not is_collateral(report)]
+
+
+def follows(earlier_at: float, later_at: float) -> bool:
+    """Whether the later event may be collateral of the earlier one."""
+    return 0 <= later_at - earlier_at <= COLLATERAL_S
 
 
 def _is_consequence(report: Report, breakdown: Breakdown) -> bool:

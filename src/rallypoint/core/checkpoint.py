@@ -29,9 +29,6 @@ from rallypoint.core.round_state import MemberState, RoundState
 from rallypoint.core.text import brief_seconds, count, names
 from rallypoint.core.worker_exits import WorkerExit
 
-COLLATERAL_S = 2.0
-"""What workers do so soon after a drain began is no failure: schedulers signal every process."""
-
 
 class Leaver(Struct, frozen=True):
     """A node that has been told to go."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import inf
 
+from rallypoint.core import cause as causes
 from rallypoint.core import checkpoint, late_nodes
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core import text as words
@@ -51,7 +52,8 @@ def drains(job: JobState, ref: NodeRef, drain: Drain, at: float) -> list[JobEffe
         job.drain_world = frozenset(entry.node_id for entry in job.round.world)
     job.drained.add(node_id)
     began_at = at - drain.age_s
-    job.reports = [r for r in job.reports if not _follows(r.happened_at, began_at)]
+    job.told_to_go[node_id] = began_at
+    job.reports = causes.without_collateral_of_drains(job.reports, job.told_to_go)
     leaver = Leaver(ref, drain.why, drain.signal, began_at, drain.notice_s, drain.hosts)
     is_held = job.notice is not None and node_id in job.notice.held
     # A success before the drain counts, as it does where nobody is asked for a checkpoint.
@@ -93,7 +95,7 @@ def _leave(
         if not is_said:
             effects.append(kinds.NODE_DRAINING(node_id=ref.node_id, node=ref, why=why))
         said_at = job.succeeded_at.get(ref.node_id)
-        is_void = said_at is not None and at - said_at <= checkpoint.COLLATERAL_S
+        is_void = said_at is not None and at - said_at <= causes.COLLATERAL_S
         asked += step_round(state, NodeDraining(ref, why, is_void))
     for effect in asked:
         if job.verdict is None:
@@ -256,11 +258,7 @@ def is_collateral(job: JobState, happened_at: float) -> bool:
     notice = job.notice
     if notice is None or notice.kind is not EndKind.DRAIN:
         return False
-    return _follows(happened_at, notice.began_at)
-
-
-def _follows(happened_at: float, began_at: float) -> bool:
-    return 0 <= happened_at - began_at <= checkpoint.COLLATERAL_S
+    return causes.follows(notice.began_at, happened_at)
 
 
 def _host_leaves(ref: NodeRef, why: str, *, alone: bool) -> str:

@@ -135,6 +135,7 @@ def _form(job: JobState, effect: FormWorld, at: float) -> list[JobEffect]:
     job.reports, job.losses, job.breakdown, job.store_lost = [], [], None, None
     job.last_end, job.end_reason = job.end_reason, None
     job.enrolled, job.drained, job.stopped, job.succeeded_at = set(), set(), set(), {}
+    job.told_to_go = {}
     job.unreached, job.lacking, job.withdrawn = {}, {}, 0
     job.started, job.started_at = len(effect.world) == 1, None
     if job.started:
@@ -217,9 +218,8 @@ def _judge(job: JobState, round_: int, at: float) -> list[JobEffect]:
     if job.end_reason.kind in (EndKind.LOSS, EndKind.DRAIN):
         # A failure that only tells of a lost peer yields to the loss, also of a node that is back,
         # and to a node that leaves.
-        own = job.end_reason.node_id
-        told = job.reports
-        job.reports = [r for r in told if r.node_id == own or not r.failure.tells_of_lost_peer]
+        job.reports = causes.without_consequences(job.reports, {job.end_reason.node_id})
+    job.reports = causes.without_collateral_of_drains(job.reports, job.told_to_go)
     if job.store_lost is not None and job.end_reason.kind is EndKind.FAILURE:
         job.losses.append(job.store_lost)
     effects = _send_away(job, at)

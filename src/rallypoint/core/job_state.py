@@ -118,6 +118,8 @@ class JobState(Struct):
     unreached: dict[str, str] = field(default_factory=dict)
     """Nodes that could not reach the store of rank 0, each with the reason."""
     started: bool = False
+    told_to_go: dict[str, float] = field(default_factory=dict)
+    """When each node was told to go, since the newest world was formed."""
     drained: set[str] = field(default_factory=set)
     drain_began_at: float = 0.0
     drain_world: frozenset[str] = frozenset()

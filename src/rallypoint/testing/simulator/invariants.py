@@ -29,12 +29,10 @@ from msgspec.structs import replace
 from rallypoint.core import messages as m
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.group_events import Finish, FinishKind
-from rallypoint.core.job_fitness import name_of as name_of_machine
 from rallypoint.core.job_state import JobEffect, JobEvent, JobState, SessionLost
 from rallypoint.core.liveness import AGENT_FIRST_NS, DEATHS
 from rallypoint.core.model import (
     Assignment,
-    EndKind,
     NodeRef,
     Outcome,
     SharedSettings,
@@ -207,10 +205,7 @@ class Invariants:
             return
         self.judged[state.incarnation] = state.judged_round
         if cause is not None:
-            kind = EndKind.LOSS if cause.failure is None else EndKind.FAILURE
-            machine = name_of_machine(state.round, cause.node_id)
-            is_broken = self.is_broken
-            self.fitness.judged(state, machine, kind, self.now_s, is_broken=is_broken)
+            self.fitness.judged(state, cause, self.now_s, is_broken=self.is_broken)
 
     def _told(self, effect: m.ToNode, coordinator: int) -> None:
         life = self.lives[effect.ref.incarnation]

@@ -40,7 +40,6 @@ from rallypoint.core.takeover.record import FormerLife, JobRecord, LeadRecord, i
 from rallypoint.core.takeover.told import Order, Told
 from rallypoint.testing.simulator.facts import Violation, World
 from rallypoint.testing.simulator.invariants import Invariants
-from rallypoint.testing.simulator.rules.fitness import FitnessRules
 from rallypoint.testing.simulator.rules.round_ends import RecordRules
 from rallypoint.testing.simulator.workers import Worker
 
@@ -79,8 +78,11 @@ class LedInvariants(Invariants):
         """In which life of the job the workers of each agent were."""
         self._renamed: dict[int, int] = {}
         """The next number of each life of the job whose number has changed."""
-        self._said: dict[str, dict[int, m.Report]] = {}
-        """What each agent has said, and was not told yet that it has arrived."""
+        self._said: dict[tuple[str, int], dict[int, m.Report]] = {}
+        """The reports of each agent that each coordinator has read and not acknowledged, by their
+        numbers. An agent numbers them anew for another coordinator."""
+        self._attached_to: dict[str, int] = {}
+        """The coordinator that each agent is attached to, or was attached to last."""
         self._was_put_back = False
         """An older record is in the register than the newest one, which these rules know."""
         self._has_put_back = False
@@ -133,9 +135,11 @@ class LedInvariants(Invariants):
     ) -> None:
         super().read(incarnation, coordinator, message, is_late=is_late)
         if isinstance(message, m.Attach):
-            self._said.pop(incarnation, None)  # It says again what it has no acknowledgement of.
+            # The agent says again all that is not acknowledged.
+            self._said.pop((incarnation, coordinator), None)
         if isinstance(message, m.Numbered):
-            self._said.setdefault(incarnation, {})[message.number] = message.report
+            said = self._said.setdefault((incarnation, coordinator), {})
+            said[message.number] = message.report
         if isinstance(message, m.Heartbeat) and is_late:
             self._late.add((incarnation, message.number))
 
@@ -167,7 +171,7 @@ class LedInvariants(Invariants):
     def put_back(self, record: bytes | None) -> None:
         self._was_put_back = self._has_put_back = True
         self._base = order_of(None if record is None else _decode(record))
-        self.fitness = FitnessRules({})  # An older record knows less of bad machines.
+        self.fitness = self.fitness.begun_anew()  # An older record knows less of machines.
         # What nobody was told of may be forgotten with its record.
         untold = [stamp for stamp in self._formed_by if stamp not in self.worlds]
         self._forgotten |= {stamp: self._formed_by.pop(stamp) for stamp in untold}
@@ -360,7 +364,7 @@ class LedInvariants(Invariants):
         before = self._took_part.setdefault(life.ref.incarnation, incarnation)
         is_given_up = self._has_put_back and before not in self.verdicts
         # The record has the verdict of the life before alone: nobody knows one that is older.
-        is_old = sum(number > before for number in self.verdicts if number < incarnation) > 0
+        is_old = any(before < number < incarnation for number in self.verdicts)
         if self._last_number(before) != incarnation and not is_given_up and not is_old:
             raise Violation("life", f"{life.ref} takes part in another life of the job")
 
@@ -389,11 +393,12 @@ class LedInvariants(Invariants):
                 if epoch not in self._epochs:
                     raise Violation("durable", f"{incarnation} attached to an epoch of nobody")
                 life = self.lives[incarnation]
+                self._attached_to[incarnation] = self._epochs[epoch]
                 # The coordinator that has lost an agent gives it no place back by that.
                 if resumed and not life.is_leaving and life.lost_by != self._epochs[epoch]:
                     life.lost_at = None
             case m.Ack(number):
-                said = self._said.get(incarnation, {})
+                said = self._said.get((incarnation, self._attached_to[incarnation]), {})
                 for each in [each for each in said if each <= number]:
                     self._check_acknowledged(incarnation, said.pop(each))
             case m.HeartbeatAck(number):

@@ -17,7 +17,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from rallypoint.core import messages as m
-from rallypoint.core.checkpoint import COLLATERAL_S
+from rallypoint.core.cause import COLLATERAL_S
 from rallypoint.core.group_events import SPAWN_FAILED
 from rallypoint.core.job_state import JobEffect, JobEvent, JobState
 from rallypoint.core.model import Cause, EndKind, Outcome, SharedSettings, Stamp
@@ -55,7 +55,8 @@ class Charges(Rule):
         super().__init__(facts, settings)
         self._followed: dict[int, Followed] = {}
         self._charged: dict[int, dict[int, tuple[int, list[float]]]] = {}
-        """When each restart was charged, by the life of the job."""
+        """The coordinator that charged a restart, and when, by the life of the job and the round
+        that was judged."""
         self._led_since = 0.0
         self._drains: dict[str, float] = {}
         """When each agent was told to go, of those whose coordinator knows since when."""

@@ -18,8 +18,9 @@ from msgspec import Struct, field
 from rallypoint.core import messages as m
 from rallypoint.core.fitness import FLAPPING, length_s, machine_of, minimum_remains
 from rallypoint.core.fitness_state import RECENT_LOSS_S
+from rallypoint.core.job_fitness import name_of
 from rallypoint.core.job_state import JobEffect, JobEvent, JobState
-from rallypoint.core.model import EndKind, NodeRef, Outcome, Verdict
+from rallypoint.core.model import Cause, EndKind, NodeRef, Outcome, Verdict
 from rallypoint.core.round_state import MemberState, RoundState
 from rallypoint.testing.simulator.facts import Violation
 from rallypoint.testing.simulator.plan import Plan
@@ -46,12 +47,18 @@ class FitnessRules:
         """`bad`: what is wrong with each machine, by its name."""
         self._bad = bad
         self._machines: dict[tuple[int, str], _Machine] = {}
+        self._worlds: dict[tuple[int, int], dict[str, str]] = {}
+        """The machine of each node of a round, by the life of the job and the round."""
         self._holds: set[tuple[int, int, int]] = set()
         """The quarantines that are known: of which job's state, machine and number."""
         self._seen_since: dict[NodeRef, float] = {}
         """When each agent joined first."""
         self.charges = self.tries = 0
         """The restarts that were charged, and the rounds that workers have ended by a failure."""
+
+    def begun_anew(self) -> FitnessRules:
+        """Return the rules for a job whose machines are not known any more."""
+        return FitnessRules(self._bad)
 
     def stepped(
         self, job: JobState, event: JobEvent, effects: list[JobEffect], now_s: float
@@ -103,21 +110,25 @@ class FitnessRules:
     def formed(self, job: JobState, now_s: float) -> None:
         """A world was formed."""
         state = job.round
+        machines = {entry.node_id: entry.machine or entry.node_id for entry in state.world}
+        self._worlds[job.incarnation, state.round] = machines
         held = []
         for entry in state.world:
-            of_it = self._machines.get((job.incarnation, entry.machine or entry.node_id))
+            of_it = self._machines.get((job.incarnation, machines[entry.node_id]))
             if of_it is not None and now_s < of_it.held_until_s:
                 held.append(entry.node_id)
         others = len(state.world) - len(held)
         if held and others >= state.settings.min_nodes and state.settings.world_multiple_of == 1:
             raise Violation("fitness", f"node {held[0]} is held back, and is in the world")
 
-    def judged(
-        self, job: JobState, machine: str, kind: EndKind, now_s: float, *, is_broken: bool = False
-    ) -> None:
-        """A round was ended by a failure on this machine, or by its loss. `is_broken`: the program
-        fails everywhere."""
+    def judged(self, job: JobState, cause: Cause, now_s: float, *, is_broken: bool = False) -> None:
+        """A round was ended by a failure of a node's worker, or by the loss of a node. `is_broken`:
+        the program fails everywhere."""
         state = job.round
+        kind = EndKind.LOSS if cause.failure is None else EndKind.FAILURE
+        # The node may have gone, and another one may have its id in the next round already.
+        machines = self._worlds.get((job.incarnation, cause.round), {})
+        machine = machines.get(cause.node_id) or name_of(state, cause.node_id)
         self.tries += kind is EndKind.FAILURE
         if (
             is_broken
