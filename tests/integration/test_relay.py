@@ -525,6 +525,25 @@ def test_the_first_output_of_each_round_is_told_once(tmp_path: Path) -> None:
     assert heard == [3, 4]
 
 
+def test_a_question_that_is_withdrawn_as_the_answer_comes_stays_withdrawn(tmp_path: Path) -> None:
+    """Else its task would go on, and wait for something that nobody knows of any more."""
+
+    async def main(console: int) -> None:
+        async with running(console, console) as relay:
+            asking = asyncio.create_task(relay.output(0, (), newest=0, unfinished=False))
+            await asyncio.sleep(0)
+            (answer,) = relay._asks.values()
+            assert select.select([relay._control], [], [], LIMIT_S)[0]
+            relay._receive()
+            asking.cancel()
+            await asyncio.wait((asking,))
+            assert answer.done()
+            assert asking.cancelled()
+
+    with file_console(tmp_path / "console") as console:
+        asyncio.run(main(console))
+
+
 def test_a_lost_relay_costs_no_file_and_shows_nothing_hidden(tmp_path: Path) -> None:
     specs = DefaultLogsSpecs(str(tmp_path / "logs"), tee={0: Std.OUT}, local_ranks_filter={0})
 

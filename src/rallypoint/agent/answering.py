@@ -7,8 +7,8 @@ of it is wanted; nothing of it is in the way of heartbeats.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing, suppress
 
 from rallypoint.agent.node_workers import RunningRound
 from rallypoint.agent.worker_rounds import WorkerRounds
@@ -94,12 +94,13 @@ class NodeAnswers:
     async def _answer(self, question: m.Collect) -> None:
         number, wanted = question.number, self._wanted[question.number]
         try:
-            async for round_, told in self._pieces(question):
-                self._send(m.Collected(number))
-                async with asyncio.timeout(None if question.follow else WAIT_S):
-                    await wanted.wait()
-                wanted.clear()
-                self._send(limits.fit(m.Collected(number, round_, told)))
+            async with aclosing(self._pieces(question)) as pieces:
+                async for round_, told in pieces:
+                    self._send(m.Collected(number))
+                    async with asyncio.timeout(None if question.follow else WAIT_S):
+                        await wanted.wait()
+                    wanted.clear()
+                    self._send(limits.fit(m.Collected(number, round_, told)))
         except TimeoutError:
             pass
         except Exception as error:  # of what workers have written, or of files
@@ -108,10 +109,11 @@ class NodeAnswers:
         self._answers.pop(number, None)
         self._wanted.pop(number, None)
 
-    async def _pieces(self, question: m.Collect) -> AsyncIterator[Piece]:
+    async def _pieces(self, question: m.Collect) -> AsyncGenerator[Piece, None]:
         if question.subject is Subject.LOGS:
-            async for piece in self._logs(question):
-                yield piece
+            async with aclosing(self._logs(question)) as pieces:
+                async for piece in pieces:
+                    yield piece
         elif question.subject is Subject.STACKS and (newest := self._workers.newest) is not None:
             async with self._dumping:
                 stacks = await self._stacks(newest, question.ranks)
@@ -120,7 +122,7 @@ class NodeAnswers:
                 told = Told(rank, text[-PIECE_CHARACTERS:])
                 yield newest.assignment.round, (told,)
 
-    async def _logs(self, question: m.Collect) -> AsyncIterator[Piece]:
+    async def _logs(self, question: m.Collect) -> AsyncGenerator[Piece, None]:
         running: RunningRound | None = None
         reader: OutputReader | None = None
         lines = question.newest
@@ -129,8 +131,9 @@ class NodeAnswers:
         while True:
             is_closing, newest = self._closing.is_set(), self._workers.newest
             if reader is not None and running is not None:
-                async for told in _read(reader):
-                    yield running.assignment.round, told
+                async with aclosing(_read(reader)) as pieces:
+                    async for told in pieces:
+                        yield running.assignment.round, told
             if newest is not running and newest is not None:
                 running, reader = newest, self._reader(newest, question, lines)
                 yield newest.assignment.round, _unread(reader, newest, question.ranks)
@@ -195,7 +198,7 @@ def _unread(
     return tuple(told)[: limits.MAX_FAILURES]
 
 
-async def _read(reader: OutputReader) -> AsyncIterator[tuple[Told, ...]]:
+async def _read(reader: OutputReader) -> AsyncGenerator[tuple[Told, ...], None]:
     """What has come since the last time."""
     lines = []
     if reader.reads_files:

@@ -386,7 +386,7 @@ class AgentRun:
         """End this agent with the reason: what the system has refused, or else a bug of ours."""
         cause = cast(BaseException | None, context.get("exception"))
         refused = cause if isinstance(cause, InfrastructureError) else out_of_files(cause)
-        what = str(context["message"]) if cause is None else describe_fault(cause)
+        what = describe_fault(cause) if cause is not None else _said_by_loop(context)
         error: Exception = refused or InvariantError(
             f"the agent has a bug ({what}): please report it"
         )
@@ -453,3 +453,11 @@ def signals_to_handle(config: AgentConfig, embedding: Embedding | None) -> tuple
         if not (usual and signal.getsignal(number) == signal.SIG_IGN):
             numbers.append(int(number))
     return tuple(numbers) if embedding is None or gets_signals() else ()
+
+
+def _said_by_loop(context: dict[str, object]) -> str:
+    """The message of the loop's exception handler, with the function of its task if it has one."""
+    said, task = str(context["message"]), context.get("task")
+    if not isinstance(task, asyncio.Task):
+        return said
+    return f"{said} {getattr(task.get_coro(), '__qualname__', task)}"

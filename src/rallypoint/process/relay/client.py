@@ -214,7 +214,8 @@ class Relay(Struct, eq=False):
             await self.drain(timeout_s)
             if not self._lost:
                 self._control.shutdown(socket.SHUT_WR)
-                await asyncio.wait_for(self._ended.wait(), STALL_S + 1.0)
+                async with asyncio.timeout(STALL_S + 1.0):
+                    await self._ended.wait()
         except (OSError, TimeoutError):
             pass
         finally:
@@ -249,7 +250,8 @@ class Relay(Struct, eq=False):
         self._send(request)
         self._listen()
         try:
-            return await asyncio.wait_for(answer, timeout_s)
+            async with asyncio.timeout(timeout_s):
+                return await answer
         except (TimeoutError, ConnectionError):
             return None
         finally:

@@ -201,6 +201,11 @@ class Plan(Struct, frozen=True, kw_only=True):
         return is_one and is_enough and not is_host and fits
 
     @property
+    def is_of_lame_newcomer(self) -> bool:
+        """The workers of a machine that joins later fail."""
+        return any(each.kind == "lame" and each.node not in self.names for each in self.faults)
+
+    @property
     def charges_at_most(self) -> int:
         """The number of restarts that one bad machine may cost; none, if it came when the job had
         run well without it."""

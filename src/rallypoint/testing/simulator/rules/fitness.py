@@ -16,12 +16,12 @@ from __future__ import annotations
 from msgspec import Struct, field
 
 from rallypoint.core import messages as m
-from rallypoint.core.fitness import FLAPPING, length_s, machine_of, minimum_remains
+from rallypoint.core.fitness import FLAPPING, PROBATION_S, length_s, machine_of, minimum_remains
 from rallypoint.core.fitness_state import RECENT_LOSS_S
 from rallypoint.core.job_fitness import name_of
 from rallypoint.core.job_state import JobEffect, JobEvent, JobState
 from rallypoint.core.model import Cause, EndKind, NodeRef, Outcome, Verdict
-from rallypoint.core.round_state import MemberState, RoundState
+from rallypoint.core.round_state import MemberState, Phase, RoundState
 from rallypoint.testing.simulator.facts import Violation
 from rallypoint.testing.simulator.plan import Plan
 from rallypoint.testing.simulator.workers import Badness
@@ -53,6 +53,10 @@ class FitnessRules:
         """The quarantines that are known: of which job's state, machine and number."""
         self._seen_since: dict[NodeRef, float] = {}
         """When each agent joined first."""
+        self._active_since: float | None = None
+        """When the newest world was formed; None: its round has ended."""
+        self.has_passed = False
+        """A round has run for the time of a probation, on each clock."""
         self.charges = self.tries = 0
         """The restarts that were charged, and the rounds that workers have ended by a failure."""
 
@@ -67,6 +71,10 @@ class FitnessRules:
         if isinstance(event, m.FromNode) and isinstance(event.message, m.Join):
             self._seen_since.setdefault(event.ref, now_s)
         self.charges = max(self.charges, job.ledger.total)
+        if self._active_since is not None and job.round.phase is not Phase.ACTIVE:
+            lasted_s = now_s - self._active_since
+            self._active_since = None
+            self.has_passed |= lasted_s * CLOCKS > PROBATION_S
         orders = (effect.message for effect in effects if isinstance(effect, m.ToNode))
         if any(isinstance(x, m.StopNow) and x.reason.kind is EndKind.GROWTH for x in orders):
             self._check_growth(job.round)
@@ -109,7 +117,7 @@ class FitnessRules:
 
     def formed(self, job: JobState, now_s: float) -> None:
         """A world was formed."""
-        state = job.round
+        state, self._active_since = job.round, now_s
         machines = {entry.node_id: entry.machine or entry.node_id for entry in state.world}
         self._worlds[job.incarnation, state.round] = machines
         held = []
@@ -156,9 +164,12 @@ def check_end(plan: Plan, rules: FitnessRules, verdicts: list[Verdict]) -> None:
     outcome = verdicts[0].outcome  # The bad machine may begin a life of its own after it.
     budget = plan.settings["max_restarts"]
     if plan.one_is_bad:
-        if outcome is not Outcome.SUCCEEDED:
+        # Until a round has passed its probation, a newcomer's first failure is the program's.
+        is_early = plan.is_of_lame_newcomer and not rules.has_passed
+        allowed = max(plan.charges_at_most, int(is_early))
+        if outcome is not Outcome.SUCCEEDED and budget >= allowed:
             raise Violation("fitness", f"one bad machine has ended the job: {verdicts[0].text}")
-        if rules.charges > plan.charges_at_most:
+        if rules.charges > allowed:
             raise Violation("fitness", f"one bad machine has cost {rules.charges} restarts")
     is_broken = plan.program.broken_s and not plan.faults
     if is_broken and (outcome is not Outcome.FAILED or rules.tries > budget + 1):
