@@ -8,12 +8,13 @@ members, each on a host of its own; and what may happen to them.
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from tests.etcd.servers import Etcd
+from tests.etcd.servers import Etcd, encoded
 from tests.fault.leaders import RUN_ID, LeaderCluster
 from tests.fault.network import Network
 from tests.integration.cluster import Option, wait_until
@@ -77,6 +78,14 @@ class EtcdLeaderCluster(LeaderCluster):
 
         (found,) = wait_until(read, "etcd")
         return None if found is None else register_record.decode(found[0])
+
+    def stored(self) -> dict[str, bytes]:
+        return self.etcd.keys("/rallypoint/jobs/")
+
+    def put_back(self, stored: dict[str, bytes]) -> None:
+        for key, value in stored.items():
+            body = {"key": encoded(key), "value": b64encode(value).decode()}
+            self.etcd.call("/v3/kv/put", body)
 
     def check_left(self) -> None:
         """One key for the job, and the mark."""

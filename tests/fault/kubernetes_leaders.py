@@ -8,7 +8,7 @@ server of Kubernetes, on a host of its own; and what may happen to them.
 
 from __future__ import annotations
 
-from base64 import b64decode
+from base64 import b64decode, b64encode
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -25,7 +25,7 @@ from rallypoint.coordinator.token import find_token
 from rallypoint.core.takeover.record import LeadRecord
 from rallypoint.rendezvous.kubernetes.backend import KEY, name_of
 from rallypoint.testing.kubernetes_api import Fault
-from rallypoint.testing.kubernetes_objects import RefusedError
+from rallypoint.testing.kubernetes_objects import RefusedError, Selector
 from rallypoint.wire.version_file import VersionFormat
 
 if TYPE_CHECKING:
@@ -54,6 +54,17 @@ class KubernetesLeaderCluster(LeaderCluster):
         layout = VersionFormat(run_id, token.for_job(run_id))
         version = layout.decode(name, b64decode(found["binaryData"][KEY]))
         return register_record.decode(version.content)
+
+    def stored(self) -> dict[str, bytes]:
+        found = self.api.config_maps.read(NAMESPACE, name_of(RUN_ID))
+        return {KEY: b64decode(found["binaryData"][KEY])}
+
+    def put_back(self, stored: dict[str, bytes]) -> None:
+        data = {key: b64encode(value).decode() for key, value in stored.items()}
+        maps, selector = self.api.config_maps, Selector(NAMESPACE, {}, name_of(RUN_ID))
+        found = maps.read(NAMESPACE, selector.name) | {"binaryData": data}
+        del found["metadata"]["resourceVersion"]  # Whatever the leader has written meanwhile.
+        maps.replace(selector, found, "kubectl", is_dry_run=False)
 
     def check_left(self) -> None:
         """One object."""

@@ -86,6 +86,28 @@ class LeaderCluster(HostCluster):
         found = backend.get_state()
         return None if found is None else register_record.decode(found[0])
 
+    def stored(self) -> dict[str, bytes]:
+        """A copy of all that the job's register has stored, for `put_back`."""
+        found, folder = {}, Path(self.disk.outside)
+        for path in folder.rglob("*"):
+            with suppress(FileNotFoundError):  # Old versions are removed meanwhile.
+                if path.is_file():
+                    found[str(path.relative_to(folder))] = path.read_bytes()
+        return found
+
+    def put_back(self, stored: dict[str, bytes]) -> None:
+        """Somebody who has no token restores this copy."""
+        folder = Path(self.disk.outside)
+        for path in folder.rglob("*"):
+            if path.is_file() and str(path.relative_to(folder)) not in stored:
+                path.unlink(missing_ok=True)
+        for name, data in stored.items():
+            path = folder / name
+            if not path.exists():
+                path.parent.mkdir(mode=0o700, exist_ok=True)
+                path.write_bytes(data)
+                path.chmod(0o600)
+
     def check_left(self) -> None:
         """What is left of a job that has ended is what may be left."""
 
