@@ -3,6 +3,8 @@ each kind of register."""
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import pytest
 from tests.fault.etcd_leaders import EtcdLeaderCluster
 from tests.fault.kubernetes_leaders import KubernetesLeaderCluster
 from tests.fault.leaders import LeaderCluster
-from tests.integration.cluster import AgentProcess, wait_until
+from tests.integration.cluster import AgentProcess, Worker, wait_until
 
 from rallypoint.process.death_report import NEXT_LEADER_S
 
@@ -44,22 +46,31 @@ def wait_beats(cluster: LeaderCluster) -> None:
     wait_until(lambda: (r := cluster.record()) and r.beat >= first + BEATS, "the leader to write")
 
 
+def second_round(cluster: LeaderCluster) -> tuple[dict[str, bytes], list[Worker]]:
+    """What was stored in the first round, and the workers of the second one, which has cost the
+    only restart."""
+    older = cluster.stored()
+    os.kill(cluster.workers()[2].pid, signal.SIGKILL)
+    workers = cluster.wait_workers(3, round=1)
+    wait_beats(cluster)
+    return older, workers
+
+
 def check_unnoticed(cluster: LeaderCluster) -> None:
-    """The job that has ended was of one round, and every node was in the same life of it."""
+    """The job that has ended had two rounds, and every node was in the same life of it."""
     workers = cluster.workers()
-    assert [worker.round for worker in workers] == [0, 0, 0]
+    assert [worker.round for worker in workers] == [0, 0, 0, 1, 1, 1]
     assert len({worker.env["RALLYPOINT_INCARNATION"] for worker in workers}) == 1
     for agent in cluster.all_agents:
-        assert agent.verdict["restarts"] == 0
+        assert agent.verdict["restarts"] == 1
 
 
 def test_L9_no_worker_notices_that_an_older_record_is_put_back(
     tmp_path: Path, kind: type[LeaderCluster]
 ) -> None:
-    with kind(tmp_path, *"abc", nnodes="3", max_restarts=0, lease=10) as cluster:
-        agents, workers = started(cluster), cluster.workers()
-        older = cluster.stored()
-        wait_beats(cluster)
+    with kind(tmp_path, *"abc", nnodes="3", max_restarts=1, lease=10) as cluster:
+        agents = started(cluster)
+        older, workers = second_round(cluster)
         cluster.put_back(older)
         wait_until(lambda: cluster.epoch() == 2, "the leader to claim the job again")
         wait_beats(cluster)
@@ -72,10 +83,9 @@ def test_L9_no_worker_notices_that_an_older_record_is_put_back_again_and_again(
     tmp_path: Path, kind: type[LeaderCluster]
 ) -> None:
     """Also at the moment when the leader writes."""
-    with kind(tmp_path, *"abc", nnodes="3", max_restarts=0, lease=10) as cluster:
-        agents, workers = started(cluster), cluster.workers()
-        older = cluster.stored()
-        wait_beats(cluster)
+    with kind(tmp_path, *"abc", nnodes="3", max_restarts=1, lease=10) as cluster:
+        agents = started(cluster)
+        older, workers = second_round(cluster)
         for number in range(20):
             cluster.put_back(older)
             time.sleep(0.05 + number * 0.03)
