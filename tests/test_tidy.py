@@ -366,6 +366,12 @@ def objects_are_complete_when_they_are_made(path: str, source: str) -> list[str]
     ]
 
 
+def every_wait_can_be_cancelled(path: str, source: str) -> list[str]:
+    """Python 3.11's `asyncio.wait_for` drops a cancellation that comes together with the result, so
+    the task goes on; `asyncio.timeout` and `asyncio.wait` do not."""
+    return [f"says {name}" for name in dotted(source) if name == "asyncio.wait_for"]
+
+
 def what_is_public_has_a_docstring(path: str, source: str) -> list[str]:
     tree = parsed(source)
     module = ["the module"] if tree.body and ast.get_docstring(tree) is None else []
@@ -410,6 +416,7 @@ PACKAGE_RULES: tuple[Rule, ...] = (
     imports_point_down,
     a_file_name_is_an_idea,
     objects_are_complete_when_they_are_made,
+    every_wait_can_be_cancelled,
     what_is_public_has_a_docstring,
 )
 TEXT_RULES: tuple[Rule, ...] = (nothing_is_put_off_in_a_comment, no_host_or_path_of_one_machine)
@@ -565,6 +572,8 @@ SELF_TESTS: tuple[tuple[Rule, str, str, str], ...] = (
     ),
     (objects_are_complete_when_they_are_made, "a.py", "a.on_lost = b", "self.on_lost = b"),
     (objects_are_complete_when_they_are_made, "a.py", "self.a._on_b: C = d", "A(on_lost=b)"),
+    (every_wait_can_be_cancelled, "a.py", "asyncio.wait_for(a, 1.0)", "asyncio.timeout(1.0)"),
+    (every_wait_can_be_cancelled, "a.py", "from asyncio import wait_for", "changed.wait_for(a)"),
     (imports_point_down, "core/a.py", "from rallypoint.wire import b", "import rallypoint.core.b"),
     (imports_point_down, "store/a.py", "import rallypoint.process.b", "import rallypoint.wire"),
     (

@@ -113,7 +113,8 @@ class Launch:
         roster = self._roster
         answered = self._until(lambda: bool(self._caught) or not roster.those(Part.ASKED))
         with suppress(TimeoutError):
-            await asyncio.wait_for(answered, REACH_S)
+            async with asyncio.timeout(REACH_S):
+                await answered
         for name in () if self._caught else roster.those(Part.ASKED):
             self._output.say(f"{name}: can't be used: it has not answered in {REACH_S:g} s")
             roster.failed(name)
