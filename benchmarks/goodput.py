@@ -1,10 +1,11 @@
 """Which share of a job's time is useful although twelve faults of six kinds befall it, and which
 share Rallypoint itself costs.
 
-benchmarks/goodput.py [--seconds S] [--quick] [--kinds N] [--json]
+benchmarks/goodput.py [--seconds S] [--quick] [--kinds N] [--json] [--looks]
 
 Takes ten minutes; `--quick` half a minute. The account of the job's coordinator is compared with a
-ledger that is made of what the workers noted themselves. `--json` prints both for programs.
+ledger that is made of what the workers noted themselves. `--json` prints both for programs, with
+`--looks` also what the coordinator told of each round while it ran.
 """
 
 from __future__ import annotations
@@ -47,10 +48,12 @@ def main() -> int:
     parser.add_argument("--kinds", type=int, default=len(KINDS), help="so many kinds of faults")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--looks", action="store_true")
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="rallypoint-bench-"))
     try:
-        found = measured(folder, options.seconds, KINDS[: options.kinds], is_quick=options.quick)
+        job = FaultyJob(folder, QUICK_STEP_S if options.quick else STEP_S, looks=options.looks)
+        found = measured(job, options.seconds, KINDS[: options.kinds], is_quick=options.quick)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     print(json.dumps(found) if options.json else table(found), flush=True)
@@ -58,11 +61,10 @@ def main() -> int:
 
 
 def measured(
-    folder: Path, seconds: float, kinds: tuple[str, ...], *, is_quick: bool
+    job: FaultyJob, seconds: float, kinds: tuple[str, ...], *, is_quick: bool
 ) -> dict[str, Any]:
     """The account, the ledger, and what has happened."""
     faults = kinds if is_quick and len(kinds) < len(KINDS) else (*kinds, *kinds)
-    job = FaultyJob(folder, QUICK_STEP_S if is_quick else STEP_S)
     try:
         job.start()
         for number, kind in enumerate(faults):
@@ -82,6 +84,9 @@ def measured(
         "redone": redone(job),
         "faults": [fault.kind for fault in job.faults],
         "wall_s": job.ended_at - job.began_at,
+        "looks": [look._asdict() for look in job.looks],
+        "moments": moments(job),
+        "furthest": job.notes.furthest,
         "lease_s": LEASE_S * sum(fault.kind == "silent node" for fault in job.faults),
     }
 
@@ -115,6 +120,20 @@ def ledger(job: FaultyJob) -> dict[str, float]:
         sums["useful steps"] += max(works_until - max(passed_at, first_at), 0.0)
         before = max(before, *steps)
     return sums
+
+
+def moments(job: FaultyJob) -> dict[str, Any]:
+    """When the job was set up and had ended, and of each round when its first worker had started,
+    its first step was done, and something was noted last."""
+    rounds = [
+        {
+            "started_at": min(rank.moments["start"] for rank in ranks),
+            "first_step_at": min(first_done(ranks).values()),
+            "last_at": max(max([*rank.moments.values(), *rank.steps.values()]) for rank in ranks),
+        }
+        for _, ranks in sorted(job.notes.rounds.items())
+    ]
+    return {"set_up_at": job.set_up_at, "ended_at": job.ended_at, "rounds": rounds}
 
 
 def redone(job: FaultyJob) -> int:

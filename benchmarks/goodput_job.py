@@ -32,11 +32,20 @@ class Fault(NamedTuple):
     at: float
 
 
+class Look(NamedTuple):
+    """What the coordinator told of the job while its newest round did new steps."""
+
+    round: int
+    account: dict[str, Any]
+
+
 class FaultyJob:
     """Two nodes take part, and a third one stands by: the first one hosts and is never harmed."""
 
-    def __init__(self, folder: Path, step_s: float) -> None:
-        self._folder, self._step_s = folder, step_s
+    def __init__(self, folder: Path, step_s: float, *, looks: bool = False) -> None:
+        """`looks`: asks the coordinator twice in each round, before the fault."""
+        self._folder, self._step_s, self._looks = folder, step_s, looks
+        self.looks: list[Look] = []
         (folder / "notes").mkdir()
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -46,10 +55,11 @@ class FaultyJob:
         self._number = 0
         self.faults: list[Fault] = []
         self.notes = Notes(folder / "notes")
-        self.began_at = self.ended_at = 0.0
+        self.set_up_at = self.began_at = self.ended_at = 0.0
 
     def start(self) -> None:
         """All nodes."""
+        self.set_up_at = time.monotonic()
         self._agent()
         wait_until(self._is_hosted, "the first agent to host the job")
         self.began_at = time.monotonic()
@@ -60,6 +70,7 @@ class FaultyJob:
         """Once the job does new steps; waits until it does new ones again."""
         self._wait_new_steps()
         round_ = self.notes.newest
+        self._look_twice(round_)
         victim = next(node for node in self.notes.nodes(round_) if node != "n0")
         agent = self._agents[victim]
         self.faults.append(Fault(kind, round_, time.monotonic()))
@@ -76,8 +87,7 @@ class FaultyJob:
                 for pid in [agent.pid, *self.notes.pids_on(round_, victim)]:
                     os.kill(pid, signal.SIGSTOP)
             case "drain":
-                where = (f"127.0.0.1:{self._port}", "--job", "goodput")
-                self._rallypoint("drain", victim, *where)
+                self._rallypoint("drain", victim, *self._where)
         wait_until(lambda: self.notes.newest > round_, f"another round after: {kind}")
         if kind in ("agent killed", "silent node", "drain"):
             agent.kill()
@@ -88,6 +98,7 @@ class FaultyJob:
     def end(self) -> dict[str, Any]:
         """The workers end well. Returns the summary of the node that hosts."""
         round_ = self.notes.newest
+        self._look_twice(round_)
         (self._folder / "end.new").write_text(str(self.notes.furthest + 5))
         (self._folder / "end.new").rename(self._folder / f"end {round_}")
         code = self._agents["n0"].wait(LIMIT_S)
@@ -108,6 +119,21 @@ class FaultyJob:
             if agent.poll() is None:
                 agent.kill()
                 agent.wait()
+
+    def _look_twice(self, round_: int) -> None:
+        """Once the coordinator has heard of new steps, too."""
+        before = max((look.account["furthest_step"] for look in self.looks), default=-1)
+        found: list[Look] = []
+
+        def has_both() -> bool:
+            account = json.loads(self._rallypoint("status", *self._where, "--json"))["goodput"]
+            if account["furthest_step"] > max(before, self.notes.furthest_before(round_)):
+                found.append(Look(round_, account))
+            return len(found) == 2
+
+        if self._looks:
+            wait_until(has_both, "the coordinator to hear of new steps")
+            self.looks += found
 
     def _wait_new_steps(self) -> None:
         wait_until(self._does_new_steps, "new steps")
@@ -140,9 +166,16 @@ class FaultyJob:
                 command, stdin=null, stdout=log, stderr=log, env=self._env
             )
 
-    def _rallypoint(self, *words: str) -> None:
+    @property
+    def _where(self) -> tuple[str, ...]:
+        return ("--rdzv-endpoint", f"127.0.0.1:{self._port}", "--job", "goodput")
+
+    def _rallypoint(self, *words: str) -> bytes:
         command = [sys.executable, "-m", "rallypoint", *words]
-        subprocess.run(command, check=True, capture_output=True, env=self._env, timeout=LIMIT_S)
+        done = subprocess.run(
+            command, check=True, capture_output=True, env=self._env, timeout=LIMIT_S
+        )
+        return done.stdout
 
 
 def wait_until(condition: Callable[[], object], what: str) -> None:

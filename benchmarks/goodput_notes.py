@@ -56,6 +56,10 @@ class Notes:
         before = max((self._reached(number) for number in numbers[:-1]), default=-1)
         return bool(numbers) and self._reached(numbers[-1]) >= before + NEW_STEPS
 
+    def furthest_before(self, round_: int) -> int:
+        """The largest step of the rounds before."""
+        return max((self._reached(number) for number in self.rounds if number < round_), default=-1)
+
     def nodes(self, round_: int) -> list[str]:
         """Those of a round."""
         return [rank.node for rank in self.rounds[round_]]

@@ -14,6 +14,7 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
@@ -38,6 +39,8 @@ class TorchPythons(NamedTuple):
 
 
 TORCH_PYTHONS = pytest.StashKey[TorchPythons]()
+HAS_FAILED = pytest.StashKey[bool]()
+"""Set where the test itself has failed."""
 SECONDS = Path(__file__).with_name("seconds.txt")
 """How long the longest test files took, one per line; a file that is not there is short."""
 
@@ -116,6 +119,29 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     forked = item.config.getoption("--agents") == "forked"
     processes.forks = forked and item.get_closest_marker("executed") is None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Notes what the test itself starts, not its fixtures, and whether it fails."""
+    processes.started.clear()
+    try:
+        yield
+    except BaseException:
+        item.stash[HAS_FAILED] = True
+        raise
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    """Ends what a failed test has left running. Its traceback holds the processes, so they would be
+    collected in a later test, which would fail by their ResourceWarning."""
+    try:
+        yield
+    finally:
+        if item.stash.get(HAS_FAILED, False):
+            processes.end_started()
+        processes.started.clear()
 
 
 @pytest.fixture(scope="session")

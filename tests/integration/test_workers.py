@@ -155,3 +155,28 @@ def test_that_follows():
     assert code == 1
     assert "1 failed in" in output
     assert [note.split()[0] for note in notes] == ["made", "gone"]
+
+
+def test_a_process_that_a_failed_test_leaves_is_ended_and_fails_no_later_test(
+    tmp_path: Path,
+) -> None:
+    """Forked or executed."""
+    that_fails = """
+import pytest, subprocess, sys
+from tests.prepared import processes
+
+@pytest.mark.parametrize("forks", [True, False])
+def test_that_fails(forks, tmp_path):
+    processes.forks = forks
+    (tmp_path / "program.py").write_text("import time; time.sleep(600)")
+    left = processes.start([sys.executable, str(tmp_path / "program.py")], stdout=subprocess.PIPE)
+    assert forks is None, f"left: {left.pid}."
+"""
+    that_collects = "import gc\ndef test_that_collects(): gc.collect()"
+    files = {"test_a.py": that_fails, "test_b.py": that_collects}
+    _, said, _ = run(tmp_path, files, "-p", "tests.conftest", "-W", "error")
+    assert "2 failed, 1 passed" in said
+    assert "ResourceWarning" not in said
+    left = set(re.findall(r"left: (\d+)\.", said))
+    assert len(left) == 2
+    assert not any(Path("/proc", pid).exists() for pid in left)

@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,8 @@ READ_AT_THE_START = ("PYTHON", "LC_", "LANG", "LD_", "GLIBC_", "MALLOC_", "TZ")
 PYTHONPATH adds to that of the tests the server adds."""
 forks = True
 """Whether `start` may fork. For `conftest.py` to set."""
+started: list[subprocess.Popen[Any]] = []
+"""What the test that runs now has started. For `conftest.py` to clear."""
 
 
 def prepare() -> None:
@@ -62,12 +65,29 @@ def prepare() -> None:
 def start(command: Sequence[str | Path], **how: Any) -> subprocess.Popen[Any]:
     """As `subprocess.Popen`, which takes `how`. A command of another interpreter, one whose
     environment an interpreter reads at its start, and one at a terminal are executed."""
-    words = [os.fspath(word) for word in command]
+    process = _started([os.fspath(word) for word in command], how)
+    started.append(process)
+    return process
+
+
+def _started(words: list[str], how: Mapping[str, Any]) -> subprocess.Popen[Any]:
     if forks and _is_known(words) and how.keys() <= ForkedProcess.TAKES:
         env = how.get("env") or os.environ
         if _read_at_the_start(env) == _own_server()[1]:
             return ForkedProcess(words, **how)
     return subprocess.Popen(words, **how)
+
+
+def end_started() -> None:
+    """End and reap what is in `started`, and close its pipes."""
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+        for pipe in (process.stdin, process.stdout, process.stderr):
+            if pipe is not None:
+                with suppress(OSError):  # Nobody reads what is still to be written.
+                    pipe.close()
 
 
 def run(

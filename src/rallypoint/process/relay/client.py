@@ -64,7 +64,7 @@ class Relay(Struct, eq=False):
     _setup: RelaySetup
     _queue: deque[tuple[bytes, int]] = field(default_factory=deque)  # packet, fd or -1
     _status: bytes | None = None
-    _asks: dict[int, asyncio.Future[bytes]] = field(default_factory=dict)
+    _asks: dict[int, asyncio.Future[bytes | None]] = field(default_factory=dict)
     _last_ask: int = 0
     _newest_round: int = -1
     _ending: bool = False
@@ -245,17 +245,16 @@ class Relay(Struct, eq=False):
         """The answer to one request; None when there is none within `timeout_s`."""
         if self._lost:
             return None
-        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
         self._asks[ask] = answer
         self._send(request)
         self._listen()
         try:
-            async with asyncio.timeout(timeout_s):
-                return await answer
-        except (TimeoutError, ConnectionError):
-            return None
+            # An answer that came in the moment in which the time ended counts.
+            await asyncio.wait((answer,), timeout=timeout_s)
         finally:
             self._asks.pop(ask, None)
+        return answer.result() if answer.done() else None
 
     def _send(self, request: Request, fd: int = -1) -> None:
         self._queue.append((encode(request), fd))
@@ -350,7 +349,7 @@ class Relay(Struct, eq=False):
         self._queue.clear()
         for future in self._asks.values():
             if not future.done():
-                future.set_exception(ConnectionError("the relay has ended"))
+                future.set_result(None)
         self._ended.set()
         if self._loop is not None and self._setup.events.lost is not None and not self._ending:
             self._loop.call_soon(self._setup.events.lost, self._newest_round)
