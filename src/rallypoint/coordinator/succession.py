@@ -362,7 +362,10 @@ class Succession:
             except RecordError as error:
                 self._tell_unusable(str(error), claimant)
                 raise
-            self._seen.unusable = ""
+            if not found.unfit:
+                self._seen.unusable = ""
+            elif found.claims_in_s:  # Who claims at once has just said why.
+                self._tell_unusable(found.unfit, claimant)
             if found.record is None and before is not None and not found.is_behind:
                 raise gone()
             seen = self._seen
