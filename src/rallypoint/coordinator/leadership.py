@@ -97,9 +97,9 @@ class Leadership:
             register, thread, is_kept=deference is not None, run_id=self._seal.run_id
         )
         self._unfit = 0
-        """So many versions were found that no leader writes."""
+        """Counts the versions that were found and that no leader writes."""
         self._unfit_token: object = None
-        """Of the last one of these."""
+        """The token of the last such version."""
         self._watch = Watch()
         self._lead: Lead | None = None
         self._predecessor = UNKNOWN
@@ -175,7 +175,8 @@ class Leadership:
         return Look(record, wait_s)
 
     def _without_record(self, unfit: UnfitRecordError, claimant: Claimant | None) -> Look:
-        """As for a record that is gone, if this process knows one to go on with."""
+        """Return the same as for a record that is gone, if this process knows one to go on with.
+        Raises `unfit` if it knows none."""
         if self._memory.restored(None) is None:
             raise unfit
         if self._unfit_token != self._record.token:

@@ -1,9 +1,9 @@
-"""What a value may be that one node sends another.
+"""The limits of the values that one node sends another.
 
 A peer with the job's token may still be broken, or not be what it seems. So every message passes
-`check` as it is decoded. The table goes by a field's name; settings have the ranges that the
-command line has (`core/settings.py`), and what neither lists has the strict limit of its type, so
-that no field of a message is without one. An infinite number, or none, is in no range.
+`check` as it is decoded. The table goes by a field's name, and settings have the ranges that the
+command line has (`core/settings.py`). A field that neither lists has the strict limit of its type,
+so that no field of a message is without one. An infinite number, or none, is in no range.
 
 A job's record passes `check` with a table of its own (`takeover/record_limits.py`).
 

@@ -3,8 +3,8 @@ holds an older one (section L9 of the design). Pure.
 
 A process knows the records that it has read or written, and the positions that leaders have told
 it or its nodes (`told.py`). A record that is older than one of these was put back, and so was one
-that is gone: the process claims the job above all that it knows, with the newest record that it
-has read, and what it was told on top. Until it knows what runs it decides nothing, and it waits
+that is gone. Then the process claims the job above all that it knows, with the newest record that
+it has read, and what it was told on top. Until it knows what runs it decides nothing, and it waits
 for longer than it would otherwise (`recovery.py`), since the leader before may not know yet.
 
 A read may also be old because of a cache. Nothing comes of that: the claim fails.

@@ -1,4 +1,4 @@
-"""What a value may be in a job's record, and how far its numbers may advance. Pure.
+"""The limits of the values in a job's record, and of how far its counts may advance. Pure.
 
 The seal of a record shows that a holder of the job's token has written it, not that a leader has.
 So a record is checked as a message is (`core/limits.py`) when it is read: each value alone, and
@@ -36,7 +36,7 @@ from rallypoint.core.watch.carried import PARTS_MAX
 
 ADVANCE_MAX = 2**20
 MAX_LIFE = int(limits.MAX_UNIX_TIME * 1000)
-"""Of the number of a life, which begins with the milliseconds of the wall clock."""
+"""The largest number of a life: such numbers begin with the milliseconds of the wall clock."""
 MAX_ADDRESSES = 1000
 _ANY_64_BITS = (0, 2**64 - 1)
 _BITS_BYTES = (MAX_NODES + 7) // 8
@@ -135,7 +135,7 @@ def _world_fault(job: JobRecord) -> str:
 Counts = Mapping[str, int]
 """The counts of one job that only grow, by the names of their fields."""
 _MOST = {"epoch.number": EPOCHS_MAX, "job.incarnation": MAX_LIFE}
-"""Those of other counts is `MAX_NUMBER`."""
+"""The largest values of these counts; other counts have `MAX_NUMBER`."""
 
 
 def counts_of(record: LeadRecord) -> Counts:
