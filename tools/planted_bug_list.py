@@ -554,4 +554,11 @@ BUGS = (
         "        restarts = max(restarts, 0)\n",
         "L9",
     ),
+    Bug(
+        "a record has the names of another world than its nodes",
+        "takeover/record.py",
+        "        nodes=len(state.world),\n",
+        "        nodes=max(len(state.world), 3),\n",
+        "L9",
+    ),
 )

@@ -196,6 +196,19 @@ class RecordError(RendezvousStateError):
     exit_class = ExitClass.USAGE
 
 
+class UnfitRecordError(RecordError):
+    """A value in a job's record is one that no leader writes. A leader that runs puts its own
+    record there again."""
+
+    def __init__(self, fault: str) -> None:
+        super().__init__(
+            f"the job's record was not written by a leader: {fault}; a leader that runs writes its "
+            "own again; if none does, remove the record or use another run id"
+        )
+        self.fault = fault
+        """The field, its value and what it needs."""
+
+
 class RendezvousPlugInError(RendezvousError, RuntimeError):
     """A handler or a backend of another package can't be loaded, or breaks its contract."""
 

@@ -12,6 +12,7 @@ from tests.etcd.servers import Etcd, cluster_of, encoded
 from tests.integration.cluster import Option, wait_until
 from tests.integration.test_drain_command import drain
 from tests.integration.test_leading_agents import leader_of, leads
+from tests.integration.test_mad_records import survives_mad_records
 
 from rallypoint.cli.exit_codes import SIGNALLED
 from rallypoint.errors import RendezvousConnectionError
@@ -88,3 +89,9 @@ def is_away(etcd: Etcd) -> bool:
     except RendezvousConnectionError:
         return True
     return False
+
+
+def test_L9_a_leader_writes_its_record_again_over_a_mad_one(tmp_path: Path, etcd: Etcd) -> None:
+    config = read_etcd(etcd.endpoints, {}, str)
+    with cluster_of(tmp_path, etcd, "mad", "3", lease=30) as cluster:
+        survives_mad_records(cluster, "mad", lambda token: EtcdBackend(config, "mad", token))

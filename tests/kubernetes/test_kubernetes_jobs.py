@@ -9,10 +9,11 @@ from pathlib import Path
 from tests.integration.cluster import Option, wait_until
 from tests.integration.test_drain_command import drain
 from tests.integration.test_leading_agents import leader_of, leads
+from tests.integration.test_mad_records import survives_mad_records
 from tests.kubernetes.stand_in import Pod, cluster_of, names
 
 from rallypoint.cli.exit_codes import SIGNALLED
-from rallypoint.rendezvous.kubernetes.backend import name_of
+from rallypoint.rendezvous.kubernetes.backend import KubernetesRendezvousBackend, name_of
 from rallypoint.testing.kubernetes_api import KubernetesApi
 
 
@@ -49,3 +50,11 @@ def test_L6_agents_that_lead_are_lost_one_after_another_while_tokens_are_replace
         assert agents[0].verdict["restarts"] == 0
         assert max(worker.round for worker in cluster.workers()) <= 3
     assert names(api) == [name_of("job")]
+
+
+def test_L9_a_leader_writes_its_record_again_over_a_mad_one(tmp_path: Path, pod: Pod) -> None:
+    def open_register(token: bytes) -> KubernetesRendezvousBackend:
+        return KubernetesRendezvousBackend(pod.config(), "mad", token)
+
+    with cluster_of(tmp_path, pod, "mad", "3", lease=30) as cluster:
+        survives_mad_records(cluster, "mad", open_register)

@@ -18,7 +18,7 @@ from rallypoint.core.takeover.memory import Memory, is_overtaken, order_of, told
 from rallypoint.core.takeover.record import JobRecord, Leader, LeadRecord, Process
 from rallypoint.core.takeover.told import Seal, Told
 
-SETTINGS = SharedSettings("job", 2, 4)
+SETTINGS = SharedSettings("job", 2, 4, max_restarts=9)
 NODE = Leader(("host:1",), Process("boot", 1, 1), has_workers=True)
 JOB = JobRecord(SETTINGS, 100, round=5, is_active=True, is_started=True, nodes=3, restarts=2)
 NEWEST = LeadRecord(1, Epoch(3, 7), NODE, 40, replace(JOB, restarts_counted=(1, 2), judged_round=5))

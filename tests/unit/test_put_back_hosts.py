@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import closing
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -13,17 +14,21 @@ from tests.limits import patience
 from tests.unit.test_led_jobs import Host, fresh
 from tests.unit.test_led_jobs import run as run_host
 
+from rallypoint.coordinator.leader_process import Runtime
 from rallypoint.coordinator.leadership import Leadership
-from rallypoint.coordinator.register_record import decode
+from rallypoint.coordinator.register_record import decode, encode
 from rallypoint.coordinator.threads import CallThread
 from rallypoint.core import messages as m
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.job_state import new_job
 from rallypoint.core.model import Candidate, Epoch, SharedSettings
+from rallypoint.core.takeover.heirs import Claimant
 from rallypoint.core.takeover.memory import Memory
 from rallypoint.core.takeover.record import Leader, LeadRecord, Process
 from rallypoint.core.takeover.told import Seal, Told
+from rallypoint.errors import UnfitRecordError
 from rallypoint.rendezvous.backend import MemoryRendezvousBackend, Token
+from rallypoint.rendezvous.release import mark_dead
 
 LEADER = Leader(("host:1",), Process("boot", 1, 1))
 JOB = SharedSettings("job", 1, 1)
@@ -62,7 +67,7 @@ class Leading:
     """One process that has claimed the job."""
 
     def __init__(self, register: Open, thread: CallThread) -> None:
-        self.memory = Memory()
+        self.memory, self.thread = Memory(), thread
         self.lead = Leadership(register, LEADER, thread, memory=self.memory)
         self.ends: list[str] = []
         self.has_ended = asyncio.Event()
@@ -216,3 +221,124 @@ def test_L9_a_leader_gives_way_to_what_an_agent_was_told_and_claims_above_it() -
         assert attached.told.order > NEWER.order
 
     run_host(register, test)
+
+
+# A record that no leader writes
+
+
+def mad(record: LeadRecord, **fields: Any) -> bytes:
+    """This record with such values, as somebody with the token puts it there."""
+    assert record.job is not None
+    return encode(replace(record, job=replace(record.job, **fields)))
+
+
+MAD: dict[str, dict[str, Any]] = {
+    "nodes that no job has": {"nodes": 2**40, "is_active": True, "is_started": True},
+    "a life without a next one": {"incarnation": 2**62},
+    "a round that is too far from the last one": {"round": 2**21},
+    "a time that is none": {"backoff_s": float("nan")},
+}
+
+
+@pytest.mark.parametrize("what", MAD)
+def test_L9_a_leader_writes_its_own_record_over_one_that_no_leader_writes(what: str) -> None:
+    async def test(register: Open, leading: Leading) -> None:
+        await leading.begin()
+        await next_record(register, leading)
+        newest = register.record
+        register.put(mad(replace(newest, epoch=Epoch(2, 99)), **MAD[what]))
+        leading.lead.changed()
+        await leading.has_ended.wait()
+        (why,) = leading.ends
+        assert why.startswith("its register holds a record that no leader writes: record.job.")
+        assert not leading.lead.is_sure
+        with closing(CallThread("next")) as thread:
+            again = Leadership(register, LEADER, thread, memory=leading.memory)
+            await again.claim(lambda text: pytest.fail(text))
+            assert register.record.epoch.number == newest.epoch.number + 1
+            assert newest.job is not None
+            assert register.record.job == replace(newest.job, leader_rank=-1, leader_node="")
+
+    run(test)
+
+
+@pytest.mark.parametrize("what", [what for what in MAD if "too far" not in what])
+def test_L9_a_process_that_knows_nothing_is_refused_and_leads_when_the_record_is_removed(
+    what: str,
+) -> None:
+    async def test(register: Open, leading: Leading) -> None:
+        await leading.begin()
+        await next_record(register, leading)
+        await leading.lead.vacate(1.0)
+        record = mad(register.record, **MAD[what])
+        register.put(record)
+        with closing(CallThread("fresh")) as thread:
+            fresh_one = Leadership(register, LEADER, thread)
+            with pytest.raises(UnfitRecordError, match="was not written by a leader"):
+                await fresh_one.claim(lambda text: pytest.fail(text))
+            left = register.get_state()
+            assert left is not None
+            assert left[0] == record, "it stays as it is"
+            register.remove_value()
+            await fresh_one.claim(lambda text: pytest.fail(text))
+            assert register.record.epoch.number == 1
+
+    run(test)
+
+
+def test_L9_a_node_that_knows_the_job_claims_when_nobody_replaces_such_a_record() -> None:
+    async def test(register: Open, leading: Leading) -> None:
+        await leading.begin()
+        await next_record(register, leading)
+        now, memory, waits = 100.0, Memory(), list[float]()
+        runtime = Runtime(lambda: now, lambda process, own: False)
+        heir = Leadership(register, LEADER, leading.thread, runtime, memory=memory)
+        await heir.look(Claimant())
+        await leading.lead.vacate(1.0)
+        newest = register.record
+        for beat in (1, 2):  # Each of them is a change: its writer may live.
+            register.put(mad(replace(newest, beat=beat), nodes=2**40))
+            look = await heir.look(Claimant())
+            assert (look.record, look.is_behind) == (None, True)
+            assert "record.job.nodes = 1099511627776" in look.unfit
+            waits.append(look.claims_in_s)
+            now += 1.0
+            assert 0 < (await heir.look(Claimant())).claims_in_s < look.claims_in_s
+        assert waits[0] == waits[1] > LEADER.hold_s
+        while (look := await heir.look(Claimant())).claims_in_s:
+            now += 0.5
+        assert await heir.take(look.record, (), Claimant())
+        assert register.record.epoch.number == newest.epoch.number + 1
+
+    run(test)
+
+
+def test_L9_an_agent_that_was_told_of_numbers_that_no_leader_has_is_refused() -> None:
+    """Though the digest is right: a leader would have no number left to claim above it."""
+    register = MemoryRendezvousBackend()
+
+    async def test(host: Host) -> None:
+        first = host.attach(fresh("x"))
+        await first.told(m.Attached)
+        far = Told(Epoch(2**21, 1).as_int(), 3, 1, 4, 2, 4)
+        liar = host.attach(knowing("liar", Seal("job").sealed(far)))
+        assert "can't show that a leader" in (await liar.told(m.Refused)).text
+        assert not first.is_closed
+
+    run_host(register, test)
+
+
+def test_L6_a_guard_leaves_a_record_that_no_leader_writes_as_it_is() -> None:
+    async def test(register: Open, leading: Leading) -> None:
+        await leading.begin()
+        await next_record(register, leading)
+        newest = register.record
+        await leading.lead.vacate(1.0)
+        record = mad(newest, nodes=2**40)
+        register.put(record)
+        assert not mark_dead(register, newest.epoch)
+        left = register.get_state()
+        assert left is not None
+        assert left[0] == record
+
+    run(test)

@@ -146,7 +146,7 @@ def _of_record(scanned: Scanned, where: str) -> int:
     token = access.read_access(scanned).find(create=False)
     place = place_of(RendezvousConfig(run_id, register=register))
     found = place.open(None if token is None else token.for_job(run_id)).get_state()
-    record = None if found is None else decode(found[0]).job
+    record = None if found is None else decode(found[0], run_id).job
     if record is None:
         raise UsageError(f"{place.name} has no record of job {shown(run_id)}")
     if record.verdict is None:

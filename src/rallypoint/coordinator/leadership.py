@@ -45,7 +45,7 @@ from rallypoint.core.takeover.record import (
 )
 from rallypoint.core.takeover.stepping_down import CHECK_S, Deference, SteppingDown
 from rallypoint.core.takeover.told import NEVER, Seal, Told
-from rallypoint.errors import RallypointError, RendezvousConnectionError
+from rallypoint.errors import RallypointError, RendezvousConnectionError, UnfitRecordError
 from rallypoint.observe.faults import describe_fault
 
 VACATE_S = 1.0
@@ -62,6 +62,8 @@ class Look(Struct, frozen=True):
     """How long to wait at least before a claim; 0: claim."""
     is_behind: bool = False
     """A newer record was there before, as this process knows."""
+    unfit: str = ""
+    """Why what the register holds is no record that a leader writes; `record` is None then."""
 
 
 class Leadership:
@@ -91,7 +93,13 @@ class Leadership:
         self._is_put_back = False
         """The record that this process has claimed was older than one that was known."""
         self._runtime, self._leader = runtime, leader
-        self._record = RegisterRecord(register, thread, is_kept=deference is not None)
+        self._record = RegisterRecord(
+            register, thread, is_kept=deference is not None, run_id=self._seal.run_id
+        )
+        self._unfit = 0
+        """Counts the versions that were found and that no leader writes."""
+        self._unfit_token: object = None
+        """The token of the last such version."""
         self._watch = Watch()
         self._lead: Lead | None = None
         self._predecessor = UNKNOWN
@@ -114,9 +122,7 @@ class Leadership:
                     if await self.take(found.record):
                         return
                     continue
-                assert found.record is not None
-                where = ", ".join(found.record.leader.addresses)
-                on_wait(f"another coordinator ({where}) leads this job: waiting until it stops")
+                on_wait(_waits_for(found))
             except RendezvousConnectionError as error:
                 on_wait(str(error))
             await asyncio.sleep(self._watch.look_s)
@@ -144,9 +150,18 @@ class Leadership:
     async def look(self, claimant: Claimant | None = None) -> Look:
         """Read the record. `claimant`: as for `Watch`. Raises as `claim`, and
         RendezvousConnectionError."""
-        record, memory, now = await self._record.read(), self._memory, self._runtime.clock()
+        memory, record, unfit = self._memory, None, None
+        try:
+            record = await self._record.read()
+        except UnfitRecordError as error:
+            unfit = error
+        now = self._runtime.clock()
         if claimant is not None and claimant.told is not None:
             memory.was_told(claimant.told, claimant.settings)
+        if record is not None and (fault := memory.fault_in(record)):
+            record, unfit = None, UnfitRecordError(fault)
+        if unfit is not None:
+            return self._without_record(unfit, claimant)
         if record is None and not self._record.is_kept:
             memory.saw_none()
         if memory.is_behind(record):
@@ -159,12 +174,23 @@ class Leadership:
         wait_s = max(wait_s, self._watch.begins_in_s(record, now, claimant))
         return Look(record, wait_s)
 
+    def _without_record(self, unfit: UnfitRecordError, claimant: Claimant | None) -> Look:
+        """Return the same as for a record that is gone, if this process knows one to go on with.
+        Raises `unfit` if it knows none."""
+        if self._memory.restored(None) is None:
+            raise unfit
+        if self._unfit_token != self._record.token:
+            self._unfit, self._unfit_token = self._unfit + 1, self._record.token
+        wait_s = self._behind_in_s(None, claimant)
+        return Look(None, wait_s, is_behind=True, unfit=str(unfit))
+
     def _behind_in_s(self, record: LeadRecord | None, claimant: Claimant | None) -> float:
         """How long to wait before a claim over a record that is behind."""
         memory, now = self._memory, self._runtime.clock()
         if memory.may_claim_at_once(record):
             return 0.0
-        return self._watch.claims_behind_in_s(record, memory.restored(record), now, claimant)
+        restored = memory.restored(record)
+        return self._watch.claims_behind_in_s(record, restored, now, claimant, self._unfit)
 
     async def could_be_written(self) -> bool:
         """Whether the register takes what this process writes, though its record stands still."""
@@ -190,7 +216,11 @@ class Leadership:
         rank = -1 if found is None or claimant is None else rank_in(found, claimant)
         record = claimed(found, leader, self._nonce, rank, self._record.swaps, number)
         sent_at = self._runtime.clock()
-        if not await self._record.swap(record):
+        try:
+            is_ours = await self._record.swap(record)
+        except UnfitRecordError:
+            return False  # It was put there since, and the next look finds it.
+        if not is_ours:
             return False
         memory.saw(record, is_own=True)
         self._lead, self._is_put_back = Lead(record, sent_at), is_behind
@@ -280,8 +310,8 @@ class Leadership:
         return is_overtaken(told, self.lead.record.job, self._newest_claimed)
 
     def is_genuine(self, told: Told) -> bool:
-        """A leader of this job has made this position."""
-        return self._seal.is_genuine(told)
+        """A leader of this job has made this position, as far as can be known."""
+        return self._seal.is_genuine(told) and not self._memory.is_too_far(told)
 
     def learn(self, told: Told, settings: SharedSettings) -> None:
         """A leader has told this to a node: this process claims the job anew, above that."""
@@ -434,6 +464,9 @@ class Leadership:
                 await asyncio.sleep(RETRY_S)
                 self._wake.set()
                 continue
+            except UnfitRecordError as error:
+                self._is_deposed = True
+                return _why_unfit(error.fault)
             except RallypointError as error:
                 self._is_deposed = True
                 return str(error)
@@ -459,6 +492,8 @@ class Leadership:
     def _why_not_ours(self) -> str:
         """The reason why a swap has found another record, or none."""
         found = self._record.found
+        if found is not None and (fault := self._memory.fault_in(found)):
+            return _why_unfit(fault)
         if not self._memory.is_behind(found):
             return "another coordinator has taken over this job"
         if found is None:
@@ -474,3 +509,18 @@ class Leadership:
             return
         finally:
             self._wake.clear()
+
+
+def _waits_for(found: Look) -> str:
+    """The reason why this process does not claim the job yet, for people."""
+    if found.unfit:
+        return found.unfit
+    if found.record is None:
+        return "the job's record is gone: waiting whether its leader writes it again"
+    where = ", ".join(found.record.leader.addresses)
+    return f"another coordinator ({where}) leads this job: waiting until it stops"
+
+
+def _why_unfit(fault: str) -> str:
+    """The reason why a leader leads no more that has found such a record."""
+    return f"its register holds a record that no leader writes: {fault}"

@@ -116,7 +116,8 @@ class LedJobs:
         so, as the job has ended."""
         try:
             async with asyncio.timeout(ASKED_S):
-                record = await RegisterRecord(self._open_register(run_id), self._local.calls).read()
+                register = self._open_register(run_id)
+                record = await RegisterRecord(register, self._local.calls, run_id=run_id).read()
         except TimeoutError:
             text = f"this coordinator does not lead {quoted_job(run_id)}, and its record is away"
             return text, False

@@ -13,8 +13,14 @@ import msgspec
 from rallypoint.coordinator.threads import CallThread
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.event_kinds import Record
+from rallypoint.core.takeover import record_limits
 from rallypoint.core.takeover.record import SCHEMA, LeadRecord
-from rallypoint.errors import RallypointError, RecordError, RendezvousConnectionError
+from rallypoint.errors import (
+    RallypointError,
+    RecordError,
+    RendezvousConnectionError,
+    UnfitRecordError,
+)
 
 T = TypeVar("T")
 
@@ -90,10 +96,13 @@ class Caller(Protocol):
 class RegisterRecord:
     """For the thread of the loop. Knows which version this process has seen last."""
 
-    def __init__(self, register: Register, thread: Caller, *, is_kept: bool = False) -> None:
+    def __init__(
+        self, register: Register, thread: Caller, *, is_kept: bool = False, run_id: str = ""
+    ) -> None:
         """`is_kept`: nobody removes it while a node of its job lives. One of `serve` is removed
-        when all nodes have left."""
+        when all nodes have left. `run_id`: the job's; empty: a record may be of any job."""
         self._register, self._thread, self.is_kept = register, thread, is_kept
+        self._run_id = run_id
         self._token: Any = None
         self.swaps = 0
         """So many were tried: what each of them writes has to differ."""
@@ -103,10 +112,10 @@ class RegisterRecord:
         """The last record that this process has stored."""
 
     async def read(self) -> LeadRecord | None:
-        """None: there is none. Raises RecordError for what is no record, and what the
-        register raises."""
+        """None: there is none. Raises RecordError for what is no record, UnfitRecordError for one
+        that no leader writes, and what the register raises."""
         data = await self._get()
-        return None if data is None else decode(data)
+        return None if data is None else decode(data, self._run_id)
 
     async def swap(self, record: LeadRecord, is_held: Callable[[], bool] = lambda: False) -> bool:
         """In place of the version that was seen last: whether the register holds it now. An earlier
@@ -124,7 +133,7 @@ class RegisterRecord:
             if there == data:
                 self._confirmed = record
                 return True
-            self.found = None if there is None else decode(there)
+            self.found = None if there is None else decode(there, self._run_id)
             if self.found is None or self._token == token:
                 return False
             if not self._is_own_attempt(self.found, record, is_held()):
@@ -267,8 +276,9 @@ def encode(record: LeadRecord) -> bytes:
     return _encoder.encode(record)
 
 
-def decode(data: bytes) -> LeadRecord:
-    """Raises RecordError for what is no record, or one of a newer version."""
+def decode(data: bytes, run_id: str = "") -> LeadRecord:
+    """Raises RecordError for what is no record, or one of a newer version, and UnfitRecordError for
+    one that no leader of this job writes. `run_id`: the job's; empty: any."""
     try:
         schema = _number.decode(_head.decode(data)[0])
         if schema > SCHEMA:
@@ -276,8 +286,15 @@ def decode(data: bytes) -> LeadRecord:
                 f"the job's record has version {schema}, and this version of rallypoint reads up "
                 f"to {SCHEMA}: use the version that wrote it, or another run id"
             )
-        return _decoder.decode(data)
+        record = _decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, IndexError) as error:
         raise RecordError(
             f"the job's record does not parse ({error}): it is left as it is; use another run id"
         ) from error
+    if fault := record_limits.fault_in(record):
+        raise UnfitRecordError(fault)
+    job = record.job
+    if run_id and job is not None and job.settings.run_id != run_id:
+        fault = f"record.job.settings.run_id = {job.settings.run_id!a} (needs {run_id!a})"
+        raise UnfitRecordError(fault)
+    return record

@@ -360,9 +360,13 @@ class Succession:
             try:
                 found = await self._candidacy.look(claimant)
             except RecordError as error:
-                self._tell_unusable(str(error), claimant)
+                no_node = "no node can lead the job as long as its record is like that"
+                self._tell_unusable(f"{no_node}: {error}", claimant)
                 raise
-            self._seen.unusable = ""
+            if not found.unfit:
+                self._seen.unusable = ""
+            elif found.claims_in_s:  # Who claims at once has just said why.
+                self._tell_unusable(found.unfit, claimant)
             if found.record is None and before is not None and not found.is_behind:
                 raise gone()
             seen = self._seen
@@ -392,7 +396,7 @@ class Succession:
         line anyway."""
         if not claimant.is_fresh and why != self._seen.unusable:
             self._seen.unusable = why
-            self._node.notice(f"no node can lead the job as long as its record is like that: {why}")
+            self._node.notice(why)
 
     def _compare_views(self) -> None:
         """A leader that answers swaps a record every few seconds."""

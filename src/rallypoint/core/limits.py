@@ -1,9 +1,11 @@
-"""What a value may be that one node sends another.
+"""The limits of the values that one node sends another.
 
 A peer with the job's token may still be broken, or not be what it seems. So every message passes
-`check` as it is decoded. The table goes by a field's name; settings have the ranges that the
-command line has (`core/settings.py`), and what neither lists has the strict limit of its type, so
-that no field of a message is without one. An infinite number, or none, is in no range.
+`check` as it is decoded. The table goes by a field's name, and settings have the ranges that the
+command line has (`core/settings.py`). A field that neither lists has the strict limit of its type,
+so that no field of a message is without one. An infinite number, or none, is in no range.
+
+A job's record passes `check` with a table of its own (`takeover/record_limits.py`).
 
 What only a comparison can refuse (a node rank of another job's size), `claims.py` and the machines
 refuse.
@@ -11,6 +13,7 @@ refuse.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
 from functools import lru_cache
 from typing import TypeVar
@@ -129,12 +132,28 @@ _SHOWN = 40
 _S = TypeVar("_S", bound=Struct)
 
 
+class Table(Struct, frozen=True):
+    """The limits of one kind of data, by the names of fields."""
+
+    ranges: Mapping[str, tuple[float, float]]
+    names: Mapping[str, int]
+    may_be_empty: frozenset[str]
+    """The names among these that may be empty."""
+    bytes: Mapping[str, int]
+    items: Mapping[str, int]
+    most_items: int
+    """The limit of a collection that `items` does not list."""
+
+
+MESSAGES = Table(RANGES, NAMES, _MAY_BE_EMPTY, BYTES, ITEMS, MAX_FAILURES)
+
+
 def check(said: Struct, *, sentence: int = MAX_SAID) -> None:
     """Look at every value of a message or a part of one. `sentence`: how long one may be.
 
     Raises MessageError, which names the field, its value and what it needs.
     """
-    if fault := _fault(said, sentence):
+    if fault := fault_in(said, MESSAGES, sentence):
         raise MessageError(f"{type(said).__name__}{fault}")
 
 
@@ -172,51 +191,55 @@ def is_name(text: str, most: int = MAX_NAME_BYTES) -> bool:
     return text.isprintable() and len(text.encode()) <= most
 
 
-def _fault(said: Struct, sentence: int) -> str:
-    """Empty, or the first field that does not fit: `.name = VALUE (needs ...)`."""
+def fault_in(said: Struct, table: Table, sentence: int) -> str:
+    """Return the first field that does not fit, as `.name = VALUE (needs ...)`; empty: all do."""
     for name in said.__struct_fields__:
         value = getattr(said, name)
-        if value is not None and (fault := _value_fault(value, name, sentence)):
+        if value is not None and (fault := _value_fault(value, name, table, sentence)):
             return f".{name}{fault}"
     return ""
 
 
-def _value_fault(value: object, name: str, sentence: int) -> str:
+def _value_fault(value: object, name: str, table: Table, sentence: int) -> str:
     kind, length = type(value), ""
     if kind is bool or isinstance(value, Enum):
         return ""
     if kind is int or kind is float:
         assert isinstance(value, int | float)
-        least, most = RANGES.get(name) or (_COUNT if kind is int else _SECONDS)
+        least, most = table.ranges.get(name) or (_COUNT if kind is int else _SECONDS)
         if least <= value <= most:
             return ""
         needs, shown = f"{least:.12g} to {most:.12g}", str(value)
     elif isinstance(value, str):
-        if not (needs := _text_needs(value, name, sentence)):
+        if not (needs := _text_needs(value, name, table, sentence)):
             return ""
         shown, length = ascii(value[:_SHOWN]), f" ({len(value)} characters)"
     elif isinstance(value, bytes):
-        if len(value) <= (longest := BYTES.get(name, MAX_SECRET_BYTES)):
+        if len(value) <= (longest := table.bytes.get(name, MAX_SECRET_BYTES)):
             return ""
         needs, shown = f"at most {longest} bytes", f"{len(value)} bytes"
-    elif isinstance(value, tuple):
-        longest = ITEMS.get(name, MAX_FAILURES)
-        faults = (_value_fault(item, name, sentence) for item in value[:longest])
+    elif isinstance(value, tuple | frozenset | dict):
+        longest = table.items.get(name, table.most_items)
         if len(value) <= longest:
+            # The keys of a table first.
+            items = [*value, *value.values()] if isinstance(value, dict) else value
+            faults = (
+                _value_fault(item, name, table, sentence) for item in items if item is not None
+            )
             return next(filter(None, faults), "")
         needs, shown = f"at most {longest} items", f"{len(value)} items"
     else:
         assert isinstance(value, Struct), f"{name} has no limit"
         if isinstance(value, settings.SharedSettings):
             return _settings_fault(value, sentence)
-        return _fault(value, sentence)
+        return fault_in(value, table, sentence)
     return f" = {shown}{length} (needs {needs})"
 
 
 @lru_cache(maxsize=16)
 def _settings_fault(said: settings.SharedSettings, sentence: int) -> str:
     """Thousands of nodes say the same."""
-    return _fault(said, sentence)
+    return fault_in(said, MESSAGES, sentence)
 
 
 def _fitting(value: object, name: str, sentence: int) -> object:
@@ -234,10 +257,10 @@ def _fitting(value: object, name: str, sentence: int) -> object:
     return fit(value, sentence=sentence) if isinstance(value, Struct) else value
 
 
-def _text_needs(text: str, name: str, sentence: int) -> str:
+def _text_needs(text: str, name: str, table: Table, sentence: int) -> str:
     """Empty: it fits."""
-    if (most := NAMES.get(name)) is not None:
-        may_be_empty = name in _MAY_BE_EMPTY
+    if (most := table.names.get(name)) is not None:
+        may_be_empty = name in table.may_be_empty
         fits = is_name(text, most) and (text or may_be_empty)
         return "" if fits else f"{0 if may_be_empty else 1} to {most} bytes, printable"
     if name in _HOSTS:

@@ -5,7 +5,7 @@ A vacant record permits a claim at once. So this may be called only when the lea
 dead and no worker of its node lives: the guard has seen to both. Nothing else is ever written:
 
 * A record of another epoch, or one that is vacant, stays as it is, and so does one that can't be
-  read.
+  read, or that no leader writes.
 * The leader may have had a swap under way when it was killed, which the file system executes later.
   Stored before ours, it fills the slot that ours was meant for: then the record is read again.
   After ours, it finds its own slot taken.
@@ -24,7 +24,7 @@ from rallypoint.coordinator import register_record
 from rallypoint.coordinator.register_record import Register
 from rallypoint.core.model import Epoch
 from rallypoint.core.takeover import leading
-from rallypoint.errors import RendezvousConnectionError
+from rallypoint.errors import RendezvousConnectionError, UnfitRecordError
 from rallypoint.rendezvous.directory_backend import DirectoryBackend
 from rallypoint.wire.death_notice import Notice, ReleaseNotice, directory_of
 
@@ -62,9 +62,10 @@ def who_hears(notice: Notice, limit_s: float) -> Callable[[], tuple[str, ...] | 
     def look() -> tuple[str, ...] | None:
         try:
             found = register.get_state()
-        except RendezvousConnectionError:
+            record = None if found is None else register_record.decode(found[0], notice.run_id)
+        except (RendezvousConnectionError, UnfitRecordError):
             return ()
-        return () if found is None else leading.who_hears(register_record.decode(found[0]), place)
+        return () if record is None else leading.who_hears(record, place)
 
     return look
 
@@ -87,7 +88,10 @@ def mark_dead(register: Register, epoch: Epoch) -> bool:
     """The same, once, by the register of the job."""
     while (found := register.get_state()) is not None:
         data, token = found
-        record = leading.released(register_record.decode(data), epoch)
+        try:
+            record = leading.released(register_record.decode(data), epoch)
+        except UnfitRecordError:
+            return False
         if record is None:
             return False
         after = register.set_state(register_record.encode(record), token)

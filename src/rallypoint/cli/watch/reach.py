@@ -47,7 +47,7 @@ from rallypoint.errors import (
 )
 from rallypoint.observe.printing import print_error
 from rallypoint.process.scratch import PLACES, LocalJob, lives, notes
-from rallypoint.wire.address import Address, split_endpoint
+from rallypoint.wire.address import split_endpoint, told_addresses
 from rallypoint.wire.handshake import TokenNotWanted
 
 _T = TypeVar("_T")
@@ -383,13 +383,14 @@ async def _reach_leader(
             f"{place.name} has no record of {job_name(job.name)}: check --rdzv-endpoint and "
             "--rdzv-id"
         )
-    record = decode(found[0])
+    record = decode(found[0], job.name)
     verdict = record.job.verdict if record.job is not None else None
     if record.is_vacant and verdict is not None:
         raise JobEndedError(f"the job has ended: {verdict.text}")
     if record.is_vacant:
         raise RendezvousConnectionError("the node that led the job has gone")
-    addresses = [Address(*split_endpoint(text, 0)) for text in record.leader.addresses]
+    if not (addresses := told_addresses(record.leader.addresses)):
+        raise RendezvousConnectionError("the leader of the job names no address")
     try:
         return await dial(addresses, job.name, secret)
     except (AccessError, ProtocolError) as error:

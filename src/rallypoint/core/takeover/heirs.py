@@ -88,7 +88,7 @@ def rank_in(record: LeadRecord, claimant: Claimant) -> int:
     if job is None or job.newest_round is None:
         return -1
     is_there = claimant.stamp == Stamp(job.incarnation, job.newest_round)
-    return claimant.rank if is_there else -1
+    return claimant.rank if is_there and claimant.rank < job.nodes else -1
 
 
 def knows_dead_heir(record: LeadRecord, claimant: Claimant | None) -> bool:

@@ -142,13 +142,15 @@ class Watch:
         restored: LeadRecord | None,
         now: float,
         claimant: Claimant | None,
+        unfit: int = 0,
     ) -> float:
         """Like `claims_in_s`, for a register that holds this, though a newer record was there
         before. `restored` is continued instead. The leader before may act, and may not know yet: so
-        the record has to stand still, also one that says that its leader has gone."""
+        the record has to stand still, also one that says that its leader has gone. `unfit`: so many
+        records were there that no leader writes; each of them is a change."""
         if restored is None:
             return 0.0
-        shown = replace(restored, epoch=NO_EPOCH, beat=0, is_vacant=False)
+        shown = replace(restored, epoch=NO_EPOCH, beat=unfit, is_vacant=False)
         if record is not None:
             found = record.epoch, record.beat, record.leader
             shown = replace(shown, epoch=found[0], beat=found[1], leader=found[2])

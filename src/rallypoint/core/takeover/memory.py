@@ -3,19 +3,28 @@ holds an older one (section L9 of the design). Pure.
 
 A process knows the records that it has read or written, and the positions that leaders have told
 it or its nodes (`told.py`). A record that is older than one of these was put back, and so was one
-that is gone: the process claims the job above all that it knows, with the newest record that it
-has read, and what it was told on top. Until it knows what runs it decides nothing, and it waits
+that is gone. Then the process claims the job above all that it knows, with the newest record that
+it has read, and what it was told on top. Until it knows what runs it decides nothing, and it waits
 for longer than it would otherwise (`recovery.py`), since the leader before may not know yet.
 
 A read may also be old because of a cache. Nothing comes of that: the claim fails.
+
+A record that no leader writes (`record_limits.py`) counts as one that is gone, for a process that
+knows another one.
 """
 
 from __future__ import annotations
 
 from msgspec.structs import replace
 
-from rallypoint.core.model import Epoch, SharedSettings, epoch_number
+from rallypoint.core.model import Epoch, SharedSettings
 from rallypoint.core.takeover.record import JobRecord, LeadRecord, WorldNames
+from rallypoint.core.takeover.record_limits import (
+    Counts,
+    advance_fault,
+    counts_of,
+    counts_told,
+)
 from rallypoint.core.takeover.told import NEVER, Order, Told
 
 EPOCHS_REMEMBERED = 64
@@ -76,8 +85,8 @@ class Memory:
         self._told: Told | None = None
         self._epochs: dict[Epoch, None] = {}
         """The epochs of all records that this process has read or written."""
-        self._highest = 0
-        """The largest number of an epoch that this process knows of."""
+        self._counts: dict[str, int] = {}
+        """The largest counts that this process knows of."""
         self._was_own = False
         """Whether this process has written the newest record."""
         self._given_up: Epoch | None = None
@@ -97,7 +106,7 @@ class Memory:
         self._epochs[record.epoch] = None
         if len(self._epochs) > EPOCHS_REMEMBERED:
             del self._epochs[next(iter(self._epochs))]
-        self._highest = max(self._highest, record.epoch.number)
+        self._count(counts_of(record))
         self.known = max(self.known, order_of(record))
         if record.epoch != self._given_up and order_of(record) >= self.order:
             self._newest, self._was_own = record, is_own
@@ -109,10 +118,26 @@ class Memory:
             self._newest = None
             self.known = NEVER if self._told is None else self._told.order
 
+    def fault_in(self, record: LeadRecord) -> str:
+        """Return what in this record is too far beyond all that this process knows. Empty:
+        nothing."""
+        return advance_fault(counts_of(record), self._counts)
+
+    def is_too_far(self, told: Told) -> bool:
+        """Whether a position is too far beyond all that this process knows."""
+        return bool(advance_fault(counts_told(told), self._counts))
+
+    def _count(self, counts: Counts) -> None:
+        for name, count in counts.items():
+            self._counts[name] = max(self._counts.get(name, 0), count)
+
     def was_told(self, told: Told, settings: SharedSettings | None = None) -> None:
-        """A leader has told this to this process, or to a node that has said so."""
+        """A leader has told this to this process, or to a node that has said so. One that is too
+        far is ignored."""
+        if self.is_too_far(told):
+            return
         self._settings = self._settings or settings
-        self._highest = max(self._highest, epoch_number(told.epoch))
+        self._count(counts_told(told))
         self.known = max(self.known, told.order)
         is_given_up = self._given_up is not None and told.epoch == self._given_up.as_int()
         if not is_given_up and (self._told is None or told.order > self._told.order):
@@ -145,7 +170,7 @@ class Memory:
         """Note that this process claims the job anew with the record of this epoch, above the epoch
         of a position that has nothing newer: an agent follows no lower epoch than before."""
         self._given_up = epoch
-        self._highest = max(self._highest, epoch_number(told.epoch))
+        self._count(counts_told(told))
         self.known = max(self.known, told.order)
 
     def may_claim_at_once(self, record: LeadRecord | None) -> bool:
@@ -175,7 +200,8 @@ class Memory:
 
     def next_number(self, record: LeadRecord | None) -> int:
         """The number of an epoch above all that are known."""
-        return max(self._highest, 0 if record is None else record.epoch.number) + 1
+        highest = self._counts.get("epoch.number", 0)
+        return max(highest, 0 if record is None else record.epoch.number) + 1
 
 
 def _raised(
@@ -191,9 +217,11 @@ def _raised(
         job = JobRecord(settings, told.told_life, former=None if job is None else job.former)
     newest = -1 if job.newest_round is None else job.newest_round
     restarts, counted = job.restarts, job.restarts_counted
-    if told.restarts > restarts or told.counted > len(counted):
+    # No more restarts count than the budget has.
+    counts = max(min(told.counted, settings.max_restarts), len(counted))
+    if told.restarts > restarts or counts > len(counted):
         restarts = max(restarts, told.restarts)
-        counted = tuple(range(restarts - max(told.counted, len(counted)) + 1, restarts + 1))
+        counted = tuple(range(restarts - counts + 1, restarts + 1))
     job = replace(
         job,
         restarts=restarts,
@@ -204,7 +232,8 @@ def _raised(
     )
     if told.last_round < 0 or told.last_round < newest + keeps_round:
         return job
-    is_newer = told.last_round > newest
+    # A world of another size is another one.
+    is_newer = told.last_round > newest or told.nodes != job.nodes
     job = replace(
         job,
         round=told.last_round if told.is_active else told.last_round + 1,

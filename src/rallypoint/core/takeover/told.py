@@ -67,6 +67,7 @@ class Seal:
 
     def __init__(self, run_id: str = "", secret: bytes | None = None) -> None:
         """`secret`: the job's token; None: the job has none."""
+        self.run_id = run_id
         self._run_id = run_id.encode()
         self._key = blake2s(secret).digest() if secret else b""
 

@@ -16,10 +16,12 @@ from itertools import pairwise
 from typing import TypeAlias
 
 from msgspec import Struct, field
+from msgspec.msgpack import Decoder
 
 from rallypoint.coordinator.hosted_job import HostedJob
 from rallypoint.core.job_state import JobState
 from rallypoint.core.model import Assignment, NodeRef, Verdict
+from rallypoint.core.takeover.record import LeadRecord
 from rallypoint.core.timeline import UNKNOWN, Timeline, ended_by
 from rallypoint.core.watch.goodput import Goodput, spent, wall_s
 from rallypoint.core.watch.node_progress import NodeProgress
@@ -28,6 +30,8 @@ from rallypoint.testing.simulator.loop import ProcessLoop
 from rallypoint.testing.simulator.training import Training
 from rallypoint.testing.simulator.workers import Worker
 
+parsed = Decoder(LeadRecord).decode
+"""A record as it was written, also one that no leader may write."""
 ROUNDING_S = 1e-6
 RoundFacts: TypeAlias = tuple[int, int, str, str, str]
 SLACK_S = 1.0

@@ -23,13 +23,12 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rallypoint.coordinator.register_record import decode
 from rallypoint.core import messages as m
 from rallypoint.core.model import Outcome, SharedSettings, Verdict
 from rallypoint.core.settings import HOLD_S
 from rallypoint.core.takeover.consent import promised_s
 from rallypoint.core.takeover.record import LeadRecord
-from rallypoint.testing.simulator.facts import Life, Violation
+from rallypoint.testing.simulator.facts import Life, Violation, parsed
 from rallypoint.testing.simulator.led_invariants import LedInvariants
 from rallypoint.testing.simulator.workers import KILL_S
 
@@ -92,7 +91,7 @@ class LeadingInvariants(LedInvariants):
 
     def told_of(self, record: bytes) -> str:
         """What a person reads of this record, which is about to be stored, if it says who leads."""
-        new, old = decode(record), self._records[-1] if self._records else None
+        new, old = parsed(record), self._records[-1] if self._records else None
         is_new = old is None or (new.epoch, new.is_vacant) != (old.epoch, old.is_vacant)
         if not is_new:
             return ""

@@ -14,6 +14,8 @@
 * A coordinator answers no heartbeat that it read when its hold was over, before a later swap
   was confirmed: that one shows that nobody else led meanwhile.
 * An agent takes part in one life of the job, and hears how that has ended.
+* Each record is one that others read: its values have their limits, and its counts advance in small
+  steps.
 * When somebody has put an older record back, whoever leads next goes on above all that its agent
   was told, and what was charged stays charged. No world forms while another leader may act that a
   node of that world has followed. Only a life without a round gives way to one before it.
@@ -28,7 +30,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import pairwise
 
-import msgspec
 from msgspec.structs import replace
 
 from rallypoint.core import messages as m
@@ -37,15 +38,15 @@ from rallypoint.core.model import EndKind, Outcome, SharedSettings, Stamp, Verdi
 from rallypoint.core.settings import OnJoin
 from rallypoint.core.takeover.memory import order_of
 from rallypoint.core.takeover.record import FormerLife, JobRecord, LeadRecord, is_set
+from rallypoint.core.takeover.record_limits import advance_fault, counts_of, fault_in
 from rallypoint.core.takeover.told import Order, Told
-from rallypoint.testing.simulator.facts import Violation, World
+from rallypoint.testing.simulator.facts import Violation, World, parsed
 from rallypoint.testing.simulator.invariants import Invariants
 from rallypoint.testing.simulator.rules.round_ends import RecordRules
 from rallypoint.testing.simulator.workers import Worker
 
 TAKES_OVER_S = 1.5
 """A coordinator that is started where the last one has died leads within this time."""
-_decode = msgspec.msgpack.Decoder(LeadRecord).decode
 
 
 class LedInvariants(Invariants):
@@ -57,6 +58,8 @@ class LedInvariants(Invariants):
         self._is_gentle = is_gentle
         self._records: list[LeadRecord] = []
         """The newest one only."""
+        self._counts: dict[str, int] = {}
+        """The largest counts of all records."""
         self._epochs: dict[int, int] = {}
         """Which coordinator has claimed each."""
         self._drafts: dict[tuple[int, Stamp], World] = {}
@@ -170,14 +173,15 @@ class LedInvariants(Invariants):
 
     def put_back(self, record: bytes | None) -> None:
         self._was_put_back = self._has_put_back = True
-        self._base = order_of(None if record is None else _decode(record))
+        self._base = order_of(None if record is None else parsed(record))
         self.fitness = self.fitness.begun_anew()  # An older record knows less of machines.
         # What nobody was told of may be forgotten with its record.
         untold = [stamp for stamp in self._formed_by if stamp not in self.worlds]
         self._forgotten |= {stamp: self._formed_by.pop(stamp) for stamp in untold}
 
     def stored(self, record: bytes) -> None:
-        new = _decode(record)
+        new = parsed(record)
+        self._check_limits(new)
         self._before = self._records, set(self.verdicts), self._given
         self._formed_last = None
         old, led_before = (self._records[-1] if self._records else None), self.leader
@@ -237,6 +241,13 @@ class LedInvariants(Invariants):
     def _acts_by_lies(self, coordinator: int) -> bool:
         """Whether it can't know yet that it has lost the job."""
         return False
+
+    def _check_limits(self, new: LeadRecord) -> None:
+        counts = counts_of(new)
+        if fault := fault_in(new) or advance_fault(counts, self._counts):
+            raise Violation("record", f"no leader reads it: {fault}")
+        for name, count in counts.items():
+            self._counts[name] = max(count, self._counts.get(name, 0))
 
     def _catches_up(self, old: LeadRecord, new: LeadRecord) -> bool:
         """Whether a leader with an older record has learned of a newer one from an agent."""
@@ -406,7 +417,7 @@ class LedInvariants(Invariants):
                     raise Violation("hold", f"heartbeat {number} of {incarnation} was answered")
             case m.Ended(stamp, verdict):
                 known = self.verdicts.get(self._last_number(stamp.incarnation))
-                if known != msgspec.structs.replace(verdict, ended_s_ago=None):
+                if known != replace(verdict, ended_s_ago=None):
                     raise Violation("durable", f"{incarnation} hears {verdict}, and not {known}")
             case m.Assigned() | m.StartNow() | m.StopNow():
                 self._check_durable(incarnation, message)

@@ -16,9 +16,9 @@ from functools import partial
 from random import Random
 from typing import Any, TypeVar
 
-from rallypoint.coordinator.register_record import decode
 from rallypoint.core.settings import HOLD_S
 from rallypoint.errors import RendezvousConnectionError
+from rallypoint.testing.simulator.facts import parsed
 from rallypoint.testing.simulator.loop import ProcessLoop, Schedule
 
 T = TypeVar("T")
@@ -190,8 +190,8 @@ class RegisterCalls:
     def _note_claim(self, call: partial[Any]) -> None:
         state, token = call.args
         found = self._register.get_state()
-        before = None if found is None else decode(found[0]).epoch
-        if decode(state).epoch != before:
+        before = None if found is None else parsed(found[0]).epoch
+        if parsed(state).epoch != before:
             self._claims[id(call)] = token
 
     def _run(self, call: Callable[[], T]) -> T:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from rallypoint.coordinator.register_record import decode
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.group_events import Finish
 from rallypoint.core.job_state import JobEffect, JobEvent, JobState
@@ -15,7 +14,7 @@ from rallypoint.core.watch.past_round import PastRound
 from rallypoint.observe.faults import describe_fault
 from rallypoint.observe.records import AgentEvent, Observer
 from rallypoint.testing.simulator.coordinators import is_fault
-from rallypoint.testing.simulator.facts import RoundFacts, Violation
+from rallypoint.testing.simulator.facts import RoundFacts, Violation, parsed
 from rallypoint.testing.simulator.invariants import Invariants
 from rallypoint.testing.simulator.loop import Schedule
 from rallypoint.testing.simulator.rules.rule import Rule
@@ -141,7 +140,7 @@ class Transcript:
         """In the register."""
         self._check(lambda: self.now().stored(record))
         for rule in self.more:
-            self._check(partial(rule.stored, decode(record)))
+            self._check(partial(rule.stored, parsed(record)))
 
     def _check(self, tell: Callable[[], None]) -> None:
         try:
