@@ -17,6 +17,7 @@ from rallypoint.coordinator.register_record import decode
 from rallypoint.core.handler_round import decode_info, decode_reason, decode_verdict
 from rallypoint.errors import MessageError, RecordError, RendezvousStateError
 from rallypoint.wire.codec import decode_to_agent, decode_to_coordinator
+from rallypoint.wire.launch_link import MARK, reader_of_host
 
 RUNS = 200
 
@@ -43,4 +44,7 @@ def test_F10_lists_within_lists_are_refused_like_any_other_nonsense(head: bytes)
             read(data)
     with pytest.raises(RendezvousStateError, match="holds no node info"):
         decode_info(data)
-    assert decode_reason(data) is decode_verdict(data) is None
+    assert decode_reason(data) is None
+    assert decode_verdict(data) is None
+    with pytest.raises(ValueError, match="does not parse"):
+        reader_of_host().feed(MARK + len(data).to_bytes(4, "big") + data)
