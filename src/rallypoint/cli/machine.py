@@ -65,8 +65,8 @@ class Machine:
             return file.read(4096)
 
     def read_whole(self, path: str) -> str:
-        """What a file says. Raises OSError, also for one of more than 4 MiB, and
-        UnicodeDecodeError."""
+        """Return the text of a file. Raises UnicodeDecodeError, and OSError also for more than 4
+        MiB."""
         with open(path, encoding="utf-8") as file:
             text = file.read((1 << 22) + 1)
         if len(text) > 1 << 22:

@@ -281,7 +281,7 @@ class ConnectionLog:
         self._loop = asyncio.get_running_loop()
         self._on_record, self._refusals = on_record, RefusalLog()
         self._more: Counter[str] = Counter()
-        """By what continues "closed N connections"."""
+        """The numbers by the words that follow "closed N connections"."""
         self.refusals: Counter[Kind] = Counter(dict.fromkeys(Kind, 0))
         """All that were closed."""
         self._last = ""

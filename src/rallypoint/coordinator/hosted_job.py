@@ -375,10 +375,10 @@ class HostedJob:
 
 
 class NodeRefusals:
-    """Nodes that may not take part: each is told why, and so is who reads the coordinator's log.
+    """Refuses nodes: tells each of them the reason, and the coordinator's log as well.
 
     A node may come again and again, with another mistake each time, and must not fill the log. So
-    each address and reason is shown once, and so many in a minute at most, as for strangers
+    each address and reason is shown once, and at most 64 lines come in a minute, as for strangers
     (`store/refusal_log.py` decides). The rest is counted. For the thread of the loop.
     """
 
@@ -387,7 +387,7 @@ class NodeRefusals:
         self._loop = asyncio.get_running_loop()
         self._on_record, self._log = on_record, RefusalLog()
         self._more = 0
-        """So many were not shown."""
+        """The number of refusals that were not shown."""
         self._last = ("", "", "")
         """The run id, the peer and the reason of the last one of these."""
         self._timer: asyncio.TimerHandle | None = None
@@ -399,7 +399,7 @@ class NodeRefusals:
         connection.close()
 
     def close(self) -> None:
-        """Show what was only counted. Safe to call twice."""
+        """Show the number of refusals without a line. Safe to call twice."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,9 +1,10 @@
 """The files of `--history`: a job's history as lines of JSON (`core/watch/history_file.py`).
 
 A thread writes them, behind a bounded queue, so that a slow disk delays nothing. Each line is
-appended by one write to a file that is opened for it: another leader of the job may go on with it,
-and it may be moved away at any time. A file is for its user alone (0600). In a directory Rallypoint
-chooses the name: there no link is followed, and no file of another user is written to.
+appended by one write to a file that is opened for it. So another leader of the job may go on with
+the file, and a person may move it away at any time. A file is for its user alone (0600). In a
+directory Rallypoint chooses the name: there no link is followed, and no file of another user is
+written to.
 """
 
 from __future__ import annotations
@@ -117,7 +118,7 @@ class HistoryLogs:
 
 
 def _why_not_opened(path: str) -> str:
-    """What is under a name that Rallypoint chose, and how to mend that; empty: nothing odd."""
+    """Say which odd file has a name that Rallypoint chose, and how to mend that; empty: none."""
     name = shown(os.path.basename(path))
     try:
         status = os.lstat(path)

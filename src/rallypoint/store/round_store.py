@@ -59,8 +59,8 @@ class RoundStore:
     `listener` is bound, listening and non-blocking, and is owned from here on. Without one the
     coordinator accepts on a port that both share, and hands connections over (`adopt`). `say` gets
     one line for each peer that is turned away; it is called in the store's process. `part_of` is
-    added to the title of that process. `max_bytes`: what the workers of a round may store in all;
-    None: no limit.
+    added to the title of that process. `max_bytes` limits the keys and values of a round; None:
+    there is no limit.
     """
 
     def __init__(

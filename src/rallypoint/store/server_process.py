@@ -81,7 +81,7 @@ def serve_round(
 ) -> None:
     """Serves until killed, or until the agent's end of `channel` is closed.
 
-    `max_bytes`: what the workers may store in all; None: no limit.
+    `max_bytes` limits the keys and values of the workers; None: there is no limit.
 
     Connections come from `listener`, which this process shares with the agent, or over `channel`.
     It is forked from a running agent: everything of the agent's is still in memory, but its
