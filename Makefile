@@ -131,10 +131,11 @@ bench: $(SETUP)
 versions: $(SETUP)
 	$(BIN)/python benchmarks/versions.py $(OTHER)
 
-# Both side by side, until one finds something, FUZZ_SECONDS have passed, or it is stopped.
+# All side by side, until one finds something, FUZZ_SECONDS have passed, or it is stopped.
 fuzz: $(VENV)/.ready-fuzz
 	bash -c 'trap "kill \$$(jobs -p) 2>/dev/null" EXIT; \
-	  $(BIN)/python -m tests.fuzz.fuzz_c10d & $(BIN)/python -m tests.fuzz.fuzz_values & wait -n'
+	  $(BIN)/python -m tests.fuzz.fuzz_c10d & $(BIN)/python -m tests.fuzz.fuzz_values & \
+	  $(BIN)/python -m tests.fuzz.fuzz_texts & wait -n'
 
 # Whole jobs in virtual time, seed after seed: make sim SECONDS=3600 FIRST=1000. The tests take seeds
 # 1 to 300. Every tenth second goes to jobs of more than 100 nodes.

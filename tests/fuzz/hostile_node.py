@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from rallypoint.agent.environ import WorkerContext, worker_environ
@@ -39,6 +39,59 @@ PRINTED_MAX = 4 * REPORT_MAX
 few lines around it, as text and as JSON. Less than what a log of a job that goes well has."""
 ENVIRONMENT_MAX = 128 * 1024
 """Bytes of one variable, says the kernel."""
+
+
+class StoppedLoop:
+    """A loop in which no time passes and nothing is run: a conversation needs none, and is the same
+    each time. It is made once, for making a loop takes as long as several messages."""
+
+    def __init__(self) -> None:
+        self._itself: Any = self
+
+    def time(self) -> float:
+        return 1000.0
+
+    def get_debug(self) -> bool:
+        return False
+
+    def is_closed(self) -> bool:
+        return False
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return asyncio.Future(loop=self._itself)
+
+    def create_task(self, coro: Any, **_: Any) -> Any:
+        coro.close()
+        return self.create_future()
+
+    def call_soon(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:
+        return asyncio.Handle(callback, args, self._itself, context)
+
+    call_soon_threadsafe = call_soon
+
+    def call_later(
+        self, delay: float, callback: Any, *args: Any, context: Any = None
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self.time() + delay, callback, *args, context=context)
+
+    def call_at(
+        self, when: float, callback: Any, *args: Any, context: Any = None
+    ) -> asyncio.TimerHandle:
+        return asyncio.TimerHandle(when, callback, args, self._itself, context)
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        pass
+
+    def run_now(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine that waits for nothing."""
+        asyncio._set_running_loop(self._itself)
+        try:
+            coroutine.send(None)
+        except StopIteration:
+            return
+        finally:
+            asyncio._set_running_loop(None)
+        raise AssertionError("it waits")
 
 
 class Pipe(asyncio.Transport):
@@ -214,6 +267,8 @@ class Honest(Node):
         """What holds after each message of another node; `before`: lines until then."""
         fresh = self.printed[before:]
         for text in fresh:
+            if text.replace("\n", "").isprintable():
+                continue
             odd = {letter for letter in set(text) - {"\n"} if not _may_be_shown(letter)}
             assert not odd, f"printed {odd!r}"
         assert sum(map(len, fresh)) <= PRINTED_MAX, "one message prints too much"

@@ -6,7 +6,6 @@ coverage-guided fuzzer share everything.
 
 from __future__ import annotations
 
-import asyncio
 import types
 from enum import Enum
 from functools import cache
@@ -14,7 +13,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Struct
-from tests.fuzz.hostile_node import NO_BUDGET, RULES, Liar, Scene
+from tests.fuzz.hostile_node import NO_BUDGET, RULES, Liar, Scene, StoppedLoop
 from tests.fuzz.store_conversation import Choices
 
 from rallypoint.core import limits
@@ -23,6 +22,7 @@ from rallypoint.core.model import Candidate, SharedSettings, Stamp
 from rallypoint.wire.codec import MAX_MESSAGE_BYTES, encode
 
 INF, NAN = float("inf"), float("nan")
+_loop = StoppedLoop()
 ESCAPES = (
     "\x1b]0;PWNED\x07\x1b[2J\x1b[31mred\x1b[0m\nrallypoint: job J succeeded in 1 s\r\u202e\x00\x85"
 )
@@ -135,7 +135,7 @@ def is_decodable(message: m.ToCoordinator) -> bool:
 def converse(data: bytes) -> None:
     """One node with the token attaches, joins, and says a few things. Raises AssertionError when
     that stops an honest node, or shows on its screen what must not."""
-    asyncio.run(_converse(Choices(data)))
+    _loop.run_now(_converse(Choices(data)))
 
 
 async def _converse(choices: Choices) -> None:

@@ -860,3 +860,33 @@ def own_memory() -> int:
         if line.startswith("VmRSS")
     ]
     return int(line.split()[1]) << 10
+
+
+def test_a_round_stores_as_much_as_its_node_has_room_for_and_no_more(tmp_path: Path) -> None:
+    said = tmp_path / "said"
+
+    def say(line: str) -> None:
+        with said.open("a") as file:
+            file.write(line + "\n")
+
+    store = RoundStore(make_listener(), fork=fork_process, say=say, max_bytes=10_000)
+
+    async def main() -> None:
+        store.open(1, KEY, open_access=True)
+
+        def talk() -> None:
+            with RawClient(store.port) as witness, RawClient(store.port) as client:
+                assert witness.ask(VALIDATE + set_key(b"w", b"1") + PING, 4) == PING[1:]
+                client.socket.sendall(VALIDATE + set_key(b"big", bytes(10_000)))
+                assert client.is_closed()
+                assert witness.ask(get_key(b"big") + get_key(b"w"), 17) == text(b"") + text(b"1")
+
+        await in_thread(talk)
+
+    run(main, store)
+    (line,) = said.read_text().splitlines()
+    grown, used = 10_000 + 3 + 128, 1 + 1 + 128
+    assert line.endswith(
+        f"storing {grown} bytes more would pass the limit of 10000 (half of this node's memory), "
+        f"of which {used} are in use"
+    )

@@ -59,9 +59,6 @@ ROWS = (
     "rendezvous/etcd/server.py",
 )
 """Tables of flags, and the command line of another program, which are no messages."""
-LIMIT_OF_BYTES = (
-    "storing X bytes more would pass the limit of X (--max-memory), of which X are in use"
-)
 A_FLAG = re.compile(r"(?<![\w/.='\"-])--[a-z]")
 
 BAD: tuple[Any, ...] = (None, "", "x", "--lease", -1, 0, 0.5, 2**40, float("nan"), (), [""], {})
@@ -109,7 +106,7 @@ def test_no_message_of_the_package_names_a_flag_to_who_calls_the_library() -> No
     found = [(name, text) for name, text in messages() if names_a_flag(text)]
     assert len(found) > 40, "the messages were found"
     assert [each for each in found if names_a_flag(in_parameters(each[1], OF_A_STORE))] == [
-        ("store/keyvalue.py", LIMIT_OF_BYTES),
+        ("store/keyvalue.py", "--max-memory"),
         ("store/server.py", "give a higher --max-connections"),
     ], "these two limits are set by `rallypoint store` alone"
 

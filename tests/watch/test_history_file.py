@@ -188,3 +188,70 @@ def test_what_can_not_be_written_is_refused_at_the_start(
     path = f"{tmp_path}/{name}"
     assert str(refused.value) == f"--history {path}: {why.format(path=path)}"
     assert not (tmp_path / "missing").exists()
+
+
+def faults_of(folder: Path, run_id: str = "job") -> list[str]:
+    """What a person is told when the first line of this job can't be written there."""
+    told: list[str] = []
+    logs = HistoryLogs(f"{folder}/")
+    logs.tell_faults(
+        lambda tell, run_id, record: tell(run_id, record),
+        lambda run_id, record: told.append(record.text),
+    )
+    logs.write(run_id, BEGIN)
+    logs.close(10.0)
+    return told
+
+
+def test_V2_a_link_in_a_directory_of_histories_is_not_followed(tmp_path: Path) -> None:
+    precious, folder = tmp_path / "precious", tmp_path / "histories"
+    precious.write_text("keep")
+    folder.mkdir()
+    said = "{0} is a symbolic link there, which is not followed: remove it"
+    for run_id, target in (("job", precious), ("other", tmp_path / "never")):
+        name = f"{run_id}.jsonl"
+        (folder / name).symlink_to(target)
+        (fault,) = faults_of(folder, run_id)
+        head = f"--history {folder}/: can't be written: {said.format(name)}"
+        assert fault == f"{head}; what happens meanwhile is missing there"
+    assert precious.read_text() == "keep"
+    assert not (tmp_path / "never").exists()
+
+
+def test_V2_a_pipe_in_a_directory_of_histories_is_refused(tmp_path: Path) -> None:
+    pipe = tmp_path / "job.jsonl"
+    os.mkfifo(pipe)
+    with pipe.open("r+b", buffering=0):
+        (fault,) = faults_of(tmp_path)
+    assert "job.jsonl is not a regular file there: remove it" in fault
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user, too")
+def test_V2_a_history_of_another_user_is_not_written_to(tmp_path: Path) -> None:
+    planted = tmp_path / "job.jsonl"
+    planted.touch(0o666)
+    os.chown(planted, 65534, 65534)
+    (fault,) = faults_of(tmp_path)
+    assert "job.jsonl belongs there to user 65534, not to you (user 0): name a directory" in fault
+    assert planted.read_bytes() == b""
+
+
+@pytest.mark.parametrize("name", ["histories/", "history.jsonl"])
+def test_V2_only_its_user_can_read_a_history(name: str, tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        logs = HistoryLogs(f"{tmp_path}/{name}")
+        logs.write("job", BEGIN)
+        assert logs.close(10.0) == ""
+    finally:
+        os.umask(before)
+    assert Path(logs.file_of("job")).stat().st_mode & 0o777 == 0o600
+
+
+def test_V2_a_link_that_a_person_named_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "history.jsonl").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "history.jsonl")
+    logs = HistoryLogs(f"{tmp_path}/link")
+    logs.write("job", BEGIN)
+    assert logs.close(10.0) == ""
+    assert texts_in(tmp_path / "history.jsonl") == ["begin"]

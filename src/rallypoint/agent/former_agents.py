@@ -81,7 +81,7 @@ def dead_places(directories: Iterable[str], run_id: str) -> tuple[DeadPlace, ...
     for path in scratch.ours(directories):
         try:
             place = _read(path, run_id, where)
-        except (OSError, msgspec.MsgspecError):
+        except (OSError, msgspec.MsgspecError, RecursionError):
             continue
         if place is not None:
             found[place] = None

@@ -44,7 +44,7 @@ from rallypoint.core.watch.node_progress import NodeProgress
 from rallypoint.machine_name import machine_name
 from rallypoint.observe.faults import Faults
 from rallypoint.process.forks import fork_process
-from rallypoint.process.limits import MemoryWatch, descriptors_for
+from rallypoint.process.limits import MemoryWatch, descriptors_for, usable_memory
 from rallypoint.process.scratch import LocalJob, leave_note
 from rallypoint.store.round_store import RoundStore
 from rallypoint.wire import death_notice
@@ -267,7 +267,13 @@ class Membership:
 
     def _round_store(self, listener: socket.socket | None) -> RoundStore:
         part_of = part_of_job(self._config.rendezvous)
-        return RoundStore(listener, fork=fork_process, part_of=part_of)
+        memory = usable_memory()
+        return RoundStore(
+            listener,
+            fork=fork_process,
+            part_of=part_of,
+            max_bytes=None if memory is None else memory // 2,
+        )
 
     def _hosting(self, led: OwnJob | None = None, own_agent: str = "") -> Hosting:
         history = self._setup.telemetry.history

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os.path
 from collections.abc import Iterable, Sequence
+from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from rallypoint.cli import access
 from rallypoint.cli.exit_codes import SIGNALLED
@@ -75,7 +76,7 @@ class Said(Struct):
     """What is read of a summary."""
 
     outcome: str
-    exit_code: int
+    exit_code: Annotated[int, Meta(ge=0, le=255)]
     reason: str
     node: str
     schema: int

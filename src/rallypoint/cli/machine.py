@@ -10,6 +10,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from errno import EFBIG
 
 from rallypoint.agent.environ import ETCD_PASSWORD_VARIABLE
 from rallypoint.errors import InfrastructureError, UsageError
@@ -64,9 +65,13 @@ class Machine:
             return file.read(4096)
 
     def read_whole(self, path: str) -> str:
-        """What a file says, up to 4 MiB. Raises OSError and UnicodeDecodeError."""
+        """Return the text of a file. Raises UnicodeDecodeError, and OSError also for more than 4
+        MiB."""
         with open(path, encoding="utf-8") as file:
-            return file.read(1 << 22)
+            text = file.read((1 << 22) + 1)
+        if len(text) > 1 << 22:
+            raise OSError(EFBIG, "it has more than 4 MiB")
+        return text
 
     def ask_command(self, command: str, timeout_s: float) -> str | None:
         """What a shell command prints; None if it fails or takes longer. Blocks meanwhile."""

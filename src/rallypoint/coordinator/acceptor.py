@@ -280,7 +280,8 @@ class ConnectionLog:
     def __init__(self, on_record: Callable[[Record], None]) -> None:
         self._loop = asyncio.get_running_loop()
         self._on_record, self._refusals = on_record, RefusalLog()
-        self._more: Counter[Kind] = Counter()
+        self._more: Counter[str] = Counter()
+        """The numbers by the words that follow "closed N connections"."""
         self.refusals: Counter[Kind] = Counter(dict.fromkeys(Kind, 0))
         """All that were closed."""
         self._last = ""
@@ -291,20 +292,22 @@ class ConnectionLog:
     def refused(self, peer: str, kind: Kind, why: str) -> None:
         """The connection from `peer` was closed. `why` continues "closed the connection"."""
         self.refusals[kind] += 1
-        address = peer.rpartition(":")[0]
         # What strangers send differs each time.
-        reason = why if kind is Kind.UNPROVEN else kind.name
+        self._note(peer, why if kind is Kind.UNPROVEN else kind.name, why, kind.value)
+
+    def broken(self, peer: str, why: str) -> None:
+        """The same for the connection of an agent that had attached."""
+        self._note(peer, why, why, "were those of nodes, and broke the protocol")
+
+    def _note(self, peer: str, reason: str, why: str, of_many: str) -> None:
+        address = peer.rpartition(":")[0]
         if self._refusals.is_logged((address, reason), self._loop.time()):
-            self.closed(f"closed the connection from {peer}: {why}")
+            self._closed(f"closed the connection from {peer}: {why}")
             return
-        self._more[kind] += 1
+        self._more[of_many] += 1
         self._last = address
         if self._timer is None:
             self._timer = self._loop.call_later(WINDOW_S, self._show_more)
-
-    def closed(self, line: str) -> None:
-        """A connection was closed."""
-        self._on_record(kinds.CONNECTION_CLOSED(line))
 
     def shortage(self, line: str) -> None:
         """No connection can be accepted; shown now and then."""
@@ -318,6 +321,9 @@ class ConnectionLog:
         self._show_more()
         self.faults.tell_counts()
 
+    def _closed(self, line: str) -> None:
+        self._on_record(kinds.CONNECTION_CLOSED(line))
+
     def _show_more(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
@@ -325,8 +331,8 @@ class ConnectionLog:
         self._refusals.left_out()
         more, self._more = self._more, Counter()
         if more:
-            by_kind = ", ".join(f"{count} {kind.value}" for kind, count in more.items())
-            self.closed(
+            by_kind = ", ".join(f"{count} {of_many}" for of_many, count in more.items())
+            self._closed(
                 f"closed {more.total()} more connections within {WINDOW_S:g} s, the last from "
                 f"{self._last}: {by_kind}"
             )

@@ -25,6 +25,7 @@ from rallypoint.core.round_state import RoundState
 from rallypoint.core.sessions import Session, Sessions
 from rallypoint.core.text import quoted_job
 from rallypoint.observe.faults import Faults, describe_fault
+from rallypoint.store.refusal_log import WINDOW_S, RefusalLog
 from rallypoint.wire.codec import for_version
 
 SPARE_SESSIONS = 1000
@@ -79,11 +80,14 @@ class HostedJob:
         on_record: Callable[[Record], None],
         on_empty: Callable[[], None],
         open_gate: OpenGate | None = None,
+        refusals: NodeRefusals | None = None,
     ) -> None:
-        """`on_empty` is called when no session of the job is left."""
+        """`on_empty` is called when no session of the job is left. `refusals`: those of all jobs
+        of the coordinator; None: of this one alone."""
         self._loop = asyncio.get_running_loop()
         self._sessions = sessions
         self._on_record, self._on_empty = on_record, on_empty
+        self._refusals = refusals or NodeRefusals(lambda _run_id, record: on_record(record))
         self._connections = _Connections()
         self._pushes = Turns()
         """What is sent, in its order."""
@@ -337,7 +341,7 @@ class HostedJob:
                     connection.close()
             case host_effects.Refuse(number, text):
                 if (connection := self._connections.get(number)) is not None:
-                    refuse(connection, text, self._on_record)
+                    self._refusals.refuse(self.settings.run_id, connection, text)
             case Record():
                 self.see(self.watch.record, effect)
                 self._on_record(effect)
@@ -370,11 +374,52 @@ class HostedJob:
         self._check = self._loop.call_at(now + delay_s, self._look, now + delay_s)
 
 
-def refuse(connection: ServerConnection, text: str, on_record: Callable[[Record], None]) -> None:
-    """Send an agent the reason why it can't take part, record it, and hang up."""
-    on_record(kinds.NODE_REFUSED(peer=connection.peer, why=text))
-    connection.send(m.Refused(text))
-    connection.close()
+class NodeRefusals:
+    """Refuses nodes: tells each of them the reason, and the coordinator's log as well.
+
+    A node may come again and again, with another mistake each time, and must not fill the log. So
+    each address and reason is shown once, and at most 64 lines come in a minute, as for strangers
+    (`store/refusal_log.py` decides). The rest is counted. For the thread of the loop.
+    """
+
+    def __init__(self, on_record: Callable[[str, Record], None]) -> None:
+        """`on_record` is called with the run id and what happened."""
+        self._loop = asyncio.get_running_loop()
+        self._on_record, self._log = on_record, RefusalLog()
+        self._more = 0
+        """The number of refusals that were not shown."""
+        self._last = ("", "", "")
+        """The run id, the peer and the reason of the last one of these."""
+        self._timer: asyncio.TimerHandle | None = None
+
+    def refuse(self, run_id: str, connection: ServerConnection, why: str) -> None:
+        """Send an agent the reason why it can't take part, and hang up."""
+        self._note(run_id, connection.peer, why)
+        connection.send(m.Refused(why))
+        connection.close()
+
+    def close(self) -> None:
+        """Show the number of refusals without a line. Safe to call twice."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._log.left_out()
+        more, self._more = self._more, 0
+        if more:
+            run_id, peer, why = self._last
+            others = f"{more} more within {WINDOW_S:g} s, the last"
+            self._on_record(run_id, kinds.NODE_REFUSED(peer=f"{others} from {peer}", why=why))
+
+    def _note(self, run_id: str, peer: str, why: str) -> None:
+        # A node has another port each time.
+        subject = peer.rpartition(":")[0], f"{run_id}: {why}"
+        if self._log.is_logged(subject, self._loop.time()):
+            self._on_record(run_id, kinds.NODE_REFUSED(peer=peer, why=why))
+            return
+        self._more += 1
+        self._last = run_id, peer, why
+        if self._timer is None:
+            self._timer = self._loop.call_later(WINDOW_S, self.close)
 
 
 class Timers:

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from rallypoint.coordinator.clocks import wall_time
 from rallypoint.coordinator.connection import ServerConnection
 from rallypoint.coordinator.gathering import answer
-from rallypoint.coordinator.hosted_job import HostedJob, refuse
+from rallypoint.coordinator.hosted_job import HostedJob, NodeRefusals
 from rallypoint.coordinator.hosting import Hosting, turn_away
 from rallypoint.core import claims
 from rallypoint.core import event_kinds as kinds
@@ -67,6 +67,7 @@ class HostedJobs:
     def __init__(self, hosting: Hosting) -> None:
         self._loop = asyncio.get_running_loop()
         self._hosting = hosting
+        self._refusals = NodeRefusals(hosting.on_record)
         self._epoch = hosting.epoch()
         self._lives = JobLives(self._epoch)
         self._jobs: dict[str, HostedJob] = {}
@@ -121,6 +122,7 @@ class HostedJobs:
             job.close()
         for run_id in list(self._forgetting):
             self._keep(run_id)
+        self._refusals.close()
         self._jobs.clear()
         self._ended.clear()
         for task in self._leading:
@@ -162,7 +164,7 @@ class HostedJobs:
                 connection.owner = job
                 job.attach(connection, hello)
                 return
-        refuse(connection, text, partial(self._hosting.on_record, run_id))
+        self._refusals.refuse(run_id, connection, text)
 
     def heartbeat(self, connection: ServerConnection, heartbeat: m.Heartbeat) -> None:
         """Of an agent that has no session yet. It is answered when there is one."""
@@ -306,7 +308,7 @@ class HostedJobs:
         wall_ms = self._hosting.wall_ms
         sessions = Sessions(state, epoch, self._hosting.machine, wall, handover, wall_ms)
         on_record = partial(self._hosting.on_record, run_id)
-        job = HostedJob(sessions, on_record, lambda: self._emptied(job), open_gate)
+        job = HostedJob(sessions, on_record, lambda: self._emptied(job), open_gate, self._refusals)
         job.lives_in(self._own_agent)
         return job
 
@@ -336,7 +338,7 @@ class HostedJobs:
 
     async def _lead(self, run_id: str) -> None:
         assert self._hosting.led is not None
-        on_record, error = partial(self._hosting.on_record, run_id), ""
+        error = ""
         try:
             self.lead(run_id, await self._hosting.led.lead(run_id))
         except RallypointError as unusable:
@@ -346,7 +348,7 @@ class HostedJobs:
         for connection, hello in self._waiting.pop(run_id).values():
             heartbeats = self._early.pop(connection.number, [])
             if error:
-                refuse(connection, error, on_record)
+                self._refusals.refuse(run_id, connection, error)
             elif not connection.is_closed:
                 self.attach(connection, run_id, hello)
                 if isinstance(owner := connection.owner, HostedJob):

@@ -287,7 +287,7 @@ def decode(data: bytes, run_id: str = "") -> LeadRecord:
                 f"to {SCHEMA}: use the version that wrote it, or another run id"
             )
         record = _decoder.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, IndexError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, IndexError, RecursionError) as error:
         raise RecordError(
             f"the job's record does not parse ({error}): it is left as it is; use another run id"
         ) from error

@@ -206,7 +206,7 @@ class Coordinator:
 
     def refused(self, connection: ServerConnection, why: str) -> None:
         if _job_on(connection) is not None:
-            self._log.closed(f"closed the connection from {connection.peer}: {why}")
+            self._log.broken(connection.peer, why)
         else:
             self._log.refused(connection.peer, Kind.UNPROVEN, why)
 

@@ -78,7 +78,7 @@ def decode_info(value: bytes) -> NodeInfo:
     try:
         info = _infos.decode(value)
         limits.check(info)
-    except (msgspec.DecodeError, MessageError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, MessageError, UnicodeDecodeError, RecursionError) as error:
         raise RendezvousStateError(
             f"the store of the rendezvous holds no node info of a rallypoint agent: {error}"
         ) from error
@@ -99,7 +99,7 @@ def _decode(decoder: msgspec.msgpack.Decoder[_S], value: bytes) -> _S | None:
     try:
         decoded = decoder.decode(value)
         limits.check(decoded, sentence=limits.MAX_SENTENCE)
-    except (msgspec.DecodeError, MessageError, UnicodeDecodeError):
+    except (msgspec.DecodeError, MessageError, UnicodeDecodeError, RecursionError):
         return None
     return decoded
 

@@ -7,6 +7,7 @@ Numbers are finite, and integers have 64 bits. Text is UTF-8 without halves of s
 
 from __future__ import annotations
 
+import re
 from typing import Any, TypeVar
 
 import msgspec
@@ -19,6 +20,7 @@ MAX_VALUES = 1 << 20
 
 _LEAST, _MOST = -(1 << 63), (1 << 64) - 1
 _BYTE_ORDER_MARK = "\ufeff"
+_MANY_DIGITS = re.compile(rb"\d{19}")
 
 _T = TypeVar("_T")
 
@@ -55,7 +57,14 @@ def read_as(data: bytes | str, kind: type[_T], max_bytes: int = MAX_BYTES) -> _T
     Fields that the type does not have are skipped. Values that the type leaves open (`Any`) are
     limited in number, but not in depth: use `read_object` for those.
     """
+    if isinstance(data, str):
+        data = data.encode("utf-8", "surrogatepass")
     value: _T = _decoded(data, kind, max_bytes)
+    if _MANY_DIGITS.search(data):
+        try:
+            _check(msgspec.to_builtins(value))
+        except RecursionError:
+            raise _too_deep() from None
     return value
 
 
@@ -95,7 +104,7 @@ def _check(value: object) -> None:
     while level:
         below: list[object] = []
         for each in level:
-            if isinstance(each, dict | list):
+            if isinstance(each, dict | list | tuple):
                 if depth == MAX_DEPTH:
                     raise _too_deep()
                 below.extend(each.values() if isinstance(each, dict) else each)

@@ -1,8 +1,10 @@
 """The files of `--history`: a job's history as lines of JSON (`core/watch/history_file.py`).
 
 A thread writes them, behind a bounded queue, so that a slow disk delays nothing. Each line is
-appended by one write to a file that is opened for it: another leader of the job may go on with it,
-and it may be moved away at any time.
+appended by one write to a file that is opened for it. So another leader of the job may go on with
+the file, and a person may move it away at any time. A file is for its user alone (0600). In a
+directory Rallypoint chooses the name: there no link is followed, and no file of another user is
+written to.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from rallypoint.core.event_kinds import HISTORY_NOT_WRITTEN, Record
 from rallypoint.core.text import shown
 from rallypoint.core.watch.history_file import Begin, Line, Lost, as_object
 from rallypoint.errors import UsageError
-from rallypoint.files import open_named
+from rallypoint.files import open_named, safe_open
 from rallypoint.observe.printing import json_text
 from rallypoint.observe.queue import BoundedQueue
 
@@ -87,7 +89,7 @@ class HistoryLogs:
         self._is_broken = False
 
     def _append(self, run_id: str, line: Line) -> None:
-        fd = open_named(self.file_of(run_id), os.O_RDWR | os.O_CREAT | os.O_APPEND)
+        fd = self._open(self.file_of(run_id))
         try:
             size, lost = os.fstat(fd).st_size, self._queue.lost
             lines: list[Line] = [line]
@@ -103,6 +105,33 @@ class HistoryLogs:
             self._told = lost
         finally:
             os.close(fd)
+
+    def _open(self, path: str) -> int:
+        """Raises OSError, whose text is for a person."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
+        if not self.path.endswith("/"):
+            return open_named(path, flags, 0o600)
+        try:
+            return safe_open(path, flags)
+        except OSError as error:
+            raise OSError(error.errno, _why_not_opened(path) or error.strerror) from error
+
+
+def _why_not_opened(path: str) -> str:
+    """Say which odd file has a name that Rallypoint chose, and how to mend that; empty: none."""
+    name = shown(os.path.basename(path))
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return ""
+    if stat.S_ISLNK(status.st_mode):
+        return f"{name} is a symbolic link there, which is not followed: remove it"
+    if not stat.S_ISREG(status.st_mode):
+        return f"{name} is not a regular file there: remove it"
+    if status.st_uid != os.geteuid():
+        whose = f"user {status.st_uid}, not to you (user {os.geteuid()})"
+        return f"{name} belongs there to {whose}: name a directory of your own"
+    return ""
 
 
 def _check(path: str) -> None:

@@ -161,6 +161,11 @@ class MemoryWatch:
                 if self._found is None and limit is not None and 0 < limit < _NO_LIMIT:
                     self._found = folder, names, limit
 
+    @property
+    def limit(self) -> int | None:
+        """Bytes; None: there is no limit, or none can be read."""
+        return None if self._found is None else self._found[2]
+
     def is_short(self) -> bool:
         """Reads one small file, and another one where memory may be short. Without a limit, or
         where none can be read, the answer is no."""
@@ -173,6 +178,16 @@ class MemoryWatch:
             return False
         spare = _field(os.path.join(folder, "memory.stat"), names.spare) or 0
         return used - spare >= enough
+
+
+def usable_memory(watch: MemoryWatch | None = None) -> int | None:
+    """The bytes of memory that this machine has, or this container may use; None: not known."""
+    limit = (watch or MemoryWatch()).limit
+    try:
+        of_machine: int | None = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (OSError, ValueError):
+        of_machine = None
+    return min((each for each in (limit, of_machine) if each), default=None)
 
 
 class _Memory(NamedTuple):

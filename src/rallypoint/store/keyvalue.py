@@ -43,6 +43,7 @@ Replies = list[tuple[ClientId, bytes]]
 
 ENTRY_BYTES = 128
 """What keeping a key or a queued item costs besides its own bytes, as `max_bytes` counts it."""
+MAX_MEMORY = "--max-memory"
 
 _SURE_DIGITS = 18  # so many never leave 64 bits
 _pack_size = U64.pack
@@ -63,10 +64,11 @@ class KeyValueMachine:
     """The state of one store. Changed in place; a request costs O(its size + the clients it wakes).
 
     `max_bytes` limits what is stored: keys, values and queued items, each with `ENTRY_BYTES` more.
+    `limit_from` says where this limit comes from.
     """
 
-    def __init__(self, max_bytes: int | None = None) -> None:
-        self._max_bytes = max_bytes
+    def __init__(self, max_bytes: int | None = None, limit_from: str = MAX_MEMORY) -> None:
+        self._max_bytes, self._limit_from = max_bytes, limit_from
         self.stored_bytes = 0
         self.operations = 0
         """Requests served so far."""
@@ -148,7 +150,7 @@ class KeyValueMachine:
         if self._max_bytes is not None and self.stored_bytes + grown > self._max_bytes >= 0 < grown:
             raise ProtocolError(
                 f"storing {grown} bytes more would pass the limit of {self._max_bytes} "
-                f"(--max-memory), of which {self.stored_bytes} are in use"
+                f"({self._limit_from}), of which {self.stored_bytes} are in use"
             )
 
     def _set(self, client: ClientId, request: c10d.Set) -> Replies:

@@ -59,7 +59,8 @@ class RoundStore:
     `listener` is bound, listening and non-blocking, and is owned from here on. Without one the
     coordinator accepts on a port that both share, and hands connections over (`adopt`). `say` gets
     one line for each peer that is turned away; it is called in the store's process. `part_of` is
-    added to the title of that process.
+    added to the title of that process. `max_bytes` limits the keys and values of a round; None:
+    there is no limit.
     """
 
     def __init__(
@@ -69,8 +70,10 @@ class RoundStore:
         fork: Fork,
         say: Say = say_on_stderr,
         part_of: str = "",
+        max_bytes: int | None = None,
     ) -> None:
         self._listener = listener
+        self._max_bytes = max_bytes
         self._fork, self._say, self._part_of = fork, say, part_of
         self._loop: asyncio.AbstractEventLoop | None = None
         self._served: _RoundProcess | None = None
@@ -109,14 +112,14 @@ class RoundStore:
         """
         self.close()
         self._loop = loop = asyncio.get_running_loop()
-        listener, say = self._listener, self._say
+        listener, say, max_bytes = self._listener, self._say, self._max_bytes
         policy = round_policy(key, everybody=open_access, networks=networks)
 
         def start(channel: socket.socket) -> StoreProcess:
             def serve() -> None:
                 from rallypoint.store.server_process import serve_round
 
-                serve_round(listener, channel, policy, say)
+                serve_round(listener, channel, policy, say, max_bytes)
 
             self._watch_listener(None)
             return self._fork(

@@ -19,7 +19,7 @@ from rallypoint.errors import ProtocolError
 from rallypoint.store.accept_loop import AcceptLoop
 from rallypoint.store.access import AccessGate, Admission, Peer, Refusal
 from rallypoint.store.fast_path import FastPath
-from rallypoint.store.keyvalue import KeyValueMachine, Replies
+from rallypoint.store.keyvalue import MAX_MEMORY, KeyValueMachine, Replies
 from rallypoint.store.peer_owner import SocketName, identify_peer
 from rallypoint.store.refusal_log import WINDOW_S, RefusalLog
 from rallypoint.store.server_connection import ConnectionMaker, ServerConnection
@@ -46,6 +46,8 @@ class StoreLimits(Struct, frozen=True, kw_only=True):
     """How to raise a limit of connections that is too low."""
     max_bytes: int | None = None
     """Of keys, values and queued items (`KeyValueMachine`)."""
+    max_bytes_from: str = MAX_MEMORY
+    """Where that limit comes from, for a person."""
     handshake_s: float = HANDSHAKE_S
     """From connecting to a complete VALIDATE, and between two pieces of one request. A client that
     waits for a key, or sends nothing between two requests, may do so for ever."""
@@ -115,7 +117,7 @@ class StoreServer:
         self._loop = loop = asyncio.get_running_loop()
         self._gate, self._identify = gate, identify
         self._limits = limits = limits or StoreLimits()
-        self._machine = machine or KeyValueMachine(limits.max_bytes)
+        self._machine = machine or KeyValueMachine(limits.max_bytes, limits.max_bytes_from)
         self.serve_fast = FastPath(self._machine).serve
         """Serves a client what is common, if nothing of it is being served otherwise."""
         self._connections: dict[int, ServerConnection] = {}

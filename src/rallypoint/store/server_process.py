@@ -73,9 +73,15 @@ def connections_within(descriptors: int) -> int:
 
 
 def serve_round(
-    listener: socket.socket | None, channel: socket.socket, policy: AccessPolicy, say: Say
+    listener: socket.socket | None,
+    channel: socket.socket,
+    policy: AccessPolicy,
+    say: Say,
+    max_bytes: int | None = None,
 ) -> None:
     """Serves until killed, or until the agent's end of `channel` is closed.
+
+    `max_bytes` limits the keys and values of the workers; None: there is no limit.
 
     Connections come from `listener`, which this process shares with the agent, or over `channel`.
     It is forked from a running agent: everything of the agent's is still in memory, but its
@@ -86,6 +92,8 @@ def serve_round(
     limits = StoreLimits(
         max_connections=connections_within(raise_descriptor_limit()),
         more_connections_by=of_open_files(whose="where this node's agent is started"),
+        max_bytes=max_bytes,
+        max_bytes_from="half of this node's memory",
     )
     loop = new_event_loop()
     loop.set_exception_handler(Faults(say).of_loop)

@@ -82,7 +82,7 @@ def decode_to_agent(payload: bytes) -> ToAgent:
 def _decode(decoder: msgspec.msgpack.Decoder[_M], payload: bytes, sentence: int) -> _M:
     try:
         message = decoder.decode(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise MessageError(f"a message that does not parse: {error}") from error
     limits.check(message, sentence=sentence)
     _check_addresses(message)

@@ -140,7 +140,7 @@ class LinkReader(Generic[M]):
                 break
             try:
                 found.append(self._decoder.decode(self._held[_LENGTH:end]))
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                 raise ValueError(f"a message does not parse: {error}") from None
             self._held = self._held[end:]
         return found

@@ -142,7 +142,7 @@ def _parse(argv: list[str]) -> _Options:
 def _since(value: Value) -> float:
     try:
         return since(value.text, wall_time(0.0))
-    except ValueError:
+    except (ValueError, OverflowError):
         raise value.wrong(f"needs {MOMENTS}") from None
 
 

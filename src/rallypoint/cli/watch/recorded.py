@@ -39,16 +39,26 @@ def refuse_options(command: Command, scanned: Scanned, others: Sequence[str]) ->
 def read_history(path: str) -> Recorded:
     """Blocks. Raises UsageError."""
     try:
-        if stat.S_ISFIFO(os.stat(path).st_mode):
-            raise UsageError(f"{shown(path)}: is no file that --history has written, but a pipe")
-        if os.path.getsize(path) > SIZE_MAX:
-            raise UsageError(f"{shown(path)}: is larger than 1 GiB: cut it, at the end of a line")
+        # Opening a pipe would wait for its writer.
+        _check_type(path, os.stat(path).st_mode)
         with open(path, "rb") as file:
-            return read(file.read().split(b"\n"))
+            _check_type(path, os.fstat(file.fileno()).st_mode)
+            data = file.read(SIZE_MAX + 1)
+        if len(data) > SIZE_MAX:
+            raise UsageError(f"{shown(path)}: is larger than 1 GiB: cut it, at the end of a line")
+        return read(data.split(b"\n"))
     except OSError as error:
         raise UsageError(f"{shown(path)}: can't be read: {error.strerror}") from error
     except NoHistoryError as error:
         raise UsageError(f"{shown(path)}: {error}") from error
+
+
+def _check_type(path: str, mode: int) -> None:
+    """Raises UsageError."""
+    kinds = {stat.S_IFIFO: "a pipe", stat.S_IFDIR: "a directory", stat.S_IFSOCK: "a socket"}
+    if not stat.S_ISREG(mode):
+        kind = kinds.get(stat.S_IFMT(mode), "a device")
+        raise UsageError(f"{shown(path)}: is no file that --history has written, but {kind}")
 
 
 def view_in(recorded: Recorded) -> JobView | None:

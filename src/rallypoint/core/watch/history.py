@@ -14,12 +14,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Annotated
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
 from rallypoint.core.event_kinds import PATTERN_UNMATCHED, Record
 from rallypoint.core.job_state import JobState, note_step
+from rallypoint.core.limits import MAX_UNIX_TIME
 from rallypoint.core.model import Outcome, Verdict
 from rallypoint.core.watch import carrying, goodput, told_round, turns
 from rallypoint.core.watch.carried import Carried, CarriedRound
@@ -32,6 +34,8 @@ SCHEMA = 1
 """Of what is written: raised when the meaning of a field changes. Fields may be added."""
 ENTRIES_MAX = 1000
 """So many events are kept, the newest."""
+UnixTime = Annotated[float, Meta(ge=0, le=MAX_UNIX_TIME)]
+"""Unix seconds that are a date. A reader refuses others."""
 RATE_S = 60.0
 """Steps a second are those of so long."""
 
@@ -41,7 +45,7 @@ class HistoryEntry(Struct, frozen=True):
 
     number: int
     """Counts the events of this history, from 1."""
-    time: float
+    time: UnixTime
     """Unix seconds, by the coordinator's clock."""
     event: str
     """Its name in the table of event kinds."""

@@ -16,14 +16,15 @@ know.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
+from rallypoint.core.json_reader import UnreadableJsonError, read_object
 from rallypoint.core.text import shown
-from rallypoint.core.watch.history import SCHEMA, HistoryEntry
+from rallypoint.core.watch.history import SCHEMA, HistoryEntry, UnixTime
 from rallypoint.core.watch.job_view import JobView
 from rallypoint.core.watch.past_round import PastRound
 
@@ -36,7 +37,7 @@ class Begin(Struct, frozen=True):
 
     job: str
     incarnation: int
-    time: float
+    time: UnixTime
     """Unix seconds, as everywhere here."""
     took_over: bool = False
     """The job ran before, and another coordinator led it."""
@@ -46,14 +47,14 @@ class Begin(Struct, frozen=True):
 class Status(Struct, frozen=True):
     """What the job did at this time."""
 
-    time: float
+    time: UnixTime
     view: JobView
 
 
 class Lost(Struct, frozen=True):
     """So many lines are missing here."""
 
-    number: int
+    number: Annotated[int, Meta(ge=0)]
 
 
 Line = Begin | HistoryEntry | PastRound | Status | Lost
@@ -98,18 +99,19 @@ class NoHistoryError(ValueError):
 def read(lines: Sequence[bytes]) -> Recorded:
     """The lines of a file, each without its line feed. The last one may be cut, as may one that a
     coordinator wrote last before another one went on. Raises NoHistoryError."""
-    found, cut = Recorded(), 0
+    found, cut, why = Recorded(), 0, ""
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
-            record = msgspec.json.decode(line, type=dict[str, Any])
-        except (msgspec.MsgspecError, UnicodeDecodeError):
-            cut = cut or number
+            record = read_object(line)
+        except UnreadableJsonError as error:
+            if not cut:
+                cut, why = number, str(error)
             continue
         kind = record.get("kind")
         if cut and kind not in ("begin", "lost"):
-            raise _no_line(cut, "is not JSON")
+            raise _no_line(cut, shown(why))
         cut = 0
         if not found.begins and kind != "begin":
             raise NoHistoryError("is not a file that --history has written: it has no header")

@@ -19,7 +19,7 @@ from rallypoint.core.round_state import Member, MemberState, Phase
 from rallypoint.core.watch import goodput
 from rallypoint.core.watch.goodput import WORKING, Spending
 from rallypoint.core.watch.goodput_view import GoodputView, Part
-from rallypoint.core.watch.history import SCHEMA, JobHistory
+from rallypoint.core.watch.history import SCHEMA, JobHistory, UnixTime
 from rallypoint.core.watch.node_names import fold_names, gaps_in_names
 from rallypoint.core.watch.past_round import ROUNDS_SHOWN, PastRound
 
@@ -114,7 +114,7 @@ class JobView(Struct, frozen=True):
     verdict: HowItEnded | None = None
     held_back: tuple[HeldBack, ...] = ()
     """The machines that are held back, also those of which no node is in the job now."""
-    known_since: float | None = None
+    known_since: UnixTime | None = None
     """Unix seconds: another coordinator, which is gone, knew what happened before; None: all is
     known."""
 

@@ -12,51 +12,97 @@ range begins with, and the last brackets of a name count fastest.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Sequence
 from itertools import product
+from math import prod
 
 from rallypoint.core.settings import MAX_NODES
+from rallypoint.core.text import shown
 
 _PART = re.compile(r"([^\[\],]*)(?:\[([^\[\]]*)\])?")
 _RANGE = re.compile(r"(\d{1,18})(?:-(\d{1,18}))?", re.ASCII)
+_LENGTH_MAX = 1024
+"""Characters of one name, with the user and the port that a hostfile puts around it."""
+_SHOWN = 60
+
+_Numbers = list[tuple[range, int]]
+"""Ranges, and the least number of digits in each."""
+_Name = list[str | _Numbers]
+"""The parts of one entry of a list: texts, and what stands in brackets."""
 
 
 def node_names(text: str) -> tuple[str, ...]:
     """The names, in the order of the list, which has at most as many as a job can have nodes.
 
-    Raises ValueError with what is wrong with the text.
+    Raises ValueError with what is wrong with the text; a list that is too long is not built.
     """
-    names: list[str] = []
+    entries = _entries(text)
+    if _size(entries) > MAX_NODES:
+        raise ValueError(f"more than {MAX_NODES} nodes")
+    return tuple("".join(name) for entry in entries for name in product(*map(_texts, entry)))
+
+
+def node_count(text: str) -> int:
+    """How many names a list has, counted without building them. Raises ValueError as
+    `node_names`."""
+    return _size(_entries(text))
+
+
+def _entries(text: str) -> list[_Name]:
+    entries: list[_Name] = []
     position = 0
     while position < len(text):
-        parts: list[list[str]] = []
-        start = position
+        entry: _Name = []
+        start, length = position, 0
         while position < len(text) and text[position] != ",":
             found = _PART.match(text, position)
             if found is None or found.end() == position:
-                raise ValueError(f"{text[position:]!r} is no part of a list of nodes")
+                raise ValueError(f"{_brief(text[position:])} is no part of a list of nodes")
             position = found.end()
-            parts.append([found[1]])
+            entry.append(found[1])
+            length += len(found[1])
             if found[2] is not None:
-                parts.append(list(_numbers(found[2])))
+                numbers = _numbers(found[2])
+                length += max(max(digits, len(str(each[-1]))) for each, digits in numbers)
+                entry.append(numbers)
         if start == position:
             raise ValueError("a name is missing")
+        if length > _LENGTH_MAX:
+            raise ValueError(f"{_brief(text[start:])} has more than {_LENGTH_MAX} characters")
         position += 1
-        names += map("".join, product(*parts))
-        if len(names) > MAX_NODES:
-            raise ValueError(f"more than {MAX_NODES} nodes")
-    if not names:
+        entries.append(entry)
+    if not entries:
         raise ValueError("it is empty")
-    return tuple(names)
+    return entries
 
 
-def _numbers(ranges: str) -> Iterator[str]:
-    for each in ranges.split(","):
+def _size(entries: Sequence[_Name]) -> int:
+    return sum(
+        prod(sum(len(each) for each, _ in part) for part in entry if not isinstance(part, str))
+        for entry in entries
+    )
+
+
+def _texts(part: str | _Numbers) -> Sequence[str]:
+    if isinstance(part, str):
+        return (part,)
+    return [str(number).zfill(digits) for numbers, digits in part for number in numbers]
+
+
+def _numbers(text: str) -> _Numbers:
+    ranges: _Numbers = []
+    for each in text.split(","):
         found = _RANGE.fullmatch(each)
         if found is None:
-            raise ValueError(f"{each!r} is no number and no range of numbers")
+            raise ValueError(f"{_brief(each)} is no number and no range of numbers")
         first, last = found[1], found[2] or found[1]
         if not 0 <= int(last) - int(first) < MAX_NODES:
             raise ValueError(f"{each!r} is no range of at most {MAX_NODES} numbers")
-        for number in range(int(first), int(last) + 1):
-            yield str(number).zfill(len(first))
+        ranges.append((range(int(first), int(last) + 1), len(first)))
+    return ranges
+
+
+def _brief(text: str) -> str:
+    """The beginning of a foreign text."""
+    text = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+    return f"'{text}'" if text.isprintable() else shown(text)

@@ -60,7 +60,7 @@ class Step(Struct, frozen=True):
     @property
     def port(self) -> int:
         """Where the first node hosts the job: jobs and steps next to each other have others."""
-        step = int(self.step) if self.step.isdecimal() else 0
+        step = int(self.step) if _is_number(self.step) else 0
         return _FIRST_PORT + (self.job + _STEP_STRIDE * step) % _PORTS
 
 
@@ -76,7 +76,7 @@ def read_step(environ: Mapping[str, str]) -> Step:
         if default is not None and name not in environ:
             return default
         text = given(name)
-        if not (text.text.isascii() and text.text.isdecimal()):
+        if not _is_number(text.text):
             raise text.wrong("Slurm gives a number there")
         return int(text.text)
 
@@ -148,6 +148,11 @@ def _further(environ: Mapping[str, str]) -> Iterator[tuple[str, Said]]:
         yield "--stop-at", Said(end, f"SLURM_JOB_END_TIME={end}")
 
 
+def _is_number(text: str) -> bool:
+    """A whole number of 64 bits: `int` reads only so many digits."""
+    return text.isascii() and text.isdecimal() and len(text) <= 18
+
+
 def _workers(environ: Mapping[str, str]) -> Said | None:
     if not any(environ.get(name) for name in _HAS_DEVICES):
         return None
@@ -155,6 +160,6 @@ def _workers(environ: Mapping[str, str]) -> Said | None:
         if devices := environ.get(name):
             return Said(str(len(devices.split(","))), f"{name}={devices}")
     on_node = environ.get("SLURM_GPUS_ON_NODE", "")
-    if on_node.isdecimal() and int(on_node):
+    if _is_number(on_node) and int(on_node):
         return Said(on_node, f"SLURM_GPUS_ON_NODE={on_node}")
     return None

@@ -15,20 +15,21 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 
 from msgspec import Struct
 
 from rallypoint.core.limits import MAX_PORT
 from rallypoint.core.settings import MAX_NODES, MAX_WORKERS_PER_NODE
 from rallypoint.core.text import shown
-from rallypoint.integrations.slurm.node_list import node_names
+from rallypoint.integrations.slurm.node_list import node_count, node_names
 
 _ENTRY = re.compile(r"(?:(?P<user>[\w.-]+)@)?(?P<host>.+)", re.ASCII)
 _NAME = re.compile(r"[A-Za-z0-9_][\w.-]{0,252}", re.ASCII)
 _IPV6 = re.compile(r"[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*(%[\w.-]+)?", re.ASCII)
 _USER = re.compile(r"[A-Za-z0-9_][\w.-]*", re.ASCII)
 _SEVERAL = re.compile(r"\[[0-9,-]+\]", re.ASCII)
-_OUTER_COMMA = re.compile(r",(?![^\[\]]*\])")
+_COMMA_OR_BRACKET = re.compile(r"[\[\],]")
 _KEYS = {
     **dict.fromkeys(("slots", "slot", "cpu", "cpus", "count"), "slots"),
     **dict.fromkeys(("max_slots", "max-slots"), "max_slots"),
@@ -59,7 +60,7 @@ class Host(Struct, frozen=True):
 
 def read_hosts(text: str) -> tuple[Host, ...]:
     """The hosts of `a,b:2,carol@n[1-3]`. Raises ValueError with what is wrong."""
-    return _whole(found for part in _parts(text) for found in _entry(part, {}))
+    return _whole(found for part in _few(_parts(text)) for found in _entry(part, {}))
 
 
 def read_hostfile(text: str) -> tuple[Host, ...]:
@@ -70,9 +71,8 @@ def read_hostfile(text: str) -> tuple[Host, ...]:
         if not words:
             continue
         try:
-            hosts += _entry(words[0], _given(words[1:]))
-            if len(hosts) > MAX_NODES:
-                raise ValueError(f"more than {MAX_NODES} hosts")
+            (entry,) = _few((words[0],), before=len(hosts))
+            hosts += _entry(entry, _given(words[1:]))
         except ValueError as error:
             raise ValueError(f"line {number}: {error}") from None
     return _whole(hosts)
@@ -81,23 +81,46 @@ def read_hostfile(text: str) -> tuple[Host, ...]:
 def without(hosts: Sequence[Host], excluded: str) -> tuple[Host, ...]:
     """Those that `excluded`, a list with commas, does not name. Raises ValueError for a name that
     is none of them, and where none is left."""
-    left = list(hosts)
-    for part in _parts(excluded):
+    named: dict[str, list[Host]] = {}
+    for host in hosts:
+        for name in {host.name, host.host, host.target}:
+            named.setdefault(name, []).append(host)
+    gone: set[Host] = set()
+    for part in _few(_parts(excluded)):
         for name in _expanded(part):
-            fits = [each for each in hosts if name in (each.name, each.host, each.target)]
-            if not fits:
+            if name not in named:
                 raise ValueError(f"{shown(name)} is none of the hosts")
-            left = [each for each in left if each not in fits]
+            gone.update(named[name])
+    left = tuple(host for host in hosts if host not in gone)
     if not left:
         raise ValueError("no host is left")
-    return tuple(left)
+    return left
 
 
 def _parts(text: str) -> Iterator[str]:
-    for part in _OUTER_COMMA.split(text):
-        if not part.strip():
-            raise ValueError("a name is missing: hosts are given as a,b,c")
-        yield part.strip()
+    begin, is_inside = 0, False
+    ends = (found.span() for found in _COMMA_OR_BRACKET.finditer(text))
+    for at, after in chain(ends, [(len(text), len(text))]):
+        if text[at:after] in ("[", "]"):
+            is_inside = text[at] == "["
+        elif not is_inside or at == len(text):
+            part = text[begin:at].strip()
+            if not part:
+                raise ValueError("a name is missing: hosts are given as a,b,c")
+            yield part
+            begin = after
+
+
+def _few(entries: Iterable[str], before: int = 0) -> Sequence[str]:
+    """The entries, unless there are more hosts in them, and `before` them, than a job can have
+    nodes: these are counted, and not built. Raises ValueError."""
+    found = []
+    for entry in entries:
+        before += node_count(entry) if _SEVERAL.search(entry) else 1
+        if before > MAX_NODES:
+            raise ValueError(f"more than {MAX_NODES} hosts")
+        found.append(entry)
+    return found
 
 
 def _expanded(text: str) -> Sequence[str]:
