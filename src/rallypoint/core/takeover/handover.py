@@ -30,7 +30,16 @@ from rallypoint.core.liveness import DIED, DIED_FOR_MEMORY
 from rallypoint.core.model import EndKind, EndReason, NodeLoss, NodeRef, WorldEntry
 from rallypoint.core.round_state import Member, MemberState, Phase, add, is_active
 from rallypoint.core.settings import MAX_SECONDS
-from rallypoint.core.takeover.record import JobRecord, Mark, is_set, is_settled, mark_of, with_bit
+from rallypoint.core.takeover.record import (
+    LEFT_CHARS,
+    LEFT_MAX,
+    JobRecord,
+    Mark,
+    is_set,
+    is_settled,
+    mark_of,
+    with_bit,
+)
 from rallypoint.core.takeover.recovery import UNKNOWN as UNKNOWN
 from rallypoint.core.takeover.recovery import Predecessor as Predecessor
 from rallypoint.core.takeover.recovery import Recovery as Recovery
@@ -41,8 +50,6 @@ LED_AND_DIED = f"{DIED}, while it led the job"
 LED_AND_GONE = "it led the job, and did not come back"
 NOT_BACK = "it did not come to the coordinator that took over"
 UNTOLD = "another coordinator took over before its nodes had heard of it"
-LEFT_MAX, LEFT_CHARS = 8, 80
-"""The last nodes that have left are remembered, unless a name is longer."""
 CAME_BACK = "its lease was over, and it came back without its workers"
 
 

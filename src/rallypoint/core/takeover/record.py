@@ -39,6 +39,8 @@ from rallypoint.core.worker_exits import WorkerExit
 
 NAMED_MAX, NAMES_CHARS = 64, 1000
 """A world is small that has no more nodes, and no more characters in their names."""
+LEFT_MAX, LEFT_CHARS = 8, 80
+"""The last nodes that have left are remembered, unless a name is longer."""
 NUMBERS_BITS = 20
 SCHEMA = 1
 """Of this version of Rallypoint."""

@@ -28,9 +28,8 @@ from rallypoint.core.settings import (
     MAX_SECONDS,
     MIN_SECONDS,
 )
-from rallypoint.core.takeover.handover import LEFT_MAX
 from rallypoint.core.takeover.heirs import CANDIDATES_MAX
-from rallypoint.core.takeover.record import NAMED_MAX, NAMES_CHARS, JobRecord, LeadRecord
+from rallypoint.core.takeover.record import LEFT_MAX, NAMED_MAX, NAMES_CHARS, JobRecord, LeadRecord
 from rallypoint.core.takeover.told import Told
 from rallypoint.core.watch.carried import PARTS_MAX
 
