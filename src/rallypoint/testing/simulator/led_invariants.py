@@ -102,7 +102,7 @@ class LedInvariants(Invariants):
         """The lives of the job of which each agent was told, by their numbers."""
         self.acting: Callable[[], set[int]] = set
         """The epochs of all leaders that may act now, as far as each of them knows."""
-        self._before: tuple[list[LeadRecord], set[int], list[tuple[int, Verdict, list[str]]]]
+        self._before: tuple[list[LeadRecord], set[int], list[tuple[int, Verdict, list[str]]], bool]
         """What was true before the newest record: the record, whose verdicts are recorded, and
         those that are not."""
 
@@ -169,7 +169,8 @@ class LedInvariants(Invariants):
 
     @property
     def has_verdict(self) -> bool:
-        return self._job is not None and self._job.verdict is not None
+        is_over = self._job is not None and self._job.verdict is not None
+        return is_over or bool(self.verdicts)
 
     def put_back(self, record: bytes | None) -> None:
         self._was_put_back = self._has_put_back = True
@@ -182,7 +183,8 @@ class LedInvariants(Invariants):
     def stored(self, record: bytes) -> None:
         new = parsed(record)
         self._check_limits(new)
-        self._before = self._records, set(self.verdicts), self._given
+        was_put_back = self._was_put_back
+        self._before = self._records, set(self.verdicts), self._given, was_put_back
         self._formed_last = None
         old, led_before = (self._records[-1] if self._records else None), self.leader
         self._records = [new]
@@ -207,6 +209,7 @@ class LedInvariants(Invariants):
             if old.job is not None:
                 self._check_chain(old.job, new.job)
         if new.job is not None:
+            self.fitness.recorded(new.job)
             self._renamed |= pairwise((*new.job.earlier, new.job.incarnation))
             self._renamed.pop(new.job.incarnation, None)
             self._remembered.note(new.job, self.now_s)
@@ -285,7 +288,7 @@ class LedInvariants(Invariants):
     def unstored(self) -> None:
         """What was stored last is not in the register any more, and nobody was told that it
         was."""
-        self._records, known, given = self._before
+        self._records, known, given, self._was_put_back = self._before
         if self._formed_last is not None:
             self._formed_by.pop(self._formed_last, None)
         self._given = [*given, *(each for each in self._given if each not in given)]

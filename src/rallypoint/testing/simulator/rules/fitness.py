@@ -22,6 +22,7 @@ from rallypoint.core.job_fitness import name_of
 from rallypoint.core.job_state import JobEffect, JobEvent, JobState
 from rallypoint.core.model import Cause, EndKind, NodeRef, Outcome, Verdict
 from rallypoint.core.round_state import MemberState, Phase, RoundState
+from rallypoint.core.takeover.record import JobRecord
 from rallypoint.testing.simulator.facts import Violation
 from rallypoint.testing.simulator.plan import Plan
 from rallypoint.testing.simulator.workers import Badness
@@ -36,8 +37,14 @@ class _Machine(Struct):
 
     held_until_s: float = 0.0
     """In true time, at least."""
+    unrecorded: dict[int, float] = field(default_factory=dict)
+    """The same, by the state of the job that has decided it, until that is recorded."""
     ended: list[tuple[float, EndKind]] = field(default_factory=list)
     """When it has ended a round that went on well without it, and how."""
+
+    def until_s(self, job: int) -> float:
+        """Until when it is held back, as this state of the job has to know."""
+        return max(self.held_until_s, self.unrecorded.get(job, 0.0))
 
 
 class FitnessRules:
@@ -110,10 +117,22 @@ class FitnessRules:
             self._holds.add((id(job), hash(name), hold.number))
             left_s = (hold.until - known.now) * CLOCKS - SLACK_S
             of_it = self._machines.setdefault((job.incarnation, name), _Machine())
-            of_it.held_until_s = max(of_it.held_until_s, now_s + left_s)
+            before_s = of_it.unrecorded.get(id(job), 0.0)
+            of_it.unrecorded[id(job)] = max(before_s, now_s + left_s)
         for failure in known.failures:
             if failure.is_programs and (job.incarnation, failure.machine) in self._machines:
-                self._machines[job.incarnation, failure.machine].held_until_s = 0.0
+                released = self._machines[job.incarnation, failure.machine]
+                released.held_until_s = 0.0
+                released.unrecorded.clear()
+
+    def recorded(self, job: JobRecord) -> None:
+        """This is in the register: another coordinator knows of these quarantines, too."""
+        machines = {} if job.machines is None else job.machines.machines
+        for name, machine in machines.items():
+            of_it = self._machines.get((job.incarnation, name))
+            if machine.hold is not None and of_it is not None:
+                of_it.held_until_s = max(of_it.held_until_s, *of_it.unrecorded.values(), 0.0)
+                of_it.unrecorded.clear()
 
     def formed(self, job: JobState, now_s: float) -> None:
         """A world was formed."""
@@ -123,7 +142,7 @@ class FitnessRules:
         held = []
         for entry in state.world:
             of_it = self._machines.get((job.incarnation, machines[entry.node_id]))
-            if of_it is not None and now_s < of_it.held_until_s:
+            if of_it is not None and now_s < of_it.until_s(id(job)):
                 held.append(entry.node_id)
         others = len(state.world) - len(held)
         if held and others >= state.settings.min_nodes and state.settings.world_multiple_of == 1:
