@@ -4,6 +4,7 @@ terminal of any width."""
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import json
 import os
@@ -25,9 +26,15 @@ from tests.limits import patience
 from tests.prepared import processes
 from tests.terminal import Terminal
 
+from rallypoint.cli.watch.reach import Asking, jobs_of
 from rallypoint.cli.watch.status_text import LINES_MAX
+from rallypoint.coordinator.connection import dial
+from rallypoint.coordinator.token import find_token
 from rallypoint.core.watch.history import HistoryEntry
 from rallypoint.core.watch.history_file import Begin, as_object
+from rallypoint.core.watch.job_view import JobLine
+from rallypoint.errors import UsageError
+from rallypoint.wire.address import Address
 
 LIMIT_S = 60.0
 QUESTIONS = {
@@ -311,3 +318,30 @@ def test_all_events_are_all_of_them_however_many(cluster: Cluster, tmp_path: Pat
 
     assert [json.loads(line)["number"] for line in events("--json")] == list(number)
     assert len(events()) == len(number)
+
+
+@pytest.mark.parametrize("job", ["train-001", "a-job-that-is-not-there"])
+def test_F8_the_token_of_one_job_lists_no_other_job(place: Place, job: str, tmp_path: Path) -> None:
+    """Whatever the commands ask, what the coordinator answers is about that job alone."""
+    whole = find_token(None, None, place.cluster.home, create=False)
+    assert whole is not None
+    file = tmp_path / "token"
+    file.touch(0o600)
+    file.write_text(whole.text_for_job(job))
+
+    async def ask() -> list[JobLine]:
+        host, port = place.endpoint.split(":")
+        connection = await dial([Address(host, int(port))], job, whole.for_job(job))
+        asking = Asking(connection)
+        try:
+            return await jobs_of(asking)
+        except UsageError:
+            return []
+        finally:
+            asking.close()
+
+    assert [line.job for line in asyncio.run(ask())] in ([], [job])
+    unnamed = place.run("status", "--token-file", str(file))
+    is_one_line(unnamed, 2, f"{place.endpoint}: say which job by --job ID: ")
+    another = place.run("status", "--token-file", str(file), job="train-002")
+    is_one_line(another, 2, "wrong token for job 'train-002', or another job uses this endpoint: ")

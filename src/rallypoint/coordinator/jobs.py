@@ -38,6 +38,7 @@ from rallypoint.core.job_state import JobState, ended_job, new_job
 from rallypoint.core.model import DeadPlace, SharedSettings, Verdict
 from rallypoint.core.sessions import Sessions
 from rallypoint.core.watch.job_view import job_line
+from rallypoint.core.watch.questions import ALL_JOBS
 from rallypoint.errors import MessageError, RallypointError
 from rallypoint.observe.faults import describe_fault
 
@@ -179,13 +180,16 @@ class HostedJobs:
         if (job := self._jobs.get(run_id)) is not None:
             connection.owner = job
             job.asked(connection, question)
-        elif isinstance(question, m.Ask) and question.wants_all and self._hosting.only is None:
+        elif run_id == ALL_JOBS and isinstance(question, m.Ask) and self._tells_all(question):
             lines = tuple(job_line(job.watch.view) for job in self._jobs.values())
             answer(connection, lines, is_last=True)
         else:
             task = self._loop.create_task(turn_away(self._hosting, connection, run_id, question))
             self._leading.add(task)
             task.add_done_callback(self._leading.discard)
+
+    def _tells_all(self, question: m.Ask) -> bool:
+        return question.wants_all and self._hosting.only is None
 
     def agent_died(self, connection: ServerConnection, run_id: str, notice: m.AgentDied) -> None:
         """The guard of an agent reports that it died. It may have attached to another coordinator

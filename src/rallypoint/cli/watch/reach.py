@@ -37,7 +37,7 @@ from rallypoint.core.model import UNNAMED_RUN_ID
 from rallypoint.core.settings import Setting
 from rallypoint.core.text import job_name, names, shown
 from rallypoint.core.watch.job_view import JobLine
-from rallypoint.core.watch.questions import Ask, Subject
+from rallypoint.core.watch.questions import ALL_JOBS, Ask, Subject
 from rallypoint.errors import (
     AccessError,
     PeerHungUpError,
@@ -266,16 +266,34 @@ async def named(job: JobAt, token: Token | None) -> JobAt:
     that the coordinator hosts. Raises as `Asking.open`."""
     if job.run_id is not None:
         return job
-    asking = await Asking.open(job, token)
-    try:
-        jobs = await jobs_of(asking)
-    finally:
-        asking.close()
+    asking, jobs = await ask_for_all(job, token)
+    asking.close()
     if len(jobs) != 1:
         known = names(tuple(sorted(line.job for line in jobs)))
         said = f"several jobs are there ({known}): say which by --job ID" if jobs else "no jobs"
         raise UsageError(f"{job.endpoint}: {said}")
     return replace(job, run_id=jobs[0].job)
+
+
+async def ask_for_all(job: JobAt, token: Token | None) -> tuple[Asking, list[JobLine]]:
+    """Ask about all jobs there, where nobody has said which, or about this job. Returns the
+    connection, for further calls of `jobs_of`, and the answer. Raises as `Asking.open`."""
+    try:
+        return await _ask_for_all(job, token)
+    except UsageError:
+        if job.run_id is not None:
+            raise
+    # A coordinator of many jobs hosts none without a name.
+    return await _ask_for_all(replace(job, run_id=ALL_JOBS), token)
+
+
+async def _ask_for_all(job: JobAt, token: Token | None) -> tuple[Asking, list[JobLine]]:
+    asking = await Asking.open(job, token)
+    try:
+        return asking, await jobs_of(asking)
+    except BaseException:
+        asking.close()
+        raise
 
 
 async def jobs_of(asking: Asking) -> list[JobLine]:
@@ -358,7 +376,7 @@ async def reach(job: JobAt, token: Token | None) -> ClientConnection:
             f"the job at {job.endpoint} runs without a token: add --insecure"
         ) from None
     except AccessError:
-        if job.run_id is not None:
+        if job.run_id not in (None, ALL_JOBS):
             raise
         raise AccessError(
             f"{job.endpoint}: say which job by --job ID: the coordinator there has none without a "

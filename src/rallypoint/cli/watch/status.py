@@ -21,6 +21,7 @@ from rallypoint.cli.watch.reach import (
     JobAt,
     JobEndedError,
     again,
+    ask_for_all,
     decoded,
     jobs_of,
     read_job,
@@ -124,11 +125,9 @@ async def _lines_of(jobs: list[tuple[JobAt, Token | None]]) -> list[JobLine]:
 async def _line_of(job: JobAt, token: Token | None) -> list[JobLine]:
     try:
         async with asyncio.timeout(ANSWER_S):
-            asking = await Asking.open(job, token)
-            try:
-                return await jobs_of(asking)
-            finally:
-                asking.close()
+            asking, lines = await ask_for_all(job, token)
+            asking.close()
+            return lines
     except TimeoutError:
         why = f"its coordinator at {job.endpoint} did not answer within {ANSWER_S:g} s"
         return [JobLine(job.name, "no answer", ANSWER_S, 0, 0, 0, -1, -1, None, why)]
@@ -149,10 +148,13 @@ class _Status:
             print_text(f"{job_name(self._job.name)}: {end}")
 
     async def _run(self) -> None:
-        asking = await Asking.open(self._job, self._token)
+        jobs: list[JobLine] = []
+        if self._job.run_id is None:
+            asking, jobs = await ask_for_all(self._job, self._token)
+        else:
+            asking = await Asking.open(self._job, self._token)
         try:
             if self._job.run_id is None:
-                jobs = await jobs_of(asking)
                 if len(jobs) != 1:
                     await _show_tables(partial(jobs_of, asking), self._options)
                     return

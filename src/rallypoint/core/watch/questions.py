@@ -16,6 +16,11 @@ from msgspec import Struct
 PIECE_BYTES = 48 * 1024
 
 
+ALL_JOBS = "\0jobs"
+"""The name for which a person proves the token who asks about all jobs of a coordinator. No job can
+have it: so a job's token does not open it."""
+
+
 class Subject(Enum):
     """What is asked for."""
 
