@@ -315,8 +315,8 @@ BUGS = (
     Bug(
         "who has lost the race for a claim leads all the same",
         "../coordinator/leadership.py",
-        "self._record.swap(record):\n            return False\n        memory.saw",
-        "self._record.swap(record):\n            pass\n        memory.saw",
+        "if not is_ours:\n            return False\n        memory.saw",
+        "if not is_ours:\n            pass\n        memory.saw",
         "L1",
     ),
     Bug(
@@ -517,8 +517,8 @@ BUGS = (
     Bug(
         "a newer record is believed without its digest",
         "../coordinator/leadership.py",
-        "        return self._seal.is_genuine(told)\n",
-        "        return True\n",
+        "return self._seal.is_genuine(told) and not",
+        "return not",
         "L9",
     ),
     Bug(
@@ -543,7 +543,7 @@ BUGS = (
     Bug(
         "strangers go on with the number of a record that may be an old one",
         "sessions.py",
-        "        if found.is_of_strangers and self.verdict is None:\n",
+        "        if found.may_have_run_on and self.verdict is None:\n",
         "        if found.is_of_strangers and self.verdict:\n",
         "L9",
     ),

@@ -330,10 +330,48 @@ def test_a_signal_is_raised_where_it_is_waited(tmp_path: Path, number: signal.Si
         assert running.stdout.readline().strip().isdecimal()
         eventually(lambda: catches(running.pid, signal.SIGTERM), "its wait")
         running.send_signal(number)
-        said, complaint = running.communicate(timeout=LIMIT_S)
+        try:
+            said, complaint = running.communicate(timeout=LIMIT_S)
+        finally:
+            running.kill()
         assert said == f"{number.name} False False\n", complaint
         # The usual disposition is back.
         assert running.returncode == -signal.SIGTERM
+
+
+SIGNALLED_WITHIN_A_LOCK = """
+import concurrent.futures._base, threading
+left = NUMBER
+def profile(frame, event, arg):
+    global left
+    if frame.f_code.co_filename in (threading.__file__, concurrent.futures._base.__file__):
+        left -= 1
+        if left == 0:
+            signal.raise_signal(signal.SIGTERM)
+context = start_processes("job", "sleep", {0: ("0.5",)}, {0: {}}, specs)
+sys.setprofile(profile)
+try:
+    context.wait()
+except SignalException:
+    pass
+sys.setprofile(None)
+context.close()
+print("closed", flush=True)
+"""
+
+
+@pytest.mark.parametrize("number", range(1, 13))
+def test_a_signal_in_the_middle_of_a_wait_leaves_nothing_locked(
+    tmp_path: Path, number: int
+) -> None:
+    """It comes at this call or return of a function of `threading`."""
+    body = SIGNALLED_WITHIN_A_LOCK.replace("NUMBER", str(number))
+    with program(body, tmp_path) as running:
+        try:
+            said, complaint = running.communicate(timeout=LIMIT_S)
+        finally:
+            running.kill()
+    assert said == "closed\n", complaint
 
 
 LACKS_MEMORY = """

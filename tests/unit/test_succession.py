@@ -113,7 +113,7 @@ def run(
         own.promises.assigned(ROUND, 1)
         runtime = Runtime(clock, lambda process, own: is_gone)
         local = LocalLeader(Process("boot2", 1, 1), thread, runtime)
-        succession = Succession(register, local, own, Heir(), "j")
+        succession = Succession(register, local, own, Heir(), "job")
         try:
             async with asyncio.timeout(patience(60)):
                 await test(register, own.promises, succession)

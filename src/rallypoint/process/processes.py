@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import signal
 import threading
+import time
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, wait
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from types import FrameType
 from typing import Any
@@ -95,6 +96,34 @@ def start_processes(
     return context
 
 
+class _Gate:
+    """Is closed until a thread opens it, once.
+
+    Unlike an event or a future it may be waited for where a signal raises: that may happen within
+    their conditions, whose locks then stay held for good. `Thread.join` of Python 3.11 takes the
+    thread for ended then.
+    """
+
+    def __init__(self) -> None:
+        self.is_open = False
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def open(self) -> None:
+        """Let all pass who wait. Call once."""
+        self.is_open = True
+        self._lock.release()
+
+    def wait(self, timeout_s: float = -1.0) -> bool:
+        """Block until it is open, but not longer than this (negative: no limit); whether it is."""
+        ends_at = math.inf if timeout_s < 0 else time.monotonic() + timeout_s
+        while not self.is_open and (left_s := ends_at - time.monotonic()) > 0:
+            # If a signal raises between these two calls, others find the gate open a second later.
+            if self._lock.acquire(timeout=min(left_s, 1.0)):
+                self._lock.release()
+        return self.is_open
+
+
 class PContext(ABC):
     """Running processes. `start_processes` makes and starts one; `close` it in the end.
 
@@ -133,9 +162,13 @@ class PContext(ABC):
         self._dest = dest
         self._supervision = Supervision(ProcessPlan(logs_specs, dest, outputs, grace_s))
         self._thread = threading.Thread(target=self._run, name=f"processes-{name}", daemon=True)
-        self._loop: Future[asyncio.AbstractEventLoop] = Future()
+        self._begun, self._ended = _Gate(), _Gate()
+        """All run, or can't be started; and nothing runs any more."""
+        self._loop: asyncio.AbstractEventLoop | None = None
         """Of the thread, once all run."""
-        self._ended: Future[RunProcsResult] = Future()
+        self._result: RunProcsResult | None = None
+        self._error: BaseException | None = None
+        """The reason why there is no result."""
         self._handlers: dict[signal.Signals, Any] = {}
 
     @property
@@ -174,9 +207,12 @@ class PContext(ABC):
         base = {"PYTHONFAULTHANDLER": "1", **os.environ}
         self._supervision.programs = self._programs([base | env for env in self.envs.values()])
         self._handle_signals()
-        self._thread.start()
         try:
-            self._loop.result()
+            with _signals_are_held():
+                self._thread.start()
+            self._begun.wait()
+            if self._error is not None and self._loop is None:
+                raise self._error
         except BaseException:
             self.close(timeout=0)
             raise
@@ -186,8 +222,13 @@ class PContext(ABC):
         takes longer than `timeout` seconds (negative: no limit). `period` is ignored. May be called
         again, from any thread. Raises UsageError for a returned value that can't be loaded.
         """
-        is_over = wait([self._ended], None if timeout < 0 else timeout).done
-        return self._ended.result() if is_over else None
+        if self._thread.ident is None:
+            raise ParameterError("wait: nothing was started; call start first")
+        if not self._ended.wait(timeout):
+            return None
+        if self._error is not None:
+            raise self._error
+        return self._result
 
     def pids(self) -> dict[int, int]:
         """By local rank; also after they are gone."""
@@ -202,26 +243,31 @@ class PContext(ABC):
         number = signal.SIGTERM if death_sig is None else death_sig
         if self._thread.ident is None:
             return
-        if self._loop.exception() is None:
+        self._begun.wait()
+        if self._loop is not None:
             stop = partial(self._supervision.stop, number, timeout)
             with suppress(RuntimeError):  # The loop has ended: so have the processes.
-                self._loop.result().call_soon_threadsafe(stop)
-        self._thread.join()
+                self._loop.call_soon_threadsafe(stop)
+        self._ended.wait()
+        with _signals_are_held():
+            self._thread.join()
         self._restore_handlers()
 
     def _run(self) -> None:
         try:
-            result = asyncio.run(self._supervision.run(self._loop.set_result))
+            self._result = asyncio.run(self._supervision.run(self._runs_in))
         except BaseException as error:
-            raised = error
+            self._error = error
             if isinstance(error, WorkerStartError):
-                raised = OSError(error.errno, in_parameters(str(error)))
-                raised.__cause__ = error
-            if not self._loop.done():
-                self._loop.set_exception(raised)
-            self._ended.set_exception(raised)
-        else:
-            self._ended.set_result(result)
+                self._error = OSError(error.errno, in_parameters(str(error)))
+                self._error.__cause__ = error
+        if not self._begun.is_open:
+            self._begun.open()
+        self._ended.open()
+
+    def _runs_in(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._begun.open()
 
     def _handle_signals(self) -> None:
         if threading.current_thread() is not threading.main_thread():
@@ -381,6 +427,30 @@ def _check_start_method(start_method: str) -> None:
         raise ParameterError(f"start_method {start_method!r}: use one of {_START_METHODS}")
 
 
+_held: list[int] | None = None
+"""The signals that came while none may raise; None: they may."""
+
+
+@contextmanager
+def _signals_are_held() -> Iterator[None]:
+    """The first signal that comes meanwhile raises at the end. For the main thread; in any other
+    nothing changes."""
+    global _held
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    _held = []
+    try:
+        yield
+    finally:
+        came, _held = _held, None
+    if came:
+        _raise_signal(came[0], None)
+
+
 def _raise_signal(number: int, _frame: FrameType | None) -> None:
+    if _held is not None:
+        _held.append(number)
+        return
     text = f"process {os.getpid()} got {signal_name(number)}"
     raise SignalException(text, signal.Signals(number))

@@ -55,9 +55,9 @@ def read_history(path: str) -> Recorded:
 
 def _check_type(path: str, mode: int) -> None:
     """Raises UsageError."""
-    kinds = {stat.S_IFIFO: "a pipe", stat.S_IFDIR: "a directory", stat.S_IFSOCK: "a socket"}
+    devices = {stat.S_IFIFO: "a pipe", stat.S_IFDIR: "a directory", stat.S_IFSOCK: "a socket"}
     if not stat.S_ISREG(mode):
-        kind = kinds.get(stat.S_IFMT(mode), "a device")
+        kind = devices.get(stat.S_IFMT(mode), "a device")
         raise UsageError(f"{shown(path)}: is no file that --history has written, but {kind}")
 
 
