@@ -409,7 +409,7 @@ class Sessions:
         assert self._handover is not None
         found, recovered = self._handover.follow(self.job, now)
         effects: list[HostEffect] = []
-        if found.may_have_run_on and self.verdict is None:
+        if found.is_of_strangers and self.verdict is None:
             effects += self.renumber(max(self.job.incarnation + 1, self._wall_ms()))
         effects += self._follow(recovered, now)
         for session in list(self._sessions.values()):

@@ -113,16 +113,6 @@ class Recovery(Struct):
         return not self.returned and not self.untold
 
     @property
-    def may_have_run_on(self) -> bool:
-        """Whether rounds of the job may have run that nobody here knows of: the record is an old
-        one, and no node is here whose workers run. Where they do, their node was led last."""
-        if self.is_of_strangers:
-            return True
-        nodes = self.returned.values()
-        has_workers = self.record.is_started and not all(n.is_without_workers for n in nodes)
-        return self.put_back_s > 0 and not has_workers and bool(missing_ranks(self))
-
-    @property
     def lasts_s(self) -> float:
         """How long it may take at most."""
         record = self.record
