@@ -543,7 +543,7 @@ BUGS = (
     Bug(
         "strangers go on with the number of a record that may be an old one",
         "sessions.py",
-        "        if found.may_have_run_on and self.verdict is None:\n",
+        "        if found.is_of_strangers and self.verdict is None:\n",
         "        if found.is_of_strangers and self.verdict:\n",
         "L9",
     ),

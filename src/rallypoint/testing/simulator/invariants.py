@@ -253,10 +253,7 @@ class Invariants:
         if total == before:
             return
         ended = Stamp(job.state.incarnation, job.state.judged_round - 1)
-        # The life of the job may have got another number since.
-        numbers = (*job.state.earlier_numbers, job.state.incarnation)
-        stamps = [Stamp(number, ended.round) for number in numbers]
-        world = next((self.worlds[each] for each in reversed(stamps) if each in self.worlds), None)
+        world = self.worlds.get(ended)
         # Two: an earlier failure was taken for its machine's, and is the program's.
         most = before + (2 if any(x.is_programs for x in job.state.round.fitness.failures) else 1)
         if world is None or not before < total <= most or job.coordinator in world.charged_by:
