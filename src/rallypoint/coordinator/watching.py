@@ -100,7 +100,11 @@ def _outcome(wish: _Wish, job: JobState) -> Said | None:
         if not job.save.is_over:
             return None
         return Said(job.save.outcome, not job.save.cut_short and bool(job.save.saved))
-    if state.round == wish.round or state.phase is not Phase.ACTIVE or not job.started:
+    if state.round == wish.round:
+        return None
+    if not state.members:
+        return Said("the round has ended, and no node is there for the next one", False)
+    if state.phase is not Phase.ACTIVE or not job.started:
         return None
     nodes, workers = count(len(state.world), "node"), count(job.world_workers, "worker")
     return Said(f"round {state.round} has begun: {nodes}, {workers}")
