@@ -107,6 +107,17 @@ async def next_record(register: Open, leading: Leading) -> bytes:
     return found[0]
 
 
+async def check_claimed_anew(register: Open, leading: Leading, newest: LeadRecord) -> None:
+    """The process that had led claims the job again, above its newest record, and goes on with
+    it."""
+    with closing(CallThread("next")) as thread:
+        again = Leadership(register, LEADER, thread, memory=leading.memory)
+        await again.claim(lambda text: pytest.fail(text))
+    assert register.record.epoch.number == newest.epoch.number + 1
+    assert newest.job is not None
+    assert register.record.job == replace(newest.job, leader_rank=-1, leader_node="")
+
+
 def test_L9_a_leader_whose_record_was_put_back_leads_no_more_and_says_why() -> None:
     async def test(register: Open, leading: Leading) -> None:
         await leading.begin()
@@ -160,12 +171,7 @@ def test_L9_the_process_that_has_led_claims_at_once_above_all_epochs() -> None:
         register.put(older)
         leading.lead.changed()
         await leading.has_ended.wait()
-        with closing(CallThread("next")) as thread:
-            again = Leadership(register, LEADER, thread, memory=leading.memory)
-            await again.claim(lambda text: pytest.fail(text))
-            assert register.record.epoch.number == newest.epoch.number + 1
-            assert newest.job is not None
-            assert register.record.job == replace(newest.job, leader_rank=-1, leader_node="")
+        await check_claimed_anew(register, leading, newest)
 
     run(test)
 
@@ -252,12 +258,7 @@ def test_L9_a_leader_writes_its_own_record_over_one_that_no_leader_writes(what: 
         (why,) = leading.ends
         assert why.startswith("its register holds a record that no leader writes: record.job.")
         assert not leading.lead.is_sure
-        with closing(CallThread("next")) as thread:
-            again = Leadership(register, LEADER, thread, memory=leading.memory)
-            await again.claim(lambda text: pytest.fail(text))
-            assert register.record.epoch.number == newest.epoch.number + 1
-            assert newest.job is not None
-            assert register.record.job == replace(newest.job, leader_rank=-1, leader_node="")
+        await check_claimed_anew(register, leading, newest)
 
     run(test)
 

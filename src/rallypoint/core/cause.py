@@ -34,7 +34,7 @@ SIMULTANEOUS_S = 1.0
 its end, and the coordinator of that, first."""
 
 COLLATERAL_S = 2.0
-"""What workers do so soon after a drain began is no failure: schedulers signal every process."""
+"""A worker that ends so soon after a drain began did not fail: schedulers signal every process."""
 
 
 class Breakdown(Struct, frozen=True):

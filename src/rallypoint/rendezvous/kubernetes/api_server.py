@@ -272,13 +272,13 @@ class ApiServer:
             space, name = account.groups()
             who = f"the service account {name} of the namespace {space}"
             grantee = name if space == self.namespace else f"{space}:{name}"
-        without = ""
+        hint = ""
         if verb == "create":
-            without = "; none is needed for a ConfigMap that was made before"
+            hint = "; none is needed for a ConfigMap that was made before"
         return (
             f"{who} may not {verb} configmaps in the namespace {self.namespace}: `rallypoint "
             f"generate rbac --namespace {self.namespace} --service-account {grantee} | kubectl "
-            f"apply -f -` lets it{without}"
+            f"apply -f -` lets it{hint}"
         )
 
     def _drop(self) -> None:

@@ -43,7 +43,7 @@ class _Machine(Struct):
     """When it has ended a round that went on well without it, and how."""
 
     def until_s(self, job: int) -> float:
-        """Until when it is held back, as this state of the job has to know."""
+        """The end of its quarantine, as far as the job with this state has to know it."""
         return max(self.held_until_s, self.unrecorded.get(job, 0.0))
 
 
@@ -126,7 +126,7 @@ class FitnessRules:
                 released.unrecorded.clear()
 
     def recorded(self, job: JobRecord) -> None:
-        """This is in the register: another coordinator knows of these quarantines, too."""
+        """The register holds this record: the next coordinator knows the quarantines in it."""
         machines = {} if job.machines is None else job.machines.machines
         for name, machine in machines.items():
             of_it = self._machines.get((job.incarnation, name))
