@@ -253,6 +253,58 @@ def test_L9_rounds_have_another_number_when_no_node_of_the_recorded_world_is_the
     assert cluster.record.earlier == (1,)
 
 
+def test_L9_rounds_have_another_number_when_no_node_that_is_there_runs_its_workers() -> None:
+    """Later rounds may have run without it, and those who knew them may be dead."""
+    cluster, (a, b, c) = running(3, restart_backoff_s=30.0)
+    cluster.fail(b)
+    cluster.settle()
+    for agent in (b, c):
+        cluster.agents.remove(agent)
+    cluster.take_over()
+    cluster.connect(a)
+    fresh = [cluster.start(name) for name in "bc"]
+    cluster.settle()
+    cluster.pass_time(2 * cluster.settings.lease_s)
+    cluster.settle()
+    cluster.pass_time(30.0)
+    cluster.settle()
+    assert [agent.running for agent in (a, *fresh)] == [Stamp(2, 1)] * 3
+    assert cluster.job.ledger.total == 1
+    assert cluster.record is not None
+    assert cluster.record.earlier == (1,)
+
+
+def test_L9_a_node_that_runs_its_workers_vouches_for_the_number_of_the_life() -> None:
+    """Without it no later round can have begun within its lease."""
+    cluster, (a, b) = running(2)
+    cluster.agents.remove(b)
+    cluster.take_over()
+    cluster.connect(a)
+    cluster.settle()
+    cluster.pass_time(with_margin(cluster.settings.lease_s))
+    cluster.settle()
+    cluster.start("b")
+    cluster.settle()
+    assert a.running == Stamp(1, 1)
+
+
+def test_L9_a_node_that_has_succeeded_begins_anew_under_another_number() -> None:
+    """What it says of the round has the old number, and would end nothing."""
+    cluster, (a, b) = running(2)
+    cluster.succeed(a)
+    cluster.settle()
+    cluster.agents.remove(b)
+    cluster.take_over()
+    cluster.connect(a)
+    cluster.settle()
+    cluster.pass_time(2 * cluster.settings.lease_s)
+    cluster.settle()
+    cluster.connect(a)
+    fresh = cluster.start("b")
+    cluster.settle()
+    assert a.running == fresh.running == Stamp(2, 1)
+
+
 def test_L9_a_life_that_goes_on_keeps_its_number() -> None:
     cluster, agents = running(2)
     cluster.take_over()

@@ -141,7 +141,7 @@ def test_L3_that_a_back_off_has_ended_is_recorded() -> None:
     cluster.pass_time(18.5)  # Until then b may still run.
     c = cluster.start("c")
     cluster.settle()
-    assert a.running == c.running == Stamp(1, 1)
+    assert a.running == c.running == Stamp(2, 1)
 
 
 def test_R3_that_a_node_is_lost_is_recorded_also_when_its_round_is_over() -> None:

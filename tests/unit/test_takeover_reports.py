@@ -403,7 +403,7 @@ def test_L5_a_round_whose_end_was_judged_is_followed_by_the_next() -> None:
     cluster.settle()
     cluster.pass_time(18.5)
     cluster.settle()
-    assert a.running == c.running == Stamp(1, 1)
+    assert a.running == c.running == Stamp(2, 1)
 
 
 def test_L3_that_a_store_was_not_reached_is_kept_until_it_is_judged() -> None:

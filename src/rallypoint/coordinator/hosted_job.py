@@ -22,7 +22,8 @@ from rallypoint.core.job_state import FormerLifeGone, JobEvent, PersonWants, Pla
 from rallypoint.core.model import DeadPlace, SharedSettings, Verdict
 from rallypoint.core.person import Drain
 from rallypoint.core.round_state import RoundState
-from rallypoint.core.sessions import Session, Sessions
+from rallypoint.core.session_state import Session
+from rallypoint.core.sessions import Sessions
 from rallypoint.core.text import quoted_job
 from rallypoint.observe.faults import Faults, describe_fault
 from rallypoint.store.refusal_log import WINDOW_S, RefusalLog

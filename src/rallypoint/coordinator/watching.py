@@ -17,7 +17,8 @@ from rallypoint.core.event_kinds import VERDICT, Record
 from rallypoint.core.fitness import held_back
 from rallypoint.core.job_state import JobState
 from rallypoint.core.round_state import Phase
-from rallypoint.core.sessions import Session, Sessions
+from rallypoint.core.session_state import Session
+from rallypoint.core.sessions import Sessions
 from rallypoint.core.takeover.handover import Handover
 from rallypoint.core.text import count, ended_text
 from rallypoint.core.watch.goodput_view import GoodputView

@@ -22,7 +22,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, assert_never
 
-from msgspec import Struct, field
 from msgspec.structs import replace
 
 from rallypoint.core import claims
@@ -43,6 +42,7 @@ from rallypoint.core.model import NodeRef, Outcome, SharedSettings, Stamp, Verdi
 from rallypoint.core.person import Drain, Drains, asked_to_leave, no_such_node
 from rallypoint.core.round import was_replaced
 from rallypoint.core.session import aged
+from rallypoint.core.session_state import Session
 from rallypoint.core.settings import settings_conflict
 
 if TYPE_CHECKING:  # Most jobs have a coordinator that nobody can take over from.
@@ -50,50 +50,12 @@ if TYPE_CHECKING:  # Most jobs have a coordinator that nobody can take over from
 
 LATE_S = 0.5
 """A timer of the host that fires so late says that its process did not run."""
+NEVER = -1
+"""No agent takes this for the generation at which its session was opened."""
 SILENCE_STEP = 1 / 3
 """A share of the lease: a newcomer is told of another agent's silence in steps of this length."""
 
 Machine = Callable[[JobState, JobEvent, float], list[JobEffect]]
-
-
-class _Inbox(Struct, eq=False):
-    """Reports of one agent, by their numbers."""
-
-    received: int = 0
-    """The last one that came. Before it is known what runs, none is applied."""
-    applied: int = 0
-    acknowledged: int = 0
-    """The last one that the agent was told of."""
-    unsettled: list[m.Numbered] = field(default_factory=list)
-    """Those that were applied, and that another coordinator would need."""
-
-
-class Session(Struct, eq=False):
-    """What is known of one incarnation of an agent."""
-
-    ref: NodeRef
-    generation: int
-    connection: int | None
-    opened: int
-    """The generation at which it was opened. An agent that names another does not know of it."""
-    came_late: bool
-    """The agent's first session, as far as it knows, and opened after the job's end."""
-    inbox: _Inbox = field(default_factory=lambda: _Inbox())
-    peer: str = ""
-    """The address and port from which it was dialled, for people."""
-    death_commitment: bytes = b""
-    """Who proves to know its preimage may report, once, that the agent died."""
-    false_notices: int = 0
-    """How many notices of its death had no proof."""
-    told_of: int = 0
-    """The number of nodes for which the agent knows its pace."""
-    drain_why: str | None = None
-    """Why a person wants this node to leave; None: nobody does."""
-
-    @property
-    def host(self) -> str:
-        """The address without the port."""
-        return self.peer.rpartition(":")[0] or self.peer
 
 
 class Sessions:
@@ -407,9 +369,15 @@ class Sessions:
     def _recover(self, now: float) -> list[HostEffect]:
         """It is known what runs, or nobody is waited for any longer."""
         assert self._handover is not None
-        found, recovered = self._handover.follow(self.job, now)
+        assert self._recovery is not None
         effects: list[HostEffect] = []
-        if found.is_of_strangers and self.verdict is None:
+        is_new_life = self._recovery.may_be_outdated
+        for ref in self._recovery.begin_anew() if is_new_life else ():
+            session = self._sessions[ref.incarnation]
+            session.opened = NEVER  # So the agent begins anew when it attaches again.
+            effects += self._hang_up(session)
+        found, recovered = self._handover.follow(self.job, now)
+        if is_new_life and self.verdict is None:
             effects += self.renumber(max(self.job.incarnation + 1, self._wall_ms()))
         effects += self._follow(recovered, now)
         for session in list(self._sessions.values()):

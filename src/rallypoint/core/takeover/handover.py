@@ -50,6 +50,7 @@ LED_AND_DIED = f"{DIED}, while it led the job"
 LED_AND_GONE = "it led the job, and did not come back"
 NOT_BACK = "it did not come to the coordinator that took over"
 UNTOLD = "another coordinator took over before its nodes had heard of it"
+ANOTHER_NUMBER = "no worker of it runs, so the next round has another RALLYPOINT_INCARNATION"
 CAME_BACK = "its lease was over, and it came back without its workers"
 
 
@@ -321,6 +322,8 @@ def _taken_over(found: Recovery) -> str:
     if missing:
         which = _known_names(found, missing)
         said.append(f"{count(len(missing), 'node')} did not come back ({which})")
+    if found.is_outdated and (found.former or found.untold):
+        said.append(ANOTHER_NUMBER)
     return f"{text}: {', '.join(said)}" if said else text
 
 

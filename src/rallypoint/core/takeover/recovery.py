@@ -21,6 +21,8 @@ from rallypoint.core.takeover.record import JobRecord, is_set, with_bit
 NOT_STARTED_S = 3.0
 """So long agents are waited for whose workers can't run yet: a few tries to reconnect."""
 
+_RUNNING = m.Doing.RUNNING, m.Doing.FINISHING
+_WAITING = m.Doing.IDLE, m.Doing.JOINED
 
 NAMED_MAX = 4
 """The most ranks that are named to a person."""
@@ -33,6 +35,8 @@ class Returned(Struct, frozen=True):
     place: m.Place
     is_without_workers: bool
     """They were ended when its lease was over."""
+    doing: m.Doing = m.Doing.RUNNING
+    """The part of its claim."""
 
     @property
     def claims(self) -> list[object]:
@@ -40,6 +44,11 @@ class Returned(Struct, frozen=True):
         fixed = self.place.joined.candidate.node_rank
         found: list[object] = [self.place.assignment.group_rank, self.ref.node_id]
         return found if fixed < 0 else [*found, (fixed,)]
+
+    @property
+    def is_running(self) -> bool:
+        """Its workers run within its lease, so that no later round has begun without it."""
+        return self.doing in _RUNNING and not self.is_without_workers
 
 
 class Predecessor(Struct, frozen=True):
@@ -88,6 +97,11 @@ class Recovery(Struct):
     they were not told of it."""
     dead: dict[int, DeadPlace] = field(default_factory=dict)
     """The places that are known to be dead, by group rank."""
+    is_outdated: bool = False
+    """The rounds that follow have another number of the job, since later ones than that of the
+    record may have run that nobody here knows of."""
+    former: dict[int, Returned] = field(default_factory=dict)
+    """Nodes of the newest world that have come, and begin anew, by group rank."""
     is_contested: bool = False
     """Two agents have claimed the same: who took part is not known."""
     _held: dict[object, NodeRef] = field(default_factory=dict)
@@ -111,6 +125,14 @@ class Recovery(Struct):
         """No agent is here that took part in the newest world, or was to: the record may be an old
         one."""
         return not self.returned and not self.untold
+
+    @property
+    def may_be_outdated(self) -> bool:
+        """Whether later rounds than that of the record may have run that nobody here knows of, if
+        the record is an old one: nodes are missing, and none that is here runs its workers."""
+        if any(node.is_running for node in self.returned.values()):
+            return False
+        return self.is_of_strangers or bool(missing_ranks(self))
 
     @property
     def lasts_s(self) -> float:
@@ -190,7 +212,7 @@ class Recovery(Struct):
             return False
         if join_refused(record.settings, place.joined.candidate):
             return False
-        node = Returned(ref, place, hello.claim.why == LEASE_OVER)
+        node = Returned(ref, place, hello.claim.why == LEASE_OVER, hello.claim.doing)
         if any(claim in self._held for claim in node.claims):
             self.is_contested = True
             return False
@@ -244,6 +266,22 @@ class Recovery(Struct):
             is_short = lost.why == DIED_FOR_MEMORY
             self._is_dead(DeadPlace(stamp, rank, lost.ref.node_id, is_short))
 
+    def begin_anew(self) -> list[NodeRef]:
+        """No node takes part in the newest world any more, and the rounds that follow have another
+        number. Returns the nodes that do not wait for a round, and would still report of this one
+        under its old number."""
+        self.is_outdated, self.former = True, self.returned.copy()
+        busy: list[NodeRef] = []
+        for rank, node in self.former.items():
+            self.lost(node.ref)
+            if node.doing in _WAITING:
+                stopped = with_bit(self.record.stopped, rank, is_set=True)
+                self.record = replace(self.record, stopped=stopped)
+            else:
+                self.forget(node.ref.incarnation)
+                busy.append(node.ref)
+        return busy
+
     def lost(self, ref: NodeRef) -> None:
         """An agent is gone, or comes again."""
         self.untold.pop(ref, None)
@@ -264,5 +302,6 @@ def may_run(record: JobRecord, rank: int) -> bool:
 def missing_ranks(found: Recovery) -> list[int]:
     """The group ranks of those that are neither here nor have succeeded."""
     record = found.record
-    gone = (rank for rank in range(record.nodes) if rank not in found.returned)
+    here = found.returned.keys() | found.former.keys()
+    gone = (rank for rank in range(record.nodes) if rank not in here)
     return [rank for rank in gone if not is_set(record.succeeded, rank)]

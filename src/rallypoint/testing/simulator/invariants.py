@@ -252,7 +252,10 @@ class Invariants:
         job.charges = total
         if total == before:
             return
-        ended = Stamp(job.state.incarnation, job.state.judged_round - 1)
+        # The job may have another number since that round was formed.
+        numbers = (job.state.incarnation, *reversed(job.state.earlier_numbers))
+        rounds = [Stamp(number, job.state.judged_round - 1) for number in numbers]
+        ended = next((stamp for stamp in rounds if stamp in self.worlds), rounds[0])
         world = self.worlds.get(ended)
         # Two: an earlier failure was taken for its machine's, and is the program's.
         most = before + (2 if any(x.is_programs for x in job.state.round.fitness.failures) else 1)

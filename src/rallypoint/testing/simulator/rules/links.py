@@ -1,6 +1,6 @@
 """Rules of how agents and coordinators hear each other (behaviours F2, F3, F4, L2).
 
-* Where nothing goes wrong an agent keeps its connection.
+* Where nothing goes wrong an agent keeps its connection. (Not when the job begins another life.)
 * No node is given up for its silence while something that it has said lies unread.
 * An agent that has taken part in one life of a job, and comes to another that has formed no round
   yet, is given a higher number than the one that it knows.
@@ -44,7 +44,12 @@ class Links(Rule):
     def read(self, incarnation: str, coordinator: int, message: m.ToCoordinator) -> None:
         match message:
             case m.Attach():
-                self._check_is_due(incarnation, coordinator)
+                jobs = (j.state for j in self.facts.jobs.values() if j.coordinator == coordinator)
+                *_, newest = (0, *(state.incarnation for state in jobs))
+                if message.last_incarnation == newest:  # Else the job has begun another life.
+                    self._check_is_due(incarnation, coordinator)
+                self._attached_to.pop(incarnation, None)
+                self._asked[incarnation] = coordinator
                 self._known[incarnation] = message.last_incarnation
             case m.Heartbeat(number, promise):
                 self._beats[incarnation, coordinator, number] = self.facts.now_s
@@ -53,8 +58,7 @@ class Links(Rule):
 
     def _check_is_due(self, incarnation: str, coordinator: int) -> None:
         """An agent attaches: why, if it was attached to this coordinator before?"""
-        before = self._attached_to.pop(incarnation, None)
-        self._asked[incarnation] = coordinator
+        before = self._attached_to.get(incarnation)
         settled_s = 2 * self.settings.lease_s / SLOWEST + SETTLES_S
         if before == coordinator and self.undisturbed_s > settled_s:
             text = f"{incarnation} connects again {self.undisturbed_s:.1f} s after the last fault"
