@@ -543,8 +543,22 @@ BUGS = (
     Bug(
         "strangers go on with the number of a record that may be an old one",
         "sessions.py",
-        "        if found.is_of_strangers and self.verdict is None:\n",
-        "        if found.is_of_strangers and self.verdict:\n",
+        "        is_new_life = self._recovery.may_be_outdated\n",
+        "        is_new_life = False\n",
+        "L9",
+    ),
+    Bug(
+        "a node without running workers vouches for the number of a record that may be an old one",
+        "sessions.py",
+        "        is_new_life = self._recovery.may_be_outdated\n",
+        "        is_new_life = self._recovery.is_of_strangers\n",
+        "L9",
+    ),
+    Bug(
+        "a node keeps what it did under the number that a job had before",
+        "sessions.py",
+        "        for ref in self._recovery.begin_anew() if is_new_life else ():\n",
+        "        for ref in ():\n",
         "L9",
     ),
     Bug(
