@@ -20,6 +20,7 @@ from rallypoint.core.round_state import Phase
 from rallypoint.core.sessions import Session, Sessions
 from rallypoint.core.takeover.handover import Handover
 from rallypoint.core.text import count, ended_text
+from rallypoint.core.watch.askers import Askers
 from rallypoint.core.watch.goodput_view import GoodputView
 from rallypoint.core.watch.history import HistoryEntry, JobHistory
 from rallypoint.core.watch.history_file import Begin, Line, compact
@@ -144,6 +145,7 @@ class JobWatch:
         self._watchers: dict[int, ServerConnection] = {}
         """Who wants to have the status once more when the job has ended."""
         self._wishes: dict[int, _Wish] = {}
+        self._askers = Askers()
         self.gatherings = Gatherings(sessions, connection_of)
         self._file: HistoryFile | None = None
 
@@ -301,6 +303,13 @@ class JobWatch:
             return self._may_be_done(connection, question.subject, node)
         self._answer(connection, question)
         return False
+
+    def tell_of(self, connection: ServerConnection, question: Ask | m.DrainNode) -> Record | None:
+        """The event about what a person reads or wants on this connection, if there is to be one.
+        Of a job that has ended nothing can be had."""
+        if self._sessions.verdict is not None:
+            return None
+        return self._askers.asked(question, connection.peer, connection.version, self._clock())
 
     def _may_be_done(self, connection: ServerConnection, subject: Subject, node: str = "") -> bool:
         job = self._sessions.job
