@@ -305,8 +305,8 @@ class JobWatch:
         return False
 
     def tell_of(self, connection: ServerConnection, question: Ask | m.DrainNode) -> Record | None:
-        """The event about what a person reads or wants on this connection, if there is to be one.
-        Of a job that has ended nothing can be had."""
+        """Return the event about a person's question on this connection, if there is to be one. A
+        job that has ended answers none of these questions."""
         if self._sessions.verdict is not None:
             return None
         return self._askers.asked(question, connection.peer, connection.version, self._clock())

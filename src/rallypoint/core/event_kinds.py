@@ -209,8 +209,8 @@ NODE_REFUSED = _hosted("node_refused", "a node may not take part", "refused {pee
 ASKED = EventKind(
     "asked",
     "somebody used `rallypoint logs`, `stacks`, `drain`, `checkpoint`, `restart`, `cancel`, "
-    "`nodes exclude` or `nodes allow`: at which host, of which version; once a minute for each of these and "
-    "host",
+    "`nodes exclude` or `nodes allow`: at which host, with which version; once a minute for each "
+    "command and host",
     "somebody at {host} used rallypoint {command} (version {version}){left_out}",
     Level.INFO,
     quiet=False,

@@ -45,7 +45,7 @@ MAX_NAME_BYTES = 255
 MAX_HOST_NAME_BYTES = 240
 """With an ordinal it becomes a node's id."""
 MAX_RELEASE_BYTES = 64
-"""Of a version of Rallypoint."""
+"""The length of a version of Rallypoint."""
 MAX_HOST = 253
 """Characters of a name in the DNS; a label has at most 63."""
 MAX_SAID = 2000

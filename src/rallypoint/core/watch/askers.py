@@ -1,7 +1,7 @@
-"""Events about people who read what workers do, or want something of a job: from which address, and
-with which version. Pure.
+"""A person who reads what workers do, or wants something of a job, leaves an event: it names the
+host and the version. Pure.
 
-A loop that asks again and again must not fill the history. So the same command from one address has
+A loop that asks again and again must not fill the history. So the same command from one host has
 one event a minute, and the next such event says how often it was used in between.
 """
 
@@ -17,7 +17,7 @@ from rallypoint.core.watch.questions import Ask, Subject
 
 WINDOW_S = 60.0
 KEPT_MAX = 64
-"""So many commands and addresses have an event within one window."""
+"""At most this number of commands from different hosts have an event within one window."""
 _SHOWN = 255
 """Characters of a command in an event."""
 _COMMANDS = {
@@ -29,29 +29,31 @@ _COMMANDS = {
     Subject.EXCLUDE: "nodes exclude",
     Subject.ALLOW: "nodes allow",
 }
-"""The others tell of the job alone, and are asked for all the time."""
+"""No other subject has an event: it tells of the job alone, and is asked for all the time."""
+_DRAIN = "drain"
 
 
 class _Use(Struct):
-    """A command from one address, whose last event was told then."""
+    """A command from one host has had an event."""
 
     told_at: float
     more: int = 0
-    """So many uses since then have no event."""
+    """The number of uses since then, which have no event."""
 
 
 class Askers:
-    """Of one job. Times are seconds of any one clock that does not go back."""
+    """The questions of people about one job. Times are seconds of any one clock that does not go
+    back."""
 
     def __init__(self) -> None:
         self._uses: dict[tuple[str, str], _Use] = {}
-        """By the command and the address, the one that was told first at the front."""
+        """The keys are a command and a host. The oldest event is at the front."""
         self._others = 0
-        """Uses without an event that belong to none of these."""
+        """The number of uses without an event that `_uses` does not count."""
 
     def asked(self, question: Ask | DrainNode, peer: str, version: int, at: float) -> Record | None:
-        """The event about this question, if there is to be one. `peer`: the address and the port.
-        `version`: the one of the session protocol, for a person whose Rallypoint tells no other.
+        """Return the event about this question, if there is to be one. `peer`: the address and the
+        port. `version`: the session protocol, which is shown if the question tells no release.
         """
         host = peer.rpartition(":")[0]
         if not (command := _command(question)) or not self._is_told((command, host), at):
@@ -96,7 +98,6 @@ def _node(question: Ask | DrainNode) -> str:
 
 
 def _command(question: Ask | DrainNode) -> str:
-    """As a person types it; empty: it has no event."""
-    is_drain = isinstance(question, DrainNode)
-    name = "drain" if is_drain else _COMMANDS.get(question.subject, "")
+    """Return the command as a person types it; empty: it has no event."""
+    name = _DRAIN if isinstance(question, DrainNode) else _COMMANDS.get(question.subject, "")
     return sentence_of(f"{name} {_node(question)}".rstrip(), _SHOWN)
