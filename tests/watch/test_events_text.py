@@ -67,3 +67,8 @@ def test_of_many_lines_the_newest_are_shown() -> None:
     assert newest_of(lines, 2, tell=True) == ["... 2 earlier events: --all, or --last N", "c"]
     assert newest_of(lines, 2, tell=False) == ["b", "c"]
     assert newest_of(lines, 1, tell=True) == ["c"]
+
+
+def test_a_node_that_a_command_names_is_not_named_again() -> None:
+    asked = "somebody at 10.0.0.7 used rallypoint nodes exclude b (version 0.1.0)"
+    assert event_line(entry(NOON, asked, "b"), NOON, UTC) == f"12:00:00   {asked}"

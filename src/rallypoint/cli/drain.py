@@ -11,6 +11,7 @@ import asyncio
 
 from msgspec import Struct
 
+from rallypoint import __version__
 from rallypoint.cli import access
 from rallypoint.cli.parser import Command, parse, with_hint
 from rallypoint.cli.values import Value
@@ -135,7 +136,7 @@ async def _converse(connection: ClientConnection, options: _Options) -> None:
     answers: asyncio.Queue[m.ToAgent | str] = asyncio.Queue()
     connection.lost.add_done_callback(lambda lost: answers.put_nowait(lost.result()))
     connection.listen(answers.put_nowait)
-    connection.send(m.DrainNode(options.node, _WHY))
+    connection.send(m.DrainNode(options.node, _WHY, __version__))
     while True:
         answer = await answers.get()
         if isinstance(answer, str):

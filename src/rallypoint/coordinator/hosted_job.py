@@ -250,6 +250,8 @@ class HostedJob:
     def asked(self, connection: ServerConnection, question: m.DrainNode | m.Ask) -> None:
         """A person wants a node to leave, or to know something, and waits on this connection."""
         self._connections[connection.number] = connection  # It ends with the job.
+        if (told := self.see(self.watch.tell_of, connection, question)) is not None:
+            self._do([told])  # It is no decision of the job, and waits for no record.
         if isinstance(question, m.Ask):
             if self.watch.asked(connection, question):
                 node = question.nodes[0] if question.nodes else ""

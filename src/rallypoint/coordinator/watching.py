@@ -21,6 +21,7 @@ from rallypoint.core.session_state import Session
 from rallypoint.core.sessions import Sessions
 from rallypoint.core.takeover.handover import Handover
 from rallypoint.core.text import count, ended_text
+from rallypoint.core.watch.askers import Askers
 from rallypoint.core.watch.goodput_view import GoodputView
 from rallypoint.core.watch.history import HistoryEntry, JobHistory
 from rallypoint.core.watch.history_file import Begin, Line, compact
@@ -145,6 +146,7 @@ class JobWatch:
         self._watchers: dict[int, ServerConnection] = {}
         """Who wants to have the status once more when the job has ended."""
         self._wishes: dict[int, _Wish] = {}
+        self._askers = Askers()
         self.gatherings = Gatherings(sessions, connection_of)
         self._file: HistoryFile | None = None
 
@@ -302,6 +304,13 @@ class JobWatch:
             return self._may_be_done(connection, question.subject, node)
         self._answer(connection, question)
         return False
+
+    def tell_of(self, connection: ServerConnection, question: Ask | m.DrainNode) -> Record | None:
+        """Return the event about a person's question on this connection, if there is to be one. A
+        job that has ended answers none of these questions."""
+        if self._sessions.verdict is not None:
+            return None
+        return self._askers.asked(question, connection.peer, connection.version, self._clock())
 
     def _may_be_done(self, connection: ServerConnection, subject: Subject, node: str = "") -> bool:
         job = self._sessions.job

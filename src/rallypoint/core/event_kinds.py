@@ -206,6 +206,16 @@ NODE_UNFIT = _hosted(
     "node {node} leaves, since its machine can't start workers: {why}",
 )
 NODE_REFUSED = _hosted("node_refused", "a node may not take part", "refused {peer}: {why}")
+ASKED = EventKind(
+    "asked",
+    "somebody used `rallypoint logs`, `stacks`, `drain`, `checkpoint`, `restart`, `cancel`, "
+    "`nodes exclude` or `nodes allow`: at which host, with which version; once a minute for each "
+    "command and host",
+    "somebody at {host} used rallypoint {command} (version {version}){left_out}",
+    Level.INFO,
+    quiet=False,
+    reported_by=ReportedBy.HOST,
+)
 RESTART = _hosted("restart", "the workers are started again after a failure")
 PATIENCE = _hosted("patience", "many nodes are late at once: no node is given up yet")
 TAKEN_OVER = _hosted("taken_over", "a coordinator goes on with a job of another one")

@@ -44,6 +44,8 @@ MAX_NAME_BYTES = 255
 """Of a run id, a node's id, a role: names become parts of the names of files."""
 MAX_HOST_NAME_BYTES = 240
 """With an ordinal it becomes a node's id."""
+MAX_RELEASE_BYTES = 64
+"""The length of a version of Rallypoint."""
 MAX_HOST = 253
 """Characters of a name in the DNS; a label has at most 63."""
 MAX_SAID = 2000
@@ -121,9 +123,10 @@ NAMES = {
     "machine": MAX_NAME_BYTES,
     "phase": MAX_NAME_BYTES,
     "host_name": MAX_HOST_NAME_BYTES,
+    "release": MAX_RELEASE_BYTES,
 }
 """Texts of printable characters: so many bytes at most."""
-_MAY_BE_EMPTY = frozenset({"node_id", "former_id", "topology", "machine", "address"})
+_MAY_BE_EMPTY = frozenset({"node_id", "former_id", "topology", "machine", "address", "release"})
 _HOSTS = frozenset({"address", "master_addr"})
 _WORDS = {"message": MAX_MESSAGE, "detail": MAX_DETAIL, "log_file": MAX_PATH}
 """Texts of a worker's, of any characters: whoever prints them escapes what is not printable."""

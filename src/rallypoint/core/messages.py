@@ -289,6 +289,8 @@ class DrainNode(Struct, frozen=True, array_like=True, tag=22):
 
     node_id: str
     why: str
+    release: str = ""
+    """The same as `Ask.release`."""
 
 
 class AgentDied(Struct, frozen=True, array_like=True, tag=23):

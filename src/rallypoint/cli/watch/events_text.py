@@ -20,7 +20,8 @@ def event_line(entry: HistoryEntry, now: float, zone: tzinfo | None = None) -> s
     """`12:04:05 ! node b was lost: ...`, with the date unless that is today's. `zone`: None is the
     local one."""
     mark = "!" if entry.is_wrong else " "
-    is_named = re.search(rf"node {re.escape(entry.node)}(?![\w.-])", entry.text)
+    name = re.escape(entry.node)
+    is_named = re.search(rf"(node|drain|exclude|allow) {name}(?![\w.-])", entry.text)
     node = f" (node {entry.node})" if entry.node and not is_named else ""
     return f"{moment_text(entry.time, now, zone)} {mark} {entry.text}{node}"
 

@@ -16,6 +16,7 @@ from typing import TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
+from rallypoint import __version__
 from rallypoint.cli import access, values
 from rallypoint.cli.machine import Machine
 from rallypoint.cli.parser import Command, Scanned
@@ -218,7 +219,7 @@ class Asking:
 
     def send(self, question: Ask) -> None:
         """Ask, and read the answers by `next_value`."""
-        self._connection.send(question)
+        self._connection.send(replace(question, release=__version__))
 
     async def next_value(self) -> tuple[bytes, bool]:
         """The next value of an answer, and whether it is the last one. Raises as `ask`. May be

@@ -98,6 +98,8 @@ class Ask(Struct, frozen=True, array_like=True, tag=24):
     """or what comes after these positions, if the round is still that one."""
     incarnation: int = 0
     """The life of the job that they are of."""
+    release: str = ""
+    """The version of Rallypoint that asks; empty: it is older than this field."""
 
     def means(self, node_id: str, first: int, workers: int) -> bool:
         """It is about the workers of this node, the rank of the first of which is `first`."""

@@ -1,0 +1,103 @@
+"""A person who reads what workers do, or wants something of a job, leaves an event: it names the
+host and the version. Pure.
+
+A loop that asks again and again must not fill the history. So the same command from one host has
+one event a minute, and the next such event says how often it was used in between.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from rallypoint.core import event_kinds as kinds
+from rallypoint.core.event_kinds import Record
+from rallypoint.core.limits import is_name, sentence_of
+from rallypoint.core.messages import DrainNode
+from rallypoint.core.watch.questions import Ask, Subject
+
+WINDOW_S = 60.0
+KEPT_MAX = 64
+"""At most this number of commands from different hosts have an event within one window."""
+_SHOWN = 255
+"""Characters of a command in an event."""
+_COMMANDS = {
+    Subject.STACKS: "stacks",
+    Subject.LOGS: "logs",
+    Subject.CHECKPOINT: "checkpoint",
+    Subject.RESTART: "restart",
+    Subject.CANCEL: "cancel",
+    Subject.EXCLUDE: "nodes exclude",
+    Subject.ALLOW: "nodes allow",
+}
+"""No other subject has an event: it tells of the job alone, and is asked for all the time."""
+_DRAIN = "drain"
+
+
+class _Use(Struct):
+    """A command from one host has had an event."""
+
+    told_at: float
+    more: int = 0
+    """The number of uses since then, which have no event."""
+
+
+class Askers:
+    """The questions of people about one job. Times are seconds of any one clock that does not go
+    back."""
+
+    def __init__(self) -> None:
+        self._uses: dict[tuple[str, str], _Use] = {}
+        """The keys are a command and a host. The oldest event is at the front."""
+        self._others = 0
+        """The number of uses without an event that `_uses` does not count."""
+
+    def asked(self, question: Ask | DrainNode, peer: str, version: int, at: float) -> Record | None:
+        """Return the event about this question, if there is to be one. `peer`: the address and the
+        port. `version`: the session protocol, which is shown if the question tells no release.
+        """
+        host = peer.rpartition(":")[0]
+        if not (command := _command(question)) or not self._is_told((command, host), at):
+            return None
+        more = self._uses.pop((command, host), _Use(at)).more
+        self._uses[command, host] = _Use(at)
+        left_out = f"; {more} times more since this was told last" if more else ""
+        if self._others:
+            left_out += f"; {self._others} uses of other commands, or at other hosts, are left out"
+            self._others = 0
+        node = _node(question)
+        return kinds.ASKED(
+            host=host,
+            command=command,
+            version=question.release or f"unknown: it speaks session protocol {version}",
+            left_out=left_out,
+            node_id=node if is_name(node) else "",
+        )
+
+    def _is_told(self, key: tuple[str, str], at: float) -> bool:
+        """Whether this use has an event. If not, it is counted."""
+        if (use := self._uses.get(key)) is not None:
+            is_due = at >= use.told_at + WINDOW_S
+            use.more += not is_due
+            return is_due
+        if len(self._uses) < KEPT_MAX:
+            return True
+        oldest = next(iter(self._uses))
+        if at < self._uses[oldest].told_at + WINDOW_S:
+            self._others += 1
+            return False
+        self._others += self._uses.pop(oldest).more
+        return True
+
+
+def _node(question: Ask | DrainNode) -> str:
+    """The node that is to leave, to be excluded or to be allowed."""
+    if isinstance(question, DrainNode):
+        return question.node_id
+    is_of_machine = question.subject in (Subject.EXCLUDE, Subject.ALLOW)
+    return question.nodes[0] if is_of_machine and question.nodes else ""
+
+
+def _command(question: Ask | DrainNode) -> str:
+    """Return the command as a person types it; empty: it has no event."""
+    name = _DRAIN if isinstance(question, DrainNode) else _COMMANDS.get(question.subject, "")
+    return sentence_of(f"{name} {_node(question)}".rstrip(), _SHOWN)
