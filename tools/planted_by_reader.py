@@ -76,12 +76,18 @@ BUGS_BY_A_READER = (
         "state.phase is not Phase.RUNNING or state.leaving or not _suspects(state)",
         "state.phase is not Phase.RUNNING or not _suspects(state)",
     ),
-    # After one silence an agent drops each new connection at its first heartbeat, for ever.
+    # After one silence an agent drops each new connection at its first heartbeat, for ever. (What
+    # the reader removed was one call. What it undoes is undone in two places since then.)
     Bug(
         "heartbeats of the last connection make the new one deaf",
-        "session.py",
-        "        self._lease.disconnected()\n",
-        "",
+        "liveness.py",
+        "        self._beats_sent.clear()\n        self._answered_at = self._attached_at = -inf\n\n"
+        "    def attached(self, now: float) -> None:\n"
+        '        """The coordinator has attached this agent: it answers heartbeats from now on."""'
+        "\n        self._attached_at = now\n",
+        "\n    def attached(self, now: float) -> None:\n"
+        '        """The coordinator has attached this agent: it answers heartbeats from now on."""'
+        "\n",
     ),
     # A coordinator that was busy for a moment expels nodes whose heartbeats it has yet to read.
     Bug(

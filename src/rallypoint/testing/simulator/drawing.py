@@ -12,6 +12,7 @@ from rallypoint.testing.simulator.drawings.leaders import lost_together, with_le
 from rallypoint.testing.simulator.drawings.pairs import draw_pair
 from rallypoint.testing.simulator.drawings.put_back import with_put_back
 from rallypoint.testing.simulator.drawings.rare import draw_rare
+from rallypoint.testing.simulator.drawings.scenes import draw_scene
 from rallypoint.testing.simulator.drawings.users import draw_user
 from rallypoint.testing.simulator.plan import (
     COORDINATOR,
@@ -35,6 +36,8 @@ LONG_SHARE, LONG_S = 0.1, 120.0
 """Of the jobs that tell of steps, and how long their workers work."""
 BAD_SHARE = 0.1
 """The share of jobs in which one machine is bad, or the program is."""
+SCENES_SHARE = 0.08
+"""Of the jobs: several things happen to one node, in an order that matters."""
 FEW_LOSSES_SHARE = 0.15
 """The share of jobs in which the second round that loses nodes is one too many."""
 GRACES_SHARE = 0.3
@@ -104,6 +107,9 @@ def _draw(seed: int, nodes: int | None) -> Plan:
     bad = Random(f"bad {seed}")
     if bad.random() < BAD_SHARE:
         return draw_bad(plan, bad)
+    scene = Random(f"one node {seed}")
+    if nodes is None and scene.random() < SCENES_SHARE:
+        return draw_scene(plan, scene)
     rare = Random(f"rare {seed}")
     if rare.random() < RARE_SHARE:
         return draw_rare(plan, rare)
