@@ -39,10 +39,16 @@ def first_and_then(kind: str) -> tuple[bytes, bytes]:
 
 
 class DrippingServer:
-    """Serves one connection after the other, from when it is entered until it is left."""
+    """Serves one connection after the other, from when it is entered until it is left.
 
-    def __init__(self, kind: str, pause_s: float = PAUSE_S, pieces: int = PIECES) -> None:
-        self._first, self._then = first_and_then(kind)
+    It sends a piece, pauses, and so on; `at_once` is how many make one that is sent.
+    """
+
+    def __init__(
+        self, kind: str, pause_s: float = PAUSE_S, pieces: int = PIECES, at_once: int = 1
+    ) -> None:
+        self._first, then = first_and_then(kind)
+        self._then = then * at_once
         self._pause_s, self._pieces = pause_s, pieces
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._thread = threading.Thread(target=self._serve)

@@ -31,7 +31,6 @@ def soak_job(folder: Path) -> SoakJob:
     return SoakJob(folder, "file", has_budget=False, chance=random.Random(1))
 
 
-@pytest.mark.quick
 def test_a_soak_is_stopped_and_goes_on_with_the_totals(tmp_path: Path) -> None:
     first = soak(tmp_path, "--minutes", 60, "--only", SOME)
     wait_until(lambda: len(_entries(tmp_path)) >= 2 or first.poll() is not None, "two events")

@@ -66,6 +66,12 @@ class Server:
         self._process.stdout.read()
         self._process.stdout.close()
 
+    def let_go(self) -> None:
+        """As `close`, but waits for nothing: a program that a test has left may hold a pipe."""
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            pipe.close()
+
 
 class PreparedInterpreter:
     """`path` can be started as `python` can; its programs find the server's modules imported."""

@@ -62,6 +62,13 @@ def prepare() -> None:
         _own_server()
 
 
+def close() -> None:
+    """Close the pipes to what `start` forks, which ends when nobody holds them any more."""
+    if _own_server.cache_info().currsize:
+        _own_server()[0].let_go()
+        _own_server.cache_clear()
+
+
 def start(command: Sequence[str | Path], **how: Any) -> subprocess.Popen[Any]:
     """As `subprocess.Popen`, which takes `how`. A command of another interpreter, one whose
     environment an interpreter reads at its start, and one at a terminal are executed."""

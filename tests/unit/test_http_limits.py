@@ -108,7 +108,8 @@ def test_F10_what_a_server_sends_is_limited_in_size(
 ) -> None:
     """However fast it sends. Lines of http.client have 64 KiB at most."""
     monkeypatch.setattr("rallypoint.rendezvous.http_connection.MAX_ANSWER", 1 << 20)
-    with DrippingServer(kind, 0.0, 10_000_000) as server, connected(server.port) as connection:
+    server = DrippingServer(kind, 0.0, 10_000, at_once=1000)
+    with server, connected(server.port) as connection:
         with pytest.raises(HttpError) as raised:
             connection.ask(GET, LONG_S)
         assert says in str(raised.value)
