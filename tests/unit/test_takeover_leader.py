@@ -226,6 +226,27 @@ def test_L4_a_round_whose_end_was_recorded_is_followed_without_the_dead_leader()
     assert cluster.job.ledger.total == 1
 
 
+def test_R1_nodes_that_come_back_between_rounds_keep_ranks_and_wait_for_no_last_call() -> None:
+    settings = SharedSettings("job", 2, 8, last_call_s=60.0, max_restarts=3, restart_backoff_s=30.0)
+    cluster = Cluster(settings, has_register=True)
+    agents = [cluster.start(name) for name in "dcba"]
+    cluster.settle()
+    cluster.pass_time(60.0)
+    cluster.settle()
+    cluster.fail(agents[2])
+    cluster.settle()
+    leader, *others = sorted(
+        agents, key=lambda agent: cluster.job.assigned[agent.ref.node_id].group_rank
+    )
+    die(cluster, leader)
+    cluster.agents.sort(key=others.index, reverse=True)
+    take_over(cluster, predecessor=DEAD)
+    pass_time(cluster, 31.0)
+    assert [agent.running for agent in others] == [Stamp(2, 1)] * 3
+    ranks = [cluster.job.assigned[agent.ref.node_id].group_rank for agent in others]
+    assert ranks == [0, 1, 2]
+
+
 def test_R3_a_job_whose_leaders_keep_dying_ends_as_one_whose_nodes_do() -> None:
     settings = SharedSettings("job", 2, 2, max_node_losses_per_hour=1)
     cluster = Cluster(settings, has_register=True)

@@ -43,14 +43,14 @@ from rallypoint.core.takeover.record import (
 from rallypoint.core.takeover.recovery import UNKNOWN as UNKNOWN
 from rallypoint.core.takeover.recovery import Predecessor as Predecessor
 from rallypoint.core.takeover.recovery import Recovery as Recovery
-from rallypoint.core.takeover.recovery import may_run, missing_ranks
+from rallypoint.core.takeover.recovery import Returned, may_run, missing_ranks
 from rallypoint.core.text import count, names
 
 LED_AND_DIED = f"{DIED}, while it led the job"
 LED_AND_GONE = "it led the job, and did not come back"
 NOT_BACK = "it did not come to the coordinator that took over"
 UNTOLD = "another coordinator took over before its nodes had heard of it"
-ANOTHER_NUMBER = "no worker of it runs, so the next round has another RALLYPOINT_INCARNATION"
+ANOTHER_NUMBER = "no worker of the round runs, so the next one has another RALLYPOINT_INCARNATION"
 CAME_BACK = "its lease was over, and it came back without its workers"
 
 
@@ -140,7 +140,10 @@ class Handover:
         assert self.recovery is not None
         found, self.recovery = self.recovery, None
         self._recovered = found
-        return found, [kinds.TAKEN_OVER(_taken_over(found)), *_recover(job, found, at)]
+        effects = [kinds.TAKEN_OVER(_taken_over(found)), *_recover(job, found, at)]
+        # No last call is needed for those that have come and begin anew.
+        job.round.expected = max(job.round.expected, len(found.former))
+        return found, effects
 
     def takes(self, job: JobState, ref: NodeRef, hello: m.Attach) -> bool:
         """An agent attaches, whose session this coordinator does not know. Whether it goes on: the
@@ -322,9 +325,10 @@ def _taken_over(found: Recovery) -> str:
     if missing:
         which = _known_names(found, missing)
         said.append(f"{count(len(missing), 'node')} did not come back ({which})")
+    parts = [", ".join(said)] if said else []
     if found.is_outdated and (found.former or found.untold):
-        said.append(ANOTHER_NUMBER)
-    return f"{text}: {', '.join(said)}" if said else text
+        parts.append(ANOTHER_NUMBER)
+    return f"{text}: {'; '.join(parts)}" if parts else text
 
 
 def _known_names(found: Recovery, ranks: list[int]) -> str:
@@ -360,6 +364,10 @@ def _taken_back(job: JobState, found: Recovery, rank: int) -> WorldEntry:
     """One node of the world, and a member if it is here."""
     has_succeeded = is_set(found.record.succeeded, rank)
     node = found.returned.get(rank)
+    if (former := found.former.get(rank)) is not None:
+        if is_set(found.record.stopped, rank):
+            job.stopped.add(former.ref.incarnation)
+        return _world_entry(former)
     node_id = _name_of(found, rank) if node is None else node.ref.node_id
     if has_succeeded:
         job.succeeded_at[node_id] = -inf
@@ -374,6 +382,12 @@ def _taken_back(job: JobState, found: Recovery, rank: int) -> WorldEntry:
     add(job.round, member)
     job.assigned[ref.node_id] = node.place.assignment
     job.world_workers = node.place.assignment.world_size
+    return _world_entry(node)
+
+
+def _world_entry(node: Returned) -> WorldEntry:
+    """Ranks are given in this order again."""
+    ref, candidate = node.ref, node.place.joined.candidate
     own = candidate.machine
     return WorldEntry(ref.node_id, ref.incarnation, candidate.workers, candidate.role, own)
 
