@@ -8,7 +8,16 @@ from msgspec.structs import replace
 from tests.unit.test_takeover import running
 
 from rallypoint.core import messages as m
-from rallypoint.core.model import Epoch, JobStatus, Outcome, SharedSettings, Stamp, Verdict
+from rallypoint.core.model import (
+    EndKind,
+    EndReason,
+    Epoch,
+    JobStatus,
+    Outcome,
+    SharedSettings,
+    Stamp,
+    Verdict,
+)
 from rallypoint.core.settings import HOLD_S
 from rallypoint.core.takeover.clock_rates import with_margin
 from rallypoint.core.takeover.handover import Handover
@@ -109,6 +118,23 @@ def test_L9_who_was_told_goes_on_with_the_round_and_the_budget_that_it_was_told(
     assert (job.is_active, job.is_started) == (True, True)
     assert (job.restarts, job.restarts_counted, job.judged_round) == (2, (1, 2), 5)
     assert memory.next_number(OLDER) == 4
+
+
+def test_L9_how_an_older_round_ended_is_not_told_of_the_one_before_the_newest() -> None:
+    ended = EndReason(EndKind.FAILURE, "rank 3 exited with code 1")
+    older = replace(OLDER, job=replace(OLDER.job or JOB, last_end=ended))
+    memory = Memory()
+    memory.was_told(told(), SETTINGS)
+    found = memory.restored(older)
+    assert found is not None
+    assert found.job is not None
+    assert found.job.last_end is None
+    same = Memory()
+    same.was_told(told(), SETTINGS)
+    known = same.restored(replace(NEWEST, beat=39, job=replace(NEWEST.job or JOB, last_end=ended)))
+    assert known is not None
+    assert known.job is not None
+    assert known.job.last_end == ended
 
 
 def test_L9_a_verdict_that_is_older_than_what_runs_does_not_end_the_job() -> None:

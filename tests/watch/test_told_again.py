@@ -109,6 +109,14 @@ def test_a_node_tells_nothing_of_this_coordinator_s_rounds_or_of_another_life() 
     assert not began.rounds
 
 
+def test_a_node_tells_of_rounds_under_an_earlier_number_of_the_job() -> None:
+    (told, *_) = timeline.told(node_of_three_rounds().line, "a", 100.0)
+    history, job = taken_over(2)
+    job.earlier_numbers, job.incarnation = (job.incarnation,), job.incarnation + 7
+    history.told_again(job, "a", (told,), 100.0)
+    assert [one.round for one in history.rounds] == [0, 2]
+
+
 def test_of_many_rounds_the_newest_are_kept() -> None:
     history, job = taken_over(40)
     (told, *_) = timeline.told(node_of_three_rounds().line, "a", 100.0)

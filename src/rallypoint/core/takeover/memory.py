@@ -242,6 +242,7 @@ def _raised(
         nodes=told.nodes,
         blamed=None,
         end_reason=None if told.is_active or is_newer else job.end_reason,
+        last_end=job.last_end if told.last_round == newest else None,
     )
     if not is_newer:
         return job

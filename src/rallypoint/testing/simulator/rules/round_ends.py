@@ -188,7 +188,8 @@ class RecordRules:
         self._check_wait("losses", "round", life, rounds, HOUR_S, now_s)
         if old.backoff_s and not (new.backoff_s and new.round == old.round):
             self._check_wait("pause", "pause", life, {old.round}, old.backoff_s, now_s)
-        has_started = new.is_started and (new.round, new.is_started) != (old.round, old.is_started)
+        before = old.newest_round, old.is_started
+        has_started = new.is_started and (new.newest_round, new.is_started) != before
         forgotten = {*old.bad_routes, *old.passed_over} - {*new.bad_routes, *new.passed_over}
         if forgotten and not has_started:
             raise Violation("held back", f"{sorted(forgotten)} are forgotten, and nothing started")
