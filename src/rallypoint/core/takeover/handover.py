@@ -365,8 +365,7 @@ def _taken_back(job: JobState, found: Recovery, rank: int) -> WorldEntry:
     has_succeeded = is_set(found.record.succeeded, rank)
     node = found.returned.get(rank)
     if (former := found.former.get(rank)) is not None:
-        if is_set(found.record.stopped, rank):
-            job.stopped.add(former.ref.incarnation)
+        job.stopped.add(former.ref.incarnation)
         return _world_entry(former)
     node_id = _name_of(found, rank) if node is None else node.ref.node_id
     if has_succeeded:

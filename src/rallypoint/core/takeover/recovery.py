@@ -21,8 +21,8 @@ from rallypoint.core.takeover.record import JobRecord, is_set, with_bit
 NOT_STARTED_S = 3.0
 """So long agents are waited for whose workers can't run yet: a few tries to reconnect."""
 
-_RUNNING = m.Doing.RUNNING, m.Doing.FINISHING
 _WAITING = m.Doing.IDLE, m.Doing.JOINED
+_WITHOUT_WORKERS = *_WAITING, m.Doing.SUCCEEDED, m.Doing.SUCCEEDED_WHEN_ASKED
 
 NAMED_MAX = 4
 """The most ranks that are named to a person."""
@@ -46,9 +46,9 @@ class Returned(Struct, frozen=True):
         return found if fixed < 0 else [*found, (fixed,)]
 
     @property
-    def is_running(self) -> bool:
-        """Its workers run within its lease, so that no later round has begun without it."""
-        return self.doing in _RUNNING and not self.is_without_workers
+    def may_have_workers(self) -> bool:
+        """No later round begins before they have ended, or before its lease is over."""
+        return self.doing not in _WITHOUT_WORKERS
 
 
 class Predecessor(Struct, frozen=True):
@@ -129,8 +129,8 @@ class Recovery(Struct):
     @property
     def may_be_outdated(self) -> bool:
         """Whether later rounds than that of the record may have run that nobody here knows of, if
-        the record is an old one: nodes are missing, and none that is here runs its workers."""
-        if any(node.is_running for node in self.returned.values()):
+        the record is an old one: nodes are missing, and none that is here may have workers."""
+        if any(node.may_have_workers for node in self.returned.values()):
             return False
         return self.is_of_strangers or bool(missing_ranks(self))
 
@@ -268,19 +268,18 @@ class Recovery(Struct):
 
     def begin_anew(self) -> list[NodeRef]:
         """No node takes part in the newest world any more, and the rounds that follow have another
-        number. Returns the nodes that do not wait for a round, and would still report of this one
-        under its old number."""
+        number. Returns the nodes that have succeeded, and would still report of this round under
+        its old number."""
         self.is_outdated, self.former = True, self.returned.copy()
-        busy: list[NodeRef] = []
+        succeeded: list[NodeRef] = []
         for rank, node in self.former.items():
             self.lost(node.ref)
-            if node.doing in _WAITING:
-                stopped = with_bit(self.record.stopped, rank, is_set=True)
-                self.record = replace(self.record, stopped=stopped)
-            else:
+            stopped = with_bit(self.record.stopped, rank, is_set=True)
+            self.record = replace(self.record, stopped=stopped)
+            if node.doing not in _WAITING:
                 self.forget(node.ref.incarnation)
-                busy.append(node.ref)
-        return busy
+                succeeded.append(node.ref)
+        return succeeded
 
     def lost(self, ref: NodeRef) -> None:
         """An agent is gone, or comes again."""
