@@ -555,6 +555,13 @@ BUGS = (
         "L9",
     ),
     Bug(
+        "a node that still stops its workers is taken for one that has none",
+        "takeover/recovery.py",
+        "_WITHOUT_WORKERS = *_WAITING, m.Doing.SUCCEEDED, m.Doing.SUCCEEDED_WHEN_ASKED\n",
+        "_WITHOUT_WORKERS = *_WAITING, m.Doing.SUCCEEDED, m.Doing.STOPPING\n",
+        "L9",
+    ),
+    Bug(
         "a node keeps what it did under the number that a job had before",
         "sessions.py",
         "        for ref in self._recovery.begin_anew() if is_new_life else ():\n",
