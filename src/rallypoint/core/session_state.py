@@ -1,4 +1,4 @@
-"""What a coordinator knows of one agent's session (`sessions.py`). Pure."""
+"""The session of one agent, as its coordinator keeps it (`sessions.py`). Pure."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Inbox(Struct, eq=False):
     acknowledged: int = 0
     """The last one that the agent was told of."""
     unsettled: list[m.Numbered] = field(default_factory=list)
-    """Those that were applied, and that another coordinator would need."""
+    """Applied reports that another coordinator would need."""
 
 
 class Session(Struct, eq=False):
-    """What is known of one incarnation of an agent."""
+    """One incarnation of an agent, as its coordinator knows it."""
 
     ref: NodeRef
     generation: int
@@ -34,13 +34,13 @@ class Session(Struct, eq=False):
     peer: str = ""
     """The address and port from which it was dialled, for people."""
     death_commitment: bytes = b""
-    """Who proves to know its preimage may report, once, that the agent died."""
+    """A hash. A process that shows its preimage may report once that the agent died."""
     false_notices: int = 0
     """How many notices of its death had no proof."""
     told_of: int = 0
     """The number of nodes for which the agent knows its pace."""
     drain_why: str | None = None
-    """Why a person wants this node to leave; None: nobody does."""
+    """The reason why a person wants this node to leave; None: nobody does."""
 
     @property
     def host(self) -> str:

@@ -37,7 +37,7 @@ LONG_SHARE, LONG_S = 0.1, 120.0
 BAD_SHARE = 0.1
 """The share of jobs in which one machine is bad, or the program is."""
 SCENES_SHARE = 0.08
-"""Of the jobs: several things happen to one node, in an order that matters."""
+"""The share of jobs in which several things happen to one node, in an order that matters."""
 FEW_LOSSES_SHARE = 0.15
 """The share of jobs in which the second round that loses nodes is one too many."""
 GRACES_SHARE = 0.3

@@ -48,7 +48,7 @@ def _flapper_goes_as_it_waits(plan: Plan, rng: Random) -> Plan:
 
 
 def _grows(plan: Plan, faults: list[Fault]) -> Plan:
-    """Nothing else goes wrong. The job works for long enough, and ends a round for a newcomer."""
+    """A job that works for long enough, and ends a round for a newcomer. No other fault comes."""
     settings: dict[str, Any] = {
         "min_nodes": 2,
         "max_nodes": 4,
