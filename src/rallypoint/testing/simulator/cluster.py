@@ -49,7 +49,9 @@ class SimulatedCluster:
         rules = Invariants(settings)
         self._leading: LeadingInvariants | None = None
         if plan.any_leads:
-            rules = self._leading = LeadingInvariants(settings, is_gentle=plan.is_gentle)
+            rules = self._leading = LeadingInvariants(
+                settings, is_gentle=plan.is_gentle, slow_way_s=plan.slow_way_s
+            )
         elif plan.register:
             rules = LedInvariants(settings, is_gentle=plan.is_gentle)
         rules.fitness, rules.is_broken = FitnessRules(self.bad), plan.program.broken_s > 0

@@ -54,8 +54,12 @@ class _Lost(Struct, frozen=True):
 class LeadingInvariants(LedInvariants):
     """Of one simulation."""
 
-    def __init__(self, settings: SharedSettings, *, is_gentle: bool) -> None:
+    def __init__(
+        self, settings: SharedSettings, *, is_gentle: bool, slow_way_s: float = 0.0
+    ) -> None:
+        """`slow_way_s`: what a leader sends to the register may be on its way for so long."""
         super().__init__(settings, is_gentle=is_gentle)
+        self._slow_way_s = slow_way_s
         self._led_by: dict[int, str] = {}
         """The incarnation of each agent, by its number."""
         self._stored_at = 0.0
@@ -156,7 +160,8 @@ class LeadingInvariants(LedInvariants):
         number, verdict = ended.stamp.incarnation, plain(ended.verdict)
         if verdict.outcome is not Outcome.CANCELLED:
             return False
-        if self.now_s - self._stored_at < SLOWEST * (HOLD_S + self._lease_s):
+        # A hold counts from when its record was sent.
+        if self.now_s - self._stored_at < SLOWEST * (HOLD_S + self._lease_s) - self._slow_way_s:
             return False
         return number not in self.verdicts and (number, verdict) in [g[:2] for g in self._given]
 

@@ -212,6 +212,12 @@ class Plan(Struct, frozen=True, kw_only=True):
         return int(any(fault.node in self.names for fault in self.faults))
 
     @property
+    def slow_way_s(self) -> float:
+        """The longest time that something is on its way to the register."""
+        drags = (fault for fault in self.faults if fault.kind == "drag")
+        return max((float(fault.other or 0.0) for fault in drags), default=0.0)
+
+    @property
     def is_gentle(self) -> bool:
         """Nothing goes wrong but that the coordinator is away, a few times, for less than a lease:
         no worker may notice."""
