@@ -20,6 +20,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -57,12 +59,13 @@ class LeadingInvariants(LedInvariants):
     def __init__(
         self, settings: SharedSettings, *, is_gentle: bool, slow_way_s: float = 0.0
     ) -> None:
-        """`slow_way_s`: what a leader sends to the register may be on its way for so long."""
+        """`slow_way_s`: what is sent to the register, and each answer, may take so long."""
         super().__init__(settings, is_gentle=is_gentle)
         self._slow_way_s = slow_way_s
         self._led_by: dict[int, str] = {}
         """The incarnation of each agent, by its number."""
-        self._stored_at = 0.0
+        self._stored_at: deque[float] = deque([0.0], maxlen=100)
+        """The times at which the newest records were stored."""
         self.former_life = self._leading_life = ""
         """The incarnation of the agent that led before the one that does, or did last."""
         self._asked_late: set[tuple[str, int]] = set()
@@ -160,13 +163,15 @@ class LeadingInvariants(LedInvariants):
         number, verdict = ended.stamp.incarnation, plain(ended.verdict)
         if verdict.outcome is not Outcome.CANCELLED:
             return False
-        # A hold counts from when its record was sent.
-        if self.now_s - self._stored_at < SLOWEST * (HOLD_S + self._lease_s) - self._slow_way_s:
+        # The answer to the newest records may be on its way. A hold counts from when one was sent.
+        slow_s = self._slow_way_s
+        answered = max((at for at in self._stored_at if at <= self.now_s - slow_s), default=0.0)
+        if self.now_s - (answered - slow_s) < SLOWEST * (HOLD_S + self._lease_s):
             return False
         return number not in self.verdicts and (number, verdict) in [g[:2] for g in self._given]
 
     def _follows_record(self, new: LeadRecord) -> None:
-        self._stored_at = self.now_s
+        self._stored_at.append(self.now_s)
         super()._follows_record(new)
         if self.leader != self._led:
             if self._was_put_back:
