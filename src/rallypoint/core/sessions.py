@@ -375,7 +375,8 @@ class Sessions:
         for ref in self._recovery.begin_anew() if is_new_life else ():
             session = self._sessions[ref.incarnation]
             session.opened = NEVER  # So the agent begins anew when it attaches again.
-            effects += self._hang_up(session)
+            if session.connection is not None:  # It is heard until that is done.
+                effects.append(HangUp(session.connection))
         found, recovered = self._handover.follow(self.job, now)
         if is_new_life and self.verdict is None:
             effects += self.renumber(max(self.job.incarnation + 1, self._wall_ms()))
