@@ -106,7 +106,7 @@ class Node:
         assert self._recovery is not None
         assignment = Assignment(3, 1, 2, 1, 2, 1, 2, "host", 1, 0, "", True)
         place = m.Place(m.Join(1, CANDIDATE), assignment)
-        self._recovery.returned[1] = Returned(HEIR, place, is_without_workers=False)
+        self._recovery.returned[1] = Returned(HEIR, place, lease_ended=False, doing=m.Doing.RUNNING)
 
     def _perform(self, effects: list[HostEffect]) -> None:
         self.performed += effects

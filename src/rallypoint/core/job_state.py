@@ -80,9 +80,9 @@ class JobState(Struct):
     round: RoundState
     incarnation: int = 1
     """The number of this life of the job. It may change before the first round, and when it is
-    taken over and no node of its newest round is there."""
+    taken over and nodes of its newest round are missing."""
     earlier_numbers: tuple[int, ...] = ()
-    """The last ones that this life had before."""
+    """The last ones that this life had before, the newest at the end."""
     ledger: restart.Ledger = field(default_factory=restart.Ledger)
     crash_loop: CrashLoop = CrashLoop()
     carried: Carried | None = None
@@ -147,6 +147,11 @@ class JobState(Struct):
     """Facts about its rounds that its history has not taken from here yet."""
     former: int = 0
     """So many agents of the life before are still here: no round is formed beside their workers."""
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The numbers by which this life is or was called, the newest first."""
+        return self.incarnation, *reversed(self.earlier_numbers)
 
 
 def new_job(settings: SharedSettings, incarnation: int = 1, former: int = 0) -> JobState:

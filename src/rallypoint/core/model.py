@@ -68,6 +68,12 @@ class WorldEntry(Struct, frozen=True, array_like=True):
     """`Candidate.machine` of this node; empty where it is not known."""
 
 
+def world_entry(ref: NodeRef, candidate: Candidate) -> WorldEntry:
+    """The entry of a node that takes part with this candidate."""
+    own = candidate.machine
+    return WorldEntry(ref.node_id, ref.incarnation, candidate.workers, candidate.role, own)
+
+
 class EndKind(Enum):
     """Why a round ended."""
 

@@ -75,7 +75,7 @@ from rallypoint.core.events import (
     WorldSucceeded,
 )
 from rallypoint.core.liveness import is_mass
-from rallypoint.core.model import EndKind, EndReason, NodeRef, WorldEntry
+from rallypoint.core.model import EndKind, EndReason, NodeRef, world_entry
 from rallypoint.core.round_state import (
     STOP_SLACK_S,
     Member,
@@ -458,16 +458,7 @@ def _complete(state: RoundState) -> list[Effect]:
         set_member_state(state, member, MemberState.STANDBY)
     for node in ordered:
         set_member_state(state, state.members[node.ref.node_id], MemberState.RUNNING)
-    state.world = [
-        WorldEntry(
-            s.ref.node_id,
-            s.ref.incarnation,
-            s.candidate.workers,
-            s.candidate.role,
-            s.candidate.machine,
-        )
-        for s in ordered
-    ]
+    state.world = [world_entry(node.ref, node.candidate) for node in ordered]
     state.phase, state.roster_size, state.expected = Phase.ACTIVE, 0, 0
     state.is_short = False
     state.growth_allowed = state.settings.min_growth_interval_s == 0

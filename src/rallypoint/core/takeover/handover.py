@@ -27,7 +27,7 @@ from rallypoint.core.events import RoundOver, RoundReleased, TooManyLosses
 from rallypoint.core.job_rounds import perform, run_round
 from rallypoint.core.job_state import JobEffect, JobState
 from rallypoint.core.liveness import DIED, DIED_FOR_MEMORY
-from rallypoint.core.model import EndKind, EndReason, NodeLoss, NodeRef, WorldEntry
+from rallypoint.core.model import EndKind, EndReason, NodeLoss, NodeRef, WorldEntry, world_entry
 from rallypoint.core.round_state import Member, MemberState, Phase, add, is_active
 from rallypoint.core.settings import MAX_SECONDS
 from rallypoint.core.takeover.record import (
@@ -43,7 +43,7 @@ from rallypoint.core.takeover.record import (
 from rallypoint.core.takeover.recovery import UNKNOWN as UNKNOWN
 from rallypoint.core.takeover.recovery import Predecessor as Predecessor
 from rallypoint.core.takeover.recovery import Recovery as Recovery
-from rallypoint.core.takeover.recovery import Returned, may_run, missing_ranks
+from rallypoint.core.takeover.recovery import may_run, missing_ranks
 from rallypoint.core.text import count, names
 
 LED_AND_DIED = f"{DIED}, while it led the job"
@@ -285,10 +285,7 @@ def _untold(job: JobState, found: Recovery, missing: list[int], at: float) -> li
         for ref, place in found.untold.items()
         if place is not None
     )
-    job.round.world = [
-        WorldEntry(ref.node_id, ref.incarnation, c.workers, c.role, c.machine)
-        for _, _, ref, c in placed
-    ]
+    job.round.world = [world_entry(ref, candidate) for _, _, ref, candidate in placed]
     return effects
 
 
@@ -298,7 +295,7 @@ def _without_workers(job: JobState, found: Recovery, at: float) -> list[JobEffec
     if not found.record.is_started:
         return []
     for node in found.returned.values():
-        if node.is_without_workers:
+        if node.lease_ended:
             job.losses.append(NodeLoss(node.ref.node_id, 0.0, CAME_BACK))
             text = f"node {node.ref} was lost: {CAME_BACK}"
             return _over(job, EndReason(EndKind.LOSS, text, node.ref.node_id), at)
@@ -366,7 +363,7 @@ def _taken_back(job: JobState, found: Recovery, rank: int) -> WorldEntry:
     node = found.returned.get(rank)
     if (former := found.former.get(rank)) is not None:
         job.stopped.add(former.ref.incarnation)
-        return _world_entry(former)
+        return world_entry(former.ref, former.candidate)  # Ranks are given in this order again.
     node_id = _name_of(found, rank) if node is None else node.ref.node_id
     if has_succeeded:
         job.succeeded_at[node_id] = -inf
@@ -375,20 +372,13 @@ def _taken_back(job: JobState, found: Recovery, rank: int) -> WorldEntry:
         return WorldEntry(node_id, node_id, 0, "")
     if node is None:
         return WorldEntry(node_id, "", 0, "")
-    ref, candidate = node.ref, node.place.joined.candidate
+    ref, candidate = node.ref, node.candidate
     member = Member(ref, node.place.joined.seq, candidate, MemberState.RUNNING)
     member.succeeded = has_succeeded
     add(job.round, member)
     job.assigned[ref.node_id] = node.place.assignment
     job.world_workers = node.place.assignment.world_size
-    return _world_entry(node)
-
-
-def _world_entry(node: Returned) -> WorldEntry:
-    """Ranks are given in this order again."""
-    ref, candidate = node.ref, node.place.joined.candidate
-    own = candidate.machine
-    return WorldEntry(ref.node_id, ref.incarnation, candidate.workers, candidate.role, own)
+    return world_entry(ref, candidate)
 
 
 def _over(job: JobState, reason: EndReason, at: float) -> list[JobEffect]:

@@ -13,7 +13,7 @@ from rallypoint.core.claims import join_refused
 from rallypoint.core.events import Timer, TimerEnded, TimerKind
 from rallypoint.core.job_state import JobEvent, PersonWants, PlacesDead, SessionLost
 from rallypoint.core.liveness import DEATHS, DIED_FOR_MEMORY, LEASE_OVER
-from rallypoint.core.model import DeadPlace, NodeRef, Stamp
+from rallypoint.core.model import Candidate, DeadPlace, NodeRef, Stamp
 from rallypoint.core.takeover.clock_rates import with_margin
 from rallypoint.core.takeover.memory import is_of_life
 from rallypoint.core.takeover.record import JobRecord, is_set, with_bit
@@ -33,15 +33,20 @@ class Returned(Struct, frozen=True):
 
     ref: NodeRef
     place: m.Place
-    is_without_workers: bool
-    """They were ended when its lease was over."""
-    doing: m.Doing = m.Doing.RUNNING
-    """The part of its claim."""
+    lease_ended: bool
+    """The node has ended its workers, since its lease was over."""
+    doing: m.Doing
+    """The activity that the node claims."""
+
+    @property
+    def candidate(self) -> Candidate:
+        """The candidate with which the node joined that world."""
+        return self.place.joined.candidate
 
     @property
     def claims(self) -> list[object]:
         """What no other node has: its group rank, its id, its fixed rank if there are such."""
-        fixed = self.place.joined.candidate.node_rank
+        fixed = self.candidate.node_rank
         found: list[object] = [self.place.assignment.group_rank, self.ref.node_id]
         return found if fixed < 0 else [*found, (fixed,)]
 

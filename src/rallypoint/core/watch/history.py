@@ -174,11 +174,10 @@ class JobHistory:
 
     def told_again(self, job: JobState, node_id: str, told: Sequence[ToldRound], at: float) -> None:
         """A node tells of its last rounds. Nothing is decided by it."""
-        numbers = (job.incarnation, *job.earlier_numbers)
         before = [
             one
             for one in told
-            if one.stamp.incarnation in numbers and one.stamp.round <= self._seen.before
+            if one.stamp.incarnation in job.numbers and one.stamp.round <= self._seen.before
         ]
         told_round.add(self.rounds, node_id, before, lambda age_s: self._wall_time(at - age_s))
         # Why a round ended may have become known after its nodes were told.

@@ -253,8 +253,7 @@ class Invariants:
         if total == before:
             return
         # The job may have another number since that round was formed.
-        numbers = (job.state.incarnation, *reversed(job.state.earlier_numbers))
-        rounds = [Stamp(number, job.state.judged_round - 1) for number in numbers]
+        rounds = [Stamp(number, job.state.judged_round - 1) for number in job.state.numbers]
         ended = next((stamp for stamp in rounds if stamp in self.worlds), rounds[0])
         world = self.worlds.get(ended)
         # Two: an earlier failure was taken for its machine's, and is the program's.

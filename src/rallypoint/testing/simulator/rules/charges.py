@@ -170,8 +170,7 @@ class Charges(Rule):
         if not window_s or state.no_progress or self.undisturbed_s < SLACK_S:
             return
         # What was charged is carried to another number of the job.
-        numbers = (state.incarnation, *state.earlier_numbers)
-        charged = [at for number in numbers for at in self._charges(number)]
+        charged = [at for number in state.numbers for at in self._charges(number)]
         counted = [max(at, self._led_since) for at in charged]
         count = sum(self.facts.now_s - at < window_s / SLOWEST + SLACK_S for at in counted)
         if count < self.settings.max_restarts:

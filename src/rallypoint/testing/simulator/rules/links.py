@@ -44,9 +44,9 @@ class Links(Rule):
     def read(self, incarnation: str, coordinator: int, message: m.ToCoordinator) -> None:
         match message:
             case m.Attach():
-                jobs = (j.state for j in self.facts.jobs.values() if j.coordinator == coordinator)
-                *_, newest = (0, *(state.incarnation for state in jobs))
-                if message.last_incarnation == newest:  # Else the job has begun another life.
+                jobs = [j.state for j in self.facts.jobs.values() if j.coordinator == coordinator]
+                # Else the job has begun another life.
+                if jobs and message.last_incarnation == jobs[-1].incarnation:
                     self._check_is_due(incarnation, coordinator)
                 self._attached_to.pop(incarnation, None)
                 self._asked[incarnation] = coordinator
