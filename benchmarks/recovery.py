@@ -128,7 +128,7 @@ def guard_of(agent: int) -> int:
     """The process that ends the workers of this agent when it is killed."""
     children = Path(f"/proc/{agent}/task/{agent}/children").read_text().split()
     names = {Path(f"/proc/{pid}/comm").read_text().strip(): int(pid) for pid in children}
-    return names["rallypoint-grd"]
+    return names["worker-guard"]
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ tell("store", *address)
 tell("pid", os.getpid())
 time.sleep(600)
 """
-HELPERS = ("rallypoint-grd", "rallypoint-rly", "signal-witness")
+HELPERS = ("worker-guard", "rallypoint-rly")
 
 
 def started(run: OneAgent, workers: int) -> None:
@@ -94,10 +94,10 @@ def test_A6_an_agent_that_is_killed_leaves_the_logs_that_a_person_asked_for(
 def test_A6_a_guard_that_is_killed_is_replaced(tmp_path: Path) -> None:
     with agent(tmp_path, program=WORKER) as run:
         started(run, 1)
-        first = run.named("rallypoint-grd")
+        first = run.named("worker-guard")
         os.kill(first[0], signal.SIGKILL)
         run.wait_said("guard")
-        eventually(lambda: run.named("rallypoint-grd") not in ([], first), "another guard")
+        eventually(lambda: run.named("worker-guard") not in ([], first), "another guard")
         workers = [int(pid) for pid in run.told("pid")]
         assert all(map(is_alive, workers))
         run.send(signal.SIGKILL)
@@ -109,7 +109,7 @@ def test_A6_a_guard_that_is_killed_does_not_disturb_the_workers(tmp_path: Path) 
     program += "while not os.path.exists('go'): time.sleep(0.01)"
     with agent(tmp_path, program=program) as run:
         run.wait_told("here", 1)
-        os.kill(run.named("rallypoint-grd")[0], signal.SIGKILL)
+        os.kill(run.named("worker-guard")[0], signal.SIGKILL)
         (tmp_path / "go").touch()
         assert run.wait() == 0
         assert run.told("here") == ["now"]

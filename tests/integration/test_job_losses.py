@@ -17,7 +17,7 @@ from rallypoint.coordinator.clocks import boot_time
 def guard_of(agent: int) -> int:
     children = Path(f"/proc/{agent}/task/{agent}/children").read_text().split()
     names = {int(pid): Path(f"/proc/{pid}/comm").read_text().strip() for pid in children}
-    return next(pid for pid, name in names.items() if name == "rallypoint-grd")
+    return next(pid for pid, name in names.items() if name == "worker-guard")
 
 
 @pytest.fixture

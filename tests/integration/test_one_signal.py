@@ -14,10 +14,9 @@ import pytest
 from tests.integration.function_job import function_job
 from tests.integration.one_agent import OneAgent, agent, eventually, free_port, name_of
 
-from rallypoint.agent.signal_witness import NAME
+from rallypoint.process.guard import NAME
 
-GUARD, RELAY = "rallypoint-grd", "rallypoint-rly"
-HELPERS = {GUARD, RELAY, NAME, "rallypoint-pre", "rally-store-0"}
+HELPERS = {NAME, "rallypoint-rly", "rallypoint-pre", "rally-store-0"}
 
 # Each worker has a child with a handler of its own. Handlers save as slowly as for a large model.
 SAVE = """
@@ -109,7 +108,13 @@ def by_name(job: OneAgent) -> list[int]:
     return [pid for pid, name in job.processes().items() if "rally" in name or pid == job.pid]
 
 
-@pytest.mark.parametrize("whom", [agent_alone, by_name])
+def by_command_line(job: OneAgent) -> list[int]:
+    """`pkill -f rallypoint`."""
+    told = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in job.processes()}
+    return [pid for pid, text in told.items() if b"rallypoint" in text]
+
+
+@pytest.mark.parametrize("whom", [agent_alone, by_name, by_command_line])
 def test_A5_workers_that_were_not_signalled_get_the_signal_from_their_agent(
     tmp_path: Path, whom: Callable[[OneAgent], list[int]]
 ) -> None:
@@ -141,11 +146,11 @@ def test_A5_ctrl_c_reaches_workers_by_their_agent(tmp_path: Path) -> None:
         assert sorted(job.told("got")) == NAMES
 
 
-def test_A5_an_agent_whose_witness_was_killed_signals_its_workers(tmp_path: Path) -> None:
+def test_A5_an_agent_whose_guard_was_killed_signals_its_workers(tmp_path: Path) -> None:
     with agent(tmp_path, "--nproc-per-node=2", program=COUNT) as job:
         job.wait_told("up", 4)
         os.kill(job.named(NAME)[0], signal.SIGKILL)
-        eventually(lambda: not job.named(NAME), "the end of the witness")
+        job.wait_said("started another")
         send([job.pid])
         has_saved(job)
 
@@ -200,9 +205,9 @@ def test_A5_workers_that_save_and_exit_with_0_before_their_agent_is_signalled_ar
 ) -> None:
     with agent(tmp_path, "--nproc-per-node=2", program=QUICK) as job:
         job.wait_told("up", 2)
-        witness = job.named(NAME)[0]
+        guard = job.named(NAME)[0]
         workers = [pid for pid in job.processes() if pid != job.pid and name_of(pid) not in HELPERS]
-        send([witness, *workers])
+        send([guard, *workers])
         for rank in range(2):
             eventually((job.home / f"saved{rank}").exists, f"the checkpoint of rank {rank}")
         eventually(lambda: not set(workers) & job.processes().keys(), "the end of the workers")

@@ -181,9 +181,9 @@ def test_A6_nothing_is_left_of_a_killed_agent(home: Path) -> None:
     options = "--nproc-per-node=2", "--preload=slow"
     with agent(home, *options, program=STAY) as job:
         job.wait_told("up", 2)
-        # The agent, guard, relay, witness, prepared process, and two of each worker: one of these
+        # The agent, guard, relay, prepared process, and two of each worker: one of these
         # may be between its fork and its exec, where /proc shows no environment.
-        eventually(lambda: len(job.processes()) == 9, "all of the job to be seen")
+        eventually(lambda: len(job.processes()) == 8, "all of the job to be seen")
         job.send(signal.SIGKILL)
         job.process.wait()
         eventually(lambda: not job.processes(), "everything is gone")

@@ -17,7 +17,7 @@ from tests.integration.round_workers import spawn_worker
 from tests.limits import patience
 
 from rallypoint.coordinator.clocks import boot_time
-from rallypoint.process.guard import Guard, SharedPage
+from rallypoint.process.guard import NAME, Guard, SharedPage
 
 LIMIT_S = patience(30.0)
 
@@ -213,7 +213,7 @@ def test_A6_guard_holds_neither_console_nor_directory() -> None:
     try:
         eventually(lambda: os.readlink(f"/proc/{guard.pid}/cwd") == "/", "directory held")
         eventually(lambda: holds_little(guard.pid), "something inherited held")
-        assert Path(f"/proc/{guard.pid}/comm").read_text().startswith("rallypoint")
+        assert Path(f"/proc/{guard.pid}/comm").read_text() == f"{NAME}\n"
     finally:
         guard.stop()
         os.close(inherited)
@@ -297,8 +297,38 @@ def test_A6_death_of_the_guard_is_noticed_and_hurts_nobody() -> None:
         guard.stop()
 
 
-def test_A6_stopped_guard_delays_stop_by_a_bounded_time() -> None:
+def test_A5_a_guard_tells_the_signals_that_have_reached_it_and_lives_on() -> None:
     guard = Guard.start()
+    try:
+        assert guard.read_signals() == ()
+        told: list[int] = []
+        for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGRTMAX):
+
+            def has_told(number: int = number) -> bool:
+                # A signal counts only after the guard has begun to note signals.
+                os.kill(guard.pid, number)
+                told.extend(guard.read_signals() or ())
+                return number in told
+
+            eventually(has_told, f"signal {number} was not told")
+        assert set(told) == {signal.SIGTERM, signal.SIGUSR1, signal.SIGRTMAX}
+        os.kill(guard.pid, signal.SIGKILL)
+        assert select.select([guard.fileno()], [], [], LIMIT_S)[0]
+        eventually(lambda: guard.read_signals() is None, "its death was not told")
+    finally:
+        guard.stop()
+    assert guard.read_signals() is None
+
+
+def test_A6_stopped_guard_delays_stop_by_a_bounded_time() -> None:
+    """Also if it has told of a signal before, which is not its end."""
+    guard = Guard.start()
+
+    def has_told() -> bool:
+        os.kill(guard.pid, signal.SIGTERM)
+        return bool(select.select([guard.fileno()], [], [], 0.01)[0])
+
+    eventually(has_told, "no signal was told")
     os.kill(guard.pid, signal.SIGSTOP)
     guard.stop()
     assert birth(guard.pid) is None

@@ -58,14 +58,13 @@ def test_each_helper_says_what_it_is_and_of_which_job_and_node(tmp_path: Path) -
     ) as running:
         running.wait_told("up")
         helpers = {
-            "rallypoint: guard of job job7 (node a)",
             "rallypoint: relay of job job7 (node a)",
             "rallypoint: store of round 0 of job job7 (node a)",
-            "signal witness",
+            "worker guard",
         }
         eventually(lambda: shown(running) == helpers, "the titles")
         names = set(running.processes().values())
-        assert {"rallypoint-grd", "rallypoint-rly", "signal-witness", "rally-store-0"} < names
+        assert {"worker-guard", "rallypoint-rly", "rally-store-0"} < names
         end(running)
 
 
@@ -93,10 +92,10 @@ def test_a_coordinator_of_its_own_has_a_name_in_top(cluster: Cluster) -> None:
 def test_a_guard_that_is_replaced_says_what_it_is(tmp_path: Path) -> None:
     with agent(tmp_path, "--rdzv-id=job7", program=STAY) as running:
         running.wait_told("up")
-        [first] = running.named("rallypoint-grd")
+        [first] = running.named("worker-guard")
         os.kill(first, signal.SIGKILL)
         running.wait_said("started another")
-        eventually(lambda: "rallypoint: guard of job job7" in shown(running), "the title")
+        eventually(lambda: "worker guard" in shown(running), "the title")
         end(running)
 
 

@@ -64,7 +64,7 @@ class Scene:
 def launching(scene: Scene) -> OneAgent:
     """Its first helper has just been forked."""
     run = scene.agent("a")
-    eventually(lambda: run.named("rallypoint-grd"), "the guard")
+    eventually(lambda: run.named("worker-guard"), "the guard")
     return run
 
 
@@ -78,7 +78,7 @@ def forming(scene: Scene) -> OneAgent:
 def starting(scene: Scene) -> OneAgent:
     """The worker exists, but its program does not run yet."""
     run = scene.agent("a")
-    helpers = {"rallypoint-grd", "rallypoint-rly", "signal-witness"}
+    helpers = {"worker-guard", "rallypoint-rly"}
     eventually(
         lambda: len([pid for pid in run.processes() if pid != run.pid]) > len(helpers),
         "a worker",

@@ -23,8 +23,8 @@ WAYS: dict[str, dict[str, Any]] = {
     "preload": {"preload": "json"},
     "fork": {"run_path": True, "start_method": "fork"},
 }
-HELPERS = 2 * 4 + 1
-"""The agents, their guards, relays and witnesses, and the round store."""
+HELPERS = 2 * 3 + 1
+"""The agents, their guards and relays, and the round store."""
 LOOK = """
 import sys
 for pid in sys.argv[1:]:

@@ -185,7 +185,7 @@ time.sleep(600)
     with agent(tmp_path, "--lease=2", "--nnodes=1:2", *meet, program=program) as run:
         run.wait_told("current")
         assert "over" not in run.out
-        paused = [*run.named("rallypoint-grd"), run.pid]
+        paused = [*run.named("worker-guard"), run.pid]
         try:
             for pid in paused:
                 os.kill(pid, signal.SIGSTOP)

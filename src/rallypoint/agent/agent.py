@@ -44,7 +44,7 @@ class AgentLinks(NamedTuple):
     """Gets the id of this node, and never raises. None: this agent is asked for nothing."""
     last_words: Callable[[], Coroutine[None, None, None] | None] = lambda: None
     """What is to be waited for before this node leaves, for a moment; None: nothing."""
-    look_at_witness: Callable[[], None] | None = None
+    look_at_witness: Callable[[], object] | None = None
     """Calls `witness_signalled` for each signal that has reached the witness."""
 
 

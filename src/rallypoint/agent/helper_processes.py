@@ -1,9 +1,9 @@
 """The small processes beside an agent, and what its guard must know.
 
-The guard ends every worker when the agent is killed, the relay owns the console, and the witness
-notes the signals of a scheduler. They are forked first, while the agent is small. The guard knows
-until when this node holds its place, and what to tell when the agent has died: the coordinator, or
-the register of the job that it led.
+The guard ends every worker when the agent is killed, and notes the signals of a scheduler; the
+relay owns the console. They are forked first, while the agent is small. The guard knows until when
+this node holds its place, and what to tell when the agent has died: the coordinator, or the
+register of the job that it led.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from collections.abc import Callable, Coroutine, Sequence
 from math import inf
 from typing import Any, NamedTuple, Protocol
 
-from rallypoint.agent.signal_witness import SignalWitness
 from rallypoint.agent.worker_source import WorkerSource
 from rallypoint.process.guard import Guard, SharedPage
 from rallypoint.process.limits import cant_start_process
@@ -53,17 +52,17 @@ class HelperEvents(NamedTuple):
     """Several workers ask for input at one terminal."""
     pattern: Callable[[PatternReport], None]
     """What a person should know of `--progress-pattern`."""
-    witness_signalled: Callable[[int], None]
-    """Gets the number of each signal that has reached the witness."""
+    guard_signalled: Callable[[int], None]
+    """Gets the number of each signal that has reached the guard."""
 
 
 class HelperProcesses:
-    """The guard, the relay and the witness. Ended by `stop`, which leaves none of them behind."""
+    """The guard and the relay. Ended by `stop`, which leaves none of them behind."""
 
     def __init__(self, temporary_dirs: Sequence[str], source: WorkerSource, part_of: str) -> None:
         """Fork them; to be made before the loop runs. The guard removes `temporary_dirs` in the
         end, also when the agent is killed. `source` is started and closed with them. `part_of` is
-        added to the processes' titles. Raises InfrastructureError when the system has no process
+        added to the titles of the others. Raises InfrastructureError when the system has no process
         left."""
         self.source, self._part_of = source, part_of
         self.hurried = asyncio.Event()
@@ -85,9 +84,7 @@ class HelperProcesses:
         except OSError as error:
             self.guard.stop()
             raise cant_start_process(error) from error
-        self.witness: SignalWitness | None = None
         try:
-            self.witness = SignalWitness.start()
             source.start(self.guard, part_of)
         except BaseException as error:
             self.kill()
@@ -97,8 +94,7 @@ class HelperProcesses:
 
     def owns(self, pid: int) -> bool:
         """Nobody else may reap these."""
-        is_witness = self.witness is not None and pid == self.witness.pid
-        is_ours = is_witness or self.guard.owns(pid) or pid == self.relay.process.pid
+        is_ours = self.guard.owns(pid) or pid == self.relay.process.pid
         return is_ours or self.source.owns(pid)
 
     def hold(self, until_s: float) -> None:
@@ -114,33 +110,25 @@ class HelperProcesses:
         """From now on tell the agent, and replace a guard that was killed: without one, a killed
         agent leaves workers behind."""
         self._events = events
-        asyncio.get_running_loop().add_reader(self.guard.fileno(), self._replace_guard)
-        if self.witness is not None:
-            asyncio.get_running_loop().add_reader(self.witness.fileno(), self.look_at_witness)
+        asyncio.get_running_loop().add_reader(self.guard.fileno(), self._guard_tells)
 
     def unwatch(self) -> None:
         """Safe to call again, and without a watch."""
         if self.guard.fileno() >= 0:  # A dead guard that could not be replaced has none.
             asyncio.get_running_loop().remove_reader(self.guard.fileno())
-        if self.witness is not None:
-            asyncio.get_running_loop().remove_reader(self.witness.fileno())
 
-    def look_at_witness(self) -> None:
-        """Tell the agent at once each signal that has reached the witness."""
-        if self.witness is None or self._events is None:
-            return
-        told = self.witness.read()
-        if told is None:  # It was killed: without it workers are signalled after a moment, as ever.
-            asyncio.get_running_loop().remove_reader(self.witness.fileno())
-            self._stop_witness()
-            return
-        for number in told:
-            self._events.witness_signalled(number)
+    def take_signals(self) -> bool:
+        """Tell the agent at once each signal that has reached the guard. False: it has died."""
+        if self._events is None:
+            return True
+        numbers = self.guard.read_signals()
+        for number in numbers or ():
+            self._events.guard_signalled(number)
+        return numbers is not None
 
-    def _stop_witness(self) -> None:
-        if self.witness is not None:
-            self.witness.stop()
-            self.witness = None
+    def _guard_tells(self) -> None:
+        if not self.take_signals():
+            self._replace_guard()
 
     async def stop(self, limit_s: float) -> None:
         """Write out what the relay holds, then end both. A console that takes nothing holds this up
@@ -148,21 +136,18 @@ class HelperProcesses:
         self.source.close()
         limit_s = max(limit_s, CONSOLE_LEAST_S)
         await wait_unless(self.hurried, self.relay.stop(min(limit_s, CONSOLE_S)), limit_s)
-        self._stop_witness()
         self.guard.stop()
 
     def kill(self) -> None:
         """End them at once, where no loop can run."""
         self.source.close()
-        self._stop_witness()
         self.relay.kill()
         self.guard.stop()
 
     def _start_guard(self) -> Guard:
         try:
-            title = f"rallypoint: guard{self._part_of}"
             by_register = ByRegister(_release, _who_hears)
-            return Guard.start(self._temporary_dirs, self._page, title, by_register)
+            return Guard.start(self._temporary_dirs, self._page, by_register)
         except OSError as error:
             raise cant_start_process(error) from error
 

@@ -208,7 +208,7 @@ class AgentRun:
             self._helpers.source.wait_ready if self._helpers is not None else None,
             self._try_to_start,
             lambda: self._membership.last_words(self._hurried),
-            self._helpers.look_at_witness if self._helpers is not None else None,
+            self._helpers.take_signals if self._helpers is not None else None,
         )
         self.agent = Agent(setup.config, make_workers, setup.signals, links)
         self.faults = Faults(lambda text: self.agent.say(kinds.FAULT(text)))

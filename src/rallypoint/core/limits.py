@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum
 from functools import lru_cache
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -196,23 +196,32 @@ def is_name(text: str, most: int = MAX_NAME_BYTES) -> bool:
 
 def fault_in(said: Struct, table: Table, sentence: int) -> str:
     """Return the first field that does not fit, as `.name = VALUE (needs ...)`; empty: all do."""
+    ranges = table.ranges
     for name in said.__struct_fields__:
         value = getattr(said, name)
-        if value is not None and (fault := _value_fault(value, name, table, sentence)):
+        kind = type(value)
+        # Most values are numbers within their limits, or nothing: to pass over them costs no call.
+        if kind is int or kind is float:
+            least, most = ranges.get(name) or (_COUNT if kind is int else _SECONDS)
+            if least <= value <= most:
+                continue
+        elif value is None or kind is bool or value == ():
+            continue
+        if fault := _value_fault(value, name, table, sentence):
             return f".{name}{fault}"
     return ""
 
 
 def _value_fault(value: object, name: str, table: Table, sentence: int) -> str:
     kind, length = type(value), ""
-    if kind is bool or isinstance(value, Enum):
-        return ""
     if kind is int or kind is float:
-        assert isinstance(value, int | float)
+        number = cast("float", value)
         least, most = table.ranges.get(name) or (_COUNT if kind is int else _SECONDS)
-        if least <= value <= most:
+        if least <= number <= most:
             return ""
         needs, shown = f"{least:.12g} to {most:.12g}", str(value)
+    elif kind is bool or isinstance(value, Enum):
+        return ""
     elif isinstance(value, str):
         if not (needs := _text_needs(value, name, table, sentence)):
             return ""
@@ -225,11 +234,10 @@ def _value_fault(value: object, name: str, table: Table, sentence: int) -> str:
         longest = table.items.get(name, table.most_items)
         if len(value) <= longest:
             # The keys of a table first.
-            items = [*value, *value.values()] if isinstance(value, dict) else value
-            faults = (
-                _value_fault(item, name, table, sentence) for item in items if item is not None
-            )
-            return next(filter(None, faults), "")
+            for item in [*value, *value.values()] if isinstance(value, dict) else value:
+                if item is not None and (fault := _value_fault(item, name, table, sentence)):
+                    return fault
+            return ""
         needs, shown = f"at most {longest} items", f"{len(value)} items"
     else:
         assert isinstance(value, Struct), f"{name} has no limit"

@@ -3,7 +3,8 @@
 Schedulers signal every process of a node: the agent, and its workers at about the same time. If
 the agent then sends the same signal, a handler that saves a checkpoint is interrupted by itself.
 A worker can't be asked which signals have reached it. So the agent has a witness: a process beside
-it that notes its own signals. A scheduler that has signalled the witness has signalled the workers.
+it that notes its own signals, the guard (`process/guard.py`). A scheduler that has signalled the
+witness has signalled the workers.
 
 The signal of the witness and that of the agent come in any order, some milliseconds apart.
 Meanwhile the agent sends its workers no signal:

@@ -8,10 +8,15 @@ It also tells the coordinator that the agent died, or the register that its lead
 workers are dead, and removes the agent's temporary directories. If the coordinator may have died
 with the agent, the guard stays until it has told the next one, or for 40 s.
 
-The channel is one pipe of 4-byte records: +pid registers, -pid forgets, and with one more bit set
-pid is a helper, which no lease ends; 0 only wakes the guard. Its end of file is the death of the
-agent, for nobody else keeps the write end. The lease is in memory that both share: a renewal is one
-write to it, and wakes nobody.
+While the agent lives, the guard is the witness of signals that a scheduler sends to every process
+of a job: it tells the agent the number of each one that reaches it. It is proof that the workers
+got the signal too, and so must not be found where the workers are not. `pkill rallypoint` finds
+helpers by their names, and `pkill -f` by a job's name. So the guard's name and title have neither.
+
+The channel to the guard is one pipe of 4-byte records: +pid registers, -pid forgets, and with one
+more bit set pid is a helper, which no lease ends; 0 only wakes the guard. Its end of file is the
+death of the agent, for nobody else keeps the write end. The lease is in memory that both share: a
+renewal is one write to it, and wakes nobody.
 
 The memory that both share, which the guard can read while the agent is stopped or dead:
 
@@ -37,12 +42,15 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from rallypoint.core import liveness
-from rallypoint.process import sessions, syscalls, titles
+from rallypoint.process import sessions, signals, syscalls, titles
 from rallypoint.process.forks import ForkedProcess, fork_process
 from rallypoint.process.limits import OomWatch
 
 if TYPE_CHECKING:
     from rallypoint.wire.death_notice import ByRegister
+
+NAME = "worker-guard"
+TITLE = "worker guard"
 
 _RECORD = struct.Struct("=i")
 _HELPER = 1 << 30
@@ -81,15 +89,14 @@ class Guard:
         cls,
         temporary_dirs: Sequence[str] = (),
         page: SharedPage | None = None,
-        title: str = "rallypoint: guard",
         by_register: ByRegister | None = None,
     ) -> Guard:
         """Fork the guard. Also makes sure that descriptors 0 to 2 are open (see syscalls).
 
         `temporary_dirs`, absolute paths, are removed with all in them at the end, whatever that is;
         the directories that hold them are swept once the workers run.
-        `page`: what an earlier guard was told by. `title`: what `ps -f` shows. `by_register`: what
-        is done with the register of a job that any of its nodes may lead.
+        `page`: what an earlier guard was told by. `by_register`: what is done with the register of
+        a job that any of its nodes may lead.
 
         May be called again while a loop runs, to replace a guard that was killed; the workers that
         live must then be registered again.
@@ -101,9 +108,11 @@ class Guard:
         agent_pid = os.getpid()
         try:
             process = fork_process(
-                lambda: _watch(channel_read, agent_pid, temporary_dirs, page, by_register),
-                name="rallypoint-grd",
-                title=title,
+                lambda: _serve(
+                    channel_read, lifeline_write, agent_pid, temporary_dirs, page, by_register
+                ),
+                name=NAME,
+                title=TITLE,
                 keep_fds=(channel_read, lifeline_write),
                 dies_with_parent=False,
             )
@@ -115,6 +124,7 @@ class Guard:
             os.close(channel_read)
             os.close(lifeline_write)
         os.set_blocking(channel_write, False)  # A stopped guard must not stop the agent.
+        os.set_blocking(lifeline_read, False)
         return cls(process, channel_write, lifeline_read, page)
 
     @property
@@ -127,8 +137,19 @@ class Guard:
         return self._channel
 
     def fileno(self) -> int:
-        """Becomes readable (end of file) when the guard has died, which only a SIGKILL can do."""
+        """Becomes readable when signals have reached the guard, and when it has died, which only a
+        SIGKILL can do. See `read_signals`."""
         return self._lifeline
+
+    def read_signals(self) -> tuple[int, ...] | None:
+        """The numbers of the signals that have reached the guard since the last call; None: it has
+        died, or was stopped. Does not block."""
+        if self._lifeline < 0:
+            return None
+        try:
+            return tuple(os.read(self._lifeline, 4096)) or None
+        except BlockingIOError:
+            return ()
 
     def owns(self, pid: int) -> bool:
         """Whether `pid` is the guard: a reaper of orphans must leave it alone."""
@@ -166,7 +187,7 @@ class Guard:
         os.close(self._channel)
         self._channel = -1
         waiting = select.poll()
-        waiting.register(self._lifeline, select.POLLIN)
+        waiting.register(self._lifeline, 0)  # Only its end, which poll always tells.
         if not waiting.poll(_STOP_TIMEOUT_MS):
             self._process.kill()
         self._process.wait()
@@ -202,15 +223,18 @@ class _Registered:
             self.workers.add(pid)
 
 
-def _watch(
+def _serve(
     channel: int,
+    told: int,
     agent_pid: int,
     temporary_dirs: Sequence[str],
     page: SharedPage,
     by_register: ByRegister | None,
 ) -> None:
-    """The guard's life: read records until the agent is gone, then kill what is registered."""
+    """The guard's life: read records until the agent is gone, then kill what is registered. Signals
+    are told by the descriptor `told` meanwhile."""
     _let_go()
+    _tell_signals(told)
     registered = _Registered()
     agent = syscalls.try_pidfd_open(agent_pid)
     waiting = select.poll()
@@ -242,6 +266,7 @@ def _watch(
             # Records come in bursts, at the moment when the machine has better to do: take the
             # rest of a burst at once, but the end of the agent or of its pipe at any time.
             bursting.poll(_BURST_MS)
+    _ignore_signals()
     # An agent that leaves its job takes the notice away; then the connection's end alone tells.
     notice, tell_next = page.notice, None
     if _kill(registered.pids, _LAST_KILL_S if notice else _KILL_S) and notice:
@@ -260,6 +285,23 @@ def _watch(
             tell_next()
 
 
+def _tell_signals(told: int) -> None:
+    """Write one byte for each signal that a scheduler sends to every process: its number."""
+    os.set_blocking(told, False)
+
+    def tell(number: int, _frame: object) -> None:
+        with suppress(OSError):  # The agent has died, or has not read thousands of signals.
+            os.write(told, bytes((number,)))
+
+    for number in signals.SENT_TO_EVERYBODY:
+        signal.signal(number, tell)
+
+
+def _ignore_signals() -> None:
+    for number in signals.SENT_TO_EVERYBODY:
+        signal.signal(number, signal.SIG_IGN)
+
+
 def _sweep(places: set[str]) -> None:
     """In a process of its own: the guard must wait for no file system."""
     prctl, guard_pid = syscalls.load_prctl(), os.getpid()
@@ -270,6 +312,7 @@ def _sweep(places: set[str]) -> None:
     except OSError:
         return
     try:
+        _ignore_signals()  # The descriptor by which they are told may become another file's.
         syscalls.die_with_parent(prctl, guard_pid)
         syscalls.close_fds_except(frozenset())
         titles.set_name("rallypoint-swp")

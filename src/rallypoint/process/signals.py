@@ -36,7 +36,7 @@ SENT_TO_EVERYBODY = frozenset(
 )
 """Signals that schedulers, shells and people may send to every process of a job, to end or stop it.
 Slurm sends any signal that its user names, systemd that of `KillSignal=`. A process that serves an
-agent ignores these, and ends with its agent; the witness notes them."""
+agent ends with its agent, and not by these: the guard notes them, and others ignore them."""
 
 
 def handled_signals() -> list[signal.Signals | int]:

@@ -15,7 +15,7 @@ import os
 import struct
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 _PR_SET_NAME, _PR_GET_NAME, _PR_SET_MM, _PR_SET_MM_MAP = 15, 16, 35, 14
 _MAP = struct.Struct("=11QQIi")
@@ -26,42 +26,59 @@ _ARGUMENTS, _ARGUMENTS_END, _ENVIRON, _ENVIRON_END = 48, 49, 50, 51
 """Where /proc/PID/stat has them; see proc(5)."""
 
 
+class _Calls(NamedTuple):
+    """Functions of the C library. Texts are passed as they are: to make an array of `ctypes` writes
+    to many pages, which a forked process would not share any more."""
+
+    name: Any
+    """prctl of an option and a text."""
+    map: Any
+    """prctl of PR_SET_MM, PR_SET_MM_MAP, the map and its size."""
+    end_of_heap: Any
+
+
 @cache
-def load() -> Any:
-    """The C library, or None where it has no prctl. To be called before a fork: a child must not
-    look up symbols."""
+def load() -> _Calls | None:
+    """None where the C library has no prctl. To be called before a fork: a child must not look up
+    symbols."""
     try:
         libc = ctypes.CDLL(None)
-        libc.prctl.argtypes = [ctypes.c_int] + [ctypes.c_ulong] * 4
-        libc.sbrk.argtypes, libc.sbrk.restype = [ctypes.c_ssize_t], ctypes.c_void_p
+        name, map_, sbrk = libc["prctl"], libc["prctl"], libc["sbrk"]
     except AttributeError:
         return None
-    return libc
+    number = ctypes.c_ulong
+    name.argtypes = [ctypes.c_int, ctypes.c_char_p, number, number, number]
+    map_.argtypes = [ctypes.c_int, number, ctypes.c_char_p, number, number]
+    sbrk.argtypes, sbrk.restype = [ctypes.c_ssize_t], ctypes.c_void_p
+    return _Calls(name, map_, sbrk)
+
+
+_shown: list[Any] = []
+"""The title, which the kernel reads from there: nobody frees it."""
 
 
 def set_title(text: str) -> None:
     """In a forked helper, after `load`: be shown as this text."""
-    title, libc, stat = os.fsencode(text) + b"\0", load(), _stat()
-    if libc is None or stat is None:
+    title, calls, stat = os.fsencode(text), load(), _stat()
+    if calls is None or stat is None:
         return
-    # Two buffers that nobody frees: the kernel reads the first from there.
-    buffer = libc.title = ctypes.create_string_buffer(title, len(title))
-    start = ctypes.addressof(buffer)
+    kept = ctypes.c_char_p(title)
+    _shown.append(kept)
+    start = ctypes.c_size_t.from_buffer(kept).value
     places = (_CODE_START, _CODE_END, _DATA_START, _DATA_END, _HEAP_START)
     record = _MAP.pack(
         *(stat[place] for place in places),
-        libc.sbrk(0),
+        calls.end_of_heap(0),
         stat[_STACK_START],
         start,
-        start + len(title),
+        start + len(title) + 1,
         stat[_ENVIRON],
         stat[_ENVIRON_END],
         0,
         0,
         -1,
     )
-    told = ctypes.create_string_buffer(record, len(record))
-    libc.prctl(_PR_SET_MM, _PR_SET_MM_MAP, ctypes.addressof(told), len(record), 0)
+    calls.map(_PR_SET_MM, _PR_SET_MM_MAP, record, len(record), 0)
 
 
 def overwrite(words: Sequence[str]) -> None:
@@ -79,16 +96,20 @@ def of_worker(environ: Mapping[str, str]) -> str:
     return f"rank {environ['RANK']} of job {environ['TORCHELASTIC_RUN_ID']} (rallypoint)"
 
 
-def set_name(name: str) -> str:
-    """After `load`: be called this in `ps -o comm` and `top`; 15 bytes of it count. Returns the
-    name before. By a system call: /proc/self/comm may belong to root."""
-    if (libc := load()) is None:
+def set_name(name: str) -> None:
+    """After `load`: be called this in `ps -o comm` and `top`; 15 bytes of it count. By a system
+    call: /proc/self/comm may belong to root."""
+    if (calls := load()) is not None:
+        calls.name(_PR_SET_NAME, os.fsencode(name)[:15], 0, 0, 0)
+
+
+def name() -> str:
+    """The name that this process has so far; empty where it is not known."""
+    if (calls := load()) is None:
         return ""
-    before = ctypes.create_string_buffer(16)
-    libc.prctl(_PR_GET_NAME, ctypes.addressof(before), 0, 0, 0)
-    after = ctypes.create_string_buffer(os.fsencode(name)[:15])
-    libc.prctl(_PR_SET_NAME, ctypes.addressof(after), 0, 0, 0)
-    return os.fsdecode(before.value)
+    found = ctypes.create_string_buffer(16)
+    calls.name(_PR_GET_NAME, found, 0, 0, 0)
+    return os.fsdecode(found.value)
 
 
 def _stat() -> dict[int, int] | None:

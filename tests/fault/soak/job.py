@@ -34,6 +34,7 @@ from tests.integration.cluster import AgentProcess, Event, wait_until
 from tests.limits import patience
 
 from rallypoint.core.fitness import PROBATION_S
+from rallypoint.process import guard
 
 LEASE_S, HOLD_S = 8, 4
 LEAST, FIRST, MOST = 2, 3, 5
@@ -87,7 +88,7 @@ class Node:
 
     def guards(self) -> list[int]:
         """Its guard, by the title."""
-        return [pid for pid in self.children() if "rallypoint: guard of" in _title(pid)]
+        return [pid for pid in self.children() if _title(pid).startswith(guard.TITLE)]
 
     def left(self) -> list[str]:
         """The temporary files that it has."""

@@ -88,7 +88,8 @@ def main() -> None:
     """`program.py CONTROL_FD TITLE ...`, with `SENT_TO_EVERYBODY` ignored, for it ends
     with its agent. Returns in a worker only, when that has ended. The words after the title make
     room for those of workers."""
-    usual_name = titles.set_name("rallypoint-pre")
+    usual_name = titles.name()
+    titles.set_name("rallypoint-pre")
     titles.overwrite(sys.argv[2:3])
     resource.setrlimit(resource.RLIMIT_NOFILE, (_OPEN_FILES[1], _OPEN_FILES[1]))
     bootstrap.forget_own_folder()

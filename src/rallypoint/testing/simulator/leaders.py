@@ -33,6 +33,7 @@ from rallypoint.core.takeover.record import LeadRecord, Process
 from rallypoint.core.takeover.told import Told
 from rallypoint.errors import RallypointError, RendezvousConnectionError
 from rallypoint.testing.simulator.coordinators import By, HostedCoordinator, Simulated
+from rallypoint.testing.simulator.facts import parsed
 from rallypoint.testing.simulator.loop import ProcessLoop
 from rallypoint.testing.simulator.machines import (
     LAST_REPORTS_S,
@@ -196,7 +197,7 @@ class LeadingProcess(AgentProcess):
     def _has_read(self, data: bytes | None) -> None:
         if (led := self._own.leadership) is None:
             return
-        found, known = None if data is None else register_record.decode(data), led.lead.record
+        found, known = None if data is None else parsed(data), led.lead.record
         if found is None or found.epoch != known.epoch or found.beat < known.beat:
             self.shared.observer.contradicted(known.epoch.as_int())
 
