@@ -85,7 +85,7 @@ def test_L2_a_leader_that_is_cut_off_twice_in_one_round_ends_no_job() -> None:
 def test_a_seed_is_the_same_job_in_every_process() -> None:
     program = (
         "from rallypoint.testing.simulator import *\n"
-        "for seed in range(1, 13): print(draw(seed), *Simulation(draw(seed)).run().transcript)"
+        "for plan in map(draw, range(1, 9)): print(plan, *Simulation(plan).run().transcript)"
     )
     told = [
         subprocess.run(
