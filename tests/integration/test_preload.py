@@ -321,7 +321,7 @@ time.sleep(600)
     with agent(home, "--preload=slow", program=program) as job:
         job.wait_told("up")
         children = Path(f"/proc/{job.pid}/task/{job.pid}/children")
-        eventually(lambda: len(children.read_text().split()) == 5, "only those that live are left")
+        eventually(lambda: len(children.read_text().split()) == 4, "only those that live are left")
         job.send(signal.SIGINT)
         assert job.wait() == 128 + signal.SIGINT
 
