@@ -543,15 +543,15 @@ BUGS = (
     Bug(
         "strangers go on with the number of a record that may be an old one",
         "sessions.py",
-        "        is_new_life = self._recovery.may_be_outdated\n",
-        "        is_new_life = False\n",
+        "        if found.may_be_outdated:\n",
+        "        if False:\n",
         "L9",
     ),
     Bug(
         "a node without running workers vouches for the number of a record that may be an old one",
         "sessions.py",
-        "        is_new_life = self._recovery.may_be_outdated\n",
-        "        is_new_life = self._recovery.is_of_strangers\n",
+        "        if found.may_be_outdated:\n",
+        "        if found.is_of_strangers:\n",
         "L9",
     ),
     Bug(
@@ -562,10 +562,24 @@ BUGS = (
         "L9",
     ),
     Bug(
-        "a node keeps what it did under the number that a job had before",
+        "the number of a job changes before its last round is judged",
         "sessions.py",
-        "        for ref in self._recovery.begin_anew() if is_new_life else ():\n",
-        "        for ref in ():\n",
+        "            self.job.next_incarnation = max(self.job.incarnation + 1, self._wall_ms())\n",
+        "            renumber_job(self.job, max(self.job.incarnation + 1, self._wall_ms()))\n",
+        "L9",
+    ),
+    Bug(
+        "records that go on from one older record under two numbers are taken for two lives",
+        "takeover/memory.py",
+        "    if told.first_number == job.first_number:\n",
+        "    if not told:\n",
+        "L9",
+    ),
+    Bug(
+        "a position has judged another round of that number",
+        "takeover/memory.py",
+        "        return replace(job, judged_round=min(job.judged_round, max(latest, 0)))\n",
+        "        return replace(job, judged_round=max(job.judged_round, latest, 0))\n",
         "L9",
     ),
     Bug(

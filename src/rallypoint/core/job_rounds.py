@@ -32,7 +32,7 @@ from rallypoint.core.events import (
 )
 from rallypoint.core.fitness import Judgement, why_held_back
 from rallypoint.core.fitness_state import Why
-from rallypoint.core.job_state import JobEffect, JobState, close, stamp
+from rallypoint.core.job_state import JobEffect, JobState, close, renumber, stamp
 from rallypoint.core.messages import Assigned, Expelled, StopNow, ToNode
 from rallypoint.core.model import (
     Assignment,
@@ -128,6 +128,8 @@ def former_life_gone(job: JobState, at: float) -> list[JobEffect]:
 
 
 def _form(job: JobState, effect: FormWorld, at: float) -> list[JobEffect]:
+    if job.next_incarnation:
+        renumber(job, job.next_incarnation)
     first = job.end_reason is None
     why = "the first round" if job.end_reason is None else job.end_reason.text
     after = None if job.end_reason is None else job.end_reason.kind

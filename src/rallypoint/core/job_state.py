@@ -17,6 +17,7 @@ from rallypoint.core.event_kinds import Record
 from rallypoint.core.events import JobClosed, NodeJoined, RefuseNode, TimerEnded
 from rallypoint.core.fitness import why_held_back
 from rallypoint.core.hang import Inquiry
+from rallypoint.core.job_lives import EARLIER_MAX
 from rallypoint.core.messages import Ended, FromNode, ToNode
 from rallypoint.core.model import (
     Assignment,
@@ -79,10 +80,14 @@ class JobState(Struct):
 
     round: RoundState
     incarnation: int = 1
-    """The number of this life of the job. It may change before the first round, and when it is
-    taken over and nodes of its newest round are missing."""
+    """The number of this life of the job. It may change before the first round, and with the first
+    one after a takeover at which nodes of the newest round were missing."""
     earlier_numbers: tuple[int, ...] = ()
     """The last ones that this life had before, the newest at the end."""
+    origin: int = 0
+    """The first number of this life; 0: it had no other one."""
+    next_incarnation: int = 0
+    """The number that the job has from the next round on; 0: it keeps its number."""
     ledger: restart.Ledger = field(default_factory=restart.Ledger)
     crash_loop: CrashLoop = CrashLoop()
     carried: Carried | None = None
@@ -162,6 +167,13 @@ def new_job(settings: SharedSettings, incarnation: int = 1, former: int = 0) -> 
 def ended_job(settings: SharedSettings, verdict: Verdict, incarnation: int = 1) -> JobState:
     """A job of which nothing is left but its verdict."""
     return JobState(RoundState(settings, Phase.CLOSED), incarnation, verdict=verdict)
+
+
+def renumber(job: JobState, incarnation: int) -> None:
+    """Give this life another number. No worker runs that was told the one before."""
+    job.origin = job.origin or job.incarnation
+    job.earlier_numbers = (*job.earlier_numbers, job.incarnation)[-EARLIER_MAX:]
+    job.incarnation, job.next_incarnation = incarnation, 0
 
 
 def stamp(job: JobState, round_: int | None = None) -> Stamp:

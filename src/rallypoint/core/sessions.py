@@ -33,10 +33,11 @@ from rallypoint.core.event_kinds import Record
 from rallypoint.core.events import RefuseNode, Timer
 from rallypoint.core.host_effects import Empty, Faulted, HangUp, HostEffect, Refuse, SendTo
 from rallypoint.core.job_departures import is_leaving
-from rallypoint.core.job_lives import EARLIER_MAX, Life
+from rallypoint.core.job_lives import Life
 from rallypoint.core.job_rounds import is_member
 from rallypoint.core.job_state import JobEffect, JobEvent, JobState, SessionLost
 from rallypoint.core.job_state import close as close_job
+from rallypoint.core.job_state import renumber as renumber_job
 from rallypoint.core.liveness import Liveness, Patience, is_outgrown, pace_of
 from rallypoint.core.model import NodeRef, Outcome, SharedSettings, Stamp, Verdict
 from rallypoint.core.person import Drain, Drains, asked_to_leave, no_such_node
@@ -50,8 +51,6 @@ if TYPE_CHECKING:  # Most jobs have a coordinator that nobody can take over from
 
 LATE_S = 0.5
 """A timer of the host that fires so late says that its process did not run."""
-NEVER = -1
-"""No agent takes this for the generation at which its session was opened."""
 SILENCE_STEP = 1 / 3
 """A share of the lease: a newcomer is told of another agent's silence in steps of this length."""
 
@@ -87,6 +86,8 @@ class Sessions:
         self._faulty: set[str] = set()
         """Incarnations of agents whose session has ended by an exception of the coordinator's."""
         self._ended_at: float | None = None
+        self._told_incarnation = job.incarnation
+        """The number of the job that the agents were told."""
 
     @property
     def verdict(self) -> Verdict | None:
@@ -125,10 +126,15 @@ class Sessions:
 
     def renumber(self, incarnation: int) -> list[HostEffect]:
         """While no worker of the newest life runs: workers get the number with their round."""
-        job = self.job
-        job.earlier_numbers = (*job.earlier_numbers, job.incarnation)[-EARLIER_MAX:]
-        job.incarnation = incarnation
+        renumber_job(self.job, incarnation)
+        return self._tell_incarnation()
+
+    def _tell_incarnation(self) -> list[HostEffect]:
+        """All agents learn the number of the job where it has changed."""
         found: list[HostEffect] = []
+        if self._told_incarnation == self.job.incarnation:
+            return found
+        self._told_incarnation = self.job.incarnation
         for session in self._sessions.values():
             found += self._send(session.ref, self._attached(session, resumed=True))
         return found
@@ -370,17 +376,10 @@ class Sessions:
         """It is known what runs, or nobody is waited for any longer."""
         assert self._handover is not None
         assert self._recovery is not None
-        effects: list[HostEffect] = []
-        is_new_life = self._recovery.may_be_outdated
-        for ref in self._recovery.begin_anew() if is_new_life else ():
-            session = self._sessions[ref.incarnation]
-            session.opened = NEVER  # So the agent begins anew when it attaches again.
-            if session.connection is not None:  # It is heard until that is done.
-                effects.append(HangUp(session.connection))
         found, recovered = self._handover.follow(self.job, now)
-        if is_new_life and self.verdict is None:
-            effects += self.renumber(max(self.job.incarnation + 1, self._wall_ms()))
-        effects += self._follow(recovered, now)
+        if found.may_be_outdated:
+            self.job.next_incarnation = max(self.job.incarnation + 1, self._wall_ms())
+        effects = self._follow(recovered, now)
         for session in list(self._sessions.values()):
             effects += self._performed(jobs.resync(self.job, session.ref, now), now)
         for incarnation, numbered, came_at in found.reports:
@@ -485,8 +484,7 @@ class Sessions:
         return found
 
     def _performed(self, effects: list[JobEffect], now: float) -> list[HostEffect]:
-        found: list[HostEffect] = []
-        is_any_gone = False
+        found, is_any_gone = self._tell_incarnation(), False
         for effect in effects:
             match effect:
                 case m.ToNode(ref, m.Ended(stamp, verdict)):

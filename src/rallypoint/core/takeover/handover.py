@@ -140,10 +140,7 @@ class Handover:
         assert self.recovery is not None
         found, self.recovery = self.recovery, None
         self._recovered = found
-        effects = [kinds.TAKEN_OVER(_taken_over(found)), *_recover(job, found, at)]
-        # No last call is needed for those that have come and begin anew.
-        job.round.expected = max(job.round.expected, len(found.former))
-        return found, effects
+        return found, [kinds.TAKEN_OVER(_taken_over(found)), *_recover(job, found, at)]
 
     def takes(self, job: JobState, ref: NodeRef, hello: m.Attach) -> bool:
         """An agent attaches, whose session this coordinator does not know. Whether it goes on: the
@@ -323,7 +320,7 @@ def _taken_over(found: Recovery) -> str:
         which = _known_names(found, missing)
         said.append(f"{count(len(missing), 'node')} did not come back ({which})")
     parts = [", ".join(said)] if said else []
-    if found.is_outdated and (found.former or found.untold):
+    if found.may_be_outdated and not found.is_of_strangers:
         parts.append(ANOTHER_NUMBER)
     return f"{text}: {'; '.join(parts)}" if parts else text
 
@@ -361,9 +358,6 @@ def _taken_back(job: JobState, found: Recovery, rank: int) -> WorldEntry:
     """One node of the world, and a member if it is here."""
     has_succeeded = is_set(found.record.succeeded, rank)
     node = found.returned.get(rank)
-    if (former := found.former.get(rank)) is not None:
-        job.stopped.add(former.ref.incarnation)
-        return world_entry(former.ref, former.candidate)  # Ranks are given in this order again.
     node_id = _name_of(found, rank) if node is None else node.ref.node_id
     if has_succeeded:
         job.succeeded_at[node_id] = -inf

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from rallypoint.core.job_lives import EARLIER_MAX
 from rallypoint.core.model import Epoch, SharedSettings
 from rallypoint.core.takeover.record import JobRecord, LeadRecord, WorldNames
 from rallypoint.core.takeover.record_limits import (
@@ -55,12 +56,16 @@ def told_of(record: LeadRecord) -> Told:
         job.is_started,
         job.restarts,
         len(job.restarts_counted),
+        origin=job.first_number if job.earlier else 0,
     )
 
 
-def is_of_life(job: JobRecord, told_life: int) -> bool:
-    """The life of the job that this record has was called by this number, now or before."""
-    return told_life == job.incarnation or told_life in job.earlier
+def is_of_life(job: JobRecord, told: Told) -> bool:
+    """Whether the record and the position are of one life of the job, also if that has got other
+    numbers by two records since. An older version tells no first number."""
+    if told.first_number == job.first_number:
+        return True
+    return told.told_life == job.incarnation or told.told_life in job.earlier
 
 
 def is_overtaken(told: Told, job: JobRecord | None, newest_claimed: int) -> bool:
@@ -69,7 +74,7 @@ def is_overtaken(told: Told, job: JobRecord | None, newest_claimed: int) -> bool
     much, or another life of the job runs."""
     if job is None or job.newest_round is None:
         return False
-    if not is_of_life(job, told.told_life):
+    if not is_of_life(job, told):
         return told.told_life < job.incarnation
     has_formed = job.newest_round > max(newest_claimed, told.last_round)
     return has_formed and job.restarts >= told.restarts
@@ -157,7 +162,7 @@ class Memory:
         self._given_up = epoch
         newest = self._newest
         job = None if newest is None or newest.epoch != epoch else newest.job
-        if newest is not None and job is not None and is_of_life(job, told.told_life):
+        if newest is not None and job is not None and is_of_life(job, told):
             job = _raised(job, told, job.settings, keeps_round=keeps_round)
             self._newest = replace(newest, job=job)
         elif newest is not None and newest.epoch == epoch:
@@ -212,6 +217,10 @@ def _raised(
     in the record is another one."""
     if not told.told_life:
         return job
+    if job is not None and job.incarnation < told.told_life and is_of_life(job, told):
+        earlier = (*job.earlier, job.incarnation)[-EARLIER_MAX:]
+        origin = job.first_number
+        job = replace(job, incarnation=told.told_life, earlier=earlier, origin=origin)
     if job is None or job.incarnation < told.told_life:
         # The ledger of an earlier life counts no more, and is not known to be empty.
         job = JobRecord(settings, told.told_life, former=None if job is None else job.former)
@@ -231,7 +240,9 @@ def _raised(
         is_heard=False,
     )
     if told.last_round < 0 or told.last_round < newest + keeps_round:
-        return job
+        # The position may have judged another round of that number.
+        latest = newest if job.is_active else newest + 1
+        return replace(job, judged_round=min(job.judged_round, max(latest, 0)))
     # A world of another size is another one.
     is_newer = told.last_round > newest or told.nodes != job.nodes
     job = replace(

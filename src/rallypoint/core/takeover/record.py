@@ -203,6 +203,13 @@ class JobRecord(Struct, frozen=True, array_like=True):
     """The ids of the nodes that have left last, for people who wait for that."""
     earlier: tuple[int, ...] = ()
     """The last numbers that this life of the job had before `incarnation`."""
+    origin: int = 0
+    """The first number of this life; 0: it had no other one, or an older version wrote this."""
+
+    @property
+    def first_number(self) -> int:
+        """The number that all records and positions of one life have in common."""
+        return self.origin or (self.earlier[0] if self.earlier else self.incarnation)
 
     @property
     def newest_round(self) -> int | None:
@@ -308,6 +315,7 @@ def record_of(job: JobState, former: FormerLife | None = None, own_agent: str = 
         leader_machine=state.world[leader_rank].machine if leader_rank >= 0 else "",
         names=WorldNames.of([each.node_id for each in state.world[: NAMED_MAX + 1]]),
         earlier=job.earlier_numbers,
+        origin=job.origin,
     )
 
 
@@ -401,6 +409,7 @@ def job_of(record: JobRecord, epoch: Epoch) -> JobState:
     }
     state.passed_over = list(record.passed_over)
     job = JobState(state, record.incarnation, record.earlier)
+    job.origin = record.first_number if record.earlier else 0
     job.ledger = Ledger(record.restarts, list(record.restarts_counted))
     job.judged_round, job.backoff_s = record.judged_round, record.backoff_s
     job.end_reason, job.last_end = record.end_reason, record.last_end

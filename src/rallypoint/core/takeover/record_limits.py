@@ -50,6 +50,7 @@ _RANGES: dict[str, tuple[float, float]] = limits.RANGES | {
     "largest_world": (0, MAX_NODES),
     "incarnation": (0, MAX_LIFE),
     "earlier": (0, MAX_LIFE),
+    "origin": (0, MAX_LIFE),
     "passed_round": (-1, MAX_NUMBER),
     # Of a failure that had no place in the world.
     "rank": (-1, limits.MAX_WORLD - 1),

@@ -102,11 +102,6 @@ class Recovery(Struct):
     they were not told of it."""
     dead: dict[int, DeadPlace] = field(default_factory=dict)
     """The places that are known to be dead, by group rank."""
-    is_outdated: bool = False
-    """The rounds that follow have another number of the job, since later ones than that of the
-    record may have run that nobody here knows of."""
-    former: dict[int, Returned] = field(default_factory=dict)
-    """Nodes of the newest world that have come, and begin anew, by group rank."""
     is_contested: bool = False
     """Two agents have claimed the same: who took part is not known."""
     _held: dict[object, NodeRef] = field(default_factory=dict)
@@ -134,7 +129,8 @@ class Recovery(Struct):
     @property
     def may_be_outdated(self) -> bool:
         """Whether later rounds than that of the record may have run that nobody here knows of, if
-        the record is an old one: nodes are missing, and none that is here may have workers."""
+        the record is an old one: nodes are missing, and none that is here may have workers. Then
+        the next round has another number of the job."""
         if any(node.may_have_workers for node in self.returned.values()):
             return False
         return self.is_of_strangers or bool(missing_ranks(self))
@@ -238,7 +234,7 @@ class Recovery(Struct):
         told = hello.told
         if told is None or told.epoch == self.epoch:
             return False
-        return is_of_life(self.record, told.told_life)
+        return is_of_life(self.record, told)
 
     def forget(self, incarnation: str) -> None:
         """This agent begins anew: it says again what holds, of all that it has said before."""
@@ -271,21 +267,6 @@ class Recovery(Struct):
             is_short = lost.why == DIED_FOR_MEMORY
             self._is_dead(DeadPlace(stamp, rank, lost.ref.node_id, is_short))
 
-    def begin_anew(self) -> list[NodeRef]:
-        """No node takes part in the newest world any more, and the rounds that follow have another
-        number. Returns the nodes that have succeeded, and would still report of this round under
-        its old number."""
-        self.is_outdated, self.former = True, self.returned.copy()
-        succeeded: list[NodeRef] = []
-        for rank, node in self.former.items():
-            self.lost(node.ref)
-            stopped = with_bit(self.record.stopped, rank, is_set=True)
-            self.record = replace(self.record, stopped=stopped)
-            if node.doing not in _WAITING:
-                self.forget(node.ref.incarnation)
-                succeeded.append(node.ref)
-        return succeeded
-
     def lost(self, ref: NodeRef) -> None:
         """An agent is gone, or comes again."""
         self.untold.pop(ref, None)
@@ -306,6 +287,5 @@ def may_run(record: JobRecord, rank: int) -> bool:
 def missing_ranks(found: Recovery) -> list[int]:
     """The group ranks of those that are neither here nor have succeeded."""
     record = found.record
-    here = found.returned.keys() | found.former.keys()
-    gone = (rank for rank in range(record.nodes) if rank not in here)
+    gone = (rank for rank in range(record.nodes) if rank not in found.returned)
     return [rank for rank in gone if not is_set(record.succeeded, rank)]

@@ -129,7 +129,7 @@ class SteppingDown:
         if now - self._hears_since < silent_s:
             return ""
         found = silence(silent_s)
-        if found.nodes and not found.is_too_much:
+        if found.nodes and not found.is_too_much and job.is_active:
             self._deference.forget()
         if self._deference.has_been(job) or job.stepped_down >= IN_A_ROW_MAX:
             return ""

@@ -55,6 +55,14 @@ class Told(Struct, frozen=True, array_like=True):
     counted: int = 0
     """The restarts among these that still count."""
     digest: bytes = b""
+    origin: int = 0
+    """The first number that this life of the job had; 0: it had no other than `told_life`. The
+    digest does not cover the origin, since older versions do not know it."""
+
+    @property
+    def first_number(self) -> int:
+        """The number that all positions and records of one life have in common."""
+        return self.origin or self.told_life
 
     @property
     def order(self) -> Order:

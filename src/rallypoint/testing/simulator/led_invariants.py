@@ -59,6 +59,8 @@ class LedInvariants(Invariants):
         self._records: list[LeadRecord] = []
         """The newest one only."""
         self._counts: dict[str, int] = {}
+        self._named: set[Stamp] = set()
+        """The rounds of which an agent was told."""
         self._fit: LeadRecord | None = None
         """The newest record that was within its limits, without its beat."""
         """The largest counts of all records."""
@@ -332,7 +334,11 @@ class LedInvariants(Invariants):
             if new.verdict.no_progress and new.restarts + 1 < new.settings.max_no_progress:
                 raise Violation("crash loop", f"{new.restarts} restarts: {new.verdict.text}")
             return
-        self._remembered.check(old, new, self.now_s)
+        # After an older record was put back, a node may know that the round runs already for which
+        # this one has a pause.
+        known = self._positions.values() if self._has_put_back else ()
+        runs = any(told.is_active and told.last_round >= old.round for told in known)
+        self._remembered.check(old, new, self.now_s, runs=runs)
         if new.judged_round == old.judged_round and new.crash_loop != old.crash_loop:
             raise Violation("crash loop", f"{old.crash_loop} became {new.crash_loop} in a round")
         if (new.newest_round or 0) < (old.newest_round or 0) or new.restarts < old.restarts:
@@ -342,7 +348,10 @@ class LedInvariants(Invariants):
             raise Violation("round", f"round {new.newest_round} had ended, and is active again")
         if goes_on and not _covers(new.succeeded, old.succeeded):
             raise Violation("success", f"a success in round {new.newest_round} is lost")
-        if new.restarts > old.restarts + (new.judged_round > old.judged_round):
+        # Two: an earlier failure was taken for its machine's, and is the program's.
+        failures = () if new.machines is None else new.machines.failures
+        most = 2 if any(failure.is_programs for failure in failures) else 1
+        if new.restarts > old.restarts + most * (new.judged_round > old.judged_round):
             rounds = f"{old.judged_round} and {new.judged_round}"
             raise Violation("budget", f"charged more than once between rounds {rounds}")
         if new.restarts > old.restarts:
@@ -495,7 +504,11 @@ class LedInvariants(Invariants):
             raise Violation("durable", f"{incarnation} is told {message}, and it is not recorded")
 
     def _check_budget(self, incarnation: str, message: m.Assigned) -> None:
-        """Check that a charge stays, as far as an agent was told of it."""
+        """Check that a charge stays, as far as an agent was told of it. A round that goes on has
+        the count with which it was formed."""
+        if message.stamp in self._named:
+            return
+        self._named.add(message.stamp)
         life = self._last_number(message.stamp.incarnation)
         charged = self._charged.get(incarnation, {}).items()
         known = max((n for each, n in charged if self._last_number(each) == life), default=0)

@@ -179,14 +179,15 @@ class RecordRules:
         self._since: dict[tuple[str, int, int], float] = {}
         """When each thing was in a record first: its kind, the life of the job, its number."""
 
-    def check(self, old: JobRecord, new: JobRecord, now_s: float) -> None:
-        """Both are of one life of the job, which has no verdict yet."""
+    def check(self, old: JobRecord, new: JobRecord, now_s: float, *, runs: bool) -> None:
+        """Both are of one life of the job, which has no verdict yet. `runs`: a node knows that the
+        round runs which the older one is to form."""
         life = new.incarnation
         losses = {loss.id for loss in old.recent_losses} - {loss.id for loss in new.recent_losses}
         self._check_wait("losses", "loss", life, losses, RECENT_LOSS_S, now_s)
         rounds = set(old.lossy_rounds) - set(new.lossy_rounds)
         self._check_wait("losses", "round", life, rounds, HOUR_S, now_s)
-        if old.backoff_s and not (new.backoff_s and new.round == old.round):
+        if old.backoff_s and not runs and not (new.backoff_s and new.round == old.round):
             self._check_wait("pause", "pause", life, {old.round}, old.backoff_s, now_s)
         before = old.newest_round, old.is_started
         has_started = new.is_started and (new.newest_round, new.is_started) != before
