@@ -362,6 +362,40 @@ def test_a_directory_that_is_not_there_is_not_made(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
+class Unmounted(LocalFiles):
+    """Its directory may lie on another file system from now on."""
+
+    number = 1
+
+    def file_system(self, path: str) -> int:
+        return self.number
+
+
+def test_L1_a_register_that_is_not_mounted_any_more_is_not_begun_anew_in_the_empty_directory(
+    tmp_path: Path,
+) -> None:
+    """Other nodes see the one that is mounted, and two nodes would lead the job."""
+    files, place = Unmounted(), tmp_path / "jobs"
+    place.mkdir()
+    backend = DirectoryBackend(str(place), "job", files=files)
+    assert backend.get_state() is None
+    stored = backend.set_state(b"first")
+    assert stored is not None
+    place.rename(tmp_path / "unmounted")
+    place.mkdir()
+    files.number = 2
+    for use in (backend.get_state, lambda: backend.set_state(b"other")):
+        with pytest.raises(RendezvousConnectionError, match="another file system than before"):
+            use()
+    assert list(place.iterdir()) == []
+    place.rmdir()
+    (tmp_path / "unmounted").rename(place)
+    files.number = 3  # It was mounted again.
+    found = backend.get_state()
+    assert found is not None
+    assert found[0] == b"first"
+
+
 class MountedLate(LocalFiles):
     """The directory is away when it is looked into for the first time, and back right after."""
 

@@ -24,7 +24,13 @@ from rallypoint.core.takeover.handover import Handover
 from rallypoint.core.takeover.heirs import Claimant
 from rallypoint.core.takeover.leading import Watch, after_put_back_s
 from rallypoint.core.takeover.memory import Memory, is_overtaken, order_of, told_of
-from rallypoint.core.takeover.record import JobRecord, Leader, LeadRecord, Process
+from rallypoint.core.takeover.record import (
+    JobRecord,
+    Leader,
+    LeadRecord,
+    MachinesRecord,
+    Process,
+)
 from rallypoint.core.takeover.told import Seal, Told
 
 SETTINGS = SharedSettings("job", 2, 4, max_restarts=9)
@@ -352,3 +358,28 @@ def test_L9_an_agent_tells_each_leader_the_newest_position_that_it_was_told() ->
     assert agent.link is not None
     (hello,) = (each for each in agent.link.up if isinstance(each, m.Attach))
     assert hello.told == newer
+
+
+def test_L9_what_two_numbers_of_one_life_have_charged_is_known_to_be_of_one_life() -> None:
+    """An older record was put back, and a job went on from it under number 300, while the job that
+    a node knows had gone on under number 200."""
+    known = told(replace(NEWEST, job=replace(JOB, incarnation=200, earlier=(100,), origin=100)))
+    fork = replace(JOB, incarnation=300, earlier=(100,), origin=100, round=9, restarts=0)
+    assert not is_overtaken(known, fork, newest_claimed=-1), "it has charged more restarts"
+    assert is_overtaken(known, replace(fork, restarts=known.restarts), newest_claimed=-1)
+    other_life = replace(fork, earlier=(), origin=0)
+    assert is_overtaken(known, other_life, newest_claimed=-1)
+
+
+def test_L9_what_is_known_of_machines_survives_a_put_back_across_a_change_of_the_number() -> None:
+    machines = MachinesRecord(failure_count=3, holds=2)
+    job = replace(JOB, machines=machines, lossy_rounds=(1, 2), furthest_step=70)
+    renumbered = replace(job, incarnation=200, earlier=(100,), origin=100)
+    memory = Memory()
+    memory.was_told(told(replace(NEWEST, beat=41, job=renumbered)), SETTINGS)
+    found = memory.restored(replace(NEWEST, beat=39, job=job))
+    assert found is not None
+    assert found.job is not None
+    assert (found.job.incarnation, found.job.earlier, found.job.first_number) == (200, (100,), 100)
+    assert (found.job.restarts, found.job.machines) == (JOB.restarts, machines)
+    assert (found.job.lossy_rounds, found.job.furthest_step) == ((1, 2), 70)

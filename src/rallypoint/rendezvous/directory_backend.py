@@ -67,6 +67,8 @@ class DirectoryBackend(RendezvousBackend):
         self._layout = VersionFormat(run_id, token)
         self._chain = VersionChain(self._files, self._job, self._layout)
         self._is_checked = False
+        self._file_system: int | None = None
+        """The file system on which the register was last seen; None: it never was."""
 
     @property
     def name(self) -> str:
@@ -139,17 +141,26 @@ class DirectoryBackend(RendezvousBackend):
             self._files.check_own(self._job)
         except FileNotFoundError:
             return False
+        self._file_system = self._files.file_system(self._job)
         self._is_checked = True
         return True
 
     def _check_directory(self) -> None:
+        """A register that this process has seen was not removed where nothing is mounted: another
+        node may see it still."""
         try:
             self._files.changed_at(self._directory)
+            found = self._files.file_system(self._directory)
         except FileNotFoundError as error:
             raise RendezvousConnectionError(
                 f"the register's directory {self._directory} does not exist: create it, where all "
                 "nodes of the job see it"
             ) from error
+        if self._file_system not in (None, found):
+            raise RendezvousConnectionError(
+                f"the register's directory {self._directory} lies on another file system than "
+                "before: see that it is mounted"
+            )
 
     def _is_old(self, token: Seen | None) -> bool:
         """Whether what follows it may have been removed by now."""
@@ -209,6 +220,7 @@ class DirectoryBackend(RendezvousBackend):
         with suppress(FileExistsError):
             self._files.make_directory(self._job)
         self._files.check_own(self._job)
+        self._file_system = self._files.file_system(self._job)
         self._files.sync(self._directory)
 
     def _make_directory_after(self, slot: Slot) -> str:

@@ -85,6 +85,9 @@ class Files(Protocol):
     def changed_at(self, path: str) -> float:
         """When a file or the names in a directory changed last, on the file system's own clock."""
 
+    def file_system(self, path: str) -> int:
+        """The number of the file system that a path lies on."""
+
     def now(self) -> float:
         """Seconds on a clock of this machine that also runs while it is suspended."""
 
@@ -140,6 +143,9 @@ class LocalFiles:
 
     def changed_at(self, path: str) -> float:
         return os.lstat(path).st_mtime
+
+    def file_system(self, path: str) -> int:
+        return os.lstat(path).st_dev
 
     def now(self) -> float:
         return boot_time()

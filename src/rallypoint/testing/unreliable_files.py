@@ -307,6 +307,10 @@ class UnreliableFiles:
 
         return self._ask("changed_at", path, bind)
 
+    def file_system(self, path: str) -> int:
+        """The one that all clients have mounted."""
+        return 1
+
     def now(self) -> float:
         return self.server.now
 

@@ -6,6 +6,7 @@ import json
 import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -111,9 +112,10 @@ def broken_rules(workers: Iterable[WorkerRecord]) -> list[str]:
     """One line for each rule that the worlds of a job break."""
     worlds = by_world(workers)
     broken = [line for world in worlds.values() for line in _of_one(world)]
-    incarnations = sorted({world.incarnation for world in worlds})
-    if len(incarnations) > 1:
-        broken.append(f"the job was begun anew: incarnations {incarnations}")
+    for earlier, later in pairwise(worlds):
+        # A takeover may give the job another number; its rounds are counted on.
+        if later.incarnation > earlier.incarnation and later.round <= earlier.round:
+            broken.append(f"the job was begun anew: {later} came after {earlier}")
     return broken + list(_not_in_order(worlds)) + list(_overlaps(worlds))
 
 

@@ -85,6 +85,8 @@ class LedInvariants(Invariants):
         """In which life of the job the workers of each agent were."""
         self._renamed: dict[int, int] = {}
         """The next number of each life of the job whose number has changed."""
+        self._first_numbers: dict[int, int] = {}
+        """The first number of the life of the job that has, or had, each number."""
         self._said: dict[tuple[str, int], dict[int, m.Report]] = {}
         """The reports of each agent that each coordinator has read and not acknowledged, by their
         numbers. An agent numbers them anew for another coordinator."""
@@ -216,6 +218,9 @@ class LedInvariants(Invariants):
             self.fitness.recorded(new.job)
             self._renamed |= pairwise((*new.job.earlier, new.job.incarnation))
             self._renamed.pop(new.job.incarnation, None)
+            numbers = (*new.job.earlier, new.job.incarnation)
+            first = self._first_numbers.get(numbers[0], numbers[0])
+            self._first_numbers |= dict.fromkeys(numbers, first)
             self._remembered.note(new.job, self.now_s)
             if new.job.newest_round is not None:
                 formed = Stamp(new.job.incarnation, new.job.newest_round)
@@ -509,9 +514,9 @@ class LedInvariants(Invariants):
         if message.stamp in self._named:
             return
         self._named.add(message.stamp)
-        life = self._last_number(message.stamp.incarnation)
-        charged = self._charged.get(incarnation, {}).items()
-        known = max((n for each, n in charged if self._last_number(each) == life), default=0)
+        firsts, life = self._first_numbers, message.stamp.incarnation
+        first, charged = firsts.get(life, life), self._charged.get(incarnation, {}).items()
+        known = max((n for each, n in charged if firsts.get(each, each) == first), default=0)
         if message.assignment.restart_count < known:
             text = f"{message.stamp} tells of {message.assignment.restart_count} restarts"
             raise Violation("budget", f"{text}, and {incarnation} knows of {known}")
