@@ -32,7 +32,12 @@ from rallypoint.core import messages as m
 from rallypoint.core.settings import Setting
 from rallypoint.core.text import job_name, shown
 from rallypoint.core.watch.questions import Said
-from rallypoint.errors import PeerHungUpError, RendezvousConnectionError, UsageError
+from rallypoint.errors import (
+    PeerHungUpError,
+    PortableError,
+    RendezvousConnectionError,
+    UsageError,
+)
 from rallypoint.observe.printing import JsonLine, json_text, print_text
 
 _WHY = "it was drained (rallypoint drain)"
@@ -122,7 +127,7 @@ class _Gone(Exception):
     """The coordinator went away, which does not tell whether the node has left."""
 
 
-class _NotFound(Exception):
+class _NotFound(PortableError):
     """The coordinator knows no such node: why."""
 
     def __init__(self, why: str, gone: str) -> None:
