@@ -12,11 +12,39 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 
 _ALWAYS = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 Path = str | bytes
+_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_VARIABLE = re.compile(r"\$(\w|\{)")
+
+
+def local_path(text: str, needs: str = "a file", *, expand: bool = True) -> str:
+    """What a person named, as the path of a file or a directory here: `file:///a` is `/a`, and with
+    `expand` `~/a` is in the user's home. Looks at no file.
+
+    Raises ValueError, which begins with `needs`, for what no system call takes as a path:
+    `s3://...`, or a variable that no shell has replaced.
+    """
+    if text[:6].lower() == "file:/":
+        host, slash, rest = text[5:].removeprefix("//").partition("/")
+        if host not in ("", "localhost") or not slash:
+            raise ValueError(f"{needs}: file:///PATH, without a host")
+        text = slash + rest
+        if "%" in text:
+            from urllib.parse import unquote  # takes milliseconds to import
+
+            text = unquote(text)
+    elif found := _ADDRESS.match(text):
+        raise ValueError(f"{needs}, and {found[0]}... is none: give a path of this machine")
+    elif _VARIABLE.match(text):
+        raise ValueError(f"{needs}: no shell has replaced the variable; give the path itself")
+    elif expand and text.startswith("~"):
+        text = os.path.expanduser(text)
+    return text
 
 
 def safe_open(path: Path, flags: int, mode: int = 0o600) -> int:

@@ -14,7 +14,7 @@ from msgspec import Struct
 from rallypoint import __version__
 from rallypoint.cli import access
 from rallypoint.cli.parser import Command, parse, with_hint
-from rallypoint.cli.values import Value
+from rallypoint.cli.values import word
 from rallypoint.cli.watch.reach import (
     HOW_TO_FIND,
     JobAt,
@@ -204,6 +204,6 @@ def _parse(argv: list[str]) -> _Options:
     scanned = parse(DRAIN, argv, {})
     node, *where = scanned.words
     check_name("node", node)
-    endpoint = Value(where[0], where[0]) if where else None
+    endpoint = word(where[0]) if where else None
     job = only_one(read_job(DRAIN, scanned, endpoint))
     return _Options(node, job, not scanned.on("--no-wait"), scanned.on("--json"))

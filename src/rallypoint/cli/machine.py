@@ -55,6 +55,27 @@ class Machine:
             return "directory"
         return "file" if os.path.exists(path) else ""
 
+    def head(self, path: str) -> bytes:
+        """How a file begins; nothing of what is no plain file: a pipe is read once. Raises
+        OSError."""
+        if not os.path.isfile(path):
+            return b""
+        with open(path, "rb", buffering=0) as file:
+            return file.read(4096)
+
+    def has_module(self, name: str) -> bool:
+        """Whether there is a module of this name, or its package, for our own interpreter. Imports
+        none."""
+        from importlib.util import find_spec
+
+        top, path = name.partition(".")[0], name.replace(".", "/")
+        if os.path.isfile(f"{path}.py") or os.path.isfile(f"{path}/__init__.py"):
+            return True
+        try:
+            return find_spec(top) is not None
+        except (ImportError, ValueError):
+            return False
+
     def absolute_path(self, path: str) -> str:
         """A relative path is one of the current directory."""
         return os.path.abspath(path)

@@ -269,6 +269,9 @@ class _AnyMachine(Machine):
     def script_exists(self, path: str) -> bool:
         return True
 
+    def head(self, path: str) -> bytes:
+        return b""
+
     def read_text(self, path: str) -> str:
         return "any"
 
