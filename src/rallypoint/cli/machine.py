@@ -11,12 +11,13 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from errno import EFBIG
+from typing import TYPE_CHECKING
 
 from rallypoint.agent.environ import ETCD_PASSWORD_VARIABLE
 from rallypoint.errors import InfrastructureError, UsageError
 
-GpuUuids = Callable[[], Sequence[str] | None]
-"""The UUIDs of this machine's NVIDIA GPUs; None when the library is missing or fails."""
+if TYPE_CHECKING:
+    from rallypoint.process.accelerators import Nvidia
 
 Ask = Callable[[str, str, Mapping[str, str]], str | None]
 """(interpreter, program, environment) -> what the program printed, or None if it failed."""
@@ -35,9 +36,11 @@ class Machine:
 
     interpreter = sys.executable
 
-    def count_workers(self, word: str, interpreter: str, environ: Mapping[str, str]) -> int:
+    def count_workers(
+        self, word: str, interpreter: str, environ: Mapping[str, str], tell: Callable[[str], None]
+    ) -> int:
         """See the function of this name."""
-        return count_workers(word, interpreter, environ)
+        return count_workers(word, interpreter, environ, tell)
 
     def find_program(self, name: str) -> str | None:
         """Its path, or None."""
@@ -168,27 +171,29 @@ def count_workers(
     word: str,
     interpreter: str,
     environ: Mapping[str, str],
-    gpu_uuids: GpuUuids | None = None,
+    tell: Callable[[str], None],
+    nvidia: Nvidia | None = None,
     ask: Ask | None = None,
+    root: str = "/",
 ) -> int:
     """How many workers `cpu`, `gpu`, `xpu` or `auto` means here; 0 when there is no such device.
 
-    NVIDIA's own library is asked first (milliseconds, no package); where it is missing, the
-    worker's interpreter is asked what its torch sees (seconds, but it knows every kind of device).
-    `auto` is one per accelerator, or per CPU when there is none. Blocks up to a minute when torch
-    must be asked.
+    The kernel and NVIDIA's own library are asked (milliseconds, no package). Where they can't tell,
+    the worker's interpreter is asked what its torch sees, which takes seconds: `tell` says so
+    before. `auto` is one per accelerator, or per CPU when there is none. Blocks up to a minute when
+    torch must be asked.
     """
     if word == "cpu":
         return cpu_count()
-    from rallypoint.process.devices import visible_gpus
+    from rallypoint.process import accelerators
 
-    uuids = None if word == "xpu" else (gpu_uuids or nvml_uuids)()
-    if uuids:
-        found = len(visible_gpus(environ.get("CUDA_VISIBLE_DEVICES"), uuids))
-    elif uuids is None or word == "auto":
+    if nvidia is None:
+        nvidia = accelerators.Nvidia() if word == "xpu" else accelerators.ask_nvidia()
+    seen = accelerators.look(word, environ, nvidia, root)
+    found = seen.count
+    if seen.ask_why:
+        tell(f"--nproc-per-node {word}: torch is asked, which takes seconds: {seen.ask_why}")
         found = _ask_torch(word, interpreter, environ, ask or _ask)
-    else:
-        found = 0
     return cpu_count() if word == "auto" and found == 0 else found
 
 
@@ -198,15 +203,6 @@ def cpu_count() -> int:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # not Linux
         return os.cpu_count() or 1
-
-
-def nvml_uuids() -> tuple[str, ...] | None:
-    """The UUIDs of this machine's NVIDIA GPUs; None when the library is missing or
-    fails."""
-    from rallypoint.process.devices import nvml_gpus
-
-    gpus = nvml_gpus()
-    return None if gpus is None else tuple(gpu.uuid for gpu in gpus)
 
 
 def _ask_torch(word: str, interpreter: str, environ: Mapping[str, str], ask: Ask) -> int:

@@ -50,6 +50,7 @@ from rallypoint.config import (
 from rallypoint.core.settings import FLAGS, GROUPS, Setting
 from rallypoint.core.text import shown
 from rallypoint.errors import UsageError
+from rallypoint.observe.printing import print_error
 from rallypoint.process.logs.plan import (
     check_ranks,
     colour_wanted,
@@ -287,7 +288,11 @@ def _workers(
     if preload is not None and scanned.on("--no-python") and not scanned.on("--run-path"):
         raise preload.wrong("has no effect with --no-python: a program imports for itself")
     given["unbuffered"] = scanned.get("--progress-pattern") is not None
-    given["count"] = count = read_count(scanned.get("--nproc-per-node"), environ, machine)
+    # Before the agent has a console: a person who waits is told why, a program with the rest.
+    is_silent = scanned.on("--quiet") or scanned.get("--log-format") is not None
+    tell = notices.append if is_silent else _tell_at_once
+    count = read_count(scanned.get("--nproc-per-node"), environ, machine, tell)
+    given["count"] = count
     if count > 1 and "OMP_NUM_THREADS" not in environ:
         given["omp_threads"] = 1
         notices.append(f"OMP_NUM_THREADS is not set: each of the {count} workers gets 1")
@@ -303,8 +308,18 @@ def _workers(
     )
 
 
-def read_count(given: Value | None, environ: Mapping[str, str], machine: Machine) -> int:
-    """The number of workers on this node. Raises UsageError."""
+def _tell_at_once(line: str) -> None:
+    print_error("rallypoint", line)
+
+
+def read_count(
+    given: Value | None,
+    environ: Mapping[str, str],
+    machine: Machine,
+    tell: Callable[[str], None] = _tell_at_once,
+) -> int:
+    """The number of workers on this node. `tell` gets a line if that takes seconds. Raises
+    UsageError."""
     if given is None:
         return 1
     word = given.text.strip()
@@ -315,7 +330,7 @@ def read_count(given: Value | None, environ: Mapping[str, str], machine: Machine
         return count
     if word not in _DEVICE_WORDS:
         raise given.wrong(f"needs a number, or one of {', '.join(_DEVICE_WORDS)}")
-    count = machine.count_workers(word, interpreter(environ, machine), environ)
+    count = machine.count_workers(word, interpreter(environ, machine), environ, tell)
     if count < 1:
         raise given.wrong(f"no {word} is visible on this node; use cpu, or a number")
     return count
