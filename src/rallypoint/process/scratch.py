@@ -5,14 +5,20 @@ whenever the agent is killed, the guard removes it. Where all of a container is 
 with it, the next agent of that user does (see `is_ours`, `sweep`). An agent keeps its directory
 locked while it lives, and the name tells under which kernel that was: another machine that shares
 the directory for temporary files sees no lock.
+
+A program that has launched a job which failed is told of its workers' error files, and may look for
+what lies beside them: these stay until that program ends.
 """
 
 from __future__ import annotations
 
+import atexit
 import fcntl
 import os
 import stat
+import sys
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from itertools import islice
 
 from msgspec import Struct
@@ -25,6 +31,8 @@ PREFIX = "rallypoint-agent-"
 PLACES = ("/tmp", "/var/tmp", "/dev/shm")
 JOB_NOTE = "job"
 """The file in which an agent says of which job it is, for commands on this node."""
+KEPT_NOTE = "kept"
+"""The file that says that the directory stays when the agent has ended."""
 _MOST_ENTRIES, _MOST_LOOKED_AT = 20_000, 1000
 _NOTE_MAX = 4096
 
@@ -68,12 +76,53 @@ class Scratch:
             self.path = path
             return
 
+    def keep(self, folder: str) -> None:
+        """Leave this directory in it until the process ends, whoever else may still write to the
+        rest of it, and remove the rest. Never raises; `remove` has nothing to do then."""
+        if not self.path or os.path.dirname(folder) != self.path:
+            return
+        leave_note(self.path, b"", KEPT_NOTE)
+        try:
+            others = [entry for entry in os.scandir(self.path) if entry.path != folder]
+        except OSError:
+            others = []
+        for entry in others:
+            if entry.is_dir(follow_symlinks=False):
+                _remove(entry.path)
+            elif entry.name != KEPT_NOTE:
+                with suppress(OSError):
+                    os.unlink(entry.path)
+        remove_at_exit(self.path, self._lock)
+        self.path = ""
+
     def remove(self) -> None:
         """Remove it with all in it. Never raises; safe to call again."""
         if self.path:
             _remove(self.path)
             os.close(self._lock)
             self.path = ""
+
+
+def is_kept(path: str) -> bool:
+    """Whether this directory stays, though its agent has ended, as the program goes on."""
+    return os.path.exists(os.path.join(path, KEPT_NOTE))
+
+
+def remove_at_exit(path: str, lock: int = -1) -> None:
+    """Remove a directory with all in it when this process ends, and then close its lock. A child
+    that it forks does not."""
+    owner = os.getpid()
+
+    def remove() -> None:
+        if os.getpid() == owner and os.path.isdir(path):
+            _remove(path)
+            if lock >= 0:
+                os.close(lock)
+
+    atexit.register(remove)
+    # A child of multiprocessing ends without the functions that are registered for an exit.
+    if util := sys.modules.get("multiprocessing.util"):
+        util.Finalize(None, remove, exitpriority=0)
 
 
 def leave_note(scratch: str, text: bytes, name: str = JOB_NOTE) -> bool:
