@@ -13,11 +13,17 @@ The options are those that `LaunchConfig` can say: torchrun's, and what a rendez
 
 from __future__ import annotations
 
+import sys
+
+if __name__ == "__main__":  # First: what a program needs, the command does not.
+    from rallypoint.cli.main import main as command
+
+    raise SystemExit(command(["run", *sys.argv[1:]]))
+
 import argparse
 import logging
 import os
 import runpy
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
@@ -381,9 +387,3 @@ def _of_etcd(etcd: EtcdConfig) -> dict[str, Any]:
 
     password = {"password": _Secret(etcd.password)} if etcd.password else {}
     return {**keys_of(etcd), **password}
-
-
-if __name__ == "__main__":
-    from rallypoint.cli.main import main as command
-
-    raise SystemExit(command(["run", *sys.argv[1:]]))

@@ -14,6 +14,7 @@ from errno import EFBIG
 from typing import TYPE_CHECKING
 
 from rallypoint.agent.environ import ETCD_PASSWORD_VARIABLE
+from rallypoint.cli import raise_interrupts
 from rallypoint.errors import InfrastructureError, UsageError
 
 if TYPE_CHECKING:
@@ -101,6 +102,7 @@ class Machine:
         """What a shell command prints; None if it fails or takes longer. Blocks meanwhile."""
         from rallypoint.process.devices import ask_program
 
+        raise_interrupts()  # Who is asked must not be left behind.
         return ask_program(["/bin/sh", "-c", command], os.environ, timeout_s=timeout_s)
 
     def etcd_password(self) -> str:
@@ -214,6 +216,7 @@ def _ask_torch(word: str, interpreter: str, environ: Mapping[str, str], ask: Ask
 def _ask(interpreter: str, program: str, environ: Mapping[str, str]) -> str | None:
     from rallypoint.process.devices import ask_interpreter
 
+    raise_interrupts()  # It must not be left behind.
     return ask_interpreter(interpreter, program, environ, timeout_s=60.0)
 
 

@@ -6,6 +6,7 @@ import gc
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from rallypoint.cli import raise_interrupts
 from rallypoint.cli.access import keep_secrets, with_own_token_only
 from rallypoint.cli.exit_codes import of_class, of_finish
 from rallypoint.cli.options import RUN, parse_run
@@ -86,6 +87,8 @@ def _take_part(config: AgentConfig) -> int:
 
     gc.freeze()
     gc.enable()
+    if "SIGINT" not in config.stop.signals:
+        raise_interrupts()
     try:
         end = run_agent(config, report.telemetry, make_console, say_last)
     except BaseException as error:
