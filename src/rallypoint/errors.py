@@ -35,8 +35,8 @@
     `-- InvariantError              us: please report it
 
 Errors carry data and build their message from it; a foreign exception is translated once, at the
-edge, and kept as the cause. Each can be pickled and copied, so their fields must be such that they
-can: pools of processes, Ray and joblib carry an error to the program that waits for it.
+edge, and kept as the cause. Each can be pickled and copied, with its fields: pools of processes,
+Ray and joblib carry an error to the program that waits for it.
 """
 
 from __future__ import annotations

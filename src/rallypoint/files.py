@@ -23,11 +23,11 @@ _VARIABLE = re.compile(r"\$(\w|\{)")
 
 
 def local_path(text: str, needs: str = "a file", *, expand: bool = True) -> str:
-    """What a person named, as the path of a file or a directory here: `file:///a` is `/a`, and with
+    """Turn a text of a person's into a path for system calls: `file:///a` is `/a`, and with
     `expand` `~/a` is in the user's home. Looks at no file.
 
-    Raises ValueError, which begins with `needs`, for what no system call takes as a path:
-    `s3://...`, or a variable that no shell has replaced.
+    Raises ValueError, which begins with `needs`, for another address (`s3://...`), and for a
+    variable that no shell has replaced.
     """
     if text[:6].lower() == "file:/":
         host, slash, rest = text[5:].removeprefix("//").partition("/")

@@ -42,7 +42,7 @@ class OutputFiles:
         self.specs = specs
         self.succeeded = False
         self.are_needed = False
-        """By the program that launched the job, which has failed: they stay until it ends."""
+        """The job has failed, and a program launched it: the files stay until that program ends."""
 
     @classmethod
     def open(cls, config: AgentConfig, scratch: str) -> OutputFiles:
@@ -73,8 +73,8 @@ class OutputFiles:
             say(kinds.LOGS_KEPT(path=path), (("path", path),))
 
     def hand_over(self, scratch: Scratch) -> None:
-        """Have the program keep what it needs, even when the agent's directory goes. Never
-        raises."""
+        """Leave the files that the program needs until it ends, and nothing else of the agent's
+        directory. Never raises."""
         if not self.are_needed or not isinstance(self.specs, DefaultLogsSpecs):
             return
         directory = self.specs.directory or ""

@@ -72,8 +72,8 @@ class JobEnd(Struct, frozen=True):
     failures: dict[int, WorkerExit] = {}
     """The failures of this node's workers in the last round, by global rank."""
     error_files: dict[int, str] = {}
-    """Of these workers; what lies in the agent's own directory is gone once the agent has ended, or
-    the program that has launched a job which failed."""
+    """The error files of these workers. A file in the agent's own directory is gone when the agent
+    has ended, or, if a program launched a job that failed, when that program has ended."""
     told: dict[int, ProcessFailure] = {}
     """What a program is told of the failures: filled in while the files are there."""
     caught: int = 0

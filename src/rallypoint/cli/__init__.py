@@ -1,9 +1,9 @@
 """The commands.
 
-This is the first module of ours that a command imports. From here on Ctrl-C ends its process at
-once, as it ends any program, until the command handles signals itself or wants exceptions: Python
-would raise KeyboardInterrupt within an import, whose traceback helps nobody, or within native code
-that was not made for it. Nothing is imported before that, not even `__future__`.
+A command imports this module first. From here on Ctrl-C ends its process at once, until the
+command handles signals itself or wants exceptions. Python would raise KeyboardInterrupt within an
+import, and show a useless traceback, or within native code that can't take it. Therefore this
+module imports nothing that lies in a file, not even `__future__`.
 """
 
 import _signal  # type: ignore[import-not-found]  # What `signal` imports takes milliseconds.
@@ -12,7 +12,7 @@ import sys
 
 _SIGINT = 2
 _MODULES = frozenset({"rallypoint.__main__", "rallypoint.run"})
-"""By which `python -m` starts a command."""
+"""The names with which `python -m` starts a command."""
 
 
 def _is_a_command() -> bool:
@@ -24,7 +24,8 @@ def _is_a_command() -> bool:
 
 
 def _end_at_interrupts() -> bool:
-    """Whether it was changed: what a shell has this process ignore stays ignored."""
+    """Change the disposition of SIGINT, and return whether that was right. A shell may have started
+    this process so that it ignores SIGINT; then it still does."""
     if _signal.getsignal(_SIGINT) is not _signal.default_int_handler or not _is_a_command():
         return False
     if os.getpid() == 1:  # The kernel would drop it.

@@ -48,11 +48,11 @@ class Value(Struct, frozen=True):
 
 
 def given(row: Setting, text: str, *, by_variable: bool = False, elsewhere: bool = False) -> Value:
-    """What a person wrote for a setting: the one place where blanks and line ends around it are
-    taken off, and paths are made such that they can be opened (`files.local_path`).
+    """Make the value of a setting from the text that a person wrote. This one place takes off the
+    blanks and line ends around it, and makes paths that can be opened (`files.local_path`).
 
-    `by_variable`: for its twin in the environment. `elsewhere`: a path is one of other machines.
-    Raises UsageError for what is no path.
+    `by_variable`: the text is from the variable of the setting. `elsewhere`: a path is one of other
+    machines. Raises UsageError for an address in the place of a path.
     """
     origin = f"{row.env_name}={shown(text)}" if by_variable else f"{row.flag} {shown(text)}".strip()
     bare = text.strip("\r\n" if row.kind in _BLANKS_COUNT else None).removeprefix("\ufeff")
@@ -69,7 +69,7 @@ def word(text: str) -> Value:
 
 
 def place(value: Value, needs: str, *, expand: bool = True) -> str:
-    """The path that is meant. `needs`: what it is to be. Raises UsageError."""
+    """Read the value as a path. `needs` says what kind of file. Raises UsageError."""
     try:
         return local_path(value.text, f"needs {needs}", expand=expand)
     except ValueError as error:
@@ -77,7 +77,7 @@ def place(value: Value, needs: str, *, expand: bool = True) -> str:
 
 
 def _path_in(row: Setting, text: str) -> tuple[str, str]:
-    """What stands before the path in a value, and what the path is of; empty: there is none."""
+    """The text before the path in a value, and the kind of file it names; empty: no path."""
     if (needs := _PATHS.get(row.kind)) is not None:
         return "", needs
     head = _BEFORE_PATHS.get(row.flag)

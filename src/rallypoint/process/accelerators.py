@@ -31,14 +31,14 @@ _ALL_OF_INTEL = frozenset({"", "*:gpu", "level_zero:*", "level_zero:gpu", "gpu"}
 
 
 class Nvidia(Struct, frozen=True):
-    """What NVIDIA's library says."""
+    """The answer of NVIDIA's library."""
 
     uuids: tuple[str, ...] = ()
     state: Literal["answers", "fails", "is missing"] = "answers"
 
 
 class Sight(Struct, frozen=True):
-    """How many devices a program sees, or `ask_why` only torch can tell."""
+    """The number of devices that a program sees, or the reason to ask torch."""
 
     count: int = 0
     ask_why: str = ""
@@ -194,7 +194,7 @@ def _text(path: Path) -> str:
 
 
 def _pairs(path: Path, between: str) -> dict[str, str]:
-    """What each line says, by its first words."""
+    """The lines of a file, as names with their values."""
     lines = (line.partition(between) for line in _text(path).splitlines())
     return {name.strip(): value.strip() for name, _, value in lines}
 

@@ -1,4 +1,4 @@
-"""Which jobs have fixed ranks; what only those use has no effect on any other, and that is said.
+"""Tell jobs with fixed ranks from others, which do not use some options, and say so.
 
 Operators and schedulers set `PET_NODE_RANK`, `PET_MASTER_ADDR` and `PET_MASTER_PORT` on every node,
 whatever back end the job has. As with torchrun, an elastic one does not look at them. Pure.

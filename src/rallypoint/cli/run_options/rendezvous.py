@@ -179,7 +179,7 @@ def with_conf(scanned: Scanned, notices: list[str]) -> Scanned:
 
 
 def _no_key(key: str, text: str) -> str:
-    """What to say of a key that is none: it may be the name of an option."""
+    """The error text for an unknown key, which may be the name of an option."""
     name = key.lstrip("-").replace("-", "_").lower()
     row = next((row for row in FLAGS.values() if row.name == name), None)
     if row is not None:

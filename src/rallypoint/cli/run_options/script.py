@@ -1,7 +1,7 @@
-"""What each worker is to run, from the words behind the options: a script, a module or a program.
+"""Read the words behind the options: the script, the module or the program that workers run.
 
-What can't be run as it was written is refused, after a look at what is there (`wrong_script.py`).
-Pure: `Machine` looks.
+A command that can't run as it was written is refused. `wrong_script.py` looks at the file for the
+reason. Pure: `Machine` looks.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def check_script(script: str, machine: Machine) -> str:
 
 
 def interpreter(environ: Mapping[str, str], machine: Machine) -> str:
-    """Of the workers. Raises UsageError."""
+    """The interpreter of the workers. Raises UsageError."""
     given = environ.get("PYTHON_EXEC", "")
     chosen = _meant(given, machine.find_program)
     if given.strip() and not chosen:
@@ -77,7 +77,7 @@ def interpreter(environ: Mapping[str, str], machine: Machine) -> str:
 
 
 def _meant(name: str, find: Callable[[str], object]) -> str:
-    """What is there under this name, or under it without the blanks around it; empty: nothing."""
+    """The name that `find` finds: this one, or this one without blanks around it; else empty."""
     if name.strip() and find(name):
         return name
     try:

@@ -1,5 +1,5 @@
-"""Why what stands behind the options can't be run as it was written, and the fix: what is there is
-looked at first. Pure: `Machine` looks."""
+"""Explain why the words behind the options can't be run as they were written, and name the fix. The
+file itself is looked at first. Pure: `Machine` looks."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _why_no_script(script: str, machine: Machine) -> str:
 
 
 def _why_not_python(script: str, machine: Machine) -> str:
-    """Of a file that is there; empty: nothing speaks against it."""
+    """The reason not to run an existing file by Python; empty: there is none."""
     try:
         head, suffix = machine.head(script), os.path.splitext(script)[1].lower()
     except PermissionError:
@@ -97,7 +97,7 @@ def _of_another_language(by: str, script: str, machine: Machine) -> str:
 
 
 def _interpreter_of(line: str) -> str:
-    """The name of what a first line (`#!/usr/bin/env -S bash -e`) names; empty: nothing."""
+    """The program in a first line such as `#!/usr/bin/env -S bash -e`; empty: none."""
     words = [os.path.basename(word) for word in line[2:].split()]
     if words[:1] == ["env"]:
         words = [word for word in words[1:] if not word.startswith("-") and "=" not in word]
@@ -125,4 +125,4 @@ REASONS: Mapping[str, Callable[[str, Machine], str]] = {
     "script": _why_no_script,
     "file": _why_not_python,
 }
-"""By what it was to be; `file`: a script that is there."""
+"""One function for each kind of name; `file` is a script that exists."""
