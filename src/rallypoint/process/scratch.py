@@ -77,11 +77,12 @@ class Scratch:
             return
 
     def keep(self, folder: str) -> None:
-        """Leave this directory in it until the process ends, whoever else may still write to the
-        rest of it, and remove the rest. Never raises; `remove` has nothing to do then."""
+        """Leave this directory in it until the process ends, and remove the rest. The lock is not
+        kept: a program may launch many jobs that fail. Never raises; `remove` does nothing then."""
         if not self.path or os.path.dirname(folder) != self.path:
             return
-        leave_note(self.path, b"", KEPT_NOTE)
+        if not leave_note(self.path, f"{os.getpid()} {_namespace()}".encode(), KEPT_NOTE):
+            return
         try:
             others = [entry for entry in os.scandir(self.path) if entry.path != folder]
         except OSError:
@@ -92,7 +93,8 @@ class Scratch:
             elif entry.name != KEPT_NOTE:
                 with suppress(OSError):
                     os.unlink(entry.path)
-        remove_at_exit(self.path, self._lock)
+        remove_at_exit(self.path)
+        os.close(self._lock)
         self.path = ""
 
     def remove(self) -> None:
@@ -108,16 +110,31 @@ def is_kept(path: str) -> bool:
     return os.path.exists(os.path.join(path, KEPT_NOTE))
 
 
-def remove_at_exit(path: str, lock: int = -1) -> None:
-    """Remove a directory with all in it when this process ends, and then close its lock. A child
-    that it forks does not."""
+def _namespace() -> int:
+    """The number of the namespace in which processes have their numbers; 0: it is not known."""
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        return 0
+
+
+def _may_be_needed(path: str) -> bool:
+    """Whether a program that lives, or may live in another container, keeps this directory."""
+    try:
+        with open(os.path.join(path, KEPT_NOTE), "rb") as note:
+            pid, namespace = map(int, note.read(_NOTE_MAX).split())
+    except (OSError, ValueError):
+        return False
+    return namespace != _namespace() or lives(pid)
+
+
+def remove_at_exit(path: str) -> None:
+    """Remove a directory with all in it when this process ends. A child that it forks does not."""
     owner = os.getpid()
 
     def remove() -> None:
         if os.getpid() == owner and os.path.isdir(path):
             _remove(path)
-            if lock >= 0:
-                os.close(lock)
 
     atexit.register(remove)
     # A child of multiprocessing ends without the functions that are registered for an exit.
@@ -180,6 +197,8 @@ def sweep(places: Iterable[str]) -> None:
     """Remove what agents of this user have left in these directories that were killed together
     with their guards. Blocks on the file system; never raises OSError."""
     for path in ours(places):
+        if _may_be_needed(path):
+            continue
         try:
             lock = lock_dir(path, fcntl.LOCK_EX)
             _remove(path)
