@@ -140,6 +140,14 @@ def test_an_address_is_no_path_within_a_value(line: str, why: str) -> None:
     assert why in refusal(f"{line} train.py")
 
 
+@pytest.mark.parametrize("text", ["file:///shared/jobs", "/shared/jobs", "~/jobs", "./jobs"])
+def test_a_directory_without_its_back_end_is_told_which_one(text: str) -> None:
+    assert refusal(f"--nnodes 2 --rdzv-endpoint {text} train.py") == (
+        f"--rdzv-endpoint {text}: needs HOST:PORT; for a directory that all nodes share: "
+        "--rdzv-backend file"
+    )
+
+
 def test_nodes_meet_in_the_same_directory_however_it_is_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -141,7 +141,10 @@ def _unknown(command: str) -> str:
     if command.endswith(".py") or os.path.exists(command):
         return f"{command}: no such command; to start it: rallypoint run {command}"
     from difflib import get_close_matches
+    from shutil import which
 
     close = get_close_matches(command, COMMANDS, n=1)
     hint = f"did you mean rallypoint {close[0]}?" if close else f"known: {', '.join(COMMANDS)}"
+    if not close and which(command):
+        hint = "for a program in each worker: rallypoint run --no-python " + command
     return f"{command}: no such command; {hint}"

@@ -32,6 +32,7 @@ _BLANKS_COUNT = frozenset({"template", "texts", "pattern"})
 """The kinds of texts that blanks may begin or end."""
 _PATHS = {"file": "a file", "path": "a file", "directory": "a directory"}
 _BEFORE_PATHS = {"--event-log-handler": "jsonl:", "--topology": "file:", "--preempt-notice": ""}
+_PATH_BEGINS = ("/", "./", "../", "~", "file:")
 T = TypeVar("T")
 _UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 
@@ -186,6 +187,10 @@ def endpoint(
         raise value.wrong(
             "needs one HOST:PORT: nodes find the one of several coordinators that leads by "
             "--rdzv-backend file, etcd or kubernetes"
+        )
+    if value.text.startswith(_PATH_BEGINS):
+        raise value.wrong(
+            "needs HOST:PORT; for a directory that all nodes share: --rdzv-backend file"
         )
     where = Endpoint(*_of_address(value, lambda text: split_endpoint(text, default_port)))
     if 0 <= where.port < least_port:
