@@ -471,9 +471,14 @@ def test_the_port_of_the_workers_store_may_be_chosen() -> None:
 
 
 def test_a_port_of_fixed_ranks_is_none_of_a_job_alone() -> None:
-    config = parse("--standalone --master-port 29501 train.py")
+    config = parse("--standalone --master-port 29501 --node-rank 1 train.py")
     assert config.rendezvous.store.port == 0
-    assert config.notices == ("--master-port 29501 has no effect with --standalone",)
+    assert config.notices == (
+        (
+            "--node-rank 1 and --master-port 29501 have no effect with --standalone: only fixed "
+            "ranks use them (--rdzv-backend static); --store-port is the port of the workers' store"
+        ),
+    )
 
 
 def test_fixed_ranks() -> None:

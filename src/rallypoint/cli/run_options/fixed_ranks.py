@@ -19,24 +19,30 @@ def without_fixed_ranks(scanned: Scanned, notices: list[str]) -> Scanned:
     """The same without the options that an elastic job does not use; one remark is added to
     `notices` if there are any. Raises UsageError."""
     given = [value for flag in _OF_FIXED_RANKS if (value := scanned.get(flag)) is not None]
-    backend, where = scanned.get("--rdzv-backend"), scanned.get("--rdzv-endpoint")
-    name = None if backend is None else backend.text
-    if not given or scanned.on("--standalone") or is_static(scanned, name):
-        return scanned
-    if name is not None and name not in ELASTIC:
-        return scanned
-    elastic = backend or where
-    if elastic is None:
+    elastic = _elastic_by(scanned)
+    if not given or not elastic:
         return scanned
     *others, last = (value.origin for value in given)
     listed = f"{', '.join(others)} and {last} have" if others else f"{last} has"
-    fix = "; --store-port is the port of the workers' store" if scanned.get("--master-port") else ""
+    has_port = scanned.get("--master-port") is not None
+    fix = "; --store-port is the port of the workers' store" if has_port else ""
     notices.append(
-        f"{listed} no effect with {elastic.origin}: only fixed ranks use "
+        f"{listed} no effect with {elastic}: only fixed ranks use "
         f"{'them' if others else 'it'} (--rdzv-backend static){fix}"
     )
     rest = {flag: found for flag, found in scanned.values.items() if flag not in _OF_FIXED_RANKS}
     return Scanned(scanned.words, rest, scanned.empty)
+
+
+def _elastic_by(scanned: Scanned) -> str:
+    """The option by which a job is elastic, as it was written; empty: it may have fixed ranks, or a
+    handler of another package."""
+    if scanned.on("--standalone"):
+        return "--standalone"
+    backend, where = scanned.get("--rdzv-backend"), scanned.get("--rdzv-endpoint")
+    if backend is not None:
+        return backend.origin if backend.text in ELASTIC else ""
+    return where.origin if where is not None and not is_static(scanned, None) else ""
 
 
 def is_static(scanned: Scanned, backend: str | None) -> bool:

@@ -284,11 +284,8 @@ def _is_alone(scanned: Scanned, most: int, notices: list[str]) -> bool:
         if most > 1:
             nnodes = scanned.get("--nnodes")
             raise UsageError(f"{nnodes.origin if nnodes else ''}: --standalone runs one node only")
-        notices += [
-            f"{given.origin} has no effect with --standalone"
-            for given in (where, address, fixed_port)
-            if given is not None
-        ]
+        if where is not None:
+            notices.append(f"{where.origin} has no effect with --standalone")
         return True
     if most > 1 or where is not None or (fixed_port is not None and port(fixed_port) > 0):
         return False
