@@ -12,14 +12,11 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import stat
 
 _ALWAYS = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 Path = str | bytes
-_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-_VARIABLE = re.compile(r"\$(\w|\{)")
 
 
 def local_path(text: str, needs: str = "a file", *, expand: bool = True) -> str:
@@ -38,13 +35,20 @@ def local_path(text: str, needs: str = "a file", *, expand: bool = True) -> str:
             from urllib.parse import unquote  # takes milliseconds to import
 
             text = unquote(text)
-    elif found := _ADDRESS.match(text):
-        raise ValueError(f"{needs}, and {found[0]}... is none: give a path of this machine")
-    elif _VARIABLE.match(text):
+    elif scheme := _scheme(text):
+        raise ValueError(f"{needs}, and {scheme}://... is none: give a path of this machine")
+    elif text[:1] == "$" and (text[1:2] in ("_", "{") or text[1:2].isalnum()):
         raise ValueError(f"{needs}: no shell has replaced the variable; give the path itself")
     elif expand and text.startswith("~"):
         text = os.path.expanduser(text)
     return text
+
+
+def _scheme(text: str) -> str:
+    """`s3` of `s3://...`; empty if the text begins otherwise."""
+    scheme, is_there, _ = text.partition("://")
+    is_one = scheme[:1].isalpha() and all(c.isalnum() or c in "+.-" for c in scheme)
+    return scheme if is_there and is_one else ""
 
 
 def safe_open(path: Path, flags: int, mode: int = 0o600) -> int:
