@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from rallypoint.cli.accelerators import Nvidia, look
 from rallypoint.cli.machine import count_workers, cpu_count
-from rallypoint.process.accelerators import Nvidia, look
 from rallypoint.process.devices import visible_gpus
 
 UUIDS = ("GPU-aa11", "GPU-aa22", "GPU-bb33", "GPU-cc44")

@@ -90,9 +90,9 @@ def test_a_value_with_blanks_around_it_is_shown_in_quotes() -> None:
 
 @pytest.mark.parametrize("row", WITH_PATHS, ids=lambda row: row.flag)
 def test_a_path_is_one_of_this_machine(row: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", "/home/me")
+    monkeypatch.setenv("HOME", "/users/me")
     for written, path in (
-        ("~/x", "/home/me/x"),
+        ("~/x", "/users/me/x"),
         ("file:///data/x", "/data/x"),
         ("file:/data/x", "/data/x"),
         ("file://localhost/a%20b", "/a b"),
@@ -151,10 +151,10 @@ def test_a_directory_without_its_back_end_is_told_which_one(text: str) -> None:
 def test_nodes_meet_in_the_same_directory_however_it_is_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("HOME", "/home/me")
-    for written in ("file:///home/me/jobs", "~/jobs", "/home/me/jobs ", "/home/me/jobs\r"):
+    monkeypatch.setenv("HOME", "/users/me")
+    for written in ("file:///users/me/jobs", "~/jobs", "/users/me/jobs ", "/users/me/jobs\r"):
         words = ["--rdzv-backend=file", "--rdzv-endpoint", written, "--rdzv-id=j", "train.py"]
-        assert parse_run(words, {}, MACHINE).rendezvous.register == RegisterConfig("/home/me/jobs")
+        assert parse_run(words, {}, MACHINE).rendezvous.register == RegisterConfig("/users/me/jobs")
 
 
 def test_a_program_meets_there_too(tmp_path: Path) -> None:
@@ -205,9 +205,9 @@ def test_an_option_among_the_keys_of_rdzv_conf_is_told_how_to_be_given(conf: str
 def test_paths_of_other_machines_are_not_looked_up_in_this_home(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("HOME", "/home/me")
+    monkeypatch.setenv("HOME", "/users/me")
     assert given(FLAGS["--log-dir"], "~/x", elsewhere=True).text == "~/x"
-    assert given(FLAGS["--token-file"], "~/x", elsewhere=True).text == "/home/me/x"
+    assert given(FLAGS["--token-file"], "~/x", elsewhere=True).text == "/users/me/x"
 
 
 def test_a_home_that_is_not_known_leaves_the_path_as_it_is() -> None:

@@ -50,4 +50,4 @@ try:
     _WAS_CHANGED = _end_at_interrupts()
 except KeyboardInterrupt:  # It came just before.
     _signal.signal(_SIGINT, _signal.SIG_DFL)
-    os.kill(os.getpid(), _SIGINT)
+    _signal.raise_signal(_SIGINT)

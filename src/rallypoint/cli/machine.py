@@ -18,7 +18,7 @@ from rallypoint.cli import raise_interrupts
 from rallypoint.errors import InfrastructureError, UsageError
 
 if TYPE_CHECKING:
-    from rallypoint.process.accelerators import Nvidia
+    from rallypoint.cli.accelerators import Nvidia
 
 Ask = Callable[[str, str, Mapping[str, str]], str | None]
 """(interpreter, program, environment) -> what the program printed, or None if it failed."""
@@ -187,7 +187,7 @@ def count_workers(
     """
     if word == "cpu":
         return cpu_count()
-    from rallypoint.process import accelerators
+    from rallypoint.cli import accelerators
 
     if nvidia is None:
         nvidia = accelerators.Nvidia() if word == "xpu" else accelerators.ask_nvidia()

@@ -32,6 +32,8 @@ def run(argv: Sequence[str]) -> int:
     config = with_hint(RUN, lambda: parse_run(argv))
     try:
         config = with_own_token_only(config)
+        if "SIGINT" not in config.stop.signals:
+            raise_interrupts()
         return _take_part(config)
     except RallypointError as error:
         print_error("rallypoint", str(error))
@@ -87,8 +89,6 @@ def _take_part(config: AgentConfig) -> int:
 
     gc.freeze()
     gc.enable()
-    if "SIGINT" not in config.stop.signals:
-        raise_interrupts()
     try:
         end = run_agent(config, report.telemetry, make_console, say_last)
     except BaseException as error:

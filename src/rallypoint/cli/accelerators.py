@@ -17,6 +17,7 @@ from typing import Literal
 from msgspec import Struct
 
 from rallypoint.core.text import shown
+from rallypoint.files import open_named
 from rallypoint.process.devices import has_nvml, nvml_gpus, visible_gpus
 
 _NVIDIA = re.compile(r"nvidia\d+")
@@ -202,7 +203,7 @@ def _pairs(path: Path, between: str) -> dict[str, str]:
 def _may_be_opened(path: Path) -> bool:
     """Whether Slurm, or a container, lets this process use the device."""
     try:
-        os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK))
+        os.close(open_named(str(path), os.O_RDWR | os.O_NONBLOCK))
     except OSError:
         return False
     return True
