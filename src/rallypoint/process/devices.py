@@ -1,5 +1,5 @@
 """NVIDIA's GPUs by NVIDIA's own library (milliseconds, no package), and what another interpreter or
-program is asked. `accelerators.py` counts those of all makers."""
+program is asked. `cli/accelerators.py` counts those of all makers."""
 
 from __future__ import annotations
 
