@@ -35,7 +35,8 @@
     `-- InvariantError              us: please report it
 
 Errors carry data and build their message from it; a foreign exception is translated once, at the
-edge, and kept as the cause.
+edge, and kept as the cause. Each can be pickled and copied, with its fields: pools of processes,
+Ray and joblib carry an error to the program that waits for it.
 """
 
 from __future__ import annotations
@@ -75,7 +76,21 @@ class Shortage(NamedTuple):
     """One of `MACHINE_ERRNOS`."""
 
 
-class RallypointError(Exception):
+class PortableError(Exception):
+    """An error that goes from one process to another whatever its constructor takes: it is pickled
+    and copied by its arguments and its fields."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _remade, (type(self), self.args), self.__dict__ or None
+
+
+def _remade(kind: type[BaseException], args: tuple[object, ...]) -> BaseException:
+    made = (OSError if issubclass(kind, OSError) else Exception).__new__(kind)
+    made.args = args
+    return made
+
+
+class RallypointError(PortableError):
     """Base of all. `str(error)` is one line for a person: what was wrong, and the fix."""
 
     exit_class = ExitClass.FAILED

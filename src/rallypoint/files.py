@@ -19,6 +19,38 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 Path = str | bytes
 
 
+def local_path(text: str, needs: str = "a file", *, expand: bool = True) -> str:
+    """Turn a text of a person's into a path for system calls: `file:///a` is `/a`, and with
+    `expand` `~/a` is in the user's home. Looks at no file.
+
+    Raises ValueError, which begins with `needs`, for another address (`s3://...`), and for a
+    variable that no shell has replaced.
+    """
+    if text[:6].lower() == "file:/":
+        host, slash, rest = text[5:].removeprefix("//").partition("/")
+        if host not in ("", "localhost") or not slash:
+            raise ValueError(f"{needs}: file:///PATH, without a host")
+        text = slash + rest
+        if "%" in text:
+            from urllib.parse import unquote  # takes milliseconds to import
+
+            text = unquote(text)
+    elif scheme := _scheme(text):
+        raise ValueError(f"{needs}, and {scheme}://... is none: give a path of this machine")
+    elif text[:1] == "$" and (text[1:2] in ("_", "{") or text[1:2].isalnum()):
+        raise ValueError(f"{needs}: no shell has replaced the variable; give the path itself")
+    elif expand and text.startswith("~"):
+        text = os.path.expanduser(text)
+    return text
+
+
+def _scheme(text: str) -> str:
+    """`s3` of `s3://...`; empty if the text begins otherwise."""
+    scheme, is_there, _ = text.partition("://")
+    is_one = scheme[:1].isalpha() and all(c.isalnum() or c in "+.-" for c in scheme)
+    return scheme if is_there and is_one else ""
+
+
 def safe_open(path: Path, flags: int, mode: int = 0o600) -> int:
     """A descriptor of a plain file of this user, under a name that Rallypoint chose.
 

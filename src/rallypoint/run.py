@@ -13,11 +13,17 @@ The options are those that `LaunchConfig` can say: torchrun's, and what a rendez
 
 from __future__ import annotations
 
+import sys
+
+if __name__ == "__main__":  # First: what a program needs, the command does not.
+    from rallypoint.cli.main import main as command
+
+    raise SystemExit(command(["run", *sys.argv[1:]]))
+
 import argparse
 import logging
 import os
 import runpy
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
@@ -31,7 +37,7 @@ from rallypoint.cli.options import RUN, read_count, read_run, scan_run
 from rallypoint.cli.parser import CompletionRequested, HelpRequested, Scanned, parse
 from rallypoint.cli.run_options.empty_values import is_empty, refuse_empty
 from rallypoint.cli.run_options.rendezvous import read_rendezvous
-from rallypoint.cli.values import Value, nodes, read, texts, truth
+from rallypoint.cli.values import Value, given, nodes, read, texts, truth
 from rallypoint.config import ANY_PORTS, AgentConfig, RendezvousConfig, StopConfig
 from rallypoint.core.settings import FLAGS, Setting, is_torchrun, parameters
 from rallypoint.errors import ParameterError, UsageError
@@ -164,8 +170,6 @@ def config_from_args(args: argparse.Namespace) -> tuple[LaunchConfig, str, list[
         asked = read_run(Scanned(_words(args), dict(_values(args))), os.environ, Machine())
     for notice in asked.notices:
         _log.warning("rallypoint: %s", notice)
-    if port := asked.rendezvous.store.port:
-        _log.warning("rallypoint: --master-port %d has no effect with an endpoint", port)
     if asked.workers.omp_threads is not None:
         os.environ["OMP_NUM_THREADS"] = str(asked.workers.omp_threads)
     workers, output, rendezvous = asked.workers, asked.output, asked.rendezvous
@@ -311,7 +315,7 @@ def _reader(row: Setting) -> Callable[[str], Any]:
             if is_empty(row.flag, text):
                 refuse_empty(row.flag)
                 return text
-            return _typed(row, Value(text, f"{row.flag} {text}"))
+            return _typed(row, given(row, text))
         except UsageError as error:
             raise argparse.ArgumentTypeError(str(error)) from None
 
@@ -332,15 +336,14 @@ def _values(args: argparse.Namespace) -> Iterator[tuple[str, list[Value]]]:
     backend = getattr(args, "rdzv_backend", None) or "tcp"
     fixed = several and backend in ("tcp", "static") and not getattr(args, "rdzv_endpoint", None)
     for row in _OPTIONS.values():
-        given = getattr(args, row.name, None)
-        if given is None or given is False or given in ("", [], ()):
+        value = getattr(args, row.name, None)
+        if value is None or value is False or value in ("", [], ()):
             continue
-        if given == _absent(row) and not (fixed and row.name in ("node_rank", "master_addr")):
+        if value == _absent(row) and not (fixed and row.name in ("node_rank", "master_addr")):
             continue
-        if isinstance(given, list | tuple):
-            given = ",".join(str(text).replace(",", ",,") for text in given)
-        text = "1" if given is True else str(given)
-        yield row.flag, [Value(text, f"{row.flag} {text}")]
+        if isinstance(value, list | tuple):
+            value = ",".join(str(text).replace(",", ",,") for text in value)
+        yield row.flag, [given(row, "1" if value is True else str(value))]
 
 
 def _rendezvous(asked: AgentConfig) -> tuple[str, str, dict[str, Any]]:
@@ -384,9 +387,3 @@ def _of_etcd(etcd: EtcdConfig) -> dict[str, Any]:
 
     password = {"password": _Secret(etcd.password)} if etcd.password else {}
     return {**keys_of(etcd), **password}
-
-
-if __name__ == "__main__":
-    from rallypoint.cli.main import main as command
-
-    raise SystemExit(command(["run", *sys.argv[1:]]))

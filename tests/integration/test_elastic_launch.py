@@ -141,6 +141,7 @@ except ChildFailedError as error:
     tell("data", failure.error_file_data == dict(message=failure.message), failure.exitcode)
     tell("own code", "errorCode" in failure.message)
     tell("file", failure.error_file)
+    tell("there", os.path.isfile(failure.error_file))
 """
     )
     own, root = tmp_path / "own.json", tmp_path / "logs"
@@ -152,11 +153,60 @@ except ChildFailedError as error:
     message = json.loads(own.read_text())["message"]
     assert (message["message"], message["errorCode"]) == ("ValueError: bad luck", 1)
     (named,) = run.told("file")
+    assert run.told("there") == ["True"]
     if logs == "None":
-        assert named == "<N/A>", "it went with the files that nobody asked for"
+        assert not Path(named).exists(), "nobody asked for it"
     else:
         theirs = json.loads(Path(named).read_text())
         assert theirs == {"message": {k: v for k, v in message.items() if k != "errorCode"}}
+
+
+def test_what_a_worker_left_beside_its_error_file_is_there_until_the_program_ends(
+    tmp_path: Path,
+) -> None:
+    """As with torch: a program may look for more than the error file."""
+    text = """
+        def train(flag):
+            place = os.path.dirname(os.environ["TORCHELASTIC_ERROR_FILE"])
+            open(os.path.join(place, flag), "w").close()
+            raise ValueError("try again")
+
+        def flagged(flag):
+            config = LaunchConfig(1, 1, 1, max_restarts=0, run_id="j")
+            try:
+                elastic_launch(config, train)(flag)
+            except ChildFailedError as error:
+                return os.path.join(
+                    os.path.dirname(error.get_first_failure()[1].error_file), flag
+                )
+
+        from rallypoint.process import ChildFailedError
+        ---
+        first = flagged("first")
+        tell("first", os.path.exists(first))
+        tell("beside", *os.listdir(os.environ["TMPDIR"] + "/" + first.split("/")[-5]))
+        second = flagged("second")
+        tell("both", os.path.exists(first), os.path.exists(second))
+        if not os.fork():
+            sys.exit()
+        os.wait()
+        tell("after a child", os.path.exists(first))
+        from multiprocessing import get_context
+        with get_context("fork").Pool(1) as pool:
+            tell("in a pool", os.path.exists(pool.apply(flagged, ("third",))))
+            pool.close()
+            pool.join()
+    """
+    with program(tmp_path, text) as run:
+        assert run.wait() == 0, run.err
+    assert run.told("first") == ["True"], run.err
+    (beside,) = run.told("beside")
+    assert {name.split("-")[0] for name in beside.split()} == {"kept", "rallypoint"}, (
+        "rallypoint status takes what is there for a job that runs"
+    )
+    assert run.told("both") == ["True True"]
+    assert run.told("after a child") == ["True"]
+    assert run.told("in a pool") == ["True"]
 
 
 def test_P7_a_traceback_on_stderr_is_passed_on_among_what_else_is_there(tmp_path: Path) -> None:

@@ -130,3 +130,4 @@ def test_a_library_without_its_driver_leaves_the_question_to_torch(
     with agent(tmp_path, "--nproc-per-node=gpu", program=WORKER, env=env) as run:
         assert run.wait() == 0, run.err
     assert run.told("world") == ["3"] * 3
+    assert "torch is asked, which takes seconds: NVIDIA's library can't reach its" in run.err

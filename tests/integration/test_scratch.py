@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,32 @@ KERNEL, RANDOM = "0123456789abcdef", "fedcba9876543210"
 NAME = f"rallypoint-agent-my_job_{KERNEL}_{RANDOM}"
 WAITS = "import time; tell('runs'); time.sleep(600)"
 UNTIL = "import os, sys, time\nwhile os.path.exists(sys.argv[1]): time.sleep(0.01)"
+
+
+def test_what_a_program_keeps_is_swept_when_the_program_is_gone(tmp_path: Path) -> None:
+    """As by the next agent, after a SIGKILL."""
+    text = (
+        "import os, sys, time\n"
+        "from rallypoint.process.scratch import Scratch\n"
+        "scratch = Scratch(sys.argv[1], 'j')\n"
+        "scratch.make()\n"
+        "for name in ('logs', 'round_1'): os.mkdir(os.path.join(scratch.path, name))\n"
+        "open(os.path.join(scratch.path, 'job'), 'w').close()\n"
+        "scratch.keep(os.path.join(scratch.path, 'logs'))\n"
+        "print('kept', flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    command = [sys.executable, "-c", text, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == "kept\n"
+        (name,) = listed(tmp_path)
+        assert listed(tmp_path / name) == {"logs", "kept"}
+        sweep([str(tmp_path)])
+        assert listed(tmp_path) == {name}
+        program.kill()
+    sweep([str(tmp_path)])
+    assert listed(tmp_path) == set()
 
 
 def listed(folder: Path) -> set[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 
@@ -21,7 +21,9 @@ DEVICES = {"cpu": 6, "gpu": 0, "xpu": 2, "auto": 4}
 class SameMachine(Machine):
     interpreter = PYTHON
 
-    def count_workers(self, word: str, interpreter: str, environ: Mapping[str, str]) -> int:
+    def count_workers(
+        self, word: str, interpreter: str, environ: Mapping[str, str], tell: Callable[[str], None]
+    ) -> int:
         assert interpreter in PROGRAMS
         return DEVICES[word]
 
@@ -33,6 +35,12 @@ class SameMachine(Machine):
 
     def path_kind(self, path: str) -> str:
         return ""
+
+    def head(self, path: str) -> bytes:
+        return b""
+
+    def has_module(self, name: str) -> bool:
+        return name == "pkg.train"
 
     def absolute_path(self, path: str) -> str:
         return os.path.join("/where/i/am", path)

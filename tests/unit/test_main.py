@@ -57,6 +57,13 @@ SEE = " (see rallypoint run --help)"
                 "(see rallypoint drain --help)"
             ),
         ),
+        (
+            "sh x.py",
+            (
+                "rallypoint: sh: no such command; for a program in each worker: "
+                "rallypoint run --no-python sh"
+            ),
+        ),
         ("run no-such-file.py", f"rallypoint run: no-such-file.py: no such file{SEE}"),
         (
             "run",

@@ -76,7 +76,7 @@ BAD: tuple[tuple[str, str], ...] = (
         ),
     ),
     (
-        "--nnodes 2 --node-rank 2 --rdzv-backend file --rdzv-endpoint d --rdzv-id m train.py",
+        "--nnodes 2 --node-rank 2 --rdzv-backend static --rdzv-endpoint d train.py",
         "--node-rank 2: must be 0..1, as --nnodes is 2",
     ),
     (
@@ -280,7 +280,7 @@ BAD: tuple[tuple[str, str], ...] = (
     ),
     ("", "the script is missing; for example: rallypoint run --nproc-per-node 2 train.py"),
     ("nosuch.py", "nosuch.py: no such file"),
-    ("pkg.mod", "pkg.mod: no such file; it looks like a module: add -m"),
+    ("pkg.mod", "pkg.mod: no such file; if it is a module, add -m"),
     ("--no-python nosuch", "nosuch: no such program; check its path, or PATH"),
     (
         "-m --no-python echo",

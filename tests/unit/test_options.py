@@ -292,8 +292,9 @@ def test_an_etcd_means_that_any_node_may_lead() -> None:
         assert meeting.register == RegisterConfig(etcd=expected)
         assert meeting.join_timeout_s == 5
     (notice,) = parse(f"{line} --node-rank 1 train.py").notices
-    assert (
-        notice == "--node-rank 1 has no effect with --rdzv-backend etcd: any node may host the job"
+    assert notice == (
+        "--node-rank 1 has no effect with --rdzv-backend etcd: only fixed ranks use it "
+        "(--rdzv-backend static)"
     )
 
 
@@ -352,7 +353,7 @@ def test_with_a_directory_the_coordinator_has_all_its_options() -> None:
     """Each of them says the same as with an address."""
     given = (
         "--nnodes 2:4 --lease 30 --hang-timeout 60 --on-join hold --topology rack --insecure "
-        "--rdzv-conf join_timeout=5 --local-addr a --master-port 7 --node-id n --rdzv-id mine"
+        "--rdzv-conf join_timeout=5 --local-addr a --store-port 7 --node-id n --rdzv-id mine"
     )
     by_register = parse(f"{given} {BY_REGISTER} train.py")
     by_address = parse(f"{given} --rdzv-endpoint a train.py")
@@ -361,20 +362,62 @@ def test_with_a_directory_the_coordinator_has_all_its_options() -> None:
     assert replace(by_register, rendezvous=alike) == by_address
 
 
-@pytest.mark.parametrize(
-    "given", ["--node-rank 1", "--master-addr a", "--rdzv-conf is_host=1,host_timeout=5"]
-)
-def test_with_a_directory_no_node_is_named_that_hosts(given: str) -> None:
-    config = parse(f"--nnodes 2 {BY_REGISTER} {given} train.py")
+def test_with_a_directory_no_node_is_named_that_hosts() -> None:
+    config = parse(f"--nnodes 2 {BY_REGISTER} --rdzv-conf is_host=1,host_timeout=5 train.py")
     usual = parse(f"--nnodes 2 {BY_REGISTER} train.py")
     assert config.rendezvous == usual.rendezvous
-    expected = [
-        f"{each} has no effect with --rdzv-backend file: any node may host the job"
-        for each in (
-            ["--rdzv-conf is_host=1", "--rdzv-conf host_timeout=5"] if "=" in given else [given]
+    assert config.notices == tuple(
+        f"--rdzv-conf {each} has no effect with --rdzv-backend file: any node may host the job"
+        for each in ("is_host=1", "host_timeout=5")
+    )
+
+
+OPERATORS = {"PET_NODE_RANK": "1", "PET_MASTER_ADDR": "b", "PET_MASTER_PORT": "29400"}
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        "--rdzv-backend c10d --rdzv-endpoint a",
+        "--rdzv-backend=tcp --rdzv-endpoint=a --spares 1",
+        "--rdzv-backend file --rdzv-endpoint /shared/jobs --rdzv-id mine",
+        "--rdzv-backend etcd --rdzv-endpoint e1 --rdzv-id mine",
+    ],
+)
+def test_what_operators_set_for_fixed_ranks_changes_no_elastic_job(how: str) -> None:
+    """The port is that of the coordinator: no store of the workers may want it, too."""
+    config, usual = (parse(f"--nnodes 4 {how} train.py", **each) for each in (OPERATORS, {}))
+    assert config.rendezvous == usual.rendezvous
+    assert not config.rendezvous.static
+    backend = how.split()[0] if "=" in how else " ".join(how.split()[:2])
+    assert config.notices == (
+        (
+            "PET_NODE_RANK=1, PET_MASTER_ADDR=b and PET_MASTER_PORT=29400 have no effect with "
+            f"{backend.replace('=', ' ')}: only fixed ranks use them (--rdzv-backend static); "
+            "--store-port is the port of the workers' store"
+        ),
+    )
+
+
+def test_what_operators_set_for_fixed_ranks_changes_no_elastic_job_of_one_node() -> None:
+    for given in ("--master-port 5", "--master-addr a"):
+        config = parse(f"--rdzv-backend c10d {given} train.py")
+        assert (config.rendezvous.endpoint, config.rendezvous.static) == (
+            Endpoint("localhost", 0),
+            False,
         )
-    ]
-    assert list(config.notices) == expected
+        assert config.notices[0].startswith(f"{given} has no effect with --rdzv-backend c10d: ")
+
+
+def test_an_endpoint_wins_over_another_address_of_fixed_ranks_and_that_is_said() -> None:
+    line = "--nnodes 2 --node-rank 1 --rdzv-endpoint a:7 --master-addr {} --master-port {} train.py"
+    same, other = parse(line.format("a", 7)), parse(line.format("b", 8))
+    assert same.rendezvous == other.rendezvous
+    assert same.notices == ()
+    assert other.notices == (
+        "--master-addr b has no effect with --rdzv-endpoint a:7",
+        "--master-port 8 has no effect with --rdzv-endpoint a:7",
+    )
 
 
 def test_standalone_wins_over_a_directory() -> None:
@@ -414,12 +457,28 @@ def test_a_backend_of_another_package_is_known_by_its_name() -> None:
     assert given.notices == ("--insecure has no effect with --rdzv-backend theirs",)
 
 
-def test_master_port_alone_fixes_the_store_of_an_elastic_job() -> None:
-    line = "--nnodes 2 --rdzv-endpoint a --master-port 29501 train.py"
-    meeting = parse(line).rendezvous
-    assert (meeting.static, meeting.store.port) == (False, 29501)
-    assert meeting.endpoint == Endpoint("a", 29400)
-    assert parse("--standalone --master-port 29501 train.py").rendezvous.store.port == 29501
+def test_the_port_of_the_workers_store_may_be_chosen() -> None:
+    for how in ("--nnodes 2 --rdzv-endpoint a", f"--nnodes 2 {BY_REGISTER}", "--standalone"):
+        assert parse(f"{how} --store-port 29501 train.py").rendezvous.store.port == 29501
+    assert parse("--rdzv-backend theirs --store-port 5 train.py").rendezvous.store.port == 5
+    config = parse("--nnodes 2 --node-rank 0 --master-addr a --store-port 5 train.py")
+    assert config.rendezvous.store.port == 0
+    assert config.notices == (
+        "--store-port 5 has no effect with fixed ranks: the store is at a:29500",
+    )
+    with pytest.raises(UsageError, match="the coordinator has that port"):
+        parse("--nnodes 2 --rdzv-endpoint a --store-port 29400 train.py")
+
+
+def test_a_port_of_fixed_ranks_is_none_of_a_job_alone() -> None:
+    config = parse("--standalone --master-port 29501 --node-rank 1 train.py")
+    assert config.rendezvous.store.port == 0
+    assert config.notices == (
+        (
+            "--node-rank 1 and --master-port 29501 have no effect with --standalone: only fixed "
+            "ranks use them (--rdzv-backend static); --store-port is the port of the workers' store"
+        ),
+    )
 
 
 def test_fixed_ranks() -> None:
@@ -454,17 +513,11 @@ def test_one_node_that_names_only_itself_is_alone() -> None:
     )
 
 
-def test_node_rank_of_an_elastic_job_says_only_who_hosts() -> None:
+def test_who_hosts_an_elastic_job_does_not_depend_on_the_rank_of_a_node() -> None:
     line = "--nnodes 2 --rdzv-backend c10d --rdzv-endpoint a --node-rank {} train.py"
-    host, other = parse(line.format(0)), parse(line.format(1))
-    assert (host.rendezvous.is_host, host.rendezvous.node_rank) == (True, None)
-    assert (other.rendezvous.is_host, other.rendezvous.node_rank) == (False, None)
-    assert other.notices == (
-        (
-            "--node-rank 1 only says that another node hosts the coordinator: the coordinator "
-            "gives the ranks"
-        ),
-    )
+    for rank in (0, 1):
+        meeting = parse(line.format(rank)).rendezvous
+        assert (meeting.is_host, meeting.node_rank) == (None, None)
     asked = parse(f"--rdzv-conf is_host=1 {line.format(1)}")
     assert asked.rendezvous.is_host is True
 

@@ -357,8 +357,11 @@ def test_what_has_no_effect_is_said(caplog: pytest.LogCaptureFixture) -> None:
     words = ("--nnodes=2", "--rdzv-endpoint=node-a", "--master-port=29999", "--monitor-interval=3")
     config_from_args(parse_args([*words, *SCRIPT]))
     assert caplog.messages == [
+        (
+            "rallypoint: --master-port 29999 has no effect with --rdzv-endpoint node-a: only fixed "
+            "ranks use it (--rdzv-backend static); --store-port is the port of the workers' store"
+        ),
         "rallypoint: --monitor-interval 3.0 has no effect: exits are noticed at once",
-        "rallypoint: --master-port 29999 has no effect with an endpoint",
     ]
 
 

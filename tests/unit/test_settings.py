@@ -195,7 +195,8 @@ def test_keys_that_a_flag_gives_are_no_keys_of_the_command_line() -> None:
     assert not {row.name for row in KEYS} & {row.name for row in FLAGS.values()}
     for row in FLAGS.values():
         if row.key:
-            with pytest.raises(UsageError, match=f"unknown key {row.name}"):
+            why = f"{row.name} is no key but an option: give {row.flag}"
+            with pytest.raises(UsageError, match=why):
                 parse(f"--nnodes 2 --rdzv-endpoint a --rdzv-conf {row.name}=1 train.py")
 
 

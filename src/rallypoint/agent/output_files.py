@@ -28,6 +28,7 @@ from rallypoint.process.logs.plan import (
 from rallypoint.process.logs.specs import CommandLogsSpecs, DefaultLogsSpecs, LogsSpecs
 from rallypoint.process.logs.worker_output import OutputSettings
 from rallypoint.process.relay.messages import NothingMatched, PatternOff, PatternReport
+from rallypoint.process.scratch import Scratch, remove_at_exit
 
 LINE_CHARACTERS = 200
 """Of a worker's line within one of ours."""
@@ -40,6 +41,8 @@ class OutputFiles:
     def __init__(self, specs: LogsSpecs) -> None:
         self.specs = specs
         self.succeeded = False
+        self.are_needed = False
+        """The job has failed, and a program launched it: the files stay until that program ends."""
 
     @classmethod
     def open(cls, config: AgentConfig, scratch: str) -> OutputFiles:
@@ -68,6 +71,18 @@ class OutputFiles:
         if self.kept_dir:
             path = path_text(self.kept_dir)
             say(kinds.LOGS_KEPT(path=path), (("path", path),))
+
+    def hand_over(self, scratch: Scratch) -> None:
+        """Leave the files that the program needs until it ends, and nothing else of the agent's
+        directory. Never raises."""
+        if not self.are_needed or not isinstance(self.specs, DefaultLogsSpecs):
+            return
+        directory = self.specs.directory or ""
+        if scratch.path and os.path.dirname(directory) == scratch.path:
+            scratch.keep(directory)
+        elif directory and self.specs.is_temporary and not self.kept_dir:
+            remove_at_exit(directory)
+        self.specs.close(keep=True)
 
     def close(self) -> None:
         """At the end of the agent. Never raises."""

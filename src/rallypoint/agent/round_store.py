@@ -112,5 +112,5 @@ def listen_on(addresses: Sequence[Address], port: int) -> socket.socket:
         if bound.refusal is Refusal.IN_USE:
             break
     if port:
-        raise UsageError(f"--master-port {port}: {why}: choose another")
+        raise UsageError(f"--store-port {port}: {why}: choose another")
     raise InfrastructureError(f"no port for the round store: {why}")

@@ -72,7 +72,8 @@ class JobEnd(Struct, frozen=True):
     failures: dict[int, WorkerExit] = {}
     """The failures of this node's workers in the last round, by global rank."""
     error_files: dict[int, str] = {}
-    """Of these workers; what lies in the agent's own directory is gone once the agent has ended."""
+    """The error files of these workers. A file in the agent's own directory is gone when the agent
+    has ended, or, if a program launched a job that failed, when that program has ended."""
     told: dict[int, ProcessFailure] = {}
     """What a program is told of the failures: filled in while the files are there."""
     caught: int = 0
@@ -133,6 +134,7 @@ def run_agent(
                 raise
             raise short from error
         finally:
+            files.hand_over(scratch)  # The guard removes the rest of it when it ends.
             loop.run_until_complete(helpers.stop(config.stop.shutdown_grace_s))
             with blocked(signals):
                 loop.close()
@@ -172,6 +174,7 @@ async def _run(
 
     def ended(end: JobEnd) -> None:
         files.succeeded = succeeded(end.finish)
+        files.are_needed = embedding is not None and bool(end.failures) and not files.succeeded
         files.tell_kept(run.agent.say)
         on_end(end)
 

@@ -14,7 +14,7 @@ from msgspec import Struct
 from rallypoint import __version__
 from rallypoint.cli import access
 from rallypoint.cli.parser import Command, parse, with_hint
-from rallypoint.cli.values import Value
+from rallypoint.cli.values import word
 from rallypoint.cli.watch.reach import (
     HOW_TO_FIND,
     JobAt,
@@ -32,7 +32,12 @@ from rallypoint.core import messages as m
 from rallypoint.core.settings import Setting
 from rallypoint.core.text import job_name, shown
 from rallypoint.core.watch.questions import Said
-from rallypoint.errors import PeerHungUpError, RendezvousConnectionError, UsageError
+from rallypoint.errors import (
+    PeerHungUpError,
+    PortableError,
+    RendezvousConnectionError,
+    UsageError,
+)
 from rallypoint.observe.printing import JsonLine, json_text, print_text
 
 _WHY = "it was drained (rallypoint drain)"
@@ -122,7 +127,7 @@ class _Gone(Exception):
     """The coordinator went away, which does not tell whether the node has left."""
 
 
-class _NotFound(Exception):
+class _NotFound(PortableError):
     """The coordinator knows no such node: why."""
 
     def __init__(self, why: str, gone: str) -> None:
@@ -199,6 +204,6 @@ def _parse(argv: list[str]) -> _Options:
     scanned = parse(DRAIN, argv, {})
     node, *where = scanned.words
     check_name("node", node)
-    endpoint = Value(where[0], where[0]) if where else None
+    endpoint = word(where[0]) if where else None
     job = only_one(read_job(DRAIN, scanned, endpoint))
     return _Options(node, job, not scanned.on("--no-wait"), scanned.on("--json"))

@@ -11,12 +11,14 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from errno import EFBIG
+from typing import TYPE_CHECKING
 
 from rallypoint.agent.environ import ETCD_PASSWORD_VARIABLE
+from rallypoint.cli import raise_interrupts
 from rallypoint.errors import InfrastructureError, UsageError
 
-GpuUuids = Callable[[], Sequence[str] | None]
-"""The UUIDs of this machine's NVIDIA GPUs; None when the library is missing or fails."""
+if TYPE_CHECKING:
+    from rallypoint.cli.accelerators import Nvidia
 
 Ask = Callable[[str, str, Mapping[str, str]], str | None]
 """(interpreter, program, environment) -> what the program printed, or None if it failed."""
@@ -35,9 +37,11 @@ class Machine:
 
     interpreter = sys.executable
 
-    def count_workers(self, word: str, interpreter: str, environ: Mapping[str, str]) -> int:
+    def count_workers(
+        self, word: str, interpreter: str, environ: Mapping[str, str], tell: Callable[[str], None]
+    ) -> int:
         """See the function of this name."""
-        return count_workers(word, interpreter, environ)
+        return count_workers(word, interpreter, environ, tell)
 
     def find_program(self, name: str) -> str | None:
         """Its path, or None."""
@@ -54,6 +58,27 @@ class Machine:
         if os.path.isdir(path):
             return "directory"
         return "file" if os.path.exists(path) else ""
+
+    def head(self, path: str) -> bytes:
+        """How a file begins; nothing of what is no plain file: a pipe is read once. Raises
+        OSError."""
+        if not os.path.isfile(path):
+            return b""
+        with open(path, "rb", buffering=0) as file:
+            return file.read(4096)
+
+    def has_module(self, name: str) -> bool:
+        """Whether there is a module of this name, or its package, for our own interpreter. Imports
+        none."""
+        from importlib.util import find_spec
+
+        top, path = name.partition(".")[0], name.replace(".", "/")
+        if os.path.isfile(f"{path}.py") or os.path.isfile(f"{path}/__init__.py"):
+            return True
+        try:
+            return find_spec(top) is not None
+        except (ImportError, ValueError):
+            return False
 
     def absolute_path(self, path: str) -> str:
         """A relative path is one of the current directory."""
@@ -77,6 +102,7 @@ class Machine:
         """What a shell command prints; None if it fails or takes longer. Blocks meanwhile."""
         from rallypoint.process.devices import ask_program
 
+        raise_interrupts()  # Who is asked must not be left behind.
         return ask_program(["/bin/sh", "-c", command], os.environ, timeout_s=timeout_s)
 
     def etcd_password(self) -> str:
@@ -147,27 +173,29 @@ def count_workers(
     word: str,
     interpreter: str,
     environ: Mapping[str, str],
-    gpu_uuids: GpuUuids | None = None,
+    tell: Callable[[str], None],
+    nvidia: Nvidia | None = None,
     ask: Ask | None = None,
+    root: str = "/",
 ) -> int:
     """How many workers `cpu`, `gpu`, `xpu` or `auto` means here; 0 when there is no such device.
 
-    NVIDIA's own library is asked first (milliseconds, no package); where it is missing, the
-    worker's interpreter is asked what its torch sees (seconds, but it knows every kind of device).
-    `auto` is one per accelerator, or per CPU when there is none. Blocks up to a minute when torch
-    must be asked.
+    The kernel and NVIDIA's own library are asked (milliseconds, no package). Where they can't tell,
+    the worker's interpreter is asked what its torch sees, which takes seconds: `tell` says so
+    before. `auto` is one per accelerator, or per CPU when there is none. Blocks up to a minute when
+    torch must be asked.
     """
     if word == "cpu":
         return cpu_count()
-    from rallypoint.process.devices import visible_gpus
+    from rallypoint.cli import accelerators
 
-    uuids = None if word == "xpu" else (gpu_uuids or nvml_uuids)()
-    if uuids:
-        found = len(visible_gpus(environ.get("CUDA_VISIBLE_DEVICES"), uuids))
-    elif uuids is None or word == "auto":
+    if nvidia is None:
+        nvidia = accelerators.Nvidia() if word == "xpu" else accelerators.ask_nvidia()
+    seen = accelerators.look(word, environ, nvidia, root)
+    found = seen.count
+    if seen.ask_why:
+        tell(f"--nproc-per-node {word}: torch is asked, which takes seconds: {seen.ask_why}")
         found = _ask_torch(word, interpreter, environ, ask or _ask)
-    else:
-        found = 0
     return cpu_count() if word == "auto" and found == 0 else found
 
 
@@ -179,15 +207,6 @@ def cpu_count() -> int:
         return os.cpu_count() or 1
 
 
-def nvml_uuids() -> tuple[str, ...] | None:
-    """The UUIDs of this machine's NVIDIA GPUs; None when the library is missing or
-    fails."""
-    from rallypoint.process.devices import nvml_gpus
-
-    gpus = nvml_gpus()
-    return None if gpus is None else tuple(gpu.uuid for gpu in gpus)
-
-
 def _ask_torch(word: str, interpreter: str, environ: Mapping[str, str], ask: Ask) -> int:
     answer = ask(interpreter, _ASK_TORCH[word], environ)
     last = (answer or "").split()[-1:]  # libraries may print before us
@@ -197,6 +216,7 @@ def _ask_torch(word: str, interpreter: str, environ: Mapping[str, str], ask: Ask
 def _ask(interpreter: str, program: str, environ: Mapping[str, str]) -> str | None:
     from rallypoint.process.devices import ask_interpreter
 
+    raise_interrupts()  # It must not be left behind.
     return ask_interpreter(interpreter, program, environ, timeout_s=60.0)
 
 

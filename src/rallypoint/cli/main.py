@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
+from rallypoint.cli import raise_interrupts
 from rallypoint.cli.parser import (
     CompletionRequested,
     ExplainRequested,
@@ -39,6 +40,8 @@ COMMANDS = {
     "completion": "rallypoint.cli.completion",
 }
 """Each with the module whose `run` it is, or with the function."""
+_HANDLE_SIGNALS = frozenset({"run", "launch", "serve", "store"})
+"""Commands that do so themselves from when they have something to put in order."""
 _ENDED_BY_SIGINT = 130
 
 _HELP = """\
@@ -89,7 +92,10 @@ def _run(command: str, rest: list[str]) -> int:
     try:
         if command in COMMANDS:
             module, _, name = COMMANDS[command].partition(":")
-            return getattr(import_module(module), name or "run")(rest)  # type: ignore[no-any-return]
+            run = getattr(import_module(module), name or "run")
+            if command not in _HANDLE_SIGNALS:
+                raise_interrupts()
+            return run(rest)  # type: ignore[no-any-return]
         if command in ("--help", "-h", "help"):
             from rallypoint.observe.printing import print_text
 
@@ -135,7 +141,10 @@ def _unknown(command: str) -> str:
     if command.endswith(".py") or os.path.exists(command):
         return f"{command}: no such command; to start it: rallypoint run {command}"
     from difflib import get_close_matches
+    from shutil import which
 
     close = get_close_matches(command, COMMANDS, n=1)
     hint = f"did you mean rallypoint {close[0]}?" if close else f"known: {', '.join(COMMANDS)}"
+    if not close and which(command):
+        hint = "for a program in each worker: rallypoint run --no-python " + command
     return f"{command}: no such command; {hint}"

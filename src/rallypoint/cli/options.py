@@ -25,11 +25,13 @@ from rallypoint.cli.parser import (
     parse,
 )
 from rallypoint.cli.run_options.empty_values import without_empty
+from rallypoint.cli.run_options.fixed_ranks import without_fixed_ranks
 from rallypoint.cli.run_options.placement import with_placement
 from rallypoint.cli.run_options.rendezvous import (
     has_no_effect,
     read_rendezvous,
 )
+from rallypoint.cli.run_options.script import interpreter, need_a_script, worker_command
 from rallypoint.cli.run_options.stopping import read_stop
 from rallypoint.cli.run_options.surroundings import with_surroundings
 from rallypoint.cli.values import Value
@@ -48,6 +50,7 @@ from rallypoint.config import (
 from rallypoint.core.settings import FLAGS, GROUPS, Setting
 from rallypoint.core.text import shown
 from rallypoint.errors import UsageError
+from rallypoint.observe.printing import print_error
 from rallypoint.process.logs.plan import (
     check_ranks,
     colour_wanted,
@@ -56,7 +59,6 @@ from rallypoint.process.logs.plan import (
     parse_std_map,
     rank_key,
 )
-from rallypoint.process.prepared.command_line import RUN_PATH
 
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
 
@@ -161,7 +163,8 @@ def scan_run(argv: Sequence[str], environ: Mapping[str, str]) -> Scanned:
 def read_run(scanned: Scanned, environ: Mapping[str, str], machine: Machine) -> AgentConfig:
     """The same for a command line that is scanned already: `environ` gives no option."""
     notices: list[str] = []
-    _need_a_script(scanned)
+    need_a_script(scanned)
+    scanned = without_fixed_ranks(scanned, notices)
     scanned = with_surroundings(scanned, environ, machine, notices)
     scanned = with_placement(scanned, machine)
     rendezvous = read_rendezvous(scanned, machine, notices)
@@ -279,13 +282,17 @@ def _workers(
     scanned: Scanned, environ: Mapping[str, str], machine: Machine, notices: list[str]
 ) -> WorkerConfig:
     given = scanned.fields(WorkerConfig, _PLAIN)
-    argv = _worker_command(scanned, environ, machine)
+    argv = worker_command(scanned, environ, machine)
     preload, numa = scanned.get("--preload"), given.pop("numa", None)
     method = given.pop("start_method", None)
     if preload is not None and scanned.on("--no-python") and not scanned.on("--run-path"):
         raise preload.wrong("has no effect with --no-python: a program imports for itself")
     given["unbuffered"] = scanned.get("--progress-pattern") is not None
-    given["count"] = count = read_count(scanned.get("--nproc-per-node"), environ, machine)
+    # Before the agent has a console: a person who waits is told why, a program with the rest.
+    is_silent = scanned.on("--quiet") or scanned.get("--log-format") is not None
+    tell = notices.append if is_silent else _tell_at_once
+    count = read_count(scanned.get("--nproc-per-node"), environ, machine, tell)
+    given["count"] = count
     if count > 1 and "OMP_NUM_THREADS" not in environ:
         given["omp_threads"] = 1
         notices.append(f"OMP_NUM_THREADS is not set: each of the {count} workers gets 1")
@@ -301,8 +308,18 @@ def _workers(
     )
 
 
-def read_count(given: Value | None, environ: Mapping[str, str], machine: Machine) -> int:
-    """The number of workers on this node. Raises UsageError."""
+def _tell_at_once(line: str) -> None:
+    print_error("rallypoint", line)
+
+
+def read_count(
+    given: Value | None,
+    environ: Mapping[str, str],
+    machine: Machine,
+    tell: Callable[[str], None] = _tell_at_once,
+) -> int:
+    """The number of workers on this node. `tell` gets a line if that takes seconds. Raises
+    UsageError."""
     if given is None:
         return 1
     word = given.text.strip()
@@ -313,75 +330,7 @@ def read_count(given: Value | None, environ: Mapping[str, str], machine: Machine
         return count
     if word not in _DEVICE_WORDS:
         raise given.wrong(f"needs a number, or one of {', '.join(_DEVICE_WORDS)}")
-    count = machine.count_workers(word, _interpreter(environ, machine), environ)
+    count = machine.count_workers(word, interpreter(environ, machine), environ, tell)
     if count < 1:
         raise given.wrong(f"no {word} is visible on this node; use cpu, or a number")
     return count
-
-
-def _need_a_script(scanned: Scanned) -> None:
-    if scanned.words:
-        return
-    for name, given in scanned.values.items():
-        if given[-1].text.endswith(".py"):
-            raise UsageError(
-                f"the script is missing: {name} took {given[-1].text} as its value; give {name} a "
-                "value, or leave it out"
-            )
-    raise UsageError(
-        "the script is missing; for example: rallypoint run --nproc-per-node 2 train.py"
-    )
-
-
-def _worker_command(
-    scanned: Scanned, environ: Mapping[str, str], machine: Machine
-) -> tuple[str, ...]:
-    """The worker's argv: torchrun's `python -u [-m] script args`, or the program itself."""
-    module, bare = scanned.on("--module"), scanned.on("--no-python")
-    by_path = scanned.on("--run-path")
-    if module and (bare or by_path):
-        other = "--no-python" if bare else "--run-path"
-        raise UsageError(f"--module with {other}: a module is run by Python's -m; give one of them")
-    script, arguments = scanned.words[0], scanned.words[1:]
-    if not script:
-        raise UsageError("'': the script's name is empty; for example: rallypoint run train.py")
-    if bare and not by_path:
-        if machine.find_program(script) is None:
-            raise UsageError(f"{shown(script)}: {_why_no_program(script, machine)}")
-        return (script, *arguments)
-    if not module and not machine.script_exists(script):
-        raise UsageError(f"{shown(script)}: {_why_no_script(script, machine)}")
-    python = (_interpreter(environ, machine), "-u")
-    if module:
-        return (*python, "-m", script, *arguments)
-    if by_path:
-        return (*python, "-c", RUN_PATH, script, *arguments)
-    return (*python, script, *arguments)
-
-
-def _why_no_program(program: str, machine: Machine) -> str:
-    kind = machine.path_kind(program)
-    if kind == "directory":
-        return "a directory, not a program"
-    if kind and "/" not in program:
-        return f"no such program in PATH; for the one in this directory: ./{program}"
-    if kind:
-        return "may not be executed: chmod +x it, or name its interpreter first"
-    return "no such program; check its path, or PATH"
-
-
-def _why_no_script(script: str, machine: Machine) -> str:
-    if machine.path_kind(script) == "directory":
-        return "a directory without a __main__.py; name the script in it"
-    return "no such file" + ("; it looks like a module: add -m" if _is_module_name(script) else "")
-
-
-def _is_module_name(script: str) -> bool:
-    return not script.endswith(".py") and all(word.isidentifier() for word in script.split("."))
-
-
-def _interpreter(environ: Mapping[str, str], machine: Machine) -> str:
-    chosen = environ.get("PYTHON_EXEC", "")
-    if chosen and machine.find_program(chosen) is None:
-        raise UsageError(f"PYTHON_EXEC={shown(chosen)}: no such program")
-    return chosen or machine.interpreter

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from msgspec import Struct, field
 
-from rallypoint.cli.values import Value, nearest, read, read_all, truth
+from rallypoint.cli.values import Value, given, nearest, read, read_all, truth
 from rallypoint.core.settings import Setting, is_torchrun
 from rallypoint.core.text import is_number, shown
 from rallypoint.errors import UsageError
@@ -41,6 +41,8 @@ class Command(Struct, frozen=True):
     """Those that may follow, one each; the last one may come again if its name ends with dots."""
     runs_a_script: bool = False
     """The first word that is no option, and all after it, is a command line that it starts."""
+    elsewhere: bool = False
+    """Paths are those of other machines, but for files that it reads."""
     ignored: Callable[[str], Setting | None] = lambda flag: None
     """The option of this name that is accepted and has no effect; None: there is none."""
 
@@ -208,7 +210,7 @@ class _Parse:
                 text = row.implied
             else:
                 raise UsageError(f"{spelled}: needs a value: {row.flag} {row.metavar}")
-        self._give(row, Value(text, f"{row.flag} {text}".rstrip()))
+        self._give(row, given(row, text, elsewhere=self._command.elsewhere))
 
     def _find(self, spelled: str) -> Setting:
         name = spelled.replace("_", "-")
@@ -246,7 +248,10 @@ class _Parse:
                 continue
             if text := environ.get(row.env_name, ""):
                 words = text.split(",") if row.repeatable else [text]
-                self._values[flag] = [Value(word, f"{row.env_name}={word}") for word in words]
+                elsewhere = self._command.elsewhere
+                self._values[flag] = [
+                    given(row, word, by_variable=True, elsewhere=elsewhere) for word in words
+                ]
 
 
 def help_text(command: Command, default_of: Callable[[Setting], str]) -> str:

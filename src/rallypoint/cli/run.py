@@ -6,6 +6,7 @@ import gc
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from rallypoint.cli import raise_interrupts
 from rallypoint.cli.access import keep_secrets, with_own_token_only
 from rallypoint.cli.exit_codes import of_class, of_finish
 from rallypoint.cli.options import RUN, parse_run
@@ -31,6 +32,8 @@ def run(argv: Sequence[str]) -> int:
     config = with_hint(RUN, lambda: parse_run(argv))
     try:
         config = with_own_token_only(config)
+        if "SIGINT" not in config.stop.signals:
+            raise_interrupts()
         return _take_part(config)
     except RallypointError as error:
         print_error("rallypoint", str(error))

@@ -15,8 +15,9 @@ from msgspec import Struct
 from rallypoint.config import DEFAULT_COORDINATOR_PORT, Endpoint
 from rallypoint.core.limits import MAX_PORT
 from rallypoint.core.settings import MAX_NODES, Kind, Setting, out_of_range
-from rallypoint.core.text import quoted, shown
+from rallypoint.core.text import shown
 from rallypoint.errors import UsageError
+from rallypoint.files import local_path
 from rallypoint.store.access import parse_network
 from rallypoint.wire.address import checked_host, is_port, read_port, split_endpoint
 
@@ -27,6 +28,11 @@ EVENT_HANDLERS = ("console", "jsonl", "null")
 """Those that are built in."""
 _TRUE = frozenset({"true", "t", "yes", "y", "on"})
 _FALSE = frozenset({"false", "f", "no", "n", "off"})
+_BLANKS_COUNT = frozenset({"template", "texts", "pattern"})
+"""The kinds of texts that blanks may begin or end."""
+_PATHS = {"file": "a file", "path": "a file", "directory": "a directory"}
+_BEFORE_PATHS = {"--event-log-handler": "jsonl:", "--topology": "file:", "--preempt-notice": ""}
+_PATH_BEGINS = ("/", "./", "../", "~", "file:")
 T = TypeVar("T")
 _UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 
@@ -39,12 +45,46 @@ class Value(Struct, frozen=True):
 
     def wrong(self, why: str) -> UsageError:
         """The error that names this value as it was written, and the fix."""
-        origin = self.origin
-        if not origin.isprintable():
-            option = origin.removesuffix(self.text)
-            text = origin[len(option) :]
-            origin = f"{option}{quoted(text)}" if option.isprintable() else quoted(origin)
-        return UsageError(f"{origin}: {why}")
+        return UsageError(f"{shown(self.origin)}: {why}")
+
+
+def given(row: Setting, text: str, *, by_variable: bool = False, elsewhere: bool = False) -> Value:
+    """Make the value of a setting from the text that a person wrote. This one place takes off the
+    blanks and line ends around it, and makes paths that can be opened (`files.local_path`).
+
+    `by_variable`: the text is from the variable of the setting. `elsewhere`: a path is one of other
+    machines. Raises UsageError for an address in the place of a path.
+    """
+    origin = f"{row.env_name}={shown(text)}" if by_variable else f"{row.flag} {shown(text)}".strip()
+    bare = text.strip("\r\n" if row.kind in _BLANKS_COUNT else None).removeprefix("\ufeff")
+    head, needs = _path_in(row, bare)
+    if needs:
+        expand = row.kind == "path" or not elsewhere
+        bare = head + place(Value(bare[len(head) :], origin), needs, expand=expand)
+    return Value(bare, origin)
+
+
+def word(text: str) -> Value:
+    """The same of a word that is no option."""
+    return Value(text.strip(), shown(text))
+
+
+def place(value: Value, needs: str, *, expand: bool = True) -> str:
+    """Read the value as a path. `needs` says what kind of file. Raises UsageError."""
+    try:
+        return local_path(value.text, f"needs {needs}", expand=expand)
+    except ValueError as error:
+        raise value.wrong(str(error)) from None
+
+
+def _path_in(row: Setting, text: str) -> tuple[str, str]:
+    """The text before the path in a value, and the kind of file it names; empty: no path."""
+    if (needs := _PATHS.get(row.kind)) is not None:
+        return "", needs
+    head = _BEFORE_PATHS.get(row.flag)
+    if head is None or not text.startswith(head) or text.startswith("cmd:"):
+        return "", ""
+    return head, "a file"
 
 
 def truth(value: Value) -> bool:
@@ -147,6 +187,10 @@ def endpoint(
         raise value.wrong(
             "needs one HOST:PORT: nodes find the one of several coordinators that leads by "
             "--rdzv-backend file, etcd or kubernetes"
+        )
+    if value.text.startswith(_PATH_BEGINS):
+        raise value.wrong(
+            "needs HOST:PORT; for a directory that all nodes share: --rdzv-backend file"
         )
     where = Endpoint(*_of_address(value, lambda text: split_endpoint(text, default_port)))
     if 0 <= where.port < least_port:
@@ -326,6 +370,8 @@ def nearest(word: str, known: Iterable[str]) -> str:
 _READERS: Mapping[Kind, Callable[[Value], object]] = {
     "switch": truth,
     "text": lambda value: value.text,
+    "template": lambda value: value.text,
+    "path": lambda value: value.text,
     "name": lambda value: value.text,
     "seconds": seconds,
     "integer": integer,

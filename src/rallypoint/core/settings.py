@@ -120,6 +120,7 @@ def settings_conflict(differences: Differences) -> SettingsConflictError:
 Kind = Literal[
     "switch",
     "text",
+    "template",
     "name",
     "seconds",
     "integer",
@@ -140,6 +141,7 @@ Kind = Literal[
     "notice",
     "modules",
     "file",
+    "path",
     "directory",
     "streams",
     "ranks",
@@ -242,6 +244,8 @@ RENDEZVOUS = (
     _own("--port-range", "FIRST-LAST",
          "with --rdzv-backend file, etcd or kubernetes: ports on which this node may host the job",
          "ports", "ports", "29400 if it is free, else any", by_coordinator=True),
+    _own("--store-port", "PORT", "port of the workers' store, if this node has rank 0",
+         "port", default="the system chooses", of_one_agent=True),
     _own("--join-settle", "SECONDS",
          "admit late nodes once no further one has joined for this long",
          "seconds", "join_settle_s", key="any", by_coordinator=True),
@@ -283,8 +287,7 @@ FIXED_RANKS = (
            "integer", "node_rank", "0"),
     _torch("--master-addr", "ADDR", "address of node 0", "host",
            default="127.0.0.1", by_coordinator=True),
-    _torch("--master-port", "PORT", "port there (29500); else: the port of the workers' store",
-           "port"),
+    _torch("--master-port", "PORT", "port there", "port", default="29500", by_coordinator=True),
 )
 WHAT_RUNS = (
     _torch("--module", "", "SCRIPT is a module, as in python -m", "switch", short="-m"),
@@ -398,7 +401,7 @@ OUTPUT = (
     _torch("--log-line-prefix-template", "TEXT",
            "stands before each line of a teed stream; macros: ${role_name}, ${local_rank}, ${rank},"
            " ${hostname}",
-           "text", "prefix_template", "[${role_name}${local_rank}]:"),
+           "template", "prefix_template", "[${role_name}${local_rank}]:"),
     _torch("--local-ranks-filter", "RANK,...",
            "only these reach the console; g12: global rank 12",
            "ranks", "local_ranks_filter", "all"),
@@ -433,7 +436,7 @@ WATCHING = (
 )
 TOKEN_FILE, TOKEN_FD = (
     _own("--token-file", "FILE", "the secret that nodes share",
-         "text", "token_file", "~/.config/rallypoint/token", key="tcp", by_coordinator=True),
+         "path", "token_file", "~/.config/rallypoint/token", key="tcp", by_coordinator=True),
     _own("--token-fd", "N", "read that secret from the open file descriptor N, to its end",
          "integer", "token_fd", of_one_agent=True, by_coordinator=True),
 )

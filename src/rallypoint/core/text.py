@@ -29,8 +29,9 @@ def brief_seconds(time_s: float) -> str:
 
 
 def shown(text: str) -> str:
-    """Foreign text within a sentence: as it is, or quoted where it would break the line."""
-    return text if text.isprintable() else quoted(text)
+    """Foreign text within a sentence: as it is, or quoted where it would break the line, or has
+    blanks around it that nobody would see."""
+    return text if text.isprintable() and text == text.strip() else quoted(text)
 
 
 def quoted(text: str) -> str:
@@ -40,7 +41,7 @@ def quoted(text: str) -> str:
 
 def raised(error: BaseException) -> str:
     """An exception of somebody's code within a line: its class, and the first line of its text."""
-    first = str(error).strip().partition("\n")[0]
+    first = str(error).strip().partition("\n")[0].rstrip()
     return f"{type(error).__name__}: {shown(first)}" if first else type(error).__name__
 
 

@@ -42,6 +42,7 @@ from rallypoint.config import (
 from rallypoint.core.limits import MAX_PORT
 from rallypoint.core.settings import FLAGS, MAX_WORKERS_PER_NODE, UNNAMED_RUN_ID
 from rallypoint.errors import ParameterError, UsageError
+from rallypoint.files import local_path
 from rallypoint.observe.parameter_names import OF_A_LAUNCH, naming_parameters
 from rallypoint.rendezvous.parameters import (
     RendezvousParameters,
@@ -248,8 +249,9 @@ def _rendezvous(config: LaunchConfig) -> tuple[RendezvousConfig, AccessConfig]:
         found = _static(found, endpoint, rank)
     elif alone or not found.endpoint.port:
         found = replace(found, is_host=True)
-    elif rank is not None and found.is_host is None:
-        found = replace(found, is_host=_rank(rank) == 0)
+    elif rank is not None:
+        _rank(rank)
+        _log.warning("the rendezvous parameter rank has no effect: only fixed ranks need it")
     return found, made.access
 
 
@@ -292,7 +294,10 @@ def _register(config: LaunchConfig, conf: dict[str, Any]) -> RegisterConfig:
     """Takes the keys of etcd, or of Kubernetes, out of `conf`."""
     ports, where = _ports(config.port_range), config.rdzv_endpoint
     if config.rdzv_backend == "file":
-        return RegisterConfig(os.path.abspath(where), ports)
+        try:
+            return RegisterConfig(os.path.abspath(local_path(where, "needs a directory")), ports)
+        except ValueError as error:
+            raise ParameterError(f"rdzv_endpoint={where!r}: {error}") from None
     if config.rdzv_backend == "kubernetes":
         from rallypoint.rendezvous.kubernetes import parameters as kubernetes
 

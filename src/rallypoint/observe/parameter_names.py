@@ -21,7 +21,7 @@ Names = Mapping[str, str]
 """Parameters by the flags that say the same."""
 
 OF_A_LAUNCH: Names = {"--master-port": "rdzv_endpoint"}
-OF_A_SPEC: Names = {"--nproc-per-node": "local_world_size"}
+OF_A_SPEC: Names = {"--nproc-per-node": "local_world_size", "--store-port": "master_port"}
 OF_A_HANDLER: Names = {"--rdzv-endpoint": "endpoint", "--rdzv-backend": "backend"}
 OF_A_STORE: Names = {"--allow": "allow", "--insecure": "allow=['0.0.0.0/0', '::/0']"}
 

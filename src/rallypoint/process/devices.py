@@ -1,5 +1,5 @@
-"""The accelerators of this machine: NVIDIA's by NVIDIA's own library (milliseconds, no package),
-others by asking another interpreter what its torch sees."""
+"""NVIDIA's GPUs by NVIDIA's own library (milliseconds, no package), and what another interpreter or
+program is asked. `cli/accelerators.py` counts those of all makers."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
 from msgspec import Struct
 
@@ -22,15 +23,26 @@ class Gpu(Struct, frozen=True):
     """Empty when the library does not tell."""
 
 
-def nvml_gpus() -> tuple[Gpu, ...] | None:
-    """Asks libnvidia-ml, which comes with the driver. None: no driver, or it doesn't answer."""
+def has_nvml() -> bool:
+    """Whether libnvidia-ml is here, which comes with the driver."""
+    return _nvml() is not None
+
+
+def _nvml() -> Any:
     import ctypes
 
     try:
-        nvml = ctypes.CDLL("libnvidia-ml.so.1")
+        return ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:
         return None
-    if nvml.nvmlInit_v2() != 0:
+
+
+def nvml_gpus() -> tuple[Gpu, ...] | None:
+    """Asks libnvidia-ml. None: there is none, or no driver answers it."""
+    import ctypes
+
+    nvml = _nvml()
+    if nvml is None or nvml.nvmlInit_v2() != 0:
         return None
     try:
         count = ctypes.c_uint()

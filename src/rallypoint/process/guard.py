@@ -93,7 +93,8 @@ class Guard:
     ) -> Guard:
         """Fork the guard. Also makes sure that descriptors 0 to 2 are open (see syscalls).
 
-        `temporary_dirs`, absolute paths, are removed with all in them at the end, whatever that is;
+        `temporary_dirs`, absolute paths, are removed with all in them at the end, whatever that is,
+        but for one that the agent's program keeps (`scratch.py`);
         the directories that hold them are swept once the workers run.
         `page`: what an earlier guard was told by. `by_register`: what is done with the register of
         a job that any of its nodes may lead.
@@ -278,8 +279,11 @@ def _serve(
     if remaining:
         from shutil import rmtree
 
+        from rallypoint.process.scratch import is_kept
+
         for path in remaining:
-            rmtree(path, ignore_errors=True)
+            if not is_kept(path):
+                rmtree(path, ignore_errors=True)
     if tell_next is not None:
         with suppress(Exception):
             tell_next()

@@ -5,14 +5,20 @@ whenever the agent is killed, the guard removes it. Where all of a container is 
 with it, the next agent of that user does (see `is_ours`, `sweep`). An agent keeps its directory
 locked while it lives, and the name tells under which kernel that was: another machine that shares
 the directory for temporary files sees no lock.
+
+A program that has launched a job which failed is told of its workers' error files, and may look for
+what lies beside them: these stay until that program ends.
 """
 
 from __future__ import annotations
 
+import atexit
 import fcntl
 import os
 import stat
+import sys
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from itertools import islice
 
 from msgspec import Struct
@@ -25,6 +31,8 @@ PREFIX = "rallypoint-agent-"
 PLACES = ("/tmp", "/var/tmp", "/dev/shm")
 JOB_NOTE = "job"
 """The file in which an agent says of which job it is, for commands on this node."""
+KEPT_NOTE = "kept"
+"""The file that says that the directory stays when the agent has ended."""
 _MOST_ENTRIES, _MOST_LOOKED_AT = 20_000, 1000
 _NOTE_MAX = 4096
 
@@ -68,12 +76,70 @@ class Scratch:
             self.path = path
             return
 
+    def keep(self, folder: str) -> None:
+        """Leave this directory in it until the process ends, and remove the rest. The lock is not
+        kept: a program may launch many jobs that fail. Never raises; `remove` does nothing then."""
+        if not self.path or os.path.dirname(folder) != self.path:
+            return
+        if not leave_note(self.path, f"{os.getpid()} {_namespace()}".encode(), KEPT_NOTE):
+            return
+        try:
+            others = [entry for entry in os.scandir(self.path) if entry.path != folder]
+        except OSError:
+            others = []
+        for entry in others:
+            if entry.is_dir(follow_symlinks=False):
+                _remove(entry.path)
+            elif entry.name != KEPT_NOTE:
+                with suppress(OSError):
+                    os.unlink(entry.path)
+        remove_at_exit(self.path)
+        os.close(self._lock)
+        self.path = ""
+
     def remove(self) -> None:
         """Remove it with all in it. Never raises; safe to call again."""
         if self.path:
             _remove(self.path)
             os.close(self._lock)
             self.path = ""
+
+
+def is_kept(path: str) -> bool:
+    """Whether this directory stays, though its agent has ended, as the program goes on."""
+    return os.path.exists(os.path.join(path, KEPT_NOTE))
+
+
+def _namespace() -> int:
+    """The number of the namespace in which processes have their numbers; 0: it is not known."""
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        return 0
+
+
+def _may_be_needed(path: str) -> bool:
+    """Whether a program that lives, or may live in another container, keeps this directory."""
+    try:
+        with open(os.path.join(path, KEPT_NOTE), "rb") as note:
+            pid, namespace = map(int, note.read(_NOTE_MAX).split())
+    except (OSError, ValueError):
+        return False
+    return namespace != _namespace() or lives(pid)
+
+
+def remove_at_exit(path: str) -> None:
+    """Remove a directory with all in it when this process ends. A child that it forks does not."""
+    owner = os.getpid()
+
+    def remove() -> None:
+        if os.getpid() == owner and os.path.isdir(path):
+            _remove(path)
+
+    atexit.register(remove)
+    # A child of multiprocessing ends without the functions that are registered for an exit.
+    if util := sys.modules.get("multiprocessing.util"):
+        util.Finalize(None, remove, exitpriority=0)
 
 
 def leave_note(scratch: str, text: bytes, name: str = JOB_NOTE) -> bool:
@@ -131,6 +197,8 @@ def sweep(places: Iterable[str]) -> None:
     """Remove what agents of this user have left in these directories that were killed together
     with their guards. Blocks on the file system; never raises OSError."""
     for path in ours(places):
+        if _may_be_needed(path):
+            continue
         try:
             lock = lock_dir(path, fcntl.LOCK_EX)
             _remove(path)

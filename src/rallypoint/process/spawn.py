@@ -94,7 +94,7 @@ class WorkerStartError(UsageError):
     def __init__(self, command: Command, stage: Stage, number: int, index: int = 0) -> None:
         if stage is Stage.STREAMS and number == _BEYOND_THE_LIMIT:
             number = errno.EMFILE
-        self.command, self.stage, self.errno, self.index = command, stage, number, index
+        self.stage, self.errno, self.index = stage, number, index
         super().__init__(_explain(command, stage, number))
         during(_STAGES[stage], number, self)
 

@@ -15,6 +15,8 @@ from copy import deepcopy
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
+from rallypoint.errors import PortableError
+
 Object = dict[str, Any]
 
 MAX_DATA = 1 << 20
@@ -26,7 +28,7 @@ _OWN = ("uid", "creationTimestamp", "namespace", "managedFields")
 """Metadata that an update can't change."""
 
 
-class RefusedError(Exception):
+class RefusedError(PortableError):
     """A `Status` in place of an answer."""
 
     def __init__(self, code: int, reason: str, message: str) -> None:

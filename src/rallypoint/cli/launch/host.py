@@ -15,7 +15,9 @@ from contextlib import suppress
 from rallypoint import __version__
 from rallypoint.agent.environ import TOKEN_VARIABLE
 from rallypoint.cli.machine import Machine
+from rallypoint.cli.run_options.script import check_script
 from rallypoint.core.settings import FLAGS
+from rallypoint.errors import UsageError
 from rallypoint.files import make_private_dir, safe_open
 from rallypoint.process.linked_program import FromProgram, Link, LinkedProgram, start_program
 from rallypoint.process.logs.log_dir import safe_name
@@ -68,8 +70,15 @@ def _why_not_here(look: Look) -> str:
         os.chdir(look.directory)
     except OSError as error:
         return f"the directory {look.directory} can't be entered: {error.strerror}: give --chdir"
-    if look.script and not Machine().script_exists(look.script):
-        return f"{look.script}: no such file in {look.directory}: copy it there, or give --chdir"
+    if not look.script:
+        return ""
+    try:
+        check_script(look.script, Machine())
+    except UsageError as error:
+        missing = "no such file"
+        there = f"{missing} in {look.directory}: copy it there, or give --chdir"
+        text = str(error)
+        return text.removesuffix(missing) + there if text.endswith(missing) else text
     return ""
 
 

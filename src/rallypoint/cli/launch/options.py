@@ -40,7 +40,13 @@ def _row(row: Setting) -> Setting:
 
 _OWN = (
     Setting("--hosts", "HOST,...", "the hosts, as [USER@]HOST[:SLOTS], or n[1-4]", short="-H"),
-    Setting("--hostfile", "FILE", "the same, one a line, as DeepSpeed and MPI have it", short="-f"),
+    Setting(
+        "--hostfile",
+        "FILE",
+        "the same, one a line, as DeepSpeed and MPI have it",
+        "path",
+        short="-f",
+    ),
     Setting("--exclude", "HOST,...", "these of them do not take part"),
     Setting(
         "--nodes",
@@ -112,5 +118,6 @@ few hosts, or it is worth starting again, 128+N ended by signal N.
 """,
     ("SCRIPT",),
     runs_a_script=True,
+    elsewhere=True,
     ignored=RUN.ignored,
 )

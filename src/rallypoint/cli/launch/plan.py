@@ -11,7 +11,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -260,7 +260,9 @@ def _passed_on(scanned: Scanned) -> list[str]:
 class _AnyMachine(Machine):
     """One of which nothing is known yet."""
 
-    def count_workers(self, word: str, interpreter: str, environ: Mapping[str, str]) -> int:
+    def count_workers(
+        self, word: str, interpreter: str, environ: Mapping[str, str], tell: Callable[[str], None]
+    ) -> int:
         return 1
 
     def find_program(self, name: str) -> str | None:
@@ -268,6 +270,9 @@ class _AnyMachine(Machine):
 
     def script_exists(self, path: str) -> bool:
         return True
+
+    def head(self, path: str) -> bytes:
+        return b""
 
     def read_text(self, path: str) -> str:
         return "any"

@@ -7,12 +7,13 @@ other commands find the job's coordinator by it. Pure.
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import partial
 from typing import Any
 
 from rallypoint.cli.machine import Machine
 from rallypoint.cli.parser import Scanned
 from rallypoint.cli.run_options.empty_values import was_empty
-from rallypoint.cli.values import Value, conf_words
+from rallypoint.cli.values import Value, conf_words, place
 from rallypoint.config import RegisterConfig
 from rallypoint.core.settings import FLAGS, UNNAMED_RUN_ID
 from rallypoint.errors import UsageError
@@ -28,7 +29,7 @@ _NEEDS = {
     "etcd": "HOST[:2379],..., the members of an etcd that all nodes reach",
 }
 _PLACES = {"file": "a directory", "etcd": "an etcd", "kubernetes": "a namespace"}
-_OF_A_FIXED_HOST = ("--node-rank", "--master-addr", "is_host", "host_timeout")
+_OF_A_FIXED_HOST = ("is_host", "host_timeout")
 """What says which node hosts, or how long to wait for it."""
 
 
@@ -90,7 +91,7 @@ def _directory(where: Value, machine: Machine) -> str:
             "--rdzv-backend file needs a directory that all nodes share, and this looks like an "
             f"address: leave --rdzv-backend out, or give the directory as ./{where.text}"
         )
-    return machine.absolute_path(where.text)
+    return machine.absolute_path(place(where, "a directory that all nodes share"))
 
 
 def _etcd(endpoints: str, scanned: Scanned, machine: Machine) -> tuple[EtcdConfig, Scanned]:
@@ -105,7 +106,7 @@ def _etcd(endpoints: str, scanned: Scanned, machine: Machine) -> tuple[EtcdConfi
     if "user" in conf and "password_file" not in conf and (secret := machine.etcd_password()):
         conf["password"] = secret
     try:
-        return read_etcd(endpoints, conf, machine.absolute_path), rest
+        return read_etcd(endpoints, conf, partial(_absolute, machine)), rest
     except UsageError as error:
         raise UsageError(f"--rdzv-backend etcd: {error}") from None
 
@@ -118,9 +119,13 @@ def _kubernetes(
     conf, rest = _parted(scanned, FIELDS)
     try:
         server = machine.kubernetes_server()
-        return read_kubernetes(namespace, conf, machine.absolute_path, server), rest
+        return read_kubernetes(namespace, conf, partial(_absolute, machine), server), rest
     except UsageError as error:
         raise UsageError(f"--rdzv-backend kubernetes: {error}") from None
+
+
+def _absolute(machine: Machine, path: str) -> str:
+    return machine.absolute_path(place(Value(path, path), "a file"))
 
 
 def _parted(scanned: Scanned, fields: Collection[str]) -> tuple[dict[str, str], Scanned]:

@@ -2,7 +2,8 @@
 
     given                                       means
     --standalone, or one node and nothing       this node alone, on a port the system chooses
-    --rdzv-endpoint                             elastic: ranks are given by the coordinator
+    --rdzv-endpoint                             elastic: ranks are given by the coordinator, and
+                                                what says them has no effect
     --node-rank, --master-addr, --master-port   static: ranks are given by the person
     --rdzv-backend static                       static, even when --rdzv-endpoint says where
     --rdzv-backend file                         any node leads, by a register in the directory
@@ -23,6 +24,11 @@ from msgspec.structs import replace
 from rallypoint.cli.machine import Machine
 from rallypoint.cli.parser import Scanned
 from rallypoint.cli.run_options.empty_values import was_empty
+from rallypoint.cli.run_options.fixed_ranks import (
+    is_static,
+    most_nodes,
+    without_fixed_ranks,
+)
 from rallypoint.cli.run_options.register import BY_REGISTER, WITH_ONE, read_register, remarks_on
 from rallypoint.cli.values import (
     Value,
@@ -47,6 +53,7 @@ from rallypoint.config import (
 )
 from rallypoint.core.liveness import RESET_SHARE
 from rallypoint.core.settings import CONF, FLAGS, KEYS, UNNAMED_RUN_ID
+from rallypoint.core.text import shown
 from rallypoint.errors import UsageError
 from rallypoint.wire.address import ANY_PORT
 
@@ -72,6 +79,7 @@ def read_rendezvous(scanned: Scanned, machine: Machine, notices: list[str]) -> R
     """Build the configuration; remarks for the person are added to `notices`. Raises UsageError."""
     if (often := scanned.get("--max-no-progress")) is not None and integer(often) == 1:
         raise often.wrong("needs 2 or more: to end the job at its first failure: --max-restarts 0")
+    scanned = without_fixed_ranks(scanned, notices)
     nnodes = scanned.get("--nnodes")
     least, most = nodes(nnodes) if nnodes else (1, 1)
     backend = _backend(scanned.get("--rdzv-backend"), machine.handlers)
@@ -82,7 +90,7 @@ def read_rendezvous(scanned: Scanned, machine: Machine, notices: list[str]) -> R
     if (ports := scanned.get("--port-range")) is not None:
         notices.append(f"{ports.origin} has no effect without {WITH_ONE}")
     alone = _is_alone(scanned, most, notices)
-    static = not alone and _is_static(scanned, backend)
+    static = not alone and is_static(scanned, backend)
     is_empty = was_empty(scanned, "--rdzv-endpoint")
     # Fixed ranks may do without an endpoint, but not with one that got lost.
     is_lost = most > 1 and is_empty and scanned.get("--master-addr") is None
@@ -92,14 +100,15 @@ def read_rendezvous(scanned: Scanned, machine: Machine, notices: list[str]) -> R
     scanned = with_conf(scanned, notices)
     if (hold := scanned.get("hold")) is not None:
         notices.append(f"{hold.origin} has no effect without {WITH_ONE}")
-    rank = _node_rank(scanned, static=static, notices=notices)
+    rank = _node_rank(scanned, static=static)
     where = Endpoint("localhost", 0) if alone else _endpoint(scanned)
     if where.port == 0 and most > 1:
         given = scanned.get("--rdzv-endpoint") or scanned.get("--master-port")
         assert given is not None, "the defaults are ports"
         raise given.wrong(ANY_PORT)
     static = static and where.port > 0
-    fixed_port = scanned.get("--master-port")
+    if static:
+        notices += _remarks_on_static(scanned, where)
     lease_s = _lease(scanned)
     chosen = {
         "run_id": machine.random_id() if alone else UNNAMED_RUN_ID,
@@ -113,9 +122,33 @@ def read_rendezvous(scanned: Scanned, machine: Machine, notices: list[str]) -> R
         "endpoint": where,
         "node_rank": rank if static else None,
         "is_host": _is_host(scanned, rank, alone=alone or where.port == 0, static=static),
-        "store": Endpoint("", port(fixed_port) if fixed_port and not static else 0),
+        "store": Endpoint("", 0 if static else _store_port(scanned, where.port)),
     }
     return RendezvousConfig(**chosen)
+
+
+def _store_port(scanned: Scanned, taken: int = 0) -> int:
+    """The port of the workers' store; 0: the system chooses. `taken`: another one's."""
+    given = scanned.get("--store-port")
+    if given is None:
+        return 0
+    if (number := port(given)) and number == taken:
+        raise given.wrong("the coordinator has that port: give the workers' store another")
+    return number
+
+
+def _remarks_on_static(scanned: Scanned, where: Endpoint) -> list[str]:
+    """A remark on what says something else than the endpoint, which wins, and on what fixed ranks
+    do not need."""
+    found, endpoint_ = [], scanned.get("--rdzv-endpoint")
+    if endpoint_ is not None:
+        address, number = scanned.get("--master-addr"), scanned.get("--master-port")
+        other = [address] if address is not None and host(address) != where.host else []
+        other += [number] if number is not None and port(number) != where.port else []
+        found += [f"{each.origin} has no effect with {endpoint_.origin}" for each in other]
+    if (store := scanned.get("--store-port")) is not None:
+        found.append(f"{store.origin} has no effect with fixed ranks: the store is at {where}")
+    return found
 
 
 def with_conf(scanned: Scanned, notices: list[str]) -> Scanned:
@@ -132,7 +165,7 @@ def with_conf(scanned: Scanned, notices: list[str]) -> Scanned:
         if has_no_effect("key", key, f"--rdzv-conf {key}={text}", notices) and key not in CONF:
             continue
         if key not in CONF:
-            raise given.wrong(f"unknown key {key}{nearest(key, CONF)}")
+            raise given.wrong(_no_key(key, text))
         value = Value(text, f"--rdzv-conf {key}={text}")
         conf[key] = [value]
         if key == "store_type" and text == "file":
@@ -143,6 +176,18 @@ def with_conf(scanned: Scanned, notices: list[str]) -> Scanned:
     if "timeout" in conf:
         conf.setdefault("join_timeout", conf["timeout"])
     return Scanned(scanned.words, scanned.values | conf)
+
+
+def _no_key(key: str, text: str) -> str:
+    """The error text for an unknown key, which may be the name of an option."""
+    name = key.lstrip("-").replace("-", "_").lower()
+    row = next((row for row in FLAGS.values() if row.name == name), None)
+    if row is not None:
+        value = f" {shown(text)}" if row.metavar else ""
+        return f"{shown(key)} is no key but an option: give {row.flag}{value}"
+    bare = name.removeprefix("rdzv_")
+    close = f"; did you mean {bare}?" if bare in CONF else nearest(key, CONF)
+    return f"unknown key {shown(key)}{close}"
 
 
 def has_no_effect(kind: str, name: str, origin: str, notices: list[str]) -> bool:
@@ -174,10 +219,9 @@ def _by_register(
     register, scanned = read_register(scanned, backend, machine)
     scanned = with_conf(scanned, notices)
     register = replace(register, **scanned.fields(RegisterConfig, CONF.values()))
-    _node_rank(scanned, static=False, notices=[])
     notices += remarks_on(scanned, backend)
     least, most = nodes(nnodes) if nnodes else (1, 1)
-    fixed_port, lease_s = scanned.get("--master-port"), _lease(scanned)
+    lease_s = _lease(scanned)
     chosen = {
         "reset_grace_s": lease_s * RESET_SHARE,
         **scanned.fields(RendezvousConfig, _GENERAL),
@@ -186,7 +230,7 @@ def _by_register(
         "lease_s": lease_s,
         "heartbeat_s": min(HEARTBEAT_S, lease_s / BEATS),
         "host_timeout_s": RendezvousConfig(UNNAMED_RUN_ID).host_timeout_s,
-        "store": Endpoint("", port(fixed_port) if fixed_port else 0),
+        "store": Endpoint("", _store_port(scanned)),
         "register": register,
     }
     return RendezvousConfig(**chosen)
@@ -208,7 +252,7 @@ def _by_handler(scanned: Scanned, backend: str, notices: list[str]) -> Rendezvou
         for flag, row in FLAGS.items()
         if row.by_coordinator and (without := scanned.get(flag)) is not None
     ]
-    fixed_port, lease_s = scanned.get("--master-port"), _lease(scanned)
+    lease_s = _lease(scanned)
     chosen = {
         "run_id": UNNAMED_RUN_ID,
         **scanned.fields(RendezvousConfig, _GENERAL),
@@ -216,7 +260,7 @@ def _by_handler(scanned: Scanned, backend: str, notices: list[str]) -> Rendezvou
         "max_nodes": most,
         "lease_s": lease_s,
         "heartbeat_s": min(HEARTBEAT_S, lease_s / BEATS),
-        "store": Endpoint("", port(fixed_port) if fixed_port else 0),
+        "store": Endpoint("", _store_port(scanned)),
         "handler": HandlerConfig(backend, where.text if where else "", tuple(conf.items())),
     }
     return RendezvousConfig(**chosen)
@@ -235,17 +279,14 @@ def _backend(given: Value | None, handlers: Callable[[], Sequence[str]]) -> str 
 
 def _is_alone(scanned: Scanned, most: int, notices: list[str]) -> bool:
     where, address = scanned.get("--rdzv-endpoint"), scanned.get("--master-addr")
+    fixed_port = scanned.get("--master-port")
     if scanned.on("--standalone"):
         if most > 1:
             nnodes = scanned.get("--nnodes")
             raise UsageError(f"{nnodes.origin if nnodes else ''}: --standalone runs one node only")
-        notices += [
-            f"{given.origin} has no effect with --standalone"
-            for given in (where, address)
-            if given is not None
-        ]
+        if where is not None:
+            notices.append(f"{where.origin} has no effect with --standalone")
         return True
-    fixed_port = scanned.get("--master-port")
     if most > 1 or where is not None or (fixed_port is not None and port(fixed_port) > 0):
         return False
     if address is not None:
@@ -253,31 +294,13 @@ def _is_alone(scanned: Scanned, most: int, notices: list[str]) -> bool:
     return True
 
 
-def _is_static(scanned: Scanned, backend: str | None) -> bool:
-    if backend is not None:
-        return backend == "static"
-    if scanned.get("--node-rank") is not None or scanned.get("--master-addr") is not None:
-        return True
-    # A port alone means a static job only if no other node needs the host.
-    single = scanned.get("--rdzv-endpoint") is None and _most(scanned) == 1
-    return single and scanned.get("--master-port") is not None
-
-
-def _most(scanned: Scanned) -> int:
-    nnodes = scanned.get("--nnodes")
-    return nodes(nnodes)[1] if nnodes else 1
-
-
-def _node_rank(scanned: Scanned, *, static: bool, notices: list[str]) -> int | None:
+def _node_rank(scanned: Scanned, *, static: bool) -> int | None:
     given = scanned.get("--node-rank")
     if given is None:
         return 0 if static else None
-    rank, most = integer(given), _most(scanned)
+    rank, most = integer(given), most_nodes(scanned)
     if not 0 <= rank < most:
         raise given.wrong(f"must be 0..{most - 1}, as --nnodes is {most}")
-    if not static and rank > 0:
-        why = "the coordinator gives the ranks"
-        notices.append(f"{given.origin} only says that another node hosts the coordinator: {why}")
     return rank
 
 
@@ -293,7 +316,6 @@ def _endpoint(scanned: Scanned) -> Endpoint:
 
 
 def _is_host(scanned: Scanned, rank: int | None, *, alone: bool, static: bool) -> bool | None:
-    """Node 0 hosts, also where its number gives no rank: no other node may bind the endpoint."""
     if alone:
         return True
     asked = scanned.get("is_host")

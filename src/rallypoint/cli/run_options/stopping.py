@@ -17,6 +17,7 @@ from rallypoint.cli.parser import Scanned
 from rallypoint.cli.values import Value
 from rallypoint.config import StopConfig
 from rallypoint.core.settings import Setting
+from rallypoint.core.text import shown
 
 _NO_END = frozenset({"", "n/a", "none", "null", "unknown", "unlimited", "invalid", "0"})
 """How schedulers say that a job has no end, or that they do not know it."""
@@ -34,7 +35,7 @@ def read_stop(
     in seconds since 1970. Remarks are added to `notices`. Raises UsageError."""
     text = shutdown_timeout_asked_for(environ)
     if text and scanned.get("--shutdown-timeout") is None:
-        given = Value(text, f"{SHUTDOWN_TIMEOUT_VARIABLE}={text}")
+        given = Value(text, f"{SHUTDOWN_TIMEOUT_VARIABLE}={shown(text)}")
         scanned = Scanned(scanned.words, scanned.values | {"--shutdown-timeout": [given]})
     codes = tuple(values.exit_override(v, CLASSES) for v in scanned.all("--exit-code"))
     leave_in_s = _leave_in_s(scanned, now, notices)

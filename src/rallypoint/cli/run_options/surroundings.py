@@ -15,6 +15,7 @@ from rallypoint.cli.parser import Scanned
 from rallypoint.cli.run_options.register import BY_REGISTER
 from rallypoint.cli.values import Value, choice, nodes
 from rallypoint.core.settings import FLAGS
+from rallypoint.core.text import shown
 
 _SAYS_HOW = ("--rdzv-endpoint", "--node-rank", "--master-addr", "--master-port")
 """With one of these a person has said how the nodes find each other."""
@@ -39,7 +40,7 @@ def with_surroundings(
         return scanned
     is_slurm = scheduler == "slurm"
     if not is_slurm and _lacks_a_rank(scanned) and (index := environ.get(_INDEX)):
-        rank = Value(index, f"{_INDEX}={index}")
+        rank = Value(index, f"{_INDEX}={shown(index)}")
         return Scanned(scanned.words, scanned.values | {"--node-rank": [rank]}, scanned.empty)
     if not is_slurm and _says_how(scanned):
         return scanned

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from rallypoint.cli import access, values
 from rallypoint.cli.parser import Command, parse, with_hint
-from rallypoint.cli.values import Value
+from rallypoint.cli.values import Value, word
 from rallypoint.cli.watch.events_text import LINES_MAX, MOMENTS, event_line, newest_of, since
 from rallypoint.cli.watch.reach import (
     EXIT_CODES,
@@ -115,7 +115,7 @@ def run(argv: list[str]) -> int:
 
 def _parse(argv: list[str]) -> _Options:
     scanned = parse(EVENTS, argv, {})
-    where = Value(scanned.words[0], scanned.words[0]) if scanned.words else None
+    where = word(scanned.words[0]) if scanned.words else None
     last = scanned.get("--last")
     most: int | None = LINES_MAX if last is None else values.integer_within(last, 1, MAX_GIVEN)
     if scanned.on("--all"):

@@ -9,7 +9,7 @@ from msgspec import Struct
 from rallypoint.cli import access
 from rallypoint.cli.parser import Command, parse, with_hint
 from rallypoint.cli.render import duration_text
-from rallypoint.cli.values import Value
+from rallypoint.cli.values import word
 from rallypoint.cli.watch.reach import (
     HOW_TO_FIND,
     JobAt,
@@ -135,6 +135,6 @@ def _parse(argv: list[str]) -> _Options:
     if len(words) > 1:
         known = " or ".join(_DEEDS)
         raise UsageError(f"{words[0]}: not something to do with a node; it can be {known}")
-    where = Value(words[0], words[0]) if words else None
+    where = word(words[0]) if words else None
     job = only_one(read_job(NODES, scanned, where))
     return _Options(job, scanned.on("--json"), deed, node)

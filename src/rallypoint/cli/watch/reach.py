@@ -10,6 +10,7 @@ import asyncio
 import os
 import tempfile
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from typing import TypeVar
 
@@ -46,6 +47,7 @@ from rallypoint.errors import (
     RendezvousConnectionError,
     UsageError,
 )
+from rallypoint.files import local_path
 from rallypoint.observe.printing import print_error
 from rallypoint.process.scratch import PLACES, LocalJob, lives, notes
 from rallypoint.wire.address import split_endpoint, told_addresses
@@ -112,7 +114,7 @@ def read_job(command: Command, scanned: Scanned, where: Value | None) -> list[Jo
     where = where or scanned.get("--rdzv-endpoint")
     run_id, reading = None if given is None else given.text, access.read_access(scanned)
     backend = str(scanned.read(command, "--rdzv-backend", "tcp"))
-    if backend == "tcp" and where is not None and os.path.isdir(where.text):
+    if backend == "tcp" and where is not None and _is_directory(where.text):
         backend = "file"
     if backend in BY_REGISTER:
         register = _register(scanned, backend, where, run_id)
@@ -121,6 +123,12 @@ def read_job(command: Command, scanned: Scanned, where: Value | None) -> list[Jo
     if where is not None:
         return [JobAt(run_id, values.endpoint(where, least_port=1), None, reading)]
     return [_of_note(note, reading) for note in _local_jobs(run_id)]
+
+
+def _is_directory(text: str) -> bool:
+    with suppress(ValueError):
+        return os.path.isdir(local_path(text))
+    return False
 
 
 def _register(

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from rallypoint.cli import access
 from rallypoint.cli.parser import Command, parse, with_hint
-from rallypoint.cli.values import Value
+from rallypoint.cli.values import word
 from rallypoint.cli.watch.events_text import moment_text
 from rallypoint.cli.watch.reach import (
     EXIT_CODES,
@@ -104,7 +104,7 @@ def run(argv: list[str]) -> int:
 
 def _parse(argv: list[str]) -> _Options:
     scanned = parse(STATUS, argv, {})
-    where = Value(scanned.words[0], scanned.words[0]) if scanned.words else None
+    where = word(scanned.words[0]) if scanned.words else None
     if where is not None and is_history(where):
         refuse_options(STATUS, scanned, ["--watch"])
         return _Options([], False, scanned.on("--all"), scanned.on("--json"), where.text)

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from rallypoint.cli import access, values
 from rallypoint.cli.parser import Command, parse, with_hint
-from rallypoint.cli.values import Value
+from rallypoint.cli.values import word
 from rallypoint.cli.watch.reach import (
     HOW_TO_FIND,
     JobAt,
@@ -116,7 +116,7 @@ def run_named(name: str, argv: list[str]) -> int:
 
 def _parse(command: Command, argv: list[str]) -> _Options:
     scanned = parse(command, argv, {})
-    where = Value(scanned.words[0], scanned.words[0]) if scanned.words else None
+    where = word(scanned.words[0]) if scanned.words else None
     limit = scanned.get("--timeout")
     timeout_s = 600.0 if limit is None else values.seconds(limit, positive=True)
     job = only_one(read_job(command, scanned, where))

@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from rallypoint.core.limits import MAX_PORT
 from rallypoint.core.settings import MAX_NODES, MAX_WORKERS_PER_NODE
-from rallypoint.core.text import shown
+from rallypoint.core.text import quoted, shown
 from rallypoint.integrations.slurm.node_list import node_count, node_names
 
 _ENTRY = re.compile(r"(?:(?P<user>[\w.-]+)@)?(?P<host>.+)", re.ASCII)
@@ -139,6 +139,8 @@ def _host(text: str, given: dict[str, str]) -> Host:
     host, slots = _split(parts["host"] if parts else "")
     user = given.get("user") or (parts["user"] if parts else "") or ""
     if not (_NAME.fullmatch(host) or _IPV6.fullmatch(host)):
+        if len(text.split()) > 1:
+            raise ValueError(f"{quoted(text)}: hosts are given as a,b,c, or one a line in a file")
         raise ValueError(f"{shown(text)}: is not the name of a host")
     if user and not _USER.fullmatch(user):
         raise ValueError(f"{shown(user)}: is not the name of a user")

@@ -27,6 +27,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from rallypoint.core.text import shown
 from rallypoint.errors import (
     MACHINE_ERRNOS,
     LogStorageError,
@@ -34,7 +35,7 @@ from rallypoint.errors import (
     UsageError,
     during,
 )
-from rallypoint.files import make_private_dir, open_named, safe_open
+from rallypoint.files import local_path, make_private_dir, open_named, safe_open
 from rallypoint.process.limits import out_of_files
 from rallypoint.process.logs.plan import NULL_DEVICE
 from rallypoint.process.relay.lines import TAIL_BYTES, last_lines
@@ -81,7 +82,10 @@ class LogDir(Struct, frozen=True):
                 raise storage_error(os.path.abspath(temp_dir), error) from error
         if is_null_device(log_dir):
             return cls("", False, layout)
-        parent = os.path.abspath(log_dir)
+        try:
+            parent = os.path.abspath(local_path(log_dir, "needs a directory"))
+        except ValueError as error:
+            raise UsageError(f"--log-dir {shown(log_dir)}: {error}") from None
         try:
             if layout == "rounds":
                 place = os.path.join(parent, job)

@@ -150,6 +150,11 @@ class DefaultLogsSpecs(LogsSpecs):
         return self._log_dir.root if self._log_dir is not None else None
 
     @property
+    def is_temporary(self) -> bool:
+        """Whether the files lie in a directory that was made for them alone."""
+        return self._log_dir is not None and self._log_dir.is_temporary
+
+    @property
     def may_stay(self) -> bool:
         """Whether files were asked for, but no directory was named: what was written stays when the
         job fails."""

@@ -26,6 +26,7 @@ from rallypoint.core.timeline import UNKNOWN, Timeline, ended_by
 from rallypoint.core.watch.goodput import Goodput, spent, wall_s
 from rallypoint.core.watch.node_progress import NodeProgress
 from rallypoint.core.watch.segments import Spending
+from rallypoint.errors import PortableError
 from rallypoint.testing.simulator.loop import ProcessLoop
 from rallypoint.testing.simulator.training import Training
 from rallypoint.testing.simulator.workers import Worker
@@ -38,7 +39,7 @@ SLACK_S = 1.0
 """For the network, and until an agent learns of an end."""
 
 
-class Violation(Exception):
+class Violation(PortableError):
     """A rule does not hold. `rule` names it in a word or two."""
 
     def __init__(self, rule: str, text: str) -> None:

@@ -1,0 +1,62 @@
+"""Tell jobs with fixed ranks from others, which do not use some options, and say so.
+
+Operators and schedulers set `PET_NODE_RANK`, `PET_MASTER_ADDR` and `PET_MASTER_PORT` on every node,
+whatever back end the job has. As with torchrun, an elastic one does not look at them. Pure.
+"""
+
+from __future__ import annotations
+
+from rallypoint.cli.parser import Scanned
+from rallypoint.cli.run_options.register import BY_REGISTER
+from rallypoint.cli.values import nodes
+
+ELASTIC = ("tcp", "c10d", *BY_REGISTER)
+"""The back ends that give the ranks."""
+_OF_FIXED_RANKS = ("--node-rank", "--master-addr", "--master-port")
+
+
+def without_fixed_ranks(scanned: Scanned, notices: list[str]) -> Scanned:
+    """The same without the options that an elastic job does not use; one remark is added to
+    `notices` if there are any. Raises UsageError."""
+    given = [value for flag in _OF_FIXED_RANKS if (value := scanned.get(flag)) is not None]
+    elastic = _elastic_by(scanned)
+    if not given or not elastic:
+        return scanned
+    *others, last = (value.origin for value in given)
+    listed = f"{', '.join(others)} and {last} have" if others else f"{last} has"
+    has_port = scanned.get("--master-port") is not None
+    fix = "; --store-port is the port of the workers' store" if has_port else ""
+    notices.append(
+        f"{listed} no effect with {elastic}: only fixed ranks use "
+        f"{'them' if others else 'it'} (--rdzv-backend static){fix}"
+    )
+    rest = {flag: found for flag, found in scanned.values.items() if flag not in _OF_FIXED_RANKS}
+    return Scanned(scanned.words, rest, scanned.empty)
+
+
+def _elastic_by(scanned: Scanned) -> str:
+    """The option by which a job is elastic, as it was written; empty: it may have fixed ranks, or a
+    handler of another package."""
+    if scanned.on("--standalone"):
+        return "--standalone"
+    backend, where = scanned.get("--rdzv-backend"), scanned.get("--rdzv-endpoint")
+    if backend is not None:
+        return backend.origin if backend.text in ELASTIC else ""
+    return where.origin if where is not None and not is_static(scanned, None) else ""
+
+
+def is_static(scanned: Scanned, backend: str | None) -> bool:
+    """Whether a person gives the ranks. Raises UsageError."""
+    if backend is not None:
+        return backend == "static"
+    if scanned.get("--node-rank") is not None or scanned.get("--master-addr") is not None:
+        return True
+    # A port alone means a static job only if no other node needs the host.
+    single = scanned.get("--rdzv-endpoint") is None and most_nodes(scanned) == 1
+    return single and scanned.get("--master-port") is not None
+
+
+def most_nodes(scanned: Scanned) -> int:
+    """The largest number of nodes that work. Raises UsageError."""
+    nnodes = scanned.get("--nnodes")
+    return nodes(nnodes)[1] if nnodes else 1

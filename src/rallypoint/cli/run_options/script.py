@@ -1,0 +1,96 @@
+"""Read the words behind the options: the script, the module or the program that workers run.
+
+A command that can't run as it was written is refused. `wrong_script.py` looks at the file for the
+reason. Pure: `Machine` looks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from rallypoint.cli.machine import Machine
+from rallypoint.cli.parser import Scanned
+from rallypoint.core.text import shown
+from rallypoint.errors import UsageError
+from rallypoint.files import local_path
+from rallypoint.process.prepared.command_line import RUN_PATH
+
+
+def need_a_script(scanned: Scanned) -> None:
+    """Raises UsageError if the command line ends with its options."""
+    if scanned.words:
+        return
+    for name, given in scanned.values.items():
+        if given[-1].text.endswith(".py"):
+            raise UsageError(
+                f"the script is missing: {name} took {given[-1].text} as its value; give {name} a "
+                "value, or leave it out"
+            )
+    raise UsageError(
+        "the script is missing; for example: rallypoint run --nproc-per-node 2 train.py"
+    )
+
+
+def worker_command(
+    scanned: Scanned, environ: Mapping[str, str], machine: Machine
+) -> tuple[str, ...]:
+    """The worker's argv: torchrun's `python -u [-m] script args`, or the program itself. Raises
+    UsageError."""
+    module, bare = scanned.on("--module"), scanned.on("--no-python")
+    by_path = scanned.on("--run-path")
+    if module and (bare or by_path):
+        other = "--no-python" if bare else "--run-path"
+        raise UsageError(f"--module with {other}: a module is run by Python's -m; give one of them")
+    script, arguments = scanned.words[0], scanned.words[1:]
+    if module:
+        script = script.strip()
+        if not script or "/" in script or script.endswith(".py"):
+            _refuse("module", script or scanned.words[0], machine)
+    elif bare and not by_path:
+        script = _meant(script, machine.find_program) or _refuse("program", script, machine)
+        return (script, *arguments)
+    else:
+        script = check_script(script, machine)
+    python = (interpreter(environ, machine), "-u")
+    if module:
+        return (*python, "-m", script, *arguments)
+    if by_path:
+        return (*python, "-c", RUN_PATH, script, *arguments)
+    return (*python, script, *arguments)
+
+
+def check_script(script: str, machine: Machine) -> str:
+    """The path of a file that Python can run. Raises UsageError."""
+    path = _meant(script, machine.script_exists) or _refuse("script", script, machine)
+    if not path.endswith(".py"):  # Python itself says best what is wrong with such a file.
+        _refuse("file", path, machine)
+    return path
+
+
+def interpreter(environ: Mapping[str, str], machine: Machine) -> str:
+    """The interpreter of the workers. Raises UsageError."""
+    given = environ.get("PYTHON_EXEC", "")
+    chosen = _meant(given, machine.find_program)
+    if given.strip() and not chosen:
+        raise UsageError(f"PYTHON_EXEC={shown(given)}: no such program")
+    return chosen or machine.interpreter
+
+
+def _meant(name: str, find: Callable[[str], object]) -> str:
+    """The name that `find` finds: this one, or this one without blanks around it; else empty."""
+    if name.strip() and find(name):
+        return name
+    try:
+        other = local_path(name.strip(), "needs a file of this machine")
+    except ValueError as error:
+        raise UsageError(f"{shown(name)}: {error}") from None
+    return other if other and find(other) else ""
+
+
+def _refuse(what: str, name: str, machine: Machine) -> str:
+    """Raises UsageError if there is a reason why it can't be run as a `what`; else returns ''."""
+    from rallypoint.cli.run_options import wrong_script  # Most command lines are right.
+
+    if why := wrong_script.REASONS[what](name, machine):
+        raise UsageError(f"{shown(name) or ascii(name)}: {why}")
+    return ""
