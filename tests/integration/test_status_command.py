@@ -80,6 +80,23 @@ def test_V1_status_shows_what_a_job_does_and_how_it_came_to_that(
     cluster.end_well(a, b)
 
 
+def test_V1_while_another_worker_of_the_node_stops_status_has_the_traceback(
+    cluster: Cluster,
+) -> None:
+    (a,) = cluster.agents("a", nproc_per_node=2, max_restarts=1, restart_grace=60, nnodes="1")
+    cluster.wait_workers(2, round=0)
+    cluster.order("signal.signal(signal.SIGTERM, signal.SIG_IGN); tell(ready=1)", round=0, rank=0)
+    wait_until(lambda: len(a.workers()) == 3, "the worker to ignore SIGTERM")
+    cluster.order("raise RuntimeError('loss is NaN')", round=0, rank=1)
+    wait_until(lambda: "| RuntimeError: loss is NaN" in at(cluster).stdout, "the traceback")
+    view = view_of(cluster)
+    assert view["state"] == "stopping"
+    assert view["past"][-1]["cause"]["rank"] == 1  # type: ignore[index]
+    os.kill(cluster.workers(0)[0].pid, signal.SIGKILL)
+    cluster.wait_workers(2, round=1)
+    cluster.end_well(a)
+
+
 def test_V1_status_finds_a_job_on_this_machine_by_itself(cluster: Cluster) -> None:
     cluster.options |= {"rdzv_id": f"mine-{os.getpid()}-{cluster.port}"}
     (a,) = cluster.agents("a", nnodes="1")

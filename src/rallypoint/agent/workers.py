@@ -32,6 +32,10 @@ from rallypoint.process.spawn import Command
 from rallypoint.process.workers import KILL_TIMEOUT_S, WorkerSet
 
 
+DETAILS_S = 0.5
+"""How long after a failure its traceback is told of, if other workers of this node run on."""
+
+
 class WorkerSetup(Struct, frozen=True):
     """What an agent makes the workers of every round with."""
 
@@ -58,6 +62,7 @@ class RoundWorkers:
         self._killed = asyncio.Event()
         self._starting: asyncio.Task[None] | None = None
         self._clearing: asyncio.Task[object] | None = None
+        self._telling: asyncio.Task[None] | None = None
         number, count = round_.assignment.round, setup.config.count
         self.shm = WorkerShm.open(setup.scratch, number, count, setup.faults)
         base_rank = round_.assignment.base_rank
@@ -200,7 +205,16 @@ class RoundWorkers:
 
     def failures(self, failed: tuple[WorkerExit, ...]) -> tuple[WorkerExit, ...]:
         """What is known at once of these exits; the rest comes with `on_gone`."""
+        if self._telling is None and self._round.on_details is not None:
+            self._telling = asyncio.create_task(self._tell_details(self._round.on_details))
+            self._telling.add_done_callback(raise_in_loop)
         return self._failures.note(failed)
+
+    async def _tell_details(self, tell: Callable[[tuple[WorkerExit, ...]], None]) -> None:
+        """Until the last worker has ended, which may take the whole `--restart-grace`, people ask
+        why the round has ended."""
+        await asyncio.sleep(DETAILS_S)
+        tell(await self._failures.details())
 
     def results(self) -> dict[int, object]:
         """What the function returned, by local rank, once all workers have succeeded; None for a
@@ -215,6 +229,8 @@ class RoundWorkers:
         self._watchdog.close()
 
     def _close(self) -> None:
+        if self._telling is not None:
+            self._telling.cancel()
         if not self._workers.exits.all_succeeded(self._setup.config.count):
             self._results.close()
         self._watchdog.close()
@@ -241,6 +257,8 @@ class RoundWorkers:
 
     async def _clear(self) -> None:
         stuck = await self._workers.end(self._killed)
+        if self._telling is not None:
+            self._telling.cancel()
         failures = await self._failures.detailed()
         await self._setup.outputs.progress_read()
         self._close()
@@ -276,6 +294,10 @@ class WorkerFailures:
         """All that is known of the failures that were noted and not yet returned."""
         noted, self._noted = self._noted, ()
         return tuple(await asyncio.gather(*map(self._detailed, noted)))
+
+    async def details(self) -> tuple[WorkerExit, ...]:
+        """All that is known of them by now; `detailed` returns them once more."""
+        return tuple(await asyncio.gather(*map(self._detailed, self._noted)))
 
     def _failure(self, exit_: WorkerExit) -> WorkerExit:
         noted_at = self._workers.exits.noted_at(exit_.local_rank)

@@ -8,6 +8,7 @@ from textwrap import wrap
 
 from rallypoint.cli.render import clock_text, duration_text
 from rallypoint.cli.watch.goodput_text import share
+from rallypoint.cli.watch.quoted_text import fitted
 from rallypoint.core.fitness import HeldBack
 from rallypoint.core.model import Outcome
 from rallypoint.core.settings import UNNAMED_RUN_ID
@@ -33,6 +34,7 @@ NO_STEPS_S = 60.0
 _RUNS, _SUCCEEDED = "running", str(Outcome.SUCCEEDED.value)
 _FAILED = frozenset(str(outcome.value) for outcome in Outcome if outcome is not Outcome.SUCCEEDED)
 _LABEL = 12
+_QUOTED = "| "
 _USEFUL = str(Spending.STEPS.value)
 _UNKNOWN = str(Spending.UNKNOWN.value)
 
@@ -258,7 +260,7 @@ def _past(view: JobView, *, is_whole: bool) -> list[tuple[str, list[str]]]:
     if not view.past:
         return []
     newest = view.past[-1]
-    told = [f"| {line}" for line in cause_detail(newest.cause)]
+    told = [_QUOTED + line for line in cause_detail(newest.cause)]
     said = view.verdict is not None and newest.end_text == view.verdict.text
     ended = f"ended by {newest.end}" if said else f"ended by {newest.end}: {newest.end_text}"
     slowest = [
@@ -282,12 +284,15 @@ def cause_detail(cause: FirstCause | None) -> list[str]:
 
 
 def _labelled(label: str, texts: Sequence[str], width: int) -> list[str]:
-    """The texts beside their label. What a worker wrote (`| ...`) is cut, all else is wrapped."""
+    """The texts beside their label. They are wrapped; of what a worker wrote (`| ...`) each line
+    begins with that mark."""
     lines: list[str] = []
     room = max(width - 2 - _LABEL, 20)
     for text in texts:
-        is_quoted = text.startswith("| ")
-        parts = [text[:room]] if is_quoted else wrap(text, room, break_on_hyphens=False)
+        if text.startswith(_QUOTED):
+            parts = [_QUOTED + part for part in fitted(text[len(_QUOTED) :], room - len(_QUOTED))]
+        else:
+            parts = wrap(text, room, break_on_hyphens=False)
         for part in parts:
             lines.append(f"  {('' if lines else label).ljust(_LABEL)}{part}")
     return lines

@@ -13,7 +13,7 @@ A coordinator that takes a job over begins a new history: with the sums of the o
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Annotated
 
 from msgspec import Meta, Struct, field
@@ -241,6 +241,19 @@ class JobHistory:
             return None
         self._seen.has_told_unmatched = True
         return PATTERN_UNMATCHED(progress.unmatched, node_id=node_id)
+
+    def ended_rounds(self, at: float, still_stopping: Collection[str]) -> list[PastRound]:
+        """Return the rounds that have ended, the newest last. What is known of the newest one while
+        nodes stop its workers counts for it, and the time that this has taken up to now.
+        `still_stopping`: the nodes that are here and have not stopped theirs. O(nodes)."""
+        ended, seen = [one for one in self.rounds if one.ended is not None], self._seen
+        if ended and seen.newest == ended[-1].round != seen.closed:
+            newest = ended[-1] = replace(ended[-1], slowest=dict(ended[-1].slowest))
+            for node_id, told in self.told.items():
+                newest.took(node_id, told.progress.phases)
+            for node_id in sorted(seen.stopping.intersection(still_stopping)):
+                newest.took(node_id, (("stop", at - seen.ended_at),))
+        return ended
 
     @property
     def newest_round(self) -> int:

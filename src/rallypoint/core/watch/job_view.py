@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from rallypoint.core import text as words
 from rallypoint.core.fitness import HeldBack, held_back, why_held_back
+from rallypoint.core.job_rounds import presumed_cause
 from rallypoint.core.job_state import JobState
 from rallypoint.core.model import Verdict
 from rallypoint.core.restarts import crash_loop
@@ -21,7 +23,7 @@ from rallypoint.core.watch.goodput import WORKING, Spending
 from rallypoint.core.watch.goodput_view import GoodputView, Part
 from rallypoint.core.watch.history import SCHEMA, JobHistory, UnixTime
 from rallypoint.core.watch.node_names import fold_names, gaps_in_names
-from rallypoint.core.watch.past_round import ROUNDS_SHOWN, PastRound
+from rallypoint.core.watch.past_round import ROUNDS_SHOWN, PastRound, first_cause
 
 STUCK_S, STUCK_STEPS = 30.0, 10
 """A job that did no step for so long, and for as long as so many take, makes no progress."""
@@ -213,11 +215,21 @@ def view_of(
         goodput=goodput_view(history, at),
         nodes=nodes[:NODES_SHOWN],
         nodes_left_out=max(len(nodes) - NODES_SHOWN, 0),
-        past=tuple(one for one in history.rounds if one.ended is not None)[-ROUNDS_SHOWN:],
+        past=_past(job, history, at),
         verdict=None if verdict is None else _how_it_ended(verdict),
         held_back=tuple(held_back(state)),
         known_since=history.known_since,
     )
+
+
+def _past(job: JobState, history: JobHistory, at: float) -> tuple[PastRound, ...]:
+    """The last rounds that have ended. The cause of the newest one may be known before all nodes
+    have stopped its workers, and it is judged."""
+    past = history.ended_rounds(at, _in_state(job, MemberState.STOPPING))[-ROUNDS_SHOWN:]
+    if past and past[-1].cause is None and past[-1].round == job.round.round - 1:
+        cause = first_cause(presumed_cause(job))
+        past[-1] = replace(past[-1], cause=cause)
+    return tuple(past)
 
 
 def _how_it_ended(verdict: Verdict) -> HowItEnded:
