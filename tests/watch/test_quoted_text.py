@@ -26,7 +26,7 @@ def test_a_frame_keeps_its_file_and_the_number_of_its_line(width: int) -> None:
     lines = failed(f"Traceback (most recent call last):\n{FRAME}\n{LONG}", width)
     assert max(map(len, lines)) <= width
     (frame,) = [line for line in lines if "File" in line]
-    assert "c10d.py\", line 2501, in al" in frame
+    assert 'c10d.py", line 2501, in al' in frame
 
 
 def test_a_long_name_of_a_function_does_not_hide_the_line() -> None:

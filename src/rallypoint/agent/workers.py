@@ -31,7 +31,6 @@ from rallypoint.process.prepared.calls import ResultFiles
 from rallypoint.process.spawn import Command
 from rallypoint.process.workers import KILL_TIMEOUT_S, WorkerSet
 
-
 DETAILS_S = 0.5
 """How long after a failure its traceback is told of, if other workers of this node run on."""
 
