@@ -105,7 +105,7 @@ class WatchedCluster(Cluster):
 
     def status(self, width: int = 100) -> list[str]:
         """What a person sees."""
-        return status_lines(self.view, width)
+        return status_lines(self.view, width, where="node-0:29400 --job train-7")
 
     def moves(self) -> list[tuple[str, SimulatedAgent]]:
         """As of a cluster, but for the checkpoints that are never saved, and the workers that do

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterable
 
 from rallypoint.core.settings import UNNAMED_RUN_ID
+from rallypoint.core.watch.node_names import fold_words
 
 STACKS = "what it was doing:"
 """The first line of a detail that is no traceback of an exception, but stacks."""
@@ -15,7 +17,7 @@ CANT_START = "this node can't start workers"
 NOT_NEEDED = "this node was not needed"
 """How the verdict of a node begins whose handler says that the job goes on without it."""
 NAMES_MAX = 8
-"""So many nodes are named; thousands would hide the sentence."""
+"""So many words name nodes; thousands would hide the sentence."""
 
 
 def count(number: int, noun: str) -> str:
@@ -77,9 +79,17 @@ def part_of(run_id: str, node_id: str) -> str:
 
 
 def names(node_ids: tuple[str, ...]) -> str:
-    """`a, b`, or `a, b and 5 more` when there are very many; empty for none."""
-    more = len(node_ids) - NAMES_MAX
-    return ", ".join(node_ids[:NAMES_MAX]) + (f" and {more} more" if more > 0 else "")
+    """`a, node-[0-63]`, or `a, b and 5 more` where there are very many; empty for none."""
+    words = fold_words(node_ids, NAMES_MAX)
+    more = len(node_ids) - sum(number for _, number in words[:NAMES_MAX])
+    return ", ".join(word for word, _ in words[:NAMES_MAX]) + (f" and {more} more" if more else "")
+
+
+def names_of_jobs(run_ids: Iterable[str]) -> str:
+    """The same for jobs. None of them is folded: one is to be typed."""
+    known = sorted(run_ids)
+    more = len(known) - NAMES_MAX
+    return ", ".join(known[:NAMES_MAX]) + (f" and {more} more" if more > 0 else "")
 
 
 def is_number(word: str) -> bool:

@@ -7,6 +7,7 @@ a `schema` number, fields may be added.
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -119,6 +120,16 @@ class JobView(Struct, frozen=True):
     known_since: UnixTime | None = None
     """Unix seconds: another coordinator, which is gone, knew what happened before; None: all is
     known."""
+    lease_s: float = 0.0
+    """A node that is not heard for so many seconds is lost."""
+    waits_at_most_s: float | None = None
+    """How many seconds the wait of `waits_for` may last from now; None: there is no limit, or it is
+    not known."""
+    awaited: tuple[str, ...] = ()
+    """The nodes of `waits_for` that are in the job: they are to stop or to start workers, to reach
+    the store of rank 0, or to save a checkpoint."""
+    same_failures: int = 0
+    """How often the same failure has happened in a row, if it was more than once."""
 
 
 class JobLine(Struct, frozen=True):
@@ -180,6 +191,7 @@ def view_of(
     state_word, since_s = _state(job, history), at - history.changed_at
     if (stuck_s := _stuck_s(history, at)) is not None:
         state_word, since_s = "no progress", stuck_s
+    lease_s = settings.lease_s
     left_s = (total - step) / rate if rate and total > step >= 0 else None
     losses = [one.loss for one in tells if one.loss is not None]
     nodes = tuple(
@@ -219,6 +231,10 @@ def view_of(
         verdict=None if verdict is None else _how_it_ended(verdict),
         held_back=tuple(held_back(state)),
         known_since=history.known_since,
+        lease_s=lease_s,
+        awaited=tuple(sorted(_awaited(job, history))[:NODES_SHOWN]),
+        waits_at_most_s=_waits_at_most_s(job, history, at),
+        same_failures=job.crash_loop.count if crash_loop.describe(job.crash_loop) else 0,
     )
 
 
@@ -287,6 +303,30 @@ def waits_for(job: JobState, history: JobHistory) -> str:
     return f"{words.count(settings.min_nodes - joined, 'more node')}: {here}{named}"
 
 
+def _awaited(job: JobState, history: JobHistory) -> set[str]:
+    if job.verdict is not None:
+        return set()
+    if job.round.phase is not Phase.ACTIVE:
+        return _in_state(job, MemberState.STOPPING)
+    if job.notice is not None and job.notice.awaited:
+        return job.notice.awaited
+    if not job.started:
+        return set(job.assigned) - job.enrolled
+    return history.account.steps.awaited if history.account.steps.step < 0 else set()
+
+
+def _waits_at_most_s(job: JobState, history: JobHistory, at: float) -> float | None:
+    if job.verdict is not None:
+        return None
+    if job.round.phase is Phase.ACTIVE:
+        if job.notice is None or not job.notice.awaited or job.notice.until == inf:
+            return None
+        return max(job.notice.until - at, 0.0)
+    if job.backoff_s and history.account.now is Spending.PAUSED:
+        return max(history.changed_at + job.backoff_s - at, 0.0)
+    return None
+
+
 def _waits_to_enrol(job: JobState) -> str:
     missing = set(job.assigned) - job.enrolled
     failed = sorted(missing & job.unreached.keys())
@@ -316,6 +356,8 @@ def _state(job: JobState, history: JobHistory) -> str:
     if job.inquiry is not None and job.round.phase is Phase.ACTIVE:
         return "hang suspected"
     now = history.account.now
+    if now is Spending.RENDEZVOUS and history.rounds_formed <= 1:
+        return "starting"
     if now is Spending.STARTUP and history.account.furthest < 0:
         return "running"
     return "waiting" if now is None else _STATES.get(now, "running")
