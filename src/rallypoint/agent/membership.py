@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from rallypoint.agent.agent import Agent
 from rallypoint.agent.embedded.embedding import Embedding
 from rallypoint.agent.helper_processes import HelperProcesses, NodeLease, wait_unless
+from rallypoint.agent.looking import look_command
 from rallypoint.agent.progress_report import PhaseTeller, ProgressReport
 from rallypoint.agent.round_store import StoreAccess, listen_for_peers, listen_on
 from rallypoint.agent.telemetry.telemetry import Telemetry
@@ -60,6 +61,8 @@ LAST_REPORTS_S = 2.0
 """How long the last reports may take to be acknowledged."""
 LAST_WORDS_S = 1.0
 """How long this node stays for who follows its workers' output."""
+NOTICES_S = 0.5
+"""How long the notices on options wait for the line that says how to look at the job."""
 UNNAMED_WAIT_S = 2.0
 """A host that waits for the other nodes for longer names them."""
 
@@ -100,10 +103,18 @@ class Membership:
         self._session: AgentSession | None = None
         self._answers: NodeAnswers | None = None
         self._status = ""
+        self._notices = setup.config.notices
+        """Those that were not said yet."""
         self._noted: DeadPlace | None = None
         """The place that is noted for the next agent on this machine."""
         self._notice: Callable[[], bytes] | None = None
         """Makes the notice for the guard; it changes with the place of this node."""
+
+    def _say_notices(self) -> None:
+        """Once."""
+        notices, self._notices = self._notices, ()
+        for notice in notices:
+            self._agent.say(kinds.NOTICE(notice))
 
     @property
     def error(self) -> Exception | None:
@@ -120,14 +131,26 @@ class Membership:
         Raises RallypointError when this node can't take part.
         """
         rendezvous = self._config.rendezvous
+        if rendezvous.handler is not None or rendezvous.max_nodes == 1:
+            self._say_notices()
         if rendezvous.handler is not None:
             await self._open_by_handler()
             return
         if rendezvous.static and rendezvous.node_rank == 0:
             self._store = self._round_store(None)
-        found, end = await self._find()
-        self._coordinator = found.coordinator
-        if found.coordinator is not None and rendezvous.max_nodes > 1:
+        # The first line of a job says how to look at it: the node that hosts it knows that soon.
+        notices = asyncio.get_running_loop().call_later(NOTICES_S, self._say_notices)
+        try:
+            found, end = await self._find()
+            self._coordinator = found.coordinator
+            is_host = found.coordinator is not None and rendezvous.max_nodes > 1
+            if is_host and rendezvous.register is None:
+                command = look_command(rendezvous, self._config.access)
+                self._agent.say(kinds.LOOK(command=command))
+        finally:
+            notices.cancel()
+            self._say_notices()
+        if is_host:
             self._agent.say(kinds.HOSTS(endpoint=rendezvous.endpoint))
         try:
             candidate = await self._candidate(found)
@@ -184,7 +207,8 @@ class Membership:
         hosting = self._hosting(own, identity.incarnation)
         hosts = leading.Hosts(partial(self._coordinator_of, hosting), self._reconnect)
         local = local_leader(rendezvous.register.hold_s, secret_of=lambda run_id: secret)
-        node = leading.LeadingNode(self._agent, end, rendezvous, secret, hosts)
+        look = look_command(rendezvous, self._config.access)
+        node = leading.LeadingNode(self._agent, end, rendezvous, secret, hosts, look)
         succession = self._succession = Succession(register, local, own, node, rendezvous.run_id)
         await asyncio.sleep(node.first_claim_delay_s)
         connection = await succession.connect(rendezvous.join_timeout_s, self._say_status)

@@ -229,8 +229,6 @@ class AgentRun:
         began_at = time.monotonic()
         agent, others_stop_s = self.agent, self._stop.shutdown_grace_s
         self._install()
-        for notice in self._setup.config.notices:
-            agent.say(kinds.NOTICE(notice))
         opening = asyncio.get_running_loop().create_task(self._membership.open())
         try:
             await asyncio.wait((opening, agent.finished), return_when=asyncio.FIRST_COMPLETED)

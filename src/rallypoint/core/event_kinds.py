@@ -148,6 +148,11 @@ SUCCEEDED = _routine(
 # The way into a job.
 
 MEETING = _routine("meeting", "this node looks for the coordinator")
+LOOK = _routine(
+    "look",
+    "the command that shows what a job of several nodes does; by the node that hosts or leads it",
+    "look at this job: {command}",
+)
 HOSTS = _routine(
     "hosts",
     "this node hosts the coordinator",
