@@ -6,7 +6,7 @@ import shlex
 
 import pytest
 
-from rallypoint.agent.looking import look_command
+from rallypoint.agent.membership import look_command
 from rallypoint.cli.parser import parse
 from rallypoint.cli.values import Value
 from rallypoint.cli.watch.reach import read_job

@@ -7,6 +7,7 @@ import os
 import socket
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
+from shlex import quote
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -15,11 +16,10 @@ from msgspec.structs import replace
 from rallypoint.agent.agent import Agent
 from rallypoint.agent.embedded.embedding import Embedding
 from rallypoint.agent.helper_processes import HelperProcesses, NodeLease, wait_unless
-from rallypoint.agent.looking import look_command
 from rallypoint.agent.progress_report import PhaseTeller, ProgressReport
 from rallypoint.agent.round_store import StoreAccess, listen_for_peers, listen_on
 from rallypoint.agent.telemetry.telemetry import Telemetry
-from rallypoint.config import AgentConfig, RendezvousConfig
+from rallypoint.config import AccessConfig, AgentConfig, RegisterConfig, RendezvousConfig
 from rallypoint.coordinator.client import (
     AgentSession,
     CoordinatorSession,
@@ -39,6 +39,7 @@ from rallypoint.core.event_kinds import Record, ReportedBy
 from rallypoint.core.model import Candidate, DeadPlace
 from rallypoint.core.ranks import id_of_rank
 from rallypoint.core.session import AgentEnd, SessionRules
+from rallypoint.core.settings import UNNAMED_RUN_ID
 from rallypoint.core.text import names, part_of
 from rallypoint.core.watch.goodput_view import GoodputView
 from rallypoint.core.watch.node_progress import NodeProgress
@@ -477,3 +478,34 @@ def _given_id(rendezvous: RendezvousConfig) -> str:
 
 def _ignore(_until: float) -> None:
     """No lease ends here."""
+
+
+def look_command(rendezvous: RendezvousConfig, access: AccessConfig) -> str:
+    """Return the command that a person types on any machine to look at this job:
+    `rallypoint status n1:29400 --job digits`."""
+    register = rendezvous.register
+    words = [str(rendezvous.endpoint)] if register is None else _where_records_are(register)
+    if rendezvous.run_id != UNNAMED_RUN_ID:
+        words += ["--job", rendezvous.run_id]
+    if access.insecure:
+        words.append("--insecure")
+    elif access.token_file:
+        words += ["--token-file", access.token_file]
+    return " ".join(["rallypoint status", *map(quote, words)])
+
+
+def _where_records_are(register: RegisterConfig) -> list[str]:
+    if register.etcd is not None:
+        etcd = register.etcd
+        conf = {"protocol": etcd.protocol, "etcd_prefix": etcd.prefix, "user": etcd.user}
+        conf |= {"password_file": etcd.password_file, "cacert": etcd.cacert}
+        conf |= {"cert": etcd.cert, "key": etcd.key}
+        usual = {"protocol": "http", "etcd_prefix": "/rallypoint"}
+        said = [f"{k}={text}" for k, text in conf.items() if text and usual.get(k) != text]
+        words = ["--rdzv-backend", "etcd", "--rdzv-endpoint", str(etcd)]
+        return [*words, "--rdzv-conf", ",".join(said)] if said else words
+    if register.kubernetes is not None:
+        namespace = register.kubernetes.namespace
+        words = ["--rdzv-backend", "kubernetes"]
+        return [*words, "--rdzv-endpoint", namespace] if namespace else words
+    return [register.directory]

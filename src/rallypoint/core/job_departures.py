@@ -269,10 +269,5 @@ def is_collateral(job: JobState, happened_at: float) -> bool:
 
 
 def _host_leaves(ref: NodeRef, why: str, *, alone: bool) -> str:
-    """The coordinator goes with its node, and what would have helped the others."""
-    if alone:
-        return why
-    return (
-        f"node {ref}, which hosts the coordinator, is leaving: {why} "
-        "(to let the other nodes continue, run the coordinator separately: `rallypoint serve`)"
-    )
+    """The coordinator goes with its node."""
+    return why if alone else f"node {ref}, {words.HOST_LEAVES}: {why}"
