@@ -21,7 +21,7 @@ NEXT = {
     "one rank hangs": f"rallypoint stacks 169 {WHERE}",
     "missing at the start": "start the missing agent; a job with --nnodes 63:64 runs without it",
     "broken route": "",
-    "disk full": f"rallypoint events {WHERE}",
+    "disk full": f"free space on {CULPRIT}: df -h, df -i",
     "crash loop": "restarting has not helped 5 times: repair the program; --max-no-progress 3 ends "
     "a job that gets no further",
     "drain that does not end": f"rallypoint stacks {CULPRIT} {WHERE}",

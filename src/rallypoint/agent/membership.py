@@ -7,7 +7,6 @@ import os
 import socket
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from shlex import quote
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -483,6 +482,8 @@ def _ignore(_until: float) -> None:
 def look_command(rendezvous: RendezvousConfig, access: AccessConfig) -> str:
     """Return the command that a person types on any machine to look at this job:
     `rallypoint status n1:29400 --job digits`."""
+    from shlex import quote  # Needed on one node of a job.
+
     register = rendezvous.register
     words = [str(rendezvous.endpoint)] if register is None else _where_records_are(register)
     if rendezvous.run_id != UNNAMED_RUN_ID:

@@ -25,7 +25,7 @@ from rallypoint.errors import RallypointError
 from rallypoint.observe.faults import Faults
 from rallypoint.process.guard import Guard
 from rallypoint.process.limits import OomWatch, cant_start_workers
-from rallypoint.process.logs.log_dir import path_text
+from rallypoint.process.logs.log_dir import full_place, path_text
 from rallypoint.process.logs.worker_output import WorkerOutput, WorkerOutputs
 from rallypoint.process.prepared.calls import ResultFiles
 from rallypoint.process.spawn import Command
@@ -47,6 +47,8 @@ class WorkerSetup(Struct, frozen=True):
     notice: Callable[[str], None]
     """Gets a line for a person when a timer of a worker has ended."""
     faults: Faults
+    no_space: Callable[[str], None] = lambda text: None
+    """Gets a line for a person when a worker has failed whose log file can't be written."""
 
 
 class RoundWorkers:
@@ -320,7 +322,7 @@ class WorkerFailures:
 
     async def _described(self, exit_: WorkerExit) -> WorkerExit:
         # Needed only when something fails: patterns take time to compile.
-        from rallypoint.process.failures import describe_failure, read_error_file
+        from rallypoint.process.failures import bounded, describe_failure, read_error_file
 
         tail = await self._setup.outputs.tail(self._round.assignment.round, exit_.local_rank)
         known = describe_failure(
@@ -331,4 +333,9 @@ class WorkerFailures:
         )
         if (blame := self._blames.get(exit_.local_rank)) is not None:
             return replace(known, message=blame.reason, detail=blame.detail)
+        output = self._outputs[exit_.local_rank]
+        if full := full_place((output.log_file, output.error_file)):
+            self._setup.no_space(full)
+            if not known.detail:  # Its own words would say more.
+                return bounded(replace(known, message=f"{full}; {known.message}"))
         return known

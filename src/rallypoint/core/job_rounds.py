@@ -290,6 +290,9 @@ def _judge_failure(
     is_final = failure.code in settings.no_restart_exit_codes
     judged = Judgement(1) if is_final else job_fitness.judge(job, cause)
     effects: list[JobEffect] = []
+    if failure.message.startswith(words.CANT_LOG):
+        node = cause.node_id
+        effects.append(kinds.LOG_STORAGE_THERE(failure.message, node=node, node_id=node))
     for machine in filter(None, (judged.held, judged.released)):
         effects += run_round(job, StandingChanged(machine), at)
     job.end_reason = EndReason(EndKind.FAILURE, blame, cause.node_id)

@@ -16,6 +16,8 @@ CANT_START = "this node can't start workers"
 """How the reason of an agent begins that has tried to start some before a round ended for it."""
 NOT_NEEDED = "this node was not needed"
 """How the verdict of a node begins whose handler says that the job goes on without it."""
+CANT_LOG = "can't write logs under"
+"""How a message about a log file begins that can't be written."""
 HOST_LEAVES = "which hosts the coordinator, is leaving"
 """Part of the reason of a job that ends since the node of its coordinator goes."""
 NAMES_MAX = 8

@@ -41,6 +41,7 @@ _TINTS = {
     "waits for": Tint.WARN,
     "behind": Tint.BAD,
     "silent": Tint.BAD,
+    "log files": Tint.BAD,
     "held back": Tint.WARN,
 }
 _USEFUL = str(Spending.STEPS.value)
@@ -63,6 +64,7 @@ def status_lines(
         ("behind", _behind(view)),
         ("silent", _silent(view)),
         *_past(view, is_whole=most > LINES_MAX),
+        ("log files", _log_files(view)),
         ("held back", _held_back(view)),
         ("progress", _progress(view)),
         ("goodput", _goodput(view.goodput)),
@@ -322,6 +324,19 @@ def _nodes(view: JobView) -> list[str]:
     if view.nodes_left_out:
         lines.append(f"and {count(view.nodes_left_out, 'more node')}")
     return [head, *lines]
+
+
+def _log_files(view: JobView) -> list[str]:
+    """Those that can't be written, and on which nodes. Each node has a directory of its own: of
+    nodes with the same trouble the path of one is shown."""
+    nodes_of: dict[str, list[NodeView]] = {}
+    for node in view.nodes:
+        if node.cant_log:
+            nodes_of.setdefault(node.cant_log.partition(": ")[2], []).append(node)
+    return [
+        f"{_named([node.node for node in nodes])}: {nodes[0].cant_log}"
+        for _, nodes in sorted(nodes_of.items())
+    ]
 
 
 def _held_back(view: JobView) -> list[str]:

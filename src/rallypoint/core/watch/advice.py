@@ -16,6 +16,7 @@ SILENT_S = 5.0
 """A node whose agent was not heard for so long is named."""
 NO_STEPS_S = 60.0
 """Workers that ran for so long could have told of a step."""
+NO_SPACE = "No space left on device"
 _NAMED = 4
 """So many nodes are named in a command."""
 _ALLOWED = 3
@@ -115,6 +116,9 @@ def _on_silence(view: JobView) -> Advice | None:
 
 def _on_failure(view: JobView) -> Advice | None:
     """About the end of the last round."""
+    cause = view.past[-1].cause if view.past else None
+    if cause is not None and NO_SPACE in cause.message:
+        return Advice("round", text=f"free space on {cause.node}: df -h, df -i")
     if view.same_failures > 1 and view.verdict is None:
         times = count(view.same_failures, "time")
         return Advice(
@@ -122,15 +126,15 @@ def _on_failure(view: JobView) -> Advice | None:
             text=f"restarting has not helped {times}: repair the program; --max-no-progress "
             f"{_ALLOWED} ends a job that gets no further",
         )
-    if not view.past or view.past[-1].cause is None:
+    if cause is None:
         return None
     if view.verdict is not None and view.verdict.outcome == str(Outcome.SUCCEEDED.value):
         return None
-    found = _on_cause(view.past[-1].cause)
-    if found is not None or view.verdict is not None or view.past[-1].cause.rank is None:
+    found = _on_cause(cause)
+    if found is not None or view.verdict is not None or cause.rank is None:
         return found
     if view.state in ("stopping", "waiting", "restarting"):
-        return Advice("round", f"logs {view.past[-1].cause.rank}")
+        return Advice("round", f"logs {cause.rank}")
     return Advice("round", "events")
 
 

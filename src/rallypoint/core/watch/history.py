@@ -19,7 +19,7 @@ from typing import Annotated
 from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
-from rallypoint.core.event_kinds import PATTERN_UNMATCHED, Record
+from rallypoint.core.event_kinds import LOG_STORAGE_THERE, PATTERN_UNMATCHED, Record
 from rallypoint.core.job_state import JobState, note_step
 from rallypoint.core.limits import MAX_UNIX_TIME
 from rallypoint.core.model import Outcome, Verdict
@@ -76,6 +76,8 @@ class _Seen(Struct):
     closed: int = -1
     """The last one that is over."""
     is_over: bool = False
+    cant_log: set[str] = field(default_factory=set)
+    """The nodes of the newest round that have told of log files that can't be written."""
     has_told_unmatched: bool = False
     """That `--progress-pattern` has matched nothing."""
     before: int = -1
@@ -237,6 +239,9 @@ class JobHistory:
             steps.append((self.account.steps.advanced_at or at, furthest))
             while len(steps) > 2 and steps[1][0] < at - RATE_S:
                 steps.popleft()
+        if progress.cant_log and node_id not in self._seen.cant_log:
+            self._seen.cant_log.add(node_id)
+            return LOG_STORAGE_THERE(progress.cant_log, node=node_id, node_id=node_id)
         if not progress.unmatched or job.furthest_step >= 0 or self._seen.has_told_unmatched:
             return None
         self._seen.has_told_unmatched = True
@@ -276,6 +281,7 @@ class JobHistory:
         self.steps.clear()
         seen, formed = self._seen, self._wall_time(at)
         seen.stopping.clear()
+        seen.cant_log.clear()
         seen.round = seen.newest = turn.round
         self.rounds_formed += 1
         past = PastRound(turn.round, len(turn.nodes), turn.workers, turn.why, formed)

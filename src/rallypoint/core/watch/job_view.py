@@ -66,6 +66,8 @@ class NodeView(Struct, frozen=True, omit_defaults=True):
     `spawn`, and after that `first_output` and `first_progress`."""
     held_back: str = ""
     """For how long it triggers no round, and why."""
+    cant_log: str = ""
+    """Why a log file of its workers can't be written."""
 
 
 class HowItEnded(Struct, frozen=True):
@@ -406,11 +408,12 @@ def _node(job: JobState, history: JobHistory, member: Member, heard: Heard, at: 
         is_connected=heard.is_connected,
         phases={} if progress is None else {k: s for k, s in progress.phases if s is not None},
         held_back=why_held_back(job.round, node_id),
+        cant_log="" if progress is None else progress.cant_log,
     )
 
 
 def _stands_out(node: NodeView) -> tuple[bool, bool, bool, float]:
-    is_usual = node.state in ("running", "done")
+    is_usual = node.state in ("running", "done") and not node.cant_log
     return is_usual, node.is_connected, not node.held_back, -(node.quiet_s or node.silent_s)
 
 
