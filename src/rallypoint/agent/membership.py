@@ -104,7 +104,7 @@ class Membership:
         self._answers: NodeAnswers | None = None
         self._status = ""
         self._notices = setup.config.notices
-        """Those that were not said yet."""
+        """The notices that were not said yet."""
         self._noted: DeadPlace | None = None
         """The place that is noted for the next agent on this machine."""
         self._notice: Callable[[], bytes] | None = None

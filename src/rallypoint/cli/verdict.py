@@ -271,7 +271,7 @@ def verdict_view(
     max_restarts: int = 0,
     stop: StopConfig | None = None,
 ) -> VerdictView:
-    """What to show of it. `goodput`: of the whole job, if that is known. `max_restarts`: that this
+    """Return the view. `goodput`: of the whole job, if that is known. `max_restarts`: that this
     node was started with, which counts where it has no verdict of the job. `stop`: the same."""
     finish, verdict = end.finish, end.finish.verdict
     if finish.kind is not FinishKind.VERDICT or verdict is None:
@@ -312,7 +312,7 @@ def prints_whole(report: FailureReport, end: JobEnd, max_nodes: int) -> bool:
 
 
 def advice_on_leaving(reason: str, elapsed_s: float, stop: StopConfig) -> str:
-    """What lets a job outlive the node that hosts it; empty: it has not ended because of that.
+    """The advice that lets a job outlive the node that hosts it; empty: it has not ended because of that.
     `elapsed_s`: how long this node took part."""
     if HOST_LEAVES not in reason:
         return ""

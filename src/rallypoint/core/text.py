@@ -21,7 +21,7 @@ CANT_LOG = "can't write logs under"
 HOST_LEAVES = "which hosts the coordinator, is leaving"
 """Part of the reason of a job that ends since the node of its coordinator goes."""
 NAMES_MAX = 8
-"""So many words name nodes; thousands would hide the sentence."""
+"""The most words that name nodes; thousands would hide the sentence."""
 
 
 def count(number: int, noun: str) -> str:

@@ -58,7 +58,7 @@ class Painted(str):
 
     @property
     def with_colours(self) -> str:
-        """What is written to a terminal: the parts are made visible before colours are added."""
+        """The line for a terminal: the parts are made visible before colours are added."""
         return "".join(
             f"{tint.value}{visible(text)}{_PLAIN}" if tint and text else visible(text)
             for text, tint in self.parts

@@ -7,14 +7,14 @@ import re
 from textwrap import wrap
 
 PARTS_MAX = 4
-"""So many lines of a terminal one long line of a worker may take."""
+"""The most lines of a terminal that one long line of a worker may take."""
 _LEAST_PATH = 20
-"""So much of the end of a path is shown, before the name of a function is cut."""
+"""The length of the end of a path that is shown, before the name of a function is cut."""
 _FRAME = re.compile(r'(?P<head>.{0,40}?File ")(?P<path>.*)(?P<line>", line \d+)(?P<function>.*)')
 
 
 def fitted(line: str, room: int) -> list[str]:
-    """This line in at most so many columns. Of a frame of a stack the beginning of the path is left
+    """Return this line in at most so many columns. Of a frame of a stack the beginning of the path is left
     out, and if need be the end of the function's name; any other line is wrapped."""
     if len(line) <= room:
         return [line]

@@ -101,7 +101,7 @@ class JobAt(Struct, frozen=True):
     given: str = ""
     """The words that say where it is, for another command; empty: this machine."""
     is_here: bool = False
-    """It was found on this machine."""
+    """Set if the job was found on this machine."""
 
     @property
     def name(self) -> str:
@@ -159,7 +159,7 @@ def _words(scanned: Scanned, where: str, backend: str = "") -> str:
 def _register(
     scanned: Scanned, backend: str, where: Value | None, run_id: str | None
 ) -> RegisterConfig:
-    """As `--rdzv-endpoint` and `--rdzv-id` of `run` say; without a name, of all jobs there."""
+    """Read the place as `--rdzv-endpoint` and `--rdzv-id` of `run` say; without a name, of all jobs there."""
     said = dict(scanned.values)
     if where is not None:
         said["--rdzv-endpoint"] = [where]

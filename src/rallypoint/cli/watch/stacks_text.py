@@ -22,7 +22,7 @@ _LEAST = 2
 _MARGIN = 4
 _FUNCTION_MAX = 30
 _PLACE_LEAST = 24
-"""So much of the end of a place is shown, however long the name of the function is."""
+"""The length of the end of a place that is shown, however long the name of the function is."""
 _PROCESS = re.compile(r"process \d+ \((.*?)\) ")
 """As the agent names one (`process/stacks.py`): of a group the program only."""
 

@@ -244,7 +244,7 @@ class _Status:
         return _show_lines(self._lines(view, clock_text(now)), self._options)
 
     def _show_stale(self) -> None:
-        """What a terminal shows is not news any more, and must not look so."""
+        """Mark the view that a terminal shows as old."""
         if self._shown is None or self._options.as_json or not can_redraw():
             return
         view, at = self._shown

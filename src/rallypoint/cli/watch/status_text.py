@@ -25,7 +25,7 @@ LINES_MAX = 24
 DETAIL_MAX = 6
 """Lines of what a worker wrote last."""
 SILENT_LINES = 3
-"""So many silent nodes have a line each."""
+"""The most silent nodes that have a line each."""
 NAME_LEAST = 20
 """So many characters of a job's name are in a table, however narrow that is."""
 PARTS_SHOWN = 5
@@ -86,7 +86,7 @@ def status_lines(
 
 
 def _next(advice: Advice, where: str, width: int) -> list[str]:
-    """What a person can type or do next."""
+    """Return the lines with the next step."""
     if not advice.command:
         return _labelled("next", [advice.text], width, Tint.BOLD)
     room = max(width - 2 - _LABEL, 20)
@@ -327,7 +327,7 @@ def _nodes(view: JobView) -> list[str]:
 
 
 def _log_files(view: JobView) -> list[str]:
-    """Those that can't be written, and on which nodes. Each node has a directory of its own: of
+    """Log files that can't be written, and their nodes. Each node has a directory of its own: of
     nodes with the same trouble the path of one is shown."""
     nodes_of: dict[str, list[NodeView]] = {}
     for node in view.nodes:

@@ -1,4 +1,4 @@
-"""What a person can do next about what holds a job up, beside the line that names it. Pure."""
+"""The next step of a person, for each thing that holds a job up. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NO_STEPS_S = 60.0
 """Workers that ran for so long could have told of a step."""
 NO_SPACE = "No space left on device"
 _NAMED = 4
-"""So many nodes are named in a command."""
+"""The most nodes that a command names."""
 _ALLOWED = 3
 """`--max-no-progress` in the advice."""
 
@@ -34,7 +34,7 @@ class Behind(Struct, frozen=True):
 
 
 class Advice(Struct, frozen=True):
-    """What to do next."""
+    """The next step."""
 
     about: str
     """The label of the line: `behind`, `waits for`, `silent`, `round`, `held back`, `goodput`."""
