@@ -312,8 +312,8 @@ def prints_whole(report: FailureReport, end: JobEnd, max_nodes: int) -> bool:
 
 
 def advice_on_leaving(reason: str, elapsed_s: float, stop: StopConfig) -> str:
-    """The advice that lets a job outlive the node that hosts it; empty: it has not ended because of that.
-    `elapsed_s`: how long this node took part."""
+    """The advice that lets a job outlive the node that hosts it; empty: it has not ended by
+    that. `elapsed_s`: how long this node took part."""
     if HOST_LEAVES not in reason:
         return ""
     if stop.limit_in_s is not None and elapsed_s > stop.limit_in_s - NEAR_LIMIT_S:

@@ -14,8 +14,8 @@ _FRAME = re.compile(r'(?P<head>.{0,40}?File ")(?P<path>.*)(?P<line>", line \d+)(
 
 
 def fitted(line: str, room: int) -> list[str]:
-    """Return this line in at most so many columns. Of a frame of a stack the beginning of the path is left
-    out, and if need be the end of the function's name; any other line is wrapped."""
+    """Return this line in at most so many columns. Of a frame of a stack the beginning of the
+    path is left out, and if need be the end of the function's name; any other line is wrapped."""
     if len(line) <= room:
         return [line]
     if (frame := _FRAME.fullmatch(line)) is not None:

@@ -159,7 +159,8 @@ def _words(scanned: Scanned, where: str, backend: str = "") -> str:
 def _register(
     scanned: Scanned, backend: str, where: Value | None, run_id: str | None
 ) -> RegisterConfig:
-    """Read the place as `--rdzv-endpoint` and `--rdzv-id` of `run` say; without a name, of all jobs there."""
+    """Read the place as `--rdzv-endpoint` and `--rdzv-id` of `run` say; without a name,
+    of all jobs there."""
     said = dict(scanned.values)
     if where is not None:
         said["--rdzv-endpoint"] = [where]
