@@ -82,6 +82,7 @@ ENVIRON_READERS = (
     "run.py",
     "rendezvous/kubernetes/parameters.py",  # by it a pod is told where its API server is
     "worker/error_file.py",
+    "cli/watch/terminal.py",  # NO_COLOR and TERM say what a terminal shows
     "cli/service.py",  # systemd tells a service where to say that it is ready
     "worker/environ.py",  # a worker is told its place by its environment
     "worker/shm.py",

@@ -343,6 +343,10 @@ class StopConfig(Struct, frozen=True, kw_only=True):
     code 0; empty: nothing is watched."""
     leave_in_s: float | None = None
     """When this node leaves by itself, since its time is over; None: it does not."""
+    limit_in_s: float | None = None
+    """When the scheduler ends this node's time, counted as `leave_in_s`; None: nobody has said."""
+    is_slurms: bool = False
+    """Slurm has started this node."""
     signals: tuple[str, ...] = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
     exit_codes: tuple[tuple[str, int], ...] = ()
     """Overrides of the exit code of a class: (`success|failed|usage|infrastructure`, code)."""

@@ -16,6 +16,7 @@ from rallypoint.cli.verdict import VerdictView, verdict_lines
 from rallypoint.cli.watch import reach, wishes
 from rallypoint.cli.watch.events_text import event_line
 from rallypoint.cli.watch.stacks_text import stacks_lines
+from rallypoint.cli.watch.status_text import status_lines
 from rallypoint.core.model import Outcome
 from rallypoint.core.watch import history_file, job_view
 from rallypoint.core.watch.goodput_view import GoodputView, Part
@@ -24,6 +25,7 @@ from rallypoint.core.watch.line_groups import Line, fold_lines, log_lines
 from rallypoint.core.watch.segments import Spending
 
 PAGE = Path(__file__).parents[2] / "docs" / "watching.md"
+WHERE = "node-0:29400 --job train-7"
 AT_NIGHT = timezone(timedelta(hours=14, minutes=41))
 """By the clocks there."""
 TRAIN, FOLDER = "/srv/train/train.py", "/opt/venv/lib/python3.11/site-packages/torch/distributed"
@@ -47,8 +49,9 @@ def rows(text: str) -> list[str]:
 
 def test_the_sample_of_status_is_real_output() -> None:
     make, _ = BROKEN["one rank hangs"]
-    sample = "\n".join(make().status())
-    command = "$ rallypoint status node-0 --job train-7\n"
+    job = make()
+    sample = "\n".join(status_lines(job.view, 100, where=WHERE, clock="03:12:58"))
+    command = f"$ rallypoint status {WHERE}\n"
     assert f"```\n{command}{sample}\n```\n" in PAGE.read_text()
 
 
@@ -68,7 +71,7 @@ def test_the_sample_of_logs_is_real_output() -> None:
     lines = [Line(1.0, rank, "epoch 2 done") for rank in range(64)]
     lines.append(Line(2.0, 17, "UserWarning: loss is 61.2, far from the mean of the others"))
     lines += [Line(9.0, rank, "epoch 3 done") for rank in range(64)]
-    command = "logs --rdzv-endpoint node-0 --job train-7"
+    command = f"logs {WHERE}"
     assert shows(command, log_lines(fold_lines(lines)))
 
 
@@ -85,7 +88,7 @@ def test_the_sample_of_stacks_is_real_output() -> None:
     stacks = dict.fromkeys(range(8 * NODES), waits)
     stacks[169] = stack(("/srv/train/data.py", 88, "load_batch"), (TRAIN, 31, "train"), start)
     nodes = {rank: f"node-{rank // 8}" for rank in stacks}
-    command = "stacks --rdzv-endpoint node-0 --job train-7"
+    command = f"stacks {WHERE}"
     assert shows(command, stacks_lines(stacks, nodes, width=100))
 
 
@@ -102,7 +105,7 @@ def test_the_sample_of_events_is_real_output() -> None:
         for entry in job.history.entries
         if entry.time >= NOON + began_at
     ]
-    assert shows("events node-0 --job train-7 --since 22:00", lines), "\n".join(lines)
+    assert shows(f"events {WHERE} --since 22:00", lines), "\n".join(lines)
 
 
 def test_the_sample_of_a_jobs_last_line_is_real_output() -> None:

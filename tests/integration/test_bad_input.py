@@ -202,6 +202,31 @@ def test_a_full_disk_under_the_log_directory(tmp_path: Path) -> None:
         subprocess.run(["umount", str(disk)], check=True)
 
 
+FILLS_ITS_LOG = "while True: print('x' * 4000, flush=True)"
+
+
+def test_a_worker_that_fails_since_its_log_file_is_full_is_said_to(tmp_path: Path) -> None:
+    """It can't write its error anywhere: both streams go to that file system."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64k", "full", str(disk)], capture_output=True
+    )
+    if mounted.returncode:
+        pytest.skip("mounting a file system needs root")
+    try:
+        options = (f"--log-dir={disk}/logs", "--redirects=3")
+        with agent(tmp_path, *options, program=FILLS_ITS_LOG) as run:
+            assert run.wait() == 1
+        said = f"can't write logs under {disk}/logs/"
+        reason = "No space left on device: free space there or choose another --log-dir"
+        lines = run.err.splitlines()
+        assert [line for line in lines if f": {said}" in line and line.endswith(reason)]
+        assert [line for line in lines if line.startswith(f"    error: {said}")]
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
 def test_a_read_only_log_directory(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()

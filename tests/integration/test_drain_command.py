@@ -26,6 +26,9 @@ def drain(cluster: Cluster, *words: str, rdzv_id: str = "job") -> subprocess.Com
     return processes.run(line, env=cluster.environ(), capture_output=True, timeout=60)
 
 
+UNASKED = "no checkpoint was saved: no worker listens for such requests"
+
+
 @pytest.mark.parametrize("serves", [False, True], ids=["embedded", "serve"])
 def test_A5_drain_has_a_node_leave_and_waits_for_it(cluster: Cluster, serves: bool) -> None:
     if serves:
@@ -34,7 +37,10 @@ def test_A5_drain_has_a_node_leave_and_waits_for_it(cluster: Cluster, serves: bo
     cluster.wait_workers(2, round=0)
     done = drain(cluster, "b")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["node b was asked to leave", "node b has left"]
+    assert done.stdout.splitlines() == [
+        "node b was asked to leave",
+        f"node b has left; {UNASKED}",
+    ]
     assert b.wait_exit() == 143
     assert b.verdict["reason"] == "this node left the job: it was drained (rallypoint drain)"
     a.wait_event("round_ended", "node b is leaving: it was drained", round=0)
@@ -69,7 +75,8 @@ def test_A5_draining_the_host_ends_the_job_as_preempted(cluster: Cluster) -> Non
     done = drain(cluster, "a")
     assert done.returncode == 0
     last = done.stdout.splitlines()[-1]
-    assert last.startswith("node a has left, and the job has ended: node a, which hosts"), last
+    assert last.startswith("node a has left; no checkpoint was saved: "), last
+    assert ", and the job has ended: node a, which hosts" in last
     assert [a.wait_exit(), b.wait_exit()] == [143, 143]
     assert a.verdict["outcome"] == b.verdict["outcome"] == "preempted"
 
@@ -127,15 +134,15 @@ def test_A5_L6_draining_the_node_that_leads_by_a_directory_leaves_the_job_to_the
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
         f"node {leader.name} was asked to leave",
-        f"node {leader.name} has left",
+        f"node {leader.name} has left; {UNASKED}",
     ]
     assert leader.wait_exit() == 143
     cluster.wait_workers(1, round=1)
     (other,) = (one for one in agents if one is not leader)
     done = drain(cluster, other.name)
-    assert done.stdout.splitlines()[-1].startswith(
-        f"node {other.name} has left, and the job has ended: every node is leaving"
-    )
+    last = done.stdout.splitlines()[-1]
+    assert last.startswith(f"node {other.name} has left; no checkpoint was saved: ")
+    assert ", and the job has ended: every node is leaving" in last
     assert other.wait_exit() == 143
 
 

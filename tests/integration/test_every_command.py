@@ -292,11 +292,19 @@ def test_a_job_that_ends_before_what_a_person_wants_is_done(place: Place, tmp_pa
 
 
 @pytest.mark.parametrize("name", ["logs", "stacks"])
-def test_an_endpoint_in_place_of_a_rank_is_told_where_it_belongs(place: Place, name: str) -> None:
-    line = [sys.executable, "-m", "rallypoint", name, place.endpoint]
+def test_an_endpoint_that_is_given_twice_is_refused(place: Place, name: str) -> None:
+    line = [sys.executable, "-m", "rallypoint", name, "7", place.endpoint, place.endpoint]
     done = processes.run(line, env=place.cluster.environ(), capture_output=True)
-    said = "needs a rank or a node's name; an endpoint is given by --rdzv-endpoint"
-    is_one_line(done, 2, f"rallypoint {name}: {place.endpoint}: {said} {place.endpoint}")
+    said = f"rallypoint {name}: {place.endpoint}: the endpoint is given already"
+    is_one_line(done, 2, said)
+
+
+@pytest.mark.parametrize("name", ["logs", "stacks"])
+def test_a_host_without_a_port_is_told_how_it_is_written(place: Place, name: str) -> None:
+    line = [sys.executable, "-m", "rallypoint", name, "node-0", "--job", "nowhere"]
+    done = processes.run(line, env=place.cluster.environ(), capture_output=True)
+    assert done.returncode == 75
+    assert "to ask the coordinator at host node-0, write node-0:PORT" in done.stderr
 
 
 def test_all_events_are_all_of_them_however_many(cluster: Cluster, tmp_path: Path) -> None:

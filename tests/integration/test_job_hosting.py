@@ -167,8 +167,12 @@ def test_the_node_that_hosts_the_coordinator_says_where_and_what_its_end_means(
 ) -> None:
     """Once, and with the options that change it."""
     cluster.options |= {"nnodes": 2}
-    a, b = cluster.agents("a", "b")
-    cluster.wait_workers(2)
+    a, b = cluster.agents("a", "b", nproc_per_node=2)
+    cluster.wait_workers(4)
+    # The first line of the job, before any remark on its options.
+    look = f"look at this job: rallypoint status 127.0.0.1:{cluster.port} --job job"
+    assert [e.message for agent in (a, b) for e in agent.events if e.name == "look"] == [look]
+    assert look in {a.events[0].message, b.events[0].message}
     told = [event.message for agent in (a, b) for event in agent.events if event.name == "hosts"]
     assert told == [
         (
@@ -188,5 +192,7 @@ def test_a_job_of_one_node_and_one_that_any_node_may_lead_end_with_no_host(
     alone = cluster.agent("alone", nnodes=1)
     a, b = (cluster.agent(name, nnodes=2, local_addr="127.0.0.1", **where) for name in "ab")
     cluster.wait_workers(3)
+    look = f"look at this job: rallypoint status {cluster.folder / 'jobs'} --job job"
+    assert [e.message for one in (alone, a, b) for e in one.events if e.name == "look"] == [look]
     cluster.end_well(alone, a, b)
     assert [event for one in (alone, a, b) for event in one.events if event.name == "hosts"] == []

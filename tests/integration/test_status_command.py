@@ -64,7 +64,7 @@ def test_V1_status_shows_what_a_job_does_and_how_it_came_to_that(
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert len(lines) <= 24
-    assert re.fullmatch(r"job job: catching up for \d+ s, round 1", lines[0])
+    assert re.fullmatch(r"job job: catching up for \d+ s, round 1 \(\d\d:\d\d:\d\d\)", lines[0])
     text = done.stdout
     assert "ended by failure: rank 1 (node b, local rank 0) exited with code 1" in text
     assert "| RuntimeError: loss is NaN" in text
@@ -78,6 +78,23 @@ def test_V1_status_shows_what_a_job_does_and_how_it_came_to_that(
     )
     assert view["furthest_step"] == 29
     cluster.end_well(a, b)
+
+
+def test_V1_while_another_worker_of_the_node_stops_status_has_the_traceback(
+    cluster: Cluster,
+) -> None:
+    (a,) = cluster.agents("a", nproc_per_node=2, max_restarts=1, restart_grace=60, nnodes="1")
+    cluster.wait_workers(2, round=0)
+    cluster.order("signal.signal(signal.SIGTERM, signal.SIG_IGN); tell(ready=1)", round=0, rank=0)
+    wait_until(lambda: len(a.workers()) == 3, "the worker to ignore SIGTERM")
+    cluster.order("raise RuntimeError('loss is NaN')", round=0, rank=1)
+    wait_until(lambda: "| RuntimeError: loss is NaN" in at(cluster).stdout, "the traceback")
+    view = view_of(cluster)
+    assert view["state"] == "stopping"
+    assert view["past"][-1]["cause"]["rank"] == 1  # type: ignore[index]
+    os.kill(cluster.workers(0)[0].pid, signal.SIGKILL)
+    cluster.wait_workers(2, round=1)
+    cluster.end_well(a)
 
 
 def test_V1_status_finds_a_job_on_this_machine_by_itself(cluster: Cluster) -> None:
@@ -97,6 +114,14 @@ def test_V1_status_finds_a_job_on_this_machine_by_itself(cluster: Cluster) -> No
     assert mistyped.stderr == (
         f"rallypoint: job {job}0 does not run on this machine; did you mean --job {job}?\n"
     )
+    cluster.env["RALLYPOINT_TOKEN"] = "ab" * 32
+    elsewhere = status(cluster, "--job", job)
+    assert elsewhere.returncode == 2
+    assert elsewhere.stderr.startswith(
+        f"rallypoint status: job {job} runs here with another token than that of "
+        "RALLYPOINT_TOKEN: unset RALLYPOINT_TOKEN in this shell"
+    )
+    del cluster.env["RALLYPOINT_TOKEN"]
     cluster.end_well(a)
     gone = status(cluster, "--job", job)
     assert gone.returncode == 75
@@ -131,7 +156,9 @@ def test_a_coordinator_of_many_jobs_shows_them_in_a_table(cluster: Cluster) -> N
     wait_until(lambda: "second" in table(cluster), "both jobs")
     wait_until(lambda: "running" in table(cluster), "the first job to run")
     head, first, second = table(cluster).splitlines()
-    assert head.split() == ["JOB", "STATE", "FOR", "ROUND", "NODES", "WORKERS", "STEP", "USEFUL"]
+    *names, clock = head.split()
+    assert names == ["JOB", "STATE", "FOR", "ROUND", "NODES", "WORKERS", "STEP", "USEFUL"]
+    assert re.fullmatch(r"\(\d\d:\d\d:\d\d\)", clock)
     assert re.match(r"first +running +\d+ s +0 +1 +1 +- +- ", first + " ")
     assert re.match(r"second +waiting .* 1 more node: 1 of 2 nodes are here", second)
     one = at(cluster, job="second")
@@ -146,6 +173,29 @@ def test_a_coordinator_of_many_jobs_shows_them_in_a_table(cluster: Cluster) -> N
     over = at(cluster, job="first")
     assert over.returncode == 0
     assert re.match(r"job first: succeeded \d+ s ago, round 0: all workers exited", over.stdout)
+
+
+def test_a_directory_of_jobs_is_shown_as_a_table(cluster: Cluster, tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    cluster.options |= {"rdzv_backend": "file", "rdzv_endpoint": str(shared), "nnodes": "1"}
+    cluster.options |= {"rdzv_conf": None}
+    a = cluster.agent("a", rdzv_id="first")
+    b = cluster.agent("b", rdzv_id="second.one")
+    wait_until(lambda: len(re.findall("running", table(cluster))) == 2, "both jobs to run")
+    assert [line.split()[0] for line in table(cluster).splitlines()[1:]] == ["first", "second.one"]
+    either = processes.run(
+        [sys.executable, "-m", "rallypoint", "events", str(shared)],
+        env=cluster.environ(),
+        capture_output=True,
+        timeout=LIMIT_S,
+    )
+    assert either.returncode == 2
+    assert "several jobs are there (first, second.one): say which by --job ID" in either.stderr
+    cluster.end_well(a, b)
+    _, first, second = table(cluster).splitlines()
+    assert re.match(r"first +succeeded .* all workers exited with code 0", first)
+    assert re.match(r"second.one +succeeded ", second)
 
 
 def table(cluster: Cluster) -> str:
@@ -198,7 +248,9 @@ def test_status_watch_redraws_until_the_job_ends(
     wait_until(lambda: view_of(cluster)["state"] == "running", "the job to run")
     line = [sys.executable, "-m", "rallypoint", "status", f"127.0.0.1:{cluster.port}"]
     watching = subprocess.Popen(
-        [*line, "--job", "job", "--watch"], env=cluster.environ(), stdout=theirs
+        [*line, "--job", "job", "--watch"],
+        env=cluster.environ() | {"TERM": "xterm", "NO_COLOR": ""},
+        stdout=theirs,
     )
     os.close(theirs)
     seen = b""
@@ -211,8 +263,16 @@ def test_status_watch_redraws_until_the_job_ends(
     except OSError:
         pass  # The other end has been closed.
     assert watching.wait(patience(LIMIT_S)) == 0
-    assert b"job job: running for" in seen
-    assert b"job job: succeeded 0 s ago, round 0: all workers exited with code 0" in seen
+    assert re.search(rb"job job: running for \d+ s, round 0 \(\d\d:\d\d:\d\d\)", plain(seen))
+    over = b"job job: succeeded 0 s ago, round 0: all workers exited with code 0"
+    assert over in plain(seen)
+    # A terminal has colours.
+    assert b"job job: \x1b[32mrunning\x1b[0m for" in seen
+
+
+def plain(seen: bytes) -> bytes:
+    """Without colours."""
+    return re.sub(rb"\x1b\[\d*m", b"", seen)
 
 
 def test_a_reader_that_leaves_ends_status_quietly(cluster: Cluster) -> None:

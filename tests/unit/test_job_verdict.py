@@ -85,7 +85,7 @@ def test_a_file_that_is_no_summary_is_said_so(
     assert "none: can't be read: No such file or directory" in line
     code, line = verdict(capsys, str(tmp_path), "--rdzv-backend", "file")
     assert code == 2
-    assert "--rdzv-backend file: needs --rdzv-id" in line
+    assert "--rdzv-backend file: needs --job" in line
 
 
 @pytest.mark.parametrize(

@@ -205,6 +205,30 @@ def test_one_plain_command_is_let_through_where_it_is_started_once(environ: dict
     assert parse("train.py", **environ).rendezvous.max_nodes == 1
 
 
+BATCH = {"SLURM_JOB_ID": "1", "SLURM_JOB_NUM_NODES": "2", "SLURM_PROCID": "0"}
+TOLD = "Slurm has given this job 2 nodes, and this trains on one of them: write srun rallypoint run"
+
+
+def test_a_batch_script_of_two_nodes_without_srun_is_told_so() -> None:
+    assert [one for one in parse("train.py", **BATCH).notices if one.startswith(TOLD)]
+
+
+@pytest.mark.parametrize(
+    ("line", "environ"),
+    [
+        ("train.py", BATCH | {"SLURM_JOB_NUM_NODES": "1"}),
+        ("train.py", BATCH | {"SLURM_STEP_NUM_TASKS": "1"}),
+        ("train.py", BATCH | {"RALLYPOINT_INCARNATION": "1"}),
+        ("--standalone train.py", BATCH),
+        ("--nnodes 1 train.py", BATCH),
+        ("--scheduler none train.py", BATCH),
+        ("train.py", {}),
+    ],
+)
+def test_one_node_on_purpose_is_told_nothing(line: str, environ: dict[str, str]) -> None:
+    assert not [one for one in parse(line, **environ).notices if "Slurm" in one]
+
+
 def test_slurm_can_be_asked_for_where_it_would_not_be_recognised() -> None:
     alone = STEP | {"SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_NODELIST": "n09"}
     config = parse("--scheduler slurm train.py", **alone)

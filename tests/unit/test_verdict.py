@@ -10,8 +10,9 @@ from msgspec.structs import replace
 
 from rallypoint.agent.run import JobEnd
 from rallypoint.cli.verdict import VerdictView, verdict_json, verdict_lines, verdict_view
+from rallypoint.config import StopConfig
 from rallypoint.core.group_events import Finish, FinishKind
-from rallypoint.core.model import Assignment, Cause, Outcome
+from rallypoint.core.model import Assignment, Cause, Outcome, Verdict
 from rallypoint.core.text import STACKS
 from rallypoint.core.watch.goodput_view import GoodputView, Part
 from rallypoint.core.worker_exits import WorkerExit
@@ -300,3 +301,38 @@ def test_a_failure_tells_its_goodput_where_it_tells_all() -> None:
     assert lines(left) == ["rallypoint: job train-7 timed out in round 2: waited 600 s", line]
     told = json.loads(printed(verdict_json(view)))["goodput"]
     assert (told["useful_share"], told["faults"], told["wall_s"]) == (0.8, 4, 100.0)
+
+
+SHARED = "--rdzv-backend file --rdzv-endpoint DIR, a directory that all nodes share, lets the other"
+
+
+@pytest.mark.parametrize(
+    ("stop", "advice"),
+    [
+        (
+            StopConfig(),
+            f"{SHARED} nodes continue when one leaves; so does a coordinator on another",
+        ),
+        (StopConfig(is_slurms=True), f"{SHARED} nodes continue when one leaves"),
+        (
+            StopConfig(is_slurms=True, limit_in_s=3600.0),
+            "the time limit is over: --stop-before 120 has workers save a checkpoint before it",
+        ),
+        (StopConfig(is_slurms=True, limit_in_s=3600.0, leave_in_s=3480.0), ""),
+        (StopConfig(is_slurms=True, limit_in_s=7200.0), SHARED),
+    ],
+)
+def test_what_is_advised_when_the_host_leaves_fits_its_scheduler(
+    stop: StopConfig, advice: str
+) -> None:
+    why = "node n1, which hosts the coordinator, is leaving: it got SIGTERM"
+    verdict = Verdict(Outcome.PREEMPTED, why, 0, signal=15)
+    end = JobEnd(Finish(FinishKind.VERDICT, verdict=verdict), "digits", 0, 3590.0)
+    first, *rest = verdict_lines(verdict_view(end, stop=stop))
+    assert first == f"rallypoint: job digits was preempted in round 0: {why}"
+    if not advice:
+        assert rest == []
+        return
+    (told,) = rest
+    assert told.startswith(f"    what to do: {advice}")
+    assert ("rallypoint serve" in told) is not stop.is_slurms

@@ -9,7 +9,7 @@ NAMED = (
     r"  behind .*\(node (\S+)\)",
     r"  silent +node (\S+):",
     r"  waits for .*missing(?: since the last round)?: (\S+)$",
-    r"  waits for +a checkpoint of node (\S+)$",
+    r"  waits for +a checkpoint of node (\S+)(?: for .* at most)?$",
     r"  waits for +(?:the workers of )?node (\S+)(?::| to )",
     r"rank \d+ \(node (\S+), local rank \d+\)",
     r"node (\S+) was lost",

@@ -55,16 +55,14 @@ def stuck(steps: dict[str, int]) -> list[str]:
     """The healthy job, of which no worker has made progress for a minute; some are behind."""
     view = running().view
     nodes = [replace(n, quiet_s=60.0, step=steps.get(n.node, n.step)) for n in view.nodes]
-    return status_lines(replace(view, nodes=tuple(nodes)), 200)
+    return status_lines(replace(view, nodes=tuple(nodes)), 200, where="")
 
 
 def test_where_all_workers_are_at_one_step_nobody_is_called_behind() -> None:
     lines = stuck({})
     assert culprit_of(lines) is None
-    assert lines[1] == (
-        "  behind      nobody: all workers have been at step 20 for 1 min 0 s; "
-        "rallypoint stacks shows what they do"
-    )
+    assert lines[1] == ("  behind      nobody: all workers have been at step 20 for 1 min 0 s")
+    assert lines[2] == "  next        rallypoint stacks"
 
 
 def test_all_nodes_that_are_equally_far_behind_are_named() -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from rallypoint.cli.watch.status_text import status_lines
 from rallypoint.core import host_effects
 from rallypoint.core.event_kinds import Record
+from rallypoint.core.group_events import WorkersGone
 from rallypoint.core.messages import CheckpointWanted, Detailed
 from rallypoint.core.model import SharedSettings
 from rallypoint.core.watch.history import JobHistory
@@ -28,6 +29,8 @@ class WatchedCluster(Cluster):
         self._behind_since: dict[str, float] = {}
         self.never_saves: set[str] = set()
         """Nodes whose workers save no checkpoint, however long they are waited for."""
+        self.never_stops: set[str] = set()
+        """Nodes whose workers do not stop when they are told to."""
         self._heard_at: dict[str, float] = {}
         self._started_at = 0.0
 
@@ -102,19 +105,20 @@ class WatchedCluster(Cluster):
 
     def status(self, width: int = 100) -> list[str]:
         """What a person sees."""
-        return status_lines(self.view, width)
+        return status_lines(self.view, width, where="node-0:29400 --job train-7")
 
     def moves(self) -> list[tuple[str, SimulatedAgent]]:
-        """As of a cluster, but for the checkpoints that are never saved."""
-        return [
-            (kind, agent)
-            for kind, agent in super().moves()
-            if not (
-                kind == "local"
-                and agent.ref.node_id in self.never_saves
-                and isinstance(agent.local[0], CheckpointWanted)
-            )
-        ]
+        """As of a cluster, but for the checkpoints that are never saved, and the workers that do
+        not stop."""
+
+        def is_held(agent: SimulatedAgent) -> bool:
+            node_id, first = agent.ref.node_id, agent.local[0]
+            if isinstance(first, WorkersGone):
+                return node_id in self.never_stops
+            return isinstance(first, CheckpointWanted) and node_id in self.never_saves
+
+        moves = super().moves()
+        return [(kind, agent) for kind, agent in moves if kind != "local" or not is_held(agent)]
 
     def _heard(self, incarnation: str) -> Heard:
         session = self.sessions.of_agent(incarnation)

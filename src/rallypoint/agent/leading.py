@@ -67,7 +67,10 @@ class LeadingNode:
         rendezvous: RendezvousConfig,
         secret: bytes | None,
         hosts: Hosts,
+        look: str = "",
     ) -> None:
+        """`look`: the command that shows this job; empty: there is none."""
+        self._look = look
         self._agent, self._end, self._hosts = agent, end, hosts
         self._rendezvous, self._secret = rendezvous, secret
         self._spread = SystemRandom().random()
@@ -123,6 +126,9 @@ class LeadingNode:
         run_id, secret = self._rendezvous.run_id, self._secret
         lookup_token = None if secret is None else {run_id: secret}.get
         coordinator = self._hosts.host(listening.listeners, lookup_token)
+        is_first = self._end.attached is None
+        if self._look and is_first and self._rendezvous.max_nodes > 1:
+            self._agent.say(kinds.LOOK(command=self._look))
         self._agent.say(kinds.LEADS(places=", ".join(listening.addresses)))
         self._hosts.reconnect("this node leads the job now")
         if self._rendezvous.register is not None:  # There is none to look after in the simulator.

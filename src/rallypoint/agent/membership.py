@@ -18,7 +18,7 @@ from rallypoint.agent.helper_processes import HelperProcesses, NodeLease, wait_u
 from rallypoint.agent.progress_report import PhaseTeller, ProgressReport
 from rallypoint.agent.round_store import StoreAccess, listen_for_peers, listen_on
 from rallypoint.agent.telemetry.telemetry import Telemetry
-from rallypoint.config import AgentConfig, RendezvousConfig
+from rallypoint.config import AccessConfig, AgentConfig, RegisterConfig, RendezvousConfig
 from rallypoint.coordinator.client import (
     AgentSession,
     CoordinatorSession,
@@ -38,6 +38,7 @@ from rallypoint.core.event_kinds import Record, ReportedBy
 from rallypoint.core.model import Candidate, DeadPlace
 from rallypoint.core.ranks import id_of_rank
 from rallypoint.core.session import AgentEnd, SessionRules
+from rallypoint.core.settings import UNNAMED_RUN_ID
 from rallypoint.core.text import names, part_of
 from rallypoint.core.watch.goodput_view import GoodputView
 from rallypoint.core.watch.node_progress import NodeProgress
@@ -60,6 +61,8 @@ LAST_REPORTS_S = 2.0
 """How long the last reports may take to be acknowledged."""
 LAST_WORDS_S = 1.0
 """How long this node stays for who follows its workers' output."""
+NOTICES_S = 0.5
+"""How long the notices on options wait for the line that says how to look at the job."""
 UNNAMED_WAIT_S = 2.0
 """A host that waits for the other nodes for longer names them."""
 
@@ -100,10 +103,18 @@ class Membership:
         self._session: AgentSession | None = None
         self._answers: NodeAnswers | None = None
         self._status = ""
+        self._notices = setup.config.notices
+        """The notices that were not said yet."""
         self._noted: DeadPlace | None = None
         """The place that is noted for the next agent on this machine."""
         self._notice: Callable[[], bytes] | None = None
         """Makes the notice for the guard; it changes with the place of this node."""
+
+    def _say_notices(self) -> None:
+        """Once."""
+        notices, self._notices = self._notices, ()
+        for notice in notices:
+            self._agent.say(kinds.NOTICE(notice))
 
     @property
     def error(self) -> Exception | None:
@@ -120,14 +131,26 @@ class Membership:
         Raises RallypointError when this node can't take part.
         """
         rendezvous = self._config.rendezvous
+        if rendezvous.handler is not None or rendezvous.max_nodes == 1:
+            self._say_notices()
         if rendezvous.handler is not None:
             await self._open_by_handler()
             return
         if rendezvous.static and rendezvous.node_rank == 0:
             self._store = self._round_store(None)
-        found, end = await self._find()
-        self._coordinator = found.coordinator
-        if found.coordinator is not None and rendezvous.max_nodes > 1:
+        # The first line of a job says how to look at it: the node that hosts it knows that soon.
+        notices = asyncio.get_running_loop().call_later(NOTICES_S, self._say_notices)
+        try:
+            found, end = await self._find()
+            self._coordinator = found.coordinator
+            is_host = found.coordinator is not None and rendezvous.max_nodes > 1
+            if is_host and rendezvous.register is None:
+                command = look_command(rendezvous, self._config.access)
+                self._agent.say(kinds.LOOK(command=command))
+        finally:
+            notices.cancel()
+            self._say_notices()
+        if is_host:
             self._agent.say(kinds.HOSTS(endpoint=rendezvous.endpoint))
         try:
             candidate = await self._candidate(found)
@@ -184,7 +207,8 @@ class Membership:
         hosting = self._hosting(own, identity.incarnation)
         hosts = leading.Hosts(partial(self._coordinator_of, hosting), self._reconnect)
         local = local_leader(rendezvous.register.hold_s, secret_of=lambda run_id: secret)
-        node = leading.LeadingNode(self._agent, end, rendezvous, secret, hosts)
+        look = look_command(rendezvous, self._config.access)
+        node = leading.LeadingNode(self._agent, end, rendezvous, secret, hosts, look)
         succession = self._succession = Succession(register, local, own, node, rendezvous.run_id)
         await asyncio.sleep(node.first_claim_delay_s)
         connection = await succession.connect(rendezvous.join_timeout_s, self._say_status)
@@ -453,3 +477,36 @@ def _given_id(rendezvous: RendezvousConfig) -> str:
 
 def _ignore(_until: float) -> None:
     """No lease ends here."""
+
+
+def look_command(rendezvous: RendezvousConfig, access: AccessConfig) -> str:
+    """Return the command that a person types on any machine to look at this job:
+    `rallypoint status n1:29400 --job digits`."""
+    from shlex import quote  # Needed on one node of a job.
+
+    register = rendezvous.register
+    words = [str(rendezvous.endpoint)] if register is None else _where_records_are(register)
+    if rendezvous.run_id != UNNAMED_RUN_ID:
+        words += ["--job", rendezvous.run_id]
+    if access.insecure:
+        words.append("--insecure")
+    elif access.token_file:
+        words += ["--token-file", access.token_file]
+    return " ".join(["rallypoint status", *map(quote, words)])
+
+
+def _where_records_are(register: RegisterConfig) -> list[str]:
+    if register.etcd is not None:
+        etcd = register.etcd
+        conf = {"protocol": etcd.protocol, "etcd_prefix": etcd.prefix, "user": etcd.user}
+        conf |= {"password_file": etcd.password_file, "cacert": etcd.cacert}
+        conf |= {"cert": etcd.cert, "key": etcd.key}
+        usual = {"protocol": "http", "etcd_prefix": "/rallypoint"}
+        said = [f"{k}={text}" for k, text in conf.items() if text and usual.get(k) != text]
+        words = ["--rdzv-backend", "etcd", "--rdzv-endpoint", str(etcd)]
+        return [*words, "--rdzv-conf", ",".join(said)] if said else words
+    if register.kubernetes is not None:
+        namespace = register.kubernetes.namespace
+        words = ["--rdzv-backend", "kubernetes"]
+        return [*words, "--rdzv-endpoint", namespace] if namespace else words
+    return [register.directory]

@@ -39,6 +39,8 @@ class WorkerRound(Struct, frozen=True):
     on_exits: Callable[[tuple[WorkerExit, ...]], None]
     on_gone: Callable[[tuple[int, ...], tuple[WorkerExit, ...]], None]
     """Gets the pids that did not die, and the failures with all that is known of them by now."""
+    on_details: Callable[[tuple[WorkerExit, ...]], None] | None = None
+    """Gets what is known of the failures while other workers still run, if somebody wants it."""
 
 
 class NodeWorkers(Protocol):

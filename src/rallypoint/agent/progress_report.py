@@ -87,6 +87,7 @@ class ProgressReport:
             phases.get("first_output"),
             phases.get("first_progress"),
             unmatched=unmatched(self._config, self.dispatcher.unmatched, life.assignment),
+            cant_log=self.dispatcher.cant_log,
         )
         if shm is None or running_s is None:
             return progress

@@ -167,6 +167,7 @@ async def _run(
             scratch,
             lambda text: run.agent.say(kinds.TIMER_EXPIRED(text)),
             run.faults,
+            run.cant_log,
         )
         made = round_workers(worker_setup, round_)
         run.lease.tell_workers(made.shm.hold)
@@ -232,8 +233,6 @@ class AgentRun:
         began_at = time.monotonic()
         agent, others_stop_s = self.agent, self._stop.shutdown_grace_s
         self._install()
-        for notice in self._setup.config.notices:
-            agent.say(kinds.NOTICE(notice))
         opening = asyncio.get_running_loop().create_task(self._membership.open())
         try:
             await asyncio.wait((opening, agent.finished), return_when=asyncio.FIRST_COMPLETED)
@@ -281,6 +280,14 @@ class AgentRun:
         if self._helpers is not None and (rendezvous.max_nodes > 1 or rendezvous.register):
             self._helpers.hold(until)
 
+    def cant_log(self, text: str) -> None:
+        """A log file of a worker can't be written. Said once in a round, here and by the next
+        heartbeat to the coordinator."""
+        dispatcher = self._setup.telemetry.dispatcher
+        if text != dispatcher.cant_log:
+            dispatcher.cant_log = text
+            self.agent.say(kinds.LOG_STORAGE(text))
+
     def _install(self) -> None:
         loop, dispatcher = asyncio.get_running_loop(), self._setup.telemetry.dispatcher
         loop.set_exception_handler(self._crashed)
@@ -291,7 +298,7 @@ class AgentRun:
                 HelperEvents(
                     self._guard_replaced,
                     self._relay_replaced,
-                    lambda text: self.agent.say(kinds.LOG_STORAGE(text)),
+                    self.cant_log,
                     dispatcher.first_output,
                     partial(self.agent.say, kinds.STDIN()),
                     PatternLines(self._setup.config, dispatcher, self.agent.say),

@@ -104,6 +104,8 @@ class WorkerRounds:
             partial(self._not_started, stamp),
             partial(self._exited, stamp),
             partial(self._gone, stamp),
+            # A handler judges a failure as soon as it has the details: there they come once.
+            None if self._config.rendezvous.handler else partial(self._told_more, stamp),
         )
         try:
             self.current = self._make_workers(round_)
@@ -172,6 +174,9 @@ class WorkerRounds:
         self._actions.step(g.WorkersExited(stamp, exits))
         if self._state.phase is not group.Phase.STOPPING:
             self._requests.exited(exits)
+
+    def _told_more(self, stamp: Stamp, failures: tuple[WorkerExit, ...]) -> None:
+        self._actions.report(m.Detailed(stamp, failures))
 
     def _gone(self, stamp: Stamp, stuck: tuple[int, ...], failures: tuple[WorkerExit, ...]) -> None:
         if not stuck:

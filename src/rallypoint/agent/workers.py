@@ -25,11 +25,14 @@ from rallypoint.errors import RallypointError
 from rallypoint.observe.faults import Faults
 from rallypoint.process.guard import Guard
 from rallypoint.process.limits import OomWatch, cant_start_workers
-from rallypoint.process.logs.log_dir import path_text
+from rallypoint.process.logs.log_dir import full_place, path_text
 from rallypoint.process.logs.worker_output import WorkerOutput, WorkerOutputs
 from rallypoint.process.prepared.calls import ResultFiles
 from rallypoint.process.spawn import Command
 from rallypoint.process.workers import KILL_TIMEOUT_S, WorkerSet
+
+DETAILS_S = 0.5
+"""How long after a failure its traceback is told of, if other workers of this node run on."""
 
 
 class WorkerSetup(Struct, frozen=True):
@@ -44,6 +47,8 @@ class WorkerSetup(Struct, frozen=True):
     notice: Callable[[str], None]
     """Gets a line for a person when a timer of a worker has ended."""
     faults: Faults
+    no_space: Callable[[str], None] = lambda text: None
+    """Gets a line for a person when a worker has failed whose log file can't be written."""
 
 
 class RoundWorkers:
@@ -58,6 +63,7 @@ class RoundWorkers:
         self._killed = asyncio.Event()
         self._starting: asyncio.Task[None] | None = None
         self._clearing: asyncio.Task[object] | None = None
+        self._telling: asyncio.Task[None] | None = None
         number, count = round_.assignment.round, setup.config.count
         self.shm = WorkerShm.open(setup.scratch, number, count, setup.faults)
         base_rank = round_.assignment.base_rank
@@ -200,7 +206,16 @@ class RoundWorkers:
 
     def failures(self, failed: tuple[WorkerExit, ...]) -> tuple[WorkerExit, ...]:
         """What is known at once of these exits; the rest comes with `on_gone`."""
+        if self._telling is None and self._round.on_details is not None:
+            self._telling = asyncio.create_task(self._tell_details(self._round.on_details))
+            self._telling.add_done_callback(raise_in_loop)
         return self._failures.note(failed)
+
+    async def _tell_details(self, tell: Callable[[tuple[WorkerExit, ...]], None]) -> None:
+        """Until the last worker has ended, which may take the whole `--restart-grace`, people ask
+        why the round has ended."""
+        await asyncio.sleep(DETAILS_S)
+        tell(await self._failures.details())
 
     def results(self) -> dict[int, object]:
         """What the function returned, by local rank, once all workers have succeeded; None for a
@@ -215,6 +230,8 @@ class RoundWorkers:
         self._watchdog.close()
 
     def _close(self) -> None:
+        if self._telling is not None:
+            self._telling.cancel()
         if not self._workers.exits.all_succeeded(self._setup.config.count):
             self._results.close()
         self._watchdog.close()
@@ -241,6 +258,8 @@ class RoundWorkers:
 
     async def _clear(self) -> None:
         stuck = await self._workers.end(self._killed)
+        if self._telling is not None:
+            self._telling.cancel()
         failures = await self._failures.detailed()
         await self._setup.outputs.progress_read()
         self._close()
@@ -277,6 +296,10 @@ class WorkerFailures:
         noted, self._noted = self._noted, ()
         return tuple(await asyncio.gather(*map(self._detailed, noted)))
 
+    async def details(self) -> tuple[WorkerExit, ...]:
+        """All that is known of them by now; `detailed` returns them once more."""
+        return tuple(await asyncio.gather(*map(self._detailed, self._noted)))
+
     def _failure(self, exit_: WorkerExit) -> WorkerExit:
         noted_at = self._workers.exits.noted_at(exit_.local_rank)
         blame = self._blames.get(exit_.local_rank)
@@ -299,7 +322,7 @@ class WorkerFailures:
 
     async def _described(self, exit_: WorkerExit) -> WorkerExit:
         # Needed only when something fails: patterns take time to compile.
-        from rallypoint.process.failures import describe_failure, read_error_file
+        from rallypoint.process.failures import bounded, describe_failure, read_error_file
 
         tail = await self._setup.outputs.tail(self._round.assignment.round, exit_.local_rank)
         known = describe_failure(
@@ -310,4 +333,9 @@ class WorkerFailures:
         )
         if (blame := self._blames.get(exit_.local_rank)) is not None:
             return replace(known, message=blame.reason, detail=blame.detail)
+        output = self._outputs[exit_.local_rank]
+        if full := full_place((output.log_file, output.error_file)):
+            self._setup.no_space(full)
+            if not known.detail:  # Its own words would say more.
+                return bounded(replace(known, message=f"{full}; {known.message}"))
         return known

@@ -15,6 +15,7 @@ from rallypoint.cli.values import Value, integer
 from rallypoint.config import AgentConfig
 from rallypoint.coordinator.token import Token, find_token, parse_token, read_token, user_home
 from rallypoint.core.settings import Setting
+from rallypoint.core.text import shown
 from rallypoint.process import syscalls
 
 
@@ -63,6 +64,20 @@ class Access(Struct, frozen=True):
     token_file: str | None
     token_fd: int | None
     insecure: bool
+    has_variable: bool = False
+    """RALLYPOINT_TOKEN was set when the command began; it is erased soon after."""
+
+    @property
+    def source(self) -> str:
+        """Where the token comes from, as a person has given it; empty: from the user's own file, or
+        there is none."""
+        if self.insecure:
+            return ""
+        if self.token_fd is not None:
+            return f"--token-fd {self.token_fd}"
+        if self.token_file is not None:
+            return f"--token-file {shown(self.token_file)}"
+        return TOKEN_VARIABLE if self.has_variable else ""
 
     def find(self, create: bool) -> Token | None:
         """None: there is none, or none is needed. See `find_token`. Raises AccessError."""
@@ -92,4 +107,6 @@ def read_access(scanned: Scanned) -> Access:
     file, fd = scanned.get("--token-file"), scanned.get("--token-fd")
     insecure = scanned.on("--insecure")
     check(fd, file, insecure=insecure)
-    return Access(file.text if file else None, integer(fd) if fd else None, insecure)
+    number = integer(fd) if fd else None
+    has_variable = environ_token() is not None
+    return Access(file.text if file else None, number, insecure, has_variable)

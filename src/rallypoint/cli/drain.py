@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from rallypoint import __version__
 from rallypoint.cli import access
@@ -52,8 +53,8 @@ DRAIN = Command(
     """\
 usage: rallypoint drain NODE [ENDPOINT] [options]
 
-Make a node leave its job, and wait until it has left. NODE is its id, as
-the job's lines show it.
+Make a node leave its job, and wait until it has left; the last line says whether
+a checkpoint was saved before. NODE is its id, as the job's lines show it.
 
 The workers of the whole job may save a checkpoint first; then the node stops
 its workers and leaves, and the other nodes continue without it. No restart is
@@ -62,7 +63,7 @@ lives on that very node ends as preempted, unless any node may lead it. ENDPOINT
 is what the job's nodes have as --rdzv-endpoint; without one, it is your job on
 this machine.
 
-  rallypoint drain node-3 node-0 --job digits
+  rallypoint drain node-3 node-0:29400 --job digits
   rallypoint drain node-3 /shared/jobs --job digits
 """,
     (
@@ -106,13 +107,16 @@ def run(argv: list[str]) -> int:
     options = with_hint(DRAIN, lambda: _parse(argv))
     token = token_of(options.job)
     access.keep_secrets()
-    by_register = options.job.register is not None
-    asyncio.run(_Search(options, token).run() if by_register else _drain(options, token))
+    asyncio.run(_drain(options, token))
     return 0
 
 
 async def _drain(options: _Options, token: Token | None) -> None:
-    connection = await reach(await named(options.job, token), token)
+    options = replace(options, job=await named(options.job, token))
+    if options.job.register is not None:
+        await _Search(options, token).run()
+        return
+    connection = await reach(options.job, token)
     try:
         await _converse(connection, options)
     except _Gone as gone:

@@ -39,17 +39,18 @@ VERDICT = Command(
 usage: rallypoint verdict WHERE [options]
 
 Print how a job has ended, and exit with the code of that. WHERE is a file that
---json-summary has written, or a directory with one for each node. With --rdzv-id
+--json-summary has written, or a directory with one for each node. With --job
 it is the endpoint where the job's record lies, as the job's nodes have it.
 
   rallypoint run --json-summary logs/ train.py; rallypoint verdict logs/
-  rallypoint verdict /shared/jobs --rdzv-id digits
+  rallypoint verdict /shared/jobs --job digits
 """,
     (
         (
             "Options",
             (
-                Setting("--rdzv-id", "ID", "the job's: WHERE is where its record lies"),
+                Setting("--job", "ID", "the job's name: WHERE is where its record lies"),
+                Setting("--rdzv-id", "ID", "the same as --job"),
                 Setting(
                     "--rdzv-backend",
                     "file|etcd|kubernetes",
@@ -86,11 +87,11 @@ def run(argv: list[str]) -> int:
     """The job's exit code. Raises UsageError, InfrastructureError and HelpRequested."""
     scanned = with_hint(VERDICT, lambda: parse(VERDICT, argv, {}))
     (where,) = scanned.words
-    if scanned.get("--rdzv-id") is not None:
-        return _of_record(scanned, where)
+    if (job := scanned.get("--job") or scanned.get("--rdzv-id")) is not None:
+        return _of_record(scanned, where, job)
     for flag in ("--rdzv-backend", "--rdzv-conf"):
         if (given := scanned.get(flag)) is not None:
-            raise given.wrong("needs --rdzv-id, the name of the job in those records")
+            raise given.wrong("needs --job, the name of the job in those records")
     return _of_summaries(where)
 
 
@@ -135,15 +136,15 @@ def _read(path: str) -> Said:
         raise UsageError(f"{shown(path)}: is no summary that --json-summary has written") from None
 
 
-def _of_record(scanned: Scanned, where: str) -> int:
+def _of_record(scanned: Scanned, where: str, job: Value) -> int:
     from rallypoint.coordinator.register_record import decode
     from rallypoint.rendezvous.places import place_of
 
     backend = scanned.read(VERDICT, "--rdzv-backend", "file")
     endpoint = [Value(where, f"--rdzv-endpoint {where}")]
-    asked = Scanned((), scanned.values | {"--rdzv-endpoint": endpoint})
+    asked = Scanned((), scanned.values | {"--rdzv-endpoint": endpoint, "--rdzv-id": [job]})
     register, _ = read_register(asked, backend, Machine())
-    run_id = scanned.values["--rdzv-id"][-1].text
+    run_id = job.text
     token = access.read_access(scanned).find(create=False)
     place = place_of(RendezvousConfig(run_id, register=register))
     found = place.open(None if token is None else token.for_job(run_id)).get_state()

@@ -66,7 +66,7 @@ def _take_part(config: AgentConfig) -> int:
         console = consoles[0]
         console.clear_status()
         goodput, budget = report.telemetry.dispatcher.goodput, config.rendezvous.max_restarts
-        view = verdict_view(end, goodput, budget)
+        view = verdict_view(end, goodput, budget, config.stop)
         report.ended(view)
         if view.outcome in (Outcome.FAILED, Outcome.TIMED_OUT, Outcome.INFRASTRUCTURE):
             _tell_starter(InfrastructureError(view.reason), end)

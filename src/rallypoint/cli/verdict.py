@@ -16,12 +16,21 @@ from msgspec.structs import replace
 from rallypoint.agent.run import JobEnd
 from rallypoint.cli.render import PROGRAM, clock_text, duration_text, iso_text
 from rallypoint.cli.watch.goodput_text import end_lines
-from rallypoint.config import FailureReport
+from rallypoint.config import FailureReport, StopConfig
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.cause import describe
 from rallypoint.core.group_events import Finish, FinishKind
 from rallypoint.core.model import Cause, Outcome
-from rallypoint.core.text import CANT_START, LEFT, NOT_NEEDED, STACKS, count, job_name, signal_name
+from rallypoint.core.text import (
+    CANT_START,
+    HOST_LEAVES,
+    LEFT,
+    NOT_NEEDED,
+    STACKS,
+    count,
+    job_name,
+    signal_name,
+)
 from rallypoint.core.watch.goodput_view import GoodputView
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.observe.printing import JsonLine, json_line
@@ -52,6 +61,8 @@ class VerdictView(Struct, frozen=True):
     """Why restarting did not help, where that ended the job."""
     goodput: GoodputView | None = None
     """Where the job's time went, if that is known."""
+    advice: str = ""
+    """The next step, where no worker has caused the end."""
 
     @property
     def failure(self) -> WorkerExit | None:
@@ -101,7 +112,9 @@ def verdict_lines(
             Outcome.INFRASTRUCTURE: "could not continue",
         }[view.outcome]
         first = f"{job} {how} in round {view.round}: {view.reason}"
-        return (first, *(_INDENT + line for line in end_lines(view.goodput) if whole))
+        lines = [*end_lines(view.goodput)]
+        lines += [f"what to do: {view.advice}"] if view.advice else []
+        return (first, *(_INDENT + line for line in lines if whole))
     how = "failed" if view.outcome is Outcome.FAILED else view.outcome.value
     node, failure = view.cause.node_id, view.failure
     first = f"{job} {how}: {_what_happened(node, failure, zone)} in round {view.round}"
@@ -246,15 +259,20 @@ def cause_summary(cause: Cause | None) -> CauseSummary | None:
     )
 
 
+NEAR_LIMIT_S = 60.0
+"""How long before its time limit a scheduler may send its signal."""
 FEW_NODES = 4
 """So many whole reports are read as easily as one."""
 
 
 def verdict_view(
-    end: JobEnd, goodput: GoodputView | None = None, max_restarts: int = 0
+    end: JobEnd,
+    goodput: GoodputView | None = None,
+    max_restarts: int = 0,
+    stop: StopConfig | None = None,
 ) -> VerdictView:
-    """What to show of it. `goodput`: of the whole job, if that is known. `max_restarts`: that this
-    node was started with, which counts where it has no verdict of the job."""
+    """Return the view. `goodput`: of the whole job, if that is known. `max_restarts`: that this
+    node was started with, which counts where it has no verdict of the job. `stop`: the same."""
     finish, verdict = end.finish, end.finish.verdict
     if finish.kind is not FinishKind.VERDICT or verdict is None:
         return VerdictView(
@@ -278,6 +296,7 @@ def verdict_view(
         ended_s_ago=verdict.ended_s_ago,
         no_progress=verdict.no_progress,
         goodput=goodput,
+        advice="" if stop is None else advice_on_leaving(verdict.text, end.elapsed_s, stop),
     )
 
 
@@ -290,6 +309,22 @@ def prints_whole(report: FailureReport, end: JobEnd, max_nodes: int) -> bool:
     verdict = end.finish.verdict
     cause = verdict.cause if verdict is not None else None
     return nodes <= FEW_NODES or is_rank_0 or (cause is not None and cause.node_id == end.node)
+
+
+def advice_on_leaving(reason: str, elapsed_s: float, stop: StopConfig) -> str:
+    """The advice that lets a job outlive the node that hosts it; empty: it has not ended by
+    that. `elapsed_s`: how long this node took part."""
+    if HOST_LEAVES not in reason:
+        return ""
+    if stop.limit_in_s is not None and elapsed_s > stop.limit_in_s - NEAR_LIMIT_S:
+        if stop.leave_in_s is not None:
+            return ""
+        return "the time limit is over: --stop-before 120 has workers save a checkpoint before it"
+    shared = "--rdzv-backend file --rdzv-endpoint DIR, a directory that all nodes share"
+    others = "lets the other nodes continue when one leaves"
+    if stop.is_slurms:
+        return f"{shared}, {others}"
+    return f"{shared}, {others}; so does a coordinator on another machine (rallypoint serve)"
 
 
 def _without_verdict(finish: Finish) -> Outcome:

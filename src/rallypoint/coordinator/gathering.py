@@ -41,7 +41,6 @@ STALLED_S = 60.0
 """Who takes nothing for so long is cut off, but for who follows: that may be a pager."""
 LAST_S = 2.0
 """So long after a job's end its nodes may tell what their workers wrote last."""
-_NAMED = 8
 
 
 class _State(Enum):
@@ -219,9 +218,7 @@ class Gatherings:
             which = "next" if self._sessions.life.has_formed else "first"
             return f"no workers run yet: the job's {which} round has not begun"
         if unknown := [node for node in question.nodes if node not in job.assigned]:
-            first = sorted(job.assigned)[:_NAMED]
-            more = len(job.assigned) - len(first)
-            known = names(tuple(first)) + (f", and {more} more" if more > 0 else "")
+            known = names(tuple(job.assigned))
             return f"there is no node {unknown[0]!r} in round {self._round}; there are {known}"
         for wanted in question.ranks:
             if wanted.last >= job.world_workers or wanted.first > wanted.last:

@@ -150,6 +150,20 @@ def how_it_went(notice: Notice, cut_short: str) -> str:
     return "the workers that were asked have saved a checkpoint" if notice.some_listen else ""
 
 
+def saved_before_leaving(notice: Notice, cut_short: str = "") -> str:
+    """The same for a person who has drained a node."""
+    missed = "not every worker has saved a checkpoint"
+    if cut_short:
+        return f"{missed}: {cut_short}"
+    if notice.awaited:
+        time_s = brief_seconds(notice.until - notice.began_at)
+        who = names(tuple(sorted(notice.awaited)))
+        return f"{missed}: nothing from {who} within {time_s} s"
+    if notice.some_listen:
+        return "the workers that were asked have saved a checkpoint"
+    return "no checkpoint was saved: no worker listens for such requests"
+
+
 class Request(Struct, frozen=True):
     """What the coordinator asks for."""
 

@@ -148,6 +148,11 @@ SUCCEEDED = _routine(
 # The way into a job.
 
 MEETING = _routine("meeting", "this node looks for the coordinator")
+LOOK = _routine(
+    "look",
+    "the command that shows what a job of several nodes does; by the node that hosts or leads it",
+    "look at this job: {command}",
+)
 HOSTS = _routine(
     "hosts",
     "this node hosts the coordinator",
@@ -353,6 +358,9 @@ PATTERN_UNMATCHED_HERE = EventKind(
     "no line of this node's workers has matched --progress-pattern {}",
 )
 LOG_STORAGE = EventKind("log_storage", "a log file can't be written")
+LOG_STORAGE_THERE = _for_handlers(
+    "log_storage", "a node can't write log files of its workers", "node {node}: {}"
+)
 LOGS_KEPT = EventKind(
     "logs_kept",
     "where the workers' output of a failed job stays: `path`",

@@ -60,6 +60,8 @@ def drains(job: JobState, ref: NodeRef, drain: Drain, at: float) -> list[JobEffe
     effects = _withdraw(job, at) if is_held else []
     works = member.state is MemberState.RUNNING and not member.succeeded
     if not (drain.notice_s and works and job.started and job.round.phase is Phase.ACTIVE):
+        if works:
+            job.farewells[node_id] = "no checkpoint was asked for"
         return effects + _leave(job, (leaver,), at, is_said=False)
     said = kinds.NODE_DRAINING(node_id=node_id, node=node_id, why=drain.why)
     effects.append(said)
@@ -172,6 +174,9 @@ def end_notice(job: JobState, at: float, cut_short: str = "") -> list[JobEffect]
     effects: list[JobEffect] = [kind(text)] if text else []
     if notice.kind is EndKind.GROWTH:
         return effects + run_round(job, GrowthReady(notice.round), at)
+    job.farewells |= dict.fromkeys(
+        notice.leavers, checkpoint.saved_before_leaving(notice, cut_short)
+    )
     return effects + _leave(job, tuple(notice.leavers.values()), at, is_said=True)
 
 
@@ -194,6 +199,8 @@ def keep_notice(job: JobState, at: float) -> list[JobEffect]:
         return [kinds.CHECKPOINT(text), *_open_notice(job, EndKind.GROWTH, text, at)]
     if state.phase is not Phase.ACTIVE or state.round != notice.round:
         job.notice, leavers = None, tuple(notice.leavers.values())
+        how = checkpoint.saved_before_leaving(notice, "the round has ended")
+        job.farewells |= dict.fromkeys(notice.leavers, how)
         return _leave(job, leavers, at, is_said=True) if leavers else []
     return [] if late_nodes.are_wanted(state) else _withdraw(job, at)
 
@@ -262,10 +269,5 @@ def is_collateral(job: JobState, happened_at: float) -> bool:
 
 
 def _host_leaves(ref: NodeRef, why: str, *, alone: bool) -> str:
-    """The coordinator goes with its node, and what would have helped the others."""
-    if alone:
-        return why
-    return (
-        f"node {ref}, which hosts the coordinator, is leaving: {why} "
-        "(to let the other nodes continue, run the coordinator separately: `rallypoint serve`)"
-    )
+    """The coordinator goes with its node."""
+    return why if alone else f"node {ref}, {words.HOST_LEAVES}: {why}"

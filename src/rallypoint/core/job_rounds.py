@@ -212,16 +212,7 @@ def _judge(job: JobState, round_: int, at: float) -> list[JobEffect]:
         return []
     job.judged_round = round_
     assert job.end_reason is not None
-    if job.end_reason.kind is EndKind.REQUEST:
-        job.reports = []  # The workers were to be stopped, whatever had happened to one of them.
-    elif job.end_reason.kind is not EndKind.FAILURE:
-        # What fails after a round was ended for another reason fails because of that end.
-        job.reports = [r for r in job.reports if r.happened_at <= job.ended_at]
-    if job.end_reason.kind in (EndKind.LOSS, EndKind.DRAIN):
-        # A failure that only tells of a lost peer yields to the loss, also of a node that is back,
-        # and to a node that leaves.
-        job.reports = causes.without_consequences(job.reports, {job.end_reason.node_id})
-    job.reports = causes.without_collateral_of_drains(job.reports, job.told_to_go)
+    job.reports = _reports_that_count(job, job.end_reason)
     if job.store_lost is not None and job.end_reason.kind is EndKind.FAILURE:
         job.losses.append(job.store_lost)
     effects = _send_away(job, at)
@@ -234,6 +225,34 @@ def _judge(job: JobState, round_: int, at: float) -> list[JobEffect]:
     if cause is None or cause.failure is None:
         return effects + _judge_without_failure(job, round_, cause, reach, at)
     return effects + _judge_failure(job, round_, cause, reach, at)
+
+
+def presumed_cause(job: JobState) -> Cause | None:
+    """Return the first cause of the end of a round that has not been judged yet, as far as it is
+    known: its nodes may still stop their workers. None: no round is ending, or neither a worker nor
+    a node is to blame."""
+    if job.end_reason is None or job.judged_round == job.round.round or job.verdict is not None:
+        return None
+    losses = job.losses
+    if job.store_lost is not None and job.end_reason.kind is EndKind.FAILURE:
+        losses = [*losses, job.store_lost]
+    reports = _reports_that_count(job, job.end_reason)
+    return causes.first_cause(job.round.round - 1, reports, losses, job.breakdown)
+
+
+def _reports_that_count(job: JobState, reason: EndReason) -> list[causes.Report]:
+    """Return the failures that may be the first cause of this end of a round."""
+    if reason.kind is EndKind.REQUEST:
+        return []  # The workers were to be stopped, whatever had happened to one of them.
+    reports = job.reports
+    if reason.kind is not EndKind.FAILURE:
+        # What fails after a round was ended for another reason fails because of that end.
+        reports = [r for r in reports if r.happened_at <= job.ended_at]
+    if reason.kind in (EndKind.LOSS, EndKind.DRAIN):
+        # A failure that only tells of a lost peer yields to the loss, also of a node that is back,
+        # and to a node that leaves.
+        reports = causes.without_consequences(reports, {reason.node_id})
+    return causes.without_collateral_of_drains(reports, job.told_to_go)
 
 
 def _judge_without_failure(
@@ -273,6 +292,9 @@ def _judge_failure(
     is_final = failure.code in settings.no_restart_exit_codes
     judged = Judgement(1) if is_final else job_fitness.judge(job, cause)
     effects: list[JobEffect] = []
+    if failure.message.startswith(words.CANT_LOG):
+        node = cause.node_id
+        effects.append(kinds.LOG_STORAGE_THERE(failure.message, node=node, node_id=node))
     for machine in filter(None, (judged.held, judged.released)):
         effects += run_round(job, StandingChanged(machine), at)
     job.end_reason = EndReason(EndKind.FAILURE, blame, cause.node_id)

@@ -125,6 +125,8 @@ class JobState(Struct):
     started: bool = False
     told_to_go: dict[str, float] = field(default_factory=dict)
     """When each node was told to go, since the newest world was formed."""
+    farewells: dict[str, str] = field(default_factory=dict)
+    """The fate of the last checkpoint before each of these nodes leaves, in words."""
     drained: set[str] = field(default_factory=set)
     drain_began_at: float = 0.0
     drain_world: frozenset[str] = frozenset()

@@ -133,7 +133,8 @@ class Failed(Struct, frozen=True, array_like=True, tag=3):
 
 
 class Detailed(Struct, frozen=True, array_like=True, tag=4):
-    """The failures again, with messages and last lines. Sent before the next `Join`."""
+    """The failures again, with messages and last lines. Sent before the next `Join`; and before
+    that, once, while other workers of the node have not stopped yet."""
 
     stamp: Stamp
     failures: tuple[WorkerExit, ...]

@@ -546,7 +546,9 @@ class Sessions:
             self._handover.forget(ref, session.inbox.unsettled, has_left=has_left)
         self.liveness.forget(ref.incarnation)
         ended = f", and the job has ended: {self.verdict.text}" if self.verdict else ""
-        answer = m.DrainAnswer(how or f"node {ref} has left{ended}", done=True)
+        saved = self.job.farewells.pop(ref.node_id, "")
+        left = f"node {ref} has left{f'; {saved}' if saved else ''}{ended}"
+        answer = m.DrainAnswer(how or left, done=True)
         effects = _drain_done(self._drains.gone(ref.incarnation), answer)
         return effects if self._sessions else [*effects, Empty()]
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterable
 
 from rallypoint.core.settings import UNNAMED_RUN_ID
+from rallypoint.core.watch.node_names import fold_words
 
 STACKS = "what it was doing:"
 """The first line of a detail that is no traceback of an exception, but stacks."""
@@ -14,8 +16,12 @@ CANT_START = "this node can't start workers"
 """How the reason of an agent begins that has tried to start some before a round ended for it."""
 NOT_NEEDED = "this node was not needed"
 """How the verdict of a node begins whose handler says that the job goes on without it."""
+CANT_LOG = "can't write logs under"
+"""How a message about a log file begins that can't be written."""
+HOST_LEAVES = "which hosts the coordinator, is leaving"
+"""Part of the reason of a job that ends since the node of its coordinator goes."""
 NAMES_MAX = 8
-"""So many nodes are named; thousands would hide the sentence."""
+"""The most words that name nodes; thousands would hide the sentence."""
 
 
 def count(number: int, noun: str) -> str:
@@ -78,9 +84,17 @@ def part_of(run_id: str, node_id: str) -> str:
 
 
 def names(node_ids: tuple[str, ...]) -> str:
-    """`a, b`, or `a, b and 5 more` when there are very many; empty for none."""
-    more = len(node_ids) - NAMES_MAX
-    return ", ".join(node_ids[:NAMES_MAX]) + (f" and {more} more" if more > 0 else "")
+    """`a, node-[0-63]`, or `a, b and 5 more` where there are very many; empty for none."""
+    words = fold_words(node_ids, NAMES_MAX)
+    more = len(node_ids) - sum(number for _, number in words[:NAMES_MAX])
+    return ", ".join(word for word, _ in words[:NAMES_MAX]) + (f" and {more} more" if more else "")
+
+
+def names_of_jobs(run_ids: Iterable[str]) -> str:
+    """The same for jobs. None of them is folded: one is to be typed."""
+    known = sorted(run_ids)
+    more = len(known) - NAMES_MAX
+    return ", ".join(known[:NAMES_MAX]) + (f" and {more} more" if more > 0 else "")
 
 
 def is_number(word: str) -> bool:

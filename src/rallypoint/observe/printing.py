@@ -1,5 +1,6 @@
 """Print the lines of Rallypoint itself. All of them are printed here, so that no text of a peer, a
-worker, a file or a command line can move the cursor, hide text, or forge a line.
+worker, a file or a command line can move the cursor, hide text, or forge a line. Colours
+(`Painted`) are put around texts that were made safe.
 
 A text may be anything. What Python calls not printable is escaped: controls (C0, DEL, C1), marks
 that turn the direction of text, line separators, bytes that are no UTF-8. A line break within a
@@ -13,6 +14,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable
+from enum import Enum
 from errno import EAGAIN
 from typing import Any, TextIO
 
@@ -30,6 +32,39 @@ _SPACES = "\xa0\u2009\u202f\u3000"  # not printable, says Python, but harmless a
 _BREAKS = {"\t": "    ", "\n": " | ", "\u2028": " | ", "\u2029": " | "}
 
 
+class Tint(Enum):
+    """The look of a part of a line, as a terminal is told."""
+
+    BAD = "\x1b[31m"
+    WARN = "\x1b[33m"
+    GOOD = "\x1b[32m"
+    BOLD = "\x1b[1m"
+
+
+_PLAIN = "\x1b[0m"
+
+
+class Painted(str):
+    """A line of which parts have colours in a terminal that shows them; elsewhere the plain text.
+    The parts may be anything, as all texts."""
+
+    parts: tuple[tuple[str, Tint | None], ...]
+
+    def __new__(cls, *parts: tuple[str, Tint | None]) -> Painted:
+        """The parts in their order, each with its look."""
+        line = super().__new__(cls, "".join(text for text, _ in parts))
+        line.parts = parts
+        return line
+
+    @property
+    def with_colours(self) -> str:
+        """The line for a terminal: the parts are made visible before colours are added."""
+        return "".join(
+            f"{tint.value}{visible(text)}{_PLAIN}" if tint and text else visible(text)
+            for text, tint in self.parts
+        )
+
+
 class JsonLine(str):
     """One JSON object that `json_line` has made: printable, on one line, and never cut."""
 
@@ -43,10 +78,10 @@ def visible(text: str) -> str:
     return text if len(text) <= LINE_MAX else text[: LINE_MAX - 1] + "…"
 
 
-def printed(*lines: str) -> str:
+def printed(*lines: str, colour: bool = False) -> str:
     """The lines as they may be written, each with its line feed; without the last ones, but with
     their number, where they are longer than REPORT_MAX in all. Lines of JSON are all there, however
-    long: a program reads them."""
+    long: a program reads them. `colour`: with the colours of `Painted` lines."""
     safe: list[str] = []
     room = REPORT_MAX
     for number, line in enumerate(lines):
@@ -58,7 +93,10 @@ def printed(*lines: str) -> str:
         if room < 0 and safe:
             safe.append(f"... and {len(lines) - number} more lines")
             break
-        safe.append(shown)
+        is_whole = len(line) <= LINE_MAX
+        safe.append(
+            line.with_colours if colour and is_whole and isinstance(line, Painted) else shown
+        )
     return "".join([line + "\n" for line in safe])
 
 
@@ -112,21 +150,21 @@ def print_error(who: str, text: str) -> None:
     say(f"{who}: {first}", *(f"  {line}" for line in more))
 
 
-def answer(*lines: str) -> None:
+def answer(*lines: str, colour: bool = False) -> None:
     """Write lines to stdout. Raises OSError when it can't be written. May block."""
     if sys.stdout is not None:
-        sys.stdout.write(_encodable(sys.stdout, lines))
+        sys.stdout.write(_encodable(sys.stdout, lines, colour=colour))
         sys.stdout.flush()
 
 
-def print_text(*lines: str) -> bool:
+def print_text(*lines: str, colour: bool = False) -> bool:
     """Write lines at once; nothing if the reader is gone (`| head`) or stdout is closed. Whether
     anybody may read more.
 
     Raises InfrastructureError when they can't be written: the disk is full, say.
     """
     try:
-        answer(*lines)
+        answer(*lines, colour=colour)
         return True
     except OSError as error:
         _give_up_stdout()
@@ -168,23 +206,23 @@ def _give_up_stdout() -> None:
     os.close(nowhere)
 
 
-def redraw(*lines: str) -> bool:
+def redraw(*lines: str, colour: bool = False) -> bool:
     """Write lines to stdout in place of what the terminal shows. As `print_text`."""
     if sys.stdout is not None:
         try:
             sys.stdout.write("\x1b[H\x1b[2J")
         except OSError:
             return False
-    return print_text(*lines)
+    return print_text(*lines, colour=colour)
 
 
-def _encodable(stream: TextIO, lines: Iterable[str]) -> str:
+def _encodable(stream: TextIO, lines: Iterable[str], *, colour: bool = False) -> str:
     """The printed lines with escapes for what the stream's encoding lacks, such as a name under
     LANG=C; in JSON with those of JSON."""
     encoding = stream.encoding or "utf-8"
     if encoding.lower().replace("-", "") != "utf8":
         lines = [_ascii_json(line) if isinstance(line, JsonLine) else line for line in lines]
-    return printed(*lines).encode(encoding, "backslashreplace").decode(encoding)
+    return printed(*lines, colour=colour).encode(encoding, "backslashreplace").decode(encoding)
 
 
 def _ascii_json(line: JsonLine) -> JsonLine:

@@ -56,6 +56,8 @@ class EventDispatcher:
         """Of the newest round: its workers report progress there."""
         self.unmatched: str | None = None
         """The newest line of the workers, once none has matched `--progress-pattern` for long."""
+        self.cant_log = ""
+        """Why a log file of the newest round can't be written; empty: all can, for all is known."""
         self._reached: dict[int, Progress] = {}
         """By round that has ended before that: how far its workers were in the end."""
         self._workers = _Workers()
@@ -71,7 +73,7 @@ class EventDispatcher:
         newest, since = line.newest, line.joining_since
         phases = timeline.step(line, event, effects, at)
         if line.newest is not None and line.newest is not newest:
-            self._workers = _Workers()
+            self._workers, self.cant_log = _Workers(), ""
             self._keep_reached(newest)
             for observer in self._observers:
                 observer.round_began(line.newest, newest, 0.0 if since is None else at - since)

@@ -314,7 +314,7 @@ def detached_lines(
     if where is not None:
         job = shlex.quote(plan.run_id)
         yield f"    see what it does: rallypoint status {where} --job {job}"
-        drain = f"rallypoint drain {first} --rdzv-endpoint {where} --rdzv-id {job}"
+        drain = f"rallypoint drain {first} {where} --job {job}"
         cancel = f"rallypoint cancel {where} --job {job}"
     yield f"    have {first} save a checkpoint and leave: {drain}"
     yield f"    cancel it: {cancel}"

@@ -38,8 +38,15 @@ def read_stop(
         given = Value(text, f"{SHUTDOWN_TIMEOUT_VARIABLE}={shown(text)}")
         scanned = Scanned(scanned.words, scanned.values | {"--shutdown-timeout": [given]})
     codes = tuple(values.exit_override(v, CLASSES) for v in scanned.all("--exit-code"))
-    leave_in_s = _leave_in_s(scanned, now, notices)
-    return StopConfig(**scanned.fields(StopConfig, rows), exit_codes=codes, leave_in_s=leave_in_s)
+    end = scanned.get("--stop-at")
+    end_at = None if end is None else _end(end)
+    return StopConfig(
+        **scanned.fields(StopConfig, rows),
+        exit_codes=codes,
+        leave_in_s=_leave_in_s(scanned, now, notices),
+        limit_in_s=None if end_at is None else end_at - now,
+        is_slurms=bool(environ.get("SLURM_JOB_ID")),
+    )
 
 
 def _leave_in_s(scanned: Scanned, now: float, notices: list[str]) -> float | None:

@@ -26,6 +26,11 @@ mpirun has started this command {tasks} times, and each runs the whole job (if t
 wanted, add --standalone); for one job, start it once on each node, with --nnodes and \
 --rdzv-endpoint"""
 
+_SLURM_NODES = ("SLURM_JOB_NUM_NODES", "SLURM_NNODES")
+_WITHOUT_SRUN = """\
+Slurm has given this job {nodes} nodes, and this trains on one of them: write \
+srun rallypoint run ... to train on all (if one is wanted, add --standalone)"""
+
 
 def with_surroundings(
     scanned: Scanned, environ: Mapping[str, str], machine: Machine, notices: list[str]
@@ -48,6 +53,10 @@ def with_surroundings(
         notices.append(_BY_MPI.format(tasks=started))
     elif is_slurm or (_number(environ, "SLURM_STEP_NUM_TASKS") > 1 and not _is_typed(environ)):
         return _with_slurm(scanned, environ, machine, notices)
+    elif not environ.get("SLURM_STEP_NUM_TASKS"):
+        found = (_number(environ, name) for name in _SLURM_NODES)
+        if (number := next(filter(None, found), 0)) > 1:
+            notices.append(_WITHOUT_SRUN.format(nodes=number))
     return scanned
 
 

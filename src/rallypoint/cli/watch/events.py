@@ -23,17 +23,21 @@ from rallypoint.cli.watch.reach import (
     token_of,
 )
 from rallypoint.cli.watch.recorded import is_history, read_history, refuse_options
-from rallypoint.cli.watch.terminal import print_lines
+from rallypoint.cli.watch.terminal import COLOUR, print_lines, shows_colours
 from rallypoint.coordinator.clocks import wall_time
 from rallypoint.coordinator.token import Token
 from rallypoint.core.json_reader import UnreadableJsonError, read_as
 from rallypoint.core.settings import MAX_GIVEN, Setting
 from rallypoint.core.text import count, shown
+from rallypoint.core.watch.event_groups import fold_entries, may_be_one_of_several
 from rallypoint.core.watch.history import HistoryEntry
 from rallypoint.core.watch.job_view import JobView
 from rallypoint.core.watch.questions import Ask, Subject
 from rallypoint.errors import RendezvousConnectionError, UsageError
-from rallypoint.observe.printing import JsonLine, json_text, print_error, print_text, say
+from rallypoint.observe.printing import JsonLine, json_text, print_error, say
+
+HOLD_S = 0.5
+"""How long `-f` waits whether other nodes join too."""
 
 EVENTS = Command(
     "events",
@@ -73,6 +77,7 @@ one, it is your job on this machine. FILE is one that --history has written.
                 ),
                 Setting("--all", "", "all that is known", "switch"),
                 Setting("--json", "", "print a line of JSON for each", "switch"),
+                COLOUR,
             ),
         ),
         HOW_TO_FIND,
@@ -92,6 +97,7 @@ class _Options(Struct, frozen=True):
     most: int | None
     """None: all."""
     as_json: bool
+    colour: bool
 
 
 def run(argv: list[str]) -> int:
@@ -136,6 +142,7 @@ def _parse(argv: list[str]) -> _Options:
         scanned.on("--failed"),
         most,
         scanned.on("--json"),
+        shows_colours(scanned.read(EVENTS, "--color", "auto")),
     )
 
 
@@ -176,6 +183,7 @@ class _Events:
     async def _followed(self, asking: Asking) -> bool:
         """Show what comes until the job has ended. False: the coordinator went away before."""
         is_last = False
+        held: list[HistoryEntry] = []
         try:
             await self._look_for_another_life(asking)
         except RendezvousConnectionError:
@@ -183,15 +191,28 @@ class _Events:
         asking.send(Ask(Subject.EVENTS, self._last, follow=True))
         while not is_last:
             try:
-                value, is_last = await asking.next_value()
+                async with asyncio.timeout(HOLD_S if held else None):
+                    value, is_last = await asking.next_value()
+            except TimeoutError:
+                if not self._print(held):
+                    return True
+                continue
             except RendezvousConnectionError:
+                self._print(held)
                 return False
             if (entry := _entry(value)) is not None and entry.number > self._last:
                 self._last = entry.number
-                wanted = _wanted([entry], self._options)
-                if wanted and not print_text(*_lines(wanted, self._options)):
+                held.append(entry)
+                if not may_be_one_of_several(entry) and not self._print(held):
                     return True
+        self._print(held)
         return True
+
+    def _print(self, held: list[HistoryEntry]) -> bool:
+        """Print these events, and hold them no longer. False: the reader is gone."""
+        wanted = _wanted(held, self._options)
+        held.clear()
+        return not wanted or print_lines(_lines(wanted, self._options), colour=self._options.colour)
 
     async def _look_for_another_life(self, asking: Asking) -> None:
         """A coordinator that knows nothing of the job's past counts events from 1 again."""
@@ -216,13 +237,13 @@ def _show(known: list[HistoryEntry], options: _Options) -> bool:
     lines = newest_of(_lines(wanted, options), options.most, tell=not options.as_json)
     if not wanted and not options.follow and not options.as_json:
         lines = ["nothing of that kind has happened" if known else "nothing has happened yet"]
-    return print_lines(lines)
+    return print_lines(lines, colour=options.colour)
 
 
 def _lines(entries: list[HistoryEntry], options: _Options) -> list[str]:
     if options.as_json:
         return [JsonLine(json_text(entry)) for entry in entries]
-    return [event_line(entry, wall_time(0.0)) for entry in entries]
+    return [event_line(entry, wall_time(0.0)) for entry in fold_entries(entries)]
 
 
 def _entry(value: bytes) -> HistoryEntry | None:

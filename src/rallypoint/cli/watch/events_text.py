@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 
 from rallypoint.core.text import count
 from rallypoint.core.watch.history import HistoryEntry
+from rallypoint.observe.printing import Painted, Tint
 
 LINES_MAX = 24
 MOMENTS = "an age like 90s, 10m, 12h or 2d, or a time like 22:30 or 2030-12-31T18:30:00"
@@ -23,7 +24,9 @@ def event_line(entry: HistoryEntry, now: float, zone: tzinfo | None = None) -> s
     name = re.escape(entry.node)
     is_named = re.search(rf"(node|drain|exclude|allow) {name}(?![\w.-])", entry.text)
     node = f" (node {entry.node})" if entry.node and not is_named else ""
-    return f"{moment_text(entry.time, now, zone)} {mark} {entry.text}{node}"
+    told = f"{mark} {entry.text}{node}"
+    tint = Tint.BAD if entry.is_wrong else None
+    return Painted((f"{moment_text(entry.time, now, zone)} ", None), (told, tint))
 
 
 def moment_text(at: float, now: float, zone: tzinfo | None = None) -> str:

@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from rallypoint.cli import access, values
 from rallypoint.cli.parser import Command, parse, with_hint
-from rallypoint.cli.watch.reach import EXIT_CODES, Asking, again, named
+from rallypoint.cli.watch.reach import EXIT_CODES, HOW_TO_FIND, Asking, again, named
 from rallypoint.cli.watch.status_text import LINES_MAX
 from rallypoint.cli.watch.terminal import print_lines
-from rallypoint.cli.watch.workers import WHERE, Parts, Wanted, gather, read_wanted, say_missing
+from rallypoint.cli.watch.workers import Parts, Wanted, gather, read_wanted, say_missing
 from rallypoint.core.settings import MAX_GIVEN, Setting
 from rallypoint.core.text import count
 from rallypoint.core.watch.collecting import ALL_LINES, Gathered, HowFar, RankTold
@@ -29,17 +29,18 @@ HOLD_S = 0.5
 LOGS = Command(
     "logs",
     """\
-usage: rallypoint logs [RANK|NODE...] [options]
+usage: rallypoint logs [RANK|NODE...] [HOST:PORT|DIR] [options]
 
 Show the newest lines that workers wrote, from any machine: of all ranks, or of
 those that are named (17, 0-7, or a node's name). Each line stands behind the
 ranks that wrote it: [0-63] epoch 3 done. Nodes keep the last 32 KiB of each
 stream, but of one that goes to a terminal as it is. Files of --log-dir are
-read.
+read. HOST:PORT is what the job's nodes have as --rdzv-endpoint, with its port,
+or the directory; without one, it is your job on this machine.
 
   rallypoint logs
   rallypoint logs 17 --last 200
-  rallypoint logs node-3 -f --rdzv-endpoint node-0 --job digits
+  rallypoint logs node-3 node-0:29400 --job digits -f
 """,
     (
         (
@@ -52,10 +53,10 @@ read.
                 Setting("--json", "", "print one line of JSON for each rank's line", "switch"),
             ),
         ),
-        WHERE,
+        HOW_TO_FIND,
     ),
     EXIT_CODES,
-    may_have=("RANK|NODE...",),
+    may_have=("RANK|NODE", "HOST:PORT|DIR..."),
 )
 
 

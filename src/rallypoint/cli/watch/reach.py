@@ -12,16 +12,18 @@ import tempfile
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
+from shlex import quote
 from typing import TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from rallypoint import __version__
+from rallypoint.agent.environ import TOKEN_VARIABLE
 from rallypoint.cli import access, values
 from rallypoint.cli.machine import Machine
 from rallypoint.cli.parser import Command, Scanned
-from rallypoint.cli.run_options.register import BY_REGISTER, check_conf, read_register
+from rallypoint.cli.run_options.register import BY_REGISTER, check_conf, read_place, read_register
 from rallypoint.cli.values import Value
 from rallypoint.config import (
     DEFAULT_COORDINATOR_PORT,
@@ -37,7 +39,7 @@ from rallypoint.core import messages as m
 from rallypoint.core.json_reader import UnreadableJsonError, read_as
 from rallypoint.core.model import UNNAMED_RUN_ID
 from rallypoint.core.settings import Setting
-from rallypoint.core.text import job_name, names, shown
+from rallypoint.core.text import job_name, names_of_jobs, shown
 from rallypoint.core.watch.job_view import JobLine
 from rallypoint.core.watch.questions import ALL_JOBS, Ask, Subject
 from rallypoint.errors import (
@@ -98,11 +100,21 @@ class JobAt(Struct, frozen=True):
     access: access.Access
     secret: bytes = b""
     """Opens this job, where no token of the user's does."""
+    given: str = ""
+    """The words that say where it is, for another command; empty: this machine."""
+    is_here: bool = False
+    """Set if the job was found on this machine."""
 
     @property
     def name(self) -> str:
         """Its run id."""
         return UNNAMED_RUN_ID if self.run_id is None else self.run_id
+
+    @property
+    def words(self) -> str:
+        """The words that name it to any command, quoted for a shell."""
+        has_name = self.run_id not in (None, UNNAMED_RUN_ID, ALL_JOBS)
+        return f"{self.given} --job {quote(self.name)}".strip() if has_name else self.given
 
 
 def read_job(command: Command, scanned: Scanned, where: Value | None) -> list[JobAt]:
@@ -119,10 +131,31 @@ def read_job(command: Command, scanned: Scanned, where: Value | None) -> list[Jo
     if backend in BY_REGISTER:
         register = _register(scanned, backend, where, run_id)
         endpoint = Endpoint("localhost", DEFAULT_COORDINATOR_PORT)
-        return [JobAt(run_id, endpoint, register, reading)]
+        words = _words(scanned, "" if where is None else where.text, backend)
+        return [JobAt(run_id, endpoint, register, reading, given=words)]
     if where is not None:
-        return [JobAt(run_id, values.endpoint(where, least_port=1), None, reading)]
-    return [_of_note(note, reading) for note in _local_jobs(run_id)]
+        endpoint = values.endpoint(where, least_port=1)
+        return [JobAt(run_id, endpoint, None, reading, given=_words(scanned, str(endpoint)))]
+    words = _words(scanned, "")
+    return [_of_note(note, reading, words) for note in _local_jobs(run_id)]
+
+
+def _words(scanned: Scanned, where: str, backend: str = "") -> str:
+    """The words that say where a job is, for another command, quoted for a shell."""
+    if backend in ("etcd", "kubernetes"):
+        words = [f"--rdzv-backend={backend}"]
+        words += [f"--rdzv-endpoint={where}"] if where else []
+        if (conf := scanned.get("--rdzv-conf")) is not None:
+            words.append(f"--rdzv-conf={conf.text}")
+    elif backend:
+        words = [where if "/" in where else f"./{where}"]
+    else:
+        words = [where] if where else []
+    if (file := scanned.get("--token-file")) is not None:
+        words.append(f"--token-file={file.text}")
+    if scanned.on("--insecure"):
+        words.append("--insecure")
+    return " ".join(map(quote, words))
 
 
 def _is_directory(text: str) -> bool:
@@ -134,13 +167,15 @@ def _is_directory(text: str) -> bool:
 def _register(
     scanned: Scanned, backend: str, where: Value | None, run_id: str | None
 ) -> RegisterConfig:
-    """As `--rdzv-endpoint` and `--rdzv-id` of `run` say."""
+    """Read the place as `--rdzv-endpoint` and `--rdzv-id` of `run` say; without a name,
+    of all jobs there."""
     said = dict(scanned.values)
     if where is not None:
         said["--rdzv-endpoint"] = [where]
     if run_id is not None:
         said["--rdzv-id"] = [Value(run_id, f"--job {run_id}")]
-    register, rest = read_register(Scanned(scanned.words, said), backend, Machine())
+    read = read_place if run_id is None else read_register
+    register, rest = read(Scanned(scanned.words, said), backend, Machine())
     check_conf(rest)
     if (directory := register.directory) and not os.path.isdir(directory):
         raise UsageError(f"{shown(directory)}: there is no such directory on this machine")
@@ -171,16 +206,16 @@ def _local_jobs(run_id: str | None) -> list[LocalJob]:
     raise RendezvousConnectionError(f"{said}: {_CHECK}")
 
 
-def _of_note(note: LocalJob, reading: access.Access) -> JobAt:
+def _of_note(note: LocalJob, reading: access.Access, words: str) -> JobAt:
     host, port = split_endpoint(note.address, DEFAULT_COORDINATOR_PORT)
     reading = replace(reading, insecure=True) if note.insecure else reading
-    return JobAt(note.run_id, Endpoint(host, port), None, reading, note.secret)
+    return JobAt(note.run_id, Endpoint(host, port), None, reading, note.secret, words, True)
 
 
 def only_one(jobs: Sequence[JobAt]) -> JobAt:
     """For a command about one job. Raises UsageError for several."""
     if len(jobs) > 1:
-        known = names(tuple(sorted({job.name for job in jobs})))
+        known = names_of_jobs({job.name for job in jobs})
         raise UsageError(f"several jobs run on this machine ({known}): say which by --job ID")
     return jobs[0]
 
@@ -275,13 +310,25 @@ async def named(job: JobAt, token: Token | None) -> JobAt:
     that the coordinator hosts. Raises as `Asking.open`."""
     if job.run_id is not None:
         return job
-    asking, jobs = await ask_for_all(job, token)
-    asking.close()
-    if len(jobs) != 1:
-        known = names(tuple(sorted(line.job for line in jobs)))
-        said = f"several jobs are there ({known}): say which by --job ID" if jobs else "no jobs"
-        raise UsageError(f"{job.endpoint}: {said}")
-    return replace(job, run_id=jobs[0].job)
+    if job.register is not None:
+        where, run_ids = job.given, await recorded_jobs(job.register)
+    else:
+        asking, jobs = await ask_for_all(job, token)
+        asking.close()
+        where, run_ids = str(job.endpoint), [line.job for line in jobs]
+    if len(run_ids) != 1:
+        known = names_of_jobs(run_ids)
+        said = f"several jobs are there ({known}): say which by --job ID" if run_ids else "no jobs"
+        raise UsageError(f"{where}: {said}")
+    return replace(job, run_id=run_ids[0])
+
+
+async def recorded_jobs(register: RegisterConfig) -> list[str]:
+    """The names of all jobs that have a record there. A job that has just begun may be missing."""
+    from rallypoint.rendezvous.places import registers_of
+
+    registers = registers_of(register)
+    return sorted(await run_in_thread(registers.changed, "rallypoint-registers"))
 
 
 async def ask_for_all(job: JobAt, token: Token | None) -> tuple[Asking, list[JobLine]]:
@@ -363,6 +410,11 @@ def token_of(job: JobAt) -> Token | None:
 class JobEndedError(UsageError):
     """The job that is meant has ended, as its record says."""
 
+    def __init__(self, text: str, outcome: str = "", reason: str = "") -> None:
+        """`outcome` and `reason` are those of the verdict."""
+        super().__init__(text)
+        self.outcome, self.reason = outcome, reason
+
 
 async def reach(job: JobAt, token: Token | None) -> ClientConnection:
     """A connection to the coordinator. Safe to retry. Raises RendezvousConnectionError,
@@ -384,15 +436,30 @@ async def reach(job: JobAt, token: Token | None) -> ClientConnection:
         raise AccessError(
             f"the job at {job.endpoint} runs without a token: add --insecure"
         ) from None
-    except AccessError:
+    except AccessError as error:
         if job.run_id not in (None, ALL_JOBS):
-            raise
+            raise _other_token(job, error) from None
         raise AccessError(
             f"{job.endpoint}: say which job by --job ID: the coordinator there has none without a "
             "name, or needs another token"
         ) from None
     except (RendezvousConnectionError, PeerHungUpError) as error:
         raise RendezvousConnectionError(f"{error}: {_CHECK}") from error
+
+
+def _other_token(job: JobAt, error: AccessError) -> AccessError:
+    """The coordinator has refused the token of this command. A job on this machine is known by its
+    name; elsewhere another job may have the port."""
+    source = job.access.source
+    if not job.is_here:
+        return AccessError(f"{error} (the token here is that of {source})") if source else error
+    ways = "give its token by --token-file or RALLYPOINT_TOKEN, as where the job was started"
+    if source == TOKEN_VARIABLE:
+        ways = f"unset {TOKEN_VARIABLE} in this shell, or set it as where the job was started"
+    return AccessError(
+        f"{job_name(job.name)} runs here with another token than that of "
+        f"{source or 'your token file'}: {ways}"
+    )
 
 
 async def _reach_leader(
@@ -413,7 +480,8 @@ async def _reach_leader(
     record = decode(found[0], job.name)
     verdict = record.job.verdict if record.job is not None else None
     if record.is_vacant and verdict is not None:
-        raise JobEndedError(f"the job has ended: {verdict.text}")
+        text, outcome = f"the job has ended: {verdict.text}", str(verdict.outcome.value)
+        raise JobEndedError(text, outcome, verdict.text)
     if record.is_vacant:
         raise RendezvousConnectionError("the node that led the job has gone")
     if not (addresses := told_addresses(record.leader.addresses)):

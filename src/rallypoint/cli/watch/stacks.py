@@ -8,12 +8,11 @@ from msgspec import Struct
 
 from rallypoint.cli import access
 from rallypoint.cli.parser import Command, parse, with_hint
-from rallypoint.cli.watch.reach import EXIT_CODES, Asking, named
+from rallypoint.cli.watch.reach import EXIT_CODES, HOW_TO_FIND, Asking, named
 from rallypoint.cli.watch.stacks_text import stacks_lines
 from rallypoint.cli.watch.status_text import LINES_MAX
 from rallypoint.cli.watch.terminal import ALL_LINES, print_lines, screen_size
 from rallypoint.cli.watch.workers import (
-    WHERE,
     Wanted,
     gather,
     read_wanted,
@@ -27,14 +26,16 @@ from rallypoint.observe.printing import JsonLine, json_text
 STACKS = Command(
     "stacks",
     """\
-usage: rallypoint stacks [RANK|NODE...] [options]
+usage: rallypoint stacks [RANK|NODE...] [HOST:PORT|DIR] [options]
 
 Show what workers do just now, of all ranks or of those that are named (17,
 0-7, or a node's name): their Python stacks, or what the kernel says of another
 program. Equal stacks are shown once with their ranks, the odd ones first.
+HOST:PORT is what the job's nodes have as --rdzv-endpoint, with its port, or the
+directory; without one, it is your job on this machine.
 
   rallypoint stacks
-  rallypoint stacks 17 --rdzv-endpoint node-0 --job digits --all
+  rallypoint stacks 17 node-0:29400 --job digits --all
 """,
     (
         (
@@ -44,10 +45,10 @@ program. Equal stacks are shown once with their ranks, the odd ones first.
                 Setting("--json", "", "print one line of JSON for each rank", "switch"),
             ),
         ),
-        WHERE,
+        HOW_TO_FIND,
     ),
     EXIT_CODES,
-    may_have=("RANK|NODE...",),
+    may_have=("RANK|NODE", "HOST:PORT|DIR..."),
 )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+from rallypoint.cli.watch.quoted_text import tail_of_path
 from rallypoint.cli.watch.status_text import LINES_MAX
 from rallypoint.core.text import count
 from rallypoint.core.watch.node_names import fold_names
@@ -20,6 +21,8 @@ _LEAST = 2
 """Lines of a group, its heading included."""
 _MARGIN = 4
 _FUNCTION_MAX = 30
+_PLACE_LEAST = 24
+"""The length of the end of a place that is shown, however long the name of the function is."""
 _PROCESS = re.compile(r"process \d+ \((.*?)\) ")
 """As the agent names one (`process/stacks.py`): of a group the program only."""
 
@@ -80,13 +83,13 @@ def _block(group: StackGroup, nodes: Mapping[int, str], width: int) -> list[str]
 
 
 def _frame(frame: Frame, width: int) -> str:
-    """The function, and where it is: of a long path the end."""
+    """The function, and where it is: of a long path the end, with the number of the line."""
+    margin = " " * _MARGIN
     if not frame.place:
-        return _fit(" " * _MARGIN + frame.function, width)
-    start = " " * _MARGIN + frame.function.ljust(_FUNCTION_MAX) + "  "
-    room = width - len(start)
-    place = frame.place if len(frame.place) <= room else f"…{frame.place[-max(room - 1, 1) :]}"
-    return _fit(start + place, width)
+        return _fit(margin + frame.function, width)
+    for_function = max(width - _MARGIN - 2 - min(len(frame.place), _PLACE_LEAST), 1)
+    start = margin + _fit(frame.function, for_function).ljust(_FUNCTION_MAX) + "  "
+    return _fit(start + tail_of_path(frame.place, width - len(start)), width)
 
 
 def _fit(line: str, width: int) -> str:

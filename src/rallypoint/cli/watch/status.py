@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from rallypoint.cli import access
 from rallypoint.cli.parser import Command, parse, with_hint
+from rallypoint.cli.render import clock_text
 from rallypoint.cli.values import word
 from rallypoint.cli.watch.events_text import moment_text
 from rallypoint.cli.watch.reach import (
@@ -25,18 +26,32 @@ from rallypoint.cli.watch.reach import (
     decoded,
     jobs_of,
     read_job,
+    recorded_jobs,
     token_of,
 )
 from rallypoint.cli.watch.recorded import is_history, read_history, refuse_options, view_in
 from rallypoint.cli.watch.status_text import LINES_MAX, has_ended, status_lines, table_lines
-from rallypoint.cli.watch.terminal import ALL_LINES, is_terminal, print_lines, screen_size
+from rallypoint.cli.watch.terminal import (
+    ALL_LINES,
+    COLOUR,
+    can_redraw,
+    print_lines,
+    screen_size,
+    shows_colours,
+)
+from rallypoint.config import RegisterConfig
 from rallypoint.coordinator.clocks import wall_time
 from rallypoint.coordinator.token import Token
 from rallypoint.core.settings import Setting
 from rallypoint.core.text import job_name, shown
 from rallypoint.core.watch.job_view import JobLine, JobView
 from rallypoint.core.watch.questions import Ask, Subject
-from rallypoint.errors import RallypointError, RendezvousConnectionError, UsageError
+from rallypoint.errors import (
+    AccessError,
+    RallypointError,
+    RendezvousConnectionError,
+    UsageError,
+)
 from rallypoint.observe.printing import JsonLine, json_text, print_text, redraw
 
 ANSWER_S = 5.0
@@ -49,14 +64,15 @@ STATUS = Command(
     """\
 usage: rallypoint status [ENDPOINT|FILE] [options]
 
-Show what a job does now and who keeps it from going on: state, progress, where
-its time went, nodes, and the end of its last round. ENDPOINT is what its nodes
-have as --rdzv-endpoint; without one, it is your job on this machine. Of several
-jobs it prints a table. FILE is one that --history has written: its last status.
+Show a job's state and what is holding it up: progress, where its time went,
+nodes, the end of its last round, and the command to type next. ENDPOINT is what
+its nodes have as --rdzv-endpoint, a host or a directory; without one, it is
+your job on this machine. Of several jobs it prints a table. FILE is one that
+--history has written: its last status.
 
   rallypoint status
   rallypoint status node-0 --job digits --watch
-  rallypoint status /shared/jobs --job digits
+  rallypoint status /shared/jobs
 """,
     (
         (
@@ -65,6 +81,7 @@ jobs it prints a table. FILE is one that --history has written: its last status.
                 Setting("--watch", "", "show it again each second until the job ends", "switch"),
                 Setting("--all", "", f"also what does not fit into {LINES_MAX} lines", "switch"),
                 Setting("--json", "", "print JSON, with all that is known", "switch"),
+                COLOUR,
             ),
         ),
         HOW_TO_FIND,
@@ -79,6 +96,7 @@ class _Options(Struct, frozen=True):
     watch: bool
     is_whole: bool
     as_json: bool
+    colour: bool
     file: str = ""
     """Of `--history`, in place of jobs."""
 
@@ -94,6 +112,11 @@ def run(argv: list[str]) -> int:
         return 0
     tokens = [token_of(job) for job in options.jobs]
     access.keep_secrets()
+    first = options.jobs[0]
+    if first.register is not None and first.run_id is None:
+        look = partial(_recorded, first, first.register, tokens[0])
+        asyncio.run(_show_tables(look, options))
+        return 0
     if len(options.jobs) > 1:
         pairs = list(zip(options.jobs, tokens, strict=True))
         asyncio.run(_show_tables(partial(_lines_of, pairs), options))
@@ -105,15 +128,19 @@ def run(argv: list[str]) -> int:
 def _parse(argv: list[str]) -> _Options:
     scanned = parse(STATUS, argv, {})
     where = word(scanned.words[0]) if scanned.words else None
+    is_whole, as_json = scanned.on("--all"), scanned.on("--json")
+    colour = shows_colours(scanned.read(STATUS, "--color", "auto"))
     if where is not None and is_history(where):
         refuse_options(STATUS, scanned, ["--watch"])
-        return _Options([], False, scanned.on("--all"), scanned.on("--json"), where.text)
-    return _Options(
-        read_job(STATUS, scanned, where),
-        scanned.on("--watch"),
-        scanned.on("--all"),
-        scanned.on("--json"),
-    )
+        return _Options([], False, is_whole, as_json, colour, where.text)
+    jobs = read_job(STATUS, scanned, where)
+    return _Options(jobs, scanned.on("--watch"), is_whole, as_json, colour)
+
+
+async def _recorded(job: JobAt, register: RegisterConfig, token: Token | None) -> list[JobLine]:
+    """All jobs that have a record in this place."""
+    run_ids = await recorded_jobs(register)
+    return await _lines_of([(replace(job, run_id=run_id), token) for run_id in run_ids])
 
 
 async def _lines_of(jobs: list[tuple[JobAt, Token | None]]) -> list[JobLine]:
@@ -129,15 +156,28 @@ async def _line_of(job: JobAt, token: Token | None) -> list[JobLine]:
             asking.close()
             return lines
     except TimeoutError:
-        why = f"its coordinator at {job.endpoint} did not answer within {ANSWER_S:g} s"
-        return [JobLine(job.name, "no answer", ANSWER_S, 0, 0, 0, -1, -1, None, why)]
-    except RallypointError:
-        return []  # It has ended by now, or is another user's.
+        where = "" if job.register is not None else f" at {job.endpoint}"
+        why = f"its coordinator{where} did not answer within {ANSWER_S:g} s"
+        return [_unknown(job, "no answer", why, ANSWER_S)]
+    except JobEndedError as end:
+        return [_unknown(job, end.outcome, end.reason)]
+    except AccessError as error:
+        return [_unknown(job, "no access", str(error))]
+    except RallypointError as error:
+        # One on this machine has ended by now. A record stays when all nodes were killed.
+        return [] if job.register is None else [_unknown(job, "no answer", str(error))]
+
+
+def _unknown(job: JobAt, state: str, why: str, since_s: float = 0.0) -> JobLine:
+    """A line for a job that can't be asked."""
+    return JobLine(job.name, state, since_s, 0, 0, 0, -1, -1, None, why)
 
 
 class _Status:
     def __init__(self, options: _Options, token: Token | None) -> None:
         self._options, self._job, self._token = options, options.jobs[0], token
+        self._shown: tuple[JobView, float] | None = None
+        """The newest view, and when it came."""
 
     async def run(self) -> None:
         try:
@@ -166,6 +206,7 @@ class _Status:
                 return
             while not await self._watch(asking):
                 asking.close()
+                self._show_stale()
                 asking = await again(self._job, self._token)
         finally:
             asking.close()
@@ -198,7 +239,20 @@ class _Status:
     def _show(self, view: JobView) -> bool:
         if self._options.as_json:
             return print_text(JsonLine(json_text(view)))
-        return _show_lines(partial(status_lines, view), self._options)
+        now = wall_time(0.0)
+        self._shown = view, now
+        return _show_lines(self._lines(view, clock_text(now)), self._options)
+
+    def _show_stale(self) -> None:
+        """Mark the view that a terminal shows as old."""
+        if self._shown is None or self._options.as_json or not can_redraw():
+            return
+        view, at = self._shown
+        clock = f"as it was at {clock_text(at)}; no answer since then"
+        _show_lines(self._lines(view, clock), self._options)
+
+    def _lines(self, view: JobView, clock: str) -> Callable[[int, int], Sequence[str]]:
+        return partial(status_lines, view, where=self._job.words, clock=clock)
 
 
 def _show_recorded(options: _Options) -> None:
@@ -211,7 +265,7 @@ def _show_recorded(options: _Options) -> None:
         return
     most = ALL_LINES if options.is_whole else LINES_MAX
     head = f"as {options.file} had it at {moment_text(at, wall_time(0.0))}:"
-    print_text(head, *status_lines(view, screen_size()[0], most - 1))
+    print_lines([head, *status_lines(view, screen_size()[0], most - 1)], colour=options.colour)
 
 
 def _view(value: bytes) -> JobView:
@@ -233,14 +287,15 @@ def _show_table(jobs: list[JobLine], options: _Options) -> bool:
         return print_text(JsonLine(json_text(jobs)))
     if not jobs:
         return print_text("no jobs")
-    return _show_lines(partial(table_lines, jobs), options)
+    clock = clock_text(wall_time(0.0))
+    return _show_lines(partial(table_lines, jobs, clock=clock), options)
 
 
 def _show_lines(lines: Callable[[int, int], Sequence[str]], options: _Options) -> bool:
     """Whether anybody may read more. `lines`: of at most such a width, and so many."""
     width, height = screen_size()
     most = ALL_LINES if options.is_whole else LINES_MAX
-    if options.watch and is_terminal():
+    if options.watch and can_redraw():
         # At least two: a terminal that does not know its size may say anything.
-        return redraw(*lines(width, max(min(most, height - 1), 2)))
-    return print_lines(lines(width, most))
+        return redraw(*lines(width, max(min(most, height - 1), 2)), colour=options.colour)
+    return print_lines(lines(width, most), colour=options.colour)

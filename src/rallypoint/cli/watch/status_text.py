@@ -8,43 +8,63 @@ from textwrap import wrap
 
 from rallypoint.cli.render import clock_text, duration_text
 from rallypoint.cli.watch.goodput_text import share
+from rallypoint.cli.watch.quoted_text import fitted
 from rallypoint.core.fitness import HeldBack
 from rallypoint.core.model import Outcome
 from rallypoint.core.settings import UNNAMED_RUN_ID
 from rallypoint.core.text import count, job_name
+from rallypoint.core.watch.advice import NO_STEPS_S, Advice, advice, behind, silent
 from rallypoint.core.watch.goodput import Spending
 from rallypoint.core.watch.goodput_view import GoodputView
-from rallypoint.core.watch.job_view import JobLine, JobView
+from rallypoint.core.watch.job_view import JobLine, JobView, NodeView
 from rallypoint.core.watch.node_names import fold_names
 from rallypoint.core.watch.past_round import FirstCause
+from rallypoint.observe.printing import Painted, Tint
 
 LINES_MAX = 24
 DETAIL_MAX = 6
 """Lines of what a worker wrote last."""
-QUIET_S = 10.0
-"""A worker without progress for so long is named."""
-SILENT_S = 5.0
-"""A node whose agent was not heard for so long is named."""
+SILENT_LINES = 3
+"""The most silent nodes that have a line each."""
 NAME_LEAST = 20
 """So many characters of a job's name are in a table, however narrow that is."""
 PARTS_SHOWN = 5
-NO_STEPS_S = 60.0
-"""Workers that ran for so long could have told of a step."""
 _RUNS, _SUCCEEDED = "running", str(Outcome.SUCCEEDED.value)
 _FAILED = frozenset(str(outcome.value) for outcome in Outcome if outcome is not Outcome.SUCCEEDED)
 _LABEL = 12
+_QUOTED = "| "
+_FAULTS = frozenset({"failure", "loss", "infrastructure", "hang"})
+"""Ends of rounds that nobody wanted."""
+_UNASKED = frozenset({"no answer", "no access"})
+_STANDS = frozenset({"no progress", "hang suspected"})
+_TINTS = {
+    "waits for": Tint.WARN,
+    "behind": Tint.BAD,
+    "silent": Tint.BAD,
+    "log files": Tint.BAD,
+    "held back": Tint.WARN,
+}
 _USEFUL = str(Spending.STEPS.value)
 _UNKNOWN = str(Spending.UNKNOWN.value)
 
 
-def status_lines(view: JobView, width: int = 80, most: int = LINES_MAX) -> list[str]:
-    """At most `most` lines of at most `width` characters; the last one says what was left out."""
+def status_lines(
+    view: JobView,
+    width: int = 80,
+    most: int = LINES_MAX,
+    where: str | None = None,
+    clock: str = "",
+) -> list[str]:
+    """At most `most` lines of at most `width` characters; the last one says what was left out.
+    `where`: the words that name this job to a command, for commands to type next; None: it can't be
+    asked. `clock`: the time of day at which this was so."""
     blocks = [
         ("because", _because(view)),
-        ("waits for", [view.waits_for] if view.waits_for else []),
+        ("waits for", _waits_for(view)),
         ("behind", _behind(view)),
         ("silent", _silent(view)),
         *_past(view, is_whole=most > LINES_MAX),
+        ("log files", _log_files(view)),
         ("held back", _held_back(view)),
         ("progress", _progress(view)),
         ("goodput", _goodput(view.goodput)),
@@ -52,12 +72,53 @@ def status_lines(view: JobView, width: int = 80, most: int = LINES_MAX) -> list[
         ("nodes", _nodes(view)),
         ("unknown", _unknown(view)),
     ]
-    lines = _wrapped(_headline(view), width)
+    following = {} if where is None else {one.about: one for one in advice(view)}
+    lines = _headlines(view, width, clock)
     for label, texts in blocks:
-        lines += _labelled(label, texts, width)
+        lines += _labelled(label, texts, width, _tint(view, label))
+        if (next_ := following.get(label.partition(" ")[0] if _is_round(label) else label)) and (
+            texts and where is not None
+        ):
+            lines += _next(next_, where, width)
     if len(lines) > most:
         lines = [*lines[: most - 1], f"  ... {len(lines) - most + 1} more lines: --all"]
     return lines
+
+
+def _next(advice: Advice, where: str, width: int) -> list[str]:
+    """Return the lines with the next step."""
+    if not advice.command:
+        return _labelled("next", [advice.text], width, Tint.BOLD)
+    room = max(width - 2 - _LABEL, 20)
+    parts = command_lines(f"rallypoint {advice.command} {where}".rstrip(), room)
+    heads = ["next", *[""] * (len(parts) - 1)]
+    return [
+        Painted((f"  {head.ljust(_LABEL)}", None), (part, Tint.BOLD))
+        for head, part in zip(heads, parts, strict=True)
+    ]
+
+
+def command_lines(command: str, room: int) -> list[str]:
+    """A command in lines of at most so many columns, as it may be typed or copied: no word is cut,
+    and a line that goes on ends with a backslash."""
+    lines = [""]
+    for word in command.split(" "):
+        if lines[-1] and len(lines[-1]) + len(word) + 3 > room:
+            lines[-1] += " \\"
+            lines.append(f"  {word}")
+        else:
+            lines[-1] += f" {word}" if lines[-1] else word
+    return lines
+
+
+def _is_round(label: str) -> bool:
+    return label.startswith("round ")
+
+
+def _tint(view: JobView, label: str) -> Tint | None:
+    if _is_round(label):
+        return Tint.BAD if view.past[-1].end in _FAULTS else None
+    return _TINTS.get(label)
 
 
 def _unknown(view: JobView) -> list[str]:
@@ -67,32 +128,53 @@ def _unknown(view: JobView) -> list[str]:
     return [f"events before {since} are known to the node that led then, and to --history"]
 
 
-def table_lines(jobs: Sequence[JobLine], width: int = 80, most: int = LINES_MAX) -> list[str]:
+def table_lines(
+    jobs: Sequence[JobLine], width: int = 80, most: int = LINES_MAX, clock: str = ""
+) -> list[str]:
     """Several jobs, one line each, by their names. Where they are more than fit into `most` lines,
-    those come first that do not run well, and of the rest there is a count."""
+    those come first that do not run well, and of the rest there is a count. `clock`: as of
+    `status_lines`."""
     shown = sorted(jobs, key=lambda job: job.job)
     rest: list[JobLine] = []
     if len(shown) >= most:
         shown.sort(key=_runs_well)
         room = max(most - 2, 0)
         shown, rest = shown[:room], shown[room:]
-    rows = [("JOB", "STATE", "FOR", "ROUND", "NODES", "WORKERS", "STEP", "USEFUL", "")]
+    rows = [
+        (
+            "JOB",
+            "STATE",
+            "FOR",
+            "ROUND",
+            "NODES",
+            "WORKERS",
+            "STEP",
+            "USEFUL",
+            f"({clock})" if clock else "",
+        )
+    ]
     for job in shown:
         step = "-" if job.step < 0 else str(job.step)
         step += f"/{job.total_steps}" if job.total_steps > 0 else ""
         share = "-" if job.useful_share is None else f"{100 * job.useful_share:.0f} %"
         name = "-" if job.job == UNNAMED_RUN_ID else job.job
         sizes = (str(job.round), str(job.nodes), str(job.workers), step, share)
-        rows.append((name, _word(job.state), duration_text(job.since_s), *sizes, job.reason))
+        since = duration_text(job.since_s)
+        if job.state in _UNASKED or not (job.round or job.nodes or job.since_s):
+            since, sizes = "-", ("-", "-", "-", "-", "-")
+        rows.append((name, _word(job.state), since, *sizes, job.reason))
     widths = [max(len(row[column]) for row in rows) for column in range(8)]
     # What a job does is told also where its name would fill the line.
     widths[0] = min(widths[0], max(width - sum(widths[1:]) - 2 * len(widths), NAME_LEAST))
-    lines = []
-    for row in rows:
+    lines: list[str] = []
+    for number, row in enumerate(rows):
         name = row[0] if len(row[0]) <= widths[0] else row[0][: widths[0] - 1] + "…"
-        cells = [cell.ljust(size) for cell, size in zip((name, *row[1:]), widths, strict=False)]
-        line = "  ".join([*cells, row[-1]]).rstrip()
-        lines.append(line if len(line) <= width else line[: width - 1] + "…")
+        texts = [cell.ljust(size) for cell, size in zip((name, *row[1:]), widths, strict=False)]
+        line = "  ".join([*texts, row[-1]]).rstrip()
+        line = line if len(line) <= width else line[: width - 1] + "…"
+        at, end = widths[0] + 2, widths[0] + 2 + len(row[1])
+        tint = state_tint(shown[number - 1].state) if number else Tint.BOLD
+        lines.append(Painted((line[:at], None), (line[at:end], tint), (line[end:], None)))
     if rest:
         states = Counter(_word(job.state) for job in rest).most_common()
         text = ", ".join(f"{number} {state}" for state, number in states)
@@ -135,37 +217,50 @@ def _because(view: JobView) -> list[str]:
     return [] if view.past and view.past[-1].end_text == view.reason else [view.reason]
 
 
+def _waits_for(view: JobView) -> list[str]:
+    if not view.waits_for:
+        return []
+    if view.waits_at_most_s is None:
+        return [view.waits_for]
+    return [view.waits_for, f"for {duration_text(view.waits_at_most_s)} more at most"]
+
+
 def _behind(view: JobView) -> list[str]:
     """The worker that holds the others up, if one seems to."""
-    told = [node for node in view.nodes if node.step >= 0 and node.quiet_s is not None]
-    if not told or view.verdict is not None:
+    found = behind(view)
+    if found is None:
         return []
-    worst = min(told, key=lambda node: (node.step, -(node.quiet_s or 0.0)))
-    quiet_s = worst.quiet_s or 0.0
-    usual_s = 5.0 / view.steps_per_s if view.steps_per_s else 0.0
-    if quiet_s < max(QUIET_S, usual_s):
-        return []
-    since = duration_text(quiet_s)
-    if worst.step >= view.step and view.world_workers > 1:
-        known = f"nobody: all workers have been at step {worst.step} for {since}"
-        return [f"{known}; rallypoint stacks shows what they do"]
+    worst, since = found.node, duration_text(found.node.quiet_s or 0.0)
+    if found.is_everybody:
+        return [f"nobody: all workers have been at step {worst.step} for {since}"]
     where = f"rank {worst.behind} (node {worst.node})"
-    if same := [node.node for node in told if node.step == worst.step and node is not worst]:
-        where += f" and {'nodes' if len(same) > 1 else 'node'} {fold_names(same)}"
+    if found.others:
+        where += f" and {_named(found.others)}"
     others = f", others at {view.step}" if view.step > worst.step else ""
     return [f"{where}: no progress for {since}, at step {worst.step}{others}"]
 
 
+def _named(nodes: Sequence[str]) -> str:
+    return f"{'nodes' if len(nodes) > 1 else 'node'} {fold_names(nodes)}"
+
+
 def _silent(view: JobView) -> list[str]:
-    found = []
-    for node in view.nodes:
-        if not node.is_connected:
-            gone = f"its connection is gone for {duration_text(node.silent_s)}"
-            found.append(f"node {node.node}: {gone}")
-        elif node.silent_s >= SILENT_S:
-            found.append(f"node {node.node}: nothing heard for {duration_text(node.silent_s)}")
-    more = len(found) - 3
-    return found if more <= 0 else [*found[:3], f"and {count(more, 'more node')}"]
+    """Nodes that are silent in the same way have one line where they are many."""
+    unheard = [node for node in silent(view) if node.is_connected]
+    gone = [node for node in silent(view) if not node.is_connected]
+    return [
+        *_silence(gone, "its connection is gone for", "their connections are gone for"),
+        *_silence(unheard, "nothing heard for", "nothing heard for"),
+    ]
+
+
+def _silence(nodes: Sequence[NodeView], one: str, several: str) -> list[str]:
+    if len(nodes) <= SILENT_LINES:
+        return [f"node {node.node}: {one} {duration_text(node.silent_s)}" for node in nodes]
+    times = [node.silent_s for node in nodes]
+    least, most = duration_text(min(times)), duration_text(max(times))
+    span = least if least == most else f"{least} to {most}"
+    return [f"{_named([node.node for node in nodes])}: {several} {span}"]
 
 
 def _progress(view: JobView) -> list[str]:
@@ -231,6 +326,19 @@ def _nodes(view: JobView) -> list[str]:
     return [head, *lines]
 
 
+def _log_files(view: JobView) -> list[str]:
+    """Log files that can't be written, and their nodes. Each node has a directory of its own: of
+    nodes with the same trouble the path of one is shown."""
+    nodes_of: dict[str, list[NodeView]] = {}
+    for node in view.nodes:
+        if node.cant_log:
+            nodes_of.setdefault(node.cant_log.partition(": ")[2], []).append(node)
+    return [
+        f"{_named([node.node for node in nodes])}: {nodes[0].cant_log}"
+        for _, nodes in sorted(nodes_of.items())
+    ]
+
+
 def _held_back(view: JobView) -> list[str]:
     known = {held.node for held in view.held_back}
     lines = [_held_text(held) for held in view.held_back]
@@ -258,7 +366,7 @@ def _past(view: JobView, *, is_whole: bool) -> list[tuple[str, list[str]]]:
     if not view.past:
         return []
     newest = view.past[-1]
-    told = [f"| {line}" for line in cause_detail(newest.cause)]
+    told = [_QUOTED + line for line in cause_detail(newest.cause)]
     said = view.verdict is not None and newest.end_text == view.verdict.text
     ended = f"ended by {newest.end}" if said else f"ended by {newest.end}: {newest.end_text}"
     slowest = [
@@ -281,17 +389,36 @@ def cause_detail(cause: FirstCause | None) -> list[str]:
     return shown
 
 
-def _labelled(label: str, texts: Sequence[str], width: int) -> list[str]:
-    """The texts beside their label. What a worker wrote (`| ...`) is cut, all else is wrapped."""
+def _labelled(label: str, texts: Sequence[str], width: int, tint: Tint | None = None) -> list[str]:
+    """The texts beside their label. They are wrapped; of what a worker wrote (`| ...`) each line
+    begins with that mark."""
     lines: list[str] = []
     room = max(width - 2 - _LABEL, 20)
     for text in texts:
-        is_quoted = text.startswith("| ")
-        parts = [text[:room]] if is_quoted else wrap(text, room, break_on_hyphens=False)
+        if text.startswith(_QUOTED):
+            parts = [_QUOTED + part for part in fitted(text[len(_QUOTED) :], room - len(_QUOTED))]
+        else:
+            parts = wrap(text, room, break_on_hyphens=False)
         for part in parts:
-            lines.append(f"  {('' if lines else label).ljust(_LABEL)}{part}")
+            head = ("" if lines else label).ljust(_LABEL)
+            lines.append(Painted(("  ", None), (head, None if lines else tint), (part, None)))
     return lines
 
 
-def _wrapped(text: str, width: int) -> list[str]:
-    return wrap(text, width, subsequent_indent=" " * (2 + _LABEL), break_on_hyphens=False)
+def _headlines(view: JobView, width: int, clock: str) -> list[str]:
+    """The state of the job has a colour."""
+    text = _headline(view) + (f" ({clock})" if clock else "")
+    margin = " " * (2 + _LABEL)
+    first, *rest = wrap(text, width, subsequent_indent=margin, break_on_hyphens=False)
+    word, start = _word(view.state), f"{job_name(view.job)}: "
+    if not first.startswith(start + word):
+        return [first, *rest]
+    end = len(start) + len(word)
+    return [Painted((start, None), (word, state_tint(view.state)), (first[end:], None)), *rest]
+
+
+def state_tint(state: str) -> Tint:
+    """The colour of what a job does."""
+    if state in (_RUNS, _SUCCEEDED):
+        return Tint.GOOD
+    return Tint.BAD if state in _FAILED or state in _STANDS else Tint.WARN

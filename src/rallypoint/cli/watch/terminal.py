@@ -7,9 +7,32 @@ import sys
 from collections.abc import Sequence
 
 from rallypoint.cli.watch.status_text import LINES_MAX
+from rallypoint.core.settings import Setting
 from rallypoint.observe.printing import LINE_MAX, REPORT_MAX, print_text
+from rallypoint.process.logs.plan import colour_wanted, drawing_wanted
 
 ALL_LINES = 1_000_000
+COLOUR = Setting(
+    "--color",
+    "auto|always|never",
+    "colours; auto: in a terminal, unless NO_COLOR is set or TERM is dumb",
+    "choice",
+    default="auto",
+)
+"""The option of the commands that print in colours."""
+
+
+def shows_colours(choice: str) -> bool:
+    """Whether lines are printed in colours. `choice`: the value of `--color`."""
+    if choice != "auto":
+        return choice == "always"
+    no_color, term = os.environ.get("NO_COLOR"), os.environ.get("TERM")
+    return colour_wanted(is_terminal=is_terminal(), no_color=no_color, term=term)
+
+
+def can_redraw() -> bool:
+    """Whether stdout is a terminal in which lines can be written in place of others."""
+    return is_terminal() and drawing_wanted(term=os.environ.get("TERM"))
 
 
 def is_terminal() -> bool:
@@ -28,8 +51,8 @@ def screen_size() -> tuple[int, int]:
     return size.columns or 80, size.lines or LINES_MAX + 1
 
 
-def print_lines(lines: Sequence[str]) -> bool:
+def print_lines(lines: Sequence[str], *, colour: bool = False) -> bool:
     """Any number of lines, none of which is left out. As `print_text`."""
     at_once = REPORT_MAX // (2 * LINE_MAX)
     starts = range(0, len(lines), at_once)
-    return all(print_text(*lines[start : start + at_once]) for start in starts)
+    return all(print_text(*lines[start : start + at_once], colour=colour) for start in starts)

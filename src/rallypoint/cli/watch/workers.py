@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 from msgspec import Struct
 
 from rallypoint.cli.parser import Command, Scanned
+from rallypoint.cli.values import Value
 from rallypoint.cli.watch.reach import (
-    HOW_TO_FIND,
     Asking,
     JobAt,
     decoded,
@@ -20,25 +20,13 @@ from rallypoint.cli.watch.reach import (
 )
 from rallypoint.coordinator.token import Token
 from rallypoint.core.limits import MAX_FAILURES, MAX_WORLD
-from rallypoint.core.settings import Setting
 from rallypoint.core.text import shown
 from rallypoint.core.watch.collecting import Gathered
 from rallypoint.core.watch.node_names import fold_names
 from rallypoint.core.watch.questions import Ask, RankRange, Subject
-from rallypoint.errors import UsageError
+from rallypoint.errors import RendezvousConnectionError, UsageError
 from rallypoint.observe.printing import say
 
-_ENDPOINT = Setting(
-    "--rdzv-endpoint",
-    "HOST[:PORT]|DIR",
-    "where the job is: as its nodes have it",
-    default="your job on this machine",
-)
-WHERE = (
-    HOW_TO_FIND[0],
-    tuple(_ENDPOINT if row.flag == _ENDPOINT.flag else row for row in HOW_TO_FIND[1]),
-)
-"""The options that say which job is meant, where the words say which workers."""
 _ENDPOINT_LIKE = re.compile(r".*:[0-9]{1,5}")
 _RANKS = re.compile(r"[0-9]{1,9}(-[0-9]{1,9})?(,[0-9]{1,9}(-[0-9]{1,9})?)*")
 
@@ -61,19 +49,25 @@ def read_wanted(command: Command, scanned: Scanned) -> Wanted:
     """Raises UsageError, AccessError, and RendezvousConnectionError."""
     ranks: list[RankRange] = []
     nodes: list[str] = []
+    where: Value | None = None
     for word in scanned.words:
         if _RANKS.fullmatch(word):
             ranks += map(_range, word.split(","))
-        elif _ENDPOINT_LIKE.fullmatch(word) and scanned.get("--rdzv-endpoint") is None:
-            raise UsageError(
-                f"{shown(word)}: needs a rank or a node's name; an endpoint is given by "
-                f"--rdzv-endpoint {shown(word)}"
-            )
+        elif _is_endpoint(word):
+            if where is not None or scanned.get("--rdzv-endpoint") is not None:
+                raise UsageError(f"{shown(word)}: the endpoint is given already")
+            where = Value(word, word)
         else:
             nodes.append(word)
     if len(ranks) > MAX_FAILURES or len(nodes) > MAX_FAILURES:
         raise UsageError(f"at most {MAX_FAILURES} ranks and {MAX_FAILURES} nodes can be named")
-    job = only_one(read_job(command, scanned, None))
+    try:
+        job = only_one(read_job(command, scanned, where))
+    except RendezvousConnectionError as error:
+        if where is not None or not nodes:
+            raise
+        ask_there = f"to ask the coordinator at host {nodes[-1]}, write {nodes[-1]}:PORT"
+        raise RendezvousConnectionError(f"{error}; {ask_there}") from None
     return Wanted(job, token_of(job), tuple(ranks), tuple(nodes))
 
 
@@ -109,6 +103,11 @@ def say_missing(part: Gathered) -> None:
     for why, nodes in sorted(why_of.items()):
         which = "node" if len(nodes) == 1 else "nodes"
         say(f"nothing from {which} {fold_names(nodes)}: {why}")
+
+
+def _is_endpoint(word: str) -> bool:
+    """Whether a word says where the job is. A host without a port may be the name of a node."""
+    return bool(_ENDPOINT_LIKE.fullmatch(word)) or "/" in word
 
 
 def _range(word: str) -> RankRange:

@@ -13,13 +13,13 @@ A coordinator that takes a job over begins a new history: with the sums of the o
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Annotated
 
 from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
-from rallypoint.core.event_kinds import PATTERN_UNMATCHED, Record
+from rallypoint.core.event_kinds import LOG_STORAGE_THERE, PATTERN_UNMATCHED, Record
 from rallypoint.core.job_state import JobState, note_step
 from rallypoint.core.limits import MAX_UNIX_TIME
 from rallypoint.core.model import Outcome, Verdict
@@ -76,6 +76,8 @@ class _Seen(Struct):
     closed: int = -1
     """The last one that is over."""
     is_over: bool = False
+    cant_log: set[str] = field(default_factory=set)
+    """The nodes of the newest round that have told of log files that can't be written."""
     has_told_unmatched: bool = False
     """That `--progress-pattern` has matched nothing."""
     before: int = -1
@@ -237,10 +239,26 @@ class JobHistory:
             steps.append((self.account.steps.advanced_at or at, furthest))
             while len(steps) > 2 and steps[1][0] < at - RATE_S:
                 steps.popleft()
+        if progress.cant_log and node_id not in self._seen.cant_log:
+            self._seen.cant_log.add(node_id)
+            return LOG_STORAGE_THERE(progress.cant_log, node=node_id, node_id=node_id)
         if not progress.unmatched or job.furthest_step >= 0 or self._seen.has_told_unmatched:
             return None
         self._seen.has_told_unmatched = True
         return PATTERN_UNMATCHED(progress.unmatched, node_id=node_id)
+
+    def ended_rounds(self, at: float, still_stopping: Collection[str]) -> list[PastRound]:
+        """Return the rounds that have ended, the newest last. What is known of the newest one while
+        nodes stop its workers counts for it, and the time that this has taken up to now.
+        `still_stopping`: the nodes that are here and have not stopped theirs. O(nodes)."""
+        ended, seen = [one for one in self.rounds if one.ended is not None], self._seen
+        if ended and seen.newest == ended[-1].round != seen.closed:
+            newest = ended[-1] = replace(ended[-1], slowest=dict(ended[-1].slowest))
+            for node_id, told in self.told.items():
+                newest.took(node_id, told.progress.phases)
+            for node_id in sorted(seen.stopping.intersection(still_stopping)):
+                newest.took(node_id, (("stop", at - seen.ended_at),))
+        return ended
 
     @property
     def newest_round(self) -> int:
@@ -263,6 +281,7 @@ class JobHistory:
         self.steps.clear()
         seen, formed = self._seen, self._wall_time(at)
         seen.stopping.clear()
+        seen.cant_log.clear()
         seen.round = seen.newest = turn.round
         self.rounds_formed += 1
         past = PastRound(turn.round, len(turn.nodes), turn.workers, turn.why, formed)

@@ -7,11 +7,14 @@ a `schema` number, fields may be added.
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from rallypoint.core import text as words
 from rallypoint.core.fitness import HeldBack, held_back, why_held_back
+from rallypoint.core.job_rounds import presumed_cause
 from rallypoint.core.job_state import JobState
 from rallypoint.core.model import Verdict
 from rallypoint.core.restarts import crash_loop
@@ -21,7 +24,7 @@ from rallypoint.core.watch.goodput import WORKING, Spending
 from rallypoint.core.watch.goodput_view import GoodputView, Part
 from rallypoint.core.watch.history import SCHEMA, JobHistory, UnixTime
 from rallypoint.core.watch.node_names import fold_names, gaps_in_names
-from rallypoint.core.watch.past_round import ROUNDS_SHOWN, PastRound
+from rallypoint.core.watch.past_round import ROUNDS_SHOWN, PastRound, first_cause
 
 STUCK_S, STUCK_STEPS = 30.0, 10
 """A job that did no step for so long, and for as long as so many take, makes no progress."""
@@ -63,6 +66,8 @@ class NodeView(Struct, frozen=True, omit_defaults=True):
     `spawn`, and after that `first_output` and `first_progress`."""
     held_back: str = ""
     """For how long it triggers no round, and why."""
+    cant_log: str = ""
+    """Why a log file of its workers can't be written."""
 
 
 class HowItEnded(Struct, frozen=True):
@@ -117,6 +122,16 @@ class JobView(Struct, frozen=True):
     known_since: UnixTime | None = None
     """Unix seconds: another coordinator, which is gone, knew what happened before; None: all is
     known."""
+    lease_s: float = 0.0
+    """A node that is not heard for so many seconds is lost."""
+    waits_at_most_s: float | None = None
+    """How many seconds the wait of `waits_for` may last from now; None: there is no limit, or it is
+    not known."""
+    awaited: tuple[str, ...] = ()
+    """The nodes of `waits_for` that are in the job: they are to stop or to start workers, to reach
+    the store of rank 0, or to save a checkpoint."""
+    same_failures: int = 0
+    """How often the same failure has happened in a row, if it was more than once."""
 
 
 class JobLine(Struct, frozen=True):
@@ -178,6 +193,7 @@ def view_of(
     state_word, since_s = _state(job, history), at - history.changed_at
     if (stuck_s := _stuck_s(history, at)) is not None:
         state_word, since_s = "no progress", stuck_s
+    lease_s = settings.lease_s
     left_s = (total - step) / rate if rate and total > step >= 0 else None
     losses = [one.loss for one in tells if one.loss is not None]
     nodes = tuple(
@@ -213,11 +229,25 @@ def view_of(
         goodput=goodput_view(history, at),
         nodes=nodes[:NODES_SHOWN],
         nodes_left_out=max(len(nodes) - NODES_SHOWN, 0),
-        past=tuple(one for one in history.rounds if one.ended is not None)[-ROUNDS_SHOWN:],
+        past=_past(job, history, at),
         verdict=None if verdict is None else _how_it_ended(verdict),
         held_back=tuple(held_back(state)),
         known_since=history.known_since,
+        lease_s=lease_s,
+        awaited=tuple(sorted(_awaited(job, history))[:NODES_SHOWN]),
+        waits_at_most_s=_waits_at_most_s(job, history, at),
+        same_failures=job.crash_loop.count if crash_loop.describe(job.crash_loop) else 0,
     )
+
+
+def _past(job: JobState, history: JobHistory, at: float) -> tuple[PastRound, ...]:
+    """The last rounds that have ended. The cause of the newest one may be known before all nodes
+    have stopped its workers, and it is judged."""
+    past = history.ended_rounds(at, _in_state(job, MemberState.STOPPING))[-ROUNDS_SHOWN:]
+    if past and past[-1].cause is None and past[-1].round == job.round.round - 1:
+        cause = first_cause(presumed_cause(job))
+        past[-1] = replace(past[-1], cause=cause)
+    return tuple(past)
 
 
 def _how_it_ended(verdict: Verdict) -> HowItEnded:
@@ -275,6 +305,30 @@ def waits_for(job: JobState, history: JobHistory) -> str:
     return f"{words.count(settings.min_nodes - joined, 'more node')}: {here}{named}"
 
 
+def _awaited(job: JobState, history: JobHistory) -> set[str]:
+    if job.verdict is not None:
+        return set()
+    if job.round.phase is not Phase.ACTIVE:
+        return _in_state(job, MemberState.STOPPING)
+    if job.notice is not None and job.notice.awaited:
+        return job.notice.awaited
+    if not job.started:
+        return set(job.assigned) - job.enrolled
+    return history.account.steps.awaited if history.account.steps.step < 0 else set()
+
+
+def _waits_at_most_s(job: JobState, history: JobHistory, at: float) -> float | None:
+    if job.verdict is not None:
+        return None
+    if job.round.phase is Phase.ACTIVE:
+        if job.notice is None or not job.notice.awaited or job.notice.until == inf:
+            return None
+        return max(job.notice.until - at, 0.0)
+    if job.backoff_s and history.account.now is Spending.PAUSED:
+        return max(history.changed_at + job.backoff_s - at, 0.0)
+    return None
+
+
 def _waits_to_enrol(job: JobState) -> str:
     missing = set(job.assigned) - job.enrolled
     failed = sorted(missing & job.unreached.keys())
@@ -304,6 +358,8 @@ def _state(job: JobState, history: JobHistory) -> str:
     if job.inquiry is not None and job.round.phase is Phase.ACTIVE:
         return "hang suspected"
     now = history.account.now
+    if now is Spending.RENDEZVOUS and history.rounds_formed <= 1:
+        return "starting"
     if now is Spending.STARTUP and history.account.furthest < 0:
         return "running"
     return "waiting" if now is None else _STATES.get(now, "running")
@@ -352,11 +408,12 @@ def _node(job: JobState, history: JobHistory, member: Member, heard: Heard, at: 
         is_connected=heard.is_connected,
         phases={} if progress is None else {k: s for k, s in progress.phases if s is not None},
         held_back=why_held_back(job.round, node_id),
+        cant_log="" if progress is None else progress.cant_log,
     )
 
 
 def _stands_out(node: NodeView) -> tuple[bool, bool, bool, float]:
-    is_usual = node.state in ("running", "done")
+    is_usual = node.state in ("running", "done") and not node.cant_log
     return is_usual, node.is_connected, not node.held_back, -(node.quiet_s or node.silent_s)
 
 

@@ -10,6 +10,12 @@ _NUMBERED = re.compile(r"(.*?)(\d{1,9})")
 
 def fold_names(node_ids: Iterable[str]) -> str:
     """`gpu-[0-3,7], login`: names that differ by a number at the end are one word."""
+    return ", ".join(word for word, _ in fold_words(node_ids))
+
+
+def fold_words(node_ids: Iterable[str], ranges_max: int | None = None) -> list[tuple[str, int]]:
+    """The words of `fold_names`, and the number of names that each stands for. `ranges_max`: the
+    most numbers and ranges of numbers in one word; the rest is left out, and not counted."""
     stems: dict[str, list[tuple[int, str]]] = {}
     others: list[str] = []
     for node_id in node_ids:
@@ -22,20 +28,25 @@ def fold_names(node_ids: Iterable[str]) -> str:
     for stem, numbers in sorted(stems.items()):
         numbers.sort()
         if len(numbers) == 1:
-            words.append(f"{stem}{numbers[0][1]}")
+            words.append((f"{stem}{numbers[0][1]}", 1))
         else:
-            words.append(f"{stem}[{','.join(_ranges(numbers))}]")
-    return ", ".join([*words, *sorted(others)])
+            ranges = _ranges(numbers)[:ranges_max]
+            inner = ",".join(text for text, _ in ranges)
+            words.append((f"{stem}[{inner}]", sum(count for _, count in ranges)))
+    return [*words, *((other, 1) for other in sorted(others))]
 
 
-def _ranges(numbers: Sequence[tuple[int, str]]) -> list[str]:
+def _ranges(numbers: Sequence[tuple[int, str]]) -> list[tuple[str, int]]:
+    """Each number and range, and how many numbers it has."""
     found: list[list[tuple[int, str]]] = []
     for number in numbers:
         if found and number[0] == found[-1][-1][0] + 1:
             found[-1].append(number)
         else:
             found.append([number])
-    return [run[0][1] if len(run) == 1 else f"{run[0][1]}-{run[-1][1]}" for run in found]
+    return [
+        (run[0][1] if len(run) == 1 else f"{run[0][1]}-{run[-1][1]}", len(run)) for run in found
+    ]
 
 
 def gaps_in_names(node_ids: Iterable[str]) -> list[str]:

@@ -39,6 +39,8 @@ class NodeProgress(Struct, frozen=True, array_like=True):
     unmatched: str = ""
     """Said by the node whose workers should print what `--progress-pattern` reads, once no line of
     theirs has ever matched: which pattern, for how long, and what they wrote."""
+    cant_log: str = ""
+    """Why a log file of a worker of this round can't be written; empty: all can."""
 
     def later(self, seconds: float) -> NodeProgress:
         """The same, so many seconds after it was said."""
@@ -64,7 +66,7 @@ class NodeProgress(Struct, frozen=True, array_like=True):
         """What differs between two of these when there is something new to tell."""
         ages = self.running_s is None, self.first_output_s, self.first_progress_s
         steps = self.furthest, self.step, self.rank, self.loss, self.saved
-        return self.stamp, ages, steps, self.unmatched
+        return self.stamp, ages, steps, self.unmatched, self.cant_log
 
 
 def _plus(age_s: float | None, seconds: float) -> float | None:

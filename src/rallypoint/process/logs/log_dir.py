@@ -27,7 +27,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from rallypoint.core.text import shown
+from rallypoint.core.text import CANT_LOG, shown
 from rallypoint.errors import (
     MACHINE_ERRNOS,
     LogStorageError,
@@ -41,6 +41,8 @@ from rallypoint.process.logs.plan import NULL_DEVICE
 from rallypoint.process.relay.lines import TAIL_BYTES, last_lines
 
 _PROBE_BYTES = 4096
+LEAST_FREE_BYTES = 1 << 20
+"""A file system with less than this is full, or with less than an eighth if it is a small one."""
 TEMPORARY_PLACES = ("/tmp", "/var/tmp")
 """Where a temporary directory is made, if not where a person has said."""
 _ERROR_FILE = "error.json"
@@ -207,9 +209,25 @@ def storage_error(path: str, error: OSError) -> RallypointError:
         fix = "give this user write access or choose another --log-dir"
     else:
         fix = "choose another --log-dir"
-    line = f"can't write logs under {path_text(path)}: {reason}: {fix}"
+    line = f"{CANT_LOG} {path_text(path)}: {reason}: {fix}"
     made = LogStorageError(line) if error.errno in MACHINE_ERRNOS else UsageError(line)
     return during("write logs", error.errno, made)
+
+
+def full_place(paths: Iterable[str]) -> str:
+    """Return the one line for a person about the first of these files whose file system is full;
+    empty: none is. A program that can't write its error to such a file ends without a word."""
+    for path in filter(None, paths):
+        folder = os.path.dirname(path)
+        try:
+            found = os.statvfs(folder)
+        except OSError:
+            continue
+        least = min(LEAST_FREE_BYTES, found.f_blocks * found.f_frsize // 8)
+        has_no_file = found.f_files > 0 and not found.f_favail
+        if found.f_bavail * found.f_frsize < least or has_no_file:
+            return str(storage_error(folder, OSError(errno.ENOSPC, "")))
+    return ""
 
 
 def _make_temporary(temp_dir: str, name: str) -> str:

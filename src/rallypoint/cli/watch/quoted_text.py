@@ -1,0 +1,54 @@
+"""Lines that a worker wrote, in a column of a terminal: nothing is cut before the number of a line
+of its source. Pure."""
+
+from __future__ import annotations
+
+import re
+from textwrap import wrap
+
+PARTS_MAX = 4
+"""The most lines of a terminal that one long line of a worker may take."""
+_LEAST_PATH = 20
+"""The length of the end of a path that is shown, before the name of a function is cut."""
+_FRAME = re.compile(r'(?P<head>.{0,40}?File ")(?P<path>.*)(?P<line>", line \d+)(?P<function>.*)')
+
+
+def fitted(line: str, room: int) -> list[str]:
+    """Return this line in at most so many columns. Of a frame of a stack the beginning of the
+    path is left out, and if need be the end of the function's name; any other line is wrapped."""
+    if len(line) <= room:
+        return [line]
+    if (frame := _FRAME.fullmatch(line)) is not None:
+        return _wrapped(_short_frame(frame, room), room)
+    return _wrapped(line, room)
+
+
+def tail_of_path(path: str, room: int) -> str:
+    """A path in at most so many columns: its end says more than its beginning."""
+    return path if len(path) <= room else f"…{path[-max(room - 1, 1) :]}"
+
+
+def _short_frame(frame: re.Match[str], room: int) -> str:
+    head, path, line, function = frame["head"], frame["path"], frame["line"], frame["function"]
+    for_both = room - len(head) - len(line)
+    for_path = max(for_both - len(function), min(_LEAST_PATH, len(path)))
+    short = tail_of_path(path, for_path)
+    left = for_both - len(short)
+    if len(function) > left:
+        function = f"{function[: max(left - 1, 0)]}…"
+    return f"{head}{short}{line}{function}"
+
+
+def _wrapped(line: str, room: int) -> list[str]:
+    """The first words of a long text say what it is about."""
+    margin = " " * min(len(line) - len(line.lstrip()), room // 4)
+    parts = wrap(
+        line.strip(),
+        room,
+        initial_indent=margin,
+        subsequent_indent=margin,
+        break_on_hyphens=False,
+    )
+    if len(parts) <= PARTS_MAX:
+        return parts
+    return [*parts[: PARTS_MAX - 1], f"{parts[PARTS_MAX - 1][: room - 1]}…"]

@@ -1,0 +1,170 @@
+"""The next step of a person, for each thing that holds a job up. Pure."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from rallypoint.core.model import Outcome
+from rallypoint.core.text import brief_seconds, count
+from rallypoint.core.watch.job_view import JobView, NodeView
+from rallypoint.core.watch.node_names import fold_names
+from rallypoint.core.watch.past_round import FirstCause
+
+QUIET_S = 10.0
+"""A worker without progress for so long is named."""
+SILENT_S = 5.0
+"""A node whose agent was not heard for so long is named."""
+NO_STEPS_S = 60.0
+"""Workers that ran for so long could have told of a step."""
+NO_SPACE = "No space left on device"
+_NAMED = 4
+"""The most nodes that a command names."""
+_ALLOWED = 3
+"""`--max-no-progress` in the advice."""
+
+
+class Behind(Struct, frozen=True):
+    """The worker that has made the least progress, if it has made none for a while."""
+
+    node: NodeView
+    others: tuple[str, ...]
+    """Other nodes with a worker at the same step."""
+    is_everybody: bool
+    """All workers are at that step."""
+
+
+class Advice(Struct, frozen=True):
+    """The next step."""
+
+    about: str
+    """The label of the line: `behind`, `waits for`, `silent`, `round`, `held back`, `goodput`."""
+    command: str = ""
+    """Words after `rallypoint`, without those that name the job; empty: there is only the text."""
+    text: str = ""
+
+
+def behind(view: JobView) -> Behind | None:
+    """None: nobody is, or it is not known."""
+    told = [node for node in view.nodes if node.step >= 0 and node.quiet_s is not None]
+    if not told or view.verdict is not None:
+        return None
+    worst = min(told, key=lambda node: (node.step, -(node.quiet_s or 0.0)))
+    usual_s = 5.0 / view.steps_per_s if view.steps_per_s else 0.0
+    if (worst.quiet_s or 0.0) < max(QUIET_S, usual_s):
+        return None
+    same = (node.node for node in told if node.step == worst.step and node is not worst)
+    return Behind(worst, tuple(same), worst.step >= view.step and view.world_workers > 1)
+
+
+def silent(view: JobView) -> list[NodeView]:
+    """The nodes whose agents are not heard."""
+    return [one for one in view.nodes if not one.is_connected or one.silent_s >= SILENT_S]
+
+
+def advice(view: JobView) -> list[Advice]:
+    """At most one for each label."""
+    found = [_on_waiting(view), _on_behind(view), _on_silence(view), _on_failure(view)]
+    found += [_on_held_back(view), _on_unknown_steps(view)]
+    return [one for one in found if one is not None]
+
+
+def _on_waiting(view: JobView) -> Advice | None:
+    if view.verdict is not None or not view.waits_for:
+        return None
+    if view.state in ("stopping", "saving a checkpoint"):
+        few = view.awaited if len(view.awaited) <= _NAMED else ()
+        return Advice("waits for", " ".join(("stacks", *few)))
+    if view.awaited and "the store of rank 0" in view.waits_for:
+        nodes = f"{'nodes' if len(view.awaited) > 1 else 'node'} {fold_names(view.awaited)}"
+        return Advice(
+            "waits for",
+            text=f"see why {nodes} can't connect to the node of rank 0: a firewall, a wrong "
+            "address, or a network that they do not share (--local-addr)",
+        )
+    here = sum(node.state == "joined" for node in view.nodes)
+    missing = view.min_nodes - here
+    if view.state != "waiting" or view.nodes_left_out or missing < 1 or not here:
+        return None
+    them, which = ("it", "agent") if missing == 1 else ("them", "agents")
+    fewer = f"--nnodes {here}:{view.max_nodes}"
+    return Advice(
+        "waits for", text=f"start the missing {which}; a job with {fewer} runs without {them}"
+    )
+
+
+def _on_behind(view: JobView) -> Advice | None:
+    found = behind(view)
+    if found is None:
+        return None
+    return Advice("behind", "stacks" if found.is_everybody else f"stacks {found.node.behind}")
+
+
+def _on_silence(view: JobView) -> Advice | None:
+    nodes = silent(view)
+    if not nodes or not view.lease_s:
+        return None
+    longest_s = max(node.silent_s for node in nodes)
+    left_s = max(view.lease_s - longest_s, 0.0)
+    which = f"node {nodes[0].node}" if len(nodes) == 1 else "these nodes"
+    soon = f"lost in {left_s:.0f} s" if left_s >= 1 else "lost any moment"
+    return Advice(
+        "silent",
+        text=f"see whether the machine of {which} runs and is reached; it counts as {soon} "
+        f"(--lease {brief_seconds(view.lease_s)})",
+    )
+
+
+def _on_failure(view: JobView) -> Advice | None:
+    """About the end of the last round."""
+    cause = view.past[-1].cause if view.past else None
+    if cause is not None and NO_SPACE in cause.message:
+        return Advice("round", text=f"free space on {cause.node}: df -h, df -i")
+    if view.same_failures > 1 and view.verdict is None:
+        times = count(view.same_failures, "time")
+        return Advice(
+            "round",
+            text=f"restarting has not helped {times}: repair the program; --max-no-progress "
+            f"{_ALLOWED} ends a job that gets no further",
+        )
+    if cause is None:
+        return None
+    if view.verdict is not None and view.verdict.outcome == str(Outcome.SUCCEEDED.value):
+        return None
+    found = _on_cause(cause)
+    if found is not None or view.verdict is not None or cause.rank is None:
+        return found
+    if view.state in ("stopping", "waiting", "restarting"):
+        return Advice("round", f"logs {cause.rank}")
+    return Advice("round", "events")
+
+
+def _on_cause(cause: FirstCause) -> Advice | None:
+    if cause.rank is None:
+        if "memory" in cause.text:
+            return Advice("round", text=f"give the container of node {cause.node} more memory")
+        text = f"see whether the machine of node {cause.node} runs and is reached"
+        return Advice("round", text=text)
+    if cause.signal == "SIGKILL":
+        if "out of memory" in cause.message:
+            return Advice("round", text="have the workers use less memory, or give them more")
+        return Advice(
+            "round",
+            text="something outside the job killed it, most often for memory: look for its pid in "
+            f"the kernel log of {cause.node} (dmesg -T)",
+        )
+    if cause.log_file:
+        return Advice("round", text=f"read {cause.log_file} on {cause.node}")
+    return None
+
+
+def _on_held_back(view: JobView) -> Advice | None:
+    nodes = [held.node for held in view.held_back]
+    return Advice("held back", f"nodes allow {nodes[0]}") if nodes else None
+
+
+def _on_unknown_steps(view: JobView) -> Advice | None:
+    """A job that stands still can't be told from one that runs."""
+    ran_s = sum(part.seconds for part in view.goodput.parts if part.spent.startswith("running,"))
+    if view.verdict is not None or view.goodput.useful_s is not None or view.state != "running":
+        return None
+    return Advice("goodput", "stacks") if ran_s >= NO_STEPS_S else None
