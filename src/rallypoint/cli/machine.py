@@ -89,6 +89,10 @@ class Machine:
 
         return pod_server()
 
+    def kept_jobs(self) -> str:
+        """The directory in which something is kept of this user's jobs; empty: there is none."""
+        return kept_jobs(os.environ)
+
     def shared_home(self) -> str:
         """A directory for the records of jobs in a home that other machines see; empty: this one's
         is its own. Blocks as long as a file server does not answer."""
@@ -169,6 +173,15 @@ def count_workers(
     else:
         found = 0
     return cpu_count() if word == "auto" and found == 0 else found
+
+
+def kept_jobs(environ: Mapping[str, str]) -> str:
+    """See `Machine.kept_jobs`."""
+    if not (state := environ.get("RALLYPOINT_STATE_DIR", "")):
+        home = environ.get("XDG_STATE_HOME", "")
+        home = home if os.path.isabs(home) else os.path.expanduser("~/.local/state")
+        state = os.path.join(home, "rallypoint")
+    return os.path.join(state, "kept") if os.path.isabs(state) else ""
 
 
 def cpu_count() -> int:
