@@ -184,6 +184,18 @@ def kept_jobs(environ: Mapping[str, str]) -> str:
     return os.path.join(state, "kept") if os.path.isabs(state) else ""
 
 
+def brief(path: str) -> str:
+    """A path as a person may type it in a shell: with `~` for the home."""
+    from shlex import quote
+
+    from rallypoint.coordinator.token import user_home
+
+    home, text = user_home(), os.path.abspath(path)
+    is_inside = home is not None and text.startswith(f"{home}/")
+    rest = text[len(home or "") :] if is_inside else text
+    return f"~{rest}" if is_inside and quote(rest) == rest else quote(text)
+
+
 def cpu_count() -> int:
     """The CPUs that this process may run on (containers and schedulers limit them)."""
     try:

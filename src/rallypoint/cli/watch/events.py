@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+from functools import partial
 
 from msgspec import Struct
 
@@ -10,6 +12,7 @@ from rallypoint.cli import access, values
 from rallypoint.cli.parser import Command, parse, with_hint
 from rallypoint.cli.values import Value
 from rallypoint.cli.watch.events_text import LINES_MAX, MOMENTS, event_line, newest_of, since
+from rallypoint.cli.watch.kept import Kept, answer_or_kept, events_of, is_kept, read_kept
 from rallypoint.cli.watch.reach import (
     EXIT_CODES,
     HOW_TO_FIND,
@@ -30,6 +33,7 @@ from rallypoint.core.json_reader import UnreadableJsonError, read_as
 from rallypoint.core.settings import MAX_GIVEN, Setting
 from rallypoint.core.text import count, shown
 from rallypoint.core.watch.history import HistoryEntry
+from rallypoint.core.watch.history_file import Recorded
 from rallypoint.core.watch.job_view import JobView
 from rallypoint.core.watch.questions import Ask, Subject
 from rallypoint.errors import RendezvousConnectionError, UsageError
@@ -38,12 +42,13 @@ from rallypoint.observe.printing import JsonLine, json_text, print_error, print_
 EVENTS = Command(
     "events",
     """\
-usage: rallypoint events [ENDPOINT|FILE] [options]
+usage: rallypoint events [ENDPOINT|FILE|DIR] [options]
 
 Show what happened to a job: nodes that joined, left or were lost, rounds and
 how they ended, restarts, checkpoints, hangs. Lines with ! tell of something
 that went wrong. ENDPOINT is what its nodes have as --rdzv-endpoint; without
-one, it is your job on this machine. FILE is one that --history has written.
+one, it is your job on this machine. FILE is one that --history has written, DIR
+is what was kept of a job that has ended.
 
   rallypoint events
   rallypoint events node-0 --job digits -f
@@ -78,7 +83,7 @@ one, it is your job on this machine. FILE is one that --history has written.
         HOW_TO_FIND,
     ),
     EXIT_CODES,
-    may_have=("ENDPOINT|FILE",),
+    may_have=("ENDPOINT|FILE|DIR",),
 )
 
 
@@ -99,13 +104,15 @@ def run(argv: list[str]) -> int:
 
     Raises UsageError, AccessError, InfrastructureError, and HelpRequested.
     """
+    return answer_or_kept(EVENTS, argv, partial(_run, argv), partial(_show_kept, argv))
+
+
+def _run(argv: list[str]) -> int:
     options = with_hint(EVENTS, lambda: _parse(argv))
     if options.job is None:
-        recorded = read_history(options.file)
-        _show(recorded.entries, options)
-        if recorded.lost:
-            lost = count(recorded.lost, "line")
-            print_error("rallypoint", f"{shown(options.file)}: {lost} could not be written to it")
+        is_whole = not os.path.isdir(options.file)
+        known = read_history(options.file) if is_whole else events_of(read_kept(options.file))
+        _show_recorded(known, options)
         return 0
     token = token_of(options.job)
     access.keep_secrets()
@@ -113,7 +120,20 @@ def run(argv: list[str]) -> int:
     return 0
 
 
-def _parse(argv: list[str]) -> _Options:
+def _show_kept(argv: list[str], kept: Kept, head: str) -> None:
+    say(head)
+    _show_recorded(events_of(kept), _parse(argv, kept.path))
+
+
+def _show_recorded(recorded: Recorded, options: _Options) -> None:
+    _show(recorded.entries, options)
+    if recorded.lost:
+        lost = count(recorded.lost, "line")
+        print_error("rallypoint", f"{shown(options.file)}: {lost} could not be written to it")
+
+
+def _parse(argv: list[str], kept: str = "") -> _Options:
+    """`kept`: the directory that is read in place of asking a job."""
     scanned = parse(EVENTS, argv, {})
     where = Value(scanned.words[0], scanned.words[0]) if scanned.words else None
     last = scanned.get("--last")
@@ -122,8 +142,10 @@ def _parse(argv: list[str]) -> _Options:
         if last is not None:
             raise last.wrong("--all shows more than that: give one of the two")
         most = None
-    age, job, file = scanned.get("--since"), None, ""
-    if where is not None and is_history(where):
+    age, job, file = scanned.get("--since"), None, kept
+    if kept:
+        pass
+    elif where is not None and (is_history(where) or is_kept(where)):
         refuse_options(EVENTS, scanned, ["--follow"])
         file = where.text
     else:
@@ -214,7 +236,7 @@ def _show(known: list[HistoryEntry], options: _Options) -> bool:
     """False: the reader is gone."""
     wanted = _wanted(known, options)
     lines = newest_of(_lines(wanted, options), options.most, tell=not options.as_json)
-    if not wanted and not options.follow and not options.as_json:
+    if not wanted and (not options.follow or options.file) and not options.as_json:
         lines = ["nothing of that kind has happened" if known else "nothing has happened yet"]
     return print_lines(lines)
 

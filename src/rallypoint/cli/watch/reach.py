@@ -58,6 +58,7 @@ LOST_S = 30.0
 """So long a coordinator that went away is looked for: another node may take over."""
 RETRY_S = 1.0
 _CHECK = "give the job's --rdzv-endpoint HOST[:PORT]"
+_GONE = "the job has ended, or its host is lost, or it has another --rdzv-endpoint"
 
 HOW_TO_FIND = (
     "Where",
@@ -156,11 +157,11 @@ def _local_jobs(run_id: str | None) -> list[LocalJob]:
     if found:
         return list(found.values())
     if run_id is None:
-        raise RendezvousConnectionError(f"no job of yours runs on this machine: {_CHECK}")
+        raise NotOnThisMachineError(f"no job of yours runs on this machine: {_CHECK}")
     said = f"{job_name(run_id)} does not run on this machine"
     if close := get_close_matches(run_id, running, n=1):
-        raise RendezvousConnectionError(f"{said}; did you mean --job {close[0]}?")
-    raise RendezvousConnectionError(f"{said}: {_CHECK}")
+        raise NotOnThisMachineError(f"{said}; did you mean --job {close[0]}?")
+    raise NotOnThisMachineError(f"{said}: {_CHECK}")
 
 
 def _of_note(note: LocalJob, reading: access.Access) -> JobAt:
@@ -175,6 +176,14 @@ def only_one(jobs: Sequence[JobAt]) -> JobAt:
         known = names(tuple(sorted({job.name for job in jobs})))
         raise UsageError(f"several jobs run on this machine ({known}): say which by --job ID")
     return jobs[0]
+
+
+class NotOnThisMachineError(RendezvousConnectionError):
+    """No such job of this user runs here."""
+
+
+class LostWhileFollowedError(RendezvousConnectionError):
+    """The coordinator of a job that is followed went away, and no other has come."""
 
 
 class NotHostedError(UsageError):
@@ -328,7 +337,7 @@ async def again(job: JobAt, token: Token | None) -> Asking:
                 raise
         except RendezvousConnectionError as error:
             if loop.time() > until:
-                raise RendezvousConnectionError(
+                raise LostWhileFollowedError(
                     f"no coordinator of {job_name(job.name)} answers for {LOST_S:g} s: the node "
                     "that hosted it is lost, or the job has ended"
                 ) from error
@@ -384,7 +393,7 @@ async def reach(job: JobAt, token: Token | None) -> ClientConnection:
             "name, or needs another token"
         ) from None
     except (RendezvousConnectionError, PeerHungUpError) as error:
-        raise RendezvousConnectionError(f"{error}: {_CHECK}") from error
+        raise RendezvousConnectionError(f"{error}: {_GONE}") from error
 
 
 async def _reach_leader(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
@@ -11,9 +12,17 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rallypoint.cli import access
+from rallypoint.cli.machine import brief
 from rallypoint.cli.parser import Command, parse, with_hint
 from rallypoint.cli.values import Value
 from rallypoint.cli.watch.events_text import moment_text
+from rallypoint.cli.watch.kept import (
+    Kept,
+    answer_or_kept,
+    is_kept,
+    read_kept,
+    status_of,
+)
 from rallypoint.cli.watch.reach import (
     EXIT_CODES,
     HOW_TO_FIND,
@@ -47,12 +56,13 @@ WATCH_S = 1.0
 STATUS = Command(
     "status",
     """\
-usage: rallypoint status [ENDPOINT|FILE] [options]
+usage: rallypoint status [ENDPOINT|FILE|DIR] [options]
 
 Show what a job does now and who keeps it from going on: state, progress, where
 its time went, nodes, and the end of its last round. ENDPOINT is what its nodes
 have as --rdzv-endpoint; without one, it is your job on this machine. Of several
 jobs it prints a table. FILE is one that --history has written: its last status.
+Of a job that has ended it shows what is kept on this machine; DIR is a copy.
 
   rallypoint status
   rallypoint status node-0 --job digits --watch
@@ -70,7 +80,7 @@ jobs it prints a table. FILE is one that --history has written: its last status.
         HOW_TO_FIND,
     ),
     EXIT_CODES,
-    may_have=("ENDPOINT|FILE",),
+    may_have=("ENDPOINT|FILE|DIR",),
 )
 
 
@@ -88,7 +98,22 @@ def run(argv: list[str]) -> int:
 
     Raises UsageError, AccessError, InfrastructureError, and HelpRequested.
     """
+    try:
+        return answer_or_kept(STATUS, argv, partial(_run, argv), partial(_show_kept, argv))
+    except JobEndedError as end:
+        options = _parse(argv)
+        if options.as_json:
+            raise
+        print_text(f"{job_name(options.jobs[0].name)}: {end}")
+        return 0
+
+
+def _run(argv: list[str]) -> int:
     options = with_hint(STATUS, lambda: _parse(argv))
+    if os.path.isdir(options.file):
+        kept = read_kept(options.file)
+        _show_kept(argv, kept, f"kept in {brief(kept.path)}:")
+        return 0
     if options.file:
         _show_recorded(options)
         return 0
@@ -105,7 +130,7 @@ def run(argv: list[str]) -> int:
 def _parse(argv: list[str]) -> _Options:
     scanned = parse(STATUS, argv, {})
     where = Value(scanned.words[0], scanned.words[0]) if scanned.words else None
-    if where is not None and is_history(where):
+    if where is not None and (is_history(where) or is_kept(where)):
         refuse_options(STATUS, scanned, ["--watch"])
         return _Options([], False, scanned.on("--all"), scanned.on("--json"), where.text)
     return _Options(
@@ -140,14 +165,6 @@ class _Status:
         self._options, self._job, self._token = options, options.jobs[0], token
 
     async def run(self) -> None:
-        try:
-            await self._run()
-        except JobEndedError as end:
-            if self._options.as_json:
-                raise
-            print_text(f"{job_name(self._job.name)}: {end}")
-
-    async def _run(self) -> None:
         jobs: list[JobLine] = []
         if self._job.run_id is None:
             asking, jobs = await ask_for_all(self._job, self._token)
@@ -199,6 +216,15 @@ class _Status:
         if self._options.as_json:
             return print_text(JsonLine(json_text(view)))
         return _show_lines(partial(status_lines, view), self._options)
+
+
+def _show_kept(argv: list[str], kept: Kept, head: str) -> None:
+    scanned = parse(STATUS, argv, {})
+    if scanned.on("--json"):
+        print_text(JsonLine(json_text(kept.view or kept.notes)))
+        return
+    most = ALL_LINES if scanned.on("--all") else LINES_MAX
+    print_lines(status_of(kept, head, screen_size()[0], most))
 
 
 def _show_recorded(options: _Options) -> None:

@@ -4,7 +4,7 @@ tell (`core/watch/collecting.py`)."""
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 from msgspec import Struct
 
@@ -59,9 +59,16 @@ class Wanted(Struct, frozen=True):
 
 def read_wanted(command: Command, scanned: Scanned) -> Wanted:
     """Raises UsageError, AccessError, and RendezvousConnectionError."""
+    ranks, nodes = read_workers(scanned, scanned.words)
+    job = only_one(read_job(command, scanned, None))
+    return Wanted(job, token_of(job), tuple(ranks), tuple(nodes))
+
+
+def read_workers(scanned: Scanned, words: Sequence[str]) -> tuple[list[RankRange], list[str]]:
+    """The ranks and the nodes that these words name. Raises UsageError."""
     ranks: list[RankRange] = []
     nodes: list[str] = []
-    for word in scanned.words:
+    for word in words:
         if _RANKS.fullmatch(word):
             ranks += map(_range, word.split(","))
         elif _ENDPOINT_LIKE.fullmatch(word) and scanned.get("--rdzv-endpoint") is None:
@@ -73,8 +80,7 @@ def read_wanted(command: Command, scanned: Scanned) -> Wanted:
             nodes.append(word)
     if len(ranks) > MAX_FAILURES or len(nodes) > MAX_FAILURES:
         raise UsageError(f"at most {MAX_FAILURES} ranks and {MAX_FAILURES} nodes can be named")
-    job = only_one(read_job(command, scanned, None))
-    return Wanted(job, token_of(job), tuple(ranks), tuple(nodes))
+    return ranks, nodes
 
 
 class Parts:

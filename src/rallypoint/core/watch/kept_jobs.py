@@ -10,7 +10,7 @@ Each job has a directory of its own, the same for all nodes that share it:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime
 from hashlib import sha256
 
@@ -188,15 +188,17 @@ def _is_same(one: str, other: str) -> bool:
     )
 
 
-def ended_lines(notes: Iterable[NodeNote]) -> list[str]:
-    """How the parts of these nodes ended, the worst first."""
+def ended_lines(notes: Iterable[NodeNote], living: Collection[str] = ()) -> list[str]:
+    """How the parts of these nodes ended, the worst first. `living`: nodes whose agents run."""
     found = sorted(notes, key=lambda note: (note.exit_code in (0, None), note.first_rank))
     lines = []
     for note in found:
         first, last = note.first_rank, note.first_rank + note.workers - 1
         ranks = f"rank {first}" if first == last else f"ranks {first}-{last}"
         where = f"node {note.node} ({ranks})"
-        if not note.ended:
+        if not note.ended and note.node in living:
+            lines.append(f"{where} has not ended: its agent (pid {note.pid}) still runs here")
+        elif not note.ended:
             told = f"has told of no end: its agent (pid {note.pid} on {note.machine}) was killed"
             lines.append(f"{where} {told}, or its machine is lost")
         elif note.exit_code is None:
