@@ -49,7 +49,6 @@ def _take_part(config: AgentConfig) -> int:
     from rallypoint.process.relay.client import Relay
 
     consoles: list[Console] = []
-    has_reported: list[bool] = []
 
     def print_line(line: str) -> None:
         (consoles[0].line if consoles else say)(line)
@@ -76,7 +75,7 @@ def _take_part(config: AgentConfig) -> int:
                 console.line(verdict_json(view))
             return
         console.line(*lines)
-        has_reported.append(whole and bool(lines) and view.outcome is not Outcome.SUCCEEDED)
+        report.tells_where = whole and view.outcome is not Outcome.SUCCEEDED
         register = config.rendezvous.register
         if view.outcome is Outcome.TIMED_OUT and register is not None and register.directory:
             console.line(*_not_shared_hint(register.directory))
@@ -99,10 +98,6 @@ def _take_part(config: AgentConfig) -> int:
         gc.freeze()
     code = of_finish(config, end.finish, end.elapsed_s)
     report.close(code)
-    if any(has_reported) and report.kept:
-        from rallypoint.cli.machine import brief
-
-        say(f"    its end is kept: rallypoint status {brief(report.kept)}")
     return code
 
 

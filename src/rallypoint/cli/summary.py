@@ -24,7 +24,7 @@ from rallypoint.core.model import Cause, Outcome
 from rallypoint.core.text import shown
 from rallypoint.core.timeline import RoundLife
 from rallypoint.errors import ExitClass, RallypointError, UsageError
-from rallypoint.observe.printing import print_error
+from rallypoint.observe.printing import print_error, say
 from rallypoint.observe.summary import (
     ProgressSummary,
     RestartSummary,
@@ -150,8 +150,8 @@ class JobReport:
             path = _in_directory(path, config.rendezvous.node_id or socket.gethostname())
         self._file = SummaryFile(path) if path is not None else None
         self._ended: VerdictView | BaseException | None = None
-        self.kept = ""
-        """The directory in which the end of the job is kept, once it is there."""
+        self.tells_where = False
+        """The last line says where the end of the job is kept."""
         self.telemetry = Telemetry(config, print_line)
 
     def ended(self, view: VerdictView) -> None:
@@ -187,7 +187,11 @@ class JobReport:
         for line in lost:
             print_error("rallypoint", line)
         keeping = self.telemetry.keeping
-        self.kept = "" if keeping is None else keeping.close(exit_code)
+        kept = "" if keeping is None else keeping.close(exit_code)
+        if kept and self.tells_where:
+            from rallypoint.cli.machine import brief
+
+            say(f"    its end is kept: rallypoint status {brief(kept)}")
         if self._file is None or self._ended is None:
             return
         summary = job_summary(
