@@ -131,7 +131,7 @@ def test_a_state_directory_that_cant_be_written_disturbs_no_job(tmp_path: Path) 
     program = "import time\ntime.sleep(1.5)\nraise SystemExit(3)"
     with agent(tmp_path, program=program, env=env) as run:
         assert run.wait() == 1
-    assert f"nothing of this job is kept in {tmp_path}/file/kept: Not a directory" in run.err
+    assert f"nothing of this job is kept in {tmp_path}/file/kept: File exists" in run.err
     assert "its end is kept" not in run.err
 
 
