@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from functools import partial
 
 from msgspec import Struct
@@ -110,8 +109,8 @@ def run(argv: list[str]) -> int:
 def _run(argv: list[str]) -> int:
     options = with_hint(EVENTS, lambda: _parse(argv))
     if options.job is None:
-        is_whole = not os.path.isdir(options.file)
-        known = read_history(options.file) if is_whole else events_of(read_kept(options.file))
+        is_dir = is_kept(Value(options.file, ""))
+        known = events_of(read_kept(options.file)) if is_dir else read_history(options.file)
         _show_recorded(known, options)
         return 0
     token = token_of(options.job)
@@ -145,7 +144,7 @@ def _parse(argv: list[str], kept: str = "") -> _Options:
     age, job, file = scanned.get("--since"), None, kept
     if kept:
         pass
-    elif where is not None and (is_history(where) or is_kept(where)):
+    elif where is not None and (is_kept(where) or is_history(where)):
         refuse_options(EVENTS, scanned, ["--follow"])
         file = where.text
     else:

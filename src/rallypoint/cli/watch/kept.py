@@ -37,6 +37,7 @@ from rallypoint.core.watch import kept_jobs as rules
 from rallypoint.core.watch.history_file import Recorded
 from rallypoint.core.watch.job_view import JobView
 from rallypoint.core.watch.kept_jobs import NodeNote
+from rallypoint.core.watch.node_names import fold_names
 from rallypoint.errors import RallypointError, RendezvousConnectionError, UsageError
 from rallypoint.observe.kept_jobs import find, notes_in
 from rallypoint.process.scratch import lives
@@ -100,6 +101,11 @@ def answer_or_kept(
                 raise _with(error, _where_else(command, argv)) from error
             raise
         kept = read_kept(path)
+        if isinstance(error, NotHostedError) and not kept.has_ended:
+            raise
+        if isinstance(error, RendezvousConnectionError) and kept.living and not kept.has_ended:
+            who = f"node {fold_names(kept.living)} runs on this machine, and looks for it"
+            raise _with(error, f"; {who}: rallypoint status {brief(path)}") from error
         show(kept, _what_it_is(kept, error))
         return 0
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
@@ -110,7 +109,7 @@ def run(argv: list[str]) -> int:
 
 def _run(argv: list[str]) -> int:
     options = with_hint(STATUS, lambda: _parse(argv))
-    if os.path.isdir(options.file):
+    if options.file and is_kept(Value(options.file, "")):
         kept = read_kept(options.file)
         _show_kept(argv, kept, f"kept in {brief(kept.path)}:")
         return 0
@@ -130,7 +129,7 @@ def _run(argv: list[str]) -> int:
 def _parse(argv: list[str]) -> _Options:
     scanned = parse(STATUS, argv, {})
     where = Value(scanned.words[0], scanned.words[0]) if scanned.words else None
-    if where is not None and (is_history(where) or is_kept(where)):
+    if where is not None and (is_kept(where) or is_history(where)):
         refuse_options(STATUS, scanned, ["--watch"])
         return _Options([], False, scanned.on("--all"), scanned.on("--json"), where.text)
     return _Options(
