@@ -41,7 +41,7 @@ class SameMachine(Machine):
         return 1_800_000_000.0
 
     def kept_jobs(self) -> str:
-        return "/home/me/.local/state/rallypoint/kept"
+        return "/state/kept"
 
     def shared_home(self) -> str:
         return ""
