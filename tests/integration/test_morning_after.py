@@ -41,7 +41,7 @@ def test_V7_a_job_that_has_failed_is_asked_on_each_of_its_nodes(
     a = cluster.agent("a", nnodes="2", hosts=True, env=envs["a"])
     b = cluster.agent("b", nnodes="2", hosts=False, env=envs["b"])
     cluster.wait_workers(2)
-    cluster.order("print('epoch 3'); sys.stdout.flush(); raise RuntimeError('loss is NaN')", node="b")
+    cluster.order("print('epoch 3', flush=True); raise RuntimeError('loss is NaN')", node="b")
     assert (a.wait_exit(), b.wait_exit()) == (1, 1)
     where = f"127.0.0.1:{cluster.port}"
     # On the node that hosted it.
@@ -114,7 +114,8 @@ def test_what_is_kept_is_for_its_user_alone_and_history_none_keeps_nothing(tmp_p
     with agent(tmp_path, program="raise SystemExit(3)") as run:
         assert run.wait() == 1
     (kept,) = kept_in(state)
-    assert run.err.endswith(f"    its end is kept: rallypoint status ~/{kept.relative_to(tmp_path)}\n")
+    where = f"~/{kept.relative_to(tmp_path)}"
+    assert run.err.endswith(f"    its end is kept: rallypoint status {where}\n")
     modes = {path: stat.S_IMODE(path.stat().st_mode) for path in (kept, *kept.iterdir())}
     assert [mode for path, mode in modes.items() if path.is_dir()] == [0o700]
     assert {mode for path, mode in modes.items() if path.is_file()} == {0o600}

@@ -330,9 +330,9 @@ def test_status_watch_finds_the_next_leader_and_says_how_the_job_ended(
     assert "job job: succeeded 0 s ago" in text()
     over = processes.run(words, env=cluster.environ(), capture_output=True)
     assert over.returncode == 0, over.stderr
-    first, second, *_ = over.stdout.splitlines()
-    assert first.startswith("the job has ended; this is kept of it on this machine: ~/")
-    assert second.endswith(", round 2: all workers exited with code 0")
+    head, line, *_ = over.stdout.splitlines()
+    assert head.startswith("the job has ended; this is kept of it on this machine: ~/")
+    assert line.endswith(", round 2: all workers exited with code 0")
     nowhere = cluster.environ() | {"RALLYPOINT_STATE_DIR": str(tmp_path / "none")}
     over = processes.run(words, env=nowhere, capture_output=True)
     assert over.stdout == "job job: the job has ended: all workers exited with code 0\n"

@@ -1,5 +1,4 @@
-"""What is kept of jobs that have ended: which one is meant, what must go, and how much each node may
-write."""
+"""What is kept of jobs that have ended: which is meant, what must go, how much a node writes."""
 
 from __future__ import annotations
 
@@ -84,7 +83,7 @@ def test_all_nodes_of_a_large_job_together_write_no_more_than_one_home_can_take(
 @pytest.mark.parametrize("nodes", [1, 10_000])
 def test_a_note_fits_into_its_room_and_has_the_newest_lines_of_each_rank(nodes: int) -> None:
     lines = tuple(
-        KeptLine(rank, 2, float(number), f"\"{number}\" \t of {rank}\n" * 3)
+        KeptLine(rank, 2, float(number), f'"{number}" \t of {rank}\n' * 3)
         for number in range(2000)
         for rank in range(8)
     )
@@ -130,7 +129,7 @@ def test_who_makes_a_directory_removes_old_ones_and_nothing_that_is_not_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = tmp_path / "kept"
-    monkeypatch.setattr(kept_jobs.rules.to_remove, "__defaults__", (2, BYTES_MAX))
+    monkeypatch.setattr(to_remove, "__defaults__", (2, BYTES_MAX))
     names = [directory_name("job", number) for number in range(1, 5)]
     for age, name in enumerate(names[:3]):
         kept_jobs.make_directory(str(root / name))

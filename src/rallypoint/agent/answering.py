@@ -189,8 +189,8 @@ def _meant(running: RunningRound, ranks: Sequence[RankRange]) -> list[int]:
 async def newest_lines(
     outputs: WorkerOutputs, running: RunningRound, newest: int
 ) -> list[tuple[int, OutputLines]]:
-    """So many of the newest lines of each stream of these workers, with their global ranks, in the
-    order in which they came."""
+    """Read the newest lines, at most `newest` of each stream of these workers. Returns them in the
+    order in which they came, each with the worker's global rank."""
     start, base = Start(newest), running.assignment.base_rank
     reader = OutputReader(
         outputs, running.assignment.round, _meant(running, ()), start, unfinished=True

@@ -258,7 +258,7 @@ class AgentRun:
         return replace(end, return_values=agent.workers.return_values())
 
     async def _keep_output(self) -> None:
-        """What workers wrote last, for who asks when the job is gone."""
+        """Keep the last output of the workers for people who ask after the end."""
         keeping, running = self._setup.telemetry.keeping, self.agent.workers.newest
         if keeping is None or running is None or self._setup.outputs is None:
             return
@@ -271,8 +271,12 @@ class AgentRun:
         except Exception as error:  # of what workers have written, or of files
             self.faults.note("what the workers wrote last can't be kept", error)
             return
-        told = [(rank, line.stream, line.wall_time, line.data) for rank, line in found]
-        keeping.took(tuple(KeptLine(*one, data.decode(errors="replace")) for *one, data in told))
+        keeping.took(
+            tuple(
+                KeptLine(rank, line.stream, line.wall_time, line.data.decode(errors="replace"))
+                for rank, line in found
+            )
+        )
 
     def _end(self, finish: Finish, elapsed_s: float) -> JobEnd:
         agent, newest = self.agent, self._setup.telemetry.dispatcher.timeline.newest

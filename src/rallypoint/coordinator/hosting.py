@@ -49,7 +49,7 @@ class HistorySink(Protocol):
 
     @property
     def is_light(self) -> bool:
-        """Nobody has asked for them: they must cost nothing."""
+        """The files must cost nothing, since no option asks for them."""
 
     def write(self, run_id: str, line: Line) -> None:
         """Append this to the file of this job, soon. Never blocks."""

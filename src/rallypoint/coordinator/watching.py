@@ -61,7 +61,7 @@ class HistoryFile(Struct):
 
     write: Callable[[Line], None]
     is_light: bool = False
-    """Nobody has asked for it: it must cost nothing."""
+    """The file must cost nothing, since no option asks for it."""
     status_at: float = -inf
     """When the status was, by the loop's clock."""
 

@@ -30,7 +30,7 @@ class HistoryLogs:
     and never blocks."""
 
     is_light = False
-    """As a sink of coordinators says it."""
+    """A person has asked for these files."""
 
     def __init__(self, path: str) -> None:
         """`path`: a file, or with a slash at its end a directory, which is made if it is missing.

@@ -81,7 +81,7 @@ def directories(root: str) -> list[KeptDir]:
 
 
 def notes_in(path: str, most: int = _NOTES_MAX) -> list[NodeNote]:
-    """What nodes have left in a directory. What can't be read is passed over."""
+    """Read the notes of nodes in a directory. A note that can't be read is passed over."""
     found: list[NodeNote] = []
     for name in sorted(_names(path)):
         if not name.endswith(".json") or not rules.is_kept_file(name) or len(found) >= most:

@@ -1,7 +1,7 @@
-"""This node's part of what is kept of a job when it has ended (`core/watch/kept_jobs.py`).
+"""A node keeps the end of its part of a job, and a host the history (`core/watch/kept_jobs.py`).
 
-Nothing is written before workers run, and nothing waits for the disk: threads write that live for
-one writing each, and at the end the agent waits for the last one for a moment.
+Nothing is written before workers run. Nothing waits for the disk: each time a new thread writes.
+At the end the agent waits for the last of these threads for a moment.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # A start has no use for them.
     from rallypoint.core.watch.kept_jobs import KeptLine, NodeNote
 
 BEGIN_S = 1.0
-"""So long after its workers have started a node writes that it has begun."""
+"""Seconds from the start of the workers until the node writes that it has begun."""
 AGAIN_S = 0.5
 """Between two writings."""
 LAST_S = 1.0
@@ -82,10 +82,9 @@ class Keeping(Observer):
         self.path = ""
         """The directory of the job, once something was written there."""
 
-    def joins(
-        self, stamp_of: Callable[[], Stamp | None], tell: Callable[[str, str], None]
-    ) -> None:
-        """This node takes part. `tell` is told once where nothing can be kept, and why."""
+    def joins(self, stamp_of: Callable[[], Stamp | None], tell: Callable[[str, str], None]) -> None:
+        """The node takes part. `tell` is called once with the directory that can't be written, and
+        why."""
         self._part.stamp_of, self._tell = stamp_of, tell
 
     def attached(self, peer: str, *, is_host: bool) -> None:
@@ -96,7 +95,7 @@ class Keeping(Observer):
         self._part.node = event.node or self._part.node
 
     def write(self, run_id: str, line: Line) -> None:
-        """As a sink of histories."""
+        """Implements `HistorySink`: the line is written soon."""
         if len(self._lines) >= WAITING_MAX:
             self._lost += 1
             return
@@ -106,7 +105,7 @@ class Keeping(Observer):
     def tell_faults(
         self, call_soon: Callable[..., object], on_record: Callable[[str, Record], None]
     ) -> None:
-        """As a sink of histories; `joins` has who is told."""
+        """Implements `HistorySink`. Does nothing: `joins` says who is told of faults."""
 
     def workers_started(self, life: RoundLife, pids: Sequence[int]) -> None:
         self._life = life
@@ -115,7 +114,7 @@ class Keeping(Observer):
             self._later(BEGIN_S)
 
     def took(self, output: tuple[KeptLine, ...]) -> None:
-        """What the workers of the last round wrote last."""
+        """The workers of the last round wrote this last."""
         self._part.output = output
 
     def ended(self, outcome: str, text: str, cause: Cause | None) -> None:

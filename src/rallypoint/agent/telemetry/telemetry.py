@@ -58,7 +58,7 @@ class Telemetry:
         self.history: HistoryLogs | None = None
         """Where the job's history is to be written, if this node hosts the job."""
         self.keeping: Keeping | None = None
-        """What is kept of the job though nobody has asked for it."""
+        """Keeps the end of the job; None: that is turned off."""
         self._keep_history(config.observe.history)
         self._keep_job()
         self._serve_metrics()

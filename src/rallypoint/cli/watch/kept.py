@@ -1,4 +1,4 @@
-"""What is kept of jobs that have ended (`core/watch/kept_jobs.py`), for who asks about one.
+"""Commands show the files that are kept of a job that has ended (`core/watch/kept_jobs.py`).
 
 A command asks the job's coordinator first. Where none answers, it looks for what this machine, or a
 home that it shares with the job's nodes, has kept.
@@ -47,12 +47,12 @@ SomeError = RendezvousConnectionError | JobEndedError | NotHostedError
 
 
 class Kept(Struct):
-    """Of one job."""
+    """The files of one job, as they were read."""
 
     path: str
     notes: list[NodeNote]
     recorded: Recorded | None = None
-    """Its history, if that is here."""
+    """The history of the job; None: it is elsewhere."""
     living: list[str] = field(default_factory=list)
     """Nodes whose agents run on this machine."""
 
@@ -93,7 +93,8 @@ def answer_or_kept(
         return ask()
     except LostWhileFollowedError as error:
         path = _path_of(command, argv)
-        raise _with(error, f"; kept of it: rallypoint status {brief(path)}" if path else "")
+        more = f"; kept of it: rallypoint status {brief(path)}" if path else ""
+        raise _with(error, more) from error
     except (RendezvousConnectionError, JobEndedError, NotHostedError) as error:
         path = _path_of(command, argv)
         if not path:
@@ -169,8 +170,9 @@ def _labelled(label: str, texts: Sequence[str], width: int) -> list[str]:
     for text in texts:
         room = max(width - 14, 20)
         parts = [text[:room]] if text.startswith("| ") else wrap(text, room)
-        lines += (f"  {('' if number or lines else label):<12}{part}" for number, part in enumerate(parts))
-    return lines
+        lines += parts
+    heads = [label, *[""] * len(lines)]
+    return [f"  {head:<12}{line}" for head, line in zip(heads, lines, strict=False)]
 
 
 def _elsewhere(note: NodeNote) -> str:

@@ -1,4 +1,4 @@
-"""What is kept of a job for who asks when it has ended: names, sizes, and which one is meant. Pure.
+"""The files that are kept of a job that has ended: their names, sizes, and which are meant. Pure.
 
 Each job has a directory of its own, the same for all nodes that share it:
 
@@ -21,12 +21,12 @@ from rallypoint.core.watch.history import UnixTime
 from rallypoint.core.watch.past_round import FirstCause
 
 JOBS_MAX, BYTES_MAX = 50, 200_000_000
-"""Of all that is kept in one state directory."""
+"""Bounds of one state directory."""
 NODE_BYTES, WORLD_BYTES = 64_000, 100_000_000
-"""Of the note of one node, and of those of all nodes of a job, which may share one directory."""
+"""Bounds of the note of one node, and of all notes of a job, which may share one directory."""
 HISTORY_BYTES = 8_000_000
 LINES = 200
-"""Of the newest output of each worker."""
+"""The number of lines that are kept of each stream of a worker."""
 HISTORY = "history.jsonl"
 _LINE_CHARACTERS = 2000
 _DETAIL_CHARACTERS = 8000
@@ -36,7 +36,7 @@ _LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
 class KeptLine(Struct, frozen=True, array_like=True):
-    """What a worker wrote."""
+    """A piece of the output of a worker."""
 
     rank: int
     stream: int
@@ -47,21 +47,21 @@ class KeptLine(Struct, frozen=True, array_like=True):
 
 
 class NodeNote(Struct, frozen=True, kw_only=True):
-    """What one node tells of its part of a job: first that it has begun, then how that ended."""
+    """A node tells of its part of a job: first that it has begun, then how that ended."""
 
     job: str
     node: str
     machine: str
     """The name of its machine."""
     pid: int
-    """Of its agent."""
+    """The number of the agent's process."""
     incarnation: int
     endpoints: tuple[str, ...]
-    """As its options say, and as it was dialled."""
+    """The endpoint of the job, as the options have it, and the address that was dialled."""
     host: str
     """Where the coordinator was, for a person."""
     is_host: bool
-    """It was in this agent."""
+    """The coordinator was in this agent."""
     history: str = ""
     """The file of `--history`, if there is one."""
     began: UnixTime
@@ -120,7 +120,8 @@ def is_kept_file(name: str) -> bool:
 def to_remove(
     found: Sequence[KeptDir], own: str, jobs_max: int = JOBS_MAX, bytes_max: int = BYTES_MAX
 ) -> list[str]:
-    """Which of them must go so that the rest is within the bounds: the oldest, and never `own`."""
+    """Choose the directories to remove, so that the rest is within the bounds: the oldest, and never
+    `own`."""
     gone, size = [], 0
     newest_first = sorted(found, key=lambda one: (one.name == own, one.newest), reverse=True)
     for number, one in enumerate(newest_first, 1):
@@ -132,7 +133,7 @@ def to_remove(
 
 
 def room_of(nodes: int) -> int:
-    """So many bytes a node of a job of so many nodes may write."""
+    """Return the largest size in bytes of the note of a node, for a job of so many nodes."""
     return min(NODE_BYTES, WORLD_BYTES // max(nodes, 1))
 
 
@@ -183,9 +184,7 @@ def _is_same(one: str, other: str) -> bool:
     host, _, port = one.lower().rpartition(":")
     other_host, _, other_port = other.lower().rpartition(":")
     host, other_host = host.strip("[]"), other_host.strip("[]")
-    return port == other_port and (
-        host == other_host or (host in _LOCAL and other_host in _LOCAL)
-    )
+    return port == other_port and (host == other_host or (host in _LOCAL and other_host in _LOCAL))
 
 
 def ended_lines(notes: Iterable[NodeNote], living: Collection[str] = ()) -> list[str]:
