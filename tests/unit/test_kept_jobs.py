@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from pathlib import Path
@@ -12,6 +13,7 @@ from tests.unit.command_line import parse
 
 from rallypoint.agent.telemetry import keeping
 from rallypoint.cli.machine import kept_jobs as state_of
+from rallypoint.cli.watch.kept import Kept, status_of
 from rallypoint.core.model import Stamp
 from rallypoint.core.watch.kept_jobs import (
     BYTES_MAX,
@@ -143,6 +145,30 @@ def test_who_makes_a_directory_removes_old_ones_and_nothing_that_is_not_ours(
     assert names[0] not in left
     assert {names[3], "mine"} <= left
     assert [path.name for path in (root / names[1]).iterdir()] == ["mine.txt"]
+
+
+def test_where_a_disk_has_no_room_for_output_the_end_is_kept_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    room, write = 4000, kept_jobs._replace
+
+    def write_little(path: str, data: bytes) -> None:
+        if len(data) > room:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(path, data)
+
+    monkeypatch.setattr(kept_jobs, "_replace", write_little)
+    cause = FirstCause("a", "exited", 0, message="loss is NaN", detail="d" * 9000)
+    output = (KeptLine(0, 2, 1.0, "x" * 1900),) * 10
+    note = msgspec.structs.replace(NOTE, ended=5.0, outcome="failed", text="why", cause=cause)
+    kept_jobs.write_note(str(tmp_path), msgspec.structs.replace(note, output=output))
+    (found,) = kept_jobs.notes_in(str(tmp_path))
+    assert (found.text, found.output) == ("why", ())
+    assert found.cause is not None
+    assert found.cause.message == "loss is NaN"
+    said = status_of(Kept(str(tmp_path), [found]), "head", 80, 24)
+    assert said[1].startswith("job digits: failed ")
+    assert any(line.startswith("  elsewhere ") for line in said)
 
 
 def test_a_disk_that_hangs_holds_the_end_up_for_a_moment_only(

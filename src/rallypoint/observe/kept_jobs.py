@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 import msgspec
+from msgspec.structs import replace
 
 from rallypoint.core.json_reader import UnreadableJsonError, read_as
 from rallypoint.core.watch import kept_jobs as rules
@@ -23,6 +24,7 @@ from rallypoint.observe.printing import json_text
 
 _NOTES_MAX = 2000
 _NOTE_BYTES = 1_000_000
+_LEAST_BYTES = 4000
 
 
 def make_directory(path: str) -> None:
@@ -41,9 +43,16 @@ def make_directory(path: str) -> None:
 
 
 def write_note(path: str, note: NodeNote) -> None:
-    """Write it in place of the one before. Raises OSError."""
-    data = msgspec.json.encode(rules.fitted(note, rules.room_of(note.nodes)))
-    _replace(os.path.join(path, rules.node_file(note.node)), data)
+    """Write the note in place of the one before, without output where there is no room for that.
+    Raises OSError."""
+    name, room = os.path.join(path, rules.node_file(note.node)), rules.room_of(note.nodes)
+    try:
+        _replace(name, msgspec.json.encode(rules.fitted(note, room)))
+    except OSError:
+        if not note.output:
+            raise
+        brief = rules.fitted(replace(note, output=()), min(room, _LEAST_BYTES))
+        _replace(name, msgspec.json.encode(brief))
 
 
 def append(path: str, lines: Sequence[Line]) -> None:

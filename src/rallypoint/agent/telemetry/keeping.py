@@ -79,6 +79,8 @@ class Keeping(Observer):
         self._timer: asyncio.TimerHandle | None = None
         self._why = ""
         self._tell: Callable[[str, str], None] = lambda path, why: None
+        self._has_end = False
+        """The end was written."""
         self.path = ""
         """The directory of the job, once something was written there."""
 
@@ -135,8 +137,8 @@ class Keeping(Observer):
         self._write()
         if (thread := self._thread) is not None:
             thread.join(max(until - time.monotonic(), 0.0))
-            return "" if thread.is_alive() or self._why else self.path
-        return self.path
+            return self.path if self._has_end and not thread.is_alive() else ""
+        return self.path if self._has_end else ""
 
     def _soon(self, delay_s: float) -> None:
         """Write, once something has begun."""
@@ -195,12 +197,14 @@ class Keeping(Observer):
         name = directory_name(run_id, self._incarnation)
         path = os.path.join(self._config.observe.keep_in, name)
         kept_jobs.make_directory(path)
+        if is_news or not self.path:
+            note = self._note()
+            kept_jobs.write_note(path, note)
+            self._has_end = bool(note.ended)
+        self.path = path
         if lines:
             lost, self._lost = self._lost, 0
             kept_jobs.append(path, [*lines, Lost(lost)] if lost else lines)
-        if is_news or not self.path:
-            kept_jobs.write_note(path, self._note())
-        self.path = path
 
     def _note(self) -> NodeNote:
         from rallypoint.core.watch.kept_jobs import NodeNote

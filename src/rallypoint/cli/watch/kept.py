@@ -32,6 +32,7 @@ from rallypoint.cli.watch.recorded import read_history, view_in
 from rallypoint.cli.watch.status_text import LINES_MAX, cause_detail, status_lines
 from rallypoint.config import RendezvousConfig
 from rallypoint.coordinator.clocks import wall_time
+from rallypoint.core.model import Outcome
 from rallypoint.core.text import job_name, shown
 from rallypoint.core.watch import kept_jobs as rules
 from rallypoint.core.watch.history_file import Recorded
@@ -43,6 +44,12 @@ from rallypoint.observe.kept_jobs import find, notes_in
 from rallypoint.process.scratch import lives
 
 _NODES_SHOWN = 6
+
+
+def _how_much_it_knows(note: NodeNote) -> tuple[bool, bool, float]:
+    return note.ended > 0, note.is_host, note.ended
+
+
 SomeError = RendezvousConnectionError | JobEndedError | NotHostedError
 
 
@@ -59,7 +66,7 @@ class Kept(Struct):
     @property
     def newest(self) -> NodeNote | None:
         """The note that knows most."""
-        return max(self.notes, key=lambda note: (note.is_host, note.ended), default=None)
+        return max(self.notes, key=_how_much_it_knows, default=None)
 
     @property
     def view(self) -> JobView | None:
@@ -68,7 +75,8 @@ class Kept(Struct):
         if view is None:
             return None
         since_s = view.since_s + max(wall_time(0.0) - self.written_at, 0.0)
-        return replace(view, nodes=(), nodes_left_out=0, since_s=since_s)
+        waits_for = view.waits_for if view.verdict is not None else ""
+        return replace(view, nodes=(), nodes_left_out=0, since_s=since_s, waits_for=waits_for)
 
     @property
     def written_at(self) -> float:
@@ -135,13 +143,15 @@ def read_kept(path: str) -> Kept:
 def status_of(kept: Kept, head: str, width: int, most: int) -> list[str]:
     """At most so many lines for a person."""
     now, view, newest = wall_time(0.0), kept.view, kept.newest
-    rows = [] if view is None else status_lines(view, width, most)
-    if view is None and newest is not None:
+    rows: list[str] = []
+    if view is not None and (view.verdict is not None or newest is None or not newest.ended):
+        rows = status_lines(view, width, most)
+        if view.verdict is None:
+            at = moment_text(kept.written_at, now)
+            said = f"no end is known; at {at} it was {view.state}, in round {view.round}"
+            rows[0] = f"{job_name(view.job)}: {said}"
+    elif newest is not None:
         rows = _of_note(newest, width, now)
-    elif view is not None and view.verdict is None:
-        at = moment_text(kept.written_at, now)
-        said = f"no end is known; at {at} it was {view.state}, in round {view.round}"
-        rows[0] = f"{job_name(view.job)}: {said}"
     told = rules.ended_lines(kept.notes, kept.living)
     more = len(told) - _NODES_SHOWN
     if more > 0 and most <= LINES_MAX:
@@ -186,7 +196,9 @@ def _of_note(note: NodeNote, width: int, now: float) -> list[str]:
         begun = f"{duration_text(max(now - note.began, 0.0))} ago"
         return [f"{name}: began {begun}, in round {note.round}; no end is known"]
     when = duration_text(max(now - note.ended, 0.0))
-    lines = [f"{name}: {note.outcome} {when} ago, round {note.round}: {note.text}"]
+    infrastructure = str(Outcome.INFRASTRUCTURE.value)
+    how = "failed (infrastructure)" if note.outcome == infrastructure else note.outcome
+    lines = [f"{name}: {how} {when} ago, round {note.round}: {note.text}"]
     told = [f"| {line}" for line in cause_detail(note.cause)]
     return lines + _labelled(f"round {note.round}", told, width)
 

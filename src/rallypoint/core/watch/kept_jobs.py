@@ -120,7 +120,7 @@ def is_kept_file(name: str) -> bool:
 def to_remove(
     found: Sequence[KeptDir], own: str, jobs_max: int = JOBS_MAX, bytes_max: int = BYTES_MAX
 ) -> list[str]:
-    """Choose the directories to remove, so that the rest is within the bounds: the oldest, and never
+    """Choose the directories to remove so that the rest is within the bounds: the oldest, and never
     `own`."""
     gone, size = [], 0
     newest_first = sorted(found, key=lambda one: (one.name == own, one.newest), reverse=True)
