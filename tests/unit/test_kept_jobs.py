@@ -160,7 +160,8 @@ def test_where_a_disk_has_no_room_for_output_the_end_is_kept_without_it(
     monkeypatch.setattr(kept_jobs, "_replace", write_little)
     cause = FirstCause("a", "exited", 0, message="loss is NaN", detail="d" * 9000)
     output = (KeptLine(0, 2, 1.0, "x" * 1900),) * 10
-    note = msgspec.structs.replace(NOTE, ended=5.0, outcome="failed", text="why", cause=cause)
+    end = {"is_host": False, "ended": 5.0, "outcome": "failed", "text": "why", "cause": cause}
+    note = msgspec.structs.replace(NOTE, **end)
     kept_jobs.write_note(str(tmp_path), msgspec.structs.replace(note, output=output))
     (found,) = kept_jobs.notes_in(str(tmp_path))
     assert (found.text, found.output) == ("why", ())

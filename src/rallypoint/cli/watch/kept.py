@@ -29,6 +29,7 @@ from rallypoint.cli.watch.reach import (
     read_job,
 )
 from rallypoint.cli.watch.recorded import read_history, view_in
+from rallypoint.cli.watch.slurm_job import read_slurm_job
 from rallypoint.cli.watch.status_text import LINES_MAX, cause_detail, status_lines
 from rallypoint.config import RendezvousConfig
 from rallypoint.coordinator.clocks import wall_time
@@ -106,7 +107,7 @@ def answer_or_kept(
     except (RendezvousConnectionError, JobEndedError, NotHostedError) as error:
         path = _path_of(command, argv)
         if not path:
-            if isinstance(error, RendezvousConnectionError):
+            if type(error) is RendezvousConnectionError:
                 raise _with(error, _where_else(command, argv)) from error
             raise
         kept = read_kept(path)
@@ -157,7 +158,7 @@ def status_of(kept: Kept, head: str, width: int, most: int) -> list[str]:
     if more > 0 and most <= LINES_MAX:
         told = [*told[:_NODES_SHOWN], f"and {more} more nodes: --all"]
     ends = _labelled("ends", told, width)
-    if kept.recorded is None and newest is not None:
+    if kept.recorded is None and newest is not None and not newest.is_host:
         ends += _labelled("elsewhere", [_elsewhere(newest)], width)
     room = max(most - len(ends) - 1, 1)
     if len(rows) > room:
@@ -216,9 +217,7 @@ def _what_it_is(kept: Kept, error: SomeError) -> str:
 
 def _where_else(command: Command, argv: Sequence[str]) -> str:
     job = _meant(command, argv)
-    if job is None:
-        return ""
-    if job.register is not None:
+    if job is None or job.register is not None:
         return "; nothing of it is kept on this machine"
     return f"; nothing of it is kept on this machine: ask on {job.endpoint.host}, if it ran there"
 
@@ -229,6 +228,8 @@ def _path_of(command: Command, argv: Sequence[str]) -> str:
         return ""
     job, scanned = _meant(command, argv), parse(command, argv, {})
     named = scanned.get("--job") or scanned.get("--rdzv-id")
+    if job is None and (slurm := scanned.get("--slurm")) is not None:
+        return find(root, read_slurm_job(slurm).run_id, None)
     if job is None:
         return find(root, None if named is None else named.text, None)
     where = meeting_place(RendezvousConfig(job.name, endpoint=job.endpoint, register=job.register))

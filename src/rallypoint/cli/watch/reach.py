@@ -69,6 +69,9 @@ HOW_TO_FIND = (
         Setting("--job", "ID", "the name of the job: its --rdzv-id"),
         Setting("--rdzv-id", "ID", "the same as --job"),
         Setting(
+            "--slurm", "JOB[.STEP]", "the number of a Slurm job, in place of its name and endpoint"
+        ),
+        Setting(
             "--rdzv-backend",
             "tcp|file|etcd|kubernetes",
             "not tcp: the job's nodes were started with it",
@@ -112,6 +115,14 @@ def read_job(command: Command, scanned: Scanned, where: Value | None) -> list[Jo
     given = scanned.get("--job") or scanned.get("--rdzv-id")
     where = where or scanned.get("--rdzv-endpoint")
     run_id, reading = None if given is None else given.text, access.read_access(scanned)
+    if (slurm := scanned.get("--slurm")) is not None:
+        if given is not None or where is not None:
+            raise slurm.wrong("says which job is meant, and where it is: leave the other out")
+        from rallypoint.cli.watch.slurm_job import locate, read_slurm_job  # Few ask so.
+
+        run_id, endpoint, register = locate(read_slurm_job(slurm), Machine())
+        endpoint = endpoint or Endpoint("localhost", DEFAULT_COORDINATOR_PORT)
+        return [JobAt(run_id, endpoint, register, reading)]
     backend = str(scanned.read(command, "--rdzv-backend", "tcp"))
     if backend == "tcp" and where is not None and os.path.isdir(where.text):
         backend = "file"
