@@ -99,7 +99,7 @@ def run(argv: list[str]) -> int:
 
 
 def _run(argv: list[str]) -> int:
-    words = parse(LOGS, argv, {}).words
+    words = with_hint(LOGS, lambda: parse(LOGS, argv, {})).words
     if words and is_kept(Value(words[0], words[0])):
         _show_kept(argv, read_kept(words[0]), "")
         return 0
