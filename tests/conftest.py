@@ -71,6 +71,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """What has been imported stays, and is not looked through again for garbage."""
     folder: Path = session.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
     kill_when_this_process_ends(folder)
+    os.environ["RALLYPOINT_STATE_DIR"] = str(folder / "state")  # Nothing is kept in the real home.
     session.config.add_cleanup(processes.close)
     prepare_torch(session)
     if session.config.getoption("--workers") and not session.config.option.collectonly:

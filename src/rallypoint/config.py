@@ -387,6 +387,8 @@ class ObserveConfig(Struct, frozen=True, kw_only=True):
     """A file that gets the whole outcome at the end."""
     history: str | None = None
     """A file, or a directory (with a slash), for the history of the job that this node hosts."""
+    keep_in: str = ""
+    """The directory in which something is kept of each job; empty: nothing is."""
     metrics: Endpoint | None = None
     """Where to serve metrics for Prometheus; port 0: the system chooses."""
     health_port: int | None = None

@@ -91,9 +91,12 @@ def test_the_lines_to_copy_run(tmp_path: Path) -> None:
         )
         assert done.returncode == 0, (line, done.stderr)
         said.append(done.stdout + done.stderr)
-    explained, ran, verdict = said
+    explained, ran, status, events, wrote, verdict = said
     assert explained.startswith("rallypoint run would start: ")
     assert "rank 0" in ran
     logs = [log.read_text() for log in (tmp_path / "logs").rglob("stdout.log")]
     assert sorted(logs) == ["rank 0\n", "rank 1\n"]
+    assert ": succeeded " in status
+    assert "job succeeded: " in events
+    assert "rank 1" in wrote
     assert verdict.startswith("the job succeeded")

@@ -330,6 +330,7 @@ class Cluster:
     def environ(self) -> dict[str, str]:
         mine = {k: v for k, v in os.environ.items() if not k.startswith(("RALLYPOINT_", "PET_"))}
         mine.pop("XDG_CONFIG_HOME", None)
+        mine.pop("XDG_STATE_HOME", None)
         mine |= {"HOME": str(self.home), "TMPDIR": str(self.temp), MARK: self._mark}
         return mine | self.env
 

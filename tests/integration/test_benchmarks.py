@@ -25,7 +25,12 @@ def quick(folder: Path, name: str, *words: str | Path) -> str:
         text=True,
         timeout=300,
         check=False,
-        env={"TMPDIR": str(folder), "PATH": "/usr/bin:/bin", "HOME": str(folder)},
+        env={
+            "TMPDIR": str(folder),
+            "PATH": "/usr/bin:/bin",
+            "HOME": str(folder),
+            "RALLYPOINT_STATE_DIR": f"{folder}.state",
+        },
     )
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout

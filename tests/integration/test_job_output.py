@@ -71,7 +71,7 @@ def test_W19_temporary_files_are_kept_and_named_when_the_job_fails(tmp_path: Pat
         rmtree(kept)
     with agent(tmp_path, TWO, program=FAILS) as run:  # nobody asked for files
         assert run.wait() == 1
-    assert "kept" not in run.err
+    assert "output is kept" not in run.err
 
 
 def test_W19_a_line_that_is_written_in_pieces_has_one_prefix(tmp_path: Path) -> None:

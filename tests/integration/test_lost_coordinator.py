@@ -41,7 +41,7 @@ def test_they_end_with_75_and_a_line_and_leave_the_terminal_as_it_was(
 ) -> None:
     ours, theirs = pty.openpty()
     before = termios.tcgetattr(theirs)
-    (a,) = cluster.agents("a", nnodes="1", shutdown_timeout=600)
+    (a,) = cluster.agents("a", nnodes="1", shutdown_timeout=600, history="none")
     cluster.wait_workers(1)
     cluster.order(DEAF)
     files = {name: tmp_path / name for name in ("status", "events", "logs")}

@@ -142,7 +142,7 @@ def test_a_command_answers_as_after_an_exec(tmp_path: Path, words: str) -> None:
     (tmp_path / "w.py").write_text("import sys; print(sys.argv, sys.path[0]); 1 / 0")
     command = ["-m", "rallypoint", *words.split()]
     expected, found = (ran(begin, tmp_path, *command) for begin in (subprocess.Popen, start))
-    differ = re.compile(r"job-\w+|in \d+\.\d+ s|pid \d+|\d\d:\d\d:\d\d(\.\d+)?")
+    differ = re.compile(r"job-[\w-]+|in \d+\.\d+ s|pid \d+|\d\d:\d\d:\d\d(\.\d+)?")
     assert [differ.sub("", str(part)) for part in found] == [
         differ.sub("", str(part)) for part in expected
     ]

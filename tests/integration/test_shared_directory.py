@@ -37,7 +37,7 @@ def test_nodes_that_can_not_meet_on_a_file_system_of_one_machine_hear_of_it(
     with agent(tmp_path, *BY_DIRECTORY, *where, program=WORKER) as run:
         assert run.wait() == 75
     remark = f"{tmp_path}/jobs lies on {local}, a file system that other machines do not see"
-    first, *_, end, hint = run.err.splitlines()
+    first, *_, end, hint, _ = run.err.splitlines()
     assert first.endswith(remark)
     assert "waited 1 s for 2 nodes, only 1 joined" in end
     assert hint == (

@@ -29,9 +29,12 @@ STANDARD = {
 }
 """By top-level name; what a version of Python imports in place of another's is listed too."""
 LATE = {
+    "rallypoint.agent.answering",
     "rallypoint.agent.prepared_source",
     "rallypoint.cli.serve",
     "rallypoint.cli.token",
+    "rallypoint.core.watch.kept_jobs",
+    "rallypoint.observe.kept_jobs",
     "rallypoint.observe.parameter_names",
     "rallypoint.process.devices",
     "rallypoint.process.prepared.bootstrap",

@@ -99,7 +99,7 @@ def test_V1_while_another_worker_of_the_node_stops_status_has_the_traceback(
 
 def test_V1_status_finds_a_job_on_this_machine_by_itself(cluster: Cluster) -> None:
     cluster.options |= {"rdzv_id": f"mine-{os.getpid()}-{cluster.port}"}
-    (a,) = cluster.agents("a", nnodes="1")
+    (a,) = cluster.agents("a", nnodes="1", history="none")
     job = str(cluster.options["rdzv_id"])
     cluster.wait_workers(1)
 
@@ -205,7 +205,7 @@ def table(cluster: Cluster) -> str:
 
 
 def test_status_names_what_is_wrong_in_one_line(cluster: Cluster, tmp_path: Path) -> None:
-    (a,) = cluster.agents("a", nnodes="1", rdzv_id="job")
+    (a,) = cluster.agents("a", nnodes="1", rdzv_id="job", history="none")
     cluster.wait_workers(1)
     other = tmp_path / "token"
     other.touch(0o600)
@@ -390,6 +390,11 @@ def test_status_watch_finds_the_next_leader_and_says_how_the_job_ended(
     assert "job job: succeeded 0 s ago" in text()
     over = processes.run(words, env=cluster.environ(), capture_output=True)
     assert over.returncode == 0, over.stderr
+    head, line, *_ = over.stdout.splitlines()
+    assert head.startswith("the job has ended; this is kept of it on this machine: ~/")
+    assert line.endswith(", round 2: all workers exited with code 0")
+    nowhere = cluster.environ() | {"RALLYPOINT_STATE_DIR": str(tmp_path / "none")}
+    over = processes.run(words, env=nowhere, capture_output=True)
     assert over.stdout == "job job: the job has ended: all workers exited with code 0\n"
 
 

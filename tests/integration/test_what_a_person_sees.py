@@ -195,7 +195,7 @@ def test_a_missing_module_names_the_python_that_the_person_uses_else(tmp_path: P
     with agent(tmp_path, program=missing, env=env) as run:
         assert run.wait() == 1
     hint = f"no_such_module_at_all is installed for {other}, set PYTHON_EXEC={other}"
-    assert hint in run.err.splitlines()[-1]
+    assert hint in run.err.splitlines()[-2]
     with agent(tmp_path, program=missing, env=env | {"PYTHON_EXEC": str(other)}) as run:
         assert run.wait() == 1
     assert "set PYTHON_EXEC" not in run.err

@@ -48,6 +48,9 @@ class SameMachine(Machine):
     def now(self) -> float:
         return 1_800_000_000.0
 
+    def kept_jobs(self) -> str:
+        return "/state/kept"
+
     def shared_home(self) -> str:
         return ""
 

@@ -213,7 +213,7 @@ def test_progress_is_read_where_a_pattern_is_given() -> None:
 def test_a_history_and_equal_failures_are_as_by_the_command_line(tmp_path: Path) -> None:
     given = settings(history=tmp_path / "jobs", max_no_progress=3)
     theirs = command_line(f"--history={tmp_path}/jobs", "--max-no-progress=3")
-    assert given.observe == theirs.observe
+    assert given.observe.history == theirs.observe.history == f"{tmp_path}/jobs"
     assert given.rendezvous.max_no_progress == theirs.rendezvous.max_no_progress == 3
     usual = settings()
     assert (usual.observe.history, usual.rendezvous.max_no_progress) == (None, 0)

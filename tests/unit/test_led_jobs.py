@@ -121,6 +121,8 @@ def fresh(incarnation: str, generation: int = 1) -> m.Attach:
 class BrokenFile:
     """A history that can't be written, as nobody has expected."""
 
+    is_light = False
+
     def write(self, run_id: str, line: object) -> None:
         raise ValueError("of its own")
 

@@ -39,7 +39,7 @@ from rallypoint.core.model import Candidate, DeadPlace
 from rallypoint.core.ranks import id_of_rank
 from rallypoint.core.session import AgentEnd, SessionRules
 from rallypoint.core.settings import UNNAMED_RUN_ID
-from rallypoint.core.text import names, part_of
+from rallypoint.core.text import names, part_of, shown
 from rallypoint.core.watch.goodput_view import GoodputView
 from rallypoint.core.watch.node_progress import NodeProgress
 from rallypoint.machine_name import machine_name
@@ -165,8 +165,13 @@ class Membership:
         self._setup.selector.watch(session.check_fence)
         self._setup.telemetry.dispatcher.subscribe(PhaseTeller(session.tell_progress))
         self._setup.telemetry.show_goodput(self._goodput)
+        if (keeping := self._setup.telemetry.keeping) is not None:
+            keeping.joins(lambda: self._agent.stamp, self._not_kept)
         self._agent.join(session, candidate, hosts=found.coordinator is not None)
         session.open(found.connection)
+
+    def _not_kept(self, path: str, why: str) -> None:
+        self._agent.say(kinds.NOT_KEPT(path=shown(path), why=why))
 
     def _goodput(self) -> GoodputView | None:
         led = None if self._succession is None else self._succession.coordinator
@@ -300,7 +305,8 @@ class Membership:
         )
 
     def _hosting(self, led: OwnJob | None = None, own_agent: str = "") -> Hosting:
-        history = self._setup.telemetry.history
+        telemetry = self._setup.telemetry
+        history = telemetry.history or telemetry.keeping
         return Hosting(self._record, self._settings, led=led, own_agent=own_agent, history=history)
 
     def _coordinator_of(
@@ -385,6 +391,10 @@ class Membership:
         if self._answers is not None:
             self._answers.close()  # What was asked on the last connection is asked again.
         self._leave_job_note(token, connection)
+        if (keeping := self._setup.telemetry.keeping) is not None:
+            led = None if self._succession is None else self._succession.coordinator
+            is_host = self._coordinator is not None or led is not None
+            keeping.attached(str(connection.peer), is_host=is_host)
 
     def _leave_job_note(self, token: bytes | None, connection: ClientConnection) -> None:
         """For commands of this user on this node, which find the job by it."""

@@ -56,6 +56,8 @@ if TYPE_CHECKING:
     from rallypoint.process.process_failure import ProcessFailure
 
 
+KEPT_S = 0.5
+"""How long it may take to have what the workers wrote last."""
 TIME_IS_OVER = "its time is over (--stop-before)"
 
 
@@ -243,6 +245,7 @@ class AgentRun:
                 others_stop_s = self._stop.restart_grace_s
             end = self._end(finish, time.monotonic() - began_at)
             on_end(end)
+            await wait_unless(self._hurried, self._keep_output(), KEPT_S)
         finally:
             opening.cancel()
             await asyncio.gather(opening, return_exceptions=True)
@@ -255,6 +258,27 @@ class AgentRun:
             self._uninstall()
         # Last, for large ones take their time: by now nobody waits for this node.
         return replace(end, return_values=agent.workers.return_values())
+
+    async def _keep_output(self) -> None:
+        """Keep the last output of the workers for people who ask after the end."""
+        keeping, running = self._setup.telemetry.keeping, self.agent.workers.newest
+        if keeping is None or running is None or self._setup.outputs is None:
+            return
+        # Imported at the end of the job: a start has no use for them.
+        from rallypoint.agent.answering import newest_lines
+        from rallypoint.core.watch.kept_jobs import LINES, KeptLine
+
+        try:
+            found = await newest_lines(self._setup.outputs, running, LINES)
+        except Exception as error:  # of what workers have written, or of files
+            self.faults.note("what the workers wrote last can't be kept", error)
+            return
+        keeping.took(
+            tuple(
+                KeptLine(rank, line.stream, line.wall_time, line.data.decode(errors="replace"))
+                for rank, line in found
+            )
+        )
 
     def _end(self, finish: Finish, elapsed_s: float) -> JobEnd:
         agent, newest = self.agent, self._setup.telemetry.dispatcher.timeline.newest

@@ -115,6 +115,10 @@ class Machine:
 
         return pod_server()
 
+    def kept_jobs(self) -> str:
+        """The directory in which something is kept of this user's jobs; empty: there is none."""
+        return kept_jobs(os.environ)
+
     def shared_home(self) -> str:
         """A directory for the records of jobs in a home that other machines see; empty: this one's
         is its own. Blocks as long as a file server does not answer."""
@@ -197,6 +201,27 @@ def count_workers(
         tell(f"--nproc-per-node {word}: torch is asked, which takes seconds: {seen.ask_why}")
         found = _ask_torch(word, interpreter, environ, ask or _ask)
     return cpu_count() if word == "auto" and found == 0 else found
+
+
+def kept_jobs(environ: Mapping[str, str]) -> str:
+    """See `Machine.kept_jobs`."""
+    if not (state := environ.get("RALLYPOINT_STATE_DIR", "")):
+        home = environ.get("XDG_STATE_HOME", "")
+        home = home if os.path.isabs(home) else os.path.expanduser("~/.local/state")
+        state = os.path.join(home, "rallypoint")
+    return os.path.join(state, "kept") if os.path.isabs(state) else ""
+
+
+def brief(path: str) -> str:
+    """A path as a person may type it in a shell: with `~` for the home."""
+    from shlex import quote
+
+    from rallypoint.coordinator.token import user_home
+
+    home, text = user_home(), os.path.abspath(path)
+    is_inside = home is not None and text.startswith(f"{home}/")
+    rest = text[len(home or "") :] if is_inside else text
+    return f"~{rest}" if is_inside and quote(rest) == rest else quote(text)
 
 
 def cpu_count() -> int:

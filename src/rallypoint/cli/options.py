@@ -201,6 +201,10 @@ def _observe(scanned: Scanned, environ: Mapping[str, str], machine: Machine) -> 
     given, handler = scanned.fields(ObserveConfig, _PLAIN), scanned.get("--event-log-handler")
     if handler is not None:
         given["event_log_handler"] = values.event_handler(handler, machine.event_handlers)
+    if given.get("history") == "none":
+        given["history"] = None
+    else:
+        given["keep_in"] = machine.kept_jobs()
     return ObserveConfig(**given, health_port=health_port_asked_for(environ))
 
 

@@ -11,7 +11,7 @@ from rallypoint.cli.access import keep_secrets, with_own_token_only
 from rallypoint.cli.exit_codes import of_class, of_finish
 from rallypoint.cli.options import RUN, parse_run
 from rallypoint.cli.parser import with_hint
-from rallypoint.config import AgentConfig
+from rallypoint.config import AgentConfig, RegisterConfig
 from rallypoint.core.model import Outcome
 from rallypoint.errors import InfrastructureError, RallypointError
 from rallypoint.observe.printing import print_error, say
@@ -78,9 +78,9 @@ def _take_part(config: AgentConfig) -> int:
                 console.line(verdict_json(view))
             return
         console.line(*lines)
-        register = config.rendezvous.register
-        if view.outcome is Outcome.TIMED_OUT and register is not None and register.directory:
-            console.line(*_not_shared_hint(register.directory))
+        report.tells_where = whole and view.outcome is not Outcome.SUCCEEDED
+        if view.outcome is Outcome.TIMED_OUT:
+            console.line(*_not_shared_hint(config.rendezvous.register))
         failure = view.failure
         if whole and failure and failure.message.startswith("ModuleNotFoundError"):
             from rallypoint.cli.machine import other_python_hint
@@ -103,11 +103,12 @@ def _take_part(config: AgentConfig) -> int:
     return code
 
 
-def _not_shared_hint(directory: str) -> tuple[str, ...]:
+def _not_shared_hint(register: RegisterConfig | None) -> tuple[str, ...]:
     """For a person whose nodes did not come together: why they may not have seen each other."""
     from rallypoint.rendezvous.file_systems import lies_here, local_file_system
 
-    if not (local := local_file_system(directory)):
+    directory = "" if register is None else register.directory
+    if not directory or not (local := local_file_system(directory)):
         return ()
     fix = "if other nodes run on other machines, name a directory that all of them share"
     return (f"    what to do: {fix}: {lies_here(directory, local)}",)

@@ -24,7 +24,7 @@ from rallypoint.core.model import Cause, Outcome
 from rallypoint.core.text import shown
 from rallypoint.core.timeline import RoundLife
 from rallypoint.errors import ExitClass, RallypointError, UsageError
-from rallypoint.observe.printing import print_error
+from rallypoint.observe.printing import print_error, say
 from rallypoint.observe.summary import (
     ProgressSummary,
     RestartSummary,
@@ -150,22 +150,31 @@ class JobReport:
             path = _in_directory(path, config.rendezvous.node_id or socket.gethostname())
         self._file = SummaryFile(path) if path is not None else None
         self._ended: VerdictView | BaseException | None = None
+        self.tells_where = False
+        """The last line says where the end of the job is kept."""
         self.telemetry = Telemetry(config, print_line)
 
     def ended(self, view: VerdictView) -> None:
         """The job has ended for this agent; its console is still open."""
         self._ended = view
+        self._keep(view.outcome.value, view.reason, view.cause)
         self.telemetry.finished(view.outcome is Outcome.SUCCEEDED, view.reason)
 
     def failed(self, error: BaseException) -> None:
         """This agent ends by an error, also after the job's end."""
         self._ended = error
+        ending = _ending(error)
+        self._keep(ending.outcome, ending.reason, None)
         self.telemetry.finished(False, str(error))
         if isinstance(error, RallypointError):
             self.close(of_class(self._config, error.exit_class))
         else:
             interrupted = isinstance(error, KeyboardInterrupt)
             self.close(SIGNALLED + _SIGINT if interrupted else ExitClass.FAILED.value)
+
+    def _keep(self, outcome: str, reason: str, cause: Cause | None) -> None:
+        if self.telemetry.keeping is not None:
+            self.telemetry.keeping.ended(outcome, reason, cause)
 
     def close(self, exit_code: int) -> None:
         """Flush events and metrics, and write the summary. May block for seconds; a signal ends
@@ -177,6 +186,12 @@ class JobReport:
             lost = self.telemetry.close(0.0)
         for line in lost:
             print_error("rallypoint", line)
+        keeping = self.telemetry.keeping
+        kept = "" if keeping is None else keeping.close(exit_code)
+        if kept and self.tells_where:
+            from rallypoint.cli.machine import brief
+
+            say(f"    its end is kept: rallypoint status {brief(kept)}")
         if self._file is None or self._ended is None:
             return
         summary = job_summary(

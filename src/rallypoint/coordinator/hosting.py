@@ -47,6 +47,10 @@ class LedBy(Protocol):
 class HistorySink(Protocol):
     """Files in which the histories of jobs are kept."""
 
+    @property
+    def is_light(self) -> bool:
+        """The files must cost nothing, since no option asks for them."""
+
     def write(self, run_id: str, line: Line) -> None:
         """Append this to the file of this job, soon. Never blocks."""
 
@@ -91,7 +95,8 @@ class Hosting(Struct, frozen=True):
         if self.history is not None:
             call_soon = asyncio.get_running_loop().call_soon_threadsafe
             self.history.tell_faults(call_soon, self.on_record)
-            watch.write_to(partial(self.history.write, watch.run_id), took_over=took_over)
+            write, is_light = partial(self.history.write, watch.run_id), self.history.is_light
+            watch.write_to(write, took_over=took_over, is_light=is_light)
 
     def refusal(self, run_id: str) -> str:
         """Why a job of this name can't be hosted here; empty: it can."""

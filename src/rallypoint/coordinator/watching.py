@@ -40,6 +40,8 @@ from rallypoint.errors import MessageError
 
 STATUS_S = 60.0
 """A status is in the file of the history once in so long, besides when something has changed."""
+LIGHT_NODES = 1000
+"""A status of more nodes takes its time."""
 CARRY_S = 2.0
 """The next coordinator is told of the history as it was at most so long ago."""
 EVENTS_MAX_BYTES, _ENTRY_BYTES = 512 * 1024, 300
@@ -58,6 +60,8 @@ class HistoryFile(Struct):
     """Where the history is written."""
 
     write: Callable[[Line], None]
+    is_light: bool = False
+    """The file must cost nothing, since no option asks for it."""
     status_at: float = -inf
     """When the status was, by the loop's clock."""
 
@@ -205,9 +209,12 @@ class JobWatch:
             self._watchers.clear()
             self.gatherings.job_ended()
 
-    def write_to(self, write: Callable[[Line], None], *, took_over: bool) -> None:
-        """Write the history there from now on. `took_over`: another coordinator had led the job."""
-        self._file, job = HistoryFile(write), self._sessions.job
+    def write_to(
+        self, write: Callable[[Line], None], *, took_over: bool, is_light: bool = False
+    ) -> None:
+        """Write the history there from now on. `took_over`: another coordinator had led the job.
+        `is_light`: of a large job no status is written before it has ended."""
+        self._file, job = HistoryFile(write, is_light), self._sessions.job
         write(Begin(self.run_id, job.incarnation, wall_time(0.0), took_over))
         self._write_status()
 
@@ -398,6 +405,9 @@ class JobWatch:
     def _write_status(self) -> None:
         if self._file is not None:
             self._file.status_at = self._clock()
+            is_large = len(self._sessions.job.round.members) > LIGHT_NODES
+            if is_large and self._file.is_light and not self._end.is_recorded:
+                return
             self._file.write(compact(self.view, wall_time(0.0)))
 
     def _heard(self, incarnation: str) -> Heard:

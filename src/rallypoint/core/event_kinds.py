@@ -242,6 +242,12 @@ HISTORY_NOT_WRITTEN = _hosted(
     "the file of `--history` can't be written",
     "--history {path}: can't be written: {why}; what happens meanwhile is missing there",
 )
+NOT_KEPT = _routine(
+    "not_kept",
+    "nothing can be kept of the job for `rallypoint status` after its end",
+    "nothing of this job is kept in {path}: {why}",
+    detail=Detail.ALWAYS,
+)
 VERDICT = _for_handlers(
     "verdict",
     "the job ended, because it was done or cancelled",

@@ -423,10 +423,12 @@ WATCHING = (
     _own("--json-summary", "FILE|DIR/",
          "write the whole outcome to FILE at the end, or to a file in DIR with the node's name",
          "file", "json_summary", of_one_agent=True),
-    _own("--history", "FILE|DIR/",
+    _own("--history", "FILE|DIR/|none",
          "the node that hosts the job appends what happens to it to FILE, or to a file in DIR with"
-         " the job's name, while it runs: rallypoint events FILE",
-         "file", "history", of_one_agent=True, by_coordinator=True),
+         " the job's name, while it runs: rallypoint events FILE; none: nothing is kept of the job"
+         " for who asks when it has ended",
+         "file", "history", "a directory of the user's, which rallypoint status finds",
+         of_one_agent=True, by_coordinator=True),
     _own("--progress-pattern", "NAME|REGEX",
          "read the workers' steps in what they print: hf-trainer, lightning, megatron, torchtitan,"
          " accelerate, or an expression with (?P<step>...) and, if told, total, loss, tokens",

@@ -29,6 +29,9 @@ class HistoryLogs:
     """The file of one job, or those of many in a directory. `write` is for the thread of the loop,
     and never blocks."""
 
+    is_light = False
+    """A person has asked for these files."""
+
     def __init__(self, path: str) -> None:
         """`path`: a file, or with a slash at its end a directory, which is made if it is missing.
         Raises UsageError where it can't be written."""

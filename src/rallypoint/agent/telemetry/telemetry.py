@@ -19,6 +19,7 @@ from rallypoint.core.text import signal_name
 from rallypoint.observe.printing import print_error, say
 
 if TYPE_CHECKING:
+    from rallypoint.agent.telemetry.keeping import Keeping
     from rallypoint.agent.telemetry.metrics_server import MetricsServer
     from rallypoint.agent.telemetry.trainer_status import TrainerStatus
     from rallypoint.core.watch.goodput_view import GoodputView
@@ -56,7 +57,10 @@ class Telemetry:
         self._goodput: Callable[[], GoodputView | None] = lambda: None
         self.history: HistoryLogs | None = None
         """Where the job's history is to be written, if this node hosts the job."""
+        self.keeping: Keeping | None = None
+        """Keeps the end of the job; None: that is turned off."""
         self._keep_history(config.observe.history)
+        self._keep_job()
         self._serve_metrics()
         self._post_progress()
         self._emit_events(config.observe.event_log_handler)
@@ -150,6 +154,17 @@ class Telemetry:
             from rallypoint.observe.history_log import HistoryLogs
 
             self.history = HistoryLogs(path)
+
+    def _keep_job(self) -> None:
+        config = self._config
+        if not config.observe.keep_in or config.rendezvous.handler is not None:
+            return
+        from rallypoint.agent.telemetry.keeping import Keeping
+
+        run_id = config.rendezvous.run_id
+        path = "" if self.history is None else self.history.file_of(run_id)
+        self.keeping = Keeping(config, path)
+        self.dispatcher.subscribe(self.keeping)
 
     def _serve_metrics(self) -> None:
         endpoint = self._config.observe.metrics

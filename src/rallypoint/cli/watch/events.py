@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from msgspec import Struct
 
@@ -10,6 +11,7 @@ from rallypoint.cli import access, values
 from rallypoint.cli.parser import Command, parse, with_hint
 from rallypoint.cli.values import Value, word
 from rallypoint.cli.watch.events_text import LINES_MAX, MOMENTS, event_line, newest_of, since
+from rallypoint.cli.watch.kept import Kept, answer_or_kept, events_of, is_kept, read_kept
 from rallypoint.cli.watch.reach import (
     EXIT_CODES,
     HOW_TO_FIND,
@@ -31,6 +33,7 @@ from rallypoint.core.settings import MAX_GIVEN, Setting
 from rallypoint.core.text import count, shown
 from rallypoint.core.watch.event_groups import fold_entries, may_be_one_of_several
 from rallypoint.core.watch.history import HistoryEntry
+from rallypoint.core.watch.history_file import Recorded
 from rallypoint.core.watch.job_view import JobView
 from rallypoint.core.watch.questions import Ask, Subject
 from rallypoint.errors import RendezvousConnectionError, UsageError
@@ -42,12 +45,13 @@ HOLD_S = 0.5
 EVENTS = Command(
     "events",
     """\
-usage: rallypoint events [ENDPOINT|FILE] [options]
+usage: rallypoint events [ENDPOINT|FILE|DIR] [options]
 
 Show what happened to a job: nodes that joined, left or were lost, rounds and
 how they ended, restarts, checkpoints, hangs. Lines with ! tell of something
 that went wrong. ENDPOINT is what its nodes have as --rdzv-endpoint; without
-one, it is your job on this machine. FILE is one that --history has written.
+one, it is your job on this machine. FILE is one that --history has written, DIR
+is what was kept of a job that has ended.
 
   rallypoint events
   rallypoint events node-0 --job digits -f
@@ -83,7 +87,7 @@ one, it is your job on this machine. FILE is one that --history has written.
         HOW_TO_FIND,
     ),
     EXIT_CODES,
-    may_have=("ENDPOINT|FILE",),
+    may_have=("ENDPOINT|FILE|DIR",),
 )
 
 
@@ -105,13 +109,15 @@ def run(argv: list[str]) -> int:
 
     Raises UsageError, AccessError, InfrastructureError, and HelpRequested.
     """
+    return answer_or_kept(EVENTS, argv, partial(_run, argv), partial(_show_kept, argv))
+
+
+def _run(argv: list[str]) -> int:
     options = with_hint(EVENTS, lambda: _parse(argv))
     if options.job is None:
-        recorded = read_history(options.file)
-        _show(recorded.entries, options)
-        if recorded.lost:
-            lost = count(recorded.lost, "line")
-            print_error("rallypoint", f"{shown(options.file)}: {lost} could not be written to it")
+        is_dir = is_kept(Value(options.file, ""))
+        known = events_of(read_kept(options.file)) if is_dir else read_history(options.file)
+        _show_recorded(known, options)
         return 0
     token = token_of(options.job)
     access.keep_secrets()
@@ -119,7 +125,20 @@ def run(argv: list[str]) -> int:
     return 0
 
 
-def _parse(argv: list[str]) -> _Options:
+def _show_kept(argv: list[str], kept: Kept, head: str) -> None:
+    say(head)
+    _show_recorded(events_of(kept), _parse(argv, kept.path))
+
+
+def _show_recorded(recorded: Recorded, options: _Options) -> None:
+    _show(recorded.entries, options)
+    if recorded.lost:
+        lost = count(recorded.lost, "line")
+        print_error("rallypoint", f"{shown(options.file)}: {lost} could not be written to it")
+
+
+def _parse(argv: list[str], kept: str = "") -> _Options:
+    """`kept`: the directory that is read in place of asking a job."""
     scanned = parse(EVENTS, argv, {})
     where = word(scanned.words[0]) if scanned.words else None
     last = scanned.get("--last")
@@ -128,8 +147,10 @@ def _parse(argv: list[str]) -> _Options:
         if last is not None:
             raise last.wrong("--all shows more than that: give one of the two")
         most = None
-    age, job, file = scanned.get("--since"), None, ""
-    if where is not None and is_history(where):
+    age, job, file = scanned.get("--since"), None, kept
+    if kept:
+        pass
+    elif where is not None and (is_kept(where) or is_history(where)):
         refuse_options(EVENTS, scanned, ["--follow"])
         file = where.text
     else:
@@ -235,7 +256,7 @@ def _show(known: list[HistoryEntry], options: _Options) -> bool:
     """False: the reader is gone."""
     wanted = _wanted(known, options)
     lines = newest_of(_lines(wanted, options), options.most, tell=not options.as_json)
-    if not wanted and not options.follow and not options.as_json:
+    if not wanted and (not options.follow or options.file) and not options.as_json:
         lines = ["nothing of that kind has happened" if known else "nothing has happened yet"]
     return print_lines(lines, colour=options.colour)
 

@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
+from functools import partial
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from rallypoint.cli import access, values
 from rallypoint.cli.parser import Command, parse, with_hint
+from rallypoint.cli.values import Value
+from rallypoint.cli.watch.kept import Kept, answer_or_kept, is_kept, read_kept
 from rallypoint.cli.watch.reach import EXIT_CODES, HOW_TO_FIND, Asking, again, named
 from rallypoint.cli.watch.status_text import LINES_MAX
 from rallypoint.cli.watch.terminal import print_lines
-from rallypoint.cli.watch.workers import Parts, Wanted, gather, read_wanted, say_missing
+from rallypoint.cli.watch.workers import (
+    Parts,
+    Wanted,
+    gather,
+    read_wanted,
+    read_workers,
+    say_missing,
+)
 from rallypoint.core.settings import MAX_GIVEN, Setting
-from rallypoint.core.text import count
+from rallypoint.core.text import count, names
 from rallypoint.core.watch.collecting import ALL_LINES, Gathered, HowFar, RankTold
 from rallypoint.core.watch.line_groups import Line, brief_ranks, fold_lines, lines_of, log_lines
 from rallypoint.core.watch.questions import READ_MAX, Ask, Subject
@@ -36,7 +46,8 @@ those that are named (17, 0-7, or a node's name). Each line stands behind the
 ranks that wrote it: [0-63] epoch 3 done. Nodes keep the last 32 KiB of each
 stream, but of one that goes to a terminal as it is. Files of --log-dir are
 read. HOST:PORT is what the job's nodes have as --rdzv-endpoint, with its port,
-or the directory; without one, it is your job on this machine.
+or the directory; without one, it is your job on this machine. A directory of
+what was kept of a job that has ended is read, too.
 
   rallypoint logs
   rallypoint logs 17 --last 200
@@ -85,6 +96,14 @@ def run(argv: list[str]) -> int:
 
     Raises UsageError, AccessError, InfrastructureError, and HelpRequested.
     """
+    return answer_or_kept(LOGS, argv, partial(_run, argv), partial(_show_kept, argv))
+
+
+def _run(argv: list[str]) -> int:
+    words = with_hint(LOGS, lambda: parse(LOGS, argv, {})).words
+    if words and is_kept(Value(words[0], words[0])):
+        _show_kept(argv, read_kept(words[0]), "")
+        return 0
     options = with_hint(LOGS, lambda: _parse(argv))
     access.keep_secrets()
     asyncio.run(_Logs(options).run())
@@ -97,6 +116,34 @@ def _parse(argv: list[str]) -> _Options:
     newest = LINES_MAX if last is None else values.integer_within(last, 0, MAX_GIVEN)
     wanted = read_wanted(LOGS, scanned)
     return _Options(wanted, scanned.on("--follow"), newest, scanned.on("--json"))
+
+
+def _show_kept(argv: list[str], kept: Kept, head: str) -> None:
+    """The newest lines that nodes have kept of the workers that are meant."""
+    if head:
+        say(head)
+    scanned = parse(LOGS, argv, {})
+    words = [word for word in scanned.words if not is_kept(Value(word, word))]
+    ranks, nodes, _ = read_workers(scanned, words)
+    last = scanned.get("--last")
+    newest = LINES_MAX if last is None else values.integer_within(last, 0, MAX_GIVEN)
+    found: list[LogLine] = []
+    for note in kept.notes:
+        is_named = note.node in nodes
+        for rank, stream, time, text in map(astuple, note.output):
+            if is_named or not (ranks or nodes) or any(rank in one for one in ranks):
+                more = (note.node, note.round, STREAMS.get(stream, ""), time)
+                found += (LogLine(rank, *more, line) for line in lines_of(text))
+    found.sort(key=lambda line: line.time)
+    if scanned.on("--json"):
+        print_lines([JsonLine(json_text(line)) for line in found])
+        return
+    groups = fold_lines(Line(one.time, one.rank, one.line) for one in found)
+    lines = log_lines(groups)
+    print_lines(lines[max(len(lines) - newest, 0) :])
+    if not found:
+        here = names(tuple(note.node for note in kept.notes[:6]))
+        say(f"nothing is kept of what these workers wrote; nodes that have kept something: {here}")
 
 
 class _Logs:

@@ -62,6 +62,7 @@ LOST_S = 30.0
 """So long a coordinator that went away is looked for: another node may take over."""
 RETRY_S = 1.0
 _CHECK = "give the job's --rdzv-endpoint HOST[:PORT]"
+_GONE = "the job has ended, or its host is lost, or it has another --rdzv-endpoint"
 
 HOW_TO_FIND = (
     "Where",
@@ -71,6 +72,9 @@ HOW_TO_FIND = (
         ),
         Setting("--job", "ID", "the name of the job: its --rdzv-id"),
         Setting("--rdzv-id", "ID", "the same as --job"),
+        Setting(
+            "--slurm", "JOB[.STEP]", "the number of a Slurm job, in place of its name and endpoint"
+        ),
         Setting(
             "--rdzv-backend",
             "tcp|file|etcd|kubernetes",
@@ -125,6 +129,14 @@ def read_job(command: Command, scanned: Scanned, where: Value | None) -> list[Jo
     given = scanned.get("--job") or scanned.get("--rdzv-id")
     where = where or scanned.get("--rdzv-endpoint")
     run_id, reading = None if given is None else given.text, access.read_access(scanned)
+    if (slurm := scanned.get("--slurm")) is not None:
+        if given is not None or where is not None:
+            raise slurm.wrong("says which job is meant, and where it is: leave the other out")
+        from rallypoint.cli.watch.slurm_job import locate, read_slurm_job  # Few ask so.
+
+        run_id, endpoint, register = locate(read_slurm_job(slurm), Machine())
+        endpoint = endpoint or Endpoint("localhost", DEFAULT_COORDINATOR_PORT)
+        return [JobAt(run_id, endpoint, register, reading)]
     backend = str(scanned.read(command, "--rdzv-backend", "tcp"))
     if backend == "tcp" and where is not None and _is_directory(where.text):
         backend = "file"
@@ -199,11 +211,11 @@ def _local_jobs(run_id: str | None) -> list[LocalJob]:
     if found:
         return list(found.values())
     if run_id is None:
-        raise RendezvousConnectionError(f"no job of yours runs on this machine: {_CHECK}")
+        raise NotOnThisMachineError(f"no job of yours runs on this machine: {_CHECK}")
     said = f"{job_name(run_id)} does not run on this machine"
     if close := get_close_matches(run_id, running, n=1):
-        raise RendezvousConnectionError(f"{said}; did you mean --job {close[0]}?")
-    raise RendezvousConnectionError(f"{said}: {_CHECK}")
+        raise NotOnThisMachineError(f"{said}; did you mean --job {close[0]}?")
+    raise NotOnThisMachineError(f"{said}: {_CHECK}")
 
 
 def _of_note(note: LocalJob, reading: access.Access, words: str) -> JobAt:
@@ -218,6 +230,14 @@ def only_one(jobs: Sequence[JobAt]) -> JobAt:
         known = names_of_jobs({job.name for job in jobs})
         raise UsageError(f"several jobs run on this machine ({known}): say which by --job ID")
     return jobs[0]
+
+
+class NotOnThisMachineError(RendezvousConnectionError):
+    """No such job of this user runs here."""
+
+
+class LostWhileFollowedError(RendezvousConnectionError):
+    """The coordinator of a job that is followed went away, and no other has come."""
 
 
 class NotHostedError(UsageError):
@@ -383,7 +403,7 @@ async def again(job: JobAt, token: Token | None) -> Asking:
                 raise
         except RendezvousConnectionError as error:
             if loop.time() > until:
-                raise RendezvousConnectionError(
+                raise LostWhileFollowedError(
                     f"no coordinator of {job_name(job.name)} answers for {LOST_S:g} s: the node "
                     "that hosted it is lost, or the job has ended"
                 ) from error
@@ -444,7 +464,7 @@ async def reach(job: JobAt, token: Token | None) -> ClientConnection:
             "name, or needs another token"
         ) from None
     except (RendezvousConnectionError, PeerHungUpError) as error:
-        raise RendezvousConnectionError(f"{error}: {_CHECK}") from error
+        raise RendezvousConnectionError(f"{error}: {_GONE}") from error
 
 
 def _other_token(job: JobAt, error: AccessError) -> AccessError:

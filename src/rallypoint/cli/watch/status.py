@@ -11,10 +11,18 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rallypoint.cli import access
+from rallypoint.cli.machine import brief
 from rallypoint.cli.parser import Command, parse, with_hint
 from rallypoint.cli.render import clock_text
 from rallypoint.cli.values import word
 from rallypoint.cli.watch.events_text import moment_text
+from rallypoint.cli.watch.kept import (
+    Kept,
+    answer_or_kept,
+    is_kept,
+    read_kept,
+    status_of,
+)
 from rallypoint.cli.watch.reach import (
     EXIT_CODES,
     HOW_TO_FIND,
@@ -62,13 +70,14 @@ WATCH_S = 1.0
 STATUS = Command(
     "status",
     """\
-usage: rallypoint status [ENDPOINT|FILE] [options]
+usage: rallypoint status [ENDPOINT|FILE|DIR] [options]
 
 Show a job's state and what is holding it up: progress, where its time went,
 nodes, the end of its last round, and the command to type next. ENDPOINT is what
 its nodes have as --rdzv-endpoint, a host or a directory; without one, it is
 your job on this machine. Of several jobs it prints a table. FILE is one that
---history has written: its last status.
+--history has written: its last status. Of a job
+that has ended it shows what is kept on this machine; DIR is a copy.
 
   rallypoint status
   rallypoint status node-0 --job digits --watch
@@ -87,7 +96,7 @@ your job on this machine. Of several jobs it prints a table. FILE is one that
         HOW_TO_FIND,
     ),
     EXIT_CODES,
-    may_have=("ENDPOINT|FILE",),
+    may_have=("ENDPOINT|FILE|DIR",),
 )
 
 
@@ -106,7 +115,22 @@ def run(argv: list[str]) -> int:
 
     Raises UsageError, AccessError, InfrastructureError, and HelpRequested.
     """
+    try:
+        return answer_or_kept(STATUS, argv, partial(_run, argv), partial(_show_kept, argv))
+    except JobEndedError as end:
+        options = _parse(argv)
+        if options.as_json:
+            raise
+        print_text(f"{job_name(options.jobs[0].name)}: {end}")
+        return 0
+
+
+def _run(argv: list[str]) -> int:
     options = with_hint(STATUS, lambda: _parse(argv))
+    if options.file and is_kept(word(options.file)):
+        kept = read_kept(options.file)
+        _show_kept(argv, kept, f"kept in {brief(kept.path)}:")
+        return 0
     if options.file:
         _show_recorded(options)
         return 0
@@ -130,7 +154,7 @@ def _parse(argv: list[str]) -> _Options:
     where = word(scanned.words[0]) if scanned.words else None
     is_whole, as_json = scanned.on("--all"), scanned.on("--json")
     colour = shows_colours(scanned.read(STATUS, "--color", "auto"))
-    if where is not None and is_history(where):
+    if where is not None and (is_kept(where) or is_history(where)):
         refuse_options(STATUS, scanned, ["--watch"])
         return _Options([], False, is_whole, as_json, colour, where.text)
     jobs = read_job(STATUS, scanned, where)
@@ -180,14 +204,6 @@ class _Status:
         """The newest view, and when it came."""
 
     async def run(self) -> None:
-        try:
-            await self._run()
-        except JobEndedError as end:
-            if self._options.as_json:
-                raise
-            print_text(f"{job_name(self._job.name)}: {end}")
-
-    async def _run(self) -> None:
         jobs: list[JobLine] = []
         if self._job.run_id is None:
             asking, jobs = await ask_for_all(self._job, self._token)
@@ -253,6 +269,15 @@ class _Status:
 
     def _lines(self, view: JobView, clock: str) -> Callable[[int, int], Sequence[str]]:
         return partial(status_lines, view, where=self._job.words, clock=clock)
+
+
+def _show_kept(argv: list[str], kept: Kept, head: str) -> None:
+    scanned = parse(STATUS, argv, {})
+    if scanned.on("--json"):
+        print_text(JsonLine(json_text(kept.view or kept.notes)))
+        return
+    most = ALL_LINES if scanned.on("--all") else LINES_MAX
+    print_lines(status_of(kept, head, screen_size()[0], most))
 
 
 def _show_recorded(options: _Options) -> None:

@@ -4,7 +4,7 @@ tell (`core/watch/collecting.py`)."""
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 from msgspec import Struct
 
@@ -47,10 +47,25 @@ class Wanted(Struct, frozen=True):
 
 def read_wanted(command: Command, scanned: Scanned) -> Wanted:
     """Raises UsageError, AccessError, and RendezvousConnectionError."""
+    ranks, nodes, where = read_workers(scanned, scanned.words)
+    try:
+        job = only_one(read_job(command, scanned, where))
+    except RendezvousConnectionError as error:
+        if where is not None or not nodes:
+            raise
+        ask_there = f"to ask the coordinator at host {nodes[-1]}, write {nodes[-1]}:PORT"
+        raise RendezvousConnectionError(f"{error}; {ask_there}") from None
+    return Wanted(job, token_of(job), tuple(ranks), tuple(nodes))
+
+
+def read_workers(
+    scanned: Scanned, words: Sequence[str]
+) -> tuple[list[RankRange], list[str], Value | None]:
+    """The ranks, the nodes and the endpoint that these words name. Raises UsageError."""
     ranks: list[RankRange] = []
     nodes: list[str] = []
     where: Value | None = None
-    for word in scanned.words:
+    for word in words:
         if _RANKS.fullmatch(word):
             ranks += map(_range, word.split(","))
         elif _is_endpoint(word):
@@ -61,14 +76,7 @@ def read_wanted(command: Command, scanned: Scanned) -> Wanted:
             nodes.append(word)
     if len(ranks) > MAX_FAILURES or len(nodes) > MAX_FAILURES:
         raise UsageError(f"at most {MAX_FAILURES} ranks and {MAX_FAILURES} nodes can be named")
-    try:
-        job = only_one(read_job(command, scanned, where))
-    except RendezvousConnectionError as error:
-        if where is not None or not nodes:
-            raise
-        ask_there = f"to ask the coordinator at host {nodes[-1]}, write {nodes[-1]}:PORT"
-        raise RendezvousConnectionError(f"{error}; {ask_there}") from None
-    return Wanted(job, token_of(job), tuple(ranks), tuple(nodes))
+    return ranks, nodes, where
 
 
 class Parts:

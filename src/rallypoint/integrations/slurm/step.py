@@ -54,14 +54,24 @@ class Step(Struct, frozen=True):
     @property
     def run_id(self) -> str:
         """The same for all tasks, and another one when Slurm starts the job again."""
-        again = f"-restart-{self.restarts}" if self.restarts else ""
-        return f"slurm-{self.job}.{self.step}{again}"
+        return run_id_of(self.job, self.step, self.restarts)
 
     @property
     def port(self) -> int:
         """Where the first node hosts the job: jobs and steps next to each other have others."""
-        step = int(self.step) if _is_number(self.step) else 0
-        return _FIRST_PORT + (self.job + _STEP_STRIDE * step) % _PORTS
+        return port_of(self.job, self.step)
+
+
+def run_id_of(job: int, step: str, restarts: int) -> str:
+    """Name the job of a step. `restarts`: how often Slurm has requeued it."""
+    again = f"-restart-{restarts}" if restarts else ""
+    return f"slurm-{job}.{step}{again}"
+
+
+def port_of(job: int, step: str) -> int:
+    """Choose the port of the first node: jobs and steps next to each other have others."""
+    number = int(step) if _is_number(step) else 0
+    return _FIRST_PORT + (job + _STEP_STRIDE * number) % _PORTS
 
 
 def read_step(environ: Mapping[str, str]) -> Step:

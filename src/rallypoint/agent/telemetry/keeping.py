@@ -1,0 +1,237 @@
+"""A node keeps the end of its part of a job, and a host the history (`core/watch/kept_jobs.py`).
+
+Nothing is written before workers run. Nothing waits for the disk: each time a new thread writes.
+At the end the agent waits for the last of these threads for a moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+from rallypoint.config import AgentConfig, RendezvousConfig
+from rallypoint.coordinator.clocks import wall_time
+from rallypoint.core.event_kinds import Record
+from rallypoint.core.model import Stamp
+from rallypoint.core.timeline import RoundLife
+from rallypoint.observe.records import AgentEvent, Observer
+
+if TYPE_CHECKING:  # A start has no use for them.
+    from rallypoint.core.model import Cause
+    from rallypoint.core.watch.history_file import Line
+    from rallypoint.core.watch.kept_jobs import KeptLine, NodeNote
+
+BEGIN_S = 1.0
+"""Seconds from the start of the workers until the node writes that it has begun."""
+AGAIN_S = 0.5
+"""Between two writings."""
+LAST_S = 1.0
+"""How long the last one may take."""
+WAITING_MAX = 2000
+"""Lines of the history that may wait to be written."""
+
+
+def meeting_place(rendezvous: RendezvousConfig) -> str:
+    """The endpoint or the directory of the job, as all who name it have it; empty: it has none."""
+    register = rendezvous.register
+    return str(rendezvous.endpoint) if register is None else register.directory
+
+
+class _Part:
+    """How this node takes part, as far as it is known."""
+
+    def __init__(self) -> None:
+        self.node = self.peer = ""
+        self.is_host = False
+        self.stamp_of: Callable[[], Stamp | None] = lambda: None
+        self.output: tuple[KeptLine, ...] = ()
+        self.end: _End | None = None
+
+
+class _End(NamedTuple):
+    outcome: str
+    text: str
+    cause: Cause | None
+    exit_code: int | None = None
+
+
+class Keeping(Observer):
+    """For the thread of the loop, but `close`. It is a sink of the histories of coordinators."""
+
+    is_light = True
+
+    def __init__(self, config: AgentConfig, history: str) -> None:
+        """`history`: the file of `--history`; empty: this writes one."""
+        self._config, self._history, self._part = config, history, _Part()
+        self._incarnation = 0
+        self._began = 0.0
+        self._life: RoundLife | None = None
+        self._lines: list[Line] = []
+        self._lost = 0
+        self._is_news = False
+        self._thread: threading.Thread | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._why = ""
+        self._tell: Callable[[str, str], None] = lambda path, why: None
+        self._has_end = False
+        """The end was written."""
+        self.path = ""
+        """The directory of the job, once something was written there."""
+
+    def joins(self, stamp_of: Callable[[], Stamp | None], tell: Callable[[str, str], None]) -> None:
+        """The node takes part. `tell` is called once with the directory that can't be written, and
+        why."""
+        self._part.stamp_of, self._tell = stamp_of, tell
+
+    def attached(self, peer: str, *, is_host: bool) -> None:
+        """The coordinator is there. `is_host`: in this agent."""
+        self._part.peer, self._part.is_host = peer, is_host
+
+    def event(self, event: AgentEvent) -> None:
+        self._part.node = event.node or self._part.node
+
+    def write(self, run_id: str, line: Line) -> None:
+        """Implements `HistorySink`: the line is written soon."""
+        if len(self._lines) >= WAITING_MAX:
+            self._lost += 1
+            return
+        self._lines.append(line)
+        self._soon(AGAIN_S)
+
+    def tell_faults(
+        self, call_soon: Callable[..., object], on_record: Callable[[str, Record], None]
+    ) -> None:
+        """Implements `HistorySink`. Does nothing: `joins` says who is told of faults."""
+
+    def workers_started(self, life: RoundLife, pids: Sequence[int]) -> None:
+        self._life = life
+        if not self._began:
+            self._began, self._is_news = wall_time(0.0), True
+            self._later(BEGIN_S)
+
+    def took(self, output: tuple[KeptLine, ...]) -> None:
+        """The workers of the last round wrote this last."""
+        self._part.output = output
+
+    def ended(self, outcome: str, text: str, cause: Cause | None) -> None:
+        """The job has ended for this node."""
+        self._part.end, self._is_news = _End(outcome, text, cause), True
+
+    def close(self, exit_code: int | None) -> str:
+        """Write the end, unless that takes longer than a moment. Returns where it is; empty:
+        nowhere. Blocks. After the loop."""
+        if (end := self._part.end) is not None:
+            self._part.end = end._replace(exit_code=exit_code)
+        until = time.monotonic() + LAST_S
+        while (thread := self._thread) is not None:
+            thread.join(max(until - time.monotonic(), 0.0))
+            if thread.is_alive():
+                return ""  # It hangs at the disk.
+            self._thread = None
+        self._write()
+        if (thread := self._thread) is not None:
+            thread.join(max(until - time.monotonic(), 0.0))
+            return self.path if self._has_end and not thread.is_alive() else ""
+        return self.path if self._has_end else ""
+
+    def _soon(self, delay_s: float) -> None:
+        """Write, once something has begun."""
+        if self._began:
+            self._later(delay_s)
+
+    def _later(self, delay_s: float) -> None:
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._due)
+
+    def _due(self) -> None:
+        self._timer = None
+        if self._thread is not None and self._thread.is_alive():
+            self._later(AGAIN_S)
+            return
+        self._write(asyncio.get_running_loop())
+
+    def _write(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        """Start a thread that writes what there is."""
+        stamp = self._part.stamp_of()
+        self._incarnation = self._incarnation if stamp is None else stamp.incarnation
+        lines, self._lines = self._lines, []
+        is_news, self._is_news = self._is_news, False
+        if not lines and not is_news:
+            return
+
+        def work() -> None:
+            try:
+                self._work(lines, is_news=is_news)
+                self._why = ""
+            except Exception as error:  # Of the disk, and nothing of it may disturb the job.
+                why = getattr(error, "strerror", None) or str(error)
+                is_new, self._why = not self._why, why
+                if is_new and loop is not None:
+                    with suppress(RuntimeError):  # The loop has ended.
+                        loop.call_soon_threadsafe(self._tell, self._config.observe.keep_in, why)
+
+        self._thread = threading.Thread(target=work, name="rallypoint-kept", daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError:
+            self._thread = None
+
+    def _work(self, lines: list[Line], *, is_news: bool) -> None:
+        # Imported in the thread: it may take a moment.
+        from rallypoint.core.watch.history_file import Begin, Lost
+        from rallypoint.core.watch.kept_jobs import directory_name
+        from rallypoint.observe import kept_jobs
+
+        for line in lines:
+            if isinstance(line, Begin):
+                self._incarnation = self._incarnation or line.incarnation
+        if not self._incarnation:
+            return  # No round was formed.
+        run_id = self._config.rendezvous.run_id
+        name = directory_name(run_id, self._incarnation)
+        path = os.path.join(self._config.observe.keep_in, name)
+        kept_jobs.make_directory(path)
+        if is_news or not self.path:
+            note = self._note()
+            kept_jobs.write_note(path, note)
+            self._has_end = bool(note.ended)
+        self.path = path
+        if lines:
+            lost, self._lost = self._lost, 0
+            kept_jobs.append(path, [*lines, Lost(lost)] if lost else lines)
+
+    def _note(self) -> NodeNote:
+        from rallypoint.core.watch.kept_jobs import NodeNote
+        from rallypoint.core.watch.past_round import first_cause
+
+        part, machine, rendezvous = self._part, socket.gethostname(), self._config.rendezvous
+        assignment = None if self._life is None else self._life.assignment
+        end, place = part.end or _End("", "", None), meeting_place(rendezvous)
+        return NodeNote(
+            job=rendezvous.run_id,
+            node=part.node or machine,
+            machine=machine,
+            pid=os.getpid(),
+            incarnation=self._incarnation,
+            endpoints=tuple(dict.fromkeys(filter(None, (place, part.peer)))),
+            host=part.peer if rendezvous.register is not None else rendezvous.endpoint.host,
+            is_host=part.is_host,
+            history=self._history,
+            began=self._began or wall_time(0.0),
+            round=0 if self._life is None else self._life.number,
+            nodes=1 if assignment is None else assignment.group_world_size,
+            first_rank=-1 if assignment is None else assignment.base_rank,
+            workers=self._config.workers.count,
+            ended=wall_time(0.0) if part.end else 0.0,
+            outcome=end.outcome,
+            text=end.text,
+            exit_code=end.exit_code,
+            cause=first_cause(end.cause),
+            output=part.output,
+        )

@@ -1,0 +1,69 @@
+"""Finding a job by the number that Slurm has given it, as `rallypoint run` in its step has chosen
+the job's name and endpoint (`integrations/slurm/step.py`)."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from msgspec import Struct
+
+from rallypoint.cli.machine import Machine
+from rallypoint.cli.values import Value
+from rallypoint.config import Endpoint, RegisterConfig
+from rallypoint.errors import RendezvousConnectionError
+from rallypoint.integrations.slurm.node_list import node_names
+from rallypoint.integrations.slurm.step import port_of, run_id_of
+
+_NUMBER = re.compile(r"(\d{1,18})(?:\.(\d{1,9}))?")
+_ASK_S = 10.0
+
+
+class SlurmJob(Struct, frozen=True):
+    """The number of a job, and of a step in it."""
+
+    job: int
+    step: str
+
+    @property
+    def run_id(self) -> str:
+        """The name of the job, unless Slurm has started it again."""
+        return run_id_of(self.job, self.step, 0)
+
+
+def read_slurm_job(given: Value) -> SlurmJob:
+    """Raises UsageError."""
+    if (found := _NUMBER.fullmatch(given.text)) is None:
+        raise given.wrong("needs the number of a Slurm job, as in 10, or of a step: 10.1")
+    return SlurmJob(int(found[1]), str(int(found[2] or 0)))
+
+
+def locate(job: SlurmJob, machine: Machine) -> tuple[str, Endpoint | None, RegisterConfig | None]:
+    """The name of the job, and its endpoint or where its record lies. Asks Slurm, and may block for
+    seconds. Raises RendezvousConnectionError."""
+    told = machine.ask_command(f"scontrol show job -o {job.job}", _ASK_S) or ""
+    restarts = re.search(r"\bRestarts=(\d{1,9})\b", told)
+    run_id = run_id_of(job.job, job.step, int(restarts[1]) if restarts else 0)
+    if directory := _recorded_in(run_id, machine):
+        return run_id, None, RegisterConfig(directory)
+    nodes = re.search(r"(?<!\w)NodeList=([^\s()]+)", told)
+    if nodes is None or "JobState=RUNNING" not in told:
+        raise RendezvousConnectionError(f"Slurm has no job {job.job} that runs")
+    try:
+        first = node_names(nodes[1])[0]
+    except ValueError as error:
+        raise RendezvousConnectionError(f"NodeList={nodes[1]}: {error}") from None
+    return run_id, Endpoint(first, port_of(job.job, job.step)), None
+
+
+def _recorded_in(run_id: str, machine: Machine) -> str:
+    """The directory of a shared home in which the job's record lies; empty: there is none."""
+    from rallypoint.rendezvous.directory_backend import job_directory
+
+    home = machine.shared_home()
+    try:
+        clusters = sorted(os.listdir(home)) if home else []
+    except OSError:
+        return ""
+    places = (os.path.join(home, cluster) for cluster in clusters)
+    return next((one for one in places if os.path.isdir(f"{one}/{job_directory(run_id)}")), "")

@@ -1,0 +1,207 @@
+"""The files that are kept of a job that has ended: their names, sizes, and which are meant. Pure.
+
+Each job has a directory of its own, the same for all nodes that share it:
+
+    <state directory>/kept/<run id>-<when>-<short id>/
+        history.jsonl       of the node that hosted the job (`history_file.py`)
+        node-<name>.json    of each node that shares the directory (`NodeNote`)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+from datetime import UTC, datetime
+from hashlib import sha256
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from rallypoint.core.watch.history import UnixTime
+from rallypoint.core.watch.past_round import FirstCause
+
+JOBS_MAX, BYTES_MAX = 50, 200_000_000
+"""Bounds of one state directory."""
+NODE_BYTES, WORLD_BYTES = 64_000, 100_000_000
+"""Bounds of the note of one node, and of all notes of a job, which may share one directory."""
+HISTORY_BYTES = 8_000_000
+LINES = 200
+"""The number of lines that are kept of each stream of a worker."""
+HISTORY = "history.jsonl"
+_LINE_CHARACTERS = 2000
+_DETAIL_CHARACTERS = 8000
+_NAME = re.compile(r"[\w.%+-]{1,80}-\d{8}-\d{6}-[0-9a-f]{8}")
+_NODE_FILE = re.compile(r"node-[\w.-]{1,100}\.json")
+_LOCAL = ("localhost", "127.0.0.1", "::1")
+
+
+class KeptLine(Struct, frozen=True, array_like=True):
+    """A piece of the output of a worker."""
+
+    rank: int
+    stream: int
+    """1 or 2."""
+    time: float
+    text: str
+    """Whole lines that came at one time."""
+
+
+class NodeNote(Struct, frozen=True, kw_only=True):
+    """A node tells of its part of a job: first that it has begun, then how that ended."""
+
+    job: str
+    node: str
+    machine: str
+    """The name of its machine."""
+    pid: int
+    """The number of the agent's process."""
+    incarnation: int
+    endpoints: tuple[str, ...]
+    """The endpoint of the job, as the options have it, and the address that was dialled."""
+    host: str
+    """Where the coordinator was, for a person."""
+    is_host: bool
+    """The coordinator was in this agent."""
+    history: str = ""
+    """The file of `--history`, if there is one."""
+    began: UnixTime
+    round: int
+    nodes: int
+    first_rank: int
+    workers: int
+    ended: UnixTime = 0.0
+    """0: nothing is known of its end."""
+    outcome: str = ""
+    text: str = ""
+    exit_code: int | None = None
+    cause: FirstCause | None = None
+    output: tuple[KeptLine, ...] = ()
+    schema: int = 1
+
+
+class KeptDir(Struct, frozen=True):
+    """A directory among others."""
+
+    name: str
+    newest: float
+    """When it was written to last."""
+    size: int
+
+
+def directory_name(run_id: str, incarnation: int) -> str:
+    """The same on all nodes of this life of the job."""
+    short = sha256(f"{incarnation}\0{run_id}".encode(errors="surrogateescape")).hexdigest()[:8]
+    try:
+        began = datetime.fromtimestamp(incarnation / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        began = datetime.fromtimestamp(0, UTC)
+    name = re.sub(r"[^A-Za-z0-9._+-]", "_", run_id)[:80] or "_"
+    return f"{name}-{began:%Y%m%d-%H%M%S}-{short}"
+
+
+def node_file(node: str) -> str:
+    """The name of the file of this node."""
+    name = re.sub(r"[^A-Za-z0-9._-]", "_", node) or "_"
+    if name != node or len(name) > 80:
+        name = f"{name[:80]}-{sha256(node.encode(errors='surrogateescape')).hexdigest()[:8]}"
+    return f"node-{name}.json"
+
+
+def is_kept_name(name: str) -> bool:
+    """Whether a directory of this name may be one that was made for a job."""
+    return _NAME.fullmatch(name) is not None
+
+
+def is_kept_file(name: str) -> bool:
+    """Whether a file of this name in such a directory is ours."""
+    return name == HISTORY or _NODE_FILE.fullmatch(name.removesuffix(".new")) is not None
+
+
+def to_remove(
+    found: Sequence[KeptDir], own: str, jobs_max: int = JOBS_MAX, bytes_max: int = BYTES_MAX
+) -> list[str]:
+    """Choose the directories to remove so that the rest is within the bounds: the oldest, and never
+    `own`."""
+    gone, size = [], 0
+    newest_first = sorted(found, key=lambda one: (one.name == own, one.newest), reverse=True)
+    for number, one in enumerate(newest_first, 1):
+        size += one.size
+        if one.name != own and (number > jobs_max or size > bytes_max):
+            size -= one.size
+            gone.append(one.name)
+    return gone
+
+
+def room_of(nodes: int) -> int:
+    """Return the largest size in bytes of the note of a node, for a job of so many nodes."""
+    return min(NODE_BYTES, WORLD_BYTES // max(nodes, 1))
+
+
+def fitted(note: NodeNote, room: int) -> NodeNote:
+    """The same with as much of the newest output as there is room for: each rank has an equal
+    share, and of a cause that is long the end is kept."""
+    cause = note.cause
+    if cause is not None:
+        most = min(_DETAIL_CHARACTERS, room // 4)
+        cause = replace(cause, detail=cause.detail[-most:], message=cause.message[:most])
+        room -= len(cause.detail.encode()) + len(cause.message.encode())
+    text = note.text[:1000]
+    room -= 1500 + len(text.encode())
+    ranks = {line.rank for line in note.output}
+    left = dict.fromkeys(ranks, max(room, 0) // max(len(ranks), 1))
+    lines: list[KeptLine] = []
+    for line in reversed(note.output):
+        cut = replace(line, text=line.text[-_LINE_CHARACTERS:])
+        # A line feed or a quote has two bytes in JSON, and a line its numbers.
+        left[line.rank] -= len(cut.text.encode()) + len(cut.text.splitlines()) * 4 + 40
+        if left[line.rank] > 0:
+            lines.append(cut)
+        else:
+            left[line.rank] = 0
+    return replace(note, cause=cause, text=text, output=tuple(reversed(lines)))
+
+
+def is_meant(note: NodeNote, job: str | None, endpoint: str | None) -> bool:
+    """Whether a person means this job, who names it so. None: they do not say."""
+    if job is not None and note.job != job:
+        return False
+    return endpoint is None or any(_is_same(one, endpoint) for one in note.endpoints)
+
+
+def cut_history(data: bytes, most: int = HISTORY_BYTES) -> bytes:
+    """The lines of a file of a history: the header, and the newest of the others, in half of the
+    room."""
+    if len(data) <= most:
+        return data
+    head, _, rest = data.partition(b"\n")
+    tail = rest[-most // 2 :]
+    return head + b"\n" + tail[tail.find(b"\n") + 1 :]
+
+
+def _is_same(one: str, other: str) -> bool:
+    if one == other:
+        return True
+    host, _, port = one.lower().rpartition(":")
+    other_host, _, other_port = other.lower().rpartition(":")
+    host, other_host = host.strip("[]"), other_host.strip("[]")
+    return port == other_port and (host == other_host or (host in _LOCAL and other_host in _LOCAL))
+
+
+def ended_lines(notes: Iterable[NodeNote], living: Collection[str] = ()) -> list[str]:
+    """How the parts of these nodes ended, the worst first. `living`: nodes whose agents run."""
+    found = sorted(notes, key=lambda note: (note.exit_code in (0, None), note.first_rank))
+    lines = []
+    for note in found:
+        first, last = note.first_rank, note.first_rank + note.workers - 1
+        ranks = f"rank {first}" if first == last else f"ranks {first}-{last}"
+        where = f"node {note.node} ({ranks})"
+        if not note.ended and note.node in living:
+            lines.append(f"{where} has not ended: its agent (pid {note.pid}) still runs here")
+        elif not note.ended:
+            told = f"has told of no end: its agent (pid {note.pid} on {note.machine}) was killed"
+            lines.append(f"{where} {told}, or its machine is lost")
+        elif note.exit_code is None:
+            lines.append(f"{where} ended")
+        else:
+            lines.append(f"{where} ended with exit code {note.exit_code}")
+    return lines
