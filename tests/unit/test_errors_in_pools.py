@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from rallypoint.cli.drain import _NotFound
+from rallypoint.cli.watch.reach import JobEndedError
 from rallypoint.core.json_reader import UnreadableJsonError
 from rallypoint.errors import (
     ChildFailedError,
@@ -59,6 +60,7 @@ def no_body() -> None: ...
 MADE: dict[type[BaseException], Callable[[], BaseException]] = {
     ChildFailedError: lambda: ChildFailedError("train.py", FAILURES, first_rank=3, followed=7),
     ConnectionLostError: lambda: ConnectionLostError("gone", is_timeout=True),
+    JobEndedError: lambda: JobEndedError("it has failed", "failed", "rank 1 exited"),
     HttpError: lambda: HttpError("no", is_lasting=True).when_sent(False),
     MissingError: lambda: MissingError([b"a", b"b"]),
     RefusedError: lambda: RefusedError(409, "Conflict", "it was changed"),

@@ -106,6 +106,7 @@ def test_no_message_of_the_package_names_a_flag_to_who_calls_the_library() -> No
     found = [(name, text) for name, text in messages() if names_a_flag(text)]
     assert len(found) > 40, "the messages were found"
     assert [each for each in found if names_a_flag(in_parameters(each[1], OF_A_STORE))] == [
+        ("agent/membership.py", "--job"),  # of the command that looks at the job
         ("store/keyvalue.py", "--max-memory"),
         ("store/server.py", "give a higher --max-connections"),
     ], "these two limits are set by `rallypoint store` alone"

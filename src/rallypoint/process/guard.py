@@ -268,6 +268,18 @@ def _serve(
             # rest of a burst at once, but the end of the agent or of its pipe at any time.
             bursting.poll(_BURST_MS)
     _ignore_signals()
+    _end(registered, agent_pid, temporary_dirs, page, by_register, oom)
+
+
+def _end(
+    registered: _Registered,
+    agent_pid: int,
+    temporary_dirs: Sequence[str],
+    page: SharedPage,
+    by_register: ByRegister | None,
+    oom: OomWatch,
+) -> None:
+    """The agent is dead: kill what is registered, tell of the death, and remove what is left."""
     # An agent that leaves its job takes the notice away; then the connection's end alone tells.
     notice, tell_next = page.notice, None
     if _kill(registered.pids, _LAST_KILL_S if notice else _KILL_S) and notice:

@@ -18,7 +18,7 @@ from rallypoint.agent.telemetry.keeping import meeting_place
 from rallypoint.cli.machine import Machine, brief
 from rallypoint.cli.parser import Command, Scanned, parse
 from rallypoint.cli.render import duration_text
-from rallypoint.cli.values import Value
+from rallypoint.cli.values import Value, word
 from rallypoint.cli.watch.events_text import moment_text
 from rallypoint.cli.watch.reach import (
     JobAt,
@@ -31,6 +31,7 @@ from rallypoint.cli.watch.reach import (
 from rallypoint.cli.watch.recorded import read_history, view_in
 from rallypoint.cli.watch.slurm_job import read_slurm_job
 from rallypoint.cli.watch.status_text import LINES_MAX, cause_detail, status_lines
+from rallypoint.cli.watch.workers import is_endpoint
 from rallypoint.config import RendezvousConfig
 from rallypoint.coordinator.clocks import wall_time
 from rallypoint.core.model import Outcome
@@ -240,7 +241,10 @@ def _meant(command: Command, argv: Sequence[str]) -> JobAt | None:
     """None: one on this machine."""
     scanned: Scanned = parse(command, argv, {})
     is_word = bool(scanned.words) and "ENDPOINT" in command.may_have[0]
-    where = Value(scanned.words[0], scanned.words[0]) if is_word else None
+    if is_word:
+        where: Value | None = word(scanned.words[0])
+    else:
+        where = next((word(each) for each in scanned.words if is_endpoint(each)), None)
     try:
         jobs = read_job(command, scanned, where)
     except RallypointError:

@@ -68,7 +68,7 @@ def read_workers(
     for word in words:
         if _RANKS.fullmatch(word):
             ranks += map(_range, word.split(","))
-        elif _is_endpoint(word):
+        elif is_endpoint(word):
             if where is not None or scanned.get("--rdzv-endpoint") is not None:
                 raise UsageError(f"{shown(word)}: the endpoint is given already")
             where = Value(word, word)
@@ -113,7 +113,7 @@ def say_missing(part: Gathered) -> None:
         say(f"nothing from {which} {fold_names(nodes)}: {why}")
 
 
-def _is_endpoint(word: str) -> bool:
+def is_endpoint(word: str) -> bool:
     """Whether a word says where the job is. A host without a port may be the name of a node."""
     return bool(_ENDPOINT_LIKE.fullmatch(word)) or "/" in word
 
