@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -72,7 +73,7 @@ def test_they_end_with_75_and_a_line_and_leave_the_terminal_as_it_was(
         while data := os.read(ours, 65536):
             seen += data
     os.close(ours)
-    assert b"job job: running for" in seen
+    assert re.search(rb"job job: (\x1b\[\d+m)?running(\x1b\[0m)? for", seen)
     assert b"\x1b[?" not in seen, "nothing is switched on that would have to be switched off"
 
 
