@@ -141,7 +141,7 @@ async def _drain(options: _Options, token: Token | None) -> None:
 
 
 class _EndsJobError(PortableError):
-    """The job would end with the node: what a person is to be asked."""
+    """The job would end with the node: ask a person first."""
 
 
 class _Gone(Exception):

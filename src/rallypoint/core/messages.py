@@ -464,7 +464,7 @@ class DrainAnswer(Struct, frozen=True, array_like=True, tag=14):
     gone: str = ""
     """Why there is none any more, if this coordinator or an earlier one has known the node."""
     ends_job: bool = False
-    """Nothing is done yet, since the job would end: the answer to `DrainNode.asks`."""
+    """The job would end, so nothing is done yet: the answer to `DrainNode.asks`."""
 
 
 class HandsOver(Struct, frozen=True, array_like=True, tag=16):

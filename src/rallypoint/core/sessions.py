@@ -246,11 +246,11 @@ class Sessions:
         return [*(SendTo(person, answer) for person in wanted.people), *order]
 
     def meant(self, name: str) -> str:
-        """As `NodeNames.meant`."""
+        """Return the id of a node, as `NodeNames.meant`."""
         return self._names.meant(name)
 
     def ends_with(self, node_id: str) -> str:
-        """What ends when this node leaves; empty: the job goes on without it."""
+        """Return what ends when this node leaves; empty: nothing does."""
         session = self.of_node(node_id)
         hosts = session is not None and session.ref.incarnation == self.job.own_agent
         if not hosts or self._handover is not None:
