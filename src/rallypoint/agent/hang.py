@@ -153,7 +153,9 @@ class StacksFiles:
         if output.log_dir is not None and is_null_device(output.log_dir):
             return ""
         known = {worker.local_rank: worker for worker in workers}
-        name = f"round{assignment.round}_rank{assignment.base_rank}.txt"
+        first = assignment.base_rank
+        ranks = f"ranks{first}-{first + max(stacks)}" if len(stacks) > 1 else f"rank{first}"
+        name = f"round{assignment.round}_{ranks}.txt"
         try:
             if not self._folder:
                 self._folder = make_stacks_dir(output.log_dir, self._run_id, output.temp_dir)
