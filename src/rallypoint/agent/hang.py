@@ -111,7 +111,8 @@ class HangWatch:
                 failure = self._failure(worst, stacks, path)
                 behind = Behind(failure, worst.step, worst.silent_s)
         furthest = max((worker.step for worker in workers), default=-1)
-        self._actions.report(m.StacksCollected(message.stamp, message.number, behind, furthest))
+        told = m.StacksCollected(message.stamp, message.number, behind, furthest, len(workers))
+        self._actions.report(told)
 
     def _failure(self, worker: WorkerProgress, stacks: Mapping[int, str], path: str) -> WorkerExit:
         rank = worker.local_rank

@@ -205,7 +205,8 @@ class _Search:
             except JobEndedError as end:
                 if not self._was_asked:
                     raise UsageError(f"{shown(options.node)}: {end}") from None
-                options.tell(f"node {options.node} has left, and {end}")
+                ended = f"the job has ended: {end.reason}"
+                options.tell(f"node {options.node} has left, and {ended}")
                 return
             except _NotFound as unknown:
                 if not self._was_asked:
