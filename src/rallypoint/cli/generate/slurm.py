@@ -38,7 +38,12 @@ one agent on each, with comments: to be read, changed, and given to sbatch.
                     "CPUs of each node, which its workers share",
                     default="Slurm's, often 1",
                 ),
-                Setting("--time", "[D-]H:MM:SS", "the time limit", default="1:00:00"),
+                Setting(
+                    "--time",
+                    "[D-]H:MM:SS",
+                    "the time limit; a number alone is minutes",
+                    default="1:00:00",
+                ),
                 Setting(
                     "--name", "NAME", "of the job, and of the folder of its logs", default="train"
                 ),
