@@ -630,7 +630,8 @@ def test_P5_redirects_and_tee_end_to_end_and_no_round_erases_another(tmp_path: P
                 for rank, output in enumerate(opened):
                     words, out, err = f"r{round_number}w{rank}", output.stdout_fd, output.stderr_fd
                     await end_of(spawn(program, words, stdout=out, stderr=err))
-                    assert await outputs.tail(round_number, rank) == (f"{words} oops",)
+                    end = (await outputs.last_words(round_number, rank)).stderr[-1]
+                    assert end.data.decode() == f"{words} oops"
                     assert (output.log_file == "") == (rank == 1)
                     await relay.drain(LIMIT_S)
 

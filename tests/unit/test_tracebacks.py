@@ -7,14 +7,14 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.process.tracebacks import (
     detail_is_traceback,
     last_exception,
     traceback_in,
     traceback_of,
 )
+
+from rallypoint.core.worker_exits import WorkerExit
 
 HEADER = "Traceback (most recent call last):\n"
 PLAIN = HEADER + '  File "train.py", line 9, in <module>\n    main()\nValueError: bad loss'

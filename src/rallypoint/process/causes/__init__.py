@@ -1,0 +1,1 @@
+"""Why a worker failed, read from what it wrote. Imported when one has failed, not before."""

@@ -1,0 +1,51 @@
+"""The rows of what is known of a stream's end: plain text, with a sign where something is lacking.
+Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rallypoint.process.plain_text import plain_text
+from rallypoint.process.relay.remembered import Piece
+
+GAP = "\0"
+"""How a row begins that stands for what is not kept. No other text has this character."""
+
+
+def rows_of(pieces: Iterable[Piece]) -> list[str]:
+    """The rows of these pieces of one stream, each once; pieces may overlap."""
+    rows: list[str] = []
+    text, end = b"", 0
+    for piece in sorted(pieces, key=lambda one: one.at):
+        new = piece.data[max(0, end - piece.at) :]
+        if not new:
+            continue
+        if piece.at > end:
+            rows += _plain(text)
+            if text or end:
+                rows.append(f"{GAP}{piece.at - end}")
+            text = _from_a_whole_row(new)
+        else:
+            text += new
+        end = piece.at + len(piece.data)
+    return rows + _plain(text)
+
+
+def is_gap(row: str) -> bool:
+    """Whether the row stands for what is not kept."""
+    return row.startswith(GAP)
+
+
+def shown_rows(rows: Sequence[str]) -> list[str]:
+    """The same for a person."""
+    return [f"[... {row[1:]} bytes ...]" if is_gap(row) else row for row in rows]
+
+
+def _from_a_whole_row(data: bytes) -> bytes:
+    """Without the rest of a row whose beginning is not kept."""
+    ends = [at for at in (data.find(b"\n"), data.find(b"\r")) if at >= 0]
+    return data[min(ends) + 1 :] if ends else b""
+
+
+def _plain(data: bytes) -> list[str]:
+    return plain_text(data.decode("utf-8", "replace")).splitlines()
