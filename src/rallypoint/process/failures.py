@@ -73,7 +73,7 @@ def read_error_file(path: str) -> bytes | None:
 def read_source(path: str) -> str | None:
     """The source of a module that a traceback names; None: it can't be read here, or is over 1 MiB.
     Never blocks on a pipe."""
-    data = read_error_file(path)
+    data = read_error_file(os.path.expanduser(path))
     return None if data is None else data.decode("utf-8", "replace")
 
 

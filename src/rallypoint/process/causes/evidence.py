@@ -30,7 +30,7 @@ _UNCAUGHT_CODE = 1
 _FRAMES_BYTES, _TEXT_BYTES, _CHAIN_BYTES, _ROW_BYTES = 2816, 1024, 2048, 1000
 _TEXT_ROWS = 40
 _WHAT = re.compile(r"\bwhat\(\):\s+(?P<what>.*)$")
-_ASSERTION = re.compile(r"\S+: \S+:\d+: .*: Assertion `.*' failed\.$")
+_ASSERTION = re.compile(r"[\w.+/-]+: [\w.+/-]+:\d+: .*: Assertion `.*' failed\.$")
 
 SourceOf: TypeAlias = Callable[[str], str | None]
 """The source at a path; None: there is none that can be read."""
@@ -52,9 +52,10 @@ def evidence_in(rows: Sequence[str], exit_: WorkerExit, source_of: SourceOf) -> 
     if exit_.signal not in (None, _SIGINT, _SIGABRT):
         return Evidence()
     found = read_tracebacks(rows)
-    traceback = _by_place(rows, found)
-    if traceback is None and exit_.code == _UNCAUGHT_CODE:
-        traceback = _uncaught(found, source_of)
+    tops = _uncaught(found, source_of) if exit_.code == _UNCAUGHT_CODE else []
+    sure = next((each for each, is_sure in tops if is_sure), None)
+    unsure = tops[0][0] if tops else None
+    traceback = sure or _by_place(rows, found) or unsure
     if traceback is not None:
         text = _text_rows(rows, traceback.last, found)
         return Evidence(_error(traceback.last, text), _whole(rows, traceback, text))
@@ -68,8 +69,9 @@ def _abort_text(rows: Sequence[str]) -> str:
         what = _WHAT.search(row)
         if what is not None:
             return what["what"]
-        if _ASSERTION.match(row):
-            return row
+        assertion = _ASSERTION.search(row)
+        if assertion is not None:
+            return assertion[0]
     return ""
 
 
@@ -83,22 +85,29 @@ def _by_place(rows: Sequence[str], found: Sequence[Traceback]) -> Traceback | No
     return last if only_known_tails(rows, last.last.error_at, ignored) else None
 
 
-def _uncaught(found: Sequence[Traceback], source_of: SourceOf) -> Traceback | None:
-    """The last one that nothing can have caught."""
+def _uncaught(found: Sequence[Traceback], source_of: SourceOf) -> list[tuple[Traceback, bool]]:
+    """Those that no handler can have caught, the last one first, and whether that is sure: the
+    source is there to show it."""
+    tops: list[tuple[Traceback, bool]] = []
     for each in reversed(found):
-        if not each.is_ignored and _reached_the_top(each.last, source_of):
-            return each
-    return None
+        if not each.is_ignored:
+            ways = [_reached_the_top(link, source_of) for link in each.links]
+            if any(way is not None for way in ways):
+                tops.append((each, any(ways)))
+    return tops
 
 
-def _reached_the_top(link: Link, source_of: SourceOf) -> bool:
+def _reached_the_top(link: Link, source_of: SourceOf) -> bool | None:
+    """None: it did not; else whether that is sure."""
     frames = [frame for frame in link.frames if not frame.file.startswith("<frozen ")]
     if link.is_logged or not frames or frames[0].name != "<module>":
-        return False
+        return None
     top = frames[0]
     source = source_of(top.file) if top.file and not top.file.startswith("<") else None
+    if source is None:
+        return False
     kind = link.error.partition(":")[0].rpartition(".")[2].strip()
-    return source is None or not is_handled(source, top.line, kind)
+    return None if is_handled(source, top.line, kind) else True
 
 
 def _text_rows(rows: Sequence[str], link: Link, found: Sequence[Traceback]) -> list[str]:

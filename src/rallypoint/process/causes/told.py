@@ -12,7 +12,10 @@ def traceback_of(exit_: WorkerExit) -> str:
     there is none, or a fatal signal ended it."""
     if exit_.code is not None and exit_.message.startswith(f"exit code {exit_.code}"):
         return ""  # Whatever its last lines have was handled.
-    return evidence_in(exit_.detail.splitlines(), exit_, lambda _: None).traceback
+    detail = exit_.detail.strip("\n")
+    found = evidence_in(detail.splitlines(), exit_, lambda _: None).traceback
+    # All of it is, where it was read before.
+    return detail if found and detail.startswith(found.partition("\n")[0]) else found
 
 
 def detail_is_traceback(exit_: WorkerExit) -> bool:

@@ -71,15 +71,20 @@ _EXCEPTION = re.compile(
 STRONG_NAME = re.compile(
     r"(Error|Exception|Exit|Interrupt|Group|Warning|Failure|Timeout)(\(\w+\))?$"
 )
+_NO_NAMES = {"Error", "Exception", "Warning", "Failure", "Timeout"}
+"""Programs begin lines with these words."""
 _CHAINED = re.compile(r"(another exception occurred|of the following exception):$")
 _INNER = re.compile(r'(Original $|"""$|-- Process \d+ terminated with the following error)')
 _IGNORED = re.compile(
-    r"Exception ignored (in|on|while|from)\b|Error in atexit\._run_exitfuncs:|--- Logging error ---"
+    r"Exception ignored (in|on|while|from)\b|(future|task): <Task |"
+    r"Error in atexit\._run_exitfuncs:|--- Logging error ---"
 )
 """What comes before the traceback of an exception that ended nothing."""
 _FOREIGN_ROWS = 12
 """So many rows of others may stand in one."""
 _FRAMES_MAX = 400
+_TEXT_ROWS = 60
+"""So far below an exception that announces one the traceback may be."""
 
 
 def read_tracebacks(rows: Sequence[str]) -> list[Traceback]:
@@ -100,7 +105,11 @@ def read_tracebacks(rows: Sequence[str]) -> list[Traceback]:
 def is_exception(row: str) -> bool:
     """Whether a row alone says that it is an exception, by its name."""
     found = _EXCEPTION.match(row)
-    return found is not None and STRONG_NAME.search(found["name"]) is not None
+    return (
+        found is not None
+        and found["name"] not in _NO_NAMES
+        and STRONG_NAME.search(found["name"]) is not None
+    )
 
 
 def last_of_group(link: Link) -> str:
@@ -109,6 +118,8 @@ def last_of_group(link: Link) -> str:
     return parts[-1] if parts else ""
 
 
+_PART = re.compile(r"[╭┌+].* Sub-exception #\d+ ")
+_BOX_PART = re.compile(r"(?:[│|] )+(\S.*?)(?: *[│|])+$")
 _GROUP_PART = re.compile(r"\s+\| (\S.*)$")
 
 
@@ -133,7 +144,9 @@ def _follows(rows: Sequence[str], earlier: Link, link: Link, before: str | None)
         return False
     if _CHAINED.search(before):
         return link.begin - earlier.error_at < 80 or not any(map(is_gap, rows))
-    return link.begin - earlier.error_at <= 6 and _INNER.search(before) is not None
+    rows_between = link.begin - earlier.error_at
+    is_text = earlier.error.rstrip().endswith(":") and rows_between <= _TEXT_ROWS
+    return is_text or (rows_between <= 6 and _INNER.search(before) is not None)
 
 
 def _links(rows: Sequence[str]) -> Iterator[Link]:
@@ -281,9 +294,32 @@ def _box(rows: Sequence[str], at: int) -> Link | None:
             if index - end > 8:
                 return None
             error = row.strip().rstrip("│|").rstrip()
-            return Link(at, index, error, tuple(frames), tuple(kept), strip)
+            link = Link(at, index, error, tuple(frames), tuple(kept), strip)
+            return _with_parts(rows, link)
         kept.append(row)
     return None
+
+
+def _with_parts(rows: Sequence[str], link: Link) -> Link:
+    """A group that rich shows: the boxes of its parts follow, and the last one tells."""
+    parts: list[str] = []
+    end = error_at = link.error_at
+    error = ""
+    for index in range(link.error_at + 1, len(rows)):
+        row = link.strip(rows[index]) or ""
+        is_box = row[:1] in tuple("│|╭┌+╰└")
+        if row.strip() and not (is_box if parts else _PART.match(row)):
+            break
+        if row.strip():
+            end = index
+            parts.append(row)
+        told = _BOX_PART.match(row)
+        if told is not None and is_exception(told[1].rstrip()):
+            error, error_at = told[1].rstrip(), index
+    if not error:
+        return link
+    kept = (*link.rows, link.error, *parts)
+    return link._replace(error=error, error_at=max(end, error_at), rows=kept)
 
 
 def _ipython(rows: Sequence[str], at: int) -> Link | None:
@@ -334,9 +370,11 @@ def _pretty_errors(rows: Sequence[str], at: int) -> Link | None:
             frames.append(frame)
         elif index == at + 1:
             return None
-        if re.match(r"[A-Za-z_][\w.]*:$", row) and STRONG_NAME.search(row[:-1]):
-            text = rows[index + 1].strip() if index + 1 < len(rows) else ""
-            return Link(at, index, f"{row} {text}".rstrip(), tuple(frames), tuple(kept), _as_it_is)
+        if ":" in row and is_exception(row):
+            below = rows[index + 1].strip() if index + 1 < len(rows) and row.endswith(":") else ""
+            end = min(index + 1, len(rows) - 1) if below else index
+            error = f"{row} {below}".rstrip()
+            return Link(at, end, error, tuple(frames), tuple(kept), _as_it_is)
         kept.append(row)
     return None
 
