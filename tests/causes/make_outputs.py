@@ -3,7 +3,7 @@
     python -m tests.causes.make_outputs [--only NAME] PYTHON...
 
 PYTHON: interpreters that have the packages of `cases.PACKAGES`; the first one that has what a
-program needs runs it. Python's start-up, paths and addresses are those of /home/user.
+program needs runs it. Python's start-up, paths and addresses are those of /srv/user.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.causes.cases import CASES, PACKAGES, Case
 
 OUTPUTS = Path(__file__).with_name("outputs")
 STDERR, STDOUT = "==> stderr <==", "==> stdout <=="
-_HOME, _PLACE = "/home/user", "/tmp/cause"
+_HOME, _PLACE = "/srv/user", "/tmp/case"
 """As long as each other, as boxes are drawn around them."""
 _FOUND = "import importlib.metadata as m, sys; print(m.version(sys.argv[1]).partition('+')[0])"
 

@@ -20,7 +20,7 @@ def said_of(case: Case, of: Ended, part: int = 4096) -> WorkerExit:
     return describe_failure(
         of.exit,
         words=words(of.stderr, of.stdout, part),
-        source_of=lambda path: case.program if path == "/home/user/train.py" else None,
+        source_of=lambda path: case.program if path == "/srv/user/train.py" else None,
     )
 
 

@@ -50,7 +50,7 @@ _KNOWN = (
     r"\[\S+:\d+\] (\*\*\*|\[ ?\d+\])",
     # torch and NCCL.
     r"\S+ NCCL (WARN|INFO)|.*\bNCCL\b.*\b(WARN|abort)",
-    r"\[?[WIE]\d{4} |\[[WIE]\d{3,}",
+    r"(\[rank\d+\]: ?)?\[?[WIEF]\d{4}\b",
     r".*destroy_process_group",
     # Trackers, and services that a program sends its last words to.
     r"(wandb|mlflow|comet\w*|neptune|clearml|aim|swanlab|tensorboard|dvc|trackio|sentry)\b ?[:|\[]",

@@ -207,7 +207,7 @@ def _plain(rows: Sequence[str], at: int) -> Link | None:
         return None
     prefix = rows[at][: header.start()].removesuffix("Original ")
     strip = _stripper(rows, at, prefix)
-    return _body(rows, at, strip, rows[at][header.start() :])
+    return _body(rows, at, strip, rows[at][len(prefix) :])
 
 
 def _cut_off(rows: Sequence[str], at: int) -> Link | None:
@@ -270,8 +270,12 @@ def _ends_here(
     """Whether the row is the exception, rather than one of another program between frames."""
     if _EXCEPTION.match(row) is None:
         return False
-    following = [strip(each) or "" for each in rows[index + 1 : index + 3]]
-    return not any(_FRAME.match(each) and each[:1].isspace() for each in following)
+    for each in (strip(following) or "" for following in rows[index + 1 : index + 3]):
+        if _HEADER.search(each):
+            return True
+        if _FRAME.match(each) and each[:1].isspace():
+            return False
+    return True
 
 
 def _box(rows: Sequence[str], at: int) -> Link | None:
