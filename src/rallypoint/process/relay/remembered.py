@@ -2,9 +2,9 @@
 pieces of the stream out, in bounded memory.
 
 Of the newest two tracebacks the beginning, the frames next to the exception, and the first words of
-the exception are remembered apart from the end of the stream, and so is the newest `what():` of a
-C++ exception. Python's own traceback and those of loguru, rich and IPython all have the same words
-in their first line; shorter ones that lack them are found in the end of the stream.
+the exception are remembered apart from the end of the stream, and so is what a C++ program says of
+the exception that ends it. Python's own traceback and those of loguru, rich and IPython all have
+the same words in their first line; shorter ones that lack them are found in the end of the stream.
 
 Most data has none of these words, and then looking for them is all that is done.
 """
@@ -27,7 +27,7 @@ RECENT_BYTES = 12 * 1024
 _SEEK_BYTES = 2 * 1024 * 1024
 """A header without an exception within so much is none."""
 _LINE_BYTES = 1024
-_HEADER, _WHAT = b"(most recent call last)", b"what():"
+_HEADER, _WHAT = b"raceback (most recent call last)", b"terminate called after"
 _COLOURS = rb"(?:\x1b\[[\d;]*m)*"
 _IGNORED = re.compile(rb"Exception ignored (in|on|while|from)\b|--- Logging error ---|in atexit\.")
 _CHAINED = re.compile(rb"(another exception occurred|of the following exception):\s*\Z")
