@@ -34,7 +34,7 @@ _ERROR_FILE_LIMIT_BYTES = 1 << 20
 _SIGABRT, _SIGKILL = 6, 9
 _YEAR_9999_S = 253_370_764_800
 NO_WORDS = LastWords()
-"""Of a worker that wrote nothing, or to where it is not read."""
+"""For a worker without output, or whose output is not read."""
 
 
 JsonDict = dict[str, Any]
@@ -71,8 +71,8 @@ def read_error_file(path: str) -> bytes | None:
 
 
 def read_source(path: str) -> str | None:
-    """The source of a module that a traceback names; None: it can't be read here, or is over 1 MiB.
-    Never blocks on a pipe."""
+    """Return the source of a module that a traceback names; None: it can't be read on this node, or
+    has more than 1 MiB. Never blocks on a pipe."""
     data = read_error_file(os.path.expanduser(path))
     return None if data is None else data.decode("utf-8", "replace")
 
@@ -119,8 +119,8 @@ def describe_failure(
 
 
 def _evidence(exit_: WorkerExit, words: LastWords, source_of: SourceOf) -> Evidence:
-    """What stderr tells; where there is nothing but known tails, what stdout does, as notebooks and
-    runners of tests write there."""
+    """Choose the evidence in stderr, or in stdout if stderr has nothing but known tails: notebooks
+    and test runners write their errors to stdout."""
     rows = rows_of(words.stderr)
     found = evidence_in(rows, exit_, source_of)
     if found.error or not words.stdout or not all(map(is_known_tail, rows)):

@@ -1,4 +1,4 @@
-"""Foreign text without what colours it, moves a cursor or rings a bell. Pure."""
+"""Remove colours and control characters from foreign text. Pure."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ufeff]")
 
 
 def plain_text(text: str) -> str:
-    """`text` without colours, control characters and marks of byte order; a carriage return (of
-    progress bars) ends a line."""
+    """Return `text` without colours, control characters and byte order marks. A carriage return, as
+    progress bars use it, ends a line."""
     text = _ESCAPES.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
     return _CONTROLS.sub("", text)
 
 
 def clip_end(text: str, limit: int) -> str:
-    """So many bytes of UTF-8 at most, from the beginning."""
+    """Return the beginning of `text`, at most `limit` bytes of UTF-8."""
     encoded = text.encode("utf-8", "replace")
     if len(encoded) <= limit:
         return encoded.decode("utf-8")
@@ -24,5 +24,5 @@ def clip_end(text: str, limit: int) -> str:
 
 
 def clip_start(text: str, limit: int) -> str:
-    """So many bytes of UTF-8 at most, of the end."""
+    """Return the end of `text`, at most `limit` bytes of UTF-8."""
     return text.encode("utf-8", "replace")[-limit:].decode("utf-8", "ignore")

@@ -1,1 +1,1 @@
-"""Why a worker failed, read from what it wrote. Imported when one has failed, not before."""
+"""Find why a worker failed in its output. Imported only after a failure."""

@@ -1,10 +1,10 @@
-"""What of a worker's last words tells why it failed, chosen by its place in time. Pure.
+"""Choose the evidence in a worker's output for why it failed, by its place in time. Pure.
 
-A program goes on after an exception that it handles, so a traceback is the cause only if it is the
-end: nothing but known tails follows it. Or the program left with exit code 1, as Python does, and
-the outermost frame is of a module whose source has no handler there: nothing can have caught it,
-whatever was written at exit. A C++ exception is the cause of SIGABRT. Otherwise there are only the
-exit code and the last lines.
+A program continues after an exception that it handles, so a traceback is the cause only if nothing
+but known tails follows it. It is also the cause if the program left with exit code 1, as Python
+does, and the source shows no handler around the outermost frame. Then nothing can have caught the
+exception, whatever exit hooks have written. For SIGABRT a C++ exception is the cause. Without
+evidence a report has the exit code and the last lines.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ SourceOf: TypeAlias = Callable[[str], str | None]
 
 
 class Evidence(NamedTuple):
-    """Why a worker failed, as far as its words tell."""
+    """The reason of a failure, as a worker's output has it."""
 
     error: str = ""
-    """The exception and what it goes on to say; empty: nothing tells."""
+    """The exception with its whole text; empty: there is no evidence."""
     traceback: str = ""
     """Empty where there is none; else whole, or with signs where something was left out."""
 
 
 def evidence_in(rows: Sequence[str], exit_: WorkerExit, source_of: SourceOf) -> Evidence:
-    """What these rows, the end of a stream, tell of that exit."""
+    """Choose the evidence for this exit in `rows`, the end of a stream."""
     if exit_.signal == _SIGABRT and (what := _abort_text(rows)):
         return Evidence(what)
     if exit_.signal not in (None, _SIGINT, _SIGABRT):
@@ -64,7 +64,7 @@ def evidence_in(rows: Sequence[str], exit_: WorkerExit, source_of: SourceOf) -> 
 
 
 def _abort_text(rows: Sequence[str]) -> str:
-    """What a C++ exception, or an assertion, said last."""
+    """Return the text of the last C++ exception or failed assertion; empty: there is none."""
     for row in reversed(rows):
         what = _WHAT.search(row)
         if what is not None:
@@ -76,7 +76,7 @@ def _abort_text(rows: Sequence[str]) -> str:
 
 
 def _by_place(rows: Sequence[str], found: Sequence[Traceback]) -> Traceback | None:
-    """The last one, if it is the end of all that was said."""
+    """Return the last traceback if nothing but known tails follows it."""
     fatal = [each for each in found if not each.is_ignored]
     if not fatal:
         return None
@@ -86,8 +86,8 @@ def _by_place(rows: Sequence[str], found: Sequence[Traceback]) -> Traceback | No
 
 
 def _uncaught(found: Sequence[Traceback], source_of: SourceOf) -> list[tuple[Traceback, bool]]:
-    """Those that no handler can have caught, the last one first, and whether that is sure: the
-    source is there to show it."""
+    """Return the tracebacks of exceptions that no handler can have caught, the last one first. The
+    flag is true if the source was read and proves it."""
     tops: list[tuple[Traceback, bool]] = []
     for each in reversed(found):
         if not each.is_ignored:
@@ -98,7 +98,8 @@ def _uncaught(found: Sequence[Traceback], source_of: SourceOf) -> list[tuple[Tra
 
 
 def _reached_the_top(link: Link, source_of: SourceOf) -> bool | None:
-    """None: it did not; else whether that is sure."""
+    """Return whether the source proves that nothing caught the exception; None: a handler did, or
+    may have."""
     frames = [frame for frame in link.frames if not frame.file.startswith("<frozen ")]
     if link.is_logged or not frames or frames[0].name != "<module>":
         return None
@@ -111,8 +112,8 @@ def _reached_the_top(link: Link, source_of: SourceOf) -> bool | None:
 
 
 def _text_rows(rows: Sequence[str], link: Link, found: Sequence[Traceback]) -> list[str]:
-    """What the exception goes on to say, without known tails. Where a text ends can't be told from
-    what was written after it."""
+    """Return the rows of the exception's text below its first row, without known tails. It
+    includes later output, which can't be distinguished from the text."""
     begins = {each.begin for each in found}
     kept: list[str] = []
     for index in range(link.error_at + 1, len(rows)):
@@ -129,7 +130,7 @@ def _text_rows(rows: Sequence[str], link: Link, found: Sequence[Traceback]) -> l
 
 
 def _error(link: Link, text: Sequence[str]) -> str:
-    """The exception's own words; those of its first row come from below where it has none."""
+    """Return the exception's text. If its first row has only the name, the next row is joined."""
     said = shown_rows(text)
     if link.error.rstrip().endswith(":") and any(row.strip() for row in said):
         first = next(n for n, row in enumerate(said) if row.strip())
@@ -138,8 +139,8 @@ def _error(link: Link, text: Sequence[str]) -> str:
 
 
 def _whole(rows: Sequence[str], traceback: Traceback, text: Sequence[str]) -> str:
-    """The traceback as it is shown: each part within its bound, the innermost frames and the first
-    words of the exception before all."""
+    """Return the traceback for a report. Each part is bounded; the innermost frames and the first
+    words of the exception stay."""
     shown = _link_rows(traceback.last, _FRAMES_BYTES) + _within(shown_rows(text), _TEXT_BYTES)
     room = _CHAIN_BYTES
     for link, earlier in zip(traceback.links[:0:-1], traceback.links[-2::-1], strict=True):
@@ -154,7 +155,7 @@ def _whole(rows: Sequence[str], traceback: Traceback, text: Sequence[str]) -> st
 
 
 def _link_rows(link: Link, limit: int) -> list[str]:
-    """One traceback: its first row, of the others the last ones, and its exception."""
+    """Return one traceback: the first row, the last of the other rows, and the exception."""
     first, *rest = shown_rows(link.rows)
     kept: list[str] = []
     for row in reversed(rest):
@@ -168,7 +169,7 @@ def _link_rows(link: Link, limit: int) -> list[str]:
 
 
 def _within(rows: Sequence[str], limit: int) -> list[str]:
-    """The first rows, so many bytes at most."""
+    """Return the first rows, at most `limit` bytes."""
     kept: list[str] = []
     for count, row in enumerate(rows):
         limit -= _size(row)

@@ -1,4 +1,4 @@
-"""Whether a program goes on after an exception at a line of its outermost code. Pure.
+"""Find out whether a program continues after an exception at a line of its outermost code. Pure.
 
 An exception that is not caught there has ended the program, whatever it wrote afterwards.
 """
@@ -14,8 +14,8 @@ _LEAVES = {"exit", "_exit", "abort", "quit", "kill"}
 
 
 def is_handled(source: str, line: int, exception: str) -> bool:
-    """Whether a handler around this line, outside of functions, may catch an exception of that
-    class, and go on. What can't be read handles nothing."""
+    """Return whether a handler around this line, outside of functions, may catch an exception of
+    that class and continue. Source that can't be parsed has no handlers."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Of somebody else's escapes in texts.
@@ -30,7 +30,7 @@ def is_handled(source: str, line: int, exception: str) -> bool:
 
 
 def _tries(body: list[ast.stmt], line: int) -> Iterator[ast.Try | ast.TryStar]:
-    """The `try` statements in whose guarded part the line is, functions left out."""
+    """Yield the `try` statements that guard the line, without those in functions."""
     for statement in body:
         if not statement.lineno <= line <= (statement.end_lineno or statement.lineno):
             continue
@@ -56,7 +56,7 @@ def _may_catch(handler: ast.ExceptHandler, exception: str) -> bool:
 
 
 def _may_be(kind: str, exception: str) -> bool:
-    """Whether an exception of this class may be one of that kind, for all that names tell."""
+    """Return whether `exception` may be a subclass of `kind`, judged by the names."""
     wanted, raised = _builtin(kind), _builtin(exception)
     if wanted is None:
         return raised is None or kind.rpartition(".")[2] == exception
@@ -72,7 +72,7 @@ def _builtin(name: str) -> type[BaseException] | None:
 
 
 def _ends_the_program(handler: ast.ExceptHandler) -> bool:
-    """Whether the handler ends by leaving: it raises, or exits."""
+    """Return whether the last statement of the handler raises or exits."""
     match handler.body[-1]:
         case ast.Raise():
             return True

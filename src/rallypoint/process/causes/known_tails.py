@@ -1,7 +1,7 @@
-"""What may follow the traceback that ended a program, though it tells of nothing else: bars, what
-libraries say as they are torn down, native frames, hints. Pure.
+"""Recognise output that may follow the traceback that ended a program: progress bars, messages of
+libraries during shutdown, native frames, hints. Pure.
 
-A row that is none of these is news: the program went on, and what came before it was handled.
+Any other row shows that the program continued, so it handled the exception before that row.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _OF_A_TEXT = (
     r"If reserved but unallocated memory|See documentation for Memory Management",
     r"For further information visit https?:",
 )
-"""How the texts of well-known exceptions go on."""
+"""Later rows in the texts of well-known exceptions."""
 _KNOWN = (
     # Python's own end.
     r"Exception ignored (in|on|while|from)\b",
@@ -74,21 +74,21 @@ _IS_TEXT = re.compile("|".join(f"(?:{one})" for one in _OF_A_TEXT))
 
 
 def is_known_tail(row: str) -> bool:
-    """Whether a row tells of nothing that the program did after its exception."""
+    """Return whether a row may follow the exception that ended the program."""
     return not row.strip() or is_gap(row) or _IS_KNOWN.match(row.lstrip()) is not None
 
 
 def is_of_a_text(row: str) -> bool:
-    """Whether a row is known to belong to the text of an exception."""
+    """Return whether a row belongs to the text of a well-known exception."""
     return _IS_TEXT.match(row.lstrip()) is not None
 
 
 def only_known_tails(rows: Sequence[str], after: int, others: Sequence[Traceback]) -> bool:
-    """Whether nothing but known tails follows this row, the first one of an exception. `others`:
-    tracebacks that may follow, of exceptions that ended nothing.
+    """Return whether nothing but known tails follows `after`, the first row of an exception.
+    `others`: tracebacks of exceptions that Python ignored, which may follow.
 
-    Rows that are indented belong to the one above; so does a row of an exception's text whose next
-    one is indented.
+    An indented row belongs to the row above it. In the text of an exception so does a row before an
+    indented one.
     """
     ignored = {each.begin: each.last.error_at for each in others}
     index, in_text = after + 1, True

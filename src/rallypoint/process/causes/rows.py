@@ -1,4 +1,4 @@
-"""The rows of what is known of a stream's end: plain text, with a sign where something is lacking.
+"""Put the remembered pieces of a stream together as rows of plain text; a mark stands for each gap.
 Pure."""
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from rallypoint.process.plain_text import plain_text
 from rallypoint.process.relay.remembered import Piece
 
 GAP = "\0"
-"""How a row begins that stands for what is not kept. No other text has this character."""
+"""First character of a row that stands for a gap. No other row has this character."""
 
 
 def rows_of(pieces: Iterable[Piece]) -> list[str]:
-    """The rows of these pieces of one stream, each once; pieces may overlap."""
+    """Return the rows of these pieces of one stream, each once; pieces may overlap."""
     rows: list[str] = []
     text, end = b"", 0
     for piece in sorted(pieces, key=lambda one: one.at):
@@ -32,17 +32,17 @@ def rows_of(pieces: Iterable[Piece]) -> list[str]:
 
 
 def is_gap(row: str) -> bool:
-    """Whether the row stands for what is not kept."""
+    """Return whether the row stands for a gap."""
     return row.startswith(GAP)
 
 
 def shown_rows(rows: Sequence[str]) -> list[str]:
-    """The same for a person."""
+    """Return the rows for a person, with the size of each gap in words."""
     return [f"[... {row[1:]} bytes ...]" if is_gap(row) else row for row in rows]
 
 
 def _from_a_whole_row(data: bytes) -> bytes:
-    """Without the rest of a row whose beginning is not kept."""
+    """Return `data` without the rest of a row whose beginning is lost."""
     ends = [at for at in (data.find(b"\n"), data.find(b"\r")) if at >= 0]
     return data[min(ends) + 1 :] if ends else b""
 

@@ -1,4 +1,4 @@
-"""What a report of a failed worker says of the exception that ended it. Pure."""
+"""Read a report of a failed worker: the traceback in it, if an exception ended the worker. Pure."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from rallypoint.process.causes.tracebacks import read_tracebacks
 
 
 def traceback_of(exit_: WorkerExit) -> str:
-    """The traceback, in what is known of a failed worker, of the exception that ended it; "" where
-    there is none, or a fatal signal ended it."""
+    """Return the traceback, in the report's detail, of the exception that ended the worker; "" if
+    there is none, or if a fatal signal ended it."""
     if exit_.code is not None and exit_.message.startswith(f"exit code {exit_.code}"):
         return ""  # Whatever its last lines have was handled.
     detail = exit_.detail.strip("\n")
@@ -19,7 +19,7 @@ def traceback_of(exit_: WorkerExit) -> str:
 
 
 def detail_is_traceback(exit_: WorkerExit) -> bool:
-    """Whether `detail` begins with it."""
+    """Return whether `detail` begins with that traceback."""
     if not traceback_of(exit_):
         return False
     found = read_tracebacks(exit_.detail.strip("\n").splitlines())
@@ -27,7 +27,7 @@ def detail_is_traceback(exit_: WorkerExit) -> bool:
 
 
 def error_record(exit_: WorkerExit) -> dict[str, object]:
-    """The message as torch's error files have it."""
+    """Return the message in the form of torch's error files."""
     callstack = traceback_of(exit_) or exit_.detail
     extra = {"py_callstack": callstack, "timestamp": str(int(exit_.wall_time))}
     return {"message": exit_.message, "extraInfo": extra}

@@ -1,9 +1,8 @@
-"""The tracebacks in what a program wrote: one reader, with a table of their shapes. Pure.
+"""Read the tracebacks in the output of a program: one reader with a table of shapes. Pure.
 
-Each shape knows the row that it begins with, which rows belong to it, and its exception. A
-traceback need not begin its line, and all its lines may have a prefix (a rank, the head of a log
-line): that is one only if the row after the first has it, too. Rows of other programs may stand
-between.
+Each shape knows its first row, which rows belong to it, and where its exception is. A traceback may
+begin in the middle of a row. Each row may have a prefix, such as a rank or the head of a log line;
+it counts as a prefix only if the second row has it too. Rows of other programs may stand between.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from rallypoint.process.causes.rows import is_gap
 
 
 class Frame(NamedTuple):
-    """Where a function was; `line` 0: not known."""
+    """A place in the code; `line` 0: not known."""
 
     file: str
     line: int
@@ -24,30 +23,30 @@ class Frame(NamedTuple):
 
 
 class Link(NamedTuple):
-    """One traceback, without those that it is chained to. Rows count from the first one."""
+    """One traceback of a chain. Rows are numbered from 0."""
 
     begin: int
     error_at: int
-    """The row of its exception."""
+    """Number of the exception's first row."""
     error: str
-    """The exception's first row."""
+    """Text of that row."""
     frames: tuple[Frame, ...]
-    """The outermost first."""
+    """Outermost frame first."""
     rows: tuple[str, ...]
-    """All before the exception, without a prefix."""
+    """All rows before the exception, without their prefix."""
     strip: Callable[[str], str | None]
-    """What a row says behind the prefix; None: it has another one."""
+    """Removes the prefix from a row; returns None if the row has another one."""
     is_logged: bool = False
-    """Its first frame is not where the exception was caught."""
+    """True if frames above the handler are shown too, so the outermost frame proves nothing."""
 
 
 class Traceback(NamedTuple):
-    """A traceback with those that it is chained to."""
+    """A chain of tracebacks; the last one is of the exception that left the code."""
 
     begin: int
     links: tuple[Link, ...]
     is_ignored: bool
-    """Python has told of an exception that ended nothing."""
+    """True if Python printed an exception that it ignored."""
 
     @property
     def last(self) -> Link:
@@ -72,23 +71,23 @@ STRONG_NAME = re.compile(
     r"(Error|Exception|Exit|Interrupt|Group|Warning|Failure|Timeout)(\(\w+\))?$"
 )
 _NO_NAMES = {"Error", "Exception", "Warning", "Failure", "Timeout"}
-"""Programs begin lines with these words."""
+"""Words that begin ordinary lines too."""
 _CHAINED = re.compile(r"(another exception occurred|of the following exception):$")
 _INNER = re.compile(r'(Original $|"""$|-- Process \d+ terminated with the following error)')
 _IGNORED = re.compile(
     r"Exception ignored (in|on|while|from)\b|(future|task): <Task |"
     r"Error in atexit\._run_exitfuncs:|--- Logging error ---"
 )
-"""What comes before the traceback of an exception that ended nothing."""
+"""Rows before the traceback of an exception that Python ignored."""
 _FOREIGN_ROWS = 12
-"""So many rows of others may stand in one."""
+"""Most rows of other programs within one traceback."""
 _FRAMES_MAX = 400
 _TEXT_ROWS = 60
-"""So far below an exception that announces one the traceback may be."""
+"""Most rows between an exception that ends with a colon and the traceback in its text."""
 
 
 def read_tracebacks(rows: Sequence[str]) -> list[Traceback]:
-    """All tracebacks, in their order."""
+    """Return all tracebacks in their order."""
     links = list(_links(rows))
     found: list[Traceback] = []
     for link in links:
@@ -103,7 +102,7 @@ def read_tracebacks(rows: Sequence[str]) -> list[Traceback]:
 
 
 def is_exception(row: str) -> bool:
-    """Whether a row alone says that it is an exception, by its name."""
+    """Return whether a row alone is an exception by its name."""
     found = _EXCEPTION.match(row)
     return (
         found is not None
@@ -113,7 +112,7 @@ def is_exception(row: str) -> bool:
 
 
 def last_of_group(link: Link) -> str:
-    """The exception of a group's last part; empty: it is no group."""
+    """Return the exception of a group's last part; empty: this is no group."""
     parts = [m[1] for row in link.rows if (m := _GROUP_PART.match(row)) and is_exception(m[1])]
     return parts[-1] if parts else ""
 
@@ -124,7 +123,7 @@ _GROUP_PART = re.compile(r"\s+\| (\S.*)$")
 
 
 def _row_before(rows: Sequence[str], link: Link) -> str | None:
-    """The nearest row with a text before it."""
+    """Return the nearest row before it that is not blank."""
     own = rows[link.begin]
     for pattern in (_HEADER,):
         found = pattern.search(own)
@@ -139,7 +138,7 @@ def _row_before(rows: Sequence[str], link: Link) -> str | None:
 
 
 def _follows(rows: Sequence[str], earlier: Link, link: Link, before: str | None) -> bool:
-    """Whether a traceback is chained to the one before it, or is told within its exception."""
+    """Return whether `link` is chained to `earlier`, or is part of its exception's text."""
     if before is None:
         return False
     if _CHAINED.search(before):
@@ -161,8 +160,8 @@ def _links(rows: Sequence[str]) -> Iterator[Link]:
 
 
 def _stripper(rows: Sequence[str], at: int, prefix: str) -> Callable[[str], str | None]:
-    """What takes away what stands before the traceback in its first row, if the next one has it,
-    too; numbers in it may differ."""
+    """Return a function that removes the text before the traceback in its first row from each row,
+    if the next row has it too. Numbers in it may differ."""
     following = next((row for row in rows[at + 1 : at + 4] if row.strip() and not is_gap(row)), "")
     if not prefix:
         return _as_it_is
@@ -201,7 +200,7 @@ def _frame(found: re.Match[str] | None) -> Frame | None:
 
 
 def _plain(rows: Sequence[str], at: int) -> Link | None:
-    """Python's own, also of a group, with values (loguru, better_exceptions), or in a log."""
+    """Read Python's own form: also of a group, with values (loguru, better_exceptions), logged."""
     header = _HEADER.search(rows[at])
     if header is None or _IPYTHON.match(rows[at]):
         return None
@@ -211,7 +210,7 @@ def _plain(rows: Sequence[str], at: int) -> Link | None:
 
 
 def _cut_off(rows: Sequence[str], at: int) -> Link | None:
-    """The end of one whose header is not kept."""
+    """Read the end of a traceback whose header is lost."""
     if at > 2:
         return None
     frame = re.match(r'(?P<prefix>.*?)  File "[^"]*", line \d+(, in .*)?$', rows[at])
@@ -223,7 +222,7 @@ def _cut_off(rows: Sequence[str], at: int) -> Link | None:
 
 
 def _syntax(rows: Sequence[str], at: int) -> Link | None:
-    """A program that Python can't read: there is no header."""
+    """Read the error of a program that Python can't parse; it has no header."""
     if re.match(r'  File ".*", line \d+$', rows[at]) is None:
         return None
     link = _body(rows[: at + 6], at, _as_it_is, rows[at])
@@ -234,7 +233,7 @@ def _syntax(rows: Sequence[str], at: int) -> Link | None:
 def _body(
     rows: Sequence[str], at: int, strip: Callable[[str], str | None], first: str
 ) -> Link | None:
-    """From a first row on: rows that are indented, and then an exception."""
+    """Read indented rows and the exception below them."""
     kept, foreign, is_logged = [first], 0, False
     frame = _frame(_FRAME.match(first))
     frames = [] if frame is None else [frame]
@@ -267,7 +266,7 @@ def _body(
 def _ends_here(
     rows: Sequence[str], index: int, row: str, strip: Callable[[str], str | None]
 ) -> bool:
-    """Whether the row is the exception, rather than one of another program between frames."""
+    """Return whether the row is the exception, not a row of another program between frames."""
     if _EXCEPTION.match(row) is None:
         return False
     for each in (strip(following) or "" for following in rows[index + 1 : index + 3]):
@@ -279,7 +278,7 @@ def _ends_here(
 
 
 def _box(rows: Sequence[str], at: int) -> Link | None:
-    """rich: frames in a box, and the exception below it."""
+    """Read rich's form: frames in a box, and the exception below it."""
     header = _BOX.search(rows[at])
     if header is None:
         return None
@@ -305,7 +304,7 @@ def _box(rows: Sequence[str], at: int) -> Link | None:
 
 
 def _with_parts(rows: Sequence[str], link: Link) -> Link:
-    """A group that rich shows: the boxes of its parts follow, and the last one tells."""
+    """Add the parts of a group in rich's form: their boxes follow; the last part is the error."""
     parts: list[str] = []
     end = error_at = link.error_at
     error = ""
@@ -327,7 +326,7 @@ def _with_parts(rows: Sequence[str], link: Link) -> Link:
 
 
 def _ipython(rows: Sequence[str], at: int) -> Link | None:
-    """IPython and notebooks: the first row has the exception's name, and so has the last."""
+    """Read IPython's form: the first row has the exception's name, and so has the last."""
     header = _IPYTHON.match(rows[at])
     if header is None:
         return None
@@ -344,7 +343,7 @@ def _ipython(rows: Sequence[str], at: int) -> Link | None:
 
 
 def _stackprinter(rows: Sequence[str], at: int) -> Link | None:
-    """Frames with their source at the left margin, and no header."""
+    """Read stackprinter's form: frames begin at the left margin, and there is no header."""
     first = _FRAME.match(rows[at])
     if first is None or not rows[at].startswith("File "):
         return None
@@ -363,7 +362,7 @@ def _stackprinter(rows: Sequence[str], at: int) -> Link | None:
 
 
 def _pretty_errors(rows: Sequence[str], at: int) -> Link | None:
-    """A rule, frames of one row each, and an exception whose text is in the row below its name."""
+    """Read pretty_errors' form: a rule, frames of one row, the text below the exception's name."""
     if re.match(r"-{20,}$", rows[at]) is None:
         return None
     kept, frames = [rows[at]], list[Frame]()
@@ -384,7 +383,7 @@ def _pretty_errors(rows: Sequence[str], at: int) -> Link | None:
 
 
 def _pytest(rows: Sequence[str], at: int) -> Link | None:
-    """What pytest says of tests that failed: the last of them."""
+    """Read pytest's report; the error is that of the last test that failed."""
     if re.match(r"=+ (FAILURES|ERRORS) =+$", rows[at]) is None:
         return None
     error, end = "", at
@@ -404,7 +403,7 @@ def _pytest(rows: Sequence[str], at: int) -> Link | None:
 
 
 def _escaped(rows: Sequence[str], at: int) -> Link | None:
-    """One within a text of JSON, or another literal, on one row."""
+    """Read a traceback within a quoted text, as in JSON, on one row."""
     found = _ESCAPED.search(rows[at]) if "\\n" in rows[at] else None
     if found is None:
         return None
@@ -428,4 +427,4 @@ _SHAPES: tuple[Callable[[Sequence[str], int], Link | None], ...] = (
     _pretty_errors,
     _pytest,
 )
-"""The first that fits counts."""
+"""Readers of the shapes, in the order in which they are tried."""

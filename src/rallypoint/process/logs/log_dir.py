@@ -47,7 +47,7 @@ TEMPORARY_PLACES = ("/tmp", "/var/tmp")
 """Where a temporary directory is made, if not where a person has said."""
 _ERROR_FILE = "error.json"
 _FIRST_REACH_BYTES, _REACH_BYTES = 64 * 1024, 8 * 1024 * 1024
-"""Of the end of a log file so much is read at first, and at most."""
+"""Length of the end of a log file that is read at first, and at most."""
 _PART_BYTES = 256 * 1024
 
 Layout = Literal["torchrun", "rounds"]
@@ -174,8 +174,8 @@ def open_log(path: str) -> int:
 
 
 def read_remembered(path: str) -> tuple[Piece, ...]:
-    """What a relay would have remembered of what this log file holds, and its end; empty when it
-    can't be read. Blocks on the file; of a long one without a traceback the last 8 MiB are read."""
+    """Return the pieces of this log file that a relay would have remembered, and its end; empty if
+    it can't be read. Blocks on the file. Reads at most the last 8 MiB."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, ValueError):
@@ -184,10 +184,10 @@ def read_remembered(path: str) -> tuple[Piece, ...]:
         size = os.fstat(fd).st_size
         reach, remembered = _FIRST_REACH_BYTES, _remembered(fd, size, _FIRST_REACH_BYTES)
         while remembered.first_at is None and reach < min(size, _REACH_BYTES):
-            reach *= 8
+            reach = min(8 * reach, _REACH_BYTES)
             remembered = _remembered(fd, size, reach)
         if remembered.first_at is not None and reach < size:
-            # It may follow from another one.
+            # The first traceback may be chained to one before it.
             remembered = _remembered(fd, size, size - remembered.first_at + 8 * RECENT_BYTES)
         begin = max(0, size - RECENT_BYTES)
         return (*remembered.pieces(), Piece(begin, os.pread(fd, RECENT_BYTES, begin)))
@@ -198,7 +198,7 @@ def read_remembered(path: str) -> tuple[Piece, ...]:
 
 
 def _remembered(fd: int, size: int, reach: int) -> Remembered:
-    """Of so many bytes before the end. Raises OSError."""
+    """Return the memory of a relay after the last `reach` bytes of the file. Raises OSError."""
     at = max(0, size - reach)
     remembered = Remembered(at)
     while at < size and (data := os.pread(fd, min(_PART_BYTES, size - at), at)):

@@ -187,8 +187,8 @@ class WorkerOutputs(Struct, eq=False):
         return self._routes.get((round_number, local_rank, stream))
 
     async def last_words(self, round_number: int, local_rank: int) -> LastWords:
-        """What is known of the end of the output of a worker that has ended; empty for a stream
-        that went elsewhere. Blocks on its log files."""
+        """Return the end of the output of a worker that has ended; empty for a stream that this
+        agent can't read. Blocks on the worker's log files."""
         routes = [self.route_of(round_number, local_rank, each) for each in (Std.ERR, Std.OUT)]
         relayed = LastWords()
         if self.relay is not None and any(isinstance(route, ToRelay) for route in routes):
@@ -201,5 +201,5 @@ class WorkerOutputs(Struct, eq=False):
 
 
 def _path(route: Route) -> str:
-    """Where what it wrote is to be found; empty: nowhere."""
+    """Return the log file of this route; empty: there is none."""
     return "" if isinstance(route, Inherit) or route.path == NULL_DEVICE else route.path

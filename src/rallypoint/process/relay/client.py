@@ -180,7 +180,8 @@ class Relay(Struct, eq=False):
     async def last_words(
         self, round_number: int, local_rank: int, *, timeout_s: float = 2.0
     ) -> LastWords:
-        """The same with what was remembered of a traceback before them, and the end of stdout."""
+        """Return the last words of a worker: the tracebacks that the relay remembers, the end of
+        stderr, and the end of stdout. Waits as `tail` does."""
         ask = self._next_ask()
         packet = await self._ask(AskTail(ask, round_number, local_rank), ask, timeout_s)
         match packet and decode_report(packet):

@@ -27,7 +27,7 @@ MARK_S = 0.1
 MARKS_MAX = 256
 UNFINISHED_BYTES = 8 * 1024
 _STDOUT_BYTES = RECENT_BYTES // 2
-"""Of the end of stdout, as a program that tells its errors on stderr has nothing there."""
+"""Length of the end of stdout in a worker's last words; most errors are on stderr."""
 """A line that grows longer without an end counts as one."""
 
 
@@ -81,7 +81,7 @@ class KeptOutput:
             del self._held[:gone]
 
     def end_of(self, most: int) -> Piece:
-        """The newest bytes, so many at most."""
+        """Return the newest bytes, at most `most`."""
         data = bytes(self._held[-most:])
         return Piece(self.end - len(data), data)
 
@@ -153,7 +153,7 @@ class RoundsOutput:
         return kept, remembered
 
     def last_words(self, worker: Worker) -> LastWords:
-        """What is known of the end of its output."""
+        """Return the last words of this worker."""
         out, err = self._kept.get((worker, 1)), self._kept.get((worker, 2))
         remembered = self._remembered.get(worker)
         return LastWords(

@@ -1,12 +1,10 @@
-"""What a worker said that may be why it fails, however much it writes afterwards. Pure: bytes in,
-pieces of the stream out, in bounded memory.
+"""Remember the tracebacks of a worker apart from the end of its stderr, so that no later output
+displaces them. Pure: bytes in, pieces of the stream out, in bounded memory.
 
-Of the newest two tracebacks the beginning, the frames next to the exception, and the first words of
-the exception are remembered apart from the end of the stream, and so is what a C++ program says of
-the exception that ends it. Python's own traceback and those of loguru, rich and IPython all have
-the same words in their first line; shorter ones that lack them are found in the end of the stream.
-
-Most data has none of these words, and then looking for them is all that is done.
+The relay keeps parts of the newest two tracebacks: the beginning, the frames next to the exception,
+and the exception's first words. It also keeps the message of C++'s `terminate`. Python, loguru,
+rich and IPython use the same words in the first line of a traceback. Other forms are found only in
+the end of the stream. Data without these words costs no more than two searches.
 """
 
 from __future__ import annotations
@@ -17,15 +15,15 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 CONTEXT_BYTES = 256
-"""Before the line of a header: how it came to the traceback."""
+"""Length of the text before the header, which shows whether Python ignored the exception."""
 CHAIN_BYTES, HEAD_BYTES, ROLL_BYTES, TEXT_BYTES = 3 * 1024, 8 * 1024, 3 * 1024, 4 * 1024
-"""Of one traceback: of those that it is chained to, from its header on, of the frames before the
-exception, and from the exception on."""
+"""Limits for one traceback: its earlier chain, the part from its header on, the frames before the
+exception, and the part from the exception on."""
 WHAT_BYTES = 2 * 1024
 RECENT_BYTES = 12 * 1024
-"""Of the end of a stream."""
+"""Length of the end of a stream in a worker's last words."""
 _SEEK_BYTES = 2 * 1024 * 1024
-"""A header without an exception within so much is none."""
+"""Longest distance between a header and its exception."""
 _LINE_BYTES = 1024
 _HEADER, _WHAT = b"raceback (most recent call last)", b"terminate called after"
 _COLOURS = rb"(?:\x1b\[[\d;]*m)*"
@@ -34,39 +32,39 @@ _CHAINED = re.compile(rb"(another exception occurred|of the following exception)
 
 
 class Piece(Struct, frozen=True, array_like=True):
-    """Bytes of a stream, and how many came before them."""
+    """A part of a stream; `at` is the number of bytes before it."""
 
     at: int
     data: bytes
 
 
 class LastWords(Struct, frozen=True):
-    """What is known of the end of a worker's output."""
+    """The parts of a worker's output that may show why it failed."""
 
     stderr: tuple[Piece, ...] = ()
-    """By their place; they may overlap. The last is the end."""
+    """Pieces in the order of their place; they may overlap. The last one is the stream's end."""
     stdout: tuple[Piece, ...] = ()
-    """Where stderr tells nothing, this may."""
+    """Pieces of stdout, for programs that write their errors there."""
 
 
 class Remembered:
-    """Of one stream."""
+    """The memory of one stream."""
 
     __slots__ = ("_before", "_blocks", "_end", "_what")
 
     def __init__(self, begin: int = 0) -> None:
-        """`begin`: the position of the first byte that comes."""
+        """Begin at this position of the stream."""
         self._end, self._before = begin, b""
         self._blocks: list[_Block] = []
         self._what: _Growing | None = None
 
     @property
     def first_at(self) -> int | None:
-        """Where the oldest that is remembered begins; None: there is none."""
+        """Position of the oldest traceback that is remembered; None: there is none."""
         return min((block.begin for block in self._blocks), default=None)
 
     def feed(self, data: bytes) -> None:
-        """The stream goes on so."""
+        """Take the next bytes of the stream."""
         for block in self._blocks:
             if not block.is_done:
                 block.feed(data, self._end)
@@ -78,7 +76,7 @@ class Remembered:
         self._before = data[-_LINE_BYTES:] if len(data) >= _LINE_BYTES else self._joined(data)
 
     def pieces(self) -> tuple[Piece, ...]:
-        """All that is remembered, by its place."""
+        """Return the remembered pieces in the order of their place."""
         found = [piece for block in self._blocks for piece in block.pieces()]
         if self._what is not None:
             found.append(self._what.piece())
@@ -88,7 +86,7 @@ class Remembered:
         return (self._before + data)[-_LINE_BYTES:]
 
     def _look_for(self, mark: bytes, data: bytes) -> None:
-        """Begin to remember at each such mark that ends within `data`."""
+        """Begin to remember at each mark that ends within `data`."""
         seam = self._before[1 - len(mark) :]
         if (seam + data[: len(mark) - 1]).find(mark) >= 0:
             self._found(mark, data, (seam + data).find(mark) - len(seam))
@@ -98,7 +96,7 @@ class Remembered:
             at = data.find(mark, at + len(mark))
 
     def _found(self, mark: bytes, data: bytes, at: int) -> None:
-        """`at`: of the mark in `data`; less than 0 where it began before."""
+        """Remember from this mark on. `at`: its place in `data`; negative if it began earlier."""
         shift = len(self._before)
         text, at = self._before + data, at + shift
         line = text.rfind(b"\n", 0, at) + 1
@@ -121,7 +119,7 @@ class Remembered:
 
 
 class _Growing:
-    """The first bytes from a place on."""
+    """A piece that grows up to a limit."""
 
     __slots__ = ("at", "data", "limit")
 
@@ -139,7 +137,7 @@ class _Growing:
 
 
 class _Block:
-    """One traceback, as far as it has come."""
+    """One traceback while it comes."""
 
     __slots__ = ("_chain", "_exception", "_head", "_roll", "_seen", "_text", "begin", "is_done")
 
@@ -157,7 +155,7 @@ class _Block:
         )
 
     def feed(self, data: bytes, position: int) -> None:
-        """The stream goes on so, at this position."""
+        """Take the next bytes of the stream, which begin at this position."""
         self._head.feed(data, position)
         end = position + len(data)
         if self._text is None:
@@ -171,7 +169,8 @@ class _Block:
         self._seen = end
 
     def as_chain(self, until: int) -> tuple[Piece, ...]:
-        """What is remembered of it where another one that ends before `until` follows from it."""
+        """Return a shorter form of this traceback, for the next one in its chain, which begins at
+        `until`."""
         pieces = (*self._chain, *self._own())
         kept: list[Piece] = []
         room = CHAIN_BYTES
@@ -194,10 +193,10 @@ class _Block:
         return found
 
     def _seek(self, data: bytes, end: int) -> None:
-        """Look for the line of the exception in what is new."""
+        """Look for the exception's line in the new bytes."""
         text = self._roll + data
         first = end - len(text)
-        # Nothing of what stands before the header, or in it, counts.
+        # The exception comes after the header.
         header = text.find(_HEADER) if first <= self.begin + CONTEXT_BYTES + _LINE_BYTES else 0
         start = max(0, header, len(self._roll) - _LINE_BYTES)
         found = self._exception.search(text, start)

@@ -148,7 +148,7 @@ class Streams:
             self._pass_on_rest(stream)
 
     def last_words(self, worker: Worker, now: float) -> LastWords:
-        """What is known of the end of what it has written until now."""
+        """Read the worker's pipes, and return its last words until now."""
         for stream in list(self._streams.values()):
             if stream.worker == worker:
                 self._read(stream, _PIPE_BYTES, now)
