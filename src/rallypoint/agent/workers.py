@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -322,13 +321,20 @@ class WorkerFailures:
 
     async def _described(self, exit_: WorkerExit) -> WorkerExit:
         # Needed only when something fails: patterns take time to compile.
-        from rallypoint.process.failures import bounded, describe_failure, read_error_file
+        from rallypoint.process.failures import (
+            bounded,
+            describe_failure,
+            read_error_file,
+            read_source,
+        )
 
-        tail = await self._setup.outputs.tail(self._round.assignment.round, exit_.local_rank)
+        number = self._round.assignment.round
+        words = await self._setup.outputs.last_words(number, exit_.local_rank)
         known = describe_failure(
             self._failure(exit_),
             error_file=read_error_file(self._outputs[exit_.local_rank].error_file),
-            stderr_tail=os.fsencode("\n".join(tail)),
+            words=words,
+            source_of=read_source,
             out_of_memory=self._oom.rose(),
         )
         if (blame := self._blames.get(exit_.local_rank)) is not None:

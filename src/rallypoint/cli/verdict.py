@@ -159,7 +159,7 @@ def _details(view: VerdictView, cause: Cause, failure: WorkerExit) -> Iterator[s
 
 
 def _headed(failure: WorkerExit) -> tuple[str, list[str]]:
-    from rallypoint.process.tracebacks import detail_is_traceback
+    from rallypoint.process.causes.told import detail_is_traceback
 
     lines = failure.detail.splitlines()
     if lines[0] == STACKS:
@@ -240,7 +240,7 @@ def cause_summary(cause: Cause | None) -> CauseSummary | None:
     """The first cause for programs; None when it was no worker's failure."""
     if cause is None or cause.failure is None:
         return None
-    from rallypoint.process.tracebacks import detail_is_traceback
+    from rallypoint.process.causes.told import detail_is_traceback
 
     failure = cause.failure
     return CauseSummary(
