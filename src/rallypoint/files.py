@@ -1,4 +1,5 @@
-"""How files are opened for writing: the one place where that is done.
+"""How files are opened for writing, and how directories of ours are removed: the one place where
+that is done.
 
 Where Rallypoint chose the name, another user may have guessed it: `safe_open` writes to no link,
 pipe, device or file of another user. Where a person chose the name, `open_named` opens whatever
@@ -101,6 +102,32 @@ def make_private_dir(stem: str) -> str:
         except FileExistsError:
             continue
         return path
+
+
+def remove_tree(path: str) -> None:
+    """Remove a directory of ours with all that is in it, as far as possible. Never raises.
+
+    Usually there are plain files and directories only. Then nothing is imported: shutil would take
+    longer than the removal, at the end of each job.
+    """
+    try:
+        for place, directories, files in os.walk(path, topdown=False):
+            for name in files:
+                os.unlink(os.path.join(place, name))
+            for name in directories:
+                os.rmdir(os.path.join(place, name))
+        os.rmdir(path)
+    except OSError:
+        if os.path.lexists(path):
+            _remove_otherwise(path)
+
+
+def _remove_otherwise(path: str) -> None:
+    try:
+        from shutil import rmtree
+    except OSError:
+        return  # Without a free descriptor not even the import works.
+    rmtree(path, ignore_errors=True)
 
 
 def why_not_private(

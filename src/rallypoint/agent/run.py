@@ -265,7 +265,7 @@ class AgentRun:
         if keeping is None or running is None or self._setup.outputs is None:
             return
         # Imported at the end of the job: a start has no use for them.
-        from rallypoint.agent.answering import newest_lines
+        from rallypoint.agent.last_output import newest_lines
         from rallypoint.core.watch.kept_jobs import LINES, KeptLine
 
         try:
