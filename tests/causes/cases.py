@@ -280,6 +280,28 @@ HANDLED: dict[str, Case] = {
             "    print('see the wiki', file=sys.stderr)\n    sys.exit(1)",
         ),
     ),
+    "logged_then_saved": Case(
+        ZERO,
+        _guarded(
+            "import logging\nimport sys\n\nlogging.basicConfig(level=logging.INFO)\n",
+            "logging.exception('failed')\nlogging.info('saving the state')\nsys.exit(3)",
+        ),
+    ),
+    "main_returns_its_code": Case(
+        ZERO,
+        _guarded(
+            "import logging\nimport sys\n\nlogging.basicConfig(level=logging.INFO)\n",
+            "logging.exception('failed')\nlogging.info('saving the state')\nreturn 2",
+        ).replace("\nmain()\n", "\nsys.exit(main())\n"),
+    ),
+    "logged_and_survived": Case(
+        "",
+        _guarded(
+            "import logging\nimport sys\n\nlogging.basicConfig(level=logging.INFO)\n",
+            "logging.exception('no cache')\nlogging.info('starting fresh')",
+        )
+        + "sys.exit('the disk is full')\n",
+    ),
     "arguments": Case(
         "",
         "import argparse\n\nparser = argparse.ArgumentParser()\n"
@@ -433,6 +455,17 @@ DECORATED: dict[str, Case] = {
         ),
         "structlog",
     ),
+    "structlog_fields": Case(
+        ZERO,
+        _guarded(
+            "import sys\n\nimport structlog\n\nstructlog.configure(processors=[\n"
+            "    structlog.processors.dict_tracebacks,\n    structlog.processors.JSONRenderer(),\n"
+            "], logger_factory=structlog.PrintLoggerFactory(sys.stderr))\n"
+            "log = structlog.get_logger()\n",
+            "log.exception('failed')\nsys.exit(1)",
+        ),
+        "structlog",
+    ),
     "json_logger": Case(
         ZERO,
         _guarded(
@@ -508,6 +541,20 @@ RUNNERS: dict[str, Case] = {
         "import no_such_module  # noqa: F401\n",
         "pytest",
         "{python} -m pytest -q train.py",
+    ),
+    "doctest": Case(
+        ZERO,
+        'def f():\n    """\n    >>> f()\n    3\n    """\n    return 1 / 0\n',
+        command="{python} -m doctest train.py",
+    ),
+    "two_ranks_at_once": Case(
+        ZERO,
+        _raises(),
+        command="{python} train.py 2> a; paste -d'\\n' <(sed 's/^/0: /' a) <(sed 's/^/1: /' a) >&2;"
+        " exit 1",
+    ),
+    "container_log": Case(
+        ZERO, _raises(), command="{python} train.py 2>&1 | sed 's/^/worker_1  | /' >&2; exit 1"
     ),
     "bar_left_open": Case(
         ZERO,

@@ -70,7 +70,7 @@ def test_A7_a_traceback_that_the_program_survived_is_not_the_cause(name: str) ->
     if of.exit.signal is not None:
         return
     later = b"".join(b"\nepoch %d is done" % n for n in range(30))
-    went_on = Ended(WorkerExit(3, None), of.stderr + later, of.stdout + later)
+    went_on = Ended(WorkerExit(5, None), of.stderr + later, of.stdout + later)
     told = said_of(case, went_on)
-    assert told.message == "exit code 3; last line: epoch 29 is done"
+    assert told.message == "exit code 5; last line: epoch 29 is done"
     assert not detail_is_traceback(told)

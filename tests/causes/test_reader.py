@@ -11,7 +11,7 @@ from tests.causes.outputs_read import words
 
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.process.causes.evidence import Evidence, evidence_in
-from rallypoint.process.causes.handlers import is_handled
+from rallypoint.process.causes.handlers import exits_after, is_handled
 from rallypoint.process.causes.rows import rows_of
 from rallypoint.process.causes.told import detail_is_traceback, traceback_of
 from rallypoint.process.failures import describe_failure
@@ -227,6 +227,41 @@ def test_A7_a_handler_elsewhere_handles_nothing() -> None:
     assert not is_handled("no python (", 1, "ValueError")
     within = "with a:\n    for b in c:\n        try:\n            f()\n        except: pass\n"
     assert is_handled(within, 4, "ValueError")
+
+
+MAIN = """
+def main():
+    try:
+        train()
+    except KeyError:
+        pass
+    except Exception:
+        log()
+        {then}
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("then", "code", "exits"),
+    [
+        ("sys.exit(1)", 1, True),
+        ("sys.exit(2)", 1, False),
+        ("sys.exit('no data')", 1, True),
+        ("raise SystemExit(3)", 3, True),
+        ("return 4", 4, True),
+        ("return 0", 1, False),
+        ("return", 1, False),
+        ("raise", 1, False),
+        ("log()", 1, False),
+    ],
+)
+def test_A7_a_program_ends_by_the_handler_that_exits(then: str, code: int, exits: bool) -> None:
+    source = MAIN.format(then=then)
+    assert exits_after(source, 4, "ValueError", code) is exits
+    assert not exits_after(source, 4, "KeyError", code)
+    assert not exits_after(source, 8, "ValueError", code)
+    assert not exits_after(source, 10, "ValueError", code)
 
 
 def test_A7_an_uncaught_exception_is_the_cause_whatever_is_written_at_exit() -> None:

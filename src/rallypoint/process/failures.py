@@ -22,7 +22,7 @@ from rallypoint.core.json_reader import UnreadableJsonError, read_object
 from rallypoint.core.text import signal_name
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.process.causes.evidence import Evidence, SourceOf, evidence_in
-from rallypoint.process.causes.known_tails import is_known_tail
+from rallypoint.process.causes.known_tails import are_known_tails
 from rallypoint.process.causes.rows import rows_of
 from rallypoint.process.plain_text import clip_end, clip_start, plain_text
 from rallypoint.process.relay.lines import last_lines
@@ -123,7 +123,7 @@ def _evidence(exit_: WorkerExit, words: LastWords, source_of: SourceOf) -> Evide
     and test runners write their errors to stdout."""
     rows = rows_of(words.stderr)
     found = evidence_in(rows, exit_, source_of)
-    if found.error or not words.stdout or not all(map(is_known_tail, rows)):
+    if found.error or not words.stdout or not are_known_tails(rows):
         return found
     return evidence_in(rows_of(words.stdout), exit_, source_of)
 

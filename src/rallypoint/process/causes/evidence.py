@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
 from rallypoint.core.worker_exits import WorkerExit
-from rallypoint.process.causes.handlers import is_handled
-from rallypoint.process.causes.known_tails import is_known_tail, only_known_tails
+from rallypoint.process.causes.handlers import exits_after, is_handled
+from rallypoint.process.causes.known_tails import is_known_tail, is_rule, only_known_tails
 from rallypoint.process.causes.rows import is_gap, shown_rows
 from rallypoint.process.causes.tracebacks import (
     Link,
@@ -69,7 +69,8 @@ def evidence_in(rows: Sequence[str], exit_: WorkerExit, source_of: SourceOf) -> 
     tops = _uncaught(found, source_of) if exit_.code == _UNCAUGHT_CODE else []
     sure = next((each for each, is_sure in tops if is_sure), None)
     unsure = tops[0][0] if tops else None
-    traceback = sure or _by_place(rows, found) or unsure
+    left = _left_by_handler(found, exit_.code, source_of)
+    traceback = sure or left or _by_place(rows, found) or unsure
     if traceback is not None:
         text = _text_rows(rows, traceback.last, found)
         return Evidence(_error(traceback.last, text), _whole(rows, traceback, text))
@@ -113,14 +114,32 @@ def _reached_the_top(link: Link, source_of: SourceOf) -> bool | None:
     """Return whether the source proves that nothing caught the exception; None: a handler did, or
     may have."""
     frames = [frame for frame in link.frames if not frame.file.startswith("<frozen ")]
-    if link.is_logged or not frames or frames[0].name != "<module>":
+    if link.catcher is not None or not frames or frames[0].name != "<module>":
         return None
     top = frames[0]
     source = source_of(top.file) if top.file and not top.file.startswith("<") else None
     if source is None:
         return False
-    kind = link.error.partition(":")[0].rpartition(".")[2].strip()
-    return None if is_handled(source, top.line, kind) else True
+    return None if is_handled(source, top.line, _class_of(link)) else True
+
+
+def _left_by_handler(
+    found: Sequence[Traceback], code: int | None, source_of: SourceOf
+) -> Traceback | None:
+    """Return the last traceback whose exception was caught by a handler that exits with `code`."""
+    for each in reversed(found):
+        link = each.last
+        catcher = link.catcher or (link.frames[0] if link.frames else None)
+        if each.is_ignored or catcher is None or not code or catcher.file[:1] in ("", "<"):
+            continue
+        source = source_of(catcher.file)
+        if source is not None and exits_after(source, catcher.line, _class_of(link), code):
+            return each
+    return None
+
+
+def _class_of(link: Link) -> str:
+    return link.error.partition(":")[0].rpartition(".")[2].strip()
 
 
 def _text_rows(rows: Sequence[str], link: Link, found: Sequence[Traceback]) -> list[str]:
@@ -133,10 +152,12 @@ def _text_rows(rows: Sequence[str], link: Link, found: Sequence[Traceback]) -> l
             kept.append(rows[index])
             break
         row = link.strip(rows[index])
-        if index in begins or row is None or (row.strip() and is_known_tail(row)):
+        if index in begins or row is None:
+            break
+        if row.strip() and is_known_tail(row) and not is_rule(row):
             break
         kept.append(row)
-    while kept and not kept[-1].strip():
+    while kept and (not kept[-1].strip() or is_rule(kept[-1])):
         kept.pop()
     return kept
 
@@ -144,8 +165,9 @@ def _text_rows(rows: Sequence[str], link: Link, found: Sequence[Traceback]) -> l
 def _error(link: Link, text: Sequence[str]) -> str:
     """Return the exception's text. If its first row has only the name, the next row is joined."""
     said = shown_rows(text)
-    if link.error.rstrip().endswith(":") and any(row.strip() for row in said):
-        first = next(n for n, row in enumerate(said) if row.strip())
+    words = [n for n, row in enumerate(said) if row.strip() and not is_rule(row)]
+    if re.fullmatch(r"[\w.]+:", link.error.rstrip()) and words:
+        first = words[0]
         return "\n".join([f"{link.error.rstrip()} {said[first].strip()}", *said[first + 1 :]])
     return "\n".join([link.error, *said])
 

@@ -68,6 +68,7 @@ _KNOWN = (
     r"Ran \d+ tests? in|FAILED \((errors|failures)=|FAILED\b|ERROR \S+::|=+ .* =+$|!+ .* !+$",
     r"\d+ (failed|passed|error)\b",
     r"(E|F|\.)+( +\[ *\d+%\])?$",
+    r"\d+ items? had failures:|\d+ of +\d+ in \S+$|\*\*\*Test Failed\*\*\*",
 )
 _IS_KNOWN = re.compile("|".join(f"(?:{one})" for one in _KNOWN))
 _IS_TEXT = re.compile("|".join(f"(?:{one})" for one in _OF_A_TEXT))
@@ -76,6 +77,11 @@ _IS_TEXT = re.compile("|".join(f"(?:{one})" for one in _OF_A_TEXT))
 def is_known_tail(row: str) -> bool:
     """Return whether a row may follow the exception that ended the program."""
     return not row.strip() or is_gap(row) or _IS_KNOWN.match(row.lstrip()) is not None
+
+
+def is_rule(row: str) -> bool:
+    """Return whether a row is a line drawn with characters."""
+    return re.fullmatch(r"([-=_*])\1{2,}", row.strip()) is not None
 
 
 def is_of_a_text(row: str) -> bool:
@@ -105,6 +111,13 @@ def only_known_tails(rows: Sequence[str], after: int, others: Sequence[Traceback
             return False
         index += 1
     return True
+
+
+def are_known_tails(rows: Sequence[str]) -> bool:
+    """Return whether there is nothing else in these rows."""
+    return all(
+        is_known_tail(row) or (index > 0 and row[0].isspace()) for index, row in enumerate(rows)
+    )
 
 
 def _is_indented(rows: Sequence[str], index: int) -> bool:

@@ -36,8 +36,8 @@ class Link(NamedTuple):
     """All rows before the exception, without their prefix."""
     strip: Callable[[str], str | None]
     """Removes the prefix from a row; returns None if the row has another one."""
-    is_logged: bool = False
-    """True if frames above the handler are shown too, so the outermost frame proves nothing."""
+    catcher: Frame | None = None
+    """The frame that caught the exception, if frames above it are shown too."""
 
 
 class Traceback(NamedTuple):
@@ -57,6 +57,7 @@ _WORDS = r"Traceback \(most recent call last\)"
 _HEADER = re.compile(rf"(?P<group>  \+ Exception Group )?{_WORDS}:")
 _BOX = re.compile(rf"[╭┌+][─-]+ {_WORDS} [─-]+[╮┐+]")
 _IPYTHON = re.compile(rf"(?P<name>[A-Za-z_]\w*) +{_WORDS}$")
+_FIELDS = re.compile(r'"exc_type": "(?P<type>\w+)", "exc_value": "(?P<value>(?:[^"\\]|\\.)*)"')
 _ESCAPED = re.compile(rf"{_WORDS}:\\n(?:[^\"\\]|\\.)*")
 _FRAME = re.compile(r'\s*(?:> )?File "(?P<file>[^"]*)", line (?P<line>\d+)(?:, in (?P<name>.*))?$')
 _BOX_FRAME = re.compile(r"[│|] (?P<file>\S.*?):(?P<line>\d+) in (?P<name>\S+)")
@@ -81,6 +82,8 @@ _IGNORED = re.compile(
 """Rows before the traceback of an exception that Python ignored."""
 _FOREIGN_ROWS = 12
 """Most rows of other programs within one traceback."""
+_OTHER_ROWS = 400
+"""Most rows with another prefix within one traceback: several programs may write at once."""
 _FRAMES_MAX = 400
 _TEXT_ROWS = 60
 """Most rows between an exception that ends with a colon and the traceback in its text."""
@@ -170,9 +173,12 @@ def _stripper(rows: Sequence[str], at: int, prefix: str) -> Callable[[str], str 
         width = len(prefix)
         is_deep = following.startswith(prefix + " ") or following[width:][:1] in tuple("│|")
         return (lambda row: _outdented(row, width)) if is_deep else _as_it_is
-    same = re.compile(re.sub(r"\d+", r"\\d+", re.escape(bare)))
-    if not same.match(following):
-        return _as_it_is
+    same = re.compile(re.escape(bare))
+    if not any(same.match(row) and _FRAME.match(row[len(bare) :]) for row in rows[at + 1 : at + 9]):
+        # A clock may differ from row to row.
+        same = re.compile(re.sub(r"\d+", r"\\d+", re.escape(bare)))
+        if not same.match(following):
+            return _as_it_is
     blanks = len(prefix) - len(bare)
 
     def strip(row: str) -> str | None:
@@ -234,7 +240,8 @@ def _body(
     rows: Sequence[str], at: int, strip: Callable[[str], str | None], first: str
 ) -> Link | None:
     """Read indented rows and the exception below them."""
-    kept, foreign, is_logged = [first], 0, False
+    kept, foreign, others = [first], 0, 0
+    catcher: Frame | None = None
     frame = _frame(_FRAME.match(first))
     frames = [] if frame is None else [frame]
     has_body = frame is not None
@@ -244,7 +251,7 @@ def _body(
             frame = _frame(_FRAME.match(row))
             if frame is not None and len(frames) < _FRAMES_MAX:
                 frames.append(frame)
-            is_logged = is_logged or row.startswith("> ")
+            catcher = frame if row.startswith("> ") else catcher
             has_body = has_body or bool(row.strip())
             kept.append(row)
         elif row is not None and is_gap(row):
@@ -254,8 +261,11 @@ def _body(
             and _ends_here(rows, index, row, strip)
             and (has_body or is_exception(row))
         ):
-            return Link(at, index, row.rstrip(), tuple(frames), tuple(kept), strip, is_logged)
-        elif _HEADER.search(rows[index]) or (foreign := foreign + 1) > _FOREIGN_ROWS:
+            return Link(at, index, row.rstrip(), tuple(frames), tuple(kept), strip, catcher)
+        elif row is None:
+            if (others := others + 1) > _OTHER_ROWS:
+                break
+        elif _HEADER.search(row) or (foreign := foreign + 1) > _FOREIGN_ROWS:
             break
     last = min(len(rows), at + len(kept)) - 1
     group = Link(at, last, "", tuple(frames), tuple(kept), strip)
@@ -399,21 +409,29 @@ def _pytest(rows: Sequence[str], at: int) -> Link | None:
             error = brief[1]
         elif re.match(r"(=+ )?\d+ (failed|error|passed).* in [\d.:]+", row):
             break
-    return Link(at, end, error, (), tuple(rows[at:end]), _as_it_is, True) if error else None
+    return Link(at, end, error, (), tuple(rows[at:end]), _as_it_is) if error else None
 
 
 def _escaped(rows: Sequence[str], at: int) -> Link | None:
     """Read a traceback within a quoted text, as in JSON, on one row."""
+    fields = _FIELDS.search(rows[at]) if '"exc_type"' in rows[at] else None
+    if fields is not None:
+        error = f"{fields['type']}: {_unescaped(fields['value'])}".partition("\n")[0]
+        return Link(at, at, error, (), (rows[at],), _as_it_is)
     found = _ESCAPED.search(rows[at]) if "\\n" in rows[at] else None
     if found is None:
         return None
-    text = re.sub(r"\\(.)", lambda m: {"n": "\n", "t": "\t"}.get(m[1], m[1]), found[0])
+    text = _unescaped(found[0])
     inner = read_tracebacks(text.splitlines())
     if not inner:
         return None
     link = inner[-1].last
     lines = tuple(text.splitlines()[: link.error_at])
-    return Link(at, at, link.error, link.frames, lines, _as_it_is, True)
+    return Link(at, at, link.error, link.frames, lines, _as_it_is, link.catcher)
+
+
+def _unescaped(text: str) -> str:
+    return re.sub(r"\\(.)", lambda m: {"n": "\n", "t": "\t"}.get(m[1], m[1]), text)
 
 
 _SHAPES: tuple[Callable[[Sequence[str], int], Link | None], ...] = (
