@@ -49,7 +49,7 @@ def test_A7_the_error_is_the_same_behind_a_bar_and_with_much_before_it(name: str
     case, of = CASES[name], ended(name)
     before = b"".join(b"step %d of 9000, loss 0.5\n" % n for n in range(9000))
     late = of._replace(stderr=before + b"\r 50%|#####     | 5/10 [00:02<00:02]" + of.stderr)
-    assert is_said(case, said_of(case, late).message.removeprefix("killed by SIGABRT: "))
+    assert case.error.partition("...")[0] in said_of(case, late).message
 
 
 @pytest.mark.parametrize("name", WITH_AN_ERROR)

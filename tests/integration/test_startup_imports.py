@@ -30,7 +30,6 @@ STANDARD = {
 """By top-level name; what a version of Python imports in place of another's is listed too."""
 LATE = {
     "rallypoint.agent.answering",
-    "rallypoint.agent.last_output",
     "rallypoint.agent.prepared_source",
     "rallypoint.cli.serve",
     "rallypoint.cli.token",

@@ -265,11 +265,10 @@ class AgentRun:
         if keeping is None or running is None or self._setup.outputs is None:
             return
         # Imported at the end of the job: a start has no use for them.
-        from rallypoint.agent.last_output import newest_lines
         from rallypoint.core.watch.kept_jobs import LINES, KeptLine
 
         try:
-            found = await newest_lines(self._setup.outputs, running, LINES)
+            found = await _newest_lines(self._setup.outputs, running, LINES)
         except Exception as error:  # of what workers have written, or of files
             self.faults.note("what the workers wrote last can't be kept", error)
             return
@@ -495,3 +494,23 @@ def _said_by_loop(context: dict[str, object]) -> str:
     if not isinstance(task, asyncio.Task):
         return said
     return f"{said} {getattr(task.get_coro(), '__qualname__', task)}"
+
+
+async def _newest_lines(
+    outputs: WorkerOutputs, running: RunningRound, newest: int
+) -> list[tuple[int, OutputLines]]:
+    """Read the newest lines, at most `newest` of each stream of these workers. Returns them in the
+    order in which they came, each with the worker's global rank."""
+    from rallypoint.process.logs.newest import OutputReader, Start
+
+    place, ranks = running.assignment, list(range(len(running.workers.shm.pids)))
+    reader = OutputReader(outputs, place.round, ranks, Start(newest), unfinished=True)
+    lines = []
+    if reader.reads_files:
+        lines = await run_in_thread(reader.read_files, "rallypoint-output")
+    for _ in range(reader.most_reads):
+        lines += await reader.read_relay(wall_time(0.0))
+        if not reader.has_more:
+            break
+    lines.sort(key=lambda line: line.wall_time)
+    return [(place.base_rank + line.local_rank, line) for line in lines]

@@ -25,7 +25,9 @@ RECENT_BYTES = 12 * 1024
 _SEEK_BYTES = 2 * 1024 * 1024
 """Longest distance between a header and its exception."""
 _LINE_BYTES = 1024
-_HEADER, _WHAT = b"raceback (most recent call last)", b"terminate called after"
+_HEADER, _WHAT = b"(most recent call last)", b"terminate called after"
+_NAME = b"raceback"
+"""Before the mark of a header, perhaps with colours between."""
 _COLOURS = rb"(?:\x1b\[[\d;]*m)*"
 _IGNORED = re.compile(rb"Exception ignored (in|on|while|from)\b|--- Logging error ---|in atexit\.")
 _CHAINED = re.compile(rb"(another exception occurred|of the following exception):\s*\Z")
@@ -104,6 +106,9 @@ class Remembered:
             self._what = _Growing(self._end - shift + line, WHAT_BYTES)
             self._what.feed(text[line:], self._end - shift + line)
             return
+        name = text.rfind(_NAME, line, at)
+        if name < 0:
+            return  # Native frames, or a stack that is only shown.
         context = text[max(0, line - CONTEXT_BYTES) : line]
         if _IGNORED.search(context[context.rfind(b"\n", 0, -1) + 1 :]):
             return
@@ -113,7 +118,7 @@ class Remembered:
         older = [] if last is None else [last]
         if chain:
             older = self._blocks[:-1]
-        block = _Block(begin, chain, text[line:at])
+        block = _Block(begin, chain, text[line : name - 1])
         block.feed(text[len(text) - (end - begin) :], begin)
         self._blocks = [*older[-1:], block]
 
