@@ -25,14 +25,15 @@ from rallypoint.agent.helper_processes import (
     wait_unless,
 )
 from rallypoint.agent.membership import LAST_REPORTS_S, AgentSetup, Membership, part_of_job
-from rallypoint.agent.node_workers import MakeWorkers, WorkerRound
+from rallypoint.agent.node_workers import MakeWorkers, RunningRound, WorkerRound
 from rallypoint.agent.output_files import OutputFiles, PatternLines, output_settings, succeeded
 from rallypoint.agent.round_store import StoreAccess
 from rallypoint.agent.telemetry.telemetry import Telemetry
 from rallypoint.agent.worker_source import ForkingSource, WorkerSource
 from rallypoint.agent.workers import RoundWorkers, WorkerSetup
 from rallypoint.config import AgentConfig, StartMethod, StopConfig, WorkerConfig
-from rallypoint.coordinator.clocks import new_loop
+from rallypoint.coordinator.clocks import new_loop, wall_time
+from rallypoint.coordinator.threads import run_in_thread
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.group_events import Finish, Tried
 from rallypoint.core.messages import Prove
@@ -53,6 +54,7 @@ from rallypoint.process.signals import blocked, hold_late_signals, release_signa
 if TYPE_CHECKING:
     from rallypoint.agent.preempt_notice import PreemptNotice
     from rallypoint.agent.preflight import Preflight, Unfit
+    from rallypoint.process.logs.newest import OutputLines
     from rallypoint.process.process_failure import ProcessFailure
 
 
