@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from rallypoint.process.failures import (
     read_error_file,
     tells_of_lost_peer,
 )
-from rallypoint.process.limits import OomWatch
+from rallypoint.process.limits import OomWatch, shared_memory_use
 from rallypoint.process.relay.lines import last_lines
 from rallypoint.process.relay.remembered import LastWords, Piece
 
@@ -194,6 +195,15 @@ def test_A7_out_of_memory_is_hinted_only_for_sigkill() -> None:
     hinted = describe_failure(WorkerExit(None, 9), out_of_memory=True).message
     assert hinted.startswith("killed by SIGKILL: out of memory (")
     assert describe_failure(EXIT_1, out_of_memory=True).message == "exit code 1"
+
+
+def test_A7_of_a_bus_error_the_use_of_the_shared_memory_is_told() -> None:
+    use = "/dev/shm: 63 of 64 MiB in use"
+    told = describe_failure(WorkerExit(None, 7), shared_memory=use).message
+    assert told == f"killed by SIGBUS: {use}"
+    assert describe_failure(EXIT_1, shared_memory=use).message == "exit code 1"
+    assert re.fullmatch(r"/dev/shm: \d+ of \d+ MiB in use", shared_memory_use())
+    assert shared_memory_use("/no/such/place") == ""
 
 
 CRASHED = (

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from rallypoint.core.json_reader import UnreadableJsonError, read_object
 from rallypoint.core.text import signal_name
-from rallypoint.core.worker_exits import WorkerExit
+from rallypoint.core.worker_exits import OUT_OF_MEMORY, WorkerExit
 from rallypoint.process.causes.evidence import Evidence, SourceOf, evidence_in
 from rallypoint.process.causes.known_tails import are_known_tails
 from rallypoint.process.causes.rows import rows_of
@@ -31,7 +31,7 @@ from rallypoint.process.relay.remembered import LastWords
 MESSAGE_LIMIT_BYTES = 2048
 TRACEBACK_LIMIT_BYTES = 8192
 _ERROR_FILE_LIMIT_BYTES = 1 << 20
-_SIGABRT, _SIGKILL = 6, 9
+_SIGABRT, _SIGBUS, _SIGKILL = 6, 7, 9
 _YEAR_9999_S = 253_370_764_800
 NO_WORDS = LastWords()
 """For a worker without output, or whose output is not read."""
@@ -84,6 +84,7 @@ def describe_failure(
     words: LastWords = NO_WORDS,
     source_of: SourceOf = lambda _: None,
     out_of_memory: bool = False,
+    shared_memory: str = "",
 ) -> WorkerExit:
     """The exit with a message and the detail behind it, free of control characters and bounded, and
     whether the worker died because another one or its network was gone, so that it is hardly the
@@ -92,7 +93,8 @@ def describe_failure(
 
     A fatal signal is the message, whatever the worker said before, except for SIGABRT, by which C++
     programs end on an exception that they have printed. `out_of_memory`: the kernel has killed for
-    memory in this container (`oom.OomWatch`).
+    memory in this container (`limits.OomWatch`). `shared_memory`: how full that of the node is, for
+    SIGBUS.
     """
     tail = _last_lines(words)
     written = parse_error_file(error_file)
@@ -109,6 +111,8 @@ def describe_failure(
             message = f"{exit_.describe()}; last line: {last}" if last else exit_.describe()
         case signum:
             message = _describe_signal(signum, exit_.core_dumped, out_of_memory)
+            if signum == _SIGBUS and shared_memory:
+                message = f"{message}: {shared_memory}"
             if signum == _SIGABRT and said:
                 message = f"{message}: {said}"
     fatal = exit_.signal not in (None, _SIGABRT)
@@ -177,7 +181,7 @@ def _describe_signal(signum: int, core_dumped: bool, out_of_memory: bool) -> str
     if core_dumped:
         text += " (core dumped)"
     if signum == _SIGKILL and out_of_memory:
-        text += ": out of memory (the kernel has just killed for memory here)"
+        text += f": {OUT_OF_MEMORY} (the kernel has just killed for memory here)"
     return text
 
 

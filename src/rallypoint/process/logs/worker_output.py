@@ -61,6 +61,15 @@ class WorkerOutput(Struct, frozen=True):
     """For TORCHELASTIC_ERROR_FILE; empty without files."""
     log_file: str
     """Where its last lines are to be found: stderr's file, else stdout's, else empty."""
+    stdout_file: str = ""
+    """The log file of its stdout; empty: there is none."""
+
+    def written_log(self) -> str:
+        """Return the log file to read: that of stdout if that of stderr is empty. Blocks on the
+        file system."""
+        if self.stdout_file and not _size(self.log_file) and _size(self.stdout_file):
+            return self.stdout_file
+        return self.log_file
 
     def close(self) -> None:
         """Close our copies, once the worker has its own. Call exactly once."""
@@ -149,7 +158,8 @@ class WorkerOutputs(Struct, eq=False):
             raise
         self._routes[*worker, Std.OUT], self._routes[*worker, Std.ERR] = stdout, stderr
         error_file = dest.error_files.get(local_rank, "")
-        return WorkerOutput(stdout_fd, stderr_fd, error_file, _path(stderr) or _path(stdout))
+        log_file = _path(stderr) or _path(stdout)
+        return WorkerOutput(stdout_fd, stderr_fd, error_file, log_file, _path(stdout))
 
     def _route(self, dest: LogsDest, stream: Std, local_rank: int, rank: int) -> Route:
         settings, is_out = self.settings, stream is Std.OUT
@@ -198,6 +208,13 @@ class WorkerOutputs(Struct, eq=False):
             for route, found in zip(routes, (relayed.stderr, relayed.stdout), strict=True)
         ]
         return LastWords(*read)
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0
 
 
 def _path(route: Route) -> str:
