@@ -181,7 +181,7 @@ def _describe_signal(signum: int, core_dumped: bool, out_of_memory: bool) -> str
     if core_dumped:
         text += " (core dumped)"
     if signum == _SIGKILL and out_of_memory:
-        text += f": {OUT_OF_MEMORY} (the kernel has just killed for memory here)"
+        text += ": out of memory (the kernel has just killed for memory here)"
     return text
 
 
