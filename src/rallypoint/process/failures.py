@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from rallypoint.core.json_reader import UnreadableJsonError, read_object
 from rallypoint.core.text import signal_name
-from rallypoint.core.worker_exits import OUT_OF_MEMORY, WorkerExit
+from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.process.causes.evidence import Evidence, SourceOf, evidence_in
 from rallypoint.process.causes.known_tails import are_known_tails
 from rallypoint.process.causes.rows import rows_of
