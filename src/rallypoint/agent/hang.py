@@ -141,8 +141,9 @@ class StacksFiles:
     def say_unseen(self, timeout_s: float, nodes: int) -> None:
         """Say once that no hang can be seen."""
         if not self._has_said_unseen:
-            where = " of this node" if nodes > 1 else ""
-            self._say(kinds.HANGS_UNSEEN(f"{timeout_s:g}", where=where))
+            who = f"no worker{' of this node' if nodes > 1 else ''} has told a step"
+            can = "call rallypoint.worker.progress(step), or give --progress-pattern"
+            self._say(kinds.NOTICE(f"--hang-timeout {timeout_s:g} sees no hang yet: {who}; {can}"))
         self._has_said_unseen = True
 
     def keep(

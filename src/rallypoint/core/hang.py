@@ -51,7 +51,7 @@ class Found(Struct, frozen=True):
     furthest: int
     """The largest step of its workers; -1: none."""
     known: int = 0
-    """As in `StacksCollected`."""
+    """The number of its workers whose steps are known."""
 
 
 class Inquiry(Struct):
@@ -83,8 +83,7 @@ def most_behind(workers: Iterable[WorkerProgress], timeout_s: float) -> WorkerPr
 
 
 def blamed(found: Sequence[Found], workers: int = 1) -> tuple[str, WorkerExit] | None:
-    """The node and the worker that hang; None when all have made progress since. `workers`: so many
-    run."""
+    """The node and the worker of `workers` that hang; None when all have made progress since."""
     silent = [(one.node_id, one.behind) for one in found if one.behind is not None]
     if not silent:
         return None
