@@ -78,7 +78,7 @@ def test_what_is_remembered_is_bounded_and_was_written(parts: list[bytes]) -> No
 
 def test_A7_what_a_native_program_threw_is_remembered_above_all_stacks() -> None:
     thrown = b"terminate called after throwing an instance of 'E'\n  what():  no route\n"
-    dump = b"Fatal Python error: Aborted\n\n" + b'  File "a.py", line 3 in f\n' * 5000
+    dump = b"Fatal Python error: Aborted\n\n" + b'  File "a.py", line 3 in f\n' * 800
     told = describe_failure(
         WorkerExit(None, 6), words=LastWords(remembered(RAISED + STEPS + thrown + dump))
     )

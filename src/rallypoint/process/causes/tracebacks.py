@@ -54,6 +54,8 @@ class Traceback(NamedTuple):
 
 
 _WORDS = r"Traceback \(most recent call last\)"
+_MAY_BEGIN = re.compile(r'Traceback|File "|^-{20}|^=+ (FAILURES|ERRORS) =|"exc_type"')
+"""First rows of all shapes; most rows are none."""
 _HEADER = re.compile(rf"(?P<group>  \+ Exception Group )?{_WORDS}:")
 _BOX = re.compile(rf"[╭┌+][─-]+ {_WORDS} [─-]+[╮┐+]")
 _IPYTHON = re.compile(rf"(?P<name>[A-Za-z_]\w*) +{_WORDS}$")
@@ -154,7 +156,9 @@ def _follows(rows: Sequence[str], earlier: Link, link: Link, before: str | None)
 def _links(rows: Sequence[str]) -> Iterator[Link]:
     at = 0
     while at < len(rows):
-        link = next((found for read in _SHAPES if (found := read(rows, at))), None)
+        link = None
+        if _MAY_BEGIN.search(rows[at]) is not None:
+            link = next((found for read in _SHAPES if (found := read(rows, at))), None)
         if link is None:
             at += 1
         else:

@@ -2,9 +2,9 @@
 displaces them. Pure: bytes in, pieces of the stream out, in bounded memory.
 
 The relay keeps parts of the newest two tracebacks: the beginning, the frames next to the exception,
-and the exception's first words. It also keeps the message of C++'s `terminate`. Python, loguru,
-rich and IPython use the same words in the first line of a traceback. Other forms are found only in
-the end of the stream. Data without these words costs no more than two searches.
+and the exception's first words. Python, loguru, rich and IPython use the same words in the first
+line of a traceback. Other forms are found only in the end of the stream, and so is the message of a
+C++ exception. Data without these words costs no more than one search.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ RECENT_BYTES = 12 * 1024
 _SEEK_BYTES = 2 * 1024 * 1024
 """Longest distance between a header and its exception."""
 _LINE_BYTES = 1024
-_HEADER, _WHAT = b"raceback (most recent call last)", b"terminate called after"
+_HEADER = b"raceback (most recent call last)"
+_WHAT = b"what():"
 _COLOURS = rb"(?:\x1b\[[\d;]*m)*"
 _IGNORED = re.compile(rb"Exception ignored (in|on|while|from)\b|--- Logging error ---|in atexit\.")
 _CHAINED = re.compile(rb"(another exception occurred|of the following exception):\s*\Z")
@@ -47,16 +48,32 @@ class LastWords(Struct, frozen=True):
     """Pieces of stdout, for programs that write their errors there."""
 
 
+def what_in(end: Piece) -> tuple[Piece, ...]:
+    """Return the last message of a C++ exception in the end of a stream as a piece; empty: there
+    is none."""
+    at = end.data.rfind(_WHAT)
+    if at < 0:
+        return ()
+    begin = max(0, end.data.rfind(b"\n", 0, at))
+    return (Piece(end.at + begin, end.data[begin : begin + WHAT_BYTES]),)
+
+
+def last_pieces(remembered: Sequence[Piece], end: Piece) -> tuple[Piece, ...]:
+    """Return the pieces of stderr for a worker's last words. `end`: of the stream, as much as is
+    kept."""
+    recent = Piece(end.at + max(0, len(end.data) - RECENT_BYTES), end.data[-RECENT_BYTES:])
+    return (*remembered, *what_in(end), recent)
+
+
 class Remembered:
     """The memory of one stream."""
 
-    __slots__ = ("_before", "_blocks", "_end", "_what")
+    __slots__ = ("_before", "_blocks", "_end")
 
     def __init__(self, begin: int = 0) -> None:
         """Begin at this position of the stream."""
         self._end, self._before = begin, b""
         self._blocks: list[_Block] = []
-        self._what: _Growing | None = None
 
     @property
     def first_at(self) -> int | None:
@@ -68,42 +85,33 @@ class Remembered:
         for block in self._blocks:
             if not block.is_done:
                 block.feed(data, self._end)
-        if self._what is not None:
-            self._what.feed(data, self._end)
-        self._look_for(_HEADER, data)
-        self._look_for(_WHAT, data)
+        self._look_for_headers(data)
         self._end += len(data)
         self._before = data[-_LINE_BYTES:] if len(data) >= _LINE_BYTES else self._joined(data)
 
     def pieces(self) -> tuple[Piece, ...]:
         """Return the remembered pieces in the order of their place."""
         found = [piece for block in self._blocks for piece in block.pieces()]
-        if self._what is not None:
-            found.append(self._what.piece())
         return tuple(sorted(found, key=lambda piece: piece.at))
 
     def _joined(self, data: bytes) -> bytes:
         return (self._before + data)[-_LINE_BYTES:]
 
-    def _look_for(self, mark: bytes, data: bytes) -> None:
-        """Begin to remember at each mark that ends within `data`."""
-        seam = self._before[1 - len(mark) :]
-        if (seam + data[: len(mark) - 1]).find(mark) >= 0:
-            self._found(mark, data, (seam + data).find(mark) - len(seam))
-        at = data.find(mark)
+    def _look_for_headers(self, data: bytes) -> None:
+        """Begin to remember at each header that ends within `data`."""
+        seam = self._before[1 - len(_HEADER) :]
+        if (seam + data[: len(_HEADER) - 1]).find(_HEADER) >= 0:
+            self._found(data, (seam + data).find(_HEADER) - len(seam))
+        at = data.find(_HEADER)
         while at >= 0:
-            self._found(mark, data, at)
-            at = data.find(mark, at + len(mark))
+            self._found(data, at)
+            at = data.find(_HEADER, at + len(_HEADER))
 
-    def _found(self, mark: bytes, data: bytes, at: int) -> None:
-        """Remember from this mark on. `at`: its place in `data`; negative if it began earlier."""
+    def _found(self, data: bytes, at: int) -> None:
+        """Remember from this header on. `at`: its place in `data`; negative if it began earlier."""
         shift = len(self._before)
         text, at = self._before + data, at + shift
         line = text.rfind(b"\n", 0, at) + 1
-        if mark is _WHAT:
-            self._what = _Growing(self._end - shift + line, WHAT_BYTES)
-            self._what.feed(text[line:], self._end - shift + line)
-            return
         context = text[max(0, line - CONTEXT_BYTES) : line]
         if _IGNORED.search(context[context.rfind(b"\n", 0, -1) + 1 :]):
             return
