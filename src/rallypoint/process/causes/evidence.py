@@ -3,8 +3,9 @@
 A program continues after an exception that it handles, so a traceback is the cause only if nothing
 but known tails follows it. It is also the cause if the program left with exit code 1, as Python
 does, and the source shows no handler around the outermost frame. Then nothing can have caught the
-exception, whatever exit hooks have written. For SIGABRT a C++ exception is the cause. Without
-evidence a report has the exit code and the last lines.
+exception, whatever exit hooks have written. The same holds if the source shows a handler that exits
+with the worker's code. For SIGABRT a C++ exception is the cause. Without evidence a report has the
+exit code and the last lines.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _SIGINT, _SIGABRT = 2, 6
 _UNCAUGHT_CODE = 1
 _FRAMES_BYTES, _TEXT_BYTES, _CHAIN_BYTES, _ROW_BYTES = 2816, 1024, 2048, 1000
 _TEXT_ROWS = 40
-_WHAT = re.compile(r"\bwhat\(\):\s+(?P<what>.*)$")
+_WHAT = re.compile(r"(\[\w+\]:)?\s*what\(\):\s+(?P<what>.*)$")
 _ASSERTION = re.compile(r"[\w.+/-]+: [\w.+/-]+:\d+: .*: Assertion `.*' failed\.$")
 
 SourceOf: TypeAlias = Callable[[str], str | None]
@@ -67,7 +68,7 @@ def evidence_in(rows: Sequence[str], exit_: WorkerExit, source_of: SourceOf) -> 
 def _abort_text(rows: Sequence[str]) -> str:
     """Return the text of the last C++ exception or failed assertion; empty: there is none."""
     for row in reversed(rows):
-        what = _WHAT.search(row)
+        what = _WHAT.match(row)
         if what is not None:
             return what["what"]
         assertion = _ASSERTION.search(row)
@@ -135,7 +136,7 @@ def _text_rows(rows: Sequence[str], link: Link, found: Sequence[Traceback]) -> l
     includes later output, which can't be distinguished from the text."""
     begins = {each.begin for each in found}
     kept: list[str] = []
-    for index in range(link.error_at + 1, len(rows)):
+    for index in range(link.error_at + 1, min(len(rows), link.error_at + 2 * _TEXT_ROWS)):
         if is_gap(rows[index]):
             kept.append(rows[index])
             break
