@@ -160,6 +160,30 @@ def test_A7_what_libraries_say_at_the_end_hides_no_exception(tail: str) -> None:
     assert detail_is_traceback(told)
 
 
+def test_A7_a_bar_that_goes_on_shows_that_the_exception_was_handled() -> None:
+    bars = "".join(f"\r{n:3d}%|{n // 10 * '#':10}| {n}/100 [00:{n:02d}<00:00]" for n in range(60))
+    for many in (1, 40):
+        said = words(f"{CAUSE}\n{bars * many}\n".encode())
+        assert describe_failure(EXIT_3, words=said).message.startswith("exit code 3")
+    closed = words(f"{CAUSE}\n{bars[:38]}\n".encode())
+    assert describe_failure(EXIT_3, words=closed).message == "KeyError: 1"
+
+
+@pytest.mark.parametrize("before", ["." * 9000, "\r".join(f" {n}%|###|" for n in range(2000))])
+def test_A7_a_traceback_behind_a_long_line_is_found_however_much_follows(before: str) -> None:
+    data = f"step 1\n{before}{PLAIN}\n".encode() + b"sync: file 1 of 60\n" * 9000
+    told = describe_failure(EXIT_1, words=words(data))
+    assert (told.message, told.detail) == ("ValueError: bad loss", PLAIN)
+
+
+def test_A7_tracebacks_of_exit_hooks_displace_no_exception() -> None:
+    hooks = f"the upload failed\n{CAUSE}\n" * 2
+    data = f"{PLAIN}\n{hooks}".encode() + b"sync: file 1 of 60\n" * 9000
+    source = "\n" * 8 + "main()\n"
+    told = describe_failure(EXIT_1, words=words(data), source_of=lambda _: source)
+    assert told.message == "ValueError: bad loss"
+
+
 @pytest.mark.parametrize("part", [100, 4096, 1 << 22])
 @pytest.mark.parametrize(
     "text",

@@ -61,8 +61,16 @@ def evidence_in(rows: Sequence[str], exit_: WorkerExit, source_of: SourceOf) -> 
     if traceback is not None:
         text = _text_rows(rows, traceback.last, found)
         return Evidence(_error(traceback.last, text), _whole(rows, traceback, text))
-    last = next((row for row in reversed(rows) if not is_known_tail(row)), "")
-    return Evidence(last if is_exception(last) else "")
+    return Evidence(_bare_exception(rows, found))
+
+
+def _bare_exception(rows: Sequence[str], found: Sequence[Traceback]) -> str:
+    """Return the last row if it is an exception without a traceback; else ""."""
+    known = {link.error_at for each in found for link in each.links}
+    last = next((n for n in range(len(rows) - 1, -1, -1) if not is_known_tail(rows[n])), -1)
+    if last < 0 or last in known or not is_exception(rows[last]):
+        return ""
+    return rows[last] if only_known_tails(rows, last, found) else ""
 
 
 def _abort_text(rows: Sequence[str]) -> str:

@@ -12,6 +12,16 @@ from collections.abc import Sequence
 from rallypoint.process.causes.rows import is_gap
 from rallypoint.process.causes.tracebacks import Traceback
 
+_BARS = (
+    r".*\d+(\.\d+)?% ?\|",
+    r".*\d+(\.\d+)?(it|s|[kMG]?B|batch|batches|step|steps|samples|ba|examples)/(s|it|\w+)\b",
+    r".*\d+it \[",
+    r".*[━█▏▎▍▌▋▊▉▓▒░╸╺#=]{4,}.*\d",
+    r".*\d+(\.\d+)? ?%.*[━█▓▒░╸╺#=.>-]{3,}",
+)
+_BARS_MAX = 10
+"""Most rows of bars that are drawn a last time as they are closed. More of them show that the
+program continued."""
 _OF_A_TEXT = (
     r"CUDA kernel errors might be|For debugging consider passing|Compile with `TORCH_USE_CUDA",
     r"Device-side assertion|Search for `cuda|CUDA error: ",
@@ -35,12 +45,6 @@ _KNOWN = (
     r"Fatal Python error: |(Current thread|Thread) 0x|Extension modules: |Stack \(most recent call",
     r"Python runtime state: |<no Python frame>",
     r"object (address|refcount|type|type name|repr) *: ",
-    # Bars.
-    r".*\d+(\.\d+)?% ?\|",
-    r".*\d+(\.\d+)?(it|s|[kMG]?B|batch|batches|step|steps|samples|ba|examples)/(s|it|\w+)\b",
-    r".*\d+it \[",
-    r".*[━█▏▎▍▌▋▊▉▓▒░╸╺#=]{4,}.*\d",
-    r".*\d+(\.\d+)? ?%.*[━█▓▒░╸╺#=.>-]{3,}",
     # Native frames, and those who print them.
     r"frame #\d+: |#\d+:? +(0x|\w)|\s*@ +0x|.*\(most recent call (first|last)\):",
     r"Exception raised from ",
@@ -71,12 +75,16 @@ _KNOWN = (
     r"\d+ items? had failures:|\d+ of +\d+ in \S+$|\*\*\*Test Failed\*\*\*",
 )
 _IS_KNOWN = re.compile("|".join(f"(?:{one})" for one in _KNOWN))
+_IS_BAR = re.compile("|".join(f"(?:{one})" for one in _BARS))
 _IS_TEXT = re.compile("|".join(f"(?:{one})" for one in _OF_A_TEXT))
 
 
 def is_known_tail(row: str) -> bool:
     """Return whether a row may follow the exception that ended the program."""
-    return not row.strip() or is_gap(row) or _IS_KNOWN.match(row.lstrip()) is not None
+    bare = row.strip()
+    if not bare or is_gap(row):
+        return True
+    return _IS_KNOWN.match(bare) is not None or _IS_BAR.match(bare) is not None
 
 
 def is_rule(row: str) -> bool:
@@ -94,15 +102,20 @@ def only_known_tails(rows: Sequence[str], after: int, others: Sequence[Traceback
     `others`: tracebacks of exceptions that Python ignored, which may follow.
 
     An indented row belongs to the row above it. In the text of an exception so does a row before an
-    indented one.
+    indented one. Many bars, or bars after a gap, show that the program continued.
     """
     ignored = {each.begin: each.last.error_at for each in others}
-    index, in_text = after + 1, True
+    index, in_text, bars, has_gap = after + 1, True, 0, False
     while index < len(rows):
         if index in ignored:
             index = ignored[index] + 1
             continue
         row = rows[index]
+        has_gap = has_gap or is_gap(row)
+        if _IS_BAR.match(row.strip()):
+            bars += 1
+            if has_gap or bars > _BARS_MAX:
+                return False
         if is_of_a_text(row):
             pass
         elif is_known_tail(row):

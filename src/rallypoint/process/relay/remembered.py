@@ -1,10 +1,10 @@
 """Remember the tracebacks of a worker apart from the end of its stderr, so that no later output
 displaces them. Pure: bytes in, pieces of the stream out, in bounded memory.
 
-The relay keeps parts of the newest two tracebacks: the beginning, the frames next to the exception,
-and the exception's first words. Python, loguru, rich and IPython use the same words in the first
-line of a traceback. Other forms are found only in the end of the stream, and so is the message of a
-C++ exception. Data without these words costs no more than one search.
+The relay keeps parts of the newest three tracebacks: the beginning, the frames next to the
+exception, and the exception's first words. Python, loguru, rich and IPython use the same words in
+the first line of a traceback. Other forms are found only in the end of the stream, and so is the
+message of a C++ exception. Data without these words costs no more than one search.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from msgspec import Struct
 
 CONTEXT_BYTES = 256
 """Length of the text before the header, which shows whether Python ignored the exception."""
-CHAIN_BYTES, HEAD_BYTES, ROLL_BYTES, TEXT_BYTES = 3 * 1024, 8 * 1024, 3 * 1024, 4 * 1024
+CHAIN_BYTES, HEAD_BYTES, ROLL_BYTES, TEXT_BYTES = 2 * 1024, 6 * 1024, 2 * 1024, 3 * 1024
 """Limits for one traceback: its earlier chain, the part from its header on, the frames before the
 exception, and the part from the exception on."""
 WHAT_BYTES = 2 * 1024
@@ -25,7 +25,10 @@ RECENT_BYTES = 12 * 1024
 _SEEK_BYTES = 2 * 1024 * 1024
 """Longest distance between a header and its exception."""
 _LINE_BYTES = 1024
-_HEADER = b"raceback (most recent call last)"
+_PREFIX_BYTES = 256
+"""A longer text before a header in its line is no prefix of all lines."""
+_BLOCKS = 3
+HEADER = b"raceback (most recent call last)"
 _WHAT = b"what():"
 _COLOURS = rb"(?:\x1b\[[\d;]*m)*"
 _IGNORED = re.compile(rb"Exception ignored (in|on|while|from)\b|--- Logging error ---|in atexit\.")
@@ -99,31 +102,29 @@ class Remembered:
 
     def _look_for_headers(self, data: bytes) -> None:
         """Begin to remember at each header that ends within `data`."""
-        seam = self._before[1 - len(_HEADER) :]
-        if (seam + data[: len(_HEADER) - 1]).find(_HEADER) >= 0:
-            self._found(data, (seam + data).find(_HEADER) - len(seam))
-        at = data.find(_HEADER)
+        seam = self._before[1 - len(HEADER) :]
+        if (seam + data[: len(HEADER) - 1]).find(HEADER) >= 0:
+            self._found(data, (seam + data).find(HEADER) - len(seam))
+        at = data.find(HEADER)
         while at >= 0:
             self._found(data, at)
-            at = data.find(_HEADER, at + len(_HEADER))
+            at = data.find(HEADER, at + len(HEADER))
 
     def _found(self, data: bytes, at: int) -> None:
         """Remember from this header on. `at`: its place in `data`; negative if it began earlier."""
         shift = len(self._before)
         text, at = self._before + data, at + shift
-        line = text.rfind(b"\n", 0, at) + 1
+        line = max(text.rfind(b"\n", 0, at), text.rfind(b"\r", 0, at), at - _PREFIX_BYTES) + 1
         context = text[max(0, line - CONTEXT_BYTES) : line]
         if _IGNORED.search(context[context.rfind(b"\n", 0, -1) + 1 :]):
             return
         begin, end = self._end - shift + line - len(context), self._end + len(data)
         last = self._blocks[-1] if self._blocks else None
         chain = last.as_chain(begin) if last is not None and _CHAINED.search(context) else ()
-        older = [] if last is None else [last]
-        if chain:
-            older = self._blocks[:-1]
+        older = self._blocks[:-1] if chain else self._blocks
         block = _Block(begin, chain, text[line:at])
         block.feed(text[len(text) - (end - begin) :], begin)
-        self._blocks = [*older[-1:], block]
+        self._blocks = [*older[1 - _BLOCKS :], block]
 
 
 class _Growing:
@@ -205,7 +206,7 @@ class _Block:
         text = self._roll + data
         first = end - len(text)
         # The exception comes after the header.
-        header = text.find(_HEADER) if first <= self.begin + CONTEXT_BYTES + _LINE_BYTES else 0
+        header = text.find(HEADER) if first <= self.begin + CONTEXT_BYTES + _LINE_BYTES else 0
         start = max(0, header, len(self._roll) - _LINE_BYTES)
         found = self._exception.search(text, start)
         if found is None:
