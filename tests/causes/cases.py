@@ -3,6 +3,8 @@ is in `outputs`."""
 
 from __future__ import annotations
 
+import tomllib
+from pathlib import Path
 from textwrap import dedent
 from typing import NamedTuple
 
@@ -17,6 +19,7 @@ PACKAGES = (
     "loguru==0.7.3",
     "nbclient==0.11.0",
     "numpy==2.4.6",
+    "pandas==3.1.1",
     "papermill==2.7.0",
     "pretty-errors==1.2.25",
     "pydantic==2.14.4",
@@ -37,7 +40,8 @@ RUN = "{python} train.py"
 
 
 class Case(NamedTuple):
-    """A program, and the first row of the right error; "" where only its last lines tell."""
+    """A program, and the first row of the right error; "" where only its last lines tell. An error
+    that ends with "..." is longer."""
 
     error: str
     program: str
@@ -45,6 +49,10 @@ class Case(NamedTuple):
     """A package of `PACKAGES`, or `python3.13`."""
     command: str = RUN
     environment: tuple[str, ...] = ()
+    last: str = ""
+    """The last line that tells, where there is no error."""
+    directory: str = ""
+    """The files of a program that is no single text."""
 
 
 DIVIDE = """
@@ -661,4 +669,16 @@ RUNNERS: dict[str, Case] = {
     ),
 }
 
-CASES: dict[str, Case] = PLAIN | HANDLED | DECORATED | RUNNERS
+PROGRAMS = Path(__file__).with_name("programs")
+
+
+def _from_directory(directory: Path) -> Case:
+    told = tomllib.loads((directory / "case.toml").read_text())
+    program = (directory / "train.py").read_text()
+    return Case(told.pop("error", ""), program, directory=directory.name, **told)
+
+
+CASES: dict[str, Case] = {
+    **(PLAIN | HANDLED | DECORATED | RUNNERS),
+    **{each.name: _from_directory(each) for each in sorted(PROGRAMS.iterdir())},
+}

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.causes.cases import CASES, PACKAGES, Case
+from tests.causes.cases import CASES, PACKAGES, PROGRAMS, Case
 
 OUTPUTS = Path(__file__).with_name("outputs")
 STDERR, STDOUT = "==> stderr <==", "==> stdout <=="
@@ -58,9 +58,13 @@ def has(python: str, needs: str) -> bool:
 def output_of(case: Case, python: str) -> str:
     """How the program ended, and what it wrote, without what only this machine has."""
     place = Path(_PLACE)
-    place.mkdir()
+    if case.directory:
+        shutil.copytree(PROGRAMS / case.directory, place)
+    else:
+        place.mkdir()
     try:
-        (place / "train.py").write_text(case.program)
+        if not case.directory:
+            (place / "train.py").write_text(case.program)
         environment = {
             "PATH": os.environ["PATH"],
             "HOME": str(place),

@@ -6,6 +6,7 @@ import pytest
 from tests.causes.cases import CASES, Case
 from tests.causes.outputs_read import Ended, ended, words
 
+from rallypoint.core.text import signal_name
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.process.causes.told import detail_is_traceback, error_record
 from rallypoint.process.failures import describe_failure
@@ -24,15 +25,23 @@ def said_of(case: Case, of: Ended, part: int = 4096) -> WorkerExit:
     )
 
 
+def is_said(case: Case, message: str) -> bool:
+    """Whether this is the case's error."""
+    first, more, _ = case.error.partition("...")
+    return message.startswith(first) if more else message == case.error
+
+
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_A7_the_error_of_a_real_output_is_named(name: str) -> None:
     case, of = CASES[name], ended(name)
     for part in PARTS:
         message = said_of(case, of, part).message.removeprefix("killed by SIGABRT: ")
         if case.error:
-            assert message == case.error
+            assert is_said(case, message)
+        elif of.exit.signal is not None:
+            assert message == f"killed by {signal_name(of.exit.signal)}"
         else:
-            assert message.startswith(f"exit code {of.exit.code}; last line: ")
+            assert message.startswith(f"exit code {of.exit.code}; last line: {case.last}")
 
 
 @pytest.mark.parametrize("name", ON_STDERR)
@@ -40,7 +49,7 @@ def test_A7_the_error_is_the_same_behind_a_bar_and_with_much_before_it(name: str
     case, of = CASES[name], ended(name)
     before = b"".join(b"step %d of 9000, loss 0.5\n" % n for n in range(9000))
     late = of._replace(stderr=before + b"\r 50%|#####     | 5/10 [00:02<00:02]" + of.stderr)
-    assert said_of(case, late).message.endswith(case.error)
+    assert case.error.partition("...")[0] in said_of(case, late).message
 
 
 @pytest.mark.parametrize("name", WITH_AN_ERROR)

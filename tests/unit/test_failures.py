@@ -175,7 +175,12 @@ def test_A3_lost_peer_is_read_from_the_exception_only() -> None:
             "killed by SIGABRT: NCCL communicator was aborted on rank 3.",
             True,
         ),
-        (WorkerExit(None, 6), b"free(): invalid pointer\n", "killed by SIGABRT", False),
+        (
+            WorkerExit(None, 6),
+            b"free(): invalid pointer\n",
+            "killed by SIGABRT: free(): invalid pointer",
+            False,
+        ),
         (WorkerExit(None, None), b"", "unknown exit status", False),
     ],
 )

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING
 
 from rallypoint.agent.environ import ETCD_PASSWORD_VARIABLE
 from rallypoint.cli import raise_interrupts
+from rallypoint.core.text import shown
 from rallypoint.errors import InfrastructureError, UsageError
+from rallypoint.files import local_path
 
 if TYPE_CHECKING:
     from rallypoint.cli.accelerators import Nvidia
@@ -204,8 +206,13 @@ def count_workers(
 
 
 def kept_jobs(environ: Mapping[str, str]) -> str:
-    """See `Machine.kept_jobs`."""
-    if not (state := environ.get("RALLYPOINT_STATE_DIR", "")):
+    """See `Machine.kept_jobs`. Raises UsageError for a place that is none."""
+    if state := environ.get("RALLYPOINT_STATE_DIR", "").strip():
+        try:
+            state = os.path.abspath(local_path(state, "needs a directory"))
+        except ValueError as error:
+            raise UsageError(f"RALLYPOINT_STATE_DIR={shown(state)}: {error}") from None
+    else:
         home = environ.get("XDG_STATE_HOME", "")
         home = home if os.path.isabs(home) else os.path.expanduser("~/.local/state")
         state = os.path.join(home, "rallypoint")

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from rallypoint.core.json_reader import UnreadableJsonError, read_object
 from rallypoint.core.text import signal_name
-from rallypoint.core.worker_exits import OUT_OF_MEMORY, WorkerExit
+from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.process.causes.evidence import Evidence, SourceOf, evidence_in
 from rallypoint.process.causes.known_tails import are_known_tails
 from rallypoint.process.causes.rows import rows_of
@@ -181,7 +181,7 @@ def _describe_signal(signum: int, core_dumped: bool, out_of_memory: bool) -> str
     if core_dumped:
         text += " (core dumped)"
     if signum == _SIGKILL and out_of_memory:
-        text += f": {OUT_OF_MEMORY} (the kernel has just killed for memory here)"
+        text += ": out of memory (the kernel has just killed for memory here)"
     return text
 
 

@@ -223,6 +223,7 @@ class Keeping(Observer):
             host=part.peer if rendezvous.register is not None else rendezvous.endpoint.host,
             is_host=part.is_host,
             history=self._history,
+            log_dir=os.path.abspath(log_dir) if (log_dir := self._config.output.log_dir) else "",
             began=self._began or wall_time(0.0),
             round=0 if self._life is None else self._life.number,
             nodes=1 if assignment is None else assignment.group_world_size,

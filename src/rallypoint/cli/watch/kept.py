@@ -10,6 +10,7 @@ import os
 import socket
 from collections.abc import Callable, Sequence
 from textwrap import wrap
+from typing import TypeVar
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -30,26 +31,42 @@ from rallypoint.cli.watch.reach import (
 )
 from rallypoint.cli.watch.recorded import read_history, view_in
 from rallypoint.cli.watch.slurm_job import read_slurm_job
-from rallypoint.cli.watch.status_text import LINES_MAX, cause_detail, status_lines
+from rallypoint.cli.watch.status_text import (
+    LINES_MAX,
+    cause_detail,
+    next_lines,
+    state_word,
+    status_lines,
+)
 from rallypoint.cli.watch.workers import is_endpoint
 from rallypoint.config import RendezvousConfig
 from rallypoint.coordinator.clocks import wall_time
 from rallypoint.core.model import Outcome
-from rallypoint.core.text import job_name, shown
+from rallypoint.core.text import count, job_name, shown
 from rallypoint.core.watch import kept_jobs as rules
+from rallypoint.core.watch.advice import Advice, advice_after_the_end
 from rallypoint.core.watch.history_file import Recorded
-from rallypoint.core.watch.job_view import JobView
-from rallypoint.core.watch.kept_jobs import NodeNote
+from rallypoint.core.watch.job_view import HowItEnded, JobView
+from rallypoint.core.watch.kept_jobs import NodeNote, is_logged_in
 from rallypoint.core.watch.node_names import fold_names
 from rallypoint.errors import RallypointError, RendezvousConnectionError, UsageError
-from rallypoint.observe.kept_jobs import find, notes_in
+from rallypoint.observe.kept_jobs import directories, find, notes_in
 from rallypoint.process.scratch import lives
 
+T = TypeVar("T")
 _NODES_SHOWN = 6
+NO_END = "no end is known"
+_NOTES_READ = 16
+"""The most notes that are read of a job in a list."""
+
+
+def _is_of_job(note: NodeNote) -> bool:
+    """Return whether the node saw the job end, and did not leave before."""
+    return note.ended > 0 and note.outcome != Outcome.PREEMPTED.value
 
 
 def _how_much_it_knows(note: NodeNote) -> tuple[bool, bool, float]:
-    return note.ended > 0, note.is_host, note.ended
+    return _is_of_job(note), note.is_host, note.ended
 
 
 SomeError = RendezvousConnectionError | JobEndedError | NotHostedError
@@ -72,13 +89,35 @@ class Kept(Struct):
 
     @property
     def view(self) -> JobView | None:
-        """The last status, without nodes: none runs any more."""
-        view = None if self.recorded is None else view_in(self.recorded)
+        """The last status, without nodes: none runs any more. The end of the job is that of the
+        history, or else of a node."""
+        view, note, now = self._recorded_view, self.newest, wall_time(0.0)
         if view is None:
             return None
-        since_s = view.since_s + max(wall_time(0.0) - self.written_at, 0.0)
-        waits_for = view.waits_for if view.verdict is not None else ""
-        return replace(view, nodes=(), nodes_left_out=0, since_s=since_s, waits_for=waits_for)
+        since_s = view.since_s + max(now - self.written_at, 0.0)
+        view = replace(view, nodes=(), nodes_left_out=0, since_s=since_s)
+        if self.has_verdict:
+            return view
+        view = replace(view, state=NO_END, waits_for="", world_nodes=0, world_workers=0)
+        if note is None or not self.has_ended:
+            return view
+        verdict = HowItEnded(note.outcome, note.text)
+        since_s = max(now - note.ended, 0.0)
+        return replace(view, state=note.outcome, reason=note.text, verdict=verdict, since_s=since_s)
+
+    @property
+    def _recorded_view(self) -> JobView | None:
+        return None if self.recorded is None else view_in(self.recorded)
+
+    @property
+    def state(self) -> str:
+        """The state of the job in the last status."""
+        return "" if self._recorded_view is None else self._recorded_view.state
+
+    @property
+    def has_verdict(self) -> bool:
+        """The end of the job is in its history."""
+        return self._recorded_view is not None and self._recorded_view.verdict is not None
 
     @property
     def written_at(self) -> float:
@@ -89,10 +128,9 @@ class Kept(Struct):
     @property
     def has_ended(self) -> bool:
         """The end of the job is known."""
-        view = self.view
-        return (view is not None and view.verdict is not None) or any(
-            note.ended for note in self.notes
-        )
+        if self.has_verdict or any(map(_is_of_job, self.notes)):
+            return True
+        return bool(self.notes) and all(note.ended for note in self.notes)
 
 
 def answer_or_kept(
@@ -115,17 +153,85 @@ def answer_or_kept(
         if isinstance(error, NotHostedError) and not kept.has_ended:
             raise
         if isinstance(error, RendezvousConnectionError) and kept.living and not kept.has_ended:
-            who = f"node {fold_names(kept.living)} runs on this machine, and looks for it"
+            names = fold_names(kept.living)
+            who = f"nodes {names} run on this machine, and look for it"
+            if len(kept.living) == 1:
+                who = f"node {names} runs on this machine, and looks for it"
             raise _with(error, f"; {who}: rallypoint status {brief(path)}") from error
         show(kept, _what_it_is(kept, error))
         return 0
 
 
+def answer_or_say_where_kept(command: Command, argv: Sequence[str], ask: Callable[[], T]) -> T:
+    """Ask a job that must run for this. Where it has ended, the error says where its end is kept.
+    Blocks and raises as `ask`."""
+    try:
+        return ask()
+    except (RendezvousConnectionError, JobEndedError) as error:
+        is_unnamed = isinstance(error, NotOnThisMachineError) and "--job" not in " ".join(argv)
+        path = "" if is_unnamed else _path_of(command, argv)
+        if not path or ((kept := read_kept(path)).living and not kept.has_ended):
+            raise
+        more = "its end is kept" if kept.has_ended else "kept of it"
+        kind = UsageError if isinstance(error, JobEndedError) else RendezvousConnectionError
+        raise kind(f"{error}; {more}: rallypoint status {brief(path)}") from error
+
+
 def is_kept(where: Value | None) -> bool:
-    """A person means a directory in which something of a job is kept."""
-    if where is None or "\0" in where.text or not os.path.isdir(where.text):
-        return False
-    return bool(notes_in(where.text, 1)) or os.path.isfile(os.path.join(where.text, rules.HISTORY))
+    """A person means a directory in which something of a job is kept, or of several."""
+    return where is not None and bool(kept_at(where.text))
+
+
+def kept_at(path: str) -> list[str]:
+    """Find the directories of jobs that a person means by this one, the newest first: itself, those
+    in it, or those of jobs that have their log files in it."""
+    if "\0" in path or not os.path.isdir(path):
+        return []
+    if notes_in(path, 1) or os.path.isfile(os.path.join(path, rules.HISTORY)):
+        return [path]
+    for root in (path, os.path.join(path, "kept")):
+        if found := [os.path.join(root, one.name) for one in directories(root)]:
+            return found
+    root, wanted = Machine().kept_jobs(), os.path.abspath(path)
+    found = [os.path.join(root, one.name) for one in directories(root)] if root else []
+    return [one for one in found if any(is_logged_in(note, wanted) for note in notes_in(one, 1))]
+
+
+def read_meant(path: str) -> Kept:
+    """Read the one that `kept_at` finds. Blocks. Raises UsageError."""
+    found = kept_at(path)
+    if len(found) > 1:
+        several = f"{shown(path)}: {len(found)} jobs are kept there"
+        raise UsageError(f"{several}: rallypoint status {brief(path)} lists them")
+    return read_kept(found[0] if found else path)
+
+
+def listed(paths: Sequence[str], width: int, most: int) -> list[str]:
+    """Return one line for each of these jobs, and the command that shows one of them. Blocks."""
+    now = wall_time(0.0)
+    rows = [("NAME", "STATE", "WHEN", "")]
+    for path in paths[: most - 3 if len(paths) > most - 2 else most]:
+        kept = Kept(path, notes_in(path, _NOTES_READ))
+        note, name = kept.newest, os.path.basename(path)
+        if note is None:
+            rows.append((name, "-", "-", ""))
+        elif note.ended:
+            rows.append((name, state_word(note.outcome), _ago(now - note.ended), note.text))
+        else:
+            rows.append((name, NO_END, _ago(now - note.began), "began then"))
+    sizes = [max(len(row[column]) for row in rows) for column in range(3)]
+    lines = [
+        "  ".join([*(text.ljust(size) for text, size in zip(row, sizes, strict=False)), row[3]])
+        for row in rows
+    ]
+    lines = [line.rstrip() if len(line) <= width else line[: width - 1] + "…" for line in lines]
+    if (more := len(paths) - len(rows) + 1) > 0:
+        lines.append(f"and {count(more, 'older job')}: --all")
+    return [*lines, f"one of them: rallypoint status {brief(os.path.dirname(paths[0]))}/NAME"]
+
+
+def _ago(seconds: float) -> str:
+    return f"{duration_text(max(seconds, 0.0))} ago"
 
 
 def read_kept(path: str) -> Kept:
@@ -145,20 +251,34 @@ def read_kept(path: str) -> Kept:
 def status_of(kept: Kept, head: str, width: int, most: int) -> list[str]:
     """At most so many lines for a person."""
     now, view, newest = wall_time(0.0), kept.view, kept.newest
+    where = brief(kept.path)
+    kept_ranks = {line.rank for note in kept.notes for line in note.output}
     rows: list[str] = []
-    if view is not None and (view.verdict is not None or newest is None or not newest.ended):
-        rows = status_lines(view, width, most)
-        if view.verdict is None:
+    if view is not None:
+        rows = status_lines(view, width, most, where, kept_ranks=kept_ranks)
+        if not kept.has_verdict:
+            # Which nodes were in the round is told below.
+            rows = [row for row in rows if not row.startswith("  nodes ")]
             at = moment_text(kept.written_at, now)
-            said = f"no end is known; at {at} it was {view.state}, in round {view.round}"
-            rows[0] = f"{job_name(view.job)}: {said}"
+            said = f"at {at} it was {kept.state}, in round {view.round}"
+            if kept.has_ended:
+                rows[1:1] = _labelled("last status", [said], width)
+            else:
+                rows[0] = f"{job_name(view.job)}: {NO_END}; {said}"
     elif newest is not None:
         rows = _of_note(newest, width, now)
+        if newest.cause is not None and newest.outcome != Outcome.SUCCEEDED.value:
+            rows += next_lines(advice_after_the_end(newest.cause, kept_ranks), where, width)
     told = rules.ended_lines(kept.notes, kept.living)
     more = len(told) - _NODES_SHOWN
     if more > 0 and most <= LINES_MAX:
-        told = [*told[:_NODES_SHOWN], f"and {more} more nodes: --all"]
+        told = [*told[:_NODES_SHOWN], f"and {more} more lines: --all"]
     ends = _labelled("ends", told, width)
+    lost = [note for note in kept.notes if not note.ended and note.node not in kept.living]
+    if lost and not kept.has_verdict:
+        machines = fold_names({note.machine for note in lost})
+        why = f"look on {machines} for what killed them: dmesg -T, and what the scheduler says"
+        ends += next_lines(Advice("ends", text=why), where, width)
     if kept.recorded is None and newest is not None and not newest.is_host:
         ends += _labelled("elsewhere", [_elsewhere(newest)], width)
     room = max(most - len(ends) - 1, 1)
@@ -196,11 +316,10 @@ def _of_note(note: NodeNote, width: int, now: float) -> list[str]:
     name = job_name(note.job)
     if not note.ended:
         begun = f"{duration_text(max(now - note.began, 0.0))} ago"
-        return [f"{name}: began {begun}, in round {note.round}; no end is known"]
+        return [f"{name}: began {begun}, in round {note.round}; {NO_END}"]
     when = duration_text(max(now - note.ended, 0.0))
-    infrastructure = str(Outcome.INFRASTRUCTURE.value)
-    how = "failed (infrastructure)" if note.outcome == infrastructure else note.outcome
-    lines = [f"{name}: {how} {when} ago, round {note.round}: {note.text}"]
+    said = f"{name}: {state_word(note.outcome)} {when} ago, round {note.round}: {note.text}"
+    lines = wrap(said, width, subsequent_indent=" " * 14, break_on_hyphens=False)
     told = [f"| {line}" for line in cause_detail(note.cause)]
     return lines + _labelled(f"round {note.round}", told, width)
 
@@ -240,11 +359,13 @@ def _path_of(command: Command, argv: Sequence[str]) -> str:
 def _meant(command: Command, argv: Sequence[str]) -> JobAt | None:
     """None: one on this machine."""
     scanned: Scanned = parse(command, argv, {})
-    is_word = bool(scanned.words) and "ENDPOINT" in command.may_have[0]
-    if is_word:
-        where: Value | None = word(scanned.words[0])
+    words = scanned.words[len(command.words) :]
+    if words and words[0] in ("exclude", "allow"):
+        words = words[2:]
+    if words and command.may_have[0].startswith("ENDPOINT"):
+        where: Value | None = word(words[0])
     else:
-        where = next((word(each) for each in scanned.words if is_endpoint(each)), None)
+        where = next((word(each) for each in words if is_endpoint(each)), None)
     try:
         jobs = read_job(command, scanned, where)
     except RallypointError:

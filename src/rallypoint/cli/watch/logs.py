@@ -12,7 +12,7 @@ from msgspec.structs import astuple, replace
 from rallypoint.cli import access, values
 from rallypoint.cli.parser import Command, parse, with_hint
 from rallypoint.cli.values import Value
-from rallypoint.cli.watch.kept import Kept, answer_or_kept, is_kept, read_kept
+from rallypoint.cli.watch.kept import Kept, answer_or_kept, is_kept, read_meant
 from rallypoint.cli.watch.reach import EXIT_CODES, HOW_TO_FIND, Asking, again, named
 from rallypoint.cli.watch.status_text import LINES_MAX
 from rallypoint.cli.watch.terminal import print_lines
@@ -25,9 +25,10 @@ from rallypoint.cli.watch.workers import (
     say_missing,
 )
 from rallypoint.core.settings import MAX_GIVEN, Setting
-from rallypoint.core.text import count, names
+from rallypoint.core.text import count
 from rallypoint.core.watch.collecting import ALL_LINES, Gathered, HowFar, RankTold
 from rallypoint.core.watch.line_groups import Line, brief_ranks, fold_lines, lines_of, log_lines
+from rallypoint.core.watch.node_names import fold_names
 from rallypoint.core.watch.questions import READ_MAX, Ask, Subject
 from rallypoint.errors import RendezvousConnectionError
 from rallypoint.observe.printing import JsonLine, json_text, say
@@ -100,10 +101,10 @@ def run(argv: list[str]) -> int:
 
 
 def _run(argv: list[str]) -> int:
-    words = with_hint(LOGS, lambda: parse(LOGS, argv, {})).words
-    if words and is_kept(Value(words[0], words[0])):
-        _show_kept(argv, read_kept(words[0]), "")
-        return 0
+    for path in with_hint(LOGS, lambda: parse(LOGS, argv, {})).words:
+        if is_kept(Value(path, path)):
+            _show_kept(argv, read_meant(path), "")
+            return 0
     options = with_hint(LOGS, lambda: _parse(argv))
     access.keep_secrets()
     asyncio.run(_Logs(options).run())
@@ -132,8 +133,8 @@ def _show_kept(argv: list[str], kept: Kept, head: str) -> None:
         is_named = note.node in nodes
         for rank, stream, time, text in map(astuple, note.output):
             if is_named or not (ranks or nodes) or any(rank in one for one in ranks):
-                more = (note.node, note.round, STREAMS.get(stream, ""), time)
-                found += (LogLine(rank, *more, line) for line in lines_of(text))
+                told = (note.node, note.round, STREAMS.get(stream, ""), time)
+                found += (LogLine(rank, *told, line) for line in lines_of(text))
     found.sort(key=lambda line: line.time)
     if scanned.on("--json"):
         print_lines([JsonLine(json_text(line)) for line in found])
@@ -142,8 +143,10 @@ def _show_kept(argv: list[str], kept: Kept, head: str) -> None:
     lines = log_lines(groups)
     print_lines(lines[max(len(lines) - newest, 0) :])
     if not found:
-        here = names(tuple(note.node for note in kept.notes[:6]))
-        say(f"nothing is kept of what these workers wrote; nodes that have kept something: {here}")
+        here = fold_names(note.node for note in kept.notes if note.output)
+        which = "these workers" if ranks or nodes else "the workers"
+        more = f"; of these nodes something is: {here}" if here else ""
+        say(f"nothing is kept of what {which} wrote{more}")
 
 
 class _Logs:

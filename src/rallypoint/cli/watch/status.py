@@ -20,6 +20,8 @@ from rallypoint.cli.watch.kept import (
     Kept,
     answer_or_kept,
     is_kept,
+    kept_at,
+    listed,
     read_kept,
     status_of,
 )
@@ -76,8 +78,9 @@ Show a job's state and what is holding it up: progress, where its time went,
 nodes, the end of its last round, and the command to type next. ENDPOINT is what
 its nodes have as --rdzv-endpoint, a host or a directory; without one, it is
 your job on this machine. Of several jobs it prints a table. FILE is one that
---history has written: its last status. Of a job
-that has ended it shows what is kept on this machine; DIR is a copy.
+--history has written: its last status. Of a job that has ended it shows what is
+kept on this machine; DIR is a copy of that, the job's --log-dir, or the
+directory in which jobs are kept: they are listed.
 
   rallypoint status
   rallypoint status node-0 --job digits --watch
@@ -128,7 +131,10 @@ def run(argv: list[str]) -> int:
 def _run(argv: list[str]) -> int:
     options = with_hint(STATUS, lambda: _parse(argv))
     if options.file and is_kept(word(options.file)):
-        kept = read_kept(options.file)
+        if len(paths := kept_at(options.file)) > 1:
+            _show_list(paths, options)
+            return 0
+        kept = read_kept(paths[0])
         _show_kept(argv, kept, f"kept in {brief(kept.path)}:")
         return 0
     if options.file:
@@ -277,7 +283,17 @@ def _show_kept(argv: list[str], kept: Kept, head: str) -> None:
         print_text(JsonLine(json_text(kept.view or kept.notes)))
         return
     most = ALL_LINES if scanned.on("--all") else LINES_MAX
-    print_lines(status_of(kept, head, screen_size()[0], most))
+    colour = shows_colours(scanned.read(STATUS, "--color", "auto"))
+    print_lines(status_of(kept, head, screen_size()[0], most), colour=colour)
+
+
+def _show_list(paths: list[str], options: _Options) -> None:
+    if options.as_json:
+        known = [read_kept(path).newest for path in paths]
+        print_text(JsonLine(json_text([replace(one, output=()) for one in known if one])))
+        return
+    most = ALL_LINES if options.is_whole else LINES_MAX
+    print_lines(listed(paths, screen_size()[0], most), colour=options.colour)
 
 
 def _show_recorded(options: _Options) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from textwrap import wrap
 
 from rallypoint.cli.render import clock_text, duration_text
@@ -54,10 +54,11 @@ def status_lines(
     most: int = LINES_MAX,
     where: str | None = None,
     clock: str = "",
+    kept_ranks: Collection[int] = (),
 ) -> list[str]:
     """At most `most` lines of at most `width` characters; the last one says what was left out.
     `where`: the words that name this job to a command, for commands to type next; None: it can't be
-    asked. `clock`: the time of day at which this was so."""
+    asked. `clock`: the time of day at which this was so. `kept_ranks`: as of `advice`."""
     blocks = [
         ("because", _because(view)),
         ("waits for", _waits_for(view)),
@@ -72,20 +73,20 @@ def status_lines(
         ("nodes", _nodes(view)),
         ("unknown", _unknown(view)),
     ]
-    following = {} if where is None else {one.about: one for one in advice(view)}
+    following = {} if where is None else {a.about: a for a in advice(view, kept_ranks)}
     lines = _headlines(view, width, clock)
     for label, texts in blocks:
         lines += _labelled(label, texts, width, _tint(view, label))
         if (next_ := following.get(label.partition(" ")[0] if _is_round(label) else label)) and (
             texts and where is not None
         ):
-            lines += _next(next_, where, width)
+            lines += next_lines(next_, where, width)
     if len(lines) > most:
         lines = [*lines[: most - 1], f"  ... {len(lines) - most + 1} more lines: --all"]
     return lines
 
 
-def _next(advice: Advice, where: str, width: int) -> list[str]:
+def next_lines(advice: Advice, where: str, width: int) -> list[str]:
     """Return the lines with the next step."""
     if not advice.command:
         return _labelled("next", [advice.text], width, Tint.BOLD)
@@ -162,7 +163,7 @@ def table_lines(
         since = duration_text(job.since_s)
         if job.state in _UNASKED or not (job.round or job.nodes or job.since_s):
             since, sizes = "-", ("-", "-", "-", "-", "-")
-        rows.append((name, _word(job.state), since, *sizes, job.reason))
+        rows.append((name, state_word(job.state), since, *sizes, job.reason))
     widths = [max(len(row[column]) for row in rows) for column in range(8)]
     # What a job does is told also where its name would fill the line.
     widths[0] = min(widths[0], max(width - sum(widths[1:]) - 2 * len(widths), NAME_LEAST))
@@ -176,7 +177,7 @@ def table_lines(
         tint = state_tint(shown[number - 1].state) if number else Tint.BOLD
         lines.append(Painted((line[:at], None), (line[at:end], tint), (line[end:], None)))
     if rest:
-        states = Counter(_word(job.state) for job in rest).most_common()
+        states = Counter(state_word(job.state) for job in rest).most_common()
         text = ", ".join(f"{number} {state}" for state, number in states)
         line = f"and {count(len(rest), 'more job')} (--all): {text}"
         lines.append(line if len(line) <= width else line[: width - 1] + "…")
@@ -197,7 +198,7 @@ def _runs_well(job: JobLine) -> int:
     return 0
 
 
-def _word(state: str) -> str:
+def state_word(state: str) -> str:
     """As a person reads it: it is the name of a class of exit codes, too."""
     return "failed (infrastructure)" if state == str(Outcome.INFRASTRUCTURE.value) else state
 
@@ -206,7 +207,7 @@ def _headline(view: JobView) -> str:
     where = "" if view.round < 1 and not view.rounds else f", round {view.round}"
     since = duration_text(view.since_s)
     if view.verdict is not None:
-        return f"{job_name(view.job)}: {_word(view.state)} {since} ago{where}: {view.reason}"
+        return f"{job_name(view.job)}: {state_word(view.state)} {since} ago{where}: {view.reason}"
     return f"{job_name(view.job)}: {view.state} for {since}{where}"
 
 
@@ -316,6 +317,10 @@ def _nodes(view: JobView) -> list[str]:
     wanted = str(view.max_nodes)
     if view.min_nodes != view.max_nodes:
         wanted = f"{view.min_nodes} to {view.max_nodes}"
+    if view.verdict is not None:
+        ran = view.past[-1] if view.past else None
+        workers = count(ran.workers, "worker") if ran else ""
+        return [f"{ran.nodes} of {wanted} in the last round, {workers}"] if ran else []
     head = f"{view.world_nodes} of {wanted} in the round, {count(view.world_workers, 'worker')}"
     states: dict[str, list[str]] = {}
     for node in view.nodes:
@@ -375,6 +380,8 @@ def _past(view: JobView, *, is_whole: bool) -> list[tuple[str, list[str]]]:
         if one.node
     ]
     phases = [f"slowest: {', '.join(slowest)}"] if slowest and is_whole else []
+    if said and newest.end not in _FAULTS:
+        return [(f"round {newest.round}", phases)] if phases else []
     return [(f"round {newest.round}", [ended, *phases, *told])]
 
 
@@ -410,7 +417,7 @@ def _headlines(view: JobView, width: int, clock: str) -> list[str]:
     text = _headline(view) + (f" ({clock})" if clock else "")
     margin = " " * (2 + _LABEL)
     first, *rest = wrap(text, width, subsequent_indent=margin, break_on_hyphens=False)
-    word, start = _word(view.state), f"{job_name(view.job)}: "
+    word, start = state_word(view.state), f"{job_name(view.job)}: "
     if not first.startswith(start + word):
         return [first, *rest]
     end = len(start) + len(word)

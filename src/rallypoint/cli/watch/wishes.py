@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from msgspec import Struct
 
 from rallypoint.cli import access, values
 from rallypoint.cli.parser import Command, parse, with_hint
 from rallypoint.cli.values import word
+from rallypoint.cli.watch.kept import answer_or_say_where_kept
 from rallypoint.cli.watch.reach import (
     HOW_TO_FIND,
     JobAt,
@@ -108,7 +110,8 @@ def run_named(name: str, argv: list[str]) -> int:
     token = token_of(options.job)
     access.keep_secrets()
     late = f"it was not done within {options.timeout_s:g} s (--timeout)"
-    value = asyncio.run(answer_within(options.job, token, Ask(subject), options.timeout_s, late))
+    asked = partial(answer_within, options.job, token, Ask(subject), options.timeout_s, late)
+    value = answer_or_say_where_kept(command, argv, lambda: asyncio.run(asked()))
     said = decoded(value, Said)
     print_text(JsonLine(json_text(said)) if options.as_json else said.text)
     return 0 if said.is_done else _NOT_DONE

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from msgspec import Struct
 
 from rallypoint.core.model import Outcome
@@ -58,14 +60,25 @@ def behind(view: JobView) -> Behind | None:
 
 def silent(view: JobView) -> list[NodeView]:
     """The nodes whose agents are not heard."""
+    if view.verdict is not None:
+        return []  # They have left, or are about to.
     return [one for one in view.nodes if not one.is_connected or one.silent_s >= SILENT_S]
 
 
-def advice(view: JobView) -> list[Advice]:
-    """At most one for each label."""
-    found = [_on_waiting(view), _on_behind(view), _on_silence(view), _on_failure(view)]
-    found += [_on_held_back(view), _on_unknown_steps(view)]
+def advice(view: JobView, kept_ranks: Collection[int] = ()) -> list[Advice]:
+    """At most one for each label. `kept_ranks`: those of which the last lines are kept, when the
+    job has ended."""
+    found = [_on_waiting(view), _on_behind(view), _on_silence(view)]
+    found += [_on_failure(view, kept_ranks), _on_held_back(view), _on_unknown_steps(view)]
     return [one for one in found if one is not None]
+
+
+def advice_after_the_end(cause: FirstCause, kept_ranks: Collection[int]) -> Advice:
+    """Return the next step after this has ended a job."""
+    found = _on_cause(cause)
+    if found is not None:
+        return found
+    return Advice("round", f"logs {cause.rank}" if cause.rank in kept_ranks else "events")
 
 
 def _on_waiting(view: JobView) -> Advice | None:
@@ -114,12 +127,11 @@ def _on_silence(view: JobView) -> Advice | None:
     )
 
 
-def _on_failure(view: JobView) -> Advice | None:
+def _on_failure(view: JobView, kept_ranks: Collection[int]) -> Advice | None:
     """About the end of the last round."""
     cause = view.past[-1].cause if view.past else None
-    if cause is not None and NO_SPACE in cause.message:
-        return Advice("round", text=f"free space on {cause.node}: df -h, df -i")
-    if view.same_failures > 1 and view.verdict is None:
+    is_full = cause is not None and NO_SPACE in cause.message
+    if view.same_failures > 1 and view.verdict is None and not is_full:
         times = count(view.same_failures, "time")
         return Advice(
             "round",
@@ -130,8 +142,10 @@ def _on_failure(view: JobView) -> Advice | None:
         return None
     if view.verdict is not None and view.verdict.outcome == str(Outcome.SUCCEEDED.value):
         return None
+    if view.verdict is not None:
+        return advice_after_the_end(cause, kept_ranks)
     found = _on_cause(cause)
-    if found is not None or view.verdict is not None or cause.rank is None:
+    if found is not None or cause.rank is None:
         return found
     if view.state in ("stopping", "waiting", "restarting"):
         return Advice("round", f"logs {cause.rank}")
@@ -139,6 +153,8 @@ def _on_failure(view: JobView) -> Advice | None:
 
 
 def _on_cause(cause: FirstCause) -> Advice | None:
+    if NO_SPACE in cause.message:
+        return Advice("round", text=f"free space on {cause.node}: df -h, df -i")
     if cause.rank is None:
         if "memory" in cause.text:
             return Advice("round", text=f"give the container of node {cause.node} more memory")
@@ -149,8 +165,8 @@ def _on_cause(cause: FirstCause) -> Advice | None:
             return Advice("round", text="have the workers use less memory, or give them more")
         return Advice(
             "round",
-            text="something outside the job killed it, most often for memory: look for its pid in "
-            f"the kernel log of {cause.node} (dmesg -T)",
+            text="something outside the job killed it, most often for memory: look for 'Killed "
+            f"process' in the kernel log of {cause.node} (dmesg -T)",
         )
     if cause.signal == "SIGBUS":
         text = (

@@ -13,11 +13,16 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime
 from hashlib import sha256
+from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 from msgspec.structs import replace
 
+from rallypoint.core.limits import MAX_WORLD
+from rallypoint.core.settings import MAX_WORKERS_PER_NODE
 from rallypoint.core.watch.history import UnixTime
+from rallypoint.core.watch.line_groups import brief_ranks
+from rallypoint.core.watch.node_names import fold_names
 from rallypoint.core.watch.past_round import FirstCause
 
 JOBS_MAX, BYTES_MAX = 50, 200_000_000
@@ -30,8 +35,8 @@ LINES = 200
 HISTORY = "history.jsonl"
 _LINE_CHARACTERS = 2000
 _DETAIL_CHARACTERS = 8000
-_NAME = re.compile(r"[\w.%+-]{1,80}-\d{8}-\d{6}-[0-9a-f]{8}")
-_NODE_FILE = re.compile(r"node-[\w.-]{1,100}\.json")
+_NAME = r"[\w.%+-]{1,80}-\d{8}-\d{6}-[0-9a-f]{8}"
+_NODE_FILE = r"node-[\w.-]{1,100}\.json"
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
@@ -64,11 +69,13 @@ class NodeNote(Struct, frozen=True, kw_only=True):
     """The coordinator was in this agent."""
     history: str = ""
     """The file of `--history`, if there is one."""
+    log_dir: str = ""
+    """The directory of `--log-dir`, if there is one."""
     began: UnixTime
     round: int
     nodes: int
-    first_rank: int
-    workers: int
+    first_rank: Annotated[int, Meta(ge=-1, le=MAX_WORLD)]
+    workers: Annotated[int, Meta(ge=0, le=MAX_WORKERS_PER_NODE)]
     ended: UnixTime = 0.0
     """0: nothing is known of its end."""
     outcome: str = ""
@@ -109,12 +116,12 @@ def node_file(node: str) -> str:
 
 def is_kept_name(name: str) -> bool:
     """Whether a directory of this name may be one that was made for a job."""
-    return _NAME.fullmatch(name) is not None
+    return re.fullmatch(_NAME, name) is not None
 
 
 def is_kept_file(name: str) -> bool:
     """Whether a file of this name in such a directory is ours."""
-    return name == HISTORY or _NODE_FILE.fullmatch(name.removesuffix(".new")) is not None
+    return name == HISTORY or re.fullmatch(_NODE_FILE, name.removesuffix(".new")) is not None
 
 
 def to_remove(
@@ -168,6 +175,13 @@ def is_meant(note: NodeNote, job: str | None, endpoint: str | None) -> bool:
     return endpoint is None or any(_is_same(one, endpoint) for one in note.endpoints)
 
 
+def is_logged_in(note: NodeNote, path: str) -> bool:
+    """Whether the log files of this job are in this directory."""
+    if not note.log_dir:
+        return False
+    return path == note.log_dir or path.startswith(f"{note.log_dir.rstrip('/')}/{note.job}")
+
+
 def cut_history(data: bytes, most: int = HISTORY_BYTES) -> bytes:
     """The lines of a file of a history: the header, and the newest of the others, in half of the
     room."""
@@ -188,20 +202,32 @@ def _is_same(one: str, other: str) -> bool:
 
 
 def ended_lines(notes: Iterable[NodeNote], living: Collection[str] = ()) -> list[str]:
-    """How the parts of these nodes ended, the worst first. `living`: nodes whose agents run."""
-    found = sorted(notes, key=lambda note: (note.exit_code in (0, None), note.first_rank))
-    lines = []
-    for note in found:
-        first, last = note.first_rank, note.first_rank + note.workers - 1
-        ranks = f"rank {first}" if first == last else f"ranks {first}-{last}"
-        where = f"node {note.node} ({ranks})"
-        if not note.ended and note.node in living:
-            lines.append(f"{where} has not ended: its agent (pid {note.pid}) still runs here")
-        elif not note.ended:
-            told = f"has told of no end: its agent (pid {note.pid} on {note.machine}) was killed"
-            lines.append(f"{where} {told}, or its machine is lost")
-        elif note.exit_code is None:
-            lines.append(f"{where} ended")
-        else:
-            lines.append(f"{where} ended with exit code {note.exit_code}")
-    return lines
+    """How the parts of these nodes ended, the worst first; nodes that ended alike are one line.
+    `living`: nodes whose agents run."""
+    alike: dict[tuple[int, int], list[NodeNote]] = {}
+    for note in notes:
+        how = (1, 0) if note.node in living else (0, 0)
+        if note.ended:
+            how = (3 if note.exit_code in (0, None) else 2, note.exit_code or 0)
+        alike.setdefault(how, []).append(note)
+    return [_how_they_ended(kind, found) for (kind, _), found in sorted(alike.items())]
+
+
+def _how_they_ended(kind: int, notes: Sequence[NodeNote]) -> str:
+    ranks: set[int] = set()
+    for note in notes:
+        ranks.update(range(max(note.first_rank, 0), note.first_rank + note.workers))
+    one, is_one = notes[0], len(notes) == 1
+    where = f"{'node' if is_one else 'nodes'} {fold_names(note.node for note in notes)}"
+    if one.first_rank >= 0:
+        where += f" ({'rank' if len(ranks) == 1 else 'ranks'} {brief_ranks(ranks)})"
+    if kind == 0 and is_one:
+        told = f"its agent (pid {one.pid} on {one.machine}) was killed, or its machine is lost"
+        return f"{where} has told of no end: {told}"
+    if kind == 0:
+        return f"{where} have told of no end: their agents were killed, or their machines are lost"
+    if kind == 1 and is_one:
+        return f"{where} has not ended: its agent (pid {one.pid}) still runs here"
+    if kind == 1:
+        return f"{where} have not ended: their agents still run here"
+    return f"{where} ended" + ("" if one.exit_code is None else f" with exit code {one.exit_code}")

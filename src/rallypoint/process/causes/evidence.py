@@ -4,8 +4,8 @@ A program continues after an exception that it handles, so a traceback is the ca
 but known tails follows it. It is also the cause if the program left with exit code 1, as Python
 does, and the source shows no handler around the outermost frame. Then nothing can have caught the
 exception, whatever exit hooks have written. The same holds if the source shows a handler that exits
-with the worker's code. For SIGABRT a C++ exception is the cause. Without evidence a report has the
-exit code and the last lines.
+with the worker's code. For SIGABRT the cause is a C++ exception, a failed assertion or a fatal
+message of native code. Without evidence a report has the exit code and the last lines.
 """
 
 from __future__ import annotations
@@ -30,8 +30,21 @@ _SIGINT, _SIGABRT = 2, 6
 _UNCAUGHT_CODE = 1
 _FRAMES_BYTES, _TEXT_BYTES, _CHAIN_BYTES, _ROW_BYTES = 2816, 1024, 2048, 1000
 _TEXT_ROWS = 40
-_WHAT = re.compile(r"(\[\w+\]:)?\s*what\(\):\s+(?P<what>.*)$")
-_ASSERTION = re.compile(r"[\w.+/-]+: [\w.+/-]+:\d+: .*: Assertion `.*' failed\.$")
+_ABORTS = tuple(
+    re.compile(pattern)
+    for pattern in (
+        r"\bwhat\(\):\s+(?P<text>.*)$",
+        r"(?P<text>[\w.+/-]+: [\w.+/-]+:\d+: .*: Assertion `.*' failed\.)$",
+        # glog, absl and torch at the level FATAL: the date, the thread, the place.
+        r"\[?F\d{4,8} [\d:.]+ .*?\] (?P<text>.+)$",
+        # The allocator and the stack protector of glibc; without a line end behind a bar.
+        r"(?P<text>(free|malloc|realloc|munmap_chunk|malloc_consolidate)\(\): \w.*)$",
+        r"(?P<text>double free or corruption.*|corrupted (size|double-linked|unsorted).*)$",
+        r"(?P<text>\*\*\* (stack smashing|buffer overflow) detected \*\*\*.*)$",
+        r"(?P<text>LLVM ERROR: .+|pure virtual method called)$",
+    )
+)
+"""The last words of native code that calls abort(3)."""
 
 SourceOf: TypeAlias = Callable[[str], str | None]
 """The source at a path; None: there is none that can be read."""
@@ -74,14 +87,12 @@ def _bare_exception(rows: Sequence[str], found: Sequence[Traceback]) -> str:
 
 
 def _abort_text(rows: Sequence[str]) -> str:
-    """Return the text of the last C++ exception or failed assertion; empty: there is none."""
+    """Return the text of the last C++ exception, failed assertion or fatal message; empty: there is
+    none."""
     for row in reversed(rows):
-        what = _WHAT.match(row)
-        if what is not None:
-            return what["what"]
-        assertion = _ASSERTION.search(row)
-        if assertion is not None:
-            return assertion[0]
+        for pattern in _ABORTS:
+            if (found := pattern.search(row)) is not None:
+                return found["text"]
     return ""
 
 

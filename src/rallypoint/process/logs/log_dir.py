@@ -35,7 +35,13 @@ from rallypoint.errors import (
     UsageError,
     during,
 )
-from rallypoint.files import local_path, make_private_dir, open_named, safe_open
+from rallypoint.files import (
+    local_path,
+    make_private_dir,
+    open_named,
+    remove_tree,
+    safe_open,
+)
 from rallypoint.process.limits import out_of_files
 from rallypoint.process.logs.plan import NULL_DEVICE
 from rallypoint.process.relay.remembered import RECENT_BYTES, Piece, Remembered, last_pieces
@@ -138,12 +144,7 @@ class LogDir(Struct, frozen=True):
         `keep` is true when a person asked for files (redirect, tee) and something failed.
         """
         if self.is_temporary and self.root and not keep:
-            try:
-                from shutil import rmtree
-
-                rmtree(self.root, ignore_errors=True)
-            except OSError:
-                pass  # Without a free descriptor not even the import works.
+            remove_tree(self.root)
 
 
 def make_stacks_dir(log_dir: str | None, run_id: str, temp_dir: str) -> str:

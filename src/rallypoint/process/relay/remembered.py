@@ -28,7 +28,9 @@ _LINE_BYTES = 1024
 _PREFIX_BYTES = 256
 """A longer text before a header in its line is no prefix of all lines."""
 _BLOCKS = 3
-HEADER = b"raceback (most recent call last)"
+HEADER = b"(most recent call last)"
+_NAME = b"raceback"
+"""Before the mark of a header, perhaps with colours between."""
 _WHAT = b"what():"
 _COLOURS = rb"(?:\x1b\[[\d;]*m)*"
 _IGNORED = re.compile(rb"Exception ignored (in|on|while|from)\b|--- Logging error ---|in atexit\.")
@@ -115,6 +117,9 @@ class Remembered:
         shift = len(self._before)
         text, at = self._before + data, at + shift
         line = max(text.rfind(b"\n", 0, at), text.rfind(b"\r", 0, at), at - _PREFIX_BYTES) + 1
+        name = text.rfind(_NAME, line, at)
+        if name < 0:
+            return  # Native frames, or a stack that is only shown.
         context = text[max(0, line - CONTEXT_BYTES) : line]
         if _IGNORED.search(context[context.rfind(b"\n", 0, -1) + 1 :]):
             return
@@ -122,7 +127,7 @@ class Remembered:
         last = self._blocks[-1] if self._blocks else None
         chain = last.as_chain(begin) if last is not None and _CHAINED.search(context) else ()
         older = self._blocks[:-1] if chain else self._blocks
-        block = _Block(begin, chain, text[line:at])
+        block = _Block(begin, chain, text[line : name - 1])
         block.feed(text[len(text) - (end - begin) :], begin)
         self._blocks = [*older[1 - _BLOCKS :], block]
 

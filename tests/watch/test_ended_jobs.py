@@ -1,0 +1,235 @@
+"""What is kept of a job of 64 nodes: the culprit, the next step, and no node that runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+from tests.integration.cluster import free_port
+from tests.watch.broken_jobs import CULPRIT, FULL, NAN, NODES, running
+from tests.watch.finder import culprit_of
+from tests.watch.watched_cluster import WatchedCluster
+
+from rallypoint.cli import drain
+from rallypoint.cli.watch import logs, nodes, stacks, status, wishes
+from rallypoint.cli.watch.kept import NO_END, Kept, status_of
+from rallypoint.cli.watch.status_text import LINES_MAX, status_lines
+from rallypoint.core.model import SharedSettings
+from rallypoint.core.watch.history_file import Begin, Recorded, compact
+from rallypoint.core.watch.kept_jobs import KeptLine, NodeNote, directory_name, ended_lines
+from rallypoint.core.worker_exits import WorkerExit
+from rallypoint.errors import RallypointError, UsageError
+from rallypoint.observe import kept_jobs
+
+ENDPOINT = "node-0:29400"
+DIR = "/kept/train-7-20300128-031258-6fcee5b6"
+BEGAN_MS = 1_795_801_423_459
+
+
+def note(number: int, **fields: object) -> NodeNote:
+    """Of a node that has failed with the others."""
+    known = NodeNote(
+        job="train-7",
+        node=f"node-{number}",
+        machine=f"m{number}",
+        pid=7000 + number,
+        incarnation=BEGAN_MS,
+        endpoints=(ENDPOINT,),
+        host="node-0",
+        is_host=number == 0,
+        began=1.0,
+        round=0,
+        nodes=NODES,
+        first_rank=8 * number,
+        workers=8,
+        ended=2.0,
+        outcome="failed",
+        text="rank 171 (node node-21, local rank 3) exited with code 1",
+        exit_code=1,
+    )
+    return replace(known, **fields)
+
+
+def recorded(job: WatchedCluster) -> Recorded:
+    """As its history file has it."""
+    found = Recorded([Begin("train-7", BEGAN_MS, 1e9)], rounds=list(job.history.rounds))
+    return replace(found, status=compact(job.view, 1e9))
+
+
+def failed(failure: WorkerExit) -> WatchedCluster:
+    job = WatchedCluster(SharedSettings("train-7", NODES, NODES, max_restarts=0))
+    job.nodes(NODES)
+    job.run_workers()
+    job.step(20, 5)
+    job.fail_with(CULPRIT, failure)
+    return job
+
+
+def seen(kept: Kept, width: int = 100) -> list[str]:
+    lines = status_of(kept, "the job has ended", width, LINES_MAX)
+    assert len(lines) <= LINES_MAX
+    return lines
+
+
+ALL = [note(number) for number in range(NODES)]
+OUTPUT = (KeptLine(171, 2, 1.0, "RuntimeError: loss is NaN\n"),)
+
+
+@pytest.mark.parametrize(
+    ("failure", "output", "step"),
+    [
+        (NAN, OUTPUT, f"rallypoint logs 171 {DIR}"),
+        (NAN, (), f"rallypoint events {DIR}"),
+        (FULL, OUTPUT, "free space on node-21: df -h, df -i"),
+        (
+            WorkerExit(None, 9, local_rank=3, pid=1),
+            (),
+            "look for 'Killed process' in the kernel log",
+        ),
+    ],
+)
+def test_V7_an_hour_after_the_end_the_culprit_and_the_next_step_are_in_the_first_lines(
+    failure: WorkerExit, output: tuple[KeptLine, ...], step: str
+) -> None:
+    notes = [*ALL[:21], note(21, output=output), *ALL[22:]]
+    for history in (recorded(failed(failure)), None):
+        cause = failed(failure).view.past[-1].cause
+        own = notes if history else [note(21, output=output, cause=cause)]
+        lines = seen(Kept(DIR, own, history))
+        assert culprit_of(lines) == CULPRIT
+        assert step in " ".join(" ".join(lines).split())
+    assert seen(Kept(DIR, notes, recorded(failed(NAN))))[-1] == (
+        "  ends        nodes node-[0-63] (ranks 0-511) ended with exit code 1"
+    )
+
+
+def test_a_job_that_has_ended_has_no_node_that_runs_or_is_silent() -> None:
+    job = failed(NAN)
+    said = "\n".join(job.status())
+    assert "nodes       64 of 64 in the last round, 512 workers" in said
+    for word in ("silent", "lease", "joined:", "running:"):
+        assert word not in said
+
+
+def test_a_job_that_was_cancelled_is_told_once() -> None:
+    view = failed(NAN).view
+    assert view.verdict is not None
+    past = replace(view.past[-1], end="cancelled", end_text="a person did", cause=None)
+    verdict = replace(view.verdict, outcome="cancelled", text="a person did")
+    lines = status_lines(replace(view, past=(past,), verdict=verdict), 100)
+    assert not any("ended by" in line for line in lines)
+
+
+def test_where_all_agents_were_killed_their_names_and_the_next_step_are_there() -> None:
+    lost = [replace(one, ended=0.0, exit_code=None, outcome="") for one in ALL]
+    history = recorded(running())
+    lines = seen(Kept(DIR, lost, history))
+    assert lines[1].startswith("job train-7: no end is known; at ")
+    assert "it was running, in round 0" in lines[1]
+    ends = " ".join(" ".join(lines).split())
+    assert "nodes node-[0-63] (ranks 0-511) have told of no end: their agents were killed" in ends
+    assert "look on m[0-63] for what killed them: dmesg -T" in ends
+    view = Kept(DIR, lost, history).view
+    assert view is not None
+    assert (view.state, view.nodes, view.world_nodes) == (NO_END, (), 0)
+
+
+def test_where_the_host_is_lost_the_other_nodes_tell_of_the_end_and_the_host_comes_first() -> None:
+    gone = {"outcome": "infrastructure", "text": "the coordinator was lost", "exit_code": 75}
+    notes = [note(0, ended=0.0, outcome="", exit_code=None)]
+    notes += [note(number, **gone) for number in range(1, NODES)]
+    lines = seen(Kept(DIR, notes, recorded(running())))
+    assert lines[1].startswith("job train-7: failed (infrastructure) ")
+    assert lines[2].startswith("  last status at ")
+    ends = lines[next(i for i, line in enumerate(lines) if line.startswith("  ends ")) :]
+    assert "node node-0 (ranks 0-7) has told of no end: its agent (pid 7000 on m0)" in ends[0]
+    assert any("nodes node-[1-63] (ranks 8-511) ended with exit code 75" in line for line in ends)
+    view = Kept(DIR, notes, recorded(running())).view
+    assert view is not None
+    assert (view.state, view.world_workers) == ("infrastructure", 0)
+
+
+def test_a_node_that_left_does_not_tell_how_the_job_ended() -> None:
+    left = note(3, outcome="preempted", text="this node left the job", exit_code=143)
+    others = [replace(one, ended=0.0, outcome="", exit_code=None) for one in (ALL[0], ALL[1])]
+    assert seen(Kept(DIR, [left, *others], recorded(running())))[1].startswith(
+        "job train-7: no end is known; at "
+    )
+    assert not Kept(DIR, [left, *others]).has_ended
+
+
+def test_ends_that_are_alike_are_one_line() -> None:
+    assert ended_lines([ALL[0], ALL[2], note(5, exit_code=0), note(6, exit_code=0)]) == [
+        "nodes node-[0,2] (ranks 0-7,16-23) ended with exit code 1",
+        "nodes node-[5-6] (ranks 40-55) ended with exit code 0",
+    ]
+    assert ended_lines(ALL[:2], ["node-0", "node-1"])[0].startswith("nodes node-[0-1] (ranks 0-15)")
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A state directory in which two jobs are kept."""
+    monkeypatch.setenv("RALLYPOINT_STATE_DIR", str(tmp_path / "state"))
+    log_dir = str(tmp_path / "logs")
+    for age, own in enumerate(
+        [note(0, job="old", log_dir=log_dir, output=OUTPUT), note(0, endpoints=("127.0.0.1:9",))]
+    ):
+        path = tmp_path / "state" / "kept" / directory_name(own.job, BEGAN_MS + age)
+        kept_jobs.make_directory(str(path))
+        kept_jobs.write_note(str(path), own)
+    (tmp_path / "logs" / "old_x1").mkdir(parents=True)
+    return tmp_path
+
+
+@pytest.mark.parametrize("place", ["state", "state/kept"])
+def test_status_lists_the_jobs_that_are_kept_in_a_directory(
+    place: str, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert status.run([str(home / place)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["NAME", "STATE", "WHEN"]
+    assert {line.split()[0].rpartition("-")[0][:5] for line in lines[1:3]} == {"old-2", "train"}
+    assert all("  failed  " in line for line in lines[1:3])
+    assert lines[3] == f"one of them: rallypoint status {home}/state/kept/NAME"
+    assert status.run([str(home / place), "--json"]) == 0
+    assert {one["job"] for one in json.loads(capsys.readouterr().out)} == {"old", "train-7"}
+    with pytest.raises(UsageError, match=r"2 jobs are kept there: rallypoint status .* lists them"):
+        logs.run([str(home / place)])
+
+
+@pytest.mark.parametrize("place", ["logs", "logs/old_x1"])
+def test_a_log_directory_finds_the_end_of_its_job(
+    place: str, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert status.run([str(home / place)]) == 0
+    assert "job old: failed " in capsys.readouterr().out
+    assert logs.run(["171", str(home / place)]) == 0
+    assert "[171] RuntimeError: loss is NaN" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("ask", "words"),
+    [
+        (stacks.run, ["3"]),
+        (drain.run, ["node-3"]),
+        (nodes.run, ["exclude", "node-3"]),
+        (nodes.run, []),
+        (wishes.run_cancel, []),
+        (wishes.run_checkpoint, []),
+    ],
+)
+def test_a_command_that_needs_a_running_job_says_where_the_end_of_an_ended_one_is(
+    ask: Callable[[list[str]], int],
+    words: list[str],
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("RALLYPOINT_TOKEN", "7" * 64)
+    port = free_port()
+    (path,) = (home / "state" / "kept").glob("train-7-*")
+    kept_jobs.write_note(str(path), note(0, endpoints=(f"127.0.0.1:{port}",)))
+    with pytest.raises(RallypointError, match=f"its end is kept: rallypoint status {path}"):
+        ask([*words, f"127.0.0.1:{port}", "--job", "train-7"])
