@@ -8,6 +8,7 @@ from tests.causes.outputs_read import Ended, ended, words
 
 from rallypoint.core.text import signal_name
 from rallypoint.core.worker_exits import WorkerExit
+from rallypoint.process.causes.evidence import Program
 from rallypoint.process.causes.told import detail_is_traceback, error_record
 from rallypoint.process.failures import describe_failure
 
@@ -21,7 +22,7 @@ def said_of(case: Case, of: Ended, part: int = 4096) -> WorkerExit:
     return describe_failure(
         of.exit,
         words=words(of.stderr, of.stdout, part),
-        source_of=lambda path: case.program if path == "/srv/user/train.py" else None,
+        program=Program(lambda path: case.program if path == "/srv/user/train.py" else None),
     )
 
 

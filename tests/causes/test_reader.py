@@ -10,11 +10,11 @@ import pytest
 from tests.causes.outputs_read import words
 
 from rallypoint.core.worker_exits import WorkerExit
-from rallypoint.process.causes.evidence import Evidence, evidence_in
+from rallypoint.process.causes.evidence import Evidence, Program, evidence_in
 from rallypoint.process.causes.handlers import exits_after, is_handled
 from rallypoint.process.causes.rows import rows_of
 from rallypoint.process.causes.told import detail_is_traceback, traceback_of
-from rallypoint.process.failures import describe_failure
+from rallypoint.process.failures import describe_failure, program_of
 from rallypoint.process.relay.remembered import Piece
 
 HEADER = "Traceback (most recent call last):\n"
@@ -52,7 +52,7 @@ def ranked(text: str) -> str:
 
 
 def read(text: str, exit_: WorkerExit = EXIT_1, source: str | None = None) -> Evidence:
-    return evidence_in(text.splitlines(), exit_, lambda _: source)
+    return evidence_in(text.splitlines(), exit_, Program(lambda _: source))
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_A7_tracebacks_of_exit_hooks_displace_no_exception() -> None:
     hooks = f"the upload failed\n{CAUSE}\n" * 2
     data = f"{PLAIN}\n{hooks}".encode() + b"sync: file 1 of 60\n" * 9000
     source = "\n" * 8 + "main()\n"
-    told = describe_failure(EXIT_1, words=words(data), source_of=lambda _: source)
+    told = describe_failure(EXIT_1, words=words(data), program=Program(lambda _: source))
     assert told.message == "ValueError: bad loss"
 
 
@@ -294,6 +294,29 @@ def test_A7_an_uncaught_exception_is_the_cause_whatever_is_written_at_exit() -> 
     assert read(text, EXIT_3, source="\n" * 8 + "main()\n").error == "KeyError: 1"
     handled = "try:\n" + "    pass\n" * 7 + "    main()\nexcept ValueError:\n    log()\n"
     assert read(f"{PLAIN}\ngood bye\n", source=handled) == Evidence()
+
+
+@pytest.mark.parametrize(
+    ("argv", "is_own"),
+    [
+        (("python", "-u", "/srv/train.py", "--lr", "1"), True),
+        (("python3.12", "-m", "lab.train"), True),
+        (("python", "/srv/lab/"), False),
+        (("python", "run.py"), False),
+        (("sh", "-c", "python train.py"), True),
+        (("python", "-c", "import train"), True),
+    ],
+)
+def test_A7_the_exception_of_another_program_that_was_survived_is_not_the_cause(
+    argv: tuple[str, ...], is_own: bool
+) -> None:
+    told = describe_failure(
+        EXIT_1,
+        words=words(f"{PLAIN}\nthe child failed, going on\nthe disk is full\n".encode()),
+        program=program_of(argv),
+    )
+    expected = "ValueError: bad loss" if is_own else "exit code 1; last line: the disk is full"
+    assert told.message == expected
 
 
 def test_A7_notebooks_and_tests_tell_their_errors_on_stdout() -> None:

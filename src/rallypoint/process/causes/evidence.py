@@ -50,6 +50,14 @@ SourceOf: TypeAlias = Callable[[str], str | None]
 """The source at a path; None: there is none that can be read."""
 
 
+class Program(NamedTuple):
+    """What is known of the program that the worker ran."""
+
+    source_of: SourceOf = lambda _: None
+    files: frozenset[str] = frozenset()
+    """Names that the file of its outermost code may have; empty: not known."""
+
+
 class Evidence(NamedTuple):
     """The reason of a failure, as a worker's output has it."""
 
@@ -59,17 +67,17 @@ class Evidence(NamedTuple):
     """Empty where there is none; else whole, or with signs where something was left out."""
 
 
-def evidence_in(rows: Sequence[str], exit_: WorkerExit, source_of: SourceOf) -> Evidence:
+def evidence_in(rows: Sequence[str], exit_: WorkerExit, program: Program) -> Evidence:
     """Choose the evidence for this exit in `rows`, the end of a stream."""
     if exit_.signal == _SIGABRT and (what := _abort_text(rows)):
         return Evidence(what)
     if exit_.signal not in (None, _SIGINT, _SIGABRT):
         return Evidence()
     found = read_tracebacks(rows)
-    tops = _uncaught(found, source_of) if exit_.code == _UNCAUGHT_CODE else []
+    tops = _uncaught(found, program) if exit_.code == _UNCAUGHT_CODE else []
     sure = next((each for each, is_sure in tops if is_sure), None)
     unsure = tops[0][0] if tops else None
-    left = _left_by_handler(found, exit_.code, source_of)
+    left = _left_by_handler(found, exit_.code, program.source_of)
     traceback = sure or left or _by_place(rows, found) or unsure
     if traceback is not None:
         text = _text_rows(rows, traceback.last, found)
@@ -106,26 +114,30 @@ def _by_place(rows: Sequence[str], found: Sequence[Traceback]) -> Traceback | No
     return last if only_known_tails(rows, last.last.error_at, ignored) else None
 
 
-def _uncaught(found: Sequence[Traceback], source_of: SourceOf) -> list[tuple[Traceback, bool]]:
+def _uncaught(found: Sequence[Traceback], program: Program) -> list[tuple[Traceback, bool]]:
     """Return the tracebacks of exceptions that no handler can have caught, the last one first. The
     flag is true if the source was read and proves it."""
     tops: list[tuple[Traceback, bool]] = []
     for each in reversed(found):
         if not each.is_ignored:
-            ways = [_reached_the_top(link, source_of) for link in each.links]
+            ways = [_reached_the_top(link, program) for link in each.links]
             if any(way is not None for way in ways):
                 tops.append((each, any(ways)))
     return tops
 
 
-def _reached_the_top(link: Link, source_of: SourceOf) -> bool | None:
+def _reached_the_top(link: Link, program: Program) -> bool | None:
     """Return whether the source proves that nothing caught the exception; None: a handler did, or
-    may have."""
+    may have, or the traceback is of another program."""
     frames = [frame for frame in link.frames if not frame.file.startswith("<frozen ")]
+    if [frame.name for frame in frames[:2]] == ["<module>"] * 2 and frames[0].file == "<string>":
+        del frames[0]  # It runs the program by its path.
     if link.catcher is not None or not frames or frames[0].name != "<module>":
         return None
     top = frames[0]
-    source = source_of(top.file) if top.file and not top.file.startswith("<") else None
+    if program.files and top.file.rpartition("/")[2] not in program.files:
+        return None
+    source = program.source_of(top.file) if top.file and not top.file.startswith("<") else None
     if source is None:
         return False
     return None if is_handled(source, top.line, _class_of(link)) else True
