@@ -65,7 +65,7 @@ class RoundWorkers:
         self._clearing: asyncio.Task[object] | None = None
         self._telling: asyncio.Task[None] | None = None
         number, count = round_.assignment.round, setup.config.count
-        self.shm = WorkerShm.open(setup.scratch, number, count, setup.faults)
+        self.shm = WorkerShm.open(setup.scratch, number, count, setup.faults, setup.no_space)
         base_rank = round_.assignment.base_rank
         self._watchdog = Watchdog(self.shm, base_rank, self._end_one, setup.notice)
         self._failures = WorkerFailures(

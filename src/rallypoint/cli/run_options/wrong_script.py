@@ -80,7 +80,7 @@ def _why_no_script(script: str, after: Sequence[str], machine: Machine) -> str:
 
 
 def _a_program(program: str, after: Sequence[str]) -> str:
-    """What to do with a program where a script should be, by the words after it."""
+    """The fix for a program where a script should be, by the words after it."""
     lead = _before_a_script(program, after)
     leave = f"leave out {shown(' '.join(lead))}" if len(lead) > 1 else "leave it out"
     return f"a program, not a Python script: {f'{leave}, or ' if lead else ''}add --no-python"
