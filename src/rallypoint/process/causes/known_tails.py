@@ -59,7 +59,7 @@ _KNOWN = (
     # Trackers, and services that a program sends its last words to.
     r"(wandb|mlflow|comet\w*|neptune|clearml|aim|swanlab|tensorboard|dvc|trackio|sentry)\b ?[:|\[]",
     r"\[(neptune|comet|swanlab|clearml|wandb)\]|(COMET|NEPTUNE|ClearML|CLEARML) ",
-    r"(sync|syncing|synced|upload|uploading|uploaded|flushing|waiting)\b.*",
+    r"(sync|syncing|synced)\b",
     r"[🏃🧪🚀⭐💡📈🔗]|View (run|experiment|project|the run)\b|You can (sync|find|view)",
     r"Sentry is attempting|Waiting up to \d|Press Ctrl-",
     r"Run (history|summary):|Find logs at:",
