@@ -51,7 +51,7 @@ SourceOf: TypeAlias = Callable[[str], str | None]
 
 
 class Program(NamedTuple):
-    """What is known of the program that the worker ran."""
+    """The worker's own program, as far as its command line shows it."""
 
     source_of: SourceOf = lambda _: None
     files: frozenset[str] = frozenset()
