@@ -169,10 +169,13 @@ def test_A7_a_bar_that_goes_on_shows_that_the_exception_was_handled() -> None:
     assert describe_failure(EXIT_3, words=closed).message == "KeyError: 1"
 
 
+@pytest.mark.parametrize("part", [1000, 1 << 16])
 @pytest.mark.parametrize("before", ["." * 9000, "\r".join(f" {n}%|###|" for n in range(2000))])
-def test_A7_a_traceback_behind_a_long_line_is_found_however_much_follows(before: str) -> None:
+def test_A7_a_traceback_behind_a_long_line_is_found_however_much_follows(
+    before: str, part: int
+) -> None:
     data = f"step 1\n{before}{PLAIN}\n".encode() + b"sync: file 1 of 60\n" * 9000
-    told = describe_failure(EXIT_1, words=words(data))
+    told = describe_failure(EXIT_1, words=words(data, part=part))
     assert (told.message, told.detail) == ("ValueError: bad loss", PLAIN)
 
 

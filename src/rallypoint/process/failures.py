@@ -114,7 +114,8 @@ def describe_failure(
     if written is not None:
         error, traceback = plain_text(written.message), plain_text(written.traceback)
     else:
-        error, traceback = _evidence(exit_, words, program)
+        found = _evidence(exit_, words, program)
+        error, traceback = found.error, found.traceback
     said = error.partition("\n")[0].strip()
     match exit_.signal:
         case None if said:

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
+
+from msgspec import Struct
 
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.process.causes.handlers import exits_after, is_handled
@@ -30,19 +32,16 @@ _SIGINT, _SIGABRT = 2, 6
 _UNCAUGHT_CODE = 1
 _FRAMES_BYTES, _TEXT_BYTES, _CHAIN_BYTES, _ROW_BYTES = 2816, 1024, 2048, 1000
 _TEXT_ROWS = 40
-_ABORTS = tuple(
-    re.compile(pattern)
-    for pattern in (
-        r"\bwhat\(\):\s+(?P<text>.*)$",
-        r"(?P<text>[\w.+/-]+: [\w.+/-]+:\d+: .*: Assertion `.*' failed\.)$",
-        # glog, absl and torch at the level FATAL: the date, the thread, the place.
-        r"\[?F\d{4,8} [\d:.]+ .*?\] (?P<text>.+)$",
-        # The allocator and the stack protector of glibc; without a line end behind a bar.
-        r"(?P<text>(free|malloc|realloc|munmap_chunk|malloc_consolidate)\(\): \w.*)$",
-        r"(?P<text>double free or corruption.*|corrupted (size|double-linked|unsorted).*)$",
-        r"(?P<text>\*\*\* (stack smashing|buffer overflow) detected \*\*\*.*)$",
-        r"(?P<text>LLVM ERROR: .+|pure virtual method called)$",
-    )
+_ABORTS = (
+    r"\bwhat\(\):\s+(?P<text>.*)$",
+    r"(?P<text>[\w.+/-]+: [\w.+/-]+:\d+: .*: Assertion `.*' failed\.)$",
+    # glog, absl and torch at the level FATAL: the date, the thread, the place.
+    r"\[?F\d{4,8} [\d:.]+ .*?\] (?P<text>.+)$",
+    # The allocator and the stack protector of glibc; without a line end behind a bar.
+    r"(?P<text>(free|malloc|realloc|munmap_chunk|malloc_consolidate)\(\): \w.*)$",
+    r"(?P<text>double free or corruption.*|corrupted (size|double-linked|unsorted).*)$",
+    r"(?P<text>\*\*\* (stack smashing|buffer overflow) detected \*\*\*.*)$",
+    r"(?P<text>LLVM ERROR: .+|pure virtual method called)$",
 )
 """The last words of native code that calls abort(3)."""
 
@@ -50,15 +49,15 @@ SourceOf: TypeAlias = Callable[[str], str | None]
 """The source at a path; None: there is none that can be read."""
 
 
-class Program(NamedTuple):
-    """What is known of the program that the worker ran."""
+class Program(Struct, frozen=True):
+    """The worker's own program, as far as its command line shows it."""
 
     source_of: SourceOf = lambda _: None
     files: frozenset[str] = frozenset()
     """Names that the file of its outermost code may have; empty: not known."""
 
 
-class Evidence(NamedTuple):
+class Evidence(Struct, frozen=True):
     """The reason of a failure, as a worker's output has it."""
 
     error: str = ""
@@ -99,7 +98,7 @@ def _abort_text(rows: Sequence[str]) -> str:
     none."""
     for row in reversed(rows):
         for pattern in _ABORTS:
-            if (found := pattern.search(row)) is not None:
+            if (found := re.search(pattern, row)) is not None:
                 return found["text"]
     return ""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import cache
 
 from rallypoint.process.causes.rows import is_gap
 from rallypoint.process.causes.tracebacks import Traceback
@@ -59,7 +60,7 @@ _KNOWN = (
     # Trackers, and services that a program sends its last words to.
     r"(wandb|mlflow|comet\w*|neptune|clearml|aim|swanlab|tensorboard|dvc|trackio|sentry)\b ?[:|\[]",
     r"\[(neptune|comet|swanlab|clearml|wandb)\]|(COMET|NEPTUNE|ClearML|CLEARML) ",
-    r"(sync|syncing|synced|upload|uploading|uploaded|flushing|waiting)\b.*",
+    r"(sync|syncing|synced)\b",
     r"[🏃🧪🚀⭐💡📈🔗]|View (run|experiment|project|the run)\b|You can (sync|find|view)",
     r"Sentry is attempting|Waiting up to \d|Press Ctrl-",
     r"Run (history|summary):|Find logs at:",
@@ -74,9 +75,16 @@ _KNOWN = (
     r"(E|F|\.)+( +\[ *\d+%\])?$",
     r"\d+ items? had failures:|\d+ of +\d+ in \S+$|\*\*\*Test Failed\*\*\*",
 )
-_IS_KNOWN = re.compile("|".join(f"(?:{one})" for one in _KNOWN))
-_IS_BAR = re.compile("|".join(f"(?:{one})" for one in _BARS))
-_IS_TEXT = re.compile("|".join(f"(?:{one})" for one in _OF_A_TEXT))
+
+
+@cache
+def _any_of(patterns: tuple[str, ...]) -> re.Pattern[str]:
+    """Compile the patterns at their first use, which most failures do not need."""
+    return re.compile("|".join(f"(?:{one})" for one in patterns))
+
+
+def _is_bar(row: str) -> bool:
+    return _any_of(_BARS).match(row.strip()) is not None
 
 
 def is_known_tail(row: str) -> bool:
@@ -84,7 +92,7 @@ def is_known_tail(row: str) -> bool:
     bare = row.strip()
     if not bare or is_gap(row):
         return True
-    return _IS_KNOWN.match(bare) is not None or _IS_BAR.match(bare) is not None
+    return _any_of(_KNOWN).match(bare) is not None or _is_bar(row)
 
 
 def is_rule(row: str) -> bool:
@@ -94,7 +102,7 @@ def is_rule(row: str) -> bool:
 
 def is_of_a_text(row: str) -> bool:
     """Return whether a row belongs to the text of a well-known exception."""
-    return _IS_TEXT.match(row.lstrip()) is not None
+    return _any_of(_OF_A_TEXT).match(row.lstrip()) is not None
 
 
 def only_known_tails(rows: Sequence[str], after: int, others: Sequence[Traceback]) -> bool:
@@ -111,15 +119,18 @@ def only_known_tails(rows: Sequence[str], after: int, others: Sequence[Traceback
             index = ignored[index] + 1
             continue
         row = rows[index]
+        if not row.strip():
+            index += 1
+            continue
         has_gap = has_gap or is_gap(row)
-        if _IS_BAR.match(row.strip()):
+        if _is_bar(row):
             bars += 1
             if has_gap or bars > _BARS_MAX:
                 return False
         if is_of_a_text(row):
             pass
         elif is_known_tail(row):
-            in_text = in_text and bool(not row.strip() or is_gap(row))
+            in_text = in_text and is_gap(row)
         elif not row[0].isspace() and not (in_text and _is_indented(rows, index + 1)):
             return False
         index += 1
