@@ -240,6 +240,15 @@ def observe_config(event_log_handler: str) -> ObserveConfig:
     return ObserveConfig(event_log_handler=event_log_handler, health_port=health_port_asked_for())
 
 
+def kept_jobs(environ: Mapping[str, str]) -> str:
+    """Return the directory in which something is kept of this user's jobs; empty: there is none."""
+    if not (state := environ.get("RALLYPOINT_STATE_DIR", "")):
+        home = environ.get("XDG_STATE_HOME", "")
+        home = home if os.path.isabs(home) else os.path.expanduser("~/.local/state")
+        state = os.path.join(home, "rallypoint")
+    return os.path.join(state, "kept") if os.path.isabs(state) else ""
+
+
 def stop_config(grace_s: float) -> StopConfig:
     """That of an agent that a program makes, with one grace for every stop. Raises UsageError."""
     signals = signals_asked_for() or StopConfig().signals

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from errno import EFBIG
 from typing import TYPE_CHECKING
 
-from rallypoint.agent.environ import ETCD_PASSWORD_VARIABLE
+from rallypoint.agent.environ import ETCD_PASSWORD_VARIABLE, kept_jobs
 from rallypoint.cli import raise_interrupts
 from rallypoint.errors import InfrastructureError, UsageError
 
@@ -201,15 +201,6 @@ def count_workers(
         tell(f"--nproc-per-node {word}: torch is asked, which takes seconds: {seen.ask_why}")
         found = _ask_torch(word, interpreter, environ, ask or _ask)
     return cpu_count() if word == "auto" and found == 0 else found
-
-
-def kept_jobs(environ: Mapping[str, str]) -> str:
-    """See `Machine.kept_jobs`."""
-    if not (state := environ.get("RALLYPOINT_STATE_DIR", "")):
-        home = environ.get("XDG_STATE_HOME", "")
-        home = home if os.path.isabs(home) else os.path.expanduser("~/.local/state")
-        state = os.path.join(home, "rallypoint")
-    return os.path.join(state, "kept") if os.path.isabs(state) else ""
 
 
 def brief(path: str) -> str:
