@@ -9,7 +9,9 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Sequence
+from queue import Empty, Queue
 from textwrap import wrap
+from threading import Thread
 from typing import TypeVar
 
 from msgspec import Struct, field
@@ -54,6 +56,8 @@ from rallypoint.observe.kept_jobs import directories, find, notes_in
 from rallypoint.process.scratch import lives
 
 T = TypeVar("T")
+READ_S = 30.0
+"""How long reading what is kept may take: the home may be on a file server that is gone."""
 _NODES_SHOWN = 6
 NO_END = "no end is known"
 _NOTES_READ = 16
@@ -140,16 +144,14 @@ def answer_or_kept(
     try:
         return ask()
     except LostWhileFollowedError as error:
-        path = _path_of(command, argv)
-        more = f"; kept of it: rallypoint status {brief(path)}" if path else ""
+        kept = _kept_of(command, argv)
+        more = f"; kept of it: rallypoint status {brief(kept.path)}" if kept else ""
         raise _with(error, more) from error
     except (RendezvousConnectionError, JobEndedError, NotHostedError) as error:
-        path = _path_of(command, argv)
-        if not path:
+        if (kept := _kept_of(command, argv, error)) is None:
             if type(error) is RendezvousConnectionError:
                 raise _with(error, _where_else(command, argv)) from error
             raise
-        kept = read_kept(path)
         if isinstance(error, NotHostedError) and not kept.has_ended:
             raise
         if isinstance(error, RendezvousConnectionError) and kept.living and not kept.has_ended:
@@ -157,7 +159,7 @@ def answer_or_kept(
             who = f"nodes {names} run on this machine, and look for it"
             if len(kept.living) == 1:
                 who = f"node {names} runs on this machine, and looks for it"
-            raise _with(error, f"; {who}: rallypoint status {brief(path)}") from error
+            raise _with(error, f"; {who}: rallypoint status {brief(kept.path)}") from error
         show(kept, _what_it_is(kept, error))
         return 0
 
@@ -169,12 +171,38 @@ def answer_or_say_where_kept(command: Command, argv: Sequence[str], ask: Callabl
         return ask()
     except (RendezvousConnectionError, JobEndedError) as error:
         is_unnamed = isinstance(error, NotOnThisMachineError) and "--job" not in " ".join(argv)
-        path = "" if is_unnamed else _path_of(command, argv)
-        if not path or ((kept := read_kept(path)).living and not kept.has_ended):
+        kept = None if is_unnamed else _kept_of(command, argv, error)
+        if kept is None or (kept.living and not kept.has_ended):
             raise
         more = "its end is kept" if kept.has_ended else "kept of it"
         kind = UsageError if isinstance(error, JobEndedError) else RendezvousConnectionError
-        raise kind(f"{error}; {more}: rallypoint status {brief(path)}") from error
+        raise kind(f"{error}; {more}: rallypoint status {brief(kept.path)}") from error
+
+
+def _kept_of(
+    command: Command, argv: Sequence[str], asked: RallypointError | None = None
+) -> Kept | None:
+    """Find what is kept of the job that the command line means; None: nothing. Blocks for
+    `READ_S` at most. Raises RendezvousConnectionError, with what was `asked`, where the disk hangs
+    for longer, and UsageError for a history that is damaged."""
+    found: Queue[Kept | RallypointError | None] = Queue()
+
+    def read() -> None:
+        try:
+            path = _path_of(command, argv)
+            found.put(read_kept(path) if path else None)
+        except RallypointError as error:
+            found.put(error)
+
+    Thread(target=read, daemon=True).start()
+    try:
+        kept = found.get(timeout=READ_S)
+    except Empty:
+        why = f"{shown(Machine().kept_jobs())} does not answer: what is kept of it can't be read"
+        raise RendezvousConnectionError(f"{asked}; {why}" if asked else why) from asked
+    if isinstance(kept, RallypointError):
+        raise kept
+    return kept
 
 
 def is_kept(where: Value | None) -> bool:
