@@ -370,7 +370,8 @@ def _nobody_came(settings: SharedSettings, timeout: JoinTimedOut) -> str:
 
 def _many_are_slow_to_stop(delayed: StopDelayed, settings: SharedSettings) -> str:
     """Why a round is not formed yet."""
-    late = f"{delayed.late} of {delayed.nodes} nodes have not stopped after {delayed.after_s:g} s"
+    late = f"{len(delayed.late)} of {delayed.nodes} nodes have not stopped after"
+    late += f" {delayed.after_s:g} s ({words.names(delayed.late)})"
     return f"{late}: waiting up to {settings.stop_patience_s:g} s more (--stop-patience)"
 
 

@@ -44,11 +44,11 @@ from rallypoint.cli.watch.workers import is_endpoint
 from rallypoint.config import RendezvousConfig
 from rallypoint.coordinator.clocks import wall_time
 from rallypoint.core.model import Outcome
-from rallypoint.core.text import count, job_name, shown
+from rallypoint.core.text import job_name, shown
 from rallypoint.core.watch import kept_jobs as rules
 from rallypoint.core.watch.advice import Advice, advice_after_the_end
 from rallypoint.core.watch.history_file import Recorded
-from rallypoint.core.watch.job_view import HowItEnded, JobView
+from rallypoint.core.watch.job_view import HowItEnded, JobLine, JobView
 from rallypoint.core.watch.kept_jobs import NodeNote, is_logged_in
 from rallypoint.core.watch.node_names import fold_names
 from rallypoint.errors import RallypointError, RendezvousConnectionError, UsageError
@@ -234,32 +234,17 @@ def read_meant(path: str) -> Kept:
     return read_kept(found[0] if found else path)
 
 
-def listed(paths: Sequence[str], width: int, most: int) -> list[str]:
-    """Return one line for each of these jobs, and the command that shows one of them. Blocks."""
-    now = wall_time(0.0)
-    rows = [("NAME", "STATE", "WHEN", "")]
-    for path in paths[: most - 3 if len(paths) > most - 2 else most]:
+def lines_of(paths: Sequence[str]) -> list[JobLine]:
+    """Read a line for each of these directories. Blocks."""
+    found = []
+    for path in paths:
         kept = Kept(path, notes_in(path, _NOTES_READ))
-        note, name = kept.newest, os.path.basename(path)
-        if note is None:
-            rows.append((name, "-", "-", ""))
-        elif note.ended:
-            rows.append((name, state_word(note.outcome), _ago(now - note.ended), note.text))
-        else:
-            rows.append((name, NO_END, _ago(now - note.began), "began then"))
-    sizes = [max(len(row[column]) for row in rows) for column in range(3)]
-    lines = [
-        "  ".join([*(text.ljust(size) for text, size in zip(row, sizes, strict=False)), row[3]])
-        for row in rows
-    ]
-    lines = [line.rstrip() if len(line) <= width else line[: width - 1] + "…" for line in lines]
-    if (more := len(paths) - len(rows) + 1) > 0:
-        lines.append(f"and {count(more, 'older job')}: --all")
-    return [*lines, f"one of them: rallypoint status {brief(os.path.dirname(paths[0]))}/NAME"]
-
-
-def _ago(seconds: float) -> str:
-    return f"{duration_text(max(seconds, 0.0))} ago"
+        if (note := kept.newest) is not None:
+            state, at = (note.outcome, note.ended) if kept.has_ended else (NO_END, note.began)
+            since_s, workers = max(wall_time(0.0) - at, 0.0), note.nodes * note.workers
+            sizes = (note.nodes, workers, note.round, -1, -1, None)
+            found.append(JobLine(os.path.basename(path), state, since_s, *sizes, note.text))
+    return found
 
 
 def read_kept(path: str) -> Kept:
@@ -295,8 +280,8 @@ def status_of(kept: Kept, head: str, width: int, most: int) -> list[str]:
                 rows[0] = f"{job_name(view.job)}: {NO_END}; {said}"
     elif newest is not None:
         rows = _of_note(newest, width, now)
-        if newest.cause is not None and newest.outcome != Outcome.SUCCEEDED.value:
-            rows += next_lines(advice_after_the_end(newest.cause, kept_ranks), where, width)
+        if found := advice_after_the_end(newest.outcome, newest.text, newest.cause, kept_ranks):
+            rows += next_lines(found, where, width)
     told = rules.ended_lines(kept.notes, kept.living)
     more = len(told) - _NODES_SHOWN
     if more > 0 and most <= LINES_MAX:
