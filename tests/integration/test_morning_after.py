@@ -17,6 +17,7 @@ from tests.integration.cluster import Cluster, free_port, wait_until
 from tests.integration.dead_disk import dead_disk
 from tests.integration.one_agent import agent
 from tests.prepared import processes
+from tests.watch.test_live_faults import small_disk
 
 from rallypoint.cli.watch import kept as kept_commands
 from rallypoint.cli.watch import logs, status, wishes
@@ -155,6 +156,27 @@ def test_a_job_that_was_cancelled_says_where_its_end_is(tmp_path: Path) -> None:
     (kept,) = kept_in(tmp_path / ".local" / "state" / "rallypoint")
     (note,) = map(json.loads, (path.read_text() for path in kept.glob("node-*.json")))
     assert (note["exit_code"], note["outcome"]) == (130, "cancelled")
+
+
+def test_V7_the_end_is_kept_in_a_home_that_is_full_by_then(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "state") as state:
+        env = {"RALLYPOINT_STATE_DIR": state}
+        program = f"""
+import glob, time
+while not glob.glob({state!r} + '/kept/*/node-*.json'): time.sleep(0.05)
+with open({state!r} + '/checkpoint.pt', 'wb', buffering=0) as file:
+    for _ in range(64):
+        file.write(bytes(4096))
+"""
+        with agent(
+            tmp_path, "--history", str(tmp_path / "h.jsonl"), program=program, env=env
+        ) as run:
+            assert run.wait() == 1
+        assert "its end is kept: rallypoint status " in run.err
+        (kept,) = kept_in(Path(state))
+        (note,) = map(json.loads, (path.read_text() for path in kept.glob("node-*.json")))
+        assert (note["exit_code"], note["outcome"]) == (1, "failed")
+        assert "No space left on device" in note["cause"]["message"]
 
 
 def test_a_file_server_that_is_gone_delays_neither_the_job_nor_its_end(tmp_path: Path) -> None:

@@ -240,8 +240,9 @@ def observe_config(event_log_handler: str) -> ObserveConfig:
     return ObserveConfig(event_log_handler=event_log_handler, health_port=health_port_asked_for())
 
 
-def kept_jobs(environ: Mapping[str, str]) -> str:
+def kept_jobs(base: Mapping[str, str] | None = None) -> str:
     """Return the directory in which something is kept of this user's jobs; empty: there is none."""
+    environ = os.environ if base is None else base
     if not (state := environ.get("RALLYPOINT_STATE_DIR", "")):
         home = environ.get("XDG_STATE_HOME", "")
         home = home if os.path.isabs(home) else os.path.expanduser("~/.local/state")

@@ -117,7 +117,7 @@ class Machine:
 
     def kept_jobs(self) -> str:
         """The directory in which something is kept of this user's jobs; empty: there is none."""
-        return kept_jobs(os.environ)
+        return kept_jobs()
 
     def shared_home(self) -> str:
         """A directory for the records of jobs in a home that other machines see; empty: this one's

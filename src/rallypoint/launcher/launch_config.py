@@ -186,7 +186,7 @@ def _observe(config: LaunchConfig) -> ObserveConfig:
     if path == "none":
         return observe
     # A launch on one node tells its caller all, and a program may launch hundreds.
-    keep_in = kept_jobs(os.environ) if config.max_nodes > 1 else ""
+    keep_in = kept_jobs() if config.max_nodes > 1 else ""
     return replace(observe, history=None if path is None else os.fspath(path), keep_in=keep_in)
 
 

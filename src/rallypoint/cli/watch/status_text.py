@@ -393,7 +393,7 @@ def cause_detail(cause: FirstCause | None) -> list[str]:
         return []
     detail = [line for line in cause.detail.splitlines() if line.strip()]
     shown = detail[-DETAIL_MAX:]
-    if cause.message and not any(cause.message in line for line in shown):
+    if cause.message and not any(cause.message in line for line in (cause.text, *shown)):
         shown = [cause.message, *shown]
     return shown
 
