@@ -53,8 +53,11 @@ def write_note(path: str, note: NodeNote) -> None:
         data = msgspec.json.encode(brief)
         try:
             _replace(name, data)
-        except OSError:
-            _overwrite(name, data)
+        except OSError as error:
+            try:
+                _overwrite(name, data)
+            except OSError:
+                raise error from None
 
 
 def append(path: str, lines: Sequence[Line]) -> None:
