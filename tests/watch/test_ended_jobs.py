@@ -195,6 +195,14 @@ def test_ends_that_are_alike_are_one_line() -> None:
     assert ended_lines(ALL[:2], ["node-0", "node-1"])[0].startswith("nodes node-[0-1] (ranks 0-15)")
 
 
+def test_V7_a_job_that_waited_in_vain_names_the_node_that_is_missing() -> None:
+    job = WatchedCluster(SharedSettings("train-7", NODES, NODES, join_timeout_s=60.0))
+    job.nodes(NODES, without=(21,))
+    job.wait(61)
+    assert job.view.state == "timed out"
+    assert job.view.reason.endswith("; by the names of the others, missing: node-21")
+
+
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A state directory in which two jobs are kept."""

@@ -51,6 +51,7 @@ from rallypoint.core.round import count_loss
 from rallypoint.core.round import step as step_round
 from rallypoint.core.round_state import MemberState
 from rallypoint.core.settings import MAX_SECONDS
+from rallypoint.core.watch.node_names import gaps_in_names
 from rallypoint.core.watch.turns import RoundEnded, RoundFormed, RoundJudged
 
 
@@ -362,6 +363,9 @@ def _nobody_came(settings: SharedSettings, timeout: JoinTimedOut) -> str:
         waited += f" with a multiple of {settings.world_multiple_of} workers (--world-multiple-of)"
     here = f"only {len(timeout.joined)} joined: {words.names(timeout.joined) or 'none'}"
     missing = f"; missing: {words.names(timeout.missing)}" if timeout.missing else ""
+    gaps = gaps_in_names(timeout.joined)
+    if not missing and 0 < len(gaps) <= settings.min_nodes - len(timeout.joined):
+        missing = f"; by the names of the others, missing: {words.names(tuple(gaps))}"
     held_back = ""
     if timeout.held_back:
         held_back = f"; did not reach the round store: {words.names(timeout.held_back)}"

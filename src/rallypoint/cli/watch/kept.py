@@ -10,6 +10,7 @@ import os
 import socket
 from collections.abc import Callable, Sequence
 from queue import Empty, Queue
+from shlex import quote
 from textwrap import wrap
 from threading import Thread
 from typing import TypeVar
@@ -51,7 +52,7 @@ from rallypoint.core.watch.history_file import Recorded
 from rallypoint.core.watch.job_view import HowItEnded, JobLine, JobView
 from rallypoint.core.watch.kept_jobs import NodeNote, is_logged_in
 from rallypoint.core.watch.node_names import fold_names
-from rallypoint.errors import RallypointError, RendezvousConnectionError, UsageError
+from rallypoint.errors import AccessError, RallypointError, RendezvousConnectionError, UsageError
 from rallypoint.observe.kept_jobs import directories, find, notes_in
 from rallypoint.process.scratch import lives
 
@@ -147,6 +148,12 @@ def answer_or_kept(
         kept = _kept_of(command, argv)
         more = f"; kept of it: rallypoint status {brief(kept.path)}" if kept else ""
         raise _with(error, more) from error
+    except AccessError as error:
+        kept = _kept_of(command, argv, error)
+        if not kept or not kept.newest or "--job ID" not in str(error):
+            raise
+        job = quote(kept.newest.job)
+        raise AccessError(f"{error}; the last job there was --job {job}") from error
     except (RendezvousConnectionError, JobEndedError, NotHostedError) as error:
         if (kept := _kept_of(command, argv, error)) is None:
             if type(error) is RendezvousConnectionError:
