@@ -14,7 +14,7 @@ from tests.watch.finder import culprit_of
 from tests.watch.watched_cluster import WatchedCluster
 
 from rallypoint.cli import drain
-from rallypoint.cli.watch import logs, nodes, stacks, status, wishes
+from rallypoint.cli.watch import events, logs, nodes, stacks, status, wishes
 from rallypoint.cli.watch.kept import NO_END, Kept, status_of
 from rallypoint.cli.watch.status_text import LINES_MAX, status_lines
 from rallypoint.core.model import SharedSettings
@@ -233,6 +233,19 @@ def test_status_lists_the_jobs_that_are_kept_in_a_directory(
     assert {one["state"] for one in json.loads(capsys.readouterr().out)} == {"failed"}
     with pytest.raises(UsageError, match=r"2 jobs are kept there: rallypoint status .* lists them"):
         logs.run([str(home / place)])
+
+
+def test_a_damaged_history_leaves_what_the_nodes_have_kept(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (path,) = (home / "state" / "kept").glob("train-7-*")
+    (path / "history.jsonl").write_bytes(b"\0" * 4096 + b"\n{}\n")
+    assert status.run([str(path)]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "job train-7: failed " in told
+    assert f" history {path}/history.jsonl: is damaged: line 1 " in told
+    with pytest.raises(RallypointError, match=r"history\.jsonl: is damaged: line 1 "):
+        events.run([str(path)])
 
 
 @pytest.mark.parametrize("place", ["logs", "logs/old_x1"])

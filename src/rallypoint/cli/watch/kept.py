@@ -86,6 +86,8 @@ class Kept(Struct):
     """The history of the job; None: it is elsewhere."""
     living: list[str] = field(default_factory=list)
     """Nodes whose agents run on this machine."""
+    trouble: str = ""
+    """Why the history can't be read."""
 
     @property
     def newest(self) -> NodeNote | None:
@@ -262,10 +264,15 @@ def read_kept(path: str) -> Kept:
     machine = socket.gethostname()
     living = [one.node for one in notes if one.machine == machine and lives(one.pid)]
     files = [os.path.join(path, rules.HISTORY), *(note.history for note in notes)]
-    recorded = None
+    recorded, trouble = None, ""
     if known := [one for one in files if one and os.path.isfile(one)]:
-        recorded = read_history(known[0])
-    return Kept(path, notes, recorded, living)
+        try:
+            recorded = read_history(known[0])
+        except UsageError as error:
+            if not notes:
+                raise
+            trouble = str(error)
+    return Kept(path, notes, recorded, living, trouble)
 
 
 def status_of(kept: Kept, head: str, width: int, most: int) -> list[str]:
@@ -299,6 +306,7 @@ def status_of(kept: Kept, head: str, width: int, most: int) -> list[str]:
         machines = fold_names({note.machine for note in lost})
         why = f"look on {machines} for what killed them: dmesg -T, and what the scheduler says"
         ends += next_lines(Advice("ends", text=why), where, width)
+    ends += _labelled("history", [kept.trouble] if kept.trouble else [], width)
     if kept.recorded is None and newest is not None and not newest.is_host:
         ends += _labelled("elsewhere", [_elsewhere(newest)], width)
     room = max(most - len(ends) - 1, 1)
@@ -310,7 +318,7 @@ def status_of(kept: Kept, head: str, width: int, most: int) -> list[str]:
 def events_of(kept: Kept) -> Recorded:
     """Raises RendezvousConnectionError where the events are elsewhere."""
     if kept.recorded is None:
-        where = "" if kept.newest is None else f": {_elsewhere(kept.newest)}"
+        where = "" if kept.newest is None else f": {kept.trouble or _elsewhere(kept.newest)}"
         raise RendezvousConnectionError(
             f"only this is kept of the job here: rallypoint status {brief(kept.path)}{where}"
         )
