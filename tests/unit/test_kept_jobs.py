@@ -11,8 +11,8 @@ import msgspec
 import pytest
 from tests.unit.command_line import parse
 
+from rallypoint.agent.environ import kept_jobs as state_of
 from rallypoint.agent.telemetry import keeping
-from rallypoint.cli.machine import kept_jobs as state_of
 from rallypoint.cli.watch.kept import Kept, status_of
 from rallypoint.core.model import Stamp
 from rallypoint.core.watch.kept_jobs import (

@@ -14,11 +14,12 @@ from tests.watch.finder import culprit_of
 from tests.watch.watched_cluster import WatchedCluster
 
 from rallypoint.cli import drain
-from rallypoint.cli.watch import logs, nodes, stacks, status, wishes
+from rallypoint.cli.watch import events, logs, nodes, stacks, status, wishes
 from rallypoint.cli.watch.kept import NO_END, Kept, status_of
 from rallypoint.cli.watch.status_text import LINES_MAX, status_lines
 from rallypoint.core.model import SharedSettings
 from rallypoint.core.watch.history_file import Begin, Recorded, compact
+from rallypoint.core.watch.job_view import HowItEnded
 from rallypoint.core.watch.kept_jobs import KeptLine, NodeNote, directory_name, ended_lines
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.errors import RallypointError, UsageError
@@ -123,6 +124,31 @@ def test_a_job_that_was_cancelled_is_told_once() -> None:
     assert not any("ended by" in line for line in lines)
 
 
+@pytest.mark.parametrize(
+    ("outcome", "text", "step"),
+    [
+        ("timed out", "only 63 joined; missing: node-21", "start the missing agents"),
+        (
+            "infrastructure",
+            "node-21 did not reach the round store of node node-0 (n0:29500)",
+            "see why the connection to the node of rank 0 fails",
+        ),
+    ],
+)
+def test_V7_a_job_that_never_began_has_a_next_step_after_its_end(
+    outcome: str, text: str, step: str
+) -> None:
+    job = WatchedCluster(SharedSettings("train-7", NODES, NODES))
+    job.nodes(NODES, without=(21,))
+    view = replace(job.view, state=outcome, reason=text, verdict=HowItEnded(outcome, text))
+    history = Recorded([Begin("train-7", BEGAN_MS, 1e9)], status=compact(view, 1e9))
+    own = note(1, outcome=outcome, text=text)
+    for kept in (Kept(DIR, [own], history), Kept(DIR, [own])):
+        lines = seen(kept)
+        assert "node-21" in "".join(lines[1:3])
+        assert any(line.startswith(f"  next        {step}") for line in lines[2:4]), lines
+
+
 def test_where_all_agents_were_killed_their_names_and_the_next_step_are_there() -> None:
     lost = [replace(one, ended=0.0, exit_code=None, outcome="") for one in ALL]
     history = recorded(running())
@@ -169,6 +195,14 @@ def test_ends_that_are_alike_are_one_line() -> None:
     assert ended_lines(ALL[:2], ["node-0", "node-1"])[0].startswith("nodes node-[0-1] (ranks 0-15)")
 
 
+def test_V7_a_job_that_waited_in_vain_names_the_node_that_is_missing() -> None:
+    job = WatchedCluster(SharedSettings("train-7", NODES, NODES, join_timeout_s=60.0))
+    job.nodes(NODES, without=(21,))
+    job.wait(61)
+    assert job.view.state == "timed out"
+    assert job.view.reason.endswith("; by the names of the others, missing: node-21")
+
+
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A state directory in which two jobs are kept."""
@@ -189,15 +223,29 @@ def test_status_lists_the_jobs_that_are_kept_in_a_directory(
     place: str, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert status.run([str(home / place)]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == ["NAME", "STATE", "WHEN"]
-    assert {line.split()[0].rpartition("-")[0][:5] for line in lines[1:3]} == {"old-2", "train"}
-    assert all("  failed  " in line for line in lines[1:3])
-    assert lines[3] == f"one of them: rallypoint status {home}/state/kept/NAME"
+    told = capsys.readouterr()
+    lines = told.out.splitlines()
+    assert lines[0].split()[:4] == ["JOB", "STATE", "FOR", "ROUND"]
+    assert {line.split()[0].rpartition("-")[0][:5] for line in lines[1:]} == {"old-2", "train"}
+    assert all("  failed  " in line and line.endswith("exited with code 1") for line in lines[1:])
+    assert told.err.endswith(f"one of them: rallypoint status {home}/state/kept/JOB\n")
     assert status.run([str(home / place), "--json"]) == 0
-    assert {one["job"] for one in json.loads(capsys.readouterr().out)} == {"old", "train-7"}
+    assert {one["state"] for one in json.loads(capsys.readouterr().out)} == {"failed"}
     with pytest.raises(UsageError, match=r"2 jobs are kept there: rallypoint status .* lists them"):
         logs.run([str(home / place)])
+
+
+def test_a_damaged_history_leaves_what_the_nodes_have_kept(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (path,) = (home / "state" / "kept").glob("train-7-*")
+    (path / "history.jsonl").write_bytes(b"\0" * 4096 + b"\n{}\n")
+    assert status.run([str(path)]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "job train-7: failed " in told
+    assert f" history {path}/history.jsonl: is damaged: line 1 " in told
+    with pytest.raises(RallypointError, match=r"history\.jsonl: is damaged: line 1 "):
+        events.run([str(path)])
 
 
 @pytest.mark.parametrize("place", ["logs", "logs/old_x1"])

@@ -9,7 +9,10 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Sequence
+from queue import Empty, Queue
+from shlex import quote
 from textwrap import wrap
+from threading import Thread
 from typing import TypeVar
 
 from msgspec import Struct, field
@@ -42,18 +45,20 @@ from rallypoint.cli.watch.workers import is_endpoint
 from rallypoint.config import RendezvousConfig
 from rallypoint.coordinator.clocks import wall_time
 from rallypoint.core.model import Outcome
-from rallypoint.core.text import count, job_name, shown
+from rallypoint.core.text import job_name, shown
 from rallypoint.core.watch import kept_jobs as rules
 from rallypoint.core.watch.advice import Advice, advice_after_the_end
 from rallypoint.core.watch.history_file import Recorded
-from rallypoint.core.watch.job_view import HowItEnded, JobView
+from rallypoint.core.watch.job_view import HowItEnded, JobLine, JobView
 from rallypoint.core.watch.kept_jobs import NodeNote, is_logged_in
 from rallypoint.core.watch.node_names import fold_names
-from rallypoint.errors import RallypointError, RendezvousConnectionError, UsageError
+from rallypoint.errors import AccessError, RallypointError, RendezvousConnectionError, UsageError
 from rallypoint.observe.kept_jobs import directories, find, notes_in
 from rallypoint.process.scratch import lives
 
 T = TypeVar("T")
+READ_S = 30.0
+"""How long reading what is kept may take: the home may be on a file server that is gone."""
 _NODES_SHOWN = 6
 NO_END = "no end is known"
 _NOTES_READ = 16
@@ -81,6 +86,8 @@ class Kept(Struct):
     """The history of the job; None: it is elsewhere."""
     living: list[str] = field(default_factory=list)
     """Nodes whose agents run on this machine."""
+    trouble: str = ""
+    """Why the history can't be read."""
 
     @property
     def newest(self) -> NodeNote | None:
@@ -140,16 +147,20 @@ def answer_or_kept(
     try:
         return ask()
     except LostWhileFollowedError as error:
-        path = _path_of(command, argv)
-        more = f"; kept of it: rallypoint status {brief(path)}" if path else ""
+        kept = _kept_of(command, argv)
+        more = f"; kept of it: rallypoint status {brief(kept.path)}" if kept else ""
         raise _with(error, more) from error
+    except AccessError as error:
+        kept = _kept_of(command, argv, error)
+        if not kept or not kept.newest or "--job ID" not in str(error):
+            raise
+        job = quote(kept.newest.job)
+        raise AccessError(f"{error}; the last job there was --job {job}") from error
     except (RendezvousConnectionError, JobEndedError, NotHostedError) as error:
-        path = _path_of(command, argv)
-        if not path:
+        if (kept := _kept_of(command, argv, error)) is None:
             if type(error) is RendezvousConnectionError:
                 raise _with(error, _where_else(command, argv)) from error
             raise
-        kept = read_kept(path)
         if isinstance(error, NotHostedError) and not kept.has_ended:
             raise
         if isinstance(error, RendezvousConnectionError) and kept.living and not kept.has_ended:
@@ -157,7 +168,7 @@ def answer_or_kept(
             who = f"nodes {names} run on this machine, and look for it"
             if len(kept.living) == 1:
                 who = f"node {names} runs on this machine, and looks for it"
-            raise _with(error, f"; {who}: rallypoint status {brief(path)}") from error
+            raise _with(error, f"; {who}: rallypoint status {brief(kept.path)}") from error
         show(kept, _what_it_is(kept, error))
         return 0
 
@@ -169,12 +180,38 @@ def answer_or_say_where_kept(command: Command, argv: Sequence[str], ask: Callabl
         return ask()
     except (RendezvousConnectionError, JobEndedError) as error:
         is_unnamed = isinstance(error, NotOnThisMachineError) and "--job" not in " ".join(argv)
-        path = "" if is_unnamed else _path_of(command, argv)
-        if not path or ((kept := read_kept(path)).living and not kept.has_ended):
+        kept = None if is_unnamed else _kept_of(command, argv, error)
+        if kept is None or (kept.living and not kept.has_ended):
             raise
         more = "its end is kept" if kept.has_ended else "kept of it"
         kind = UsageError if isinstance(error, JobEndedError) else RendezvousConnectionError
-        raise kind(f"{error}; {more}: rallypoint status {brief(path)}") from error
+        raise kind(f"{error}; {more}: rallypoint status {brief(kept.path)}") from error
+
+
+def _kept_of(
+    command: Command, argv: Sequence[str], asked: RallypointError | None = None
+) -> Kept | None:
+    """Find what is kept of the job that the command line means; None: nothing. Blocks for
+    `READ_S` at most. Raises RendezvousConnectionError, with what was `asked`, where the disk hangs
+    for longer, and UsageError for a history that is damaged."""
+    found: Queue[Kept | RallypointError | None] = Queue()
+
+    def read() -> None:
+        try:
+            path = _path_of(command, argv)
+            found.put(read_kept(path) if path else None)
+        except RallypointError as error:
+            found.put(error)
+
+    Thread(target=read, daemon=True).start()
+    try:
+        kept = found.get(timeout=READ_S)
+    except Empty:
+        why = f"{shown(Machine().kept_jobs())} does not answer: what is kept of it can't be read"
+        raise RendezvousConnectionError(f"{asked}; {why}" if asked else why) from asked
+    if isinstance(kept, RallypointError):
+        raise kept
+    return kept
 
 
 def is_kept(where: Value | None) -> bool:
@@ -206,32 +243,17 @@ def read_meant(path: str) -> Kept:
     return read_kept(found[0] if found else path)
 
 
-def listed(paths: Sequence[str], width: int, most: int) -> list[str]:
-    """Return one line for each of these jobs, and the command that shows one of them. Blocks."""
-    now = wall_time(0.0)
-    rows = [("NAME", "STATE", "WHEN", "")]
-    for path in paths[: most - 3 if len(paths) > most - 2 else most]:
+def lines_of(paths: Sequence[str]) -> list[JobLine]:
+    """Read a line for each of these directories. Blocks."""
+    found = []
+    for path in paths:
         kept = Kept(path, notes_in(path, _NOTES_READ))
-        note, name = kept.newest, os.path.basename(path)
-        if note is None:
-            rows.append((name, "-", "-", ""))
-        elif note.ended:
-            rows.append((name, state_word(note.outcome), _ago(now - note.ended), note.text))
-        else:
-            rows.append((name, NO_END, _ago(now - note.began), "began then"))
-    sizes = [max(len(row[column]) for row in rows) for column in range(3)]
-    lines = [
-        "  ".join([*(text.ljust(size) for text, size in zip(row, sizes, strict=False)), row[3]])
-        for row in rows
-    ]
-    lines = [line.rstrip() if len(line) <= width else line[: width - 1] + "…" for line in lines]
-    if (more := len(paths) - len(rows) + 1) > 0:
-        lines.append(f"and {count(more, 'older job')}: --all")
-    return [*lines, f"one of them: rallypoint status {brief(os.path.dirname(paths[0]))}/NAME"]
-
-
-def _ago(seconds: float) -> str:
-    return f"{duration_text(max(seconds, 0.0))} ago"
+        if (note := kept.newest) is not None:
+            state, at = (note.outcome, note.ended) if kept.has_ended else (NO_END, note.began)
+            since_s, workers = max(wall_time(0.0) - at, 0.0), note.nodes * note.workers
+            sizes = (note.nodes, workers, note.round, -1, -1, None)
+            found.append(JobLine(os.path.basename(path), state, since_s, *sizes, note.text))
+    return found
 
 
 def read_kept(path: str) -> Kept:
@@ -242,10 +264,15 @@ def read_kept(path: str) -> Kept:
     machine = socket.gethostname()
     living = [one.node for one in notes if one.machine == machine and lives(one.pid)]
     files = [os.path.join(path, rules.HISTORY), *(note.history for note in notes)]
-    recorded = None
+    recorded, trouble = None, ""
     if known := [one for one in files if one and os.path.isfile(one)]:
-        recorded = read_history(known[0])
-    return Kept(path, notes, recorded, living)
+        try:
+            recorded = read_history(known[0])
+        except UsageError as error:
+            if not notes:
+                raise
+            trouble = str(error)
+    return Kept(path, notes, recorded, living, trouble)
 
 
 def status_of(kept: Kept, head: str, width: int, most: int) -> list[str]:
@@ -267,8 +294,8 @@ def status_of(kept: Kept, head: str, width: int, most: int) -> list[str]:
                 rows[0] = f"{job_name(view.job)}: {NO_END}; {said}"
     elif newest is not None:
         rows = _of_note(newest, width, now)
-        if newest.cause is not None and newest.outcome != Outcome.SUCCEEDED.value:
-            rows += next_lines(advice_after_the_end(newest.cause, kept_ranks), where, width)
+        if found := advice_after_the_end(newest.outcome, newest.text, newest.cause, kept_ranks):
+            rows += next_lines(found, where, width)
     told = rules.ended_lines(kept.notes, kept.living)
     more = len(told) - _NODES_SHOWN
     if more > 0 and most <= LINES_MAX:
@@ -279,6 +306,7 @@ def status_of(kept: Kept, head: str, width: int, most: int) -> list[str]:
         machines = fold_names({note.machine for note in lost})
         why = f"look on {machines} for what killed them: dmesg -T, and what the scheduler says"
         ends += next_lines(Advice("ends", text=why), where, width)
+    ends += _labelled("history", [kept.trouble] if kept.trouble else [], width)
     if kept.recorded is None and newest is not None and not newest.is_host:
         ends += _labelled("elsewhere", [_elsewhere(newest)], width)
     room = max(most - len(ends) - 1, 1)
@@ -290,7 +318,7 @@ def status_of(kept: Kept, head: str, width: int, most: int) -> list[str]:
 def events_of(kept: Kept) -> Recorded:
     """Raises RendezvousConnectionError where the events are elsewhere."""
     if kept.recorded is None:
-        where = "" if kept.newest is None else f": {_elsewhere(kept.newest)}"
+        where = "" if kept.newest is None else f": {kept.trouble or _elsewhere(kept.newest)}"
         raise RendezvousConnectionError(
             f"only this is kept of the job here: rallypoint status {brief(kept.path)}{where}"
         )

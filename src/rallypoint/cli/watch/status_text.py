@@ -75,6 +75,8 @@ def status_lines(
     ]
     following = {} if where is None else {a.about: a for a in advice(view, kept_ranks)}
     lines = _headlines(view, width, clock)
+    if "" in following and where is not None:
+        lines += next_lines(following[""], where, width)
     for label, texts in blocks:
         lines += _labelled(label, texts, width, _tint(view, label))
         if (next_ := following.get(label.partition(" ")[0] if _is_round(label) else label)) and (
@@ -391,7 +393,7 @@ def cause_detail(cause: FirstCause | None) -> list[str]:
         return []
     detail = [line for line in cause.detail.splitlines() if line.strip()]
     shown = detail[-DETAIL_MAX:]
-    if cause.message and not any(cause.message in line for line in shown):
+    if cause.message and not any(cause.message in line for line in (cause.text, *shown)):
         shown = [cause.message, *shown]
     return shown
 
