@@ -29,6 +29,7 @@ from rallypoint.errors import UsageError
 from rallypoint.wire.etcd_config import EtcdConfig
 from rallypoint.wire.kubernetes_config import KubernetesConfig
 
+TOKEN_VARIABLE = "RALLYPOINT_TOKEN"
 DEFAULT_COORDINATOR_PORT = 29400
 """The coordinator's port when an endpoint names none (torchrun's number, on purpose)."""
 DEFAULT_STATIC_PORT = 29500

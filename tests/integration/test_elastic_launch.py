@@ -319,6 +319,23 @@ def test_two_programs_are_two_nodes_of_one_job(tmp_path: Path, word: str) -> Non
         assert sum(f"{rank}: ({rank * 10}, 'fine')" in line for line in lines) == 1
 
 
+def test_F8_a_program_takes_the_token_from_the_variable_as_the_command_line_does(
+    tmp_path: Path,
+) -> None:
+    """The nodes have homes of their own, so that no file is the same for both."""
+    token = 'rdzv_configs={"token": "0123456789abcdef" * 4},'
+    assert token in NODE
+    text = NODE.replace(token, "").replace(
+        "---\n", "---\nos.environ['RALLYPOINT_TOKEN'] = '0123456789abcdef' * 4\n"
+    )
+    port = str(free_port())
+    with (
+        program(tmp_path / "a", text, port, "1", "fine") as a,
+        program(tmp_path / "b", text, port, "1", "fine") as b,
+    ):
+        assert [run.wait() for run in (a, b)] == [0, 0], a.err + b.err
+
+
 def test_two_threads_of_one_program_are_two_nodes_of_one_job(tmp_path: Path) -> None:
     text = (
         TRAIN

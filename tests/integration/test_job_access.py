@@ -69,7 +69,7 @@ def test_F8_without_a_token_a_node_says_how_to_get_one(cluster: Cluster, tmp_pat
     assert b.wait_exit() == 2
     (line,) = b.lines
     assert f"the coordinator at 127.0.0.1:{cluster.port} wants a token, and no token was" in line
-    assert "make one with `rallypoint token`" in line
+    assert "give that node the token of the others" in line
     assert list(empty.iterdir()) == []
     cluster.end_well(a)
     assert not [event for event in a.events if event.name == "connection_closed"]

@@ -10,7 +10,7 @@ import pytest
 from tests.integration.cluster import AgentProcess, wait_until
 from tests.pods.pods import INFRA, NAME, PORT, Pods
 
-from rallypoint.agent.environ import TOKEN_VARIABLE
+from rallypoint.config import TOKEN_VARIABLE
 
 NOBODY = "10.5.1.77"
 

@@ -19,12 +19,28 @@ def script(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 
 def test_what_is_asked_for_is_in_the_script(capsys: pytest.CaptureFixture[str]) -> None:
-    asked = "--nodes 5 --spares 1 --gpus 8 --time 2-12:00:00 --name big --partition long"
+    asked = "--nodes 5 --spares 1 --gpus 8 --time 2-12:00:00 --name big --partition long --account a"
     out = script(capsys, *asked.split(), "--max-restarts", "7", "a b.py", "--lr", "1e-3")
     for line in ("nodes=5", "gpus-per-node=8", "time=2-12:00:00", "job-name=big", "partition=long"):
         assert f"#SBATCH --{line}\n" in out
+    assert "#SBATCH --account=a\n" in out
     assert '--token-file "$logs/token" --spares 1 --max-restarts 7 \\\n' in out
     assert "    'a b.py' --lr 1e-3\n" in out
+
+
+def test_the_workers_of_a_node_share_the_cpus_that_are_asked_for(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Since Slurm 22.05 srun does not take the number from the allocation."""
+    out = script(capsys, "--cpus", "64")
+    assert "#SBATCH --cpus-per-task=64\n" in out
+    assert "--wait=0 --cpus-per-task=64 --output" in out
+
+
+def test_the_script_says_that_without_cpus_all_workers_may_get_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert "##SBATCH --cpus-per-task=N       # without it, Slurm may give all" in script(capsys)
 
 
 @pytest.mark.parametrize("limit", ["3", "2:01", "0:02:01", "1-0", "0-0:3", "1:00:00"])
@@ -54,6 +70,8 @@ def test_what_is_left_out_is_left_to_slurm(capsys: pytest.CaptureFixture[str]) -
         ("--gpus many", "--gpus many: needs a whole number"),
         ("--time soon", "--time soon: needs a time limit as Slurm has it, like 1:00:00"),
         ("--name a/b", "--name a/b: needs letters, digits, and"),
+        ("--cpus some", "--cpus some: needs a whole number"),
+        ("--account a/b", "--account a/b: needs the name of an account"),
         ("--partition 'a b'", "--partition 'a: needs the name of a partition"),
         ("--stop-before 0", "--stop-before 0: needs"),
         ("--time 2", "--stop-before 120, --time 2: leaves no time to work"),

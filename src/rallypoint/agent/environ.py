@@ -8,7 +8,7 @@ from signal import Signals
 
 from msgspec import Struct
 
-from rallypoint.config import AgentConfig, ObserveConfig, StopConfig
+from rallypoint.config import TOKEN_VARIABLE, AgentConfig, ObserveConfig, StopConfig
 from rallypoint.core.model import Assignment, Stamp
 from rallypoint.core.text import count, shown
 from rallypoint.errors import UsageError
@@ -16,7 +16,6 @@ from rallypoint.files import local_path
 from rallypoint.wire.address import read_port
 
 LOCAL_RANK_MACRO = "${local_rank}"
-TOKEN_VARIABLE = "RALLYPOINT_TOKEN"
 ETCD_PASSWORD_VARIABLE = "RALLYPOINT_ETCD_PASSWORD"
 SHM_VARIABLE = "RALLYPOINT_SHM"
 VISIBLE_DEVICES, HIP_DEVICES = "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"

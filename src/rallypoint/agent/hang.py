@@ -41,12 +41,16 @@ class HangWatch:
         self._actions, self._round, self._files = actions, round_, files
         self._timer: asyncio.TimerHandle | None = None
         self._collecting: asyncio.Task[None] | None = None
+        self._unseen: asyncio.TimerHandle | None = None
         if self._timeout_s:
             round_.workers.shm.watch(self._changed)
+            if config.rendezvous.handler is None and not config.output.progress_pattern:
+                loop = asyncio.get_running_loop()
+                self._unseen = loop.call_later(self._timeout_s, self._say_if_unseen)
 
     def close(self) -> None:
         """Look no more. Safe to call again."""
-        for cancellable in (self._timer, self._collecting):
+        for cancellable in (self._timer, self._collecting, self._unseen):
             if cancellable is not None:
                 cancellable.cancel()
 
@@ -84,6 +88,12 @@ class HangWatch:
         self._arm()
         if hang.is_suspect(self._all_progress(), self._timeout_s):
             self._actions.report(m.HangSuspected(self._round.stamp))
+
+    def _say_if_unseen(self) -> None:
+        """On the node of rank 0, since in many programs that rank alone tells its steps."""
+        place, exits = self._round.assignment, self._round.exits
+        if not place.group_rank and not exits and not self._all_progress():
+            self._files.say_unseen(self._timeout_s, place.group_world_size)
 
     async def _collect(self, message: m.CollectStacks) -> None:
         shm = self._round.workers.shm
@@ -125,6 +135,14 @@ class StacksFiles:
         self._output, self._run_id = config.output, config.rendezvous.run_id
         self._say = say
         self._folder = ""
+        self._has_said_unseen = False
+
+    def say_unseen(self, timeout_s: float, nodes: int) -> None:
+        """Say once that no hang can be seen."""
+        if not self._has_said_unseen:
+            where = " of this node" if nodes > 1 else ""
+            self._say(kinds.HANGS_UNSEEN(f"{timeout_s:g}", where=where))
+        self._has_said_unseen = True
 
     def keep(
         self, assignment: Assignment, stacks: Mapping[int, str], workers: list[WorkerProgress]

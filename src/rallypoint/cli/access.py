@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rallypoint.agent.environ import ETCD_PASSWORD_VARIABLE, TOKEN_VARIABLE
+from rallypoint.agent.environ import ETCD_PASSWORD_VARIABLE
 from rallypoint.cli.parser import Scanned
 from rallypoint.cli.values import Value, integer
-from rallypoint.config import AgentConfig
+from rallypoint.config import TOKEN_VARIABLE, AgentConfig
 from rallypoint.coordinator.token import Token, find_token, parse_token, read_token, user_home
 from rallypoint.core.settings import Setting
 from rallypoint.core.text import shown

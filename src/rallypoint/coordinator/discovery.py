@@ -273,7 +273,7 @@ class _Discovery:
         while (secret := self._secret(create=False)) is None:
             if self._loop.time() > deadline:
                 raise no_token_error(self._config.endpoint)
-            self._on_status("waiting for the first node to create the token")
+            self._on_status("waiting for a token: the first node makes one where they share a home")
             await asyncio.sleep(RETRY_S)
         return secret
 

@@ -52,7 +52,7 @@ MAX_REFUSAL_BYTES = 512
 MAX_HANDSHAKE_BYTES = 4096
 
 HOW_TO_GET_A_TOKEN = (
-    "make one with `rallypoint token` on one node and give it to every node of the job, as "
+    "give that node the token of the others (`rallypoint token` prints it there), as "
     "~/.config/rallypoint/token (mode 0600), in RALLYPOINT_TOKEN or by --token-file"
 )
 

@@ -32,11 +32,15 @@ one agent on each, with comments: to be read, changed, and given to sbatch.
             (
                 Setting("--nodes", "N", "nodes, the spare ones included", default="2"),
                 Setting("--gpus", "N", "GPUs of each node", default="none"),
+                Setting(
+                    "--cpus", "N", "CPUs of each node, which its workers share", default="Slurm's, often 1"
+                ),
                 Setting("--time", "[D-]H:MM:SS", "the time limit", default="1:00:00"),
                 Setting(
                     "--name", "NAME", "of the job, and of the folder of its logs", default="train"
                 ),
                 Setting("--partition", "NAME", "where it runs", default="Slurm's default"),
+                Setting("--account", "NAME", "who pays for it", default="Slurm's default"),
             ),
         ),
         (
@@ -58,6 +62,9 @@ one agent on each, with comments: to be read, changed, and given to sbatch.
     runs_a_script=True,
 )
 
+_NO_CPUS = """\
+##SBATCH --cpus-per-task=N       # without it, Slurm may give all workers of a node one CPU
+"""
 _SCRIPT = """\
 #!/bin/bash
 #SBATCH --job-name={name}
@@ -90,7 +97,7 @@ end="$(squeue --noheader --jobs "$job" --format %e)"
 # --no-kill, --kill-on-bad-exit=0 and --wait=0: a node or an agent that is lost does not end the
 # others. Each node has a log of its own. No --signal is needed: with --stop-before each agent
 # knows when to save a checkpoint and stop.
-srun --no-kill --kill-on-bad-exit=0 --wait=0 --output "$logs/%N.log" \\
+srun --no-kill --kill-on-bad-exit=0 --wait=0{cpus} --output "$logs/%N.log" \\
     rallypoint run --rdzv-id "$id" --token-file "$logs/token"{options} \\
     --stop-at "$end" --stop-before {before} --drain-deadline {drain} \\
     --json-summary "$logs/" \\
@@ -123,12 +130,15 @@ def text(scanned: Scanned) -> str:
     if not _TIME.fullmatch(limit.text):
         raise limit.wrong("needs a time limit as Slurm has it, like 1:00:00 or 2-12:00:00")
     further = ""
-    if (partition := scanned.get("--partition")) is not None:
-        if not _NAME.fullmatch(partition.text):
-            raise partition.wrong("needs the name of a partition")
-        further += f"#SBATCH --partition={partition.text}\n"
+    for article, option in (("a", "partition"), ("an", "account")):
+        if (chosen := scanned.get(f"--{option}")) is not None:
+            if not _NAME.fullmatch(chosen.text):
+                raise chosen.wrong(f"needs the name of {article} {option}")
+            further += f"#SBATCH --{option}={chosen.text}\n"
     if gpus := integer_within(given("--gpus", "0"), 0, MAX_WORKERS_PER_NODE):
         further += f"#SBATCH --gpus-per-node={gpus}\n"
+    cpus = integer_within(given("--cpus", "0"), 0, MAX_GIVEN)
+    further += f"#SBATCH --cpus-per-task={cpus}\n" if cpus else _NO_CPUS
     before = given("--stop-before", "120")
     before_s = seconds(before, positive=True)
     if before_s > MAX_WAIT_S:
@@ -141,6 +151,7 @@ def text(scanned: Scanned) -> str:
         nodes=_nodes(given("--nodes", "2"), given("--spares", "0")),
         time=limit.text,
         further=further,
+        cpus=f" --cpus-per-task={cpus}" if cpus else "",
         options=_options(scanned),
         before=f"{before_s:g}",
         drain=f"{before_s - before_s / TO_STOP_SHARE:g}",

@@ -13,7 +13,7 @@ import sys
 from contextlib import suppress
 
 from rallypoint import __version__
-from rallypoint.agent.environ import TOKEN_VARIABLE
+from rallypoint.config import TOKEN_VARIABLE
 from rallypoint.cli.machine import Machine
 from rallypoint.cli.run_options.script import check_script
 from rallypoint.core.settings import FLAGS

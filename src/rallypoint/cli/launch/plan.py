@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
-from rallypoint.agent.environ import TOKEN_VARIABLE
+from rallypoint.config import TOKEN_VARIABLE
 from rallypoint.cli import access
 from rallypoint.cli.launch.options import HERE, LAUNCH, PASSED_ON
 from rallypoint.cli.machine import Machine

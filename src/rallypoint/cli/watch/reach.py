@@ -19,7 +19,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rallypoint import __version__
-from rallypoint.agent.environ import TOKEN_VARIABLE
+from rallypoint.config import TOKEN_VARIABLE
 from rallypoint.cli import access, values
 from rallypoint.cli.machine import Machine
 from rallypoint.cli.parser import Command, Scanned
