@@ -10,6 +10,7 @@ import pytest
 from tests.unit.command_line import MACHINE, refusal
 
 from rallypoint.cli.machine import kept_jobs
+from rallypoint.cli.main import main
 from rallypoint.cli.options import RUN, parse_run
 from rallypoint.cli.parser import Scanned, parse
 from rallypoint.cli.values import given
@@ -245,6 +246,20 @@ def test_an_endpoint_tells_that_no_shell_has_replaced_its_variable() -> None:
         assert refusal(f"--nnodes 2 --rdzv-endpoint {text} train.py").endswith(
             "needs a host name or an address: no shell has replaced the variable"
         )
+
+
+@pytest.mark.parametrize("command", ["token --token-file", "verdict", "status --token-file"])
+def test_a_command_that_reads_a_file_takes_its_path_as_run_does(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/users/me")
+    where = ["localhost:1"] if command.startswith("status") else []
+    assert main([*command.split(), "s3://bucket/x", *where]) == 2
+    told = capsys.readouterr().err
+    assert "s3://bucket/x: needs a file" in told
+    assert "s3://... is none" in told
+    assert main([*command.split(), " ~/none/x\r", *where]) == 2
+    assert "/users/me/none/x" in capsys.readouterr().err
 
 
 def test_a_program_of_a_variable_is_told_with_the_variable() -> None:
