@@ -25,6 +25,7 @@ from rallypoint.core.watch.history_file import read
 from rallypoint.core.watch.kept_jobs import HISTORY
 from rallypoint.errors import RendezvousConnectionError
 
+DEAF = "signal.signal(signal.SIGTERM, signal.SIG_IGN)"
 LIMIT_S = 60.0
 
 
@@ -110,6 +111,28 @@ def test_V7_all_agents_were_killed_and_a_home_that_is_shared_knows_them(cluster:
     assert first.startswith("job job: no end is known; at ")
     assert "nodes a, b (ranks 0-1) have told of no end: their agents were killed" in told.stdout
     assert "running:" not in told.stdout
+
+
+def test_V7_agents_that_were_killed_while_a_round_ended_have_kept_its_cause(
+    cluster: Cluster,
+) -> None:
+    state = cluster.home / ".local" / "state" / "rallypoint"
+    cluster.options |= {"restart_grace": 600}
+    cluster.order(DEAF, node="b", round=0)
+    agents = cluster.agents("a", "b", nnodes="2", max_restarts=3)
+    cluster.wait_workers(2)
+    cluster.order("raise RuntimeError('loss is NaN')", node="a", round=0)
+
+    def told() -> str:
+        kept = kept_in(state)
+        return command(cluster, state, "status", kept[0]).stdout if kept else ""
+
+    wait_until(lambda: "RuntimeError: loss is NaN" in told(), "the cause to be kept")
+    for one in agents:
+        one.kill()
+    said = command(cluster, state, "status", f"127.0.0.1:{cluster.port}").stdout
+    assert "round 0     ended by failure: rank 0 (node a, local rank 0) exited with code 1" in said
+    assert "| RuntimeError: loss is NaN" in said
 
 
 def test_what_is_kept_is_for_its_user_alone_and_history_none_keeps_nothing(tmp_path: Path) -> None:

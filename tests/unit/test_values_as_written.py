@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.unit.command_line import MACHINE, refusal
 
-from rallypoint.cli.machine import kept_jobs
+from rallypoint.agent.environ import kept_jobs
 from rallypoint.cli.main import main
 from rallypoint.cli.options import RUN, parse_run
 from rallypoint.cli.parser import Scanned, parse

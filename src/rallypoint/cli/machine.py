@@ -15,9 +15,7 @@ from typing import TYPE_CHECKING
 
 from rallypoint.agent.environ import ETCD_PASSWORD_VARIABLE, kept_jobs
 from rallypoint.cli import raise_interrupts
-from rallypoint.core.text import shown
 from rallypoint.errors import InfrastructureError, UsageError
-from rallypoint.files import local_path
 
 if TYPE_CHECKING:
     from rallypoint.cli.accelerators import Nvidia

@@ -16,12 +16,15 @@ from rallypoint.core import claims, limits, person
 from rallypoint.core import messages as m
 from rallypoint.core.event_kinds import VERDICT, Record
 from rallypoint.core.fitness import held_back
+from rallypoint.core.job_rounds import presumed_cause
 from rallypoint.core.job_state import JobState
+from rallypoint.core.model import Cause
 from rallypoint.core.round_state import Phase
 from rallypoint.core.session_state import Session
 from rallypoint.core.sessions import Sessions
 from rallypoint.core.text import count, ended_text
 from rallypoint.core.watch.askers import Askers
+from rallypoint.core.watch.goodput import Spending
 from rallypoint.core.watch.goodput_view import GoodputView
 from rallypoint.core.watch.history import HistoryEntry, JobHistory
 from rallypoint.core.watch.history_file import Begin, Line, compact
@@ -66,7 +69,9 @@ class HistoryFile(Struct):
     is_light: bool = False
     """The file must cost nothing, since no option asks for it."""
     status_at: float = -inf
-    """When the status was, by the loop's clock."""
+    """When the last status was written, by the loop's clock."""
+    told: tuple[Spending | None, Cause | None] = (None, None)
+    """What the job did then, and why its round was ending."""
 
 
 class _Wish(Struct):
@@ -270,8 +275,8 @@ class JobWatch:
         is_news = is_over or self.history.rounds_formed != formed
         if is_news and self.carries:
             self._carry()
-        if is_news and not self._end.is_recorded:  # With the verdict there is the last one.
-            self._write_status()
+        if not self._end.is_recorded and (is_news or self._has_changed()):
+            self._write_status()  # With the verdict there is the last one.
 
     def whole(self, ended: m.Ended) -> m.Ended:
         """The same with where the job's time went, which is known now."""
@@ -405,9 +410,18 @@ class JobWatch:
                 answer(follower, new, is_last=is_last and not news)
         return is_over
 
+    def _has_changed(self) -> bool:
+        """The job does something else than in the last status of the file, or more is known of why
+        its round ends: all agents may be killed before the next one."""
+        job = self._sessions.job
+        if self._file is None or len(job.round.members) > LIGHT_NODES:
+            return False
+        return self._file.told != (self.history.account.now, presumed_cause(job))
+
     def _write_status(self) -> None:
         if self._file is not None:
             self._file.status_at = self._clock()
+            self._file.told = self.history.account.now, presumed_cause(self._sessions.job)
             is_large = len(self._sessions.job.round.members) > LIGHT_NODES
             if is_large and self._file.is_light and not self._end.is_recorded:
                 return

@@ -33,7 +33,10 @@ one agent on each, with comments: to be read, changed, and given to sbatch.
                 Setting("--nodes", "N", "nodes, the spare ones included", default="2"),
                 Setting("--gpus", "N", "GPUs of each node", default="none"),
                 Setting(
-                    "--cpus", "N", "CPUs of each node, which its workers share", default="Slurm's, often 1"
+                    "--cpus",
+                    "N",
+                    "CPUs of each node, which its workers share",
+                    default="Slurm's, often 1",
                 ),
                 Setting("--time", "[D-]H:MM:SS", "the time limit", default="1:00:00"),
                 Setting(

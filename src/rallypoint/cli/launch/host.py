@@ -13,9 +13,9 @@ import sys
 from contextlib import suppress
 
 from rallypoint import __version__
-from rallypoint.config import TOKEN_VARIABLE
 from rallypoint.cli.machine import Machine
 from rallypoint.cli.run_options.script import check_script
+from rallypoint.config import TOKEN_VARIABLE
 from rallypoint.core.settings import FLAGS
 from rallypoint.errors import UsageError
 from rallypoint.files import make_private_dir, safe_open

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
-from rallypoint.config import TOKEN_VARIABLE
 from rallypoint.cli import access
 from rallypoint.cli.launch.options import HERE, LAUNCH, PASSED_ON
 from rallypoint.cli.machine import Machine
@@ -23,7 +22,7 @@ from rallypoint.cli.options import RUN, read_run
 from rallypoint.cli.parser import Scanned, parse
 from rallypoint.cli.run_options.empty_values import without_empty
 from rallypoint.cli.values import Value, integer, integer_within, nodes
-from rallypoint.config import Endpoint, check_name
+from rallypoint.config import TOKEN_VARIABLE, Endpoint, check_name
 from rallypoint.core.settings import FLAGS, MAX_NODES
 from rallypoint.core.text import job_name, shown
 from rallypoint.errors import UsageError

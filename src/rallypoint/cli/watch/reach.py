@@ -19,7 +19,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rallypoint import __version__
-from rallypoint.config import TOKEN_VARIABLE
 from rallypoint.cli import access, values
 from rallypoint.cli.machine import Machine
 from rallypoint.cli.parser import Command, Scanned
@@ -27,6 +26,7 @@ from rallypoint.cli.run_options.register import BY_REGISTER, check_conf, read_pl
 from rallypoint.cli.values import Value
 from rallypoint.config import (
     DEFAULT_COORDINATOR_PORT,
+    TOKEN_VARIABLE,
     Endpoint,
     RegisterConfig,
     RendezvousConfig,
