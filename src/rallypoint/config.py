@@ -7,7 +7,8 @@ raised as `UsageError` with the offending value and the fix.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from enum import Enum, StrEnum
 from typing import Literal
 
@@ -35,6 +36,12 @@ DEFAULT_COORDINATOR_PORT = 29400
 DEFAULT_STATIC_PORT = 29500
 """`--master-port` of a static command line that names none (torchrun's number)."""
 ENROL_MIN_S = 15.0
+
+
+def environ_token(environ: Mapping[str, str] | None = None) -> str | None:
+    """The value of RALLYPOINT_TOKEN, if it has one."""
+    environ = os.environ if environ is None else environ
+    return environ.get(TOKEN_VARIABLE, "").strip() or None
 
 
 def check_name(flag: str, value: str, *, empty_ok: bool = False) -> None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import random
 import signal
 import socket
@@ -440,3 +441,21 @@ def is_listening(port: int) -> bool:
             if fields[3] == "0A" and int(fields[1].rpartition(":")[2], 16) == port:
                 return True
     return False
+
+
+def at_a_terminal(cluster: Cluster, line: list[str], answer: bytes) -> tuple[int, str]:
+    """The exit code of a command whose question gets this answer, and what a person sees."""
+    ours, theirs = pty.openpty()
+    ends = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
+    asking = processes.start(line, env=cluster.environ(), **ends)
+    os.close(theirs)
+    seen = b""
+    try:
+        while data := os.read(ours, 65536):
+            seen += data
+            if b"[y/N] " in data:
+                os.write(ours, answer)
+    except OSError:
+        pass  # The other end has been closed.
+    os.close(ours)
+    return asking.wait(timeout=60), seen.decode()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 
 import pytest
-from tests.integration.cluster import AgentProcess, Cluster, free_port
+from tests.integration.cluster import AgentProcess, Cluster, at_a_terminal, free_port
 from tests.prepared import processes
 
 DEAF = "signal.signal(signal.SIGTERM, signal.SIG_IGN)"
@@ -74,11 +75,46 @@ def test_A5_draining_the_host_ends_the_job_as_preempted(cluster: Cluster) -> Non
     cluster.wait_workers(2)
     done = drain(cluster, "a")
     assert done.returncode == 0
-    last = done.stdout.splitlines()[-1]
+    first, *_, last = done.stdout.splitlines()
+    assert first == "node a was asked to leave; it hosts the job, which ends with it (2 nodes)"
     assert last.startswith("node a has left; no checkpoint was saved: "), last
     assert ", and the job has ended: node a, which hosts" in last
     assert [a.wait_exit(), b.wait_exit()] == [143, 143]
     assert a.verdict["outcome"] == b.verdict["outcome"] == "preempted"
+
+
+def test_A5_at_a_terminal_drain_asks_before_it_ends_the_job(cluster: Cluster) -> None:
+    a, b = cluster.agents("a", "b")
+    cluster.wait_workers(2)
+    code, seen = at_a_terminal(cluster, command(cluster, "a"), b"\n")
+    asked = "node a: it hosts the job, which ends with it (2 nodes); drain it? [y/N] "
+    assert (code, seen.rstrip()) == (1, asked.rstrip())
+    assert a.process.poll() is None
+    code, seen = at_a_terminal(cluster, command(cluster, "a"), b"y\n")
+    assert code == 0, seen
+    assert asked in seen
+    assert "and the job has ended: node a, which hosts the coordinator, is leaving" in seen
+    assert [a.wait_exit(), b.wait_exit()] == [143, 143]
+
+
+def test_A5_yes_answers_before_drain_asks(cluster: Cluster) -> None:
+    a, b = cluster.agents("a", "b")
+    cluster.wait_workers(2)
+    code, seen = at_a_terminal(cluster, command(cluster, "a", "--yes"), b"")
+    assert code == 0, seen
+    assert "[y/N]" not in seen
+    assert [a.wait_exit(), b.wait_exit()] == [143, 143]
+
+
+def test_A5_the_name_of_a_host_names_its_only_node(cluster: Cluster) -> None:
+    a, b = cluster.agent("a", hosts=True), cluster.agent("b", hosts=False, node_id=None)
+    cluster.wait_workers(2)
+    host = socket.gethostname()
+    done = drain(cluster, host)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"node {host}-0 was asked to leave\n")
+    assert b.wait_exit() == 143
+    cluster.end_well(a)
 
 
 def test_A7_drain_names_what_is_wrong_in_one_line(cluster: Cluster) -> None:

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from tests.integration.cluster import Cluster, free_port, wait_until
+from tests.integration.cluster import Cluster, at_a_terminal, free_port, wait_until
 from tests.prepared import processes
 
 SAVES = """
@@ -93,3 +93,29 @@ def test_a_wish_that_can_not_be_granted_is_one_line(cluster: Cluster) -> None:
     gone = wish(cluster, "restart")
     assert gone.returncode == 75
     assert len(gone.stderr.splitlines()) == 1
+
+
+def test_V4_cancel_without_a_word_names_the_job_that_it_found(cluster: Cluster) -> None:
+    a = cluster.agent("a", nnodes="1")
+    cluster.wait_workers(1, round=0)
+    line = [sys.executable, "-m", "rallypoint", "cancel"]
+    over = processes.run(line, env=cluster.environ(), capture_output=True, timeout=60)
+    where = f"127.0.0.1:{cluster.port}"
+    said = f"rallypoint: cancel job job at {where}, the only job of yours on this machine\n"
+    assert over.stderr.replace("'", "") == said
+    assert over.returncode == 0
+    assert a.wait_exit() == 130
+
+
+def test_V4_at_a_terminal_cancel_asks_whether_the_job_that_it_found_is_meant(
+    cluster: Cluster,
+) -> None:
+    a = cluster.agent("a", nnodes="1")
+    cluster.wait_workers(1, round=0)
+    for answer, code in (b"\n", 1), (b"y\n", 0):
+        line = [sys.executable, "-m", "rallypoint", "cancel"]
+        ended, seen = at_a_terminal(cluster, line, answer)
+        assert ended == code, seen
+        assert f"at 127.0.0.1:{cluster.port}, the only job of yours on this machine? [y/N]" in seen
+        assert code == 0 or a.process.poll() is None
+    assert a.wait_exit() == 130

@@ -19,8 +19,9 @@ def script(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 
 def test_what_is_asked_for_is_in_the_script(capsys: pytest.CaptureFixture[str]) -> None:
-    asked = "--nodes 5 --spares 1 --gpus 8 --time 2-12:00:00 --name big --partition long"
-    asked += " --account a"
+    asked = (
+        "--nodes 5 --spares 1 --gpus 8 --time 2-12:00:00 --name big --partition long --account a"
+    )
     out = script(capsys, *asked.split(), "--max-restarts", "7", "a b.py", "--lr", "1e-3")
     for line in ("nodes=5", "gpus-per-node=8", "time=2-12:00:00", "job-name=big", "partition=long"):
         assert f"#SBATCH --{line}\n" in out

@@ -90,7 +90,7 @@ class HangWatch:
             self._actions.report(m.HangSuspected(self._round.stamp))
 
     def _say_if_unseen(self) -> None:
-        """On the node of rank 0, since in many programs that rank alone tells its steps."""
+        """On the node of rank 0, since many programs report the steps of that rank only."""
         place, exits = self._round.assignment, self._round.exits
         if not place.group_rank and not exits and not self._all_progress():
             self._files.say_unseen(self._timeout_s, place.group_world_size)

@@ -4,7 +4,6 @@ file), and how it is hidden from other processes."""
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -12,17 +11,11 @@ from msgspec.structs import replace
 from rallypoint.agent.environ import ETCD_PASSWORD_VARIABLE
 from rallypoint.cli.parser import Scanned
 from rallypoint.cli.values import Value, integer
-from rallypoint.config import TOKEN_VARIABLE, AgentConfig
+from rallypoint.config import TOKEN_VARIABLE, AgentConfig, environ_token
 from rallypoint.coordinator.token import Token, find_token, parse_token, read_token, user_home
 from rallypoint.core.settings import Setting
 from rallypoint.core.text import shown
 from rallypoint.process import syscalls
-
-
-def environ_token(environ: Mapping[str, str] | None = None) -> str | None:
-    """The value of RALLYPOINT_TOKEN, if it has one."""
-    environ = os.environ if environ is None else environ
-    return environ.get(TOKEN_VARIABLE, "").strip() or None
 
 
 def keep_secrets() -> None:

@@ -27,6 +27,7 @@ from rallypoint.cli.watch.reach import (
     read_job,
     token_of,
 )
+from rallypoint.cli.watch.terminal import can_ask, says_yes
 from rallypoint.config import check_name
 from rallypoint.coordinator.connection import ClientConnection
 from rallypoint.coordinator.token import Token
@@ -41,7 +42,9 @@ from rallypoint.errors import (
     UsageError,
 )
 from rallypoint.observe.printing import JsonLine, json_text, print_text
+from rallypoint.wire.handshake import printable
 
+_NOT_DONE = 1
 _WHY = "it was drained (rallypoint drain)"
 TAKEOVER_S = 60.0
 """So long another node may take to lead the job in place of one that is gone."""
@@ -55,14 +58,16 @@ DRAIN = Command(
 usage: rallypoint drain NODE [ENDPOINT] [options]
 
 Make a node leave its job, and wait until it has left; the last line says whether
-a checkpoint was saved before. NODE is its id, as the job's lines show it.
+a checkpoint was saved before. NODE is its id, as the job's lines show it, or the
+name of its host, where one node runs there.
 
 The workers of the whole job may save a checkpoint first; then the node stops
 its workers and leaves, and the other nodes continue without it. No restart is
 charged. The node's --drain-deadline limits all of this. A job whose coordinator
-lives on that very node ends as preempted, unless any node may lead it. ENDPOINT
-is what the job's nodes have as --rdzv-endpoint; without one, it is your job on
-this machine.
+lives on that very node ends as preempted, unless any node may lead it: in a
+terminal a question comes first, elsewhere the first line says so. ENDPOINT is
+what the job's nodes have as --rdzv-endpoint; without one, it is your job on this
+machine.
 
   rallypoint drain node-3 node-0:29400 --job digits
   rallypoint drain node-3 /shared/jobs --job digits
@@ -71,6 +76,7 @@ this machine.
         (
             "Options",
             (
+                Setting("--yes", "", "do not ask, also where the job ends with the node", "switch"),
                 Setting("--no-wait", "", "return once the node has the request", "switch"),
                 Setting("--json", "", "print JSON, one line for each step", "switch"),
             ),
@@ -78,10 +84,10 @@ this machine.
         HOW_TO_FIND,
     ),
     """\
-Exit codes: 0 the node has left (or has the request, with --no-wait), 2 there is
-no such node or job, the coordinator there does not lead the job (the line says
-who does), or wrong usage, 75 no coordinator answers there, or it went away
-before the node had left.
+Exit codes: 0 the node has left (or has the request, with --no-wait), 1 you have
+not answered y, and nothing was done, 2 there is no such node or job, the
+coordinator there does not lead the job (the line says who does), or wrong
+usage, 75 no coordinator answers there, or it went away before the node had left.
 """,
     ("NODE",),
     ("ENDPOINT",),
@@ -93,6 +99,8 @@ class _Options(Struct, frozen=True):
     job: JobAt
     wait: bool
     as_json: bool
+    asks: bool
+    """A person in a terminal decides whether the job is to end."""
 
     def tell(self, text: str, *, is_done: bool = True) -> None:
         """Print what has come of it."""
@@ -108,7 +116,12 @@ def run(argv: list[str]) -> int:
     options = with_hint(DRAIN, lambda: _parse(argv))
     token = token_of(options.job)
     access.keep_secrets()
-    answer_or_say_where_kept(DRAIN, argv, lambda: asyncio.run(_drain(options, token)))
+    try:
+        answer_or_say_where_kept(DRAIN, argv, lambda: asyncio.run(_drain(options, token)))
+    except _EndsJobError as error:
+        if not says_yes(f"node {shown(options.node)}: {error}; drain it?"):
+            return _NOT_DONE
+        asyncio.run(_drain(replace(options, asks=False), token))
     return 0
 
 
@@ -128,6 +141,10 @@ async def _drain(options: _Options, token: Token | None) -> None:
         connection.close()
 
 
+class _EndsJobError(PortableError):
+    """The job would end with the node: ask a person first."""
+
+
 class _Gone(Exception):
     """The coordinator went away, which does not tell whether the node has left."""
 
@@ -142,11 +159,12 @@ class _NotFound(PortableError):
 
 
 async def _converse(connection: ClientConnection, options: _Options) -> None:
-    """Ask, and wait until the node has left, or was asked. Raises _Gone, _NotFound."""
+    """Ask, and wait until the node has left, or was asked. Raises _Gone, _NotFound,
+    _EndsJobError."""
     answers: asyncio.Queue[m.ToAgent | str] = asyncio.Queue()
     connection.lost.add_done_callback(lambda lost: answers.put_nowait(lost.result()))
     connection.listen(answers.put_nowait)
-    connection.send(m.DrainNode(options.node, _WHY, __version__))
+    connection.send(m.DrainNode(options.node, _WHY, __version__, options.asks))
     while True:
         answer = await answers.get()
         if isinstance(answer, str):
@@ -155,6 +173,8 @@ async def _converse(connection: ClientConnection, options: _Options) -> None:
             )
         if not isinstance(answer, m.DrainAnswer):
             continue
+        if answer.ends_job:
+            raise _EndsJobError(printable(answer.text.encode()))
         if not answer.found:
             raise _NotFound(f"{shown(options.node)}: {answer.text}", answer.gone)
         options.tell(answer.text, is_done=answer.done)
@@ -211,4 +231,6 @@ def _parse(argv: list[str]) -> _Options:
     check_name("node", node)
     endpoint = word(where[0]) if where else None
     job = only_one(read_job(DRAIN, scanned, endpoint))
-    return _Options(node, job, not scanned.on("--no-wait"), scanned.on("--json"))
+    as_json = scanned.on("--json")
+    asks = can_ask() and not (as_json or scanned.on("--yes"))
+    return _Options(node, job, not scanned.on("--no-wait"), as_json, asks)

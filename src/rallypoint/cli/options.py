@@ -15,7 +15,7 @@ from typing import Literal, cast
 
 from rallypoint.agent.environ import health_port_asked_for, own_device
 from rallypoint.cli import values
-from rallypoint.cli.access import check, environ_token
+from rallypoint.cli.access import check
 from rallypoint.cli.machine import Machine
 from rallypoint.cli.parser import (
     Command,
@@ -46,6 +46,7 @@ from rallypoint.config import (
     StartMethod,
     StopConfig,
     WorkerConfig,
+    environ_token,
 )
 from rallypoint.core.settings import FLAGS, GROUPS, Setting
 from rallypoint.core.text import shown

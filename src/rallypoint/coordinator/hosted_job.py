@@ -8,6 +8,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import ParamSpec, Protocol, TypeVar
 
+from msgspec.structs import replace
+
 from rallypoint.coordinator.clocks import Turns
 from rallypoint.coordinator.connection import ServerConnection
 from rallypoint.coordinator.watching import JobWatch
@@ -250,6 +252,15 @@ class HostedJob:
     def asked(self, connection: ServerConnection, question: m.DrainNode | m.Ask) -> None:
         """A person wants a node to leave, or to know something, and waits on this connection."""
         self._connections[connection.number] = connection  # It ends with the job.
+        meant = self._sessions.meant
+        if isinstance(question, m.Ask):
+            question = replace(question, nodes=tuple(map(meant, question.nodes)))
+        else:
+            question = replace(question, node_id=meant(question.node_id))
+            ends = self._sessions.ends_with(question.node_id) if question.asks else ""
+            if ends:
+                connection.send(m.DrainAnswer(ends, done=True, ends_job=True))
+                return
         if (told := self.see(self.watch.tell_of, connection, question)) is not None:
             self._do([told])  # It is no decision of the job, and waits for no record.
         if isinstance(question, m.Ask):

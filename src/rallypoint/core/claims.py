@@ -152,6 +152,13 @@ class NodeNames:
         """The agent that has this id."""
         return self._by_id.get(node_id)
 
+    def meant(self, name: str) -> str:
+        """The id that a person means: this one, or that of the only node of the host so named."""
+        ids = [name] if name in self._by_id or name not in self._ordinals else list(self._by_id)
+        prefix = f"{name}-"
+        found = [node_id for node_id in ids if node_id.removeprefix(prefix).isdecimal()]
+        return found[0] if len(found) == 1 else name
+
     def contest(self, ref: NodeRef, join: Join) -> Contest | None:
         """Find another agent that has the id or the rank with which this one joins; None: there is
         no such agent."""

@@ -292,6 +292,8 @@ class DrainNode(Struct, frozen=True, array_like=True, tag=22):
     why: str
     release: str = ""
     """The same as `Ask.release`."""
+    asks: bool = False
+    """If the job ends with the node, only say so (`DrainAnswer.ends_job`): a person decides."""
 
 
 class AgentDied(Struct, frozen=True, array_like=True, tag=23):
@@ -461,6 +463,8 @@ class DrainAnswer(Struct, frozen=True, array_like=True, tag=14):
     """False: there is no such node, and `text` names those that there are."""
     gone: str = ""
     """Why there is none any more, if this coordinator or an earlier one has known the node."""
+    ends_job: bool = False
+    """The job would end, so nothing is done yet: the answer to `DrainNode.asks`."""
 
 
 class HandsOver(Struct, frozen=True, array_like=True, tag=16):

@@ -45,6 +45,7 @@ from rallypoint.core.round import was_replaced
 from rallypoint.core.session import aged
 from rallypoint.core.session_state import Session
 from rallypoint.core.settings import settings_conflict
+from rallypoint.core.text import count
 
 if TYPE_CHECKING:  # Most jobs have a coordinator that nobody can take over from.
     from rallypoint.core.takeover.handover import Handover, Recovery
@@ -237,9 +238,24 @@ class Sessions:
         session.drain_why = session.drain_why or wanted.why
         self._drains.wait(wanted, session.ref.incarnation)
         leaves, is_here = is_leaving(self.job, session.ref), session.connection is not None
-        answer = m.DrainAnswer(asked_to_leave(session.ref, leaves=leaves, is_here=is_here), False)
+        text = asked_to_leave(session.ref, leaves=leaves, is_here=is_here)
+        if ends := self.ends_with(wanted.node_id):
+            text += f"; {ends}"
+        answer = m.DrainAnswer(text, False)
         order = [] if leaves else self._send(session.ref, m.DrainWanted(self._stamp, wanted.why))
         return [*(SendTo(person, answer) for person in wanted.people), *order]
+
+    def meant(self, name: str) -> str:
+        """Return the id of a node, as `NodeNames.meant`."""
+        return self._names.meant(name)
+
+    def ends_with(self, node_id: str) -> str:
+        """Return what ends when this node leaves; empty: nothing does."""
+        session = self.of_node(node_id)
+        hosts = session is not None and session.ref.incarnation == self.job.own_agent
+        if not hosts or self._handover is not None:
+            return ""
+        return f"it hosts the job, which ends with it ({count(len(self._sessions), 'node')})"
 
     def _drain_kept(self) -> list[HostEffect]:
         """What was wanted of nodes that are known by now, or that will not come."""

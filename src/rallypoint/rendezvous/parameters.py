@@ -8,7 +8,6 @@ where nothing else is given. For a `CoordinatorRendezvousHandler`, `host_timeout
 from __future__ import annotations
 
 import logging
-import os
 from datetime import timedelta
 from difflib import get_close_matches
 from typing import Any
@@ -18,10 +17,10 @@ from msgspec.structs import asdict
 
 from rallypoint.config import (
     DEFAULT_COORDINATOR_PORT,
-    TOKEN_VARIABLE,
     AccessConfig,
     Endpoint,
     RendezvousConfig,
+    environ_token,
 )
 from rallypoint.core.liveness import RESET_SHARE
 from rallypoint.core.settings import (
@@ -300,7 +299,7 @@ def read_parameters(params: RendezvousParameters) -> CoordinatorSettings:
         "host_timeout_s": min(given.get("host_timeout_s", HOST_TIMEOUT_S), shared.join_timeout_s),
     }
     access = {name: given[name] for name in given if name in AccessConfig.__struct_fields__}
-    access.setdefault("token_text", os.environ.get(TOKEN_VARIABLE, "").strip() or None)
+    access.setdefault("token_text", environ_token())
     return CoordinatorSettings(settings, RendezvousConfig(**chosen), AccessConfig(**access))
 
 

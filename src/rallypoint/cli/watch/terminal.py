@@ -40,6 +40,19 @@ def is_terminal() -> bool:
     return sys.stdout is not None and sys.stdout.isatty()
 
 
+def can_ask() -> bool:
+    """Whether a person can be asked, and answer."""
+    return is_terminal() and sys.stdin is not None and sys.stdin.isatty()
+
+
+def says_yes(question: str) -> bool:
+    """Ask a person, and wait for the answer. Raises KeyboardInterrupt."""
+    try:
+        return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
+    except EOFError:
+        return False
+
+
 def screen_size() -> tuple[int, int]:
     """Columns and rows; what is no terminal has as many columns as anybody wants."""
     if not is_terminal():
