@@ -46,6 +46,8 @@ if TYPE_CHECKING:  # Most jobs have a coordinator that nobody can take over from
 
 STATUS_S = 60.0
 """A status is in the file of the history once in so long, besides when something has changed."""
+LOOK_S = 10.0
+"""Seconds between two looks for a worker that holds the job up."""
 LIGHT_NODES = 1000
 """A status of more nodes takes its time."""
 CARRY_S = 2.0
@@ -70,6 +72,10 @@ class HistoryFile(Struct):
     """The file must cost nothing, since no option asks for it."""
     status_at: float = -inf
     """When the last status was written, by the loop's clock."""
+    looked_at: float = -inf
+    """When somebody looked last for a worker that holds the job up."""
+    behind: str = ""
+    """The node of that worker in the last status; empty: there was none."""
     told: tuple[Spending | None, Cause | None] = (None, None)
     """What the job did then, and why its round was ending."""
 
@@ -94,6 +100,14 @@ class _End(Struct):
     """The verdict is: people may see it."""
     decided_at: float | None = None
     goodput: GoodputView | None = None
+
+
+def _who_is_behind(view: JobView) -> str:
+    # Imported when a job runs: a start has no use for it.
+    from rallypoint.core.watch.advice import behind
+
+    found = behind(view)
+    return "" if found is None else found.node.node
 
 
 def _outcome(wish: _Wish, job: JobState) -> Said | None:
@@ -247,8 +261,8 @@ class JobWatch:
         person should know of what it said."""
         if self.carries and self._carried_at <= self._clock() - CARRY_S:
             self._carry()
-        if self._file is not None and self._file.status_at <= self._clock() - STATUS_S:
-            self._write_status()
+        if self._file is not None and self._file.looked_at <= self._clock() - LOOK_S:
+            self._look_for_news(self._file)
         session = self._of_node(connection)
         if session is None:
             return None
@@ -410,22 +424,33 @@ class JobWatch:
                 answer(follower, new, is_last=is_last and not news)
         return is_over
 
+    def _look_for_news(self, file: HistoryFile) -> None:
+        """Write the status if it is due, or if another worker holds the job up. O(nodes)."""
+        file.looked_at = self._clock()
+        is_due = file.status_at <= file.looked_at - STATUS_S
+        if is_due or (self._is_small and file.behind != _who_is_behind(self.view)):
+            self._write_status()
+
+    @property
+    def _is_small(self) -> bool:
+        return len(self._sessions.job.round.members) <= LIGHT_NODES
+
     def _has_changed(self) -> bool:
         """The job does something else than in the last status of the file, or more is known of why
         its round ends: all agents may be killed before the next one."""
-        job = self._sessions.job
-        if self._file is None or len(job.round.members) > LIGHT_NODES:
+        if self._file is None or not self._is_small:
             return False
-        return self._file.told != (self.history.account.now, presumed_cause(job))
+        return self._file.told != (self.history.account.now, presumed_cause(self._sessions.job))
 
     def _write_status(self) -> None:
         if self._file is not None:
             self._file.status_at = self._clock()
             self._file.told = self.history.account.now, presumed_cause(self._sessions.job)
-            is_large = len(self._sessions.job.round.members) > LIGHT_NODES
-            if is_large and self._file.is_light and not self._end.is_recorded:
+            if not self._is_small and self._file.is_light and not self._end.is_recorded:
                 return
-            self._file.write(compact(self.view, wall_time(0.0)))
+            view = self.view
+            self._file.behind = _who_is_behind(view)
+            self._file.write(compact(view, wall_time(0.0)))
 
     def _heard(self, incarnation: str) -> Heard:
         session = self._sessions.of_agent(incarnation)
