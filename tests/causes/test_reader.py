@@ -51,8 +51,13 @@ def ranked(text: str) -> str:
     return "\n".join(f"[rank0]: {line}" for line in text.splitlines())
 
 
+def own_program(source: str | None) -> Program:
+    """The program that the frames name; None: it can't be read."""
+    return Program(lambda _: source, frozenset(["train.py", "a.py"] if source else []))
+
+
 def read(text: str, exit_: WorkerExit = EXIT_1, source: str | None = None) -> Evidence:
-    return evidence_in(text.splitlines(), exit_, Program(lambda _: source))
+    return evidence_in(text.splitlines(), exit_, own_program(source))
 
 
 @pytest.mark.parametrize(
@@ -183,7 +188,7 @@ def test_A7_tracebacks_of_exit_hooks_displace_no_exception() -> None:
     hooks = f"the upload failed\n{CAUSE}\n" * 2
     data = f"{PLAIN}\n{hooks}".encode() + b"sync: file 1 of 60\n" * 9000
     source = "\n" * 8 + "main()\n"
-    told = describe_failure(EXIT_1, words=words(data), program=Program(lambda _: source))
+    told = describe_failure(EXIT_1, words=words(data), program=own_program(source))
     assert told.message == "ValueError: bad loss"
 
 
@@ -294,7 +299,12 @@ def test_A7_a_program_ends_by_the_handler_that_exits(then: str, code: int, exits
 def test_A7_an_uncaught_exception_is_the_cause_whatever_is_written_at_exit() -> None:
     text = f"{PLAIN}\ngood bye\nthe upload failed\n{CAUSE}\n"
     assert read(text, source="\n" * 8 + "main()\n").error.startswith("ValueError: bad loss")
-    assert read(text, EXIT_3, source="\n" * 8 + "main()\n").error == "KeyError: 1"
+    assert read(text, EXIT_3).error == "KeyError: 1"
+    within = "with quiet:\n" + "    pass\n" * 7 + "    main()\n"
+    assert read(text, EXIT_3, source=within).error == "KeyError: 1"
+    hook = f"{PLAIN}\nreported to the server\n"
+    assert read(hook, EXIT_3, source="\n" * 8 + "main()\n").error.startswith("ValueError: bad loss")
+    assert read(hook, EXIT_3) == Evidence()
     handled = "try:\n" + "    pass\n" * 7 + "    main()\nexcept ValueError:\n    log()\n"
     assert read(f"{PLAIN}\ngood bye\n", source=handled) == Evidence()
 

@@ -1,11 +1,12 @@
 """Choose the evidence in a worker's output for why it failed, by its place in time. Pure.
 
 A program continues after an exception that it handles, so a traceback is the cause only if nothing
-but known tails follows it. It is also the cause if the program left with exit code 1, as Python
-does, and the source shows no handler around the outermost frame. Then nothing can have caught the
-exception, whatever exit hooks have written. The same holds if the source shows a handler that exits
-with the worker's code. For SIGABRT the cause is a C++ exception, a failed assertion or a fatal
-message of native code. Without evidence a report has the exit code and the last lines.
+but known tails follows it. It is also the cause if the source shows no handler around the outermost
+frame. Then nothing can have caught the exception, whatever exit hooks have written. The same holds
+if the source shows a handler that exits with the worker's code. Without the source, exit code 1
+stands for an uncaught exception, as Python has it. For SIGABRT the cause is a C++ exception, a
+failed assertion or a fatal message of native code. Without evidence a report has the exit code and
+the last lines.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from rallypoint.core.worker_exits import WorkerExit
-from rallypoint.process.causes.handlers import exits_after, is_handled
+from rallypoint.process.causes.handlers import exits_after, is_handled, is_within_with
 from rallypoint.process.causes.known_tails import is_known_tail, is_rule, only_known_tails
 from rallypoint.process.causes.rows import is_gap, shown_rows
 from rallypoint.process.causes.tracebacks import (
@@ -73,9 +74,9 @@ def evidence_in(rows: Sequence[str], exit_: WorkerExit, program: Program) -> Evi
     if exit_.signal not in (None, _SIGINT, _SIGABRT):
         return Evidence()
     found = read_tracebacks(rows)
-    tops = _uncaught(found, program) if exit_.code == _UNCAUGHT_CODE else []
+    tops = _uncaught(found, program) if exit_.code else []
     sure = next((each for each, is_sure in tops if is_sure), None)
-    unsure = tops[0][0] if tops else None
+    unsure = tops[0][0] if tops and exit_.code == _UNCAUGHT_CODE else None
     left = _left_by_handler(found, exit_.code, program.source_of)
     traceback = sure or left or _by_place(rows, found) or unsure
     if traceback is not None:
@@ -139,7 +140,9 @@ def _reached_the_top(link: Link, program: Program) -> bool | None:
     source = program.source_of(top.file) if top.file and not top.file.startswith("<") else None
     if source is None:
         return False
-    return None if is_handled(source, top.line, _class_of(link)) else True
+    if is_handled(source, top.line, _class_of(link)):
+        return None
+    return bool(program.files) and not is_within_with(source, top.line)
 
 
 def _left_by_handler(
@@ -217,7 +220,7 @@ def _link_rows(link: Link, limit: int) -> list[str]:
             kept.append("  [...]")
             break
         kept.append(clip_end(row, _ROW_BYTES))
-    own = [] if any(link.error in row for row in link.rows) else [clip_end(link.error, _TEXT_BYTES)]
+    own = [] if link.is_whole else [clip_end(link.error, _TEXT_BYTES)]
     return [clip_end(first, _ROW_BYTES), *reversed(kept), *own]
 
 

@@ -38,6 +38,8 @@ class Link(Struct, frozen=True):
     """All rows before the exception, without their prefix."""
     strip: Callable[[str], str | None]
     """Removes the prefix from a row; returns None if the row has another one."""
+    is_whole: bool = False
+    """True if `rows` have the exception too."""
     catcher: Frame | None = None
     """The frame that caught the exception, if frames above it are shown too."""
 
@@ -191,6 +193,8 @@ def _stripper(rows: Sequence[str], at: int, prefix: str) -> Callable[[str], str 
         if found is None:
             return None
         rest = row[found.end() :]
+        if bare.endswith('"'):  # Each line is an object of JSON.
+            rest = _unescaped(re.sub(r'(\\n)?"[,}].*$', "", rest))
         return rest[blanks:] if not rest[:blanks].strip() else rest
 
     return strip
@@ -268,14 +272,14 @@ def _body(
             and _ends_here(rows, index, row, strip)
             and (has_body or is_exception(row))
         ):
-            return Link(at, index, row.rstrip(), tuple(frames), tuple(kept), strip, catcher)
+            return Link(at, index, row.rstrip(), tuple(frames), tuple(kept), strip, catcher=catcher)
         elif row is None:
             if (others := others + 1) > _OTHER_ROWS:
                 break
         elif re.search(_HEADER, row) or (foreign := foreign + 1) > _FOREIGN_ROWS:
             break
     last = min(len(rows), at + len(kept)) - 1
-    group = Link(at, last, "", tuple(frames), tuple(kept), strip)
+    group = Link(at, last, "", tuple(frames), tuple(kept), strip, is_whole=True)
     error = last_of_group(group)
     return replace(group, error=error) if error else None
 
@@ -341,7 +345,7 @@ def _with_parts(rows: Sequence[str], link: Link) -> Link:
     if not error:
         return link
     kept = (*link.rows, link.error, *parts)
-    return replace(link, error=error, error_at=max(end, error_at), rows=kept)
+    return replace(link, error=error, error_at=max(end, error_at), rows=kept, is_whole=True)
 
 
 def _ipython(rows: Sequence[str], at: int) -> Link | None:
@@ -426,7 +430,8 @@ def _pytest(rows: Sequence[str], at: int) -> Link | None:
             error = brief[1]
         elif re.match(r"(=+ )?\d+ (failed|error|passed).* in [\d.:]+", row):
             break
-    return Link(at, end, error, (), tuple(rows[at:end]), _as_it_is) if error else None
+    kept = tuple(rows[at:end])
+    return Link(at, end, error, (), kept, _as_it_is, is_whole=True) if error else None
 
 
 def _escaped(rows: Sequence[str], at: int) -> Link | None:
@@ -444,7 +449,7 @@ def _escaped(rows: Sequence[str], at: int) -> Link | None:
         return None
     link = inner[-1].last
     lines = tuple(text.splitlines()[: link.error_at])
-    return Link(at, at, link.error, link.frames, lines, _as_it_is, link.catcher)
+    return Link(at, at, link.error, link.frames, lines, _as_it_is, catcher=link.catcher)
 
 
 def _unescaped(text: str) -> str:
