@@ -22,6 +22,7 @@ from rallypoint.cli.generate.kubernetes_texts import (
 )
 from rallypoint.cli.generate.quoting import container_word, yaml_value
 from rallypoint.cli.parser import Command, Scanned
+from rallypoint.cli.run_options.wrong_script import generated_words
 from rallypoint.cli.values import Value, integer_within, nodes, seconds
 from rallypoint.core.settings import MAX_GIVEN, MAX_NODES, MAX_WAIT_S, MAX_WORKERS_PER_NODE, Setting
 from rallypoint.errors import UsageError
@@ -292,7 +293,7 @@ def _command(scanned: Scanned, job: _Job) -> tuple[str, ...]:
         words.append(f"--rdzv-endpoint={first}.{job.name}:29400")
     words.append(f"--max-restarts={_number(scanned, '--max-restarts', 3, 0, MAX_GIVEN)}")
     words.append(f"--drain-deadline={job.drain_s:g}")
-    return (*words, *map(container_word, scanned.words or ("train.py",)))
+    return (*words, *map(container_word, generated_words(scanned.words)))
 
 
 def _number(scanned: Scanned, flag: str, default: int, least: int, most: int) -> int:
