@@ -49,7 +49,7 @@ class Place:
                 furthest=step,
                 quiet_s=old_s,
                 step=step,
-                rank=number,
+                rank=number * CANDIDATE.workers,
                 silent_s=old_s,
             )
             self._watch.heard(number, m.Heartbeat(1, None, False, told, ()))
