@@ -76,6 +76,13 @@ def test_what_is_remembered_is_bounded_and_was_written(parts: list[bytes]) -> No
     assert len(encode(TailIs(1, words))) < MAX_PACKET
 
 
+@pytest.mark.parametrize("part", [1000, 1 << 16, 1 << 20])
+def test_A7_of_many_tracebacks_in_one_piece_the_last_is_remembered(part: int) -> None:
+    ignored = b"Exception ignored in: <function f>\n" + FRAMES + b"OSError: late\n"
+    data = RAISED * 2000 + RAISED.replace(b"bad loss", b"the last") + ignored * 6 + STEPS
+    assert error_in(remembered(data, part)) == "ValueError: the last"
+
+
 def test_A7_what_a_native_program_threw_is_remembered_above_all_stacks() -> None:
     thrown = b"terminate called after throwing an instance of 'E'\n  what():  no route\n"
     dump = b"Fatal Python error: Aborted\n\n" + b'  File "a.py", line 3 in f\n' * 800

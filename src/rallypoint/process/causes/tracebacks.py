@@ -89,6 +89,8 @@ _FOREIGN_ROWS = 12
 """Most rows of other programs within one traceback."""
 _OTHER_ROWS = 400
 """Most rows with another prefix within one traceback: several programs may write at once."""
+_SCANNED_ROWS = 1000
+"""Most rows from the first row of a shape to its exception."""
 _FRAMES_MAX = 400
 _TEXT_ROWS = 60
 """Most rows between an exception that ends with a colon and the traceback in its text."""
@@ -256,7 +258,7 @@ def _body(
     frame = _frame(re.match(_FRAME, first))
     frames = [] if frame is None else [frame]
     has_body = frame is not None
-    for index in range(at + 1, len(rows)):
+    for index in range(at + 1, min(len(rows), at + _SCANNED_ROWS)):
         row = rows[index] if is_gap(rows[index]) else strip(rows[index])
         if row is not None and (not row.strip() or row[0].isspace() or row.startswith("> File ")):
             frame = _frame(re.match(_FRAME, row))
@@ -307,7 +309,7 @@ def _box(rows: Sequence[str], at: int) -> Link | None:
         return None
     strip = _stripper(rows, at, rows[at][: header.start()])
     kept, frames, end = [rows[at][header.start() :]], list[Frame](), -1
-    for index in range(at + 1, len(rows)):
+    for index in range(at + 1, min(len(rows), at + _SCANNED_ROWS)):
         row = rows[index] if is_gap(rows[index]) else strip(rows[index])
         if row is None:
             continue
@@ -354,7 +356,7 @@ def _ipython(rows: Sequence[str], at: int) -> Link | None:
     if header is None:
         return None
     name, kept, frames = header["name"], [rows[at]], list[Frame]()
-    for index in range(at + 1, len(rows)):
+    for index in range(at + 1, min(len(rows), at + _SCANNED_ROWS)):
         row = rows[index]
         if row.rstrip() == name or re.match(rf"(\w+\.)*{name}:", row):
             return Link(at, index, row.rstrip(), tuple(frames), tuple(kept), _as_it_is)
@@ -375,7 +377,7 @@ def _stackprinter(rows: Sequence[str], at: int) -> Link | None:
     if first is None:
         return None
     kept, frames = [rows[at]], [Frame(first["file"], int(first["line"]), first["name"] or "")]
-    for index in range(at + 1, len(rows)):
+    for index in range(at + 1, min(len(rows), at + _SCANNED_ROWS)):
         row = rows[index]
         frame = _frame(re.match(_FRAME, row))
         if frame is not None and row.startswith("File "):
@@ -414,21 +416,17 @@ def _pytest(rows: Sequence[str], at: int) -> Link | None:
     if rows[at][:1] != "=" or re.match(r"=+ (FAILURES|ERRORS) =+$", rows[at]) is None:
         return None
     error, end = "", at
-    for index in range(at + 1, len(rows)):
+    for index in range(at + 1, min(len(rows), at + _SCANNED_ROWS)):
         row = rows[index]
         end = index
-        said = re.match(r"E  +(\S.*)$", row)
-        if said is not None and not rows[index - 1].startswith("E "):
-            error = said[1]
-        elif (
-            (kind := re.match(r"\S+:\d+: (\w+)$", row))
-            and error
-            and not re.match(_EXCEPTION, error)
-        ):
-            error = f"{kind[1]}: {error}"
-        elif (brief := re.match(r"(?:FAILED|ERROR) \S+ - (.+)$", row)) and not error:
-            error = brief[1]
-        elif re.match(r"(=+ )?\d+ (failed|error|passed).* in [\d.:]+", row):
+        if row.startswith("E  "):
+            if not rows[index - 1].startswith("E ") and row[1:].strip():
+                error = row[1:].strip()
+        elif error and (kind := re.match(r"\S+:\d+: (\w+)$", row)):
+            error = error if re.match(_EXCEPTION, error) else f"{kind[1]}: {error}"
+        elif row.startswith(("FAILED ", "ERROR ")) and not error:
+            error = row.partition(" - ")[2]
+        elif " in " in row and re.match(r"(=+ )?\d+ (failed|error|passed).* in [\d.:]+", row):
             break
     kept = tuple(rows[at:end])
     return Link(at, end, error, (), kept, _as_it_is, is_whole=True) if error else None

@@ -27,7 +27,9 @@ _SEEK_BYTES = 2 * 1024 * 1024
 _LINE_BYTES = 1024
 _PREFIX_BYTES = 256
 """A longer text before a header in its line is no prefix of all lines."""
-_BLOCKS = 3
+_BLOCKS, _HEADERS = 3, 12
+"""How many tracebacks are remembered, and looked at in one piece of data: Python may have ignored
+some, and others may be of one chain."""
 HEADER = b"(most recent call last)"
 _NAME = b"raceback"
 """Before the mark of a header, perhaps with colours between."""
@@ -104,18 +106,24 @@ class Remembered:
 
     def _look_for_headers(self, data: bytes) -> None:
         """Begin to remember at each header that ends within `data`."""
-        seam = self._before[1 - len(HEADER) :]
-        if (seam + data[: len(HEADER) - 1]).find(HEADER) >= 0:
-            self._found(data, (seam + data).find(HEADER) - len(seam))
-        at = data.find(HEADER)
-        while at >= 0:
-            self._found(data, at)
-            at = data.find(HEADER, at + len(HEADER))
-
-    def _found(self, data: bytes, at: int) -> None:
-        """Remember from this header on. `at`: its place in `data`; negative if it began earlier."""
         shift = len(self._before)
-        text, at = self._before + data, at + shift
+        seam = self._before[1 - len(HEADER) :] + data[: len(HEADER) - 1]
+        is_cut = HEADER in seam
+        if HEADER not in data and not is_cut:
+            return
+        at = data.rfind(HEADER)
+        text, places = self._before + data, list[int]()
+        # Earlier ones in so much data are displaced by these.
+        while at >= 0 and len(places) < _HEADERS:
+            places.append(at + shift)
+            at = data.rfind(HEADER, 0, at)
+        if is_cut and len(places) < _HEADERS:
+            places.append(text.find(HEADER, max(0, shift - len(HEADER))))
+        for place in reversed(places):
+            self._found(text, place, shift)
+
+    def _found(self, text: bytes, at: int, shift: int) -> None:
+        """Remember `text` from the header at this place on. `shift`: bytes before the new ones."""
         line = max(text.rfind(b"\n", 0, at), text.rfind(b"\r", 0, at), at - _PREFIX_BYTES) + 1
         name = text.rfind(_NAME, line, at)
         if name < 0:
@@ -123,12 +131,12 @@ class Remembered:
         context = text[max(0, line - CONTEXT_BYTES) : line]
         if _IGNORED.search(context[context.rfind(b"\n", 0, -1) + 1 :]):
             return
-        begin, end = self._end - shift + line - len(context), self._end + len(data)
+        begin = self._end - shift + line - len(context)
         last = self._blocks[-1] if self._blocks else None
         chain = last.as_chain(begin) if last is not None and _CHAINED.search(context) else ()
         older = self._blocks[:-1] if chain else self._blocks
         block = _Block(begin, chain, text[line : name - 1])
-        block.feed(text[len(text) - (end - begin) :], begin)
+        block.feed(text[line - len(context) :], begin)
         self._blocks = [*older[1 - _BLOCKS :], block]
 
 
