@@ -65,7 +65,7 @@ def refusal(*words: str) -> str:
         ("python train.py", f"python: {A_PROGRAM}"),
         ("python -u train.py", "python: a program, not a Python script: leave out python -u"),
         ("accelerate launch train.py", "accelerate: a program, not a Python script: leave out acc"),
-        ("horovodrun launch train.py", "horovodrun: no such file, and no such program; to run tr"),
+        ("horovodrun launch train.py", "horovodrun: no such file, and no such program; to run"),
         ("deepspeed train.py", f"deepspeed: {A_PROGRAM}"),
         ("my train.py", "my: no such file; a name with blanks needs quotes: 'my train.py'"),
         ("- train.py", "-: the workers can't read a script from stdin: give the name of a file"),
