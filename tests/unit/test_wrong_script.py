@@ -108,9 +108,8 @@ def test_a_hint_says_what_is_there(here: Path, words: str, why: str) -> None:
 
 def test_a_fix_that_names_words_is_whole(here: Path) -> None:
     assert refusal("lost.ipynb") == "lost.ipynb: no such file"
-    assert refusal("horovodrun", "launch", "train.py") == (
-        "horovodrun: no such file, and no such program; to run train.py, leave out horovodrun launch"
-    )
+    why = refusal("horovodrun", "launch", "train.py")
+    assert why.endswith("no such program; to run train.py, leave out horovodrun launch")
     why = refusal("horovodrun", "--num_gpus", "2", "train.py")
     assert why.endswith("to run train.py, leave out horovodrun")
     assert refusal("\u2014nproc-per-node", "2", "train.py").endswith(": give --nproc-per-node")
