@@ -207,6 +207,17 @@ def test_an_option_among_the_keys_of_rdzv_conf_is_told_how_to_be_given(conf: str
     assert told == f"--rdzv-conf timeout=3,{conf}: {why}"
 
 
+@pytest.mark.parametrize("conf", ["timeout=3;join_timeout=4", "timeout=3 join_timeout=4"])
+def test_keys_without_commas_between_them_are_told(conf: str) -> None:
+    with pytest.raises(UsageError, match="needs commas between its keys: KEY=VALUE,KEY=VALUE"):
+        parse_run(["--rdzv-endpoint=a", "--rdzv-conf", conf, "train.py"], {}, MACHINE)
+
+
+def test_bytes_of_a_name_that_are_no_utf8_are_shown_as_a_shell_writes_them() -> None:
+    with pytest.raises(UsageError, match=r"^--rdzv-id 'a\\xff': needs 1 to 255 bytes"):
+        parse_run(["--rdzv-endpoint=a", "--rdzv-id", "a\udcff", "train.py"], {}, MACHINE)
+
+
 def test_paths_of_other_machines_are_not_looked_up_in_this_home(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -63,7 +63,7 @@ def _why_no_script(script: str, after: Sequence[str], machine: Machine) -> str:
     if script[0] in _DASHES:
         option = "--" + script.strip(_DASHES)
         return f"it begins with another character than the dash of options: give {shown(option)}"
-    if "/" not in script and machine.find_program(script) is not None:
+    if script in _PROGRAMS or ("/" not in script and machine.find_program(script) is not None):
         return _a_program(script, after)
     if after and machine.path_kind(whole := f"{script} {after[0]}") == "file":
         return f"no such file; a name with blanks needs quotes: {whole!r}"
