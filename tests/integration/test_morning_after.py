@@ -108,7 +108,7 @@ def test_V7_all_agents_were_killed_and_a_home_that_is_shared_knows_them(cluster:
         f"machine: ~/{kept.relative_to(cluster.home)}"
     )
     assert first.startswith("job job: no end is known; at ")
-    assert "nodes a, b (ranks 0-1) have told of no end: their agents were killed" in told.stdout
+    assert "nodes a, b (ranks 0-1): no end is known: the agent was killed" in told.stdout
     assert "running:" not in told.stdout
 
 

@@ -96,9 +96,14 @@ def test_V7_an_hour_after_the_end_the_culprit_and_the_next_step_are_in_the_first
     failure: WorkerExit, output: tuple[KeptLine, ...], step: str
 ) -> None:
     notes = [*ALL[:21], note(21, output=output), *ALL[22:]]
-    for history in (recorded(failed(failure)), None):
-        cause = failed(failure).view.past[-1].cause
-        own = notes if history else [note(21, output=output, cause=cause)]
+    cause = failed(failure).view.past[-1].cause
+    told = [note(21, output=output, cause=cause)]
+    # The disk of the history may have been full at the end, or it is on another machine.
+    for history, own in (
+        (recorded(failed(failure)), notes),
+        (recorded(running()), told),
+        (None, told),
+    ):
         lines = seen(Kept(DIR, own, history))
         assert culprit_of(lines) == CULPRIT
         assert step in " ".join(" ".join(lines).split())
@@ -156,7 +161,7 @@ def test_where_all_agents_were_killed_their_names_and_the_next_step_are_there() 
     assert lines[1].startswith("job train-7: no end is known; at ")
     assert "it was running, in round 0" in lines[1]
     ends = " ".join(" ".join(lines).split())
-    assert "nodes node-[0-63] (ranks 0-511) have told of no end: their agents were killed" in ends
+    assert "nodes node-[0-63] (ranks 0-511): no end is known: the agent was killed" in ends
     assert "look on m[0-63] for what killed them: dmesg -T" in ends
     view = Kept(DIR, lost, history).view
     assert view is not None
@@ -169,9 +174,9 @@ def test_where_the_host_is_lost_the_other_nodes_tell_of_the_end_and_the_host_com
     notes += [note(number, **gone) for number in range(1, NODES)]
     lines = seen(Kept(DIR, notes, recorded(running())))
     assert lines[1].startswith("job train-7: failed (infrastructure) ")
-    assert lines[2].startswith("  last status at ")
+    assert any(line.startswith("  last status at ") for line in lines)
     ends = lines[next(i for i, line in enumerate(lines) if line.startswith("  ends ")) :]
-    assert "node node-0 (ranks 0-7) has told of no end: its agent (pid 7000 on m0)" in ends[0]
+    assert "node node-0 (ranks 0-7): no end is known" in ends[0]
     assert any("nodes node-[1-63] (ranks 8-511) ended with exit code 75" in line for line in ends)
     view = Kept(DIR, notes, recorded(running())).view
     assert view is not None

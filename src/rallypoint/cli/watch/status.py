@@ -138,8 +138,7 @@ def _run(argv: list[str]) -> int:
             _show_table(lines_of(paths), options)
             return 0
         kept = read_kept(paths[0])
-        _show_kept(argv, kept, f"kept in {brief(kept.path)}:")
-        return 0
+        return _show_kept(argv, kept, f"kept in {brief(kept.path)}:")
     if options.file:
         _show_recorded(options)
         return 0
@@ -280,14 +279,15 @@ class _Status:
         return partial(status_lines, view, where=self._job.words, clock=clock)
 
 
-def _show_kept(argv: list[str], kept: Kept, head: str) -> None:
+def _show_kept(argv: list[str], kept: Kept, head: str) -> int:
     scanned = parse(STATUS, argv, {})
     if scanned.on("--json"):
         print_text(JsonLine(json_text(kept.view or kept.notes)))
-        return
+        return 0
     most = ALL_LINES if scanned.on("--all") else LINES_MAX
     colour = shows_colours(scanned.read(STATUS, "--color", "auto"))
     print_lines(status_of(kept, head, screen_size()[0], most), colour=colour)
+    return 0
 
 
 def _show_recorded(options: _Options) -> None:

@@ -78,7 +78,7 @@ def status_lines(
     if "" in following and where is not None:
         lines += next_lines(following[""], where, width)
     for label, texts in blocks:
-        lines += _labelled(label, texts, width, _tint(view, label))
+        lines += labelled(label, texts, width, _tint(view, label))
         if (next_ := following.get(label.partition(" ")[0] if _is_round(label) else label)) and (
             texts and where is not None
         ):
@@ -91,7 +91,7 @@ def status_lines(
 def next_lines(advice: Advice, where: str, width: int) -> list[str]:
     """Return the lines with the next step."""
     if not advice.command:
-        return _labelled("next", [advice.text], width, Tint.BOLD)
+        return labelled("next", [advice.text], width, Tint.BOLD)
     room = max(width - 2 - _LABEL, 20)
     parts = command_lines(f"rallypoint {advice.command} {where}".rstrip(), room)
     heads = ["next", *[""] * (len(parts) - 1)]
@@ -398,7 +398,7 @@ def cause_detail(cause: FirstCause | None) -> list[str]:
     return shown
 
 
-def _labelled(label: str, texts: Sequence[str], width: int, tint: Tint | None = None) -> list[str]:
+def labelled(label: str, texts: Sequence[str], width: int, tint: Tint | None = None) -> list[str]:
     """The texts beside their label. They are wrapped; of what a worker wrote (`| ...`) each line
     begins with that mark."""
     lines: list[str] = []
