@@ -1,4 +1,5 @@
-"""How files are opened for writing: the one place where that is done.
+"""How files are opened for writing, and how directories of ours are removed: the one place where
+that is done.
 
 Where Rallypoint chose the name, another user may have guessed it: `safe_open` writes to no link,
 pipe, device or file of another user. Where a person chose the name, `open_named` opens whatever
@@ -23,10 +24,10 @@ def local_path(text: str, needs: str = "a file", *, expand: bool = True) -> str:
     """Turn a text of a person's into a path for system calls: `file:///a` is `/a`, and with
     `expand` `~/a` is in the user's home. Looks at no file.
 
-    Raises ValueError, which begins with `needs`, for another address (`s3://...`), and for a
-    variable that no shell has replaced.
+    Raises ValueError, which begins with `needs`, for another address (`s3://...`, `dbfs:/...`), for
+    a variable that no shell has replaced, and for a home that is not known.
     """
-    if text[:6].lower() == "file:/":
+    if text[:5].lower() == "file:":
         host, slash, rest = text[5:].removeprefix("//").partition("/")
         if host not in ("", "localhost") or not slash:
             raise ValueError(f"{needs}: file:///PATH, without a host")
@@ -36,19 +37,29 @@ def local_path(text: str, needs: str = "a file", *, expand: bool = True) -> str:
 
             text = unquote(text)
     elif scheme := _scheme(text):
-        raise ValueError(f"{needs}, and {scheme}://... is none: give a path of this machine")
-    elif text[:1] == "$" and (text[1:2] in ("_", "{") or text[1:2].isalnum()):
+        raise ValueError(f"{needs}, and {scheme}... is none: give a path of this machine")
+    elif is_unset_variable(text):
         raise ValueError(f"{needs}: no shell has replaced the variable; give the path itself")
     elif expand and text.startswith("~"):
-        text = os.path.expanduser(text)
+        home = text.partition("/")[0]
+        if (path := os.path.expanduser(text)) == text:
+            raise ValueError(f"{needs}: {home} is no home that is known here; give the path itself")
+        return path
     return text
 
 
+def is_unset_variable(text: str) -> bool:
+    """Whether this begins with a variable in the way of a shell, which none has replaced."""
+    return text[:1] == "$" and (text[1:2] in ("_", "{", "(") or text[1:2].isalnum())
+
+
 def _scheme(text: str) -> str:
-    """`s3` of `s3://...`; empty if the text begins otherwise."""
-    scheme, is_there, _ = text.partition("://")
+    """`s3://` of `s3://...`, `dbfs:/` of `dbfs:/...`; empty if the text begins otherwise."""
+    scheme, is_there, rest = text.partition(":/")
     is_one = scheme[:1].isalpha() and all(c.isalnum() or c in "+.-" for c in scheme)
-    return scheme if is_there and is_one else ""
+    if not is_there or not is_one or len(scheme) == 1:
+        return ""
+    return f"{scheme}:/{'/' if rest.startswith('/') else ''}"
 
 
 def safe_open(path: Path, flags: int, mode: int = 0o600) -> int:
@@ -101,6 +112,32 @@ def make_private_dir(stem: str) -> str:
         except FileExistsError:
             continue
         return path
+
+
+def remove_tree(path: str) -> None:
+    """Remove a directory of ours with all that is in it, as far as possible. Never raises.
+
+    Usually there are plain files and directories only. Then nothing is imported: shutil would take
+    longer than the removal, at the end of each job.
+    """
+    try:
+        for place, directories, files in os.walk(path, topdown=False):
+            for name in files:
+                os.unlink(os.path.join(place, name))
+            for name in directories:
+                os.rmdir(os.path.join(place, name))
+        os.rmdir(path)
+    except OSError:
+        if os.path.lexists(path):
+            _remove_otherwise(path)
+
+
+def _remove_otherwise(path: str) -> None:
+    try:
+        from shutil import rmtree
+    except OSError:
+        return  # Without a free descriptor not even the import works.
+    rmtree(path, ignore_errors=True)
 
 
 def why_not_private(

@@ -152,6 +152,60 @@ def test_A7_a_launcher_around_this_one_gets_an_exception_that_no_worker_has_writ
     assert "the batch is empty" in message["extraInfo"]["py_callstack"]
 
 
+HANDLED = """
+import os, sys, traceback
+try: int("x")
+except ValueError: traceback.print_exc()
+for step in range(4): print("step", step, "ok", file=sys.stderr)
+sys.exit("config error: lr must be positive")
+"""
+
+
+@pytest.mark.parametrize("how", [(), ("--log-dir=logs", "--redirects=3"), ("--output=prefix",)])
+def test_A7_an_exception_that_was_handled_is_nowhere_the_cause(
+    tmp_path: Path, how: tuple[str, ...]
+) -> None:
+    outer = tmp_path / "outer.json"
+    more = {"TORCHELASTIC_ERROR_FILE": str(outer)}
+    with agent(tmp_path, "--log-format=json", *how, program=HANDLED, env=more) as run:
+        assert run.wait() == 1
+    cause = json.loads(run.err.splitlines()[-1])["cause"]
+    expected = "exit code 1; last line: config error: lr must be positive"
+    assert (cause["message"], cause["detail_is_traceback"]) == (expected, False)
+    assert cause["detail"][-1] == "config error: lr must be positive"
+    assert json.loads(outer.read_text())["message"]["message"] == expected
+
+
+LONG = """
+import atexit, sys
+atexit.register(lambda: [print("sync: file", n, file=sys.stderr) for n in range(6000)])
+raise ValueError("loss is NaN at step 7\\n" + "\\n".join(f"param {n}: nan" for n in range(5000)))
+"""
+
+
+@pytest.mark.parametrize("how", [(), ("--log-dir=logs", "--redirects=3"), ("--output=prefix",)])
+def test_A7_an_exception_is_named_whatever_its_length_and_what_comes_after_it(
+    tmp_path: Path, how: tuple[str, ...]
+) -> None:
+    with agent(tmp_path, *how, program=LONG) as run:
+        assert run.wait() == 1
+    text = verdict(run)
+    assert "    error: ValueError: loss is NaN at step 7\n    its traceback:\n" in text
+    assert "      | ValueError: loss is NaN at step 7\n      | param 0: nan\n" in text
+    assert len(text) < 8000
+
+
+def test_A7_a_path_that_holds_nothing_is_not_named(tmp_path: Path) -> None:
+    filtered = "--nproc-per-node=2", "--local-ranks-filter=0"
+    with agent(tmp_path, *filtered, program=FAILS) as run:
+        assert run.wait() == 1
+    assert "log:" not in verdict(run)
+    program = "print('no data'); raise SystemExit(3)"
+    with agent(tmp_path, "--log-dir=logs", "--redirects=3", program=program) as run:
+        assert run.wait() == 1
+    assert re.search(r"log: \S+/stdout\.log \(on ", verdict(run)), run.err
+
+
 def test_A7_a_launcher_around_this_one_is_told_that_no_node_came(tmp_path: Path) -> None:
     outer = tmp_path / "outer.json"
     words = ("--nnodes=2", f"--rdzv-endpoint=127.0.0.1:{free_port()}", "--rdzv-id=lonely")

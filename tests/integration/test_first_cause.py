@@ -47,7 +47,7 @@ CASES = {
     "out of memory": Case(
         f"x = b'x' * {LIMIT_BYTES * 4}",
         "was killed by SIGKILL",
-        ("error: killed by SIGKILL: out of memory", "what to do: have the workers use less memory"),
+        ("error: out of memory (the kernel", "what to do: have the workers use less memory"),
     ),
     "os._exit": Case("os._exit(3)", "exited with code 3", ()),
     "sys.exit": Case(

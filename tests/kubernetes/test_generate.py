@@ -49,6 +49,9 @@ def test_rights_are_objects_that_kubernetes_takes_and_no_more_than_needed(
         ("generate rbac --namespace A", "--namespace A: needs the name of a namespace, like trai"),
         ("generate rbac --service-account a/b", "--service-account a/b: needs the name of a serv"),
         ("generate rbac --service-account :", "--service-account :: needs the name of a service"),
+        ("generate rbac --service-account :x", "--service-account :x: needs the name of a serv"),
+        ("generate rbac --service-account a:b:c", "--service-account a:b:c: needs the name of a"),
+        (f"generate rbac --service-account {'a' * 250}", "--service-account aaaaa"),
     ],
 )
 def test_each_mistake_is_one_line(capsys: pytest.CaptureFixture[str], line: str, says: str) -> None:

@@ -32,6 +32,7 @@ from rallypoint.process.relay.client import Relay, RelaySetup
 from rallypoint.process.relay.events import RelayEvents
 from rallypoint.process.relay.messages import AskOutput, AskTail, OutputIs, StreamOutput, TailIs
 from rallypoint.process.relay.objects import StreamObjects
+from rallypoint.process.relay.remembered import LastWords, Piece
 
 TURNS = 12
 """More turns of the loop than an answer takes from the relay's socket to whoever waits for it."""
@@ -85,7 +86,7 @@ def test_what_the_relay_has_answered_counts_when_its_time_ends_in_the_same_momen
     async def main(relay: Relay, channel: Channel) -> None:
         asking = asyncio.create_task(relay.tail(0, 0, timeout_s=0.0))
         asked = await next_ask(channel)
-        channel.report(TailIs(asked.ask, b"last words"))
+        channel.report(TailIs(asked.ask, LastWords((Piece(0, b"last words"),))))
         assert await asking == b"last words"
 
     with relay_and_its_channel() as (relay, channel):

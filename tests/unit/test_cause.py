@@ -161,6 +161,9 @@ def test_A3_a_node_that_is_lost_alone_after_it_told_of_a_lost_peer_is_blamed_for
 def test_a_cause_names_node_rank_and_how_it_ended() -> None:
     killed = Cause("b", 0, failure=failure(signal=9, local_rank=2))
     assert describe(killed) == "rank 4 (node b, local rank 2) was killed by SIGKILL"
+    said = "killed by SIGKILL: out of memory (here)"
+    for_memory = replace(failure(signal=9), message=said)
+    assert describe(Cause("b", 0, for_memory)).endswith("was killed by SIGKILL (out of memory)")
     lost = Cause("b", 0, loss=loss("b", 1))
     assert describe(lost) == "node b was lost (its connection broke)"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -17,10 +18,18 @@ from rallypoint.process.failures import (
     read_error_file,
     tells_of_lost_peer,
 )
-from rallypoint.process.limits import OomWatch
+from rallypoint.process.limits import OomWatch, shared_memory_use
 from rallypoint.process.relay.lines import last_lines
+from rallypoint.process.relay.remembered import LastWords, Piece
 
 EXIT_1 = WorkerExit(1, None)
+
+
+def said(stderr: bytes, stdout: bytes = b"") -> LastWords:
+    """All that a worker wrote."""
+    return LastWords((Piece(0, stderr),), (Piece(0, stdout),))
+
+
 RECORDED = {
     "message": {
         "message": "ValueError: bad loss",
@@ -88,7 +97,7 @@ Exception raised from checkForNCCLErrors at ProcessGroupNCCL.cpp:2027
     ],
 )
 def test_P8_message_is_the_last_exception_of_the_tail(tail: bytes, message: str) -> None:
-    assert describe_failure(EXIT_1, stderr_tail=tail).message == message
+    assert describe_failure(EXIT_1, words=said(tail)).message == message
 
 
 @pytest.mark.parametrize(
@@ -110,7 +119,7 @@ def test_P8_error_file_of_either_form_wins(
     content = json.dumps(record).encode()
     written = parse_error_file(content)
     assert written is not None
-    known = describe_failure(EXIT_1, error_file=content, stderr_tail=CHAINED)
+    known = describe_failure(EXIT_1, error_file=content, words=said(CHAINED))
     assert (known.message, written.raised_at) == (message, raised_at)
 
 
@@ -119,7 +128,7 @@ def test_P8_error_file_of_either_form_wins(
     [b"", b"{", b"[]", b"null", b'{"message": 3}', b'{"message": {}}', b"\xff\xfe", b"[" * 100_000],
 )
 def test_P8_malformed_error_file_is_as_good_as_none(content: bytes) -> None:
-    known = describe_failure(EXIT_1, error_file=content, stderr_tail=CHAINED)
+    known = describe_failure(EXIT_1, error_file=content, words=said(CHAINED))
     assert known.message == "RuntimeError: no checkpoint"
     assert "KeyError: 'weights'" in known.detail
 
@@ -146,12 +155,12 @@ def test_P8_malformed_error_file_is_as_good_as_none(content: bytes) -> None:
 def test_A3_consequences_of_a_lost_peer_are_told_apart(text: str, expected: bool) -> None:
     assert tells_of_lost_peer(text) is expected
     tail = f"Traceback (most recent call last):\n  File\n{text}\n".encode()
-    assert describe_failure(EXIT_1, stderr_tail=tail).tells_of_lost_peer is expected
+    assert describe_failure(EXIT_1, words=said(tail)).tells_of_lost_peer is expected
 
 
 def test_A3_lost_peer_is_read_from_the_exception_only() -> None:
     tail = b"retrying: Connection reset by peer\n" + CHAINED
-    assert not describe_failure(EXIT_1, stderr_tail=tail).tells_of_lost_peer
+    assert not describe_failure(EXIT_1, words=said(tail)).tells_of_lost_peer
 
 
 @pytest.mark.parametrize(
@@ -166,14 +175,19 @@ def test_A3_lost_peer_is_read_from_the_exception_only() -> None:
             "killed by SIGABRT: NCCL communicator was aborted on rank 3.",
             True,
         ),
-        (WorkerExit(None, 6), b"free(): invalid pointer\n", "killed by SIGABRT", False),
+        (
+            WorkerExit(None, 6),
+            b"free(): invalid pointer\n",
+            "killed by SIGABRT: free(): invalid pointer",
+            False,
+        ),
         (WorkerExit(None, None), b"", "unknown exit status", False),
     ],
 )
 def test_A3_fatal_signal_is_named_and_outranks_last_words(
     outcome: WorkerExit, tail: bytes, message: str, lost_peer: bool
 ) -> None:
-    known = describe_failure(outcome, stderr_tail=tail)
+    known = describe_failure(outcome, words=said(tail))
     assert (known.message, known.tells_of_lost_peer) == (message, lost_peer)
 
 
@@ -181,6 +195,15 @@ def test_A7_out_of_memory_is_hinted_only_for_sigkill() -> None:
     hinted = describe_failure(WorkerExit(None, 9), out_of_memory=True).message
     assert hinted.startswith("killed by SIGKILL: out of memory (")
     assert describe_failure(EXIT_1, out_of_memory=True).message == "exit code 1"
+
+
+def test_A7_of_a_bus_error_the_use_of_the_shared_memory_is_told() -> None:
+    use = "/dev/shm: 63 of 64 MiB in use"
+    told = describe_failure(WorkerExit(None, 7), shared_memory=use).message
+    assert told == f"killed by SIGBUS: {use}"
+    assert describe_failure(EXIT_1, shared_memory=use).message == "exit code 1"
+    assert re.fullmatch(r"/dev/shm: \d+ of \d+ MiB in use", shared_memory_use())
+    assert shared_memory_use("/no/such/place") == ""
 
 
 CRASHED = (
@@ -202,7 +225,7 @@ Extension modules: numpy._core._multiarray_umath, torch._C (total: 2)
 
 
 def test_A7_a_crash_shows_the_stack_of_the_thread_that_crashed() -> None:
-    known = describe_failure(WorkerExit(None, 11, True), stderr_tail=last_lines(CRASHED))
+    known = describe_failure(WorkerExit(None, 11, True), words=said(last_lines(CRASHED)))
     shown = known.detail.splitlines()
     assert shown[:5] == [
         "step 7",
@@ -213,23 +236,23 @@ def test_A7_a_crash_shows_the_stack_of_the_thread_that_crashed() -> None:
     ]
     assert len(shown) == 19
     assert shown[-1] == "  ... and 27 more"
-    aborted = describe_failure(WorkerExit(None, 6), stderr_tail=ABORTED + CRASHED)
+    aborted = describe_failure(WorkerExit(None, 6), words=said(ABORTED + CRASHED))
     assert aborted.message == "killed by SIGABRT: NCCL communicator was aborted on rank 3."
-    other = describe_failure(WorkerExit(3, None), stderr_tail=CRASHED)
-    assert other.detail.endswith("(total: 2)\n")
+    other = describe_failure(WorkerExit(3, None), words=said(CRASHED))
+    assert other.detail.endswith("(total: 2)")
 
 
 def test_A7_the_stack_is_found_where_the_header_is_too_far_up() -> None:
     threads = b"Thread 0x1 (most recent call first):\n" + b'  File "t.py", line 1 in run\n' * 400
     tail = last_lines(b"Fatal Python error: Aborted\n\n" + threads + CRASHED.partition(b"\n\n")[2])
-    shown = describe_failure(WorkerExit(None, 6), stderr_tail=tail).detail.splitlines()
+    shown = describe_failure(WorkerExit(None, 6), words=said(tail)).detail.splitlines()
     assert shown[1] == '  File "native.py", line 519 in string_at'
 
 
 def test_sizes_are_bounded_and_no_character_is_torn() -> None:
     record = json.dumps({"message": "é" * 9000}).encode()
     tail = ("€" * 9000).encode()[1:]
-    known = describe_failure(EXIT_1, error_file=record, stderr_tail=tail)
+    known = describe_failure(EXIT_1, error_file=record, words=said(tail))
     assert len(known.message.encode()) <= MESSAGE_LIMIT_BYTES
     assert set(known.message) == {"é", "."}
     assert TRACEBACK_LIMIT_BYTES - 3 < len(known.detail.encode()) <= TRACEBACK_LIMIT_BYTES

@@ -7,13 +7,14 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rallypoint.process.relay.kept import KeptOutput
 from rallypoint.process.relay.lines import (
     TAIL_BYTES,
     TAIL_LINES,
     LineAssembler,
-    Tail,
     last_lines,
 )
+from rallypoint.process.relay.remembered import RECENT_BYTES
 
 LIMIT = 16
 PIECES = st.lists(st.binary(max_size=12), max_size=30)
@@ -67,17 +68,18 @@ def test_a_line_without_end_takes_bounded_memory() -> None:
 
 @given(st.lists(st.binary(max_size=3000), max_size=40))
 def test_the_tail_is_the_end_whatever_came_before(pieces: list[bytes]) -> None:
-    tail = Tail()
+    kept = KeptOutput()
     whole = b""
     for piece in pieces:
         plain = piece.replace(b"\r", b"")
-        tail.feed(plain)
+        kept.feed(plain, 0.0)
         whole += plain
-    assert whole.endswith(tail.last())
-    assert len(tail.last()) <= TAIL_BYTES
-    assert len(tail.last().splitlines()) <= TAIL_LINES
+    tail = last_lines(kept.end_of(RECENT_BYTES).data)
+    assert whole.endswith(tail)
+    assert len(tail) <= TAIL_BYTES
+    assert len(tail.splitlines()) <= TAIL_LINES
     if len(whole) <= TAIL_BYTES and len(whole.splitlines()) <= TAIL_LINES:
-        assert tail.last() == whole
+        assert tail == whole
 
 
 def test_of_a_progress_bar_the_tail_keeps_the_last_step() -> None:
@@ -89,9 +91,7 @@ def test_of_a_progress_bar_the_tail_keeps_the_last_step() -> None:
 
 
 def test_the_tail_keeps_the_last_lines_and_no_half_character() -> None:
-    tail = Tail()
-    for n in range(1000):
-        tail.feed(f"line {n}\n".encode())
-    kept = tail.last().decode().splitlines()
+    tail = b"".join(f"line {n}\n".encode() for n in range(1000))
+    kept = last_lines(tail).decode().splitlines()
     assert kept == [f"line {n}" for n in range(980, 1000)]
     assert last_lines("é".encode() * TAIL_BYTES + b"x").decode().startswith("é")

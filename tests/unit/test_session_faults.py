@@ -151,3 +151,17 @@ def test_L4_a_node_whose_lease_is_over_gives_a_new_place_back_and_starts_no_work
     effects = end.received(31.0, m.Assigned(Stamp(1, 0), place))
     assert isinstance(effects[-2], s.Pushed)
     assert isinstance(effects[-1], s.LeaseOver)
+
+
+def test_A5_a_node_that_has_left_makes_no_new_connection() -> None:
+    """`rallypoint drain b` named such a node as one that was not connected now."""
+    end = s.AgentEnd(s.Identity("b", "host", "life"), RULES)
+    end.connected(0.0, m.Claim())
+    end.received(0.0, m.Attached("b", 1, 1, False))
+    end.report(m.Drain("told to", 15), 1.0)
+    end.report(m.Leave(), 2.0)
+    end.received(3.0, m.Ack(1))
+    assert not end.is_closed, "the coordinator does not know yet that the node leaves"
+    end.received(3.0, m.Ack(2))
+    assert end.is_closed
+    assert end.disconnected(3.0, "the coordinator has hung up") == []

@@ -70,6 +70,15 @@ def test_A10_a_worker_that_the_system_refuses_is_the_machine_s_fault(
     assert fix in str(error)
 
 
+def test_A10_advice_fits_the_error_of_a_process_that_can_t_be_started() -> None:
+    missing = OSError(errno.ENOENT, "No such file or directory", "/opt/python")
+    assert str(cant_start_process(missing)) == (
+        "can't start a process: No such file or directory ('/opt/python')"
+    )
+    assert "dmesg" in str(cant_start_process(failed(errno.EIO)))
+    assert "ulimit" not in str(cant_start_process(failed(errno.EPERM)))
+
+
 @pytest.mark.parametrize("number", [errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.E2BIG])
 def test_A10_a_program_that_can_t_be_executed_is_the_job_s_fault(number: int) -> None:
     error = WorkerStartError(TRAIN, Stage.EXEC, number)

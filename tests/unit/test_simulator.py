@@ -82,6 +82,12 @@ def test_L2_a_leader_that_is_cut_off_twice_in_one_round_ends_no_job() -> None:
     assert any("job succeeded" in line for line in transcript)
 
 
+def test_L2_a_job_that_waits_for_a_lost_machine_ends_by_its_join_timeout() -> None:
+    """Though the node that waits alone lets another one lead meanwhile."""
+    path = next(each for each in PLANS if "two-nodes-that-need-both" in each.name)
+    assert hold(read_plan(path)).verdicts == ("timed out",)
+
+
 def test_a_seed_is_the_same_job_in_every_process() -> None:
     program = (
         "from rallypoint.testing.simulator import *\n"
@@ -167,6 +173,17 @@ def test_a_line_that_is_no_part_of_a_plan_is_named(tmp_path: Path) -> None:
     (tmp_path / "plan.txt").write_text("seed=1 nodes=2\nafterwards everything was well\n")
     with pytest.raises(ValueError, match="not a line of a plan: 'afterwards everything was well'"):
         read_plan(tmp_path / "plan.txt")
+
+
+@pytest.mark.parametrize("length", [10, 60, 300])
+def test_a_plan_that_was_cut_off_is_told_in_one_line(
+    length: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "plan.txt"
+    path.write_text(str(draw(3))[:length])
+    with pytest.raises(SystemExit, match="2"):
+        main(["--plan", str(path)])
+    assert f"--plan {path}: not a" in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_the_place_of_every_bug_that_can_be_planted_is_in_the_source() -> None:

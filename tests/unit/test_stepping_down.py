@@ -162,6 +162,17 @@ def test_L2_a_node_to_which_the_job_comes_back_leads_on_until_the_next_round() -
     assert node.leads_until(Silence(3, 4)) < node._began_at + 61
 
 
+def test_L2_a_node_that_hears_the_others_while_no_world_runs_does_not_step_down_again() -> None:
+    """Two nodes need a third one that is dead: each of them led in turn, each time with the whole
+    join timeout before it, and the job never timed out."""
+    node = Node(replace(JOB, is_active=False))
+    node.leads_until(Silence(3, 4))
+    node.leads_again()
+    node.leads_until(Silence(1, 4))
+    assert node.leads_until(Silence(3, 4), silent_since=node.now) == node._began_at + 120
+    assert not node.why
+
+
 def test_L2_a_node_to_which_the_job_comes_back_may_step_down_again_when_it_has_run_since() -> None:
     """As when the leader is cut off from the others twice in one round, hours apart."""
     node = Node()

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.unit.command_line import MACHINE, refusal
 
+from rallypoint.agent.environ import kept_jobs
 from rallypoint.cli.options import RUN, parse_run
 from rallypoint.cli.parser import Scanned, parse
 from rallypoint.cli.values import given
@@ -193,6 +194,9 @@ def test_a_job_is_found_in_a_directory_that_is_written_as_an_address(tmp_path: P
         ("max-restarts=3", "max-restarts is no key but an option: give --max-restarts 3"),
         ("--lease=30", "--lease is no key but an option: give --lease 30"),
         ("insecure=1", "insecure is no key but an option: give --insecure"),
+        ("backend=c10d", "backend is no key but an option: give --rdzv-backend c10d"),
+        ("endpoint=a", "endpoint is no key but an option: give --rdzv-endpoint a"),
+        ("id=7", "id is no key but an option: give --rdzv-id 7"),
         ("rdzv_timeout=900", "unknown key rdzv_timeout; did you mean timeout?"),
         ("joint_timeout=3", "unknown key joint_timeout; did you mean join_timeout?"),
     ],
@@ -210,7 +214,49 @@ def test_paths_of_other_machines_are_not_looked_up_in_this_home(
     assert given(FLAGS["--token-file"], "~/x", elsewhere=True).text == "/users/me/x"
 
 
-def test_a_home_that_is_not_known_leaves_the_path_as_it_is() -> None:
-    assert local_path("~nobody-of-that-name/x") == "~nobody-of-that-name/x"
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("~nobody-of-that-name/x", "~nobody-of-that-name is no home that is known here"),
+        ("dbfs:/x", "dbfs:/... is none"),
+        ("s3:/b/x", "s3:/... is none"),
+        ("file:x", "file:///PATH, without a host"),
+        ("$(pwd)/x", "no shell has replaced the variable"),
+    ],
+)
+def test_no_directory_of_an_odd_name_is_made_for_what_is_no_path(text: str, why: str) -> None:
+    assert why in refusal(f"--log-dir {text} train.py")
+
+
+def test_a_path_stays_as_it_is_for_another_machine_and_with_a_colon_in_it() -> None:
     assert local_path("~/x", expand=False) == "~/x"
+    assert local_path("~nobody-of-that-name/x", expand=False) == "~nobody-of-that-name/x"
+    for path in ("a:b/c", "./s3:/b", "C:/x", "run:1"):
+        assert local_path(path) == path
+
+
+def test_blanks_behind_the_word_before_a_path_are_no_part_of_it() -> None:
+    handler = parse_run(["--event-log-handler", "jsonl: e.jsonl\r", "train.py"], {}, MACHINE)
+    assert handler.observe.event_log_handler == "jsonl:e.jsonl"
+
+
+def test_an_endpoint_tells_that_no_shell_has_replaced_its_variable() -> None:
+    for text in ("$HEAD:29400", "${HEAD}:29400", "$(hostname):29400"):
+        assert refusal(f"--nnodes 2 --rdzv-endpoint {text} train.py").endswith(
+            "needs a host name or an address: no shell has replaced the variable"
+        )
+
+
+def test_a_program_of_a_variable_is_told_with_the_variable() -> None:
+    with pytest.raises(UsageError, match=r"^PYTHON_EXEC=s3://p: needs a file of this machine"):
+        parse_run(["train.py"], {"PYTHON_EXEC": "s3://p"}, MACHINE)
+
+
+def test_the_state_directory_is_read_as_every_other_path(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HOME", "/users/me")
+    assert kept_jobs({"RALLYPOINT_STATE_DIR": " ~/s\r"}) == "/users/me/s/kept"
+    with pytest.raises(UsageError, match=r"^RALLYPOINT_STATE_DIR=gs://s: needs a directory, and"):
+        kept_jobs({"RALLYPOINT_STATE_DIR": "gs://s"})
     assert isinstance(parse(RUN, ["train.py"], {}), Scanned)

@@ -145,8 +145,17 @@ def test_A7_only_a_program_that_was_not_found_is_looked_for() -> None:
 def test_A7_a_kill_for_memory_is_told_as_such() -> None:
     message = "killed by SIGKILL: out of memory (the kernel has just killed for memory here)"
     told = lines(failed(replace(KILLED, message=message)))
-    assert told[1] == f"    error: {message}"
+    assert told[1] == "    error: out of memory (the kernel has just killed for memory here)"
     assert told[-1].startswith("    what to do: have the workers use less memory")
+
+
+def test_A7_after_a_bus_error_the_shared_memory_is_looked_at() -> None:
+    use = "/dev/shm: 63 of 64 MiB in use"
+    dump = "Current thread 0x1 (most recent call first):"
+    died = replace(KILLED, signal=7, message=f"killed by SIGBUS: {use}", detail=dump)
+    told = lines(failed(died))
+    assert told[1] == f"    error: {use}", "the first line has the signal"
+    assert told[-1].startswith("    what to do: most often /dev/shm is full")
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,11 @@ from rallypoint.cli.options import parse_run
 from rallypoint.errors import UsageError
 
 A_PROGRAM = "a program, not a Python script: leave it out, or add --no-python"
+ALONE = "a program, not a Python script: add --no-python"
 FILES: Mapping[str, str | bytes] = {
     "train.py": "print('ran')\n",
+    "my train.py": "",
+    "bom": b"\xef\xbb\xbf#!/bin/sh\necho\n",
     "pkg/train.py": "",
     "s.sh": "#!/bin/bash\necho $RANK\n",
     "job.slurm": "srun python train.py\n",
@@ -60,11 +63,20 @@ def refusal(*words: str) -> str:
     ("words", "why"),
     [
         ("python train.py", f"python: {A_PROGRAM}"),
-        ("python -u train.py", f"python: {A_PROGRAM}"),
-        ("accelerate launch train.py", f"accelerate: {A_PROGRAM}"),
+        ("python -u train.py", "python: a program, not a Python script: leave out python -u"),
+        ("accelerate launch train.py", "accelerate: a program, not a Python script: leave out acc"),
+        ("deepspeed launch train.py", "deepspeed: no such file, and no such program; to run tr"),
+        ("my train.py", "my: no such file; a name with blanks needs quotes: 'my train.py'"),
+        ("- train.py", "-: the workers can't read a script from stdin: give the name of a file"),
+        ("\u2014nproc-per-node 2 train.py", "\u2014nproc-per-node: it begins with another char"),
+        ("bom", "bom: a script of sh, not of Python: give --no-python sh ./bom"),
+        ("lost.ipynb", "lost.ipynb: no such file"),
         ("torchrun --nproc-per-node 2 train.py", f"torchrun: {A_PROGRAM}"),
         ("bash train.py", f"bash: {A_PROGRAM}"),
-        ("./prog", f"./prog: {A_PROGRAM}"),
+        ("python -m pkg.train", f"python: {A_PROGRAM}"),
+        ("./prog", f"./prog: {ALONE}"),
+        ("bash s.sh", f"bash: {ALONE}"),
+        ("python -c print(1)", f"python: {ALONE}"),
         ("./s.sh 1", "./s.sh: a script of bash, not of Python: give --no-python ./s.sh"),
         ("s.sh", "s.sh: a script of bash, not of Python: give --no-python ./s.sh"),
         ("run", "run: a script of bash, not of Python: give --no-python bash ./run"),
@@ -83,6 +95,7 @@ def refusal(*words: str) -> str:
         ("s3://bucket/train.py", "s3://bucket/train.py: needs a file of this machine, and s3://"),
         ("-m train.py", "train.py: a file, not a module: leave -m out"),
         ("-m pkg/other", "pkg/other: not the name of a module; did you mean -m pkg.other?"),
+        ("-m ./pkg/other.py", "./pkg/other.py: not the name of a module; did you mean -m pkg.ot"),
         ("--no-python train.py", "train.py: a Python script: leave --no-python out"),
         ("--no-python run", "run: no such program in PATH; for the one in this directory: ./run"),
         ("--no-python ./run", "./run: may not be executed: chmod +x it"),
@@ -90,6 +103,16 @@ def refusal(*words: str) -> str:
 )
 def test_a_hint_says_what_is_there(here: Path, words: str, why: str) -> None:
     assert refusal(*words.split()).startswith(why)
+
+
+def test_a_fix_that_names_words_is_whole(here: Path) -> None:
+    assert refusal("lost.ipynb") == "lost.ipynb: no such file"
+    assert refusal("deepspeed", "launch", "train.py") == (
+        "deepspeed: no such file, and no such program; to run train.py, leave out deepspeed launch"
+    )
+    why = refusal("deepspeed", "--num_gpus", "2", "train.py")
+    assert why.endswith("to run train.py, leave out deepspeed")
+    assert refusal("\u2014nproc-per-node", "2", "train.py").endswith(": give --nproc-per-node")
 
 
 @pytest.mark.parametrize(

@@ -186,26 +186,6 @@ def _meant(running: RunningRound, ranks: Sequence[RankRange]) -> list[int]:
     ]
 
 
-async def newest_lines(
-    outputs: WorkerOutputs, running: RunningRound, newest: int
-) -> list[tuple[int, OutputLines]]:
-    """Read the newest lines, at most `newest` of each stream of these workers. Returns them in the
-    order in which they came, each with the worker's global rank."""
-    start, base = Start(newest), running.assignment.base_rank
-    reader = OutputReader(
-        outputs, running.assignment.round, _meant(running, ()), start, unfinished=True
-    )
-    lines = []
-    if reader.reads_files:
-        lines = await run_in_thread(reader.read_files, "rallypoint-output")
-    for _ in range(reader.most_reads):
-        lines += await reader.read_relay(wall_time(0.0))
-        if not reader.has_more:
-            break
-    lines.sort(key=lambda line: line.wall_time)
-    return [(base + line.local_rank, line) for line in lines]
-
-
 def _unread(
     reader: OutputReader | None, running: RunningRound, ranks: Sequence[RankRange]
 ) -> tuple[Told, ...]:

@@ -12,6 +12,7 @@ from rallypoint.config import AgentConfig, ObserveConfig, StopConfig
 from rallypoint.core.model import Assignment, Stamp
 from rallypoint.core.text import count, shown
 from rallypoint.errors import UsageError
+from rallypoint.files import local_path
 from rallypoint.wire.address import read_port
 
 LOCAL_RANK_MACRO = "${local_rank}"
@@ -241,9 +242,15 @@ def observe_config(event_log_handler: str) -> ObserveConfig:
 
 
 def kept_jobs(base: Mapping[str, str] | None = None) -> str:
-    """Return the directory in which something is kept of this user's jobs; empty: there is none."""
+    """Return the directory in which something is kept of this user's jobs; empty: there is none.
+    Raises UsageError for a place that is none."""
     environ = os.environ if base is None else base
-    if not (state := environ.get("RALLYPOINT_STATE_DIR", "")):
+    if state := environ.get("RALLYPOINT_STATE_DIR", "").strip():
+        try:
+            state = os.path.abspath(local_path(state, "needs a directory"))
+        except ValueError as error:
+            raise UsageError(f"RALLYPOINT_STATE_DIR={shown(state)}: {error}") from None
+    else:
         home = environ.get("XDG_STATE_HOME", "")
         home = home if os.path.isabs(home) else os.path.expanduser("~/.local/state")
         state = os.path.join(home, "rallypoint")

@@ -25,14 +25,15 @@ from rallypoint.agent.helper_processes import (
     wait_unless,
 )
 from rallypoint.agent.membership import LAST_REPORTS_S, AgentSetup, Membership, part_of_job
-from rallypoint.agent.node_workers import MakeWorkers, WorkerRound
+from rallypoint.agent.node_workers import MakeWorkers, RunningRound, WorkerRound
 from rallypoint.agent.output_files import OutputFiles, PatternLines, output_settings, succeeded
 from rallypoint.agent.round_store import StoreAccess
 from rallypoint.agent.telemetry.telemetry import Telemetry
 from rallypoint.agent.worker_source import ForkingSource, WorkerSource
 from rallypoint.agent.workers import RoundWorkers, WorkerSetup
 from rallypoint.config import AgentConfig, StartMethod, StopConfig, WorkerConfig
-from rallypoint.coordinator.clocks import new_loop
+from rallypoint.coordinator.clocks import new_loop, wall_time
+from rallypoint.coordinator.threads import run_in_thread
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.group_events import Finish, Tried
 from rallypoint.core.messages import Prove
@@ -53,6 +54,7 @@ from rallypoint.process.signals import blocked, hold_late_signals, release_signa
 if TYPE_CHECKING:
     from rallypoint.agent.preempt_notice import PreemptNotice
     from rallypoint.agent.preflight import Preflight, Unfit
+    from rallypoint.process.logs.newest import OutputLines
     from rallypoint.process.process_failure import ProcessFailure
 
 
@@ -265,11 +267,10 @@ class AgentRun:
         if keeping is None or running is None or self._setup.outputs is None:
             return
         # Imported at the end of the job: a start has no use for them.
-        from rallypoint.agent.answering import newest_lines
         from rallypoint.core.watch.kept_jobs import LINES, KeptLine
 
         try:
-            found = await newest_lines(self._setup.outputs, running, LINES)
+            found = await _newest_lines(self._setup.outputs, running, LINES)
         except Exception as error:  # of what workers have written, or of files
             self.faults.note("what the workers wrote last can't be kept", error)
             return
@@ -495,3 +496,23 @@ def _said_by_loop(context: dict[str, object]) -> str:
     if not isinstance(task, asyncio.Task):
         return said
     return f"{said} {getattr(task.get_coro(), '__qualname__', task)}"
+
+
+async def _newest_lines(
+    outputs: WorkerOutputs, running: RunningRound, newest: int
+) -> list[tuple[int, OutputLines]]:
+    """Read the newest lines, at most `newest` of each stream of these workers. Returns them in the
+    order in which they came, each with the worker's global rank."""
+    from rallypoint.process.logs.newest import OutputReader, Start
+
+    place, ranks = running.assignment, list(range(len(running.workers.shm.pids)))
+    reader = OutputReader(outputs, place.round, ranks, Start(newest), unfinished=True)
+    lines = []
+    if reader.reads_files:
+        lines = await run_in_thread(reader.read_files, "rallypoint-output")
+    for _ in range(reader.most_reads):
+        lines += await reader.read_relay(wall_time(0.0))
+        if not reader.has_more:
+            break
+    lines.sort(key=lambda line: line.wall_time)
+    return [(place.base_rank + line.local_rank, line) for line in lines]

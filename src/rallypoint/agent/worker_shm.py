@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from rallypoint.agent.progress import Progress, progress_of
-from rallypoint.files import safe_open
+from rallypoint.files import remove_tree, safe_open
 from rallypoint.observe.faults import Faults
 from rallypoint.process.line_pipe import LinePipe
 from rallypoint.wire import shm as layout
@@ -172,7 +172,7 @@ class WorkerShm:
             os.close(self._fd)
             self._fd = -1
         if self._folder:
-            _remove(self._folder)
+            remove_tree(self._folder)
 
     def _make(self) -> None:
         path = self.path
@@ -215,20 +215,6 @@ class WorkerShm:
 def _ns(time_s: float) -> int:
     """Limited to half of what a word holds, which leaves room to add to."""
     return int(min(time_s, at.MAX_WORD / 2 / at.NS_PER_S) * at.NS_PER_S)
-
-
-def _remove(folder: str) -> None:
-    """Plain files as a rule: then nothing needs to be imported for it at the end of a round."""
-    try:
-        for name in os.listdir(folder):
-            os.unlink(os.path.join(folder, name))
-        os.rmdir(folder)
-    except FileNotFoundError:
-        return
-    except OSError:
-        from shutil import rmtree
-
-        rmtree(folder, ignore_errors=True)
 
 
 def _ignore(_line: object) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,7 +23,7 @@ from rallypoint.core.worker_signals import Received
 from rallypoint.errors import RallypointError
 from rallypoint.observe.faults import Faults
 from rallypoint.process.guard import Guard
-from rallypoint.process.limits import OomWatch, cant_start_workers
+from rallypoint.process.limits import OomWatch, cant_start_workers, shared_memory_use
 from rallypoint.process.logs.log_dir import full_place, path_text
 from rallypoint.process.logs.worker_output import WorkerOutput, WorkerOutputs
 from rallypoint.process.prepared.calls import ResultFiles
@@ -322,18 +321,27 @@ class WorkerFailures:
 
     async def _described(self, exit_: WorkerExit) -> WorkerExit:
         # Needed only when something fails: patterns take time to compile.
-        from rallypoint.process.failures import bounded, describe_failure, read_error_file
+        from rallypoint.process.failures import (
+            bounded,
+            describe_failure,
+            read_error_file,
+            read_source,
+        )
 
-        tail = await self._setup.outputs.tail(self._round.assignment.round, exit_.local_rank)
+        number = self._round.assignment.round
+        words = await self._setup.outputs.last_words(number, exit_.local_rank)
         known = describe_failure(
             self._failure(exit_),
             error_file=read_error_file(self._outputs[exit_.local_rank].error_file),
-            stderr_tail=os.fsencode("\n".join(tail)),
+            words=words,
+            source_of=read_source,
             out_of_memory=self._oom.rose(),
+            shared_memory=shared_memory_use() if exit_.signal == signal.SIGBUS else "",
         )
         if (blame := self._blames.get(exit_.local_rank)) is not None:
             return replace(known, message=blame.reason, detail=blame.detail)
         output = self._outputs[exit_.local_rank]
+        known = replace(known, log_file=path_text(output.written_log()))
         if full := full_place((output.log_file, output.error_file)):
             self._setup.no_space(full)
             if not known.detail:  # Its own words would say more.

@@ -122,7 +122,7 @@ def _tell_starter(error: RallypointError, end: JobEnd | None = None) -> None:
     if not error_file_asked_for():
         return
     from rallypoint.agent.embedded.worker_spec import first_failure
-    from rallypoint.process.tracebacks import error_record
+    from rallypoint.process.causes.told import error_record
 
     handler = get_error_handler()
     verdict = end.finish.verdict if end is not None else None

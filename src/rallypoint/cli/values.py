@@ -60,7 +60,7 @@ def given(row: Setting, text: str, *, by_variable: bool = False, elsewhere: bool
     head, needs = _path_in(row, bare)
     if needs:
         expand = row.kind == "path" or not elsewhere
-        bare = head + place(Value(bare[len(head) :], origin), needs, expand=expand)
+        bare = head + place(Value(bare[len(head) :].strip(), origin), needs, expand=expand)
     return Value(bare, origin)
 
 

@@ -6,6 +6,7 @@ read more, and what to do. Failures that followed from the first cause are only 
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Iterator
 from datetime import tzinfo
@@ -32,12 +33,18 @@ from rallypoint.core.text import (
     signal_name,
 )
 from rallypoint.core.watch.goodput_view import GoodputView
-from rallypoint.core.worker_exits import WorkerExit
+from rallypoint.core.worker_exits import OUT_OF_MEMORY, WorkerExit
 from rallypoint.observe.printing import JsonLine, json_line
 from rallypoint.observe.summary import CauseSummary, GoodputSummary
 
 _INDENT = "    "
 _CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT}
+_SIGNAL_FIRST = re.compile(r"\Akilled by SIG[A-Z0-9]+: ")
+"""The first line of the report says the same."""
+_MORE_SHARED_MEMORY = (
+    "most often /dev/shm is full: give the container more (docker --shm-size, an emptyDir of "
+    "medium Memory), or use fewer processes for loading data; otherwise a mapped file was cut"
+)
 _RUN_AGAIN = (
     "what to do: give another --rdzv-id to run it again; "
     "--exit-code already-succeeded=N ends such a run with N instead of 0"
@@ -140,7 +147,7 @@ def _what_happened(node: str, failure: WorkerExit, zone: tzinfo | None) -> str:
 
 def _details(view: VerdictView, cause: Cause, failure: WorkerExit) -> Iterator[str]:
     if failure.message and not _says_no_more(failure):
-        yield f"error: {failure.message}"
+        yield f"error: {_SIGNAL_FIRST.sub('', failure.message)}"
     if failure.detail:
         heading, lines = _headed(failure)
         yield heading
@@ -159,7 +166,7 @@ def _details(view: VerdictView, cause: Cause, failure: WorkerExit) -> Iterator[s
 
 
 def _headed(failure: WorkerExit) -> tuple[str, list[str]]:
-    from rallypoint.process.tracebacks import detail_is_traceback
+    from rallypoint.process.causes.told import detail_is_traceback
 
     lines = failure.detail.splitlines()
     if lines[0] == STACKS:
@@ -177,13 +184,15 @@ def _says_no_more(failure: WorkerExit) -> bool:
 def _advice(view: VerdictView, node: str, failure: WorkerExit) -> str:
     """The next step that the evidence suggests; empty when it suggests none."""
     says_more = bool(failure.message) and not _says_no_more(failure)
-    if failure.signal == signal.SIGKILL and "out of memory" in failure.message:
+    if failure.signal == signal.SIGKILL and OUT_OF_MEMORY in failure.message:
         return "have the workers use less memory, or give the container more"
     if failure.signal == signal.SIGKILL and not says_more:
         return (
             f"something outside the job killed it; most often it ran out of memory: "
             f"look for its pid in the kernel log of {node} (dmesg -T)"
         )
+    if failure.signal == signal.SIGBUS:
+        return _MORE_SHARED_MEMORY
     if failure.signal in _CRASHES:
         if any(line.startswith("Current thread 0x") for line in failure.detail.splitlines()):
             return ""
@@ -240,7 +249,7 @@ def cause_summary(cause: Cause | None) -> CauseSummary | None:
     """The first cause for programs; None when it was no worker's failure."""
     if cause is None or cause.failure is None:
         return None
-    from rallypoint.process.tracebacks import detail_is_traceback
+    from rallypoint.process.causes.told import detail_is_traceback
 
     failure = cause.failure
     return CauseSummary(

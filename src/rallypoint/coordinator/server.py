@@ -23,7 +23,6 @@ from rallypoint.coordinator.jobs import HostedJobs
 from rallypoint.coordinator.listen import OWN_FILES, connection_room
 from rallypoint.core import messages as m
 from rallypoint.core.admission import Admission
-from rallypoint.core.takeover.speakers import candidate
 from rallypoint.errors import MessageError
 from rallypoint.observe.faults import describe_fault
 from rallypoint.wire.handshake import NONCE_BYTES, SERVER_ID_BYTES, Established, ServerHandshake
@@ -42,6 +41,9 @@ class _AttachedCandidate:
 
     def __init__(self, connection: ServerConnection, leadership: Leadership, number: int) -> None:
         """`number`: the one that it has named first. It has no other on this connection."""
+        # Most coordinators have no candidates.
+        from rallypoint.core.takeover.speakers import candidate
+
         self._connection, self._leadership = connection, leadership
         self._speaker = candidate(connection.number, number)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import inf
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -19,7 +20,6 @@ from rallypoint.core.job_state import JobState
 from rallypoint.core.round_state import Phase
 from rallypoint.core.session_state import Session
 from rallypoint.core.sessions import Sessions
-from rallypoint.core.takeover.handover import Handover
 from rallypoint.core.text import count, ended_text
 from rallypoint.core.watch.askers import Askers
 from rallypoint.core.watch.goodput_view import GoodputView
@@ -37,6 +37,9 @@ from rallypoint.core.watch.node_progress import NodeProgress
 from rallypoint.core.watch.past_round import PastRound
 from rallypoint.core.watch.questions import Ask, Said, Subject
 from rallypoint.errors import MessageError
+
+if TYPE_CHECKING:  # Most jobs have a coordinator that nobody can take over from.
+    from rallypoint.core.takeover.handover import Handover
 
 STATUS_S = 60.0
 """A status is in the file of the history once in so long, besides when something has changed."""

@@ -27,7 +27,9 @@ from msgspec.structs import replace
 
 from rallypoint.core.model import Cause, NodeLoss
 from rallypoint.core.text import names
-from rallypoint.core.worker_exits import WorkerExit
+from rallypoint.core.worker_exits import OUT_OF_MEMORY, WorkerExit
+
+_SIGKILL = 9
 
 SIMULTANEOUS_S = 1.0
 """So long before a helper's death is known a worker may have failed of it: its own node may hear of
@@ -144,7 +146,8 @@ def add_details(reports: Sequence[Report], node_id: str, failures: Sequence[Work
 def describe_failure(node_id: str, failure: WorkerExit) -> str:
     """One clause that names the culprit: `rank 3 (node b, local rank 1) exited with code 1`."""
     who = f"rank {failure.rank} (node {node_id}, local rank {failure.local_rank})"
-    return f"{who} {failure.clause()}"
+    memory = failure.signal == _SIGKILL and OUT_OF_MEMORY in failure.message
+    return f"{who} {failure.clause()}" + (f" ({OUT_OF_MEMORY})" if memory else "")
 
 
 def describe_losses(losses: Sequence[NodeLoss]) -> str:

@@ -412,7 +412,11 @@ class AgentEnd:
                 self.is_closed = True
                 return [Rejected(text, is_fault)]
             case m.Ack(number):
-                return [Acknowledged(report) for report in self._reports.acknowledged(number)]
+                known = self._reports.acknowledged(number)
+                # The coordinator has no session of this agent any more: a new connection would open
+                # one, of a node that is about to be gone.
+                self.is_closed = any(isinstance(report, m.Leave) for report in known)
+                return [Acknowledged(report) for report in known]
             case m.HeartbeatAck(number, stamp):
                 if not self._is_current(stamp):
                     return []

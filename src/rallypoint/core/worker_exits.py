@@ -15,6 +15,8 @@ from msgspec.structs import replace
 
 from rallypoint.core.text import signal_name
 
+OUT_OF_MEMORY = "out of memory"
+"""Part of the message of a worker that the kernel has killed for memory."""
 _SIGKILL, _SIGTERM = 9, 15
 
 

@@ -21,13 +21,20 @@ from msgspec.structs import replace
 from rallypoint.core.json_reader import UnreadableJsonError, read_object
 from rallypoint.core.text import signal_name
 from rallypoint.core.worker_exits import WorkerExit
-from rallypoint.process.tracebacks import last_exception, traceback_in
+from rallypoint.process.causes.evidence import Evidence, SourceOf, evidence_in
+from rallypoint.process.causes.known_tails import are_known_tails
+from rallypoint.process.causes.rows import rows_of
+from rallypoint.process.plain_text import clip_end, clip_start, plain_text
+from rallypoint.process.relay.lines import last_lines
+from rallypoint.process.relay.remembered import LastWords
 
 MESSAGE_LIMIT_BYTES = 2048
 TRACEBACK_LIMIT_BYTES = 8192
 _ERROR_FILE_LIMIT_BYTES = 1 << 20
-_SIGABRT, _SIGKILL = 6, 9
+_SIGABRT, _SIGBUS, _SIGKILL = 6, 7, 9
 _YEAR_9999_S = 253_370_764_800
+NO_WORDS = LastWords()
+"""For a worker without output, or whose output is not read."""
 
 
 JsonDict = dict[str, Any]
@@ -63,27 +70,38 @@ def read_error_file(path: str) -> bytes | None:
         os.close(fd)
 
 
+def read_source(path: str) -> str | None:
+    """Return the source of a module that a traceback names; None: it can't be read on this node, or
+    has more than 1 MiB. Never blocks on a pipe."""
+    data = read_error_file(os.path.expanduser(path))
+    return None if data is None else data.decode("utf-8", "replace")
+
+
 def describe_failure(
     exit_: WorkerExit,
     *,
     error_file: bytes | None = None,
-    stderr_tail: bytes = b"",
+    words: LastWords = NO_WORDS,
+    source_of: SourceOf = lambda _: None,
     out_of_memory: bool = False,
+    shared_memory: str = "",
 ) -> WorkerExit:
     """The exit with a message and the detail behind it, free of control characters and bounded, and
     whether the worker died because another one or its network was gone, so that it is hardly the
-    first cause (A3). Pure.
+    first cause (A3). Pure, but for `source_of`, which is asked of the module that a traceback
+    begins in.
 
     A fatal signal is the message, whatever the worker said before, except for SIGABRT, by which C++
     programs end on an exception that they have printed. `out_of_memory`: the kernel has killed for
-    memory in this container (`oom.OomWatch`).
+    memory in this container (`limits.OomWatch`). `shared_memory`: how full that of the node is, for
+    SIGBUS.
     """
-    tail = plain_text(_decode_tail(stderr_tail))
+    tail = _last_lines(words)
     written = parse_error_file(error_file)
     if written is not None:
         error, traceback = plain_text(written.message), plain_text(written.traceback)
     else:
-        error, traceback = _exception_block(tail), tail
+        error, traceback = _evidence(exit_, words, source_of)
     said = error.partition("\n")[0].strip()
     match exit_.signal:
         case None if said:
@@ -93,6 +111,8 @@ def describe_failure(
             message = f"{exit_.describe()}; last line: {last}" if last else exit_.describe()
         case signum:
             message = _describe_signal(signum, exit_.core_dumped, out_of_memory)
+            if signum == _SIGBUS and shared_memory:
+                message = f"{message}: {shared_memory}"
             if signum == _SIGABRT and said:
                 message = f"{message}: {said}"
     fatal = exit_.signal not in (None, _SIGABRT)
@@ -102,12 +122,27 @@ def describe_failure(
     return bounded(replace(exit_, message=message, detail=detail, tells_of_lost_peer=lost_peer))
 
 
+def _evidence(exit_: WorkerExit, words: LastWords, source_of: SourceOf) -> Evidence:
+    """Choose the evidence in stderr, or in stdout if stderr has nothing but known tails: notebooks
+    and test runners write their errors to stdout."""
+    rows = rows_of(words.stderr)
+    found = evidence_in(rows, exit_, source_of)
+    if found.error or not words.stdout or not are_known_tails(rows):
+        return found
+    return evidence_in(rows_of(words.stdout), exit_, source_of)
+
+
+def _last_lines(words: LastWords) -> str:
+    data = last_lines(words.stderr[-1].data) if words.stderr else b""
+    return plain_text(_decode_tail(data)).rstrip("\n")
+
+
 def bounded(exit_: WorkerExit) -> WorkerExit:
     """The same, with so much of its texts as may be sent and shown."""
     return replace(
         exit_,
-        message=_clip_end(plain_text(exit_.message), MESSAGE_LIMIT_BYTES),
-        detail=_clip_start(plain_text(exit_.detail), TRACEBACK_LIMIT_BYTES),
+        message=clip_end(plain_text(exit_.message), MESSAGE_LIMIT_BYTES),
+        detail=clip_start(plain_text(exit_.detail), TRACEBACK_LIMIT_BYTES),
     )
 
 
@@ -178,24 +213,6 @@ def _seconds(stamp: object) -> float | None:
     return seconds if 0 < seconds < _YEAR_9999_S else None
 
 
-_EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(Error|Exception|Exit|Interrupt|Group)\b(:.*)?$")
-_CPP_WHAT = re.compile(r"\bwhat\(\):\s+(?P<what>.*)$")
-
-
-def _exception_block(tail: str) -> str:
-    """The last exception and what it goes on to say; "" when the tail shows none."""
-    if traceback := traceback_in(tail):
-        return last_exception(traceback)
-    lines = tail.splitlines()
-    for index in range(len(lines) - 1, -1, -1):
-        what = _CPP_WHAT.search(lines[index])
-        if what is not None:
-            return what["what"]
-        if _EXCEPTION.match(lines[index]):
-            return lines[index]
-    return ""
-
-
 _CRASH_FRAMES, _BEFORE_CRASH = 14, 5
 
 
@@ -219,30 +236,8 @@ def _last_line(tail: str) -> str:
     return next((line.strip() for line in reversed(tail.splitlines()) if line.strip()), "")
 
 
-_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(\x07|\x1b\\)?")
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-
-
-def plain_text(text: str) -> str:
-    """`text` without colours and control characters; a carriage return (of progress bars) ends a
-    line."""
-    text = _ESCAPES.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
-    return _CONTROLS.sub("", text)
-
-
 def _decode_tail(tail: bytes) -> str:
     start = 0
     while start < min(3, len(tail)) and tail[start] & 0xC0 == 0x80:
         start += 1  # The rest of a character that was cut off.
     return tail[start:].decode("utf-8", "replace")
-
-
-def _clip_end(text: str, limit: int) -> str:
-    encoded = text.encode("utf-8", "replace")
-    if len(encoded) <= limit:
-        return encoded.decode("utf-8")
-    return encoded[: limit - 3].decode("utf-8", "ignore") + "..."
-
-
-def _clip_start(text: str, limit: int) -> str:
-    return text.encode("utf-8", "replace")[-limit:].decode("utf-8", "ignore")

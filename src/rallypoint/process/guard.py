@@ -42,6 +42,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from rallypoint.core import liveness
+from rallypoint.files import remove_tree
 from rallypoint.process import sessions, signals, syscalls, titles
 from rallypoint.process.forks import ForkedProcess, fork_process
 from rallypoint.process.limits import OomWatch
@@ -289,13 +290,11 @@ def _end(
             tell_next = tell(notice, agent_pid, by_register, out_of_memory=oom.rose())
     remaining = [path for path in temporary_dirs if os.path.isdir(path)]
     if remaining:
-        from shutil import rmtree
-
         from rallypoint.process.scratch import is_kept
 
         for path in remaining:
             if not is_kept(path):
-                rmtree(path, ignore_errors=True)
+                remove_tree(path)
     if tell_next is not None:
         with suppress(Exception):
             tell_next()

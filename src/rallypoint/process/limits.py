@@ -23,10 +23,17 @@ In the relay, which has the agent's limit: two pipes and two files."""
 
 
 def cant_start_process(error: OSError) -> InfrastructureError:
-    """One line for a person about a fork that failed (EAGAIN, ENOMEM), or its pipes (EMFILE)."""
+    """Return one line for a person about a fork, or its pipes, that failed. It has advice only for
+    errors by which a machine says that it lacks something."""
     if (short := out_of_files(error)) is not None:
         return short
-    text = f"can't start a process: {error.strerror}: {_MORE_PROCESSES}"
+    text = f"can't start a process: {error.strerror}"
+    if error.filename is not None:
+        text += f" ({error.filename!a})"
+    if error.errno in (errno.EAGAIN, errno.ENOMEM):
+        text += f": {_MORE_PROCESSES}"
+    elif error.errno in MACHINE_ERRNOS:
+        text += f": {fix_of(error.errno)}"
     return during("fork", error.errno, InfrastructureError(text))
 
 
@@ -114,6 +121,17 @@ def _open_count() -> int:
         return len(os.listdir("/proc/self/fd"))
     except OSError:
         return 3
+
+
+def shared_memory_use(place: str = "/dev/shm") -> str:
+    """Return how full the shared memory of this node is, as in `/dev/shm: 63 of 64 MiB in use`;
+    empty if there is none."""
+    try:
+        found = os.statvfs(place)
+    except OSError:
+        return ""
+    size, free = found.f_blocks * found.f_frsize, found.f_bfree * found.f_frsize
+    return f"{place}: {(size - free) >> 20} of {size >> 20} MiB in use"
 
 
 class OomWatch:

@@ -14,8 +14,9 @@ from datetime import UTC, datetime
 
 from rallypoint.core.text import signal_name
 from rallypoint.core.worker_exits import WorkerExit
-from rallypoint.process.failures import JsonDict, parse_error_file, plain_text, read_error_file
-from rallypoint.process.tracebacks import error_record, traceback_of
+from rallypoint.process.causes.told import error_record, traceback_of
+from rallypoint.process.failures import JsonDict, parse_error_file, read_error_file
+from rallypoint.process.plain_text import plain_text
 
 NOT_AVAILABLE = "<N/A>"
 

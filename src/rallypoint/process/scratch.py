@@ -23,7 +23,7 @@ from itertools import islice
 
 from msgspec import Struct
 
-from rallypoint.files import safe_open
+from rallypoint.files import remove_tree, safe_open
 from rallypoint.machine_name import kernel_id
 from rallypoint.process.logs.log_dir import safe_name
 
@@ -71,7 +71,7 @@ class Scratch:
             try:
                 self._lock = lock_dir(path, fcntl.LOCK_SH)
             except OSError:
-                _remove(path)  # A sweep has it, or it can't be locked there.
+                remove_tree(path)  # A sweep has it, or it can't be locked there.
                 continue
             self.path = path
             return
@@ -89,7 +89,7 @@ class Scratch:
             others = []
         for entry in others:
             if entry.is_dir(follow_symlinks=False):
-                _remove(entry.path)
+                remove_tree(entry.path)
             elif entry.name != KEPT_NOTE:
                 with suppress(OSError):
                     os.unlink(entry.path)
@@ -100,7 +100,7 @@ class Scratch:
     def remove(self) -> None:
         """Remove it with all in it. Never raises; safe to call again."""
         if self.path:
-            _remove(self.path)
+            remove_tree(self.path)
             os.close(self._lock)
             self.path = ""
 
@@ -134,7 +134,7 @@ def remove_at_exit(path: str) -> None:
 
     def remove() -> None:
         if os.getpid() == owner and os.path.isdir(path):
-            _remove(path)
+            remove_tree(path)
 
     atexit.register(remove)
     # A child of multiprocessing ends without the functions that are registered for an exit.
@@ -201,7 +201,7 @@ def sweep(places: Iterable[str]) -> None:
             continue
         try:
             lock = lock_dir(path, fcntl.LOCK_EX)
-            _remove(path)
+            remove_tree(path)
             os.close(lock)
         except OSError:
             continue  # Its agent lives, or it is gone.
@@ -239,14 +239,3 @@ def lock_dir(path: str, how: int) -> int:
         os.close(fd)
         raise
     return fd
-
-
-def _remove(path: str) -> None:
-    try:
-        os.rmdir(path)  # Each round removes its own.
-    except FileNotFoundError:
-        return
-    except OSError:
-        from shutil import rmtree
-
-        rmtree(path, ignore_errors=True)

@@ -290,12 +290,24 @@ def _explain(command: Command, stage: Stage, number: int) -> str:
             return f"cannot run {program!r}: {reason}: {_exec_fix(program, number)}"
 
 
+def _first_line_fix(program: str) -> str:
+    """What is wrong with the line of an existing program that names its interpreter."""
+    try:
+        with open(program, "rb", buffering=0) as file:
+            line = file.read(256).partition(b"\n")[0]
+    except OSError:
+        line = b""
+    if line.endswith(b"\r"):
+        return "its lines end as on Windows (\\r\\n): run dos2unix on it"
+    return "its first line (#!) names an interpreter that does not exist"
+
+
 def _exec_fix(program: str, number: int) -> str:
     match number:
         case errno.ENOENT if not os.path.dirname(program):
             return "no such program in PATH; give its path"
         case errno.ENOENT if os.path.exists(program):
-            return "its first line (#!) names an interpreter that does not exist"
+            return _first_line_fix(program)
         case errno.ENOENT:
             return "check the path"
         case errno.EACCES if os.path.isdir(program):

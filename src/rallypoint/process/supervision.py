@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -14,13 +13,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rallypoint.core.worker_exits import WorkerExit
-from rallypoint.process.failures import describe_failure
-from rallypoint.process.limits import OomWatch
+from rallypoint.process.failures import describe_failure, read_source
+from rallypoint.process.limits import OomWatch, shared_memory_use
 from rallypoint.process.logs.specs import LogsDest, Reifies
 from rallypoint.process.logs.worker_output import OutputSettings, WorkerOutput, WorkerOutputs
 from rallypoint.process.prepared.calls import PickledCall, ResultFiles
 from rallypoint.process.process_failure import ProcessFailure, process_failure
 from rallypoint.process.relay.client import Relay
+from rallypoint.process.relay.remembered import LastWords
 from rallypoint.process.spawn import Command
 from rallypoint.process.workers import WorkerSet
 
@@ -104,7 +104,7 @@ class Supervision:
             await self._stop()
             ranks = range(len(self.pids))
             failures = {
-                n: self._failure(n, await outputs.tail(0, n), opened[n].log_file)
+                n: self._failure(n, await outputs.last_words(0, n), opened[n].written_log())
                 for n in sorted(by_themselves & set(self._workers.exits.failed()))
             }
             succeeded = not failures and len(by_themselves) == len(ranks)
@@ -153,13 +153,16 @@ class Supervision:
             pids = ", ".join(map(str, stuck))
             log.error("these processes survived SIGKILL: %s", pids)
 
-    def _failure(self, local_rank: int, tail: Sequence[str], log_file: str) -> ProcessFailure:
+    def _failure(self, local_rank: int, words: LastWords, log_file: str) -> ProcessFailure:
         lacked_memory = self._oom.rose()
+        is_bus_error = self._workers.exits[local_rank].signal == signal.SIGBUS
         known = describe_failure(
             self._workers.exits[local_rank],
-            stderr_tail=os.fsencode("\n".join(tail)),
+            words=words,
+            source_of=read_source,
             out_of_memory=lacked_memory,
+            shared_memory=shared_memory_use() if is_bus_error else "",
         )
-        message = known.message if tail or lacked_memory else ""
+        message = known.message if known.detail or lacked_memory or is_bus_error else ""
         known = replace(known, message=message, log_file=log_file)
         return process_failure(known, self._plan.dest.error_files.get(local_rank, ""))

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from rallypoint.core.limits import MAX_PORT, is_host
 from rallypoint.core.text import shown
+from rallypoint.files import is_unset_variable
 
 ANY_PORT = "port 0 is any free port, which other nodes can't know: give one, 1 to 65535"
 """What is wrong with port 0 for several nodes; a job of one node may have it."""
@@ -94,6 +95,7 @@ def checked_host(host: str) -> str:
         host = host[1:-1]
     if not is_host(host) or (":" in host and not _is_ipv6(host)):
         hint = ", without a port" if ":" in host else ""
+        hint = ": no shell has replaced the variable" if is_unset_variable(host) else hint
         raise ValueError(f"needs a host name or an address{hint}")
     return host
 

@@ -92,7 +92,7 @@ class EventEmitter(Observer):
         metadata["global_rank"] = assignment.base_rank + worker.local_rank
         metadata["worker_id"] = str(worker.pid) if worker.pid else None
         if state is EndState.FAILED:
-            from rallypoint.process.tracebacks import error_record
+            from rallypoint.process.causes.told import error_record
 
             metadata["raw_error"] = json_text({"message": error_record(worker)})
         timestamp = int(worker.wall_time * 1000)

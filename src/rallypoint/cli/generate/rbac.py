@@ -82,10 +82,11 @@ def text(scanned: Scanned) -> str:
         return scanned.get(flag) or Value(default, f"{flag} {default}")
 
     namespace, account = given("--namespace", _NAMESPACE), given("--service-account", _ACCOUNT)
-    space, _, name = account.text.rpartition(":")
-    space = space or namespace.text
+    space, colon, name = account.text.rpartition(":")
+    space = space if colon else namespace.text
     if not is_label(namespace.text):
         raise namespace.wrong("needs the name of a namespace, like training")
-    if not is_label(space) or not is_subdomain(name):
+    whole = f"rallypoint-{space}-{name}"  # the binding's name
+    if not is_label(space) or not is_subdomain(name) or not is_subdomain(whole):
         raise account.wrong("needs the name of a service account, like rallypoint or training:me")
     return RULES.format(namespace=namespace.text, space=space, account=name)

@@ -181,7 +181,7 @@ def with_conf(scanned: Scanned, notices: list[str]) -> Scanned:
 def _no_key(key: str, text: str) -> str:
     """The error text for an unknown key, which may be the name of an option."""
     name = key.lstrip("-").replace("-", "_").lower()
-    row = next((row for row in FLAGS.values() if row.name == name), None)
+    row = next((row for row in FLAGS.values() if row.name in (name, f"rdzv_{name}")), None)
     if row is not None:
         value = f" {shown(text)}" if row.metavar else ""
         return f"{shown(key)} is no key but an option: give {row.flag}{value}"

@@ -6,7 +6,7 @@ reason. Pure: `Machine` looks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from rallypoint.cli.machine import Machine
 from rallypoint.cli.parser import Scanned
@@ -50,7 +50,7 @@ def worker_command(
         script = _meant(script, machine.find_program) or _refuse("program", script, machine)
         return (script, *arguments)
     else:
-        script = check_script(script, machine)
+        script = check_script(script, machine, arguments)
     python = (interpreter(environ, machine), "-u")
     if module:
         return (*python, "-m", script, *arguments)
@@ -59,38 +59,39 @@ def worker_command(
     return (*python, script, *arguments)
 
 
-def check_script(script: str, machine: Machine) -> str:
-    """The path of a file that Python can run. Raises UsageError."""
-    path = _meant(script, machine.script_exists) or _refuse("script", script, machine)
+def check_script(script: str, machine: Machine, after: Sequence[str] = ()) -> str:
+    """The path of a file that Python can run. `after`: the words after it. Raises UsageError."""
+    path = _meant(script, machine.script_exists) or _refuse("script", script, machine, after)
     if not path.endswith(".py"):  # Python itself says best what is wrong with such a file.
-        _refuse("file", path, machine)
+        _refuse("file", path, machine, after)
     return path
 
 
 def interpreter(environ: Mapping[str, str], machine: Machine) -> str:
     """The interpreter of the workers. Raises UsageError."""
     given = environ.get("PYTHON_EXEC", "")
-    chosen = _meant(given, machine.find_program)
+    origin = f"PYTHON_EXEC={shown(given)}"
+    chosen = _meant(given, machine.find_program, origin)
     if given.strip() and not chosen:
-        raise UsageError(f"PYTHON_EXEC={shown(given)}: no such program")
+        raise UsageError(f"{origin}: no such program")
     return chosen or machine.interpreter
 
 
-def _meant(name: str, find: Callable[[str], object]) -> str:
+def _meant(name: str, find: Callable[[str], object], origin: str = "") -> str:
     """The name that `find` finds: this one, or this one without blanks around it; else empty."""
     if name.strip() and find(name):
         return name
     try:
         other = local_path(name.strip(), "needs a file of this machine")
     except ValueError as error:
-        raise UsageError(f"{shown(name)}: {error}") from None
+        raise UsageError(f"{origin or shown(name)}: {error}") from None
     return other if other and find(other) else ""
 
 
-def _refuse(what: str, name: str, machine: Machine) -> str:
+def _refuse(what: str, name: str, machine: Machine, after: Sequence[str] = ()) -> str:
     """Raises UsageError if there is a reason why it can't be run as a `what`; else returns ''."""
     from rallypoint.cli.run_options import wrong_script  # Most command lines are right.
 
-    if why := wrong_script.REASONS[what](name, machine):
+    if why := wrong_script.REASONS[what](name, after, machine):
         raise UsageError(f"{shown(name) or ascii(name)}: {why}")
     return ""

@@ -4,12 +4,11 @@ file itself is looked at first. Pure: `Machine` looks."""
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from rallypoint.cli.machine import Machine
 from rallypoint.core.text import shown
 
-_A_PROGRAM = "a program, not a Python script: leave it out, or add --no-python"
 _OTHER_LANGUAGES = frozenset(
     {"sh", "bash", "dash", "ash", "zsh", "ksh", "mksh", "csh", "tcsh", "fish", "perl", "ruby"}
     | {"node", "Rscript", "julia", "lua", "awk", "make", "php", "tclsh", "pwsh"}
@@ -17,11 +16,15 @@ _OTHER_LANGUAGES = frozenset(
 """Interpreters by the names that a first line (`#!`) has for them."""
 _SHELL_SCRIPTS = (".sh", ".bash", ".zsh", ".ksh", ".csh", ".slurm", ".sbatch")
 _SETTINGS = (".json", ".yaml", ".yml", ".toml")
+_NO_MODULES = (".py", ".ipynb", ".md", ".txt", *_SHELL_SCRIPTS, *_SETTINGS)
+"""How the name of a file ends that is no module's."""
+_DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"
+"""Programs for texts put these in the place of the two dashes of an option."""
 _TO_PYTHON = ("'''", '"""')
 """How the second line begins of a file that a shell hands on to Python, as pip makes them."""
 
 
-def _why_no_program(program: str, machine: Machine) -> str:
+def _why_no_program(program: str, after: Sequence[str], machine: Machine) -> str:
     if not program.strip():
         return _no_name("the program's")
     kind = machine.path_kind(program)
@@ -36,40 +39,74 @@ def _why_no_program(program: str, machine: Machine) -> str:
     return _one_word(program, machine) or "no such program; check its path, or PATH"
 
 
-def _why_no_module(module: str, machine: Machine) -> str:
+def _why_no_module(module: str, after: Sequence[str], machine: Machine) -> str:
     if not module.strip():
         return _no_name("the module's")
     if machine.path_kind(module) == "file":
         return "a file, not a module: leave -m out"
-    name = module.removesuffix(".py").strip("/").replace("/", ".")
-    return f"not the name of a module; did you mean -m {shown(name)}?"
+    parts = [part for part in module.removesuffix(".py").split("/") if part.strip(".")]
+    return f"not the name of a module; did you mean -m {shown('.'.join(parts) or 'NAME')}?"
 
 
-def _why_no_script(script: str, machine: Machine) -> str:
+def _why_no_script(script: str, after: Sequence[str], machine: Machine) -> str:
     if not script.strip():
         return _no_name("the script's")
     if machine.path_kind(script) == "directory":
         return "a directory without a __main__.py; name the script in it"
+    if script == "-":
+        return "the workers can't read a script from stdin: give the name of a file"
+    if script[0] in _DASHES:
+        option = "--" + script.strip(_DASHES)
+        return f"it begins with another character than the dash of options: give {shown(option)}"
     if "/" not in script and machine.find_program(script) is not None:
-        return _A_PROGRAM
+        return _a_program(script, after)
+    if after and machine.path_kind(whole := f"{script} {after[0]}") == "file":
+        return f"no such file; a name with blanks needs quotes: {whole!r}"
     if machine.path_kind(f"{script}.py") == "file":
         return f"no such file; did you mean {shown(script)}.py?"
     if all(word.isidentifier() for word in script.split(".")) and not script.endswith(".py"):
         if machine.has_module(script):
             return "no such file, but a module: add -m"
-        if "." in script:
+        if "." in script and not script.lower().endswith(_NO_MODULES):
             return "no such file; if it is a module, add -m"
     if why := _one_word(script, machine):
         return why
-    return "no such file" if "." in script or "/" in script else "no such file, and no such program"
+    if "." in script or "/" in script:
+        return "no such file"
+    lead = _before_a_script(script, after)
+    target = next((word for word in after if word.endswith(".py")), "")
+    fix = f"; to run {shown(target)}, leave out {shown(' '.join(lead))}" if lead else ""
+    return f"no such file, and no such program{fix}"
 
 
-def _why_not_python(script: str, machine: Machine) -> str:
+def _a_program(program: str, after: Sequence[str]) -> str:
+    """What to do with a program where a script should be, by the words after it."""
+    lead = _before_a_script(program, after)
+    leave = f"leave out {shown(' '.join(lead))}" if len(lead) > 1 else "leave it out"
+    return f"a program, not a Python script: {f'{leave}, or ' if lead else ''}add --no-python"
+
+
+def _before_a_script(first: str, after: Sequence[str]) -> list[str]:
+    """The words to leave out so that a script is the first one; none: there is no script. The
+    options of another launcher stay: most have the same names here."""
+    is_python = os.path.basename(first).startswith("python")
+    lead = [first]
+    for word in after:
+        if word.endswith(".py") or (word == "-m" and is_python):
+            return lead
+        if word.startswith("-") and not is_python:
+            break
+        lead.append(word)
+    return lead if any(word.endswith(".py") for word in after) else []
+
+
+def _why_not_python(script: str, after: Sequence[str], machine: Machine) -> str:
     """The reason not to run an existing file by Python; empty: there is none."""
     try:
-        head, suffix = machine.head(script), os.path.splitext(script)[1].lower()
+        head = machine.head(script).removeprefix(b"\xef\xbb\xbf")
     except PermissionError:
         return "may not be read: give this user the right (chmod u+r)"
+    suffix = os.path.splitext(script)[1].lower()
     if suffix == ".ipynb" or (head.lstrip().startswith(b"{") and b'"nbformat"' in head):
         return (
             "a notebook, not a Python script: make one of it "
@@ -78,7 +115,7 @@ def _why_not_python(script: str, machine: Machine) -> str:
     if suffix in _SETTINGS:
         return "a file of settings, not a Python script; the script comes first"
     if head.startswith(b"\x7fELF"):
-        return _A_PROGRAM
+        return _a_program(script, after)
     lines = head.decode("utf-8", "replace").splitlines()
     if not head.startswith(b"#!"):
         shell = "bash" if suffix in _SHELL_SCRIPTS else ""
@@ -119,10 +156,10 @@ def _no_name(whose: str) -> str:
     )
 
 
-REASONS: Mapping[str, Callable[[str, Machine], str]] = {
+REASONS: Mapping[str, Callable[[str, Sequence[str], Machine], str]] = {
     "program": _why_no_program,
     "module": _why_no_module,
     "script": _why_no_script,
     "file": _why_not_python,
 }
-"""One function for each kind of name; `file` is a script that exists."""
+"""One function for each kind of name, with the words after it; `file` is a script that exists."""

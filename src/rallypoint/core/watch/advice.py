@@ -182,6 +182,11 @@ def _on_cause(cause: FirstCause) -> Advice | None:
             text="something outside the job killed it, most often for memory: look for 'Killed "
             f"process' in the kernel log of {cause.node} (dmesg -T)",
         )
+    if cause.signal == "SIGBUS":
+        text = (
+            f"give the container on {cause.node} more shared memory: df -h /dev/shm shows its use"
+        )
+        return Advice("round", text=text)
     if cause.log_file:
         return Advice("round", text=f"read {cause.log_file} on {cause.node}")
     return None

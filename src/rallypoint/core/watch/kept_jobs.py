@@ -35,8 +35,8 @@ LINES = 200
 HISTORY = "history.jsonl"
 _LINE_CHARACTERS = 2000
 _DETAIL_CHARACTERS = 8000
-_NAME = re.compile(r"[\w.%+-]{1,80}-\d{8}-\d{6}-[0-9a-f]{8}")
-_NODE_FILE = re.compile(r"node-[\w.-]{1,100}\.json")
+_NAME = r"[\w.%+-]{1,80}-\d{8}-\d{6}-[0-9a-f]{8}"
+_NODE_FILE = r"node-[\w.-]{1,100}\.json"
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
@@ -116,12 +116,12 @@ def node_file(node: str) -> str:
 
 def is_kept_name(name: str) -> bool:
     """Whether a directory of this name may be one that was made for a job."""
-    return _NAME.fullmatch(name) is not None
+    return re.fullmatch(_NAME, name) is not None
 
 
 def is_kept_file(name: str) -> bool:
     """Whether a file of this name in such a directory is ours."""
-    return name == HISTORY or _NODE_FILE.fullmatch(name.removesuffix(".new")) is not None
+    return name == HISTORY or re.fullmatch(_NODE_FILE, name.removesuffix(".new")) is not None
 
 
 def to_remove(

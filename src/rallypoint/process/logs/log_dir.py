@@ -35,10 +35,16 @@ from rallypoint.errors import (
     UsageError,
     during,
 )
-from rallypoint.files import local_path, make_private_dir, open_named, safe_open
+from rallypoint.files import (
+    local_path,
+    make_private_dir,
+    open_named,
+    remove_tree,
+    safe_open,
+)
 from rallypoint.process.limits import out_of_files
 from rallypoint.process.logs.plan import NULL_DEVICE
-from rallypoint.process.relay.lines import TAIL_BYTES, last_lines
+from rallypoint.process.relay.remembered import RECENT_BYTES, Piece, Remembered
 
 _PROBE_BYTES = 4096
 LEAST_FREE_BYTES = 1 << 20
@@ -46,6 +52,9 @@ LEAST_FREE_BYTES = 1 << 20
 TEMPORARY_PLACES = ("/tmp", "/var/tmp")
 """Where a temporary directory is made, if not where a person has said."""
 _ERROR_FILE = "error.json"
+_FIRST_REACH_BYTES, _REACH_BYTES = 64 * 1024, 8 * 1024 * 1024
+"""Length of the end of a log file that is read at first, and at most."""
+_PART_BYTES = 256 * 1024
 
 Layout = Literal["torchrun", "rounds"]
 
@@ -135,12 +144,7 @@ class LogDir(Struct, frozen=True):
         `keep` is true when a person asked for files (redirect, tee) and something failed.
         """
         if self.is_temporary and self.root and not keep:
-            try:
-                from shutil import rmtree
-
-                rmtree(self.root, ignore_errors=True)
-            except OSError:
-                pass  # Without a free descriptor not even the import works.
+            remove_tree(self.root)
 
 
 def make_stacks_dir(log_dir: str | None, run_id: str, temp_dir: str) -> str:
@@ -170,16 +174,38 @@ def open_log(path: str) -> int:
         raise storage_error(path, error) from error
 
 
-def read_tail(path: str) -> bytes:
-    """The last lines of a log file, within a tail's bounds; empty when it can't be read."""
+def read_remembered(path: str) -> tuple[Piece, ...]:
+    """Return the pieces of this log file that a relay would have remembered, and its end; empty if
+    it can't be read. Blocks on the file. Reads at most the last 8 MiB."""
     try:
-        with open(path, "rb", buffering=0) as file:
-            size = file.seek(0, os.SEEK_END)
-            # A little more than the bound shows `last_lines` that it is cutting.
-            file.seek(max(0, size - TAIL_BYTES - 8))
-            return last_lines(file.read(TAIL_BYTES + 8))
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, ValueError):
+        return ()
+    try:
+        size = os.fstat(fd).st_size
+        reach, remembered = _FIRST_REACH_BYTES, _remembered(fd, size, _FIRST_REACH_BYTES)
+        while remembered.first_at is None and reach < min(size, _REACH_BYTES):
+            reach = min(8 * reach, _REACH_BYTES)
+            remembered = _remembered(fd, size, reach)
+        if remembered.first_at is not None and reach < size:
+            # The first traceback may be chained to one before it.
+            remembered = _remembered(fd, size, size - remembered.first_at + 8 * RECENT_BYTES)
+        begin = max(0, size - RECENT_BYTES)
+        return (*remembered.pieces(), Piece(begin, os.pread(fd, RECENT_BYTES, begin)))
     except OSError:
-        return b""
+        return ()
+    finally:
+        os.close(fd)
+
+
+def _remembered(fd: int, size: int, reach: int) -> Remembered:
+    """Return the memory of a relay after the last `reach` bytes of the file. Raises OSError."""
+    at = max(0, size - reach)
+    remembered = Remembered(at)
+    while at < size and (data := os.pread(fd, min(_PART_BYTES, size - at), at)):
+        remembered.feed(data)
+        at += len(data)
+    return remembered
 
 
 def is_null_device(path: str) -> bool:

@@ -11,7 +11,7 @@ from rallypoint.config import OutputMode
 from rallypoint.core.text import raised
 from rallypoint.errors import LogsSpecsError, RallypointError, during
 from rallypoint.process.limits import out_of_files
-from rallypoint.process.logs.log_dir import open_log, read_tail, set_aside
+from rallypoint.process.logs.log_dir import open_log, read_remembered, set_aside
 from rallypoint.process.logs.plan import (
     NULL_DEVICE,
     Console,
@@ -29,6 +29,7 @@ from rallypoint.process.logs.plan import (
 from rallypoint.process.logs.specs import DefaultLogsSpecs, Environs, LogsDest, Reifies, checked
 from rallypoint.process.relay.client import Relay
 from rallypoint.process.relay.drawing import Worker
+from rallypoint.process.relay.remembered import LastWords
 
 
 class OutputSettings(Struct, frozen=True):
@@ -60,6 +61,15 @@ class WorkerOutput(Struct, frozen=True):
     """For TORCHELASTIC_ERROR_FILE; empty without files."""
     log_file: str
     """Where its last lines are to be found: stderr's file, else stdout's, else empty."""
+    stdout_file: str = ""
+    """The log file of its stdout; empty: there is none."""
+
+    def written_log(self) -> str:
+        """Return the log file to read: that of stdout if that of stderr is empty. Blocks on the
+        file system."""
+        if self.stdout_file and not _size(self.log_file) and _size(self.stdout_file):
+            return self.stdout_file
+        return self.log_file
 
     def close(self) -> None:
         """Close our copies, once the worker has its own. Call exactly once."""
@@ -148,7 +158,8 @@ class WorkerOutputs(Struct, eq=False):
             raise
         self._routes[*worker, Std.OUT], self._routes[*worker, Std.ERR] = stdout, stderr
         error_file = dest.error_files.get(local_rank, "")
-        return WorkerOutput(stdout_fd, stderr_fd, error_file, _path(stderr) or _path(stdout))
+        log_file = _path(stderr) or _path(stdout)
+        return WorkerOutput(stdout_fd, stderr_fd, error_file, log_file, _path(stdout))
 
     def _route(self, dest: LogsDest, stream: Std, local_rank: int, rank: int) -> Route:
         settings, is_out = self.settings, stream is Std.OUT
@@ -185,17 +196,27 @@ class WorkerOutputs(Struct, eq=False):
         """Where a stream of a worker of this round, or the one before it, goes."""
         return self._routes.get((round_number, local_rank, stream))
 
-    async def tail(self, round_number: int, local_rank: int) -> tuple[str, ...]:
-        """The last lines on stderr of a worker that has ended; empty if they went elsewhere."""
-        match self.route_of(round_number, local_rank, Std.ERR):
-            case ToRelay() if self.relay is not None:
-                data = await self.relay.tail(round_number, local_rank)
-            case ToFile(path):
-                data = read_tail(path)
-            case _:
-                return ()
-        return tuple(data.decode(errors="replace").splitlines())
+    async def last_words(self, round_number: int, local_rank: int) -> LastWords:
+        """Return the end of the output of a worker that has ended; empty for a stream that this
+        agent can't read. Blocks on the worker's log files."""
+        routes = [self.route_of(round_number, local_rank, each) for each in (Std.ERR, Std.OUT)]
+        relayed = LastWords()
+        if self.relay is not None and any(isinstance(route, ToRelay) for route in routes):
+            relayed = await self.relay.last_words(round_number, local_rank)
+        read = [
+            read_remembered(route.path) if isinstance(route, ToFile) and _path(route) else found
+            for route, found in zip(routes, (relayed.stderr, relayed.stdout), strict=True)
+        ]
+        return LastWords(*read)
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0
 
 
 def _path(route: Route) -> str:
-    return "" if isinstance(route, Inherit) else route.path
+    """Return the log file of this route; empty: there is none."""
+    return "" if isinstance(route, Inherit) or route.path == NULL_DEVICE else route.path

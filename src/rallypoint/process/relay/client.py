@@ -19,6 +19,7 @@ from rallypoint.process.forks import ForkedProcess, fork_process
 from rallypoint.process.logs.plan import Console, Std, ToRelay
 from rallypoint.process.relay.drawing import Worker
 from rallypoint.process.relay.events import RelayEvents
+from rallypoint.process.relay.lines import last_lines
 from rallypoint.process.relay.messages import (
     MAX_PACKET,
     AddStream,
@@ -40,6 +41,7 @@ from rallypoint.process.relay.messages import (
     encode,
 )
 from rallypoint.process.relay.objects import StreamObjects
+from rallypoint.process.relay.remembered import LastWords
 from rallypoint.process.relay.server import STALL_S, run_relay
 
 _SAY_BYTES = MAX_PACKET // 2
@@ -172,8 +174,20 @@ class Relay(Struct, eq=False):
         Call when the worker has ended. Empty when its stderr is not relayed, when the relay was
         lost, and when a console that takes nothing holds the relay for `timeout_s`.
         """
+        words = await self.last_words(round_number, local_rank, timeout_s=timeout_s)
+        return last_lines(words.stderr[-1].data) if words.stderr else b""
+
+    async def last_words(
+        self, round_number: int, local_rank: int, *, timeout_s: float = 2.0
+    ) -> LastWords:
+        """Return the last words of a worker: the tracebacks that the relay remembers, the end of
+        stderr, and the end of stdout. Waits as `tail` does."""
         ask = self._next_ask()
-        return await self._ask(AskTail(ask, round_number, local_rank), ask, timeout_s) or b""
+        packet = await self._ask(AskTail(ask, round_number, local_rank), ask, timeout_s)
+        match packet and decode_report(packet):
+            case TailIs(words=words):
+                return words
+        return LastWords()
 
     async def drain(self, timeout_s: float | None = None) -> bool:
         """Wait until all that workers and agent wrote until now is out; whether it was in time.
@@ -318,11 +332,9 @@ class Relay(Struct, eq=False):
                 self._lose()
                 return
             match report:
-                case TailIs(ask, tail):
-                    self._answer(ask, tail)
                 case Drained(ask):
                     self._answer(ask, b"")
-                case OutputIs(ask):
+                case TailIs(ask) | OutputIs(ask):
                     self._answer(ask, packet)
                 case WriteFailed(path, number):
                     if self._setup.events.storage_error is not None:

@@ -12,7 +12,6 @@ from collections import deque
 from msgspec import Struct
 
 from rallypoint.process.relay.drawing import Worker
-from rallypoint.process.relay.lines import Tail
 from rallypoint.process.relay.messages import (
     OUTPUT_BYTES,
     AddStream,
@@ -20,12 +19,15 @@ from rallypoint.process.relay.messages import (
     OutputIs,
     StreamOutput,
 )
+from rallypoint.process.relay.remembered import RECENT_BYTES, LastWords, Piece, Remembered
 
 KEPT_BYTES = 32 * 1024
 """Of each stream."""
 MARK_S = 0.1
 MARKS_MAX = 256
 UNFINISHED_BYTES = 8 * 1024
+_STDOUT_BYTES = RECENT_BYTES // 2
+"""Length of the end of stdout in a worker's last words; most errors are on stderr."""
 """A line that grows longer without an end counts as one."""
 
 
@@ -77,6 +79,11 @@ class KeptOutput:
             gone = len(self._held) - KEPT_BYTES
             self._begin += gone
             del self._held[:gone]
+
+    def end_of(self, most: int) -> Piece:
+        """Return the newest bytes, at most `most`."""
+        data = bytes(self._held[-most:])
+        return Piece(self.end - len(data), data)
 
     def newest_at(self, lines: int) -> int:
         """The position of the newest so many lines; one that is not finished is one of them."""
@@ -131,24 +138,30 @@ class RoundsOutput:
     """What is kept of the output of the workers of this round and the one before it."""
 
     def __init__(self) -> None:
-        self._tails: dict[Worker, Tail] = {}
+        self._remembered: dict[Worker, Remembered] = {}
         self._kept: dict[tuple[Worker, int], KeptOutput] = {}
 
-    def begin(self, worker: Worker, request: AddStream) -> tuple[KeptOutput, Tail | None]:
+    def begin(self, worker: Worker, request: AddStream) -> tuple[KeptOutput, Remembered | None]:
         """For a new stream. The round before may still be asked about; older ones are history."""
         oldest = worker[0] - 1
         self._kept = {key: kept for key, kept in self._kept.items() if key[0][0] >= oldest}
         kept = self._kept[worker, request.stream] = KeptOutput()
         if not request.keep_tail:
             return kept, None
-        self._tails = {key: tail for key, tail in self._tails.items() if key[0] >= oldest}
-        tail = self._tails[worker] = Tail()
-        return kept, tail
+        self._remembered = {key: r for key, r in self._remembered.items() if key[0] >= oldest}
+        remembered = self._remembered[worker] = Remembered()
+        return kept, remembered
 
-    def tail_of(self, worker: Worker) -> bytes:
-        """The last lines of the stream that has a tail."""
-        tail = self._tails.get(worker)
-        return tail.last() if tail else b""
+    def last_words(self, worker: Worker) -> LastWords:
+        """Return the last words of this worker."""
+        out, err = self._kept.get((worker, 1)), self._kept.get((worker, 2))
+        remembered = self._remembered.get(worker)
+        return LastWords(
+            ()
+            if remembered is None or err is None
+            else (*remembered.pieces(), err.end_of(RECENT_BYTES)),
+            () if out is None else (out.end_of(_STDOUT_BYTES),),
+        )
 
     def output_of(self, request: AskOutput, now: float) -> OutputIs:
         """What is kept of the streams that are meant."""

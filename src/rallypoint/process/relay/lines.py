@@ -182,23 +182,6 @@ class LineAssembler:
         return b"".join([self._prefix + line + b"\n" for line in lines])
 
 
-class Tail:
-    """The last lines of a stream: at most TAIL_LINES of them and TAIL_BYTES in all."""
-
-    __slots__ = ("_held",)
-
-    def __init__(self) -> None:
-        self._held = bytearray()
-
-    def feed(self, data: bytes) -> None:
-        self._held += data[-TAIL_BYTES:]
-        if len(self._held) > 4 * TAIL_BYTES:
-            del self._held[:-TAIL_BYTES]
-
-    def last(self) -> bytes:
-        return last_lines(bytes(self._held))
-
-
 def last_lines(data: bytes) -> bytes:
     """The end of `data` within a tail's bounds; a line that the bound cuts loses its beginning, and
     what a carriage return let be overwritten is left out.

@@ -11,6 +11,7 @@ from typing import TypeAlias
 import msgspec
 
 from rallypoint.process.relay.drawing import Worker
+from rallypoint.process.relay.remembered import LastWords
 
 # Well below the default send buffer of a Unix socket (208 KiB), above which a packet is refused.
 MAX_PACKET = 64 * 1024
@@ -67,7 +68,7 @@ class ReadProgress(msgspec.Struct, frozen=True, tag="progress"):
 
 
 class AskTail(msgspec.Struct, frozen=True, tag="tail?"):
-    """The last lines of one worker's stderr, all included that it has written until now."""
+    """The end of one worker's output, all included that it has written until now."""
 
     ask: int
     round_number: int
@@ -102,7 +103,7 @@ class TailIs(msgspec.Struct, frozen=True, tag="tail"):
     """The answer to `AskTail`."""
 
     ask: int
-    tail: bytes
+    words: LastWords
 
 
 class Drained(msgspec.Struct, frozen=True, tag="drained"):

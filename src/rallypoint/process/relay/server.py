@@ -141,8 +141,8 @@ class _RelayLoop:
                     self._consoles[2, False].write_lines(self._said)
                     self._said = b""
             case AskTail(ask, round_number, local_rank):
-                tail = self._streams.tail_of((round_number, local_rank), self._now)
-                self._channel.report(TailIs(ask, tail))
+                words = self._streams.last_words((round_number, local_rank), self._now)
+                self._channel.report(TailIs(ask, words))
             case AskOutput() as request:
                 self._channel.report(self._streams.output_of(request, self._now))
             case ReadProgress() as request:

@@ -19,7 +19,7 @@ from rallypoint.process.relay.channel import Channel, Poller
 from rallypoint.process.relay.drawing import Key, Worker
 from rallypoint.process.relay.interrupts import Interrupts
 from rallypoint.process.relay.kept import KeptOutput, RoundsOutput
-from rallypoint.process.relay.lines import LineAssembler, Tail
+from rallypoint.process.relay.lines import LineAssembler
 from rallypoint.process.relay.messages import (
     AddStream,
     AskOutput,
@@ -28,6 +28,7 @@ from rallypoint.process.relay.messages import (
     ReadProgress,
     SharedInput,
 )
+from rallypoint.process.relay.remembered import LastWords, Remembered
 from rallypoint.process.relay.sinks import Console, LogFile, LogFiles
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class _Stream(Struct, eq=False):
     file: LogFile | None
     copy: LogFile | None  # for the lines in which one of these is found
     copy_if: tuple[bytes, ...]
-    tail: Tail | None
+    remembered: Remembered | None
     kept: KeptOutput
 
 
@@ -76,7 +77,7 @@ class Streams:
         worker = request.worker
         if self._progress is not None:
             self._progress.add(worker, fd, now)
-        kept, tail = self._past.begin(worker, request)
+        kept, remembered = self._past.begin(worker, request)
         self._streams[fd] = _Stream(
             fd=fd,
             worker=worker,
@@ -88,7 +89,7 @@ class Streams:
             file=self._files.open(request.path, request.max_bytes),
             copy=self._files.open_shared(request.copy_to, request.max_bytes),
             copy_if=request.copy_if,
-            tail=tail,
+            remembered=remembered,
             kept=kept,
         )
         self._poller.watch(fd, 0 if console in self._held else select.POLLIN)
@@ -146,12 +147,12 @@ class Streams:
             self._read(stream, _PIPE_BYTES, now)
             self._pass_on_rest(stream)
 
-    def tail_of(self, worker: Worker, now: float) -> bytes:
-        """The last lines that it has written to a stream with a tail until now."""
+    def last_words(self, worker: Worker, now: float) -> LastWords:
+        """Read the worker's pipes, and return its last words until now."""
         for stream in list(self._streams.values()):
-            if stream.worker == worker and stream.tail is not None:
+            if stream.worker == worker:
                 self._read(stream, _PIPE_BYTES, now)
-        return self._past.tail_of(worker)
+        return self._past.last_words(worker)
 
     def output_of(self, request: AskOutput, now: float) -> OutputIs:
         """What is kept of the streams that are meant."""
@@ -182,8 +183,8 @@ class Streams:
             self._channel.report(FirstOutput(self._newest_heard))
         if self._progress is not None:
             self._progress.feed(stream.worker, stream.fd, data, now)
-        if stream.tail is not None:
-            stream.tail.feed(data)
+        if stream.remembered is not None:
+            stream.remembered.feed(data)
         stream.kept.feed(data, now)
         if stream.file is not None:
             self._files.write(stream.file, data)

@@ -33,21 +33,25 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--brief", action="store_true", help="only name the rules that break")
     options = parser.parse_args(arguments)
     if options.plan is not None:
-        return _run_one(read_plan(options.plan))
+        try:
+            plan = read_plan(options.plan)
+        except (OSError, ValueError) as error:
+            parser.error(f"--plan {options.plan}: {error}")
+        return _run_one(plan)
     first, last = options.seeds or (1, None if options.seconds else 300)
     began, outcomes, broken = time.monotonic(), Counter[str](), 0
     for seed in _up_to(first, last):
         if options.seconds is not None and time.monotonic() - began > options.seconds:
             break
-        plan = draw(seed, options.nodes)
-        outline = Simulation(plan).run()
+        drawn = draw(seed, options.nodes)
+        outline = Simulation(drawn).run()
         outcomes.update(outline.verdicts)
         outcomes["seeds"] += 1
         if outline.failure is not None:
             broken += 1
-            print(f"seed {plan.seed} broke a rule: {outline.failure.text}")
+            print(f"seed {drawn.seed} broke a rule: {outline.failure.text}")
             if not options.brief:
-                _show(plan, outline.failure.rule)
+                _show(drawn, outline.failure.rule)
             if options.first:
                 break
     took_s = time.monotonic() - began

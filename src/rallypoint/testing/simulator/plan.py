@@ -93,6 +93,7 @@ from rallypoint.config import (
 from rallypoint.core.settings import HOLD_S
 from rallypoint.core.takeover.leading import CONSENT_LEASES
 from rallypoint.core.text import is_number
+from rallypoint.errors import UsageError
 from rallypoint.testing.simulator.workers import Program
 
 COORDINATOR = "coordinator"
@@ -300,24 +301,34 @@ def _parsed(words: list[str]) -> dict[str, Any]:
 
 
 def read_plan(path: Path) -> Plan:
-    """Raises ValueError for a line that is no part of a plan."""
+    """Raises ValueError for a line that is no part of a plan, and for a plan that can't be run."""
     head: dict[str, Any] = {}
     faults: list[Fault] = []
     for line in path.read_text().splitlines():
-        match line.split():
-            case []:
-                continue
-            case [comment, *_] if comment.startswith("#"):
-                continue
-            case ["at", at_s, kind, *words]:
-                faults.append(_fault(at_s, kind, words))
-            case [("settings" | "program" | "rates" | "graces") as name, *words]:
-                head[name] = _parsed(words)
-            case words if all("=" in word for word in words):
-                head |= _parsed(words)
-            case _:
-                raise ValueError(f"{path}: not a line of a plan: {line!r}")
-    return msgspec.convert(head | {"faults": tuple(faults)}, Plan, from_attributes=True)
+        try:
+            _read_line(line.split(), head, faults)
+        except (ValueError, msgspec.MsgspecError):
+            raise ValueError(f"not a line of a plan: {line!r}") from None
+    try:
+        plan = msgspec.convert(head | {"faults": tuple(faults)}, Plan, from_attributes=True)
+        plan.config()
+    except (TypeError, msgspec.MsgspecError, UsageError) as error:
+        raise ValueError(f"not a whole plan: {error}") from None
+    return plan
+
+
+def _read_line(words: list[str], head: dict[str, Any], faults: list[Fault]) -> None:
+    match words:
+        case []:
+            pass
+        case [comment, *_] if comment.startswith("#"):
+            pass
+        case ["at", at_s, kind, *rest]:
+            faults.append(_fault(at_s, kind, rest))
+        case [("settings" | "program" | "rates" | "graces") as name, *rest]:
+            head[name] = _parsed(rest)
+        case _:
+            head |= _parsed(words)
 
 
 def _fault(when: str, kind: str, words: list[str]) -> Fault:

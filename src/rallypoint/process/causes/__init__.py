@@ -1,0 +1,1 @@
+"""Find why a worker failed in its output. Imported only after a failure."""

@@ -1,0 +1,217 @@
+"""Choose the evidence in a worker's output for why it failed, by its place in time. Pure.
+
+A program continues after an exception that it handles, so a traceback is the cause only if nothing
+but known tails follows it. It is also the cause if the program left with exit code 1, as Python
+does, and the source shows no handler around the outermost frame. Then nothing can have caught the
+exception, whatever exit hooks have written. For SIGABRT the cause is a C++ exception, a failed
+assertion or a fatal message of native code. Without evidence a report has the exit code and the
+last lines.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeAlias
+
+from rallypoint.core.worker_exits import WorkerExit
+from rallypoint.process.causes.handlers import exits_after, is_handled
+from rallypoint.process.causes.known_tails import is_known_tail, is_rule, only_known_tails
+from rallypoint.process.causes.rows import is_gap, shown_rows
+from rallypoint.process.causes.tracebacks import (
+    Link,
+    Traceback,
+    is_exception,
+    read_tracebacks,
+)
+from rallypoint.process.plain_text import clip_end
+
+_SIGINT, _SIGABRT = 2, 6
+_UNCAUGHT_CODE = 1
+_FRAMES_BYTES, _TEXT_BYTES, _CHAIN_BYTES, _ROW_BYTES = 2816, 1024, 2048, 1000
+_TEXT_ROWS = 40
+_ABORTS = tuple(
+    re.compile(pattern)
+    for pattern in (
+        r"\bwhat\(\):\s+(?P<text>.*)$",
+        r"(?P<text>[\w.+/-]+: [\w.+/-]+:\d+: .*: Assertion `.*' failed\.)$",
+        # glog, absl and torch at the level FATAL: the date, the thread, the place.
+        r"\[?F\d{4,8} [\d:.]+ .*?\] (?P<text>.+)$",
+        # The allocator and the stack protector of glibc; without a line end behind a bar.
+        r"(?P<text>(free|malloc|realloc|munmap_chunk|malloc_consolidate)\(\): \w.*)$",
+        r"(?P<text>double free or corruption.*|corrupted (size|double-linked|unsorted).*)$",
+        r"(?P<text>\*\*\* (stack smashing|buffer overflow) detected \*\*\*.*)$",
+        r"(?P<text>LLVM ERROR: .+|pure virtual method called)$",
+    )
+)
+"""The last words of native code that calls abort(3)."""
+
+SourceOf: TypeAlias = Callable[[str], str | None]
+"""The source at a path; None: there is none that can be read."""
+
+
+class Evidence(NamedTuple):
+    """The reason of a failure, as a worker's output has it."""
+
+    error: str = ""
+    """The exception with its whole text; empty: there is no evidence."""
+    traceback: str = ""
+    """Empty where there is none; else whole, or with signs where something was left out."""
+
+
+def evidence_in(rows: Sequence[str], exit_: WorkerExit, source_of: SourceOf) -> Evidence:
+    """Choose the evidence for this exit in `rows`, the end of a stream."""
+    if exit_.signal == _SIGABRT and (what := _abort_text(rows)):
+        return Evidence(what)
+    if exit_.signal not in (None, _SIGINT, _SIGABRT):
+        return Evidence()
+    found = read_tracebacks(rows)
+    tops = _uncaught(found, source_of) if exit_.code == _UNCAUGHT_CODE else []
+    sure = next((each for each, is_sure in tops if is_sure), None)
+    unsure = tops[0][0] if tops else None
+    left = _left_by_handler(found, exit_.code, source_of)
+    traceback = sure or left or _by_place(rows, found) or unsure
+    if traceback is not None:
+        text = _text_rows(rows, traceback.last, found)
+        return Evidence(_error(traceback.last, text), _whole(rows, traceback, text))
+    last = next((row for row in reversed(rows) if not is_known_tail(row)), "")
+    return Evidence(last if is_exception(last) else "")
+
+
+def _abort_text(rows: Sequence[str]) -> str:
+    """Return the text of the last C++ exception, failed assertion or fatal message; empty: there is
+    none."""
+    for row in reversed(rows):
+        for pattern in _ABORTS:
+            if (found := pattern.search(row)) is not None:
+                return found["text"]
+    return ""
+
+
+def _by_place(rows: Sequence[str], found: Sequence[Traceback]) -> Traceback | None:
+    """Return the last traceback if nothing but known tails follows it."""
+    fatal = [each for each in found if not each.is_ignored]
+    if not fatal:
+        return None
+    ignored = [each for each in found if each.is_ignored]
+    last = fatal[-1]
+    return last if only_known_tails(rows, last.last.error_at, ignored) else None
+
+
+def _uncaught(found: Sequence[Traceback], source_of: SourceOf) -> list[tuple[Traceback, bool]]:
+    """Return the tracebacks of exceptions that no handler can have caught, the last one first. The
+    flag is true if the source was read and proves it."""
+    tops: list[tuple[Traceback, bool]] = []
+    for each in reversed(found):
+        if not each.is_ignored:
+            ways = [_reached_the_top(link, source_of) for link in each.links]
+            if any(way is not None for way in ways):
+                tops.append((each, any(ways)))
+    return tops
+
+
+def _reached_the_top(link: Link, source_of: SourceOf) -> bool | None:
+    """Return whether the source proves that nothing caught the exception; None: a handler did, or
+    may have."""
+    frames = [frame for frame in link.frames if not frame.file.startswith("<frozen ")]
+    if link.catcher is not None or not frames or frames[0].name != "<module>":
+        return None
+    top = frames[0]
+    source = source_of(top.file) if top.file and not top.file.startswith("<") else None
+    if source is None:
+        return False
+    return None if is_handled(source, top.line, _class_of(link)) else True
+
+
+def _left_by_handler(
+    found: Sequence[Traceback], code: int | None, source_of: SourceOf
+) -> Traceback | None:
+    """Return the last traceback whose exception was caught by a handler that exits with `code`."""
+    for each in reversed(found):
+        link = each.last
+        catcher = link.catcher or (link.frames[0] if link.frames else None)
+        if each.is_ignored or catcher is None or not code or catcher.file[:1] in ("", "<"):
+            continue
+        source = source_of(catcher.file)
+        if source is not None and exits_after(source, catcher.line, _class_of(link), code):
+            return each
+    return None
+
+
+def _class_of(link: Link) -> str:
+    return link.error.partition(":")[0].rpartition(".")[2].strip()
+
+
+def _text_rows(rows: Sequence[str], link: Link, found: Sequence[Traceback]) -> list[str]:
+    """Return the rows of the exception's text below its first row, without known tails. It
+    includes later output, which can't be distinguished from the text."""
+    begins = {each.begin for each in found}
+    kept: list[str] = []
+    for index in range(link.error_at + 1, len(rows)):
+        if is_gap(rows[index]):
+            kept.append(rows[index])
+            break
+        row = link.strip(rows[index])
+        if index in begins or row is None:
+            break
+        if row.strip() and is_known_tail(row) and not is_rule(row):
+            break
+        kept.append(row)
+    while kept and (not kept[-1].strip() or is_rule(kept[-1])):
+        kept.pop()
+    return kept
+
+
+def _error(link: Link, text: Sequence[str]) -> str:
+    """Return the exception's text. If its first row has only the name, the next row is joined."""
+    said = shown_rows(text)
+    words = [n for n, row in enumerate(said) if row.strip() and not is_rule(row)]
+    if re.fullmatch(r"[\w.]+:", link.error.rstrip()) and words:
+        first = words[0]
+        return "\n".join([f"{link.error.rstrip()} {said[first].strip()}", *said[first + 1 :]])
+    return "\n".join([link.error, *said])
+
+
+def _whole(rows: Sequence[str], traceback: Traceback, text: Sequence[str]) -> str:
+    """Return the traceback for a report. Each part is bounded; the innermost frames and the first
+    words of the exception stay."""
+    shown = _link_rows(traceback.last, _FRAMES_BYTES) + _within(shown_rows(text), _TEXT_BYTES)
+    room = _CHAIN_BYTES
+    for link, earlier in zip(traceback.links[:0:-1], traceback.links[-2::-1], strict=True):
+        between = [link.strip(row) for row in rows[earlier.error_at + 1 : link.begin]]
+        said = _within(shown_rows([row or "" for row in between]), _CHAIN_BYTES // 4)
+        part = _link_rows(earlier, _CHAIN_BYTES // 2) + said
+        room -= sum(map(_size, part))
+        if room < 0:
+            break
+        shown = part + shown
+    return "\n".join(shown)
+
+
+def _link_rows(link: Link, limit: int) -> list[str]:
+    """Return one traceback: the first row, the last of the other rows, and the exception."""
+    first, *rest = shown_rows(link.rows)
+    kept: list[str] = []
+    for row in reversed(rest):
+        limit -= min(_size(row), _ROW_BYTES)
+        if limit < 0:
+            kept.append("  [...]")
+            break
+        kept.append(clip_end(row, _ROW_BYTES))
+    own = [] if any(link.error in row for row in link.rows) else [clip_end(link.error, _TEXT_BYTES)]
+    return [clip_end(first, _ROW_BYTES), *reversed(kept), *own]
+
+
+def _within(rows: Sequence[str], limit: int) -> list[str]:
+    """Return the first rows, at most `limit` bytes."""
+    kept: list[str] = []
+    for count, row in enumerate(rows):
+        limit -= _size(row)
+        if limit < 0 or count == _TEXT_ROWS:
+            return [*kept, "[...]"]
+        kept.append(row)
+    return kept
+
+
+def _size(row: str) -> int:
+    return len(row.encode("utf-8", "replace")) + 1

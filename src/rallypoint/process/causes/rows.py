@@ -1,0 +1,51 @@
+"""Put the remembered pieces of a stream together as rows of plain text; a mark stands for each gap.
+Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rallypoint.process.plain_text import plain_text
+from rallypoint.process.relay.remembered import Piece
+
+GAP = "\0"
+"""First character of a row that stands for a gap. No other row has this character."""
+
+
+def rows_of(pieces: Iterable[Piece]) -> list[str]:
+    """Return the rows of these pieces of one stream, each once; pieces may overlap."""
+    rows: list[str] = []
+    text, end = b"", 0
+    for piece in sorted(pieces, key=lambda one: one.at):
+        new = piece.data[max(0, end - piece.at) :]
+        if not new:
+            continue
+        if piece.at > end:
+            rows += _plain(text)
+            if text or end:
+                rows.append(f"{GAP}{piece.at - end}")
+            text = _from_a_whole_row(new)
+        else:
+            text += new
+        end = piece.at + len(piece.data)
+    return rows + _plain(text)
+
+
+def is_gap(row: str) -> bool:
+    """Return whether the row stands for a gap."""
+    return row.startswith(GAP)
+
+
+def shown_rows(rows: Sequence[str]) -> list[str]:
+    """Return the rows for a person, with the size of each gap in words."""
+    return [f"[... {row[1:]} bytes ...]" if is_gap(row) else row for row in rows]
+
+
+def _from_a_whole_row(data: bytes) -> bytes:
+    """Return `data` without the rest of a row whose beginning is lost."""
+    ends = [at for at in (data.find(b"\n"), data.find(b"\r")) if at >= 0]
+    return data[min(ends) + 1 :] if ends else b""
+
+
+def _plain(data: bytes) -> list[str]:
+    return plain_text(data.decode("utf-8", "replace")).splitlines()

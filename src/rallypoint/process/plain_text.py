@@ -1,0 +1,28 @@
+"""Remove colours and control characters from foreign text. Pure."""
+
+from __future__ import annotations
+
+import re
+
+_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(\x07|\x1b\\)?")
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ufeff]")
+
+
+def plain_text(text: str) -> str:
+    """Return `text` without colours, control characters and byte order marks. A carriage return, as
+    progress bars use it, ends a line."""
+    text = _ESCAPES.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
+    return _CONTROLS.sub("", text)
+
+
+def clip_end(text: str, limit: int) -> str:
+    """Return the beginning of `text`, at most `limit` bytes of UTF-8."""
+    encoded = text.encode("utf-8", "replace")
+    if len(encoded) <= limit:
+        return encoded.decode("utf-8")
+    return encoded[: limit - 3].decode("utf-8", "ignore") + "..."
+
+
+def clip_start(text: str, limit: int) -> str:
+    """Return the end of `text`, at most `limit` bytes of UTF-8."""
+    return text.encode("utf-8", "replace")[-limit:].decode("utf-8", "ignore")

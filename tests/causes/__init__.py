@@ -1,0 +1,1 @@
+"""What failed programs have written, with the real libraries, and what is said of it."""

@@ -1,0 +1,5 @@
+import math
+
+def build(width, depth):
+    layers = [width] * depth
+    return sum(layers
