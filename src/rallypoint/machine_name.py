@@ -65,6 +65,15 @@ def started_at(pid: int) -> int:
         return int(file.read().rpartition(b")")[2].split()[19])
 
 
+def process_name(pid: int) -> str:
+    """Return a name that no other process has, also after the next boot; empty: there is no such
+    process, or the system does not tell."""
+    try:
+        return f"{process_space()} {started_at(pid)}"
+    except OSError:
+        return ""
+
+
 def _is_in_container() -> bool:
     """Whether this process has another pid namespace than the machine's first one; true as well
     where the kernel does not tell."""

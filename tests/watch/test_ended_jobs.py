@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from tests.watch.watched_cluster import WatchedCluster
 
 from rallypoint.cli import drain
 from rallypoint.cli.watch import events, logs, nodes, stacks, status, wishes
-from rallypoint.cli.watch.kept import NO_END, Kept, status_of
+from rallypoint.cli.watch.kept import NO_END, Kept, read_kept, status_of
 from rallypoint.cli.watch.status_text import LINES_MAX, status_lines
 from rallypoint.core.model import SharedSettings
 from rallypoint.core.watch.history_file import Begin, Recorded, compact
@@ -23,6 +24,7 @@ from rallypoint.core.watch.job_view import HowItEnded
 from rallypoint.core.watch.kept_jobs import KeptLine, NodeNote, directory_name, ended_lines
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.errors import RallypointError, UsageError
+from rallypoint.machine_name import process_name
 from rallypoint.observe import kept_jobs
 
 ENDPOINT = "node-0:29400"
@@ -238,6 +240,15 @@ def test_status_lists_the_jobs_that_are_kept_in_a_directory(
     assert {one["state"] for one in json.loads(capsys.readouterr().out)} == {"failed"}
     with pytest.raises(UsageError, match=r"2 jobs are kept there: rallypoint status .* lists them"):
         logs.run([str(home / place)])
+
+
+def test_after_a_reboot_the_process_that_has_the_number_of_an_agent_is_not_taken_for_it(
+    home: Path,
+) -> None:
+    (path,) = (home / "state" / "kept").glob("train-7-*")
+    for process, living in ((process_name(os.getpid()), ["node-0"]), ("another boot 7", [])):
+        kept_jobs.write_note(str(path), note(0, ended=0.0, pid=os.getpid(), process=process))
+        assert read_kept(str(path)).living == living
 
 
 def test_a_damaged_history_leaves_what_the_nodes_have_kept(

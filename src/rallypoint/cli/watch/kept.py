@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 from collections.abc import Callable, Sequence
 from shlex import quote
 from textwrap import wrap
@@ -55,8 +54,8 @@ from rallypoint.core.watch.kept_jobs import NodeNote, is_logged_in
 from rallypoint.core.watch.node_names import fold_names
 from rallypoint.core.watch.past_round import PastRound
 from rallypoint.errors import AccessError, RallypointError, RendezvousConnectionError, UsageError
+from rallypoint.machine_name import process_name
 from rallypoint.observe.kept_jobs import directories, find, notes_in
-from rallypoint.process.scratch import lives
 
 T = TypeVar("T")
 READ_S = 30.0
@@ -243,8 +242,7 @@ def read_kept(path: str) -> Kept:
     notes = notes_in(path)
     if not notes and not os.path.isfile(os.path.join(path, rules.HISTORY)):
         raise UsageError(f"{shown(path)}: nothing is kept of a job there")
-    machine = socket.gethostname()
-    living = [one.node for one in notes if one.machine == machine and lives(one.pid)]
+    living = [one.node for one in notes if one.process and one.process == process_name(one.pid)]
     files = [os.path.join(path, rules.HISTORY), *(note.history for note in notes)]
     recorded, trouble = None, ""
     if known := [one for one in files if one and os.path.isfile(one)]:

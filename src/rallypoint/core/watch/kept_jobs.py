@@ -60,6 +60,8 @@ class NodeNote(Struct, frozen=True, kw_only=True):
     """The name of its machine."""
     pid: int
     """The number of the agent's process."""
+    process: str = ""
+    """The name of that process (`machine_name.process_name`)."""
     incarnation: int
     endpoints: tuple[str, ...]
     """The endpoint of the job, as the options have it, and the address that was dialled."""
