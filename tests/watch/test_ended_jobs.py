@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -226,20 +227,37 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("place", ["state", "state/kept"])
+@pytest.mark.parametrize("width", [72, 200])
 def test_status_lists_the_jobs_that_are_kept_in_a_directory(
-    place: str, home: Path, capsys: pytest.CaptureFixture[str]
+    place: str,
+    width: int,
+    home: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(status, "screen_size", lambda: (width, 40))
     assert status.run([str(home / place)]) == 0
     told = capsys.readouterr()
     lines = told.out.splitlines()
-    assert lines[0].split()[:4] == ["JOB", "STATE", "FOR", "ROUND"]
-    assert {line.split()[0].rpartition("-")[0][:5] for line in lines[1:]} == {"old-2", "train"}
-    assert all("  failed  " in line and line.endswith("exited with code 1") for line in lines[1:])
+    assert lines[0].split()[:3] == ["JOB", "STATE", "FOR"]
+    kept = {path.name for path in (home / "state" / "kept").glob("*-*")}
+    assert {line.split()[0] for line in lines[1:]} == kept
+    assert all("  failed  " in line for line in lines[1:])
+    assert max(map(len, lines)) <= width
     assert told.err.endswith(f"one of them: rallypoint status {home}/state/kept/JOB\n")
     assert status.run([str(home / place), "--json"]) == 0
     assert {one["state"] for one in json.loads(capsys.readouterr().out)} == {"failed"}
     with pytest.raises(UsageError, match=r"2 jobs are kept there: rallypoint status .* lists them"):
         logs.run([str(home / place)])
+
+
+def test_an_agent_that_was_killed_does_not_live_though_nobody_has_waited_for_it() -> None:
+    child = subprocess.Popen(["sleep", "60"])
+    assert process_name(child.pid)
+    child.kill()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert not process_name(child.pid)
+    child.wait()
 
 
 def test_after_a_reboot_the_process_that_has_the_number_of_an_agent_is_not_taken_for_it(

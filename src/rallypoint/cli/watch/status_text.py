@@ -132,11 +132,15 @@ def _unknown(view: JobView) -> list[str]:
 
 
 def table_lines(
-    jobs: Sequence[JobLine], width: int = 80, most: int = LINES_MAX, clock: str = ""
+    jobs: Sequence[JobLine],
+    width: int = 80,
+    most: int = LINES_MAX,
+    clock: str = "",
+    name_least: int = NAME_LEAST,
 ) -> list[str]:
     """Several jobs, one line each, by their names. Where they are more than fit into `most` lines,
     those come first that do not run well, and of the rest there is a count. `clock`: as of
-    `status_lines`."""
+    `status_lines`. `name_least`: so many characters of a name are shown, however narrow it is."""
     shown = sorted(jobs, key=lambda job: job.job)
     rest: list[JobLine] = []
     if len(shown) >= most:
@@ -168,7 +172,7 @@ def table_lines(
         rows.append((name, state_word(job.state), since, *sizes, job.reason))
     widths = [max(len(row[column]) for row in rows) for column in range(8)]
     # What a job does is told also where its name would fill the line.
-    widths[0] = min(widths[0], max(width - sum(widths[1:]) - 2 * len(widths), NAME_LEAST))
+    widths[0] = min(widths[0], max(width - sum(widths[1:]) - 2 * len(widths), name_least))
     lines: list[str] = []
     for number, row in enumerate(rows):
         name = row[0] if len(row[0]) <= widths[0] else row[0][: widths[0] - 1] + "…"
