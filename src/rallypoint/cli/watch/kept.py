@@ -69,10 +69,6 @@ def _is_of_job(note: NodeNote) -> bool:
     return note.ended > 0 and note.outcome != Outcome.PREEMPTED.value
 
 
-def _how_much_it_knows(note: NodeNote) -> tuple[bool, bool, float]:
-    return _is_of_job(note), note.is_host, note.ended
-
-
 SomeError = RendezvousConnectionError | JobEndedError | NotHostedError
 
 
@@ -91,7 +87,8 @@ class Kept(Struct):
     @property
     def newest(self) -> NodeNote | None:
         """The note that knows most."""
-        return max(self.notes, key=_how_much_it_knows, default=None)
+        known = [(_is_of_job(note), note.is_host, note.ended, note) for note in self.notes]
+        return max(known, key=lambda one: one[:3])[3] if known else None
 
     @property
     def last(self) -> Status | None:
@@ -114,8 +111,8 @@ class Kept(Struct):
         if note is None or not self.has_ended:
             return view
         how = "failure" if note.outcome == Outcome.FAILED.value else note.outcome
-        times = (note.began, note.ended, how, note.text, note.cause)
-        ended = PastRound(note.round, note.nodes, note.nodes * note.workers, "", *times)
+        end = (note.began, note.ended, how, note.text, note.cause)
+        ended = PastRound(note.round, note.nodes, note.nodes * note.workers, "", *end)
         return replace(
             view,
             state=note.outcome,
@@ -173,9 +170,8 @@ def answer_or_kept(
         more = "its end is kept" if kept.has_ended else "kept of it"
         more = "the newest that is kept" if isinstance(error, NotOnThisMachineError) else more
         said = f"{error}; {more}: rallypoint status {brief(kept.path)}"
-        if isinstance(error, RendezvousConnectionError):
-            raise RendezvousConnectionError(said) from error
-        raise UsageError(said) from error
+        kind = UsageError if isinstance(error, UsageError) else RendezvousConnectionError
+        raise kind(said) from error
 
 
 def _kept_of(

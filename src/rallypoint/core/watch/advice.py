@@ -89,10 +89,8 @@ def advice_after_the_end(
         return Advice("", text=_UNREACHED)
     if cause is None or outcome == str(Outcome.SUCCEEDED.value):
         return None
-    found = _on_cause(cause)
-    if found is not None:
-        return found
-    return Advice("round", f"logs {cause.rank}" if cause.rank in kept_ranks else "events")
+    what = f"logs {cause.rank}" if cause.rank in kept_ranks else "events"
+    return _on_cause(cause) or Advice("round", what)
 
 
 def is_about_routes(text: str) -> bool:
@@ -193,12 +191,8 @@ def _on_cause(cause: FirstCause) -> Advice | None:
 
 
 def _on_logs(view: JobView) -> Advice | None:
-    full = [node.node for node in view.nodes if NO_SPACE in node.cant_log]
-    return (
-        Advice("log files", text=f"free space on {fold_names(full)}: df -h, df -i")
-        if full
-        else None
-    )
+    full = fold_names(node.node for node in view.nodes if NO_SPACE in node.cant_log)
+    return Advice("log files", text=f"free space on {full}: df -h, df -i") if full else None
 
 
 def _on_held_back(view: JobView) -> Advice | None:
