@@ -41,13 +41,7 @@ from rallypoint.cli.watch.reach import (
     token_of,
 )
 from rallypoint.cli.watch.recorded import is_history, read_history, refuse_options, view_in
-from rallypoint.cli.watch.status_text import (
-    LINES_MAX,
-    NAME_LEAST,
-    has_ended,
-    status_lines,
-    table_lines,
-)
+from rallypoint.cli.watch.status_text import LINES_MAX, has_ended, status_lines, table_lines
 from rallypoint.cli.watch.terminal import (
     ALL_LINES,
     COLOUR,
@@ -141,7 +135,7 @@ def _run(argv: list[str]) -> int:
         if len(paths := kept_at(options.file)) > 1:
             where = brief(os.path.dirname(paths[0]))
             say(f"kept in {where}; one of them: rallypoint status {where}/JOB")
-            _show_table(lines_of(paths), options, name_least=100)  # They are to be typed.
+            _show_table(lines_of(paths), options, whole_names=True)  # They are to be typed.
             return 0
         kept = read_kept(paths[0])
         return _show_kept(argv, kept, f"kept in {brief(kept.path)}:")
@@ -323,13 +317,13 @@ async def _show_tables(
         jobs = await look()
 
 
-def _show_table(jobs: list[JobLine], options: _Options, name_least: int = NAME_LEAST) -> bool:
+def _show_table(jobs: list[JobLine], options: _Options, *, whole_names: bool = False) -> bool:
     if options.as_json:
         return print_text(JsonLine(json_text(jobs)))
     if not jobs:
         return print_text("no jobs")
     clock = clock_text(wall_time(0.0))
-    return _show_lines(partial(table_lines, jobs, clock=clock, name_least=name_least), options)
+    return _show_lines(partial(table_lines, jobs, clock=clock, whole_names=whole_names), options)
 
 
 def _show_lines(lines: Callable[[int, int], Sequence[str]], options: _Options) -> bool:

@@ -136,30 +136,19 @@ def table_lines(
     width: int = 80,
     most: int = LINES_MAX,
     clock: str = "",
-    name_least: int = NAME_LEAST,
+    whole_names: bool = False,
 ) -> list[str]:
     """Several jobs, one line each, by their names. Where they are more than fit into `most` lines,
     those come first that do not run well, and of the rest there is a count. `clock`: as of
-    `status_lines`. `name_least`: so many characters of a name are shown, however narrow it is."""
+    `status_lines`. `whole_names`: no name is cut."""
     shown = sorted(jobs, key=lambda job: job.job)
     rest: list[JobLine] = []
     if len(shown) >= most:
         shown.sort(key=_runs_well)
         room = max(most - 2, 0)
         shown, rest = shown[:room], shown[room:]
-    rows = [
-        (
-            "JOB",
-            "STATE",
-            "FOR",
-            "ROUND",
-            "NODES",
-            "WORKERS",
-            "STEP",
-            "USEFUL",
-            f"({clock})" if clock else "",
-        )
-    ]
+    heads = "JOB STATE FOR ROUND NODES WORKERS STEP USEFUL".split()
+    rows: list[tuple[str, ...]] = [(*heads, f"({clock})" if clock else "")]
     for job in shown:
         step = "-" if job.step < 0 else str(job.step)
         step += f"/{job.total_steps}" if job.total_steps > 0 else ""
@@ -172,7 +161,8 @@ def table_lines(
         rows.append((name, state_word(job.state), since, *sizes, job.reason))
     widths = [max(len(row[column]) for row in rows) for column in range(8)]
     # What a job does is told also where its name would fill the line.
-    widths[0] = min(widths[0], max(width - sum(widths[1:]) - 2 * len(widths), name_least))
+    if not whole_names:
+        widths[0] = min(widths[0], max(width - sum(widths[1:]) - 2 * len(widths), NAME_LEAST))
     lines: list[str] = []
     for number, row in enumerate(rows):
         name = row[0] if len(row[0]) <= widths[0] else row[0][: widths[0] - 1] + "…"
