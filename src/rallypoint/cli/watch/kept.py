@@ -97,8 +97,7 @@ class Kept(Struct):
 
     @property
     def view(self) -> JobView | None:
-        """The last status, without nodes: none runs any more. The end of the job is that of the
-        history, or else of a node."""
+        """The last status, without nodes, with the end of the history or else of a node."""
         view = None if self.recorded is None else view_in(self.recorded)
         if view is None or self.last is None:
             return None
@@ -177,9 +176,8 @@ def answer_or_kept(
 def _kept_of(
     command: Command, argv: Sequence[str], asked: RallypointError | None = None
 ) -> Kept | None:
-    """Find what is kept of the job that the command line means; None: nothing. Blocks for
-    `READ_S` at most. Raises RendezvousConnectionError, with what was `asked`, where the disk hangs
-    for longer, and UsageError for a history that is damaged."""
+    """Find what is kept of the job that is meant; None: nothing. Blocks for `READ_S` at most.
+    Raises RendezvousConnectionError, with what was `asked`, for a dead disk, and UsageError."""
 
     def read() -> Kept | None:
         path = _path_of(command, argv)
@@ -326,9 +324,10 @@ def _what_it_is(kept: Kept, error: SomeError) -> str:
 
 def _where_else(command: Command, argv: Sequence[str]) -> str:
     job = _meant(command, argv)
+    said = "; nothing of it is kept on this machine"
     if job is None or job.register is not None:
-        return "; nothing of it is kept on this machine"
-    return f"; nothing of it is kept on this machine: ask on {job.endpoint.host}, if it ran there"
+        return said
+    return f"{said}: ask on {job.endpoint.host}, if it ran there"
 
 
 def _path_of(command: Command, argv: Sequence[str]) -> str:

@@ -147,7 +147,7 @@ def table_lines(
         shown.sort(key=_runs_well)
         room = max(most - 2, 0)
         shown, rest = shown[:room], shown[room:]
-    heads = "JOB STATE FOR ROUND NODES WORKERS STEP USEFUL".split()
+    heads = ["JOB", "STATE", "FOR", "ROUND", "NODES", "WORKERS", "STEP", "USEFUL"]
     rows: list[tuple[str, ...]] = [(*heads, f"({clock})" if clock else "")]
     for job in shown:
         step = "-" if job.step < 0 else str(job.step)
