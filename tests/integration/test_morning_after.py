@@ -99,8 +99,11 @@ def test_V7_all_agents_were_killed_and_a_home_that_is_shared_knows_them(cluster:
     wait_until(lambda: (kept / HISTORY).exists(), "the history")
     unnamed = command(cluster, state, "events", f"127.0.0.1:{cluster.port}")
     assert unnamed.stderr.endswith("; the last job there was --job job\n")
-    for one in agents:
-        one.kill()
+    agents[0].kill()
+    told = command(cluster, state, "status", f"127.0.0.1:{cluster.port}")
+    assert told.returncode == 75
+    assert "; agents on this machine look for it (b): rallypoint status ~/" in told.stderr
+    agents[1].kill()
     told = command(cluster, state, "status", f"127.0.0.1:{cluster.port}")
     assert told.returncode == 0, told.stderr
     head, first, *_ = told.stdout.splitlines()
@@ -109,7 +112,7 @@ def test_V7_all_agents_were_killed_and_a_home_that_is_shared_knows_them(cluster:
         f"machine: ~/{kept.relative_to(cluster.home)}"
     )
     assert first.startswith("job job: no end is known; at ")
-    assert "nodes a, b (ranks 0-1) have told of no end: their agents were killed" in told.stdout
+    assert "nodes a, b (ranks 0-1): no end is known: the agent was killed" in told.stdout
     assert "running:" not in told.stdout
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from tests.watch.watched_cluster import WatchedCluster
 
 from rallypoint.cli import drain
 from rallypoint.cli.watch import events, logs, nodes, stacks, status, wishes
-from rallypoint.cli.watch.kept import NO_END, Kept, status_of
+from rallypoint.cli.watch.kept import NO_END, Kept, read_kept, status_of
 from rallypoint.cli.watch.status_text import LINES_MAX, status_lines
 from rallypoint.core.model import SharedSettings
 from rallypoint.core.watch.history_file import Begin, Recorded, compact
@@ -23,6 +25,7 @@ from rallypoint.core.watch.job_view import HowItEnded
 from rallypoint.core.watch.kept_jobs import KeptLine, NodeNote, directory_name, ended_lines
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.errors import RallypointError, UsageError
+from rallypoint.machine_name import process_name
 from rallypoint.observe import kept_jobs
 
 ENDPOINT = "node-0:29400"
@@ -96,9 +99,14 @@ def test_V7_an_hour_after_the_end_the_culprit_and_the_next_step_are_in_the_first
     failure: WorkerExit, output: tuple[KeptLine, ...], step: str
 ) -> None:
     notes = [*ALL[:21], note(21, output=output), *ALL[22:]]
-    for history in (recorded(failed(failure)), None):
-        cause = failed(failure).view.past[-1].cause
-        own = notes if history else [note(21, output=output, cause=cause)]
+    cause = failed(failure).view.past[-1].cause
+    told = [note(21, output=output, cause=cause)]
+    # The disk of the history may have been full at the end, or it is on another machine.
+    for history, own in (
+        (recorded(failed(failure)), notes),
+        (recorded(running()), told),
+        (None, told),
+    ):
         lines = seen(Kept(DIR, own, history))
         assert culprit_of(lines) == CULPRIT
         assert step in " ".join(" ".join(lines).split())
@@ -156,7 +164,7 @@ def test_where_all_agents_were_killed_their_names_and_the_next_step_are_there() 
     assert lines[1].startswith("job train-7: no end is known; at ")
     assert "it was running, in round 0" in lines[1]
     ends = " ".join(" ".join(lines).split())
-    assert "nodes node-[0-63] (ranks 0-511) have told of no end: their agents were killed" in ends
+    assert "nodes node-[0-63] (ranks 0-511): no end is known: the agent was killed" in ends
     assert "look on m[0-63] for what killed them: dmesg -T" in ends
     view = Kept(DIR, lost, history).view
     assert view is not None
@@ -169,9 +177,9 @@ def test_where_the_host_is_lost_the_other_nodes_tell_of_the_end_and_the_host_com
     notes += [note(number, **gone) for number in range(1, NODES)]
     lines = seen(Kept(DIR, notes, recorded(running())))
     assert lines[1].startswith("job train-7: failed (infrastructure) ")
-    assert lines[2].startswith("  last status at ")
+    assert any(line.startswith("  last status at ") for line in lines)
     ends = lines[next(i for i, line in enumerate(lines) if line.startswith("  ends ")) :]
-    assert "node node-0 (ranks 0-7) has told of no end: its agent (pid 7000 on m0)" in ends[0]
+    assert "node node-0 (ranks 0-7): no end is known" in ends[0]
     assert any("nodes node-[1-63] (ranks 8-511) ended with exit code 75" in line for line in ends)
     view = Kept(DIR, notes, recorded(running())).view
     assert view is not None
@@ -219,20 +227,46 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("place", ["state", "state/kept"])
+@pytest.mark.parametrize("width", [72, 200])
 def test_status_lists_the_jobs_that_are_kept_in_a_directory(
-    place: str, home: Path, capsys: pytest.CaptureFixture[str]
+    place: str,
+    width: int,
+    home: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(status, "screen_size", lambda: (width, 40))
     assert status.run([str(home / place)]) == 0
     told = capsys.readouterr()
     lines = told.out.splitlines()
-    assert lines[0].split()[:4] == ["JOB", "STATE", "FOR", "ROUND"]
-    assert {line.split()[0].rpartition("-")[0][:5] for line in lines[1:]} == {"old-2", "train"}
-    assert all("  failed  " in line and line.endswith("exited with code 1") for line in lines[1:])
+    assert lines[0].split()[:3] == ["JOB", "STATE", "FOR"]
+    kept = {path.name for path in (home / "state" / "kept").glob("*-*")}
+    assert {line.split()[0] for line in lines[1:]} == kept
+    assert all("  failed  " in line for line in lines[1:])
+    assert max(map(len, lines)) <= width
     assert told.err.endswith(f"one of them: rallypoint status {home}/state/kept/JOB\n")
     assert status.run([str(home / place), "--json"]) == 0
     assert {one["state"] for one in json.loads(capsys.readouterr().out)} == {"failed"}
     with pytest.raises(UsageError, match=r"2 jobs are kept there: rallypoint status .* lists them"):
         logs.run([str(home / place)])
+
+
+def test_an_agent_that_was_killed_does_not_live_though_nobody_has_waited_for_it() -> None:
+    child = subprocess.Popen(["sleep", "60"])
+    assert process_name(child.pid)
+    child.kill()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert not process_name(child.pid)
+    child.wait()
+
+
+def test_after_a_reboot_the_process_that_has_the_number_of_an_agent_is_not_taken_for_it(
+    home: Path,
+) -> None:
+    (path,) = (home / "state" / "kept").glob("train-7-*")
+    for process, living in ((process_name(os.getpid()), ["node-0"]), ("another boot 7", [])):
+        kept_jobs.write_note(str(path), note(0, ended=0.0, pid=os.getpid(), process=process))
+        assert read_kept(str(path)).living == living
 
 
 def test_a_damaged_history_leaves_what_the_nodes_have_kept(

@@ -16,7 +16,7 @@ from rallypoint import __version__
 from rallypoint.cli import access
 from rallypoint.cli.parser import Command, parse, with_hint
 from rallypoint.cli.values import word
-from rallypoint.cli.watch.kept import answer_or_say_where_kept
+from rallypoint.cli.watch.kept import answer_or_kept
 from rallypoint.cli.watch.reach import (
     HOW_TO_FIND,
     JobAt,
@@ -117,7 +117,7 @@ def run(argv: list[str]) -> int:
     token = token_of(options.job)
     access.keep_secrets()
     try:
-        answer_or_say_where_kept(DRAIN, argv, lambda: asyncio.run(_drain(options, token)))
+        answer_or_kept(DRAIN, argv, lambda: asyncio.run(_drain(options, token)))
     except _EndsJobError as error:
         if not says_yes(f"node {shown(options.node)}: {error}; drain it?"):
             return _NOT_DONE

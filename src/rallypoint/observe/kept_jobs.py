@@ -158,12 +158,9 @@ def _replace(path: str, data: bytes) -> None:
 
 def _overwrite(path: str, data: bytes) -> None:
     """Raises OSError. What fits into the blocks that a file has needs no space."""
-    fd = safe_open(path, os.O_WRONLY)
-    try:
-        os.pwrite(fd, data, 0)
-        os.ftruncate(fd, len(data))
-    finally:
-        os.close(fd)
+    with os.fdopen(safe_open(path, os.O_RDWR), "r+b") as file:
+        file.write(data)
+        file.truncate()
 
 
 def _names(path: str) -> list[str]:

@@ -19,6 +19,10 @@ SILENT_S = 5.0
 NO_STEPS_S = 60.0
 """Workers that ran for so long could have told of a step."""
 NO_SPACE = "No space left on device"
+_UNREACHED = (
+    "see why the connection to the node of rank 0 fails: a firewall, a wrong address, or a network "
+    "that they do not share (--local-addr)"
+)
 _NAMED = 4
 """The most nodes that a command names."""
 _ALLOWED = 3
@@ -82,21 +86,11 @@ def advice_after_the_end(
     if outcome == str(Outcome.TIMED_OUT.value):
         return Advice("", text="start the missing agents; with --nnodes MIN:MAX fewer suffice")
     if cause is None and is_about_routes(text):
-        return _on_unreached("")
+        return Advice("", text=_UNREACHED)
     if cause is None or outcome == str(Outcome.SUCCEEDED.value):
         return None
-    found = _on_cause(cause)
-    if found is not None:
-        return found
-    return Advice("round", f"logs {cause.rank}" if cause.rank in kept_ranks else "events")
-
-
-def _on_unreached(about: str) -> Advice:
-    return Advice(
-        about,
-        text="see why the connection to the node of rank 0 fails: a firewall, a wrong address, or "
-        "a network that they do not share (--local-addr)",
-    )
+    what = f"logs {cause.rank}" if cause.rank in kept_ranks else "events"
+    return _on_cause(cause) or Advice("round", what)
 
 
 def is_about_routes(text: str) -> bool:
@@ -111,7 +105,7 @@ def _on_waiting(view: JobView) -> Advice | None:
         few = view.awaited if len(view.awaited) <= _NAMED else ()
         return Advice("waits for", " ".join(("stacks", *few)))
     if view.awaited and "the store of rank 0" in view.waits_for:
-        return _on_unreached("waits for")
+        return Advice("waits for", text=_UNREACHED)
     here = sum(node.state == "joined" for node in view.nodes)
     missing = view.min_nodes - here
     if view.state != "waiting" or view.nodes_left_out or missing < 1 or not here:
@@ -159,7 +153,7 @@ def _on_failure(view: JobView, kept_ranks: Collection[int]) -> Advice | None:
     if (end := view.verdict) is not None:
         return advice_after_the_end(end.outcome, end.text, cause, kept_ranks)
     if cause is None and view.past and is_about_routes(view.past[-1].end_text):
-        return _on_unreached("round")
+        return Advice("round", text=_UNREACHED)
     if cause is None:
         return None
     found = _on_cause(cause)
@@ -197,12 +191,8 @@ def _on_cause(cause: FirstCause) -> Advice | None:
 
 
 def _on_logs(view: JobView) -> Advice | None:
-    full = [node.node for node in view.nodes if NO_SPACE in node.cant_log]
-    return (
-        Advice("log files", text=f"free space on {fold_names(full)}: df -h, df -i")
-        if full
-        else None
-    )
+    full = fold_names(node.node for node in view.nodes if NO_SPACE in node.cant_log)
+    return Advice("log files", text=f"free space on {full}: df -h, df -i") if full else None
 
 
 def _on_held_back(view: JobView) -> Advice | None:
