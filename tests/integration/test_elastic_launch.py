@@ -93,13 +93,17 @@ def test_A7_the_one_line_of_a_command_that_failed_is_told_once(tmp_path: Path) -
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_a_launch_without_the_usual_guard_is_one_line(tmp_path: Path, method: str) -> None:
-    config = f"LaunchConfig(1, 1, 1, max_restarts=0, start_method={method!r})"
+    config = f"LaunchConfig(1, 1, 2, start_method={method!r})"
     with program(tmp_path, f"{TRAIN}elastic_launch({config}, train)('fine')\n---\npass\n") as run:
         assert run.wait() == 1
     line = "put the launch under `if __name__ == '__main__':`"
     assert run.said[0].startswith("rallypoint: workers import the program"), run.err
     assert run.said[0].endswith(line)
     assert "bootstrapping" not in run.err
+    lines = [text for text in run.said if text.startswith("rallypoint: workers import")]
+    assert 1 <= len(lines) <= 2, "a restart can't help"
+    assert all(text.endswith(line) for text in lines)
+    assert f"UnguardedLaunchError: {lines[0].removeprefix('rallypoint: ')}" in run.err
     assert run.told("train") == []
 
 

@@ -87,14 +87,14 @@ def test_A4_hang_timeout_says_once_that_no_worker_tells_its_steps(impatient: Clu
     impatient.options |= {"max_restarts": 1}
     a, b = impatient.agents("a", "b", log_dir=str(impatient.folder / "logs"))
     impatient.wait_workers(2, round=0)
-    said = a.wait_event("hangs_unseen").message
+    said = a.wait_event("notice", "--hang-timeout").message
     assert said == (
-        "--hang-timeout 1.5 can see no hang yet: no worker of this node has told a step; call "
+        "--hang-timeout 1.5 sees no hang yet: no worker of this node has told a step; call "
         "rallypoint.worker.progress(step), or give --progress-pattern"
     )
     impatient.order("sys.exit(1)", round=0, rank=0)
     impatient.wait_workers(2, round=1)
     impatient.order(STUCK, round=1, rank=1)
     assert [a.wait_exit(), b.wait_exit()] == [1, 1]
-    told = [event for agent in (a, b) for event in agent.events if event.name == "hangs_unseen"]
+    told = [event for agent in (a, b) for event in agent.events if event.name == "notice"]
     assert len(told) == 1

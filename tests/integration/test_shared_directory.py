@@ -37,8 +37,10 @@ def test_nodes_that_can_not_meet_on_a_file_system_of_one_machine_hear_of_it(
     with agent(tmp_path, *BY_DIRECTORY, *where, program=WORKER) as run:
         assert run.wait() == 75
     remark = f"{tmp_path}/jobs lies on {local}, a file system that other machines do not see"
-    first, *_, end, hint, _ = run.err.splitlines()
+    first, second, *_, end, hint, _ = run.err.splitlines()
     assert first.endswith(remark)
+    made = f"made {tmp_path}/jobs, which was missing: all nodes must see this directory"
+    assert second.endswith(made), "a typo gives each node a directory of its own"
     assert "waited 1 s for 2 nodes, only 1 joined" in end
     assert hint == (
         "    what to do: if other nodes run on other machines, name a directory that all of them "

@@ -39,11 +39,13 @@ def test_V4_a_job_saves_restarts_and_ends_as_a_person_wants(cluster: Cluster, se
     cluster.wait_workers(2, round=0)
     nobody = wish(cluster, "checkpoint")
     assert nobody.returncode == 1
-    assert nobody.stdout.startswith("no worker asks for requests of people: call rallypoint.")
+    assert nobody.stdout.startswith(
+        "no worker looks whether a person wants a checkpoint: call rallypoint."
+    )
     cluster.order(LISTENS, round=0)
     cluster.order(SAVES, round=0)
     done = wish(cluster, "checkpoint")
-    while done.stdout.startswith("no worker asks"):  # Neither has begun to ask yet.
+    while done.stdout.startswith("no worker looks"):  # Neither has begun to ask yet.
         done = wish(cluster, "checkpoint")
     assert done.stdout.startswith("the workers of "), done.stderr
     assert done.returncode == 0
@@ -70,10 +72,10 @@ def test_V4_a_person_is_answered_soon_where_workers_only_ask_whether_the_job_re_
     wait_until(lambda: any('"listens": true' in line for line in a.stdout_lines), "the question")
     refused = wish(cluster, "checkpoint")
     assert refused.returncode == 1
-    assert "should_restart_at_checkpoint() do not tell of them" in refused.stdout
+    assert "should_restart_at_checkpoint() are for other requests" in refused.stdout
     cluster.order(SAVES, round=0)
     done = wish(cluster, "checkpoint")
-    while done.stdout.startswith("no worker asks"):
+    while done.stdout.startswith("no worker looks"):
         done = wish(cluster, "checkpoint")
     assert done.stdout == "the workers of 1 node have saved a checkpoint\n", done.stderr
     cluster.end_well(a)

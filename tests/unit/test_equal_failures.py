@@ -94,6 +94,14 @@ def test_A2_hangs_are_equal_whatever_the_others_did_meanwhile() -> None:
     assert same_cause(alone, behind)
 
 
+def test_A2_a_hang_that_repeats_tells_how_far_the_job_was_not_the_rank_that_hung() -> None:
+    hang = WorkerExit(None, None, message="m", reason="no progress for 9 s: at step 8")
+    loop = NO_LOOP
+    for _ in range(2):
+        loop = after(loop, hang, Reach(24, 60.0))
+    assert describe(loop) == "the same failure 2 times, the job being at step 24"
+
+
 def test_A2_without_a_message_the_last_line_is_compared() -> None:
     assert same_cause(WorkerExit(1, None, detail="a\nb 5"), WorkerExit(1, None, detail="c\nb 6"))
     assert not same_cause(WorkerExit(1, None, detail="b\na"), WorkerExit(1, None, detail="b\nc"))

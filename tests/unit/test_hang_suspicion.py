@@ -67,6 +67,19 @@ def test_blame_over_all_nodes() -> None:
     assert alone[1].message == "no progress for 300 s: at step 5"
 
 
+def test_A7_where_one_rank_alone_tells_its_steps_its_hang_may_be_of_another() -> None:
+    found = [Found("a", behind(29, 300.0), 29, known=1), Found("b", None, -1)]
+    _, failure = hang.blamed(found, workers=4) or ("", None)
+    assert failure is not None
+    assert failure.message == (
+        "no progress for 300 s: at step 29, but no other rank tells its steps: another one may "
+        "hang, see all stacks"
+    )
+    _, failure = hang.blamed([Found("a", behind(29, 300.0), 29, known=1)], workers=1) or ("", None)
+    assert failure is not None
+    assert failure.message == "no progress for 300 s: at step 29"
+
+
 @pytest.mark.parametrize(
     ("silent_s", "shown"), [(3.0212, "3.02"), (99.97, "100"), (1800.4, "1800"), (86400.0, "86400")]
 )

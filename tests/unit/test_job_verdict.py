@@ -79,7 +79,7 @@ def test_a_file_that_is_no_summary_is_said_so(
         path.write_text(text)
         code, line = verdict(capsys, str(path))
         assert code == 2
-        assert "n1.json: is no summary that --json-summary has written" in line
+        assert "n1.json is no summary of --json-summary: move it away" in line
     code, line = verdict(capsys, str(tmp_path / "none"))
     assert code == 2
     assert "none: can't be read: No such file or directory" in line

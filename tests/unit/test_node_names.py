@@ -128,3 +128,17 @@ def test_R4_a_refusal_names_both_agents_and_what_to_do() -> None:
     waits = "node rank 3: it is held by an agent at h:1"
     assert of_rank.waits_for("h:1", 0.0) == waits
     assert of_rank.waits_for("h:1", 5.0) == f"{waits}, which has not been heard for 5 s"
+
+
+def test_R4_the_name_of_a_host_means_its_only_node_and_no_other() -> None:
+    names = NodeNames()
+    first = names.give_id(hello("1"))
+    for number, node_id in enumerate(("3", "host-spare", "mine-0")):
+        names.give_id(hello(f"named-{number}", node_id=node_id))
+    assert names.meant("host") == "host-0"
+    assert names.meant("host-spare") == "host-spare"
+    assert names.meant("mine") == "mine", "no host has that name"
+    names.give_id(hello("2"))
+    assert names.meant("host") == "host", "it may be either"
+    names.forget(first)
+    assert names.meant("host") == "host-1"

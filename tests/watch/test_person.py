@@ -50,8 +50,7 @@ def test_nodes_whose_workers_do_not_ask_are_told_of() -> None:
     saves(host, B)
     assert host.job.save is not None
     assert host.job.save.outcome == (
-        "the workers of 1 node have saved a checkpoint; on 1 node no worker asks for requests of "
-        "people"
+        "the workers of 1 node have saved a checkpoint; on 1 node no worker looks for that request"
     )
     nobody = asked()
     saves(nobody, A, listens=False)

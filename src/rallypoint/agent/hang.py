@@ -111,7 +111,8 @@ class HangWatch:
                 failure = self._failure(worst, stacks, path)
                 behind = Behind(failure, worst.step, worst.silent_s)
         furthest = max((worker.step for worker in workers), default=-1)
-        self._actions.report(m.StacksCollected(message.stamp, message.number, behind, furthest))
+        told = m.StacksCollected(message.stamp, message.number, behind, furthest, len(workers))
+        self._actions.report(told)
 
     def _failure(self, worker: WorkerProgress, stacks: Mapping[int, str], path: str) -> WorkerExit:
         rank = worker.local_rank
@@ -140,8 +141,9 @@ class StacksFiles:
     def say_unseen(self, timeout_s: float, nodes: int) -> None:
         """Say once that no hang can be seen."""
         if not self._has_said_unseen:
-            where = " of this node" if nodes > 1 else ""
-            self._say(kinds.HANGS_UNSEEN(f"{timeout_s:g}", where=where))
+            who = f"no worker{' of this node' if nodes > 1 else ''} has told a step"
+            can = "call rallypoint.worker.progress(step), or give --progress-pattern"
+            self._say(kinds.NOTICE(f"--hang-timeout {timeout_s:g} sees no hang yet: {who}; {can}"))
         self._has_said_unseen = True
 
     def keep(
@@ -153,7 +155,9 @@ class StacksFiles:
         if output.log_dir is not None and is_null_device(output.log_dir):
             return ""
         known = {worker.local_rank: worker for worker in workers}
-        name = f"round{assignment.round}_rank{assignment.base_rank}.txt"
+        first = assignment.base_rank
+        ranks = f"ranks{first}-{first + max(stacks)}" if len(stacks) > 1 else f"rank{first}"
+        name = f"round{assignment.round}_{ranks}.txt"
         try:
             if not self._folder:
                 self._folder = make_stacks_dir(output.log_dir, self._run_id, output.temp_dir)

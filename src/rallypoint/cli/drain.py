@@ -116,8 +116,12 @@ def run(argv: list[str]) -> int:
     options = with_hint(DRAIN, lambda: _parse(argv))
     token = token_of(options.job)
     access.keep_secrets()
+    return answer_or_kept(DRAIN, argv, lambda: _ask_and_drain(options, token))
+
+
+def _ask_and_drain(options: _Options, token: Token | None) -> int:
     try:
-        answer_or_kept(DRAIN, argv, lambda: asyncio.run(_drain(options, token)))
+        asyncio.run(_drain(options, token))
     except _EndsJobError as error:
         if not says_yes(f"node {shown(options.node)}: {error}; drain it?"):
             return _NOT_DONE
@@ -206,7 +210,8 @@ class _Search:
             except JobEndedError as end:
                 if not self._was_asked:
                     raise UsageError(f"{shown(options.node)}: {end}") from None
-                options.tell(f"node {options.node} has left, and {end}")
+                ended = f"the job has ended: {end.reason}"
+                options.tell(f"node {options.node} has left, and {ended}")
                 return
             except _NotFound as unknown:
                 if not self._was_asked:

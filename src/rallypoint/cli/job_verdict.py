@@ -134,7 +134,7 @@ def _read(path: str) -> Said:
     except OSError as error:
         raise UsageError(f"{shown(path)}: can't be read: {error.strerror}") from None
     except UnreadableJsonError:
-        raise UsageError(f"{shown(path)}: is no summary that --json-summary has written") from None
+        raise UsageError(f"{shown(path)} is no summary of --json-summary: move it away") from None
 
 
 def _of_record(scanned: Scanned, where: str, job: Value) -> int:

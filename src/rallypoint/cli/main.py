@@ -49,7 +49,7 @@ usage: rallypoint COMMAND [options]
 
   run         start, supervise and restart a job's workers on this node
   launch      start a job on many hosts over ssh, from one terminal
-  status      show what a job does, and who keeps it from going on
+  status      show what a job does, and which rank or node holds it up
   events      show what happened to a job, as it happens with -f
   logs        show what the workers of a job wrote last, as they write with -f
   stacks      show what the workers of a job do just now

@@ -109,14 +109,12 @@ class Save(Struct):
             return f"{saved}: {self.cut_short}"
         if not self.saved:
             return (
-                "no worker asks for requests of people: call"
+                "no worker looks whether a person wants a checkpoint: call"
                 " rallypoint.worker.checkpoint_requested() in the training loop; drain_requested()"
-                " and should_restart_at_checkpoint() do not tell of them"
+                " and should_restart_at_checkpoint() are for other requests"
             )
         others = self.asked - len(self.saved)
-        rest = (
-            f"; on {count(others, 'node')} no worker asks for requests of people" if others else ""
-        )
+        rest = f"; on {count(others, 'node')} no worker looks for that request" if others else ""
         return f"the workers of {count(len(self.saved), 'node')} have saved a checkpoint{rest}"
 
 

@@ -154,9 +154,9 @@ class NodeNames:
 
     def meant(self, name: str) -> str:
         """The id that a person means: this one, or that of the only node of the host so named."""
-        ids = [name] if name in self._by_id or name not in self._ordinals else list(self._by_id)
-        prefix = f"{name}-"
-        found = [node_id for node_id in ids if node_id.removeprefix(prefix).isdecimal()]
+        ids = [] if name in self._by_id or name not in self._ordinals else self._by_id
+        parts = (node_id.rpartition("-") for node_id in ids)
+        found = ["".join(each) for each in parts if each[0] == name and each[2].isdecimal()]
         return found[0] if len(found) == 1 else name
 
     def contest(self, ref: NodeRef, join: Join) -> Contest | None:

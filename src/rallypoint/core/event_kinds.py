@@ -336,13 +336,6 @@ PREPARING = EventKind(
     quiet=False,
 )
 STACKS = EventKind("stacks", "where the stacks of workers that make no progress are kept")
-HANGS_UNSEEN = EventKind(
-    "hangs_unseen",
-    "`--hang-timeout` can see no hang, since no worker of rank 0's node has told a step",
-    "--hang-timeout {} can see no hang yet: no worker{where} has told a step; call "
-    "rallypoint.worker.progress(step), or give --progress-pattern",
-    quiet=False,
-)
 PROGRESS_NOT_POSTED = EventKind(
     "progress_not_posted", "Kubeflow Trainer did not take the progress of the job", quiet=False
 )

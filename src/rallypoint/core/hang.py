@@ -50,6 +50,8 @@ class Found(Struct, frozen=True):
     behind: Behind | None
     furthest: int
     """The largest step of its workers; -1: none."""
+    known: int = 0
+    """The number of its workers whose steps are known."""
 
 
 class Inquiry(Struct):
@@ -80,8 +82,8 @@ def most_behind(workers: Iterable[WorkerProgress], timeout_s: float) -> WorkerPr
     return min(silent, key=lambda worker: (worker.step, -worker.silent_s), default=None)
 
 
-def blamed(found: Sequence[Found]) -> tuple[str, WorkerExit] | None:
-    """The node and the worker that hang; None when all have made progress since."""
+def blamed(found: Sequence[Found], workers: int = 1) -> tuple[str, WorkerExit] | None:
+    """The node and the worker of `workers` that hang; None when all have made progress since."""
     silent = [(one.node_id, one.behind) for one in found if one.behind is not None]
     if not silent:
         return None
@@ -90,5 +92,7 @@ def blamed(found: Sequence[Found]) -> tuple[str, WorkerExit] | None:
     where = f"at step {behind.step}"
     if furthest > behind.step:
         where += f" while others are at {furthest}"
+    if workers > 1 and sum(one.known for one in found) == 1:
+        where += ", but no other rank tells its steps: another one may hang, see all stacks"
     text = f"no progress for {brief_seconds(behind.silent_s)} s: {where}"
     return node_id, replace(behind.failure, message=text, reason=text)

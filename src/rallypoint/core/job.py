@@ -421,7 +421,7 @@ def _stacks_collected(
         return []
     note_step(job, report.furthest)
     inquiry.awaited.discard(node_id)
-    inquiry.found.append(hang.Found(node_id, report.behind, report.furthest))
+    inquiry.found.append(hang.Found(node_id, report.behind, report.furthest, report.known))
     return [] if inquiry.awaited else _end_inquiry(job, at)
 
 
@@ -430,7 +430,7 @@ def _end_inquiry(job: JobState, at: float) -> list[JobEffect]:
     inquiry, job.inquiry = _inquiry(job), None
     if inquiry is None:
         return []
-    blamed = hang.blamed(inquiry.found)
+    blamed = hang.blamed(inquiry.found, job.world_workers)
     if blamed is None:
         return [kinds.HANG_SUSPECTED("every worker has made progress since: no worker hangs")]
     node_id, failure = blamed

@@ -291,6 +291,7 @@ def _judge_failure(
     blame, said = causes.describe(cause), job.end_reason.text
     settings, failure = job.round.settings, cause.failure
     is_final = failure.code in settings.no_restart_exit_codes
+    is_final = is_final or failure.message.startswith(words.UNGUARDED)
     judged = Judgement(1) if is_final else job_fitness.judge(job, cause)
     effects: list[JobEffect] = []
     if failure.message.startswith(words.CANT_LOG):

@@ -92,6 +92,7 @@ RANGES: dict[str, tuple[float, float]] = settings.RANGES | {
     "wall_time": (0, MAX_UNIX_TIME),
     "step": (-1, MAX_STEP),
     "furthest": (-1, MAX_STEP),
+    "known": (0, MAX_WORKERS_PER_NODE),
     "total": (-1, MAX_STEP),
     "tokens": (-1, MAX_STEP),
     "saved": (-1, MAX_STEP),

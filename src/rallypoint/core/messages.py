@@ -220,6 +220,8 @@ class StacksCollected(Struct, frozen=True, array_like=True, tag=14):
     """None: all were heard lately, or never."""
     furthest: int
     """The largest step; -1: none."""
+    known: int = 0
+    """The number of workers whose steps are known; 0 also of an older agent."""
 
 
 class HelperDied(Struct, frozen=True, array_like=True, tag=15):

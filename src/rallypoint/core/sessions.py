@@ -77,6 +77,7 @@ class Sessions:
         self._machine, self._epoch, self._wall_time = machine, epoch, wall_time
         self._handover = handover
         self._names, self._contests = NodeNames(), Contests()
+        self.meant = self._names.meant
         self._sessions: dict[str, Session] = {}
         """By the incarnation of the agent."""
         self._by_connection: dict[int, Session] = {}
@@ -244,10 +245,6 @@ class Sessions:
         answer = m.DrainAnswer(text, False)
         order = [] if leaves else self._send(session.ref, m.DrainWanted(self._stamp, wanted.why))
         return [*(SendTo(person, answer) for person in wanted.people), *order]
-
-    def meant(self, name: str) -> str:
-        """Return the id of a node, as `NodeNames.meant`."""
-        return self._names.meant(name)
 
     def ends_with(self, node_id: str) -> str:
         """Return what ends when this node leaves; empty: nothing does."""

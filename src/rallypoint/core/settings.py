@@ -425,9 +425,9 @@ WATCHING = (
          "file", "json_summary", of_one_agent=True),
     _own("--history", "FILE|DIR/|none",
          "the node that hosts the job appends what happens to it to FILE, or to a file in DIR with"
-         " the job's name, while it runs: rallypoint events FILE; none: nothing is kept of the job"
-         " for who asks when it has ended",
-         "file", "history", "a directory of the user's, which rallypoint status finds",
+         " the job's name, while it runs: rallypoint events FILE; none: keep nothing of the job"
+         " after its end",
+         "file", "history", "a directory in your home, where rallypoint status looks",
          of_one_agent=True, by_coordinator=True),
     _own("--progress-pattern", "NAME|REGEX",
          "read the workers' steps in what they print: hf-trainer, lightning, megatron, torchtitan,"

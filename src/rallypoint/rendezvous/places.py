@@ -127,9 +127,12 @@ class DirectoryPlace:
                 "name a directory that all nodes share (a file between peers is for a program's "
                 "DynamicRendezvousHandler)"
             )
+        is_new = self._is_shared and not os.path.lexists(path)
         remarks = prepare(path, LocalFiles(), FLAG)
         if self._is_shared and (local := local_file_system(path)):
             remarks.append(lies_here(path, local))
+        if is_new:
+            remarks.append(f"made {path}, which was missing: all nodes must see this directory")
         return remarks
 
     def unanswered(self, seconds: float, why: str) -> str:

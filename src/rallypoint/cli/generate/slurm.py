@@ -33,13 +33,8 @@ one agent on each, with comments: to be read, changed, and given to sbatch.
             (
                 Setting("--nodes", "N", "nodes, the spare ones included", default="2"),
                 Setting("--gpus", "N", "GPUs of each node", default="none"),
-                Setting(
-                    "--cpus",
-                    "N",
-                    "CPUs of each node, which its workers share",
-                    default="Slurm's, often 1",
-                ),
-                Setting("--time", "[D-]H:MM:SS", "the time limit", default="1:00:00"),
+                Setting("--cpus", "N", "CPUs that the workers of a node share", default="Slurm's"),
+                Setting("--time", "[D-]H:MM:SS", "the time limit; or minutes", default="1:00:00"),
                 Setting(
                     "--name", "NAME", "of the job, and of the folder of its logs", default="train"
                 ),

@@ -187,6 +187,7 @@ def _no_key(key: str, text: str) -> str:
         return f"{shown(key)} is no key but an option: give {row.flag}{value}"
     bare = name.removeprefix("rdzv_")
     close = f"; did you mean {bare}?" if bare in CONF else nearest(key, CONF)
+    close = close or f"; known are {', '.join(sorted(CONF))}"
     return f"unknown key {shown(key)}{close}"
 
 

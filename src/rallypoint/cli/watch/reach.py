@@ -444,8 +444,11 @@ async def reach(job: JobAt, token: Token | None) -> ClientConnection:
         return await _reach_leader(job, job.register, secret)
     found = await resolve(job.endpoint)
     if isinstance(found, NotYet):
+        check = _CHECK
+        if job.run_id is None and job.endpoint.port == DEFAULT_COORDINATOR_PORT:
+            check += f"; if {job.endpoint.host} is the name of the job, --job {job.endpoint.host}"
         raise RendezvousConnectionError(
-            f"can't reach the coordinator at {job.endpoint}: {found.reason}: {_CHECK}"
+            f"can't reach the coordinator at {job.endpoint}: {found.reason}: {check}"
         )
     try:
         if secret is None and not job.access.insecure:
@@ -460,8 +463,8 @@ async def reach(job: JobAt, token: Token | None) -> ClientConnection:
         if job.run_id not in (None, ALL_JOBS):
             raise _other_token(job, error) from None
         raise AccessError(
-            f"{job.endpoint}: say which job by --job ID: the coordinator there has none without a "
-            "name, or needs another token"
+            f"{job.endpoint}: this token opens no job without a name there: give --job ID, or the "
+            "token of the job"
         ) from None
     except (RendezvousConnectionError, PeerHungUpError) as error:
         raise RendezvousConnectionError(f"{error}: {_GONE}") from error
@@ -501,6 +504,8 @@ async def _reach_leader(
     verdict = record.job.verdict if record.job is not None else None
     if record.is_vacant and verdict is not None:
         text, outcome = f"the job has ended: {verdict.text}", str(verdict.outcome.value)
+        if record.job is not None and (node := record.job.leader_node):
+            text += f" (node {shown(node)} led it last: what is kept of it is there)"
         raise JobEndedError(text, outcome, verdict.text)
     if record.is_vacant:
         raise RendezvousConnectionError("the node that led the job has gone")

@@ -29,9 +29,8 @@ from rallypoint.observe.printing import JsonLine, json_text, print_error, print_
 _NOT_DONE = 1
 _EXIT_CODES = """\
 Exit codes: 0 it is done, 1 it could not be done (the line says why) or you have
-not answered y, 2 there is
-no such job there, nothing runs that it could be done to, or wrong usage, 75 no
-coordinator answers, it went away, or --timeout is over.
+not answered y, 2 there is no such job there, nothing runs that it could be done
+to, or wrong usage, 75 no coordinator answers, it went away, or --timeout is over.
 """
 _OPTIONS = (
     "Options",

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 PAUSE_S, PAUSE_MAX_S = 1.0, 30.0
 """Before the restart after the second of them; doubled with each, up to the maximum."""
+HANG = "hang"
 LIVED_S = 60.0
 """Workers that report no steps have got further if they lived for so long."""
 MAX_LINE = 400
@@ -100,6 +101,8 @@ def describe(loop: CrashLoop) -> str:
     if loop.count < 2:
         return ""
     where = f" at step {loop.step}" if loop.step >= 0 else ", each within a minute of the start"
+    if loop.step >= 0 and loop.ending is not None and loop.ending.how == HANG:
+        where = f", the job being at step {loop.step}"  # The rank that hung was behind.
     return f"the same failure {loop.count} times{where}"
 
 
@@ -125,7 +128,7 @@ def digest(failure: WorkerExit) -> str:
 def ending_of(failure: WorkerExit) -> Ending:
     """What is compared of a failure."""
     if failure.code is None and failure.signal is None and failure.reason:
-        return Ending("hang", "")  # How far it was is compared as progress.
+        return Ending(HANG, "")  # How far it was is compared as progress.
     if failure.signal is not None:
         how = signal_name(failure.signal)
     else:

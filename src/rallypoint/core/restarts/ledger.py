@@ -12,6 +12,7 @@ from rallypoint.core.events import Timer, TimerKind
 from rallypoint.core.model import SharedSettings
 from rallypoint.core.restarts import crash_loop
 from rallypoint.core.restarts.crash_loop import NO_LOOP, CrashLoop
+from rallypoint.core.text import UNGUARDED
 from rallypoint.core.worker_exits import WorkerExit
 
 BACKOFF_MAX_S = 60.0
@@ -49,6 +50,8 @@ def decide(
 ) -> Decision:
     """What one more failure would lead to. `loop`: with it, how often the same has happened."""
     code, budget, used = failure.code, settings.max_restarts, len(ledger.entries)
+    if failure.message.startswith(UNGUARDED):
+        return GiveUp("a restart can't help")
     if code is not None and code in settings.no_restart_exit_codes:
         return GiveUp(f"exit code {code} is not to be retried")
     said, most = crash_loop.describe(loop), settings.max_no_progress

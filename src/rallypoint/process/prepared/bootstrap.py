@@ -51,7 +51,12 @@ def run_pickled_call(call_fd: int, result_fd: int, inherited: list[int]) -> None
             try:
                 import_main(main_module)
             except UnguardedLaunchError as error:  # All that a traceback would show is our way.
-                raise SystemExit(f"rallypoint: {error}") from None
+                from rallypoint.observe.printing import print_error
+                from rallypoint.worker.error_file import ErrorHandler
+
+                ErrorHandler().record_exception(error.with_traceback(None))
+                print_error("rallypoint", str(error))
+                raise SystemExit(1) from None
             function, args = _load(content)
             assert callable(function)
             del current._inheriting  # type: ignore[attr-defined]
