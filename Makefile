@@ -116,6 +116,7 @@ scale: $(SETUP)
 bench: $(SETUP)
 	$(BIN)/python -m pytest -rsfE -m bench
 	$(BIN)/python benchmarks/launch.py
+	$(BIN)/python benchmarks/devices.py
 	$(BIN)/python benchmarks/recovery.py
 	$(BIN)/python benchmarks/takeover.py
 	$(BIN)/python benchmarks/leaders.py

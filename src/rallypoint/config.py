@@ -50,8 +50,9 @@ def check_name(flag: str, value: str, *, empty_ok: bool = False) -> None:
     if not value and empty_ok:
         return
     if not value or not is_name(value):
+        written = repr(value).replace("\\udc", "\\x")  # Bytes that are no UTF-8.
         raise UsageError(
-            f"{flag} {value!r}: needs 1 to {MAX_NAME_BYTES} bytes of printable characters"
+            f"{flag} {written}: needs 1 to {MAX_NAME_BYTES} bytes of printable characters"
         )
 
 

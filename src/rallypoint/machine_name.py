@@ -61,8 +61,23 @@ def process_space() -> str:
 def started_at(pid: int) -> int:
     """When this process was started, in clock ticks since the boot. Raises OSError, of which
     FileNotFoundError and ProcessLookupError say that there is no such process."""
+    return int(_stat(pid)[19])
+
+
+def _stat(pid: int) -> list[bytes]:
+    """Return what the kernel tells of a process, from its state on. Raises OSError."""
     with open(f"/proc/{pid}/stat", "rb") as file:
-        return int(file.read().rpartition(b")")[2].split()[19])
+        return file.read().rpartition(b")")[2].split()
+
+
+def process_name(pid: int) -> str:
+    """Return a name that no other process has, also after the next boot; empty: there is no such
+    process, it has ended, or the system does not tell."""
+    try:
+        has_ended = _stat(pid)[0] in (b"Z", b"X")
+        return "" if has_ended else f"{process_space()} {started_at(pid)}"
+    except OSError:
+        return ""
 
 
 def _is_in_container() -> bool:

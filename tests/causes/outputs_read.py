@@ -7,8 +7,8 @@ from typing import NamedTuple
 from tests.causes.make_outputs import OUTPUTS, STDERR, STDOUT
 
 from rallypoint.core.worker_exits import WorkerExit
-from rallypoint.process.relay.kept import KeptOutput
-from rallypoint.process.relay.remembered import RECENT_BYTES, LastWords, Piece, Remembered
+from rallypoint.process.relay.kept import KEPT_BYTES, KeptOutput
+from rallypoint.process.relay.remembered import LastWords, Piece, Remembered, last_pieces
 
 
 class Ended(NamedTuple):
@@ -36,7 +36,7 @@ def remembered(data: bytes, part: int = 1000) -> tuple[Piece, ...]:
     for at in range(0, len(data), part):
         memory.feed(data[at : at + part])
         kept.feed(data[at : at + part], 0.0)
-    return (*memory.pieces(), kept.end_of(RECENT_BYTES))
+    return last_pieces(memory.pieces(), kept.end_of(KEPT_BYTES))
 
 
 def words(stderr: bytes, stdout: bytes = b"", part: int = 1000) -> LastWords:

@@ -8,6 +8,7 @@ from tests.causes.outputs_read import Ended, ended, words
 
 from rallypoint.core.text import signal_name
 from rallypoint.core.worker_exits import WorkerExit
+from rallypoint.process.causes.evidence import Program
 from rallypoint.process.causes.told import detail_is_traceback, error_record
 from rallypoint.process.failures import describe_failure
 
@@ -18,10 +19,14 @@ PARTS = (1 << 20, 4096, 137)
 
 def said_of(case: Case, of: Ended, part: int = 4096) -> WorkerExit:
     """The report of that worker."""
+    source = case.program or None
     return describe_failure(
         of.exit,
         words=words(of.stderr, of.stdout, part),
-        source_of=lambda path: case.program if path == "/srv/user/train.py" else None,
+        program=Program(
+            lambda path: source if path == "/srv/user/train.py" else None,
+            frozenset(["train.py", "train"] if source else []),
+        ),
     )
 
 
@@ -71,6 +76,6 @@ def test_A7_a_traceback_that_the_program_survived_is_not_the_cause(name: str) ->
         return
     later = b"".join(b"\nepoch %d is done" % n for n in range(30))
     went_on = Ended(WorkerExit(5, None), of.stderr + later, of.stdout + later)
-    told = said_of(case, went_on)
+    told = said_of(case._replace(program=""), went_on)
     assert told.message == "exit code 5; last line: epoch 29 is done"
     assert not detail_is_traceback(told)

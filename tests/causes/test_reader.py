@@ -10,11 +10,11 @@ import pytest
 from tests.causes.outputs_read import words
 
 from rallypoint.core.worker_exits import WorkerExit
-from rallypoint.process.causes.evidence import Evidence, evidence_in
+from rallypoint.process.causes.evidence import Evidence, Program, evidence_in
 from rallypoint.process.causes.handlers import exits_after, is_handled
 from rallypoint.process.causes.rows import rows_of
 from rallypoint.process.causes.told import detail_is_traceback, traceback_of
-from rallypoint.process.failures import describe_failure
+from rallypoint.process.failures import describe_failure, program_of
 from rallypoint.process.relay.remembered import Piece
 
 HEADER = "Traceback (most recent call last):\n"
@@ -51,8 +51,13 @@ def ranked(text: str) -> str:
     return "\n".join(f"[rank0]: {line}" for line in text.splitlines())
 
 
+def own_program(source: str | None) -> Program:
+    """The program that the frames name; None: it can't be read."""
+    return Program(lambda _: source, frozenset(["train.py", "a.py"] if source else []))
+
+
 def read(text: str, exit_: WorkerExit = EXIT_1, source: str | None = None) -> Evidence:
-    return evidence_in(text.splitlines(), exit_, lambda _: source)
+    return evidence_in(text.splitlines(), exit_, own_program(source))
 
 
 @pytest.mark.parametrize(
@@ -158,6 +163,33 @@ def test_A7_what_libraries_say_at_the_end_hides_no_exception(tail: str) -> None:
     told = describe_failure(EXIT_3, words=words(f"{CAUSE}\n{tail}".encode()))
     assert told.message == "KeyError: 1"
     assert detail_is_traceback(told)
+
+
+def test_A7_a_bar_that_goes_on_shows_that_the_exception_was_handled() -> None:
+    bars = "".join(f"\r{n:3d}%|{n // 10 * '#':10}| {n}/100 [00:{n:02d}<00:00]" for n in range(60))
+    for many in (1, 40):
+        said = words(f"{CAUSE}\n{bars * many}\n".encode())
+        assert describe_failure(EXIT_3, words=said).message.startswith("exit code 3")
+    closed = words(f"{CAUSE}\n{bars[:38]}\n".encode())
+    assert describe_failure(EXIT_3, words=closed).message == "KeyError: 1"
+
+
+@pytest.mark.parametrize("part", [1000, 1 << 16])
+@pytest.mark.parametrize("before", ["." * 9000, "\r".join(f" {n}%|###|" for n in range(2000))])
+def test_A7_a_traceback_behind_a_long_line_is_found_however_much_follows(
+    before: str, part: int
+) -> None:
+    data = f"step 1\n{before}{PLAIN}\n".encode() + b"sync: file 1 of 60\n" * 9000
+    told = describe_failure(EXIT_1, words=words(data, part=part))
+    assert (told.message, told.detail) == ("ValueError: bad loss", PLAIN)
+
+
+def test_A7_tracebacks_of_exit_hooks_displace_no_exception() -> None:
+    hooks = f"the upload failed\n{CAUSE}\n" * 2
+    data = f"{PLAIN}\n{hooks}".encode() + b"sync: file 1 of 60\n" * 9000
+    source = "\n" * 8 + "main()\n"
+    told = describe_failure(EXIT_1, words=words(data), program=own_program(source))
+    assert told.message == "ValueError: bad loss"
 
 
 @pytest.mark.parametrize("part", [100, 4096, 1 << 22])
@@ -267,9 +299,37 @@ def test_A7_a_program_ends_by_the_handler_that_exits(then: str, code: int, exits
 def test_A7_an_uncaught_exception_is_the_cause_whatever_is_written_at_exit() -> None:
     text = f"{PLAIN}\ngood bye\nthe upload failed\n{CAUSE}\n"
     assert read(text, source="\n" * 8 + "main()\n").error.startswith("ValueError: bad loss")
-    assert read(text, EXIT_3, source="\n" * 8 + "main()\n").error == "KeyError: 1"
+    assert read(text, EXIT_3).error == "KeyError: 1"
+    within = "with quiet:\n" + "    pass\n" * 7 + "    main()\n"
+    assert read(text, EXIT_3, source=within).error == "KeyError: 1"
+    hook = f"{PLAIN}\nreported to the server\n"
+    assert read(hook, EXIT_3, source="\n" * 8 + "main()\n").error.startswith("ValueError: bad loss")
+    assert read(hook, EXIT_3) == Evidence()
     handled = "try:\n" + "    pass\n" * 7 + "    main()\nexcept ValueError:\n    log()\n"
     assert read(f"{PLAIN}\ngood bye\n", source=handled) == Evidence()
+
+
+@pytest.mark.parametrize(
+    ("argv", "is_own"),
+    [
+        (("python", "-u", "/srv/train.py", "--lr", "1"), True),
+        (("python3.12", "-m", "lab.train"), True),
+        (("python", "/srv/lab/"), False),
+        (("python", "run.py"), False),
+        (("sh", "-c", "python train.py"), True),
+        (("python", "-c", "import train"), True),
+    ],
+)
+def test_A7_the_exception_of_another_program_that_was_survived_is_not_the_cause(
+    argv: tuple[str, ...], is_own: bool
+) -> None:
+    told = describe_failure(
+        EXIT_1,
+        words=words(f"{PLAIN}\nthe child failed, going on\nthe disk is full\n".encode()),
+        program=program_of(argv),
+    )
+    expected = "ValueError: bad loss" if is_own else "exit code 1; last line: the disk is full"
+    assert told.message == expected
 
 
 def test_A7_notebooks_and_tests_tell_their_errors_on_stdout() -> None:

@@ -18,7 +18,7 @@ from rallypoint.process.relay.remembered import RECENT_BYTES, LastWords, Piece, 
 FRAMES = b'Traceback (most recent call last):\n  File "train.py", line 9, in <module>\n    main()\n'
 RAISED = FRAMES + b"ValueError: bad loss\n"
 STEPS = b"step 17 of 9000, loss 0.5\n" * 40_000
-BYTES_MAX = 20 * 1024
+BYTES_MAX = 14 * 1024
 """Of one traceback."""
 
 
@@ -71,14 +71,21 @@ def test_what_is_remembered_is_bounded_and_was_written(parts: list[bytes]) -> No
     pieces = remembered(whole, 7000)
     for piece in pieces:
         assert whole[piece.at : piece.at + len(piece.data)] == piece.data
-    assert sum(len(piece.data) for piece in pieces) <= 2 * BYTES_MAX + RECENT_BYTES
+    assert sum(len(piece.data) for piece in pieces) <= 3 * BYTES_MAX + RECENT_BYTES
     words = LastWords(pieces, (Piece(0, b"\xff" * (RECENT_BYTES // 2)),))
     assert len(encode(TailIs(1, words))) < MAX_PACKET
 
 
+@pytest.mark.parametrize("part", [1000, 1 << 16, 1 << 20])
+def test_A7_of_many_tracebacks_in_one_piece_the_last_is_remembered(part: int) -> None:
+    ignored = b"Exception ignored in: <function f>\n" + FRAMES + b"OSError: late\n"
+    data = RAISED * 2000 + RAISED.replace(b"bad loss", b"the last") + ignored * 6 + STEPS
+    assert error_in(remembered(data, part)) == "ValueError: the last"
+
+
 def test_A7_what_a_native_program_threw_is_remembered_above_all_stacks() -> None:
     thrown = b"terminate called after throwing an instance of 'E'\n  what():  no route\n"
-    dump = b"Fatal Python error: Aborted\n\n" + b'  File "a.py", line 3 in f\n' * 5000
+    dump = b"Fatal Python error: Aborted\n\n" + b'  File "a.py", line 3 in f\n' * 800
     told = describe_failure(
         WorkerExit(None, 6), words=LastWords(remembered(RAISED + STEPS + thrown + dump))
     )

@@ -37,7 +37,8 @@ def quick(folder: Path, name: str, *words: str | Path) -> str:
 
 
 @pytest.mark.parametrize(
-    ("name", "rows"), [pytest.param("launch", 3, marks=pytest.mark.quick), ("recovery", 4)]
+    ("name", "rows"),
+    [pytest.param("launch", 3, marks=pytest.mark.quick), ("devices", 1), ("recovery", 4)],
 )
 def test_a_quick_benchmark_fills_its_tables(name: str, rows: int, tmp_path: Path) -> None:
     out = quick(tmp_path, f"{name}.py")

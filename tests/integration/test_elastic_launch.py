@@ -50,6 +50,27 @@ def test_a_configuration_with_its_own_logs_specs_can_be_launched_again(tmp_path:
     assert run.told("got") == ["{0: (0, 'fine')}"] * 2
 
 
+def test_V7_a_launch_of_several_nodes_keeps_its_end_and_one_of_a_single_node_does_not(
+    tmp_path: Path,
+) -> None:
+    conf = "rdzv_configs={'last_call_timeout': 0.1, 'insecure': True}"
+    several = f"run_id='own', rdzv_endpoint='127.0.0.1:{free_port()}', {conf}"
+    text = TRAIN + "---\n"
+    for config in ("1, 1, 2", f"1, 2, 2, history='none', {several}", f"1, 2, 2, {several}"):
+        text += f"try: elastic_launch(LaunchConfig({config}, max_restarts=0), train)('fail')\n"
+        text += "except Exception as error: print('raised', type(error).__name__)\n"
+    with program(tmp_path, text) as run:
+        assert run.wait() == 0, run.err
+    assert run.told("raised") == ["ChildFailedError"] * 3
+    (kept,) = (tmp_path / ".local" / "state" / "rallypoint" / "kept").glob("*-*")
+    assert run.err.count("is kept: ") == 1
+    assert f"rallypoint: the end of job own is kept: rallypoint status {kept}\n" in run.err
+    line = [sys.executable, "-m", "rallypoint", "status", str(kept)]
+    shown = processes.run(line, env=environment(tmp_path, "look"), capture_output=True).stdout
+    assert "job own: failed " in shown
+    assert "ValueError: bad luck" in shown
+
+
 @pytest.mark.parametrize("entrypoint", ["'echo'", "('echo', 'told')"])
 def test_a_command_line_maps_to_none(tmp_path: Path, entrypoint: str) -> None:
     args = "('told', 3, 0.5)" if entrypoint == "'echo'" else "(3, 0.5)"

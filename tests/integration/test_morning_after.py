@@ -9,15 +9,23 @@ import signal
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
-from tests.integration.cluster import Cluster, wait_until
+import pytest
+from tests.integration.cluster import Cluster, free_port, wait_until
+from tests.integration.dead_disk import dead_disk
 from tests.integration.one_agent import agent
 from tests.prepared import processes
+from tests.watch.test_live_faults import small_disk
 
+from rallypoint.cli.watch import kept as kept_commands
+from rallypoint.cli.watch import logs, status, wishes
 from rallypoint.core.watch.history_file import read
 from rallypoint.core.watch.kept_jobs import HISTORY
+from rallypoint.errors import RendezvousConnectionError
 
+DEAF = "signal.signal(signal.SIGTERM, signal.SIG_IGN)"
 LIMIT_S = 60.0
 
 
@@ -89,8 +97,13 @@ def test_V7_all_agents_were_killed_and_a_home_that_is_shared_knows_them(cluster:
     )
     (kept,) = kept_in(state)
     wait_until(lambda: (kept / HISTORY).exists(), "the history")
-    for one in agents:
-        one.kill()
+    unnamed = command(cluster, state, "events", f"127.0.0.1:{cluster.port}")
+    assert unnamed.stderr.endswith("; the last job there was --job job\n")
+    agents[0].kill()
+    told = command(cluster, state, "status", f"127.0.0.1:{cluster.port}")
+    assert told.returncode == 75
+    assert "; agents on this machine look for it (b): rallypoint status ~/" in told.stderr
+    agents[1].kill()
     told = command(cluster, state, "status", f"127.0.0.1:{cluster.port}")
     assert told.returncode == 0, told.stderr
     head, first, *_ = told.stdout.splitlines()
@@ -99,8 +112,30 @@ def test_V7_all_agents_were_killed_and_a_home_that_is_shared_knows_them(cluster:
         f"machine: ~/{kept.relative_to(cluster.home)}"
     )
     assert first.startswith("job job: no end is known; at ")
-    assert "nodes a, b (ranks 0-1) have told of no end: their agents were killed" in told.stdout
+    assert "nodes a, b (ranks 0-1): no end is known: the agent was killed" in told.stdout
     assert "running:" not in told.stdout
+
+
+def test_V7_agents_that_were_killed_while_a_round_ended_have_kept_its_cause(
+    cluster: Cluster,
+) -> None:
+    state = cluster.home / ".local" / "state" / "rallypoint"
+    cluster.options |= {"restart_grace": 600}
+    cluster.order(DEAF, node="b", round=0)
+    agents = cluster.agents("a", "b", nnodes="2", max_restarts=3)
+    cluster.wait_workers(2)
+    cluster.order("raise RuntimeError('loss is NaN')", node="a", round=0)
+
+    def told() -> str:
+        kept = kept_in(state)
+        return command(cluster, state, "status", kept[0]).stdout if kept else ""
+
+    wait_until(lambda: "RuntimeError: loss is NaN" in told(), "the cause to be kept")
+    for one in agents:
+        one.kill()
+    said = command(cluster, state, "status", f"127.0.0.1:{cluster.port}").stdout
+    assert "round 0     ended by failure: rank 0 (node a, local rank 0) exited with code 1" in said
+    assert "| RuntimeError: loss is NaN" in said
 
 
 def test_what_is_kept_is_for_its_user_alone_and_history_none_keeps_nothing(tmp_path: Path) -> None:
@@ -149,3 +184,48 @@ def test_a_job_that_was_cancelled_says_where_its_end_is(tmp_path: Path) -> None:
     (kept,) = kept_in(tmp_path / ".local" / "state" / "rallypoint")
     (note,) = map(json.loads, (path.read_text() for path in kept.glob("node-*.json")))
     assert (note["exit_code"], note["outcome"]) == (130, "cancelled")
+
+
+def test_V7_the_end_is_kept_in_a_home_that_is_full_by_then(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "state") as state:
+        env = {"RALLYPOINT_STATE_DIR": state}
+        program = f"""
+import glob, time
+while not glob.glob({state!r} + '/kept/*/node-*.json'): time.sleep(0.05)
+with open({state!r} + '/checkpoint.pt', 'wb', buffering=0) as file:
+    for _ in range(64):
+        file.write(bytes(4096))
+"""
+        with agent(
+            tmp_path, "--history", str(tmp_path / "h.jsonl"), program=program, env=env
+        ) as run:
+            assert run.wait() == 1
+        assert "its end is kept: rallypoint status " in run.err
+        (kept,) = kept_in(Path(state))
+        (note,) = map(json.loads, (path.read_text() for path in kept.glob("node-*.json")))
+        assert (note["exit_code"], note["outcome"]) == (1, "failed")
+        assert "No space left on device" in note["cause"]["message"]
+
+
+def test_a_file_server_that_is_gone_delays_neither_the_job_nor_its_end(tmp_path: Path) -> None:
+    with dead_disk(tmp_path / "state") as state:
+        env = {"RALLYPOINT_STATE_DIR": str(state)}
+        program = "import time\ntime.sleep(1.5)\nraise SystemExit(3)"
+        with agent(tmp_path, "--max-restarts", "1", program=program, env=env) as run:
+            assert run.wait() == 1
+        assert "the only restart was used" in run.err or "restarts: 1 of 1 used" in run.err
+        assert "its end is kept" not in run.err
+        assert "Traceback" not in run.err
+
+
+@pytest.mark.parametrize("ask", [status.run, logs.run, wishes.run_cancel])
+def test_a_command_does_not_wait_for_ever_for_a_file_server_that_is_gone(
+    ask: Callable[[list[str]], int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_commands, "READ_S", 0.1)
+    monkeypatch.setenv("RALLYPOINT_TOKEN", "7" * 64)
+    with dead_disk(tmp_path / "state") as state:
+        monkeypatch.setenv("RALLYPOINT_STATE_DIR", str(state))
+        said = "the job has ended, or its host is lost, .*/state/kept does not answer"
+        with pytest.raises(RendezvousConnectionError, match=said):
+            ask([f"127.0.0.1:{free_port()}", "--job", "job"])

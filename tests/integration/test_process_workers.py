@@ -153,8 +153,13 @@ def test_streams_may_be_swapped(capfd: pytest.CaptureFixture[str]) -> None:
 @pytest.fixture
 def programs(tmp_path: Path) -> Path:
     (tmp_path / "plain").write_text("echo\n")
-    for name, text in {"noheader": "\0\0", "badheader": "#!/nowhere/python\n"}.items():
-        (tmp_path / name).write_text(text)
+    texts = {
+        "noheader": b"\0\0",
+        "badheader": b"#!/nowhere/python\n",
+        "dos": b"#!/bin/sh\r\necho\r\n",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).write_bytes(text)
         (tmp_path / name).chmod(0o755)
     return tmp_path
 
@@ -165,6 +170,7 @@ def programs(tmp_path: Path) -> Path:
         ("{}/absent", errno.ENOENT, "check the path"),
         ("no-such-program", errno.ENOENT, "no such program in PATH"),
         ("{}/badheader", errno.ENOENT, "#!"),
+        ("{}/dos", errno.ENOENT, "its lines end as on Windows (\\r\\n): run dos2unix on it"),
         ("{}/plain", errno.EACCES, "chmod +x"),
         ("{}", errno.EACCES, "directory"),
         ("{}/plain/x", errno.ENOENT, "check the path"),

@@ -232,6 +232,12 @@ def test_a_train_job_and_its_runtime_fit(capsys: pytest.CaptureFixture[str]) -> 
         ("--drain-deadline 1e9", "--drain-deadline 1e9: needs at most 86400 seconds"),
         ("--image a -- b", ""),
         ("--image=", "--image: needs the name of an image"),
+        ("--image :x", "--image :x: needs the name of an image"),
+        ("--image https://host/x", "--image https://host/x: needs the name of an image"),
+        ("--image Me/x:", "--image Me/x:: needs the name of an image"),
+        ("--image localhost:5000/me/a__b-c:1.2_RC", ""),
+        ("--image [fd00::2]:5000/x@sha256:0a1b", ""),
+        ("--image Registry.example.com/x", ""),
     ],
 )
 def test_each_mistake_is_one_line(

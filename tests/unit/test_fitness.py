@@ -333,6 +333,21 @@ def test_A11_workers_that_fail_alike_on_two_machines_at_once_show_that_it_is_the
     assert not cluster.held
 
 
+def test_A11_a_machine_held_back_is_released_when_two_others_fail_alike_in_one_round() -> None:
+    """Its failure was the program's, too: it is charged, though others have another place."""
+
+    def fault(cluster: Cluster, node: str, place: Assignment) -> float | None:
+        fails = cluster.held if node != "c" else cluster.tries["c"] <= 2
+        return 0.2 if fails else None
+
+    cluster = Cluster("a b c", fault=fault, max_restarts=9)
+    cluster.pass_time(300)
+    assert cluster.job.verdict is None
+    assert cluster.charged == 3
+    assert not cluster.held
+    assert cluster.world == ["a", "b", "c"]
+
+
 def test_A11_a_failure_of_an_hour_ago_does_not_count() -> None:
     cluster = Cluster("a b c", max_restarts=9)
     cluster.fail("c")

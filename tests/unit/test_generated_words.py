@@ -135,9 +135,21 @@ def test_a_value_is_the_same_in_yaml_and_in_json(word: str) -> None:
     ("line", "says"),
     [
         (["slurm", "a\0b"], r"'a\x00b': has a NUL, which no word of a command line can have"),
+        (["slurm", "python", "t.py"], "python: a program, not a Python script: leave it out (see"),
+        (
+            ["slurm", "bash", "run.sh"],
+            "bash: a program, not a Python script: name the script itself",
+        ),
+        (
+            ["kubernetes", "--image=x", "accelerate", "launch", "t.py"],
+            "accelerate: a program, not a Python script: leave out accelerate launch (see",
+        ),
         (["kubernetes", "--image=x", "a\0b"], r"'a\x00b': has a NUL"),
         (["kubernetes", "--image=x", "\udcff"], r"'\xff': needs UTF-8: YAML takes nothing else"),
-        (["kubernetes", "--image=\udcff"], r"'\xff': needs UTF-8: YAML takes nothing else"),
+        (
+            ["kubernetes", "--image=x", "--annotation=a=\udcff"],
+            r"--annotation 'a=\xff': needs UTF-8: YAML takes nothing else",
+        ),
     ],
 )
 def test_a_word_that_a_format_cannot_carry_is_refused_with_one_line(

@@ -292,7 +292,7 @@ def test_R1_F3_many_that_are_slow_to_stop_at_once_are_waited_for(
     assert host.world == names[:-late]
     assert host.state.lossy_rounds == [0]
     told = [effect for effect in host.seen if isinstance(effect, StopDelayed)]
-    assert told == ([StopDelayed(late, nodes, 7.0)] if waits > 7 else []), "once"
+    assert told == ([StopDelayed(tuple(names[-late:]), nodes, 7.0)] if waits > 7 else []), "once"
 
 
 def test_R1_F3_the_roster_is_kept_for_many_that_stop_late() -> None:

@@ -51,7 +51,8 @@ def asked(args: argparse.Namespace) -> AgentConfig:
 def same(config: AgentConfig, words: tuple[str, ...]) -> None:
     """But for where output goes, as a program's workers have its own, and for what is kept."""
     theirs = parse_run([*words, *SCRIPT])
-    ours = replace(config, output=OutputConfig(), notices=())
+    observe = replace(config.observe, keep_in="")
+    ours = replace(config, output=OutputConfig(), notices=(), observe=observe)
     observe = replace(theirs.observe, keep_in="")
     theirs = replace(theirs, output=OutputConfig(), notices=(), observe=observe)
     if theirs.rendezvous.endpoint.port == 0 and "--rdzv-id=job" not in words:

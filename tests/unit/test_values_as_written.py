@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from tests.unit.command_line import MACHINE, refusal
 
-from rallypoint.cli.machine import kept_jobs
+from rallypoint.agent.environ import kept_jobs
+from rallypoint.cli.main import main
 from rallypoint.cli.options import RUN, parse_run
 from rallypoint.cli.parser import Scanned, parse
 from rallypoint.cli.values import given
@@ -206,6 +207,17 @@ def test_an_option_among_the_keys_of_rdzv_conf_is_told_how_to_be_given(conf: str
     assert told == f"--rdzv-conf timeout=3,{conf}: {why}"
 
 
+@pytest.mark.parametrize("conf", ["timeout=3;join_timeout=4", "timeout=3 join_timeout=4"])
+def test_keys_without_commas_between_them_are_told(conf: str) -> None:
+    with pytest.raises(UsageError, match="needs commas between its keys: KEY=VALUE,KEY=VALUE"):
+        parse_run(["--rdzv-endpoint=a", "--rdzv-conf", conf, "train.py"], {}, MACHINE)
+
+
+def test_bytes_of_a_name_that_are_no_utf8_are_shown_as_a_shell_writes_them() -> None:
+    with pytest.raises(UsageError, match=r"^--rdzv-id 'a\\xff': needs 1 to 255 bytes"):
+        parse_run(["--rdzv-endpoint=a", "--rdzv-id", "a\udcff", "train.py"], {}, MACHINE)
+
+
 def test_paths_of_other_machines_are_not_looked_up_in_this_home(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -245,6 +257,20 @@ def test_an_endpoint_tells_that_no_shell_has_replaced_its_variable() -> None:
         assert refusal(f"--nnodes 2 --rdzv-endpoint {text} train.py").endswith(
             "needs a host name or an address: no shell has replaced the variable"
         )
+
+
+@pytest.mark.parametrize("command", ["token --token-file", "verdict", "status --token-file"])
+def test_a_command_that_reads_a_file_takes_its_path_as_run_does(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/users/me")
+    where = ["localhost:1"] if command.startswith("status") else []
+    assert main([*command.split(), "s3://bucket/x", *where]) == 2
+    told = capsys.readouterr().err
+    assert "s3://bucket/x: needs a file" in told
+    assert "s3://... is none" in told
+    assert main([*command.split(), " ~/none/x\r", *where]) == 2
+    assert "/users/me/none/x" in capsys.readouterr().err
 
 
 def test_a_program_of_a_variable_is_told_with_the_variable() -> None:

@@ -65,7 +65,8 @@ def refusal(*words: str) -> str:
         ("python train.py", f"python: {A_PROGRAM}"),
         ("python -u train.py", "python: a program, not a Python script: leave out python -u"),
         ("accelerate launch train.py", "accelerate: a program, not a Python script: leave out acc"),
-        ("deepspeed launch train.py", "deepspeed: no such file, and no such program; to run tr"),
+        ("horovodrun launch train.py", "horovodrun: no such file, and no such program; to run"),
+        ("deepspeed train.py", f"deepspeed: {A_PROGRAM}"),
         ("my train.py", "my: no such file; a name with blanks needs quotes: 'my train.py'"),
         ("- train.py", "-: the workers can't read a script from stdin: give the name of a file"),
         ("\u2014nproc-per-node 2 train.py", "\u2014nproc-per-node: it begins with another char"),
@@ -107,11 +108,10 @@ def test_a_hint_says_what_is_there(here: Path, words: str, why: str) -> None:
 
 def test_a_fix_that_names_words_is_whole(here: Path) -> None:
     assert refusal("lost.ipynb") == "lost.ipynb: no such file"
-    assert refusal("deepspeed", "launch", "train.py") == (
-        "deepspeed: no such file, and no such program; to run train.py, leave out deepspeed launch"
-    )
-    why = refusal("deepspeed", "--num_gpus", "2", "train.py")
-    assert why.endswith("to run train.py, leave out deepspeed")
+    why = refusal("horovodrun", "launch", "train.py")
+    assert why.endswith("no such program; to run train.py, leave out horovodrun launch")
+    why = refusal("horovodrun", "--num_gpus", "2", "train.py")
+    assert why.endswith("to run train.py, leave out horovodrun")
     assert refusal("\u2014nproc-per-node", "2", "train.py").endswith(": give --nproc-per-node")
 
 

@@ -1,4 +1,4 @@
-"""Ten jobs of 64 nodes, each broken in another way, and what a person sees of each.
+"""Jobs of 64 nodes, each broken in another way, and what a person sees of each.
 
 `python -m tests.watch.broken_jobs` prints all; with `--rewrite` it writes them to `status/`, to be
 read in a diff.
@@ -9,12 +9,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from signal import SIGTERM
+from signal import SIGKILL, SIGTERM
 
 from tests.watch.watched_cluster import WatchedCluster
 
 from rallypoint.core.liveness import DIED_FOR_MEMORY
 from rallypoint.core.model import SharedSettings
+from rallypoint.core.watch.node_progress import NodeProgress
 from rallypoint.core.worker_exits import WorkerExit
 
 PAGES = Path(__file__).parent / "status"
@@ -128,6 +129,32 @@ def drain_that_does_not_end() -> WatchedCluster:
     return job
 
 
+def worker_killed() -> WatchedCluster:
+    job = running()
+    job.fail_with(CULPRIT, WorkerExit(None, SIGKILL, local_rank=3, pid=4711))
+    job.run_workers()
+    job.step(5, 10)
+    return job
+
+
+def slow_stop() -> WatchedCluster:
+    job = running()
+    job.never_stops.add(CULPRIT)
+    job.fail_with("node-30", NAN)
+    job.wait(5)
+    return job
+
+
+def log_disk_full() -> WatchedCluster:
+    job = running()
+    stamp = job.agent(CULPRIT).running
+    assert stamp is not None
+    full = "can't write the log files: /logs/train-7/stdout.log: No space left on device"
+    progress = NodeProgress(stamp, 30.0, furthest=21, step=21, quiet_s=0.0, cant_log=full)
+    job.history.progressed(job.job, CULPRIT, progress, job.timers.now_s)
+    return job
+
+
 BROKEN: dict[str, tuple[Callable[[], WatchedCluster], str]] = {
     "worker exception": (worker_exception, "loss is NaN"),
     "out of memory": (out_of_memory, "memory"),
@@ -138,6 +165,9 @@ BROKEN: dict[str, tuple[Callable[[], WatchedCluster], str]] = {
     "broken route": (broken_route, "round store"),
     "disk full": (disk_full, "No space left"),
     "crash loop": (crash_loop, "the same failure"),
+    "worker killed": (worker_killed, "SIGKILL"),
+    "slow stop": (slow_stop, "to stop the workers of the last round"),
+    "log disk full": (log_disk_full, "No space left"),
     "drain that does not end": (drain_that_does_not_end, "checkpoint"),
 }
 """What is broken, and a word of the reason that must be seen."""

@@ -13,6 +13,7 @@ NAMED = (
     r"  waits for +(?:the workers of )?node (\S+)(?::| to )",
     r"rank \d+ \(node (\S+), local rank \d+\)",
     r"node (\S+) was lost",
+    r"  log files +node (\S+):",
     r"not reached by .* \((\S+)\)",
 )
 """Where a person looks, in this order."""

@@ -1,5 +1,5 @@
-"""A person who is called at night finds the culprit in the first lines of `rallypoint status`: ten
-jobs of 64 nodes, each broken in another way."""
+"""A person who is called at night finds the culprit in the first lines of `rallypoint status`: jobs
+of 64 nodes, each broken in another way."""
 
 from __future__ import annotations
 

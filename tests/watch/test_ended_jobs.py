@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,14 +16,16 @@ from tests.watch.finder import culprit_of
 from tests.watch.watched_cluster import WatchedCluster
 
 from rallypoint.cli import drain
-from rallypoint.cli.watch import logs, nodes, stacks, status, wishes
-from rallypoint.cli.watch.kept import NO_END, Kept, status_of
+from rallypoint.cli.watch import events, logs, nodes, stacks, status, wishes
+from rallypoint.cli.watch.kept import NO_END, Kept, read_kept, status_of
 from rallypoint.cli.watch.status_text import LINES_MAX, status_lines
 from rallypoint.core.model import SharedSettings
 from rallypoint.core.watch.history_file import Begin, Recorded, compact
+from rallypoint.core.watch.job_view import HowItEnded
 from rallypoint.core.watch.kept_jobs import KeptLine, NodeNote, directory_name, ended_lines
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.errors import RallypointError, UsageError
+from rallypoint.machine_name import process_name
 from rallypoint.observe import kept_jobs
 
 ENDPOINT = "node-0:29400"
@@ -95,9 +99,14 @@ def test_V7_an_hour_after_the_end_the_culprit_and_the_next_step_are_in_the_first
     failure: WorkerExit, output: tuple[KeptLine, ...], step: str
 ) -> None:
     notes = [*ALL[:21], note(21, output=output), *ALL[22:]]
-    for history in (recorded(failed(failure)), None):
-        cause = failed(failure).view.past[-1].cause
-        own = notes if history else [note(21, output=output, cause=cause)]
+    cause = failed(failure).view.past[-1].cause
+    told = [note(21, output=output, cause=cause)]
+    # The disk of the history may have been full at the end, or it is on another machine.
+    for history, own in (
+        (recorded(failed(failure)), notes),
+        (recorded(running()), told),
+        (None, told),
+    ):
         lines = seen(Kept(DIR, own, history))
         assert culprit_of(lines) == CULPRIT
         assert step in " ".join(" ".join(lines).split())
@@ -123,6 +132,31 @@ def test_a_job_that_was_cancelled_is_told_once() -> None:
     assert not any("ended by" in line for line in lines)
 
 
+@pytest.mark.parametrize(
+    ("outcome", "text", "step"),
+    [
+        ("timed out", "only 63 joined; missing: node-21", "start the missing agents"),
+        (
+            "infrastructure",
+            "node-21 did not reach the round store of node node-0 (n0:29500)",
+            "see why the connection to the node of rank 0 fails",
+        ),
+    ],
+)
+def test_V7_a_job_that_never_began_has_a_next_step_after_its_end(
+    outcome: str, text: str, step: str
+) -> None:
+    job = WatchedCluster(SharedSettings("train-7", NODES, NODES))
+    job.nodes(NODES, without=(21,))
+    view = replace(job.view, state=outcome, reason=text, verdict=HowItEnded(outcome, text))
+    history = Recorded([Begin("train-7", BEGAN_MS, 1e9)], status=compact(view, 1e9))
+    own = note(1, outcome=outcome, text=text)
+    for kept in (Kept(DIR, [own], history), Kept(DIR, [own])):
+        lines = seen(kept)
+        assert "node-21" in "".join(lines[1:3])
+        assert any(line.startswith(f"  next        {step}") for line in lines[2:4]), lines
+
+
 def test_where_all_agents_were_killed_their_names_and_the_next_step_are_there() -> None:
     lost = [replace(one, ended=0.0, exit_code=None, outcome="") for one in ALL]
     history = recorded(running())
@@ -130,7 +164,7 @@ def test_where_all_agents_were_killed_their_names_and_the_next_step_are_there() 
     assert lines[1].startswith("job train-7: no end is known; at ")
     assert "it was running, in round 0" in lines[1]
     ends = " ".join(" ".join(lines).split())
-    assert "nodes node-[0-63] (ranks 0-511) have told of no end: their agents were killed" in ends
+    assert "nodes node-[0-63] (ranks 0-511): no end is known: the agent was killed" in ends
     assert "look on m[0-63] for what killed them: dmesg -T" in ends
     view = Kept(DIR, lost, history).view
     assert view is not None
@@ -143,9 +177,9 @@ def test_where_the_host_is_lost_the_other_nodes_tell_of_the_end_and_the_host_com
     notes += [note(number, **gone) for number in range(1, NODES)]
     lines = seen(Kept(DIR, notes, recorded(running())))
     assert lines[1].startswith("job train-7: failed (infrastructure) ")
-    assert lines[2].startswith("  last status at ")
+    assert any(line.startswith("  last status at ") for line in lines)
     ends = lines[next(i for i, line in enumerate(lines) if line.startswith("  ends ")) :]
-    assert "node node-0 (ranks 0-7) has told of no end: its agent (pid 7000 on m0)" in ends[0]
+    assert "node node-0 (ranks 0-7): no end is known" in ends[0]
     assert any("nodes node-[1-63] (ranks 8-511) ended with exit code 75" in line for line in ends)
     view = Kept(DIR, notes, recorded(running())).view
     assert view is not None
@@ -169,6 +203,14 @@ def test_ends_that_are_alike_are_one_line() -> None:
     assert ended_lines(ALL[:2], ["node-0", "node-1"])[0].startswith("nodes node-[0-1] (ranks 0-15)")
 
 
+def test_V7_a_job_that_waited_in_vain_names_the_node_that_is_missing() -> None:
+    job = WatchedCluster(SharedSettings("train-7", NODES, NODES, join_timeout_s=60.0))
+    job.nodes(NODES, without=(21,))
+    job.wait(61)
+    assert job.view.state == "timed out"
+    assert job.view.reason.endswith("; by the names of the others, missing: node-21")
+
+
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A state directory in which two jobs are kept."""
@@ -185,19 +227,59 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("place", ["state", "state/kept"])
+@pytest.mark.parametrize("width", [72, 200])
 def test_status_lists_the_jobs_that_are_kept_in_a_directory(
-    place: str, home: Path, capsys: pytest.CaptureFixture[str]
+    place: str,
+    width: int,
+    home: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(status, "screen_size", lambda: (width, 40))
     assert status.run([str(home / place)]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == ["NAME", "STATE", "WHEN"]
-    assert {line.split()[0].rpartition("-")[0][:5] for line in lines[1:3]} == {"old-2", "train"}
-    assert all("  failed  " in line for line in lines[1:3])
-    assert lines[3] == f"one of them: rallypoint status {home}/state/kept/NAME"
+    told = capsys.readouterr()
+    lines = told.out.splitlines()
+    assert lines[0].split()[:3] == ["JOB", "STATE", "FOR"]
+    kept = {path.name for path in (home / "state" / "kept").glob("*-*")}
+    assert {line.split()[0] for line in lines[1:]} == kept
+    assert all("  failed  " in line for line in lines[1:])
+    assert max(map(len, lines)) <= width
+    assert told.err.endswith(f"one of them: rallypoint status {home}/state/kept/JOB\n")
     assert status.run([str(home / place), "--json"]) == 0
-    assert {one["job"] for one in json.loads(capsys.readouterr().out)} == {"old", "train-7"}
+    assert {one["state"] for one in json.loads(capsys.readouterr().out)} == {"failed"}
     with pytest.raises(UsageError, match=r"2 jobs are kept there: rallypoint status .* lists them"):
         logs.run([str(home / place)])
+
+
+def test_an_agent_that_was_killed_does_not_live_though_nobody_has_waited_for_it() -> None:
+    child = subprocess.Popen(["sleep", "60"])
+    assert process_name(child.pid)
+    child.kill()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert not process_name(child.pid)
+    child.wait()
+
+
+def test_after_a_reboot_the_process_that_has_the_number_of_an_agent_is_not_taken_for_it(
+    home: Path,
+) -> None:
+    (path,) = (home / "state" / "kept").glob("train-7-*")
+    for process, living in ((process_name(os.getpid()), ["node-0"]), ("another boot 7", [])):
+        kept_jobs.write_note(str(path), note(0, ended=0.0, pid=os.getpid(), process=process))
+        assert read_kept(str(path)).living == living
+
+
+def test_a_damaged_history_leaves_what_the_nodes_have_kept(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (path,) = (home / "state" / "kept").glob("train-7-*")
+    (path / "history.jsonl").write_bytes(b"\0" * 4096 + b"\n{}\n")
+    assert status.run([str(path)]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "job train-7: failed " in told
+    assert f" history {path}/history.jsonl: is damaged: line 1 " in told
+    with pytest.raises(RallypointError, match=r"history\.jsonl: is damaged: line 1 "):
+        events.run([str(path)])
 
 
 @pytest.mark.parametrize("place", ["logs", "logs/old_x1"])

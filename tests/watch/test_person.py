@@ -64,11 +64,11 @@ def test_the_wait_ends_with_the_round_a_drain_and_a_failure() -> None:
     saves(host, A)
     host.fail(B, failed(), at=1.0)
     assert host.job.save is not None
-    assert host.job.save.outcome == "1 of 2 nodes saved: the round has ended"
+    assert host.job.save.outcome == "1 of 2 nodes saved, not b: the round has ended"
     drained = asked()
     drained.step(FromNode(A, m.Drain("it got SIGTERM", 15, notice_s=20.0)))
     assert drained.job.save is not None
-    assert drained.job.save.outcome.startswith("0 of 2 nodes saved: the job re-forms: node a")
+    assert drained.job.save.outcome.startswith("0 of 2 nodes saved, not a, b: the job re-f")
     dead = asked()
     saves(dead, A, failed=True)
     assert dead.job.save is not None

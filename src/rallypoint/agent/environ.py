@@ -12,6 +12,7 @@ from rallypoint.config import TOKEN_VARIABLE, AgentConfig, ObserveConfig, StopCo
 from rallypoint.core.model import Assignment, Stamp
 from rallypoint.core.text import count, shown
 from rallypoint.errors import UsageError
+from rallypoint.files import local_path
 from rallypoint.wire.address import read_port
 
 LOCAL_RANK_MACRO = "${local_rank}"
@@ -237,6 +238,22 @@ def signals_asked_for(base: Mapping[str, str] | None = None) -> tuple[str, ...]:
 def observe_config(event_log_handler: str) -> ObserveConfig:
     """That of an agent that a program makes. Raises UsageError."""
     return ObserveConfig(event_log_handler=event_log_handler, health_port=health_port_asked_for())
+
+
+def kept_jobs(base: Mapping[str, str] | None = None) -> str:
+    """Return the directory in which something is kept of this user's jobs; empty: there is none.
+    Raises UsageError for a RALLYPOINT_STATE_DIR that is no directory's name."""
+    environ = os.environ if base is None else base
+    if state := environ.get("RALLYPOINT_STATE_DIR", "").strip():
+        try:
+            state = os.path.abspath(local_path(state, "needs a directory"))
+        except ValueError as error:
+            raise UsageError(f"RALLYPOINT_STATE_DIR={shown(state)}: {error}") from None
+    else:
+        home = environ.get("XDG_STATE_HOME", "")
+        home = home if os.path.isabs(home) else os.path.expanduser("~/.local/state")
+        state = os.path.join(home, "rallypoint")
+    return os.path.join(state, "kept") if os.path.isabs(state) else ""
 
 
 def stop_config(grace_s: float) -> StopConfig:

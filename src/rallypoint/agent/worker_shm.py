@@ -23,6 +23,7 @@ from rallypoint.agent.progress import Progress, progress_of
 from rallypoint.files import remove_tree, safe_open
 from rallypoint.observe.faults import Faults
 from rallypoint.process.line_pipe import LinePipe
+from rallypoint.process.logs.log_dir import path_text
 from rallypoint.wire import shm as layout
 from rallypoint.wire import shm_words as at
 from rallypoint.wire.shm import ShmRequest, Slot
@@ -55,10 +56,15 @@ class WorkerShm:
 
     @classmethod
     def open(
-        cls, scratch: str, round_number: int, workers: int, faults: Faults | None = None
+        cls,
+        scratch: str,
+        round_number: int,
+        workers: int,
+        faults: Faults | None = None,
+        tell: Callable[[str], None] = lambda text: None,
     ) -> WorkerShm:
         """Make the shared memory of a round in this agent's directory `scratch`; none when that is
-        empty or can't be written."""
+        empty or can't be written, for which `tell` gets a line for a person."""
         if not scratch:
             return cls.silent(workers, faults)
         folder = os.path.join(scratch, f"round_{round_number}")
@@ -66,8 +72,9 @@ class WorkerShm:
         try:
             os.mkdir(folder, 0o700)
             shm._make()
-        except OSError:
+        except OSError as error:
             shm.close()
+            tell(_cant_share(scratch, error))
             return cls.silent(workers, faults)
         return shm
 
@@ -215,6 +222,13 @@ class WorkerShm:
 def _ns(time_s: float) -> int:
     """Limited to half of what a word holds, which leaves room to add to."""
     return int(min(time_s, at.MAX_WORD / 2 / at.NS_PER_S) * at.NS_PER_S)
+
+
+def _cant_share(scratch: str, error: OSError) -> str:
+    """The line for a person about a round whose workers are not seen."""
+    why = error.strerror or str(error)
+    fix = "no progress is seen and no checkpoint can be asked for: free space there, or set TMPDIR"
+    return f"can't share memory with the workers under {path_text(scratch)}: {why}: {fix}"
 
 
 def _ignore(_line: object) -> None:

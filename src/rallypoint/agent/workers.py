@@ -58,17 +58,18 @@ class RoundWorkers:
         self._results = ResultFiles()
         self._workers = WorkerSet(setup.guard)
         self._opened: list[WorkerOutput] = []
+        self._commands: list[Command] = []
         self._report_is_due = False
         self._killed = asyncio.Event()
         self._starting: asyncio.Task[None] | None = None
         self._clearing: asyncio.Task[object] | None = None
         self._telling: asyncio.Task[None] | None = None
         number, count = round_.assignment.round, setup.config.count
-        self.shm = WorkerShm.open(setup.scratch, number, count, setup.faults)
+        self.shm = WorkerShm.open(setup.scratch, number, count, setup.faults, setup.no_space)
         base_rank = round_.assignment.base_rank
         self._watchdog = Watchdog(self.shm, base_rank, self._end_one, setup.notice)
         self._failures = WorkerFailures(
-            setup, round_, self._workers, self._opened, self._watchdog.blames
+            setup, round_, self._workers, self._opened, self._commands, self._watchdog.blames
         )
 
     def start(self, context: Callable[[int, str], WorkerContext]) -> None:
@@ -97,12 +98,12 @@ class RoundWorkers:
         unopened = {rank: worker_environ(context(rank, "")) for rank in range(setup.config.count)}
         setup.outputs.read_progress(self._round.assignment.round, self.shm.path)
         self._opened += setup.outputs.open_round(self._round.assignment.round, unopened)
-        commands, shm, timer_file = [], self.shm.path, self._watchdog.open()
+        shm, timer_file = self.shm.path, self._watchdog.open()
         for local_rank, output in enumerate(self._opened):
             place = context(local_rank, output.error_file)
             environ = worker_environ(replace(place, shm=shm, timer_file=timer_file))
-            commands.append(setup.source.command(local_rank, environ, output, self._results))
-        return commands
+            self._commands.append(setup.source.command(local_rank, environ, output, self._results))
+        return self._commands
 
     def _try_to_start(self, commands: Sequence[Command]) -> bool:
         """False when it is worth another try."""
@@ -276,12 +277,13 @@ class WorkerFailures:
         round_: WorkerRound,
         workers: WorkerSet,
         outputs: Sequence[WorkerOutput],
+        commands: Sequence[Command],
         blames: Mapping[int, Blame],
     ) -> None:
-        """`outputs`: of the workers, by local rank, once these were started. `blames`: those that
-        the agent has ended, and why."""
+        """`outputs`, `commands`: of the workers, by local rank, once these were started. `blames`:
+        those that the agent has ended, and why."""
         self._setup, self._round, self._workers = setup, round_, workers
-        self._outputs, self._blames = outputs, blames
+        self._outputs, self._commands, self._blames = outputs, commands, blames
         self._noted: tuple[WorkerExit, ...] = ()
         self._oom = OomWatch()
 
@@ -324,8 +326,8 @@ class WorkerFailures:
         from rallypoint.process.failures import (
             bounded,
             describe_failure,
+            program_of,
             read_error_file,
-            read_source,
         )
 
         number = self._round.assignment.round
@@ -334,7 +336,7 @@ class WorkerFailures:
             self._failure(exit_),
             error_file=read_error_file(self._outputs[exit_.local_rank].error_file),
             words=words,
-            source_of=read_source,
+            program=program_of(self._commands[exit_.local_rank].argv),
             out_of_memory=self._oom.rose(),
             shared_memory=shared_memory_use() if exit_.signal == signal.SIGBUS else "",
         )

@@ -88,6 +88,7 @@ def token_options(insecure: str) -> tuple[Setting, ...]:
             "--token-file",
             "FILE",
             "use the token in FILE",
+            "path",
             default="RALLYPOINT_TOKEN, else ~/.config/rallypoint/token",
         ),
         Setting("--token-fd", "N", "read the token from the open file descriptor N, to its end"),

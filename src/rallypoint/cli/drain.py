@@ -16,7 +16,7 @@ from rallypoint import __version__
 from rallypoint.cli import access
 from rallypoint.cli.parser import Command, parse, with_hint
 from rallypoint.cli.values import word
-from rallypoint.cli.watch.kept import answer_or_say_where_kept
+from rallypoint.cli.watch.kept import answer_or_kept
 from rallypoint.cli.watch.reach import (
     HOW_TO_FIND,
     JobAt,
@@ -116,7 +116,7 @@ def run(argv: list[str]) -> int:
     options = with_hint(DRAIN, lambda: _parse(argv))
     token = token_of(options.job)
     access.keep_secrets()
-    return answer_or_say_where_kept(DRAIN, argv, lambda: _ask_and_drain(options, token))
+    return answer_or_kept(DRAIN, argv, lambda: _ask_and_drain(options, token))
 
 
 def _ask_and_drain(options: _Options, token: Token | None) -> int:

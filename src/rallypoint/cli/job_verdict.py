@@ -17,7 +17,7 @@ from rallypoint.cli.exit_codes import SIGNALLED
 from rallypoint.cli.machine import Machine
 from rallypoint.cli.parser import Command, Scanned, parse, with_hint
 from rallypoint.cli.run_options.register import read_register
-from rallypoint.cli.values import Value
+from rallypoint.cli.values import Value, place, word
 from rallypoint.config import RendezvousConfig
 from rallypoint.core.json_reader import UnreadableJsonError, read_as
 from rallypoint.core.model import Outcome
@@ -92,7 +92,8 @@ def run(argv: list[str]) -> int:
     for flag in ("--rdzv-backend", "--rdzv-conf"):
         if (given := scanned.get(flag)) is not None:
             raise given.wrong("needs --job, the name of the job in those records")
-    return _of_summaries(where)
+    needs = "a file of --json-summary, or a directory of such"
+    return _of_summaries(with_hint(VERDICT, lambda: place(word(where), needs)))
 
 
 def _of_summaries(where: str) -> int:

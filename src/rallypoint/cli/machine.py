@@ -13,11 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from errno import EFBIG
 from typing import TYPE_CHECKING
 
-from rallypoint.agent.environ import ETCD_PASSWORD_VARIABLE
+from rallypoint.agent.environ import ETCD_PASSWORD_VARIABLE, kept_jobs
 from rallypoint.cli import raise_interrupts
-from rallypoint.core.text import shown
 from rallypoint.errors import InfrastructureError, UsageError
-from rallypoint.files import local_path
 
 if TYPE_CHECKING:
     from rallypoint.cli.accelerators import Nvidia
@@ -119,7 +117,7 @@ class Machine:
 
     def kept_jobs(self) -> str:
         """The directory in which something is kept of this user's jobs; empty: there is none."""
-        return kept_jobs(os.environ)
+        return kept_jobs()
 
     def shared_home(self) -> str:
         """A directory for the records of jobs in a home that other machines see; empty: this one's
@@ -203,20 +201,6 @@ def count_workers(
         tell(f"--nproc-per-node {word}: torch is asked, which takes seconds: {seen.ask_why}")
         found = _ask_torch(word, interpreter, environ, ask or _ask)
     return cpu_count() if word == "auto" and found == 0 else found
-
-
-def kept_jobs(environ: Mapping[str, str]) -> str:
-    """See `Machine.kept_jobs`. Raises UsageError for a place that is none."""
-    if state := environ.get("RALLYPOINT_STATE_DIR", "").strip():
-        try:
-            state = os.path.abspath(local_path(state, "needs a directory"))
-        except ValueError as error:
-            raise UsageError(f"RALLYPOINT_STATE_DIR={shown(state)}: {error}") from None
-    else:
-        home = environ.get("XDG_STATE_HOME", "")
-        home = home if os.path.isabs(home) else os.path.expanduser("~/.local/state")
-        state = os.path.join(home, "rallypoint")
-    return os.path.join(state, "kept") if os.path.isabs(state) else ""
 
 
 def brief(path: str) -> str:

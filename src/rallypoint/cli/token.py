@@ -36,6 +36,7 @@ jobs and run code on your nodes.
                     "--token-file",
                     "FILE",
                     "use (or make) the token in FILE",
+                    "path",
                     default="~/.config/rallypoint/token",
                 ),
                 Setting(

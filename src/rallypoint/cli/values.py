@@ -224,6 +224,8 @@ def conf_words(value: Value) -> Iterator[tuple[str, str]]:
         key, equals, text = (word.strip() for word in part.partition("="))
         if not equals or not key or not text:
             raise value.wrong(f"{part.strip()!r} is not KEY=VALUE")
+        if re.search(r"[;\s]\s*\w+=", text):
+            raise value.wrong("needs commas between its keys: KEY=VALUE,KEY=VALUE")
         yield key, text
 
 

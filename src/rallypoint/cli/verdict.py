@@ -20,7 +20,7 @@ from rallypoint.cli.watch.goodput_text import end_lines
 from rallypoint.config import FailureReport, StopConfig
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.cause import describe
-from rallypoint.core.group_events import Finish, FinishKind
+from rallypoint.core.group_events import FinishKind
 from rallypoint.core.model import Cause, Outcome
 from rallypoint.core.text import (
     CANT_START,
@@ -285,7 +285,7 @@ def verdict_view(
     finish, verdict = end.finish, end.finish.verdict
     if finish.kind is not FinishKind.VERDICT or verdict is None:
         return VerdictView(
-            outcome=_without_verdict(finish),
+            outcome=finish.outcome,
             run_id=end.run_id,
             round=end.round,
             elapsed_s=end.elapsed_s,
@@ -334,13 +334,6 @@ def advice_on_leaving(reason: str, elapsed_s: float, stop: StopConfig) -> str:
     if stop.is_slurms:
         return f"{shared}, {others}"
     return f"{shared}, {others}; so does a coordinator on another machine (rallypoint serve)"
-
-
-def _without_verdict(finish: Finish) -> Outcome:
-    """What became of the job, for all that this node knows."""
-    if finish.kind is not FinishKind.SIGNAL:
-        return Outcome.INFRASTRUCTURE
-    return Outcome.CANCELLED if finish.signal == signal.SIGINT else Outcome.PREEMPTED
 
 
 def _reason(text: str, cause: Cause | None) -> str:

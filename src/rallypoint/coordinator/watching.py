@@ -16,12 +16,15 @@ from rallypoint.core import claims, limits, person
 from rallypoint.core import messages as m
 from rallypoint.core.event_kinds import VERDICT, Record
 from rallypoint.core.fitness import held_back
+from rallypoint.core.job_rounds import presumed_cause
 from rallypoint.core.job_state import JobState
+from rallypoint.core.model import Cause
 from rallypoint.core.round_state import Phase
 from rallypoint.core.session_state import Session
 from rallypoint.core.sessions import Sessions
 from rallypoint.core.text import count, ended_text
 from rallypoint.core.watch.askers import Askers
+from rallypoint.core.watch.goodput import Spending
 from rallypoint.core.watch.goodput_view import GoodputView
 from rallypoint.core.watch.history import HistoryEntry, JobHistory
 from rallypoint.core.watch.history_file import Begin, Line, compact
@@ -43,6 +46,8 @@ if TYPE_CHECKING:  # Most jobs have a coordinator that nobody can take over from
 
 STATUS_S = 60.0
 """A status is in the file of the history once in so long, besides when something has changed."""
+LOOK_S = 10.0
+"""Seconds between two looks for a worker that holds the job up."""
 LIGHT_NODES = 1000
 """A status of more nodes takes its time."""
 CARRY_S = 2.0
@@ -66,7 +71,13 @@ class HistoryFile(Struct):
     is_light: bool = False
     """The file must cost nothing, since no option asks for it."""
     status_at: float = -inf
-    """When the status was, by the loop's clock."""
+    """When the last status was written, by the loop's clock."""
+    looked_at: float = -inf
+    """When somebody looked last for a worker that holds the job up."""
+    behind: str = ""
+    """The node of that worker in the last status; empty: there was none."""
+    told: tuple[Spending | None, Cause | None] = (None, None)
+    """What the job did then, and why its round was ending."""
 
 
 class _Wish(Struct):
@@ -89,6 +100,14 @@ class _End(Struct):
     """The verdict is: people may see it."""
     decided_at: float | None = None
     goodput: GoodputView | None = None
+
+
+def _who_is_behind(view: JobView) -> str:
+    # Imported when a job runs: a start has no use for it.
+    from rallypoint.core.watch.advice import behind
+
+    found = behind(view)
+    return "" if found is None else found.node.node
 
 
 def _outcome(wish: _Wish, job: JobState) -> Said | None:
@@ -242,8 +261,8 @@ class JobWatch:
         person should know of what it said."""
         if self.carries and self._carried_at <= self._clock() - CARRY_S:
             self._carry()
-        if self._file is not None and self._file.status_at <= self._clock() - STATUS_S:
-            self._write_status()
+        if self._file is not None and self._file.looked_at <= self._clock() - LOOK_S:
+            self._look_for_news(self._file)
         session = self._of_node(connection)
         if session is None:
             return None
@@ -270,8 +289,8 @@ class JobWatch:
         is_news = is_over or self.history.rounds_formed != formed
         if is_news and self.carries:
             self._carry()
-        if is_news and not self._end.is_recorded:  # With the verdict there is the last one.
-            self._write_status()
+        if not self._end.is_recorded and (is_news or self._has_changed()):
+            self._write_status()  # With the verdict there is the last one.
 
     def whole(self, ended: m.Ended) -> m.Ended:
         """The same with where the job's time went, which is known now."""
@@ -405,13 +424,33 @@ class JobWatch:
                 answer(follower, new, is_last=is_last and not news)
         return is_over
 
+    def _look_for_news(self, file: HistoryFile) -> None:
+        """Write the status if it is due, or if another worker holds the job up. O(nodes)."""
+        file.looked_at = self._clock()
+        is_due = file.status_at <= file.looked_at - STATUS_S
+        if is_due or (self._is_small and file.behind != _who_is_behind(self.view)):
+            self._write_status()
+
+    @property
+    def _is_small(self) -> bool:
+        return len(self._sessions.job.round.members) <= LIGHT_NODES
+
+    def _has_changed(self) -> bool:
+        """The job does something else than in the last status of the file, or more is known of why
+        its round ends: all agents may be killed before the next one."""
+        if self._file is None or not self._is_small:
+            return False
+        return self._file.told != (self.history.account.now, presumed_cause(self._sessions.job))
+
     def _write_status(self) -> None:
         if self._file is not None:
             self._file.status_at = self._clock()
-            is_large = len(self._sessions.job.round.members) > LIGHT_NODES
-            if is_large and self._file.is_light and not self._end.is_recorded:
+            self._file.told = self.history.account.now, presumed_cause(self._sessions.job)
+            if not self._is_small and self._file.is_light and not self._end.is_recorded:
                 return
-            self._file.write(compact(self.view, wall_time(0.0)))
+            view = self.view
+            self._file.behind = _who_is_behind(view)
+            self._file.write(compact(view, wall_time(0.0)))
 
     def _heard(self, incarnation: str) -> Heard:
         session = self._sessions.of_agent(incarnation)

@@ -104,7 +104,9 @@ class Save(Struct):
     def outcome(self) -> str:
         """For a person, once it is over."""
         if self.cut_short:
-            return f"{len(self.saved)} of {count(self.asked, 'node')} saved: {self.cut_short}"
+            missed = f", not {names(tuple(self.awaited))}" if self.awaited else ""
+            saved = f"{len(self.saved)} of {count(self.asked, 'node')} saved{missed}"
+            return f"{saved}: {self.cut_short}"
         if not self.saved:
             return (
                 "no worker looks whether a person wants a checkpoint: call"

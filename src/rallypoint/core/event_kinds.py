@@ -363,7 +363,9 @@ PATTERN_UNMATCHED_HERE = EventKind(
     "the same with a rendezvous handler, of the node's own workers",
     "no line of this node's workers has matched --progress-pattern {}",
 )
-LOG_STORAGE = EventKind("log_storage", "a log file can't be written")
+LOG_STORAGE = EventKind(
+    "log_storage", "a log file, or the memory shared with workers, can't be written"
+)
 LOG_STORAGE_THERE = _for_handlers(
     "log_storage", "a node can't write log files of its workers", "node {node}: {}"
 )

@@ -207,7 +207,8 @@ class StopRound(Struct, frozen=True):
 class StopDelayed(Struct, frozen=True):
     """Many participants at once have not stopped: they are waited for longer."""
 
-    late: int
+    late: tuple[str, ...]
+    """The names of their nodes."""
     nodes: int
     """Participants of the ended round."""
     after_s: float

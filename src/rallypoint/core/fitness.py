@@ -32,6 +32,8 @@ at 0, and each quarantine lasts its whole length from when the timer of it begin
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec import Struct
 
 from rallypoint.core.events import Effect, ExpelNode, RoundNotStarted
@@ -380,22 +382,24 @@ def judge(
     """Decide whether a failure is the program's or its machine's. `failure`: without what follows
     from it. `is_everywhere`: workers on another machine failed alike in the same round. O(N)."""
     fitness, machine = state.fitness, failure.machine
-    former = _with_the_same_place(fitness, failure)
+    alike = [each for each in fitness.failures if each.digest == failure.digest]
+    machines = {each.machine for each in fitness.failures} | {machine}
+    is_programs = is_everywhere or len(machines) >= PROGRAM_MACHINES
+    is_programs |= any(each.is_programs for each in alike)
+    former = _held(alike, failure, in_any_place=is_programs)
     fitness.changes += 1
     fitness.failures.append(failure)
     del fitness.failures[:-REMEMBERED_MAX]
     failure.is_charged = True
+    failure.is_programs = former is not None
     if former is not None:
         charges = 1 if former.is_charged else 2
-        former.is_charged, former.holds = True, False
-        former.is_programs = failure.is_programs = True
+        former.is_charged, former.holds, former.is_programs = True, False, True
         released = _release(state, former.machine)
         text = f"it failed in the same way on another machine ({released})" if released else ""
         return Judgement(charges, released=former.machine, text=text)
     after = state.settings.hold_back_after
-    known_fault = any(x.is_programs and x.digest == failure.digest for x in fitness.failures)
-    machines = {each.machine for each in fitness.failures}
-    if is_everywhere or known_fault or len(machines) >= PROGRAM_MACHINES or not after:
+    if is_programs or not after:
         return Judgement(1)
     if not minimum_remains(state, machine):
         return Judgement(1)
@@ -412,12 +416,13 @@ def judge(
     return Judgement(0, held=machine, text=held_text(known))
 
 
-def _with_the_same_place(fitness: Fitness, failure: Failure) -> Failure | None:
-    """The newest failure that has held another machine back and is like this one."""
-    for each in reversed(fitness.failures):
-        is_alike = each.machine != failure.machine and each.digest == failure.digest
-        has_place = failure.rank == each.rank or failure.group_rank == each.group_rank
-        if each.holds and is_alike and has_place:
+def _held(alike: Sequence[Failure], failure: Failure, *, in_any_place: bool) -> Failure | None:
+    """Return the newest of these failures that has held a machine back, if this one has failed in
+    the place of that machine. `in_any_place`: or elsewhere, since the program is at fault."""
+    for each in reversed(alike):
+        is_place = failure.rank == each.rank or failure.group_rank == each.group_rank
+        is_its_place = each.machine != failure.machine and is_place
+        if each.holds and (in_any_place or is_its_place):
             return each
     return None
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from enum import Enum, StrEnum
+from signal import SIGINT
 
 from msgspec import Struct
 
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.messages import HelperDied, Order, Prove, Report
-from rallypoint.core.model import Assignment, EndReason, Lacking, Stamp, Verdict
+from rallypoint.core.model import Assignment, EndReason, Lacking, Outcome, Stamp, Verdict
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.core.worker_signals import Received
 from rallypoint.errors import RallypointError
@@ -299,6 +300,15 @@ class Finish(Struct, frozen=True):
     verdict: Verdict | None = None
     signal: int = 0
     text: str = ""
+
+    @property
+    def outcome(self) -> Outcome:
+        """The end of the job, for all that this node knows."""
+        if self.kind is FinishKind.VERDICT and self.verdict is not None:
+            return self.verdict.outcome
+        if self.kind is not FinishKind.SIGNAL:
+            return Outcome.INFRASTRUCTURE
+        return Outcome.CANCELLED if self.signal == SIGINT else Outcome.PREEMPTED
 
 
 GroupEffect = (

@@ -51,6 +51,7 @@ from rallypoint.core.round import count_loss
 from rallypoint.core.round import step as step_round
 from rallypoint.core.round_state import MemberState
 from rallypoint.core.settings import MAX_SECONDS
+from rallypoint.core.watch.node_names import gaps_in_names
 from rallypoint.core.watch.turns import RoundEnded, RoundFormed, RoundJudged
 
 
@@ -363,6 +364,9 @@ def _nobody_came(settings: SharedSettings, timeout: JoinTimedOut) -> str:
         waited += f" with a multiple of {settings.world_multiple_of} workers (--world-multiple-of)"
     here = f"only {len(timeout.joined)} joined: {words.names(timeout.joined) or 'none'}"
     missing = f"; missing: {words.names(timeout.missing)}" if timeout.missing else ""
+    gaps = gaps_in_names(timeout.joined)
+    if not missing and 0 < len(gaps) <= settings.min_nodes - len(timeout.joined):
+        missing = f"; by the names of the others, missing: {words.names(tuple(gaps))}"
     held_back = ""
     if timeout.held_back:
         held_back = f"; did not reach the round store: {words.names(timeout.held_back)}"
@@ -371,7 +375,8 @@ def _nobody_came(settings: SharedSettings, timeout: JoinTimedOut) -> str:
 
 def _many_are_slow_to_stop(delayed: StopDelayed, settings: SharedSettings) -> str:
     """Why a round is not formed yet."""
-    late = f"{delayed.late} of {delayed.nodes} nodes have not stopped after {delayed.after_s:g} s"
+    late = f"{len(delayed.late)} of {delayed.nodes} nodes have not stopped after"
+    late += f" {delayed.after_s:g} s ({words.names(delayed.late)})"
     return f"{late}: waiting up to {settings.stop_patience_s:g} s more (--stop-patience)"
 
 

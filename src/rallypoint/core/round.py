@@ -381,7 +381,7 @@ def _stop_overdue(state: RoundState) -> list[Effect]:
     after_s, more_s = state.stop_grace_s + STOP_SLACK_S, state.settings.stop_patience_s
     if not state.is_patient and more_s and is_mass(len(stuck), len(state.world)):
         state.is_patient = True
-        return [StopDelayed(len(stuck), len(state.world), after_s)]
+        return [StopDelayed(tuple(ref.node_id for ref in stuck), len(state.world), after_s)]
     why = f"would not stop within {after_s + (more_s if state.is_patient else 0):g} s"
     effects: list[Effect] = []
     for ref in stuck:

@@ -21,6 +21,7 @@ from rallypoint.agent.embedded.entrypoint import (
 )
 from rallypoint.agent.environ import (
     SHUTDOWN_TIMEOUT_VARIABLE,
+    kept_jobs,
     observe_config,
     shutdown_timeout_asked_for,
 )
@@ -88,7 +89,8 @@ class LaunchConfig:
     `monitor_interval` are accepted: see `observe.configure` for metrics, and exits are noticed at
     once. `drain_deadline` and `hang_timeout` are seconds, as `--drain-deadline` and
     `--hang-timeout`; None: the shutdown timeout, and never. `progress_pattern`, `max_no_progress`
-    and `history` are as `--progress-pattern`, `--max-no-progress` and `--history`. With an
+    and `history` are as `--progress-pattern`, `--max-no-progress` and `--history`; the end of a job
+    on one node is not kept. With an
     `rdzv_backend` of `file`, the endpoint is a directory that all nodes share, and any of them may
     host the job, on a port of `port_range`: the first and the last; with `etcd` it is the members
     of an etcd, with `kubernetes` the namespace, or empty.
@@ -181,7 +183,11 @@ def _observe(config: LaunchConfig) -> ObserveConfig:
     if path is not None and not (isinstance(path, str | os.PathLike) and os.fspath(path)):
         raise ParameterError(f"history={path!r}: needs a file, or a directory with a slash")
     observe = observe_config(config.event_log_handler)
-    return observe if path is None else replace(observe, history=os.fspath(path))
+    if path == "none":
+        return observe
+    # A launch on one node tells its caller all, and a program may launch hundreds.
+    keep_in = kept_jobs() if config.max_nodes > 1 else ""
+    return replace(observe, history=None if path is None else os.fspath(path), keep_in=keep_in)
 
 
 def _pattern(text: str | None) -> str:

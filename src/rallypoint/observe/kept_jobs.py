@@ -43,16 +43,21 @@ def make_directory(path: str) -> None:
 
 
 def write_note(path: str, note: NodeNote) -> None:
-    """Write the note in place of the one before, without output where there is no room for that.
-    Raises OSError."""
+    """Write the note in place of the one before, without output where there is no room for that,
+    and into the file of the one before where there is no room at all. Raises OSError."""
     name, room = os.path.join(path, rules.node_file(note.node)), rules.room_of(note.nodes)
     try:
         _replace(name, msgspec.json.encode(rules.fitted(note, room)))
     except OSError:
-        if not note.output:
-            raise
         brief = rules.fitted(replace(note, output=()), min(room, _LEAST_BYTES))
-        _replace(name, msgspec.json.encode(brief))
+        data = msgspec.json.encode(brief)
+        try:
+            _replace(name, data)
+        except OSError as error:
+            try:
+                _overwrite(name, data)
+            except OSError:
+                raise error from None
 
 
 def append(path: str, lines: Sequence[Line]) -> None:
@@ -149,6 +154,13 @@ def _replace(path: str, data: bytes) -> None:
         with suppress(OSError):
             os.unlink(draft)
         raise
+
+
+def _overwrite(path: str, data: bytes) -> None:
+    """Raises OSError. What fits into the blocks that a file has needs no space."""
+    with os.fdopen(safe_open(path, os.O_RDWR), "r+b") as file:
+        file.write(data)
+        file.truncate()
 
 
 def _names(path: str) -> list[str]:

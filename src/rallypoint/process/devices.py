@@ -4,6 +4,7 @@ program is asked. `cli/accelerators.py` counts those of all makers."""
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -63,10 +64,10 @@ def nvml_gpus() -> tuple[Gpu, ...] | None:
 def visible_gpus(visible: str | None, uuids: Sequence[str]) -> list[int | None]:
     """The GPUs, by index, that a CUDA program sees under this value of CUDA_VISIBLE_DEVICES.
 
-    CUDA's rules: unset shows all; entries are indices or (unique beginnings of) UUIDs; the list
-    ends at the first entry that names nothing (`-1` is the usual way to say so); naming a GPU
-    twice shows none; of MIG instances a program sees one, whatever the list says (None: its UUID
-    does not tell which GPU it is a part of).
+    CUDA's rules: unset shows all; entries are indices (`0 1` is 0: what follows the digits does not
+    count) or (unique beginnings of) UUIDs; the list ends at the first entry that names nothing
+    (`-1` is the usual way to say so); naming a GPU twice shows none; of MIG instances a program
+    sees one, whatever the list says (None: its UUID does not tell which GPU it is a part of).
     """
     if visible is None:
         return list(range(len(uuids)))
@@ -87,8 +88,8 @@ def visible_gpus(visible: str | None, uuids: Sequence[str]) -> list[int | None]:
 
 
 def _index(word: str, uuids: Sequence[str]) -> int | None:
-    if word.isascii() and word.isdigit():
-        return int(word) if int(word) < len(uuids) else None
+    if number := re.match(r"\+?(\d{1,9})", word, re.ASCII):
+        return index if (index := int(number[1])) < len(uuids) else None
     if not word.startswith("GPU-"):
         return None
     fits = [index for index, uuid in enumerate(uuids) if uuid.lower().startswith(word.lower())]

@@ -13,6 +13,7 @@ import math
 import os
 import re
 import stat
+from collections.abc import Sequence
 from itertools import takewhile
 from typing import Any, NamedTuple
 
@@ -21,10 +22,11 @@ from msgspec.structs import replace
 from rallypoint.core.json_reader import UnreadableJsonError, read_object
 from rallypoint.core.text import signal_name
 from rallypoint.core.worker_exits import WorkerExit
-from rallypoint.process.causes.evidence import Evidence, SourceOf, evidence_in
+from rallypoint.process.causes.evidence import Evidence, Program, evidence_in
 from rallypoint.process.causes.known_tails import are_known_tails
 from rallypoint.process.causes.rows import rows_of
 from rallypoint.process.plain_text import clip_end, clip_start, plain_text
+from rallypoint.process.prepared.command_line import parse
 from rallypoint.process.relay.lines import last_lines
 from rallypoint.process.relay.remembered import LastWords
 
@@ -37,6 +39,7 @@ NO_WORDS = LastWords()
 """For a worker without output, or whose output is not read."""
 
 
+UNKNOWN_PROGRAM = Program()
 JsonDict = dict[str, Any]
 
 
@@ -70,9 +73,19 @@ def read_error_file(path: str) -> bytes | None:
         os.close(fd)
 
 
-def read_source(path: str) -> str | None:
-    """Return the source of a module that a traceback names; None: it can't be read on this node, or
-    has more than 1 MiB. Never blocks on a pipe."""
+def program_of(argv: Sequence[str]) -> Program:
+    """Return what a worker's command line says of its program. Its `source_of` reads files of this
+    node of up to 1 MiB, and never blocks on a pipe."""
+    line = parse(argv)
+    if line is None:
+        return Program(_read_source)
+    name = f"{line.name.rpartition('.')[2]}.py" if line.kind == "module" else line.name
+    # A directory or a package has its program in __main__.py.
+    names = {name.rstrip("/").rpartition("/")[2], "__main__.py", "__init__.py"}
+    return Program(_read_source, frozenset(names))
+
+
+def _read_source(path: str) -> str | None:
     data = read_error_file(os.path.expanduser(path))
     return None if data is None else data.decode("utf-8", "replace")
 
@@ -82,14 +95,14 @@ def describe_failure(
     *,
     error_file: bytes | None = None,
     words: LastWords = NO_WORDS,
-    source_of: SourceOf = lambda _: None,
+    program: Program = UNKNOWN_PROGRAM,
     out_of_memory: bool = False,
     shared_memory: str = "",
 ) -> WorkerExit:
     """The exit with a message and the detail behind it, free of control characters and bounded, and
     whether the worker died because another one or its network was gone, so that it is hardly the
-    first cause (A3). Pure, but for `source_of`, which is asked of the module that a traceback
-    begins in.
+    first cause (A3). Pure, but for the program's `source_of`, which is asked of the module that a
+    traceback begins in.
 
     A fatal signal is the message, whatever the worker said before, except for SIGABRT, by which C++
     programs end on an exception that they have printed. `out_of_memory`: the kernel has killed for
@@ -101,7 +114,8 @@ def describe_failure(
     if written is not None:
         error, traceback = plain_text(written.message), plain_text(written.traceback)
     else:
-        error, traceback = _evidence(exit_, words, source_of)
+        found = _evidence(exit_, words, program)
+        error, traceback = found.error, found.traceback
     said = error.partition("\n")[0].strip()
     match exit_.signal:
         case None if said:
@@ -122,14 +136,14 @@ def describe_failure(
     return bounded(replace(exit_, message=message, detail=detail, tells_of_lost_peer=lost_peer))
 
 
-def _evidence(exit_: WorkerExit, words: LastWords, source_of: SourceOf) -> Evidence:
+def _evidence(exit_: WorkerExit, words: LastWords, program: Program) -> Evidence:
     """Choose the evidence in stderr, or in stdout if stderr has nothing but known tails: notebooks
     and test runners write their errors to stdout."""
     rows = rows_of(words.stderr)
-    found = evidence_in(rows, exit_, source_of)
+    found = evidence_in(rows, exit_, program)
     if found.error or not words.stdout or not are_known_tails(rows):
         return found
-    return evidence_in(rows_of(words.stdout), exit_, source_of)
+    return evidence_in(rows_of(words.stdout), exit_, program)
 
 
 def _last_lines(words: LastWords) -> str:

@@ -19,13 +19,13 @@ import stat
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from itertools import islice
+from itertools import filterfalse, islice
 
 from msgspec import Struct
 
 from rallypoint.files import remove_tree, safe_open
 from rallypoint.machine_name import kernel_id
-from rallypoint.process.logs.log_dir import safe_name
+from rallypoint.process.logs.log_dir import full_place, safe_name
 
 PREFIX = "rallypoint-agent-"
 PLACES = ("/tmp", "/var/tmp", "/dev/shm")
@@ -62,8 +62,9 @@ class Scratch:
         self._lock = -1
 
     def make(self) -> None:
-        """Make it, with mode 0700, in the first place that can be written. Never raises."""
-        for path in self.paths:
+        """Make it, with mode 0700, in the first place that can be written and has space left, or
+        else in the first that can be written. Never raises."""
+        for path in (*filterfalse(_is_full, self.paths), *filter(_is_full, self.paths)):
             try:
                 os.mkdir(path, 0o700)
             except OSError:
@@ -103,6 +104,10 @@ class Scratch:
             remove_tree(self.path)
             os.close(self._lock)
             self.path = ""
+
+
+def _is_full(path: str) -> bool:
+    return bool(full_place((path,)))
 
 
 def is_kept(path: str) -> bool:

@@ -291,7 +291,7 @@ def _explain(command: Command, stage: Stage, number: int) -> str:
 
 
 def _first_line_fix(program: str) -> str:
-    """What is wrong with the line of an existing program that names its interpreter."""
+    """The fix for an existing program whose interpreter was not found."""
     try:
         with open(program, "rb", buffering=0) as file:
             line = file.read(256).partition(b"\n")[0]

@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rallypoint.core.worker_exits import WorkerExit
-from rallypoint.process.failures import describe_failure, read_source
+from rallypoint.process.failures import describe_failure, program_of
 from rallypoint.process.limits import OomWatch, shared_memory_use
 from rallypoint.process.logs.specs import LogsDest, Reifies
 from rallypoint.process.logs.worker_output import OutputSettings, WorkerOutput, WorkerOutputs
@@ -159,7 +159,7 @@ class Supervision:
         known = describe_failure(
             self._workers.exits[local_rank],
             words=words,
-            source_of=read_source,
+            program=program_of(self.programs.commands[local_rank].argv),
             out_of_memory=lacked_memory,
             shared_memory=shared_memory_use() if is_bus_error else "",
         )

@@ -236,7 +236,8 @@ def _try_to_write(path: str, data: Mapping[str, Any], *, replace: bool) -> None:
     try:
         _write(path, json.dumps(data).encode(), replace)
     except (OSError, ValueError) as error:
-        _warn(f"the error file {path!r} can't be written: {error}")
+        why = getattr(error, "strerror", None) or error
+        _warn(f"the error file {path!r} can't be written: {why}")
 
 
 def _write(path: str, content: bytes, replace: bool) -> None:
@@ -295,9 +296,14 @@ def _warn(text: str) -> None:
 def _log(level: int, text: str) -> None:
     import logging
 
+    logger = logging.getLogger("rallypoint.worker")
     try:
-        logging.getLogger("rallypoint.worker").log(level, text)
+        if logger.hasHandlers():
+            logger.log(level, text)
+            return
     except Exception:
-        from rallypoint.observe.printing import say
+        level = logging.WARNING  # It is shown in any case.
+    if level >= logging.WARNING:
+        from rallypoint.observe.printing import print_error
 
-        say(text)
+        print_error("rallypoint", text)

@@ -8,6 +8,7 @@ logger. Logging handlers may block, and heartbeats must not: they run in another
 from __future__ import annotations
 
 import logging
+from shlex import quote
 
 from msgspec.structs import replace
 
@@ -18,8 +19,9 @@ from rallypoint.agent.telemetry.telemetry import Telemetry
 from rallypoint.config import AgentConfig
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.event_kinds import ReportedBy
+from rallypoint.core.group_events import Finish, FinishKind
 from rallypoint.core.model import Outcome, Verdict
-from rallypoint.core.text import brief_seconds, shown
+from rallypoint.core.text import brief_seconds, job_name, shown
 from rallypoint.errors import UsageError
 from rallypoint.observe.parameter_names import Names, in_parameters
 from rallypoint.observe.printing import visible
@@ -89,16 +91,32 @@ def run_processes(config: AgentConfig, log: JobLog, embedding: Embedding) -> Job
 
     def ended(end: JobEnd) -> None:
         telemetry.ended(end.finish)
+        _keep(telemetry, end.finish)
         told.update(failures(end))
         verdict = end.finish.verdict
         if verdict is not None and verdict.ended_s_ago is not None:
             log.warn(_nothing_was_started(end.run_id, verdict))
 
-    with telemetry.watching():
-        end = run_agent(config, telemetry, lambda relay: log, ended, embedding)
+    try:
+        with telemetry.watching():
+            end = run_agent(config, telemetry, lambda relay: log, ended, embedding)
+    except BaseException as error:
+        _keep(telemetry, Finish(FinishKind.COORDINATOR_LOST, text=str(error)))
+        raise
+    finally:
+        kept = "" if telemetry.keeping is None else telemetry.keeping.close(None)
+    if kept and end.finish.outcome is not Outcome.SUCCEEDED:
+        log.warn(f"the end of {job_name(end.run_id)} is kept: rallypoint status {quote(kept)}")
     for failure in told.values():
         failure.forget_lost_file()
     return replace(end, told=told)
+
+
+def _keep(telemetry: Telemetry, finish: Finish) -> None:
+    if telemetry.keeping is not None:
+        verdict = finish.verdict
+        text, cause = (verdict.text, verdict.cause) if verdict else (finish.text, None)
+        telemetry.keeping.ended(finish.outcome.value, text, cause)
 
 
 def _nothing_was_started(run_id: str, verdict: Verdict) -> str:

@@ -20,6 +20,7 @@ from rallypoint.coordinator.clocks import wall_time
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.model import Stamp
 from rallypoint.core.timeline import RoundLife
+from rallypoint.machine_name import process_name
 from rallypoint.observe.records import AgentEvent, Observer
 
 if TYPE_CHECKING:  # A start has no use for them.
@@ -218,6 +219,7 @@ class Keeping(Observer):
             node=part.node or machine,
             machine=machine,
             pid=os.getpid(),
+            process=process_name(os.getpid()),
             incarnation=self._incarnation,
             endpoints=tuple(dict.fromkeys(filter(None, (place, part.peer)))),
             host=part.peer if rendezvous.register is not None else rendezvous.endpoint.host,

@@ -22,6 +22,7 @@ from rallypoint.cli.generate.kubernetes_texts import (
 )
 from rallypoint.cli.generate.quoting import container_word, yaml_value
 from rallypoint.cli.parser import Command, Scanned
+from rallypoint.cli.run_options.wrong_script import generated_words
 from rallypoint.cli.values import Value, integer_within, nodes, seconds
 from rallypoint.core.settings import MAX_GIVEN, MAX_NODES, MAX_WAIT_S, MAX_WORKERS_PER_NODE, Setting
 from rallypoint.errors import UsageError
@@ -37,6 +38,13 @@ _SHM, _USER = "8Gi", "1000"
 _KINDS = ("--job", "--jobset", "--trainer")
 _QUANTITY = re.compile(r"\d+(\.\d+)?([kMGTPE]|[KMGTPE]i)?", re.ASCII)
 _CPUS = re.compile(r"\d+m|\d+(\.\d{1,3})?", re.ASCII)
+_PART = r"[a-z0-9]+([._-]+[a-z0-9]+)*"
+_IMAGE = re.compile(
+    rf"(([A-Za-z0-9.-]+|\[[0-9A-Fa-f:]+\])(:\d+)?/)?{_PART}(/{_PART})*(:\w[\w.-]{{0,127}})?"
+    r"(@[a-z0-9]+:[0-9A-Fa-f]+)?",
+    re.ASCII,
+)
+"""A registry, a path, a tag and a digest."""
 _KEY = re.compile(r"(?=.{1,63}$)[A-Za-z0-9]([-\w.]*[A-Za-z0-9])?", re.ASCII)
 _LABEL = re.compile(rf"|{_KEY.pattern}", re.ASCII)
 
@@ -285,7 +293,7 @@ def _command(scanned: Scanned, job: _Job) -> tuple[str, ...]:
         words.append(f"--rdzv-endpoint={first}.{job.name}:29400")
     words.append(f"--max-restarts={_number(scanned, '--max-restarts', 3, 0, MAX_GIVEN)}")
     words.append(f"--drain-deadline={job.drain_s:g}")
-    return (*words, *map(container_word, scanned.words or ("train.py",)))
+    return (*words, *map(container_word, generated_words(scanned.words)))
 
 
 def _number(scanned: Scanned, flag: str, default: int, least: int, most: int) -> int:
@@ -316,8 +324,9 @@ def _namespace(scanned: Scanned) -> str:
 
 def _image(scanned: Scanned) -> str:
     given = scanned.get("--image")
-    if given is None or not given.text or given.text.split() != [given.text]:
-        raise UsageError("--image: needs the name of an image, like registry/digits:1")
+    assert given is not None, "it is required"
+    if not _IMAGE.fullmatch(given.text):
+        raise given.wrong("needs the name of an image, like registry/digits:1")
     return given.text
 
 
@@ -362,6 +371,8 @@ def _pairs(scanned: Scanned, flag: str, values: re.Pattern[str] | None) -> dict[
             raise given.wrong("needs a value of at most 63 letters, digits, and - _ .")
         if key == _QUEUE:
             raise given.wrong("needs --queue NAME, by which the pods do not get that label")
+        if any("\ud800" <= character <= "\udfff" for character in value):
+            raise given.wrong("needs UTF-8: YAML takes nothing else")
         found[key] = value
     return found
 

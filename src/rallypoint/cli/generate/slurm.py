@@ -6,6 +6,7 @@ import re
 
 from rallypoint.cli.generate.quoting import bash_word
 from rallypoint.cli.parser import Command, Scanned
+from rallypoint.cli.run_options.wrong_script import generated_words
 from rallypoint.cli.values import Value, integer, integer_within, nodes, seconds
 from rallypoint.core.settings import MAX_GIVEN, MAX_NODES, MAX_WAIT_S, MAX_WORKERS_PER_NODE, Setting
 from rallypoint.errors import UsageError
@@ -143,7 +144,7 @@ def text(scanned: Scanned) -> str:
         raise before.wrong(f"needs {MAX_WAIT_S:g} seconds or less")
     if before_s >= _seconds_of(limit.text):
         raise UsageError(f"{before.origin}, {limit.origin}: leaves no time to work")
-    command = scanned.words or ("train.py",)
+    command = generated_words(scanned.words)
     return _SCRIPT.format(
         name=name.text,
         nodes=_nodes(given("--nodes", "2"), given("--spares", "0")),

@@ -8,12 +8,17 @@ from collections.abc import Callable, Mapping, Sequence
 
 from rallypoint.cli.machine import Machine
 from rallypoint.core.text import shown
+from rallypoint.errors import UsageError
 
 _OTHER_LANGUAGES = frozenset(
     {"sh", "bash", "dash", "ash", "zsh", "ksh", "mksh", "csh", "tcsh", "fish", "perl", "ruby"}
     | {"node", "Rscript", "julia", "lua", "awk", "make", "php", "tclsh", "pwsh"}
 )
 """Interpreters by the names that a first line (`#!`) has for them."""
+_NO_SCRIPT = "a program, not a Python script"
+_PROGRAMS = frozenset({"python", "python3", "bash", "sh", "srun", "mpirun", "torchrun"})
+_PROGRAMS |= {"accelerate", "deepspeed", "rallypoint"}
+"""Known to be none of a person's scripts, also where no file can be looked at."""
 _SHELL_SCRIPTS = (".sh", ".bash", ".zsh", ".ksh", ".csh", ".slurm", ".sbatch")
 _SETTINGS = (".json", ".yaml", ".yml", ".toml")
 _NO_MODULES = (".py", ".ipynb", ".md", ".txt", *_SHELL_SCRIPTS, *_SETTINGS)
@@ -58,7 +63,7 @@ def _why_no_script(script: str, after: Sequence[str], machine: Machine) -> str:
     if script[0] in _DASHES:
         option = "--" + script.strip(_DASHES)
         return f"it begins with another character than the dash of options: give {shown(option)}"
-    if "/" not in script and machine.find_program(script) is not None:
+    if script in _PROGRAMS or ("/" not in script and machine.find_program(script) is not None):
         return _a_program(script, after)
     if after and machine.path_kind(whole := f"{script} {after[0]}") == "file":
         return f"no such file; a name with blanks needs quotes: {whole!r}"
@@ -79,11 +84,28 @@ def _why_no_script(script: str, after: Sequence[str], machine: Machine) -> str:
     return f"no such file, and no such program{fix}"
 
 
+def generated_words(words: Sequence[str]) -> tuple[str, ...]:
+    """The script and its arguments for a generated command, by default train.py. The script lies on
+    another machine. Raises UsageError for a well-known program in its place."""
+    script, *after = words or ("train.py",)
+    if script in _PROGRAMS:
+        fix = _leave_out(script, after) or "name the script itself"
+        raise UsageError(f"{script}: {_NO_SCRIPT}: {fix}")
+    return (script, *after)
+
+
 def _a_program(program: str, after: Sequence[str]) -> str:
-    """What to do with a program where a script should be, by the words after it."""
+    leave = _leave_out(program, after)
+    return f"{_NO_SCRIPT}: {f'{leave}, or ' if leave else ''}add --no-python"
+
+
+def _leave_out(program: str, after: Sequence[str]) -> str:
+    """The fix for a program where a script should be, by the words after it; empty: no script is
+    there."""
     lead = _before_a_script(program, after)
-    leave = f"leave out {shown(' '.join(lead))}" if len(lead) > 1 else "leave it out"
-    return f"a program, not a Python script: {f'{leave}, or ' if lead else ''}add --no-python"
+    if len(lead) > 1:
+        return f"leave out {shown(' '.join(lead))}"
+    return "leave it out" if lead else ""
 
 
 def _before_a_script(first: str, after: Sequence[str]) -> list[str]:

@@ -11,7 +11,7 @@ from rallypoint.cli import access, values
 from rallypoint.cli.parser import Command, parse, with_hint
 from rallypoint.cli.values import Value, word
 from rallypoint.cli.watch.events_text import LINES_MAX, MOMENTS, event_line, newest_of, since
-from rallypoint.cli.watch.kept import Kept, answer_or_kept, events_of, is_kept, read_meant
+from rallypoint.cli.watch.kept import Kept, answer_or_kept, events_of, is_kept, read_kept
 from rallypoint.cli.watch.reach import (
     EXIT_CODES,
     HOW_TO_FIND,
@@ -116,7 +116,7 @@ def _run(argv: list[str]) -> int:
     options = with_hint(EVENTS, lambda: _parse(argv))
     if options.job is None:
         is_dir = is_kept(Value(options.file, ""))
-        known = events_of(read_meant(options.file)) if is_dir else read_history(options.file)
+        known = events_of(read_kept(options.file)) if is_dir else read_history(options.file)
         _show_recorded(known, options)
         return 0
     token = token_of(options.job)
@@ -125,9 +125,10 @@ def _run(argv: list[str]) -> int:
     return 0
 
 
-def _show_kept(argv: list[str], kept: Kept, head: str) -> None:
+def _show_kept(argv: list[str], kept: Kept, head: str) -> int:
     say(head)
     _show_recorded(events_of(kept), _parse(argv, kept.path))
+    return 0
 
 
 def _show_recorded(recorded: Recorded, options: _Options) -> None:

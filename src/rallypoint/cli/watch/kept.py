@@ -6,9 +6,10 @@ home that it shares with the job's nodes, has kept.
 
 from __future__ import annotations
 
+import asyncio
 import os
-import socket
 from collections.abc import Callable, Sequence
+from shlex import quote
 from textwrap import wrap
 from typing import TypeVar
 
@@ -34,6 +35,7 @@ from rallypoint.cli.watch.slurm_job import read_slurm_job
 from rallypoint.cli.watch.status_text import (
     LINES_MAX,
     cause_detail,
+    labelled,
     next_lines,
     state_word,
     status_lines,
@@ -41,32 +43,30 @@ from rallypoint.cli.watch.status_text import (
 from rallypoint.cli.watch.workers import is_endpoint
 from rallypoint.config import RendezvousConfig
 from rallypoint.coordinator.clocks import wall_time
+from rallypoint.coordinator.threads import run_in_thread
 from rallypoint.core.model import Outcome
-from rallypoint.core.text import count, job_name, shown
+from rallypoint.core.text import job_name, shown
 from rallypoint.core.watch import kept_jobs as rules
 from rallypoint.core.watch.advice import Advice, advice_after_the_end
-from rallypoint.core.watch.history_file import Recorded
-from rallypoint.core.watch.job_view import HowItEnded, JobView
+from rallypoint.core.watch.history_file import Recorded, Status
+from rallypoint.core.watch.job_view import HowItEnded, JobLine, JobView
 from rallypoint.core.watch.kept_jobs import NodeNote, is_logged_in
 from rallypoint.core.watch.node_names import fold_names
-from rallypoint.errors import RallypointError, RendezvousConnectionError, UsageError
+from rallypoint.core.watch.past_round import PastRound
+from rallypoint.errors import AccessError, RallypointError, RendezvousConnectionError, UsageError
+from rallypoint.machine_name import process_name
 from rallypoint.observe.kept_jobs import directories, find, notes_in
-from rallypoint.process.scratch import lives
 
 T = TypeVar("T")
-_NODES_SHOWN = 6
+READ_S = 30.0
+"""How long reading what is kept may take: the home may be on a file server that is gone."""
+_ENDS_SHOWN = 6
 NO_END = "no end is known"
-_NOTES_READ = 16
-"""The most notes that are read of a job in a list."""
 
 
 def _is_of_job(note: NodeNote) -> bool:
     """Return whether the node saw the job end, and did not leave before."""
     return note.ended > 0 and note.outcome != Outcome.PREEMPTED.value
-
-
-def _how_much_it_knows(note: NodeNote) -> tuple[bool, bool, float]:
-    return _is_of_job(note), note.is_host, note.ended
 
 
 SomeError = RendezvousConnectionError | JobEndedError | NotHostedError
@@ -81,49 +81,50 @@ class Kept(Struct):
     """The history of the job; None: it is elsewhere."""
     living: list[str] = field(default_factory=list)
     """Nodes whose agents run on this machine."""
+    trouble: str = ""
+    """Why the history can't be read."""
 
     @property
     def newest(self) -> NodeNote | None:
         """The note that knows most."""
-        return max(self.notes, key=_how_much_it_knows, default=None)
+        known = [(_is_of_job(note), note.is_host, note.ended, note) for note in self.notes]
+        return max(known, key=lambda one: one[:3])[3] if known else None
+
+    @property
+    def last(self) -> Status | None:
+        """The last status in the history."""
+        return None if self.recorded is None else self.recorded.status
 
     @property
     def view(self) -> JobView | None:
-        """The last status, without nodes: none runs any more. The end of the job is that of the
-        history, or else of a node."""
-        view, note, now = self._recorded_view, self.newest, wall_time(0.0)
-        if view is None:
+        """The last status, without nodes, with the end of the history or else of a node."""
+        view = None if self.recorded is None else view_in(self.recorded)
+        if view is None or self.last is None:
             return None
-        since_s = view.since_s + max(now - self.written_at, 0.0)
+        note, now = self.newest, wall_time(0.0)
+        since_s = view.since_s + max(now - self.last.time, 0.0)
         view = replace(view, nodes=(), nodes_left_out=0, since_s=since_s)
-        if self.has_verdict:
+        if view.verdict is not None:
             return view
         view = replace(view, state=NO_END, waits_for="", world_nodes=0, world_workers=0)
         if note is None or not self.has_ended:
             return view
-        verdict = HowItEnded(note.outcome, note.text)
-        since_s = max(now - note.ended, 0.0)
-        return replace(view, state=note.outcome, reason=note.text, verdict=verdict, since_s=since_s)
-
-    @property
-    def _recorded_view(self) -> JobView | None:
-        return None if self.recorded is None else view_in(self.recorded)
-
-    @property
-    def state(self) -> str:
-        """The state of the job in the last status."""
-        return "" if self._recorded_view is None else self._recorded_view.state
+        how = "failure" if note.outcome == Outcome.FAILED.value else note.outcome
+        end = (note.began, note.ended, how, note.text, note.cause)
+        ended = PastRound(note.round, note.nodes, note.nodes * note.workers, "", *end)
+        return replace(
+            view,
+            state=note.outcome,
+            reason=note.text,
+            since_s=max(now - note.ended, 0.0),
+            past=(*view.past, ended),
+            verdict=HowItEnded(note.outcome, note.text),
+        )
 
     @property
     def has_verdict(self) -> bool:
         """The end of the job is in its history."""
-        return self._recorded_view is not None and self._recorded_view.verdict is not None
-
-    @property
-    def written_at(self) -> float:
-        """When the last status was."""
-        status = None if self.recorded is None else self.recorded.status
-        return 0.0 if status is None else status.time
+        return self.last is not None and self.last.view.verdict is not None
 
     @property
     def has_ended(self) -> bool:
@@ -134,47 +135,63 @@ class Kept(Struct):
 
 
 def answer_or_kept(
-    command: Command, argv: Sequence[str], ask: Callable[[], int], show: Callable[[Kept, str], None]
-) -> int:
-    """Ask, or `show` what is kept, with a line on what this is. Raises as `ask`."""
+    command: Command,
+    argv: Sequence[str],
+    ask: Callable[[], T],
+    show: Callable[[Kept, str], T] | None = None,
+) -> T:
+    """Ask, or `show` what is kept, with a line on what this is. Without `show` the job must run for
+    this, and the error says where its end is kept. Blocks, and raises as `ask`."""
     try:
         return ask()
     except LostWhileFollowedError as error:
-        path = _path_of(command, argv)
-        more = f"; kept of it: rallypoint status {brief(path)}" if path else ""
+        kept = _kept_of(command, argv)
+        more = f"; kept of it: rallypoint status {brief(kept.path)}" if kept else ""
         raise _with(error, more) from error
+    except AccessError as error:
+        kept = _kept_of(command, argv, error)
+        if not kept or not kept.newest or "--job ID" not in str(error):
+            raise
+        job = quote(kept.newest.job)
+        raise AccessError(f"{error}; the last job there was --job {job}") from error
     except (RendezvousConnectionError, JobEndedError, NotHostedError) as error:
-        path = _path_of(command, argv)
-        if not path:
-            if type(error) is RendezvousConnectionError:
+        if (kept := _kept_of(command, argv, error)) is None:
+            if show is not None and type(error) is RendezvousConnectionError:
                 raise _with(error, _where_else(command, argv)) from error
             raise
-        kept = read_kept(path)
         if isinstance(error, NotHostedError) and not kept.has_ended:
             raise
         if isinstance(error, RendezvousConnectionError) and kept.living and not kept.has_ended:
-            names = fold_names(kept.living)
-            who = f"nodes {names} run on this machine, and look for it"
-            if len(kept.living) == 1:
-                who = f"node {names} runs on this machine, and looks for it"
-            raise _with(error, f"; {who}: rallypoint status {brief(path)}") from error
-        show(kept, _what_it_is(kept, error))
-        return 0
-
-
-def answer_or_say_where_kept(command: Command, argv: Sequence[str], ask: Callable[[], T]) -> T:
-    """Ask a job that must run for this. Where it has ended, the error says where its end is kept.
-    Blocks and raises as `ask`."""
-    try:
-        return ask()
-    except (RendezvousConnectionError, JobEndedError) as error:
-        is_unnamed = isinstance(error, NotOnThisMachineError) and "--job" not in " ".join(argv)
-        path = "" if is_unnamed else _path_of(command, argv)
-        if not path or ((kept := read_kept(path)).living and not kept.has_ended):
-            raise
+            who = f"agents on this machine look for it ({fold_names(kept.living)})"
+            raise _with(error, f"; {who}: rallypoint status {brief(kept.path)}") from error
+        if show is not None:
+            return show(kept, _what_it_is(kept, error))
         more = "its end is kept" if kept.has_ended else "kept of it"
-        kind = UsageError if isinstance(error, JobEndedError) else RendezvousConnectionError
-        raise kind(f"{error}; {more}: rallypoint status {brief(path)}") from error
+        more = "the newest that is kept" if isinstance(error, NotOnThisMachineError) else more
+        said = f"{error}; {more}: rallypoint status {brief(kept.path)}"
+        kind = UsageError if isinstance(error, UsageError) else RendezvousConnectionError
+        raise kind(said) from error
+
+
+def _kept_of(
+    command: Command, argv: Sequence[str], asked: RallypointError | None = None
+) -> Kept | None:
+    """Find what is kept of the job that is meant; None: nothing. Blocks for `READ_S` at most.
+    Raises RendezvousConnectionError, with what was `asked`, for a dead disk, and UsageError."""
+
+    def read() -> Kept | None:
+        path = _path_of(command, argv)
+        return read_kept(path) if path else None
+
+    async def look() -> Kept | None:
+        async with asyncio.timeout(READ_S):
+            return await run_in_thread(read, "rallypoint-kept")
+
+    try:
+        return asyncio.run(look())
+    except TimeoutError:
+        why = f"{shown(Machine().kept_jobs())} does not answer: what is kept of it can't be read"
+        raise RendezvousConnectionError(f"{asked}; {why}" if asked else why) from asked
 
 
 def is_kept(where: Value | None) -> bool:
@@ -197,55 +214,39 @@ def kept_at(path: str) -> list[str]:
     return [one for one in found if any(is_logged_in(note, wanted) for note in notes_in(one, 1))]
 
 
-def read_meant(path: str) -> Kept:
-    """Read the one that `kept_at` finds. Blocks. Raises UsageError."""
-    found = kept_at(path)
-    if len(found) > 1:
-        several = f"{shown(path)}: {len(found)} jobs are kept there"
-        raise UsageError(f"{several}: rallypoint status {brief(path)} lists them")
-    return read_kept(found[0] if found else path)
-
-
-def listed(paths: Sequence[str], width: int, most: int) -> list[str]:
-    """Return one line for each of these jobs, and the command that shows one of them. Blocks."""
-    now = wall_time(0.0)
-    rows = [("NAME", "STATE", "WHEN", "")]
-    for path in paths[: most - 3 if len(paths) > most - 2 else most]:
-        kept = Kept(path, notes_in(path, _NOTES_READ))
-        note, name = kept.newest, os.path.basename(path)
-        if note is None:
-            rows.append((name, "-", "-", ""))
-        elif note.ended:
-            rows.append((name, state_word(note.outcome), _ago(now - note.ended), note.text))
-        else:
-            rows.append((name, NO_END, _ago(now - note.began), "began then"))
-    sizes = [max(len(row[column]) for row in rows) for column in range(3)]
-    lines = [
-        "  ".join([*(text.ljust(size) for text, size in zip(row, sizes, strict=False)), row[3]])
-        for row in rows
-    ]
-    lines = [line.rstrip() if len(line) <= width else line[: width - 1] + "…" for line in lines]
-    if (more := len(paths) - len(rows) + 1) > 0:
-        lines.append(f"and {count(more, 'older job')}: --all")
-    return [*lines, f"one of them: rallypoint status {brief(os.path.dirname(paths[0]))}/NAME"]
-
-
-def _ago(seconds: float) -> str:
-    return f"{duration_text(max(seconds, 0.0))} ago"
+def lines_of(paths: Sequence[str]) -> list[JobLine]:
+    """Read a line for each of these directories. Blocks."""
+    found = []
+    for path in paths:
+        kept = Kept(path, notes_in(path, 16))  # A large job has thousands.
+        if (note := kept.newest) is not None:
+            state, at = (note.outcome, note.ended) if kept.has_ended else (NO_END, note.began)
+            since_s, workers = max(wall_time(0.0) - at, 0.0), note.nodes * note.workers
+            sizes = (note.nodes, workers, note.round, -1, -1, None)
+            found.append(JobLine(os.path.basename(path), state, since_s, *sizes, note.text))
+    return found
 
 
 def read_kept(path: str) -> Kept:
-    """Blocks. Raises UsageError."""
+    """Read the one that `kept_at` finds. Blocks. Raises UsageError."""
+    if len(found := kept_at(path)) > 1:
+        several = f"{shown(path)}: {len(found)} jobs are kept there"
+        raise UsageError(f"{several}: rallypoint status {brief(path)} lists them")
+    path = found[0] if found else path
     notes = notes_in(path)
     if not notes and not os.path.isfile(os.path.join(path, rules.HISTORY)):
         raise UsageError(f"{shown(path)}: nothing is kept of a job there")
-    machine = socket.gethostname()
-    living = [one.node for one in notes if one.machine == machine and lives(one.pid)]
+    living = [one.node for one in notes if one.process and one.process == process_name(one.pid)]
     files = [os.path.join(path, rules.HISTORY), *(note.history for note in notes)]
-    recorded = None
+    recorded, trouble = None, ""
     if known := [one for one in files if one and os.path.isfile(one)]:
-        recorded = read_history(known[0])
-    return Kept(path, notes, recorded, living)
+        try:
+            recorded = read_history(known[0])
+        except UsageError as error:
+            if not notes:
+                raise
+            trouble = str(error)
+    return Kept(path, notes, recorded, living, trouble)
 
 
 def status_of(kept: Kept, head: str, width: int, most: int) -> list[str]:
@@ -254,33 +255,29 @@ def status_of(kept: Kept, head: str, width: int, most: int) -> list[str]:
     where = brief(kept.path)
     kept_ranks = {line.rank for note in kept.notes for line in note.output}
     rows: list[str] = []
-    if view is not None:
+    if view is not None and kept.last is not None:
         rows = status_lines(view, width, most, where, kept_ranks=kept_ranks)
-        if not kept.has_verdict:
-            # Which nodes were in the round is told below.
-            rows = [row for row in rows if not row.startswith("  nodes ")]
-            at = moment_text(kept.written_at, now)
-            said = f"at {at} it was {kept.state}, in round {view.round}"
-            if kept.has_ended:
-                rows[1:1] = _labelled("last status", [said], width)
-            else:
-                rows[0] = f"{job_name(view.job)}: {NO_END}; {said}"
+        at = moment_text(kept.last.time, now)
+        said = f"at {at} it was {kept.last.view.state}, in round {view.round}"
+        if not kept.has_ended:
+            rows = [row for row in rows if not row.startswith("  nodes ")]  # As of then.
+            rows[0] = f"{job_name(view.job)}: {NO_END}; {said}"
+        elif not kept.has_verdict:
+            rows += labelled("last status", [said], width)
     elif newest is not None:
         rows = _of_note(newest, width, now)
-        if newest.cause is not None and newest.outcome != Outcome.SUCCEEDED.value:
-            rows += next_lines(advice_after_the_end(newest.cause, kept_ranks), where, width)
+        if found := advice_after_the_end(newest.outcome, newest.text, newest.cause, kept_ranks):
+            rows += next_lines(found, where, width)
     told = rules.ended_lines(kept.notes, kept.living)
-    more = len(told) - _NODES_SHOWN
-    if more > 0 and most <= LINES_MAX:
-        told = [*told[:_NODES_SHOWN], f"and {more} more lines: --all"]
-    ends = _labelled("ends", told, width)
+    ends = labelled("ends", told[: _ENDS_SHOWN if most <= LINES_MAX else None], width)
     lost = [note for note in kept.notes if not note.ended and note.node not in kept.living]
     if lost and not kept.has_verdict:
         machines = fold_names({note.machine for note in lost})
         why = f"look on {machines} for what killed them: dmesg -T, and what the scheduler says"
         ends += next_lines(Advice("ends", text=why), where, width)
+    ends += labelled("history", [kept.trouble] if kept.trouble else [], width)
     if kept.recorded is None and newest is not None and not newest.is_host:
-        ends += _labelled("elsewhere", [_elsewhere(newest)], width)
+        ends += labelled("elsewhere", [_elsewhere(newest)], width)
     room = max(most - len(ends) - 1, 1)
     if len(rows) > room:
         rows = [*rows[: room - 1], f"  ... {len(rows) - room + 1} more lines: --all"]
@@ -290,21 +287,11 @@ def status_of(kept: Kept, head: str, width: int, most: int) -> list[str]:
 def events_of(kept: Kept) -> Recorded:
     """Raises RendezvousConnectionError where the events are elsewhere."""
     if kept.recorded is None:
-        where = "" if kept.newest is None else f": {_elsewhere(kept.newest)}"
+        where = "" if kept.newest is None else f": {kept.trouble or _elsewhere(kept.newest)}"
         raise RendezvousConnectionError(
             f"only this is kept of the job here: rallypoint status {brief(kept.path)}{where}"
         )
     return kept.recorded
-
-
-def _labelled(label: str, texts: Sequence[str], width: int) -> list[str]:
-    lines: list[str] = []
-    for text in texts:
-        room = max(width - 14, 20)
-        parts = [text[:room]] if text.startswith("| ") else wrap(text, room)
-        lines += parts
-    heads = [label, *[""] * len(lines)]
-    return [f"  {head:<12}{line}" for head, line in zip(heads, lines, strict=False)]
 
 
 def _elsewhere(note: NodeNote) -> str:
@@ -321,7 +308,7 @@ def _of_note(note: NodeNote, width: int, now: float) -> list[str]:
     said = f"{name}: {state_word(note.outcome)} {when} ago, round {note.round}: {note.text}"
     lines = wrap(said, width, subsequent_indent=" " * 14, break_on_hyphens=False)
     told = [f"| {line}" for line in cause_detail(note.cause)]
-    return lines + _labelled(f"round {note.round}", told, width)
+    return lines + labelled(f"round {note.round}", told, width)
 
 
 def _what_it_is(kept: Kept, error: SomeError) -> str:
@@ -337,9 +324,10 @@ def _what_it_is(kept: Kept, error: SomeError) -> str:
 
 def _where_else(command: Command, argv: Sequence[str]) -> str:
     job = _meant(command, argv)
+    said = "; nothing of it is kept on this machine"
     if job is None or job.register is not None:
-        return "; nothing of it is kept on this machine"
-    return f"; nothing of it is kept on this machine: ask on {job.endpoint.host}, if it ran there"
+        return said
+    return f"{said}: ask on {job.endpoint.host}, if it ran there"
 
 
 def _path_of(command: Command, argv: Sequence[str]) -> str:

@@ -12,7 +12,7 @@ from msgspec.structs import astuple, replace
 from rallypoint.cli import access, values
 from rallypoint.cli.parser import Command, parse, with_hint
 from rallypoint.cli.values import Value
-from rallypoint.cli.watch.kept import Kept, answer_or_kept, is_kept, read_meant
+from rallypoint.cli.watch.kept import Kept, answer_or_kept, is_kept, read_kept
 from rallypoint.cli.watch.reach import EXIT_CODES, HOW_TO_FIND, Asking, again, named
 from rallypoint.cli.watch.status_text import LINES_MAX
 from rallypoint.cli.watch.terminal import print_lines
@@ -103,8 +103,7 @@ def run(argv: list[str]) -> int:
 def _run(argv: list[str]) -> int:
     for path in with_hint(LOGS, lambda: parse(LOGS, argv, {})).words:
         if is_kept(Value(path, path)):
-            _show_kept(argv, read_meant(path), "")
-            return 0
+            return _show_kept(argv, read_kept(path), "")
     options = with_hint(LOGS, lambda: _parse(argv))
     access.keep_secrets()
     asyncio.run(_Logs(options).run())
@@ -119,7 +118,7 @@ def _parse(argv: list[str]) -> _Options:
     return _Options(wanted, scanned.on("--follow"), newest, scanned.on("--json"))
 
 
-def _show_kept(argv: list[str], kept: Kept, head: str) -> None:
+def _show_kept(argv: list[str], kept: Kept, head: str) -> int:
     """The newest lines that nodes have kept of the workers that are meant."""
     if head:
         say(head)
@@ -138,7 +137,7 @@ def _show_kept(argv: list[str], kept: Kept, head: str) -> None:
     found.sort(key=lambda line: line.time)
     if scanned.on("--json"):
         print_lines([JsonLine(json_text(line)) for line in found])
-        return
+        return 0
     groups = fold_lines(Line(one.time, one.rank, one.line) for one in found)
     lines = log_lines(groups)
     print_lines(lines[max(len(lines) - newest, 0) :])
@@ -147,6 +146,7 @@ def _show_kept(argv: list[str], kept: Kept, head: str) -> None:
         which = "these workers" if ranks or nodes else "the workers"
         more = f"; of these nodes something is: {here}" if here else ""
         say(f"nothing is kept of what {which} wrote{more}")
+    return 0
 
 
 class _Logs:

@@ -11,7 +11,7 @@ from rallypoint.cli import access
 from rallypoint.cli.parser import Command, parse, with_hint
 from rallypoint.cli.render import duration_text
 from rallypoint.cli.values import word
-from rallypoint.cli.watch.kept import answer_or_say_where_kept
+from rallypoint.cli.watch.kept import answer_or_kept
 from rallypoint.cli.watch.reach import (
     HOW_TO_FIND,
     JobAt,
@@ -87,7 +87,7 @@ def run(argv: list[str]) -> int:
     question = Ask(subject, nodes=(options.node,) if options.node else ())
     late = f"the coordinator has not answered within {ANSWER_S:g} s"
     asked = partial(answer_within, options.job, token, question, ANSWER_S, late)
-    value = answer_or_say_where_kept(NODES, argv, lambda: asyncio.run(asked()))
+    value = answer_or_kept(NODES, argv, lambda: asyncio.run(asked()))
     if options.deed:
         said = decoded(value, Said)
         print_text(JsonLine(json_text(said)) if options.as_json else said.text)

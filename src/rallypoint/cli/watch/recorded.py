@@ -65,4 +65,6 @@ def view_in(recorded: Recorded) -> JobView | None:
     """What the job did when the file's last status was written, with its last rounds."""
     if recorded.status is None:
         return None
-    return replace(recorded.status.view, past=tuple(recorded.rounds[-ROUNDS_SHOWN:]))
+    view, known = recorded.status.view, {past.round for past in recorded.rounds}
+    ending = [past for past in view.past if past.round not in known]
+    return replace(view, past=tuple([*recorded.rounds, *ending][-ROUNDS_SHOWN:]))

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from rallypoint.cli import access
 from rallypoint.cli.parser import Command, parse, with_hint
-from rallypoint.cli.watch.kept import answer_or_say_where_kept
+from rallypoint.cli.watch.kept import answer_or_kept
 from rallypoint.cli.watch.reach import EXIT_CODES, HOW_TO_FIND, Asking, named
 from rallypoint.cli.watch.stacks_text import stacks_lines
 from rallypoint.cli.watch.status_text import LINES_MAX
@@ -70,7 +70,7 @@ def run(argv: list[str]) -> int:
     scanned = with_hint(STACKS, lambda: parse(STACKS, argv, {}))
     wanted = with_hint(STACKS, lambda: read_wanted(STACKS, scanned))
     access.keep_secrets()
-    found = answer_or_say_where_kept(STACKS, argv, lambda: asyncio.run(_collect(wanted)))
+    found = answer_or_kept(STACKS, argv, lambda: asyncio.run(_collect(wanted)))
     if scanned.on("--json"):
         print_lines([JsonLine(json_text(one)) for one in found])
         return 0

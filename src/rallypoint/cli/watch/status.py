@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
@@ -21,7 +22,7 @@ from rallypoint.cli.watch.kept import (
     answer_or_kept,
     is_kept,
     kept_at,
-    listed,
+    lines_of,
     read_kept,
     status_of,
 )
@@ -62,7 +63,7 @@ from rallypoint.errors import (
     RendezvousConnectionError,
     UsageError,
 )
-from rallypoint.observe.printing import JsonLine, json_text, print_text, redraw
+from rallypoint.observe.printing import JsonLine, json_text, print_text, redraw, say
 
 ANSWER_S = 5.0
 """So long a coordinator may take to answer, of several jobs or to `--watch`."""
@@ -132,11 +133,12 @@ def _run(argv: list[str]) -> int:
     options = with_hint(STATUS, lambda: _parse(argv))
     if options.file and is_kept(word(options.file)):
         if len(paths := kept_at(options.file)) > 1:
-            _show_list(paths, options)
+            where = brief(os.path.dirname(paths[0]))
+            say(f"kept in {where}; one of them: rallypoint status {where}/JOB")
+            _show_table(lines_of(paths), options, whole_names=True)  # They are to be typed.
             return 0
         kept = read_kept(paths[0])
-        _show_kept(argv, kept, f"kept in {brief(kept.path)}:")
-        return 0
+        return _show_kept(argv, kept, f"kept in {brief(kept.path)}:")
     if options.file:
         _show_recorded(options)
         return 0
@@ -277,23 +279,15 @@ class _Status:
         return partial(status_lines, view, where=self._job.words, clock=clock)
 
 
-def _show_kept(argv: list[str], kept: Kept, head: str) -> None:
+def _show_kept(argv: list[str], kept: Kept, head: str) -> int:
     scanned = parse(STATUS, argv, {})
     if scanned.on("--json"):
         print_text(JsonLine(json_text(kept.view or kept.notes)))
-        return
+        return 0
     most = ALL_LINES if scanned.on("--all") else LINES_MAX
     colour = shows_colours(scanned.read(STATUS, "--color", "auto"))
     print_lines(status_of(kept, head, screen_size()[0], most), colour=colour)
-
-
-def _show_list(paths: list[str], options: _Options) -> None:
-    if options.as_json:
-        known = [read_kept(path).newest for path in paths]
-        print_text(JsonLine(json_text([replace(one, output=()) for one in known if one])))
-        return
-    most = ALL_LINES if options.is_whole else LINES_MAX
-    print_lines(listed(paths, screen_size()[0], most), colour=options.colour)
+    return 0
 
 
 def _show_recorded(options: _Options) -> None:
@@ -323,13 +317,13 @@ async def _show_tables(
         jobs = await look()
 
 
-def _show_table(jobs: list[JobLine], options: _Options) -> bool:
+def _show_table(jobs: list[JobLine], options: _Options, *, whole_names: bool = False) -> bool:
     if options.as_json:
         return print_text(JsonLine(json_text(jobs)))
     if not jobs:
         return print_text("no jobs")
     clock = clock_text(wall_time(0.0))
-    return _show_lines(partial(table_lines, jobs, clock=clock), options)
+    return _show_lines(partial(table_lines, jobs, clock=clock, whole_names=whole_names), options)
 
 
 def _show_lines(lines: Callable[[int, int], Sequence[str]], options: _Options) -> bool:

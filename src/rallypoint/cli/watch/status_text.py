@@ -75,8 +75,10 @@ def status_lines(
     ]
     following = {} if where is None else {a.about: a for a in advice(view, kept_ranks)}
     lines = _headlines(view, width, clock)
+    if "" in following and where is not None:
+        lines += next_lines(following[""], where, width)
     for label, texts in blocks:
-        lines += _labelled(label, texts, width, _tint(view, label))
+        lines += labelled(label, texts, width, _tint(view, label))
         if (next_ := following.get(label.partition(" ")[0] if _is_round(label) else label)) and (
             texts and where is not None
         ):
@@ -89,7 +91,7 @@ def status_lines(
 def next_lines(advice: Advice, where: str, width: int) -> list[str]:
     """Return the lines with the next step."""
     if not advice.command:
-        return _labelled("next", [advice.text], width, Tint.BOLD)
+        return labelled("next", [advice.text], width, Tint.BOLD)
     room = max(width - 2 - _LABEL, 20)
     parts = command_lines(f"rallypoint {advice.command} {where}".rstrip(), room)
     heads = ["next", *[""] * (len(parts) - 1)]
@@ -130,30 +132,23 @@ def _unknown(view: JobView) -> list[str]:
 
 
 def table_lines(
-    jobs: Sequence[JobLine], width: int = 80, most: int = LINES_MAX, clock: str = ""
+    jobs: Sequence[JobLine],
+    width: int = 80,
+    most: int = LINES_MAX,
+    clock: str = "",
+    whole_names: bool = False,
 ) -> list[str]:
     """Several jobs, one line each, by their names. Where they are more than fit into `most` lines,
     those come first that do not run well, and of the rest there is a count. `clock`: as of
-    `status_lines`."""
+    `status_lines`. `whole_names`: no name is cut."""
     shown = sorted(jobs, key=lambda job: job.job)
     rest: list[JobLine] = []
     if len(shown) >= most:
         shown.sort(key=_runs_well)
         room = max(most - 2, 0)
         shown, rest = shown[:room], shown[room:]
-    rows = [
-        (
-            "JOB",
-            "STATE",
-            "FOR",
-            "ROUND",
-            "NODES",
-            "WORKERS",
-            "STEP",
-            "USEFUL",
-            f"({clock})" if clock else "",
-        )
-    ]
+    heads = ["JOB", "STATE", "FOR", "ROUND", "NODES", "WORKERS", "STEP", "USEFUL"]
+    rows: list[tuple[str, ...]] = [(*heads, f"({clock})" if clock else "")]
     for job in shown:
         step = "-" if job.step < 0 else str(job.step)
         step += f"/{job.total_steps}" if job.total_steps > 0 else ""
@@ -166,7 +161,8 @@ def table_lines(
         rows.append((name, state_word(job.state), since, *sizes, job.reason))
     widths = [max(len(row[column]) for row in rows) for column in range(8)]
     # What a job does is told also where its name would fill the line.
-    widths[0] = min(widths[0], max(width - sum(widths[1:]) - 2 * len(widths), NAME_LEAST))
+    if not whole_names:
+        widths[0] = min(widths[0], max(width - sum(widths[1:]) - 2 * len(widths), NAME_LEAST))
     lines: list[str] = []
     for number, row in enumerate(rows):
         name = row[0] if len(row[0]) <= widths[0] else row[0][: widths[0] - 1] + "…"
@@ -391,12 +387,12 @@ def cause_detail(cause: FirstCause | None) -> list[str]:
         return []
     detail = [line for line in cause.detail.splitlines() if line.strip()]
     shown = detail[-DETAIL_MAX:]
-    if cause.message and not any(cause.message in line for line in shown):
+    if cause.message and not any(cause.message in line for line in (cause.text, *shown)):
         shown = [cause.message, *shown]
     return shown
 
 
-def _labelled(label: str, texts: Sequence[str], width: int, tint: Tint | None = None) -> list[str]:
+def labelled(label: str, texts: Sequence[str], width: int, tint: Tint | None = None) -> list[str]:
     """The texts beside their label. They are wrapped; of what a worker wrote (`| ...`) each line
     begins with that mark."""
     lines: list[str] = []

@@ -10,7 +10,7 @@ from msgspec import Struct
 from rallypoint.cli import access, values
 from rallypoint.cli.parser import Command, parse, with_hint
 from rallypoint.cli.values import word
-from rallypoint.cli.watch.kept import answer_or_say_where_kept
+from rallypoint.cli.watch.kept import answer_or_kept
 from rallypoint.cli.watch.reach import (
     HOW_TO_FIND,
     JobAt,
@@ -127,7 +127,7 @@ def run_named(name: str, argv: list[str]) -> int:
     access.keep_secrets()
     late = f"it was not done within {options.timeout_s:g} s (--timeout)"
     asked = partial(answer_within, options.job, token, Ask(subject), options.timeout_s, late)
-    value = answer_or_say_where_kept(command, argv, lambda: asyncio.run(asked()))
+    value = answer_or_kept(command, argv, lambda: asyncio.run(asked()))
     said = decoded(value, Said)
     print_text(JsonLine(json_text(said)) if options.as_json else said.text)
     return 0 if said.is_done else _NOT_DONE

@@ -19,6 +19,10 @@ SILENT_S = 5.0
 NO_STEPS_S = 60.0
 """Workers that ran for so long could have told of a step."""
 NO_SPACE = "No space left on device"
+_UNREACHED = (
+    "see why the connection to the node of rank 0 fails: a firewall, a wrong address, or a network "
+    "that they do not share (--local-addr)"
+)
 _NAMED = 4
 """The most nodes that a command names."""
 _ALLOWED = 3
@@ -39,7 +43,8 @@ class Advice(Struct, frozen=True):
     """The next step."""
 
     about: str
-    """The label of the line: `behind`, `waits for`, `silent`, `round`, `held back`, `goodput`."""
+    """The label of the line: `behind`, `waits for`, `silent`, `round`, `held back`, `log files`,
+    `goodput`; empty: the first line."""
     command: str = ""
     """Words after `rallypoint`, without those that name the job; empty: there is only the text."""
     text: str = ""
@@ -70,15 +75,27 @@ def advice(view: JobView, kept_ranks: Collection[int] = ()) -> list[Advice]:
     job has ended."""
     found = [_on_waiting(view), _on_behind(view), _on_silence(view)]
     found += [_on_failure(view, kept_ranks), _on_held_back(view), _on_unknown_steps(view)]
+    found.append(_on_logs(view))
     return [one for one in found if one is not None]
 
 
-def advice_after_the_end(cause: FirstCause, kept_ranks: Collection[int]) -> Advice:
-    """Return the next step after this has ended a job."""
-    found = _on_cause(cause)
-    if found is not None:
-        return found
-    return Advice("round", f"logs {cause.rank}" if cause.rank in kept_ranks else "events")
+def advice_after_the_end(
+    outcome: str, text: str, cause: FirstCause | None, kept_ranks: Collection[int]
+) -> Advice | None:
+    """Return the next step after a job has ended so, if there is one. `text`: of its verdict."""
+    if outcome == str(Outcome.TIMED_OUT.value):
+        return Advice("", text="start the missing agents; with --nnodes MIN:MAX fewer suffice")
+    if cause is None and is_about_routes(text):
+        return Advice("", text=_UNREACHED)
+    if cause is None or outcome == str(Outcome.SUCCEEDED.value):
+        return None
+    what = f"logs {cause.rank}" if cause.rank in kept_ranks else "events"
+    return _on_cause(cause) or Advice("round", what)
+
+
+def is_about_routes(text: str) -> bool:
+    """Whether a round or a job ended so because nodes could not connect to each other."""
+    return "round store" in text and "reach" in text
 
 
 def _on_waiting(view: JobView) -> Advice | None:
@@ -88,12 +105,7 @@ def _on_waiting(view: JobView) -> Advice | None:
         few = view.awaited if len(view.awaited) <= _NAMED else ()
         return Advice("waits for", " ".join(("stacks", *few)))
     if view.awaited and "the store of rank 0" in view.waits_for:
-        nodes = f"{'nodes' if len(view.awaited) > 1 else 'node'} {fold_names(view.awaited)}"
-        return Advice(
-            "waits for",
-            text=f"see why {nodes} can't connect to the node of rank 0: a firewall, a wrong "
-            "address, or a network that they do not share (--local-addr)",
-        )
+        return Advice("waits for", text=_UNREACHED)
     here = sum(node.state == "joined" for node in view.nodes)
     missing = view.min_nodes - here
     if view.state != "waiting" or view.nodes_left_out or missing < 1 or not here:
@@ -138,12 +150,12 @@ def _on_failure(view: JobView, kept_ranks: Collection[int]) -> Advice | None:
             text=f"restarting has not helped {times}: repair the program; --max-no-progress "
             f"{_ALLOWED} ends a job that gets no further",
         )
+    if (end := view.verdict) is not None:
+        return advice_after_the_end(end.outcome, end.text, cause, kept_ranks)
+    if cause is None and view.past and is_about_routes(view.past[-1].end_text):
+        return Advice("round", text=_UNREACHED)
     if cause is None:
         return None
-    if view.verdict is not None and view.verdict.outcome == str(Outcome.SUCCEEDED.value):
-        return None
-    if view.verdict is not None:
-        return advice_after_the_end(cause, kept_ranks)
     found = _on_cause(cause)
     if found is not None or cause.rank is None:
         return found
@@ -176,6 +188,11 @@ def _on_cause(cause: FirstCause) -> Advice | None:
     if cause.log_file:
         return Advice("round", text=f"read {cause.log_file} on {cause.node}")
     return None
+
+
+def _on_logs(view: JobView) -> Advice | None:
+    full = fold_names(node.node for node in view.nodes if NO_SPACE in node.cant_log)
+    return Advice("log files", text=f"free space on {full}: df -h, df -i") if full else None
 
 
 def _on_held_back(view: JobView) -> Advice | None:

@@ -73,10 +73,11 @@ def as_object(line: Line) -> dict[str, Any]:
 
 
 def compact(view: JobView, at: float) -> Status:
-    """The status that is written: rounds have lines of their own."""
+    """The status that is written: rounds have lines of their own, once they are over."""
     left_out = view.nodes_left_out + max(len(view.nodes) - NODES_WRITTEN, 0)
     nodes = view.nodes[:NODES_WRITTEN]
-    return Status(at, replace(view, nodes=nodes, nodes_left_out=left_out, past=()))
+    ending = view.past[-1:] if view.state == "stopping" else ()
+    return Status(at, replace(view, nodes=nodes, nodes_left_out=left_out, past=ending))
 
 
 class Recorded(Struct):

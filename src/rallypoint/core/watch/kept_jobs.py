@@ -60,6 +60,8 @@ class NodeNote(Struct, frozen=True, kw_only=True):
     """The name of its machine."""
     pid: int
     """The number of the agent's process."""
+    process: str = ""
+    """The name of that process (`machine_name.process_name`)."""
     incarnation: int
     endpoints: tuple[str, ...]
     """The endpoint of the job, as the options have it, and the address that was dialled."""
@@ -214,20 +216,13 @@ def ended_lines(notes: Iterable[NodeNote], living: Collection[str] = ()) -> list
 
 
 def _how_they_ended(kind: int, notes: Sequence[NodeNote]) -> str:
-    ranks: set[int] = set()
-    for note in notes:
-        ranks.update(range(max(note.first_rank, 0), note.first_rank + note.workers))
-    one, is_one = notes[0], len(notes) == 1
-    where = f"{'node' if is_one else 'nodes'} {fold_names(note.node for note in notes)}"
-    if one.first_rank >= 0:
+    ranks = {note.first_rank + local for note in notes for local in range(note.workers)}
+    first, code = notes[0], notes[0].exit_code
+    where = f"{'node' if len(notes) == 1 else 'nodes'} {fold_names(note.node for note in notes)}"
+    if first.first_rank >= 0:
         where += f" ({'rank' if len(ranks) == 1 else 'ranks'} {brief_ranks(ranks)})"
-    if kind == 0 and is_one:
-        told = f"its agent (pid {one.pid} on {one.machine}) was killed, or its machine is lost"
-        return f"{where} has told of no end: {told}"
     if kind == 0:
-        return f"{where} have told of no end: their agents were killed, or their machines are lost"
-    if kind == 1 and is_one:
-        return f"{where} has not ended: its agent (pid {one.pid}) still runs here"
+        return f"{where}: no end is known: the agent was killed, or the machine is lost"
     if kind == 1:
-        return f"{where} have not ended: their agents still run here"
-    return f"{where} ended" + ("" if one.exit_code is None else f" with exit code {one.exit_code}")
+        return f"{where}: the agent still runs here"
+    return f"{where} ended" + (f" with exit code {code}" if code is not None else "")

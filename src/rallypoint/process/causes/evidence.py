@@ -1,21 +1,24 @@
 """Choose the evidence in a worker's output for why it failed, by its place in time. Pure.
 
 A program continues after an exception that it handles, so a traceback is the cause only if nothing
-but known tails follows it. It is also the cause if the program left with exit code 1, as Python
-does, and the source shows no handler around the outermost frame. Then nothing can have caught the
-exception, whatever exit hooks have written. For SIGABRT the cause is a C++ exception, a failed
-assertion or a fatal message of native code. Without evidence a report has the exit code and the
-last lines.
+but known tails follows it. It is also the cause if the source shows no handler around the outermost
+frame. Then nothing can have caught the exception, whatever exit hooks have written. The same holds
+if the source shows a handler that exits with the worker's code. Without the source, exit code 1
+stands for an uncaught exception, as Python has it. For SIGABRT the cause is a C++ exception, a
+failed assertion or a fatal message of native code. Without evidence a report has the exit code and
+the last lines.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
+
+from msgspec import Struct
 
 from rallypoint.core.worker_exits import WorkerExit
-from rallypoint.process.causes.handlers import exits_after, is_handled
+from rallypoint.process.causes.handlers import exits_after, is_handled, is_within_with
 from rallypoint.process.causes.known_tails import is_known_tail, is_rule, only_known_tails
 from rallypoint.process.causes.rows import is_gap, shown_rows
 from rallypoint.process.causes.tracebacks import (
@@ -30,19 +33,16 @@ _SIGINT, _SIGABRT = 2, 6
 _UNCAUGHT_CODE = 1
 _FRAMES_BYTES, _TEXT_BYTES, _CHAIN_BYTES, _ROW_BYTES = 2816, 1024, 2048, 1000
 _TEXT_ROWS = 40
-_ABORTS = tuple(
-    re.compile(pattern)
-    for pattern in (
-        r"\bwhat\(\):\s+(?P<text>.*)$",
-        r"(?P<text>[\w.+/-]+: [\w.+/-]+:\d+: .*: Assertion `.*' failed\.)$",
-        # glog, absl and torch at the level FATAL: the date, the thread, the place.
-        r"\[?F\d{4,8} [\d:.]+ .*?\] (?P<text>.+)$",
-        # The allocator and the stack protector of glibc; without a line end behind a bar.
-        r"(?P<text>(free|malloc|realloc|munmap_chunk|malloc_consolidate)\(\): \w.*)$",
-        r"(?P<text>double free or corruption.*|corrupted (size|double-linked|unsorted).*)$",
-        r"(?P<text>\*\*\* (stack smashing|buffer overflow) detected \*\*\*.*)$",
-        r"(?P<text>LLVM ERROR: .+|pure virtual method called)$",
-    )
+_ABORTS = (
+    r"\bwhat\(\):\s+(?P<text>.*)$",
+    r"(?P<text>[\w.+/-]+: [\w.+/-]+:\d+: .*: Assertion `.*' failed\.)$",
+    # glog, absl and torch at the level FATAL: the date, the thread, the place.
+    r"\[?F\d{4,8} [\d:.]+ .*?\] (?P<text>.+)$",
+    # The allocator and the stack protector of glibc; without a line end behind a bar.
+    r"(?P<text>(free|malloc|realloc|munmap_chunk|malloc_consolidate)\(\): \w.*)$",
+    r"(?P<text>double free or corruption.*|corrupted (size|double-linked|unsorted).*)$",
+    r"(?P<text>\*\*\* (stack smashing|buffer overflow) detected \*\*\*.*)$",
+    r"(?P<text>LLVM ERROR: .+|pure virtual method called)$",
 )
 """The last words of native code that calls abort(3)."""
 
@@ -50,7 +50,15 @@ SourceOf: TypeAlias = Callable[[str], str | None]
 """The source at a path; None: there is none that can be read."""
 
 
-class Evidence(NamedTuple):
+class Program(Struct, frozen=True):
+    """The worker's own program, as far as its command line shows it."""
+
+    source_of: SourceOf = lambda _: None
+    files: frozenset[str] = frozenset()
+    """Names that the file of its outermost code may have; empty: not known."""
+
+
+class Evidence(Struct, frozen=True):
     """The reason of a failure, as a worker's output has it."""
 
     error: str = ""
@@ -59,23 +67,31 @@ class Evidence(NamedTuple):
     """Empty where there is none; else whole, or with signs where something was left out."""
 
 
-def evidence_in(rows: Sequence[str], exit_: WorkerExit, source_of: SourceOf) -> Evidence:
+def evidence_in(rows: Sequence[str], exit_: WorkerExit, program: Program) -> Evidence:
     """Choose the evidence for this exit in `rows`, the end of a stream."""
     if exit_.signal == _SIGABRT and (what := _abort_text(rows)):
         return Evidence(what)
     if exit_.signal not in (None, _SIGINT, _SIGABRT):
         return Evidence()
     found = read_tracebacks(rows)
-    tops = _uncaught(found, source_of) if exit_.code == _UNCAUGHT_CODE else []
+    tops = _uncaught(found, program) if exit_.code else []
     sure = next((each for each, is_sure in tops if is_sure), None)
-    unsure = tops[0][0] if tops else None
-    left = _left_by_handler(found, exit_.code, source_of)
+    unsure = tops[0][0] if tops and exit_.code == _UNCAUGHT_CODE else None
+    left = _left_by_handler(found, exit_.code, program.source_of)
     traceback = sure or left or _by_place(rows, found) or unsure
     if traceback is not None:
         text = _text_rows(rows, traceback.last, found)
         return Evidence(_error(traceback.last, text), _whole(rows, traceback, text))
-    last = next((row for row in reversed(rows) if not is_known_tail(row)), "")
-    return Evidence(last if is_exception(last) else "")
+    return Evidence(_bare_exception(rows, found))
+
+
+def _bare_exception(rows: Sequence[str], found: Sequence[Traceback]) -> str:
+    """Return the last row if it is an exception without a traceback; else ""."""
+    known = {link.error_at for each in found for link in each.links}
+    last = next((n for n in range(len(rows) - 1, -1, -1) if not is_known_tail(rows[n])), -1)
+    if last < 0 or last in known or not is_exception(rows[last]):
+        return ""
+    return rows[last] if only_known_tails(rows, last, found) else ""
 
 
 def _abort_text(rows: Sequence[str]) -> str:
@@ -83,7 +99,7 @@ def _abort_text(rows: Sequence[str]) -> str:
     none."""
     for row in reversed(rows):
         for pattern in _ABORTS:
-            if (found := pattern.search(row)) is not None:
+            if (found := re.search(pattern, row)) is not None:
                 return found["text"]
     return ""
 
@@ -98,29 +114,35 @@ def _by_place(rows: Sequence[str], found: Sequence[Traceback]) -> Traceback | No
     return last if only_known_tails(rows, last.last.error_at, ignored) else None
 
 
-def _uncaught(found: Sequence[Traceback], source_of: SourceOf) -> list[tuple[Traceback, bool]]:
+def _uncaught(found: Sequence[Traceback], program: Program) -> list[tuple[Traceback, bool]]:
     """Return the tracebacks of exceptions that no handler can have caught, the last one first. The
     flag is true if the source was read and proves it."""
     tops: list[tuple[Traceback, bool]] = []
     for each in reversed(found):
         if not each.is_ignored:
-            ways = [_reached_the_top(link, source_of) for link in each.links]
+            ways = [_reached_the_top(link, program) for link in each.links]
             if any(way is not None for way in ways):
                 tops.append((each, any(ways)))
     return tops
 
 
-def _reached_the_top(link: Link, source_of: SourceOf) -> bool | None:
+def _reached_the_top(link: Link, program: Program) -> bool | None:
     """Return whether the source proves that nothing caught the exception; None: a handler did, or
-    may have."""
+    may have, or the traceback is of another program."""
     frames = [frame for frame in link.frames if not frame.file.startswith("<frozen ")]
+    if [frame.name for frame in frames[:2]] == ["<module>"] * 2 and frames[0].file == "<string>":
+        del frames[0]  # It runs the program by its path.
     if link.catcher is not None or not frames or frames[0].name != "<module>":
         return None
     top = frames[0]
-    source = source_of(top.file) if top.file and not top.file.startswith("<") else None
+    if program.files and top.file.rpartition("/")[2] not in program.files:
+        return None
+    source = program.source_of(top.file) if top.file and not top.file.startswith("<") else None
     if source is None:
         return False
-    return None if is_handled(source, top.line, _class_of(link)) else True
+    if is_handled(source, top.line, _class_of(link)):
+        return None
+    return bool(program.files) and not is_within_with(source, top.line)
 
 
 def _left_by_handler(
@@ -147,7 +169,7 @@ def _text_rows(rows: Sequence[str], link: Link, found: Sequence[Traceback]) -> l
     includes later output, which can't be distinguished from the text."""
     begins = {each.begin for each in found}
     kept: list[str] = []
-    for index in range(link.error_at + 1, len(rows)):
+    for index in range(link.error_at + 1, min(len(rows), link.error_at + 2 * _TEXT_ROWS)):
         if is_gap(rows[index]):
             kept.append(rows[index])
             break
@@ -198,7 +220,7 @@ def _link_rows(link: Link, limit: int) -> list[str]:
             kept.append("  [...]")
             break
         kept.append(clip_end(row, _ROW_BYTES))
-    own = [] if any(link.error in row for row in link.rows) else [clip_end(link.error, _TEXT_BYTES)]
+    own = [] if link.is_whole else [clip_end(link.error, _TEXT_BYTES)]
     return [clip_end(first, _ROW_BYTES), *reversed(kept), *own]
 
 

@@ -26,6 +26,13 @@ def is_handled(source: str, line: int, exception: str) -> bool:
     )
 
 
+def is_within_with(source: str, line: int) -> bool:
+    """Return whether a `with` statement, outside of functions, is around this line: its context
+    manager may handle an exception."""
+    tree = _parsed(source)
+    return tree is not None and _has_with(tree.body, line)
+
+
 def exits_after(source: str, line: int, exception: str, code: int) -> bool:
     """Return whether the innermost handler around this line, in the same function, that may catch
     an exception of that class exits with `code`."""
@@ -98,6 +105,18 @@ def _tries(body: list[ast.stmt], line: int) -> Iterator[ast.Try | ast.TryStar]:
             yield from _tries(handler.body, line)
         for case in getattr(statement, "cases", ()):
             yield from _tries(case.body, line)
+
+
+def _has_with(body: list[ast.stmt], line: int) -> bool:
+    for statement in body:
+        if not _covers(statement, line) or isinstance(statement, _FUNCTIONS):
+            continue
+        if isinstance(statement, ast.With | ast.AsyncWith):
+            return True
+        parts = (getattr(statement, name, None) or [] for name in ("body", "orelse", "finalbody"))
+        inner = [*parts, *(handler.body for handler in getattr(statement, "handlers", ()))]
+        return any(_has_with(part, line) for part in inner)
+    return False
 
 
 def _may_catch(handler: ast.ExceptHandler, exception: str) -> bool:

@@ -8,10 +8,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import cache
 
 from rallypoint.process.causes.rows import is_gap
 from rallypoint.process.causes.tracebacks import Traceback
 
+_BARS = (
+    r".*\d+(\.\d+)?% ?\|",
+    r".*\d+(\.\d+)?(it|s|[kMG]?B|batch|batches|step|steps|samples|ba|examples)/(s|it|\w+)\b",
+    r".*\d+it \[",
+    r".*[━█▏▎▍▌▋▊▉▓▒░╸╺#=]{4,}.*\d",
+    r".*\d+(\.\d+)? ?%.*[━█▓▒░╸╺#=.>-]{3,}",
+)
+_BARS_MAX = 10
+"""Most rows of bars that are drawn a last time as they are closed. More of them show that the
+program continued."""
 _OF_A_TEXT = (
     r"CUDA kernel errors might be|For debugging consider passing|Compile with `TORCH_USE_CUDA",
     r"Device-side assertion|Search for `cuda|CUDA error: ",
@@ -35,12 +46,6 @@ _KNOWN = (
     r"Fatal Python error: |(Current thread|Thread) 0x|Extension modules: |Stack \(most recent call",
     r"Python runtime state: |<no Python frame>",
     r"object (address|refcount|type|type name|repr) *: ",
-    # Bars.
-    r".*\d+(\.\d+)?% ?\|",
-    r".*\d+(\.\d+)?(it|s|[kMG]?B|batch|batches|step|steps|samples|ba|examples)/(s|it|\w+)\b",
-    r".*\d+it \[",
-    r".*[━█▏▎▍▌▋▊▉▓▒░╸╺#=]{4,}.*\d",
-    r".*\d+(\.\d+)? ?%.*[━█▓▒░╸╺#=.>-]{3,}",
     # Native frames, and those who print them.
     r"frame #\d+: |#\d+:? +(0x|\w)|\s*@ +0x|.*\(most recent call (first|last)\):",
     r"Exception raised from ",
@@ -55,7 +60,7 @@ _KNOWN = (
     # Trackers, and services that a program sends its last words to.
     r"(wandb|mlflow|comet\w*|neptune|clearml|aim|swanlab|tensorboard|dvc|trackio|sentry)\b ?[:|\[]",
     r"\[(neptune|comet|swanlab|clearml|wandb)\]|(COMET|NEPTUNE|ClearML|CLEARML) ",
-    r"(sync|syncing|synced|upload|uploading|uploaded|flushing|waiting)\b.*",
+    r"(sync|syncing|synced)\b",
     r"[🏃🧪🚀⭐💡📈🔗]|View (run|experiment|project|the run)\b|You can (sync|find|view)",
     r"Sentry is attempting|Waiting up to \d|Press Ctrl-",
     r"Run (history|summary):|Find logs at:",
@@ -70,13 +75,24 @@ _KNOWN = (
     r"(E|F|\.)+( +\[ *\d+%\])?$",
     r"\d+ items? had failures:|\d+ of +\d+ in \S+$|\*\*\*Test Failed\*\*\*",
 )
-_IS_KNOWN = re.compile("|".join(f"(?:{one})" for one in _KNOWN))
-_IS_TEXT = re.compile("|".join(f"(?:{one})" for one in _OF_A_TEXT))
+
+
+@cache
+def _any_of(patterns: tuple[str, ...]) -> re.Pattern[str]:
+    """Compile the patterns at their first use, which most failures do not need."""
+    return re.compile("|".join(f"(?:{one})" for one in patterns))
+
+
+def _is_bar(row: str) -> bool:
+    return _any_of(_BARS).match(row.strip()) is not None
 
 
 def is_known_tail(row: str) -> bool:
     """Return whether a row may follow the exception that ended the program."""
-    return not row.strip() or is_gap(row) or _IS_KNOWN.match(row.lstrip()) is not None
+    bare = row.strip()
+    if not bare or is_gap(row):
+        return True
+    return _any_of(_KNOWN).match(bare) is not None or _is_bar(row)
 
 
 def is_rule(row: str) -> bool:
@@ -86,7 +102,7 @@ def is_rule(row: str) -> bool:
 
 def is_of_a_text(row: str) -> bool:
     """Return whether a row belongs to the text of a well-known exception."""
-    return _IS_TEXT.match(row.lstrip()) is not None
+    return _any_of(_OF_A_TEXT).match(row.lstrip()) is not None
 
 
 def only_known_tails(rows: Sequence[str], after: int, others: Sequence[Traceback]) -> bool:
@@ -94,19 +110,27 @@ def only_known_tails(rows: Sequence[str], after: int, others: Sequence[Traceback
     `others`: tracebacks of exceptions that Python ignored, which may follow.
 
     An indented row belongs to the row above it. In the text of an exception so does a row before an
-    indented one.
+    indented one. Many bars, or bars after a gap, show that the program continued.
     """
     ignored = {each.begin: each.last.error_at for each in others}
-    index, in_text = after + 1, True
+    index, in_text, bars, has_gap = after + 1, True, 0, False
     while index < len(rows):
         if index in ignored:
             index = ignored[index] + 1
             continue
         row = rows[index]
+        if not row.strip():
+            index += 1
+            continue
+        has_gap = has_gap or is_gap(row)
+        if _is_bar(row):
+            bars += 1
+            if has_gap or bars > _BARS_MAX:
+                return False
         if is_of_a_text(row):
             pass
         elif is_known_tail(row):
-            in_text = in_text and bool(not row.strip() or is_gap(row))
+            in_text = in_text and is_gap(row)
         elif not row[0].isspace() and not (in_text and _is_indented(rows, index + 1)):
             return False
         index += 1

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from rallypoint.process.plain_text import plain_text
-from rallypoint.process.relay.remembered import Piece
+from rallypoint.process.relay.remembered import HEADER, Piece
 
 GAP = "\0"
 """First character of a row that stands for a gap. No other row has this character."""
@@ -42,8 +42,11 @@ def shown_rows(rows: Sequence[str]) -> list[str]:
 
 
 def _from_a_whole_row(data: bytes) -> bytes:
-    """Return `data` without the rest of a row whose beginning is lost."""
+    """Return `data` without the rest of a row whose beginning is lost, unless a traceback begins in
+    that rest."""
     ends = [at for at in (data.find(b"\n"), data.find(b"\r")) if at >= 0]
+    if ends and HEADER in data[: min(ends)]:
+        return data
     return data[min(ends) + 1 :] if ends else b""
 
 

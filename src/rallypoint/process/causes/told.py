@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rallypoint.core.text import signal_name
 from rallypoint.core.worker_exits import WorkerExit
-from rallypoint.process.causes.evidence import evidence_in
+from rallypoint.process.causes.evidence import Program, evidence_in
 from rallypoint.process.causes.tracebacks import read_tracebacks
 
 _SIGINT, _SIGABRT = 2, 6
@@ -23,7 +23,7 @@ def traceback_of(exit_: WorkerExit) -> str:
     rows = detail.splitlines()
     if exit_.message and exit_.signal in (None, _SIGINT, _SIGABRT) and _begins_with(rows, exit_):
         return detail
-    found = evidence_in(rows, exit_, lambda _: None).traceback
+    found = evidence_in(rows, exit_, Program()).traceback
     return detail if found and detail.startswith(found.partition("\n")[0]) else found
 
 

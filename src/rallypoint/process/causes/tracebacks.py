@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from rallypoint.process.causes.rows import is_gap
 
 
-class Frame(NamedTuple):
+class Frame(Struct, frozen=True):
     """A place in the code; `line` 0: not known."""
 
     file: str
@@ -22,7 +24,7 @@ class Frame(NamedTuple):
     name: str
 
 
-class Link(NamedTuple):
+class Link(Struct, frozen=True):
     """One traceback of a chain. Rows are numbered from 0."""
 
     begin: int
@@ -36,11 +38,13 @@ class Link(NamedTuple):
     """All rows before the exception, without their prefix."""
     strip: Callable[[str], str | None]
     """Removes the prefix from a row; returns None if the row has another one."""
+    is_whole: bool = False
+    """True if `rows` have the exception too."""
     catcher: Frame | None = None
     """The frame that caught the exception, if frames above it are shown too."""
 
 
-class Traceback(NamedTuple):
+class Traceback(Struct, frozen=True):
     """A chain of tracebacks; the last one is of the exception that left the code."""
 
     begin: int
@@ -53,29 +57,30 @@ class Traceback(NamedTuple):
         return self.links[-1]
 
 
+# The patterns are compiled at their first use: a restart waits for this module, and most failures
+# need few of them.
+_TITLE = "Traceback (most recent call last)"
 _WORDS = r"Traceback \(most recent call last\)"
-_HEADER = re.compile(rf"(?P<group>  \+ Exception Group )?{_WORDS}:")
-_BOX = re.compile(rf"[╭┌+][─-]+ {_WORDS} [─-]+[╮┐+]")
-_IPYTHON = re.compile(rf"(?P<name>[A-Za-z_]\w*) +{_WORDS}$")
-_FIELDS = re.compile(r'"exc_type": "(?P<type>\w+)", "exc_value": "(?P<value>(?:[^"\\]|\\.)*)"')
-_ESCAPED = re.compile(rf"{_WORDS}:\\n(?:[^\"\\]|\\.)*")
-_FRAME = re.compile(r'\s*(?:> )?File "(?P<file>[^"]*)", line (?P<line>\d+)(?:, in (?P<name>.*))?$')
-_BOX_FRAME = re.compile(r"[│|] (?P<file>\S.*?):(?P<line>\d+) in (?P<name>\S+)")
-_CELL_FRAME = re.compile(
+_MAY_BEGIN = r'Traceback|File "|^-{20}|^=+ (FAILURES|ERRORS) =|"exc_type"'
+"""First rows of all shapes; most rows are none."""
+_HEADER = rf"(?P<group>  \+ Exception Group )?{_WORDS}:"
+_BOX = rf"[╭┌+][─-]+ {_WORDS} [─-]+[╮┐+]"
+_IPYTHON = rf"(?P<name>[A-Za-z_]\w*) +{_WORDS}$"
+_FIELDS = r'"exc_type": "(?P<type>\w+)", "exc_value": "(?P<value>(?:[^"\\]|\\.)*)"'
+_ESCAPED = rf"{_WORDS}:\\n(?:[^\"\\]|\\.)*"
+_FRAME = r'\s*(?:> )?File "(?P<file>[^"]*)", line (?P<line>\d+)(?:, in (?P<name>.*))?$'
+_BOX_FRAME = r"[│|] (?P<file>\S.*?):(?P<line>\d+) in (?P<name>\S+)"
+_CELL_FRAME = (
     r"(?:File (?P<file>\S+?):(?P<line>\d+)|(?:Cell |Input )?In ?\[\d+\](?:, line \d+)?)"
     r"(?:, in (?P<name><?\w+>?).*)?$"
 )
-_EXCEPTION = re.compile(
-    r"(?P<name>[A-Za-z_]\w*(?:\.(?:\w+|<locals>))*(?:\(\w+\))?)(?::(?: .*)?|)\s*$"
-)
-STRONG_NAME = re.compile(
-    r"(Error|Exception|Exit|Interrupt|Group|Warning|Failure|Timeout)(\(\w+\))?$"
-)
+_EXCEPTION = r"(?P<name>[A-Za-z_]\w*(?:\.(?:\w+|<locals>))*(?:\(\w+\))?)(?::(?: .*)?|)\s*$"
+STRONG_NAME = r"(Error|Exception|Exit|Interrupt|Group|Warning|Failure|Timeout)(\(\w+\))?$"
 _NO_NAMES = {"Error", "Exception", "Warning", "Failure", "Timeout"}
 """Words that begin ordinary lines too."""
-_CHAINED = re.compile(r"(another exception occurred|of the following exception):$")
-_INNER = re.compile(r'(Original $|"""$|-- Process \d+ terminated with the following error)')
-_IGNORED = re.compile(
+_CHAINED = r"(another exception occurred|of the following exception):$"
+_INNER = r'(Original $|"""$|-- Process \d+ terminated with the following error)'
+_IGNORED = (
     r"Exception ignored (in|on|while|from)\b|(future|task): <Task |"
     r"Error in atexit\._run_exitfuncs:|--- Logging error ---"
 )
@@ -84,6 +89,8 @@ _FOREIGN_ROWS = 12
 """Most rows of other programs within one traceback."""
 _OTHER_ROWS = 400
 """Most rows with another prefix within one traceback: several programs may write at once."""
+_SCANNED_ROWS = 1000
+"""Most rows from the first row of a shape to its exception."""
 _FRAMES_MAX = 400
 _TEXT_ROWS = 60
 """Most rows between an exception that ends with a colon and the traceback in its text."""
@@ -97,41 +104,39 @@ def read_tracebacks(rows: Sequence[str]) -> list[Traceback]:
         before = _row_before(rows, link)
         if found and _follows(rows, found[-1].last, link, before):
             last = found[-1]
-            found[-1] = last._replace(links=(*last.links, link))
+            found[-1] = replace(last, links=(*last.links, link))
         else:
-            ignored = before is not None and _IGNORED.search(before) is not None
+            ignored = before is not None and re.search(_IGNORED, before) is not None
             found.append(Traceback(link.begin, (link,), ignored))
     return found
 
 
 def is_exception(row: str) -> bool:
     """Return whether a row alone is an exception by its name."""
-    found = _EXCEPTION.match(row)
+    found = re.match(_EXCEPTION, row)
     return (
         found is not None
         and found["name"] not in _NO_NAMES
-        and STRONG_NAME.search(found["name"]) is not None
+        and re.search(STRONG_NAME, found["name"]) is not None
     )
 
 
 def last_of_group(link: Link) -> str:
     """Return the exception of a group's last part; empty: this is no group."""
-    parts = [m[1] for row in link.rows if (m := _GROUP_PART.match(row)) and is_exception(m[1])]
+    parts = [m[1] for row in link.rows if (m := re.match(_GROUP_PART, row)) and is_exception(m[1])]
     return parts[-1] if parts else ""
 
 
-_PART = re.compile(r"[╭┌+].* Sub-exception #\d+ ")
-_BOX_PART = re.compile(r"(?:[│|] )+(\S.*?)(?: *[│|])+$")
-_GROUP_PART = re.compile(r"\s+\| (\S.*)$")
+_PART = r"[╭┌+].* Sub-exception #\d+ "
+_BOX_PART = r"(?:[│|] )+(\S.*?)(?: *[│|])+$"
+_GROUP_PART = r"\s+\| (\S.*)$"
 
 
 def _row_before(rows: Sequence[str], link: Link) -> str | None:
     """Return the nearest row before it that is not blank."""
     own = rows[link.begin]
-    for pattern in (_HEADER,):
-        found = pattern.search(own)
-        if found is not None and "Original " in own[: found.start()]:
-            return "Original "
+    if f"Original {_TITLE}" in own:
+        return "Original "
     for at in range(link.begin - 1, max(-1, link.begin - 5), -1):
         row = link.strip(rows[at])
         row = rows[at] if row is None else row
@@ -144,17 +149,19 @@ def _follows(rows: Sequence[str], earlier: Link, link: Link, before: str | None)
     """Return whether `link` is chained to `earlier`, or is part of its exception's text."""
     if before is None:
         return False
-    if _CHAINED.search(before):
+    if re.search(_CHAINED, before):
         return link.begin - earlier.error_at < 80 or not any(map(is_gap, rows))
     rows_between = link.begin - earlier.error_at
     is_text = earlier.error.rstrip().endswith(":") and rows_between <= _TEXT_ROWS
-    return is_text or (rows_between <= 6 and _INNER.search(before) is not None)
+    return is_text or (rows_between <= 6 and re.search(_INNER, before) is not None)
 
 
 def _links(rows: Sequence[str]) -> Iterator[Link]:
     at = 0
     while at < len(rows):
-        link = next((found for read in _SHAPES if (found := read(rows, at))), None)
+        link = None
+        if re.search(_MAY_BEGIN, rows[at]) is not None:
+            link = next((found for read in _SHAPES if (found := read(rows, at))), None)
         if link is None:
             at += 1
         else:
@@ -174,7 +181,9 @@ def _stripper(rows: Sequence[str], at: int, prefix: str) -> Callable[[str], str 
         is_deep = following.startswith(prefix + " ") or following[width:][:1] in tuple("│|")
         return (lambda row: _outdented(row, width)) if is_deep else _as_it_is
     same = re.compile(re.escape(bare))
-    if not any(same.match(row) and _FRAME.match(row[len(bare) :]) for row in rows[at + 1 : at + 9]):
+    if not any(
+        same.match(row) and re.match(_FRAME, row[len(bare) :]) for row in rows[at + 1 : at + 9]
+    ):
         # A clock may differ from row to row.
         same = re.compile(re.sub(r"\d+", r"\\d+", re.escape(bare)))
         if not same.match(following):
@@ -186,6 +195,8 @@ def _stripper(rows: Sequence[str], at: int, prefix: str) -> Callable[[str], str 
         if found is None:
             return None
         rest = row[found.end() :]
+        if bare.endswith('"'):  # Each line is an object of JSON.
+            rest = _unescaped(re.sub(r'(\\n)?"[,}].*$', "", rest))
         return rest[blanks:] if not rest[:blanks].strip() else rest
 
     return strip
@@ -207,8 +218,8 @@ def _frame(found: re.Match[str] | None) -> Frame | None:
 
 def _plain(rows: Sequence[str], at: int) -> Link | None:
     """Read Python's own form: also of a group, with values (loguru, better_exceptions), logged."""
-    header = _HEADER.search(rows[at])
-    if header is None or _IPYTHON.match(rows[at]):
+    header = re.search(_HEADER, rows[at])
+    if header is None or _is_ipython(rows[at]):
         return None
     prefix = rows[at][: header.start()].removesuffix("Original ")
     strip = _stripper(rows, at, prefix)
@@ -229,6 +240,8 @@ def _cut_off(rows: Sequence[str], at: int) -> Link | None:
 
 def _syntax(rows: Sequence[str], at: int) -> Link | None:
     """Read the error of a program that Python can't parse; it has no header."""
+    if not rows[at].startswith('  File "'):
+        return None
     if re.match(r'  File ".*", line \d+$', rows[at]) is None:
         return None
     link = _body(rows[: at + 6], at, _as_it_is, rows[at])
@@ -242,13 +255,13 @@ def _body(
     """Read indented rows and the exception below them."""
     kept, foreign, others = [first], 0, 0
     catcher: Frame | None = None
-    frame = _frame(_FRAME.match(first))
+    frame = _frame(re.match(_FRAME, first))
     frames = [] if frame is None else [frame]
     has_body = frame is not None
-    for index in range(at + 1, len(rows)):
+    for index in range(at + 1, min(len(rows), at + _SCANNED_ROWS)):
         row = rows[index] if is_gap(rows[index]) else strip(rows[index])
         if row is not None and (not row.strip() or row[0].isspace() or row.startswith("> File ")):
-            frame = _frame(_FRAME.match(row))
+            frame = _frame(re.match(_FRAME, row))
             if frame is not None and len(frames) < _FRAMES_MAX:
                 frames.append(frame)
             catcher = frame if row.startswith("> ") else catcher
@@ -261,44 +274,46 @@ def _body(
             and _ends_here(rows, index, row, strip)
             and (has_body or is_exception(row))
         ):
-            return Link(at, index, row.rstrip(), tuple(frames), tuple(kept), strip, catcher)
+            return Link(at, index, row.rstrip(), tuple(frames), tuple(kept), strip, catcher=catcher)
         elif row is None:
             if (others := others + 1) > _OTHER_ROWS:
                 break
-        elif _HEADER.search(row) or (foreign := foreign + 1) > _FOREIGN_ROWS:
+        elif re.search(_HEADER, row) or (foreign := foreign + 1) > _FOREIGN_ROWS:
             break
     last = min(len(rows), at + len(kept)) - 1
-    group = Link(at, last, "", tuple(frames), tuple(kept), strip)
+    group = Link(at, last, "", tuple(frames), tuple(kept), strip, is_whole=True)
     error = last_of_group(group)
-    return group._replace(error=error) if error else None
+    return replace(group, error=error) if error else None
 
 
 def _ends_here(
     rows: Sequence[str], index: int, row: str, strip: Callable[[str], str | None]
 ) -> bool:
     """Return whether the row is the exception, not a row of another program between frames."""
-    if _EXCEPTION.match(row) is None:
+    if re.match(_EXCEPTION, row) is None:
         return False
     for each in (strip(following) or "" for following in rows[index + 1 : index + 3]):
-        if _HEADER.search(each):
+        if re.search(_HEADER, each):
             return True
-        if _FRAME.match(each) and each[:1].isspace():
+        if re.match(_FRAME, each) and each[:1].isspace():
             return False
     return True
 
 
 def _box(rows: Sequence[str], at: int) -> Link | None:
     """Read rich's form: frames in a box, and the exception below it."""
-    header = _BOX.search(rows[at])
+    if f" {_TITLE} " not in rows[at]:
+        return None
+    header = re.search(_BOX, rows[at])
     if header is None:
         return None
     strip = _stripper(rows, at, rows[at][: header.start()])
     kept, frames, end = [rows[at][header.start() :]], list[Frame](), -1
-    for index in range(at + 1, len(rows)):
+    for index in range(at + 1, min(len(rows), at + _SCANNED_ROWS)):
         row = rows[index] if is_gap(rows[index]) else strip(rows[index])
         if row is None:
             continue
-        frame = _frame(_BOX_FRAME.match(row))
+        frame = _frame(re.match(_BOX_FRAME, row))
         if frame is not None:
             frames.append(frame)
         if end < 0:
@@ -321,50 +336,54 @@ def _with_parts(rows: Sequence[str], link: Link) -> Link:
     for index in range(link.error_at + 1, len(rows)):
         row = link.strip(rows[index]) or ""
         is_box = row[:1] in tuple("│|╭┌+╰└")
-        if row.strip() and not (is_box if parts else _PART.match(row)):
+        if row.strip() and not (is_box if parts else re.match(_PART, row)):
             break
         if row.strip():
             end = index
             parts.append(row)
-        told = _BOX_PART.match(row)
+        told = re.match(_BOX_PART, row)
         if told is not None and is_exception(told[1].rstrip()):
             error, error_at = told[1].rstrip(), index
     if not error:
         return link
     kept = (*link.rows, link.error, *parts)
-    return link._replace(error=error, error_at=max(end, error_at), rows=kept)
+    return replace(link, error=error, error_at=max(end, error_at), rows=kept, is_whole=True)
 
 
 def _ipython(rows: Sequence[str], at: int) -> Link | None:
     """Read IPython's form: the first row has the exception's name, and so has the last."""
-    header = _IPYTHON.match(rows[at])
+    header = re.match(_IPYTHON, rows[at]) if _is_ipython(rows[at]) else None
     if header is None:
         return None
     name, kept, frames = header["name"], [rows[at]], list[Frame]()
-    for index in range(at + 1, len(rows)):
+    for index in range(at + 1, min(len(rows), at + _SCANNED_ROWS)):
         row = rows[index]
         if row.rstrip() == name or re.match(rf"(\w+\.)*{name}:", row):
             return Link(at, index, row.rstrip(), tuple(frames), tuple(kept), _as_it_is)
-        frame = _frame(_CELL_FRAME.match(row))
+        frame = _frame(re.match(_CELL_FRAME, row))
         if frame is not None:
             frames.append(frame)
         kept.append(row)
     return None
 
 
+def _is_ipython(row: str) -> bool:
+    return row.endswith(f" {_TITLE}") and re.match(_IPYTHON, row) is not None
+
+
 def _stackprinter(rows: Sequence[str], at: int) -> Link | None:
     """Read stackprinter's form: frames begin at the left margin, and there is no header."""
-    first = _FRAME.match(rows[at])
-    if first is None or not rows[at].startswith("File "):
+    first = re.match(_FRAME, rows[at]) if rows[at].startswith("File ") else None
+    if first is None:
         return None
     kept, frames = [rows[at]], [Frame(first["file"], int(first["line"]), first["name"] or "")]
-    for index in range(at + 1, len(rows)):
+    for index in range(at + 1, min(len(rows), at + _SCANNED_ROWS)):
         row = rows[index]
-        frame = _frame(_FRAME.match(row))
+        frame = _frame(re.match(_FRAME, row))
         if frame is not None and row.startswith("File "):
             frames.append(frame)
         elif row.strip() and not row[0].isspace() and not row.startswith("-->") and not is_gap(row):
-            if _EXCEPTION.match(row) is None:
+            if re.match(_EXCEPTION, row) is None:
                 return None
             return Link(at, index, row.rstrip(), tuple(frames), tuple(kept), _as_it_is)
         kept.append(row)
@@ -373,7 +392,7 @@ def _stackprinter(rows: Sequence[str], at: int) -> Link | None:
 
 def _pretty_errors(rows: Sequence[str], at: int) -> Link | None:
     """Read pretty_errors' form: a rule, frames of one row, the text below the exception's name."""
-    if re.match(r"-{20,}$", rows[at]) is None:
+    if not rows[at].startswith("-----") or re.match(r"-{20,}$", rows[at]) is None:
         return None
     kept, frames = [rows[at]], list[Frame]()
     for index in range(at + 1, min(len(rows), at + 400)):
@@ -394,31 +413,32 @@ def _pretty_errors(rows: Sequence[str], at: int) -> Link | None:
 
 def _pytest(rows: Sequence[str], at: int) -> Link | None:
     """Read pytest's report; the error is that of the last test that failed."""
-    if re.match(r"=+ (FAILURES|ERRORS) =+$", rows[at]) is None:
+    if rows[at][:1] != "=" or re.match(r"=+ (FAILURES|ERRORS) =+$", rows[at]) is None:
         return None
     error, end = "", at
-    for index in range(at + 1, len(rows)):
+    for index in range(at + 1, min(len(rows), at + _SCANNED_ROWS)):
         row = rows[index]
         end = index
-        said = re.match(r"E  +(\S.*)$", row)
-        if said is not None and not rows[index - 1].startswith("E "):
-            error = said[1]
-        elif (kind := re.match(r"\S+:\d+: (\w+)$", row)) and error and not _EXCEPTION.match(error):
-            error = f"{kind[1]}: {error}"
-        elif (brief := re.match(r"(?:FAILED|ERROR) \S+ - (.+)$", row)) and not error:
-            error = brief[1]
-        elif re.match(r"(=+ )?\d+ (failed|error|passed).* in [\d.:]+", row):
+        if row.startswith("E  "):
+            if not rows[index - 1].startswith("E ") and row[1:].strip():
+                error = row[1:].strip()
+        elif error and (kind := re.match(r"\S+:\d+: (\w+)$", row)):
+            error = error if re.match(_EXCEPTION, error) else f"{kind[1]}: {error}"
+        elif row.startswith(("FAILED ", "ERROR ")) and not error:
+            error = row.partition(" - ")[2]
+        elif " in " in row and re.match(r"(=+ )?\d+ (failed|error|passed).* in [\d.:]+", row):
             break
-    return Link(at, end, error, (), tuple(rows[at:end]), _as_it_is) if error else None
+    kept = tuple(rows[at:end])
+    return Link(at, end, error, (), kept, _as_it_is, is_whole=True) if error else None
 
 
 def _escaped(rows: Sequence[str], at: int) -> Link | None:
     """Read a traceback within a quoted text, as in JSON, on one row."""
-    fields = _FIELDS.search(rows[at]) if '"exc_type"' in rows[at] else None
+    fields = re.search(_FIELDS, rows[at]) if '"exc_type"' in rows[at] else None
     if fields is not None:
         error = f"{fields['type']}: {_unescaped(fields['value'])}".partition("\n")[0]
         return Link(at, at, error, (), (rows[at],), _as_it_is)
-    found = _ESCAPED.search(rows[at]) if "\\n" in rows[at] else None
+    found = re.search(_ESCAPED, rows[at]) if "\\n" in rows[at] else None
     if found is None:
         return None
     text = _unescaped(found[0])
@@ -427,7 +447,7 @@ def _escaped(rows: Sequence[str], at: int) -> Link | None:
         return None
     link = inner[-1].last
     lines = tuple(text.splitlines()[: link.error_at])
-    return Link(at, at, link.error, link.frames, lines, _as_it_is, link.catcher)
+    return Link(at, at, link.error, link.frames, lines, _as_it_is, catcher=link.catcher)
 
 
 def _unescaped(text: str) -> str:

@@ -44,7 +44,7 @@ from rallypoint.files import (
 )
 from rallypoint.process.limits import out_of_files
 from rallypoint.process.logs.plan import NULL_DEVICE
-from rallypoint.process.relay.remembered import RECENT_BYTES, Piece, Remembered
+from rallypoint.process.relay.remembered import RECENT_BYTES, Piece, Remembered, last_pieces
 
 _PROBE_BYTES = 4096
 LEAST_FREE_BYTES = 1 << 20
@@ -190,8 +190,9 @@ def read_remembered(path: str) -> tuple[Piece, ...]:
         if remembered.first_at is not None and reach < size:
             # The first traceback may be chained to one before it.
             remembered = _remembered(fd, size, size - remembered.first_at + 8 * RECENT_BYTES)
-        begin = max(0, size - RECENT_BYTES)
-        return (*remembered.pieces(), Piece(begin, os.pread(fd, RECENT_BYTES, begin)))
+        begin = max(0, size - _FIRST_REACH_BYTES)
+        end = Piece(begin, os.pread(fd, _FIRST_REACH_BYTES, begin))
+        return last_pieces(remembered.pieces(), end)
     except OSError:
         return ()
     finally:

@@ -19,7 +19,13 @@ from rallypoint.process.relay.messages import (
     OutputIs,
     StreamOutput,
 )
-from rallypoint.process.relay.remembered import RECENT_BYTES, LastWords, Piece, Remembered
+from rallypoint.process.relay.remembered import (
+    RECENT_BYTES,
+    LastWords,
+    Piece,
+    Remembered,
+    last_pieces,
+)
 
 KEPT_BYTES = 32 * 1024
 """Of each stream."""
@@ -159,7 +165,7 @@ class RoundsOutput:
         return LastWords(
             ()
             if remembered is None or err is None
-            else (*remembered.pieces(), err.end_of(RECENT_BYTES)),
+            else last_pieces(remembered.pieces(), err.end_of(2 * KEPT_BYTES)),
             () if out is None else (out.end_of(_STDOUT_BYTES),),
         )
 

@@ -1,10 +1,10 @@
 """Remember the tracebacks of a worker apart from the end of its stderr, so that no later output
 displaces them. Pure: bytes in, pieces of the stream out, in bounded memory.
 
-The relay keeps parts of the newest two tracebacks: the beginning, the frames next to the exception,
-and the exception's first words. It also keeps the message of C++'s `terminate`. Python, loguru,
-rich and IPython use the same words in the first line of a traceback. Other forms are found only in
-the end of the stream. Data without these words costs no more than two searches.
+The relay keeps parts of the newest three tracebacks: the beginning, the frames next to the
+exception, and the exception's first words. Python, loguru, rich and IPython use the same words in
+the first line of a traceback. Other forms are found only in the end of the stream, and so is the
+message of a C++ exception. Data without these words costs no more than one search.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from msgspec import Struct
 
 CONTEXT_BYTES = 256
 """Length of the text before the header, which shows whether Python ignored the exception."""
-CHAIN_BYTES, HEAD_BYTES, ROLL_BYTES, TEXT_BYTES = 3 * 1024, 8 * 1024, 3 * 1024, 4 * 1024
+CHAIN_BYTES, HEAD_BYTES, ROLL_BYTES, TEXT_BYTES = 2 * 1024, 6 * 1024, 2 * 1024, 3 * 1024
 """Limits for one traceback: its earlier chain, the part from its header on, the frames before the
 exception, and the part from the exception on."""
 WHAT_BYTES = 2 * 1024
@@ -25,9 +25,15 @@ RECENT_BYTES = 12 * 1024
 _SEEK_BYTES = 2 * 1024 * 1024
 """Longest distance between a header and its exception."""
 _LINE_BYTES = 1024
-_HEADER, _WHAT = b"(most recent call last)", b"terminate called after"
+_PREFIX_BYTES = 256
+"""A longer text before a header in its line is no prefix of all lines."""
+_BLOCKS, _HEADERS = 3, 12
+"""How many tracebacks are remembered, and looked at in one piece of data: Python may have ignored
+some, and others may be of one chain."""
+HEADER = b"(most recent call last)"
 _NAME = b"raceback"
 """Before the mark of a header, perhaps with colours between."""
+_WHAT = b"what():"
 _COLOURS = rb"(?:\x1b\[[\d;]*m)*"
 _IGNORED = re.compile(rb"Exception ignored (in|on|while|from)\b|--- Logging error ---|in atexit\.")
 _CHAINED = re.compile(rb"(another exception occurred|of the following exception):\s*\Z")
@@ -49,16 +55,32 @@ class LastWords(Struct, frozen=True):
     """Pieces of stdout, for programs that write their errors there."""
 
 
+def what_in(end: Piece) -> tuple[Piece, ...]:
+    """Return the last message of a C++ exception in the end of a stream as a piece; empty: there
+    is none."""
+    at = end.data.rfind(_WHAT)
+    if at < 0:
+        return ()
+    begin = max(0, end.data.rfind(b"\n", 0, at))
+    return (Piece(end.at + begin, end.data[begin : begin + WHAT_BYTES]),)
+
+
+def last_pieces(remembered: Sequence[Piece], end: Piece) -> tuple[Piece, ...]:
+    """Return the pieces of stderr for a worker's last words. `end`: of the stream, as much as is
+    kept."""
+    recent = Piece(end.at + max(0, len(end.data) - RECENT_BYTES), end.data[-RECENT_BYTES:])
+    return (*remembered, *what_in(end), recent)
+
+
 class Remembered:
     """The memory of one stream."""
 
-    __slots__ = ("_before", "_blocks", "_end", "_what")
+    __slots__ = ("_before", "_blocks", "_end")
 
     def __init__(self, begin: int = 0) -> None:
         """Begin at this position of the stream."""
         self._end, self._before = begin, b""
         self._blocks: list[_Block] = []
-        self._what: _Growing | None = None
 
     @property
     def first_at(self) -> int | None:
@@ -70,57 +92,52 @@ class Remembered:
         for block in self._blocks:
             if not block.is_done:
                 block.feed(data, self._end)
-        if self._what is not None:
-            self._what.feed(data, self._end)
-        self._look_for(_HEADER, data)
-        self._look_for(_WHAT, data)
+        self._look_for_headers(data)
         self._end += len(data)
         self._before = data[-_LINE_BYTES:] if len(data) >= _LINE_BYTES else self._joined(data)
 
     def pieces(self) -> tuple[Piece, ...]:
         """Return the remembered pieces in the order of their place."""
         found = [piece for block in self._blocks for piece in block.pieces()]
-        if self._what is not None:
-            found.append(self._what.piece())
         return tuple(sorted(found, key=lambda piece: piece.at))
 
     def _joined(self, data: bytes) -> bytes:
         return (self._before + data)[-_LINE_BYTES:]
 
-    def _look_for(self, mark: bytes, data: bytes) -> None:
-        """Begin to remember at each mark that ends within `data`."""
-        seam = self._before[1 - len(mark) :]
-        if (seam + data[: len(mark) - 1]).find(mark) >= 0:
-            self._found(mark, data, (seam + data).find(mark) - len(seam))
-        at = data.find(mark)
-        while at >= 0:
-            self._found(mark, data, at)
-            at = data.find(mark, at + len(mark))
-
-    def _found(self, mark: bytes, data: bytes, at: int) -> None:
-        """Remember from this mark on. `at`: its place in `data`; negative if it began earlier."""
+    def _look_for_headers(self, data: bytes) -> None:
+        """Begin to remember at each header that ends within `data`."""
         shift = len(self._before)
-        text, at = self._before + data, at + shift
-        line = text.rfind(b"\n", 0, at) + 1
-        if mark is _WHAT:
-            self._what = _Growing(self._end - shift + line, WHAT_BYTES)
-            self._what.feed(text[line:], self._end - shift + line)
+        seam = self._before[1 - len(HEADER) :] + data[: len(HEADER) - 1]
+        is_cut = HEADER in seam
+        if HEADER not in data and not is_cut:
             return
+        at = data.rfind(HEADER)
+        text, places = self._before + data, list[int]()
+        # Earlier ones in so much data are displaced by these.
+        while at >= 0 and len(places) < _HEADERS:
+            places.append(at + shift)
+            at = data.rfind(HEADER, 0, at)
+        if is_cut and len(places) < _HEADERS:
+            places.append(text.find(HEADER, max(0, shift - len(HEADER))))
+        for place in reversed(places):
+            self._found(text, place, shift)
+
+    def _found(self, text: bytes, at: int, shift: int) -> None:
+        """Remember `text` from the header at this place on. `shift`: bytes before the new ones."""
+        line = max(text.rfind(b"\n", 0, at), text.rfind(b"\r", 0, at), at - _PREFIX_BYTES) + 1
         name = text.rfind(_NAME, line, at)
         if name < 0:
             return  # Native frames, or a stack that is only shown.
         context = text[max(0, line - CONTEXT_BYTES) : line]
         if _IGNORED.search(context[context.rfind(b"\n", 0, -1) + 1 :]):
             return
-        begin, end = self._end - shift + line - len(context), self._end + len(data)
+        begin = self._end - shift + line - len(context)
         last = self._blocks[-1] if self._blocks else None
         chain = last.as_chain(begin) if last is not None and _CHAINED.search(context) else ()
-        older = [] if last is None else [last]
-        if chain:
-            older = self._blocks[:-1]
+        older = self._blocks[:-1] if chain else self._blocks
         block = _Block(begin, chain, text[line : name - 1])
-        block.feed(text[len(text) - (end - begin) :], begin)
-        self._blocks = [*older[-1:], block]
+        block.feed(text[line - len(context) :], begin)
+        self._blocks = [*older[1 - _BLOCKS :], block]
 
 
 class _Growing:
@@ -202,7 +219,7 @@ class _Block:
         text = self._roll + data
         first = end - len(text)
         # The exception comes after the header.
-        header = text.find(_HEADER) if first <= self.begin + CONTEXT_BYTES + _LINE_BYTES else 0
+        header = text.find(HEADER) if first <= self.begin + CONTEXT_BYTES + _LINE_BYTES else 0
         start = max(0, header, len(self._roll) - _LINE_BYTES)
         found = self._exception.search(text, start)
         if found is None:

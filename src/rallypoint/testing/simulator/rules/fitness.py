@@ -64,8 +64,9 @@ class FitnessRules:
         """When the newest world was formed; None: its round has ended."""
         self.has_passed = False
         """A round has run for the time of a probation, on each clock."""
-        self.charges = self.tries = 0
-        """The restarts that were charged, and the rounds that workers have ended by a failure."""
+        self.charges = self.tries = self.held_at_try = 0
+        """The restarts that were charged, the rounds that workers have ended by a failure, and the
+        last of these after which a machine was held back in place of a charge."""
 
     def begun_anew(self) -> FitnessRules:
         """Return the rules for a job whose machines are not known any more."""
@@ -157,6 +158,8 @@ class FitnessRules:
         machines = self._worlds.get((job.incarnation, cause.round), {})
         machine = machines.get(cause.node_id) or name_of(state, cause.node_id)
         self.tries += kind is EndKind.FAILURE
+        if state.fitness.failures and state.fitness.failures[-1].holds:
+            self.held_at_try = self.tries
         if (
             is_broken
             or not minimum_remains(state, machine)
@@ -191,6 +194,8 @@ def check_end(plan: Plan, rules: FitnessRules, verdicts: list[Verdict]) -> None:
         if rules.charges > allowed:
             raise Violation("fitness", f"one bad machine has cost {rules.charges} restarts")
     is_broken = plan.program.broken_s and not plan.faults
-    if is_broken and (outcome is not Outcome.FAILED or rules.tries > budget + 1):
+    # The last try may have held its machine back in place of a charge, as if only that were bad.
+    most = budget + 1 + (rules.held_at_try == budget + 1)
+    if is_broken and (outcome is not Outcome.FAILED or rules.tries > most):
         tries = f"{outcome.value} after {rules.tries} tries, with a budget of {budget}"
         raise Violation("fitness", f"a program that fails everywhere has {tries}")
