@@ -170,9 +170,8 @@ def answer_or_kept(
             return show(kept, _what_it_is(kept, error))
         more = "its end is kept" if kept.has_ended else "kept of it"
         more = "the newest that is kept" if isinstance(error, NotOnThisMachineError) else more
-        said = f"{error}; {more}: rallypoint status {brief(kept.path)}"
         kind = UsageError if isinstance(error, UsageError) else RendezvousConnectionError
-        raise kind(said) from error
+        raise kind(f"{error}; {more}: rallypoint status {brief(kept.path)}") from error
 
 
 def _kept_of(
@@ -253,14 +252,12 @@ def read_kept(path: str) -> Kept:
 
 def status_of(kept: Kept, head: str, width: int, most: int) -> list[str]:
     """At most so many lines for a person."""
-    now, view, newest = wall_time(0.0), kept.view, kept.newest
-    where = brief(kept.path)
+    now, view, newest, where = wall_time(0.0), kept.view, kept.newest, brief(kept.path)
     kept_ranks = {line.rank for note in kept.notes for line in note.output}
     rows: list[str] = []
-    if view is not None and kept.last is not None:
+    if view is not None and (last := kept.last) is not None:
         rows = status_lines(view, width, most, where, kept_ranks=kept_ranks)
-        at = moment_text(kept.last.time, now)
-        said = f"at {at} it was {kept.last.view.state}, in round {view.round}"
+        said = f"at {moment_text(last.time, now)} it was {last.view.state}, in round {view.round}"
         if not kept.has_ended:
             rows = [row for row in rows if not row.startswith("  nodes ")]  # As of then.
             rows[0] = f"{job_name(view.job)}: {NO_END}; {said}"
