@@ -74,6 +74,13 @@ def test_A8_stacks_are_kept_under_the_log_directory(tmp_path: Path) -> None:
     assert f"{TOLD}{kept}" in run.err
 
 
+def test_A7_a_file_of_stacks_is_named_after_all_ranks_in_it(tmp_path: Path) -> None:
+    options = ("--hang-timeout=1", "--restart-grace=0.5", "--log-dir=logs", "--rdzv-id=mine")
+    with agent(tmp_path, *options, "--nproc-per-node=2", program=HANGS) as run:
+        assert run.wait() == 1
+    assert list((tmp_path / "logs").glob("mine_stacks_*/round0_ranks0-1.txt")), run.err
+
+
 def test_A8_no_stacks_are_kept_where_there_are_to_be_no_files(tmp_path: Path) -> None:
     options = ("--hang-timeout=1", "--restart-grace=0.5", "--log-dir=/dev/null")
     with agent(tmp_path, *options, program=HANGS) as run:

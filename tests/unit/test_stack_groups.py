@@ -57,6 +57,15 @@ def test_what_the_kernel_says_is_one_group_too() -> None:
     ]
 
 
+def test_where_python_shows_no_stacks_a_line_says_what_the_script_needs() -> None:
+    text = "process {} (python3) is sleeping in hrtimer_nanosleep"
+    lines = stacks_lines({rank: text.format(rank) for rank in (7, 8)}, {7: "n3", 8: "n3"})
+    assert lines == [
+        "ranks 7-8 (n3): python3 is sleeping in hrtimer_nanosleep",
+        "a worker that imports rallypoint.worker can show Python's stacks",
+    ]
+
+
 def test_anything_may_come_as_a_stack() -> None:
     for text in (
         "",

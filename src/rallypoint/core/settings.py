@@ -113,7 +113,10 @@ Differences = tuple[tuple[str, object, object], ...]
 
 def settings_conflict(differences: Differences) -> SettingsConflictError:
     """For a node whose settings are not the job's. `differences`: of the job's from the node's."""
-    flags = {name: f"{BY_FIELD[name].spelled} ({name})" for name, _, _ in differences}
+    flags = {}
+    for name, _, _ in differences:
+        row = BY_FIELD[name]
+        flags[name] = row.spelled if row.name == name else f"{row.spelled} ({name})"
     return SettingsConflictError(differences, flags)
 
 

@@ -35,6 +35,11 @@ def stacks_lines(
     if not groups:
         return ["no workers run"]
     blocks = [_block(group, nodes, width) for group in groups]
+    mains = (thread for group in groups for thread in group.threads[:1])
+    if any(not main.frames and "(python" in main.name for main in mains):
+        blocks.append(
+            [_fit("a worker that imports rallypoint.worker can show Python's stacks", width)]
+        )
     if sum(map(len, blocks)) <= most:
         return [line for block in blocks for line in block]
     return _cut(groups, blocks, most)
