@@ -223,7 +223,7 @@ def test_a_link_that_is_full_and_then_breaks_holds_nobody_up(host: Host, tmp_pat
     [
         (Look("/no/where", ""), "the directory /no/where can't be entered: No such file"),
         (Look("/", "no.py"), "no.py: no such file in /: copy it there, or give --chdir"),
-        (Look("/", "sh"), "sh: a program, not a Python script: leave it out, or add --no-python"),
+        (Look("/", "sh"), "sh: a program, not a Python script: add --no-python"),
     ],
 )
 def test_what_is_missing_is_told_before_anything_is_started(

@@ -110,8 +110,8 @@ class Kept(Struct):
         if note is None or not self.has_ended:
             return view
         how = "failure" if note.outcome == Outcome.FAILED.value else note.outcome
-        end = (note.began, note.ended, how, note.text, note.cause)
-        ended = PastRound(note.round, note.nodes, note.nodes * note.workers, "", *end)
+        size = (note.nodes, note.nodes * note.workers, "")
+        ended = PastRound(note.round, *size, note.began, note.ended, how, note.text, note.cause)
         return replace(
             view,
             state=note.outcome,
@@ -147,7 +147,7 @@ def answer_or_kept(
     except LostWhileFollowedError as error:
         kept = _kept_of(command, argv)
         more = f"; kept of it: rallypoint status {brief(kept.path)}" if kept else ""
-        raise _with(error, more) from error
+        raise RendezvousConnectionError(f"{error}{more}") from error
     except AccessError as error:
         kept = _kept_of(command, argv, error)
         if not kept or not kept.newest or "--job ID" not in str(error):
@@ -157,20 +157,21 @@ def answer_or_kept(
     except (RendezvousConnectionError, JobEndedError, NotHostedError) as error:
         if (kept := _kept_of(command, argv, error)) is None:
             if show is not None and type(error) is RendezvousConnectionError:
-                raise _with(error, _where_else(command, argv)) from error
+                more = _where_else(command, argv)
+                raise RendezvousConnectionError(f"{error}{more}") from error
             raise
         if isinstance(error, NotHostedError) and not kept.has_ended:
             raise
         if isinstance(error, RendezvousConnectionError) and kept.living and not kept.has_ended:
             who = f"agents on this machine look for it ({fold_names(kept.living)})"
-            raise _with(error, f"; {who}: rallypoint status {brief(kept.path)}") from error
+            more = f"; {who}: rallypoint status {brief(kept.path)}"
+            raise RendezvousConnectionError(f"{error}{more}") from error
         if show is not None:
             return show(kept, _what_it_is(kept, error))
         more = "its end is kept" if kept.has_ended else "kept of it"
         more = "the newest that is kept" if isinstance(error, NotOnThisMachineError) else more
-        said = f"{error}; {more}: rallypoint status {brief(kept.path)}"
         kind = UsageError if isinstance(error, UsageError) else RendezvousConnectionError
-        raise kind(said) from error
+        raise kind(f"{error}; {more}: rallypoint status {brief(kept.path)}") from error
 
 
 def _kept_of(
@@ -251,14 +252,12 @@ def read_kept(path: str) -> Kept:
 
 def status_of(kept: Kept, head: str, width: int, most: int) -> list[str]:
     """At most so many lines for a person."""
-    now, view, newest = wall_time(0.0), kept.view, kept.newest
-    where = brief(kept.path)
+    now, view, newest, where = wall_time(0.0), kept.view, kept.newest, brief(kept.path)
     kept_ranks = {line.rank for note in kept.notes for line in note.output}
     rows: list[str] = []
-    if view is not None and kept.last is not None:
+    if view is not None and (last := kept.last) is not None:
         rows = status_lines(view, width, most, where, kept_ranks=kept_ranks)
-        at = moment_text(kept.last.time, now)
-        said = f"at {at} it was {kept.last.view.state}, in round {view.round}"
+        said = f"at {moment_text(last.time, now)} it was {last.view.state}, in round {view.round}"
         if not kept.has_ended:
             rows = [row for row in rows if not row.startswith("  nodes ")]  # As of then.
             rows[0] = f"{job_name(view.job)}: {NO_END}; {said}"
@@ -359,7 +358,3 @@ def _meant(command: Command, argv: Sequence[str]) -> JobAt | None:
     except RallypointError:
         return None
     return None if jobs[0].secret or len(jobs) > 1 else jobs[0]
-
-
-def _with(error: RendezvousConnectionError, more: str) -> RendezvousConnectionError:
-    return RendezvousConnectionError(f"{error}{more}")
