@@ -166,7 +166,7 @@ def test_mistakes_are_one_line(place: Place, name: str, tmp_path: Path) -> None:
     wrong_token = place.run(name, "--token-file", str(other), job=job)
     is_one_line(wrong_token, 2, f"wrong token for job '{job}', or another job uses this endpoint: ")
     unnamed = place.run(name, "--token-file", str(other))
-    is_one_line(unnamed, 2, f"{place.endpoint}: this token opens no job without a name there: give --job ID")
+    is_one_line(unnamed, 2, f"{place.endpoint}: this token opens no job without a name")
     is_one_line(place.run(name, job="nope"), 2, "does not host job 'nope': check --rdzv-id")
     nobody = place._replace(endpoint=f"127.0.0.1:{free_port()}")
     is_one_line(nobody.run(name, job=job), 75, "can't reach the coordinator at 127.0.0.1:")
@@ -350,6 +350,6 @@ def test_F8_the_token_of_one_job_lists_no_other_job(place: Place, job: str, tmp_
 
     assert [line.job for line in asyncio.run(ask())] in ([], [job])
     unnamed = place.run("status", "--token-file", str(file))
-    is_one_line(unnamed, 2, f"{place.endpoint}: this token opens no job without a name there: give --job ID")
+    is_one_line(unnamed, 2, f"{place.endpoint}: this token opens no job without a name")
     another = place.run("status", "--token-file", str(file), job="train-002")
     is_one_line(another, 2, "wrong token for job 'train-002', or another job uses this endpoint: ")

@@ -463,8 +463,8 @@ async def reach(job: JobAt, token: Token | None) -> ClientConnection:
         if job.run_id not in (None, ALL_JOBS):
             raise _other_token(job, error) from None
         raise AccessError(
-            f"{job.endpoint}: say which job by --job ID: without a name this token opens none "
-            "there; or give the token of the job"
+            f"{job.endpoint}: this token opens no job without a name there: give --job ID, or the "
+            "token of the job"
         ) from None
     except (RendezvousConnectionError, PeerHungUpError) as error:
         raise RendezvousConnectionError(f"{error}: {_GONE}") from error
