@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from tests.docs.page import blocks, commands
+from tests.integration.cluster import wait_until
 from tests.slurm.cluster import Slurm
 
 LINES = [line for block in blocks("slurm.md") for line in commands(block)]
@@ -17,12 +18,20 @@ Path(f"ran.{task}").write_text(os.environ["WORLD_SIZE"])
 WORLDS = {"--standalone": ["1"] * 4, "--nodes 3": ["3"] * 3, "sbatch train": ["3"] * 3}
 """By what stands in a line: what the workers are told that it starts. An array has two jobs."""
 
+WAITING = """
+import os, time
+from pathlib import Path
+print("step 3", flush=True)
+while not Path("enough").exists():
+    time.sleep(0.1)
+"""
+
 
 def test_each_line_does_what_the_page_says(slurm: Slurm) -> None:
     """In their order: each goes on with what those before it have left."""
     (slurm.work / "train.py").write_text(TRAIN)
     job = ""
-    for line in LINES:
+    for line in (line for line in LINES if " --slurm " not in line):
         done = slurm.run("sh", "-c", line, env={"JOB": job})
         assert done.returncode == 0, (line, done.stderr)
         if submitted := re.match(r"Submitted batch job (\d+)\n", done.stdout):
@@ -43,3 +52,27 @@ def test_each_line_does_what_the_page_says(slurm: Slurm) -> None:
             assert line.startswith("rallypoint generate slurm"), f"{line}: what does it show?"
         for path in ran:
             path.unlink()
+
+
+def test_V7_a_job_that_runs_is_looked_at_by_the_number_that_slurm_has_given_it(
+    slurm: Slurm,
+) -> None:
+    """The lines of the page with `--slurm`."""
+    (slurm.work / "wait.py").write_text(WAITING)
+    started = slurm.run("sh", "-c", "sbatch --nodes 2 --wrap 'srun rallypoint run wait.py'")
+    found = re.match(r"Submitted batch job (\d+)\n", started.stdout)
+    assert found is not None, started.stderr
+    lines = [line for line in LINES if " --slurm " in line]
+    said = {"status": "2 of 2 in the round", "events": "round 0: 2 nodes", "logs": "step 3"}
+
+    def asked(line: str) -> str:
+        words = line.replace("--slurm 10", f"--slurm {found[1]}").replace("logs 17", "logs 1")
+        done = slurm.run("sh", "-c", words.replace(" -f", ""))
+        return done.stdout if done.returncode == 0 else ""
+
+    wait_until(lambda: said["status"] in asked(lines[0]), "the job to run")
+    for line in lines:
+        assert said.get(line.split()[1], "") in asked(line), line
+    (slurm.work / "enough").touch()
+    assert slurm.wait_state(found[1], "COMPLETED", "FAILED") == "COMPLETED 0:0"
+    assert "succeeded" in asked(lines[0]), "its end is kept"
