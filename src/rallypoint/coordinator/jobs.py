@@ -37,6 +37,7 @@ from rallypoint.core.job_lives import (
 from rallypoint.core.job_state import JobState, ended_job, new_job
 from rallypoint.core.model import DeadPlace, SharedSettings, Verdict
 from rallypoint.core.sessions import Sessions
+from rallypoint.core.takeover.clock_rates import with_margin
 from rallypoint.core.watch.job_view import job_line
 from rallypoint.core.watch.questions import ALL_JOBS
 from rallypoint.errors import MessageError, RallypointError
@@ -78,6 +79,9 @@ class HostedJobs:
         self._unrecorded: dict[str, set[int]] = {}
         """Numbers of lives that were over before their verdict was recorded, by run id. The first
         record of the next life has it."""
+        self._unheard: dict[str, tuple[int, asyncio.TimerHandle]] = {}
+        """How many nodes of a life that another leader has ended may run workers yet, since they
+        have not heard of its end, by run id; and the timer of when they don't any more."""
         self._forgetting: dict[str, asyncio.TimerHandle] = {}
         """The jobs that all agents have left, by run id, the longest ago first."""
         self._empty: asyncio.Future[None] | None = None
@@ -123,6 +127,8 @@ class HostedJobs:
             job.close()
         for run_id in list(self._forgetting):
             self._keep(run_id)
+        for _, timer in self._unheard.values():
+            timer.cancel()
         self._refusals.close()
         self._jobs.clear()
         self._ended.clear()
@@ -284,7 +290,8 @@ class HostedJobs:
         self, settings: SharedSettings, incarnation: int, former: Life | None = None
     ) -> HostedJob:
         still_here = sum(len(each.sessions) for each in self._ended_of(settings.run_id))
-        state = new_job(settings, incarnation, still_here)
+        unheard = self._unheard.get(settings.run_id)
+        state = new_job(settings, incarnation, max(still_here, unheard[0] if unheard else 0))
         leadership = self._leadership(settings.run_id)
         led = None if leadership is None else leadership.begin(state, former)
         job = self._jobs[settings.run_id] = self._host(state, led)
@@ -378,6 +385,11 @@ class HostedJobs:
         if (taken_over := leadership.take_over()) is None:
             return False
         job = self._jobs[run_id] = self._host(taken_over.state, taken_over.led)
+        if unheard := leadership.unheard:
+            # Their leases count from before this leader's claim.
+            lease_s = with_margin(job.settings.lease_s)
+            timer = self._loop.call_later(lease_s, self._all_have_heard, run_id)
+            self._unheard[run_id] = unheard, timer
         if job.verdict is None and not job.life.has_formed:
             # The record may be an old one, and rounds of that number may have run.
             job.renumber(max(job.life.incarnation + 1, self._hosting.wall_ms()))
@@ -430,6 +442,15 @@ class HostedJobs:
     def _ended_of(self, run_id: str) -> list[HostedJob]:
         return [job for job in self._ended if job.settings.run_id == run_id]
 
+    def _all_have_heard(self, run_id: str) -> None:
+        """No worker of the last life lives any more, whether its agents have come or not."""
+        self._unheard.pop(run_id, None)
+        self._former_life_left(run_id)
+
+    def _former_life_left(self, run_id: str) -> None:
+        if run_id in self._jobs and not self._ended_of(run_id) and run_id not in self._unheard:
+            self._jobs[run_id].former_life_gone()
+
     def _emptied(self, job: HostedJob) -> None:
         """The last session of a job is gone: end the wait for that, and forget the job later."""
         if job.sessions:
@@ -440,8 +461,7 @@ class HostedJobs:
         if job in self._ended:
             self._ended.remove(job)
             job.close()
-            if run_id in self._jobs and not self._ended_of(run_id):
-                self._jobs[run_id].former_life_gone()
+            self._former_life_left(run_id)
         elif self._hosting.only is None and self._jobs.get(run_id) is job:
             self._keep(run_id)
             leadership = self._leadership(run_id)

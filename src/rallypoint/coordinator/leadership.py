@@ -43,6 +43,7 @@ from rallypoint.core.takeover.record import (
     LeadRecord,
     job_of,
 )
+from rallypoint.core.takeover.recovery import may_run
 from rallypoint.core.takeover.stepping_down import CHECK_S, Deference, SteppingDown
 from rallypoint.core.takeover.told import NEVER, Seal, Told
 from rallypoint.errors import RallypointError, RendezvousConnectionError, UnfitRecordError
@@ -261,6 +262,16 @@ class Leadership:
         if job is None or not job.is_heard:
             return None
         return Life(job.incarnation, job.verdict, earlier=job.earlier)
+
+    @property
+    def unheard(self) -> int:
+        """How many nodes of the job that the register held, if it has ended, may run workers until
+        their leases are over: they may not have heard of its end."""
+        job, led = self.lead.record.job, self._predecessor
+        if job is None or job.verdict is None or job.is_heard or not job.is_started:
+            return 0
+        dead = led.rank if led.is_dead else -1
+        return sum(may_run(job, rank) for rank in range(job.nodes) if rank != dead)
 
     @property
     def before(self) -> Life | None:

@@ -38,6 +38,7 @@ first round, or everyone was lost), it completes at the maximum, or after the la
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import assert_never
 
 from rallypoint.core import fitness, late_nodes, ranks
@@ -450,8 +451,9 @@ def _try_complete(state: RoundState) -> list[Effect]:
 
 def _complete(state: RoundState) -> list[Effect]:
     joined = [m for m in state.members.values() if m.state is MemberState.JOINED]
-    offered = [(m.in_roster, ranks.Participant(m.ref, m.candidate)) for m in joined]
-    chosen = ranks.choose(offered, state.settings.max_nodes, state.settings.world_multiple_of)
+    chosen = _choose(state, [m for m in joined if fitness.may_take_part(state, m)])
+    if len(chosen) < state.settings.min_nodes:
+        chosen = _choose(state, joined)  # Those that are held back are needed.
     ordered = ranks.order(state.world, chosen, not_first=state.passed_over)
     for member in joined:
         member.in_roster = False
@@ -465,6 +467,11 @@ def _complete(state: RoundState) -> list[Effect]:
     state.largest_world = max(state.largest_world, len(ordered))
     fitness.formed(state)
     return [FormWorld(state.round, tuple(ordered))]
+
+
+def _choose(state: RoundState, members: Sequence[Member]) -> list[ranks.Participant]:
+    offered = [(m.in_roster, ranks.Participant(m.ref, m.candidate)) for m in members]
+    return ranks.choose(offered, state.settings.max_nodes, state.settings.world_multiple_of)
 
 
 def _try_grow(state: RoundState) -> list[Effect]:
