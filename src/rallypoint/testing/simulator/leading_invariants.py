@@ -21,6 +21,7 @@
 from __future__ import annotations
 
 from collections import deque
+from math import inf
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -71,8 +72,9 @@ class LeadingInvariants(LedInvariants):
         self._asked_late: set[tuple[str, int]] = set()
         """Agents whose newest attaching to that leader came when another one led."""
         self._led = 0
-        self._contradicted: set[int] = set()
-        """The epochs of leaders to whom the register has answered with another record."""
+        self._contradicted: dict[int, float] = {}
+        """The epochs of leaders to whom the register has answered with another record, and when. A
+        process that goes on reads all that has arrived meanwhile at one time, in any order."""
         self._unaware: set[int] = set()
         """The epochs of leaders that another one has followed by a record that was put back: each
         acts until its register answers."""
@@ -132,7 +134,7 @@ class LeadingInvariants(LedInvariants):
         return False
 
     def contradicted(self, coordinator: int) -> None:
-        self._contradicted.add(coordinator)
+        self._contradicted.setdefault(coordinator, self.now_s)
 
     def held(self, coordinator: int) -> None:
         """That it leads now does not say that nobody else did meanwhile."""
@@ -142,7 +144,7 @@ class LeadingInvariants(LedInvariants):
     ) -> None:
         is_deposed = coordinator != self.leader and not self._acts_by_lies(coordinator)
         is_deposed &= coordinator not in self._unaware
-        is_deposed |= coordinator in self._contradicted
+        is_deposed |= self.now_s > self._contradicted.get(coordinator, inf)
         super().read(incarnation, coordinator, message, is_late=is_deposed)
         if isinstance(message, m.Attach):
             self._asked_late.discard((incarnation, coordinator))
