@@ -13,13 +13,13 @@ from rallypoint.core.restarts.crash_loop import PAUSE_MAX_S
 from rallypoint.core.search import NO_ANSWER_S
 from rallypoint.core.settings import HOLD_S
 from rallypoint.core.takeover.clock_rates import with_margin
-from rallypoint.core.takeover.leading import HEIRS_ONLY_LEASES
+from rallypoint.core.takeover.leading import HEIRS_ONLY_LEASES, after_put_back_s
 from rallypoint.core.takeover.stepping_down import IN_A_ROW_MAX
 from rallypoint.errors import InvariantError
 from rallypoint.testing.simulator.cluster import SimulatedCluster
 from rallypoint.testing.simulator.facts import Violation, check_rounds
 from rallypoint.testing.simulator.faults import Faults
-from rallypoint.testing.simulator.plan import Fault, Plan
+from rallypoint.testing.simulator.plan import PUT_BACK, Fault, Plan
 from rallypoint.testing.simulator.rules.fitness import check_end
 
 ANSWERS_S = 60.0
@@ -99,11 +99,14 @@ class Simulation:
     @property
     def _lead_s(self) -> float:
         """The same where any agent may lead: a leader is lost and another one begins, twice at the
-        worst, some step down, the nodes that are missing are fenced, the others stop, wait out a
-        pause, and join."""
+        worst, some step down, the nodes that are missing are fenced (later where an older record
+        was put back), the others stop, wait out a pause, and join."""
         rendezvous = self._cluster.shared.config.rendezvous
         lease_s, stop = rendezvous.lease_s, self._cluster.shared.config.stop
         taken_s = 2 * with_margin(HOLD_S) + (1 + IN_A_ROW_MAX) * with_margin(lease_s)
+        if any(fault.kind in PUT_BACK for fault in self._cluster.plan.faults):
+            longer_s = after_put_back_s(HOLD_S, lease_s) + with_margin(lease_s)
+            taken_s = max(taken_s, 2 * with_margin(HOLD_S) + longer_s)
         stops_s = (
             stop.shutdown_grace_s
             + self._cluster.plan.longest_grace_s
