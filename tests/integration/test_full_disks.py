@@ -113,6 +113,8 @@ def test_progress_is_seen_though_the_temporary_directory_is_full(disk: Path, ful
 
 def test_workers_that_can_not_be_seen_are_told_of_and_run() -> None:
     places = "/tmp /var/tmp /dev/shm"
+    if any(Path(sys.executable).is_relative_to(place) for place in places.split()):
+        pytest.skip("the interpreter lies in a directory that is to be full")
     words = [sys.executable, "-m", "rallypoint", "run", "--no-python", sys.executable, "-c"]
     done = without_space(places, *words, MAKES_PROGRESS, cwd="/", env={"TMPDIR": "/tmp"})
     assert (done.returncode, done.stdout) == (0, "ran\n")

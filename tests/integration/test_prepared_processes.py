@@ -136,7 +136,11 @@ def test_a_program_ends_as_after_an_exec(tmp_path: Path, program: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", ["--version", "", "runn", "run", "run missing.py", "run -- w.py", "serve", "store --x"]
+    "words",
+    [
+        *("--version", "", "runn", "run", "run missing.py", "serve", "store --x"),
+        "run --history=none -- w.py",  # Where the end is kept is told only if the disk is quick.
+    ],
 )
 def test_a_command_answers_as_after_an_exec(tmp_path: Path, words: str) -> None:
     (tmp_path / "w.py").write_text("import sys; print(sys.argv, sys.path[0]); 1 / 0")
