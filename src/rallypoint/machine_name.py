@@ -14,6 +14,8 @@ import os
 import socket
 
 _KERNEL_DIGITS = 16
+_STARTED_AT = 19
+"""The place of the start time in /proc/PID/stat, counted from the state on; see proc(5)."""
 _INITIAL_PID_NAMESPACE = 0xEFFFFFFC
 """The inode number that Linux gives to it (PROC_PID_INIT_INO)."""
 _KUBERNETES_NODE = "NODE_NAME"
@@ -61,7 +63,7 @@ def process_space() -> str:
 def started_at(pid: int) -> int:
     """When this process was started, in clock ticks since the boot. Raises OSError, of which
     FileNotFoundError and ProcessLookupError say that there is no such process."""
-    return int(_stat(pid)[19])
+    return int(_stat(pid)[_STARTED_AT])
 
 
 def _stat(pid: int) -> list[bytes]:
@@ -74,8 +76,9 @@ def process_name(pid: int) -> str:
     """Return a name that no other process has, also after the next boot; empty: there is no such
     process, it has ended, or the system does not tell."""
     try:
-        has_ended = _stat(pid)[0] in (b"Z", b"X")
-        return "" if has_ended else f"{process_space()} {started_at(pid)}"
+        stat = _stat(pid)
+        has_ended = stat[0] in (b"Z", b"X")
+        return "" if has_ended else f"{process_space()} {int(stat[_STARTED_AT])}"
     except OSError:
         return ""
 

@@ -11,7 +11,7 @@ from tests.causes.outputs_read import words
 
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.process.causes.evidence import Evidence, Program, evidence_in
-from rallypoint.process.causes.handlers import exits_after, is_handled
+from rallypoint.process.causes.handlers import exits_after, is_handled, parsed
 from rallypoint.process.causes.rows import rows_of
 from rallypoint.process.causes.told import detail_is_traceback, traceback_of
 from rallypoint.process.failures import describe_failure, program_of
@@ -249,16 +249,16 @@ except {kind}:
 def test_A7_the_source_tells_whether_a_program_goes_on(
     kind: str, then: str, exception: str, handled: bool
 ) -> None:
-    assert is_handled(CODE.format(kind=kind, then=then), 3, exception) is handled
-    assert not is_handled(CODE.format(kind=kind, then=then), 5, exception)
+    assert is_handled(parsed(CODE.format(kind=kind, then=then)), 3, exception) is handled
+    assert not is_handled(parsed(CODE.format(kind=kind, then=then)), 5, exception)
 
 
 def test_A7_a_handler_elsewhere_handles_nothing() -> None:
     source = "def f():\n    try:\n        g()\n    except ValueError:\n        pass\n\n\nf()\n"
-    assert not is_handled(source, 8, "ValueError")
-    assert not is_handled("no python (", 1, "ValueError")
+    assert not is_handled(parsed(source), 8, "ValueError")
+    assert not is_handled(parsed("no python ("), 1, "ValueError")
     within = "with a:\n    for b in c:\n        try:\n            f()\n        except: pass\n"
-    assert is_handled(within, 4, "ValueError")
+    assert is_handled(parsed(within), 4, "ValueError")
 
 
 MAIN = """
@@ -290,10 +290,10 @@ main()
 )
 def test_A7_a_program_ends_by_the_handler_that_exits(then: str, code: int, exits: bool) -> None:
     source = MAIN.format(then=then)
-    assert exits_after(source, 4, "ValueError", code) is exits
-    assert not exits_after(source, 4, "KeyError", code)
-    assert not exits_after(source, 8, "ValueError", code)
-    assert not exits_after(source, 10, "ValueError", code)
+    assert exits_after(parsed(source), 4, "ValueError", code) is exits
+    assert not exits_after(parsed(source), 4, "KeyError", code)
+    assert not exits_after(parsed(source), 8, "ValueError", code)
+    assert not exits_after(parsed(source), 10, "ValueError", code)
 
 
 def test_A7_an_uncaught_exception_is_the_cause_whatever_is_written_at_exit() -> None:

@@ -77,7 +77,7 @@ class HistoryFile(Struct):
     behind: str = ""
     """The node of that worker in the last status; empty: there was none."""
     told: tuple[Spending | None, Cause | None] = (None, None)
-    """What the job did then, and why its round was ending."""
+    """The job's activity in the last status, and the cause of the end of its round."""
 
 
 class _Wish(Struct):
@@ -427,9 +427,10 @@ class JobWatch:
     def _look_for_news(self, file: HistoryFile) -> None:
         """Write the status if it is due, or if another worker holds the job up. O(nodes)."""
         file.looked_at = self._clock()
-        is_due = file.status_at <= file.looked_at - STATUS_S
-        if is_due or (self._is_small and file.behind != _who_is_behind(self.view)):
+        if file.status_at <= file.looked_at - STATUS_S:
             self._write_status()
+        elif self._is_small and file.behind != _who_is_behind(view := self.view):
+            self._write_status(view)
 
     @property
     def _is_small(self) -> bool:
@@ -442,13 +443,14 @@ class JobWatch:
             return False
         return self._file.told != (self.history.account.now, presumed_cause(self._sessions.job))
 
-    def _write_status(self) -> None:
+    def _write_status(self, view: JobView | None = None) -> None:
+        """`view`: the present one, if it is known."""
         if self._file is not None:
             self._file.status_at = self._clock()
-            self._file.told = self.history.account.now, presumed_cause(self._sessions.job)
             if not self._is_small and self._file.is_light and not self._end.is_recorded:
                 return
-            view = self.view
+            self._file.told = self.history.account.now, presumed_cause(self._sessions.job)
+            view = view or self.view
             self._file.behind = _who_is_behind(view)
             self._file.write(compact(view, wall_time(0.0)))
 

@@ -18,7 +18,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from rallypoint.core.worker_exits import WorkerExit
-from rallypoint.process.causes.handlers import exits_after, is_handled, is_within_with
+from rallypoint.process.causes.handlers import exits_after, is_handled, is_within_with, parsed
 from rallypoint.process.causes.known_tails import is_known_tail, is_rule, only_known_tails
 from rallypoint.process.causes.rows import is_gap, shown_rows
 from rallypoint.process.causes.tracebacks import (
@@ -74,11 +74,13 @@ def evidence_in(rows: Sequence[str], exit_: WorkerExit, program: Program) -> Evi
     if exit_.signal not in (None, _SIGINT, _SIGABRT):
         return Evidence()
     found = read_tracebacks(rows)
-    tops = _uncaught(found, program) if exit_.code else []
-    sure = next((each for each, is_sure in tops if is_sure), None)
-    unsure = tops[0][0] if tops and exit_.code == _UNCAUGHT_CODE else None
-    left = _left_by_handler(found, exit_.code, program.source_of)
-    traceback = sure or left or _by_place(rows, found) or unsure
+    proved, possible = _uncaught(found, program) if exit_.code else (None, None)
+    traceback = (
+        proved
+        or _left_by_handler(found, exit_.code, program.source_of)
+        or _by_place(rows, found)
+        or (possible if exit_.code == _UNCAUGHT_CODE else None)
+    )
     if traceback is not None:
         text = _text_rows(rows, traceback.last, found)
         return Evidence(_error(traceback.last, text), _whole(rows, traceback, text))
@@ -114,16 +116,20 @@ def _by_place(rows: Sequence[str], found: Sequence[Traceback]) -> Traceback | No
     return last if only_known_tails(rows, last.last.error_at, ignored) else None
 
 
-def _uncaught(found: Sequence[Traceback], program: Program) -> list[tuple[Traceback, bool]]:
-    """Return the tracebacks of exceptions that no handler can have caught, the last one first. The
-    flag is true if the source was read and proves it."""
-    tops: list[tuple[Traceback, bool]] = []
+def _uncaught(
+    found: Sequence[Traceback], program: Program
+) -> tuple[Traceback | None, Traceback | None]:
+    """Return two tracebacks: the last one of an exception that, as the source proves, nothing can
+    have caught, and the last one of which that is possible."""
+    possible = None
     for each in reversed(found):
         if not each.is_ignored:
             ways = [_reached_the_top(link, program) for link in each.links]
-            if any(way is not None for way in ways):
-                tops.append((each, any(ways)))
-    return tops
+            if any(ways):
+                return each, possible
+            if possible is None and False in ways:
+                possible = each
+    return None, possible
 
 
 def _reached_the_top(link: Link, program: Program) -> bool | None:
@@ -140,9 +146,10 @@ def _reached_the_top(link: Link, program: Program) -> bool | None:
     source = program.source_of(top.file) if top.file and not top.file.startswith("<") else None
     if source is None:
         return False
-    if is_handled(source, top.line, _class_of(link)):
+    tree = parsed(source)
+    if is_handled(tree, top.line, _class_of(link)):
         return None
-    return bool(program.files) and not is_within_with(source, top.line)
+    return bool(program.files) and not is_within_with(tree, top.line)
 
 
 def _left_by_handler(
@@ -155,7 +162,9 @@ def _left_by_handler(
         if each.is_ignored or catcher is None or not code or catcher.file[:1] in ("", "<"):
             continue
         source = source_of(catcher.file)
-        if source is not None and exits_after(source, catcher.line, _class_of(link), code):
+        if source is None:
+            continue
+        if exits_after(parsed(source), catcher.line, _class_of(link), code):
             return each
     return None
 

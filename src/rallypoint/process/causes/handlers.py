@@ -15,10 +15,19 @@ _FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
 _LEAVES = {"exit", "_exit", "abort", "quit", "kill"}
 
 
-def is_handled(source: str, line: int, exception: str) -> bool:
+def parsed(source: str) -> ast.Module | None:
+    """Parse the source of a module for the functions below; None: it can't be parsed."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # About escapes in the program's texts.
+            return ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def is_handled(tree: ast.Module | None, line: int, exception: str) -> bool:
     """Return whether a handler around this line, outside of functions, may catch an exception of
     that class and continue. Source that can't be parsed has no handlers."""
-    tree = _parsed(source)
     return tree is not None and any(
         _may_catch(handler, exception) and not _ends_the_program(handler)
         for block in _tries(tree.body, line)
@@ -26,17 +35,15 @@ def is_handled(source: str, line: int, exception: str) -> bool:
     )
 
 
-def is_within_with(source: str, line: int) -> bool:
+def is_within_with(tree: ast.Module | None, line: int) -> bool:
     """Return whether a `with` statement, outside of functions, is around this line: its context
     manager may handle an exception."""
-    tree = _parsed(source)
     return tree is not None and _has_with(tree.body, line)
 
 
-def exits_after(source: str, line: int, exception: str, code: int) -> bool:
+def exits_after(tree: ast.Module | None, line: int, exception: str, code: int) -> bool:
     """Return whether the innermost handler around this line, in the same function, that may catch
     an exception of that class exits with `code`."""
-    tree = _parsed(source)
     if tree is None:
         return False
     nodes = list(ast.walk(tree))
@@ -53,15 +60,6 @@ def exits_after(source: str, line: int, exception: str, code: int) -> bool:
             if _may_catch(handler, exception):
                 return _exits_with(handler.body[-1], code)
     return False
-
-
-def _parsed(source: str) -> ast.Module | None:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # About escapes in the program's texts.
-            return ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
 
 
 def _covers(node: ast.stmt, line: int) -> bool:
