@@ -64,8 +64,18 @@ def test_names_of_jobs_and_nodes_lead_nowhere_else(name: str) -> None:
 
 
 def test_no_other_name_is_one_of_ours() -> None:
-    assert not any(map(is_kept_name, ("", "..", "digits", "digits-20261127", ".lock")))
-    assert not any(map(is_kept_file, ("", "node-.json.txt", "id_rsa", "history.jsonl.bak")))
+    assert not any(
+        map(
+            is_kept_name,
+            ("", "..", "digits", "digits-20261127", "digits-20261127-031258-6fcee5bx", ".lock"),
+        )
+    )
+    assert not any(
+        map(
+            is_kept_file,
+            ("", "node-.json", "node-.json.txt", "node-a b.json", "id_rsa", "history.jsonl.bak"),
+        )
+    )
 
 
 def test_the_oldest_go_first_and_never_the_own_one() -> None:

@@ -39,7 +39,7 @@ from rallypoint.observe.summary import CauseSummary, GoodputSummary
 
 _INDENT = "    "
 _CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT}
-_SIGNAL_FIRST = re.compile(r"\Akilled by SIG[A-Z0-9]+: ")
+_SIGNAL_FIRST = r"\Akilled by SIG[A-Z0-9]+: "
 """The first line of the report says the same."""
 _MORE_SHARED_MEMORY = (
     "most often /dev/shm is full: give the container more (docker --shm-size, an emptyDir of "
@@ -147,7 +147,7 @@ def _what_happened(node: str, failure: WorkerExit, zone: tzinfo | None) -> str:
 
 def _details(view: VerdictView, cause: Cause, failure: WorkerExit) -> Iterator[str]:
     if failure.message and not _says_no_more(failure):
-        yield f"error: {_SIGNAL_FIRST.sub('', failure.message)}"
+        yield f"error: {re.sub(_SIGNAL_FIRST, '', failure.message)}"
     if failure.detail:
         heading, lines = _headed(failure)
         yield heading

@@ -103,7 +103,9 @@ class _End(Struct):
 
 
 def _who_is_behind(view: JobView) -> str:
-    # Imported when a job runs: a start has no use for it.
+    if all(node.step < 0 for node in view.nodes):
+        return ""
+    # Imported when steps are reported: other jobs have no use for it.
     from rallypoint.core.watch.advice import behind
 
     found = behind(view)

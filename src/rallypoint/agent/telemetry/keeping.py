@@ -13,20 +13,19 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from rallypoint.config import AgentConfig, RendezvousConfig
 from rallypoint.coordinator.clocks import wall_time
 from rallypoint.core.event_kinds import Record
-from rallypoint.core.model import Stamp
+from rallypoint.core.model import Cause, Stamp
 from rallypoint.core.timeline import RoundLife
+from rallypoint.core.watch.history_file import Begin, Line, Lost
+from rallypoint.core.watch.kept_jobs import KeptLine, NodeNote, directory_name
+from rallypoint.core.watch.past_round import first_cause
 from rallypoint.machine_name import process_name
+from rallypoint.observe import kept_jobs
 from rallypoint.observe.records import AgentEvent, Observer
-
-if TYPE_CHECKING:  # A start has no use for them.
-    from rallypoint.core.model import Cause
-    from rallypoint.core.watch.history_file import Line
-    from rallypoint.core.watch.kept_jobs import KeptLine, NodeNote
 
 BEGIN_S = 1.0
 """Seconds from the start of the workers until the node writes that it has begun."""
@@ -184,11 +183,6 @@ class Keeping(Observer):
             self._thread = None
 
     def _work(self, lines: list[Line], *, is_news: bool) -> None:
-        # Imported in the thread: it may take a moment.
-        from rallypoint.core.watch.history_file import Begin, Lost
-        from rallypoint.core.watch.kept_jobs import directory_name
-        from rallypoint.observe import kept_jobs
-
         for line in lines:
             if isinstance(line, Begin):
                 self._incarnation = self._incarnation or line.incarnation
@@ -208,9 +202,6 @@ class Keeping(Observer):
             kept_jobs.append(path, [*lines, Lost(lost)] if lost else lines)
 
     def _note(self) -> NodeNote:
-        from rallypoint.core.watch.kept_jobs import NodeNote
-        from rallypoint.core.watch.past_round import first_cause
-
         part, machine, rendezvous = self._part, socket.gethostname(), self._config.rendezvous
         assignment = None if self._life is None else self._life.assignment
         end, place = part.end or _End("", "", None), meeting_place(rendezvous)
