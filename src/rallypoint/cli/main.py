@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from rallypoint.cli import light_imports as light_imports  # First: the others import msgspec.
+from rallypoint.cli import light_imports as light_imports  # Before others import msgspec.
 from rallypoint.cli import raise_interrupts
 from rallypoint.cli.parser import (
     CompletionRequested,
