@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rallypoint.agent.run import JobEnd
-from rallypoint.cli.render import PROGRAM, clock_text, duration_text, iso_text
+from rallypoint.cli.render import PROGRAM, clock_text, duration_text
 from rallypoint.cli.watch.goodput_text import end_lines
 from rallypoint.config import FailureReport, StopConfig
 from rallypoint.core import event_kinds as kinds
@@ -35,7 +35,6 @@ from rallypoint.core.text import (
 from rallypoint.core.watch.goodput_view import GoodputView
 from rallypoint.core.worker_exits import OUT_OF_MEMORY, WorkerExit
 from rallypoint.observe.printing import JsonLine, json_line
-from rallypoint.observe.summary import CauseSummary, GoodputSummary
 
 _INDENT = "    "
 _CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT}
@@ -210,6 +209,8 @@ def _advice(view: VerdictView, node: str, failure: WorkerExit) -> str:
 
 def verdict_json(view: VerdictView) -> JsonLine:
     """The same as one JSON object, with `event` = `verdict`."""
+    from rallypoint.cli.job_summary import cause_summary, goodput_summary
+
     record: dict[str, object] = {
         "event": kinds.VERDICT.name,
         "outcome": view.outcome.value,
@@ -226,46 +227,6 @@ def verdict_json(view: VerdictView) -> JsonLine:
         "cause": cause_summary(view.cause),
     }
     return json_line(record)
-
-
-def goodput_summary(view: GoodputView) -> GoodputSummary:
-    """Where the time went, for programs."""
-    useful_s, mean_s = view.useful_s, view.mean_s_between_faults
-    share = None if useful_s is None or not view.wall_s else round(useful_s / view.wall_s, 6)
-    return GoodputSummary(
-        wall_s=round(view.wall_s, 6),
-        useful_s=None if useful_s is None else round(useful_s, 6),
-        useful_share=share,
-        parts=tuple(replace(part, seconds=round(part.seconds, 6)) for part in view.parts),
-        furthest_step=view.furthest_step if view.furthest_step >= 0 else None,
-        lost_steps=view.lost_steps,
-        faults=view.faults,
-        mean_s_between_faults=None if mean_s is None else round(mean_s, 6),
-        spare_node_s=round(view.spare_node_s, 6),
-    )
-
-
-def cause_summary(cause: Cause | None) -> CauseSummary | None:
-    """The first cause for programs; None when it was no worker's failure."""
-    if cause is None or cause.failure is None:
-        return None
-    from rallypoint.process.causes.told import detail_is_traceback
-
-    failure = cause.failure
-    return CauseSummary(
-        time=iso_text(failure.wall_time),
-        node=cause.node_id,
-        rank=failure.rank,
-        local_rank=failure.local_rank,
-        role=failure.role,
-        pid=failure.pid or None,
-        exit_code=failure.code,
-        signal=None if failure.signal is None else signal_name(failure.signal),
-        message=failure.message,
-        detail=tuple(failure.detail.splitlines()),
-        detail_is_traceback=detail_is_traceback(failure),
-        log_file=failure.log_file,
-    )
 
 
 NEAR_LIMIT_S = 60.0

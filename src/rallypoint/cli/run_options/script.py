@@ -13,7 +13,6 @@ from rallypoint.cli.parser import Scanned
 from rallypoint.core.text import shown
 from rallypoint.errors import UsageError
 from rallypoint.files import local_path
-from rallypoint.process.prepared.command_line import RUN_PATH
 
 
 def need_a_script(scanned: Scanned) -> None:
@@ -55,6 +54,8 @@ def worker_command(
     if module:
         return (*python, "-m", script, *arguments)
     if by_path:
+        from rallypoint.process.prepared.command_line import RUN_PATH
+
         return (*python, "-c", RUN_PATH, script, *arguments)
     return (*python, script, *arguments)
 
