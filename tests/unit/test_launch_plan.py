@@ -179,6 +179,15 @@ def test_a_mistake_is_told_before_a_host_is_reached(words: tuple[str, ...], said
         asked(*words)
 
 
+def test_options_behind_the_script_are_remarked_here_and_not_by_each_host(home: Path) -> None:
+    (home / "train.py").touch()
+    made = asked("--hosts", "a,b", "train.py", "--nproc-per-node", "2")
+    (remark,) = made.remarks
+    assert remark.startswith("--nproc-per-node stands behind train.py")
+    assert remark.endswith("options of rallypoint launch stand before it")
+    assert not parse_run(words_of(made.plan), {}).notices
+
+
 def test_more_workers_than_a_host_may_have_are_refused(home: Path) -> None:
     (home / "hosts").write_text("a slots=2 max_slots=4\n")
     assert plan("--hostfile", "hosts", "--nproc-per-node", "4").workers

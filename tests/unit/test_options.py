@@ -530,6 +530,41 @@ def test_other_nodes_are_not_told_so(words: str) -> None:
     assert not parse(f"{words} train.py").notices
 
 
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("train.py 1 --nproc-per-node 2", "--nproc-per-node stands behind train.py, so it belongs"),
+        ("train.py --nnodes=2 --rdzv_id a", "--nnodes and --rdzv-id stand behind train.py, so"),
+        ("--nnodes 1 -m train --nproc_per_node 2", "--nproc-per-node stands behind train, so it"),
+    ],
+)
+def test_options_behind_the_script_are_said_to_be_the_scripts(line: str, said: str) -> None:
+    config = parse(line)
+    (notice,) = config.notices
+    assert notice.startswith(said)
+    assert notice.endswith(" to the script: options of rallypoint run stand before it")
+    assert config.workers.count == 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "train.py --lr 1 --log-dir logs --output o --role r --job j",
+        "--nnodes 1 train.py --nnodes 2",
+        "-- train.py --nnodes 2",
+        "--no-python echo --nnodes 2 other",
+        "train.py --nproc-per-node 2 other.py",
+        "-m torch.distributed.run --nproc-per-node 2 -m other",
+    ],
+)
+def test_what_a_script_may_have_itself_is_not_remarked(line: str) -> None:
+    assert not parse(line).notices
+
+
+def test_a_variable_counts_as_given_before_the_script() -> None:
+    assert not parse("train.py --nnodes 2", PET_NNODES="1").notices
+
+
 def test_one_node_with_a_port_of_its_own_is_met_exactly_there() -> None:
     meeting = parse("--master-port 5 train.py").rendezvous
     assert meeting.static

@@ -21,6 +21,7 @@ from rallypoint.cli.machine import Machine
 from rallypoint.cli.options import RUN, read_run
 from rallypoint.cli.parser import Scanned, parse
 from rallypoint.cli.run_options.empty_values import without_empty
+from rallypoint.cli.run_options.script import options_behind
 from rallypoint.cli.values import Value, integer, integer_within, nodes
 from rallypoint.config import TOKEN_VARIABLE, Endpoint, check_name
 from rallypoint.core.settings import FLAGS, MAX_NODES
@@ -114,6 +115,8 @@ class Asked(Struct, frozen=True):
     """Of the job; empty: it has none."""
     summary: str
     detach: bool
+    remarks: tuple[str, ...] = ()
+    """What the person is told before a host is reached."""
 
 
 def read_launch(argv: Sequence[str], environ: Mapping[str, str], machine: Machine) -> Asked:
@@ -153,6 +156,7 @@ def read_launch(argv: Sequence[str], environ: Mapping[str, str], machine: Machin
         "" if token is None else token.text_for_job(plan.run_id),
         summary.text if summary else "",
         scanned.on("--detach"),
+        tuple(options_behind(LAUNCH, argv, scanned)),
     )
 
 
