@@ -54,6 +54,34 @@ def test_pods_may_start_in_any_order(tmp_path: Path) -> None:
         pods.end_well(*started)
 
 
+@pytest.mark.parametrize("backend", ["kubernetes", "tcp"])
+def test_kubectl_exec_shows_the_job_from_any_pod_without_an_option(
+    tmp_path: Path, backend: str
+) -> None:
+    with Pods(tmp_path, 2, "--rdzv-backend", backend) as pods:
+        homes = {name: tmp_path / name for name in (f"{NAME}-0", f"{NAME}-1")}
+        for home in homes.values():  # No pod sees the files of another one.
+            home.mkdir()
+        started = [
+            pods.start(name, env={"HOME": str(home), "TMPDIR": str(home)})
+            for name, home in homes.items()
+        ]
+        pods.wait_workers(2, round=0)
+        pods.order("print('hello from', me[2], flush=True)")
+        for pod in started:
+
+            def ask(command: str, pod: AgentProcess = pod) -> str:
+                return pods.execute(pod, homes[pod.name], "rallypoint", command)
+
+            status = ask("status")
+            assert f"job {NAME}: running" in status
+            assert f"running: {NAME}-0-0, {NAME}-1-0" in status
+            assert "round 0: 2 nodes, 2 workers" in ask("events")
+            wait_until(lambda ask=ask: ask("logs").count("hello from") == 2, "both lines")
+            assert "ranks 0-1" in ask("stacks")
+        pods.end_well(*started)
+
+
 def test_the_command_of_the_docs_runs_in_pods(tmp_path: Path) -> None:
     page = Path(__file__).parents[2] / "docs" / "kubernetes.md"
     (line,) = [line for line in page.read_text().splitlines() if line.startswith("rallypoint run ")]
