@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -54,6 +56,10 @@ def test_pods_may_start_in_any_order(tmp_path: Path) -> None:
         pods.end_well(*started)
 
 
+def has_both_lines(ask: Callable[[str], str]) -> bool:
+    return ask("logs").count("hello from") == 2
+
+
 @pytest.mark.parametrize("backend", ["kubernetes", "tcp"])
 def test_kubectl_exec_shows_the_job_from_any_pod_without_an_option(
     tmp_path: Path, backend: str
@@ -77,7 +83,7 @@ def test_kubectl_exec_shows_the_job_from_any_pod_without_an_option(
             assert f"job {NAME}: running" in status
             assert f"running: {NAME}-0-0, {NAME}-1-0" in status
             assert "round 0: 2 nodes, 2 workers" in ask("events")
-            wait_until(lambda ask=ask: ask("logs").count("hello from") == 2, "both lines")
+            wait_until(partial(has_both_lines, ask), "both lines")
             assert "ranks 0-1" in ask("stacks")
         pods.end_well(*started)
 

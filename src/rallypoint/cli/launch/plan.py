@@ -117,7 +117,7 @@ class Asked(Struct, frozen=True):
     summary: str
     detach: bool
     remarks: tuple[str, ...] = ()
-    """What the person is told before a host is reached."""
+    """Lines for the person, before a host is reached."""
 
 
 def read_launch(argv: Sequence[str], environ: Mapping[str, str], machine: Machine) -> Asked:

@@ -54,10 +54,8 @@ def options_behind(command: Command, argv: Sequence[str], scanned: Scanned) -> l
     *others, last = found
     listed = f"{', '.join(others)} and {last} stand" if others else f"{last} stands"
     they = "they belong" if others else "it belongs"
-    return [
-        f"{listed} behind {shown(script)}, so {they} to the script: options of rallypoint "
-        f"{command.name} stand before it"
-    ]
+    before = f"options of rallypoint {command.name} stand before it"
+    return [f"{listed} behind {shown(script)}, so {they} to the script: {before}"]
 
 
 def worker_command(

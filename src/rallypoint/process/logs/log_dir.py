@@ -9,9 +9,9 @@ The default is torchrun's shape, but an attempt is numbered by its round, which 
 so no restart erases what an earlier one wrote. In each layout an agent makes a directory of its
 own, with mode 0700, so a shared file system can serve all nodes: with a random ending, or named
 after the node alone, where who comes second (another agent of that machine, the job's next launch)
-gets `<node>.2`. Without `--log-dir` the files live in a fresh directory under the temporary one, which
-`close` removes when nothing in it is worth keeping. The null device as log directory means no files
-at all.
+gets `<node>.2`. Without `--log-dir` the files live in a fresh directory under the temporary one,
+which `close` removes when nothing in it is worth keeping. The null device as log directory means no
+files at all.
 
 On a parallel file system metadata is what costs. An agent makes its directory and one of 4 KiB to
 prove that it can be written, then a directory per round, and per worker and round a directory and
@@ -77,8 +77,9 @@ class LogDir(Struct, frozen=True):
         node: str = "",
         temp_dir: str = "/tmp",
     ) -> LogDir:
-        """Make this agent's directory, named after `node` unless that is empty. When `log_dir` is None it is made under `temp_dir`, or as
-        Python's tempfile does, under /tmp or /var/tmp when that can't be written.
+        """Make this agent's directory, named after `node` unless that is empty. When `log_dir` is
+        None it is made under `temp_dir`, or as Python's tempfile does, under /tmp or /var/tmp
+        when that can't be written.
 
         A directory that was asked for is proved writable with 4 KiB that reach the disk, so that
         a full disk is noticed before any worker starts. Blocks on the file system.
