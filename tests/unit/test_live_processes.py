@@ -10,7 +10,10 @@ from contextlib import contextmanager
 
 import pytest
 
-from rallypoint.process import sessions
+from rallypoint.process import guard, sessions
+
+NO_PROCESS = 2**22 + 1
+"""More than any pid."""
 
 
 @contextmanager
@@ -35,6 +38,12 @@ def test_a_process_is_not_taken_for_stopped_when_no_descriptor_is_left() -> None
         assert not sessions.is_stopped(os.getpid())
 
 
-@pytest.mark.parametrize("pid", [-1, 0, 2**22 + 1, 2**64, 10**300])
+def test_A6_a_guard_that_can_not_look_does_not_take_workers_for_gone() -> None:
+    assert guard._kill({NO_PROCESS}, limit_s=0)
+    with no_descriptor_left():
+        assert not guard._kill({NO_PROCESS}, limit_s=0)
+
+
+@pytest.mark.parametrize("pid", [-1, 0, NO_PROCESS, 2**64, 10**300])
 def test_a_number_that_no_process_has_is_no_process(pid: int) -> None:
     assert sessions.member(pid) is None
