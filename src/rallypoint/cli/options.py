@@ -31,7 +31,12 @@ from rallypoint.cli.run_options.rendezvous import (
     has_no_effect,
     read_rendezvous,
 )
-from rallypoint.cli.run_options.script import interpreter, need_a_script, worker_command
+from rallypoint.cli.run_options.script import (
+    interpreter,
+    need_a_script,
+    options_behind,
+    worker_command,
+)
 from rallypoint.cli.run_options.stopping import read_stop
 from rallypoint.cli.run_options.surroundings import with_surroundings
 from rallypoint.cli.values import Value
@@ -150,7 +155,8 @@ def parse_run(
     interpreter how many accelerators it sees (`--nproc-per-node auto`), which can take seconds.
     """
     environ = os.environ if environ is None else environ
-    return read_run(scan_run(argv, environ), environ, machine or Machine())
+    scanned = scan_run(argv, environ)
+    return read_run(scanned, environ, machine or Machine(), options_behind(RUN, argv, scanned))
 
 
 def scan_run(argv: Sequence[str], environ: Mapping[str, str]) -> Scanned:
@@ -161,9 +167,12 @@ def scan_run(argv: Sequence[str], environ: Mapping[str, str]) -> Scanned:
     return scanned
 
 
-def read_run(scanned: Scanned, environ: Mapping[str, str], machine: Machine) -> AgentConfig:
-    """The same for a command line that is scanned already: `environ` gives no option."""
-    notices: list[str] = []
+def read_run(
+    scanned: Scanned, environ: Mapping[str, str], machine: Machine, remarks: Sequence[str] = ()
+) -> AgentConfig:
+    """The same for a command line that is scanned already: `environ` gives no option. `remarks`:
+    what the person is told besides."""
+    notices = list(remarks)
     need_a_script(scanned)
     scanned = without_fixed_ranks(scanned, notices)
     scanned = with_surroundings(scanned, environ, machine, notices)

@@ -79,7 +79,7 @@ class JobReport:
     def ended(self, view: VerdictView) -> None:
         """The job has ended for this agent; its console is still open."""
         self._ended = view
-        self._keep(view.outcome.value, view.reason, view.cause)
+        self._keep(view.outcome.value, view.reason, view.cause, view.round)
         self.telemetry.finished(view.outcome is Outcome.SUCCEEDED, view.reason)
 
     def failed(self, error: BaseException) -> None:
@@ -94,9 +94,9 @@ class JobReport:
             interrupted = isinstance(error, KeyboardInterrupt)
             self.close(SIGNALLED + _SIGINT if interrupted else ExitClass.FAILED.value)
 
-    def _keep(self, outcome: str, reason: str, cause: Cause | None) -> None:
+    def _keep(self, outcome: str, reason: str, cause: Cause | None, round_: int = 0) -> None:
         if self.telemetry.keeping is not None:
-            self.telemetry.keeping.ended(outcome, reason, cause)
+            self.telemetry.keeping.ended(outcome, reason, cause, round_)
 
     def close(self, exit_code: int) -> None:
         """Flush events and metrics, and write the summary. May block for seconds; a signal ends

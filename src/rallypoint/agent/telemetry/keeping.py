@@ -21,7 +21,7 @@ from typing import NamedTuple
 from rallypoint.config import AgentConfig, RendezvousConfig
 from rallypoint.coordinator.clocks import wall_time
 from rallypoint.core.event_kinds import Record
-from rallypoint.core.model import Cause, Stamp
+from rallypoint.core.model import Cause
 from rallypoint.core.timeline import RoundLife
 from rallypoint.core.watch.history_file import Begin, Line, Lost
 from rallypoint.core.watch.kept_jobs import KeptLine, NodeNote, directory_name
@@ -52,7 +52,7 @@ class _Part:
     def __init__(self) -> None:
         self.node = self.peer = ""
         self.is_host = False
-        self.stamp_of: Callable[[], Stamp | None] = lambda: None
+        self.life_of: Callable[[], int] = lambda: 0
         self.output: tuple[KeptLine, ...] = ()
         self.end: _End | None = None
 
@@ -61,6 +61,7 @@ class _End(NamedTuple):
     outcome: str
     text: str
     cause: Cause | None
+    round: int = 0
     exit_code: int | None = None
 
 
@@ -87,10 +88,10 @@ class Keeping(Observer):
         self.path = ""
         """The directory of the job, once something was written there."""
 
-    def joins(self, stamp_of: Callable[[], Stamp | None], tell: Callable[[str, str], None]) -> None:
-        """The node takes part. `tell` is called once with the directory that can't be written, and
-        why."""
-        self._part.stamp_of, self._tell = stamp_of, tell
+    def joins(self, life_of: Callable[[], int], tell: Callable[[str, str], None]) -> None:
+        """The node takes part. `life_of` returns the incarnation of the job; 0: no coordinator has
+        told it. `tell` is called once with the directory that can't be written, and why."""
+        self._part.life_of, self._tell = life_of, tell
 
     def attached(self, peer: str, *, is_host: bool) -> None:
         """The coordinator is there. `is_host`: in this agent."""
@@ -122,9 +123,9 @@ class Keeping(Observer):
         """The workers of the last round wrote this last."""
         self._part.output = output
 
-    def ended(self, outcome: str, text: str, cause: Cause | None) -> None:
-        """The job has ended for this node."""
-        self._part.end, self._is_news = _End(outcome, text, cause), True
+    def ended(self, outcome: str, text: str, cause: Cause | None, round_: int = 0) -> None:
+        """The job has ended for this node, in this round."""
+        self._part.end, self._is_news = _End(outcome, text, cause, round_), True
 
     def close(self, exit_code: int | None) -> str:
         """Write the end, unless that takes longer than a moment. Returns where it is; empty:
@@ -161,8 +162,7 @@ class Keeping(Observer):
 
     def _write(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
         """Start a thread that writes what there is."""
-        stamp = self._part.stamp_of()
-        self._incarnation = self._incarnation if stamp is None else stamp.incarnation
+        self._incarnation = self._part.life_of() or self._incarnation
         lines, self._lines = self._lines, []
         is_news, self._is_news = self._is_news, False
         if not lines and not is_news:
@@ -190,13 +190,17 @@ class Keeping(Observer):
             if isinstance(line, Begin):
                 self._incarnation = self._incarnation or line.incarnation
         if not self._incarnation:
-            return  # No round was formed.
+            return  # This node was no part of the job.
         run_id = self._config.rendezvous.run_id
         name = directory_name(run_id, self._incarnation)
         path = os.path.join(self._config.observe.keep_in, name)
+        note = self._note()
+        if self._life is None and not lines:
+            former = kept_jobs.note_of(path, note.node)
+            if former is not None and former.first_rank >= 0:
+                return  # An agent of this node took part in a round: what it has kept says more.
         kept_jobs.make_directory(path)
         if is_news or not self.path:
-            note = self._note()
             kept_jobs.write_note(path, note)
             self._has_end = bool(note.ended)
         self.path = path
@@ -221,7 +225,7 @@ class Keeping(Observer):
             history=self._history,
             log_dir=os.path.abspath(log_dir) if (log_dir := self._config.output.log_dir) else "",
             began=self._began or wall_time(0.0),
-            round=0 if self._life is None else self._life.number,
+            round=end.round if self._life is None else self._life.number,
             nodes=1 if assignment is None else assignment.group_world_size,
             first_rank=-1 if assignment is None else assignment.base_rank,
             workers=self._config.workers.count,
