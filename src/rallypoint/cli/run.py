@@ -48,7 +48,13 @@ def _take_part(config: AgentConfig) -> int:
     from rallypoint.agent.run import run_agent
     from rallypoint.cli.console import Console
     from rallypoint.cli.summary import JobReport
-    from rallypoint.cli.verdict import prints_whole, verdict_json, verdict_lines, verdict_view
+    from rallypoint.cli.verdict import (
+        kept_part,
+        prints_whole,
+        verdict_json,
+        verdict_lines,
+        verdict_view,
+    )
     from rallypoint.process.relay.client import Relay
 
     consoles: list[Console] = []
@@ -78,7 +84,8 @@ def _take_part(config: AgentConfig) -> int:
                 console.line(verdict_json(view))
             return
         console.line(*lines)
-        report.tells_where = whole and view.outcome is not Outcome.SUCCEEDED
+        if whole and view.outcome is not Outcome.SUCCEEDED:
+            report.keeps = kept_part(end)
         if view.outcome is Outcome.TIMED_OUT:
             console.line(*_not_shared_hint(config.rendezvous.register))
         failure = view.failure

@@ -150,8 +150,8 @@ class JobReport:
             path = _in_directory(path, config.rendezvous.node_id or socket.gethostname())
         self._file = SummaryFile(path) if path is not None else None
         self._ended: VerdictView | BaseException | None = None
-        self.tells_where = False
-        """The last line says where the end of the job is kept."""
+        self.keeps = ""
+        """The last line says where this is kept; empty: there is no such line."""
         self.telemetry = Telemetry(config, print_line)
 
     def ended(self, view: VerdictView) -> None:
@@ -176,6 +176,13 @@ class JobReport:
         if self.telemetry.keeping is not None:
             self.telemetry.keeping.ended(outcome, reason, cause)
 
+    def _where_kept(self, path: str, why: str) -> str:
+        from rallypoint.cli.machine import brief
+
+        if path:
+            return f"is kept: rallypoint status {brief(path)}"
+        return f"could not be kept in {brief(self._config.observe.keep_in)}: {why}"
+
     def close(self, exit_code: int) -> None:
         """Flush events and metrics, and write the summary. May block for seconds; a signal ends
         only that wait."""
@@ -187,11 +194,10 @@ class JobReport:
         for line in lost:
             print_error("rallypoint", line)
         keeping = self.telemetry.keeping
-        kept = "" if keeping is None else keeping.close(exit_code)
-        if kept and self.tells_where:
-            from rallypoint.cli.machine import brief
-
-            say(f"    its end is kept: rallypoint status {brief(kept)}")
+        if keeping is not None:
+            kept = keeping.close(exit_code)
+            if self.keeps and (kept or keeping.why):
+                say(f"    {self.keeps} {self._where_kept(kept, keeping.why)}")
         if self._file is None or self._ended is None:
             return
         summary = job_summary(

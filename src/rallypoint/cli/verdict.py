@@ -41,6 +41,8 @@ _INDENT = "    "
 _CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT}
 _SIGNAL_FIRST = re.compile(r"\Akilled by SIG[A-Z0-9]+: ")
 """The first line of the report says the same."""
+_NO_PROGRESS = re.compile(r"\(--max-no-progress \d+\)")
+"""The reason names the option that has ended the job."""
 _MORE_SHARED_MEMORY = (
     "most often /dev/shm is full: give the container more (docker --shm-size, an emptyDir of "
     "medium Memory), or use fewer processes for loading data; otherwise a mapped file was cut"
@@ -126,10 +128,11 @@ def verdict_lines(
     node, failure = view.cause.node_id, view.failure
     first = f"{job} {how}: {_what_happened(node, failure, zone)} in round {view.round}"
     if view.no_progress:
+        option = _NO_PROGRESS.search(view.reason)
         first += f"; {view.no_progress}, restarting does not help"
+        first += f" {option[0]}" if option else ""
     if not whole:
-        log = failure.log_file
-        return (f"{first}; log: {log} (on {node})" if log else first,)
+        return (f"{first}; {_file(node, failure)}" if failure.log_file else first,)
     return (first, *(_INDENT + line for line in _details(view, view.cause, failure)))
 
 
@@ -154,7 +157,7 @@ def _details(view: VerdictView, cause: Cause, failure: WorkerExit) -> Iterator[s
         for line in lines:
             yield f"  | {line}".rstrip()
     if failure.log_file:
-        yield f"log: {failure.log_file} (on {cause.node_id})"
+        yield _file(cause.node_id, failure)
     if cause.collateral:
         yield f"{count(cause.collateral, 'other worker')} failed because of it"
     if view.restarts:
@@ -163,6 +166,12 @@ def _details(view: VerdictView, cause: Cause, failure: WorkerExit) -> Iterator[s
     advice = _advice(view, cause.node_id, failure)
     if advice:
         yield f"what to do: {advice}"
+
+
+def _file(node: str, failure: WorkerExit) -> str:
+    """Where to read more: of a hang there are stacks, and no log."""
+    label = "stacks" if failure.returncode is None else "log"
+    return f"{label}: {failure.log_file} (on {node})"
 
 
 def _headed(failure: WorkerExit) -> tuple[str, list[str]]:
@@ -318,6 +327,11 @@ def prints_whole(report: FailureReport, end: JobEnd, max_nodes: int) -> bool:
     verdict = end.finish.verdict
     cause = verdict.cause if verdict is not None else None
     return nodes <= FEW_NODES or is_rank_0 or (cause is not None and cause.node_id == end.node)
+
+
+def kept_part(end: JobEnd) -> str:
+    """What this node keeps, as the beginning of a line: a job that it has left may go on."""
+    return "its end" if end.finish.verdict is not None else "what this node knows of the job"
 
 
 def advice_on_leaving(reason: str, elapsed_s: float, stop: StopConfig) -> str:
