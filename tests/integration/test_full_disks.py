@@ -80,7 +80,9 @@ def test_a_full_disk_under_the_error_file_of_the_starter_is_told_by_name(disk: P
     assert "      | my last words" in done.stderr.splitlines()
 
 
-def test_a_full_state_directory_takes_nothing_from_the_report_and_says_that_no_end_is_kept(disk: Path) -> None:
+def test_a_full_state_directory_keeps_no_end_and_the_report_says_why(
+    disk: Path,
+) -> None:
     done = run(disk, program=FAILS, RALLYPOINT_STATE_DIR=str(disk))
     assert done.returncode == 1
     assert "      | my last words" in done.stderr.splitlines()

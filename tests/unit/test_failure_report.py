@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rallypoint.agent.run import JobEnd
-from rallypoint.cli.verdict import kept_part, prints_whole
+from rallypoint.cli.verdict import kept_text, prints_whole, verdict_view
 from rallypoint.config import FailureReport
 from rallypoint.core.group_events import Finish, FinishKind
 from rallypoint.core.model import Assignment, Cause, Outcome, Verdict
@@ -44,6 +44,8 @@ def test_a_node_without_a_place_goes_by_the_size_of_the_job() -> None:
 
 
 def test_a_node_that_was_drained_does_not_say_that_the_end_of_the_job_is_kept() -> None:
-    assert kept_part(end_on(0, 2)) == "its end"
+    failed = Finish(FinishKind.VERDICT, Verdict(Outcome.FAILED, "why", 0))
+    assert kept_text(verdict_view(JobEnd(failed, "job", 0, 1.0))).kept.startswith("its end is kept")
     drained = Finish(FinishKind.SIGNAL, None, 15, f"{LEFT}: it was drained")
-    assert kept_part(JobEnd(drained, "job", 0, 1.0)) == "what this node knows of the job"
+    for text in kept_text(verdict_view(JobEnd(drained, "job", 0, 1.0))):
+        assert text.startswith("what this node knows of the job ")

@@ -90,7 +90,9 @@ def joins(*at_s: float) -> list[HistoryEntry]:
         ((20, 24, 28, 40), ["12:00:20-12:00:28   3 nodes joined: n[0-2]", "12:00:40   node n3 j"]),
     ],
 )
-def test_a_node_that_joined_late_has_its_own_time(at_s: tuple[float, ...], lines: list[str]) -> None:
+def test_a_node_that_joined_late_has_its_own_time(
+    at_s: tuple[float, ...], lines: list[str]
+) -> None:
     told = event_lines(joins(*at_s), NOON, UTC)
     assert len(told) == len(lines)
     assert all(map(str.startswith, told, lines))

@@ -48,13 +48,7 @@ def _take_part(config: AgentConfig) -> int:
     from rallypoint.agent.run import run_agent
     from rallypoint.cli.console import Console
     from rallypoint.cli.summary import JobReport
-    from rallypoint.cli.verdict import (
-        kept_part,
-        prints_whole,
-        verdict_json,
-        verdict_lines,
-        verdict_view,
-    )
+    from rallypoint.cli.verdict import prints_whole, verdict_json, verdict_lines, verdict_view
     from rallypoint.process.relay.client import Relay
 
     consoles: list[Console] = []
@@ -84,8 +78,7 @@ def _take_part(config: AgentConfig) -> int:
                 console.line(verdict_json(view))
             return
         console.line(*lines)
-        if whole and view.outcome is not Outcome.SUCCEEDED:
-            report.keeps = kept_part(end)
+        report.tells_where = whole and view.outcome is not Outcome.SUCCEEDED
         if view.outcome is Outcome.TIMED_OUT:
             console.line(*_not_shared_hint(config.rendezvous.register))
         failure = view.failure

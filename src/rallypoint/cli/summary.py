@@ -17,7 +17,7 @@ from rallypoint.agent.telemetry.dispatcher import EventDispatcher
 from rallypoint.agent.telemetry.telemetry import Telemetry
 from rallypoint.cli.exit_codes import SIGNALLED, of_class
 from rallypoint.cli.render import iso_text
-from rallypoint.cli.verdict import VerdictView, cause_summary, goodput_summary
+from rallypoint.cli.verdict import VerdictView, cause_summary, goodput_summary, kept_text
 from rallypoint.config import AgentConfig
 from rallypoint.core import timeline
 from rallypoint.core.model import Cause, Outcome
@@ -150,8 +150,8 @@ class JobReport:
             path = _in_directory(path, config.rendezvous.node_id or socket.gethostname())
         self._file = SummaryFile(path) if path is not None else None
         self._ended: VerdictView | BaseException | None = None
-        self.keeps = ""
-        """The last line says where this is kept; empty: there is no such line."""
+        self.tells_where = False
+        """The last line says where the end of the job is kept."""
         self.telemetry = Telemetry(config, print_line)
 
     def ended(self, view: VerdictView) -> None:
@@ -176,12 +176,16 @@ class JobReport:
         if self.telemetry.keeping is not None:
             self.telemetry.keeping.ended(outcome, reason, cause)
 
-    def _where_kept(self, path: str, why: str) -> str:
+    def _say_where(self, path: str, why: str) -> None:
         from rallypoint.cli.machine import brief
 
+        if not self.tells_where or not isinstance(self._ended, VerdictView):
+            return
+        text = kept_text(self._ended)
         if path:
-            return f"is kept: rallypoint status {brief(path)}"
-        return f"could not be kept in {brief(self._config.observe.keep_in)}: {why}"
+            say(f"    {text.kept} {brief(path)}")
+        elif why:
+            say(f"    {text.not_kept} {brief(self._config.observe.keep_in)}: {why}")
 
     def close(self, exit_code: int) -> None:
         """Flush events and metrics, and write the summary. May block for seconds; a signal ends
@@ -196,8 +200,7 @@ class JobReport:
         keeping = self.telemetry.keeping
         if keeping is not None:
             kept = keeping.close(exit_code)
-            if self.keeps and (kept or keeping.why):
-                say(f"    {self.keeps} {self._where_kept(kept, keeping.why)}")
+            self._say_where(kept, keeping.why)
         if self._file is None or self._ended is None:
             return
         summary = job_summary(

@@ -10,6 +10,7 @@ import re
 import signal
 from collections.abc import Iterator
 from datetime import tzinfo
+from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -72,6 +73,8 @@ class VerdictView(Struct, frozen=True):
     """Where the job's time went, if that is known."""
     advice: str = ""
     """The next step, where no worker has caused the end."""
+    has_ended: bool = True
+    """False: this node has left the job, or lost its coordinator; the job may go on."""
 
     @property
     def failure(self) -> WorkerExit | None:
@@ -301,6 +304,7 @@ def verdict_view(
             restarts=0 if end.place is None else end.place.restart_count,
             max_restarts=max_restarts,
             reason=finish.text,
+            has_ended=False,
         )
     return VerdictView(
         outcome=verdict.outcome,
@@ -329,9 +333,21 @@ def prints_whole(report: FailureReport, end: JobEnd, max_nodes: int) -> bool:
     return nodes <= FEW_NODES or is_rank_0 or (cause is not None and cause.node_id == end.node)
 
 
-def kept_part(end: JobEnd) -> str:
-    """What this node keeps, as the beginning of a line: a job that it has left may go on."""
-    return "its end" if end.finish.verdict is not None else "what this node knows of the job"
+class KeptText(NamedTuple):
+    """The beginnings of the line that says where the end of a job is."""
+
+    kept: str
+    not_kept: str
+
+
+def kept_text(view: VerdictView) -> KeptText:
+    """A job that this node has left may go on: that has no end yet."""
+    if view.has_ended:
+        return KeptText("its end is kept: rallypoint status", "its end could not be kept in")
+    return KeptText(
+        "what this node knows of the job is kept: rallypoint status",
+        "what this node knows of the job could not be kept in",
+    )
 
 
 def advice_on_leaving(reason: str, elapsed_s: float, stop: StopConfig) -> str:
