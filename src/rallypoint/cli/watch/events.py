@@ -21,6 +21,7 @@ from rallypoint.cli.watch.reach import (
     decoded,
     named,
     only_one,
+    open_to_follow,
     read_job,
     token_of,
 )
@@ -185,9 +186,10 @@ class _Events:
 
     async def run(self) -> None:
         self._job = await named(self._job, self._token)
-        asking = await Asking.open(self._job, self._token)
+        follow = self._options.follow
+        asking = await (open_to_follow if follow else Asking.open)(self._job, self._token)
         try:
-            if not _show(await self._known(asking), self._options) or not self._options.follow:
+            if not _show(await self._known(asking), self._options) or not follow:
                 return
             while not await self._followed(asking):
                 asking.close()
