@@ -338,7 +338,7 @@ def test_V7_after_takeovers_status_names_the_node_that_led_last_and_keeps_the_en
 def test_V7_a_history_that_ends_at_a_takeover_says_where_it_goes_on() -> None:
     known = note(1, host="10.0.0.9:29400", ended=0.0)
     shown = "\n".join(seen(Kept(DIR, [known], recorded(running()))))
-    assert "kept where the job was hosted last (10.0.0.9:29400)" in shown
+    assert "kept where the job was hosted (10.0.0.9:29400)" in shown
     host = "\n".join(seen(Kept(DIR, [replace(known, is_host=True)], recorded(running()))))
     assert "elsewhere" not in host
 

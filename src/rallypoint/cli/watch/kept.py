@@ -306,7 +306,7 @@ def events_of(kept: Kept) -> Recorded:
 
 def _elsewhere(note: NodeNote) -> str:
     where = f"{note.host}:{note.history}" if note.history else note.host
-    return f"the whole history is kept where the job was hosted last ({where})"
+    return f"the whole history is kept where the job was hosted ({where})"
 
 
 def _of_note(note: NodeNote, width: int, now: float) -> list[str]:
