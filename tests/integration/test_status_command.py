@@ -384,9 +384,12 @@ def test_status_watch_finds_the_next_leader_and_says_how_the_job_ended(
     wait_until(lambda: "2 of 1 to 2 in the round" in text(), "both nodes to be seen")
     first.kill()
     words[3] = "logs"
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    begun = processes.start([*words, "-f"], env=cluster.environ(), **pipes)
+    with (tmp_path / "lines").open("wb") as out:
+        pipes = {"stdout": out, "stderr": subprocess.PIPE, "text": True}
+        begun = processes.start([*words, "-f"], env=cluster.environ(), **pipes)
     wait_until(lambda: "1 of 1 to 2 in the round" in text(), "the next leader to be seen")
+    cluster.order("print('epoch 1', file=sys.stderr, flush=True)")
+    wait_until(lambda: "epoch 1" in (tmp_path / "lines").read_text(), "a line of the worker")
     cluster.end_well(second)
     assert begun.communicate(timeout=patience(LIMIT_S))[1].endswith("the job has ended\n")
     assert begun.returncode == 0
