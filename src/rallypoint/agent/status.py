@@ -99,8 +99,7 @@ def _idle(state: GroupState, status: JobStatus | None, settings: SharedSettings)
 
 
 def _with_this_node(status: JobStatus) -> JobStatus:
-    """The same once the coordinator has heard what this node has told it since: its workers have
-    stopped, and it joins."""
+    """Count this node as joined where the coordinator's answer is older than its stop and join."""
     if status.phase == "active" or status.joined or status.waiting or status.standby:
         return status
     return replace(status, joined=1, stopping=max(status.stopping - 1, 0))

@@ -341,7 +341,7 @@ class KeptText(NamedTuple):
 
 
 def kept_text(view: VerdictView) -> KeptText:
-    """A job that this node has left may go on: that has no end yet."""
+    """Choose the words: a job may continue without this node, and so have no end yet."""
     if view.has_ended:
         return KeptText("its end is kept: rallypoint status", "its end could not be kept in")
     return KeptText(

@@ -14,9 +14,9 @@ from rallypoint.observe.printing import Painted, Tint
 
 LINES_MAX = 24
 NEAR_S = 5.0
-"""An event that comes so long after the one before it has a line of its own."""
+"""The largest gap, in seconds, between two events that share a line."""
 SPAN_S = 2.0
-"""A line of events that took so long has the time of the last one, too."""
+"""Events in one line that span at least so many seconds show the time of the last one, too."""
 MOMENTS = "an age like 90s, 10m, 12h or 2d, or a time like 22:30 or 2030-12-31T18:30:00"
 """What `since` reads."""
 _AGE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)\s*(s|m|min|h|d)")
@@ -27,8 +27,8 @@ _CLOCK = re.compile(r"\d{1,2}:\d{2}(:\d{2})?")
 def event_lines(
     entries: Sequence[HistoryEntry], now: float, zone: tzinfo | None = None
 ) -> list[str]:
-    """The events in their order, those of several nodes at about one time as one line. A node that
-    came late has a line, and so a time, of its own."""
+    """Lines for events in their order. Events of several nodes share one only if each follows the
+    one before it within `NEAR_S`: a late node keeps its own time."""
     lines: list[str] = []
     start = 0
     for end in range(1, len(entries) + 1):

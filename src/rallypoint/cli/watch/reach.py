@@ -197,7 +197,7 @@ def _register(
 
 
 def _all_local_jobs() -> Iterator[LocalJob]:
-    """What the agents of this user that run on this machine have noted."""
+    """Read the notes of the agents of this user that run on this machine."""
     for text in notes((tempfile.gettempdir(), *PLACES)):
         try:
             note = read_as(text, LocalJob)
@@ -209,7 +209,7 @@ def _all_local_jobs() -> Iterator[LocalJob]:
 
 
 def _notes_of(job: JobAt) -> Iterable[LocalJob]:
-    """One for each address."""
+    """Notes about this job, one for each address."""
     return {one.address: one for one in _all_local_jobs() if one.run_id == job.run_id}.values()
 
 
@@ -414,7 +414,8 @@ def decoded(value: bytes, kind: type[_T]) -> _T:
 
 
 async def open_to_follow(job: JobAt, token: Token | None) -> Asking:
-    """As `Asking.open`. Where another node may take the job over, it waits for that as `again`."""
+    """Connect to the job's coordinator. Where another node may take the job over, wait for that as
+    `again`. Raises as `Asking.open`."""
     try:
         return await _hosted(job, token)
     except (RendezvousConnectionError, NotHostedError) as error:
@@ -449,7 +450,7 @@ async def again(job: JobAt, token: Token | None) -> Asking:
 
 
 def _as_noted(job: JobAt) -> JobAt:
-    """Where the job is by now, as its agent on this machine has noted since."""
+    """Return the job at the newest address that its agent on this machine has noted."""
     notes = list(_notes_of(job)) if job.is_here else []
     if len(notes) != 1:
         return job
@@ -524,7 +525,7 @@ async def reach(job: JobAt, token: Token | None) -> ClientConnection:
 
 
 def _may_be_a_name(job: JobAt) -> str:
-    """For a person who has given one word where an endpoint is expected."""
+    """Hint for one word, in place of an endpoint, that may name a job or a node."""
     host = job.endpoint.host
     is_word = job.run_id is None and job.endpoint.port == DEFAULT_COORDINATOR_PORT
     if not is_word or host in LOCAL_HOSTS or host.replace(".", "").isdigit():
