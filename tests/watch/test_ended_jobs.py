@@ -332,6 +332,7 @@ def test_V7_after_takeovers_status_names_the_node_that_led_last_and_keeps_the_en
     head = answer_or_kept(status.STATUS, [ENDPOINT, "--job", "train-7"], ask, lambda _, head: head)
     told = f"the rest is on the machine of node {leader}, which led it last"
     assert (told in head) == is_elsewhere
+    assert head.startswith("the job has ended: it failed; the rest") == is_elsewhere
     assert str(path) in head
 
 

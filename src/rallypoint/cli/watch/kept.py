@@ -325,10 +325,12 @@ def _what_it_is(kept: Kept, error: SomeError) -> str:
     if isinstance(error, NotOnThisMachineError):
         head = str(error).partition(":")[0].partition(";")[0]
         return f"{head}; the newest that has ended is kept: {brief(kept.path)}"
-    last = error.leader if isinstance(error, JobEndedError) else ""
-    if last and all(note.node != last for note in kept.notes):
-        more = f"the rest is on the machine of node {shown(last)}, which led it last"
-        return f"the job has ended; this is kept of it here: {brief(kept.path)}; {more}"
+    if isinstance(error, JobEndedError) and error.leader:
+        last, nodes = error.leader, {note.node for note in kept.notes}
+        if last not in nodes:
+            more = f"the rest is on the machine of node {shown(last)}, which led it last"
+            here = f"this is kept of it here: {brief(kept.path)}"
+            return f"the job has ended: {shown(error.reason)}; {more}; {here}"
     if kept.has_ended:
         said = "the job has ended; this is kept of it"
     else:
