@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import astuple
 
 from rallypoint.agent.run import JobEnd
 from rallypoint.cli.verdict import kept_text, prints_whole, verdict_view
@@ -47,5 +48,5 @@ def test_a_node_that_was_drained_does_not_say_that_the_end_of_the_job_is_kept() 
     failed = Finish(FinishKind.VERDICT, Verdict(Outcome.FAILED, "why", 0))
     assert kept_text(verdict_view(JobEnd(failed, "job", 0, 1.0))).kept.startswith("its end is kept")
     drained = Finish(FinishKind.SIGNAL, None, 15, f"{LEFT}: it was drained")
-    for text in kept_text(verdict_view(JobEnd(drained, "job", 0, 1.0))):
+    for text in astuple(kept_text(verdict_view(JobEnd(drained, "job", 0, 1.0)))):
         assert text.startswith("what this node knows of the job ")

@@ -10,7 +10,6 @@ import re
 import signal
 from collections.abc import Iterator
 from datetime import tzinfo
-from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -333,7 +332,7 @@ def prints_whole(report: FailureReport, end: JobEnd, max_nodes: int) -> bool:
     return nodes <= FEW_NODES or is_rank_0 or (cause is not None and cause.node_id == end.node)
 
 
-class KeptText(NamedTuple):
+class KeptText(Struct, frozen=True):
     """The beginnings of the line that says where the end of a job is."""
 
     kept: str
