@@ -192,7 +192,7 @@ def test_a_disk_that_hangs_holds_the_end_up_for_a_moment_only(
     kept = keeping.Keeping(parse("train.py"), "")
     kept.joins(lambda: 1, lambda path, why: None)
     kept.ended("failed", "why", None)
-    assert kept.close(1) == ""
+    assert (kept.close(1), kept.why) == ("", "the disk does not answer")
     answers.set()
 
 

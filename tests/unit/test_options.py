@@ -798,3 +798,9 @@ def test_what_an_unset_shell_variable_leaves_empty_counts_as_not_given() -> None
         parse("--nnodes=2 --node-rank=1 --master-addr= train.py")
     for free in ("--rdzv-endpoint=localhost:0", "--master-port=0"):
         assert parse(f"{free} train.py").rendezvous.endpoint.port == 0
+
+
+def test_events_on_the_console_are_said_to_come_beside_the_agent_s_lines() -> None:
+    (notice,) = parse("--event-log-handler console train.py").notices
+    assert notice.startswith("--event-log-handler console prints each event as JSON, beside ")
+    assert parse("--event-log-handler null train.py").notices == ()

@@ -189,7 +189,7 @@ def read_run(
         output=_output(scanned, environ, workers.count, machine, notices),
         stop=read_stop(scanned, environ, _PLAIN, machine.now(), notices),
         access=_access(scanned, environ),
-        observe=_observe(scanned, environ, machine),
+        observe=_observe(scanned, environ, machine, notices),
         workers=workers,
         notices=tuple(notices),
     )
@@ -207,10 +207,15 @@ def _access(scanned: Scanned, environ: Mapping[str, str]) -> AccessConfig:
     return AccessConfig(**given, token_text=environ_token(environ))
 
 
-def _observe(scanned: Scanned, environ: Mapping[str, str], machine: Machine) -> ObserveConfig:
+def _observe(
+    scanned: Scanned, environ: Mapping[str, str], machine: Machine, notices: list[str]
+) -> ObserveConfig:
     given, handler = scanned.fields(ObserveConfig, _PLAIN), scanned.get("--event-log-handler")
     if handler is not None:
         given["event_log_handler"] = values.event_handler(handler, machine.event_handlers)
+        if handler.text == "console":
+            twice = "prints each event as JSON, beside the agent's own lines"
+            notices.append(f"{handler.origin} {twice}; jsonl:FILE keeps them apart")
     if given.get("history") == "none":
         given["history"] = None
     else:

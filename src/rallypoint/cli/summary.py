@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from rallypoint.agent.telemetry.telemetry import Telemetry
 from rallypoint.cli.exit_codes import SIGNALLED, of_class
-from rallypoint.cli.verdict import VerdictView
+from rallypoint.cli.verdict import VerdictView, kept_text
 from rallypoint.config import AgentConfig
 from rallypoint.core.model import Cause, Outcome
 from rallypoint.core.text import shown
@@ -98,6 +98,17 @@ class JobReport:
         if self.telemetry.keeping is not None:
             self.telemetry.keeping.ended(outcome, reason, cause, round_)
 
+    def _say_where(self, path: str, why: str) -> None:
+        from rallypoint.cli.machine import brief
+
+        if not self.tells_where or not isinstance(self._ended, VerdictView):
+            return
+        text = kept_text(self._ended)
+        if path:
+            say(f"    {text.kept} {brief(path)}")
+        elif why:
+            say(f"    {text.not_kept} {brief(self._config.observe.keep_in)}: {why}")
+
     def close(self, exit_code: int) -> None:
         """Flush events and metrics, and write the summary. May block for seconds; a signal ends
         only that wait."""
@@ -109,11 +120,9 @@ class JobReport:
         for line in lost:
             print_error("rallypoint", line)
         keeping = self.telemetry.keeping
-        kept = "" if keeping is None else keeping.close(exit_code)
-        if kept and self.tells_where:
-            from rallypoint.cli.machine import brief
-
-            say(f"    its end is kept: rallypoint status {brief(kept)}")
+        if keeping is not None:
+            kept = keeping.close(exit_code)
+            self._say_where(kept, keeping.why)
         if self._file is None or self._ended is None:
             return
         from rallypoint.cli.job_summary import job_summary

@@ -40,6 +40,8 @@ _INDENT = "    "
 _CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT}
 _SIGNAL_FIRST = r"\Akilled by SIG[A-Z0-9]+: "
 """The first line of the report says the same."""
+_NO_PROGRESS = r"\(--max-no-progress \d+\)"
+"""The reason names the option that has ended the job."""
 _MORE_SHARED_MEMORY = (
     "most often /dev/shm is full: give the container more (docker --shm-size, an emptyDir of "
     "medium Memory), or use fewer processes for loading data; otherwise a mapped file was cut"
@@ -69,6 +71,8 @@ class VerdictView(Struct, frozen=True):
     """Where the job's time went, if that is known."""
     advice: str = ""
     """The next step, where no worker has caused the end."""
+    has_ended: bool = True
+    """False: this node has left the job, or lost its coordinator; the job may go on."""
 
     @property
     def failure(self) -> WorkerExit | None:
@@ -125,10 +129,11 @@ def verdict_lines(
     node, failure = view.cause.node_id, view.failure
     first = f"{job} {how}: {_what_happened(node, failure, zone)} in round {view.round}"
     if view.no_progress:
+        option = re.search(_NO_PROGRESS, view.reason)
         first += f"; {view.no_progress}, restarting does not help"
+        first += f" {option[0]}" if option else ""
     if not whole:
-        log = failure.log_file
-        return (f"{first}; log: {log} (on {node})" if log else first,)
+        return (f"{first}; {_file(node, failure)}" if failure.log_file else first,)
     return (first, *(_INDENT + line for line in _details(view, view.cause, failure)))
 
 
@@ -153,7 +158,7 @@ def _details(view: VerdictView, cause: Cause, failure: WorkerExit) -> Iterator[s
         for line in lines:
             yield f"  | {line}".rstrip()
     if failure.log_file:
-        yield f"log: {failure.log_file} (on {cause.node_id})"
+        yield _file(cause.node_id, failure)
     if cause.collateral:
         yield f"{count(cause.collateral, 'other worker')} failed because of it"
     if view.restarts:
@@ -162,6 +167,12 @@ def _details(view: VerdictView, cause: Cause, failure: WorkerExit) -> Iterator[s
     advice = _advice(view, cause.node_id, failure)
     if advice:
         yield f"what to do: {advice}"
+
+
+def _file(node: str, failure: WorkerExit) -> str:
+    """Where to read more: of a hang there are stacks, and no log."""
+    label = "stacks" if failure.returncode is None else "log"
+    return f"{label}: {failure.log_file} (on {node})"
 
 
 def _headed(failure: WorkerExit) -> tuple[str, list[str]]:
@@ -253,6 +264,7 @@ def verdict_view(
             restarts=0 if end.place is None else end.place.restart_count,
             max_restarts=max_restarts,
             reason=finish.text,
+            has_ended=False,
         )
     return VerdictView(
         outcome=verdict.outcome,
@@ -279,6 +291,23 @@ def prints_whole(report: FailureReport, end: JobEnd, max_nodes: int) -> bool:
     verdict = end.finish.verdict
     cause = verdict.cause if verdict is not None else None
     return nodes <= FEW_NODES or is_rank_0 or (cause is not None and cause.node_id == end.node)
+
+
+class KeptText(Struct, frozen=True):
+    """The beginnings of the line that says where the end of a job is."""
+
+    kept: str
+    not_kept: str
+
+
+def kept_text(view: VerdictView) -> KeptText:
+    """Choose the words: a job may continue without this node, and so have no end yet."""
+    if view.has_ended:
+        return KeptText("its end is kept: rallypoint status", "its end could not be kept in")
+    return KeptText(
+        "what this node knows of the job is kept: rallypoint status",
+        "what this node knows of the job could not be kept in",
+    )
 
 
 def advice_on_leaving(reason: str, elapsed_s: float, stop: StopConfig) -> str:

@@ -36,6 +36,7 @@ AGAIN_S = 0.5
 """Between two writings."""
 LAST_S = 1.0
 """How long the last one may take."""
+_HANGS = "the disk does not answer"
 WAITING_MAX = 2000
 """Lines of the history that may wait to be written."""
 
@@ -81,7 +82,8 @@ class Keeping(Observer):
         self._is_news = False
         self._thread: threading.Thread | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._why = ""
+        self.why = ""
+        """Why the last writing failed; empty: it did not."""
         self._tell: Callable[[str, str], None] = lambda path, why: None
         self._has_end = False
         """The end was written."""
@@ -129,19 +131,23 @@ class Keeping(Observer):
 
     def close(self, exit_code: int | None) -> str:
         """Write the end, unless that takes longer than a moment. Returns where it is; empty:
-        nowhere. Blocks. After the loop."""
+        nowhere, and `why` has the reason, if there was something to keep. Blocks. After the
+        loop."""
         if (end := self._part.end) is not None:
             self._part.end = end._replace(exit_code=exit_code)
         until = time.monotonic() + LAST_S
         while (thread := self._thread) is not None:
             thread.join(max(until - time.monotonic(), 0.0))
             if thread.is_alive():
-                return ""  # It hangs at the disk.
+                self.why = _HANGS
+                return ""
             self._thread = None
         self._write()
         if (thread := self._thread) is not None:
             thread.join(max(until - time.monotonic(), 0.0))
-            return self.path if self._has_end and not thread.is_alive() else ""
+            if thread.is_alive():
+                self.why = _HANGS
+                return ""
         return self.path if self._has_end else ""
 
     def _soon(self, delay_s: float) -> None:
@@ -171,10 +177,10 @@ class Keeping(Observer):
         def work() -> None:
             try:
                 self._work(lines, is_news=is_news)
-                self._why = ""
+                self.why = ""
             except Exception as error:  # Of the disk, and nothing of it may disturb the job.
                 why = getattr(error, "strerror", None) or str(error)
-                is_new, self._why = not self._why, why
+                is_new, self.why = not self.why, why
                 if is_new and loop is not None:
                     with suppress(RuntimeError):  # The loop has ended.
                         loop.call_soon_threadsafe(self._tell, self._config.observe.keep_in, why)
@@ -182,8 +188,8 @@ class Keeping(Observer):
         self._thread = threading.Thread(target=work, name="rallypoint-kept", daemon=True)
         try:
             self._thread.start()
-        except RuntimeError:
-            self._thread = None
+        except RuntimeError as error:
+            self._thread, self.why = None, str(error)
 
     def _work(self, lines: list[Line], *, is_news: bool) -> None:
         for line in lines:
