@@ -185,7 +185,7 @@ class JobWatch:
 
     @property
     def gatherings(self) -> Gatherings:
-        """What people ask of the job's workers. It is made when the first of them asks."""
+        """The questions of people to the workers, made when the first of them asks."""
         if self._gatherings is None:
             from rallypoint.coordinator.gathering import Gatherings
 

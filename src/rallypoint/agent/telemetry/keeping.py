@@ -3,8 +3,8 @@
 Nothing is written before workers run. Nothing waits for the disk: each time a new thread writes.
 At the end the agent waits for the last of these threads for a moment.
 
-All that the thread needs is imported with this module, before the agent forks its helpers: a later
-import would write to many pages that the agent shares with them, and copy these.
+All that the thread needs is imported with this module, before the agent forks its helpers. A later
+import writes to many pages that the agent shares with them, and each of these is copied.
 """
 
 from __future__ import annotations
