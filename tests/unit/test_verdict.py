@@ -9,7 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from rallypoint.agent.run import JobEnd
-from rallypoint.cli.verdict import VerdictView, verdict_json, verdict_lines, verdict_view
+from rallypoint.cli.verdict import VerdictView, verdict_lines, verdict_view
+from rallypoint.cli.verdict_json import verdict_json
 from rallypoint.config import StopConfig
 from rallypoint.core.group_events import Finish, FinishKind
 from rallypoint.core.model import Assignment, Cause, Outcome, Verdict

@@ -7,11 +7,9 @@ import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
-
 from rallypoint.agent.telemetry.telemetry import Telemetry
 from rallypoint.cli.exit_codes import SIGNALLED, of_class
-from rallypoint.cli.verdict import VerdictView, kept_text
+from rallypoint.cli.verdict import VerdictView, ending, kept_text
 from rallypoint.config import AgentConfig
 from rallypoint.core.model import Cause, Outcome
 from rallypoint.core.text import shown
@@ -21,27 +19,6 @@ from rallypoint.process.signals import late_signals_interrupt
 
 if TYPE_CHECKING:
     from rallypoint.observe.summary import SummaryFile
-
-_CLASSES = {ExitClass.USAGE: "usage", ExitClass.FAILED: "failed", ExitClass.SUCCESS: "succeeded"}
-
-
-class Ending(Struct, frozen=True):
-    """How the job ended for this agent."""
-
-    outcome: str
-    reason: str
-    restarts: int = 0
-    cause: Cause | None = None
-    no_progress: bool = False
-
-
-def _ending(ended: VerdictView | BaseException) -> Ending:
-    if isinstance(ended, VerdictView):
-        outcome, reason = ended.outcome.value, ended.reason
-        return Ending(outcome, reason, ended.restarts, ended.cause, bool(ended.no_progress))
-    if isinstance(ended, RallypointError):
-        return Ending(_CLASSES.get(ended.exit_class, "infrastructure"), str(ended))
-    return Ending("infrastructure", f"{type(ended).__name__}: {ended}")
 
 
 _SIGINT = 2
@@ -85,8 +62,8 @@ class JobReport:
     def failed(self, error: BaseException) -> None:
         """This agent ends by an error, also after the job's end."""
         self._ended = error
-        ending = _ending(error)
-        self._keep(ending.outcome, ending.reason, None)
+        how = ending(error)
+        self._keep(how.outcome, how.reason, None)
         self.telemetry.finished(False, str(error))
         if isinstance(error, RallypointError):
             self.close(of_class(self._config, error.exit_class))
@@ -125,12 +102,10 @@ class JobReport:
             self._say_where(kept, keeping.why)
         if self._file is None or self._ended is None:
             return
-        from rallypoint.cli.job_summary import job_summary
+        from rallypoint.cli.verdict_json import job_summary
 
-        ending, lost_events = _ending(self._ended), self.telemetry.lost
-        summary = job_summary(
-            self._config, self.telemetry.dispatcher, ending, exit_code, lost_events
-        )
+        how, lost_events = ending(self._ended), self.telemetry.lost
+        summary = job_summary(self._config, self.telemetry.dispatcher, how, exit_code, lost_events)
         try:
             self._file.write(summary)
         except OSError as error:

@@ -18,7 +18,6 @@ from rallypoint.agent.run import JobEnd
 from rallypoint.cli.render import PROGRAM, clock_text, duration_text
 from rallypoint.cli.watch.goodput_text import end_lines
 from rallypoint.config import FailureReport, StopConfig
-from rallypoint.core import event_kinds as kinds
 from rallypoint.core.cause import describe
 from rallypoint.core.group_events import FinishKind
 from rallypoint.core.model import Cause, Outcome
@@ -34,9 +33,10 @@ from rallypoint.core.text import (
 )
 from rallypoint.core.watch.goodput_view import GoodputView
 from rallypoint.core.worker_exits import OUT_OF_MEMORY, WorkerExit
-from rallypoint.observe.printing import JsonLine, json_line
+from rallypoint.errors import ExitClass, RallypointError
 
 _INDENT = "    "
+_CLASSES = {ExitClass.USAGE: "usage", ExitClass.FAILED: "failed", ExitClass.SUCCESS: "succeeded"}
 _CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT}
 _SIGNAL_FIRST = r"\Akilled by SIG[A-Z0-9]+: "
 """The first line of the report says the same."""
@@ -218,28 +218,6 @@ def _advice(view: VerdictView, node: str, failure: WorkerExit) -> str:
     return ""
 
 
-def verdict_json(view: VerdictView) -> JsonLine:
-    """The same as one JSON object, with `event` = `verdict`."""
-    from rallypoint.cli.job_summary import cause_summary, goodput_summary
-
-    record: dict[str, object] = {
-        "event": kinds.VERDICT.name,
-        "outcome": view.outcome.value,
-        "run_id": view.run_id,
-        "round": view.round,
-        "elapsed_s": round(view.elapsed_s, 3),
-        "restarts": view.restarts,
-        "max_restarts": view.max_restarts,
-        "reason": view.reason,
-        "collateral": view.cause.collateral if view.cause is not None else 0,
-        "ended_s_ago": view.ended_s_ago,
-        "no_progress": bool(view.no_progress),
-        "goodput": None if view.goodput is None else goodput_summary(view.goodput),
-        "cause": cause_summary(view.cause),
-    }
-    return json_line(record)
-
-
 NEAR_LIMIT_S = 60.0
 """How long before its time limit a scheduler may send its signal."""
 FEW_NODES = 4
@@ -330,3 +308,23 @@ def _reason(text: str, cause: Cause | None) -> str:
     if cause is None or cause.failure is not None:
         return text
     return f"{text}; first {describe(cause)}"
+
+
+class Ending(Struct, frozen=True):
+    """How the job ended for this agent."""
+
+    outcome: str
+    reason: str
+    restarts: int = 0
+    cause: Cause | None = None
+    no_progress: bool = False
+
+
+def ending(ended: VerdictView | BaseException) -> Ending:
+    """Return how the job ended, by its verdict or by the error that ended the agent."""
+    if isinstance(ended, VerdictView):
+        outcome, reason = ended.outcome.value, ended.reason
+        return Ending(outcome, reason, ended.restarts, ended.cause, bool(ended.no_progress))
+    if isinstance(ended, RallypointError):
+        return Ending(_CLASSES.get(ended.exit_class, "infrastructure"), str(ended))
+    return Ending("infrastructure", f"{type(ended).__name__}: {ended}")

@@ -14,9 +14,8 @@ from itertools import repeat
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from rallypoint.coordinator.answers import answer, refuse_answer
 from rallypoint.coordinator.clocks import Turns
-from rallypoint.coordinator.connection import ServerConnection
+from rallypoint.coordinator.connection import ServerConnection, answer, refuse_answer
 from rallypoint.core import messages as m
 from rallypoint.core.model import Assignment
 from rallypoint.core.sessions import Sessions

@@ -182,7 +182,8 @@ def answer_or_kept(
 
 def _is_of_another(kept: Kept, error: SomeError) -> bool:
     """Whether the job that was asked still runs, and this is the end of one before it."""
-    return isinstance(error, UnreachedHereError) and not kept.living and runs_here(error.job)
+    job = error.job if isinstance(error, UnreachedHereError) else None
+    return job is not None and not kept.living and runs_here(job)
 
 
 def _kept_of(

@@ -255,8 +255,8 @@ class NotOnThisMachineError(RendezvousConnectionError):
 class UnreachedHereError(RendezvousConnectionError):
     """An agent of the job runs on this machine, and its coordinator can't be reached."""
 
-    def __init__(self, text: str, why: str, job: JobAt) -> None:
-        """`why`: for those who know which job it is."""
+    def __init__(self, text: str, why: str = "", job: JobAt | None = None) -> None:
+        """`why`: the same without the name of the job."""
         super().__init__(text)
         self.why, self.job = why, job
 

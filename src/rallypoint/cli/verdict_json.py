@@ -1,4 +1,4 @@
-"""The summary of a job for `--json-summary`, made from what its agent has seen."""
+"""The end of a job for programs: the last line of `--log-format json`, and `--json-summary`."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from rallypoint import __version__
 from rallypoint.agent.progress import Progress
 from rallypoint.agent.telemetry.dispatcher import EventDispatcher
 from rallypoint.cli.render import iso_text
-from rallypoint.cli.summary import Ending
+from rallypoint.cli.verdict import Ending, VerdictView
 from rallypoint.config import AgentConfig
+from rallypoint.core import event_kinds as kinds
 from rallypoint.core import timeline
 from rallypoint.core.model import Cause
 from rallypoint.core.text import signal_name
 from rallypoint.core.timeline import RoundLife
 from rallypoint.core.watch.goodput_view import GoodputView
+from rallypoint.observe.printing import JsonLine, json_line
 from rallypoint.observe.summary import (
     CauseSummary,
     GoodputSummary,
@@ -29,6 +31,26 @@ from rallypoint.observe.summary import (
     Summary,
 )
 from rallypoint.process.causes.told import detail_is_traceback
+
+
+def verdict_json(view: VerdictView) -> JsonLine:
+    """The same as one JSON object, with `event` = `verdict`."""
+    record: dict[str, object] = {
+        "event": kinds.VERDICT.name,
+        "outcome": view.outcome.value,
+        "run_id": view.run_id,
+        "round": view.round,
+        "elapsed_s": round(view.elapsed_s, 3),
+        "restarts": view.restarts,
+        "max_restarts": view.max_restarts,
+        "reason": view.reason,
+        "collateral": view.cause.collateral if view.cause is not None else 0,
+        "ended_s_ago": view.ended_s_ago,
+        "no_progress": bool(view.no_progress),
+        "goodput": None if view.goodput is None else goodput_summary(view.goodput),
+        "cause": cause_summary(view.cause),
+    }
+    return json_line(record)
 
 
 def job_summary(
