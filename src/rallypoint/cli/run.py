@@ -102,10 +102,10 @@ def _take_part(config: AgentConfig) -> int:
     return code
 
 
-def _other_python_hint(message: str, argv: Sequence[str]) -> list[str]:
+def _other_python_hint(message: str, argv: Sequence[str]) -> tuple[str, ...]:
     """Return lines for a person whose worker lacks a module that another Python has."""
     if not message.startswith("ModuleNotFoundError"):
-        return []
+        return ()
     from rallypoint.cli.machine import other_python_hint
 
     return other_python_hint(message, argv)
