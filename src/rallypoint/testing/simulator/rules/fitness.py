@@ -56,6 +56,8 @@ class FitnessRules:
         self._machines: dict[tuple[int, str], _Machine] = {}
         self._worlds: dict[tuple[int, int], dict[str, str]] = {}
         """The machine of each node of a round, by the life of the job and the round."""
+        self._formed_by: dict[tuple[int, int], int] = {}
+        """The job's state that has formed a round, by the same."""
         self._holds: set[tuple[int, int, int]] = set()
         """The quarantines that are known: of which job's state, machine and number."""
         self._seen_since: dict[NodeRef, float] = {}
@@ -140,6 +142,7 @@ class FitnessRules:
         state, self._active_since = job.round, now_s
         machines = {entry.node_id: entry.machine or entry.node_id for entry in state.world}
         self._worlds[job.incarnation, state.round] = machines
+        self._formed_by[job.incarnation, state.round] = id(job)
         held = []
         for entry in state.world:
             of_it = self._machines.get((job.incarnation, machines[entry.node_id]))
@@ -157,6 +160,7 @@ class FitnessRules:
         # The node may have gone, and another one may have its id in the next round already.
         machines = self._worlds.get((job.incarnation, cause.round), {})
         machine = machines.get(cause.node_id) or name_of(state, cause.node_id)
+        is_former = self._formed_by.get((job.incarnation, cause.round)) != id(job)
         self.tries += kind is EndKind.FAILURE
         if state.fitness.failures and state.fitness.failures[-1].holds:
             self.held_at_try = self.tries
@@ -166,6 +170,8 @@ class FitnessRules:
             or len(job.round.fitness.failures) > FLAPPING
         ):
             return
+        if kind is EndKind.LOSS and is_former and not _counts(state, machine):
+            return  # The record that was taken over names the machine of its leader alone.
         of_it = self._machines.setdefault((job.incarnation, machine), _Machine())
         recent = [each for each in of_it.ended if each[0] > now_s - RECENT_LOSS_S * CLOCKS]
         failures = [at for at, how in recent if how is EndKind.FAILURE]
@@ -177,6 +183,11 @@ class FitnessRules:
             text = f"{machine} has ended {len(recent)} rounds, and ends another one"
             raise Violation("fitness", text)
         of_it.ended = [*recent, (now_s, kind)]
+
+
+def _counts(state: RoundState, machine: str) -> bool:
+    """Whether the job knows of a recent loss of this machine."""
+    return any(loss.machine == machine for loss in state.fitness.recent_losses)
 
 
 def check_end(plan: Plan, rules: FitnessRules, verdicts: list[Verdict]) -> None:
