@@ -52,6 +52,8 @@ TAKEOVER_S = 60.0
 REJOIN_S = 15.0
 """So long nodes may take to attach to the next leader. One that has not is taken for gone."""
 RETRY_S = 0.5
+_WHERE = ("--rdzv-endpoint", "--rdzv-backend", "--slurm")
+"""Options that say where the job is, so that the first word names a node, whatever it looks like."""
 
 DRAIN = Command(
     "drain",
@@ -235,7 +237,9 @@ def _parse(argv: list[str]) -> _Options:
     scanned = parse(DRAIN, argv, {})
     node, *where = scanned.words
     check_name("node", node)
-    if is_endpoint(node) and not (where and is_endpoint(where[0])):
+    says_where = bool(where) and is_endpoint(where[0])
+    says_where = says_where or any(scanned.get(flag) is not None for flag in _WHERE)
+    if is_endpoint(node) and not says_where:
         other = where[0] if where else "NODE"
         raise UsageError(
             f"{shown(node)}: an endpoint, and no node: write drain {shown(other)} {shown(node)}"

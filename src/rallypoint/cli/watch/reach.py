@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from shlex import quote
@@ -110,6 +110,8 @@ class JobAt(Struct, frozen=True):
     """The words that say where it is, for another command; empty: this machine."""
     is_here: bool = False
     """Set if the job was found on this machine."""
+    pid: int = 0
+    """The agent's by which it was found there."""
 
     @property
     def name(self) -> str:
@@ -208,9 +210,11 @@ def _all_local_jobs() -> Iterator[LocalJob]:
             yield note
 
 
-def _notes_of(job: JobAt) -> Iterable[LocalJob]:
-    """Notes about this job, one for each address."""
-    return {one.address: one for one in _all_local_jobs() if one.run_id == job.run_id}.values()
+def _notes_of(job: JobAt) -> list[LocalJob]:
+    """Notes about jobs of this name, if the job was found on this machine."""
+    if not job.is_here:
+        return []
+    return [one for one in _all_local_jobs() if one.run_id == job.run_id]
 
 
 def _local_jobs(run_id: str | None) -> list[LocalJob]:
@@ -233,7 +237,8 @@ def _local_jobs(run_id: str | None) -> list[LocalJob]:
 
 def _of_note(note: LocalJob, reading: access.Access, words: str) -> JobAt:
     reading = replace(reading, insecure=True) if note.insecure else reading
-    return JobAt(note.run_id, _endpoint_of(note), None, reading, note.secret, words, True)
+    endpoint = _endpoint_of(note)
+    return JobAt(note.run_id, endpoint, None, reading, note.secret, words, True, note.pid)
 
 
 def _endpoint_of(note: LocalJob) -> Endpoint:
@@ -436,7 +441,7 @@ async def again(job: JobAt, token: Token | None) -> Asking:
     until = loop.time() + LOST_S
     while True:
         try:
-            return await _hosted(_as_noted(job), token)
+            return await _hosted(_as_anybody_noted(job), token)
         except NotHostedError:
             if loop.time() > until:
                 raise
@@ -449,17 +454,30 @@ async def again(job: JobAt, token: Token | None) -> Asking:
         await asyncio.sleep(RETRY_S)
 
 
-def _as_noted(job: JobAt) -> JobAt:
-    """Return the job at the newest address that its agent on this machine has noted."""
-    notes = list(_notes_of(job)) if job.is_here else []
-    if len(notes) != 1:
+def as_noted(job: JobAt) -> JobAt:
+    """Return the job at the address that its agent on this machine has noted last. The same job if
+    it was not found on this machine, or if that agent has ended."""
+    return _at(job, [one for one in _notes_of(job) if one.pid == job.pid])
+
+
+def _as_anybody_noted(job: JobAt) -> JobAt:
+    """The same, or where the only other agent of the job on this machine has it."""
+    notes = _notes_of(job)
+    return _at(job, [one for one in notes if one.pid == job.pid] or notes)
+
+
+def _at(job: JobAt, notes: Sequence[LocalJob]) -> JobAt:
+    places = {note.address: note for note in notes}
+    if len(places) != 1:
         return job
-    return replace(job, endpoint=_endpoint_of(notes[0]), secret=notes[0].secret)
+    (note,) = places.values()
+    return replace(job, endpoint=_endpoint_of(note), secret=note.secret)
 
 
 def runs_here(job: JobAt) -> bool:
-    """Whether an agent of this job, which was found on this machine, still runs."""
-    return any(_endpoint_of(note) == job.endpoint for note in _notes_of(job))
+    """Whether an agent of this job, which was found on this machine, still runs. It may have
+    attached to another leader meanwhile, and another job may have the same name."""
+    return any(one.pid == job.pid or _endpoint_of(one) == job.endpoint for one in _notes_of(job))
 
 
 async def _hosted(job: JobAt, token: Token | None) -> Asking:
