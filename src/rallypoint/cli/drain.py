@@ -53,7 +53,7 @@ REJOIN_S = 15.0
 """So long nodes may take to attach to the next leader. One that has not is taken for gone."""
 RETRY_S = 0.5
 _WHERE = ("--rdzv-endpoint", "--rdzv-backend", "--slurm")
-"""Options that say where the job is, so that the first word names a node, whatever it looks like."""
+"""Options that say where the job is: then the first word is a node, whatever it looks like."""
 
 DRAIN = Command(
     "drain",
