@@ -191,7 +191,14 @@ def test_drain_of_an_endpoint_says_where_the_node_stands(words: list[str], inste
         drain.run(words)
 
 
-def test_a_node_may_have_the_name_of_an_endpoint_where_the_job_is_named() -> None:
+@pytest.mark.parametrize("node", ["rack-1/node-3", "10.0.0.7:8"])
+def test_a_node_may_have_the_name_of_an_endpoint_where_the_job_is_named(node: str) -> None:
     where = f"127.0.0.1:{free_port()}"
     with pytest.raises(RendezvousConnectionError, match=f"can't reach the coordinator at {where}"):
-        drain.run(["rack-1/node-3", "--rdzv-endpoint", where, "--insecure"])
+        drain.run([node, "--rdzv-endpoint", where, "--insecure"])
+
+
+def test_a_node_of_the_job_here_may_have_a_slash_in_its_name(machine: Path) -> None:
+    starts(machine, "train-7")
+    with pytest.raises(UnreachedHereError, match="job train-7 runs on this machine"):
+        drain.run(["rack-1/node-3"])
