@@ -202,3 +202,15 @@ def test_a_node_of_the_job_here_may_have_a_slash_in_its_name(machine: Path) -> N
     starts(machine, "train-7")
     with pytest.raises(UnreachedHereError, match="job train-7 runs on this machine"):
         drain.run(["rack-1/node-3"])
+
+
+def test_an_endpoint_with_a_port_is_not_taken_for_the_name_of_a_job(machine: Path) -> None:
+    with pytest.raises(RendezvousConnectionError) as caught:
+        status.run(["no-such-host.invalid:29400", "--insecure"])
+    assert "is the name of the job" not in str(caught.value)
+
+
+def test_a_word_in_the_place_of_the_endpoint_may_be_a_name(machine: Path) -> None:
+    said = "if no-such-host.invalid is the name of the job, --job no-such-host.invalid; if it is a "
+    with pytest.raises(RendezvousConnectionError, match=said):
+        status.run(["no-such-host.invalid", "--insecure"])

@@ -112,6 +112,8 @@ class JobAt(Struct, frozen=True):
     """Set if the job was found on this machine."""
     pid: int = 0
     """The agent's by which it was found there."""
+    word: str = ""
+    """What was given as its endpoint, if that has no port: it may be meant as a name."""
 
     @property
     def name(self) -> str:
@@ -151,7 +153,8 @@ def read_job(command: Command, scanned: Scanned, where: Value | None) -> list[Jo
         return [JobAt(run_id, endpoint, register, reading, given=words)]
     if where is not None:
         endpoint = values.endpoint(where, least_port=1)
-        return [JobAt(run_id, endpoint, None, reading, given=_words(scanned, str(endpoint)))]
+        words, word = _words(scanned, str(endpoint)), "" if ":" in where.text else where.text
+        return [JobAt(run_id, endpoint, None, reading, given=words, word=word)]
     words = _words(scanned, "")
     return [_of_note(note, reading, words) for note in _local_jobs(run_id)]
 
@@ -544,9 +547,9 @@ async def reach(job: JobAt, token: Token | None) -> ClientConnection:
 
 def _may_be_a_name(job: JobAt) -> str:
     """Hint for one word, in place of an endpoint, that may name a job or a node."""
-    host = job.endpoint.host
-    is_word = job.run_id is None and job.endpoint.port == DEFAULT_COORDINATOR_PORT
-    if not is_word or host in LOCAL_HOSTS or host.replace(".", "").isdigit():
+    host = job.word
+    is_address = host in LOCAL_HOSTS or host.replace(".", "").isdigit()
+    if job.run_id is not None or not host or is_address:
         return ""
     return (
         f"; if {host} is the name of the job, --job {host}; if it is a node, name its job in "
