@@ -111,9 +111,9 @@ class JobAt(Struct, frozen=True):
     is_here: bool = False
     """Set if the job was found on this machine."""
     pid: int = 0
-    """The agent's by which it was found there."""
+    """The process id of the agent by which it was found there."""
     word: str = ""
-    """What was given as its endpoint, if that has no port: it may be meant as a name."""
+    """The text of the endpoint if it has no port, and so may be a name; empty: it has one."""
 
     @property
     def name(self) -> str:
@@ -444,7 +444,7 @@ async def again(job: JobAt, token: Token | None) -> Asking:
     until = loop.time() + LOST_S
     while True:
         try:
-            return await _hosted(_as_anybody_noted(job), token)
+            return await _hosted(as_noted(job, by_others=True), token)
         except NotHostedError:
             if loop.time() > until:
                 raise
@@ -457,20 +457,12 @@ async def again(job: JobAt, token: Token | None) -> Asking:
         await asyncio.sleep(RETRY_S)
 
 
-def as_noted(job: JobAt) -> JobAt:
-    """Return the job at the address that its agent on this machine has noted last. The same job if
-    it was not found on this machine, or if that agent has ended."""
-    return _at(job, [one for one in _notes_of(job) if one.pid == job.pid])
-
-
-def _as_anybody_noted(job: JobAt) -> JobAt:
-    """The same, or where the only other agent of the job on this machine has it."""
+def as_noted(job: JobAt, *, by_others: bool = False) -> JobAt:
+    """Return the job at the address that its agent on this machine has noted last; `by_others`: or
+    where the other agents of it here have it, if that one has ended. Else the same job."""
     notes = _notes_of(job)
-    return _at(job, [one for one in notes if one.pid == job.pid] or notes)
-
-
-def _at(job: JobAt, notes: Sequence[LocalJob]) -> JobAt:
-    places = {note.address: note for note in notes}
+    own = [one for one in notes if one.pid == job.pid]
+    places = {one.address: one for one in own or (notes if by_others else [])}
     if len(places) != 1:
         return job
     (note,) = places.values()
