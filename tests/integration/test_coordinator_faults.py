@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Coroutine
 
 import pytest
@@ -224,6 +225,23 @@ def test_what_a_node_tells_a_person_can_not_end_its_session() -> None:
             await a.round_trip()
             gatherings._loop = loop
             assert len(faults(place)) == 1
+
+    go(body())
+
+
+def test_an_answer_to_a_question_of_the_coordinator_before_needs_no_module(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def body() -> None:
+        async with rally(TWO) as place:
+            a = await place.attached(TWO, "life-a", node_id="a")
+            a.join()
+            await a.wait(m.Assigned)
+            # As where none can be read any more: no descriptor is left, or no disk.
+            monkeypatch.setitem(sys.modules, "rallypoint.coordinator.gathering", None)
+            a.wire.send(m.Collected(7))
+            await a.round_trip()
+            assert faults(place) == []
 
     go(body())
 

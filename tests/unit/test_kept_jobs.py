@@ -13,7 +13,7 @@ from tests.unit.command_line import parse
 
 from rallypoint.agent.environ import kept_jobs as state_of
 from rallypoint.agent.telemetry import keeping
-from rallypoint.cli.watch.kept import Kept, status_of
+from rallypoint.cli.watch.kept import Kept, lines_of, status_of
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.watch.kept_jobs import (
     BYTES_MAX,
@@ -217,6 +217,17 @@ def test_a_node_keeps_its_end_though_no_round_was_formed(tmp_path: Path) -> None
     assert again == path
     (note,) = kept_jobs.notes_in(path)
     assert note.text == "another"
+
+
+def test_a_spare_node_that_ends_last_does_not_say_how_large_the_job_was(tmp_path: Path) -> None:
+    path = str(tmp_path / "kept" / directory_name("digits", NOTE.incarnation))
+    kept_jobs.make_directory(path)
+    ended = msgspec.structs.replace(NOTE, is_host=False, outcome="failed", ended=10.0, round=3)
+    spare = msgspec.structs.replace(ended, node="spare", nodes=1, first_rank=-1, ended=11.0)
+    for note in (ended, spare):
+        kept_jobs.write_note(path, note)
+    (line,) = lines_of([path])
+    assert (line.state, line.nodes, line.workers) == ("failed", 2, 16)
 
 
 def test_a_node_that_no_coordinator_has_attached_keeps_nothing(tmp_path: Path) -> None:

@@ -552,6 +552,7 @@ def test_options_behind_the_script_are_said_to_be_the_scripts(line: str, said: s
         "train.py --lr 1 --log-dir logs --output o --role r --job j",
         "--nnodes 1 train.py --nnodes 2",
         "-- train.py --nnodes 2",
+        "train.py --lr 1 -- --nnodes 2",
         "--no-python echo --nnodes 2 other",
         "train.py --nproc-per-node 2 other.py",
         "-m torch.distributed.run --nproc-per-node 2 -m other",

@@ -95,6 +95,27 @@ def test_a_job_that_cant_be_reached_has_a_row_that_says_why(
         events.run([])
 
 
+def test_V6_a_job_whose_agent_looks_for_the_next_leader_meanwhile_keeps_its_row(
+    machine: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    starts(machine, "train-8")
+    folder, elsewhere = agent_folder(machine, "train-7"), f"127.0.0.1:{free_port()}"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        note_of(folder, "train-7", f"127.0.0.1:{server.getsockname()[1]}")
+
+        def die() -> None:
+            connection, _ = server.accept()
+            note_of(folder, "train-7", elsewhere)
+            connection.close()
+
+        leader = threading.Thread(target=die, daemon=True)
+        leader.start()
+        assert status.run(["--json"]) == 0
+        leader.join(patience(10.0))
+    rows = {row["job"]: row["state"] for row in msgspec.json.decode(capsys.readouterr().out)}
+    assert rows == {"train-7": "no answer", "train-8": "no answer"}
+
+
 @pytest.mark.parametrize(("ask", "words"), ONE_JOB)
 def test_all_commands_name_the_job_that_cant_be_reached(
     ask: Callable[[list[str]], int], words: list[str], machine: Path
@@ -168,3 +189,28 @@ def test_the_end_of_an_earlier_job_of_that_name_is_not_taken_for_the_one_that_ru
 def test_drain_of_an_endpoint_says_where_the_node_stands(words: list[str], instead: str) -> None:
     with pytest.raises(UsageError, match=f": an endpoint, and no node: write {instead}"):
         drain.run(words)
+
+
+@pytest.mark.parametrize("node", ["rack-1/node-3", "10.0.0.7:8"])
+def test_a_node_may_have_the_name_of_an_endpoint_where_the_job_is_named(node: str) -> None:
+    where = f"127.0.0.1:{free_port()}"
+    with pytest.raises(RendezvousConnectionError, match=f"can't reach the coordinator at {where}"):
+        drain.run([node, "--rdzv-endpoint", where, "--insecure"])
+
+
+def test_a_node_of_the_job_here_may_have_a_slash_in_its_name(machine: Path) -> None:
+    starts(machine, "train-7")
+    with pytest.raises(UnreachedHereError, match="job train-7 runs on this machine"):
+        drain.run(["rack-1/node-3"])
+
+
+def test_an_endpoint_with_a_port_is_not_taken_for_the_name_of_a_job(machine: Path) -> None:
+    with pytest.raises(RendezvousConnectionError) as caught:
+        status.run(["no-such-host.invalid:29400", "--insecure"])
+    assert "is the name of the job" not in str(caught.value)
+
+
+def test_a_word_in_the_place_of_the_endpoint_may_be_a_name(machine: Path) -> None:
+    said = "if no-such-host.invalid is the name of the job, --job no-such-host.invalid; if it is a "
+    with pytest.raises(RendezvousConnectionError, match=said):
+        status.run(["no-such-host.invalid", "--insecure"])

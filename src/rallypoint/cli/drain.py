@@ -8,6 +8,7 @@ takes over meanwhile.
 from __future__ import annotations
 
 import asyncio
+import os
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -52,6 +53,8 @@ TAKEOVER_S = 60.0
 REJOIN_S = 15.0
 """So long nodes may take to attach to the next leader. One that has not is taken for gone."""
 RETRY_S = 0.5
+_WHERE = ("--rdzv-endpoint", "--rdzv-backend", "--slurm")
+"""Options that say where the job is: then the first word is a node, whatever it looks like."""
 
 DRAIN = Command(
     "drain",
@@ -231,11 +234,19 @@ class _Search:
             await asyncio.sleep(RETRY_S)
 
 
+def _is_a_place(name: str) -> bool:
+    """Whether this is HOST:PORT or a directory, which hardly names a node; `rack-1/n3` may."""
+    may_be_a_node = "/" in name and name[0] not in "/." and not os.path.isdir(name)
+    return is_endpoint(name) and not may_be_a_node
+
+
 def _parse(argv: list[str]) -> _Options:
     scanned = parse(DRAIN, argv, {})
     node, *where = scanned.words
     check_name("node", node)
-    if is_endpoint(node) and not (where and is_endpoint(where[0])):
+    says_where = bool(where) and is_endpoint(where[0])
+    says_where = says_where or any(scanned.get(flag) is not None for flag in _WHERE)
+    if _is_a_place(node) and not says_where:
         other = where[0] if where else "NODE"
         raise UsageError(
             f"{shown(node)}: an endpoint, and no node: write drain {shown(other)} {shown(node)}"

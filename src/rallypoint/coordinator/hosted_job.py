@@ -220,7 +220,7 @@ class HostedJob:
 
     def collected(self, connection: ServerConnection, piece: m.Collected) -> None:
         """What an agent on this connection tells a person who has asked for its workers."""
-        self.see(self.watch.gatherings.collected, connection.number, piece)
+        self.see(self.watch.collected, connection.number, piece)
 
     def connection_closed(self, connection: ServerConnection) -> None:
         """A connection ended; the session lives on for its grace."""

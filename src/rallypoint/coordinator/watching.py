@@ -420,6 +420,12 @@ class JobWatch:
             case Subject.MORE:
                 self.gatherings.taken(connection.number)
 
+    def collected(self, connection: int, piece: m.Collected) -> None:
+        """The agent on this connection tells a person who has asked, here or at the coordinator
+        before."""
+        if self._gatherings is not None:
+            self._gatherings.collected(connection, piece)
+
     def closed(self, connection: int) -> None:
         """This connection has ended."""
         self._followers.pop(connection, None)

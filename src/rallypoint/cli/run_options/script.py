@@ -39,13 +39,14 @@ def need_a_script(scanned: Scanned) -> None:
 def options_behind(command: Command, argv: Sequence[str], scanned: Scanned) -> list[str]:
     """A remark for a person who has written options of this command behind the script, to which
     they belong then; none if that may be meant, as for a script that is a launcher itself, or
-    behind `--`."""
+    behind `--`, also one of the script's own arguments."""
     script, *arguments = scanned.words or ("",)
     is_parted = "--" in argv[: len(argv) - len(scanned.words)]
     is_launcher = any(word == "-m" or word.endswith(".py") for word in arguments)
     if is_parted or is_launcher or scanned.on("--no-python"):
         return []
-    names = (word.partition("=")[0].replace("_", "-") for word in arguments)
+    own = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    names = (word.partition("=")[0].replace("_", "-") for word in own)
     found = [name for name in names if name in _OF_LAUNCHERS and name in command.options]
     found = [name for name in dict.fromkeys(found) if scanned.get(name) is None]
     if not found:

@@ -73,6 +73,12 @@ def _is_of_job(note: NodeNote) -> bool:
     return note.ended > 0 and note.outcome != Outcome.PREEMPTED.value
 
 
+def _how_much_it_knows(note: NodeNote) -> tuple[bool, bool, bool, float]:
+    """Return a key by which the note that knows most is the largest. A node that took part in no
+    round does not know how many nodes the job has."""
+    return (_is_of_job(note), note.is_host, note.first_rank >= 0, note.ended)
+
+
 SomeError = RendezvousConnectionError | JobEndedError | NotHostedError
 
 
@@ -91,8 +97,7 @@ class Kept(Struct):
     @property
     def newest(self) -> NodeNote | None:
         """The note that knows most."""
-        known = [(_is_of_job(note), note.is_host, note.ended, note) for note in self.notes]
-        return max(known, key=lambda one: one[:3])[3] if known else None
+        return max(self.notes, key=_how_much_it_knows, default=None)
 
     @property
     def last(self) -> Status | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from shlex import quote
@@ -110,6 +110,10 @@ class JobAt(Struct, frozen=True):
     """The words that say where it is, for another command; empty: this machine."""
     is_here: bool = False
     """Set if the job was found on this machine."""
+    pid: int = 0
+    """The process id of the agent by which it was found there."""
+    word: str = ""
+    """The text of the endpoint if it has no port, and so may be a name; empty: it has one."""
 
     @property
     def name(self) -> str:
@@ -149,7 +153,8 @@ def read_job(command: Command, scanned: Scanned, where: Value | None) -> list[Jo
         return [JobAt(run_id, endpoint, register, reading, given=words)]
     if where is not None:
         endpoint = values.endpoint(where, least_port=1)
-        return [JobAt(run_id, endpoint, None, reading, given=_words(scanned, str(endpoint)))]
+        words, word = _words(scanned, str(endpoint)), "" if ":" in where.text else where.text
+        return [JobAt(run_id, endpoint, None, reading, given=words, word=word)]
     words = _words(scanned, "")
     return [_of_note(note, reading, words) for note in _local_jobs(run_id)]
 
@@ -208,9 +213,11 @@ def _all_local_jobs() -> Iterator[LocalJob]:
             yield note
 
 
-def _notes_of(job: JobAt) -> Iterable[LocalJob]:
-    """Notes about this job, one for each address."""
-    return {one.address: one for one in _all_local_jobs() if one.run_id == job.run_id}.values()
+def _notes_of(job: JobAt) -> list[LocalJob]:
+    """Notes about jobs of this name, if the job was found on this machine."""
+    if not job.is_here:
+        return []
+    return [one for one in _all_local_jobs() if one.run_id == job.run_id]
 
 
 def _local_jobs(run_id: str | None) -> list[LocalJob]:
@@ -233,7 +240,8 @@ def _local_jobs(run_id: str | None) -> list[LocalJob]:
 
 def _of_note(note: LocalJob, reading: access.Access, words: str) -> JobAt:
     reading = replace(reading, insecure=True) if note.insecure else reading
-    return JobAt(note.run_id, _endpoint_of(note), None, reading, note.secret, words, True)
+    endpoint = _endpoint_of(note)
+    return JobAt(note.run_id, endpoint, None, reading, note.secret, words, True, note.pid)
 
 
 def _endpoint_of(note: LocalJob) -> Endpoint:
@@ -436,7 +444,7 @@ async def again(job: JobAt, token: Token | None) -> Asking:
     until = loop.time() + LOST_S
     while True:
         try:
-            return await _hosted(_as_noted(job), token)
+            return await _hosted(as_noted(job, by_others=True), token)
         except NotHostedError:
             if loop.time() > until:
                 raise
@@ -449,17 +457,22 @@ async def again(job: JobAt, token: Token | None) -> Asking:
         await asyncio.sleep(RETRY_S)
 
 
-def _as_noted(job: JobAt) -> JobAt:
-    """Return the job at the newest address that its agent on this machine has noted."""
-    notes = list(_notes_of(job)) if job.is_here else []
-    if len(notes) != 1:
+def as_noted(job: JobAt, *, by_others: bool = False) -> JobAt:
+    """Return the job at the address that its agent on this machine has noted last; `by_others`: or
+    where the other agents of it here have it, if that one has ended. Else the same job."""
+    notes = _notes_of(job)
+    own = [one for one in notes if one.pid == job.pid]
+    places = {one.address: one for one in own or (notes if by_others else [])}
+    if len(places) != 1:
         return job
-    return replace(job, endpoint=_endpoint_of(notes[0]), secret=notes[0].secret)
+    (note,) = places.values()
+    return replace(job, endpoint=_endpoint_of(note), secret=note.secret)
 
 
 def runs_here(job: JobAt) -> bool:
-    """Whether an agent of this job, which was found on this machine, still runs."""
-    return any(_endpoint_of(note) == job.endpoint for note in _notes_of(job))
+    """Whether an agent of this job, which was found on this machine, still runs. It may have
+    attached to another leader meanwhile, and another job may have the same name."""
+    return any(one.pid == job.pid or _endpoint_of(one) == job.endpoint for one in _notes_of(job))
 
 
 async def _hosted(job: JobAt, token: Token | None) -> Asking:
@@ -526,9 +539,9 @@ async def reach(job: JobAt, token: Token | None) -> ClientConnection:
 
 def _may_be_a_name(job: JobAt) -> str:
     """Hint for one word, in place of an endpoint, that may name a job or a node."""
-    host = job.endpoint.host
-    is_word = job.run_id is None and job.endpoint.port == DEFAULT_COORDINATOR_PORT
-    if not is_word or host in LOCAL_HOSTS or host.replace(".", "").isdigit():
+    host = job.word
+    is_address = host in LOCAL_HOSTS or host.replace(".", "").isdigit()
+    if job.run_id is not None or not host or is_address:
         return ""
     return (
         f"; if {host} is the name of the job, --job {host}; if it is a node, name its job in "

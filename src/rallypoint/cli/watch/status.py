@@ -34,6 +34,7 @@ from rallypoint.cli.watch.reach import (
     JobEndedError,
     UnreachedHereError,
     again,
+    as_noted,
     ask_for_all,
     decoded,
     jobs_of,
@@ -185,6 +186,7 @@ async def _lines_of(jobs: list[tuple[JobAt, Token | None]]) -> list[JobLine]:
 
 
 async def _line_of(job: JobAt, token: Token | None) -> list[JobLine]:
+    job = as_noted(job)  # Another node may lead it since the last look.
     try:
         async with asyncio.timeout(ANSWER_S):
             asking, lines = await ask_for_all(job, token)
