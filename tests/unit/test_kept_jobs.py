@@ -68,7 +68,15 @@ def test_no_other_name_is_one_of_ours() -> None:
     assert not any(
         map(
             is_kept_name,
-            ("", "..", "digits", "digits-20261127", "digits-20261127-031258-6fcee5bx", ".lock"),
+            (
+                "",
+                "..",
+                "digits",
+                "digits-20261127",
+                "digits-20261127-031258-6fcee5bx",
+                ".lock",
+                "digits-deadbeef-abcdef-01234567",
+            ),
         )
     )
     assert not any(
@@ -217,6 +225,19 @@ def test_a_node_keeps_its_end_though_no_round_was_formed(tmp_path: Path) -> None
     assert again == path
     (note,) = kept_jobs.notes_in(path)
     assert note.text == "another"
+
+
+def test_a_draft_of_a_history_is_one_of_ours() -> None:
+    assert is_kept_file("history.jsonl.new")
+
+
+def test_a_spare_node_has_no_ranks_beside_those_of_others() -> None:
+    ended = msgspec.structs.replace(NOTE, ended=10.0, exit_code=1)
+    spare = msgspec.structs.replace(ended, node="0", first_rank=-1)
+    for notes in ([ended, spare], [spare, ended]):
+        (line,) = ended_lines(notes)
+        assert line.endswith(" (ranks 0-7) ended with exit code 1")
+    assert ended_lines([spare]) == ["node 0 ended with exit code 1"]
 
 
 def test_a_spare_node_that_ends_last_does_not_say_how_large_the_job_was(tmp_path: Path) -> None:

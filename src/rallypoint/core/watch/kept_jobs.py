@@ -36,6 +36,7 @@ HISTORY = "history.jsonl"
 _LINE_CHARACTERS = 2000
 _DETAIL_CHARACTERS = 8000
 _PLAIN = frozenset(ascii_letters + digits + "._-")
+_DIGITS = frozenset(digits)
 _HEXADECIMAL = frozenset("0123456789abcdef")
 _NAME_MAX = 80
 _LOCAL = ("localhost", "127.0.0.1", "::1")
@@ -131,19 +132,21 @@ def _short_id(text: str) -> str:
 def is_kept_name(name: str) -> bool:
     """Whether a directory of this name may be one that was made for a job."""
     run_id, *numbers = name.rsplit("-", 3)
+    *moment, short_id = numbers or [""]
     return (
         0 < len(run_id) <= _NAME_MAX
         and _PLAIN.issuperset(run_id.replace("+", ""))
         and [len(each) for each in numbers] == [8, 6, 8]
-        and _HEXADECIMAL.issuperset("".join(numbers))
+        and _DIGITS.issuperset("".join(moment))
+        and _HEXADECIMAL.issuperset(short_id)
     )
 
 
 def is_kept_file(name: str) -> bool:
     """Whether a file of this name in such a directory is ours."""
+    name = name.removesuffix(".new")
     if name == HISTORY:
         return True
-    name = name.removesuffix(".new")
     node = name.removeprefix("node-").removesuffix(".json")
     return node != "" and name == f"node-{node}.json" and _PLAIN.issuperset(node)
 
@@ -238,10 +241,11 @@ def ended_lines(notes: Iterable[NodeNote], living: Collection[str] = ()) -> list
 
 
 def _how_they_ended(kind: int, notes: Sequence[NodeNote]) -> str:
-    ranks = {note.first_rank + local for note in notes for local in range(note.workers)}
-    first, code = notes[0], notes[0].exit_code
+    placed = [note for note in notes if note.first_rank >= 0]  # The others were spare.
+    ranks = {note.first_rank + local for note in placed for local in range(note.workers)}
+    code = notes[0].exit_code
     where = f"{'node' if len(notes) == 1 else 'nodes'} {fold_names(note.node for note in notes)}"
-    if first.first_rank >= 0:
+    if ranks:
         where += f" ({'rank' if len(ranks) == 1 else 'ranks'} {brief_ranks(ranks)})"
     if kind == 0:
         return f"{where}: no end is known: the agent was killed, or the machine is lost"
