@@ -1,0 +1,229 @@
+"""Plants bugs in a copy of the repository, and finds out which test notices each of them. Run by
+`python -m tools.planted_bugs --list moves`.
+
+First the tests that a bug names are run with it alone. Those bugs that are left are planted
+together, and the suite is run once as `make test` selects it. Each test that fails there is tried
+with each of these bugs alone. A test has found a bug if it fails twice with it alone, and passes
+without it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from tools.planted_before_moves import MovedBug
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = "src/rallypoint"
+FIRST_S = 300.0
+"""So long the tests that are named for a bug may take."""
+TEST_S = 180.0
+"""So long one test may take when it is run again."""
+_FAILED = re.compile(r"^(tests/\S+\.py::.+?) (?:FAILED|ERROR)\b")
+_SUITE = re.compile(r"^unit:.*?-m pytest (.*?)$", re.MULTILINE | re.DOTALL)
+
+
+def place_of(bug: MovedBug, root: Path) -> Path:
+    """The file that holds the text of this bug now, wherever it was moved. Raises ValueError if it
+    does not occur exactly once in the package."""
+    files = sorted((root / PACKAGE).rglob("*.py"))
+    counts = {file: number for file in files if (number := file.read_text().count(bug.old))}
+    if sum(counts.values()) != 1:
+        where = ", ".join(str(file.relative_to(root)) for file in counts) or "no file"
+        raise ValueError(f"{bug.name}: its text has to occur once, and is in {where}")
+    return next(iter(counts))
+
+
+def suite_options(makefile: str) -> list[str]:
+    """The options of pytest with which `make test` selects the tests."""
+    from shlex import split
+
+    found = _SUITE.search(makefile)
+    assert found is not None, "the Makefile has no target `unit` that runs pytest"
+    return split(found[1])
+
+
+class Copies:
+    """Copies of the repository, which end with `folder`. Their tests run with this interpreter, and
+    import the package from the copy: see `check`."""
+
+    def __init__(self, folder: Path) -> None:
+        """Makes the copy without a bug. Raises RuntimeError if a test would not run its code."""
+        self._folder = folder
+        self._numbers = 0
+        self.sound = folder / "sound"
+        command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+        listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+        for name in filter(None, listed.stdout.split("\0")):
+            if (ROOT / name).is_file():
+                (self.sound / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(ROOT / name, self.sound / name)
+        # Tests ask git for the names of files, and look for servers beside the interpreter.
+        command = ["git", "rev-parse", "--absolute-git-dir"]
+        told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+        (self.sound / ".git").write_text(f"gitdir: {told.stdout}")
+        if (ROOT / ".venv").is_dir():
+            (self.sound / ".venv").symlink_to(ROOT / ".venv")
+        # Compiled once: files that are copied with their times need not be compiled again.
+        compiling = [sys.executable, "-m", "compileall", "-q", "src", "tests"]
+        environ = self._environ(self.sound)
+        # Some programs of tests do not compile, and are not to.
+        subprocess.run(
+            compiling, cwd=self.sound, env=environ, stdout=subprocess.DEVNULL, check=False
+        )
+        self.check(self.sound)
+
+    def check(self, copy: Path) -> None:
+        """Raises RuntimeError if a test in this copy, or what it starts, imports another source."""
+        script = "import os, rallypoint; print(os.path.dirname(rallypoint.__file__))"
+        for command in ([sys.executable, "-c", script], [sys.executable, "-P", "-c", script]):
+            environ = self._environ(copy)
+            done = subprocess.run(
+                command, cwd="/", env=environ, capture_output=True, text=True, check=True
+            )
+            if done.stdout.strip() != str(copy / PACKAGE):
+                raise RuntimeError(f"tests would import {done.stdout.strip()}, and not {copy}")
+
+    def planted(self, bugs: Sequence[MovedBug]) -> Path:
+        """A copy with all of these bugs. Raises ValueError as `place_of`."""
+        self._numbers += 1
+        copy = self._folder / f"planted{self._numbers}"
+        shutil.copytree(self.sound, copy, symlinks=True)
+        for bug in bugs:
+            path = place_of(bug, copy)
+            path.write_text(path.read_text().replace(bug.old, bug.new))
+        return copy
+
+    def remove(self, copy: Path) -> None:
+        """When it is not needed any more."""
+        shutil.rmtree(copy, ignore_errors=True)
+
+    def failures(self, copy: Path, options: Sequence[str], limit_s: float) -> Iterator[str]:
+        """Run tests there, and tell the name of each that fails as soon as it has. Who stops asking
+        ends the run. Ends also after `limit_s`."""
+        command = [sys.executable, "-m", "pytest", "-vv", "--tb=no", "--color=no", *options]
+        with subprocess.Popen(
+            command,
+            cwd=copy,
+            env=self._environ(copy),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            errors="replace",
+        ) as running:
+            assert running.stdout is not None
+            with ThreadPoolExecutor(1) as pool:
+                watching = pool.submit(_end_after, running, limit_s)
+                try:
+                    for line in running.stdout:
+                        if (failed := _FAILED.match(line)) is not None:
+                            yield failed[1]
+                finally:
+                    _end(running)
+                    watching.result()
+
+    def fails(self, copy: Path, test: str) -> bool:
+        """Whether this test fails there, and not because time is over."""
+        return next(self.failures(copy, [test], TEST_S), None) is not None
+
+    def has_found(self, test: str, planted: Path) -> bool:
+        """Whether this test, which has failed with a bug, fails by it: again with the bug alone,
+        and not without."""
+        return self.fails(planted, test) and not self.fails(self.sound, test)
+
+    def _environ(self, copy: Path) -> dict[str, str]:
+        return os.environ | {
+            "PYTHONPATH": str(copy / "src"),
+            "GIT_OPTIONAL_LOCKS": "0",  # The index is that of the repository.
+        }
+
+
+def found_first(copies: Copies, bug: MovedBug) -> str:
+    """Return which of the tests that are named for this bug finds it; empty: none does."""
+    here = [test for test in bug.first if (copies.sound / test).exists()]
+    if not here:
+        return ""
+    planted = copies.planted([bug])
+    try:
+        passed_over: list[str] = []
+        ends_at = time.monotonic() + FIRST_S
+        while (left_s := ends_at - time.monotonic()) > 0:
+            without = [option for test in passed_over for option in ("--deselect", test)]
+            test = next(copies.failures(planted, ["-x", *here, *without], left_s), None)
+            if test is None or copies.has_found(test, planted):
+                return test or ""
+            passed_over.append(test)
+        return ""
+    finally:
+        copies.remove(planted)
+
+
+def found_by_suite(copies: Copies, bugs: Sequence[MovedBug], limit_s: float) -> dict[str, str]:
+    """Return which test finds each of these bugs, by its name; those that none does are left out.
+    The suite ends when all are found, and after `limit_s`."""
+    found: dict[str, str] = {}
+    alone = {bug: copies.planted([bug]) for bug in bugs}
+    together = copies.planted(bugs)
+    options = suite_options((ROOT / "Makefile").read_text())
+    for test in copies.failures(together, options, limit_s):
+        for bug, planted in alone.items():
+            if bug.name in found or not copies.fails(planted, test):
+                continue
+            if copies.has_found(test, planted):
+                found[bug.name] = test
+        if len(found) == len(bugs):
+            break
+    for copy in (together, *alone.values()):
+        copies.remove(copy)
+    return found
+
+
+def report(bugs: Sequence[MovedBug], least: int, jobs: int, limit_s: float) -> int:
+    """Print which test finds each of these bugs. Returns 1 if fewer than `least` were found."""
+    began, number = time.monotonic(), 0
+    with TemporaryDirectory(prefix="planted-") as folder, ThreadPoolExecutor(jobs) as pool:
+        copies = Copies(Path(folder).resolve())
+        left: list[MovedBug] = []
+        found = pool.map(lambda bug: found_first(copies, bug), bugs)
+        for bug, test in zip(bugs, found, strict=True):
+            if test:
+                number += 1
+                print(f"{bug.name:<80} {test}", flush=True)
+            else:
+                left.append(bug)
+        if left:
+            print(f"the suite runs with the {len(left)} that are left", flush=True)
+            by_suite = found_by_suite(copies, left, limit_s)
+            number += len(by_suite)
+            for bug in left:
+                print(f"{bug.name:<80} {by_suite.get(bug.name, 'NOT FOUND')}", flush=True)
+    print(f"{number} of {len(bugs)} found in {time.monotonic() - began:.0f} s (needs {least})")
+    return 1 if number < least else 0
+
+
+def _end_after(running: subprocess.Popen[str], limit_s: float) -> None:
+    try:
+        running.wait(limit_s)
+    except subprocess.TimeoutExpired:
+        _end(running)
+
+
+def _end(running: subprocess.Popen[str]) -> None:
+    """What its tests have started ends with it (`tests/leftovers.py`)."""
+    if running.poll() is None:
+        running.send_signal(signal.SIGINT)
+        try:
+            running.wait(10.0)
+        except subprocess.TimeoutExpired:
+            running.kill()
+            running.wait()
