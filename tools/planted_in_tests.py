@@ -2,9 +2,9 @@
 `python -m tools.planted_bugs --list moves`.
 
 First the tests that a bug names are run with it alone. Those bugs that are left are planted
-together, and the suite is run once as `make test` selects it. Each test that fails there is tried
-with each of these bugs alone. A test has found a bug if it fails twice with it alone, and passes
-without it.
+together, and the suite is run as `make test` selects it. Each test that fails there is tried with
+half of these bugs, and so on to one alone. When that shows which bug it has found, the suite goes
+on without this bug. A test has found a bug if it fails again with it alone, and passes without it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -29,7 +30,7 @@ FIRST_S = 300.0
 """So long the tests that are named for a bug may take."""
 TEST_S = 180.0
 """So long one test may take when it is run again."""
-_FAILED = re.compile(r"^(tests/\S+\.py::.+?) (?:FAILED|ERROR)\b")
+_ENDED = re.compile(r"^(tests/\S+\.py::.+?) (PASSED|FAILED|ERROR|SKIPPED|XFAIL)\b")
 _SUITE = re.compile(r"^unit:.*?-m pytest (.*?)$", re.MULTILINE | re.DOTALL)
 
 
@@ -108,9 +109,11 @@ class Copies:
         """When it is not needed any more."""
         shutil.rmtree(copy, ignore_errors=True)
 
-    def failures(self, copy: Path, options: Sequence[str], limit_s: float) -> Iterator[str]:
-        """Run tests there, and tell the name of each that fails as soon as it has. Who stops asking
-        ends the run. Ends also after `limit_s`."""
+    def outcomes(
+        self, copy: Path, options: Sequence[str], limit_s: float
+    ) -> Generator[tuple[str, bool], None, None]:
+        """Run tests there, and tell of each, as soon as it has ended, whether it has failed. Who
+        stops asking ends the run. Ends also after `limit_s`."""
         command = [sys.executable, "-m", "pytest", "-vv", "--tb=no", "--color=no", *options]
         with subprocess.Popen(
             command,
@@ -126,15 +129,20 @@ class Copies:
                 watching = pool.submit(_end_after, running, limit_s)
                 try:
                     for line in running.stdout:
-                        if (failed := _FAILED.match(line)) is not None:
-                            yield failed[1]
+                        if (ended := _ENDED.match(line)) is not None:
+                            yield ended[1], ended[2] in ("FAILED", "ERROR")
                 finally:
                     _end(running)
                     watching.result()
 
+    def first_failure(self, copy: Path, options: Sequence[str], limit_s: float) -> str:
+        """Return the first test that fails there within this time; empty: none does."""
+        with closing(self.outcomes(copy, options, limit_s)) as outcomes:
+            return next((test for test, has_failed in outcomes if has_failed), "")
+
     def fails(self, copy: Path, test: str) -> bool:
         """Whether this test fails there, and not because time is over."""
-        return next(self.failures(copy, [test], TEST_S), None) is not None
+        return bool(self.first_failure(copy, [test], TEST_S))
 
     def has_found(self, test: str, planted: Path) -> bool:
         """Whether this test, which has failed with a bug, fails by it: again with the bug alone,
@@ -155,14 +163,14 @@ def found_first(copies: Copies, bug: MovedBug) -> str:
         return ""
     planted = copies.planted([bug])
     try:
-        passed_over: list[str] = []
+        over: list[str] = []
         ends_at = time.monotonic() + FIRST_S
         while (left_s := ends_at - time.monotonic()) > 0:
-            without = [option for test in passed_over for option in ("--deselect", test)]
-            test = next(copies.failures(planted, ["-x", *here, *without], left_s), None)
-            if test is None or copies.has_found(test, planted):
-                return test or ""
-            passed_over.append(test)
+            options = ["-x", *here, *_without(over)]
+            test = copies.first_failure(planted, options, left_s)
+            if not test or copies.has_found(test, planted):
+                return test
+            over.append(test)
         return ""
     finally:
         copies.remove(planted)
@@ -171,21 +179,51 @@ def found_first(copies: Copies, bug: MovedBug) -> str:
 def found_by_suite(copies: Copies, bugs: Sequence[MovedBug], limit_s: float) -> dict[str, str]:
     """Return which test finds each of these bugs, by its name; those that none does are left out.
     The suite ends when all are found, and after `limit_s`."""
+    suite = suite_options((ROOT / "Makefile").read_text())
+    ends_at = time.monotonic() + limit_s
     found: dict[str, str] = {}
-    alone = {bug: copies.planted([bug]) for bug in bugs}
-    together = copies.planted(bugs)
-    options = suite_options((ROOT / "Makefile").read_text())
-    for test in copies.failures(together, options, limit_s):
-        for bug, planted in alone.items():
-            if bug.name in found or not copies.fails(planted, test):
-                continue
-            if copies.has_found(test, planted):
-                found[bug.name] = test
-        if len(found) == len(bugs):
-            break
-    for copy in (together, *alone.values()):
-        copies.remove(copy)
+    left = list(bugs)
+    over: list[str] = []
+    """Tests that need not be run again."""
+    while left and (left_s := ends_at - time.monotonic()) > 0:
+        together = copies.planted(left)
+        with closing(copies.outcomes(together, [*suite, *_without(over)], left_s)) as outcomes:
+            for test, has_failed in outcomes:
+                finds = _found_by(copies, test, left) if has_failed else []
+                if finds:
+                    break
+                over.append(test)
+            else:
+                return found
+        for bug in finds:
+            found[bug.name] = test
+            left.remove(bug)
+            print(f"{bug.name:<80} {test}", flush=True)
+        copies.remove(together)
     return found
+
+
+def _found_by(copies: Copies, test: str, bugs: Sequence[MovedBug]) -> list[MovedBug]:
+    """Which of these bugs this test finds, which has failed with all of them."""
+    if copies.fails(copies.sound, test):
+        return []
+    found: list[MovedBug] = []
+    tried: list[Sequence[MovedBug]] = [bugs]
+    while tried:
+        some = tried.pop()
+        planted = copies.planted(some)
+        is_among_them = copies.fails(planted, test)
+        copies.remove(planted)
+        if is_among_them and len(some) > 1:
+            half = len(some) // 2
+            tried += [some[half:], some[:half]]
+        elif is_among_them:
+            found += some
+    return found
+
+
+def _without(tests: Sequence[str]) -> list[str]:
+    return [option for test in tests for option in ("--deselect", test)]
 
 
 def report(bugs: Sequence[MovedBug], least: int, jobs: int, limit_s: float) -> int:
@@ -206,7 +244,8 @@ def report(bugs: Sequence[MovedBug], least: int, jobs: int, limit_s: float) -> i
             by_suite = found_by_suite(copies, left, limit_s)
             number += len(by_suite)
             for bug in left:
-                print(f"{bug.name:<80} {by_suite.get(bug.name, 'NOT FOUND')}", flush=True)
+                if bug.name not in by_suite:
+                    print(f"{bug.name:<80} NOT FOUND")
     print(f"{number} of {len(bugs)} found in {time.monotonic() - began:.0f} s (needs {least})")
     return 1 if number < least else 0
 
