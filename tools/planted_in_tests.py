@@ -1,7 +1,7 @@
 """Plants bugs in a copy of the repository, and finds out which test notices each of them. Run by
 `python -m tools.planted_bugs --list moves`.
 
-First the tests that a bug names are run with it alone. Those bugs that are left are planted
+First the test that has found a bug before is run with it alone. The bugs that are left are planted
 together, and the suite is run as `make test` selects it. Each test that fails there is tried with
 half of these bugs, and so on to one alone. When that shows which bug it has found, the suite goes
 on without this bug. A test has found a bug if it fails again with it alone, and passes without it.
@@ -22,15 +22,16 @@ from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from tools import left_out as left_out_plugin
 from tools.planted_before_moves import MovedBug
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "src/rallypoint"
 FIRST_S = 300.0
-"""So long the tests that are named for a bug may take."""
+"""So long the test that has found a bug before may take."""
 TEST_S = 180.0
 """So long one test may take when it is run again."""
-_ENDED = re.compile(r"^(tests/\S+\.py::.+?) (PASSED|FAILED|ERROR|SKIPPED|XFAIL)\b")
+_ENDED = re.compile(r"^(tests/\S+\.py::.+) (PASSED|FAILED|ERROR|SKIPPED|XFAIL)\b[^\]]*\[ *\d+%\]$")
 _SUITE = re.compile(r"^unit:.*?-m pytest (.*?)$", re.MULTILINE | re.DOTALL)
 
 
@@ -110,15 +111,19 @@ class Copies:
         shutil.rmtree(copy, ignore_errors=True)
 
     def outcomes(
-        self, copy: Path, options: Sequence[str], limit_s: float
+        self, copy: Path, options: Sequence[str], limit_s: float, left_out: Sequence[str] = ()
     ) -> Generator[tuple[str, bool], None, None]:
-        """Run tests there, and tell of each, as soon as it has ended, whether it has failed. Who
-        stops asking ends the run. Ends also after `limit_s`."""
-        command = [sys.executable, "-m", "pytest", "-vv", "--tb=no", "--color=no", *options]
+        """Run tests there but those `left_out`, and tell of each, as soon as it has ended, whether
+        it has failed. Who stops asking ends the run. Ends also after `limit_s`."""
+        names, environ = copy / ".left-out", self._environ(copy)
+        names.write_text("\n".join(left_out))
+        environ[left_out_plugin.VARIABLE] = str(names)
+        command = [sys.executable, "-m", "pytest", "-p", left_out_plugin.__name__]
+        command += ["-vv", "--tb=no", "--color=no", *options]
         with subprocess.Popen(
             command,
             cwd=copy,
-            env=self._environ(copy),
+            env=environ,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
@@ -157,21 +162,17 @@ class Copies:
 
 
 def found_first(copies: Copies, bug: MovedBug) -> str:
-    """Return which of the tests that are named for this bug finds it; empty: none does."""
-    here = [test for test in bug.first if (copies.sound / test).exists()]
+    """Return the test that has found this bug before, if it does so again; empty: it does not."""
+    begins = f"def {bug.found_by}("
+    files = (copies.sound / "tests").rglob("test_*.py") if bug.found_by else ()
+    here = [file for file in files if begins in file.read_text()]
     if not here:
         return ""
     planted = copies.planted([bug])
     try:
-        over: list[str] = []
-        ends_at = time.monotonic() + FIRST_S
-        while (left_s := ends_at - time.monotonic()) > 0:
-            options = ["-x", *here, *_without(over)]
-            test = copies.first_failure(planted, options, left_s)
-            if not test or copies.has_found(test, planted):
-                return test
-            over.append(test)
-        return ""
+        tests = [f"{file.relative_to(copies.sound)}::{bug.found_by}" for file in here]
+        test = copies.first_failure(planted, ["-x", *tests], FIRST_S)
+        return test if test and copies.has_found(test, planted) else ""
     finally:
         copies.remove(planted)
 
@@ -187,7 +188,7 @@ def found_by_suite(copies: Copies, bugs: Sequence[MovedBug], limit_s: float) -> 
     """Tests that need not be run again."""
     while left and (left_s := ends_at - time.monotonic()) > 0:
         together = copies.planted(left)
-        with closing(copies.outcomes(together, [*suite, *_without(over)], left_s)) as outcomes:
+        with closing(copies.outcomes(together, suite, left_s, over)) as outcomes:
             for test, has_failed in outcomes:
                 finds = _found_by(copies, test, left) if has_failed else []
                 if finds:
@@ -220,10 +221,6 @@ def _found_by(copies: Copies, test: str, bugs: Sequence[MovedBug]) -> list[Moved
         elif is_among_them:
             found += some
     return found
-
-
-def _without(tests: Sequence[str]) -> list[str]:
-    return [option for test in tests for option in ("--deselect", test)]
 
 
 def report(bugs: Sequence[MovedBug], least: int, jobs: int, limit_s: float) -> int:
