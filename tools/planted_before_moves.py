@@ -23,7 +23,7 @@ class MovedBug(NamedTuple):
     """The test that has found it, which is tried first, wherever that is now; empty: none has."""
 
 
-LEAST_FOUND = 15
+LEAST_FOUND = 16
 """So many were found before the moves."""
 
 BUGS_BEFORE_MOVES = (
@@ -114,6 +114,7 @@ BUGS_BEFORE_MOVES = (
         "coordinator/hosted_job.py",
         "now, reset = self._loop.time(), not connection.ended_by_peer",
         "now, reset = self._loop.time(), connection.ended_by_peer",
+        found_by="test_every_rule_holds_whatever_goes_wrong",
     ),
     # Port scanners use up the places for connections, and nodes have to wait.
     MovedBug(
