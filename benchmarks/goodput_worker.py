@@ -76,24 +76,31 @@ def go_wrong(step: int) -> None:
             time.sleep(60.0)
 
 
+def is_after(what: str, wanted: bool, step: int, least: int = 0) -> bool:
+    """Whether this is the step after which all ranks do it. The first rank that sees a wish sets
+    the step, two ahead: until then each rank has waited for that one, and knows it, too."""
+    agreed = folder / f"{what} {round_}"
+    if wanted and not agreed.exists():
+        agreed.with_suffix(f".{rank}").write_text(str(max(step + 2, least)))
+        agreed.with_suffix(f".{rank}").rename(agreed)
+    return agreed.exists() and step >= int(agreed.read_text())
+
+
 step = first
-while not (folder / f"end {round_}").exists() or step < int((folder / f"end {round_}").read_text()):
+end = folder / f"end {round_}"
+while True:
     go_wrong(step)
     time.sleep(step_s)
     wait_others(step)
     note("step", step=step)
     worker.progress(step)
-    # All ranks have seen the same: what is asked for now is done after the next step.
-    leaves = worker.should_restart_at_checkpoint()
-    asked = folder / f"asked {round_}"
-    if leaves and not asked.exists():
-        asked.with_suffix(f".{rank}").write_text(str(step + 2))
-        asked.with_suffix(f".{rank}").rename(asked)
-    is_last = asked.exists() and step >= int(asked.read_text())
-    if step % EVERY == EVERY - 1 or is_last:
+    leaves = is_after("asked", worker.should_restart_at_checkpoint(), step)
+    has_end = end.exists()
+    ends = is_after("last", has_end, step, int(end.read_text()) if has_end else 0)
+    if step % EVERY == EVERY - 1 or leaves:
         save(step)
         worker.checkpoint_saved(step)
-    if is_last:
+    if leaves or ends:
         break
     step += 1
 note("exit")

@@ -16,7 +16,8 @@ from rallypoint.agent.environ import WorkerContext, worker_environ
 from rallypoint.agent.run import JobEnd
 from rallypoint.agent.status import place_text
 from rallypoint.cli.render import render_event, render_event_json
-from rallypoint.cli.verdict import verdict_json, verdict_lines, verdict_view
+from rallypoint.cli.verdict import verdict_lines, verdict_view
+from rallypoint.cli.verdict_json import verdict_json
 from rallypoint.coordinator.connection import (
     ClientConnection,
     FramedConnection,

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from tests.integration.one_agent import TELL, OneAgent, environment
 
-IMPORTS = """
-import os, sys, threading, time
-from rallypoint.launcher import LaunchConfig, elastic_launch
-"""
+IMPORTS = "\nimport os, sys, threading, time\n"
+LAUNCHER = "from rallypoint.launcher import LaunchConfig, elastic_launch\n"
+"""A worker of a function imports the program, so it stands where only the main program gets, unless
+the functions need it."""
 
 
 @contextmanager
@@ -24,6 +24,10 @@ def program(home: Path, text: str, *arguments: str, name: str = "job") -> Iterat
     """Run `text`, whose last paragraph, after a line `---`, is what is run as the main program."""
     home.mkdir(exist_ok=True)
     functions, _, main = textwrap.dedent(text).partition("---\n")
+    if "elastic_launch" not in functions:
+        main = LAUNCHER + main
+    elif LAUNCHER not in functions:
+        functions = LAUNCHER + functions
     body = textwrap.indent(main, "    ")
     script = home / f"{name}.py"
     script.write_text(f"{TELL}{IMPORTS}{functions}\nif __name__ == '__main__':\n{body}")

@@ -33,7 +33,7 @@ def test_A2_a_job_that_fails_at_the_same_step_ends_when_restarting_does_not_help
     assert restarts[:2] == ["restart 1 of 10", repeated]
     verdict = next(line for line in run.said if " failed: " in line)
     words = "in round 2; the same failure 3 times at step 120, restarting does not help"
-    assert verdict.endswith(words)
+    assert verdict.endswith(f"{words} (--max-no-progress 3)")
     assert "restarts: 2 of 10 used" in run.err
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert (summary["outcome"], summary["no_progress"], summary["exit_code"]) == ("failed", True, 9)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from tests.integration.one_agent import agent, environment, free_port
-from tests.integration.own_program import last_line, program
+from tests.integration.own_program import LAUNCHER, last_line, program
 from tests.prepared import processes
 
 TRAIN = """
@@ -33,7 +33,8 @@ def train(word):
 
 @pytest.mark.executed
 def test_ten_lines_give_the_values_of_all_workers_and_print_nothing(tmp_path: Path) -> None:
-    text = TRAIN + "---\nprint('got', elastic_launch(LaunchConfig(1, 1, 2), train)('fine'))\n"
+    text = f"{LAUNCHER}{TRAIN}---\n"
+    text += "print('got', elastic_launch(LaunchConfig(1, 1, 2), train)('fine'))\n"
     with program(tmp_path, text) as run:
         assert run.wait() == 0, run.err
     assert run.told("got") == ["{0: (0, 'fine'), 1: (10, 'fine')}"]

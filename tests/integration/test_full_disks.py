@@ -80,11 +80,14 @@ def test_a_full_disk_under_the_error_file_of_the_starter_is_told_by_name(disk: P
     assert "      | my last words" in done.stderr.splitlines()
 
 
-def test_a_full_state_directory_takes_nothing_from_the_report(disk: Path) -> None:
+def test_a_full_state_directory_keeps_no_end_and_the_report_says_why(
+    disk: Path,
+) -> None:
     done = run(disk, program=FAILS, RALLYPOINT_STATE_DIR=str(disk))
     assert done.returncode == 1
     assert "      | my last words" in done.stderr.splitlines()
-    assert "its end is kept" not in done.stderr
+    said = f"    its end could not be kept in {disk}/kept: {NO_SPACE}"
+    assert done.stderr.splitlines()[-1] == said
 
 
 def test_a_log_that_has_no_space_any_more_is_told_and_the_console_has_all(disk: Path) -> None:

@@ -93,7 +93,7 @@ def test_A5_a_node_that_never_leaves_holds_the_host_for_its_lease_or_until_ctrl_
     cluster.options |= {"nnodes": 2, "lease": lease_s, "restart_grace": 1}
     token = cluster.make_token()
     a = cluster.agent("a", hosts=True)
-    a.wait_event("waiting", "0 of 2 joined")
+    a.wait_event("waiting", "1 of 2 joined")
     with squatting(a, cluster.port, token):
         cluster.wait_workers(1)
         cluster.order("sys.exit(0)")

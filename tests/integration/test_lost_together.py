@@ -31,7 +31,8 @@ def test_L4_two_agents_killed_at_once_the_leader_among_them_are_awaited_by_nobod
         leader = leader_of(*agents)
         other = next(agent for agent in agents if agent is not leader)
         others = [agent for agent in agents if agent not in (leader, other)]
-        # The leader first: it is told of nothing.
+        # The leader first: it is told of nothing. The other one does not get to lead the job.
+        other.pause()
         leader.kill()
         other.kill()
         said = took_over(others)

@@ -110,6 +110,12 @@ def test_a_node_that_is_joined_by_another_one_does_not_say_that_it_is_alone(
         assert (first.wait(), second.wait()) == (75, 75)
     assert "only 2 joined" in first.err + second.err
     assert "no other node has come" not in first.err + second.err
+    # Each has kept its own end, though no round was formed.
+    kept = [list(home.glob(".local/state/rallypoint/kept/*/node-*.json")) for home in homes]
+    assert list(map(len, kept)) == [1, 1]
+    assert kept[0][0].parent.name == kept[1][0].parent.name
+    for (note,) in kept:
+        assert "only 2 joined" in note.read_text()
 
 
 def test_one_node_may_keep_its_job_on_its_own_disk(tmp_path: Path, local: str) -> None:

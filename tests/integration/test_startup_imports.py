@@ -40,8 +40,6 @@ LATE = {
     "rallypoint.core.takeover.record",
     "rallypoint.core.takeover.recovery",
     "rallypoint.core.takeover.speakers",
-    "rallypoint.core.watch.kept_jobs",
-    "rallypoint.observe.kept_jobs",
     "rallypoint.observe.parameter_names",
     "rallypoint.process.devices",
     "rallypoint.process.prepared.bootstrap",
@@ -67,6 +65,14 @@ code = main(["run", "--quiet", "worker.py"])
 import json
 print(json.dumps([code, forks]))
 """
+COMMAND = """
+import runpy, sys
+sys.argv = ["rallypoint", "--version"]
+try:
+    runpy.run_module("rallypoint", run_name="__main__", alter_sys=True)
+except SystemExit:
+    print(*sys.modules)
+"""
 
 
 def python(script: str, home: Path) -> str:
@@ -91,3 +97,14 @@ def test_what_is_imported_when_the_workers_are_forked(tmp_path: Path) -> None:
     assert "rallypoint.agent.agent" in names, "the wrong fork was looked at"
     assert {name.partition(".")[0] for name in names} <= STANDARD
     assert not names & LATE
+
+
+def test_a_command_leaves_out_what_msgspec_only_tries_to_import(tmp_path: Path) -> None:
+    imported = python(COMMAND, tmp_path).split()
+    assert "msgspec._core" in imported
+    assert "typing_extensions" not in imported
+
+
+def test_a_program_that_imports_the_command_still_has_typing_extensions(tmp_path: Path) -> None:
+    look = "import sys, rallypoint.cli.main; print(type(sys.modules['typing_extensions']).__name__)"
+    assert python(look, tmp_path) == "module\n"

@@ -223,7 +223,8 @@ def test_status_names_what_is_wrong_in_one_line(cluster: Cluster, tmp_path: Path
         (unknown_job, 2, "wrong token for job 'another', or another job uses this endpoint"),
         (nobody, 75, "can't reach the coordinator"),
         (too_many, 2, "two: unexpected"),
-        (its_name, 75, "; if train-8.invalid is the name of the job, --job train-8.invalid"),
+        (its_name, 75, "; if train-8.invalid is the name of the job, --job train-8.invalid; if "),
+        (its_name, 75, "if it is a node, name its job in place of it (--job ID); nothing of it"),
         (no_directory, 2, "/does/not/exist: there is no such directory"),
         (gone, 75, "can't reach the coordinator"),
     ):
@@ -382,8 +383,17 @@ def test_status_watch_finds_the_next_leader_and_says_how_the_job_ended(
     text = (tmp_path / "seen").read_text
     wait_until(lambda: "2 of 1 to 2 in the round" in text(), "both nodes to be seen")
     first.kill()
+    words[3] = "logs"
+    with (tmp_path / "lines").open("wb") as out:
+        pipes = {"stdout": out, "stderr": subprocess.PIPE, "text": True}
+        begun = processes.start([*words, "-f"], env=cluster.environ(), **pipes)
     wait_until(lambda: "1 of 1 to 2 in the round" in text(), "the next leader to be seen")
+    cluster.order("print('epoch 1', file=sys.stderr, flush=True)")
+    wait_until(lambda: "epoch 1" in (tmp_path / "lines").read_text(), "a line of the worker")
     cluster.end_well(second)
+    assert begun.communicate(timeout=patience(LIMIT_S))[1].endswith("the job has ended\n")
+    assert begun.returncode == 0
+    words[3] = "status"
     _, said = watch.communicate(timeout=patience(LIMIT_S))
     assert (watch.returncode, said) == (
         0,
@@ -399,7 +409,9 @@ def test_status_watch_finds_the_next_leader_and_says_how_the_job_ended(
     over = processes.run(words, env=nowhere, capture_output=True)
     ended, where = over.stdout.rstrip().split(" (", 1)
     assert ended == "job job: the job has ended: all workers exited with code 0"
-    assert re.fullmatch(r"node [ab] led it last: what is kept of it is there\)", where)
+    assert re.fullmatch(
+        r"node [ab] led it last: there, the same command shows what is kept\)", where
+    )
 
 
 def test_a_job_on_this_machine_that_does_not_answer_holds_up_no_other(cluster: Cluster) -> None:

@@ -104,7 +104,7 @@ def test_F8_a_token_comes_by_a_descriptor_that_no_worker_has(
     from_stdin = ("sh", "-c", f'exec "$@" <{tmp_path}/secret', "sh")
     cluster.options["rdzv_conf"] = "last_call_timeout=600"
     a = cluster.agent("a", hosts=True, prefix=from_file, token_fd=3)
-    a.wait_event("waiting", "1 more node")
+    a.wait_event("waiting", "1 joined")
     b = cluster.agent("b", hosts=False, prefix=from_stdin, token_fd=0, **WAYS["fork"])
     workers = cluster.wait_workers(2)
     for worker in workers:

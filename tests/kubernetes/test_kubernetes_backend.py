@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 import kubernetes_validate
 import pytest
 from msgspec.structs import replace
-from tests.integration.cluster import free_port
+from tests.integration.cluster import free_port, wait_until
 from tests.kubernetes.stand_in import NAMESPACE, Pod, names, state_of, stored
 from tests.limits import patience
 
@@ -290,8 +290,11 @@ def test_a_wait_goes_on_when_changes_are_forgotten_and_when_watches_are_ended(
     api.config_maps.bookmark_s = 0.05
     waiting.start()
     for number in range(4):
-        while sum(request == "watch " for request in [*api.requests]) <= number:
-            assert waiting.is_alive(), seen
+        wait_until(
+            lambda: sum(each == "watch " for each in [*api.requests]) > number or seen,  # noqa: B023
+            f"watch {number}",
+        )
+        assert seen == []
         if number < 3:
             api.config_maps.forget()
     waiting.join(0.3)  # Bookmarks come meanwhile.

@@ -18,6 +18,7 @@ import os
 import re
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -26,10 +27,11 @@ from typing import Any
 
 from tests.certificates import make_certificates
 from tests.fault.hosts import PORT, HostCluster
-from tests.integration.cluster import AgentProcess, Option
+from tests.integration.cluster import LIMIT_S, AgentProcess, Option
 from tests.integration.proxy import Proxy
 from tests.kubernetes.stand_in import NAMESPACE, Pod, apply, rbac, stand_in
 from tests.kubernetes.stand_in import manifest as stand_in_manifest
+from tests.limits import patience
 from tests.pods.name_server import NameServer
 
 from rallypoint.coordinator.token import parse_token
@@ -127,6 +129,26 @@ class Pods(HostCluster):
         """The agent, from outside."""
         children = Path(f"/proc/{pod.pid}/task/{pod.pid}/children").read_text().split()
         return int(children[0])
+
+    def execute(self, pod: AgentProcess, home: Path, *words: str) -> str:
+        """Run a command as `kubectl exec POD -- ...` does: in the namespaces of the container, with
+        the environment that the container was given. Returns what it wrote to stdout.
+        `home`: the home directory there, and the place of temporary files."""
+        spaces = ("--mount", "--uts", "--pid", "--net", "--cgroup")
+        env = {"PATH": os.environ["PATH"], "HOME": str(home), "TMPDIR": str(home)}
+        env |= self._env(pod.name, self.address_of(pod))
+        del env["RALLYPOINT_LOG_FORMAT"]  # It is of the tests alone.
+        ran = subprocess.run(
+            ["nsenter", f"--target={self.init_of(pod)}", *spaces, sys.executable, "-m", *words],
+            env=env,
+            cwd="/",
+            capture_output=True,
+            text=True,
+            timeout=patience(LIMIT_S),
+            check=False,
+        )
+        assert ran.returncode == 0, ran.stderr
+        return ran.stdout
 
     def is_healthy(self, pod_address: str) -> bool:
         """What the kubelet's probe finds."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -51,6 +53,37 @@ def test_pods_may_start_in_any_order(tmp_path: Path) -> None:
         assert {worker.env["RALLYPOINT_RUN_ID"] for worker in workers} == {NAME}
         for pod in started:
             assert pods.is_healthy(pods.address_of(pod))
+        pods.end_well(*started)
+
+
+def finds(text: str, ask: Callable[[], str]) -> bool:
+    return re.search(text, ask(), re.DOTALL | re.MULTILINE) is not None
+
+
+@pytest.mark.parametrize("backend", ["kubernetes", "tcp"])
+def test_kubectl_exec_shows_the_job_from_any_pod_without_an_option(
+    tmp_path: Path, backend: str
+) -> None:
+    with Pods(tmp_path, 2, "--rdzv-backend", backend) as pods:
+        homes = {name: tmp_path / name for name in (f"{NAME}-0", f"{NAME}-1")}
+        for home in homes.values():  # No pod sees the files of another one.
+            home.mkdir()
+        started = [
+            pods.start(name, env={"HOME": str(home), "TMPDIR": str(home)})
+            for name, home in homes.items()
+        ]
+        pods.wait_workers(2, round=0)
+        pods.order("print('hello from', me[2], flush=True)")
+        told = {
+            "status": rf"job {NAME}: running .*^ +running: {NAME}-0-0, {NAME}-1-0$",
+            "events": r"round 0: 2 nodes, 2 workers$",
+            "logs": r"hello from .*hello from ",
+            "stacks": r"ranks? 0",
+        }
+        for pod in started:
+            for command, text in told.items():
+                ask = partial(pods.execute, pod, homes[pod.name], "rallypoint", command)
+                wait_until(partial(finds, text, ask), f"{text} by {command}")
         pods.end_well(*started)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from rallypoint.config import RegisterConfig, RendezvousConfig
 from rallypoint.errors import (
     InfrastructureError,
     RallypointError,
@@ -20,6 +21,7 @@ from rallypoint.errors import (
 from rallypoint.rendezvous.data_directory import RETENTION_S, prepare, remove_register, sweep
 from rallypoint.rendezvous.directory_backend import DirectoryBackend, job_directory
 from rallypoint.rendezvous.directory_files import LocalFiles
+from rallypoint.rendezvous.places import DirectoryPlace
 from rallypoint.testing.unreliable_files import FileServer, UnreliableFiles
 
 FLAG = "--rdzv-endpoint"
@@ -32,6 +34,17 @@ def test_a_directory_is_made_private_with_those_above_it(tmp_path: Path) -> None
         assert stat.S_IMODE(each.stat().st_mode) == 0o700
     assert list(path.iterdir()) == []
     prepare(str(path), LocalFiles(), "--data-dir")
+
+
+def test_a_job_of_one_node_says_which_directories_it_has_made(tmp_path: Path) -> None:
+    """A mistyped path is one that was missing."""
+    path = f"{tmp_path}/shraed/jobs"
+    place = DirectoryPlace(path, RendezvousConfig("a", register=RegisterConfig(directory=path)))
+    made = f"made {path}, and {tmp_path}/shraed above it, which were missing"
+    assert place.prepare() == [made]
+    assert place.prepare() == []
+    os.rmdir(path)
+    assert place.prepare() == [f"made {path}, which was missing"]
 
 
 def test_what_is_no_directory_is_named_with_the_fix(tmp_path: Path) -> None:

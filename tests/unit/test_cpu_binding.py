@@ -46,13 +46,13 @@ def listed(text: str) -> str:
     return ",".join(map(str, sorted(parse_cpu_list(text))))
 
 
-@pytest.fixture
-def two_sockets(tmp_path: Path) -> str:
+@pytest.fixture(scope="module")
+def two_sockets(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Two sockets of two nodes, each of 8 cores with 2 threads, 4 cores to a cache; 8 GPUs on the
-    second and the last node."""
+    second and the last node. It is only read."""
     gpus = {address: 1 if node == 0 else 3 for address, node in EIGHT_GPUS.items()}
     return make_machine(
-        tmp_path,
+        tmp_path_factory.mktemp("sys"),
         sockets=2,
         nodes_per_socket=2,
         cores_per_node=8,

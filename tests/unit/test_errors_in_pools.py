@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from rallypoint.cli.drain import _NotFound
-from rallypoint.cli.watch.reach import JobEndedError
+from rallypoint.cli.watch.reach import JobEndedError, UnreachedHereError
 from rallypoint.core.json_reader import UnreadableJsonError
 from rallypoint.errors import (
     ChildFailedError,
@@ -74,6 +74,7 @@ MADE: dict[type[BaseException], Callable[[], BaseException]] = {
     UnfitRecordError: lambda: UnfitRecordError("term -1"),
     UnguardedLaunchError: UnguardedLaunchError,
     UnreadableJsonError: lambda: UnreadableJsonError("is not JSON", is_text=True),
+    UnreachedHereError: lambda: UnreachedHereError("no answer: refused", "refused"),
     VersionMismatchError: lambda: VersionMismatchError("version 1", "version 2"),
     Violation: lambda: Violation("worlds", "two of them"),
     WorkerForkError: lambda: WorkerForkError(2, OSError(errno.EAGAIN, "no more")),

@@ -71,7 +71,8 @@ def explained(line: str, **environ: str) -> dict[str, str]:
             "a worker fails",
             (
                 "all start again, 9 times; then the job fails, or after 3 equal failures in a row"
-                " without progress [--max-restarts 9, --max-no-progress 3]"
+                " without progress (one that is not charged, as on a machine that is held back,"
+                " does not count) [--max-restarts 9, --max-no-progress 3]"
             ),
         ),
         (

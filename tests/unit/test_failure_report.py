@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import astuple
 
 from rallypoint.agent.run import JobEnd
-from rallypoint.cli.verdict import prints_whole
+from rallypoint.cli.verdict import kept_text, prints_whole, verdict_view
 from rallypoint.config import FailureReport
 from rallypoint.core.group_events import Finish, FinishKind
 from rallypoint.core.model import Assignment, Cause, Outcome, Verdict
+from rallypoint.core.text import LEFT
 
 CAUSE_ON = 2
 
@@ -40,3 +42,11 @@ def test_a_node_without_a_place_goes_by_the_size_of_the_job() -> None:
     spare = end_on(7, 0, seated=False)
     assert prints_whole(FailureReport.AUTO, spare, 4)
     assert not prints_whole(FailureReport.AUTO, spare, 5)
+
+
+def test_a_node_that_was_drained_does_not_say_that_the_end_of_the_job_is_kept() -> None:
+    failed = Finish(FinishKind.VERDICT, Verdict(Outcome.FAILED, "why", 0))
+    assert kept_text(verdict_view(JobEnd(failed, "job", 0, 1.0))).kept.startswith("its end is kept")
+    drained = Finish(FinishKind.SIGNAL, None, 15, f"{LEFT}: it was drained")
+    for text in astuple(kept_text(verdict_view(JobEnd(drained, "job", 0, 1.0)))):
+        assert text.startswith("what this node knows of the job ")

@@ -79,13 +79,36 @@ def test_a_file_that_is_no_summary_is_said_so(
         path.write_text(text)
         code, line = verdict(capsys, str(path))
         assert code == 2
-        assert "n1.json is no summary of --json-summary: move it away" in line
+        assert "n1.json is no summary of --json-summary" in line
     code, line = verdict(capsys, str(tmp_path / "none"))
     assert code == 2
     assert "none: can't be read: No such file or directory" in line
     code, line = verdict(capsys, str(tmp_path), "--rdzv-backend", "file")
     assert code == 2
     assert "--rdzv-backend file: needs --job" in line
+
+
+def test_another_json_file_beside_the_summaries_is_passed_over_and_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said(tmp_path, "n1", "failed", 3)
+    (tmp_path / "config.json").write_text('{"lr": 0.1}')
+    (tmp_path / "old.json").mkdir()
+    assert main(["verdict", str(tmp_path)]) == 3
+    out, err = capsys.readouterr()
+    assert out == "the job failed: because\n"
+    named = "config.json, old.json"
+    assert err == f"rallypoint verdict: passed over files that are no summary: {named}\n"
+
+
+def test_a_summary_that_can_not_be_read_is_not_passed_over(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said(tmp_path, "n1", "succeeded", 0)
+    (tmp_path / "n2.json").symlink_to("n2.json")
+    code, line = verdict(capsys, str(tmp_path))
+    assert code == 2
+    assert "n2.json: can't be read: Too many levels of symbolic links" in line
 
 
 @pytest.mark.parametrize(

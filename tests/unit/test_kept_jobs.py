@@ -14,7 +14,7 @@ from tests.unit.command_line import parse
 from rallypoint.agent.environ import kept_jobs as state_of
 from rallypoint.agent.telemetry import keeping
 from rallypoint.cli.watch.kept import Kept, status_of
-from rallypoint.core.model import Stamp
+from rallypoint.core import event_kinds as kinds
 from rallypoint.core.watch.kept_jobs import (
     BYTES_MAX,
     JOBS_MAX,
@@ -36,6 +36,7 @@ from rallypoint.core.watch.kept_jobs import (
 )
 from rallypoint.core.watch.past_round import FirstCause
 from rallypoint.observe import kept_jobs
+from rallypoint.observe.records import AgentEvent
 
 NOTE = NodeNote(
     job="digits",
@@ -64,8 +65,18 @@ def test_names_of_jobs_and_nodes_lead_nowhere_else(name: str) -> None:
 
 
 def test_no_other_name_is_one_of_ours() -> None:
-    assert not any(map(is_kept_name, ("", "..", "digits", "digits-20261127", ".lock")))
-    assert not any(map(is_kept_file, ("", "node-.json.txt", "id_rsa", "history.jsonl.bak")))
+    assert not any(
+        map(
+            is_kept_name,
+            ("", "..", "digits", "digits-20261127", "digits-20261127-031258-6fcee5bx", ".lock"),
+        )
+    )
+    assert not any(
+        map(
+            is_kept_file,
+            ("", "node-.json", "node-.json.txt", "node-a b.json", "id_rsa", "history.jsonl.bak"),
+        )
+    )
 
 
 def test_the_oldest_go_first_and_never_the_own_one() -> None:
@@ -179,10 +190,46 @@ def test_a_disk_that_hangs_holds_the_end_up_for_a_moment_only(
     monkeypatch.setattr(keeping, "LAST_S", 0.05)
     monkeypatch.setattr(kept_jobs, "make_directory", lambda path: answers.wait())
     kept = keeping.Keeping(parse("train.py"), "")
-    kept.joins(lambda: Stamp(1, 0), lambda path, why: None)
+    kept.joins(lambda: 1, lambda path, why: None)
     kept.ended("failed", "why", None)
-    assert kept.close(1) == ""
+    assert (kept.close(1), kept.why) == ("", "the disk does not answer")
     answers.set()
+
+
+def end_of_a_node_without_a_round(root: Path, incarnation: int, text: str = "why") -> str:
+    """Where it is kept; empty: nowhere."""
+    config = parse("--nnodes 2 --rdzv-endpoint n0 --rdzv-id digits --node-id b train.py")
+    observe = msgspec.structs.replace(config.observe, keep_in=str(root / "kept"))
+    kept = keeping.Keeping(msgspec.structs.replace(config, observe=observe), "")
+    kept.joins(lambda: incarnation, lambda path, why: None)
+    kept.attached("10.0.0.1:29400", is_host=False)
+    kept.event(AgentEvent(kinds.WAITING, "", 0.0, "b"))
+    kept.ended("timed out", text, None, 3)
+    return kept.close(75)
+
+
+def test_a_node_keeps_its_end_though_no_round_was_formed(tmp_path: Path) -> None:
+    path = end_of_a_node_without_a_round(tmp_path, NOTE.incarnation)
+    assert os.path.basename(path) == directory_name("digits", NOTE.incarnation)
+    (note,) = kept_jobs.notes_in(path)
+    assert (note.node, note.text, note.exit_code, note.round) == ("b", "why", 75, 3)
+    again = end_of_a_node_without_a_round(tmp_path, NOTE.incarnation, "another")
+    assert again == path
+    (note,) = kept_jobs.notes_in(path)
+    assert note.text == "another"
+
+
+def test_a_node_that_no_coordinator_has_attached_keeps_nothing(tmp_path: Path) -> None:
+    assert end_of_a_node_without_a_round(tmp_path, 0) == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_agent_that_comes_after_the_end_leaves_what_its_node_has_kept(tmp_path: Path) -> None:
+    path = end_of_a_node_without_a_round(tmp_path, NOTE.incarnation)
+    kept_jobs.write_note(path, msgspec.structs.replace(NOTE, node="b", text="loss is NaN"))
+    assert end_of_a_node_without_a_round(tmp_path, NOTE.incarnation) == ""
+    (note,) = kept_jobs.notes_in(path)
+    assert note.text == "loss is NaN"
 
 
 def test_history_none_turns_it_off_and_the_state_directory_is_where_others_have_it() -> None:

@@ -172,11 +172,28 @@ def test_the_token_is_of_the_job_alone() -> None:
         ((*THREE, "--node-rank", "1", "t.py"), "--node-rank: unknown option"),
         ((*THREE, "--standalone", "t.py"), "--standalone: unknown option"),
         ((*THREE, "--rdzv-backend", "file", "t.py"), "--rdzv-backend"),
+        ((*THREE, "python", "t.py"), "^python: a program, not a Python script: leave it out, or"),
+        ((*THREE, "/opt/python3.12", "t.py"), "^/opt/python3.12: a program, not a Python script"),
+        ((*THREE, "bash", "t.sh"), "^bash: a program, not a Python script: add --no-python"),
     ],
 )
 def test_a_mistake_is_told_before_a_host_is_reached(words: tuple[str, ...], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         asked(*words)
+
+
+def test_a_program_is_started_with_no_python_and_a_module_may_have_its_name() -> None:
+    assert asked(*THREE, "--no-python", "python", "t.py").plan.words == ("python", "t.py")
+    assert asked(*THREE, "-m", "accelerate").plan.words == ("accelerate",)
+
+
+def test_options_behind_the_script_are_remarked_here_and_not_by_each_host(home: Path) -> None:
+    (home / "train.py").touch()
+    made = asked("--hosts", "a,b", "train.py", "--nproc-per-node", "2")
+    (remark,) = made.remarks
+    assert remark.startswith("--nproc-per-node stands behind train.py")
+    assert remark.endswith("options of rallypoint launch stand before it")
+    assert not parse_run(words_of(made.plan), {}).notices
 
 
 def test_more_workers_than_a_host_may_have_are_refused(home: Path) -> None:

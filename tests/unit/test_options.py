@@ -498,6 +498,73 @@ def test_fixed_ranks() -> None:
     assert elsewhere.endpoint == Endpoint("a", 7)
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--node-rank 1", "without --master-addr: each node looks for node rank 0 on its own"),
+        ("--rdzv-backend static", "without --master-addr: each node looks for node rank 0 on"),
+        ("--node-rank 0 --master-addr localhost", "--master-addr localhost: each node looks"),
+        ("--node-rank 0 --master-addr 127.0.1.1", "--master-addr 127.0.1.1: each node looks"),
+        ("--node-rank 0 --rdzv-endpoint [::1]:9", "--rdzv-endpoint [::1]:9: each node looks"),
+    ],
+)
+def test_fixed_ranks_that_look_for_rank_0_on_their_own_machine_are_told_so(
+    words: str, said: str
+) -> None:
+    (notice,) = parse(f"--nnodes 2 {words} train.py").notices
+    assert notice.startswith(said)
+    flag = "--rdzv-endpoint HOST:PORT" if "--rdzv-endpoint" in words else "--master-addr HOST"
+    assert notice.endswith(f"give all of them {flag}, the host of node rank 0")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--nnodes 2 --node-rank 1 --master-addr node-a",
+        "--nnodes 2 --node-rank 1 --master-addr 10.0.0.1",
+        "--nnodes 1 --node-rank 0 --master-port 5",
+        "--nnodes 2 --rdzv-endpoint localhost",
+    ],
+)
+def test_other_nodes_are_not_told_so(words: str) -> None:
+    assert not parse(f"{words} train.py").notices
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("train.py 1 --nproc-per-node 2", "--nproc-per-node stands behind train.py, so it belongs"),
+        ("train.py --nnodes=2 --rdzv_id a", "--nnodes and --rdzv-id stand behind train.py, so"),
+        ("--nnodes 1 -m train --nproc_per_node 2", "--nproc-per-node stands behind train, so it"),
+    ],
+)
+def test_options_behind_the_script_are_said_to_be_the_scripts(line: str, said: str) -> None:
+    config = parse(line)
+    (notice,) = config.notices
+    assert notice.startswith(said)
+    assert notice.endswith(" to the script: options of rallypoint run stand before it")
+    assert config.workers.count == 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "train.py --lr 1 --log-dir logs --output o --role r --job j",
+        "--nnodes 1 train.py --nnodes 2",
+        "-- train.py --nnodes 2",
+        "--no-python echo --nnodes 2 other",
+        "train.py --nproc-per-node 2 other.py",
+        "-m torch.distributed.run --nproc-per-node 2 -m other",
+    ],
+)
+def test_what_a_script_may_have_itself_is_not_remarked(line: str) -> None:
+    assert not parse(line).notices
+
+
+def test_a_variable_counts_as_given_before_the_script() -> None:
+    assert not parse("train.py --nnodes 2", PET_NNODES="1").notices
+
+
 def test_one_node_with_a_port_of_its_own_is_met_exactly_there() -> None:
     meeting = parse("--master-port 5 train.py").rendezvous
     assert meeting.static
@@ -731,3 +798,9 @@ def test_what_an_unset_shell_variable_leaves_empty_counts_as_not_given() -> None
         parse("--nnodes=2 --node-rank=1 --master-addr= train.py")
     for free in ("--rdzv-endpoint=localhost:0", "--master-port=0"):
         assert parse(f"{free} train.py").rendezvous.endpoint.port == 0
+
+
+def test_events_on_the_console_are_said_to_come_beside_the_agent_s_lines() -> None:
+    (notice,) = parse("--event-log-handler console train.py").notices
+    assert notice.startswith("--event-log-handler console prints each event as JSON, beside ")
+    assert parse("--event-log-handler null train.py").notices == ()

@@ -19,6 +19,7 @@ from msgspec import Struct
 from rallypoint.agent.run import JobEnd
 from rallypoint.cli import render
 from rallypoint.cli import verdict as verdicts
+from rallypoint.cli import verdict_json as json_verdicts
 from rallypoint.cli.verdict import verdict_view
 from rallypoint.core.group_events import Finish, FinishKind
 from rallypoint.core.model import Cause, Outcome, Verdict
@@ -134,7 +135,7 @@ def anything_of(kind: Any) -> st.SearchStrategy[Any]:
 
 def shows() -> Iterator[Any]:
     """Each public function that makes lines of a struct, and that struct."""
-    for module in (render, verdicts):
+    for module in (render, verdicts, json_verdicts):
         for name, function in inspect.getmembers(module, inspect.isfunction):
             kinds = get_type_hints(function)
             made, first = kinds.pop("return"), next(iter(kinds.values()), None)
@@ -167,7 +168,7 @@ def test_nothing_that_a_peer_says_of_the_end_reaches_a_terminal_raw(end: JobEnd)
     assume(cause is None or cause.failure or cause.loss)
     view = verdict_view(end)
     assert is_safe(printed(*verdicts.verdict_lines(view)))
-    assert verdicts.verdict_json(view).isprintable()
+    assert json_verdicts.verdict_json(view).isprintable()
 
 
 def test_a_log_file_is_shown_like_any_other_text() -> None:

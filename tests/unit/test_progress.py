@@ -37,6 +37,23 @@ def test_a_node_whose_round_has_ended_waits_for_the_next_one_and_does_not_stand_
     assert waiting_for(state, last_told, SETTINGS) == what
 
 
+@pytest.mark.parametrize(
+    ("told", "nodes", "what"),
+    [
+        (JobStatus("forming", 0, 0, 0, 0, 0, 0, 0, 0), 2, "1 more node (1 of 2 joined)"),
+        (JobStatus("forming", 1, 0, 1, 0, 0, 0, 0, 0), 1, "the next round"),
+        (JobStatus("forming", 1, 0, 2, 0, 0, 0, 0, 0), 2, "1 node to stop (1 joined)"),
+        (JobStatus("forming", 1, 1, 1, 0, 0, 0, 0, 0), 2, "1 node to stop (1 joined)"),
+        (JobStatus("forming", 1, 0, 1, 1, 0, 0, 0, 0), 2, "1 node to stop (0 joined)"),
+    ],
+)
+def test_a_node_that_has_joined_or_stopped_counts_itself_though_the_last_answer_is_older(
+    told: JobStatus, nodes: int, what: str
+) -> None:
+    settings = SharedSettings("job", nodes, nodes)
+    assert waiting_for(GroupState(GroupSettings(1, 5.0, 5.0, ())), told, settings) == what
+
+
 def test_R3_a_node_that_is_held_back_says_so_while_it_waits() -> None:
     state = GroupState(GroupSettings(1, 5.0, 5.0, ()))
     told = JobStatus("active", 3, 0, 0, 1, 0, 2, 2, 0, "held back for 120 s")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from rallypoint.cli.watch.stacks_text import stacks_lines
-from rallypoint.core.watch.stack_groups import Frame, Thread, fold_stacks, rank_names, threads_of
+from rallypoint.core.watch.rank_names import rank_names
+from rallypoint.core.watch.stack_groups import Frame, Thread, fold_stacks, threads_of
 
 LOADER = """\
 Thread 0x{0:016x} [pin_memory] (most recent call first):

@@ -9,7 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from rallypoint.agent.run import JobEnd
-from rallypoint.cli.verdict import VerdictView, verdict_json, verdict_lines, verdict_view
+from rallypoint.cli.verdict import VerdictView, verdict_lines, verdict_view
+from rallypoint.cli.verdict_json import verdict_json
 from rallypoint.config import StopConfig
 from rallypoint.core.group_events import Finish, FinishKind
 from rallypoint.core.model import Assignment, Cause, Outcome, Verdict
@@ -194,13 +195,16 @@ def test_A7_an_end_that_no_worker_caused_is_one_line() -> None:
 def test_A2_a_hang_is_told_with_what_the_worker_was_doing() -> None:
     text = "no progress for 300 s: at step 17 while others are at 42"
     detail = f'{STACKS}\n  File "train.py", line 9 in evaluate'
-    told = lines(failed(replace(KILLED, signal=None, message=text, detail=detail)))
+    hung = failed(replace(KILLED, signal=None, message=text, detail=detail, log_file="/s/r0.txt"))
+    told = lines(hung)
     assert " hung at " in told[0]
-    assert told[1:4] == [
+    assert told[1:5] == [
         f"    error: {text}",
         f"    {STACKS}",
         '      |   File "train.py", line 9 in evaluate',
+        "    stacks: /s/r0.txt (on gpu4)",
     ]
+    assert verdict_lines(hung, whole=False)[0].endswith("; stacks: /s/r0.txt (on gpu4)")
 
 
 def test_an_end_that_a_person_asked_for_is_not_told_twice() -> None:
@@ -259,9 +263,13 @@ def test_A7_no_pid_is_told_of_a_worker_that_could_not_be_started() -> None:
 
 @pytest.mark.parametrize("whole", [True, False])
 def test_A7_that_restarting_does_not_help_is_in_the_first_line(whole: bool) -> None:
-    view = replace(FAILED, no_progress="the same failure 3 times at step 120")
+    said = "the same failure 3 times at step 120"
+    view = replace(FAILED, no_progress=said)
     first = verdict_lines(view, whole=whole)[0]
-    assert "; the same failure 3 times at step 120, restarting does not help" in first
+    assert f"; {said}, restarting does not help" in first
+    ended = f"rank 3 was killed; {said}, restarting does not help (--max-no-progress 3)"
+    named = verdict_lines(replace(view, reason=ended), whole=whole)[0]
+    assert f"; {said}, restarting does not help (--max-no-progress 3)" in named
     assert json.loads(verdict_json(view))["no_progress"] is True
     assert json.loads(verdict_json(FAILED))["no_progress"] is False
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from signal import SIGKILL, SIGTERM
 
@@ -171,6 +172,18 @@ BROKEN: dict[str, tuple[Callable[[], WatchedCluster], str]] = {
     "drain that does not end": (drain_that_does_not_end, "checkpoint"),
 }
 """What is broken, and a word of the reason that must be seen."""
+
+
+@cache
+def broken(name: str) -> WatchedCluster:
+    """One job of each, for tests that only look at it."""
+    return BROKEN[name][0]()
+
+
+@cache
+def healthy() -> WatchedCluster:
+    """The same of one where nothing is broken."""
+    return running()
 
 
 def main(arguments: list[str]) -> int:

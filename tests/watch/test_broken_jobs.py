@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
-from tests.watch.broken_jobs import BROKEN, CULPRIT, NODES, PAGES, running
+from tests.watch.broken_jobs import BROKEN, CULPRIT, NODES, PAGES, broken, healthy
 from tests.watch.finder import culprit_of
 from tests.watch.watched_cluster import WatchedCluster
 
@@ -15,8 +15,8 @@ from rallypoint.core.model import SharedSettings
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_V1_the_culprit_and_the_reason_are_in_the_first_lines(name: str) -> None:
-    make, reason = BROKEN[name]
-    lines = make().status()
+    reason = BROKEN[name][1]
+    lines = broken(name).status()
     assert len(lines) <= LINES_MAX
     assert culprit_of(lines) == CULPRIT
     assert reason in " ".join(" ".join(lines).split())
@@ -26,13 +26,13 @@ def test_V1_the_culprit_and_the_reason_are_in_the_first_lines(name: str) -> None
 def test_what_a_person_sees_is_what_was_reviewed(name: str) -> None:
     """`python -m tests.watch.broken_jobs --rewrite` writes the pages."""
     page = PAGES / f"{name.replace(' ', '-')}.txt"
-    assert "\n".join(BROKEN[name][0]().status()) + "\n" == page.read_text()
+    assert "\n".join(broken(name).status()) + "\n" == page.read_text()
 
 
 @pytest.mark.parametrize("width", [80, 100, 200])
 def test_no_line_is_wider_than_the_terminal_and_nothing_is_lost(width: int) -> None:
-    for make, reason in BROKEN.values():
-        view = make().view
+    for name, (_, reason) in BROKEN.items():
+        view = broken(name).view
         lines = status_lines(view, width)
         assert max(map(len, lines)) <= width
         assert len(lines) <= LINES_MAX
@@ -40,20 +40,20 @@ def test_no_line_is_wider_than_the_terminal_and_nothing_is_lost(width: int) -> N
 
 
 def test_a_healthy_job_names_nobody() -> None:
-    job = running()
+    job = healthy()
     assert culprit_of(job.status()) is None
     assert job.view.state == "running"
     assert job.view.world_nodes == NODES
 
 
 def test_lines_that_do_not_fit_are_counted() -> None:
-    view = BROKEN["worker exception"][0]().view
+    view = broken("worker exception").view
     assert status_lines(view, 80, 5)[-1] == "  ... 10 more lines: --all"
 
 
 def stuck(steps: dict[str, int]) -> list[str]:
     """The healthy job, of which no worker has made progress for a minute; some are behind."""
-    view = running().view
+    view = healthy().view
     nodes = [replace(n, quiet_s=60.0, step=steps.get(n.node, n.step)) for n in view.nodes]
     return status_lines(replace(view, nodes=tuple(nodes)), 200, where="")
 

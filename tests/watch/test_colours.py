@@ -6,7 +6,7 @@ import sys
 
 import pytest
 from msgspec.structs import replace
-from tests.watch.broken_jobs import BROKEN, running
+from tests.watch.broken_jobs import BROKEN, broken, healthy
 
 from rallypoint.cli.watch import terminal
 from rallypoint.cli.watch.status_text import status_lines
@@ -40,7 +40,7 @@ def test_colours_are_shown_where_they_are_wanted(
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_with_colours_the_text_is_the_same(name: str) -> None:
-    lines = status_lines(BROKEN[name][0]().view, 80, where="h:1", clock="12:00:00")
+    lines = status_lines(broken(name).view, 80, where="h:1", clock="12:00:00")
     plain, coloured = printed(*lines), printed(*lines, colour=True)
     assert "\x1b" not in plain
     assert coloured != plain
@@ -51,10 +51,10 @@ def test_with_colours_the_text_is_the_same(name: str) -> None:
 
 def test_what_is_wrong_is_red_and_what_runs_is_green() -> None:
     red, green = Tint.BAD.value, Tint.GOOD.value
-    hangs = status_lines(BROKEN["one rank hangs"][0]().view, 80)
+    hangs = status_lines(broken("one rank hangs").view, 80)
     assert f"{red}no progress" in printed(hangs[0], colour=True)
     assert f"{red}behind" in printed(hangs[1], colour=True)
-    assert f"{green}running" in printed(status_lines(running().view, 80)[0], colour=True)
+    assert f"{green}running" in printed(status_lines(healthy().view, 80)[0], colour=True)
 
 
 def test_no_text_of_a_node_becomes_a_colour() -> None:
@@ -64,5 +64,5 @@ def test_no_text_of_a_node_becomes_a_colour() -> None:
 
 
 def test_the_time_of_day_is_in_the_first_line() -> None:
-    view = replace(running().view, since_s=3.0)
+    view = replace(healthy().view, since_s=3.0)
     assert status_lines(view, 80, clock="12:34:56")[0].endswith(", round 0 (12:34:56)")

@@ -17,7 +17,8 @@ from tests.watch.watched_cluster import WatchedCluster
 
 from rallypoint.cli import drain
 from rallypoint.cli.watch import events, logs, nodes, stacks, status, wishes
-from rallypoint.cli.watch.kept import NO_END, Kept, read_kept, status_of
+from rallypoint.cli.watch.kept import NO_END, Kept, answer_or_kept, read_kept, status_of
+from rallypoint.cli.watch.reach import JobEndedError
 from rallypoint.cli.watch.status_text import LINES_MAX, status_lines
 from rallypoint.core.model import SharedSettings
 from rallypoint.core.watch.history_file import Begin, Recorded, compact
@@ -315,3 +316,37 @@ def test_a_command_that_needs_a_running_job_says_where_the_end_of_an_ended_one_i
     kept_jobs.write_note(str(path), note(0, endpoints=(f"127.0.0.1:{port}",)))
     with pytest.raises(RallypointError, match=f"its end is kept: rallypoint status {path}"):
         ask([*words, f"127.0.0.1:{port}", "--job", "train-7"])
+
+
+@pytest.mark.parametrize(("leader", "is_elsewhere"), [("node-9", True), ("node-0", False)])
+def test_V7_after_takeovers_status_names_the_node_that_led_last_and_keeps_the_end(
+    leader: str, is_elsewhere: bool, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RALLYPOINT_TOKEN", "7" * 64)
+    (path,) = (home / "state" / "kept").glob("train-7-*")
+    kept_jobs.write_note(str(path), note(0))
+
+    def ask() -> str:
+        raise JobEndedError("the job has ended: it failed", "failed", "it failed", leader)
+
+    head = answer_or_kept(status.STATUS, [ENDPOINT, "--job", "train-7"], ask, lambda _, head: head)
+    told = f"the rest is on the machine of node {leader}, which led it last"
+    assert (told in head) == is_elsewhere
+    assert head.startswith("the job has ended: it failed; the rest") == is_elsewhere
+    assert str(path) in head
+
+
+def test_V7_a_history_that_ends_at_a_takeover_says_where_it_goes_on() -> None:
+    known = note(1, host="10.0.0.9:29400", ended=0.0)
+    shown = "\n".join(seen(Kept(DIR, [known], recorded(running()))))
+    assert "kept where the job was hosted (10.0.0.9:29400)" in shown
+    host = "\n".join(seen(Kept(DIR, [replace(known, is_host=True)], recorded(running()))))
+    assert "elsewhere" not in host
+
+
+def test_logs_of_an_ended_job_say_that_a_host_was_taken_for_a_node(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (path,) = (home / "state" / "kept").glob("train-7-*")
+    assert logs.run(["vm-7", str(path)]) == 0
+    assert "; vm-7 is taken for a node: a job's host is vm-7:PORT\n" in capsys.readouterr().err

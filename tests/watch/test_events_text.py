@@ -5,8 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
+from msgspec.structs import replace
 
-from rallypoint.cli.watch.events_text import event_line, newest_of, since
+from rallypoint.cli.watch.events_text import event_line, event_lines, newest_of, since
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.watch.history import HistoryEntry
 
@@ -72,3 +73,34 @@ def test_of_many_lines_the_newest_are_shown() -> None:
 def test_a_node_that_a_command_names_is_not_named_again() -> None:
     asked = "somebody at 10.0.0.7 used rallypoint nodes exclude b (version 0.1.0)"
     assert event_line(entry(NOON, asked, "b"), NOON, UTC) == f"12:00:00   {asked}"
+
+
+def joins(*at_s: float) -> list[HistoryEntry]:
+    return [
+        replace(entry(NOON + at, f"node n{number} joined", f"n{number}"), number=number)
+        for number, at in enumerate(at_s)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("at_s", "lines"),
+    [
+        ((20, 72), ["12:00:20   node n0 joined", "12:01:12   node n1 joined"]),
+        ((20, 20.5), ["12:00:20   2 nodes joined: n[0-1]"]),
+        ((20, 24, 28, 40), ["12:00:20-12:00:28   3 nodes joined: n[0-2]", "12:00:40   node n3 j"]),
+    ],
+)
+def test_a_node_that_joined_late_has_its_own_time(
+    at_s: tuple[float, ...], lines: list[str]
+) -> None:
+    told = event_lines(joins(*at_s), NOON, UTC)
+    assert len(told) == len(lines)
+    assert all(map(str.startswith, told, lines))
+
+
+def test_events_between_nodes_that_join_keep_their_times() -> None:
+    refused = replace(entry(NOON + 23, "node x was refused", is_wrong=True), number=9)
+    first, *others = joins(20, 25, 26)
+    told = event_lines([first, refused, *others], NOON, UTC)
+    assert [line[:8] for line in told] == ["12:00:20", "12:00:23", "12:00:25"]
+    assert event_lines([], NOON, UTC) == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
-from tests.watch.broken_jobs import BROKEN, CULPRIT, NAN, running
+from tests.watch.broken_jobs import BROKEN, CULPRIT, NAN, broken, healthy, running
 from tests.watch.watched_cluster import WatchedCluster
 
 from rallypoint.cli.watch.status_text import LINES_MAX, command_lines, status_lines
@@ -49,18 +49,18 @@ def following(lines: list[str]) -> list[str]:
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_V1_the_next_step_is_in_the_first_lines(name: str) -> None:
-    lines = BROKEN[name][0]().status(80)
+    lines = broken(name).status(80)
     assert len(lines) <= LINES_MAX
     found = [line.replace(" \\ ", " ") for line in following(lines)]
     assert NEXT[name] in found
 
 
 def test_a_healthy_job_needs_no_next_step() -> None:
-    assert following(running().status()) == []
+    assert following(healthy().status()) == []
 
 
 def test_what_was_read_from_a_file_has_no_command_to_type() -> None:
-    assert following(status_lines(BROKEN["one rank hangs"][0]().view, 80)) == []
+    assert following(status_lines(broken("one rank hangs").view, 80)) == []
 
 
 @pytest.mark.parametrize("width", [72, 80, 120])
@@ -95,7 +95,7 @@ def test_a_job_without_known_steps_is_looked_at_by_its_stacks() -> None:
 
 def test_a_machine_that_is_held_back_has_a_reason_a_countdown_and_a_way_back() -> None:
     held = HeldBack(CULPRIT, "", "it was lost 3 times within ten minutes", 40.0, 80.0)
-    view = replace(running().view, held_back=(held,))
+    view = replace(healthy().view, held_back=(held,))
     lines = status_lines(view, 100, where=WHERE)
     reason = "for 1 min 20 s more: it was lost 3 times within ten minutes"
     assert f"  held back   {CULPRIT}: {reason}" in lines
@@ -110,7 +110,7 @@ def test_a_wait_that_has_a_limit_counts_down() -> None:
 
 
 def test_many_silent_nodes_have_one_line_with_their_names() -> None:
-    view = running().view
+    view = healthy().view
     names = {f"node-{number}" for number in range(16, 24)}
     nodes = [replace(one, silent_s=9.0) if one.node in names else one for one in view.nodes]
     lines = status_lines(replace(view, nodes=tuple(nodes)), 100)

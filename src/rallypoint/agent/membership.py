@@ -166,9 +166,15 @@ class Membership:
         self._setup.telemetry.dispatcher.subscribe(PhaseTeller(session.tell_progress))
         self._setup.telemetry.show_goodput(self._goodput)
         if (keeping := self._setup.telemetry.keeping) is not None:
-            keeping.joins(lambda: self._agent.stamp, self._not_kept)
+            keeping.joins(partial(self._life, session), self._not_kept)
         self._agent.join(session, candidate, hosts=found.coordinator is not None)
         session.open(found.connection)
+
+    def _life(self, session: CoordinatorSession) -> int:
+        """The incarnation of the job, also before its first round; 0: this node is not attached."""
+        if (stamp := self._agent.stamp) is not None:
+            return stamp.incarnation
+        return 0 if session.attached is None else session.attached.incarnation
 
     def _not_kept(self, path: str, why: str) -> None:
         self._agent.say(kinds.NOT_KEPT(path=shown(path), why=why))

@@ -98,13 +98,15 @@ def logs_specs(config: AgentConfig) -> LogsSpecs:
     redirects = parse_std_map(output.redirects, count, flag="--redirects")
     tee = parse_std_map(output.tee, count, flag="--tee")
     if output.logs_specs == "default":
+        # That of a job of one node is named as by torchrun.
+        names_node = output.log_layout == "rounds" or config.rendezvous.max_nodes > 1
         return CommandLogsSpecs(
             output.log_dir,
             redirects,
             tee,
             output.local_ranks_filter,
             layout=output.log_layout,
-            node=_node(config),
+            node=_node(config) if names_node else "",
             temp_dir=output.temp_dir,
         )
     from rallypoint.process.logs.specs import make_logs_specs  # reads every package's metadata

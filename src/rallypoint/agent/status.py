@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from rallypoint.agent.telemetry.dispatcher import EventDispatcher
 from rallypoint.config import AgentConfig
 from rallypoint.core import event_kinds as kinds
@@ -77,6 +79,7 @@ def _idle(state: GroupState, status: JobStatus | None, settings: SharedSettings)
         return "the next round"  # The one that the coordinator reported last has ended.
     if status.held_back:
         return f"the next round; this node is {status.held_back}"
+    status = _with_this_node(status)
     match status.phase:
         case "active":
             return "the next round" if status.waiting else "a place (standing by)"
@@ -93,6 +96,13 @@ def _idle(state: GroupState, status: JobStatus | None, settings: SharedSettings)
                 here = count(status.joined, "node")
                 return f"a round of a multiple of {multiple} workers ({here} joined)"
             return "the next round"
+
+
+def _with_this_node(status: JobStatus) -> JobStatus:
+    """Count this node as joined where the coordinator's answer is older than its stop and join."""
+    if status.phase == "active" or status.joined or status.waiting or status.standby:
+        return status
+    return replace(status, joined=1, stopping=max(status.stopping - 1, 0))
 
 
 class StatusReporter:

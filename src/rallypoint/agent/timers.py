@@ -82,7 +82,10 @@ class WorkerTimers:
         """The worker that this process is, or belongs to."""
         if pid in self._pids or pid <= 1:
             return self._pids.get(pid)
-        session = sessions.session_of(pid)
+        try:
+            session = sessions.session_of(pid)
+        except OSError:
+            return None  # It can't be looked at just now.
         return self._pids.get(session) if session is not None else None
 
     def _set_alarm(self) -> None:

@@ -7,8 +7,8 @@ through the shared memory of their round, or by a signal of the person's choice.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from rallypoint.agent.hang import HangWatch, StacksFiles
 from rallypoint.agent.node_workers import AgentActions, RunningRound
 from rallypoint.config import AgentConfig
 from rallypoint.core import checkpoint
@@ -20,6 +20,9 @@ from rallypoint.core.model import EndKind
 from rallypoint.core.text import brief_seconds, signal_name, signal_number
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.wire.shm import ShmRequest
+
+if TYPE_CHECKING:
+    from rallypoint.agent.hang import HangWatch, StacksFiles
 
 NO_HURRY_S = 10 * 365 * 86400.0
 """Until when a checkpoint that nothing waits for is asked for."""
@@ -35,21 +38,24 @@ class WorkerRequests:
 
     def __init__(self, config: AgentConfig, actions: AgentActions) -> None:
         self._config, self._actions = config, actions
-        self._stacks = StacksFiles(config, actions.say)
+        self._round: RunningRound | None = None
         self._checkpoints: Checkpoints | None = None
+        self._stacks: StacksFiles | None = None
         self._hangs: HangWatch | None = None
 
     def begin(self, round_: RunningRound) -> None:
         """Workers of a round run."""
         self.end()
+        self._round = round_
         self._checkpoints = Checkpoints(self._config, self._actions, round_)
-        self._hangs = HangWatch(self._config, self._actions, round_, self._stacks)
+        if self._config.rendezvous.hang_timeout_s:
+            self._hang_watch(round_)
 
     def end(self) -> None:
         """They have gone."""
         if self._hangs is not None:
             self._hangs.close()
-        self._checkpoints = self._hangs = None
+        self._round = self._checkpoints = self._hangs = None
 
     def exited(self, exits: Sequence[WorkerExit]) -> None:
         """These workers have ended, which may be what an answer waited for."""
@@ -58,7 +64,7 @@ class WorkerRequests:
 
     def pushed(self, message: m.WorkerRequest) -> None:
         """The coordinator wants something of the workers, or no longer."""
-        checkpoints, hangs = self._checkpoints, self._hangs
+        checkpoints, round_ = self._checkpoints, self._round
         match message:
             case m.CheckpointWanted(stamp, number) if checkpoints is None:
                 # Nothing runs here that could save one.
@@ -67,10 +73,19 @@ class WorkerRequests:
                 checkpoints.wanted(message)
             case m.CheckpointNotWanted(_, number) if checkpoints:
                 checkpoints.withdrawn(number)
-            case m.CollectStacks(stamp, number) if hangs is None:
+            case m.CollectStacks(stamp, number) if round_ is None:
                 self._actions.report(m.StacksCollected(stamp, number, None, -1))
-            case m.CollectStacks() if hangs:
-                hangs.collect(message)
+            case m.CollectStacks() if round_:
+                self._hang_watch(round_).collect(message)
+
+    def _hang_watch(self, round_: RunningRound) -> HangWatch:
+        """The one of this round, made when it is first needed: most jobs have no --hang-timeout."""
+        if self._hangs is None:
+            from rallypoint.agent.hang import HangWatch, StacksFiles
+
+            self._stacks = self._stacks or StacksFiles(self._config, self._actions.say)
+            self._hangs = HangWatch(self._config, self._actions, round_, self._stacks)
+        return self._hangs
 
 
 class Checkpoints:

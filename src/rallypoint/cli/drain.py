@@ -28,6 +28,7 @@ from rallypoint.cli.watch.reach import (
     token_of,
 )
 from rallypoint.cli.watch.terminal import can_ask, says_yes
+from rallypoint.cli.watch.workers import is_endpoint
 from rallypoint.config import check_name
 from rallypoint.coordinator.connection import ClientConnection
 from rallypoint.coordinator.token import Token
@@ -234,6 +235,11 @@ def _parse(argv: list[str]) -> _Options:
     scanned = parse(DRAIN, argv, {})
     node, *where = scanned.words
     check_name("node", node)
+    if is_endpoint(node) and not (where and is_endpoint(where[0])):
+        other = where[0] if where else "NODE"
+        raise UsageError(
+            f"{shown(node)}: an endpoint, and no node: write drain {shown(other)} {shown(node)}"
+        )
     endpoint = word(where[0]) if where else None
     job = only_one(read_job(DRAIN, scanned, endpoint))
     as_json = scanned.on("--json")

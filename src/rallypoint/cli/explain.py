@@ -164,6 +164,7 @@ def _restarts(job: RendezvousConfig) -> str:
     text = f"all start again, {count(job.max_restarts, 'time')}{length}; then the job fails"
     if job.max_no_progress:
         text += f", or after {job.max_no_progress} equal failures in a row without progress"
+        text += " (one that is not charged, as on a machine that is held back, does not count)"
     if job.restart_backoff_s:
         text += f"; before the first restart {_seconds(job.restart_backoff_s)} pass"
     if job.no_restart_exit_codes:

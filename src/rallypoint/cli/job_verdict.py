@@ -7,7 +7,7 @@ failed, and the job that went on without it has not.
 from __future__ import annotations
 
 import os.path
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Annotated
 
 from msgspec import Meta, Struct
@@ -22,9 +22,9 @@ from rallypoint.config import RendezvousConfig
 from rallypoint.core.json_reader import UnreadableJsonError, read_as
 from rallypoint.core.model import Outcome
 from rallypoint.core.settings import Setting
-from rallypoint.core.text import ended_text, shown
+from rallypoint.core.text import ended_text, names, shown
 from rallypoint.errors import ExitClass, InfrastructureError, UsageError
-from rallypoint.observe.printing import print_text
+from rallypoint.observe.printing import print_error, print_text
 
 _SURE = ("succeeded", "failed", "cancelled", "timed out", "infrastructure", "preempted", "usage")
 """What nodes say of the job, the surest first: a verdict is of the whole job, and what follows it
@@ -97,7 +97,10 @@ def run(argv: list[str]) -> int:
 
 
 def _of_summaries(where: str) -> int:
-    said = [_read(path) for path in _paths(where)]
+    said, others = _read_directory(where) if os.path.isdir(where) else ([_read(where)], [])
+    if others:
+        has = "files that are" if len(others) > 1 else "a file that is"
+        print_error("rallypoint verdict", f"passed over {has} no summary: {names(tuple(others))}")
     best = surest(said)
     if best is None:
         raise InfrastructureError(
@@ -120,21 +123,35 @@ def read_said(text: bytes) -> Said:
     return read_as(text, Said)
 
 
-def _paths(where: str) -> Sequence[str]:
-    if not os.path.isdir(where):
-        return [where]
+def _read_directory(where: str) -> tuple[list[Said], list[str]]:
+    """Read the summaries in a directory. Returns them, and the names of other JSON files. Raises
+    UsageError."""
+    said, others = [], []
     names = sorted(name for name in os.listdir(where) if name.endswith(".json"))
-    return [os.path.join(where, name) for name in names if not name.startswith(".")]
+    for name in names:
+        if name.startswith("."):
+            continue
+        try:
+            said.append(_read(os.path.join(where, name)))
+        except _NoSummaryError:
+            others.append(shown(name))
+    return said, others
+
+
+class _NoSummaryError(UsageError):
+    """The file has other content than a summary."""
 
 
 def _read(path: str) -> Said:
     try:
         with open(path, "rb") as file:
             return read_said(file.read())
+    except IsADirectoryError:
+        raise _NoSummaryError(f"{shown(path)} is a directory") from None
     except OSError as error:
         raise UsageError(f"{shown(path)}: can't be read: {error.strerror}") from None
     except UnreadableJsonError:
-        raise UsageError(f"{shown(path)} is no summary of --json-summary: move it away") from None
+        raise _NoSummaryError(f"{shown(path)} is no summary of --json-summary") from None
 
 
 def _of_record(scanned: Scanned, where: str, job: Value) -> int:

@@ -29,7 +29,7 @@ _ASK_TORCH = {
     "auto": "import torch; print(torch.accelerator.device_count())",
 }
 _RECORDS = ".local/state/rallypoint/jobs"
-_MISSING = re.compile(r"ModuleNotFoundError: No module named '(?P<module>[\w.]+)'")
+_MISSING = r"ModuleNotFoundError: No module named '(?P<module>[\w.]+)'"
 
 
 class Machine:
@@ -250,7 +250,7 @@ def other_python_hint(
     One line when a worker of this command line failed because of a missing module, was run by our
     own Python, and there is another one; else none. `message` is the first cause's.
     """
-    missing, environ = _MISSING.match(message), os.environ if environ is None else environ
+    missing, environ = re.match(_MISSING, message), os.environ if environ is None else environ
     if missing is None or list(argv[:1]) != [own_python]:
         return ()
     roots = (environ.get("VIRTUAL_ENV", ""), environ.get("CONDA_PREFIX", ""))

@@ -2,6 +2,10 @@
 
 Each subcommand is imported only when it is asked for: `run` must reach its first worker in a
 fraction of the time that a person notices.
+
+msgspec takes `get_type_hints`, `Required` and `NotRequired` from typing_extensions if that is
+installed, else from `typing`, which has had the same since Python 3.11. Without typing_extensions a
+command starts 2 ms earlier, and each agent has 0.4 MB more for as long as its job runs.
 """
 
 from __future__ import annotations
@@ -10,7 +14,16 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from rallypoint.cli import raise_interrupts
+from rallypoint.cli import is_a_command, raise_interrupts
+
+# A program that imports this is left as it is. Later imports of typing_extensions find it.
+if is_a_command() and not sys.modules.keys() & {"msgspec", "typing_extensions"}:
+    sys.modules["typing_extensions"] = None  # type: ignore[assignment]  # Looks uninstalled.
+    try:
+        import msgspec as msgspec
+    finally:
+        del sys.modules["typing_extensions"]
+
 from rallypoint.cli.parser import (
     CompletionRequested,
     ExplainRequested,

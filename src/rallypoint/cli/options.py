@@ -31,7 +31,12 @@ from rallypoint.cli.run_options.rendezvous import (
     has_no_effect,
     read_rendezvous,
 )
-from rallypoint.cli.run_options.script import interpreter, need_a_script, worker_command
+from rallypoint.cli.run_options.script import (
+    interpreter,
+    need_a_script,
+    options_behind,
+    worker_command,
+)
 from rallypoint.cli.run_options.stopping import read_stop
 from rallypoint.cli.run_options.surroundings import with_surroundings
 from rallypoint.cli.values import Value
@@ -150,7 +155,8 @@ def parse_run(
     interpreter how many accelerators it sees (`--nproc-per-node auto`), which can take seconds.
     """
     environ = os.environ if environ is None else environ
-    return read_run(scan_run(argv, environ), environ, machine or Machine())
+    scanned = scan_run(argv, environ)
+    return read_run(scanned, environ, machine or Machine(), options_behind(RUN, argv, scanned))
 
 
 def scan_run(argv: Sequence[str], environ: Mapping[str, str]) -> Scanned:
@@ -161,9 +167,12 @@ def scan_run(argv: Sequence[str], environ: Mapping[str, str]) -> Scanned:
     return scanned
 
 
-def read_run(scanned: Scanned, environ: Mapping[str, str], machine: Machine) -> AgentConfig:
-    """The same for a command line that is scanned already: `environ` gives no option."""
-    notices: list[str] = []
+def read_run(
+    scanned: Scanned, environ: Mapping[str, str], machine: Machine, remarks: Sequence[str] = ()
+) -> AgentConfig:
+    """The same for a command line that is scanned already: `environ` gives no option. `remarks`:
+    what the person is told besides."""
+    notices = list(remarks)
     need_a_script(scanned)
     scanned = without_fixed_ranks(scanned, notices)
     scanned = with_surroundings(scanned, environ, machine, notices)
@@ -180,7 +189,7 @@ def read_run(scanned: Scanned, environ: Mapping[str, str], machine: Machine) -> 
         output=_output(scanned, environ, workers.count, machine, notices),
         stop=read_stop(scanned, environ, _PLAIN, machine.now(), notices),
         access=_access(scanned, environ),
-        observe=_observe(scanned, environ, machine),
+        observe=_observe(scanned, environ, machine, notices),
         workers=workers,
         notices=tuple(notices),
     )
@@ -198,10 +207,15 @@ def _access(scanned: Scanned, environ: Mapping[str, str]) -> AccessConfig:
     return AccessConfig(**given, token_text=environ_token(environ))
 
 
-def _observe(scanned: Scanned, environ: Mapping[str, str], machine: Machine) -> ObserveConfig:
+def _observe(
+    scanned: Scanned, environ: Mapping[str, str], machine: Machine, notices: list[str]
+) -> ObserveConfig:
     given, handler = scanned.fields(ObserveConfig, _PLAIN), scanned.get("--event-log-handler")
     if handler is not None:
         given["event_log_handler"] = values.event_handler(handler, machine.event_handlers)
+        if handler.text == "console":
+            twice = "prints each event as JSON, beside the agent's own lines"
+            notices.append(f"{handler.origin} {twice}; jsonl:FILE keeps them apart")
     if given.get("history") == "none":
         given["history"] = None
     else:

@@ -48,7 +48,7 @@ def _take_part(config: AgentConfig) -> int:
     from rallypoint.agent.run import run_agent
     from rallypoint.cli.console import Console
     from rallypoint.cli.summary import JobReport
-    from rallypoint.cli.verdict import prints_whole, verdict_json, verdict_lines, verdict_view
+    from rallypoint.cli.verdict import prints_whole, verdict_lines, verdict_view
     from rallypoint.process.relay.client import Relay
 
     consoles: list[Console] = []
@@ -75,17 +75,16 @@ def _take_part(config: AgentConfig) -> int:
         lines = verdict_lines(view, quiet=output.quiet, whole=whole)
         if output.log_format == "json":
             if lines:
+                from rallypoint.cli.verdict_json import verdict_json
+
                 console.line(verdict_json(view))
             return
         console.line(*lines)
         report.tells_where = whole and view.outcome is not Outcome.SUCCEEDED
         if view.outcome is Outcome.TIMED_OUT:
             console.line(*_not_shared_hint(config.rendezvous.register))
-        failure = view.failure
-        if whole and failure and failure.message.startswith("ModuleNotFoundError"):
-            from rallypoint.cli.machine import other_python_hint
-
-            console.line(*other_python_hint(failure.message, config.workers.argv))
+        if whole and view.failure is not None:
+            console.line(*_other_python_hint(view.failure.message, config.workers.argv))
 
     gc.freeze()
     gc.enable()
@@ -101,6 +100,15 @@ def _take_part(config: AgentConfig) -> int:
     code = of_finish(config, end.finish, end.elapsed_s)
     report.close(code)
     return code
+
+
+def _other_python_hint(message: str, argv: Sequence[str]) -> tuple[str, ...]:
+    """Return lines for a person whose worker lacks a module that another Python has."""
+    if not message.startswith("ModuleNotFoundError"):
+        return ()
+    from rallypoint.cli.machine import other_python_hint
+
+    return other_python_hint(message, argv)
 
 
 def _not_shared_hint(register: RegisterConfig | None) -> tuple[str, ...]:

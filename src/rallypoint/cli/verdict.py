@@ -15,10 +15,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rallypoint.agent.run import JobEnd
-from rallypoint.cli.render import PROGRAM, clock_text, duration_text, iso_text
+from rallypoint.cli.render import PROGRAM, clock_text, duration_text
 from rallypoint.cli.watch.goodput_text import end_lines
 from rallypoint.config import FailureReport, StopConfig
-from rallypoint.core import event_kinds as kinds
 from rallypoint.core.cause import describe
 from rallypoint.core.group_events import FinishKind
 from rallypoint.core.model import Cause, Outcome
@@ -34,13 +33,15 @@ from rallypoint.core.text import (
 )
 from rallypoint.core.watch.goodput_view import GoodputView
 from rallypoint.core.worker_exits import OUT_OF_MEMORY, WorkerExit
-from rallypoint.observe.printing import JsonLine, json_line
-from rallypoint.observe.summary import CauseSummary, GoodputSummary
+from rallypoint.errors import ExitClass, RallypointError
 
 _INDENT = "    "
+_CLASSES = {ExitClass.USAGE: "usage", ExitClass.FAILED: "failed", ExitClass.SUCCESS: "succeeded"}
 _CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT}
-_SIGNAL_FIRST = re.compile(r"\Akilled by SIG[A-Z0-9]+: ")
+_SIGNAL_FIRST = r"\Akilled by SIG[A-Z0-9]+: "
 """The first line of the report says the same."""
+_NO_PROGRESS = r"\(--max-no-progress \d+\)"
+"""The reason names the option that has ended the job."""
 _MORE_SHARED_MEMORY = (
     "most often /dev/shm is full: give the container more (docker --shm-size, an emptyDir of "
     "medium Memory), or use fewer processes for loading data; otherwise a mapped file was cut"
@@ -70,6 +71,8 @@ class VerdictView(Struct, frozen=True):
     """Where the job's time went, if that is known."""
     advice: str = ""
     """The next step, where no worker has caused the end."""
+    has_ended: bool = True
+    """False: this node has left the job, or lost its coordinator; the job may go on."""
 
     @property
     def failure(self) -> WorkerExit | None:
@@ -126,10 +129,11 @@ def verdict_lines(
     node, failure = view.cause.node_id, view.failure
     first = f"{job} {how}: {_what_happened(node, failure, zone)} in round {view.round}"
     if view.no_progress:
+        option = re.search(_NO_PROGRESS, view.reason)
         first += f"; {view.no_progress}, restarting does not help"
+        first += f" {option[0]}" if option else ""
     if not whole:
-        log = failure.log_file
-        return (f"{first}; log: {log} (on {node})" if log else first,)
+        return (f"{first}; {_file(node, failure)}" if failure.log_file else first,)
     return (first, *(_INDENT + line for line in _details(view, view.cause, failure)))
 
 
@@ -147,14 +151,14 @@ def _what_happened(node: str, failure: WorkerExit, zone: tzinfo | None) -> str:
 
 def _details(view: VerdictView, cause: Cause, failure: WorkerExit) -> Iterator[str]:
     if failure.message and not _says_no_more(failure):
-        yield f"error: {_SIGNAL_FIRST.sub('', failure.message)}"
+        yield f"error: {re.sub(_SIGNAL_FIRST, '', failure.message)}"
     if failure.detail:
         heading, lines = _headed(failure)
         yield heading
         for line in lines:
             yield f"  | {line}".rstrip()
     if failure.log_file:
-        yield f"log: {failure.log_file} (on {cause.node_id})"
+        yield _file(cause.node_id, failure)
     if cause.collateral:
         yield f"{count(cause.collateral, 'other worker')} failed because of it"
     if view.restarts:
@@ -163,6 +167,12 @@ def _details(view: VerdictView, cause: Cause, failure: WorkerExit) -> Iterator[s
     advice = _advice(view, cause.node_id, failure)
     if advice:
         yield f"what to do: {advice}"
+
+
+def _file(node: str, failure: WorkerExit) -> str:
+    """Where to read more: of a hang there are stacks, and no log."""
+    label = "stacks" if failure.returncode is None else "log"
+    return f"{label}: {failure.log_file} (on {node})"
 
 
 def _headed(failure: WorkerExit) -> tuple[str, list[str]]:
@@ -208,66 +218,6 @@ def _advice(view: VerdictView, node: str, failure: WorkerExit) -> str:
     return ""
 
 
-def verdict_json(view: VerdictView) -> JsonLine:
-    """The same as one JSON object, with `event` = `verdict`."""
-    record: dict[str, object] = {
-        "event": kinds.VERDICT.name,
-        "outcome": view.outcome.value,
-        "run_id": view.run_id,
-        "round": view.round,
-        "elapsed_s": round(view.elapsed_s, 3),
-        "restarts": view.restarts,
-        "max_restarts": view.max_restarts,
-        "reason": view.reason,
-        "collateral": view.cause.collateral if view.cause is not None else 0,
-        "ended_s_ago": view.ended_s_ago,
-        "no_progress": bool(view.no_progress),
-        "goodput": None if view.goodput is None else goodput_summary(view.goodput),
-        "cause": cause_summary(view.cause),
-    }
-    return json_line(record)
-
-
-def goodput_summary(view: GoodputView) -> GoodputSummary:
-    """Where the time went, for programs."""
-    useful_s, mean_s = view.useful_s, view.mean_s_between_faults
-    share = None if useful_s is None or not view.wall_s else round(useful_s / view.wall_s, 6)
-    return GoodputSummary(
-        wall_s=round(view.wall_s, 6),
-        useful_s=None if useful_s is None else round(useful_s, 6),
-        useful_share=share,
-        parts=tuple(replace(part, seconds=round(part.seconds, 6)) for part in view.parts),
-        furthest_step=view.furthest_step if view.furthest_step >= 0 else None,
-        lost_steps=view.lost_steps,
-        faults=view.faults,
-        mean_s_between_faults=None if mean_s is None else round(mean_s, 6),
-        spare_node_s=round(view.spare_node_s, 6),
-    )
-
-
-def cause_summary(cause: Cause | None) -> CauseSummary | None:
-    """The first cause for programs; None when it was no worker's failure."""
-    if cause is None or cause.failure is None:
-        return None
-    from rallypoint.process.causes.told import detail_is_traceback
-
-    failure = cause.failure
-    return CauseSummary(
-        time=iso_text(failure.wall_time),
-        node=cause.node_id,
-        rank=failure.rank,
-        local_rank=failure.local_rank,
-        role=failure.role,
-        pid=failure.pid or None,
-        exit_code=failure.code,
-        signal=None if failure.signal is None else signal_name(failure.signal),
-        message=failure.message,
-        detail=tuple(failure.detail.splitlines()),
-        detail_is_traceback=detail_is_traceback(failure),
-        log_file=failure.log_file,
-    )
-
-
 NEAR_LIMIT_S = 60.0
 """How long before its time limit a scheduler may send its signal."""
 FEW_NODES = 4
@@ -292,6 +242,7 @@ def verdict_view(
             restarts=0 if end.place is None else end.place.restart_count,
             max_restarts=max_restarts,
             reason=finish.text,
+            has_ended=False,
         )
     return VerdictView(
         outcome=verdict.outcome,
@@ -320,6 +271,23 @@ def prints_whole(report: FailureReport, end: JobEnd, max_nodes: int) -> bool:
     return nodes <= FEW_NODES or is_rank_0 or (cause is not None and cause.node_id == end.node)
 
 
+class KeptText(Struct, frozen=True):
+    """The beginnings of the line that says where the end of a job is."""
+
+    kept: str
+    not_kept: str
+
+
+def kept_text(view: VerdictView) -> KeptText:
+    """Choose the words: a job may continue without this node, and so have no end yet."""
+    if view.has_ended:
+        return KeptText("its end is kept: rallypoint status", "its end could not be kept in")
+    return KeptText(
+        "what this node knows of the job is kept: rallypoint status",
+        "what this node knows of the job could not be kept in",
+    )
+
+
 def advice_on_leaving(reason: str, elapsed_s: float, stop: StopConfig) -> str:
     """The advice that lets a job outlive the node that hosts it; empty: it has not ended by
     that. `elapsed_s`: how long this node took part."""
@@ -340,3 +308,23 @@ def _reason(text: str, cause: Cause | None) -> str:
     if cause is None or cause.failure is not None:
         return text
     return f"{text}; first {describe(cause)}"
+
+
+class Ending(Struct, frozen=True):
+    """How the job ended for this agent."""
+
+    outcome: str
+    reason: str
+    restarts: int = 0
+    cause: Cause | None = None
+    no_progress: bool = False
+
+
+def ending(ended: VerdictView | BaseException) -> Ending:
+    """Return how the job ended, by its verdict or by the error that ended the agent."""
+    if isinstance(ended, VerdictView):
+        outcome, reason = ended.outcome.value, ended.reason
+        return Ending(outcome, reason, ended.restarts, ended.cause, bool(ended.no_progress))
+    if isinstance(ended, RallypointError):
+        return Ending(_CLASSES.get(ended.exit_class, "infrastructure"), str(ended))
+    return Ending("infrastructure", f"{type(ended).__name__}: {ended}")

@@ -8,7 +8,10 @@ import os
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
-from rallypoint.core.messages import Refused, ToAgent, ToCoordinator
+from msgspec import json
+
+from rallypoint.core.messages import Answer, Refused, ToAgent, ToCoordinator
+from rallypoint.core.watch.questions import PIECE_BYTES
 from rallypoint.errors import (
     AccessError,
     ForeignPeerError,
@@ -398,3 +401,18 @@ async def _dial_one(
 
 def _reason(error: OSError | None) -> str:
     return os.strerror(error.errno).lower() if error is not None and error.errno else str(error)
+
+
+def answer(connection: ServerConnection, value: object, *, is_last: bool) -> None:
+    """Send this value as JSON, in pieces that fit into frames."""
+    data = json.encode(value)
+    for start in range(0, len(data), PIECE_BYTES):
+        piece = data[start : start + PIECE_BYTES]
+        is_whole = start + PIECE_BYTES >= len(data)
+        connection.send(Answer(piece, is_whole, is_whole and is_last))
+
+
+def refuse_answer(connection: ServerConnection, text: str) -> None:
+    """Say in one sentence why there is no answer, and hang up."""
+    connection.send(Answer(b"", True, True, text))
+    connection.close()

@@ -11,11 +11,11 @@ from enum import Enum
 from functools import partial
 from itertools import repeat
 
-from msgspec import Struct, field, json
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from rallypoint.coordinator.clocks import Turns
-from rallypoint.coordinator.connection import ServerConnection
+from rallypoint.coordinator.connection import ServerConnection, answer, refuse_answer
 from rallypoint.core import messages as m
 from rallypoint.core.model import Assignment
 from rallypoint.core.sessions import Sessions
@@ -29,7 +29,7 @@ from rallypoint.core.watch.collecting import (
     RankTold,
     of_rank,
 )
-from rallypoint.core.watch.questions import PIECE_BYTES, Ask
+from rallypoint.core.watch.questions import Ask
 from rallypoint.errors import MessageError
 
 SINCE = 3
@@ -96,14 +96,18 @@ class Gatherings:
     """Of one job. For the thread of the loop."""
 
     def __init__(
-        self, sessions: Sessions, connection_of: Callable[[int], ServerConnection | None]
+        self,
+        sessions: Sessions,
+        connection_of: Callable[[int], ServerConnection | None],
+        ended_at: float | None = None,
     ) -> None:
+        """`ended_at`: when people were told that the job has ended; None: they were not."""
         self._loop = asyncio.get_running_loop()
         self._sessions, self._connection_of = sessions, connection_of
         self._all: dict[int, _Gathering] = {}
         self._by_asker: dict[int, _Gathering] = {}
         self._numbers = 0
-        self._ends_at = None if sessions.verdict is None else 0.0
+        self._ends_at = None if ended_at is None else ended_at + LAST_S
         """Then nobody is waited for any longer. None: people don't know that the job has ended."""
         self._timer: asyncio.TimerHandle | None = None
         self._turns = Turns()
@@ -380,18 +384,3 @@ def _tell(gathering: _Gathering, part: Gathered) -> None:
 
 def _not_wanted(number: int, part: _Part) -> None:
     part.connection.send(m.CollectMore(number, is_wanted=False))
-
-
-def answer(connection: ServerConnection, value: object, *, is_last: bool) -> None:
-    """Send this value as JSON, in pieces that fit into frames."""
-    data = json.encode(value)
-    for start in range(0, len(data), PIECE_BYTES):
-        piece = data[start : start + PIECE_BYTES]
-        is_whole = start + PIECE_BYTES >= len(data)
-        connection.send(m.Answer(piece, is_whole, is_whole and is_last))
-
-
-def refuse_answer(connection: ServerConnection, text: str) -> None:
-    """Say in one sentence why there is no answer, and hang up."""
-    connection.send(m.Answer(b"", True, True, text))
-    connection.close()

@@ -176,7 +176,7 @@ class HostedJob:
         if self._check is not None:
             self._check.cancel()
         self._timers.want({})
-        self.watch.gatherings.close()
+        self.watch.close()
         self._faults.tell_counts()
         if self._gate is not None:
             self._gate.close()

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from rallypoint.coordinator.clocks import wall_time
-from rallypoint.coordinator.connection import ServerConnection
-from rallypoint.coordinator.gathering import answer
+from rallypoint.coordinator.connection import ServerConnection, answer
 from rallypoint.coordinator.hosted_job import HostedJob, NodeRefusals
 from rallypoint.coordinator.hosting import Hosting, turn_away
 from rallypoint.core import claims

@@ -10,8 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rallypoint.coordinator.clocks import wall_time
-from rallypoint.coordinator.connection import ServerConnection
-from rallypoint.coordinator.gathering import Gatherings, answer, refuse_answer
+from rallypoint.coordinator.connection import ServerConnection, answer, refuse_answer
 from rallypoint.core import claims, limits, person
 from rallypoint.core import messages as m
 from rallypoint.core.event_kinds import VERDICT, Record
@@ -41,7 +40,8 @@ from rallypoint.core.watch.past_round import PastRound
 from rallypoint.core.watch.questions import Ask, Said, Subject
 from rallypoint.errors import MessageError
 
-if TYPE_CHECKING:  # Most jobs have a coordinator that nobody can take over from.
+if TYPE_CHECKING:  # Most jobs have a coordinator that nobody can take over from or asks.
+    from rallypoint.coordinator.gathering import Gatherings
     from rallypoint.core.takeover.handover import Handover
 
 STATUS_S = 60.0
@@ -99,11 +99,15 @@ class _End(Struct):
     is_recorded: bool
     """The verdict is: people may see it."""
     decided_at: float | None = None
+    told_at: float | None = None
+    """When people were told; by the clock of the loop."""
     goodput: GoodputView | None = None
 
 
 def _who_is_behind(view: JobView) -> str:
-    # Imported when a job runs: a start has no use for it.
+    if all(node.step < 0 for node in view.nodes):
+        return ""
+    # Imported when steps are reported: other jobs have no use for it.
     from rallypoint.core.watch.advice import behind
 
     found = behind(view)
@@ -168,13 +172,30 @@ class JobWatch:
         self._handover: Handover | None = None
         self._followers: dict[int, ServerConnection] = {}
         """Who follows the events, by the numbers of the connections."""
-        self._end = _End(is_recorded=sessions.verdict is not None)
+        is_over = sessions.verdict is not None
+        self._end = _End(is_recorded=is_over, told_at=-inf if is_over else None)
         self._watchers: dict[int, ServerConnection] = {}
         """Who wants to have the status once more when the job has ended."""
         self._wishes: dict[int, _Wish] = {}
         self._askers = Askers()
-        self.gatherings = Gatherings(sessions, connection_of)
+        self._connection_of = connection_of
+        self._gatherings: Gatherings | None = None
         self._file: HistoryFile | None = None
+
+    @property
+    def gatherings(self) -> Gatherings:
+        """The questions of people to the workers, made when the first of them asks."""
+        if self._gatherings is None:
+            from rallypoint.coordinator.gathering import Gatherings
+
+            told_at = self._end.told_at
+            self._gatherings = Gatherings(self._sessions, self._connection_of, told_at)
+        return self._gatherings
+
+    def close(self) -> None:
+        """The job is hosted no more."""
+        if self._gatherings is not None:
+            self._gatherings.close()
 
     @property
     def run_id(self) -> str:
@@ -229,7 +250,9 @@ class JobWatch:
             for watcher in list(self._watchers.values()):
                 answer(watcher, self.view, is_last=True)
             self._watchers.clear()
-            self.gatherings.job_ended()
+            self._end.told_at = self._clock()
+            if self._gatherings is not None:
+                self._gatherings.job_ended()
 
     def write_to(
         self, write: Callable[[Line], None], *, took_over: bool, is_light: bool = False
@@ -390,7 +413,8 @@ class JobWatch:
         self._followers.pop(connection, None)
         self._watchers.pop(connection, None)
         self._wishes.pop(connection, None)
-        self.gatherings.closed(connection)
+        if self._gatherings is not None:
+            self._gatherings.closed(connection)
 
     def _admit(self, others: dict[int, ServerConnection], connection: ServerConnection) -> None:
         """Raises MessageError where there are too many."""

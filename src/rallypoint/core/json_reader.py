@@ -20,7 +20,7 @@ MAX_VALUES = 1 << 20
 
 _LEAST, _MOST = -(1 << 63), (1 << 64) - 1
 _BYTE_ORDER_MARK = "\ufeff"
-_MANY_DIGITS = re.compile(rb"\d{19}")
+_MANY_DIGITS = rb"\d{19}"
 
 _T = TypeVar("_T")
 
@@ -60,7 +60,7 @@ def read_as(data: bytes | str, kind: type[_T], max_bytes: int = MAX_BYTES) -> _T
     if isinstance(data, str):
         data = data.encode("utf-8", "surrogatepass")
     value: _T = _decoded(data, kind, max_bytes)
-    if _MANY_DIGITS.search(data):
+    if re.search(_MANY_DIGITS, data):
         try:
             _check(msgspec.to_builtins(value))
         except RecursionError:

@@ -391,7 +391,8 @@ OUTPUT = (
     _torch("--log-dir", "DIR", "where redirected output and error files go",
            "directory", "log_dir", "a temporary folder"),
     _own("--log-layout", "torchrun|rounds",
-         "files under JOB_RANDOM/attempt_N/RANK, or JOB/NODE/round_N/RANK with a link latest",
+         "files under JOB[_NODE]_RANDOM/attempt_N/RANK, or JOB/NODE/round_N/RANK with a link"
+         " latest",
          "choice", "log_layout"),
     _own("--log-max-bytes", "N[K|M|G]", "rotate log files at this size, keeping one old one",
          "bytes", "log_max_bytes", "never", most=MAX_NUMBER),

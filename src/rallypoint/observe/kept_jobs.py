@@ -100,13 +100,24 @@ def notes_in(path: str, most: int = _NOTES_MAX) -> list[NodeNote]:
     for name in sorted(_names(path)):
         if not name.endswith(".json") or not rules.is_kept_file(name) or len(found) >= most:
             continue
-        try:
-            fd = os.open(os.path.join(path, name), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            with os.fdopen(fd, "rb") as file:
-                found.append(read_as(file.read(_NOTE_BYTES), NodeNote))
-        except (OSError, UnreadableJsonError):
-            continue
+        if (note := _read_note(os.path.join(path, name))) is not None:
+            found.append(note)
     return found
+
+
+def note_of(path: str, node: str) -> NodeNote | None:
+    """The note that an agent of this node has left in the directory of a job; None: there is none
+    that can be read. Never raises OSError."""
+    return _read_note(os.path.join(path, rules.node_file(node)))
+
+
+def _read_note(path: str) -> NodeNote | None:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(fd, "rb") as file:
+            return read_as(file.read(_NOTE_BYTES), NodeNote)
+    except (OSError, UnreadableJsonError):
+        return None
 
 
 def find(root: str, job: str | None, endpoint: str | None) -> str:

@@ -378,13 +378,21 @@ def _kill(leaders: set[int], limit_s: float = _KILL_S) -> bool:
     for pid in leaders:
         syscalls.signal_group(pid, signal.SIGKILL)
     # Members of other groups in the same sessions; again, because a fork may escape one pass.
-    while members := sessions.live_members(leaders):
+    while (members := _members(leaders)) is None or members:
         if time.monotonic() >= ends_at:
             return False
-        for member in members:
+        for member in members or ():
             sessions.kill_member(member)
         select.select([], [], [], 0.01)
     return True
+
+
+def _members(leaders: set[int]) -> list[sessions.Member] | None:
+    """The live processes of these sessions; None: the system can't tell just now."""
+    try:
+        return sessions.live_members(leaders)
+    except OSError:
+        return None
 
 
 def _let_go() -> None:

@@ -11,9 +11,12 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Collection
+from contextlib import suppress
 from typing import NamedTuple
 
 from rallypoint.process import syscalls
+
+_MAX_PID = 2**31 - 1
 
 
 class Member(NamedTuple):
@@ -28,7 +31,8 @@ def live_members(sids: Collection[int]) -> list[Member]:
     """Processes of these sessions that are not zombies, by a pass over /proc.
 
     Takes some 15 microseconds per process of the machine. A process that is forked during the pass
-    may be missed: what matters is repeated after a kill until it is empty.
+    may be missed: what matters is repeated after a kill until it is empty. Raises OSError when
+    /proc can't be read, as without a free descriptor: then nobody knows who lives.
     """
     if not sids:
         return []
@@ -42,12 +46,12 @@ def live_members(sids: Collection[int]) -> list[Member]:
 
 
 def member(pid: int) -> Member | None:
-    """The process if it is alive; any number may be asked for."""
+    """The process if it is alive; any number may be asked for. Raises OSError."""
     return _read_member(pid)
 
 
 def session_of(pid: int) -> int | None:
-    """The session of a live process; None when there is no such process."""
+    """The session of a live process; None when there is no such process. Raises OSError."""
     found = _read_member(pid)
     return found.sid if found is not None else None
 
@@ -63,28 +67,34 @@ def signal_member(
     """Signal one process, which is no child of ours, if it still is that member.
 
     The pidfd pins the process while its session is checked again, so that a stranger that got the
-    same pid is never hit. Without pidfds a window of microseconds remains.
+    same pid is never hit. Without pidfds a window of microseconds remains. A process that can't be
+    looked at is not signalled.
     """
     try:
         fd = pidfd_open(member.pid)
     except ProcessLookupError:
         return
     except OSError:
-        if _read_member(member.pid) == member:
-            syscalls.signal_process(member.pid, signum)
+        with suppress(OSError):
+            if _read_member(member.pid) == member:
+                syscalls.signal_process(member.pid, signum)
         return
     try:
         if _read_member(member.pid) == member:
             signal.pidfd_send_signal(fd, signum)
     except OSError:
-        pass  # It has exited, or belongs to another user.
+        pass  # It has exited, or belongs to another user, or can't be looked at.
     finally:
         os.close(fd)
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a signal, such as that of Ctrl-Z, has stopped this process."""
-    stat = _read_stat(pid)
+    """Whether a signal, such as that of Ctrl-Z, has stopped this process; False where it can't be
+    looked at."""
+    try:
+        stat = _read_stat(pid)
+    except OSError:
+        return False
     return stat is not None and stat[0] == b"T"
 
 
@@ -101,14 +111,19 @@ def _read_member(pid: int) -> Member | None:
 
 
 def _read_stat(pid: int) -> list[bytes] | None:
-    """The fields of proc_pid_stat(5) from the state on; None: there is no such process."""
+    """The fields of proc_pid_stat(5) from the state on; None: this user has no such process. Raises
+    OSError when that is not known, as without a free descriptor."""
+    if not 0 < pid <= _MAX_PID:
+        return None
     try:
         fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
         try:
             stat = os.read(fd, 1024)
         finally:
             os.close(fd)
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError):
         return None
+    except PermissionError:
+        return None  # /proc shows processes to their owners alone (hidepid), and this is not ours.
     # The command name may hold spaces and parentheses; what follows the last one does not.
     return stat[stat.rfind(b")") + 2 :].split(b" ", 18)

@@ -117,7 +117,10 @@ class WorkerSet:
         from rallypoint.process.stacks import catches
 
         pid = self._pids[local_rank] if local_rank < len(self._pids) else 0
-        member = sessions.member(holder)
+        try:
+            member = sessions.member(holder)
+        except OSError:
+            return False  # It can't be looked at just now, and may be anybody's.
         if pid not in self._held or member is None or member.sid != pid:
             return False
         if not catches(holder, signal.SIGTERM) or (holder == pid and exits.peek(pid) is not None):

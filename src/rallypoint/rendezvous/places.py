@@ -127,12 +127,16 @@ class DirectoryPlace:
                 "name a directory that all nodes share (a file between peers is for a program's "
                 "DynamicRendezvousHandler)"
             )
-        is_new = self._is_shared and not os.path.lexists(path)
+        missing = _missing(path)
         remarks = prepare(path, LocalFiles(), FLAG)
         if self._is_shared and (local := local_file_system(path)):
             remarks.append(lies_here(path, local))
-        if is_new:
-            remarks.append(f"made {path}, which was missing: all nodes must see this directory")
+        if missing:
+            made = f"{path}, which was missing"
+            if len(missing) > 1:
+                made = f"{path}, and {missing[-1]} above it, which were missing"
+            shared = ": all nodes must see this directory" if self._is_shared else ""
+            remarks.append(f"made {made}{shared}")
         return remarks
 
     def unanswered(self, seconds: float, why: str) -> str:
@@ -152,3 +156,12 @@ class DirectoryPlace:
 
     def sweep(self) -> None:
         sweep(LocalFiles(), self._path)
+
+
+def _missing(path: str) -> list[str]:
+    """Return the absolute path and the directories above it that do not exist, the highest last."""
+    missing = []
+    while not os.path.lexists(path):
+        missing.append(path)
+        path = os.path.dirname(path)
+    return missing

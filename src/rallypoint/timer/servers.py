@@ -259,7 +259,8 @@ class FileTimerServer:
 
     @staticmethod
     def is_process_running(pid: int) -> bool:
-        """Whether there is such a process, zombies not counted."""
+        """Whether there is such a process, zombies not counted. Raises OSError when the system
+        can't tell."""
         return sessions.session_of(pid) is not None
 
     def _watch(self) -> None:

@@ -116,7 +116,8 @@ def _keep(telemetry: Telemetry, finish: Finish) -> None:
     if telemetry.keeping is not None:
         verdict = finish.verdict
         text, cause = (verdict.text, verdict.cause) if verdict else (finish.text, None)
-        telemetry.keeping.ended(finish.outcome.value, text, cause)
+        round_ = verdict.round if verdict else 0
+        telemetry.keeping.ended(finish.outcome.value, text, cause, round_)
 
 
 def _nothing_was_started(run_id: str, verdict: Verdict) -> str:

@@ -2,6 +2,9 @@
 
 Nothing is written before workers run. Nothing waits for the disk: each time a new thread writes.
 At the end the agent waits for the last of these threads for a moment.
+
+All that the thread needs is imported with this module, before the agent forks its helpers. A later
+import writes to many pages that the agent shares with them, and each of these is copied.
 """
 
 from __future__ import annotations
@@ -13,20 +16,19 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from rallypoint.config import AgentConfig, RendezvousConfig
 from rallypoint.coordinator.clocks import wall_time
 from rallypoint.core.event_kinds import Record
-from rallypoint.core.model import Stamp
+from rallypoint.core.model import Cause
 from rallypoint.core.timeline import RoundLife
+from rallypoint.core.watch.history_file import Begin, Line, Lost
+from rallypoint.core.watch.kept_jobs import KeptLine, NodeNote, directory_name
+from rallypoint.core.watch.past_round import first_cause
 from rallypoint.machine_name import process_name
+from rallypoint.observe import kept_jobs
 from rallypoint.observe.records import AgentEvent, Observer
-
-if TYPE_CHECKING:  # A start has no use for them.
-    from rallypoint.core.model import Cause
-    from rallypoint.core.watch.history_file import Line
-    from rallypoint.core.watch.kept_jobs import KeptLine, NodeNote
 
 BEGIN_S = 1.0
 """Seconds from the start of the workers until the node writes that it has begun."""
@@ -34,6 +36,7 @@ AGAIN_S = 0.5
 """Between two writings."""
 LAST_S = 1.0
 """How long the last one may take."""
+_HANGS = "the disk does not answer"
 WAITING_MAX = 2000
 """Lines of the history that may wait to be written."""
 
@@ -50,7 +53,7 @@ class _Part:
     def __init__(self) -> None:
         self.node = self.peer = ""
         self.is_host = False
-        self.stamp_of: Callable[[], Stamp | None] = lambda: None
+        self.life_of: Callable[[], int] = lambda: 0
         self.output: tuple[KeptLine, ...] = ()
         self.end: _End | None = None
 
@@ -59,6 +62,7 @@ class _End(NamedTuple):
     outcome: str
     text: str
     cause: Cause | None
+    round: int = 0
     exit_code: int | None = None
 
 
@@ -78,17 +82,18 @@ class Keeping(Observer):
         self._is_news = False
         self._thread: threading.Thread | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._why = ""
+        self.why = ""
+        """Why the last writing failed; empty: it did not."""
         self._tell: Callable[[str, str], None] = lambda path, why: None
         self._has_end = False
         """The end was written."""
         self.path = ""
         """The directory of the job, once something was written there."""
 
-    def joins(self, stamp_of: Callable[[], Stamp | None], tell: Callable[[str, str], None]) -> None:
-        """The node takes part. `tell` is called once with the directory that can't be written, and
-        why."""
-        self._part.stamp_of, self._tell = stamp_of, tell
+    def joins(self, life_of: Callable[[], int], tell: Callable[[str, str], None]) -> None:
+        """The node takes part. `life_of` returns the incarnation of the job; 0: no coordinator has
+        told it. `tell` is called once with the directory that can't be written, and why."""
+        self._part.life_of, self._tell = life_of, tell
 
     def attached(self, peer: str, *, is_host: bool) -> None:
         """The coordinator is there. `is_host`: in this agent."""
@@ -120,25 +125,29 @@ class Keeping(Observer):
         """The workers of the last round wrote this last."""
         self._part.output = output
 
-    def ended(self, outcome: str, text: str, cause: Cause | None) -> None:
-        """The job has ended for this node."""
-        self._part.end, self._is_news = _End(outcome, text, cause), True
+    def ended(self, outcome: str, text: str, cause: Cause | None, round_: int = 0) -> None:
+        """The job has ended for this node, in this round."""
+        self._part.end, self._is_news = _End(outcome, text, cause, round_), True
 
     def close(self, exit_code: int | None) -> str:
         """Write the end, unless that takes longer than a moment. Returns where it is; empty:
-        nowhere. Blocks. After the loop."""
+        nowhere, and `why` has the reason, if there was something to keep. Blocks. After the
+        loop."""
         if (end := self._part.end) is not None:
             self._part.end = end._replace(exit_code=exit_code)
         until = time.monotonic() + LAST_S
         while (thread := self._thread) is not None:
             thread.join(max(until - time.monotonic(), 0.0))
             if thread.is_alive():
-                return ""  # It hangs at the disk.
+                self.why = _HANGS
+                return ""
             self._thread = None
         self._write()
         if (thread := self._thread) is not None:
             thread.join(max(until - time.monotonic(), 0.0))
-            return self.path if self._has_end and not thread.is_alive() else ""
+            if thread.is_alive():
+                self.why = _HANGS
+                return ""
         return self.path if self._has_end else ""
 
     def _soon(self, delay_s: float) -> None:
@@ -159,8 +168,7 @@ class Keeping(Observer):
 
     def _write(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
         """Start a thread that writes what there is."""
-        stamp = self._part.stamp_of()
-        self._incarnation = self._incarnation if stamp is None else stamp.incarnation
+        self._incarnation = self._part.life_of() or self._incarnation
         lines, self._lines = self._lines, []
         is_news, self._is_news = self._is_news, False
         if not lines and not is_news:
@@ -169,10 +177,10 @@ class Keeping(Observer):
         def work() -> None:
             try:
                 self._work(lines, is_news=is_news)
-                self._why = ""
+                self.why = ""
             except Exception as error:  # Of the disk, and nothing of it may disturb the job.
                 why = getattr(error, "strerror", None) or str(error)
-                is_new, self._why = not self._why, why
+                is_new, self.why = not self.why, why
                 if is_new and loop is not None:
                     with suppress(RuntimeError):  # The loop has ended.
                         loop.call_soon_threadsafe(self._tell, self._config.observe.keep_in, why)
@@ -180,26 +188,25 @@ class Keeping(Observer):
         self._thread = threading.Thread(target=work, name="rallypoint-kept", daemon=True)
         try:
             self._thread.start()
-        except RuntimeError:
-            self._thread = None
+        except RuntimeError as error:
+            self._thread, self.why = None, str(error)
 
     def _work(self, lines: list[Line], *, is_news: bool) -> None:
-        # Imported in the thread: it may take a moment.
-        from rallypoint.core.watch.history_file import Begin, Lost
-        from rallypoint.core.watch.kept_jobs import directory_name
-        from rallypoint.observe import kept_jobs
-
         for line in lines:
             if isinstance(line, Begin):
                 self._incarnation = self._incarnation or line.incarnation
         if not self._incarnation:
-            return  # No round was formed.
+            return  # This node was no part of the job.
         run_id = self._config.rendezvous.run_id
         name = directory_name(run_id, self._incarnation)
         path = os.path.join(self._config.observe.keep_in, name)
+        note = self._note()
+        if self._life is None and not lines:
+            former = kept_jobs.note_of(path, note.node)
+            if former is not None and former.first_rank >= 0:
+                return  # An agent of this node took part in a round: what it has kept says more.
         kept_jobs.make_directory(path)
         if is_news or not self.path:
-            note = self._note()
             kept_jobs.write_note(path, note)
             self._has_end = bool(note.ended)
         self.path = path
@@ -208,9 +215,6 @@ class Keeping(Observer):
             kept_jobs.append(path, [*lines, Lost(lost)] if lost else lines)
 
     def _note(self) -> NodeNote:
-        from rallypoint.core.watch.kept_jobs import NodeNote
-        from rallypoint.core.watch.past_round import first_cause
-
         part, machine, rendezvous = self._part, socket.gethostname(), self._config.rendezvous
         assignment = None if self._life is None else self._life.assignment
         end, place = part.end or _End("", "", None), meeting_place(rendezvous)
@@ -227,7 +231,7 @@ class Keeping(Observer):
             history=self._history,
             log_dir=os.path.abspath(log_dir) if (log_dir := self._config.output.log_dir) else "",
             began=self._began or wall_time(0.0),
-            round=0 if self._life is None else self._life.number,
+            round=end.round if self._life is None else self._life.number,
             nodes=1 if assignment is None else assignment.group_world_size,
             first_rank=-1 if assignment is None else assignment.base_rank,
             workers=self._config.workers.count,

@@ -14,12 +14,15 @@ from rallypoint.cli.launch.output import Output
 from rallypoint.cli.launch.plan import Asked, read_launch
 from rallypoint.cli.machine import Machine
 from rallypoint.cli.parser import with_hint
+from rallypoint.observe.printing import print_error
 
 
 def run(argv: list[str]) -> int:
     """The exit code of the job. Raises UsageError, AccessError and HelpRequested for what is wrong
     before a host is reached."""
     asked = with_hint(LAUNCH, lambda: read_launch(argv, os.environ, Machine()))
+    for remark in asked.remarks:
+        print_error("rallypoint launch", remark)
     keep_secrets()  # Before there are children that would inherit them.
     return asyncio.run(_launch(_as_here(asked)))
 

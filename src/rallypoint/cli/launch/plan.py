@@ -21,6 +21,8 @@ from rallypoint.cli.machine import Machine
 from rallypoint.cli.options import RUN, read_run
 from rallypoint.cli.parser import Scanned, parse
 from rallypoint.cli.run_options.empty_values import without_empty
+from rallypoint.cli.run_options.script import options_behind
+from rallypoint.cli.run_options.wrong_script import refuse_a_program
 from rallypoint.cli.values import Value, integer, integer_within, nodes
 from rallypoint.config import TOKEN_VARIABLE, Endpoint, check_name
 from rallypoint.core.settings import FLAGS, MAX_NODES
@@ -114,6 +116,8 @@ class Asked(Struct, frozen=True):
     """Of the job; empty: it has none."""
     summary: str
     detach: bool
+    remarks: tuple[str, ...] = ()
+    """Lines for the person, before a host is reached."""
 
 
 def read_launch(argv: Sequence[str], environ: Mapping[str, str], machine: Machine) -> Asked:
@@ -124,6 +128,9 @@ def read_launch(argv: Sequence[str], environ: Mapping[str, str], machine: Machin
         raise UsageError(
             "the script is missing; for example: rallypoint launch --hosts node-a,node-b train.py"
         )
+    is_script = not scanned.on("--module") and not scanned.on("--no-python")
+    if is_script:
+        refuse_a_program(scanned.words)
     hosts = _hosts(scanned, machine)
     least, most = _nodes(scanned, len(hosts))
     where, conf = scanned.get("--rdzv-endpoint"), scanned.get("--rdzv-conf")
@@ -142,7 +149,7 @@ def read_launch(argv: Sequence[str], environ: Mapping[str, str], machine: Machin
         workers is not None,
         where is None and (backend is None or backend.text in ("tcp", "c10d")),
         scanned.words,
-        "" if scanned.on("--module") or scanned.on("--no-python") else scanned.words[0],
+        scanned.words[0] if is_script else "",
         scanned.read(RUN, "--output", "auto"),
     )
     _check(plan, workers)
@@ -153,6 +160,7 @@ def read_launch(argv: Sequence[str], environ: Mapping[str, str], machine: Machin
         "" if token is None else token.text_for_job(plan.run_id),
         summary.text if summary else "",
         scanned.on("--detach"),
+        tuple(options_behind(LAUNCH, argv, scanned)),
     )
 
 

@@ -55,7 +55,7 @@ from rallypoint.core.liveness import RESET_SHARE
 from rallypoint.core.settings import CONF, FLAGS, KEYS, UNNAMED_RUN_ID
 from rallypoint.core.text import shown
 from rallypoint.errors import UsageError
-from rallypoint.wire.address import ANY_PORT
+from rallypoint.wire.address import ANY_PORT, Address
 
 _BACKENDS = ("tcp", "c10d", "static", *BY_REGISTER)
 _INTERVAL_S, _ATTEMPTS = 5.0, 3
@@ -108,7 +108,7 @@ def read_rendezvous(scanned: Scanned, machine: Machine, notices: list[str]) -> R
         raise given.wrong(ANY_PORT)
     static = static and where.port > 0
     if static:
-        notices += _remarks_on_static(scanned, where)
+        notices += _remarks_on_static(scanned, where, most)
     lease_s = _lease(scanned)
     chosen = {
         "run_id": machine.random_id() if alone else UNNAMED_RUN_ID,
@@ -137,10 +137,18 @@ def _store_port(scanned: Scanned, taken: int = 0) -> int:
     return number
 
 
-def _remarks_on_static(scanned: Scanned, where: Endpoint) -> list[str]:
-    """A remark on what says something else than the endpoint, which wins, and on what fixed ranks
-    do not need."""
+def _remarks_on_static(scanned: Scanned, where: Endpoint, most: int) -> list[str]:
+    """A remark on what says something else than the endpoint, which wins, on what fixed ranks do
+    not need, and on an endpoint that nodes on other machines can't reach."""
     found, endpoint_ = [], scanned.get("--rdzv-endpoint")
+    if most > 1 and (where.host == "localhost" or Address(where.host, 0).is_loopback):
+        given = endpoint_ or scanned.get("--master-addr")
+        said = given.origin if given else "without --master-addr"
+        fix = "--rdzv-endpoint HOST:PORT" if endpoint_ is not None else "--master-addr HOST"
+        found.append(
+            f"{said}: each node looks for node rank 0 on its own machine ({where.host}): if they "
+            f"run on several, give all of them {fix}, the host of node rank 0"
+        )
     if endpoint_ is not None:
         address, number = scanned.get("--master-addr"), scanned.get("--master-port")
         other = [address] if address is not None and host(address) != where.host else []

@@ -9,11 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from rallypoint.cli.machine import Machine
-from rallypoint.cli.parser import Scanned
+from rallypoint.cli.parser import Command, Scanned
 from rallypoint.core.text import shown
 from rallypoint.errors import UsageError
 from rallypoint.files import local_path
-from rallypoint.process.prepared.command_line import RUN_PATH
+
+_OF_LAUNCHERS = frozenset(
+    {"--nnodes", "--nproc-per-node", "--node-rank", "--max-restarts", "--standalone"}
+    | {"--rdzv-backend", "--rdzv-endpoint", "--rdzv-id", "--rdzv-conf"}
+)
+"""Options of launchers, which few scripts have themselves."""
 
 
 def need_a_script(scanned: Scanned) -> None:
@@ -29,6 +34,27 @@ def need_a_script(scanned: Scanned) -> None:
     raise UsageError(
         "the script is missing; for example: rallypoint run --nproc-per-node 2 train.py"
     )
+
+
+def options_behind(command: Command, argv: Sequence[str], scanned: Scanned) -> list[str]:
+    """A remark for a person who has written options of this command behind the script, to which
+    they belong then; none if that may be meant, as for a script that is a launcher itself, or
+    behind `--`."""
+    script, *arguments = scanned.words or ("",)
+    is_parted = "--" in argv[: len(argv) - len(scanned.words)]
+    is_launcher = any(word == "-m" or word.endswith(".py") for word in arguments)
+    if is_parted or is_launcher or scanned.on("--no-python"):
+        return []
+    names = (word.partition("=")[0].replace("_", "-") for word in arguments)
+    found = [name for name in names if name in _OF_LAUNCHERS and name in command.options]
+    found = [name for name in dict.fromkeys(found) if scanned.get(name) is None]
+    if not found:
+        return []
+    *others, last = found
+    listed = f"{', '.join(others)} and {last} stand" if others else f"{last} stands"
+    they = "they belong" if others else "it belongs"
+    before = f"options of rallypoint {command.name} stand before it"
+    return [f"{listed} behind {shown(script)}, so {they} to the script: {before}"]
 
 
 def worker_command(
@@ -55,6 +81,8 @@ def worker_command(
     if module:
         return (*python, "-m", script, *arguments)
     if by_path:
+        from rallypoint.process.prepared.command_line import RUN_PATH
+
         return (*python, "-c", RUN_PATH, script, *arguments)
     return (*python, script, *arguments)
 

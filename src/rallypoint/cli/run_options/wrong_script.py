@@ -4,6 +4,7 @@ file itself is looked at first. Pure: `Machine` looks."""
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 
 from rallypoint.cli.machine import Machine
@@ -19,6 +20,7 @@ _NO_SCRIPT = "a program, not a Python script"
 _PROGRAMS = frozenset({"python", "python3", "bash", "sh", "srun", "mpirun", "torchrun"})
 _PROGRAMS |= {"accelerate", "deepspeed", "rallypoint"}
 """Known to be none of a person's scripts, also where no file can be looked at."""
+_PYTHON = re.compile(r"python(\d+(\.\d+)?t?)?", re.ASCII)
 _SHELL_SCRIPTS = (".sh", ".bash", ".zsh", ".ksh", ".csh", ".slurm", ".sbatch")
 _SETTINGS = (".json", ".yaml", ".yml", ".toml")
 _NO_MODULES = (".py", ".ipynb", ".md", ".txt", *_SHELL_SCRIPTS, *_SETTINGS)
@@ -88,10 +90,22 @@ def generated_words(words: Sequence[str]) -> tuple[str, ...]:
     """The script and its arguments for a generated command, by default train.py. The script lies on
     another machine. Raises UsageError for a well-known program in its place."""
     script, *after = words or ("train.py",)
-    if script in _PROGRAMS:
+    if _is_program(script):
         fix = _leave_out(script, after) or "name the script itself"
         raise UsageError(f"{script}: {_NO_SCRIPT}: {fix}")
     return (script, *after)
+
+
+def refuse_a_program(words: Sequence[str]) -> None:
+    """Raises UsageError for a well-known program in the place of a script on other machines."""
+    script, *after = words
+    if _is_program(script):
+        raise UsageError(f"{script}: {_a_program(script, after)}")
+
+
+def _is_program(script: str) -> bool:
+    """Whether no script has this name. No file is looked at."""
+    return script in _PROGRAMS or _PYTHON.fullmatch(os.path.basename(script)) is not None
 
 
 def _a_program(program: str, after: Sequence[str]) -> str:

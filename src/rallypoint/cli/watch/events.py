@@ -10,7 +10,7 @@ from msgspec import Struct
 from rallypoint.cli import access, values
 from rallypoint.cli.parser import Command, parse, with_hint
 from rallypoint.cli.values import Value, word
-from rallypoint.cli.watch.events_text import LINES_MAX, MOMENTS, event_line, newest_of, since
+from rallypoint.cli.watch.events_text import LINES_MAX, MOMENTS, event_lines, newest_of, since
 from rallypoint.cli.watch.kept import Kept, answer_or_kept, events_of, is_kept, read_kept
 from rallypoint.cli.watch.reach import (
     EXIT_CODES,
@@ -21,6 +21,7 @@ from rallypoint.cli.watch.reach import (
     decoded,
     named,
     only_one,
+    open_to_follow,
     read_job,
     token_of,
 )
@@ -31,7 +32,7 @@ from rallypoint.coordinator.token import Token
 from rallypoint.core.json_reader import UnreadableJsonError, read_as
 from rallypoint.core.settings import MAX_GIVEN, Setting
 from rallypoint.core.text import count, shown
-from rallypoint.core.watch.event_groups import fold_entries, may_be_one_of_several
+from rallypoint.core.watch.event_groups import may_be_one_of_several
 from rallypoint.core.watch.history import HistoryEntry
 from rallypoint.core.watch.history_file import Recorded
 from rallypoint.core.watch.job_view import JobView
@@ -185,9 +186,10 @@ class _Events:
 
     async def run(self) -> None:
         self._job = await named(self._job, self._token)
-        asking = await Asking.open(self._job, self._token)
+        follow = self._options.follow
+        asking = await (open_to_follow if follow else Asking.open)(self._job, self._token)
         try:
-            if not _show(await self._known(asking), self._options) or not self._options.follow:
+            if not _show(await self._known(asking), self._options) or not follow:
                 return
             while not await self._followed(asking):
                 asking.close()
@@ -265,7 +267,7 @@ def _show(known: list[HistoryEntry], options: _Options) -> bool:
 def _lines(entries: list[HistoryEntry], options: _Options) -> list[str]:
     if options.as_json:
         return [JsonLine(json_text(entry)) for entry in entries]
-    return [event_line(entry, wall_time(0.0)) for entry in fold_entries(entries)]
+    return event_lines(entries, wall_time(0.0))
 
 
 def _entry(value: bytes) -> HistoryEntry | None:

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
 
+from rallypoint.cli.render import clock_text
 from rallypoint.core.text import count
+from rallypoint.core.watch.event_groups import fold_entries
 from rallypoint.core.watch.history import HistoryEntry
 from rallypoint.observe.printing import Painted, Tint
 
 LINES_MAX = 24
+NEAR_S = 5.0
+"""The largest gap, in seconds, between two events that share a line."""
+SPAN_S = 2.0
+"""Events in one line that span at least so many seconds show the time of the last one, too."""
 MOMENTS = "an age like 90s, 10m, 12h or 2d, or a time like 22:30 or 2030-12-31T18:30:00"
 """What `since` reads."""
 _AGE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)\s*(s|m|min|h|d)")
@@ -17,16 +24,46 @@ _SECONDS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 _CLOCK = re.compile(r"\d{1,2}:\d{2}(:\d{2})?")
 
 
-def event_line(entry: HistoryEntry, now: float, zone: tzinfo | None = None) -> str:
+def event_lines(
+    entries: Sequence[HistoryEntry], now: float, zone: tzinfo | None = None
+) -> list[str]:
+    """Lines for events in their order. Events of several nodes share one only if each follows the
+    one before it within `NEAR_S`: a late node keeps its own time."""
+    lines: list[str] = []
+    start = 0
+    for end in range(1, len(entries) + 1):
+        if end == len(entries) or entries[end].time - entries[end - 1].time > NEAR_S:
+            lines += _near_lines(entries[start:end], now, zone)
+            start = end
+    return lines
+
+
+def _near_lines(entries: Sequence[HistoryEntry], now: float, zone: tzinfo | None) -> list[str]:
+    folded = fold_entries(entries)
+    # Each is of one or more events that follow each other, and has the number of the first.
+    rest = enumerate((entry.number, entry.time) for entry in entries)
+    firsts = [
+        next(place for place, known in rest if known == (one.number, one.time)) for one in folded
+    ]
+    lasts = [*(entries[place - 1].time for place in firsts[1:]), entries[-1].time]
+    return [event_line(one, now, zone, last) for one, last in zip(folded, lasts, strict=True)]
+
+
+def event_line(
+    entry: HistoryEntry, now: float, zone: tzinfo | None = None, last: float = 0.0
+) -> str:
     """`12:04:05 ! node b was lost: ...`, with the date unless that is today's. `zone`: None is the
-    local one."""
+    local one. `last`: the time of the last of several events in this line."""
     mark = "!" if entry.is_wrong else " "
     name = re.escape(entry.node)
     is_named = re.search(rf"(node|drain|exclude|allow) {name}(?![\w.-])", entry.text)
     node = f" (node {entry.node})" if entry.node and not is_named else ""
     told = f"{mark} {entry.text}{node}"
     tint = Tint.BAD if entry.is_wrong else None
-    return Painted((f"{moment_text(entry.time, now, zone)} ", None), (told, tint))
+    when = moment_text(entry.time, now, zone)
+    if last - entry.time >= SPAN_S:
+        when += f"-{clock_text(last, zone)}"
+    return Painted((f"{when} ", None), (told, tint))
 
 
 def moment_text(at: float, now: float, zone: tzinfo | None = None) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 from collections.abc import Callable, Sequence
 from shlex import quote
 from textwrap import wrap
@@ -23,12 +24,15 @@ from rallypoint.cli.render import duration_text
 from rallypoint.cli.values import Value, word
 from rallypoint.cli.watch.events_text import moment_text
 from rallypoint.cli.watch.reach import (
+    LOCAL_HOSTS,
     JobAt,
     JobEndedError,
     LostWhileFollowedError,
     NotHostedError,
     NotOnThisMachineError,
+    UnreachedHereError,
     read_job,
+    runs_here,
 )
 from rallypoint.cli.watch.recorded import read_history, view_in
 from rallypoint.cli.watch.slurm_job import read_slurm_job
@@ -166,12 +170,20 @@ def answer_or_kept(
             who = f"agents on this machine look for it ({fold_names(kept.living)})"
             more = f"; {who}: rallypoint status {brief(kept.path)}"
             raise RendezvousConnectionError(f"{error}{more}") from error
-        if show is not None:
+        is_other = _is_of_another(kept, error)
+        if show is not None and not is_other:
             return show(kept, _what_it_is(kept, error))
+        is_other = is_other or isinstance(error, NotOnThisMachineError)
         more = "its end is kept" if kept.has_ended else "kept of it"
-        more = "the newest that is kept" if isinstance(error, NotOnThisMachineError) else more
+        more = "the newest that is kept" if is_other else more
         kind = UsageError if isinstance(error, UsageError) else RendezvousConnectionError
         raise kind(f"{error}; {more}: rallypoint status {brief(kept.path)}") from error
+
+
+def _is_of_another(kept: Kept, error: SomeError) -> bool:
+    """Whether the job that was asked still runs, and this is the end of one before it."""
+    job = error.job if isinstance(error, UnreachedHereError) else None
+    return job is not None and not kept.living and runs_here(job)
 
 
 def _kept_of(
@@ -275,7 +287,7 @@ def status_of(kept: Kept, head: str, width: int, most: int) -> list[str]:
         why = f"look on {machines} for what killed them: dmesg -T, and what the scheduler says"
         ends += next_lines(Advice("ends", text=why), where, width)
     ends += labelled("history", [kept.trouble] if kept.trouble else [], width)
-    if kept.recorded is None and newest is not None and not newest.is_host:
+    if not kept.has_verdict and newest is not None and not newest.is_host:
         ends += labelled("elsewhere", [_elsewhere(newest)], width)
     room = max(most - len(ends) - 1, 1)
     if len(rows) > room:
@@ -314,6 +326,12 @@ def _what_it_is(kept: Kept, error: SomeError) -> str:
     if isinstance(error, NotOnThisMachineError):
         head = str(error).partition(":")[0].partition(";")[0]
         return f"{head}; the newest that has ended is kept: {brief(kept.path)}"
+    if isinstance(error, JobEndedError) and error.leader:
+        last, nodes = error.leader, {note.node for note in kept.notes}
+        if last not in nodes:
+            more = f"the rest is on the machine of node {shown(last)}, which led it last"
+            here = f"this is kept of it here: {brief(kept.path)}"
+            return f"the job has ended: {shown(error.reason)}; {more}; {here}"
     if kept.has_ended:
         said = "the job has ended; this is kept of it"
     else:
@@ -324,7 +342,9 @@ def _what_it_is(kept: Kept, error: SomeError) -> str:
 def _where_else(command: Command, argv: Sequence[str]) -> str:
     job = _meant(command, argv)
     said = "; nothing of it is kept on this machine"
-    if job is None or job.register is not None:
+    if job is None or job.is_here:
+        return ""
+    if job.register is not None or job.endpoint.host in (*LOCAL_HOSTS, socket.gethostname()):
         return said
     return f"{said}: ask on {job.endpoint.host}, if it ran there"
 
@@ -337,8 +357,9 @@ def _path_of(command: Command, argv: Sequence[str]) -> str:
     named = scanned.get("--job") or scanned.get("--rdzv-id")
     if job is None and (slurm := scanned.get("--slurm")) is not None:
         return find(root, read_slurm_job(slurm).run_id, None)
-    if job is None:
-        return find(root, None if named is None else named.text, None)
+    if job is None or job.is_here:
+        run_id = named.text if named is not None else job.run_id if job is not None else None
+        return find(root, run_id, None)
     where = meeting_place(RendezvousConfig(job.name, endpoint=job.endpoint, register=job.register))
     return find(root, job.run_id, where or None)
 
@@ -357,4 +378,4 @@ def _meant(command: Command, argv: Sequence[str]) -> JobAt | None:
         jobs = read_job(command, scanned, where)
     except RallypointError:
         return None
-    return None if jobs[0].secret or len(jobs) > 1 else jobs[0]
+    return None if len(jobs) > 1 else jobs[0]

@@ -13,7 +13,7 @@ from rallypoint.cli import access, values
 from rallypoint.cli.parser import Command, parse, with_hint
 from rallypoint.cli.values import Value
 from rallypoint.cli.watch.kept import Kept, answer_or_kept, is_kept, read_kept
-from rallypoint.cli.watch.reach import EXIT_CODES, HOW_TO_FIND, Asking, again, named
+from rallypoint.cli.watch.reach import EXIT_CODES, HOW_TO_FIND, Asking, again, named, open_to_follow
 from rallypoint.cli.watch.status_text import LINES_MAX
 from rallypoint.cli.watch.terminal import print_lines
 from rallypoint.cli.watch.workers import (
@@ -25,11 +25,12 @@ from rallypoint.cli.watch.workers import (
     say_missing,
 )
 from rallypoint.core.settings import MAX_GIVEN, Setting
-from rallypoint.core.text import count
+from rallypoint.core.text import count, shown
 from rallypoint.core.watch.collecting import ALL_LINES, Gathered, HowFar, RankTold
-from rallypoint.core.watch.line_groups import Line, brief_ranks, fold_lines, lines_of, log_lines
+from rallypoint.core.watch.line_groups import Line, fold_lines, lines_of, log_lines
 from rallypoint.core.watch.node_names import fold_names
 from rallypoint.core.watch.questions import READ_MAX, Ask, Subject
+from rallypoint.core.watch.rank_names import brief_ranks
 from rallypoint.errors import RendezvousConnectionError
 from rallypoint.observe.printing import JsonLine, json_text, say
 
@@ -145,6 +146,9 @@ def _show_kept(argv: list[str], kept: Kept, head: str) -> int:
         here = fold_names(note.node for note in kept.notes if note.output)
         which = "these workers" if ranks or nodes else "the workers"
         more = f"; of these nodes something is: {here}" if here else ""
+        if strange := [name for name in nodes if all(note.node != name for note in kept.notes)]:
+            name = shown(strange[0])
+            more += f"; {name} is taken for a node: a job's host is {name}:PORT"
         say(f"nothing is kept of what {which} wrote{more}")
     return 0
 
@@ -170,7 +174,8 @@ class _Logs:
         """Print what was asked for. Raises as `Asking.ask`."""
         wanted, options = self._options.wanted, self._options
         self._job = await named(self._job, wanted.token)
-        asking = await Asking.open(self._job, wanted.token)
+        find = open_to_follow if options.follow else Asking.open
+        asking = await find(self._job, wanted.token)
         question = Ask(
             Subject.LOGS,
             follow=options.follow,

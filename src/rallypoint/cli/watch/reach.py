@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from shlex import quote
@@ -63,6 +63,8 @@ LOST_S = 30.0
 RETRY_S = 1.0
 _CHECK = "give the job's --rdzv-endpoint HOST[:PORT]"
 _GONE = "the job has ended, or its host is lost, or it has another --rdzv-endpoint"
+_GONE_HERE = "it has just ended, or its host is lost, or it is in another network (a container's)"
+LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 
 HOW_TO_FIND = (
     "Where",
@@ -194,10 +196,8 @@ def _register(
     return register
 
 
-def _local_jobs(run_id: str | None) -> list[LocalJob]:
-    """The newest word of each job of this user on this machine."""
-    found: dict[tuple[str, str], LocalJob] = {}
-    running: set[str] = set()
+def _all_local_jobs() -> Iterator[LocalJob]:
+    """Read the notes of the agents of this user that run on this machine."""
     for text in notes((tempfile.gettempdir(), *PLACES)):
         try:
             note = read_as(text, LocalJob)
@@ -205,9 +205,22 @@ def _local_jobs(run_id: str | None) -> list[LocalJob]:
         except (UsageError, ValueError):
             continue
         if lives(note.pid):
-            running.add(note.run_id)
-            if run_id in (None, note.run_id):
-                found[note.run_id, note.address] = note
+            yield note
+
+
+def _notes_of(job: JobAt) -> Iterable[LocalJob]:
+    """Notes about this job, one for each address."""
+    return {one.address: one for one in _all_local_jobs() if one.run_id == job.run_id}.values()
+
+
+def _local_jobs(run_id: str | None) -> list[LocalJob]:
+    """The newest word of each job of this user on this machine."""
+    found: dict[tuple[str, str], LocalJob] = {}
+    running: set[str] = set()
+    for note in _all_local_jobs():
+        running.add(note.run_id)
+        if run_id in (None, note.run_id):
+            found[note.run_id, note.address] = note
     if found:
         return list(found.values())
     if run_id is None:
@@ -219,9 +232,12 @@ def _local_jobs(run_id: str | None) -> list[LocalJob]:
 
 
 def _of_note(note: LocalJob, reading: access.Access, words: str) -> JobAt:
-    host, port = split_endpoint(note.address, DEFAULT_COORDINATOR_PORT)
     reading = replace(reading, insecure=True) if note.insecure else reading
-    return JobAt(note.run_id, Endpoint(host, port), None, reading, note.secret, words, True)
+    return JobAt(note.run_id, _endpoint_of(note), None, reading, note.secret, words, True)
+
+
+def _endpoint_of(note: LocalJob) -> Endpoint:
+    return Endpoint(*split_endpoint(note.address, DEFAULT_COORDINATOR_PORT))
 
 
 def only_one(jobs: Sequence[JobAt]) -> JobAt:
@@ -234,6 +250,15 @@ def only_one(jobs: Sequence[JobAt]) -> JobAt:
 
 class NotOnThisMachineError(RendezvousConnectionError):
     """No such job of this user runs here."""
+
+
+class UnreachedHereError(RendezvousConnectionError):
+    """An agent of the job runs on this machine, and its coordinator can't be reached."""
+
+    def __init__(self, text: str, why: str = "", job: JobAt | None = None) -> None:
+        """`why`: the same without the name of the job."""
+        super().__init__(text)
+        self.why, self.job = why, job
 
 
 class LostWhileFollowedError(RendezvousConnectionError):
@@ -388,6 +413,20 @@ def decoded(value: bytes, kind: type[_T]) -> _T:
         ) from None
 
 
+async def open_to_follow(job: JobAt, token: Token | None) -> Asking:
+    """Connect to the job's coordinator. Where another node may take the job over, wait for that as
+    `again`. Raises as `Asking.open`."""
+    try:
+        return await _hosted(job, token)
+    except (RendezvousConnectionError, NotHostedError) as error:
+        if job.register is None and not job.is_here:
+            raise
+        try:
+            return await again(job, token)
+        except (LostWhileFollowedError, NotHostedError):
+            raise error from None
+
+
 async def again(job: JobAt, token: Token | None) -> Asking:
     """After the coordinator went away: another one may take over, or the same be started again,
     which hosts the job once a node has come. Raises as `Asking.open`, at the latest after
@@ -397,7 +436,7 @@ async def again(job: JobAt, token: Token | None) -> Asking:
     until = loop.time() + LOST_S
     while True:
         try:
-            return await _hosted(job, token)
+            return await _hosted(_as_noted(job), token)
         except NotHostedError:
             if loop.time() > until:
                 raise
@@ -408,6 +447,19 @@ async def again(job: JobAt, token: Token | None) -> Asking:
                     "that hosted it is lost, or the job has ended"
                 ) from error
         await asyncio.sleep(RETRY_S)
+
+
+def _as_noted(job: JobAt) -> JobAt:
+    """Return the job at the newest address that its agent on this machine has noted."""
+    notes = list(_notes_of(job)) if job.is_here else []
+    if len(notes) != 1:
+        return job
+    return replace(job, endpoint=_endpoint_of(notes[0]), secret=notes[0].secret)
+
+
+def runs_here(job: JobAt) -> bool:
+    """Whether an agent of this job, which was found on this machine, still runs."""
+    return any(_endpoint_of(note) == job.endpoint for note in _notes_of(job))
 
 
 async def _hosted(job: JobAt, token: Token | None) -> Asking:
@@ -430,10 +482,11 @@ def token_of(job: JobAt) -> Token | None:
 class JobEndedError(UsageError):
     """The job that is meant has ended, as its record says."""
 
-    def __init__(self, text: str, outcome: str = "", reason: str = "") -> None:
-        """`outcome` and `reason` are those of the verdict."""
+    def __init__(self, text: str, outcome: str = "", reason: str = "", leader: str = "") -> None:
+        """`outcome` and `reason` are those of the verdict. `leader`: the node that led the job
+        last; empty: unknown."""
         super().__init__(text)
-        self.outcome, self.reason = outcome, reason
+        self.outcome, self.reason, self.leader = outcome, reason, leader
 
 
 async def reach(job: JobAt, token: Token | None) -> ClientConnection:
@@ -444,11 +497,9 @@ async def reach(job: JobAt, token: Token | None) -> ClientConnection:
         return await _reach_leader(job, job.register, secret)
     found = await resolve(job.endpoint)
     if isinstance(found, NotYet):
-        check = _CHECK
-        if job.run_id is None and job.endpoint.port == DEFAULT_COORDINATOR_PORT:
-            check += f"; if {job.endpoint.host} is the name of the job, --job {job.endpoint.host}"
         raise RendezvousConnectionError(
-            f"can't reach the coordinator at {job.endpoint}: {found.reason}: {check}"
+            f"can't reach the coordinator at {job.endpoint}: {found.reason}: {_CHECK}"
+            f"{_may_be_a_name(job)}"
         )
     try:
         if secret is None and not job.access.insecure:
@@ -467,7 +518,22 @@ async def reach(job: JobAt, token: Token | None) -> ClientConnection:
             "token of the job"
         ) from None
     except (RendezvousConnectionError, PeerHungUpError) as error:
-        raise RendezvousConnectionError(f"{error}: {_GONE}") from error
+        if job.is_here:
+            said = f"{job_name(job.name)} runs on this machine, and does not answer: {error}"
+            raise UnreachedHereError(f"{said}: {_GONE_HERE}", str(error), job) from error
+        raise RendezvousConnectionError(f"{error}: {_GONE}{_may_be_a_name(job)}") from error
+
+
+def _may_be_a_name(job: JobAt) -> str:
+    """Hint for one word, in place of an endpoint, that may name a job or a node."""
+    host = job.endpoint.host
+    is_word = job.run_id is None and job.endpoint.port == DEFAULT_COORDINATOR_PORT
+    if not is_word or host in LOCAL_HOSTS or host.replace(".", "").isdigit():
+        return ""
+    return (
+        f"; if {host} is the name of the job, --job {host}; if it is a node, name its job in "
+        "place of it (--job ID)"
+    )
 
 
 def _other_token(job: JobAt, error: AccessError) -> AccessError:
@@ -505,7 +571,8 @@ async def _reach_leader(
     if record.is_vacant and verdict is not None:
         text, outcome = f"the job has ended: {verdict.text}", str(verdict.outcome.value)
         if record.job is not None and (node := record.job.leader_node):
-            text += f" (node {shown(node)} led it last: what is kept of it is there)"
+            text += f" (node {shown(node)} led it last: there, the same command shows what is kept)"
+            raise JobEndedError(text, outcome, verdict.text, node)
         raise JobEndedError(text, outcome, verdict.text)
     if record.is_vacant:
         raise RendezvousConnectionError("the node that led the job has gone")

@@ -9,13 +9,8 @@ from rallypoint.cli.watch.quoted_text import tail_of_path
 from rallypoint.cli.watch.status_text import LINES_MAX
 from rallypoint.core.text import count
 from rallypoint.core.watch.node_names import fold_names
-from rallypoint.core.watch.stack_groups import (
-    Frame,
-    StackGroup,
-    Thread,
-    fold_stacks,
-    rank_names,
-)
+from rallypoint.core.watch.rank_names import rank_names
+from rallypoint.core.watch.stack_groups import Frame, StackGroup, Thread, fold_stacks
 
 _LEAST = 2
 """Lines of a group, its heading included."""

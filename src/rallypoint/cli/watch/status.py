@@ -32,12 +32,15 @@ from rallypoint.cli.watch.reach import (
     Asking,
     JobAt,
     JobEndedError,
+    UnreachedHereError,
     again,
     ask_for_all,
     decoded,
     jobs_of,
+    open_to_follow,
     read_job,
     recorded_jobs,
+    runs_here,
     token_of,
 )
 from rallypoint.cli.watch.recorded import is_history, read_history, refuse_options, view_in
@@ -196,8 +199,10 @@ async def _line_of(job: JobAt, token: Token | None) -> list[JobLine]:
     except AccessError as error:
         return [_unknown(job, "no access", str(error))]
     except RallypointError as error:
-        # One on this machine has ended by now. A record stays when all nodes were killed.
-        return [] if job.register is None else [_unknown(job, "no answer", str(error))]
+        if job.is_here and not runs_here(job):
+            return []  # It has ended by now.
+        why = error.why if isinstance(error, UnreachedHereError) else str(error)
+        return [_unknown(job, "no answer", why)]
 
 
 def _unknown(job: JobAt, state: str, why: str, since_s: float = 0.0) -> JobLine:
@@ -216,7 +221,8 @@ class _Status:
         if self._job.run_id is None:
             asking, jobs = await ask_for_all(self._job, self._token)
         else:
-            asking = await Asking.open(self._job, self._token)
+            find = open_to_follow if self._options.watch else Asking.open
+            asking = await find(self._job, self._token)
         try:
             if self._job.run_id is None:
                 if len(jobs) != 1:

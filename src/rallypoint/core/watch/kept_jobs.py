@@ -9,10 +9,10 @@ Each job has a directory of its own, the same for all nodes that share it:
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime
-from hashlib import sha256
+from hashlib import blake2s
+from string import ascii_letters, digits
 from typing import Annotated
 
 from msgspec import Meta, Struct
@@ -21,9 +21,9 @@ from msgspec.structs import replace
 from rallypoint.core.limits import MAX_WORLD
 from rallypoint.core.settings import MAX_WORKERS_PER_NODE
 from rallypoint.core.watch.history import UnixTime
-from rallypoint.core.watch.line_groups import brief_ranks
 from rallypoint.core.watch.node_names import fold_names
 from rallypoint.core.watch.past_round import FirstCause
+from rallypoint.core.watch.rank_names import brief_ranks
 
 JOBS_MAX, BYTES_MAX = 50, 200_000_000
 """Bounds of one state directory."""
@@ -35,8 +35,9 @@ LINES = 200
 HISTORY = "history.jsonl"
 _LINE_CHARACTERS = 2000
 _DETAIL_CHARACTERS = 8000
-_NAME = r"[\w.%+-]{1,80}-\d{8}-\d{6}-[0-9a-f]{8}"
-_NODE_FILE = r"node-[\w.-]{1,100}\.json"
+_PLAIN = frozenset(ascii_letters + digits + "._-")
+_HEXADECIMAL = frozenset("0123456789abcdef")
+_NAME_MAX = 80
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
@@ -99,31 +100,52 @@ class KeptDir(Struct, frozen=True):
 
 def directory_name(run_id: str, incarnation: int) -> str:
     """The same on all nodes of this life of the job."""
-    short = sha256(f"{incarnation}\0{run_id}".encode(errors="surrogateescape")).hexdigest()[:8]
+    short = _short_id(f"{incarnation}\0{run_id}")
     try:
         began = datetime.fromtimestamp(incarnation / 1000, UTC)
     except (ValueError, OverflowError, OSError):
         began = datetime.fromtimestamp(0, UTC)
-    name = re.sub(r"[^A-Za-z0-9._+-]", "_", run_id)[:80] or "_"
+    name = _plain_name(run_id, also="+")[:_NAME_MAX]
     return f"{name}-{began:%Y%m%d-%H%M%S}-{short}"
 
 
 def node_file(node: str) -> str:
     """The name of the file of this node."""
-    name = re.sub(r"[^A-Za-z0-9._-]", "_", node) or "_"
-    if name != node or len(name) > 80:
-        name = f"{name[:80]}-{sha256(node.encode(errors='surrogateescape')).hexdigest()[:8]}"
+    name = _plain_name(node)
+    if name != node or len(name) > _NAME_MAX:
+        name = f"{name[:_NAME_MAX]}-{_short_id(node)}"
     return f"node-{name}.json"
+
+
+def _plain_name(text: str, also: str = "") -> str:
+    """The text with an underscore for each character that a name of a file should not have."""
+    return "".join(each if each in _PLAIN or each in also else "_" for each in text) or "_"
+
+
+def _short_id(text: str) -> str:
+    """Eight characters that differ for texts that differ. Not of OpenSSL: its first digest would
+    cost an agent a fifth of a megabyte."""
+    return blake2s(text.encode(errors="surrogateescape"), digest_size=4).hexdigest()
 
 
 def is_kept_name(name: str) -> bool:
     """Whether a directory of this name may be one that was made for a job."""
-    return re.fullmatch(_NAME, name) is not None
+    run_id, *numbers = name.rsplit("-", 3)
+    return (
+        0 < len(run_id) <= _NAME_MAX
+        and _PLAIN.issuperset(run_id.replace("+", ""))
+        and [len(each) for each in numbers] == [8, 6, 8]
+        and _HEXADECIMAL.issuperset("".join(numbers))
+    )
 
 
 def is_kept_file(name: str) -> bool:
     """Whether a file of this name in such a directory is ours."""
-    return name == HISTORY or re.fullmatch(_NODE_FILE, name.removesuffix(".new")) is not None
+    if name == HISTORY:
+        return True
+    name = name.removesuffix(".new")
+    node = name.removeprefix("node-").removesuffix(".json")
+    return node != "" and name == f"node-{node}.json" and _PLAIN.issuperset(node)
 
 
 def to_remove(

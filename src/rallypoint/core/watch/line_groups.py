@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 
 from msgspec import Struct, field
 
-from rallypoint.core.watch.stack_groups import rank_names
+from rallypoint.core.watch.rank_names import brief_ranks
 
 SAME_S = 5.0
 """Equal lines of two ranks that came so near to each other are one."""
-_RANKS_MAX = 30
-"""Characters of the ranks before a line."""
 _ESCAPES = re.compile(r"\x1b(\[[0-9;:?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)|[@-Z\\^_])")
 
 
@@ -66,12 +64,3 @@ def lines_of(text: str) -> list[str]:
 def log_lines(groups: Iterable[LineGroup]) -> list[str]:
     """Each behind the ranks that wrote it: `[0-63] epoch 3 done`."""
     return [f"[{brief_ranks(group.ranks)}] {group.text}" for group in groups]
-
-
-def brief_ranks(ranks: Collection[int]) -> str:
-    """`0-30,32-63`; of many that are no row their number."""
-    text = rank_names(ranks)
-    if len(text) <= _RANKS_MAX:
-        return text
-    begin = text[:_RANKS_MAX].rpartition(",")[0]
-    return f"{begin},… {len(ranks)} ranks"

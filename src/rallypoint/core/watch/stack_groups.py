@@ -4,7 +4,7 @@ process ids. Pure."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
@@ -58,17 +58,6 @@ def threads_of(text: str) -> tuple[Thread, ...]:
         name = head[2].strip().removeprefix("[").removesuffix("]")
         threads.append(Thread(name, tuple(map(_frame, block[1:]))))
     return tuple(threads)
-
-
-def rank_names(ranks: Iterable[int], gap: str = ",") -> str:
-    """`0-30,32-63`."""
-    runs: list[list[int]] = []
-    for rank in sorted(ranks):
-        if runs and rank == runs[-1][-1] + 1:
-            runs[-1][1:] = [rank]
-        else:
-            runs.append([rank])
-    return gap.join("-".join(map(str, run)) for run in runs)
 
 
 def _key(text: str) -> tuple[str, ...]:

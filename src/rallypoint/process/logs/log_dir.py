@@ -1,16 +1,17 @@
 """The files of a job's workers on this node.
 
     torchrun  <log_dir>/<run_id>_<random>/attempt_<round>/<local_rank>/{stdout.log, ...}
+              <log_dir>/<run_id>_<node>_<random>/... of several nodes
     rounds    <log_dir>/<run_id>/<node>/round_<round>/<local_rank>/{stdout.log, ...}
               <log_dir>/<run_id>/<node>/latest -> round_<round>
 
 The default is torchrun's shape, but an attempt is numbered by its round, which is never used twice,
 so no restart erases what an earlier one wrote. In each layout an agent makes a directory of its
 own, with mode 0700, so a shared file system can serve all nodes: with a random ending, or named
-after the node, where who comes second (another agent of that machine, the job's next launch) gets
-`<node>.2`. Without `--log-dir` the files live in a fresh directory under the temporary one, which
-`close` removes when nothing in it is worth keeping. The null device as log directory means no files
-at all.
+after the node alone, where who comes second (another agent of that machine, the job's next launch)
+gets `<node>.2`. Without `--log-dir` the files live in a fresh directory under the temporary one,
+which `close` removes when nothing in it is worth keeping. The null device as log directory means no
+files at all.
 
 On a parallel file system metadata is what costs. An agent makes its directory and one of 4 KiB to
 prove that it can be written, then a directory per round, and per worker and round a directory and
@@ -73,11 +74,12 @@ class LogDir(Struct, frozen=True):
         run_id: str,
         *,
         layout: Layout = "torchrun",
-        node: str = "node",
+        node: str = "",
         temp_dir: str = "/tmp",
     ) -> LogDir:
-        """Make this agent's directory. When `log_dir` is None it is made under `temp_dir`, or as
-        Python's tempfile does, under /tmp or /var/tmp when that can't be written.
+        """Make this agent's directory, named after `node` unless that is empty. When `log_dir` is
+        None it is made under `temp_dir`, or as Python's tempfile does, under /tmp or /var/tmp
+        when that can't be written.
 
         A directory that was asked for is proved writable with 4 KiB that reach the disk, so that
         a full disk is noticed before any worker starts. Blocks on the file system.
@@ -101,10 +103,11 @@ class LogDir(Struct, frozen=True):
             if layout == "rounds":
                 place = os.path.join(parent, job)
                 os.makedirs(place, exist_ok=True)
-                root = _make_numbered(os.path.join(place, safe_name(node)))
+                root = _make_numbered(os.path.join(place, safe_name(node or "node")))
             else:
                 os.makedirs(parent, exist_ok=True)
-                root = make_private_dir(os.path.join(parent, f"{job}_"))
+                stem = f"{job}_{safe_name(node)}_" if node else f"{job}_"
+                root = make_private_dir(os.path.join(parent, stem))
         except OSError as error:
             raise storage_error(parent, error) from error
         try:

@@ -128,7 +128,7 @@ class DefaultLogsSpecs(LogsSpecs):
         local_ranks_filter: Collection[int | str] | None = None,
         *,
         layout: Layout = "torchrun",
-        node: str = "node",
+        node: str = "",
         temp_dir: str = "/tmp",
     ) -> None:
         super().__init__(log_dir, redirects, tee, local_ranks_filter)

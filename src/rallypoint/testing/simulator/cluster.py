@@ -248,9 +248,10 @@ class SimulatedCluster:
     def step(self) -> bool:
         """The next thing happens; False: nothing is left."""
         went_on = self.schedule.step()
-        self.rules.now_s = self.schedule.now_s
+        rules, now_s = self.transcript.rules, self.schedule.now_s
+        rules.now_s = now_s
         if self._disturbances:
-            self.rules.disturbed_at = self.schedule.now_s
+            rules.disturbed_at = now_s
         return went_on
 
     def discard(self) -> None:

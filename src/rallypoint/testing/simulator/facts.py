@@ -12,6 +12,7 @@ its time and its steps (`core/watch/goodput.py`):
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from itertools import pairwise
 from typing import TypeAlias
 
@@ -31,8 +32,8 @@ from rallypoint.testing.simulator.loop import ProcessLoop
 from rallypoint.testing.simulator.training import Training
 from rallypoint.testing.simulator.workers import Worker
 
-parsed = Decoder(LeadRecord).decode
-"""A record as it was written, also one that no leader may write."""
+parsed = lru_cache(maxsize=8)(Decoder(LeadRecord).decode)
+"""A record as it was written, also one that no leader may write. Every rule asks for the newest."""
 ROUNDING_S = 1e-6
 RoundFacts: TypeAlias = tuple[int, int, str, str, str]
 SLACK_S = 1.0

@@ -40,7 +40,8 @@ class Schedule:
     def at(self, when_s: float, do: Callable[[], None]) -> None:
         """Do this then; what is due at the same time happens in the order of these calls."""
         self._count += 1
-        heapq.heappush(self._heap, (max(when_s, self.now_s), self._count, do))
+        now_s = self.now_s
+        heapq.heappush(self._heap, (when_s if when_s > now_s else now_s, self._count, do))
 
     def after(self, delay_s: float, do: Callable[[], None]) -> None:
         """Do this in so long."""
@@ -64,7 +65,8 @@ class MachineClock:
 
     def now(self) -> float:
         """Seconds, as this machine counts them."""
-        return max(self._reached, self._offset_s + self.rate * self._schedule.now_s)
+        now_s, reached_s = self._offset_s + self.rate * self._schedule.now_s, self._reached
+        return now_s if now_s > reached_s else reached_s
 
     def reach(self, when_s: float) -> None:
         """A timer was to end then, and has: no rounding makes that too early."""
@@ -104,6 +106,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
     ) -> None:
         """`on_crash` gets what nothing in the process has handled."""
         self._schedule, self.clock, self._network, self.host = schedule, clock, network, host
+        self.time = clock.now  # type: ignore[method-assign]
         self._on_crash = on_crash
         self._ready: list[asyncio.Handle] = []
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
@@ -195,12 +198,13 @@ class ProcessLoop(asyncio.AbstractEventLoop):
             self._wake(self.clock.true(self._timers[0][0]))
 
     def _run_what_is_due(self) -> None:
+        timers = self._timers
         for _ in range(TURNS_MAX):
             if self._on_wake is not None:
                 self._on_wake()
-            now = self.time() + RESOLUTION_S
-            while self._timers and self._timers[0][0] <= now:
-                when, _, timer = heapq.heappop(self._timers)
+            now = self.clock.now() + RESOLUTION_S if timers else 0.0
+            while timers and timers[0][0] <= now:
+                when, _, timer = heapq.heappop(timers)
                 self.clock.reach(when)
                 self._ready.append(timer)
                 if self._busy_s:
@@ -211,7 +215,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
                 return
             ready, self._ready = self._ready, []
             for handle in ready:
-                if not handle.cancelled() and not self.is_dead:
+                if not handle._cancelled and not self.is_dead:
                     handle._run()
         raise InvariantError("a simulated process runs without end")
 
@@ -230,9 +234,10 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
         handle = asyncio.Handle(callback, args, self, context)
-        if not self.is_dead:
+        if self._state is not State.DEAD:
             self._ready.append(handle)
-            self._wake(self._schedule.now_s)
+            if not self._is_running:
+                self._wake(self._schedule.now_s)
         return handle
 
     def call_later(  # type: ignore[override]

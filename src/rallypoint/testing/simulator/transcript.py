@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from typing import ParamSpec
 
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.group_events import Finish
@@ -20,6 +20,8 @@ from rallypoint.testing.simulator.loop import Schedule
 from rallypoint.testing.simulator.rules.rule import Rule
 from rallypoint.testing.simulator.states import state_of
 from rallypoint.testing.simulator.workers import Worker
+
+_P = ParamSpec("_P")
 
 
 class Transcript:
@@ -51,8 +53,9 @@ class Transcript:
 
     def now(self) -> Invariants:
         """The invariants, told of the time."""
-        self.rules.now_s = self._schedule.now_s
-        return self.rules
+        rules = self.rules
+        rules.now_s = self._schedule.now_s
+        return rules
 
     def follow(self, name: str) -> Observer:
         """What the agent of this machine says is written down, too."""
@@ -77,7 +80,7 @@ class Transcript:
 
     def steps(self, job: JobState, coordinator: int) -> None:
         is_new = id(job) not in self.rules.jobs
-        self._check(lambda: self.now().steps(job, coordinator))
+        self._check(self.now().steps, job, coordinator)
         for rule in self.more if is_new else ():
             rule.leads(job, coordinator)
 
@@ -89,7 +92,7 @@ class Transcript:
         """The agent is about to promise that it does not claim the job. `may_claim`: a claim that
         it has sent may still succeed."""
         for rule in self.more:
-            self._check(partial(rule.promised, incarnation, may_claim=may_claim))
+            self._check(rule.promised, incarnation, may_claim=may_claim)
 
     def lied(self, incarnation: str) -> None:
         """The agent makes a promise that it does not keep, or one of another node."""
@@ -105,10 +108,10 @@ class Transcript:
             rule.told_to_go(incarnation)
 
     def stepped(self, job: JobState, event: JobEvent, effects: list[JobEffect]) -> None:
-        self._check(lambda: self.now().stepped(job, event, effects))
+        self._check(self.now().stepped, job, event, effects)
         if self.rules.jobs[id(job)].coordinator == self.rules.leader:
             for rule in self.more:
-                self._check(partial(rule.stepped, job, event, effects))
+                self._check(rule.stepped, job, event, effects)
             self._job = job
             self._on_step()
 
@@ -126,25 +129,25 @@ class Transcript:
         self.now().held(coordinator)
 
     def told(self, incarnation: str, message: ToAgent) -> None:
-        self._check(lambda: self.now().told(incarnation, message))
+        self._check(self.now().told, incarnation, message)
         for rule in self.more:
-            self._check(partial(rule.told, incarnation, message))
+            self._check(rule.told, incarnation, message)
 
     def closed(self, incarnation: str, coordinator: int, *, is_reset: bool) -> None:
         self.now().closed(incarnation, coordinator, is_reset=is_reset)
 
     def follows(self, incarnation: str, epoch: int) -> None:
-        self._check(lambda: self.now().follows(incarnation, epoch))
+        self._check(self.now().follows, incarnation, epoch)
 
     def stored(self, record: bytes) -> None:
         """In the register."""
-        self._check(lambda: self.now().stored(record))
+        self._check(self.now().stored, record)
         for rule in self.more:
-            self._check(partial(rule.stored, parsed(record)))
+            self._check(rule.stored, parsed(record))
 
-    def _check(self, tell: Callable[[], None]) -> None:
+    def _check(self, tell: Callable[_P, None], *args: _P.args, **named: _P.kwargs) -> None:
         try:
-            tell()
+            tell(*args, **named)
         except Violation as violation:
             self.problem = self.problem or violation
 
@@ -163,7 +166,7 @@ class Transcript:
     def finished(self, host: str, ref: NodeRef, finish: Finish | None, why: str) -> None:
         how = why if finish is None else f"{finish.kind.value}: {why or _verdict_of(finish)}"
         self.say(host, f"ends: {how}")
-        self._check(lambda: self.now().finished(ref.incarnation, finish))
+        self._check(self.now().finished, ref.incarnation, finish)
 
     def crashed(self, who: str, error: BaseException) -> None:
         found = error if isinstance(error, Violation) else None

@@ -1,0 +1,49 @@
+"""Which processes live: what can't be read is not taken for an end."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from rallypoint.process import guard, sessions
+
+NO_PROCESS = 2**22 + 1
+"""More than any pid."""
+
+
+@contextmanager
+def no_descriptor_left() -> Iterator[None]:
+    """No file can be opened."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_a_live_process_is_not_taken_for_gone_when_no_descriptor_is_left() -> None:
+    with no_descriptor_left(), pytest.raises(OSError) as caught:
+        sessions.session_of(os.getpid())
+    assert caught.value.errno == errno.EMFILE
+
+
+def test_a_process_is_not_taken_for_stopped_when_no_descriptor_is_left() -> None:
+    with no_descriptor_left():
+        assert not sessions.is_stopped(os.getpid())
+
+
+def test_A6_a_guard_that_can_not_look_does_not_take_workers_for_gone() -> None:
+    assert guard._kill({NO_PROCESS}, limit_s=0)
+    with no_descriptor_left():
+        assert not guard._kill({NO_PROCESS}, limit_s=0)
+
+
+@pytest.mark.parametrize("pid", [-1, 0, NO_PROCESS, 2**64, 10**300])
+def test_a_number_that_no_process_has_is_no_process(pid: int) -> None:
+    assert sessions.member(pid) is None

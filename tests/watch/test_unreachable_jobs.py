@@ -1,0 +1,170 @@
+"""A job that runs on this machine and can't be reached from here: all commands say so alike."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.integration.cluster import free_port
+from tests.limits import patience
+
+from rallypoint.cli import drain
+from rallypoint.cli.parser import parse
+from rallypoint.cli.watch import events, logs, nodes, reach, stacks, status, wishes
+from rallypoint.cli.watch.reach import UnreachedHereError
+from rallypoint.core.watch.kept_jobs import NodeNote, directory_name
+from rallypoint.errors import RendezvousConnectionError, UsageError
+from rallypoint.observe import kept_jobs
+from rallypoint.process.scratch import LocalJob, Scratch, leave_note
+
+AGAIN = "the coordinator went away: looking for it, or another"
+ENDED = NodeNote(
+    job="train-7",
+    node="a",
+    machine="m",
+    pid=1,
+    incarnation=1,
+    endpoints=(),
+    host="a",
+    is_host=True,
+    began=1.0,
+    round=0,
+    nodes=1,
+    first_rank=0,
+    workers=1,
+    ended=2.0,
+    outcome="failed",
+)
+ONE_JOB = [
+    (status.run, []),
+    (events.run, []),
+    (logs.run, []),
+    (stacks.run, []),
+    (nodes.run, []),
+    (drain.run, ["node-3"]),
+    (wishes.run_checkpoint, []),
+    (wishes.run_cancel, ["--yes"]),
+]
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Has the notes of agents in a temporary directory of its own."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(reach, "PLACES", ())
+    monkeypatch.setenv("RALLYPOINT_STATE_DIR", str(tmp_path / "state"))
+    return tmp_path
+
+
+def starts(machine: Path, job: str) -> str:
+    """An agent of this job, which is this process, runs; nobody listens at the address."""
+    address = f"127.0.0.1:{free_port()}"
+    note_of(agent_folder(machine, job), job, address)
+    return address
+
+
+def agent_folder(machine: Path, job: str) -> str:
+    folder = Scratch(str(machine), job)
+    folder.make()
+    return folder.path
+
+
+def note_of(folder: str, job: str, address: str) -> None:
+    note = LocalJob(job, address, True, os.getpid(), b"")
+    assert leave_note(folder, msgspec.json.encode(note))
+
+
+def test_a_job_that_cant_be_reached_has_a_row_that_says_why(
+    machine: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    places = {job: starts(machine, job) for job in ("train-7", "train-8")}
+    assert status.run(["--json"]) == 0
+    rows = {row["job"]: row for row in msgspec.json.decode(capsys.readouterr().out)}
+    assert rows.keys() == places.keys()
+    for job, address in places.items():
+        why = f"can't reach the coordinator at {address}: connection refused"
+        assert (rows[job]["state"], rows[job]["reason"]) == ("no answer", why)
+    with pytest.raises(UsageError, match=r"several jobs run on this machine \(train-7, train-8\)"):
+        events.run([])
+
+
+@pytest.mark.parametrize(("ask", "words"), ONE_JOB)
+def test_all_commands_name_the_job_that_cant_be_reached(
+    ask: Callable[[list[str]], int], words: list[str], machine: Path
+) -> None:
+    address = starts(machine, "train-7")
+    why = f"can't reach the coordinator at {address}: connection refused"
+    said = f"^job train-7 runs on this machine, and does not answer: {why}: it has just ended, or"
+    with pytest.raises(UnreachedHereError, match=said):
+        ask(words)
+
+
+@pytest.mark.parametrize(
+    ("run", "option"), [(status.run, "--watch"), (events.run, "-f"), (logs.run, "-f")]
+)
+def test_V6_who_begins_to_follow_just_as_the_leader_dies_waits_for_the_next_one(
+    run: Callable[[list[str]], int],
+    option: str,
+    machine: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(reach, "LOST_S", 0.0)
+    monkeypatch.setattr(reach, "RETRY_S", 0.0)
+    address = starts(machine, "train-7")
+    with pytest.raises(UnreachedHereError, match="job train-7 runs on this machine"):
+        run([option])
+    assert AGAIN in capsys.readouterr().err
+    with pytest.raises(RendezvousConnectionError, match="the job has ended, or its host is lost"):
+        run([option, address, "--job", "train-7", "--insecure"])
+    assert capsys.readouterr().err == ""  # Nobody else can be found there.
+
+
+def test_V6_who_follows_a_job_finds_the_next_leader_where_the_agent_here_has_found_it(
+    machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reach, "LOST_S", 0.0)
+    monkeypatch.setattr(reach, "RETRY_S", 0.0)
+    folder = agent_folder(machine, "train-7")
+    note_of(folder, "train-7", f"127.0.0.1:{free_port()}")
+    (job,) = reach.read_job(logs.LOGS, parse(logs.LOGS, [], {}), None)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        leader = threading.Thread(target=lambda: server.accept()[0].close(), daemon=True)
+        leader.start()
+        note_of(folder, "train-7", f"127.0.0.1:{server.getsockname()[1]}")
+        with pytest.raises(UnreachedHereError, match="connection refused"):
+            asyncio.run(reach.open_to_follow(job, None))
+        leader.join(patience(10.0))
+        assert not leader.is_alive()  # It was dialled.
+
+
+def test_the_end_of_an_earlier_job_of_that_name_is_not_taken_for_the_one_that_runs(
+    machine: Path,
+) -> None:
+    starts(machine, "train-7")
+    path = machine / "state" / "kept" / directory_name("train-7", 1)
+    kept_jobs.make_directory(str(path))
+    kept_jobs.write_note(str(path), ENDED)
+    said = f"; the newest that is kept: rallypoint status {path}"
+    with pytest.raises(RendezvousConnectionError, match=said):
+        status.run([])
+
+
+@pytest.mark.parametrize(
+    ("words", "instead"),
+    [
+        (["node-a:29400"], "drain NODE node-a:29400"),
+        (["node-a:29400", "node-b"], "drain node-b node-a:29400"),
+        (["/shared/jobs", "node-b"], "drain node-b /shared/jobs"),
+    ],
+)
+def test_drain_of_an_endpoint_says_where_the_node_stands(words: list[str], instead: str) -> None:
+    with pytest.raises(UsageError, match=f": an endpoint, and no node: write {instead}"):
+        drain.run(words)
