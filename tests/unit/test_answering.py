@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, cast
 
+from tests.limits import patience
 from tests.unit.groups import assigned, stamp
 
 from rallypoint.agent.answering import NodeAnswers
@@ -158,9 +159,10 @@ def test_V6_who_follows_the_newest_lines_gets_all_of_each_later_round() -> None:
         await answer_next()
         rounds.newest = RunningRound(stamp(1), assigned(1).assignment, workers, {})
         finishing = asyncio.create_task(answers.finish())
-        while not finishing.done() and len(asked) < 3:
+        async with asyncio.timeout(patience(60)):
             await answer_next()
-        await finishing
+            await answer_next()
+            await finishing
 
     said: list[object] = []
     with relay_and_its_channel() as (relay, channel):

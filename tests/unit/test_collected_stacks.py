@@ -7,8 +7,8 @@ import os
 from types import SimpleNamespace
 from typing import cast
 
-from msgspec.structs import replace
 from tests.unit.groups import assigned, stamp
+from tests.unit.virtual_time import in_virtual_time
 
 from rallypoint.agent.hang import HangWatch, StacksFiles
 from rallypoint.agent.node_workers import AgentActions, NodeWorkers, RunningRound
@@ -49,5 +49,5 @@ def test_A7_stacks_are_told_again_when_the_job_hangs_again_in_the_same_round() -
             answered.clear()
         watch.close()
 
-    asyncio.run(body())
+    in_virtual_time(body)
     assert told == [1, 2]

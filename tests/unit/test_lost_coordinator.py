@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from itertools import pairwise
 from typing import cast
 
 import pytest
@@ -89,6 +90,6 @@ def test_F2_an_agent_that_has_lost_its_coordinator_tries_more_and_more_seldom() 
         session.abort()
 
     in_virtual_time(body)
-    pauses = [later - earlier for earlier, later in zip(attempts, attempts[1:], strict=False)]
+    pauses = [later - earlier for earlier, later in pairwise(attempts)]
     assert pauses[:5] == pytest.approx([FIRST_RETRY_S * 2**doubled for doubled in range(5)])
     assert pauses[5:] == pytest.approx([LONGEST_RETRY_S] * len(pauses[5:]))
