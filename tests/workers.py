@@ -1,4 +1,4 @@
-"""Tests in several processes that share one collection: `pytest --workers 12`.
+"""Tests in several processes that share one collection: `pytest --workers 10`.
 
 To import and collect all tests takes seconds of a processor, as much as running several hundreds of
 them. So it is done once, by the process that was started; each worker is a fork of it, which runs

@@ -8,7 +8,7 @@ from tests.causes.outputs_read import Ended, ended, words
 
 from rallypoint.core.text import signal_name
 from rallypoint.core.worker_exits import WorkerExit
-from rallypoint.process.causes.evidence import Program
+from rallypoint.process.causes.program import Program
 from rallypoint.process.causes.told import detail_is_traceback, error_record
 from rallypoint.process.failures import describe_failure
 

@@ -10,8 +10,9 @@ import pytest
 from tests.causes.outputs_read import words
 
 from rallypoint.core.worker_exits import WorkerExit
-from rallypoint.process.causes.evidence import Evidence, Program, evidence_in
+from rallypoint.process.causes.evidence import Evidence, evidence_in
 from rallypoint.process.causes.handlers import exits_after, is_handled, parsed
+from rallypoint.process.causes.program import Program
 from rallypoint.process.causes.rows import rows_of
 from rallypoint.process.causes.told import detail_is_traceback, traceback_of
 from rallypoint.process.failures import describe_failure, program_of

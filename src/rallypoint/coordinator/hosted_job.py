@@ -61,6 +61,9 @@ class Gate(Protocol):
         """The job is hosted no more."""
 
 
+NEWS_S = 0.1
+"""Seconds from a change of the job until the file of its history has a status with it."""
+
 OpenGate = Callable[[Callable[[list[HostEffect]], None], Callable[[str, float], bool]], Gate]
 """Given what does the rest, and what tells whether an agent was not heard for so many seconds."""
 
@@ -96,6 +99,7 @@ class HostedJob:
         """What is sent, in its order."""
         self._timers = Timers(self._loop, self._timer_ended)
         self._check: asyncio.TimerHandle | None = None
+        self._news: asyncio.TimerHandle | None = None
         self._faults = Faults(lambda text: on_record(kinds.FAULT(text)))
         self._is_closed = False
         self._gate = None if open_gate is None else open_gate(self._let_pass, self._is_silent)
@@ -176,6 +180,9 @@ class HostedJob:
         if self._check is not None:
             self._check.cancel()
         self._timers.want({})
+        if self._news is not None:
+            self._news.cancel()
+            self._write_news()
         self.watch.close()
         self._faults.tell_counts()
         if self._gate is not None:
@@ -288,10 +295,16 @@ class HostedJob:
     def _run(self, effects: list[HostEffect], tries: int = TRIES) -> None:
         self._perform_all(effects, tries)
         self.see(self.watch.noted)
+        if self.watch.has_news and self._news is None and not self._is_closed:
+            self._news = self._loop.call_later(NEWS_S, self._write_news)
         self._tell_of_wishes()
         if not self._is_closed:
             self._want_timers()
             self._watch()
+
+    def _write_news(self) -> None:
+        self._news = None
+        self.see(self.watch.write_news)
 
     def see(self, see: Callable[P, R], *seen: P.args, **named: P.kwargs) -> R | None:
         """What people see of the job must not disturb it. None: it could not be done."""

@@ -76,6 +76,8 @@ class HistoryFile(Struct):
     """When somebody looked last for a worker that holds the job up."""
     behind: str = ""
     """The node of that worker in the last status; empty: there was none."""
+    is_due: bool = False
+    """Something has changed since the last status."""
     told: tuple[Spending | None, Cause | None] = (None, None)
     """The job's activity in the last status, and the cause of the end of its round."""
 
@@ -312,8 +314,18 @@ class JobWatch:
         is_news = is_over or self.history.rounds_formed != formed
         if is_news and self.carries:
             self._carry()
-        if not self._end.is_recorded and (is_news or self._has_changed()):
-            self._write_status()  # With the verdict there is the last one.
+        if self._file is not None and not self._end.is_recorded:  # Else it has the last status.
+            self._file.is_due = self._file.is_due or is_news or self._has_changed(self._file)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether `write_news` is to be called soon. Workers that start do not wait for it."""
+        return self._file is not None and self._file.is_due
+
+    def write_news(self) -> None:
+        """Write a status into the file of the history, if something has changed."""
+        if self.has_news:
+            self._write_status()
 
     def whole(self, ended: m.Ended) -> m.Ended:
         """The same with where the job's time went, which is known now."""
@@ -460,17 +472,17 @@ class JobWatch:
     def _is_small(self) -> bool:
         return len(self._sessions.job.round.members) <= LIGHT_NODES
 
-    def _has_changed(self) -> bool:
+    def _has_changed(self, file: HistoryFile) -> bool:
         """The job does something else than in the last status of the file, or more is known of why
         its round ends: all agents may be killed before the next one."""
-        if self._file is None or not self._is_small:
+        if not self._is_small:
             return False
-        return self._file.told != (self.history.account.now, presumed_cause(self._sessions.job))
+        return file.told != (self.history.account.now, presumed_cause(self._sessions.job))
 
     def _write_status(self, view: JobView | None = None) -> None:
         """`view`: the present one, if it is known."""
         if self._file is not None:
-            self._file.status_at = self._clock()
+            self._file.status_at, self._file.is_due = self._clock(), False
             if not self._is_small and self._file.is_light and not self._end.is_recorded:
                 return
             self._file.told = self.history.account.now, presumed_cause(self._sessions.job)

@@ -22,9 +22,7 @@ from msgspec.structs import replace
 from rallypoint.core.json_reader import UnreadableJsonError, read_object
 from rallypoint.core.text import signal_name
 from rallypoint.core.worker_exits import WorkerExit
-from rallypoint.process.causes.evidence import Evidence, Program, evidence_in
-from rallypoint.process.causes.known_tails import are_known_tails
-from rallypoint.process.causes.rows import rows_of
+from rallypoint.process.causes.program import Program
 from rallypoint.process.plain_text import clip_end, clip_start, plain_text
 from rallypoint.process.prepared.command_line import parse
 from rallypoint.process.relay.lines import last_lines
@@ -33,7 +31,7 @@ from rallypoint.process.relay.remembered import LastWords
 MESSAGE_LIMIT_BYTES = 2048
 TRACEBACK_LIMIT_BYTES = 8192
 _ERROR_FILE_LIMIT_BYTES = 1 << 20
-_SIGABRT, _SIGBUS, _SIGKILL = 6, 7, 9
+_SIGINT, _SIGABRT, _SIGBUS, _SIGKILL = 2, 6, 7, 9
 _YEAR_9999_S = 253_370_764_800
 NO_WORDS = LastWords()
 """For a worker without output, or whose output is not read."""
@@ -114,8 +112,7 @@ def describe_failure(
     if written is not None:
         error, traceback = plain_text(written.message), plain_text(written.traceback)
     else:
-        found = _evidence(exit_, words, program)
-        error, traceback = found.error, found.traceback
+        error, traceback = _evidence(exit_, words, program)
     said = error.partition("\n")[0].strip()
     match exit_.signal:
         case None if said:
@@ -136,14 +133,22 @@ def describe_failure(
     return bounded(replace(exit_, message=message, detail=detail, tells_of_lost_peer=lost_peer))
 
 
-def _evidence(exit_: WorkerExit, words: LastWords, program: Program) -> Evidence:
-    """Choose the evidence in stderr, or in stdout if stderr has nothing but known tails: notebooks
-    and test runners write their errors to stdout."""
+def _evidence(exit_: WorkerExit, words: LastWords, program: Program) -> tuple[str, str]:
+    """Choose an error and its traceback in stderr, or in stdout if stderr has nothing but known
+    tails: notebooks and test runners write their errors to stdout. A worker that wrote nothing, or
+    that a signal killed at once, left no evidence."""
+    if exit_.signal not in (None, _SIGINT, _SIGABRT) or not (words.stderr or words.stdout):
+        return "", ""
+    # Imported when there is something to read: a worker that was killed is replaced sooner.
+    from rallypoint.process.causes.evidence import evidence_in
+    from rallypoint.process.causes.known_tails import are_known_tails
+    from rallypoint.process.causes.rows import rows_of
+
     rows = rows_of(words.stderr)
     found = evidence_in(rows, exit_, program)
-    if found.error or not words.stdout or not are_known_tails(rows):
-        return found
-    return evidence_in(rows_of(words.stdout), exit_, program)
+    if not found.error and words.stdout and are_known_tails(rows):
+        found = evidence_in(rows_of(words.stdout), exit_, program)
+    return found.error, found.traceback
 
 
 def _last_lines(words: LastWords) -> str:

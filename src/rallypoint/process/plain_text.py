@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 
-_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(\x07|\x1b\\)?")
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ufeff]")
+_ESCAPES = r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(\x07|\x1b\\)?"
+_CONTROLS = r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ufeff]"
 
 
 def plain_text(text: str) -> str:
     """Return `text` without colours, control characters and byte order marks. A carriage return, as
     progress bars use it, ends a line."""
-    text = _ESCAPES.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
-    return _CONTROLS.sub("", text)
+    if text.isprintable():
+        return text  # Most messages are: the patterns need not be compiled for them.
+    text = re.sub(_ESCAPES, "", text).replace("\r\n", "\n").replace("\r", "\n")
+    return re.sub(_CONTROLS, "", text)
 
 
 def clip_end(text: str, limit: int) -> str:

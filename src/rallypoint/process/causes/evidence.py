@@ -12,14 +12,14 @@ the last lines.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from collections.abc import Sequence
 
 from msgspec import Struct
 
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.process.causes.handlers import exits_after, is_handled, is_within_with, parsed
 from rallypoint.process.causes.known_tails import is_known_tail, is_rule, only_known_tails
+from rallypoint.process.causes.program import Program, SourceOf
 from rallypoint.process.causes.rows import is_gap, shown_rows
 from rallypoint.process.causes.tracebacks import (
     Link,
@@ -45,17 +45,6 @@ _ABORTS = (
     r"(?P<text>LLVM ERROR: .+|pure virtual method called)$",
 )
 """The last words of native code that calls abort(3)."""
-
-SourceOf: TypeAlias = Callable[[str], str | None]
-"""The source at a path; None: there is none that can be read."""
-
-
-class Program(Struct, frozen=True):
-    """The worker's own program, as far as its command line shows it."""
-
-    source_of: SourceOf = lambda _: None
-    files: frozenset[str] = frozenset()
-    """Names that the file of its outermost code may have; empty: not known."""
 
 
 class Evidence(Struct, frozen=True):

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from rallypoint.core.text import signal_name
 from rallypoint.core.worker_exits import WorkerExit
-from rallypoint.process.causes.evidence import Program, evidence_in
+from rallypoint.process.causes.evidence import evidence_in
+from rallypoint.process.causes.program import Program
 from rallypoint.process.causes.tracebacks import read_tracebacks
 
 _SIGINT, _SIGABRT = 2, 6
