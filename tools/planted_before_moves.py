@@ -1,5 +1,5 @@
 """Bugs of `core`, `coordinator` and `agent` that a developer could make while code is moved around,
-and the tests that found each of them before the moves. `python -m tools.planted_bugs --list moves`.
+and the tests that find each of them. `python -m tools.planted_bugs --list moves`.
 
 After a move the place of a bug is found by its text, wherever that is now. Who changes that text
 changes it here too. Each comment says what a user would notice.
@@ -24,7 +24,7 @@ class MovedBug(NamedTuple):
 
 
 LEAST_FOUND = 30
-"""So many were found before the moves."""
+"""So many are found."""
 
 BUGS_BEFORE_MOVES = (
     # A node that was told to leave stays in the job when another leader takes over.

@@ -215,8 +215,6 @@ def test_status_names_what_is_wrong_in_one_line(cluster: Cluster, tmp_path: Path
     nobody = status(cluster, f"127.0.0.1:{free_port()}", "--job", "job")
     too_many = status(cluster, "one", "two")
     its_name = status(cluster, "train-8.invalid")
-    its_name = status(cluster, "train-8.invalid")
-    its_name = status(cluster, "train-8.invalid")
     no_directory = status(cluster, "/does/not/exist", "--rdzv-backend", "file", "--job", "job")
     cluster.end_well(a)
     gone = at(cluster)
@@ -225,8 +223,6 @@ def test_status_names_what_is_wrong_in_one_line(cluster: Cluster, tmp_path: Path
         (unknown_job, 2, "wrong token for job 'another', or another job uses this endpoint"),
         (nobody, 75, "can't reach the coordinator"),
         (too_many, 2, "two: unexpected"),
-        (its_name, 75, "; if train-8.invalid is the name of the job, --job train-8.invalid"),
-        (its_name, 75, "; if train-8.invalid is the name of the job, --job train-8.invalid"),
         (its_name, 75, "; if train-8.invalid is the name of the job, --job train-8.invalid; if "),
         (its_name, 75, "if it is a node, name its job in place of it (--job ID); nothing of it"),
         (no_directory, 2, "/does/not/exist: there is no such directory"),

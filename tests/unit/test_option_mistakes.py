@@ -152,22 +152,6 @@ BAD: tuple[tuple[str, str], ...] = (
             "last_call_timeout, read_timeout, store_type, timeout"
         ),
     ),
-    (
-        "--rdzv-conf foo=1 train.py",
-        (
-            "--rdzv-conf foo=1: unknown key foo; known are close_timeout, heartbeat_timeout, hold, "
-            "host_timeout, is_host, join_timeout, keep_alive_interval, keep_alive_max_attempt, "
-            "last_call_timeout, read_timeout, store_type, timeout"
-        ),
-    ),
-    (
-        "--rdzv-conf foo=1 train.py",
-        (
-            "--rdzv-conf foo=1: unknown key foo; known are close_timeout, heartbeat_timeout, hold, "
-            "host_timeout, is_host, join_timeout, keep_alive_interval, keep_alive_max_attempt, "
-            "last_call_timeout, read_timeout, store_type, timeout"
-        ),
-    ),
     ("--rdzv-conf is_host train.py", "--rdzv-conf is_host: 'is_host' is not KEY=VALUE"),
     (
         "--rdzv-conf is_host=maybe train.py",
