@@ -3,6 +3,9 @@ finds each. `python -m tools.planted_bugs [--list reader] [--seeds A-B] [NAME ..
 was not found.
 
 A seed that breaks a rule without the bug has not found it.
+
+`--list moves` takes bugs that the tests find, and lists by which (`tools/planted_in_tests.py`);
+exits 1 if fewer are found than the list says.
 """
 
 from __future__ import annotations
@@ -19,6 +22,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
+from tools import planted_in_tests
+from tools.planted_before_moves import BUGS_BEFORE_MOVES, LEAST_FOUND
 from tools.planted_bug_list import BUGS, Bug
 from tools.planted_by_reader import BUGS_BY_A_READER
 
@@ -26,6 +31,7 @@ SOURCE = Path(__file__).resolve().parent.parent / "src"
 PLANS = sorted((SOURCE.parent / "tests/simulated").glob("*.txt"))
 CORE = "rallypoint/core"
 LISTS = {"known": BUGS, "reader": BUGS_BY_A_READER}
+MOVES = "moves"
 
 
 class Found(NamedTuple):
@@ -94,15 +100,32 @@ def found(bug: Bug, source: Path, first: int, last: int) -> Found | None:
         return next(filter(None, (broken_by(planted, plan) for plan in PLANS)), None)
 
 
+def _by_tests(names: list[str], jobs: int, minutes: float) -> int:
+    """Returns 1 if fewer are found than before the moves, or one of those that were named and had
+    been found is not."""
+    moved = [
+        bug for bug in BUGS_BEFORE_MOVES if not names or any(name in bug.name for name in names)
+    ]
+    least = sum(bool(bug.found_by) for bug in moved) if names else LEAST_FOUND
+    return planted_in_tests.report(moved, least, jobs, minutes * 60)
+
+
 def main() -> int:
     """Returns 1 if a bug was not found."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seeds", default="1-3000", metavar="A-B")
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--list", choices=LISTS, default="known", help="whose bugs (known)")
+    parser.add_argument(
+        "--minutes", type=float, default=60.0, help="for the suite, by --list moves"
+    )
+    parser.add_argument(
+        "--list", choices=(*LISTS, MOVES), default="known", help="whose bugs (known)"
+    )
     parser.add_argument("names", nargs="*", help="a part of a bug's name; all, if none is given")
     options = parser.parse_args()
     names = options.names
+    if options.list == MOVES:
+        return _by_tests(names, options.jobs, options.minutes)
     chosen = [
         bug for bug in LISTS[options.list] if not names or any(name in bug.name for name in names)
     ]

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, cast
 
+from tests.limits import patience
 from tests.unit.groups import assigned, stamp
 
 from rallypoint.agent.answering import NodeAnswers
@@ -21,6 +22,7 @@ from rallypoint.agent.node_workers import RunningRound
 from rallypoint.agent.worker_rounds import WorkerRounds
 from rallypoint.config import OutputMode
 from rallypoint.core import messages as m
+from rallypoint.core.watch.collecting import ALL_LINES
 from rallypoint.core.watch.questions import Subject
 from rallypoint.observe.faults import Faults
 from rallypoint.process.forks import ForkedProcess
@@ -127,3 +129,43 @@ def test_V6_an_answer_that_another_coordinator_wants_anew_ends_whatever_it_waits
         with relay_and_its_channel() as (relay, channel):
             asyncio.run(main(relay, channel, turns))
     assert said == []
+
+
+def test_V6_who_follows_the_newest_lines_gets_all_of_each_later_round() -> None:
+    asked: list[tuple[int, int]] = []
+
+    async def main(relay: Relay, channel: Channel) -> None:
+        settings = OutputSettings(OutputMode.PREFIX, LinePrefix(""), Std.NONE)
+        outputs = WorkerOutputs(settings, DefaultLogsSpecs(), relay)
+        for round_ in (0, 1):
+            for output in outputs.open_files(LogsDest(), round_, {0: 0}):
+                output.close()
+        workers: Any = SimpleNamespace(shm=SimpleNamespace(pids=(1,)))
+        rounds = SimpleNamespace(newest=RunningRound(stamp(), assigned().assignment, workers, {}))
+
+        def send(piece: m.Collected) -> None:
+            if not piece.is_last:
+                answers.asked(m.CollectMore(1))
+
+        answers = NodeAnswers(cast(WorkerRounds, rounds), outputs, send, Faults(said.append))
+        answers.asked(m.Collect(1, Subject.LOGS, newest=5, follow=True))
+
+        async def answer_next() -> None:
+            ask = await next_ask(channel)
+            assert isinstance(ask, AskOutput)
+            asked.append((ask.round_number, ask.newest))
+            channel.report(OutputIs(ask.ask, ()))
+
+        await answer_next()
+        rounds.newest = RunningRound(stamp(1), assigned(1).assignment, workers, {})
+        finishing = asyncio.create_task(answers.finish())
+        async with asyncio.timeout(patience(60)):
+            await answer_next()
+            await answer_next()
+            await finishing
+
+    said: list[object] = []
+    with relay_and_its_channel() as (relay, channel):
+        asyncio.run(main(relay, channel))
+    assert said == []
+    assert asked == [(0, 5), (0, 5), (1, ALL_LINES)]

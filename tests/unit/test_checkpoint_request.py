@@ -99,3 +99,12 @@ def test_R2_who_has_ended_well_has_not_saved_a_checkpoint_for_a_growth() -> None
     assert checkpoint.answer(state, BOTH, frozenset({1}), exits) == Answer(
         listens=True, failed=False
     )
+
+
+def test_V4_a_second_checkpoint_that_a_person_wants_in_a_round_is_answered_as_the_first() -> None:
+    state = asked(EndKind.REQUEST)
+    have_saved = Answer(listens=True, failed=False)
+    assert checkpoint.answer(state, BOTH, BOTH, NONE) == have_saved
+    assert checkpoint.asked(state, request(EndKind.REQUEST, number=2), by_signal=False)
+    assert checkpoint.answer(state, BOTH, NOBODY, NONE) is None, "they save another one"
+    assert checkpoint.answer(state, BOTH, BOTH, NONE) == have_saved

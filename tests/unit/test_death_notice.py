@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 from collections.abc import Callable
+from typing import Any, cast
 
 import msgspec
 import pytest
 from msgspec.structs import replace
 
-from rallypoint.config import RegisterConfig
+from rallypoint.agent.helper_processes import HelperProcesses
+from rallypoint.agent.membership import AgentSetup, Membership
+from rallypoint.config import AgentConfig, RegisterConfig, RendezvousConfig, WorkerConfig
 from rallypoint.core.model import DeadPlace, Epoch, Stamp
 from rallypoint.process.death_report import report_death, tell_next
 from rallypoint.process.guard import SharedPage
@@ -138,3 +142,30 @@ def test_L4_the_next_leader_is_told_until_it_is_recorded_that_it_knows() -> None
     tell_next(notice, by_register, out_of_memory=False)
     assert opened == [notice]
     assert answers == [], "it has looked until nobody need be told"
+
+
+class Helpers:
+    """The page that an agent shares with its guard."""
+
+    def __init__(self) -> None:
+        self.page = SharedPage()
+
+    def leave_notice(self, notice: bytes) -> None:
+        self.page.leave_notice(notice)
+
+
+def test_F2_of_an_agent_that_has_left_its_job_the_guard_reports_no_death() -> None:
+    """It may be killed while it waits for its console."""
+    helpers = Helpers()
+    helpers.leave_notice(encode(NOTICE))
+    config = AgentConfig(
+        rendezvous=RendezvousConfig(run_id="job"), workers=WorkerConfig(argv=("true",))
+    )
+    nothing: Any = None
+    setup = AgentSetup(config, (), nothing, nothing, cast(HelperProcesses, helpers))
+
+    async def leave() -> None:
+        await Membership(setup, nothing, nothing, nothing).close(asyncio.Event(), 0.0)
+
+    asyncio.run(leave())
+    assert helpers.page.notice == b""

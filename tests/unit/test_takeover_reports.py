@@ -379,6 +379,17 @@ def test_L5_what_held_in_a_round_is_not_told_in_the_next() -> None:
     assert outbox.again(1.0) == []
 
 
+def test_A5_a_node_that_was_told_to_leave_says_so_to_the_next_leader_though_it_joined_since() -> (
+    None
+):
+    outbox = s.Outbox()
+    drain, join = m.Drain("told to", 15), m.Join(2, Candidate(1, "default", "a", 29500))
+    outbox.add(drain, 0.0)
+    outbox.add(m.Enrolled(ROUND_0), 0.0)
+    outbox.acknowledged(outbox.add(join, 0.0).number)
+    assert [told.report for told in outbox.again(4.0)] == [replace(drain, age_s=4.0)]
+
+
 def test_A4_a_success_that_is_told_again_counts_once() -> None:
     cluster, (a, b) = running(2)
     cluster.succeed(a)
