@@ -237,7 +237,8 @@ def report(bugs: Sequence[MovedBug], least: int, jobs: int, limit_s: float) -> i
             else:
                 left.append(bug)
         if left:
-            print(f"the suite runs with the {len(left)} that are left", flush=True)
+            if limit_s > 0:
+                print(f"the suite runs with the {len(left)} that are left", flush=True)
             by_suite = found_by_suite(copies, left, limit_s)
             number += len(by_suite)
             for bug in left:
