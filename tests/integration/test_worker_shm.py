@@ -115,6 +115,21 @@ def test_a_request_is_seen_and_answered(tmp_path: Path) -> None:
     asyncio.run(body())
 
 
+def test_V4_a_person_who_asks_again_gets_another_checkpoint(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with a_shm(tmp_path, 1) as shm:
+            with workers(shm, 1) as (worker,):
+                for step in (5, 9):
+                    shm.request(ShmRequest.SAVE, 60)
+                    assert shm.answered() == frozenset()
+                    assert worker.ask("worker.checkpoint_requested()") == "True"
+                    assert worker.ask(f"worker.checkpoint_saved({step})") == "True"
+                    assert shm.answered() == {0}
+                    assert worker.ask("worker.checkpoint_requested()") == "False"
+
+    asyncio.run(body())
+
+
 def test_progress_is_seen_and_ages(tmp_path: Path) -> None:
     async def body() -> None:
         async with a_shm(tmp_path, 2) as shm:

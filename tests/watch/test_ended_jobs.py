@@ -173,7 +173,8 @@ def test_where_all_agents_were_killed_their_names_and_the_next_step_are_there() 
 
 
 def test_where_the_host_is_lost_the_other_nodes_tell_of_the_end_and_the_host_comes_first() -> None:
-    gone = {"outcome": "infrastructure", "text": "the coordinator was lost", "exit_code": 75}
+    lost = {"outcome": "infrastructure", "text": "the coordinator was lost", "exit_code": 75}
+    gone = {**lost, "left": True}
     notes = [note(0, ended=0.0, outcome="", exit_code=None)]
     notes += [note(number, **gone) for number in range(1, NODES)]
     lines = seen(Kept(DIR, notes, recorded(running())))
@@ -194,6 +195,13 @@ def test_a_node_that_left_does_not_tell_how_the_job_ended() -> None:
         "job train-7: no end is known; at "
     )
     assert not Kept(DIR, [left, *others]).has_ended
+
+
+def test_a_node_that_lost_its_coordinator_does_not_say_that_the_job_has_ended() -> None:
+    left = [note(number, nodes=2, left=True, outcome="infrastructure") for number in range(2)]
+    assert not Kept(DIR, left[:1]).has_ended
+    assert Kept(DIR, left).has_ended, "nobody is left"
+    assert Kept(DIR, [left[0], note(1, nodes=2)]).has_ended
 
 
 def test_ends_that_are_alike_are_one_line() -> None:

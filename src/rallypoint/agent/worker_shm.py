@@ -105,9 +105,10 @@ class WorkerShm:
     def request(self, kind: ShmRequest, deadline_s: float) -> None:
         """Ask all local workers for a checkpoint, to be saved within so many seconds.
 
-        A second request of the same kind only moves the deadline: earlier answers count.
+        A second request of the same kind only moves the deadline, and earlier answers count. But a
+        person who asks again wants another checkpoint.
         """
-        if kind is not self._kind:
+        if kind is not self._kind or kind is ShmRequest.SAVE:
             self._number += 1
             self._kind = kind
         self._write(at.DEADLINE, time.monotonic_ns() + _ns(deadline_s))

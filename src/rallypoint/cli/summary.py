@@ -11,7 +11,7 @@ from rallypoint.agent.telemetry.telemetry import Telemetry
 from rallypoint.cli.exit_codes import SIGNALLED, of_class
 from rallypoint.cli.verdict import VerdictView, ending, kept_text
 from rallypoint.config import AgentConfig
-from rallypoint.core.model import Cause, Outcome
+from rallypoint.core.model import Outcome
 from rallypoint.core.text import shown
 from rallypoint.errors import ExitClass, RallypointError, UsageError
 from rallypoint.observe.printing import print_error, say
@@ -56,24 +56,23 @@ class JobReport:
     def ended(self, view: VerdictView) -> None:
         """The job has ended for this agent; its console is still open."""
         self._ended = view
-        self._keep(view.outcome.value, view.reason, view.cause, view.round)
+        if (keeping := self.telemetry.keeping) is not None:
+            left = not view.has_ended
+            keeping.ended(view.outcome.value, view.reason, view.cause, view.round, left=left)
         self.telemetry.finished(view.outcome is Outcome.SUCCEEDED, view.reason)
 
     def failed(self, error: BaseException) -> None:
         """This agent ends by an error, also after the job's end."""
         self._ended = error
         how = ending(error)
-        self._keep(how.outcome, how.reason, None)
+        if self.telemetry.keeping is not None:
+            self.telemetry.keeping.ended(how.outcome, how.reason, None)
         self.telemetry.finished(False, str(error))
         if isinstance(error, RallypointError):
             self.close(of_class(self._config, error.exit_class))
         else:
             interrupted = isinstance(error, KeyboardInterrupt)
             self.close(SIGNALLED + _SIGINT if interrupted else ExitClass.FAILED.value)
-
-    def _keep(self, outcome: str, reason: str, cause: Cause | None, round_: int = 0) -> None:
-        if self.telemetry.keeping is not None:
-            self.telemetry.keeping.ended(outcome, reason, cause, round_)
 
     def _say_where(self, path: str, why: str) -> None:
         from rallypoint.cli.machine import brief

@@ -117,7 +117,8 @@ def _keep(telemetry: Telemetry, finish: Finish) -> None:
         verdict = finish.verdict
         text, cause = (verdict.text, verdict.cause) if verdict else (finish.text, None)
         round_ = verdict.round if verdict else 0
-        telemetry.keeping.ended(finish.outcome.value, text, cause, round_)
+        left = finish.kind is not FinishKind.VERDICT
+        telemetry.keeping.ended(finish.outcome.value, text, cause, round_, left=left)
 
 
 def _nothing_was_started(run_id: str, verdict: Verdict) -> str:

@@ -63,6 +63,7 @@ class _End(NamedTuple):
     text: str
     cause: Cause | None
     round: int = 0
+    left: bool = False
     exit_code: int | None = None
 
 
@@ -125,9 +126,11 @@ class Keeping(Observer):
         """The workers of the last round wrote this last."""
         self._part.output = output
 
-    def ended(self, outcome: str, text: str, cause: Cause | None, round_: int = 0) -> None:
-        """The job has ended for this node, in this round."""
-        self._part.end, self._is_news = _End(outcome, text, cause, round_), True
+    def ended(
+        self, outcome: str, text: str, cause: Cause | None, round_: int = 0, *, left: bool = False
+    ) -> None:
+        """The job has ended for this node, in this round. `left`: it may continue without it."""
+        self._part.end, self._is_news = _End(outcome, text, cause, round_, left), True
 
     def close(self, exit_code: int | None) -> str:
         """Write the end, unless that takes longer than a moment. Returns where it is; empty:
@@ -236,6 +239,7 @@ class Keeping(Observer):
             first_rank=-1 if assignment is None else assignment.base_rank,
             workers=self._config.workers.count,
             ended=wall_time(0.0) if part.end else 0.0,
+            left=end.left,
             outcome=end.outcome,
             text=end.text,
             exit_code=end.exit_code,

@@ -70,13 +70,14 @@ NO_END = "no end is known"
 
 def _is_of_job(note: NodeNote) -> bool:
     """Return whether the node saw the job end, and did not leave before."""
-    return note.ended > 0 and note.outcome != Outcome.PREEMPTED.value
+    return note.ended > 0 and not note.left and note.outcome != Outcome.PREEMPTED.value
 
 
-def _how_much_it_knows(note: NodeNote) -> tuple[bool, bool, bool, float]:
+def _how_much_it_knows(note: NodeNote) -> tuple[bool, bool, bool, bool, float]:
     """Return a key by which the note that knows most is the largest. A node that took part in no
     round does not know how many nodes the job has."""
-    return (_is_of_job(note), note.is_host, note.first_rank >= 0, note.ended)
+    is_of_job, has_ended = _is_of_job(note), note.ended > 0
+    return (is_of_job, has_ended, note.is_host, note.first_rank >= 0, note.ended)
 
 
 SomeError = RendezvousConnectionError | JobEndedError | NotHostedError
@@ -140,7 +141,10 @@ class Kept(Struct):
         """The end of the job is known."""
         if self.has_verdict or any(map(_is_of_job, self.notes)):
             return True
-        return bool(self.notes) and all(note.ended for note in self.notes)
+        # Where all others have left, the host that they have lost runs no workers any more.
+        left = [note for note in self.notes if not note.is_host] or self.notes
+        nodes = max((note.nodes for note in self.notes), default=1)
+        return len(self.notes) >= nodes and all(note.ended for note in left)
 
 
 def answer_or_kept(

@@ -82,6 +82,8 @@ class NodeNote(Struct, frozen=True, kw_only=True):
     workers: Annotated[int, Meta(ge=0, le=MAX_WORKERS_PER_NODE)]
     ended: UnixTime = 0.0
     """0: nothing is known of its end."""
+    left: bool = False
+    """This node left the job, or lost its coordinator. The job may continue without it."""
     outcome: str = ""
     text: str = ""
     exit_code: int | None = None
