@@ -13,10 +13,10 @@ ABOUT_LISTS = (
     "test_the_text_of_every_bug_that_tests_find_is_in_the_package_once",
     "test_the_place_of_every_bug_that_can_be_planted_is_in_the_source",
 )
-"""These look for the places of bugs, so that each bug that is planted would be found by them."""
+"""Tests that look for the places of bugs: they would find each bug that is planted."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of what was collected the rest is run."""
+    """Runs the tests that are not left out."""
     names = set(Path(os.environ[VARIABLE]).read_text().split("\n"))
     items[:] = [item for item in items if item.nodeid not in names and item.name not in ABOUT_LISTS]

@@ -15,7 +15,7 @@ class MovedBug(NamedTuple):
 
     name: str
     module: str
-    """Its file, from `rallypoint` on, when the bug was written."""
+    """The path of the file, below src, when the bug was written."""
     old: str
     """Occurs once in all of the package."""
     new: str
@@ -24,7 +24,7 @@ class MovedBug(NamedTuple):
 
 
 LEAST_FOUND = 30
-"""So many are found."""
+"""The number of bugs that tests find."""
 
 BUGS_BEFORE_MOVES = (
     # A node that was told to leave stays in the job when another leader takes over.

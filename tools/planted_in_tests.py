@@ -28,9 +28,9 @@ from tools.planted_before_moves import MovedBug
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "src/rallypoint"
 FIRST_S = 300.0
-"""So long the test that has found a bug before may take."""
+"""Time limit of the test that has found a bug before."""
 TEST_S = 180.0
-"""So long one test may take when it is run again."""
+"""Time limit of one test that is run again."""
 _ENDED = re.compile(r"^(tests/\S+\.py::.+) (PASSED|FAILED|ERROR|SKIPPED|XFAIL)\b[^\]]*\[ *\d+%\]$")
 _SUITE = re.compile(r"^unit:.*?-m pytest (.*?)$", re.MULTILINE | re.DOTALL)
 
@@ -205,7 +205,7 @@ def found_by_suite(copies: Copies, bugs: Sequence[MovedBug], limit_s: float) -> 
 
 
 def _found_by(copies: Copies, test: str, bugs: Sequence[MovedBug]) -> list[MovedBug]:
-    """Which of these bugs this test finds, which has failed with all of them."""
+    """Return the bugs that this test finds. It has failed with all of them."""
     if copies.fails(copies.sound, test):
         return []
     found: list[MovedBug] = []
@@ -256,7 +256,7 @@ def _end_after(running: subprocess.Popen[str], limit_s: float) -> None:
 
 
 def _end(running: subprocess.Popen[str]) -> None:
-    """What its tests have started ends with it (`tests/leftovers.py`)."""
+    """End the run, and all processes that its tests have started (`tests/leftovers.py`)."""
     if running.poll() is None:
         running.send_signal(signal.SIGINT)
         try:

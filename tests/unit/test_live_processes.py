@@ -1,4 +1,4 @@
-"""Which processes live: what can't be read is not taken for an end."""
+"""Processes that live: one that can't be looked at is not taken for gone."""
 
 from __future__ import annotations
 

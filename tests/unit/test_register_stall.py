@@ -1,4 +1,4 @@
-"""What a person reads of a register that can't be written."""
+"""The events about a register that can't be written."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ class NodeNote(Struct, frozen=True, kw_only=True):
     ended: UnixTime = 0.0
     """0: nothing is known of its end."""
     left: bool = False
-    """This node left the job, or lost its coordinator. The job may continue without it."""
+    """True: the job may continue, because this node left it or lost its coordinator."""
     outcome: str = ""
     text: str = ""
     exit_code: int | None = None
