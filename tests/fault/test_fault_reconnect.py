@@ -11,7 +11,7 @@ from tests.integration.cluster import wait_until
 
 @pytest.mark.quick
 def test_F1_a_node_cut_for_less_than_its_lease_is_kept_and_nothing_restarts(tmp_path: Path) -> None:
-    with HostCluster(tmp_path, "a", "b", lease=3) as cluster:
+    with HostCluster(tmp_path, "a", "b", lease=6) as cluster:
         a, b = cluster.agents("a", "b")
         first = cluster.wait_workers(2, round=0)
         cluster.network.cut("b")

@@ -146,6 +146,8 @@ class Checkpoints:
                 request.kind is EndKind.REQUEST,
             )
         )
+        if is_wish and not answer.listens:
+            shm.withdraw()  # The person knows that nobody saves: nobody is to save later for that.
 
     def _how_asked(self, request: Request, by_signal: bool) -> str:
         text = "asked the workers for a checkpoint"
