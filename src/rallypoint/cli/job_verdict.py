@@ -127,8 +127,7 @@ def _read_directory(where: str) -> tuple[list[Said], list[str]]:
     """Read the summaries in a directory. Returns them, and the names of other JSON files. Raises
     UsageError."""
     said, others = [], []
-    names = sorted(name for name in os.listdir(where) if name.endswith(".json"))
-    for name in names:
+    for name in sorted(name for name in os.listdir(where) if name.endswith(".json")):
         if name.startswith("."):
             continue
         try:

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from rallypoint.core.json_reader import UnreadableJsonError, read_object
 from rallypoint.core.text import signal_name
 from rallypoint.core.worker_exits import WorkerExit
-from rallypoint.process.causes.program import Program
+from rallypoint.process.causes.program import Program, may_have_told
 from rallypoint.process.plain_text import clip_end, clip_start, plain_text
 from rallypoint.process.prepared.command_line import parse
 from rallypoint.process.relay.lines import last_lines
@@ -31,7 +31,7 @@ from rallypoint.process.relay.remembered import LastWords
 MESSAGE_LIMIT_BYTES = 2048
 TRACEBACK_LIMIT_BYTES = 8192
 _ERROR_FILE_LIMIT_BYTES = 1 << 20
-_SIGINT, _SIGABRT, _SIGBUS, _SIGKILL = 2, 6, 7, 9
+_SIGABRT, _SIGBUS, _SIGKILL = 6, 7, 9
 _YEAR_9999_S = 253_370_764_800
 NO_WORDS = LastWords()
 """For a worker without output, or whose output is not read."""
@@ -137,7 +137,7 @@ def _evidence(exit_: WorkerExit, words: LastWords, program: Program) -> tuple[st
     """Choose an error and its traceback in stderr, or in stdout if stderr has nothing but known
     tails: notebooks and test runners write their errors to stdout. A worker that wrote nothing, or
     that a signal killed at once, left no evidence."""
-    if exit_.signal not in (None, _SIGINT, _SIGABRT) or not (words.stderr or words.stdout):
+    if not may_have_told(exit_) or not (words.stderr or words.stdout):
         return "", ""
     # Imported when there is something to read: a worker that was killed is replaced sooner.
     from rallypoint.process.causes.evidence import evidence_in

@@ -203,13 +203,13 @@ class Keeping(Observer):
         run_id = self._config.rendezvous.run_id
         name = directory_name(run_id, self._incarnation)
         path = os.path.join(self._config.observe.keep_in, name)
-        note = self._note()
-        if self._life is None and not lines:
+        note = self._note() if is_news or not self.path else None
+        if note is not None and self._life is None and not lines:
             former = kept_jobs.note_of(path, note.node)
             if former is not None and former.first_rank >= 0:
                 return  # An agent of this node took part in a round: what it has kept says more.
         kept_jobs.make_directory(path)
-        if is_news or not self.path:
+        if note is not None:
             kept_jobs.write_note(path, note)
             self._has_end = bool(note.ended)
         self.path = path

@@ -19,7 +19,7 @@ from msgspec import Struct
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.process.causes.handlers import exits_after, is_handled, is_within_with, parsed
 from rallypoint.process.causes.known_tails import is_known_tail, is_rule, only_known_tails
-from rallypoint.process.causes.program import Program, SourceOf
+from rallypoint.process.causes.program import Program, SourceOf, may_have_told
 from rallypoint.process.causes.rows import is_gap, shown_rows
 from rallypoint.process.causes.tracebacks import (
     Link,
@@ -29,7 +29,7 @@ from rallypoint.process.causes.tracebacks import (
 )
 from rallypoint.process.plain_text import clip_end
 
-_SIGINT, _SIGABRT = 2, 6
+_SIGABRT = 6
 _UNCAUGHT_CODE = 1
 _FRAMES_BYTES, _TEXT_BYTES, _CHAIN_BYTES, _ROW_BYTES = 2816, 1024, 2048, 1000
 _TEXT_ROWS = 40
@@ -60,7 +60,7 @@ def evidence_in(rows: Sequence[str], exit_: WorkerExit, program: Program) -> Evi
     """Choose the evidence for this exit in `rows`, the end of a stream."""
     if exit_.signal == _SIGABRT and (what := _abort_text(rows)):
         return Evidence(what)
-    if exit_.signal not in (None, _SIGINT, _SIGABRT):
+    if not may_have_told(exit_):
         return Evidence()
     found = read_tracebacks(rows)
     proved, possible = _uncaught(found, program) if exit_.code else (None, None)

@@ -1,4 +1,4 @@
-"""The program of a worker, for those who choose the cause of its failure. Pure."""
+"""The program of a worker that failed, and whether its output may have the cause. Pure."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from msgspec import Struct
+
+from rallypoint.core.worker_exits import WorkerExit
+
+_SIGINT, _SIGABRT = 2, 6
 
 SourceOf: TypeAlias = Callable[[str], str | None]
 """The source at a path; None: there is none that can be read."""
@@ -17,3 +21,8 @@ class Program(Struct, frozen=True):
     source_of: SourceOf = lambda _: None
     files: frozenset[str] = frozenset()
     """Names that the file of its outermost code may have; empty: not known."""
+
+
+def may_have_told(exit_: WorkerExit) -> bool:
+    """Return whether the output may have the cause: any other signal kills a worker at once."""
+    return exit_.signal in (None, _SIGINT, _SIGABRT)

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from rallypoint.core.text import signal_name
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.process.causes.evidence import evidence_in
-from rallypoint.process.causes.program import Program
+from rallypoint.process.causes.program import Program, may_have_told
 from rallypoint.process.causes.tracebacks import read_tracebacks
 
-_SIGINT, _SIGABRT = 2, 6
+_SIGABRT = 6
 _WORDS = 200
 """Length of an exception that is compared with the message."""
 
@@ -22,7 +22,7 @@ def traceback_of(exit_: WorkerExit) -> str:
         return ""  # The program handled the exceptions in its last lines.
     detail = exit_.detail.strip("\n")
     rows = detail.splitlines()
-    if exit_.message and exit_.signal in (None, _SIGINT, _SIGABRT) and _begins_with(rows, exit_):
+    if exit_.message and may_have_told(exit_) and _begins_with(rows, exit_):
         return detail
     found = evidence_in(rows, exit_, Program()).traceback
     return detail if found and detail.startswith(found.partition("\n")[0]) else found
