@@ -143,8 +143,8 @@ fuzz: $(VENV)/.ready-fuzz
 SECONDS ?= 600
 FIRST ?= 1000
 sim: $(SETUP)
-	$(BIN)/python -m rallypoint.testing.simulator --seeds $(FIRST)- --seconds $$(($(SECONDS) * 9 / 10))
-	$(BIN)/python -m rallypoint.testing.simulator --seeds $(FIRST)- --seconds $$(($(SECONDS) / 10)) --nodes 120
+	$(BIN)/python -m tests.simulator --seeds $(FIRST)- --seconds $$(($(SECONDS) * 9 / 10))
+	$(BIN)/python -m tests.simulator --seeds $(FIRST)- --seconds $$(($(SECONDS) / 10)) --nodes 120
 
 # Which of the bugs that tools/planted_bug_list.py has the simulator finds.
 planted: $(SETUP)

@@ -99,9 +99,9 @@ def torchs_handler(port: int, count: int) -> Call:
 
 
 def swapping_handler(port: int, count: int) -> Call:
-    from rallypoint.rendezvous.c10d_backend import C10dRendezvousBackend
-    from rallypoint.rendezvous.dynamic import DynamicRendezvousHandler
-    from rallypoint.rendezvous.parameters import RendezvousTimeout
+    from rallypoint.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
+    from rallypoint.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler
+    from rallypoint.elastic.rendezvous.parameters import RendezvousTimeout
 
     store = torchs_client(port)
     backend = C10dRendezvousBackend(Counted(store), RUN_ID)
@@ -112,8 +112,8 @@ def swapping_handler(port: int, count: int) -> Call:
 
 
 def coordinator_handler(port: int, count: int) -> Call:
-    from rallypoint.rendezvous.parameters import RendezvousParameters
-    from rallypoint.rendezvous.registry import get_rendezvous_handler
+    from rallypoint.elastic.rendezvous.parameters import RendezvousParameters
+    from rallypoint.elastic.rendezvous.registry import get_rendezvous_handler
 
     return get_rendezvous_handler(
         RendezvousParameters(
@@ -133,7 +133,7 @@ def coordinator_handler(port: int, count: int) -> Call:
 def count_messages_of_sessions() -> None:
     module = importlib.import_module("rallypoint.coordinator.connection")
     if not hasattr(module, "ClientConnection"):  # in versions that `make versions` compares with
-        module = importlib.import_module("rallypoint.rendezvous.connection")
+        module = importlib.import_module("rallypoint.elastic.rendezvous.connection")
 
     def counting(call: Callable[..., Any]) -> Callable[..., Any]:
         def counted(*args: Any) -> Any:

@@ -17,7 +17,7 @@ from datetime import timedelta
 from functools import lru_cache
 from typing import Any
 
-from rallypoint.store.tcp_store import TCPStore
+from rallypoint.elastic.stores.tcp_store import TCPStore
 from rallypoint.wire.c10d_fields import VALIDATE_MAGIC, encode_string
 
 LIMIT_S = 120.0

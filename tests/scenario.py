@@ -64,13 +64,7 @@ from rallypoint.core import messages as m
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.events import NodeJoined, RefuseNode, TimerEnded, TimerKind
 from rallypoint.core.hang import Behind
-from rallypoint.core.model import (
-    Assignment,
-    Candidate,
-    NodeRef,
-    SharedSettings,
-    Stamp,
-)
+from rallypoint.core.model import Assignment, Candidate, NodeRef, SharedSettings, Stamp
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.testing.clock import VirtualTimers
 

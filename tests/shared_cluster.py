@@ -17,12 +17,19 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from rallypoint.core import shared_round
 from rallypoint.core.events import Effect, NodeJoined, NodeLeft, TimerEnded
 from rallypoint.core.model import Candidate, NodeRef, SharedSettings
 from rallypoint.core.round_state import MemberState, Phase
-from rallypoint.core.shared_member import Closed, InWorld, Outlook, Outside, SharedMember, Suspect
-from rallypoint.core.shared_round import SharedState
+from rallypoint.elastic.rendezvous.shared import round as shared_round
+from rallypoint.elastic.rendezvous.shared.member import (
+    Closed,
+    InWorld,
+    Outlook,
+    Outside,
+    SharedMember,
+    Suspect,
+)
+from rallypoint.elastic.rendezvous.shared.round import SharedState
 from rallypoint.testing.clock import Clock, FakeClock
 
 Change = Callable[[SharedState, str], list[Effect] | None]

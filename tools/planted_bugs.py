@@ -58,7 +58,7 @@ def plant(bug: Bug, source: Path, folder: Path) -> None:
 
 def first_broken(source: Path, first: int, last: int) -> Found | None:
     """The first of these seeds that breaks a rule there. Raises RuntimeError if none can be run."""
-    command = [sys.executable, "-m", "rallypoint.testing.simulator", "--first", "--brief"]
+    command = [sys.executable, "-m", "tests.simulator", "--first", "--brief"]
     done = subprocess.run(
         [*command, "--seeds", f"{first}-{last}"],
         env=os.environ | {"PYTHONPATH": str(source)},
@@ -77,7 +77,7 @@ def first_broken(source: Path, first: int, last: int) -> Found | None:
 def broken_by(source: Path, plan: Path) -> Found | None:
     """If this plan breaks a rule there."""
     done = subprocess.run(
-        [sys.executable, "-m", "rallypoint.testing.simulator", "--plan", str(plan)],
+        [sys.executable, "-m", "tests.simulator", "--plan", str(plan)],
         env=os.environ | {"PYTHONPATH": str(source)},
         capture_output=True,
         text=True,

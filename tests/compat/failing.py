@@ -18,7 +18,7 @@ from typing import Any
 
 PACKAGES = {
     "torch": "torch.distributed.elastic.multiprocessing.errors",
-    "ours": "rallypoint.process",
+    "ours": "rallypoint.elastic.multiprocessing",
 }
 who, folder = sys.argv[1:]
 package: Any = import_module(PACKAGES[who])

@@ -14,8 +14,8 @@ import pytest
 from tests.compat.recordings import Recordings
 from tests.integration.cluster import free_port
 
-import rallypoint.agent as our_agent
-import rallypoint.launcher as our_launcher
+import rallypoint.elastic.agent.server as our_agent
+import rallypoint.elastic.launcher as our_launcher
 
 AGENT = "torch.distributed.elastic.agent.server.api"
 LOCAL = "torch.distributed.elastic.agent.server.local_elastic_agent"
@@ -213,7 +213,7 @@ def test_a_subclass_that_was_written_for_torch_does_the_same_here(
     theirs = torch_said(
         "agents", "subclass", lambda: printed(torch_python, tmp_path, SUBCLASS, AGENT)
     )
-    ours = printed(sys.executable, tmp_path, SUBCLASS, "rallypoint.agent")
+    ours = printed(sys.executable, tmp_path, SUBCLASS, "rallypoint.elastic.agent.server")
     assert ours == theirs
     assert ours[0].startswith("SUCCEEDED [(0, 0), (1, 10)] False")
 
@@ -253,14 +253,14 @@ def test_a_launch_returns_and_raises_what_torchs_does(
         return same[:3]
 
     theirs = torch_said("agents", "launch", ask)
-    ours = printed(sys.executable, tmp_path, LAUNCH, "rallypoint.launcher", str(tmp_path))
+    ours = printed(sys.executable, tmp_path, LAUNCH, "rallypoint.elastic.launcher", str(tmp_path))
     assert ours[:3] == theirs
     assert ours[3] == "ValueError: bad luck"
 
 
 OVER_TORCHS_HANDLER = """
 import os, sys, threading
-from rallypoint.agent import LocalElasticAgent, WorkerSpec
+from rallypoint.elastic.agent.server import LocalElasticAgent, WorkerSpec
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 

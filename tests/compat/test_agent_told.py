@@ -122,7 +122,7 @@ def test_metrics_have_torchs_names_and_end_with_its_values(
         return found | {name: "" for name in found if name.startswith(METHODS)}  # how long
 
     torchs = torch_said("telemetry", f"metrics, {max_restarts} restarts", ask)
-    ours = metrics_of(sys.executable, "rallypoint.observe", OURS, script, max_restarts)
+    ours = metrics_of(sys.executable, "rallypoint.elastic.metrics", OURS, script, max_restarts)
     named = {name for name in torchs if not name.startswith(METHODS)}
     assert named >= {"workers.default.flakiness", "workers.default.remaining_restarts"}
     assert {name: ours[name] for name in named} == {name: torchs[name] for name in named}

@@ -14,8 +14,8 @@ from tests.compat.recordings import Recordings
 from rallypoint.cli.options import parse_run
 from rallypoint.cli.parser import CompletionRequested
 from rallypoint.core.settings import FLAGS
+from rallypoint.elastic.run import get_args_parser, parse_args
 from rallypoint.errors import UsageError
-from rallypoint.run import get_args_parser, parse_args
 from rallypoint.torch_versions import KNOWN
 
 _PROGRAM = """

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from tests.compat.recordings import Recordings
 
-import rallypoint.observe as ours
+import rallypoint.elastic.events as ours
+import rallypoint.elastic.metrics as our_metrics
 
 EVENTS = "torch.distributed.elastic.events"
 METRICS = "torch.distributed.elastic.metrics"
@@ -83,7 +84,7 @@ def test_functions_of_events_take_what_torchs_take(name: str, torch_said: Record
 )
 def test_functions_of_metrics_take_what_torchs_take(name: str, torch_said: Recordings) -> None:
     theirs = torch_said("signatures", name, lambda: parameters(import_module(METRICS), name))
-    assert parameters(ours, name) == theirs
+    assert parameters(our_metrics, name) == theirs
 
 
 def test_the_same_calls_put_the_same_metrics(
@@ -95,7 +96,7 @@ def test_the_same_calls_put_the_same_metrics(
         return {"metrics": put, "line": capsys.readouterr().out}
 
     theirs = torch_said("metrics", "calls", lambda: told(import_module(METRICS)))
-    assert told(ours) == theirs
+    assert told(our_metrics) == theirs
 
 
 def parameters(package: ModuleType, name: str) -> list[list[object]]:

@@ -15,7 +15,7 @@ who, folder = sys.argv[1:]
 if who == "torch":
     import torch.distributed.elastic.multiprocessing as package
 else:
-    import rallypoint.process as package
+    import rallypoint.elastic.multiprocessing as package
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs as TorchsSpecs
 from torch.distributed.elastic.multiprocessing import Std as TorchsStd
 

@@ -15,7 +15,7 @@ import pytest
 from tests.compat.recordings import Recordings
 from tests.integration.one_agent import agent
 
-from rallypoint import timer as ours
+from rallypoint.elastic import timer as ours
 
 THEIRS = "torch.distributed.elastic.timer"
 
@@ -54,7 +54,7 @@ import sys, time
 if sys.argv[1] == "torch":
     from torch.distributed.elastic.timer import FileTimerClient, configure, expires
 else:
-    from rallypoint.timer import FileTimerClient, configure, expires
+    from rallypoint.elastic.timer import FileTimerClient, configure, expires
 configure(FileTimerClient(sys.argv[2]))
 with expires(after=60, scope="in time"):
     pass

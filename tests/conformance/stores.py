@@ -24,19 +24,19 @@ import torch.distributed
 from tests.etcd.servers import program
 from tests.limits import patience
 
+from rallypoint.elastic.rendezvous.etcd_server import EtcdServer
+from rallypoint.elastic.rendezvous.etcd_store import EtcdStore
+from rallypoint.elastic.stores.file_store import FileStore
+from rallypoint.elastic.stores.hash_store import HashStore
+from rallypoint.elastic.stores.prefix_store import PrefixStore
+from rallypoint.elastic.stores.store import Store, Timeout, Value
+from rallypoint.elastic.stores.tcp_store import TCPStore
 from rallypoint.errors import (
     StoreConnectionError,
     StoreError,
     StoreQueueEmptyError,
     StoreTimeoutError,
 )
-from rallypoint.rendezvous.etcd.server import EtcdServer
-from rallypoint.rendezvous.etcd.store import EtcdStore
-from rallypoint.store.file_store import FileStore
-from rallypoint.store.hash_store import HashStore
-from rallypoint.store.prefix_store import PrefixStore
-from rallypoint.store.store import Store, Timeout, Value
-from rallypoint.store.tcp_store import TCPStore
 
 dist: Any = torch.distributed  # torch's types don't know all that it exports
 
@@ -110,7 +110,7 @@ class Pair(NamedTuple):
 
 
 HOST = """
-from rallypoint.store.tcp_store import TCPStore
+from rallypoint.elastic.stores.tcp_store import TCPStore
 
 while input():
     server = TCPStore("127.0.0.1", 0, is_master=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.conformance.stores import SHORT_S, Call, Pair
 
+from rallypoint.elastic.stores.store import Store
 from rallypoint.errors import StoreTimeoutError
-from rallypoint.store.store import Store
 
 
 def test_nobody_passes_before_all_have_come(pair: Pair) -> None:

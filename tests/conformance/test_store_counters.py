@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.conformance.stores import FAILURE, Call, Pair
 
-from rallypoint.store.store import Store
+from rallypoint.elastic.stores.store import Store
 
 
 def test_adding_returns_the_sum(pair: Pair) -> None:

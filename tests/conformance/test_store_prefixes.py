@@ -18,7 +18,7 @@ from tests.conformance.stores import (
     prefixed,
 )
 
-from rallypoint.store.store import Store
+from rallypoint.elastic.stores.store import Store
 
 # With the bytes that stores and prefixes of this suite put before it, within 8192.
 LONGEST_KEY = "k" * 8150

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.conformance.stores import SHORT_S, Call, Pair, await_blocked, tell_and
 
+from rallypoint.elastic.stores.store import Store
 from rallypoint.errors import StoreQueueEmptyError, StoreTimeoutError
-from rallypoint.store.store import Store
 
 
 def test_a_queue_gives_back_in_order(pair: Pair) -> None:

@@ -9,8 +9,8 @@ from datetime import timedelta
 import pytest
 from tests.conformance.stores import LIMIT_S, SHORT_S, Call, Pair, await_blocked, tell_and
 
+from rallypoint.elastic.stores.store import Store
 from rallypoint.errors import StoreTimeoutError
-from rallypoint.store.store import Store
 
 WRITES: dict[str, Callable[[Store], object]] = {
     "set": lambda store: store.set("k", "1"),

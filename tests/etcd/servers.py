@@ -26,9 +26,9 @@ from urllib.request import Request, urlopen
 import pytest
 from tests.integration.cluster import Cluster, Option, free_port, is_listening, wait_until
 
+from rallypoint.elastic.rendezvous.etcd_server import BINARY_VARIABLE, find_etcd
 from rallypoint.errors import ParameterError
-from rallypoint.rendezvous.etcd.backend import EtcdBackend
-from rallypoint.rendezvous.etcd.server import BINARY_VARIABLE, find_etcd
+from rallypoint.register.etcd.backend import EtcdBackend
 
 OWN = Path(__file__).resolve().parents[2] / ".venv/etcd/usr/bin/etcd"
 START_S = 20.0

@@ -14,17 +14,17 @@ from tests.integration.cluster import free_port, wait_until
 from tests.integration.proxy import Proxy
 from tests.limits import patience
 
-from rallypoint.coordinator.register_record import RegisterWatch, encode
 from rallypoint.core.job_state import new_job
 from rallypoint.core.model import Epoch, SharedSettings
 from rallypoint.core.takeover.record import Leader, LeadRecord, Process, record_of
 from rallypoint.errors import RecordError, RendezvousConnectionError, RendezvousStateError
-from rallypoint.rendezvous.backend import RendezvousBackend
-from rallypoint.rendezvous.etcd.backend import MAX_STATE, EtcdBackend, key_of
-from rallypoint.rendezvous.etcd.gateway import Gateway
-from rallypoint.rendezvous.etcd.members import Member
-from rallypoint.rendezvous.etcd.place import EtcdPlace, sweep
-from rallypoint.rendezvous.release import release
+from rallypoint.register.contract import RendezvousBackend
+from rallypoint.register.etcd.backend import MAX_STATE, EtcdBackend, key_of
+from rallypoint.register.etcd.gateway import Gateway
+from rallypoint.register.etcd.members import Member
+from rallypoint.register.etcd.place import EtcdPlace, sweep
+from rallypoint.register.record import RegisterWatch, encode
+from rallypoint.register.release import release
 from rallypoint.testing.backend_contract import RendezvousBackendContract
 from rallypoint.wire.death_notice import ReleaseNotice
 from rallypoint.wire.etcd_config import EtcdConfig

@@ -16,8 +16,8 @@ from tests.integration.test_mad_records import survives_mad_records
 
 from rallypoint.cli.exit_codes import SIGNALLED
 from rallypoint.errors import RendezvousConnectionError
-from rallypoint.rendezvous.etcd.backend import EtcdBackend
-from rallypoint.rendezvous.etcd.parameters import read_etcd
+from rallypoint.register.etcd.backend import EtcdBackend
+from rallypoint.register.etcd.parameters import read_etcd
 
 
 @pytest.fixture(scope="module")

@@ -19,6 +19,13 @@ from tests.etcd.servers import Etcd, encoded, program, stored
 from tests.integration.cluster import free_port, is_listening, wait_until
 from tests.integration.proxy import Proxy
 
+from rallypoint.elastic.etcd.client import EtcdClient
+from rallypoint.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler
+from rallypoint.elastic.rendezvous.etcd_rendezvous_backend import EtcdRendezvousBackend
+from rallypoint.elastic.rendezvous.etcd_server import EtcdServer
+from rallypoint.elastic.rendezvous.etcd_store import EtcdStore
+from rallypoint.elastic.rendezvous.parameters import RendezvousParameters
+from rallypoint.elastic.rendezvous.registry import get_rendezvous_handler
 from rallypoint.errors import (
     InfrastructureError,
     ParameterError,
@@ -26,16 +33,7 @@ from rallypoint.errors import (
     StoreConnectionError,
     StoreError,
 )
-from rallypoint.rendezvous import (
-    DynamicRendezvousHandler,
-    EtcdClient,
-    EtcdRendezvousBackend,
-    EtcdServer,
-    EtcdStore,
-    RendezvousParameters,
-    get_rendezvous_handler,
-)
-from rallypoint.rendezvous.backend import RendezvousBackend
+from rallypoint.register.contract import RendezvousBackend
 from rallypoint.testing.backend_contract import RendezvousBackendContract
 
 BINARY = "TORCHELASTIC_ETCD_BINARY_PATH"
@@ -322,7 +320,7 @@ def test_a_server_with_a_directory_keeps_its_data(folder: Path) -> None:
 
 OWNER = """
 import os, sys, time
-from rallypoint.rendezvous import EtcdServer
+from rallypoint.elastic.rendezvous.etcd_server import EtcdServer
 server = EtcdServer()
 server.start()
 if os.fork():

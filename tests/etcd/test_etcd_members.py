@@ -16,9 +16,9 @@ from tests.integration.proxy import Proxy
 from tests.limits import patience
 
 from rallypoint.errors import RendezvousConnectionError
-from rallypoint.rendezvous.etcd.backend import EtcdBackend, revision_of
-from rallypoint.rendezvous.etcd.gateway import Gateway
-from rallypoint.rendezvous.etcd.parameters import read_etcd
+from rallypoint.register.etcd.backend import EtcdBackend, revision_of
+from rallypoint.register.etcd.gateway import Gateway
+from rallypoint.register.etcd.parameters import read_etcd
 
 TOKEN = b"a token of the job"
 

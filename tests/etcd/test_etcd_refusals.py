@@ -17,9 +17,9 @@ from tests.integration.one_agent import OneAgent, agent
 from tests.integration.test_bad_input import is_one_line_with
 
 from rallypoint.errors import RendezvousConnectionError
-from rallypoint.rendezvous.etcd.backend import key_of
-from rallypoint.rendezvous.etcd.parameters import read_etcd
-from rallypoint.rendezvous.etcd.place import EtcdPlace
+from rallypoint.register.etcd.backend import key_of
+from rallypoint.register.etcd.parameters import read_etcd
+from rallypoint.register.etcd.place import EtcdPlace
 from rallypoint.wire.etcd_config import EtcdConfig
 
 WORKER = "import os\ntell('rank', os.environ['RANK'])\ntell('env', *os.environ)\n"

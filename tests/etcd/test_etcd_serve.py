@@ -11,8 +11,8 @@ import pytest
 from tests.etcd.servers import Etcd, cluster_of
 from tests.integration.cluster import AgentProcess, Cluster, Option, free_port, wait_until
 
-from rallypoint.rendezvous.etcd.parameters import read_etcd
-from rallypoint.rendezvous.etcd.registers import PAGE, EtcdRegisters
+from rallypoint.register.etcd.parameters import read_etcd
+from rallypoint.register.etcd.registers import PAGE, EtcdRegisters
 
 
 @pytest.fixture(scope="module")

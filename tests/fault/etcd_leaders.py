@@ -19,12 +19,12 @@ from tests.fault.leaders import RUN_ID, LeaderCluster
 from tests.fault.network import Network
 from tests.integration.cluster import Option, wait_until
 
-from rallypoint.coordinator import register_record
 from rallypoint.coordinator.token import find_token
 from rallypoint.core.takeover.record import LeadRecord
 from rallypoint.errors import RendezvousConnectionError
-from rallypoint.rendezvous.etcd.backend import EtcdBackend
-from rallypoint.rendezvous.etcd.parameters import read_etcd
+from rallypoint.register import record as register_record
+from rallypoint.register.etcd.backend import EtcdBackend
+from rallypoint.register.etcd.parameters import read_etcd
 
 if TYPE_CHECKING:
     from tests.fault.leader_runs import Job

@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING
 from tests.certificates import make_certificates
 from tests.fault.leaders import RUN_ID, LeaderCluster
 from tests.integration.cluster import Option
+from tests.kubernetes.api_stand_in import Fault
+from tests.kubernetes.objects import RefusedError, Selector
 from tests.kubernetes.stand_in import NAMESPACE, Pod, names, stand_in
 
-from rallypoint.coordinator import register_record
 from rallypoint.coordinator.token import find_token
 from rallypoint.core.takeover.record import LeadRecord
-from rallypoint.rendezvous.kubernetes.backend import KEY, name_of
-from rallypoint.testing.kubernetes_api import Fault
-from rallypoint.testing.kubernetes_objects import RefusedError, Selector
-from rallypoint.wire.version_file import VersionFormat
+from rallypoint.register import record as register_record
+from rallypoint.register.kubernetes.backend import KEY, name_of
+from rallypoint.register.version_file import VersionFormat
 
 if TYPE_CHECKING:
     from tests.fault.leader_runs import Job

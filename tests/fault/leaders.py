@@ -23,10 +23,10 @@ from tests.fault.hosts import HostCluster
 from tests.fault.mounts import Disk, View
 from tests.integration.cluster import AgentProcess, Option, wait_until
 
-from rallypoint.coordinator import register_record
 from rallypoint.coordinator.token import find_token
 from rallypoint.core.takeover.record import LeadRecord
-from rallypoint.rendezvous.directory_backend import DirectoryBackend
+from rallypoint.register import record as register_record
+from rallypoint.register.directory.backend import DirectoryBackend
 
 RUN_ID = "job"
 

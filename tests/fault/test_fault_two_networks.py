@@ -18,7 +18,7 @@ with open(os.path.join(orders, ".from-" + os.environ["RALLYPOINT_NODE_ID"]), "w"
 """
 
 SAY = """
-from rallypoint.store import TCPStore
+from rallypoint.elastic.stores import TCPStore
 store = TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
 store.set(os.environ["RANK"], os.environ["RALLYPOINT_NODE_ID"])
 tell(heard=[store.get(str(rank)).decode() for rank in range(int(os.environ["WORLD_SIZE"]))])

@@ -18,11 +18,7 @@ from rallypoint.agent.status import place_text
 from rallypoint.cli.render import render_event, render_event_json
 from rallypoint.cli.verdict import verdict_lines, verdict_view
 from rallypoint.cli.verdict_json import verdict_json
-from rallypoint.coordinator.connection import (
-    ClientConnection,
-    FramedConnection,
-    ServerConnection,
-)
+from rallypoint.coordinator.connection import ClientConnection, FramedConnection, ServerConnection
 from rallypoint.coordinator.hosting import Hosting
 from rallypoint.coordinator.server import Coordinator
 from rallypoint.core import messages as m

@@ -26,7 +26,6 @@ from rallypoint.cli.generate.quoting import bash_word, container_word, yaml_valu
 from rallypoint.cli.watch.events_text import event_line
 from rallypoint.cli.watch.reach import decoded
 from rallypoint.cli.watch.status_text import status_lines
-from rallypoint.coordinator import register_record
 from rallypoint.core.json_reader import UnreadableJsonError, read_object
 from rallypoint.core.model import Epoch, SharedSettings
 from rallypoint.core.settings import MAX_NODES
@@ -47,9 +46,10 @@ from rallypoint.integrations.slurm.node_list import node_count, node_names
 from rallypoint.integrations.slurm.step import options_of, read_step
 from rallypoint.integrations.ssh.hostfile import read_hostfile, read_hosts, without
 from rallypoint.observe.printing import json_text, printed
-from rallypoint.rendezvous.etcd.answers import check_answer, next_key
-from rallypoint.rendezvous.http_connection import Answer
-from rallypoint.rendezvous.kubernetes.api_server import ApiServer
+from rallypoint.register import record as register_record
+from rallypoint.register.etcd.answers import check_answer, next_key
+from rallypoint.register.http import Answer
+from rallypoint.register.kubernetes.api_server import ApiServer
 from rallypoint.wire.kubernetes_config import KubernetesConfig
 
 DEEP = b"\x91" * 10_000

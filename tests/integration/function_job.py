@@ -29,7 +29,11 @@ def launch(function, *args, count=2, max_restarts=0, **workers):
     from rallypoint.cli.verdict import verdict_lines
     from rallypoint.cli.verdict import verdict_view
     from rallypoint.config import (
-        AccessConfig, AgentConfig, FunctionCall, RendezvousConfig, StartMethod,
+        AccessConfig,
+        AgentConfig,
+        FunctionCall,
+        RendezvousConfig,
+        StartMethod,
         WorkerConfig,
     )
     from rallypoint.errors import RallypointError

@@ -13,14 +13,18 @@ from typing import Any
 
 from tests.integration.cluster import LIMIT_S
 
-from rallypoint.agent import RunResult, SimpleElasticAgent, WorkerGroup, WorkerSpec, WorkerState
-from rallypoint.process import ProcessFailure
-from rallypoint.rendezvous import (
-    DynamicRendezvousHandler,
-    MemoryRendezvousBackend,
-    RendezvousTimeout,
+from rallypoint.elastic.agent.server import (
+    RunResult,
+    SimpleElasticAgent,
+    WorkerGroup,
+    WorkerSpec,
+    WorkerState,
 )
-from rallypoint.store import HashStore
+from rallypoint.elastic.multiprocessing import ProcessFailure
+from rallypoint.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler
+from rallypoint.elastic.rendezvous.parameters import RendezvousTimeout
+from rallypoint.elastic.stores import HashStore
+from rallypoint.register.contract import MemoryRendezvousBackend
 
 
 class Meeting:

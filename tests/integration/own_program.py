@@ -14,7 +14,7 @@ from pathlib import Path
 from tests.integration.one_agent import TELL, OneAgent, environment
 
 IMPORTS = "\nimport os, sys, threading, time\n"
-LAUNCHER = "from rallypoint.launcher import LaunchConfig, elastic_launch\n"
+LAUNCHER = "from rallypoint.elastic.launcher import LaunchConfig, elastic_launch\n"
 """A worker of a function imports the program, so it stands where only the main program gets, unless
 the functions need it."""
 

@@ -9,7 +9,7 @@ from tests.integration.cluster import AgentProcess, Cluster, is_listening, wait_
 
 STEPS = """\
 tell()
-from rallypoint.store import TCPStore
+from rallypoint.elastic.stores import TCPStore
 store = TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
 ranks = [str(rank) for rank in range(int(os.environ["WORLD_SIZE"]))]
 step, steps = 0, True

@@ -26,7 +26,10 @@ from tests.integration.own_agents import (
     thread_agent,
 )
 
-from rallypoint.agent import RunResult, Worker, WorkerGroup, WorkerSpec, WorkerState
+from rallypoint.elastic.agent.server import RunResult, Worker, WorkerGroup, WorkerSpec, WorkerState
+from rallypoint.elastic.events import Event, flush_events
+from rallypoint.elastic.multiprocessing import ProcessFailure, record
+from rallypoint.elastic.stores import HashStore
 from rallypoint.errors import (
     ChildFailedError,
     InfrastructureError,
@@ -36,10 +39,7 @@ from rallypoint.errors import (
     SignalException,
     UsageError,
 )
-from rallypoint.observe import Event, flush_events
-from rallypoint.process import ProcessFailure, record
 from rallypoint.process.failures import MESSAGE_LIMIT_BYTES
-from rallypoint.store import HashStore
 
 Env = dict[str, str]
 

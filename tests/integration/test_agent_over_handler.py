@@ -28,7 +28,7 @@ dist.destroy_process_group()
 FIVE_METHODS = """
 import os, sys, time
 from rallypoint.errors import RendezvousGracefulExitError
-from rallypoint.store.hash_store import HashStore
+from rallypoint.elastic.stores.hash_store import HashStore
 class Handler:
     closed = False
     def __init__(self, params):
@@ -65,7 +65,7 @@ def stuck(): return Stuck
 def unneeded(): return Unneeded
 def changing(): return Changing
 def peers():
-    from rallypoint.rendezvous.c10d_backend import create_handler_from
+    from rallypoint.elastic.rendezvous.c10d_rendezvous_backend import create_handler_from
     def create(params):
         params.config.setdefault("store_type", "file")
         words = dict(zip(sys.argv, sys.argv[1:]))

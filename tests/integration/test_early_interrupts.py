@@ -47,7 +47,7 @@ def interrupted(home: Path, module: str, *words: str, ignored: bool = False) -> 
         ("msgspec", ["rallypoint", "run", "--no-python", "true"]),
         ("rallypoint.agent.run", ["rallypoint", "run", "--no-python", "true"]),
         ("rallypoint.cli.run_options.rendezvous", ["-m", "rallypoint", "run", "x.py"]),
-        ("rallypoint.cli.options", ["-m", "rallypoint.run", "x.py"]),
+        ("rallypoint.cli.options", ["-m", "rallypoint.elastic.run", "x.py"]),
         ("asyncio", ["rallypoint", "serve", "--port", "0"]),
         ("rallypoint.cli.launch.plan", ["rallypoint", "launch", "--hosts", "a", "x.py"]),
         ("rallypoint.cli.watch.reach", ["rallypoint", "status"]),

@@ -43,7 +43,7 @@ def test_ten_lines_give_the_values_of_all_workers_and_print_nothing(tmp_path: Pa
 
 
 def test_a_configuration_with_its_own_logs_specs_can_be_launched_again(tmp_path: Path) -> None:
-    text = TRAIN + "---\nfrom rallypoint.process import DefaultLogsSpecs\n"
+    text = TRAIN + "---\nfrom rallypoint.elastic.multiprocessing import DefaultLogsSpecs\n"
     text += "config = LaunchConfig(1, 1, 1, logs_specs=DefaultLogsSpecs())\n"
     text += "for _ in range(2): print('got', elastic_launch(config, train)('fine'))\n"
     with program(tmp_path, text) as run:
@@ -157,7 +157,7 @@ def test_P7_what_a_worker_has_written_is_passed_on_by_record_around_the_launch(
     text = (
         TRAIN
         + f"""---
-from rallypoint.process import ChildFailedError, DefaultLogsSpecs, record
+from rallypoint.elastic.multiprocessing import ChildFailedError, DefaultLogsSpecs, record
 os.environ["TORCHELASTIC_ERROR_FILE"] = sys.argv[2]
 config = LaunchConfig(1, 1, 2, max_restarts=0, logs_specs={logs})
 try:
@@ -206,7 +206,7 @@ def test_what_a_worker_left_beside_its_error_file_is_there_until_the_program_end
                     os.path.dirname(error.get_first_failure()[1].error_file), flag
                 )
 
-        from rallypoint.process import ChildFailedError
+        from rallypoint.elastic.multiprocessing import ChildFailedError
         ---
         first = flagged("first")
         tell("first", os.path.exists(first))
@@ -249,7 +249,7 @@ def test_P7_a_traceback_on_stderr_is_passed_on_among_what_else_is_there(tmp_path
     """
     text = f"""
 ---
-from rallypoint.process import ChildFailedError, DefaultLogsSpecs, Std, record
+from rallypoint.elastic.multiprocessing import ChildFailedError, DefaultLogsSpecs, Std, record
 os.environ["TORCHELASTIC_ERROR_FILE"] = sys.argv[2]
 logs = DefaultLogsSpecs(log_dir=sys.argv[1], redirects=Std.ERR)
 launch = elastic_launch(LaunchConfig(1, 1, 1, max_restarts=0, logs_specs=logs), sys.executable)
@@ -272,8 +272,8 @@ except ChildFailedError as error:
 
 def test_P7_more_that_a_worker_has_written_itself_is_told(tmp_path: Path) -> None:
     text = """---
-from rallypoint.launcher import LaunchConfig, elastic_launch
-from rallypoint.process import ChildFailedError
+from rallypoint.elastic.launcher import LaunchConfig, elastic_launch
+from rallypoint.elastic.multiprocessing import ChildFailedError
 written = '{"message": {"message": "mine", "extraInfo": {"timestamp": "1", "disk": "sda"}}}'
 words = "-c", f"echo '{written}' > $TORCHELASTIC_ERROR_FILE; exit 3"
 try:
@@ -493,7 +493,7 @@ tell("files", os.listdir("/proc/self/fd") == before)
 
 def test_a_function_at_a_prompt_needs_fork(tmp_path: Path) -> None:
     text = """
-from rallypoint.launcher import LaunchConfig, elastic_launch
+from rallypoint.elastic.launcher import LaunchConfig, elastic_launch
 def train(): return 7
 try: elastic_launch(LaunchConfig(1, 1, 2), train)()
 except ValueError as error: print(error)
@@ -539,7 +539,7 @@ TWIN = (
     TRAIN
     + """---
 import asyncio
-from rallypoint.launcher import launch
+from rallypoint.elastic.launcher import launch
 async def main():
     ticks = 0
     async def tick():
@@ -601,7 +601,7 @@ AGAIN = (
     TRAIN
     + """---
 import asyncio, gc
-from rallypoint.launcher import launch
+from rallypoint.elastic.launcher import launch
 def held():
     gc.collect()
     return len(os.listdir("/proc/self/fd")), [thread.name for thread in threading.enumerate()]
@@ -633,7 +633,7 @@ def test_logs_specs_decide_on_files_and_the_environment_stays(tmp_path: Path) ->
         TRAIN
         + """---
 import json, signal
-from rallypoint.process import DefaultLogsSpecs, Std
+from rallypoint.elastic.multiprocessing import DefaultLogsSpecs, Std
 def state():
     return dict(os.environ), {n: str(signal.getsignal(n)) for n in signal.valid_signals()}
 before = state()

@@ -17,6 +17,8 @@ import pytest
 from tests.descriptors import open_descriptors
 from torch._C._distributed_c10d import FileStore as TorchFileStore
 
+from rallypoint.elastic.stores.file_records import encode, encode_batch
+from rallypoint.elastic.stores.file_store import FileStore
 from rallypoint.errors import (
     AccessError,
     StoreConnectionError,
@@ -25,14 +27,12 @@ from rallypoint.errors import (
     StoreQueueEmptyError,
     StoreTimeoutError,
 )
-from rallypoint.store.file_records import encode, encode_batch
-from rallypoint.store.file_store import FileStore
 
 # Torch's threads and those of these tests are alive when a child is forked to look at a store.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 
 LIMIT_S = 60.0
-OURS = "from rallypoint.store.file_store import FileStore as Store\n"
+OURS = "from rallypoint.elastic.stores.file_store import FileStore as Store\n"
 TORCHS = "from torch.distributed import FileStore as Store\n"
 
 

@@ -262,7 +262,7 @@ def child():
 
 def start():
     import threading
-    from rallypoint.launcher import LaunchConfig, elastic_launch
+    from rallypoint.elastic.launcher import LaunchConfig, elastic_launch
     config = LaunchConfig(1, 1, 2, max_restarts=1, start_method=METHOD)
     got = []
     thread = threading.Thread(target=lambda: got.append(elastic_launch(config, child)()))
@@ -325,7 +325,7 @@ def adopts():
 
 def start():
     import subprocess
-    from rallypoint.launcher import LaunchConfig, elastic_launch
+    from rallypoint.elastic.launcher import LaunchConfig, elastic_launch
 
     mine = subprocess.Popen(["sh", "-c", "exit 5"])
     orphaned = elastic_launch(LaunchConfig(1, 1, 2), orphaner)()

@@ -11,7 +11,7 @@ import pytest
 from tests.integration.cluster import AgentProcess, Cluster, is_alive, wait_until
 from tests.integration.proxy import Proxy
 
-from rallypoint.coordinator.clocks import boot_time
+from rallypoint.clocks import boot_time
 
 
 def guard_of(agent: int) -> int:

@@ -343,7 +343,7 @@ def test_a_node_that_loses_its_coordinator_leaves_a_summary(cluster: Cluster) ->
 def test_an_agent_inside_a_program_tells_its_events_too(tmp_path: Path) -> None:
     from tests.integration.own_agents import PopenAgent
 
-    from rallypoint.agent import WorkerSpec, WorkerState
+    from rallypoint.elastic.agent.server import WorkerSpec, WorkerState
 
     file = tmp_path / "events"
     spec = WorkerSpec(
@@ -397,8 +397,8 @@ def test_the_host_tells_programs_which_node_was_lost(cluster: Cluster) -> None:
 
 LAUNCHES = """
 import sys
-from rallypoint.launcher import LaunchConfig, elastic_launch
-from rallypoint.observe import MetricHandler, configure
+from rallypoint.elastic.launcher import LaunchConfig, elastic_launch
+from rallypoint.elastic.metrics import MetricHandler, configure
 
 class Kept(MetricHandler):
     def emit(self, data):

@@ -11,13 +11,14 @@ import pytest
 from tests.integration.one_agent import eventually, free_port
 from tests.integration.own_program import program
 
-from rallypoint.agent import LocalElasticAgent, WorkerSpec
+from rallypoint.elastic.agent.server import LocalElasticAgent, WorkerSpec
 from rallypoint.errors import ParameterError, UsageError
 
 HEAD = """
 import json, signal
-from rallypoint.agent import LocalElasticAgent, WorkerSpec, WorkerState
-from rallypoint.rendezvous import RendezvousParameters, get_rendezvous_handler
+from rallypoint.elastic.agent.server import LocalElasticAgent, WorkerSpec, WorkerState
+from rallypoint.elastic.rendezvous.parameters import RendezvousParameters
+from rallypoint.elastic.rendezvous.registry import get_rendezvous_handler
 
 def handler(where, least=1, most=2):
     conf = {"last_call_timeout": 0.3, "keep_alive_interval": 0.5, "insecure": True}

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from tests.integration.one_agent import agent
 
-from rallypoint import process
-from rallypoint.process import DefaultLogsSpecs, LogsDest, LogsSpecs, Std
+from rallypoint.elastic import multiprocessing as process
+from rallypoint.elastic.multiprocessing import DefaultLogsSpecs, LogsDest, LogsSpecs, Std
 from rallypoint.process.logs.log_dir import LogDir, error_file
 from rallypoint.process.logs.specs import Environs
 
@@ -25,7 +25,7 @@ class Mine:
         self.root = log_dir
     def reify(self, envs):
         assert self.root != "worse", "the archive is closed"
-        from rallypoint.process import LogsDest
+        from rallypoint.elastic.multiprocessing import LogsDest
         os.makedirs(self.root)
         with open(f"{self.root}/told", "w") as told:
             print(self.told, sorted(envs), envs[1]["RANK"], file=told)
@@ -38,12 +38,12 @@ class Mine:
     root_log_dir = property(lambda self: self.root)
 class Same(Mine):
     def reify(self, envs):
-        from rallypoint.process import LogsDest
+        from rallypoint.elastic.multiprocessing import LogsDest
         os.makedirs(self.root, exist_ok=True)
         return LogsDest(error_files={n: f"{self.root}/why.json" for n in envs})
 class Odd(Mine):
     def reify(self, envs):
-        from rallypoint.process import LogsDest
+        from rallypoint.elastic.multiprocessing import LogsDest
         if self.root == "number":
             return LogsDest(stdouts={0: 5})
         if self.root == "pipe":
@@ -251,7 +251,7 @@ COUNTED = """
 import collections, sys
 import rallypoint.process.logs.worker_output as output
 from rallypoint.config import OutputMode
-from rallypoint.process import DefaultLogsSpecs, Std
+from rallypoint.elastic.multiprocessing import DefaultLogsSpecs, Std
 ranks = int(sys.argv[2])
 settings = output.OutputSettings(OutputMode.INHERIT, output.LinePrefix("default"), False)
 specs = DefaultLogsSpecs(sys.argv[1], redirects=Std.ALL, layout="rounds")

@@ -17,12 +17,12 @@ from tests.integration.test_bad_input import is_one_line_with
 from tests.integration.test_leading_agents import cluster_of, leader_of
 from tests.integration.test_shared_directory import BY_DIRECTORY, WORKER
 
-from rallypoint.coordinator.register_record import Register, decode, encode
 from rallypoint.coordinator.token import parse_token
 from rallypoint.core.model import Epoch, SharedSettings
 from rallypoint.core.takeover.record import JobRecord, Leader, LeadRecord, Process
 from rallypoint.errors import UnfitRecordError
-from rallypoint.rendezvous.directory_backend import DirectoryBackend, job_directory
+from rallypoint.register.directory.backend import DirectoryBackend, job_directory
+from rallypoint.register.record import Register, decode, encode
 
 MAD: dict[str, dict[str, Any]] = {
     "nodes": {"nodes": 2**40, "is_active": True, "is_started": True},

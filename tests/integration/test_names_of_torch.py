@@ -14,7 +14,7 @@ import pytest
 from tests.descriptors import open_descriptors
 from tests.limits import patience
 
-from rallypoint.agent import (
+from rallypoint.elastic.agent.server import (
     DEFAULT_ROLE,
     TORCHELASTIC_ENABLE_FILE_TIMER,
     TORCHELASTIC_HEALTH_CHECK_PORT,
@@ -23,18 +23,25 @@ from rallypoint.agent import (
     WorkerSpec,
     macros,
 )
-from rallypoint.errors import ParameterError, StoreConnectionError, StoreTimeoutError
-from rallypoint.observe import Event, EventSource, get_elapsed_time_ms, get_logging_handler
-from rallypoint.rendezvous import (
-    DEFAULT_PORT,
+from rallypoint.elastic.events import Event, EventSource, get_logging_handler
+from rallypoint.elastic.metrics import get_elapsed_time_ms
+from rallypoint.elastic.rendezvous.c10d_rendezvous_backend import DEFAULT_PORT
+from rallypoint.elastic.rendezvous.parameters import (
     RendezvousParameters,
+    parse_rendezvous_endpoint,
+)
+from rallypoint.elastic.rendezvous.registry import handler_registry, rendezvous_handler_registry
+from rallypoint.elastic.rendezvous.static_tcp_rendezvous import (
     StaticTCPRendezvous,
     create_rdzv_handler,
-    handler_registry,
-    parse_rendezvous_endpoint,
-    rendezvous_handler_registry,
 )
-from rallypoint.store import TCPStore, create_c10d_store, get_free_port, get_socket_with_port
+from rallypoint.elastic.stores import (
+    TCPStore,
+    create_c10d_store,
+    get_free_port,
+    get_socket_with_port,
+)
+from rallypoint.errors import ParameterError, StoreConnectionError, StoreTimeoutError
 from rallypoint.worker import get_env_variable_or_raise
 
 LIMIT_S = patience(30.0)

@@ -11,7 +11,7 @@ from tests.integration.one_agent import agent
 from tests.integration.own_program import program
 
 from rallypoint.config import AffinityMode
-from rallypoint.process import DefaultLogsSpecs, NumaOptions, Std, start_processes
+from rallypoint.elastic.multiprocessing import DefaultLogsSpecs, NumaOptions, Std, start_processes
 from rallypoint.process.affinity import allowed_cpus, read_cpus
 from rallypoint.process.spawn import Command, Stage, WorkerStartError, spawn_workers
 from rallypoint.process.syscalls import reap_if_exited
@@ -120,7 +120,7 @@ def where():
     return sorted(os.sched_getaffinity(0))
 ---
 from rallypoint.errors import ParameterError
-from rallypoint.process import AffinityMode, NumaOptions
+from rallypoint.elastic.multiprocessing import AffinityMode, NumaOptions
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 numa = NumaOptions(AffinityMode.EXCLUSIVE)
 for cpus in elastic_launch(LaunchConfig(1, 1, {count}, numa_options=numa), where)().values():

@@ -17,7 +17,7 @@ from rallypoint.coordinator.own_addresses import (
     reachable_host,
     why_unreachable,
 )
-from rallypoint.rendezvous.round_listener import RoundListener
+from rallypoint.elastic.rendezvous.led.round_listener import RoundListener
 from rallypoint.wire.address import Address
 
 NETWORK = ("unshare", "--net")

@@ -14,8 +14,8 @@ from rallypoint.agent.worker_source import WorkerSource
 from rallypoint.agent.workers import RoundWorkers, WorkerSetup
 from rallypoint.config import AccessConfig, AgentConfig, OutputMode, RendezvousConfig, WorkerConfig
 from rallypoint.core.model import Assignment, Stamp
+from rallypoint.elastic.multiprocessing import DefaultLogsSpecs, Std
 from rallypoint.observe.faults import Faults
-from rallypoint.process import DefaultLogsSpecs, Std
 from rallypoint.process.logs.plan import LinePrefix
 from rallypoint.process.logs.worker_output import OutputSettings, WorkerOutputs
 

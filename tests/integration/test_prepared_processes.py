@@ -19,7 +19,7 @@ from tests.prepared.processes import ForkedProcess, run, start
 SHOWS = """
 import ctypes, gc, json, multiprocessing, os, resource, signal, sys, threading
 
-import rallypoint.launcher
+import rallypoint.elastic.launcher
 
 def read(name):
     with open(f"/proc/self/{name}") as file:

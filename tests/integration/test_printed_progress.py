@@ -18,12 +18,7 @@ from tests.integration.one_agent import agent, eventually
 from tests.integration.test_metrics_server import one, port_of, scrape
 
 from rallypoint.agent.worker_shm import WorkerShm
-from rallypoint.process.relay.messages import (
-    NothingMatched,
-    PatternOff,
-    ReadProgress,
-    Report,
-)
+from rallypoint.process.relay.messages import NothingMatched, PatternOff, ReadProgress, Report
 from rallypoint.process.relay.progress import MatchLimit, ProgressReader, TooSlowError
 
 PATTERN = r"step (?P<step>\d+)/(?P<total>\d+)( loss (?P<loss>\S+))?"

@@ -16,7 +16,7 @@ import pytest
 from tests.integration.round_workers import spawn_worker
 from tests.limits import patience
 
-from rallypoint.coordinator.clocks import boot_time
+from rallypoint.clocks import boot_time
 from rallypoint.process.guard import NAME, Guard, SharedPage
 
 LIMIT_S = patience(30.0)

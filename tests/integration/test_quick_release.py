@@ -16,12 +16,12 @@ from tests.integration import hanging_directory
 from tests.integration.one_agent import eventually, is_alive, name_of
 from tests.limits import patience
 
-from rallypoint.coordinator import register_record
 from rallypoint.core.job_state import new_job
 from rallypoint.core.model import Epoch, SharedSettings
 from rallypoint.core.takeover.leading import claimed
 from rallypoint.core.takeover.record import Leader, LeadRecord, Process, record_of
-from rallypoint.rendezvous.directory_backend import DirectoryBackend
+from rallypoint.register import record as register_record
+from rallypoint.register.directory.backend import DirectoryBackend
 
 TOKEN = "a token that is shown to nobody"
 LEADER = Leader(("10.0.0.1:29400",), Process("boot", 1, 10), has_workers=True)

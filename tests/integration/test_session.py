@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from tests.integration.proxy import Proxy
 from tests.integration.sessions import CANDIDATE, LIMIT_S, TOKEN, Rally, rally
 
+from rallypoint.clocks import WakeSelector, new_loop
 from rallypoint.coordinator.client import CoordinatorSession, Hooks, Pushed
-from rallypoint.coordinator.clocks import WakeSelector, new_loop
 from rallypoint.coordinator.connection import ClientConnection, dial
 from rallypoint.core import messages as m
 from rallypoint.core.model import Outcome, SharedSettings

@@ -11,12 +11,12 @@ import pytest
 from tests.integration.one_agent import agent, eventually
 from tests.integration.test_bad_input import is_one_line_with
 
-from rallypoint.coordinator.register_record import decode, encode
 from rallypoint.core.model import Epoch, Outcome, SharedSettings, Verdict
 from rallypoint.core.takeover.record import JobRecord, Leader, LeadRecord, Process
-from rallypoint.rendezvous.data_directory import RETENTION_S
-from rallypoint.rendezvous.directory_backend import DirectoryBackend, job_directory
-from rallypoint.rendezvous.file_systems import local_file_system
+from rallypoint.register.directory.backend import DirectoryBackend, job_directory
+from rallypoint.register.directory.file_systems import local_file_system
+from rallypoint.register.directory.upkeep import RETENTION_S
+from rallypoint.register.record import decode, encode
 
 BY_DIRECTORY = ("--rdzv-backend=file", "--rdzv-id=job", "--local-addr=127.0.0.1")
 WORKER = "import os\ntell('rank', os.environ['RANK'])\n"

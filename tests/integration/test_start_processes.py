@@ -20,8 +20,7 @@ from tests.integration.one_agent import eventually, is_alive
 from tests.limits import patience
 from tests.prepared import processes
 
-from rallypoint.errors import ParameterError, UsageError
-from rallypoint.process import (
+from rallypoint.elastic.multiprocessing import (
     DefaultLogsSpecs,
     MultiprocessContext,
     PContext,
@@ -31,6 +30,7 @@ from rallypoint.process import (
     redirect,
     start_processes,
 )
+from rallypoint.errors import ParameterError, UsageError
 
 LIMIT_S = patience(60.0)
 
@@ -291,7 +291,7 @@ def program(body: str, folder: Path, under: Sequence[str] = ()) -> subprocess.Po
     script = folder / "program.py"
     script.write_text(
         "import os, signal, sys\n"
-        "from rallypoint.process import DefaultLogsSpecs, SignalException, Std, start_processes\n"
+        "from rallypoint.elastic.multiprocessing import *\n"
         f"specs = DefaultLogsSpecs({str(folder / 'logs')!r}, tee=Std.OUT)\n" + body
     )
     return processes.start(
@@ -448,7 +448,7 @@ def test_P6_a_stream_object_that_fails_does_the_processes_no_harm(tmp_path: Path
 
 REDIRECTS = """
 import ctypes
-from rallypoint.process import redirect, redirect_stdout, redirect_stderr
+from rallypoint.elastic.multiprocessing import redirect, redirect_stdout, redirect_stderr
 print("before")
 with redirect_stdout("out"), redirect_stderr("err"):
     print("python")

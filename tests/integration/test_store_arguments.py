@@ -12,18 +12,13 @@ from typing import Any
 import pytest
 from tests.conformance.stores import LIMIT_S, await_blocked, tell_and
 
-from rallypoint.errors import (
-    InfrastructureError,
-    ParameterError,
-    StoreConnectionError,
-    StoreError,
-)
-from rallypoint.store import ops
-from rallypoint.store.file_store import FileStore
-from rallypoint.store.hash_store import HashStore
-from rallypoint.store.prefix_store import PrefixStore
-from rallypoint.store.store import Store, Timeout, Value, to_bytes
-from rallypoint.store.tcp_store import TCPStore
+from rallypoint.elastic.stores import ops
+from rallypoint.elastic.stores.file_store import FileStore
+from rallypoint.elastic.stores.hash_store import HashStore
+from rallypoint.elastic.stores.prefix_store import PrefixStore
+from rallypoint.elastic.stores.store import Store, Timeout, Value, to_bytes
+from rallypoint.elastic.stores.tcp_store import TCPStore
+from rallypoint.errors import InfrastructureError, ParameterError, StoreConnectionError, StoreError
 
 FOR_EVER = (timedelta(days=365), timedelta.max, 10**20, float("inf"))
 
@@ -194,5 +189,8 @@ def test_networks_are_a_list() -> None:
 def test_a_prefix_of_what_is_no_store_is_refused_where_it_is_made(store: Any) -> None:
     with pytest.raises(ParameterError) as refused:
         PrefixStore("p", store)
-    words = re.escape(f"store={store!r}: is not a store, ") + ".*: give a rallypoint.store or torch"
+    words = (
+        re.escape(f"store={store!r}: is not a store, ")
+        + ".*: give a rallypoint.elastic.stores or torch"
+    )
     assert re.fullmatch(words + ".*", str(refused.value))

@@ -15,7 +15,7 @@ from tests.integration.linearizability import Call, is_linearizable
 from tests.integration.store_process import store_process
 from tests.limits import patience
 
-from rallypoint.store.tcp_store import TCPStore
+from rallypoint.elastic.stores.tcp_store import TCPStore
 
 KEYS = ("a", "b", "c")
 CALLS = 80

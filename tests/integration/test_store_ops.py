@@ -13,9 +13,9 @@ import pytest
 import torch.distributed
 from tests.limits import patience
 
+from rallypoint.elastic.stores.hash_store import HashStore
+from rallypoint.elastic.stores.ops import barrier, get_all, store_timeout, synchronize
 from rallypoint.errors import StoreTimeoutError
-from rallypoint.store.hash_store import HashStore
-from rallypoint.store.ops import barrier, get_all, store_timeout, synchronize
 
 dist: Any = torch.distributed
 LIMIT_S = patience(30.0)

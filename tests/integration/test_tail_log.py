@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.integration.one_agent import eventually
 
-from rallypoint.process import TailLog
+from rallypoint.elastic.multiprocessing import TailLog
 
 
 def append(path: Path, text: str) -> None:

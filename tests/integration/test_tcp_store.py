@@ -17,12 +17,12 @@ from tests.integration.proxy import Proxy
 from tests.integration.scripted_store import Act, Script, ScriptedStore
 from tests.limits import patience
 
+from rallypoint.elastic.stores import c10d_client as wire
+from rallypoint.elastic.stores.c10d_operations import Exchange, Operation, Wait
+from rallypoint.elastic.stores.tcp_client import MAX_LOSSES, TCPClient
+from rallypoint.elastic.stores.tcp_store import TCPStore
 from rallypoint.errors import StoreConnectionError, StoreQueueEmptyError, StoreTimeoutError
-from rallypoint.store.tcp_client import MAX_LOSSES, TCPClient
-from rallypoint.store.tcp_store import TCPStore
-from rallypoint.wire import c10d_client as wire
 from rallypoint.wire import c10d_server as c10d
-from rallypoint.wire.c10d_operations import Exchange, Operation, Wait
 
 LIMIT_S = patience(60.0)
 
@@ -407,7 +407,7 @@ def test_an_interrupted_call_leaves_no_disorder(master: TCPStore) -> None:
 FORKS = """
 import os, sys
 from rallypoint.errors import StoreConnectionError
-from rallypoint.store.tcp_store import TCPStore
+from rallypoint.elastic.stores.tcp_store import TCPStore
 
 with TCPStore("127.0.0.1", 0, is_master=True, timeout=60) as store:
     store.set("k", "parent")
@@ -564,7 +564,7 @@ def test_who_does_not_wait_for_workers_does_not_count_itself() -> None:
 # What would be imported later may not be readable by then.
 OTHER_USER = """
 import encodings.idna, os, sys
-from rallypoint.store.tcp_store import TCPStore
+from rallypoint.elastic.stores.tcp_store import TCPStore
 
 os.setuid(65534)
 print(TCPStore("127.0.0.1", int(sys.argv[1]), timeout=float(sys.argv[2])).num_keys())

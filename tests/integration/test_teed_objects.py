@@ -26,9 +26,9 @@ from rallypoint.process.relay.client import Relay
 HEAD = """
 import asyncio, io
 from contextlib import redirect_stderr, redirect_stdout
-from rallypoint.agent import LocalElasticAgent, WorkerSpec
-from rallypoint.launcher import launch, launch_agent
-from rallypoint.process import DefaultLogsSpecs, Std
+from rallypoint.elastic.agent.server import LocalElasticAgent, WorkerSpec
+from rallypoint.elastic.launcher import launch, launch_agent
+from rallypoint.elastic.multiprocessing import DefaultLogsSpecs, Std
 
 class Notebook:
     def __init__(self):
@@ -241,8 +241,8 @@ def test_P6_a_plain_stream_whose_write_was_replaced_is_an_object() -> None:
 
 AT_A_TERMINAL = """
 import contextlib, io, os
-from rallypoint.launcher import LaunchConfig, elastic_launch
-from rallypoint.process import DefaultLogsSpecs, Std
+from rallypoint.elastic.launcher import LaunchConfig, elastic_launch
+from rallypoint.elastic.multiprocessing import DefaultLogsSpecs, Std
 
 if __name__ == "__main__":
     specs = DefaultLogsSpecs("logs", tee=Std.OUT)

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from tests.integration.one_agent import eventually
 
-from rallypoint.timer import (
+from rallypoint.elastic.timer import (
     FileTimerClient,
     FileTimerRequest,
     FileTimerServer,
@@ -83,7 +83,7 @@ def test_timers_of_a_local_server_by_hand() -> None:
 
 CLIENT = """
 import sys, time
-from rallypoint.timer import FileTimerClient, configure, expires
+from rallypoint.elastic.timer import FileTimerClient, configure, expires
 configure(FileTimerClient(sys.argv[1], signal=int(sys.argv[3])))
 with expires(after=float(sys.argv[2]), scope="step"):
     print("in", flush=True)
@@ -169,7 +169,7 @@ def test_what_would_set_no_timer_is_refused(after: float, scope: Any, says: str)
 
 
 def test_without_any_client_a_block_does_not_begin() -> None:
-    script = "from rallypoint.timer import expires\nwith expires(after=1): print('began')"
+    script = "from rallypoint.elastic.timer import expires\nwith expires(after=1): print('began')"
     done = subprocess.run(
         [sys.executable, "-c", script],
         env={"PATH": os.environ["PATH"]},

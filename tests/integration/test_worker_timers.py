@@ -13,7 +13,7 @@ from tests.integration.one_agent import agent
 STUCK = """
 import os, signal, sys, time
 from rallypoint import worker
-from rallypoint.timer import expires
+from rallypoint.elastic.timer import expires
 place = worker.context()
 def never_ends():
     time.sleep(600)
@@ -106,7 +106,7 @@ tell("done", 1)
 
 PAUSED = """
 import threading, time
-from rallypoint.timer import expires
+from rallypoint.elastic.timer import expires
 turn, waited = 0, threading.Event()
 def watch():
     seen, since = turn, time.monotonic()
@@ -141,7 +141,7 @@ def test_an_agent_that_is_paused_fails_no_worker_that_uses_timers(tmp_path: Path
 def test_a_timer_of_a_process_that_a_worker_started_ends_the_worker(tmp_path: Path) -> None:
     program = """
 import subprocess, sys, time
-text = "import time; from rallypoint.timer import expires\\n"
+text = "import time; from rallypoint.elastic.timer import expires\\n"
 text += "with expires(after=1, scope='in a child'): time.sleep(600)"
 subprocess.run([sys.executable, "-c", text])
 tell("survived")
@@ -176,7 +176,7 @@ tell("done", 1)
 
 PIPE = """
 import os, stat, time
-from rallypoint.timer import FileTimerClient
+from rallypoint.elastic.timer import FileTimerClient
 path = os.environ["TORCHELASTIC_TIMER_FILE"]
 tell("pipe", path)
 client = FileTimerClient(path)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 from tests.certificates import make_certificates
+from tests.kubernetes.api_stand_in import KubernetesApi
 from tests.kubernetes.stand_in import Pod, stand_in
 from tests.resolver import nobody_asked
 
-from rallypoint.testing.kubernetes_api import KubernetesApi
 from rallypoint.wire.kubernetes_config import KubernetesConfig
 
 

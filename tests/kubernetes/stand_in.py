@@ -11,12 +11,12 @@ from typing import Any
 
 import yaml
 from tests.integration.cluster import Cluster, Option
+from tests.kubernetes.api_stand_in import KubernetesApi
+from tests.kubernetes.objects import Selector
 
 from rallypoint.cli.main import main
-from rallypoint.rendezvous.kubernetes.backend import KubernetesRendezvousBackend
-from rallypoint.rendezvous.kubernetes.parameters import kubernetes_config
-from rallypoint.testing.kubernetes_api import KubernetesApi
-from rallypoint.testing.kubernetes_objects import Selector
+from rallypoint.register.kubernetes.backend import KubernetesRendezvousBackend
+from rallypoint.register.kubernetes.parameters import kubernetes_config
 from rallypoint.wire.kubernetes_config import KubernetesConfig
 
 NAMESPACE, ACCOUNT = "training", "rallypoint"

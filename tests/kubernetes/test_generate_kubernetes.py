@@ -15,7 +15,7 @@ import yaml
 from rallypoint.cli.main import main
 from rallypoint.cli.options import parse_run
 from rallypoint.core.settings import FLAGS
-from rallypoint.rendezvous.kubernetes.backend import name_of
+from rallypoint.register.kubernetes.backend import name_of
 
 OF_OTHERS = {"JobSet", "TrainingRuntime", "TrainJob"}
 """Kinds whose schemas are not at hand."""

@@ -11,26 +11,26 @@ import kubernetes_validate
 import pytest
 from msgspec.structs import replace
 from tests.integration.cluster import free_port, wait_until
+from tests.kubernetes.api_stand_in import Fault, KubernetesApi
 from tests.kubernetes.stand_in import NAMESPACE, Pod, names, state_of, stored
 from tests.limits import patience
 
-from rallypoint.coordinator.register_record import encode
 from rallypoint.core.job_state import new_job
 from rallypoint.core.model import Epoch, SharedSettings
 from rallypoint.core.takeover.record import Leader, LeadRecord, Process, record_of
 from rallypoint.errors import RecordError, RendezvousConnectionError, RendezvousStateError
-from rallypoint.rendezvous.backend import RendezvousBackend
-from rallypoint.rendezvous.kubernetes.api_server import ApiServer
-from rallypoint.rendezvous.kubernetes.backend import (
+from rallypoint.register.contract import RendezvousBackend
+from rallypoint.register.kubernetes.api_server import ApiServer
+from rallypoint.register.kubernetes.backend import (
     MAX_STATE,
     KubernetesRendezvousBackend,
     config_map,
     name_of,
 )
-from rallypoint.rendezvous.kubernetes.place import KubernetesPlace, sweep
-from rallypoint.rendezvous.release import release
+from rallypoint.register.kubernetes.place import KubernetesPlace, sweep
+from rallypoint.register.record import encode
+from rallypoint.register.release import release
 from rallypoint.testing.backend_contract import RendezvousBackendContract
-from rallypoint.testing.kubernetes_api import Fault, KubernetesApi
 from rallypoint.wire.death_notice import ReleaseNotice
 from rallypoint.wire.kubernetes_config import KubernetesConfig
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from tests.kubernetes.api_stand_in import KubernetesApi
 from tests.kubernetes.stand_in import Pod, names
 
-from rallypoint.rendezvous import DynamicRendezvousHandler, KubernetesRendezvousBackend
-from rallypoint.rendezvous.kubernetes.backend import name_of
-from rallypoint.store.file_store import FileStore
-from rallypoint.testing.kubernetes_api import KubernetesApi
+from rallypoint.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler
+from rallypoint.elastic.stores.file_store import FileStore
+from rallypoint.register.kubernetes.backend import KubernetesRendezvousBackend, name_of
 
 
 def test_three_nodes_agree_on_their_ranks_by_a_config_map(

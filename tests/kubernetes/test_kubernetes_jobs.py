@@ -10,11 +10,11 @@ from tests.integration.cluster import Option, wait_until
 from tests.integration.test_drain_command import drain
 from tests.integration.test_leading_agents import leader_of, leads
 from tests.integration.test_mad_records import survives_mad_records
+from tests.kubernetes.api_stand_in import KubernetesApi
 from tests.kubernetes.stand_in import Pod, cluster_of, names
 
 from rallypoint.cli.exit_codes import SIGNALLED
-from rallypoint.rendezvous.kubernetes.backend import KubernetesRendezvousBackend, name_of
-from rallypoint.testing.kubernetes_api import KubernetesApi
+from rallypoint.register.kubernetes.backend import KubernetesRendezvousBackend, name_of
 
 
 def test_L6_agents_that_lead_are_lost_one_after_another_while_tokens_are_replaced(

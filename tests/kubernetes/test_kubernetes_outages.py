@@ -10,9 +10,8 @@ import pytest
 from tests.integration.cluster import wait_until
 from tests.integration.proxy import Proxy
 from tests.integration.test_leading_agents import leader_of, leads
+from tests.kubernetes.api_stand_in import KubernetesApi
 from tests.kubernetes.stand_in import Pod, cluster_of
-
-from rallypoint.testing.kubernetes_api import KubernetesApi
 
 pytestmark = [pytest.mark.fault, pytest.mark.executed]
 

@@ -12,11 +12,11 @@ from tests.http_thread import HttpThread
 from tests.integration.cluster import free_port
 from tests.integration.one_agent import OneAgent, agent
 from tests.integration.test_bad_input import is_one_line_with
+from tests.kubernetes.api_stand_in import KubernetesApi
 from tests.kubernetes.stand_in import ACCOUNT, NAMESPACE, Pod, apply, manifest, names, rbac
 from tests.unit.command_line import refusal
 
-from rallypoint.rendezvous.kubernetes.backend import config_map, name_of
-from rallypoint.testing.kubernetes_api import KubernetesApi
+from rallypoint.register.kubernetes.backend import config_map, name_of
 
 WORKER = "import os\ntell('rank', os.environ['RANK'])\ntell('env', *os.environ)\n"
 BACKEND = "--rdzv-backend kubernetes"

@@ -12,7 +12,7 @@ from tests.integration.test_leading_agents import leader_of
 from tests.kubernetes.stand_in import Pod, cluster_of
 from tests.rendezvous.test_registers_in import write
 
-from rallypoint.rendezvous.kubernetes.registers import KubernetesRegisters
+from rallypoint.register.kubernetes.registers import KubernetesRegisters
 from rallypoint.wire.kubernetes_config import KubernetesConfig
 
 

@@ -9,9 +9,8 @@ from http.client import HTTPSConnection
 from typing import Any
 
 import pytest
+from tests.kubernetes.api_stand_in import KubernetesApi
 from tests.kubernetes.stand_in import NAMESPACE, Pod
-
-from rallypoint.testing.kubernetes_api import KubernetesApi
 
 Ask = Callable[..., tuple[int, Any]]
 

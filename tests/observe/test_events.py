@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from rallypoint.errors import ParameterError
-from rallypoint.observe import (
+from rallypoint.elastic.events import (
     Event,
     EventSource,
     NodeState,
@@ -24,6 +23,7 @@ from rallypoint.observe import (
     make_event_handler,
     record,
 )
+from rallypoint.errors import ParameterError
 
 DEVICE_THAT_IS_FULL = Path("/dev/full")
 
@@ -99,7 +99,7 @@ def test_recorded_events_are_in_the_file_in_their_order_when_the_program_ends(
 ) -> None:
     file = tmp_path / "events"
     program = f"""
-from rallypoint.observe import Event, EventSource, record
+from rallypoint.elastic.events import Event, EventSource, record
 for n in range(5000):
     record(Event(str(n), EventSource.AGENT), "jsonl:{file}")
 raise SystemExit(3)
@@ -123,7 +123,7 @@ def test_a_line_is_appended_behind_what_is_there(tmp_path: Path) -> None:
 
 def test_the_console_is_stderr_and_null_is_nothing() -> None:
     ran = run(
-        "from rallypoint.observe import *\n"
+        "from rallypoint.elastic.events import *\n"
         "record(Event('seen', EventSource.AGENT), 'console')\n"
         "record(Event('unseen', EventSource.AGENT))\n"
     )
@@ -134,7 +134,7 @@ def test_the_console_is_stderr_and_null_is_nothing() -> None:
 @pytest.mark.skipif(not DEVICE_THAT_IS_FULL.exists(), reason="no /dev/full here")
 def test_a_full_disk_is_one_line_with_a_count() -> None:
     ran = run(
-        "from rallypoint.observe import *\n"
+        "from rallypoint.elastic.events import *\n"
         "for n in range(3): record(Event('a', EventSource.AGENT), 'jsonl:/dev/full')\n"
     )
     assert ran.returncode == 0
@@ -183,7 +183,7 @@ def test_a_package_offers_a_handler_and_gets_the_text_after_the_colon(tmp_path: 
         "    def close(self): print('closed', flush=True)\n",
     )
     ran = run(
-        "from rallypoint.observe import *\n"
+        "from rallypoint.elastic.events import *\n"
         "print(known_event_handlers())\n"
         "record(Event('a', EventSource.AGENT), 'mine:x:y')\n",
         tmp_path,
@@ -205,7 +205,7 @@ def test_a_handler_of_logging_gets_the_json_as_its_message(tmp_path: Path) -> No
         "import logging, sys\ndef make(argument): return logging.StreamHandler(sys.stdout)\n",
     )
     ran = run(
-        "from rallypoint.observe import *\nrecord(Event('a', EventSource.AGENT), 'logs')\n",
+        "from rallypoint.elastic.events import *\nrecord(Event('a', EventSource.AGENT), 'logs')\n",
         tmp_path,
     )
     assert json.loads(ran.stdout)["name"] == "a"
@@ -225,7 +225,7 @@ def test_a_handler_of_a_package_that_cant_be_made_is_one_line(
 ) -> None:
     offer(tmp_path, "bad", "bad_events", text)
     ran = run(
-        "from rallypoint.observe import *\n"
+        "from rallypoint.elastic.events import *\n"
         "from rallypoint.errors import ParameterError\n"
         "try: make_event_handler('bad')\n"
         "except ParameterError as error: print(error)\n",
@@ -240,7 +240,7 @@ def test_rendezvous_events_go_to_a_package_that_wants_them_and_else_cost_nothing
     tmp_path: Path,
 ) -> None:
     program = (
-        "from rallypoint.observe import *\n"
+        "from rallypoint.elastic.events import *\n"
         "def step():\n"
         "    try: 1 / 0\n"
         "    except ZeroDivisionError:\n"
@@ -267,7 +267,7 @@ def test_events_of_a_forked_child_arrive_too(tmp_path: Path) -> None:
     file = tmp_path / "events"
     program = f"""
 import os
-from rallypoint.observe import *
+from rallypoint.elastic.events import *
 record(Event("parent", EventSource.AGENT), "jsonl:{file}")
 flush_events()
 if not os.fork():

@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import pytest
 
-from rallypoint.observe import (
+from rallypoint.elastic.metrics import (
     ConsoleMetricHandler,
     MetricData,
     MetricHandler,
@@ -17,12 +17,12 @@ from rallypoint.observe import (
     configure,
     get_stream,
     getStream,
-    metrics,
     prof,
     profile,
     publish_metric,
     put_metric,
 )
+from rallypoint.observe import metrics
 
 
 class Kept(MetricHandler):

@@ -99,7 +99,7 @@ def test_the_command_of_the_docs_runs_in_pods(tmp_path: Path) -> None:
 def test_the_program_of_the_docs_finds_the_api_server_of_its_pod(tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "kubernetes.md").read_text()
     (text,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    store = "from rallypoint.store import HashStore; store = HashStore()\n"
+    store = "from rallypoint.elastic.stores import HashStore; store = HashStore()\n"
     shows = "print(handler.get_backend(), handler.get_run_id(), backend.get_state())\n"
     (tmp_path / "program.py").write_text(store + text + shows)
     with Pods(tmp_path, 1) as pods:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rallypoint.rendezvous.backend import MemoryRendezvousBackend, RendezvousBackend, Token
+from rallypoint.register.contract import MemoryRendezvousBackend, RendezvousBackend, Token
 
 
 class Bare(RendezvousBackend):

@@ -3,9 +3,9 @@
 import json
 import sys
 
+from rallypoint.elastic.rendezvous.parameters import RendezvousParameters
+from rallypoint.elastic.rendezvous.static_tcp_rendezvous import create_handler_from
 from rallypoint.errors import RendezvousClosedError
-from rallypoint.rendezvous.parameters import RendezvousParameters
-from rallypoint.rendezvous.tcp_handler import create_handler_from
 
 
 def say(*words: object) -> None:

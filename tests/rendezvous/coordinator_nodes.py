@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 
 from tests.limits import patience
 
-from rallypoint.rendezvous.handler import RendezvousInfo
-from rallypoint.rendezvous.parameters import RendezvousParameters
-from rallypoint.rendezvous.tcp_handler import (
+from rallypoint.elastic.rendezvous.handler import RendezvousInfo
+from rallypoint.elastic.rendezvous.parameters import RendezvousParameters
+from rallypoint.elastic.rendezvous.static_tcp_rendezvous import (
     CoordinatorRendezvousHandler,
     create_handler_from,
 )

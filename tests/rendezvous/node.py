@@ -13,10 +13,10 @@ import sys
 import threading
 from typing import Any
 
+from rallypoint.elastic.rendezvous.handler import RendezvousHandler
+from rallypoint.elastic.rendezvous.parameters import RendezvousParameters
+from rallypoint.elastic.rendezvous.registry import get_rendezvous_handler
 from rallypoint.errors import RendezvousClosedError, RendezvousError, RendezvousGracefulExitError
-from rallypoint.rendezvous.handler import RendezvousHandler
-from rallypoint.rendezvous.parameters import RendezvousParameters
-from rallypoint.rendezvous.registry import get_rendezvous_handler
 
 
 def say(what: str, **details: Any) -> None:

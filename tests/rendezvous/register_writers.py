@@ -12,11 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from rallypoint.errors import RendezvousConnectionError
-from rallypoint.rendezvous.chain_upkeep import REMOVED
-from rallypoint.rendezvous.directory_backend import DirectoryBackend, job_directory
-from rallypoint.rendezvous.version_chain import Seen
+from rallypoint.register.directory.backend import DirectoryBackend, job_directory
+from rallypoint.register.directory.chain import Seen
+from rallypoint.register.directory.chain_upkeep import REMOVED
+from rallypoint.register.version_file import VersionFile, VersionFormat
 from rallypoint.testing.unreliable_files import Crash, Fault, FileServer, Node, UnreliableFiles
-from rallypoint.wire.version_file import VersionFile, VersionFormat
 
 RUN_ID, SHARED = "job", "/shared"
 STALE_S = 60.0

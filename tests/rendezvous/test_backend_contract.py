@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 import torch.distributed
 
-from rallypoint.rendezvous.backend import MemoryRendezvousBackend, RendezvousBackend, Token
-from rallypoint.rendezvous.c10d_backend import C10dRendezvousBackend
-from rallypoint.store.file_store import FileStore
-from rallypoint.store.hash_store import HashStore
-from rallypoint.store.tcp_store import TCPStore
+from rallypoint.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
+from rallypoint.elastic.stores.file_store import FileStore
+from rallypoint.elastic.stores.hash_store import HashStore
+from rallypoint.elastic.stores.tcp_store import TCPStore
+from rallypoint.register.contract import MemoryRendezvousBackend, RendezvousBackend, Token
 from rallypoint.testing.backend_contract import RendezvousBackendContract
 
 dist: Any = torch.distributed  # torch's types don't know all that it exports
@@ -374,7 +374,7 @@ def test_a_suite_without_a_backend_says_what_to_write() -> None:
 
 
 MY_BACKEND = """
-from rallypoint.rendezvous.backend import MemoryRendezvousBackend
+from rallypoint.register.contract import MemoryRendezvousBackend
 
 def empty_store():
     return {}

@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
+from rallypoint.elastic.rendezvous.shared.backend_thread import BackendThread
 from rallypoint.errors import RendezvousClosedError
-from rallypoint.rendezvous.backend import RendezvousBackend, Token
-from rallypoint.rendezvous.backend_thread import BackendThread
+from rallypoint.register.contract import RendezvousBackend, Token
 
 
 class SlowBackend(RendezvousBackend):

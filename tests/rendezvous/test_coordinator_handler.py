@@ -10,6 +10,9 @@ import threading
 import pytest
 from tests.rendezvous.coordinator_nodes import LIMIT_S, Place, Program, place
 
+from rallypoint.elastic.rendezvous.handler import RendezvousInfo
+from rallypoint.elastic.rendezvous.registry import get_rendezvous_handler
+from rallypoint.elastic.rendezvous.static_tcp_rendezvous import CoordinatorRendezvousHandler
 from rallypoint.errors import (
     AccessError,
     ParameterError,
@@ -18,9 +21,6 @@ from rallypoint.errors import (
     RendezvousTimeoutError,
     UsageError,
 )
-from rallypoint.rendezvous.handler import RendezvousInfo
-from rallypoint.rendezvous.registry import get_rendezvous_handler
-from rallypoint.rendezvous.tcp_handler import CoordinatorRendezvousHandler
 
 
 def port(info: RendezvousInfo) -> int:

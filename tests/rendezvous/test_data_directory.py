@@ -18,10 +18,10 @@ from rallypoint.errors import (
     RendezvousConnectionError,
     UsageError,
 )
-from rallypoint.rendezvous.data_directory import RETENTION_S, prepare, remove_register, sweep
-from rallypoint.rendezvous.directory_backend import DirectoryBackend, job_directory
-from rallypoint.rendezvous.directory_files import LocalFiles
-from rallypoint.rendezvous.places import DirectoryPlace
+from rallypoint.register.directory.backend import DirectoryBackend, job_directory
+from rallypoint.register.directory.files import LocalFiles
+from rallypoint.register.directory.upkeep import RETENTION_S, prepare, remove_register, sweep
+from rallypoint.register.engines import DirectoryPlace
 from rallypoint.testing.unreliable_files import FileServer, UnreliableFiles
 
 FLAG = "--rdzv-endpoint"

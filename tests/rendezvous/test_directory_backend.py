@@ -21,16 +21,16 @@ from rallypoint.errors import (
     RendezvousConnectionError,
     RendezvousStateError,
 )
-from rallypoint.rendezvous.backend import RendezvousBackend
-from rallypoint.rendezvous.directory_backend import DirectoryBackend, job_directory
-from rallypoint.rendezvous.directory_files import LocalFiles
+from rallypoint.register.contract import RendezvousBackend
+from rallypoint.register.directory.backend import DirectoryBackend, job_directory
+from rallypoint.register.directory.files import LocalFiles
 from rallypoint.testing.backend_contract import RendezvousBackendContract
 from rallypoint.testing.unreliable_files import Fault, FileServer, UnreliableFiles
 
 TOKEN = b"a token of the job"
 COUNT = """
 import sys
-from rallypoint.rendezvous.directory_backend import DirectoryBackend
+from rallypoint.register.directory.backend import DirectoryBackend
 class Short(DirectoryBackend):
     versions_in_a_directory = 3
 backend = Short(sys.argv[1], "job", b"token")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rallypoint.errors import AccessError
-from rallypoint.rendezvous.directory_files import Files, LocalFiles
+from rallypoint.register.directory.files import Files, LocalFiles
 from rallypoint.testing.unreliable_files import Fault, FileServer, UnreliableFiles
 
 Made = tuple[Files, str]

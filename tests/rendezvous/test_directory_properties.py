@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from tests.properties import explore
 from tests.rendezvous.register_writers import RUN_ID, SHARED, History, ShortDirectories, Writer
 
-from rallypoint.rendezvous.directory_backend import DirectoryBackend
+from rallypoint.register.directory.backend import DirectoryBackend
 from rallypoint.testing.unreliable_files import Fault, UnreliableFiles
 
 BACKEND: type[DirectoryBackend] = ShortDirectories

@@ -14,6 +14,15 @@ from typing import Any
 import pytest
 import torch.distributed as torch_dist
 
+from rallypoint.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
+from rallypoint.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler
+from rallypoint.elastic.rendezvous.handler import (
+    RendezvousClosedException,
+    RendezvousInfo,
+    RendezvousTimeoutException,
+)
+from rallypoint.elastic.rendezvous.parameters import RendezvousTimeout
+from rallypoint.elastic.stores import FileStore, HashStore, TCPStore
 from rallypoint.errors import (
     ParameterError,
     RendezvousClosedError,
@@ -22,16 +31,7 @@ from rallypoint.errors import (
     RendezvousTimeoutError,
     SettingsConflictError,
 )
-from rallypoint.rendezvous.backend import MemoryRendezvousBackend, RendezvousBackend
-from rallypoint.rendezvous.c10d_backend import C10dRendezvousBackend
-from rallypoint.rendezvous.dynamic import DynamicRendezvousHandler
-from rallypoint.rendezvous.handler import (
-    RendezvousClosedException,
-    RendezvousInfo,
-    RendezvousTimeoutException,
-)
-from rallypoint.rendezvous.parameters import RendezvousTimeout
-from rallypoint.store import FileStore, HashStore, TCPStore
+from rallypoint.register.contract import MemoryRendezvousBackend, RendezvousBackend
 
 LIMIT_S = 60
 Place = tuple[Any, RendezvousBackend]
@@ -187,7 +187,7 @@ def test_R5_a_closed_job_is_closed_for_all_who_run_wait_stand_by_or_come(job: Jo
 def wait_standby(handler: DynamicRendezvousHandler) -> None:
     """Until somebody stands by, as the state says."""
     from rallypoint.core.round_state import MemberState
-    from rallypoint.core.shared_round import decode
+    from rallypoint.elastic.rendezvous.shared.round import decode
 
     ends_at = threading.Event()
     for _ in range(LIMIT_S * 100):

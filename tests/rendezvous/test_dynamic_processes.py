@@ -12,10 +12,10 @@ from tests.integration.one_agent import eventually
 from tests.rendezvous.nodes import Nodes
 
 from rallypoint.core.round_state import MemberState
-from rallypoint.core.shared_round import decode
-from rallypoint.rendezvous.c10d_backend import create_backend
-from rallypoint.rendezvous.parameters import RendezvousParameters
-from rallypoint.store.tcp_store import TCPStore
+from rallypoint.elastic.rendezvous.c10d_rendezvous_backend import create_backend
+from rallypoint.elastic.rendezvous.parameters import RendezvousParameters
+from rallypoint.elastic.rendezvous.shared.round import decode
+from rallypoint.elastic.stores.tcp_store import TCPStore
 
 
 @pytest.fixture(params=["our server", "torch's server", "a file"])

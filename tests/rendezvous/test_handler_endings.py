@@ -14,14 +14,14 @@ import pytest
 from tests.integration.one_agent import eventually
 from tests.rendezvous.coordinator_nodes import place
 
-from rallypoint.core.shared_round import decode
+from rallypoint.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
+from rallypoint.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler
+from rallypoint.elastic.rendezvous.led.loop_handler import SHARED
+from rallypoint.elastic.rendezvous.parameters import RendezvousTimeout
+from rallypoint.elastic.rendezvous.shared.round import decode
+from rallypoint.elastic.stores import HashStore, TCPStore
 from rallypoint.errors import ParameterError, RendezvousClosedError
-from rallypoint.rendezvous.backend import MemoryRendezvousBackend, RendezvousBackend
-from rallypoint.rendezvous.c10d_backend import C10dRendezvousBackend
-from rallypoint.rendezvous.dynamic import DynamicRendezvousHandler
-from rallypoint.rendezvous.loop_handler import SHARED
-from rallypoint.rendezvous.parameters import RendezvousTimeout
-from rallypoint.store import HashStore, TCPStore
+from rallypoint.register.contract import MemoryRendezvousBackend, RendezvousBackend
 
 
 def node(backend: RendezvousBackend, low: int = 1) -> DynamicRendezvousHandler:

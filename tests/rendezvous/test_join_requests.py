@@ -9,15 +9,15 @@ from datetime import timedelta
 import pytest
 from tests.integration.one_agent import eventually
 
-from rallypoint.core import shared_round
 from rallypoint.core.events import NodeJoined
 from rallypoint.core.model import Candidate, NodeRef, SharedSettings
-from rallypoint.rendezvous.c10d_backend import C10dRendezvousBackend
-from rallypoint.rendezvous.dynamic import DynamicRendezvousHandler
-from rallypoint.rendezvous.parameters import RendezvousTimeout
-from rallypoint.store import HashStore
+from rallypoint.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
+from rallypoint.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler
+from rallypoint.elastic.rendezvous.parameters import RendezvousTimeout
+from rallypoint.elastic.rendezvous.shared import round as shared_round
+from rallypoint.elastic.stores import HashStore
 
-STATE_KEY = "rallypoint.rendezvous.job"
+STATE_KEY = "rallypoint.elastic.rendezvous.job"
 
 
 @pytest.fixture

@@ -12,11 +12,11 @@ from tests.integration.one_agent import eventually
 from tests.rendezvous.bare_backend import Bare
 from tests.rendezvous.test_handler_endings import members
 
+from rallypoint.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler
+from rallypoint.elastic.rendezvous.parameters import RendezvousTimeout
+from rallypoint.elastic.stores import HashStore
 from rallypoint.errors import RendezvousTimeoutError
-from rallypoint.rendezvous.backend import RendezvousBackend, Token
-from rallypoint.rendezvous.dynamic import DynamicRendezvousHandler
-from rallypoint.rendezvous.parameters import RendezvousTimeout
-from rallypoint.store import HashStore
+from rallypoint.register.contract import RendezvousBackend, Token
 
 
 class Gated(Bare):

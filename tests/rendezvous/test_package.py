@@ -1,4 +1,4 @@
-"""What a program finds in `rallypoint.rendezvous` and `rallypoint.testing`."""
+"""What a program finds in `rallypoint.elastic.rendezvous` and `rallypoint.testing`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch.distributed as torch_dist
 
-import rallypoint.rendezvous
+import rallypoint.elastic.rendezvous
 import rallypoint.testing
-from rallypoint.errors import StoreTimeoutError
-from rallypoint.rendezvous import RendezvousStateError, RendezvousStoreInfo
-from rallypoint.store import HashStore
+from rallypoint.elastic.rendezvous.handler import RendezvousStoreInfo
+from rallypoint.elastic.stores import HashStore
+from rallypoint.errors import RendezvousStateError, StoreTimeoutError
 
 
 def test_the_names_of_torch_are_here() -> None:
@@ -22,7 +22,7 @@ def test_the_names_of_torch_are_here() -> None:
         for name in theirs.__all__
         if name.startswith(("Rendezvous", "rendezvous_", "get_rendezvous"))
     }
-    assert of_torch <= set(rallypoint.rendezvous.__all__)
+    assert of_torch <= set(rallypoint.elastic.rendezvous.__all__)
 
 
 def torch_store(port: int = 0) -> Any:

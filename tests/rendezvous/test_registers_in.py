@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rallypoint.coordinator.register_record import Register, encode
 from rallypoint.core.model import Epoch, SharedSettings
 from rallypoint.core.takeover.record import JobRecord, Leader, LeadRecord, Process
-from rallypoint.rendezvous.directory_backend import DirectoryBackend
-from rallypoint.rendezvous.registers_in import RegistersIn
+from rallypoint.register.directory.backend import DirectoryBackend
+from rallypoint.register.directory.store import RegistersIn
+from rallypoint.register.record import Register, encode
 
 FLAG = "--data-dir"
 RUN_IDS = ["a_job", "job-1", "exp/7: lr=0.1", "--", "ä" * 60, "x" * 200]

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from rallypoint.errors import ParameterError, RendezvousPlugInError
-from rallypoint.rendezvous.handler import (
+from rallypoint.elastic.rendezvous.handler import (
     RendezvousClosedError,
     RendezvousClosedException,
     RendezvousError,
@@ -22,8 +21,9 @@ from rallypoint.rendezvous.handler import (
     RendezvousTimeoutError,
     RendezvousTimeoutException,
 )
-from rallypoint.rendezvous.parameters import RendezvousParameters
-from rallypoint.rendezvous.registry import RendezvousHandlerRegistry
+from rallypoint.elastic.rendezvous.parameters import RendezvousParameters
+from rallypoint.elastic.rendezvous.registry import RendezvousHandlerRegistry
+from rallypoint.errors import ParameterError, RendezvousPlugInError
 
 
 class Fixed(RendezvousHandler):
@@ -124,8 +124,8 @@ def test_a_plug_in_is_found_by_its_entry_point_and_a_broken_one_is_named(tmp_pat
         "[rallypoint.handlers]\ngood = someone_elses:good\nbroken = someone_elses:broken\n"
     )
     program = textwrap.dedent("""
-        from rallypoint.rendezvous.parameters import RendezvousParameters as P
-        from rallypoint.rendezvous.registry import get_rendezvous_handler
+        from rallypoint.elastic.rendezvous.parameters import RendezvousParameters as P
+        from rallypoint.elastic.rendezvous.registry import get_rendezvous_handler
         print(get_rendezvous_handler(P("good", "", "job", 1, 1)).next_rendezvous().rank)
         try:
             get_rendezvous_handler(P("broken", "", "job", 1, 1))

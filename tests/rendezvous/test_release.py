@@ -10,15 +10,15 @@ import pytest
 from msgspec.structs import replace
 from tests.limits import patience
 
-from rallypoint.coordinator import register_record
 from rallypoint.core.job_state import new_job
 from rallypoint.core.model import DeadPlace, Epoch, SharedSettings, Stamp
 from rallypoint.core.takeover.leading import Lead, claimed
 from rallypoint.core.takeover.record import Leader, LeadRecord, Process, record_of
 from rallypoint.errors import RallypointError, RendezvousConnectionError
-from rallypoint.rendezvous.backend import MemoryRendezvousBackend, Token
-from rallypoint.rendezvous.directory_backend import DirectoryBackend, job_directory
-from rallypoint.rendezvous.release import mark_dead, release, who_hears
+from rallypoint.register import record as register_record
+from rallypoint.register.contract import MemoryRendezvousBackend, Token
+from rallypoint.register.directory.backend import DirectoryBackend, job_directory
+from rallypoint.register.release import mark_dead, release, who_hears
 from rallypoint.wire.death_notice import DeathNotice, ReleaseNotice
 from rallypoint.wire.etcd_config import EtcdConfig
 

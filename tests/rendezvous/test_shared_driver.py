@@ -11,18 +11,18 @@ import pytest
 from tests.limits import patience
 from tests.rendezvous.bare_backend import Bare
 
-from rallypoint.core import shared_round
 from rallypoint.core.model import Candidate, NodeRef, SharedSettings
-from rallypoint.core.shared_member import InWorld, Outside
+from rallypoint.elastic.rendezvous.shared import round as shared_round
+from rallypoint.elastic.rendezvous.shared.backend_thread import BackendThread
+from rallypoint.elastic.rendezvous.shared.driver import SharedDriver
+from rallypoint.elastic.rendezvous.shared.member import InWorld, Outside
 from rallypoint.errors import (
     RendezvousConnectionError,
     RendezvousError,
     RendezvousStateError,
     RendezvousTimeoutError,
 )
-from rallypoint.rendezvous.backend import MemoryRendezvousBackend, RendezvousBackend, Token
-from rallypoint.rendezvous.backend_thread import BackendThread
-from rallypoint.rendezvous.shared_driver import SharedDriver
+from rallypoint.register.contract import MemoryRendezvousBackend, RendezvousBackend, Token
 
 T = TypeVar("T")
 

@@ -9,13 +9,7 @@ from rallypoint.core import messages as m
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.job_state import JobEffect, JobEvent, SessionLost
 from rallypoint.core.messages import FromNode, ToNode
-from rallypoint.core.model import (
-    Candidate,
-    NodeRef,
-    SharedSettings,
-    Stamp,
-    Verdict,
-)
+from rallypoint.core.model import Candidate, NodeRef, SharedSettings, Stamp, Verdict
 from rallypoint.core.worker_exits import WorkerExit
 
 _O = TypeVar("_O", bound=m.Order)

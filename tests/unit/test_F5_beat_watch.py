@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rallypoint.core.model import NodeRef
-from rallypoint.core.shared_member import READS, BeatWatch, Suspect
+from rallypoint.elastic.rendezvous.shared.member import READS, BeatWatch, Suspect
 from rallypoint.testing.clock import FakeClock
 
 LEASE_S = 10.0

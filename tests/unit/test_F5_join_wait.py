@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rallypoint.core.round_state import MemberState
-from rallypoint.core.shared_member import JoinWait, Outlook, Outside, Pending
+from rallypoint.elastic.rendezvous.shared.member import JoinWait, Outlook, Outside, Pending
 
 TIMEOUT_S = 10.0
 

@@ -13,10 +13,10 @@ from hypothesis.stateful import (
 from tests.properties import explore
 from tests.shared_cluster import SharedCluster, SharedNode, StoredState
 
-from rallypoint.core import shared_round
 from rallypoint.core.model import NodeRef, SharedSettings
 from rallypoint.core.round_state import MemberState, Phase
-from rallypoint.core.shared_member import HEADS, Closed, InWorld, Outside
+from rallypoint.elastic.rendezvous.shared import round as shared_round
+from rallypoint.elastic.rendezvous.shared.member import HEADS, Closed, InWorld, Outside
 
 LEASE_S, INTERVAL_S = 15.0, 5.0
 FASTEST = 1.1

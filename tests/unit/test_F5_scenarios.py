@@ -8,10 +8,10 @@ import pytest
 from msgspec.structs import replace
 from tests.shared_cluster import SharedCluster, SharedNode
 
-from rallypoint.core import shared_round
 from rallypoint.core.events import NodeJoined, NodeLeft, NodeLost, Timer, TimerEnded, TimerKind
 from rallypoint.core.model import NodeRef, SharedSettings
-from rallypoint.core.shared_member import HEADS, Closed, InWorld, Outside, Pending
+from rallypoint.elastic.rendezvous.shared import round as shared_round
+from rallypoint.elastic.rendezvous.shared.member import HEADS, Closed, InWorld, Outside, Pending
 from rallypoint.errors import RendezvousGracefulExitError, SettingsConflictError
 
 LEASE_S, INTERVAL_S = 15.0, 5.0

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.shared_cluster import SharedCluster
 
-from rallypoint.core import shared_round
 from rallypoint.core.events import NodeJoined
 from rallypoint.core.model import Candidate, NodeRef, SharedSettings
-from rallypoint.core.shared_round import MAGIC, SCHEMA, SharedState
+from rallypoint.elastic.rendezvous.shared import round as shared_round
+from rallypoint.elastic.rendezvous.shared.round import MAGIC, SCHEMA, SharedState
 from rallypoint.errors import RendezvousStateError
 
 SETTINGS = SharedSettings("job", 2, 3)

@@ -13,24 +13,24 @@ import pytest
 from tests.http_thread import HttpThread
 from tests.resolver import nobody_asked
 
+from rallypoint.elastic.etcd.client import EtcdClient
+from rallypoint.elastic.rendezvous.etcd_rendezvous_backend import EtcdRendezvousBackend
+from rallypoint.elastic.rendezvous.etcd_store import EtcdStore
 from rallypoint.errors import (
     RallypointError,
     RendezvousConnectionError,
     StoreConnectionError,
     UsageError,
 )
-from rallypoint.rendezvous.etcd.backend import EtcdBackend
-from rallypoint.rendezvous.etcd.client import EtcdClient
-from rallypoint.rendezvous.etcd.gateway import Gateway
-from rallypoint.rendezvous.etcd.parameters import read_etcd
-from rallypoint.rendezvous.etcd.place import EtcdPlace
-from rallypoint.rendezvous.etcd.registers import EtcdRegisters
-from rallypoint.rendezvous.etcd.shared_backend import EtcdRendezvousBackend
-from rallypoint.rendezvous.etcd.store import EtcdStore
-from rallypoint.rendezvous.kubernetes.backend import KubernetesRendezvousBackend
-from rallypoint.rendezvous.kubernetes.parameters import kubernetes_config
-from rallypoint.rendezvous.kubernetes.place import KubernetesPlace
-from rallypoint.rendezvous.kubernetes.registers import KubernetesRegisters
+from rallypoint.register.etcd.backend import EtcdBackend
+from rallypoint.register.etcd.gateway import Gateway
+from rallypoint.register.etcd.parameters import read_etcd
+from rallypoint.register.etcd.place import EtcdPlace
+from rallypoint.register.etcd.registers import EtcdRegisters
+from rallypoint.register.kubernetes.backend import KubernetesRendezvousBackend
+from rallypoint.register.kubernetes.parameters import kubernetes_config
+from rallypoint.register.kubernetes.place import KubernetesPlace
+from rallypoint.register.kubernetes.registers import KubernetesRegisters
 from rallypoint.wire.kubernetes_config import KubernetesConfig
 
 TOKEN = b"a token of the job"

@@ -15,12 +15,9 @@ from tests.unit.test_led_jobs import Connection
 from rallypoint.coordinator.connection import ServerConnection
 from rallypoint.coordinator.hosted_job import HostedJob
 from rallypoint.coordinator.hosting import Hosting
-from rallypoint.coordinator.leader_process import Runtime
 from rallypoint.coordinator.leadership import Leadership
 from rallypoint.coordinator.led_jobs import LedJobs
-from rallypoint.coordinator.register_record import encode
 from rallypoint.coordinator.server import Coordinator
-from rallypoint.coordinator.threads import CallThread
 from rallypoint.core import messages as m
 from rallypoint.core.admission import Admission
 from rallypoint.core.model import Assignment, Candidate, Epoch, Promise, SharedSettings, Stamp
@@ -32,7 +29,10 @@ from rallypoint.core.takeover.leading import LONELY_S, LONELY_SHARE, Lead
 from rallypoint.core.takeover.record import JobRecord, Leader, LeadRecord, Process
 from rallypoint.core.takeover.stepping_down import Deference
 from rallypoint.errors import MessageError
-from rallypoint.rendezvous.backend import MemoryRendezvousBackend
+from rallypoint.register.contract import MemoryRendezvousBackend
+from rallypoint.register.leader_process import Runtime
+from rallypoint.register.record import encode
+from rallypoint.threads import CallThread
 from rallypoint.wire.codec import decode_to_agent, decode_to_coordinator
 from rallypoint.wire.codec import encode as encoded
 

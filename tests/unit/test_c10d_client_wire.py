@@ -11,12 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rallypoint.elastic.stores import c10d_client as wire
+from rallypoint.elastic.stores import c10d_operations as operations
+from rallypoint.elastic.stores.c10d_operations import Exchange, MissingError, Operation, Wait
 from rallypoint.errors import ProtocolError
-from rallypoint.wire import c10d_client as wire
-from rallypoint.wire import c10d_operations as operations
 from rallypoint.wire import c10d_server as c10d
-from rallypoint.wire.c10d_fields import MAX_KEY_BYTES, MAX_KEYS_PER_REQUEST, MAX_VALUE_BYTES, Opcode
-from rallypoint.wire.c10d_operations import Exchange, MissingError, Operation, Wait
+from rallypoint.wire.c10d_fields import (
+    MAX_KEY_BYTES,
+    MAX_KEYS_PER_REQUEST,
+    MAX_VALUE_BYTES,
+    Opcode,
+)
 from rallypoint.wire.c10d_server import ServerSession
 
 

@@ -10,13 +10,13 @@ from hypothesis.stateful import (
     rule,
 )
 from msgspec.structs import replace
+from tests.harness.jobs import Cluster, SimulatedAgent
 from tests.properties import explore
 
 from rallypoint.core.messages import HelperDied
 from rallypoint.core.model import Outcome, SharedSettings
 from rallypoint.core.round_state import MemberState, Phase
 from rallypoint.core.settings import OnJoin
-from rallypoint.testing.cluster import Cluster, SimulatedAgent
 
 NODES = ["a", "b", "c", "d"]
 QUIET = (MemberState.JOINED, MemberState.WAITING, MemberState.STANDBY)

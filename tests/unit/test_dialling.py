@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import cast
 
 import pytest
+from tests.simulator.loop import ProcessLoop
 from tests.unit.virtual_time import in_virtual_time
 
 from rallypoint.coordinator.client import (
@@ -22,7 +23,6 @@ from rallypoint.core import messages as m
 from rallypoint.core.model import SharedSettings
 from rallypoint.core.session import AgentEnd, Identity
 from rallypoint.errors import RendezvousConnectionError, SilentPeerError
-from rallypoint.testing.simulator.loop import ProcessLoop
 from rallypoint.wire.address import Address
 
 

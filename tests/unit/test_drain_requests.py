@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 
+from tests.harness.jobs import Cluster, SimulatedAgent
 from tests.unit.test_takeover import running
 
 from rallypoint.core import host_effects
@@ -14,7 +15,6 @@ from rallypoint.core.job_state import new_job
 from rallypoint.core.model import Candidate, SharedSettings
 from rallypoint.core.person import UNATTENDED_MAX, Drain, Drains
 from rallypoint.core.takeover.handover import Predecessor
-from rallypoint.testing.cluster import Cluster, SimulatedAgent
 
 RULES = SharedSettings("job", 1, 2, lease_s=15.0, reconnect_grace_s=5.0)
 AGENT, PERSON, OTHER = 1, 8, 9

@@ -7,6 +7,7 @@ import asyncio
 from typing import cast
 
 import pytest
+from tests.harness.jobs import Cluster, SimulatedAgent
 from tests.unit.jobs import CANDIDATE
 from tests.watch.test_what_wishes_hear import Wire
 
@@ -19,7 +20,6 @@ from rallypoint.core.model import Candidate, Outcome, SharedSettings, Stamp
 from rallypoint.core.round_state import MemberState
 from rallypoint.core.sessions import Sessions
 from rallypoint.core.watch.node_progress import NodeProgress
-from rallypoint.testing.cluster import Cluster, SimulatedAgent
 
 USED = "node id 'b' is used by another running agent at "
 FIRST = Stamp(1, 0)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from rallypoint.agent.embedded.embedding import run_to_its_end, start_in_thread
+from rallypoint.agent.embedding import run_to_its_end, start_in_thread
 
 
 @pytest.fixture

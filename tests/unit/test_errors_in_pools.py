@@ -20,6 +20,9 @@ import pytest
 from rallypoint.cli.drain import _NotFound
 from rallypoint.cli.watch.reach import JobEndedError, UnreachedHereError
 from rallypoint.core.json_reader import UnreadableJsonError
+from rallypoint.elastic.multiprocessing import ProcessFailure
+from rallypoint.elastic.stores.c10d_operations import MissingError
+from rallypoint.elastic.stores.tcp_connection import ConnectionLostError
 from rallypoint.errors import (
     ChildFailedError,
     ExitClass,
@@ -38,13 +41,8 @@ from rallypoint.errors import (
     VersionMismatchError,
     during,
 )
-from rallypoint.process import ProcessFailure
 from rallypoint.process.spawn import Command, Stage, WorkerForkError, WorkerStartError
-from rallypoint.rendezvous.http_connection import HttpError
-from rallypoint.store.tcp_connection import ConnectionLostError
-from rallypoint.testing.kubernetes_objects import RefusedError
-from rallypoint.testing.simulator.facts import Violation
-from rallypoint.wire.c10d_operations import MissingError
+from rallypoint.register.http import HttpError
 
 SOURCE = Path(__file__).parents[2] / "src"
 DERIVED = re.compile(r"^class \w+\([^)]*(?:Error|Exception)\b[^)]*\):", re.MULTILINE)
@@ -63,7 +61,6 @@ MADE: dict[type[BaseException], Callable[[], BaseException]] = {
     JobEndedError: lambda: JobEndedError("it has failed", "failed", "rank 1 exited"),
     HttpError: lambda: HttpError("no", is_lasting=True).when_sent(False),
     MissingError: lambda: MissingError([b"a", b"b"]),
-    RefusedError: lambda: RefusedError(409, "Conflict", "it was changed"),
     PeerHungUpError: PeerHungUpError,
     SettingsConflictError: lambda: SettingsConflictError([("a", 1, ExitClass.USAGE)], {"a": "--a"}),
     SignalException: lambda: SignalException("got it", SIGTERM),
@@ -76,7 +73,6 @@ MADE: dict[type[BaseException], Callable[[], BaseException]] = {
     UnreadableJsonError: lambda: UnreadableJsonError("is not JSON", is_text=True),
     UnreachedHereError: lambda: UnreachedHereError("no answer: refused", "refused"),
     VersionMismatchError: lambda: VersionMismatchError("version 1", "version 2"),
-    Violation: lambda: Violation("worlds", "two of them"),
     WorkerForkError: lambda: WorkerForkError(2, OSError(errno.EAGAIN, "no more")),
     WorkerStartError: lambda: WorkerStartError(
         Command(["prog"], {}, body=lambda: no_body()), Stage.EXEC, errno.ENOMEM, 1

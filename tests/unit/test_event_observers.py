@@ -7,7 +7,6 @@ from typing import cast
 
 import pytest
 
-from rallypoint.agent.embedded.run import JobLog
 from rallypoint.agent.telemetry.dispatcher import EventDispatcher
 from rallypoint.agent.telemetry.events import OWN, EventEmitter
 from rallypoint.cli.console import Console
@@ -19,6 +18,7 @@ from rallypoint.config import (
     WorkerConfig,
 )
 from rallypoint.core.event_kinds import KINDS, Detail, EventKind, Level, ReportedBy
+from rallypoint.elastic.agent.server.run import JobLog
 from rallypoint.observe.event import Event
 from rallypoint.observe.records import AgentEvent, Observer
 from rallypoint.process.relay.client import Relay

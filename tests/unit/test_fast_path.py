@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 import pytest
 
+from rallypoint.elastic.stores import c10d_client
 from rallypoint.store.fast_path import FastPath
 from rallypoint.store.keyvalue import KeyValueMachine
-from rallypoint.wire import c10d_client
 from rallypoint.wire import c10d_server as c10d
 from rallypoint.wire.c10d_fields import (
     MAX_KEY_BYTES,

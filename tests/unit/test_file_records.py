@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.properties import examples
 
-from rallypoint.errors import StoreCorruptError
-from rallypoint.store.file_records import (
+from rallypoint.elastic.stores.file_records import (
     MAX_KEY_BYTES,
     REFCOUNT,
     Replay,
@@ -22,6 +21,7 @@ from rallypoint.store.file_records import (
     encode_pop,
     encode_push,
 )
+from rallypoint.errors import StoreCorruptError
 
 Operation = tuple[str, list[tuple[bytes, bytes]]]
 FIRST = encode(REFCOUNT, b"1")

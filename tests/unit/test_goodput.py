@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.properties import examples
+from tests.simulator.facts import check_account
 from tests.unit.jobs import RULES, A, B, C, failed
 from tests.unit.watched import WatchedJob
 
@@ -21,7 +22,6 @@ from rallypoint.core.watch.job_view import goodput_view
 from rallypoint.core.watch.node_progress import NodeProgress
 from rallypoint.core.watch.turns import RoundEnded
 from rallypoint.core.worker_exits import WorkerExit
-from rallypoint.testing.simulator.facts import check_account
 
 S = Spending
 

@@ -24,12 +24,7 @@ from rallypoint.core.group_events import (
     WorkersGone,
 )
 from rallypoint.core.messages import Failed, LeaveNow
-from rallypoint.errors import (
-    InfrastructureError,
-    LogsSpecsError,
-    RallypointError,
-    UsageError,
-)
+from rallypoint.errors import InfrastructureError, LogsSpecsError, RallypointError, UsageError
 
 ALONE = replace(RULES, is_alone=True)
 

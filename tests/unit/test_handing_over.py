@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from tests.simulator import Simulation, read_plan
 
 from rallypoint.core import messages as m
 from rallypoint.core.model import Epoch, Promise, SharedSettings, Stamp
@@ -15,8 +16,7 @@ from rallypoint.core.takeover.heirs import Claimant
 from rallypoint.core.takeover.leading import LONELY_S, LONELY_SHARE, Lead, Watch
 from rallypoint.core.takeover.record import JobRecord, Leader, LeadRecord, Process
 from rallypoint.errors import RendezvousConnectionError
-from rallypoint.rendezvous.directory_backend import DirectoryBackend
-from rallypoint.testing.simulator import Simulation, read_plan
+from rallypoint.register.directory.backend import DirectoryBackend
 
 PLAN = Path(__file__).parent.parent / "simulated" / "the-directory-is-away-for-the-leader-alone.txt"
 JOB = JobRecord(SharedSettings("job", 1, 8), 1, 3, True, True, 4, leader_rank=0)

@@ -7,11 +7,8 @@ from collections.abc import Iterator
 import pytest
 from msgspec.structs import replace
 
-from rallypoint.core import handler_round as e
 from rallypoint.core import messages as m
 from rallypoint.core.event_kinds import RESTART, Record
-from rallypoint.core.handler_job import NO_ROUND, PUBLISH_S, RETRY_S, STOP_S, HandlerJob, step
-from rallypoint.core.handler_round import NodeInfo
 from rallypoint.core.model import (
     Candidate,
     EndKind,
@@ -22,6 +19,16 @@ from rallypoint.core.model import (
     Verdict,
 )
 from rallypoint.core.worker_exits import WorkerExit
+from rallypoint.elastic.rendezvous.plug_in import round as e
+from rallypoint.elastic.rendezvous.plug_in.job import (
+    NO_ROUND,
+    PUBLISH_S,
+    RETRY_S,
+    STOP_S,
+    HandlerJob,
+    step,
+)
+from rallypoint.elastic.rendezvous.plug_in.round import NodeInfo
 
 CANDIDATE = Candidate(2, "default", "", 0)
 LEASE_S = 15.0

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rallypoint.core.handler_round import (
+from rallypoint.core.model import EndKind, EndReason, Outcome, Stamp, Verdict
+from rallypoint.elastic.rendezvous.plug_in.round import (
     NodeInfo,
     assign,
     decode_info,
@@ -13,7 +14,6 @@ from rallypoint.core.handler_round import (
     encode,
     next_stamp,
 )
-from rallypoint.core.model import EndKind, EndReason, Outcome, Stamp, Verdict
 from rallypoint.errors import RendezvousStateError
 
 

@@ -26,11 +26,7 @@ from rallypoint.core.model import Stamp
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.errors import AccessError, ExitClass, VersionMismatchError
 from rallypoint.wire.codec import encode
-from rallypoint.wire.handshake import (
-    MAX_HANDSHAKE_BYTES,
-    Established,
-    ServerHandshake,
-)
+from rallypoint.wire.handshake import MAX_HANDSHAKE_BYTES, Established, ServerHandshake
 from rallypoint.wire.keys import Context, session_keys
 from rallypoint.wire.versions import SPOKEN, Versions
 

@@ -8,10 +8,7 @@ from tests.unit.jobs import RULES, A, B, failed, running, stamp, told
 
 from rallypoint.core import hang, job
 from rallypoint.core import messages as m
-from rallypoint.core.events import (
-    TimerEnded,
-    TimerKind,
-)
+from rallypoint.core.events import TimerEnded, TimerKind
 from rallypoint.core.hang import Behind, Found, WorkerProgress
 from rallypoint.core.messages import FromNode, ToNode
 

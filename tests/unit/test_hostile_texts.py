@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from tests.fuzz.hostile_texts import DEEP, READERS, check_words, read_bytes
 from tests.fuzz.store_conversation import Choices
 
-from rallypoint.coordinator.register_record import decode
-from rallypoint.core.handler_round import decode_info, decode_reason, decode_verdict
+from rallypoint.elastic.rendezvous.plug_in.round import decode_info, decode_reason, decode_verdict
 from rallypoint.errors import MessageError, RecordError, RendezvousStateError
+from rallypoint.register.record import decode
 from rallypoint.wire.codec import decode_to_agent, decode_to_coordinator
 from rallypoint.wire.launch_link import MARK, reader_of_host
 

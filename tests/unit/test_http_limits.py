@@ -17,16 +17,11 @@ from tests.resolver import nobody_asked
 from rallypoint.agent.environ import ProgressReceiver
 from rallypoint.agent.telemetry import trainer_requests
 from rallypoint.errors import RendezvousConnectionError
-from rallypoint.rendezvous.etcd.gateway import Gateway
-from rallypoint.rendezvous.etcd.parameters import read_etcd
-from rallypoint.rendezvous.http_connection import (
-    HttpConnection,
-    HttpError,
-    Kind,
-    Request,
-)
-from rallypoint.rendezvous.kubernetes.api_server import NONE, ApiServer
-from rallypoint.rendezvous.kubernetes.parameters import kubernetes_config
+from rallypoint.register.etcd.gateway import Gateway
+from rallypoint.register.etcd.parameters import read_etcd
+from rallypoint.register.http import HttpConnection, HttpError, Kind, Request
+from rallypoint.register.kubernetes.api_server import NONE, ApiServer
+from rallypoint.register.kubernetes.parameters import kubernetes_config
 
 LIMIT_S = 0.3
 LONG_S = 600.0
@@ -107,7 +102,7 @@ def test_F10_what_a_server_sends_is_limited_in_size(
     monkeypatch: pytest.MonkeyPatch, kind: str, says: str
 ) -> None:
     """However fast it sends. Lines of http.client have 64 KiB at most."""
-    monkeypatch.setattr("rallypoint.rendezvous.http_connection.MAX_ANSWER", 1 << 20)
+    monkeypatch.setattr("rallypoint.register.http.MAX_ANSWER", 1 << 20)
     server = DrippingServer(kind, 0.0, 10_000, at_once=1000)
     with server, connected(server.port) as connection:
         with pytest.raises(HttpError) as raised:

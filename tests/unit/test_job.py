@@ -20,14 +20,8 @@ from tests.unit.jobs import (
 
 from rallypoint.core import job
 from rallypoint.core import messages as m
-from rallypoint.core.events import (
-    Timer,
-    TimerEnded,
-    TimerKind,
-)
-from rallypoint.core.job_state import (
-    SessionLost,
-)
+from rallypoint.core.events import Timer, TimerEnded, TimerKind
+from rallypoint.core.job_state import SessionLost
 from rallypoint.core.messages import FromNode, ToNode
 from rallypoint.core.model import NodeRef, Outcome
 

@@ -8,11 +8,7 @@ from tests.unit.jobs import RULES, A, B, C, Host, failed, orders, running, stamp
 
 from rallypoint.core import job
 from rallypoint.core import messages as m
-from rallypoint.core.events import (
-    Timer,
-    TimerEnded,
-    TimerKind,
-)
+from rallypoint.core.events import Timer, TimerEnded, TimerKind
 from rallypoint.core.messages import FromNode
 from rallypoint.core.model import EndKind, Outcome
 from rallypoint.core.round_state import Phase

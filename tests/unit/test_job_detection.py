@@ -5,9 +5,7 @@ from __future__ import annotations
 from tests.unit.jobs import A, B, failed, orders, running
 
 from rallypoint.core import messages as m
-from rallypoint.core.job_state import (
-    JobEffect,
-)
+from rallypoint.core.job_state import JobEffect
 from rallypoint.core.messages import FromNode
 
 

@@ -9,14 +9,8 @@ from tests.unit.jobs import RULES, A, B, C, Host, failed, orders, stamp, told
 from rallypoint.config import RendezvousConfig
 from rallypoint.core import job
 from rallypoint.core import messages as m
-from rallypoint.core.events import (
-    Timer,
-    TimerEnded,
-    TimerKind,
-)
-from rallypoint.core.job_state import (
-    JobEffect,
-)
+from rallypoint.core.events import Timer, TimerEnded, TimerKind
+from rallypoint.core.job_state import JobEffect
 from rallypoint.core.messages import FromNode
 from rallypoint.core.model import NodeRef, Outcome, SharedSettings
 

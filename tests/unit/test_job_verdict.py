@@ -9,11 +9,11 @@ import pytest
 from msgspec.structs import replace
 
 from rallypoint.cli.main import main
-from rallypoint.coordinator import register_record
 from rallypoint.core.job_state import new_job
 from rallypoint.core.model import Epoch, Outcome, SharedSettings, Verdict
 from rallypoint.core.takeover.record import Leader, LeadRecord, Process, record_of
-from rallypoint.rendezvous.directory_backend import DirectoryBackend
+from rallypoint.register import record as register_record
+from rallypoint.register.directory.backend import DirectoryBackend
 
 LEADER = Leader(("10.0.0.1:29400",), Process("boot", 1, 10))
 

@@ -24,7 +24,7 @@ print(*sorted(name for name in sys.modules if name.startswith("rallypoint.")))
 
 
 def test_most_packages_are_lazy() -> None:
-    assert len(PACKAGES) > 8
+    assert len(PACKAGES) == 2
 
 
 @pytest.mark.parametrize("package", PACKAGES)

@@ -15,9 +15,7 @@ import msgspec
 import pytest
 from tests.limits import patience
 
-from rallypoint.coordinator.leader_process import Runtime, is_gone, this_process
 from rallypoint.coordinator.leadership import Leadership
-from rallypoint.coordinator.threads import CallThread
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.host_effects import HangUp, HostEffect
 from rallypoint.core.job_state import new_job
@@ -26,8 +24,10 @@ from rallypoint.core.round_state import Phase
 from rallypoint.core.settings import HOLD_S
 from rallypoint.core.takeover.record import JobRecord, Leader, LeadRecord, Process
 from rallypoint.errors import RendezvousConnectionError, RendezvousStateError
-from rallypoint.rendezvous.backend import MemoryRendezvousBackend, Token
-from rallypoint.rendezvous.directory_backend import DirectoryBackend
+from rallypoint.register.contract import MemoryRendezvousBackend, Token
+from rallypoint.register.directory.backend import DirectoryBackend
+from rallypoint.register.leader_process import Runtime, is_gone, this_process
+from rallypoint.threads import CallThread
 
 
 class Unreliable(MemoryRendezvousBackend):

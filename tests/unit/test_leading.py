@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from rallypoint.coordinator.register_record import decode, encode
 from rallypoint.core import messages as m
 from rallypoint.core.host_effects import HangUp, SendTo
 from rallypoint.core.job_state import new_job
@@ -41,6 +40,7 @@ from rallypoint.core.takeover.record import (
     job_of,
     record_of,
 )
+from rallypoint.register.record import decode, encode
 
 SELF = Leader(("10.0.0.1:29400",), Process("boot", 1, 10))
 OTHER = Leader(("10.0.0.2:29400",), Process("boot2", 1, 10))

@@ -11,11 +11,8 @@ from msgspec.structs import replace
 from tests.limits import patience
 
 from rallypoint.coordinator.hosted_job import Gate
-from rallypoint.coordinator.leader_process import Runtime
 from rallypoint.coordinator.leadership import Leadership
 from rallypoint.coordinator.led_job import TakenOver
-from rallypoint.coordinator.register_record import Register, decode, encode
-from rallypoint.coordinator.threads import CallThread
 from rallypoint.core import messages as m
 from rallypoint.core.events import Timer, TimerKind
 from rallypoint.core.host_effects import HangUp, HostEffect, SendTo
@@ -41,7 +38,10 @@ from rallypoint.core.takeover.record import FormerLife, JobRecord, Leader, LeadR
 from rallypoint.core.takeover.recovery import Returned
 from rallypoint.core.takeover.stepping_down import Deference
 from rallypoint.errors import RendezvousConnectionError
-from rallypoint.rendezvous.backend import MemoryRendezvousBackend, Token
+from rallypoint.register.contract import MemoryRendezvousBackend, Token
+from rallypoint.register.leader_process import Runtime
+from rallypoint.register.record import Register, decode, encode
+from rallypoint.threads import CallThread
 
 SETTINGS = SharedSettings("job", 1, 3)
 LEASE_S = SETTINGS.lease_s

@@ -18,7 +18,6 @@ from rallypoint.coordinator.connection import ServerConnection
 from rallypoint.coordinator.hosting import HistorySink, Hosting, random_epoch
 from rallypoint.coordinator.jobs import HostedJobs
 from rallypoint.coordinator.led_jobs import LedJobs
-from rallypoint.coordinator.register_record import Register, encode
 from rallypoint.core import messages as m
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.model import Candidate, Epoch, Outcome, Promise, SharedSettings, epoch_number
@@ -27,8 +26,9 @@ from rallypoint.core.takeover.record import JobRecord, Leader, LeadRecord, Proce
 from rallypoint.core.takeover.speakers import candidate
 from rallypoint.core.takeover.stepping_down import Deference
 from rallypoint.core.watch.questions import Subject
-from rallypoint.rendezvous.backend import MemoryRendezvousBackend, Token
-from rallypoint.rendezvous.directory_backend import DirectoryBackend
+from rallypoint.register.contract import MemoryRendezvousBackend, Token
+from rallypoint.register.directory.backend import DirectoryBackend
+from rallypoint.register.record import Register, encode
 from rallypoint.wire.versions import SPOKEN
 
 SETTINGS = SharedSettings("job", 2, 2)

@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 from msgspec.structs import replace
 
-from rallypoint.coordinator.clocks import CALLS_IN_A_TURN
+from rallypoint.clocks import CALLS_IN_A_TURN
 from rallypoint.coordinator.connection import ServerConnection
 from rallypoint.coordinator.hosted_job import HostedJob
 from rallypoint.core import host_effects

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rallypoint.core import member as x
 from rallypoint.core import messages as m
 from rallypoint.core.group_events import EnrolmentDone, LeaseEnded, SessionOpened
-from rallypoint.core.member import Member, Phase, claim, join_error, step
 from rallypoint.core.model import (
     Assignment,
     Candidate,
@@ -17,6 +15,8 @@ from rallypoint.core.model import (
     Stamp,
     Verdict,
 )
+from rallypoint.elastic.rendezvous.led import member as x
+from rallypoint.elastic.rendezvous.led.member import Member, Phase, claim, join_error, step
 from rallypoint.errors import (
     RallypointError,
     RendezvousClosedError,

@@ -8,16 +8,8 @@ from tests.unit.jobs import RULES, A, B, C, Host, failed, orders, running, stamp
 
 from rallypoint.core import job
 from rallypoint.core import messages as m
-from rallypoint.core.events import (
-    Timer,
-    TimerEnded,
-    TimerKind,
-)
-from rallypoint.core.job_state import (
-    JobEvent,
-    PersonWants,
-    SessionLost,
-)
+from rallypoint.core.events import Timer, TimerEnded, TimerKind
+from rallypoint.core.job_state import JobEvent, PersonWants, SessionLost
 from rallypoint.core.messages import FromNode, ToNode
 from rallypoint.core.model import EndKind, Outcome
 from rallypoint.core.settings import OnJoin

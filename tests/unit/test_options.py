@@ -21,7 +21,7 @@ from rallypoint.config import (
 )
 from rallypoint.core.settings import FLAGS
 from rallypoint.errors import UsageError
-from rallypoint.rendezvous.kubernetes.parameters import pod_server
+from rallypoint.register.kubernetes.parameters import pod_server
 from rallypoint.wire.etcd_config import EtcdConfig
 from rallypoint.wire.kubernetes_config import KubernetesConfig
 

@@ -17,22 +17,28 @@ import pytest
 from tests.unit.groups import assigned
 
 import rallypoint
-from rallypoint.agent import LocalElasticAgent, WorkerSpec
-from rallypoint.agent.embedded.run import JobLog
 from rallypoint.agent.telemetry.telemetry import Telemetry
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core import messages as m
 from rallypoint.core.group_events import EndState, SpawnWorkers, WorkerEnded
 from rallypoint.core.settings import FLAGS, parameters
 from rallypoint.core.worker_exits import WorkerExit
-from rallypoint.errors import (
-    ChildFailedError,
-    RallypointError,
-    StoreConnectionError,
-    UsageError,
+from rallypoint.elastic.agent.server import LocalElasticAgent, WorkerSpec
+from rallypoint.elastic.agent.server.run import JobLog
+from rallypoint.elastic.launcher import LaunchConfig, elastic_launch
+from rallypoint.elastic.launcher.launch_config import agent_config
+from rallypoint.elastic.multiprocessing import (
+    DefaultLogsSpecs,
+    ProcessFailure,
+    Std,
+    start_processes,
 )
-from rallypoint.launcher import LaunchConfig, elastic_launch
-from rallypoint.launcher.launch_config import agent_config
+from rallypoint.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler
+from rallypoint.elastic.rendezvous.parameters import RendezvousParameters, RendezvousTimeout
+from rallypoint.elastic.rendezvous.registry import get_rendezvous_handler
+from rallypoint.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
+from rallypoint.elastic.stores import HashStore, TCPStore
+from rallypoint.errors import ChildFailedError, RallypointError, StoreConnectionError, UsageError
 from rallypoint.observe.parameter_names import (
     OF_A_HANDLER,
     OF_A_LAUNCH,
@@ -42,21 +48,17 @@ from rallypoint.observe.parameter_names import (
     naming_parameters,
 )
 from rallypoint.observe.records import event_now
-from rallypoint.process import DefaultLogsSpecs, ProcessFailure, Std, start_processes
-from rallypoint.rendezvous import DynamicRendezvousHandler, MemoryRendezvousBackend
-from rallypoint.rendezvous.parameters import RendezvousParameters, RendezvousTimeout
-from rallypoint.rendezvous.registry import get_rendezvous_handler
-from rallypoint.rendezvous.tcp_handler import StaticTCPRendezvous
-from rallypoint.store import HashStore, TCPStore
+from rallypoint.register.contract import MemoryRendezvousBackend
 
 PACKAGE = Path(rallypoint.__file__).parent
-OF_COMMANDS = ("cli", "integrations", "run.py", "testing")
+OF_COMMANDS = ("cli", "integrations", "testing")
 """Whose messages are for who runs a command, or a tool of this project."""
 ROWS = (
     "core/settings.py",
     "torch_versions.py",
     "observe/parameter_names.py",
-    "rendezvous/etcd/server.py",
+    "elastic/rendezvous/etcd_server.py",
+    "elastic/run.py",
 )
 """Tables of flags, and the command line of another program, which are no messages."""
 A_FLAG = re.compile(r"(?<![\w/.='\"-])--[a-z]")

@@ -24,6 +24,7 @@ from rallypoint.cli.verdict import verdict_view
 from rallypoint.core.group_events import Finish, FinishKind
 from rallypoint.core.model import Cause, Outcome, Verdict
 from rallypoint.core.worker_exits import WorkerExit
+from rallypoint.elastic.multiprocessing.failure import ProcessFailure
 from rallypoint.observe.event import Event, EventSource
 from rallypoint.observe.printing import (
     LINE_MAX,
@@ -38,7 +39,6 @@ from rallypoint.observe.printing import (
 )
 from rallypoint.observe.prometheus import Family, Sample, prometheus_text
 from rallypoint.observe.records import AgentEvent
-from rallypoint.process.process_failure import ProcessFailure
 
 HOSTILE = st.text(
     st.one_of(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rallypoint.process import ChildFailedError, ProcessFailure
+from rallypoint.elastic.multiprocessing import ChildFailedError, ProcessFailure
 
 RECORDED = {
     "message": {

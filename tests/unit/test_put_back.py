@@ -24,13 +24,7 @@ from rallypoint.core.takeover.handover import Handover
 from rallypoint.core.takeover.heirs import Claimant
 from rallypoint.core.takeover.leading import Watch, after_put_back_s
 from rallypoint.core.takeover.memory import Memory, is_overtaken, order_of, told_of
-from rallypoint.core.takeover.record import (
-    JobRecord,
-    Leader,
-    LeadRecord,
-    MachinesRecord,
-    Process,
-)
+from rallypoint.core.takeover.record import JobRecord, Leader, LeadRecord, MachinesRecord, Process
 from rallypoint.core.takeover.told import Seal, Told
 
 SETTINGS = SharedSettings("job", 2, 4, max_restarts=9)

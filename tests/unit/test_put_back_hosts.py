@@ -14,10 +14,7 @@ from tests.limits import patience
 from tests.unit.test_led_jobs import Host, fresh
 from tests.unit.test_led_jobs import run as run_host
 
-from rallypoint.coordinator.leader_process import Runtime
 from rallypoint.coordinator.leadership import Leadership
-from rallypoint.coordinator.register_record import decode, encode
-from rallypoint.coordinator.threads import CallThread
 from rallypoint.core import messages as m
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.job_state import new_job
@@ -27,8 +24,11 @@ from rallypoint.core.takeover.memory import Memory
 from rallypoint.core.takeover.record import Leader, LeadRecord, Process
 from rallypoint.core.takeover.told import Seal, Told
 from rallypoint.errors import UnfitRecordError
-from rallypoint.rendezvous.backend import MemoryRendezvousBackend, Token
-from rallypoint.rendezvous.release import mark_dead
+from rallypoint.register.contract import MemoryRendezvousBackend, Token
+from rallypoint.register.leader_process import Runtime
+from rallypoint.register.record import decode, encode
+from rallypoint.register.release import mark_dead
+from rallypoint.threads import CallThread
 
 LEADER = Leader(("host:1",), Process("boot", 1, 1))
 JOB = SharedSettings("job", 1, 1)

@@ -10,7 +10,6 @@ import pytest
 from msgspec.structs import replace
 from tests.unit.test_put_back import JOB, NEWEST, SETTINGS, told
 
-from rallypoint.coordinator.register_record import decode, encode
 from rallypoint.core.fitness_state import BadRoute, Hold, Machine, Why
 from rallypoint.core.model import (
     EPOCHS_MAX,
@@ -42,6 +41,7 @@ from rallypoint.core.takeover.record_limits import ADVANCE_MAX, MAX_LIFE
 from rallypoint.core.watch.carried import Carried, CarriedRound
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.errors import RecordError, UnfitRecordError
+from rallypoint.register.record import decode, encode
 
 VERDICT = Verdict(Outcome.FAILED, "a text", 4)
 MACHINE = Machine("c", Why.PERSON, "a person excluded it", is_excluded=True)

@@ -8,12 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rallypoint.process.relay.kept import KeptOutput
-from rallypoint.process.relay.lines import (
-    TAIL_BYTES,
-    TAIL_LINES,
-    LineAssembler,
-    last_lines,
-)
+from rallypoint.process.relay.lines import TAIL_BYTES, TAIL_LINES, LineAssembler, last_lines
 from rallypoint.process.relay.remembered import RECENT_BYTES
 
 LIMIT = 16

@@ -5,13 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.unit.rounds import RoundHost, job, running
 
-from rallypoint.core.events import (
-    JoinTimedOut,
-    StopDelayed,
-    StopRound,
-    TimerKind,
-    TooManyLosses,
-)
+from rallypoint.core.events import JoinTimedOut, StopDelayed, StopRound, TimerKind, TooManyLosses
 from rallypoint.core.model import Candidate, EndKind
 from rallypoint.core.round_state import MemberState, Phase, timers_wanted
 

@@ -1,4 +1,4 @@
-"""`rallypoint.run`: what frameworks import from `torch.distributed.run`."""
+"""`rallypoint.elastic.run`: what frameworks import from `torch.distributed.run`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,8 @@ from rallypoint.agent.output_files import logs_specs
 from rallypoint.cli.main import main as command
 from rallypoint.cli.options import parse_run
 from rallypoint.config import AgentConfig, OutputConfig
-from rallypoint.errors import UsageError
-from rallypoint.launcher.launch_config import agent_config
-from rallypoint.process.logs.specs import DefaultLogsSpecs
-from rallypoint.run import (
+from rallypoint.elastic.launcher.launch_config import agent_config
+from rallypoint.elastic.run import (
     LaunchConfig,
     Std,
     config_from_args,
@@ -30,6 +28,8 @@ from rallypoint.run import (
     run,
     run_script_path,
 )
+from rallypoint.errors import UsageError
+from rallypoint.process.logs.specs import DefaultLogsSpecs
 
 SCRIPT = ("--no-python", "true", "a", "--b")
 
@@ -198,7 +198,8 @@ def test_a_package_places_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: archive\nVersion: 1\n")
     (info / "entry_points.txt").write_text("[rallypoint.logs_specs]\nmine = archive:Mine\n")
     (tmp_path / "archive.py").write_text(
-        "from rallypoint.process import DefaultLogsSpecs\nclass Mine(DefaultLogsSpecs): pass\n"
+        "from rallypoint.elastic.multiprocessing import DefaultLogsSpecs\n"
+        "class Mine(DefaultLogsSpecs): pass\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     args = parse_args(["--logs-specs=mine", "--log-dir=/logs", "--tee=1", *SCRIPT])
@@ -288,7 +289,7 @@ def test_a_wrong_command_line_ends_with_one_line(
         main(words)
     assert ended.value.code == 2
     said = capsys.readouterr().err
-    assert said.startswith(f"rallypoint.run: {told}")
+    assert said.startswith(f"rallypoint.elastic.run: {told}")
 
 
 @pytest.mark.parametrize(

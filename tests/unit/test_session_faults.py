@@ -8,14 +8,7 @@ from rallypoint.core import session as s
 from rallypoint.core import sessions as c
 from rallypoint.core.host_effects import Faulted, HostEffect, SendTo
 from rallypoint.core.job_state import JobEffect, JobEvent, new_job
-from rallypoint.core.model import (
-    Assignment,
-    Candidate,
-    EndKind,
-    EndReason,
-    SharedSettings,
-    Stamp,
-)
+from rallypoint.core.model import Assignment, Candidate, EndKind, EndReason, SharedSettings, Stamp
 
 RULES = SharedSettings("job", 1, 2, static=True, lease_s=15.0, reconnect_grace_s=5.0)
 

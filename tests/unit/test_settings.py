@@ -27,8 +27,8 @@ from rallypoint.config import (
 )
 from rallypoint.core import limits
 from rallypoint.core.settings import BY_FIELD, FLAGS, KEYS, SETTINGS, Setting, SharedSettings
+from rallypoint.elastic.rendezvous.parameters import RendezvousParameters, read_parameters
 from rallypoint.errors import ParameterError, UsageError
-from rallypoint.rendezvous.parameters import RendezvousParameters, read_parameters
 
 PACKAGE = Path(__file__).parents[2] / "src" / "rallypoint"
 STRUCTS = (
@@ -125,7 +125,7 @@ from rallypoint.cli.parser import help_text
 from rallypoint.core.messages import Attach
 from rallypoint.core.settings import settings_conflict
 from rallypoint.errors import RallypointError
-from rallypoint.launcher.launch_config import LaunchConfig, agent_config
+from rallypoint.elastic.launcher.launch_config import LaunchConfig, agent_config
 from rallypoint.wire.codec import decode_to_coordinator, encode
 from tools_flags import with_flags
 

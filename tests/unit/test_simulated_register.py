@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rallypoint.testing.simulator.loop import Schedule
-from rallypoint.testing.simulator.register import CACHED_S, SimulatedRegister
+from tests.simulator.loop import Schedule
+from tests.simulator.register import CACHED_S, SimulatedRegister
 
 
 class Log:

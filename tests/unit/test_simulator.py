@@ -1,4 +1,4 @@
-"""Whole jobs in virtual time, whatever goes wrong: `rallypoint.testing.simulator`."""
+"""Whole jobs in virtual time, whatever goes wrong: `tests.simulator`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,13 @@ from random import Random
 
 import pytest
 from tests.limits import patience
+from tests.simulator import Outline, Plan, Simulation, draw, machines, read_plan, shrunk
+from tests.simulator.__main__ import main
+from tests.simulator.drawings.pairs import FAULTS, pair_plan
+from tests.simulator.loop import MachineClock, Schedule, new_loop, start
+from tests.simulator.network import Network
+from tests.simulator.states import STATES
+from tests.simulator.training import RoundOfSteps, Training
 from tools.planted_bug_list import BUGS
 from tools.planted_bugs import CORE, SOURCE
 
@@ -17,21 +24,6 @@ from rallypoint.core.model import Stamp
 from rallypoint.core.watch import goodput
 from rallypoint.core.watch.goodput import Goodput
 from rallypoint.core.watch.node_progress import NodeProgress
-from rallypoint.testing.simulator import (
-    Outline,
-    Plan,
-    Simulation,
-    draw,
-    machines,
-    read_plan,
-    shrunk,
-)
-from rallypoint.testing.simulator.__main__ import main
-from rallypoint.testing.simulator.drawings.pairs import FAULTS, pair_plan
-from rallypoint.testing.simulator.loop import MachineClock, Schedule, new_loop, start
-from rallypoint.testing.simulator.network import Network
-from rallypoint.testing.simulator.states import STATES
-from rallypoint.testing.simulator.training import RoundOfSteps, Training
 
 PLANS = sorted((Path(__file__).parent.parent / "simulated").glob("*.txt"))
 SEEDS = range(1, 301)
@@ -90,7 +82,7 @@ def test_L2_a_job_that_waits_for_a_lost_machine_ends_by_its_join_timeout() -> No
 
 def test_a_seed_is_the_same_job_in_every_process() -> None:
     program = (
-        "from rallypoint.testing.simulator import *\n"
+        "from tests.simulator import *\n"
         "for plan in map(draw, range(1, 9)): print(plan, *Simulation(plan).run().transcript)"
     )
     told = [

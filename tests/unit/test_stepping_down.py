@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
+from tests.harness.jobs import Cluster, SimulatedAgent
 
 from rallypoint.core.liveness import Liveness
 from rallypoint.core.model import Epoch, SharedSettings
@@ -18,7 +19,6 @@ from rallypoint.core.takeover.stepping_down import (
     SteppingDown,
     silence_of,
 )
-from rallypoint.testing.cluster import Cluster, SimulatedAgent
 
 SETTINGS = SharedSettings("job", 1, 8)
 LEASE_S = SETTINGS.lease_s

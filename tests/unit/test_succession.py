@@ -11,21 +11,21 @@ import pytest
 from msgspec.structs import replace
 from tests.limits import patience
 
-from rallypoint.coordinator.clocks import boot_time
+from rallypoint.clocks import boot_time
 from rallypoint.coordinator.connection import ClientConnection
-from rallypoint.coordinator.leader_process import Runtime
 from rallypoint.coordinator.led_jobs import LocalLeader
-from rallypoint.coordinator.register_record import encode
 from rallypoint.coordinator.server import Coordinator
 from rallypoint.coordinator.succession import Listening, OwnJob, Succession
-from rallypoint.coordinator.threads import CallThread
 from rallypoint.core.model import Epoch, SharedSettings, Stamp
 from rallypoint.core.takeover.clock_rates import with_margin
 from rallypoint.core.takeover.consent import Promises
 from rallypoint.core.takeover.heirs import Claimant
 from rallypoint.core.takeover.record import JobRecord, Leader, LeadRecord, Process
 from rallypoint.errors import RecordError, RendezvousConnectionError
-from rallypoint.rendezvous.backend import MemoryRendezvousBackend, Token
+from rallypoint.register.contract import MemoryRendezvousBackend, Token
+from rallypoint.register.leader_process import Runtime
+from rallypoint.register.record import encode
+from rallypoint.threads import CallThread
 from rallypoint.wire.address import Address
 
 ROUND = Stamp(1, 3)

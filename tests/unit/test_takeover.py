@@ -7,6 +7,7 @@ from random import Random
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
+from tests.harness.jobs import Cluster, SimulatedAgent
 from tests.properties import explore
 from tests.unit.test_cluster_properties import Hammer
 
@@ -16,7 +17,6 @@ from rallypoint.core.model import EndKind, Outcome, SharedSettings, Stamp
 from rallypoint.core.round_state import MemberState, Phase
 from rallypoint.core.settings import OnJoin
 from rallypoint.core.takeover.handover import UNKNOWN, Predecessor
-from rallypoint.testing.cluster import Cluster, SimulatedAgent
 
 
 def cluster_of(nodes: int, max_restarts: int = 3, restart_backoff_s: float = 0.0) -> Cluster:

@@ -4,12 +4,12 @@ number of the job; all else goes on as it would have."""
 from __future__ import annotations
 
 import pytest
+from tests.harness.jobs import Cluster, SimulatedAgent
 from tests.unit.test_takeover import outcome, take_over
 from tests.unit.test_takeover_leader import DEAD, die, pass_time
 
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.model import Outcome, SharedSettings, Stamp
-from rallypoint.testing.cluster import Cluster, SimulatedAgent
 
 LAST_CALL_S = 60.0
 PAUSE_S = 30.0

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 from msgspec.structs import replace
+from tests.harness.jobs import Cluster, SimulatedAgent
 from tests.unit.test_takeover import outcome, running, take_over
 
 from rallypoint.core import messages as m
 from rallypoint.core.model import Outcome, SharedSettings, Stamp
 from rallypoint.core.round_state import Phase
-from rallypoint.testing.cluster import Cluster, SimulatedAgent
 
 
 def hello_of(cluster: Cluster, agent: SimulatedAgent) -> m.Attach:

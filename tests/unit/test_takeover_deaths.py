@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.harness.jobs import Cluster, SimulatedAgent
 from tests.unit.test_takeover import running, take_over
 from tests.unit.test_takeover_leader import DEAD, VANISHED, die, pass_time, said
 
@@ -12,7 +13,6 @@ from rallypoint.core.liveness import DIED
 from rallypoint.core.model import EndKind, Stamp
 from rallypoint.core.takeover.clock_rates import with_margin
 from rallypoint.core.takeover.record import is_set
-from rallypoint.testing.cluster import Cluster, SimulatedAgent
 
 
 def two_died() -> tuple[Cluster, SimulatedAgent, SimulatedAgent]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
+from tests.harness.jobs import Cluster, SimulatedAgent
 from tests.unit.test_takeover import outcome, running, take_over
 
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.model import EndKind, Outcome, SharedSettings, Stamp
 from rallypoint.core.takeover.clock_rates import with_margin
 from rallypoint.core.takeover.handover import ANOTHER_NUMBER, Predecessor
-from rallypoint.testing.cluster import Cluster, SimulatedAgent
 
 DEAD = Predecessor(0, is_dead=True)
 FENCED_IN_S = 6.0

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 from msgspec import msgpack
 from msgspec.structs import fields
+from tests.harness.jobs import Cluster
 from tests.unit.test_takeover import cluster_of, outcome, running, take_over
 
 from rallypoint.core import messages as m
@@ -42,7 +43,6 @@ from rallypoint.core.takeover.record import (
 )
 from rallypoint.core.watch.carried import Carried
 from rallypoint.core.worker_exits import WorkerExit
-from rallypoint.testing.cluster import Cluster
 
 SETTINGS = SharedSettings("job", 2, 3)
 REF = NodeRef("a", "life")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 from msgspec.structs import replace
+from tests.harness.jobs import Cluster, SimulatedAgent
 from tests.unit.test_takeover import outcome, running, take_over
 
 from rallypoint.core import event_kinds as kinds
@@ -29,7 +30,6 @@ from rallypoint.core.takeover.durable import Durable
 from rallypoint.core.takeover.handover import Handover, Predecessor
 from rallypoint.core.takeover.record import record_of
 from rallypoint.core.worker_exits import WorkerExit
-from rallypoint.testing.cluster import Cluster, SimulatedAgent
 
 ROUND_0 = Stamp(1, 0)
 

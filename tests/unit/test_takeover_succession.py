@@ -6,11 +6,11 @@ from itertools import pairwise
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.harness.jobs import SimulatedAgent
+from tests.harness.led_cluster import LedCluster
 from tests.properties import explore
 
 from rallypoint.core.model import Outcome, SharedSettings, Stamp
-from rallypoint.testing.cluster import SimulatedAgent
-from rallypoint.testing.led_cluster import LedCluster
 
 NODES = ["a", "b", "c", "d", "e", "f"]
 

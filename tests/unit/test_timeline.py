@@ -8,12 +8,7 @@ from tests.unit.groups import Node, exited, stamp, verdict
 
 from rallypoint.core import group, timeline
 from rallypoint.core import messages as m
-from rallypoint.core.group_events import (
-    EnrolmentDone,
-    GroupEvent,
-    SessionOpened,
-    WorkersGone,
-)
+from rallypoint.core.group_events import EnrolmentDone, GroupEvent, SessionOpened, WorkersGone
 from rallypoint.core.model import Assignment, EndKind, EndReason, Outcome, Verdict
 from rallypoint.core.timeline import Restart, Timeline
 from rallypoint.core.worker_exits import WorkerExit

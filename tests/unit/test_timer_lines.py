@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rallypoint.timer.pending import MAX_PER_PROCESS, PendingTimers, Timer
 from rallypoint.wire.shm import MAX_LINE_BYTES, LineSplitter
 from rallypoint.wire.timer_lines import TimerLine, format_timer_line, parse_timer_line
+from rallypoint.worker.timers import MAX_PER_PROCESS, PendingTimers, Timer
 
 PIDS = st.integers(1, 2**22)
 TIMES = st.floats(allow_nan=False, allow_infinity=False)

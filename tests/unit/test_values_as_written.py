@@ -19,10 +19,10 @@ from rallypoint.cli.watch.status import STATUS
 from rallypoint.config import AgentConfig, RegisterConfig
 from rallypoint.core.settings import FLAGS, Setting
 from rallypoint.core.text import shown
+from rallypoint.elastic.launcher import LaunchConfig
+from rallypoint.elastic.launcher.launch_config import agent_config
 from rallypoint.errors import ParameterError, UsageError
 from rallypoint.files import local_path
-from rallypoint.launcher import LaunchConfig
-from rallypoint.launcher.launch_config import agent_config
 from rallypoint.process.logs.log_dir import LogDir
 
 DIRTY = (" {}", "{} ", "{}\r", "\t{}\r\n", "\ufeff{}")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rallypoint.agent import RunResult, WorkerGroup, WorkerSpec, WorkerState
+from rallypoint.elastic.agent.server import RunResult, WorkerGroup, WorkerSpec, WorkerState
 from rallypoint.errors import UsageError
 
 FINE = {WorkerState.SUCCEEDED, WorkerState.HEALTHY, WorkerState.INIT}

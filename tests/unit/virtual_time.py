@@ -5,14 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from tests.simulator.loop import Dialler, MachineClock, ProcessLoop, Schedule, new_loop
+
 from rallypoint.coordinator.connection import FramedConnection
-from rallypoint.testing.simulator.loop import (
-    Dialler,
-    MachineClock,
-    ProcessLoop,
-    Schedule,
-    new_loop,
-)
 
 
 class NoNetwork:

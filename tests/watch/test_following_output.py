@@ -16,8 +16,8 @@ from rallypoint.cli.access import Access
 from rallypoint.cli.watch.logs import _Logs, _Options
 from rallypoint.cli.watch.reach import JobAt
 from rallypoint.cli.watch.workers import Wanted
+from rallypoint.clocks import CALLS_IN_A_TURN
 from rallypoint.config import Endpoint
-from rallypoint.coordinator.clocks import CALLS_IN_A_TURN
 from rallypoint.coordinator.connection import ServerConnection
 from rallypoint.coordinator.gathering import Gatherings
 from rallypoint.coordinator.hosted_job import HostedJob

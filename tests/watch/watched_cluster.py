@@ -1,7 +1,9 @@
-"""A whole job in memory (`rallypoint.testing.cluster`) whose history is kept, as its coordinator
+"""A whole job in memory (`tests.harness.jobs`) whose history is kept, as its coordinator
 does, in virtual time."""
 
 from __future__ import annotations
+
+from tests.harness.jobs import Cluster, SimulatedAgent
 
 from rallypoint.cli.watch.status_text import status_lines
 from rallypoint.core import host_effects
@@ -13,7 +15,6 @@ from rallypoint.core.watch.history import JobHistory
 from rallypoint.core.watch.job_view import Heard, JobView, view_of
 from rallypoint.core.watch.node_progress import NodeProgress
 from rallypoint.core.worker_exits import WorkerExit
-from rallypoint.testing.cluster import Cluster, SimulatedAgent
 
 NOON = 1_800_000_000.0
 """The wall time at which the job begins."""

@@ -12,9 +12,8 @@ from contextlib import aclosing, suppress
 
 from rallypoint.agent.node_workers import RunningRound
 from rallypoint.agent.worker_rounds import WorkerRounds
+from rallypoint.clocks import wall_time
 from rallypoint.coordinator.client import raise_in_loop
-from rallypoint.coordinator.clocks import wall_time
-from rallypoint.coordinator.threads import run_in_thread
 from rallypoint.core import limits
 from rallypoint.core import messages as m
 from rallypoint.core.watch.collecting import ALL_LINES, PIECE_CHARACTERS, PIECE_TEXTS, Told
@@ -22,6 +21,7 @@ from rallypoint.core.watch.questions import RankRange, Subject
 from rallypoint.observe.faults import Faults
 from rallypoint.process.logs.newest import OutputLines, OutputReader, Start
 from rallypoint.process.logs.worker_output import WorkerOutputs
+from rallypoint.threads import run_in_thread
 
 DUMP_S = 2.0
 """How long workers may take to write their stacks."""

@@ -199,13 +199,13 @@ class HelperProcesses:
 
 def _release(notice: ReleaseNotice, limit_s: float) -> None:
     # Imported now, in the process that the guard starts for it: most agents lead no job.
-    from rallypoint.rendezvous.release import release
+    from rallypoint.register.release import release
 
     release(notice, limit_s)
 
 
 def _who_hears(notice: Notice, limit_s: float) -> Callable[[], tuple[str, ...] | None]:
-    from rallypoint.rendezvous.release import who_hears
+    from rallypoint.register.release import who_hears
 
     return who_hears(notice, limit_s)
 

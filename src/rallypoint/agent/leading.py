@@ -21,10 +21,8 @@ from rallypoint.coordinator.own_addresses import (
     own_addresses,
     why_unreachable,
 )
-from rallypoint.coordinator.register_record import Register
 from rallypoint.coordinator.server import Coordinator, LookupToken
 from rallypoint.coordinator.succession import Listening
-from rallypoint.coordinator.threads import run_in_thread
 from rallypoint.coordinator.token import find_token, user_home
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.event_kinds import Record
@@ -32,7 +30,9 @@ from rallypoint.core.session import AgentEnd
 from rallypoint.core.takeover.heirs import Claimant
 from rallypoint.core.takeover.leading import takeover_s
 from rallypoint.errors import RendezvousConnectionError, RendezvousTimeoutError
-from rallypoint.rendezvous.places import place_of
+from rallypoint.register.engines import place_of
+from rallypoint.register.record import Register
+from rallypoint.threads import run_in_thread
 from rallypoint.wire.address import Address
 
 DIAL_TIMEOUT_S = 2.0

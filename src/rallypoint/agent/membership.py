@@ -13,19 +13,14 @@ import msgspec
 from msgspec.structs import replace
 
 from rallypoint.agent.agent import Agent
-from rallypoint.agent.embedded.embedding import Embedding
+from rallypoint.agent.embedding import Embedding
 from rallypoint.agent.helper_processes import HelperProcesses, NodeLease, wait_unless
 from rallypoint.agent.progress_report import PhaseTeller, ProgressReport
 from rallypoint.agent.round_store import StoreAccess, listen_for_peers, listen_on
 from rallypoint.agent.telemetry.telemetry import Telemetry
+from rallypoint.clocks import WakeSelector
 from rallypoint.config import AccessConfig, AgentConfig, RegisterConfig, RendezvousConfig
-from rallypoint.coordinator.client import (
-    AgentSession,
-    CoordinatorSession,
-    Hooks,
-    fresh_identity,
-)
-from rallypoint.coordinator.clocks import WakeSelector
+from rallypoint.coordinator.client import AgentSession, CoordinatorSession, Hooks, fresh_identity
 from rallypoint.coordinator.connection import ClientConnection
 from rallypoint.coordinator.discovery import Connected, discover, has_own_token
 from rallypoint.coordinator.hosting import Hosting
@@ -230,8 +225,8 @@ class Membership:
             self._session.reconnect(why)
 
     async def _open_by_handler(self) -> None:
-        from rallypoint.agent.handler.client import HandlerClient, HandlerRendezvous
-        from rallypoint.agent.handler.session import HandlerSession
+        from rallypoint.elastic.rendezvous.plug_in.client import HandlerClient, HandlerRendezvous
+        from rallypoint.elastic.rendezvous.plug_in.session import HandlerSession
 
         config, embedding = self._config, self._setup.embedding
         given = embedding.handler if embedding is not None else None

@@ -109,7 +109,7 @@ def logs_specs(config: AgentConfig) -> LogsSpecs:
             node=_node(config) if names_node else "",
             temp_dir=output.temp_dir,
         )
-    from rallypoint.process.logs.specs import make_logs_specs  # reads every package's metadata
+    from rallypoint.process.logs.specs import make_logs_specs
 
     return make_logs_specs(
         output.logs_specs,

@@ -15,15 +15,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rallypoint.agent.agent import Agent, AgentLinks
-from rallypoint.agent.embedded.embedding import Embedding, gets_signals, run_to_its_end
+from rallypoint.agent.embedding import Embedding, gets_signals, run_to_its_end
 from rallypoint.agent.environ import visible_devices
 from rallypoint.agent.former_agents import dead_places
-from rallypoint.agent.helper_processes import (
-    HelperEvents,
-    HelperProcesses,
-    NodeLease,
-    wait_unless,
-)
+from rallypoint.agent.helper_processes import HelperEvents, HelperProcesses, NodeLease, wait_unless
 from rallypoint.agent.membership import LAST_REPORTS_S, AgentSetup, Membership, part_of_job
 from rallypoint.agent.node_workers import MakeWorkers, RunningRound, WorkerRound
 from rallypoint.agent.output_files import OutputFiles, PatternLines, output_settings, succeeded
@@ -31,9 +26,8 @@ from rallypoint.agent.round_store import StoreAccess
 from rallypoint.agent.telemetry.telemetry import Telemetry
 from rallypoint.agent.worker_source import ForkingSource, WorkerSource
 from rallypoint.agent.workers import RoundWorkers, WorkerSetup
+from rallypoint.clocks import new_loop, wall_time
 from rallypoint.config import AgentConfig, StartMethod, StopConfig, WorkerConfig
-from rallypoint.coordinator.clocks import new_loop, wall_time
-from rallypoint.coordinator.threads import run_in_thread
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.group_events import Finish, Tried
 from rallypoint.core.messages import Prove
@@ -50,12 +44,13 @@ from rallypoint.process.logs.worker_output import WorkerOutputs
 from rallypoint.process.relay.client import Relay
 from rallypoint.process.scratch import Scratch
 from rallypoint.process.signals import blocked, hold_late_signals, release_signals
+from rallypoint.threads import run_in_thread
 
 if TYPE_CHECKING:
     from rallypoint.agent.preempt_notice import PreemptNotice
     from rallypoint.agent.preflight import Preflight, Unfit
+    from rallypoint.elastic.multiprocessing.failure import ProcessFailure
     from rallypoint.process.logs.newest import OutputLines
-    from rallypoint.process.process_failure import ProcessFailure
 
 
 KEPT_S = 0.5

@@ -1,9 +1,9 @@
 """The timers of this node's workers: a worker whose block is not over in time is ended, and it
 alone; the agent lives on, and the round ends by that failure (W6).
 
-Requests come through the wake-up pipe beside the shared memory, which `rallypoint.timer` uses by
-itself, and through the named pipe that torch's variables ask for, for torch's clients. They are
-dated by the wall clock, as torch's are. Only what is left of the time when one arrives is
+Requests come through the wake-up pipe beside the shared memory, which `rallypoint.elastic.timer`
+uses by itself, and through the named pipe that torch's variables ask for, for torch's clients. They
+are dated by the wall clock, as torch's are. Only what is left of the time when one arrives is
 believed, and counted on the clock of the loop, so that a clock that is set later ends nobody.
 """
 
@@ -23,8 +23,8 @@ from rallypoint.agent.worker_shm import WatchedPipe
 from rallypoint.errors import UsageError, during
 from rallypoint.files import open_named
 from rallypoint.process import sessions
-from rallypoint.timer.pending import PendingTimers, Timer
 from rallypoint.wire.timer_lines import TimerLine, parse_timer_line
+from rallypoint.worker.timers import PendingTimers, Timer
 
 MAX_SCOPE_CHARACTERS = 200
 MAX_SIGNAL = 64

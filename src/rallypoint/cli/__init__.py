@@ -11,7 +11,7 @@ import os
 import sys
 
 _SIGINT = 2
-_MODULES = frozenset({"rallypoint.__main__", "rallypoint.run"})
+_MODULES = frozenset({"rallypoint.__main__", "rallypoint.elastic.run"})
 """The names with which `python -m` starts a command."""
 
 

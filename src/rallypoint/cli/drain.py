@@ -37,12 +37,7 @@ from rallypoint.core import messages as m
 from rallypoint.core.settings import Setting
 from rallypoint.core.text import job_name, shown
 from rallypoint.core.watch.questions import Said
-from rallypoint.errors import (
-    PeerHungUpError,
-    PortableError,
-    RendezvousConnectionError,
-    UsageError,
-)
+from rallypoint.errors import PeerHungUpError, PortableError, RendezvousConnectionError, UsageError
 from rallypoint.observe.printing import JsonLine, json_text, print_text
 from rallypoint.wire.handshake import printable
 

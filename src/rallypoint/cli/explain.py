@@ -103,7 +103,7 @@ def _meeting(job: RendezvousConfig) -> tuple[str, list[str]]:
     if job.handler is not None:
         return f"by the backend {job.handler.backend} at {job.handler.endpoint}", said_by
     if (register := job.register) is not None:
-        from rallypoint.rendezvous.places import place_of  # Few command lines have one.
+        from rallypoint.register.engines import place_of
 
         where = place_of(job).name
         text = f"any node leads the job, and another takes over from it; its record is in {where}"

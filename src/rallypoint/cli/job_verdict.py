@@ -154,8 +154,8 @@ def _read(path: str) -> Said:
 
 
 def _of_record(scanned: Scanned, where: str, job: Value) -> int:
-    from rallypoint.coordinator.register_record import decode
-    from rallypoint.rendezvous.places import place_of
+    from rallypoint.register.engines import place_of
+    from rallypoint.register.record import decode
 
     backend = scanned.read(VERDICT, "--rdzv-backend", "file")
     endpoint = [Value(where, f"--rdzv-endpoint {where}")]

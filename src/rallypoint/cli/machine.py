@@ -111,7 +111,7 @@ class Machine:
 
     def kubernetes_server(self) -> str:
         """Where a pod finds the API server; empty: this is no pod."""
-        from rallypoint.rendezvous.kubernetes.parameters import pod_server
+        from rallypoint.register.kubernetes.parameters import pod_server
 
         return pod_server()
 
@@ -123,7 +123,7 @@ class Machine:
         """A directory for the records of jobs in a home that other machines see; empty: this one's
         is its own. Blocks as long as a file server does not answer."""
         from rallypoint.coordinator.token import user_home
-        from rallypoint.rendezvous.file_systems import is_shared
+        from rallypoint.register.directory.file_systems import is_shared
 
         home = user_home()
         return os.path.join(home, _RECORDS) if home is not None and is_shared(home) else ""
@@ -131,8 +131,8 @@ class Machine:
     def why_no_records(self, path: str) -> str:
         """Why the records of jobs can't be kept in this directory, which is made if it is missing;
         empty: they can, or what the file server does now may pass. Blocks as `shared_home`."""
-        from rallypoint.rendezvous.data_directory import prepare
-        from rallypoint.rendezvous.directory_files import FIXES, LocalFiles
+        from rallypoint.register.directory.files import FIXES, LocalFiles
+        from rallypoint.register.directory.upkeep import prepare
 
         try:
             prepare(path, LocalFiles(), "")
@@ -156,7 +156,7 @@ class Machine:
 
     def handlers(self) -> Sequence[str]:
         """The rendezvous backends that are known besides the coordinator's."""
-        from rallypoint.rendezvous.registry import known_backends
+        from rallypoint.elastic.rendezvous.registry import known_backends
 
         return known_backends()
 

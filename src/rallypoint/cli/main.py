@@ -24,12 +24,7 @@ if is_a_command() and not sys.modules.keys() & {"msgspec", "typing_extensions"}:
     finally:
         del sys.modules["typing_extensions"]
 
-from rallypoint.cli.parser import (
-    CompletionRequested,
-    ExplainRequested,
-    HelpRequested,
-    help_text,
-)
+from rallypoint.cli.parser import CompletionRequested, ExplainRequested, HelpRequested, help_text
 from rallypoint.errors import ExitClass, RallypointError
 from rallypoint.observe.printing import print_error
 

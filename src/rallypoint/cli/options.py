@@ -17,20 +17,11 @@ from rallypoint.agent.environ import health_port_asked_for, own_device
 from rallypoint.cli import values
 from rallypoint.cli.access import check
 from rallypoint.cli.machine import Machine
-from rallypoint.cli.parser import (
-    Command,
-    CompletionRequested,
-    ExplainRequested,
-    Scanned,
-    parse,
-)
+from rallypoint.cli.parser import Command, CompletionRequested, ExplainRequested, Scanned, parse
 from rallypoint.cli.run_options.empty_values import without_empty
 from rallypoint.cli.run_options.fixed_ranks import without_fixed_ranks
 from rallypoint.cli.run_options.placement import with_placement
-from rallypoint.cli.run_options.rendezvous import (
-    has_no_effect,
-    read_rendezvous,
-)
+from rallypoint.cli.run_options.rendezvous import has_no_effect, read_rendezvous
 from rallypoint.cli.run_options.script import (
     interpreter,
     need_a_script,
@@ -114,7 +105,7 @@ starting again), 128+N ended by signal N.
 
 def _ignored(flag: str) -> Setting | None:
     """One that a torch's launcher has, and that does nothing here."""
-    from rallypoint.torch_versions import without_effect  # Few command lines have one.
+    from rallypoint.torch_versions import without_effect
 
     known = without_effect("flag", flag)
     return Setting(flag, "VALUE" if known.takes_value else "") if known else None
@@ -194,7 +185,7 @@ def read_run(
         notices=tuple(notices),
     )
     if scanned.on("--explain"):
-        from rallypoint.cli.explain import explain  # Few command lines ask for it.
+        from rallypoint.cli.explain import explain
 
         raise ExplainRequested(tuple(explain(config, scanned)))
     return config

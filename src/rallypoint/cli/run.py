@@ -113,7 +113,7 @@ def _other_python_hint(message: str, argv: Sequence[str]) -> tuple[str, ...]:
 
 def _not_shared_hint(register: RegisterConfig | None) -> tuple[str, ...]:
     """For a person whose nodes did not come together: why they may not have seen each other."""
-    from rallypoint.rendezvous.file_systems import lies_here, local_file_system
+    from rallypoint.register.directory.file_systems import lies_here, local_file_system
 
     directory = "" if register is None else register.directory
     if not directory or not (local := local_file_system(directory)):
@@ -129,7 +129,7 @@ def _tell_starter(error: RallypointError, end: JobEnd | None = None) -> None:
 
     if not error_file_asked_for():
         return
-    from rallypoint.agent.embedded.worker_spec import first_failure
+    from rallypoint.elastic.agent.server.worker_spec import first_failure
     from rallypoint.process.causes.told import error_record
 
     handler = get_error_handler()

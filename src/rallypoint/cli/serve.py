@@ -34,7 +34,6 @@ from rallypoint.config import DEFAULT_COORDINATOR_PORT, Endpoint, RegisterConfig
 from rallypoint.coordinator.hosting import Hosting
 from rallypoint.coordinator.listen import raise_open_files_limit
 from rallypoint.coordinator.server import Coordinator
-from rallypoint.coordinator.threads import run_in_thread
 from rallypoint.coordinator.token import Token
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.event_kinds import Record
@@ -43,15 +42,16 @@ from rallypoint.errors import RendezvousConnectionError, UsageError
 from rallypoint.observe.faults import Faults
 from rallypoint.observe.printing import print_error
 from rallypoint.process import titles
+from rallypoint.threads import run_in_thread
 
 if TYPE_CHECKING:  # for some options alone
     from rallypoint.agent.telemetry.metrics_server import MetricsServer
-    from rallypoint.coordinator.leader_process import LifeLocks
     from rallypoint.coordinator.led_jobs import LedJobs
     from rallypoint.coordinator.metrics import CoordinatorMetrics
-    from rallypoint.coordinator.register_record import Register
     from rallypoint.observe.history_log import HistoryLogs
-    from rallypoint.rendezvous.places import Registers
+    from rallypoint.register.engines import Registers
+    from rallypoint.register.leader_process import LifeLocks
+    from rallypoint.register.record import Register
 
 CLOSE_S = 2.0
 HEALTHZ_PATH = "/healthz"
@@ -280,7 +280,7 @@ class _Server:
         options, lines = self._options, self._lines
         if options.register is None:
             return None
-        from rallypoint.rendezvous.places import registers_of
+        from rallypoint.register.engines import registers_of
 
         registers = registers_of(options.register, options.place_flag)
         try:

@@ -11,7 +11,7 @@ from typing import Any, Protocol, assert_never
 
 from msgspec import Struct
 
-from rallypoint.coordinator.clocks import boot_time
+from rallypoint.clocks import boot_time
 from rallypoint.coordinator.connection import ClientConnection, Dial
 from rallypoint.core import messages as m
 from rallypoint.core import session as core

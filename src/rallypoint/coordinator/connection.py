@@ -23,19 +23,9 @@ from rallypoint.errors import (
     SilentPeerError,
 )
 from rallypoint.wire.address import Address
-from rallypoint.wire.codec import (
-    MAX_MESSAGE_BYTES,
-    decode_to_agent,
-    decode_to_coordinator,
-    encode,
-)
+from rallypoint.wire.codec import MAX_MESSAGE_BYTES, decode_to_agent, decode_to_coordinator, encode
 from rallypoint.wire.frames import FrameDecoder, FrameEncoder
-from rallypoint.wire.handshake import (
-    NONCE_BYTES,
-    ClientHandshake,
-    Established,
-    ServerHandshake,
-)
+from rallypoint.wire.handshake import NONCE_BYTES, ClientHandshake, Established, ServerHandshake
 
 DIAL_TIMEOUT_S = 5.0
 """For each address."""

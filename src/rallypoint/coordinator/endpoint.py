@@ -14,8 +14,8 @@ from functools import partial
 from msgspec import Struct
 
 from rallypoint.config import Endpoint
-from rallypoint.coordinator.threads import run_in_thread
 from rallypoint.errors import UsageError
+from rallypoint.threads import run_in_thread
 from rallypoint.wire.address import Address
 
 _Found = tuple[int, int, int, str, tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]]

@@ -14,7 +14,7 @@ from itertools import repeat
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from rallypoint.coordinator.clocks import Turns
+from rallypoint.clocks import Turns
 from rallypoint.coordinator.connection import ServerConnection, answer, refuse_answer
 from rallypoint.core import messages as m
 from rallypoint.core.model import Assignment

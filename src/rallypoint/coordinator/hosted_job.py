@@ -10,7 +10,7 @@ from typing import ParamSpec, Protocol, TypeVar
 
 from msgspec.structs import replace
 
-from rallypoint.coordinator.clocks import Turns
+from rallypoint.clocks import Turns
 from rallypoint.coordinator.connection import ServerConnection
 from rallypoint.coordinator.watching import JobWatch
 from rallypoint.core import event_kinds as kinds
@@ -233,7 +233,7 @@ class HostedJob:
 
     def agent_died(self, connection: ServerConnection, notice: m.AgentDied) -> None:
         """The guard of an agent reports its death."""
-        from rallypoint.wire.death_notice import is_proven  # Most jobs end without one.
+        from rallypoint.wire.death_notice import is_proven
 
         now = self._loop.time()
         self._run(self._sessions.agent_died(connection.peer, notice, is_proven, now))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 
-from rallypoint.coordinator.clocks import wall_ms
+from rallypoint.clocks import wall_ms
 from rallypoint.coordinator.connection import ServerConnection
 from rallypoint.coordinator.watching import JobWatch
 from rallypoint.core import job as machine

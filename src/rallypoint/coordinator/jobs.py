@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from rallypoint.coordinator.clocks import wall_time
+from rallypoint.clocks import wall_time
 from rallypoint.coordinator.connection import ServerConnection, answer
 from rallypoint.coordinator.hosted_job import HostedJob, NodeRefusals
 from rallypoint.coordinator.hosting import Hosting, turn_away

@@ -11,9 +11,7 @@ from math import inf
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rallypoint.coordinator.leader_process import REAL_RUNTIME, Runtime
 from rallypoint.coordinator.led_job import Led, LedJob, TakenOver
-from rallypoint.coordinator.register_record import Caller, Register, RegisterRecord, Stall
 from rallypoint.core import messages as m
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.job_lives import Life
@@ -23,31 +21,16 @@ from rallypoint.core.takeover.consent import Speaker, fenced_at
 from rallypoint.core.takeover.durable import Durable
 from rallypoint.core.takeover.handover import UNKNOWN, Handover, Predecessor
 from rallypoint.core.takeover.heirs import Claimant, rank_in
-from rallypoint.core.takeover.leading import (
-    Lead,
-    Watch,
-    after_put_back_s,
-    claimed,
-    is_unheard,
-)
-from rallypoint.core.takeover.memory import (
-    Memory,
-    is_overtaken,
-    order_of,
-    told_of,
-)
-from rallypoint.core.takeover.record import (
-    FormerLife,
-    JobRecord,
-    Leader,
-    LeadRecord,
-    job_of,
-)
+from rallypoint.core.takeover.leading import Lead, Watch, after_put_back_s, claimed, is_unheard
+from rallypoint.core.takeover.memory import Memory, is_overtaken, order_of, told_of
+from rallypoint.core.takeover.record import FormerLife, JobRecord, Leader, LeadRecord, job_of
 from rallypoint.core.takeover.recovery import may_run
 from rallypoint.core.takeover.stepping_down import CHECK_S, Deference, SteppingDown
 from rallypoint.core.takeover.told import NEVER, Seal, Told
 from rallypoint.errors import RallypointError, RendezvousConnectionError, UnfitRecordError
 from rallypoint.observe.faults import describe_fault
+from rallypoint.register.leader_process import REAL_RUNTIME, Runtime
+from rallypoint.register.record import Caller, Register, RegisterRecord, Stall
 
 VACATE_S = 1.0
 """So long a leader tries to say that it goes."""

@@ -10,16 +10,7 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
-from rallypoint.coordinator.leader_process import (
-    REAL_RUNTIME,
-    LifeLocks,
-    Runtime,
-    is_gone,
-    this_process,
-)
 from rallypoint.coordinator.leadership import VACATE_S, Leadership
-from rallypoint.coordinator.register_record import Caller, Register, RegisterRecord
-from rallypoint.coordinator.threads import CallThread
 from rallypoint.core.job_lives import REMEMBERED_MAX
 from rallypoint.core.settings import HOLD_S
 from rallypoint.core.takeover.memory import Memory
@@ -28,6 +19,15 @@ from rallypoint.core.takeover.stepping_down import Deference
 from rallypoint.core.takeover.told import Seal
 from rallypoint.core.text import quoted_job
 from rallypoint.errors import RallypointError
+from rallypoint.register.leader_process import (
+    REAL_RUNTIME,
+    LifeLocks,
+    Runtime,
+    is_gone,
+    this_process,
+)
+from rallypoint.register.record import Caller, Register, RegisterRecord
+from rallypoint.threads import CallThread
 from rallypoint.wire.versions import SPOKEN
 
 T = TypeVar("T")

@@ -12,12 +12,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rallypoint import __version__
-from rallypoint.coordinator.register_record import Caller
 from rallypoint.coordinator.server import Coordinator
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.round_state import Phase, RoundState
 from rallypoint.observe.goodput_metrics import goodput_families
 from rallypoint.observe.prometheus import Family, Histogram, Kind, Sample, prometheus_text
+from rallypoint.register.record import Caller
 from rallypoint.wire.versions import SPOKEN
 
 if TYPE_CHECKING:  # Jobs need not be kept.

@@ -26,7 +26,6 @@ from rallypoint.coordinator.client import raise_in_loop
 from rallypoint.coordinator.connection import ClientConnection
 from rallypoint.coordinator.leadership import Leadership
 from rallypoint.coordinator.led_jobs import LocalLeader
-from rallypoint.coordinator.register_record import Register, RegisterWatch, gone
 from rallypoint.coordinator.server import Coordinator
 from rallypoint.core.model import Epoch
 from rallypoint.core.takeover.consent import Promises
@@ -47,6 +46,7 @@ from rallypoint.errors import (
     UsageError,
     VersionMismatchError,
 )
+from rallypoint.register.record import Register, RegisterWatch, gone
 from rallypoint.wire.address import Address, told_addresses
 from rallypoint.wire.versions import SPOKEN, Versions
 

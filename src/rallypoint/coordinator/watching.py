@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rallypoint.coordinator.clocks import wall_time
+from rallypoint.clocks import wall_time
 from rallypoint.coordinator.connection import ServerConnection, answer, refuse_answer
 from rallypoint.core import claims, limits, person
 from rallypoint.core import messages as m

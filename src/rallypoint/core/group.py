@@ -97,14 +97,7 @@ from rallypoint.core.messages import (
     StopNow,
     WorkerRequest,
 )
-from rallypoint.core.model import (
-    Assignment,
-    EndKind,
-    EndReason,
-    Outcome,
-    Stamp,
-    Verdict,
-)
+from rallypoint.core.model import Assignment, EndKind, EndReason, Outcome, Stamp, Verdict
 from rallypoint.core.worker_signals import WorkerSignals
 
 

@@ -6,11 +6,7 @@
 from __future__ import annotations
 
 from rallypoint.core import worker_signals as known
-from rallypoint.core.group_events import (
-    GroupEffect,
-    NotifyWorkers,
-    WaitKind,
-)
+from rallypoint.core.group_events import GroupEffect, NotifyWorkers, WaitKind
 from rallypoint.core.group_state import GroupState, Phase, end_by_signal, judge, wait
 from rallypoint.core.model import Stamp
 from rallypoint.core.worker_signals import Received

@@ -33,14 +33,7 @@ from rallypoint.core import limits
 from rallypoint.core import messages as m
 from rallypoint.core.liveness import BEAT_SHARE, DEAF_SHARE, Lease
 from rallypoint.core.model import DeadPlace, Promise, SharedSettings, Stamp, epoch_number
-from rallypoint.core.search import (
-    Answer,
-    Search,
-    attempted,
-    ends_at,
-    given_up_text,
-    waiting_text,
-)
+from rallypoint.core.search import Answer, Search, attempted, ends_at, given_up_text, waiting_text
 from rallypoint.core.takeover.told import Told
 from rallypoint.core.watch.node_progress import NodeProgress
 from rallypoint.core.watch.told_round import ToldRound

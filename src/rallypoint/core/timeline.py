@@ -35,12 +35,7 @@ from rallypoint.core.group_events import (
 )
 from rallypoint.core.messages import Assigned
 from rallypoint.core.model import Assignment, EndKind, EndReason, Stamp, Verdict
-from rallypoint.core.watch.told_round import (
-    ROUNDS_TOLD,
-    PhaseLengths,
-    ToldRound,
-    ended_the_round,
-)
+from rallypoint.core.watch.told_round import ROUNDS_TOLD, PhaseLengths, ToldRound, ended_the_round
 from rallypoint.core.worker_exits import WorkerExit
 
 UNKNOWN = "unknown"

@@ -15,6 +15,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from rallypoint.elastic.rendezvous.parameters import RendezvousParameters
+from rallypoint.elastic.rendezvous.static_tcp_rendezvous import (
+    CoordinatorRendezvousHandler,
+    create_handler_from,
+)
 from rallypoint.errors import (
     RallypointError,
     RendezvousClosedError,
@@ -24,11 +29,6 @@ from rallypoint.errors import (
     RendezvousTimeoutError,
 )
 from rallypoint.observe.printing import print_error
-from rallypoint.rendezvous.parameters import RendezvousParameters
-from rallypoint.rendezvous.tcp_handler import (
-    CoordinatorRendezvousHandler,
-    create_handler_from,
-)
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.rendezvous import RendezvousHandler

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
-from rallypoint.rendezvous.backend import (
+from rallypoint.register.contract import (
     BeatingBackend,
     ForgettingBackend,
     JoinRequestBackend,

@@ -147,7 +147,7 @@ class FileServer:
 
 
 class UnreliableFiles:
-    """One client: see `rallypoint.rendezvous.directory_files.Files`. Its process dies once."""
+    """One client: see `rallypoint.register.directory.files.Files`. Its process dies once."""
 
     def __init__(
         self, server: FileServer, faults: Callable[[str, str], Fault | None] | None = None

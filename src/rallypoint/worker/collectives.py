@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rallypoint.worker.environ import Context, context
 
 if TYPE_CHECKING:
-    from rallypoint.store.store import Store
+    from rallypoint.elastic.stores.store import Store
 
 PREFIX = "rallypoint.worker"
 CONNECT_S = 300.0
@@ -46,7 +46,7 @@ def barrier(name: str = "", timeout_s: float = 300.0) -> None:
     place = context()
     if place.world_size == 1:
         return
-    from rallypoint.store import ops
+    from rallypoint.elastic.stores import ops
 
     shared = _shared(max(timeout_s, MIN_CONNECT_S))
     with _lock:
@@ -66,8 +66,8 @@ def _shared(connect_s: float) -> Store:
 
 
 def _connect(place: Context, timeout_s: float) -> Store:
-    from rallypoint.store import HashStore, PrefixStore, TCPStore
-    from rallypoint.store.store import DEFAULT_TIMEOUT
+    from rallypoint.elastic.stores import HashStore, PrefixStore, TCPStore
+    from rallypoint.elastic.stores.store import DEFAULT_TIMEOUT
 
     if not place.launched or not place.master_addr:
         return HashStore()

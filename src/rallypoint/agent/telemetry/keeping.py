@@ -18,8 +18,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
+from rallypoint.clocks import wall_time
 from rallypoint.config import AgentConfig, RendezvousConfig
-from rallypoint.coordinator.clocks import wall_time
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.model import Cause
 from rallypoint.core.timeline import RoundLife

@@ -6,13 +6,7 @@ from urllib.parse import urlsplit
 
 from rallypoint.agent.environ import ProgressReceiver
 from rallypoint.core.text import shown
-from rallypoint.rendezvous.http_connection import (
-    HttpConnection,
-    HttpError,
-    Kind,
-    Request,
-    tls_context,
-)
+from rallypoint.register.http import HttpConnection, HttpError, Kind, Request, tls_context
 
 LIMIT_S = 5.0
 _KIND = Kind("no Kubeflow Trainer", "http://...", "https://...")

@@ -24,7 +24,13 @@ from rallypoint.cli.generate.quoting import container_word, yaml_value
 from rallypoint.cli.parser import Command, Scanned
 from rallypoint.cli.run_options.wrong_script import generated_words
 from rallypoint.cli.values import Value, integer_within, nodes, seconds
-from rallypoint.core.settings import MAX_GIVEN, MAX_NODES, MAX_WAIT_S, MAX_WORKERS_PER_NODE, Setting
+from rallypoint.core.settings import (
+    MAX_GIVEN,
+    MAX_NODES,
+    MAX_WAIT_S,
+    MAX_WORKERS_PER_NODE,
+    Setting,
+)
 from rallypoint.errors import UsageError
 
 AFTER_DRAIN_S = 30
@@ -228,7 +234,7 @@ def _marks(labels: dict[str, str], annotations: dict[str, str]) -> str:
 
 
 def _record(run_id: str) -> str:
-    from rallypoint.rendezvous.kubernetes.backend import name_of
+    from rallypoint.register.kubernetes.backend import name_of
 
     return name_of(run_id)
 
@@ -302,7 +308,7 @@ def _number(scanned: Scanned, flag: str, default: int, least: int, most: int) ->
 
 
 def _name(scanned: Scanned) -> str:
-    from rallypoint.rendezvous.kubernetes.parameters import is_label
+    from rallypoint.register.kubernetes.parameters import is_label
 
     given = scanned.get("--name") or Value("train", "--name train")
     # That of a Service begins with a letter.
@@ -314,7 +320,7 @@ def _name(scanned: Scanned) -> str:
 
 
 def _namespace(scanned: Scanned) -> str:
-    from rallypoint.rendezvous.kubernetes.parameters import is_label
+    from rallypoint.register.kubernetes.parameters import is_label
 
     given = scanned.get("--namespace") or Value("default", "--namespace default")
     if not is_label(given.text):
@@ -341,7 +347,7 @@ def _quantity(scanned: Scanned, flag: str, pattern: re.Pattern[str], needs: str)
 
 
 def _secret(given: Value) -> str:
-    from rallypoint.rendezvous.kubernetes.parameters import is_subdomain
+    from rallypoint.register.kubernetes.parameters import is_subdomain
 
     if not is_subdomain(given.text):
         raise given.wrong("needs the name of a Secret, like registry")
@@ -349,7 +355,7 @@ def _secret(given: Value) -> str:
 
 
 def _queue(scanned: Scanned) -> str:
-    from rallypoint.rendezvous.kubernetes.parameters import is_subdomain
+    from rallypoint.register.kubernetes.parameters import is_subdomain
 
     given = scanned.get("--queue")
     if given is not None and not (is_subdomain(given.text) and _LABEL.fullmatch(given.text)):
@@ -359,7 +365,7 @@ def _queue(scanned: Scanned) -> str:
 
 def _pairs(scanned: Scanned, flag: str, values: re.Pattern[str] | None) -> dict[str, str]:
     """`values`: all that a value may be; None: any text."""
-    from rallypoint.rendezvous.kubernetes.parameters import is_subdomain
+    from rallypoint.register.kubernetes.parameters import is_subdomain
 
     found: dict[str, str] = {}
     for given in scanned.all(flag):

@@ -76,7 +76,7 @@ roleRef:
 
 def text(scanned: Scanned) -> str:
     """The YAML. Raises UsageError."""
-    from rallypoint.rendezvous.kubernetes.parameters import is_label, is_subdomain
+    from rallypoint.register.kubernetes.parameters import is_label, is_subdomain
 
     def given(flag: str, default: str) -> Value:
         return scanned.get(flag) or Value(default, f"{flag} {default}")

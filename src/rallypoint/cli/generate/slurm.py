@@ -8,7 +8,13 @@ from rallypoint.cli.generate.quoting import bash_word
 from rallypoint.cli.parser import Command, Scanned
 from rallypoint.cli.run_options.wrong_script import generated_words
 from rallypoint.cli.values import Value, integer, integer_within, nodes, seconds
-from rallypoint.core.settings import MAX_GIVEN, MAX_NODES, MAX_WAIT_S, MAX_WORKERS_PER_NODE, Setting
+from rallypoint.core.settings import (
+    MAX_GIVEN,
+    MAX_NODES,
+    MAX_WAIT_S,
+    MAX_WORKERS_PER_NODE,
+    Setting,
+)
 from rallypoint.errors import UsageError
 
 _TIME = re.compile(r"(\d+-)?\d+(:\d\d?){0,2}", re.ASCII)

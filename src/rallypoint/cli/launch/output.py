@@ -18,11 +18,11 @@ from collections.abc import Callable
 from functools import partial
 
 from rallypoint.cli.render import render_event
-from rallypoint.coordinator.threads import run_in_thread
 from rallypoint.core import event_kinds as kinds
 from rallypoint.observe.printing import printed
 from rallypoint.observe.records import event_now
 from rallypoint.process.relay.lines import LineAssembler
+from rallypoint.threads import run_in_thread
 
 _STDOUT, _STDERR = 1, 2
 _FULL_BYTES = 1024 * 1024

@@ -95,7 +95,7 @@ def _directory(where: Value, machine: Machine) -> str:
 
 
 def _etcd(endpoints: str, scanned: Scanned, machine: Machine) -> tuple[EtcdConfig, Scanned]:
-    from rallypoint.rendezvous.etcd.parameters import FIELDS, read_etcd  # Most jobs have none.
+    from rallypoint.register.etcd.parameters import FIELDS, read_etcd
 
     conf, rest = _parted(scanned, FIELDS)
     if "password" in conf:
@@ -114,7 +114,7 @@ def _etcd(endpoints: str, scanned: Scanned, machine: Machine) -> tuple[EtcdConfi
 def _kubernetes(
     namespace: str, scanned: Scanned, machine: Machine
 ) -> tuple[KubernetesConfig, Scanned]:
-    from rallypoint.rendezvous.kubernetes.parameters import FIELDS, read_kubernetes
+    from rallypoint.register.kubernetes.parameters import FIELDS, read_kubernetes
 
     conf, rest = _parted(scanned, FIELDS)
     try:

@@ -24,11 +24,7 @@ from msgspec.structs import replace
 from rallypoint.cli.machine import Machine
 from rallypoint.cli.parser import Scanned
 from rallypoint.cli.run_options.empty_values import was_empty
-from rallypoint.cli.run_options.fixed_ranks import (
-    is_static,
-    most_nodes,
-    without_fixed_ranks,
-)
+from rallypoint.cli.run_options.fixed_ranks import is_static, most_nodes, without_fixed_ranks
 from rallypoint.cli.run_options.register import BY_REGISTER, WITH_ONE, read_register, remarks_on
 from rallypoint.cli.values import (
     Value,
@@ -201,7 +197,7 @@ def _no_key(key: str, text: str) -> str:
 
 def has_no_effect(kind: str, name: str, origin: str, notices: list[str]) -> bool:
     """Whether some torch knows it and it has no effect here, which is then said."""
-    from rallypoint.torch_versions import without_effect  # Most command lines have no such thing.
+    from rallypoint.torch_versions import without_effect
 
     known = without_effect(kind, name)
     if known is not None:

@@ -119,7 +119,7 @@ def _meant(name: str, find: Callable[[str], object], origin: str = "") -> str:
 
 def _refuse(what: str, name: str, machine: Machine, after: Sequence[str] = ()) -> str:
     """Raises UsageError if there is a reason why it can't be run as a `what`; else returns ''."""
-    from rallypoint.cli.run_options import wrong_script  # Most command lines are right.
+    from rallypoint.cli.run_options import wrong_script
 
     if why := wrong_script.REASONS[what](name, after, machine):
         raise UsageError(f"{shown(name) or ascii(name)}: {why}")

@@ -27,7 +27,7 @@ from rallypoint.cli.watch.reach import (
 )
 from rallypoint.cli.watch.recorded import is_history, read_history, refuse_options
 from rallypoint.cli.watch.terminal import COLOUR, print_lines, shows_colours
-from rallypoint.coordinator.clocks import wall_time
+from rallypoint.clocks import wall_time
 from rallypoint.coordinator.token import Token
 from rallypoint.core.json_reader import UnreadableJsonError, read_as
 from rallypoint.core.settings import MAX_GIVEN, Setting

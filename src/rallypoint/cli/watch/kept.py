@@ -45,9 +45,8 @@ from rallypoint.cli.watch.status_text import (
     status_lines,
 )
 from rallypoint.cli.watch.workers import is_endpoint
+from rallypoint.clocks import wall_time
 from rallypoint.config import RendezvousConfig
-from rallypoint.coordinator.clocks import wall_time
-from rallypoint.coordinator.threads import run_in_thread
 from rallypoint.core.model import Outcome
 from rallypoint.core.text import job_name, shown
 from rallypoint.core.watch import kept_jobs as rules
@@ -60,6 +59,7 @@ from rallypoint.core.watch.past_round import PastRound
 from rallypoint.errors import AccessError, RallypointError, RendezvousConnectionError, UsageError
 from rallypoint.machine_name import process_name
 from rallypoint.observe.kept_jobs import directories, find, notes_in
+from rallypoint.threads import run_in_thread
 
 T = TypeVar("T")
 READ_S = 30.0

@@ -13,7 +13,14 @@ from rallypoint.cli import access, values
 from rallypoint.cli.parser import Command, parse, with_hint
 from rallypoint.cli.values import Value
 from rallypoint.cli.watch.kept import Kept, answer_or_kept, is_kept, read_kept
-from rallypoint.cli.watch.reach import EXIT_CODES, HOW_TO_FIND, Asking, again, named, open_to_follow
+from rallypoint.cli.watch.reach import (
+    EXIT_CODES,
+    HOW_TO_FIND,
+    Asking,
+    again,
+    named,
+    open_to_follow,
+)
 from rallypoint.cli.watch.status_text import LINES_MAX
 from rallypoint.cli.watch.terminal import print_lines
 from rallypoint.cli.watch.workers import (

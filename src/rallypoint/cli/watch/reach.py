@@ -33,7 +33,6 @@ from rallypoint.config import (
 )
 from rallypoint.coordinator.connection import ClientConnection, dial, knock
 from rallypoint.coordinator.endpoint import NotYet, resolve
-from rallypoint.coordinator.threads import run_in_thread
 from rallypoint.coordinator.token import Token, no_token_error
 from rallypoint.core import messages as m
 from rallypoint.core.json_reader import UnreadableJsonError, read_as
@@ -52,6 +51,7 @@ from rallypoint.errors import (
 from rallypoint.files import local_path
 from rallypoint.observe.printing import print_error
 from rallypoint.process.scratch import PLACES, LocalJob, lives, notes
+from rallypoint.threads import run_in_thread
 from rallypoint.wire.address import split_endpoint, told_addresses
 from rallypoint.wire.handshake import TokenNotWanted
 
@@ -138,7 +138,7 @@ def read_job(command: Command, scanned: Scanned, where: Value | None) -> list[Jo
     if (slurm := scanned.get("--slurm")) is not None:
         if given is not None or where is not None:
             raise slurm.wrong("says which job is meant, and where it is: leave the other out")
-        from rallypoint.cli.watch.slurm_job import locate, read_slurm_job  # Few ask so.
+        from rallypoint.cli.watch.slurm_job import locate, read_slurm_job
 
         run_id, endpoint, register = locate(read_slurm_job(slurm), Machine())
         endpoint = endpoint or Endpoint("localhost", DEFAULT_COORDINATOR_PORT)
@@ -378,7 +378,7 @@ async def named(job: JobAt, token: Token | None) -> JobAt:
 
 async def recorded_jobs(register: RegisterConfig) -> list[str]:
     """The names of all jobs that have a record there. A job that has just begun may be missing."""
-    from rallypoint.rendezvous.places import registers_of
+    from rallypoint.register.engines import registers_of
 
     registers = registers_of(register)
     return sorted(await run_in_thread(registers.changed, "rallypoint-registers"))
@@ -567,8 +567,8 @@ def _other_token(job: JobAt, error: AccessError) -> AccessError:
 async def _reach_leader(
     job: JobAt, register: RegisterConfig, secret: bytes | None
 ) -> ClientConnection:
-    from rallypoint.coordinator.register_record import decode
-    from rallypoint.rendezvous.places import place_of
+    from rallypoint.register.engines import place_of
+    from rallypoint.register.record import decode
 
     place = place_of(RendezvousConfig(job.name, register=register))
     if secret is None and not job.access.insecure:

@@ -58,7 +58,7 @@ def locate(job: SlurmJob, machine: Machine) -> tuple[str, Endpoint | None, Regis
 
 def _recorded_in(run_id: str, machine: Machine) -> str:
     """The directory of a shared home in which the job's record lies; empty: there is none."""
-    from rallypoint.rendezvous.directory_backend import job_directory
+    from rallypoint.register.directory.backend import job_directory
 
     home = machine.shared_home()
     try:

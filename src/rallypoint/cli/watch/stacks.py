@@ -13,12 +13,7 @@ from rallypoint.cli.watch.reach import EXIT_CODES, HOW_TO_FIND, Asking, named
 from rallypoint.cli.watch.stacks_text import stacks_lines
 from rallypoint.cli.watch.status_text import LINES_MAX
 from rallypoint.cli.watch.terminal import ALL_LINES, print_lines, screen_size
-from rallypoint.cli.watch.workers import (
-    Wanted,
-    gather,
-    read_wanted,
-    say_missing,
-)
+from rallypoint.cli.watch.workers import Wanted, gather, read_wanted, say_missing
 from rallypoint.core.settings import Setting
 from rallypoint.core.watch.questions import Ask, Subject
 from rallypoint.errors import RendezvousConnectionError

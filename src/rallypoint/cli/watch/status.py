@@ -54,19 +54,14 @@ from rallypoint.cli.watch.terminal import (
     screen_size,
     shows_colours,
 )
+from rallypoint.clocks import wall_time
 from rallypoint.config import RegisterConfig
-from rallypoint.coordinator.clocks import wall_time
 from rallypoint.coordinator.token import Token
 from rallypoint.core.settings import Setting
 from rallypoint.core.text import job_name, shown
 from rallypoint.core.watch.job_view import JobLine, JobView
 from rallypoint.core.watch.questions import Ask, Subject
-from rallypoint.errors import (
-    AccessError,
-    RallypointError,
-    RendezvousConnectionError,
-    UsageError,
-)
+from rallypoint.errors import AccessError, RallypointError, RendezvousConnectionError, UsageError
 from rallypoint.observe.printing import JsonLine, json_text, print_text, redraw, say
 
 ANSWER_S = 5.0

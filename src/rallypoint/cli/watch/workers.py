@@ -10,14 +10,7 @@ from msgspec import Struct
 
 from rallypoint.cli.parser import Command, Scanned
 from rallypoint.cli.values import Value
-from rallypoint.cli.watch.reach import (
-    Asking,
-    JobAt,
-    decoded,
-    only_one,
-    read_job,
-    token_of,
-)
+from rallypoint.cli.watch.reach import Asking, JobAt, decoded, only_one, read_job, token_of
 from rallypoint.coordinator.token import Token
 from rallypoint.core.limits import MAX_FAILURES, MAX_WORLD
 from rallypoint.core.text import shown

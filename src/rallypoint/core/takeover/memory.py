@@ -20,12 +20,7 @@ from msgspec.structs import replace
 from rallypoint.core.job_lives import EARLIER_MAX
 from rallypoint.core.model import Epoch, SharedSettings
 from rallypoint.core.takeover.record import JobRecord, LeadRecord, WorldNames
-from rallypoint.core.takeover.record_limits import (
-    Counts,
-    advance_fault,
-    counts_of,
-    counts_told,
-)
+from rallypoint.core.takeover.record_limits import Counts, advance_fault, counts_of, counts_told
 from rallypoint.core.takeover.told import NEVER, Order, Told
 
 EPOCHS_REMEMBERED = 64

@@ -21,12 +21,7 @@ from rallypoint.process.causes.handlers import exits_after, is_handled, is_withi
 from rallypoint.process.causes.known_tails import is_known_tail, is_rule, only_known_tails
 from rallypoint.process.causes.program import Program, SourceOf, may_have_told
 from rallypoint.process.causes.rows import is_gap, shown_rows
-from rallypoint.process.causes.tracebacks import (
-    Link,
-    Traceback,
-    is_exception,
-    read_tracebacks,
-)
+from rallypoint.process.causes.tracebacks import Link, Traceback, is_exception, read_tracebacks
 from rallypoint.process.plain_text import clip_end
 
 _SIGABRT = 6

@@ -29,20 +29,8 @@ from typing import Literal
 from msgspec import Struct
 
 from rallypoint.core.text import CANT_LOG, shown
-from rallypoint.errors import (
-    MACHINE_ERRNOS,
-    LogStorageError,
-    RallypointError,
-    UsageError,
-    during,
-)
-from rallypoint.files import (
-    local_path,
-    make_private_dir,
-    open_named,
-    remove_tree,
-    safe_open,
-)
+from rallypoint.errors import MACHINE_ERRNOS, LogStorageError, RallypointError, UsageError, during
+from rallypoint.files import local_path, make_private_dir, open_named, remove_tree, safe_open
 from rallypoint.process.limits import out_of_files
 from rallypoint.process.logs.plan import NULL_DEVICE
 from rallypoint.process.relay.remembered import RECENT_BYTES, Piece, Remembered, last_pieces

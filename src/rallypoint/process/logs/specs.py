@@ -166,7 +166,7 @@ class DefaultLogsSpecs(LogsSpecs):
 
         Raises LogStorageError or UsageError, each one line with the path and the fix.
         """
-        from rallypoint.observe.parameter_names import naming_parameters  # no command needs it
+        from rallypoint.observe.parameter_names import naming_parameters
 
         with naming_parameters():
             return self._open(run_id, temp_dir)
@@ -177,7 +177,7 @@ class DefaultLogsSpecs(LogsSpecs):
 
         Raises LogStorageError or UsageError, each one line with the path and the fix.
         """
-        from rallypoint.observe.parameter_names import naming_parameters  # no command needs it
+        from rallypoint.observe.parameter_names import naming_parameters
 
         with naming_parameters():
             return self._reify(envs)

@@ -17,7 +17,13 @@ from rallypoint.core.json_reader import UnreadableJsonError, read_object
 from rallypoint.errors import InfrastructureError, UsageError
 from rallypoint.process import signals, syscalls
 from rallypoint.process.guard import Guard
-from rallypoint.process.spawn import Command, WorkerForkError, WorkerProcess, abandon, spawn_workers
+from rallypoint.process.spawn import (
+    Command,
+    WorkerForkError,
+    WorkerProcess,
+    abandon,
+    spawn_workers,
+)
 
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "program.py")
 FORK_TIMEOUT_S = 5.0

@@ -97,7 +97,7 @@ class Streams:
     def read_progress(self, request: ReadProgress) -> None:
         """Look for progress in the output of a round's workers, whose streams come next."""
         if self._progress is None:
-            from rallypoint.process.relay.progress import ProgressReader  # few jobs need it
+            from rallypoint.process.relay.progress import ProgressReader
 
             self._progress = ProgressReader(self._channel.report)
         self._progress.begin(request)

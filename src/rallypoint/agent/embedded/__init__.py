@@ -1,1 +1,0 @@
-"""Agents within a program of somebody's: torch's agent classes, and `launch_agent`."""

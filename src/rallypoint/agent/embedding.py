@@ -1,0 +1,160 @@
+"""An agent inside somebody's program: in which thread it runs, and how the program stops it.
+
+A program may run several agents at once, each in a thread. Signals are handled only for an agent
+that runs in the main thread, and every handler is put back afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+from collections.abc import Callable, Coroutine
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from rallypoint.agent.workers import RoundWorkers
+from rallypoint.process.signals import hold_what_handlers_raise, keep_dispositions
+
+if TYPE_CHECKING:
+    from rallypoint.elastic.rendezvous.plug_in.client import HandlerClient
+
+T = TypeVar("T")
+
+
+class Embedding:
+    """Connects one agent with the program around it. `handler`: its rendezvous handler, if given.
+
+    `round_workers`: what makes the workers of a round.
+    """
+
+    def __init__(
+        self,
+        handler: HandlerClient | None = None,
+        round_workers: Callable[..., RoundWorkers] = RoundWorkers,
+    ) -> None:
+        self.handler, self.round_workers = handler, round_workers
+        self._lock = threading.Lock()
+        self._early: list[int] = []
+        self._tell: Callable[[int], None] | None = None
+
+    def attach(self, loop: asyncio.AbstractEventLoop, caught: Callable[[int], None]) -> None:
+        """The agent runs in this loop; `caught` is called there for every signal."""
+
+        def tell(number: int) -> None:
+            loop.call_soon_threadsafe(caught, number)
+
+        with self._lock:
+            self._tell = tell
+            early, self._early = self._early, []
+        for number in early:
+            tell(number)
+
+    def detach(self) -> None:
+        """The agent has ended."""
+        with self._lock:
+            self._tell = None
+
+    def signal(self, number: int) -> None:
+        """As if the agent had got this signal: SIGINT cancels the job, others have this node
+        leave; a second one does not wait for the workers. From any thread; does not block."""
+        with self._lock:
+            if self._tell is None:
+                self._early.append(number)
+            else:
+                self._tell(number)
+
+
+def gets_signals() -> bool:
+    """Whether an agent that runs here may handle signals."""
+    return threading.current_thread() is threading.main_thread()
+
+
+def run_embedded(embedding: Embedding, body: Callable[[], T]) -> T:
+    """The result of `body`, which runs an agent, to its end. Blocks.
+
+    Where a loop runs already (a notebook) the agent gets its own thread; a KeyboardInterrupt
+    here cancels the job then, and this waits until the agent has stopped its workers.
+    """
+    if not _loop_runs_here():
+        if not gets_signals():
+            return body()
+        with keep_dispositions():
+            return body()
+    wait, take = start_in_thread(body)
+    while True:
+        try:
+            wait()
+        except KeyboardInterrupt:
+            embedding.signal(signal.SIGINT)
+        else:
+            return take()
+
+
+def run_to_its_end(loop: asyncio.AbstractEventLoop, agent: Coroutine[Any, Any, T]) -> T:
+    """Its result. What a signal handler of the program's raises meanwhile, whatever it interrupts,
+    ends the agent first and is raised then."""
+    task = loop.create_task(agent)
+    raised: list[BaseException] = []
+
+    def end(error: BaseException) -> None:
+        raised.append(error)
+        loop.call_soon_threadsafe(task.cancel)
+
+    with hold_what_handlers_raise(end) if gets_signals() else nullcontext():
+        try:
+            loop.run_until_complete(asyncio.wait([task]))
+        finally:
+            if not task.done():
+                task.cancel()
+                loop.run_until_complete(asyncio.wait([task]))
+    if raised:  # Also when the agent was about to end by itself, or has failed since.
+        raise raised[0] from (None if task.cancelled() else task.exception())
+    return task.result()
+
+
+def start_in_thread(
+    body: Callable[[], T], on_done: Callable[[], None] = lambda: None
+) -> tuple[Callable[[], None], Callable[[], T]]:
+    """Run `body` in a thread, and `on_done` after it. Returns what waits until the thread has
+    ended, which takes a moment after `on_done`, and what then gives the result of `body`, or
+    raises as it did."""
+    done = threading.Event()
+    results: list[T] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(body())
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            done.set()
+            on_done()
+
+    def wait() -> None:
+        done.wait()  # A KeyboardInterrupt in `join` would have the thread count as ended.
+        thread.join()
+
+    def take() -> T:
+        if errors:
+            raise errors[0]
+        return results[0]
+
+    thread = threading.Thread(target=run, name="rallypoint-agent", daemon=True)
+    thread.start()
+    return wait, take
+
+
+def random_run_id() -> str:
+    """For a job that nobody else is to find."""
+    return os.urandom(6).hex()
+
+
+def _loop_runs_here() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""`torch.distributed.elastic`, path by path and name by name, without torch."""

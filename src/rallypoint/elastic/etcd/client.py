@@ -1,0 +1,71 @@
+"""How a program says which etcd it uses, for the classes that torch has as well.
+
+client = EtcdClient("e1:2379,e2:2379,e3:2379", user="me", password_file="password")
+backend = EtcdRendezvousBackend(client, "my-job")
+store = EtcdStore(client, "/my-job/store")
+handler = DynamicRendezvousHandler.from_backend("my-job", store, backend, 2, 4)
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rallypoint.errors import ParameterError, RallypointError, UsageError
+from rallypoint.register.etcd.gateway import Gateway
+from rallypoint.register.etcd.parameters import FIELDS, read_etcd
+
+_IDLE = 4
+"""So many connections are kept while nobody uses them."""
+
+
+class EtcdClient:
+    """The members of an etcd of version 3.4 or later. For any thread, and after a fork."""
+
+    def __init__(self, endpoints: str, **options: str) -> None:
+        """`endpoints`: HOST[:PORT] of the members, with commas. `options` are spelt as the keys of
+        `--rdzv-conf` (docs/coordinator.md): `protocol`, `cacert`, `cert`, `key`, `user`, `password`
+        or `password_file`, and `etcd_prefix`. Does no I/O. Raises ParameterError."""
+        unknown = sorted(options.keys() - FIELDS)
+        if unknown:
+            raise ParameterError(
+                f"{unknown[0]}={options[unknown[0]]!r}: is not an option of an EtcdClient: known "
+                f"are {', '.join(FIELDS)}"
+            )
+        try:
+            self.config = read_etcd(endpoints, options, os.path.abspath)
+        except UsageError as error:
+            raise ParameterError(f"EtcdClient: {error}") from None
+        self._idle: deque[Gateway] = deque(maxlen=_IDLE)
+        self._pid = os.getpid()
+
+    def __repr__(self) -> str:
+        return f"EtcdClient({str(self.config)!r})"
+
+    @contextmanager
+    def gateway(self) -> Iterator[Gateway]:
+        """A connection for this thread alone, for as long as it needs it."""
+        if self._pid != os.getpid():  # Those of the parent process are its own.
+            self._idle, self._pid = deque(maxlen=_IDLE), os.getpid()
+        try:
+            gateway = self._idle.pop()
+        except IndexError:
+            gateway = Gateway(self.config)
+        try:
+            yield gateway
+        except RallypointError:
+            self._idle.append(gateway)  # It knows which member answers.
+            raise
+        self._idle.append(gateway)
+
+    def call(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        """The answer of etcd's JSON gateway, of any member: `call("/v3/kv/range", {...})`. Blocks
+        for 5 s at most. It may be executed twice, or without an answer.
+
+        Raises RendezvousConnectionError, AccessError for a user that etcd refuses, and
+        ParameterError if nothing there is an etcd."""
+        with self.gateway() as gateway:
+            return gateway.call(path, body)

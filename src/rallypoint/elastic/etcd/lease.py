@@ -1,0 +1,70 @@
+"""One lease of etcd for all keys of a run: they end together, `ttl` seconds after its last node.
+
+It is found by a key that is on it. Whoever finds none asks etcd for one; of two that do so at once,
+the second gives its own back.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+
+from rallypoint.elastic.etcd.client import EtcdClient
+from rallypoint.errors import ParameterError
+from rallypoint.register.etcd.backend import if_unchanged
+from rallypoint.register.etcd.gateway import encoded
+
+TTL_S = 7200
+"""Torch's."""
+KEPT_ALIVE = 3
+"""So often in a ttl."""
+
+
+class CommonLease:
+    """For any thread. It does nothing by itself: it is kept alive when it is asked for."""
+
+    def __init__(self, client: EtcdClient, key: str, ttl: float | None = None) -> None:
+        """`ttl`: seconds; None: two hours. That of the node that comes first is used by all. Does
+        no I/O. Raises ParameterError."""
+        self._client, self._key = client, encoded(key)
+        self._ttl_s = TTL_S if ttl is None else ttl
+        if not 1 <= self._ttl_s < math.inf:
+            raise ParameterError(f"ttl={ttl!r}: needs 1 second or more")
+        self._number, self._kept_at = 0, 0.0
+
+    def number(self) -> int:
+        """By which etcd knows it. Raises as `EtcdClient.call`."""
+        now = time.monotonic()
+        if not self._number or now - self._kept_at >= self._ttl_s / KEPT_ALIVE:
+            if not self._lasts(self._number):
+                self._number = self._find()
+            self._kept_at = now
+        return self._number
+
+    def has_ended(self) -> None:
+        """Etcd says so: all keys of the run are gone, and another one is needed."""
+        self._number = 0
+
+    def _lasts(self, number: int) -> bool:
+        """Whether it was still there; then it is kept alive."""
+        if not number:
+            return False
+        answer = self._client.call("/v3/lease/keepalive", {"ID": str(number)})
+        return int(answer.get("result", {}).get("TTL", "0")) > 0
+
+    def _find(self) -> int:
+        while True:
+            kvs = self._client.call("/v3/kv/range", {"key": self._key}).get("kvs")
+            number = int(kvs[0].get("lease", "0")) if kvs else 0
+            if self._lasts(number):
+                return number
+            ttl = str(math.ceil(self._ttl_s))
+            new = str(self._client.call("/v3/lease/grant", {"TTL": ttl})["ID"])
+            there = int(kvs[0]["mod_revision"]) if kvs else 0
+            swap = {
+                "compare": [if_unchanged(self._key, there)],
+                "success": [{"request_put": {"key": self._key, "lease": new}}],
+            }
+            if self._client.call("/v3/kv/txn", swap).get("succeeded"):
+                return int(new)
+            self._client.call("/v3/lease/revoke", {"ID": new})

@@ -1,0 +1,306 @@
+"""A rendezvous over a shared store without logic: any backend that can compare and swap.
+
+    backend = C10dRendezvousBackend(store, run_id)
+    handler = DynamicRendezvousHandler.from_backend(run_id, store, backend, 2, 4)
+    store, rank, world_size = handler.next_rendezvous()
+
+The blocking calls run the same code as their asynchronous twins, on a loop in a thread of their
+own. What is decided is decided in `core`; see `shared_driver.py` for how it is stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
+from itertools import count
+from typing import Any
+
+from msgspec import Struct
+
+from rallypoint.core.model import Candidate, EndReason, NodeRef
+from rallypoint.elastic.rendezvous.handler import RendezvousInfo, RendezvousStoreInfo
+from rallypoint.elastic.rendezvous.led.loop_handler import (
+    LoopRendezvousHandler,
+    weakly,
+    when_dropped,
+)
+from rallypoint.elastic.rendezvous.led.round_listener import RoundListener, listen_here
+from rallypoint.elastic.rendezvous.parameters import (
+    RendezvousParameters,
+    RendezvousSettings,
+    RendezvousTimeout,
+    check_nodes,
+    check_timeout,
+    settings_from,
+)
+from rallypoint.elastic.rendezvous.shared.backend_thread import BackendThread, silence_error
+from rallypoint.elastic.rendezvous.shared.driver import SharedDriver
+from rallypoint.elastic.rendezvous.shared.member import Closed, InWorld, Outlook
+from rallypoint.elastic.stores.prefix_store import PrefixStore
+from rallypoint.elastic.stores.store import check_store
+from rallypoint.errors import ParameterError, RendezvousClosedError, RendezvousError
+from rallypoint.register.contract import RendezvousBackend
+
+_SHUT_DOWN = "this handler was shut down"
+_VOCABULARY = ("set", "get", "add", "wait", "check", "compare_set")
+
+
+class NodeOptions(Struct, frozen=True):
+    """What a handler was given for its own node."""
+
+    local_addr: str | None = None
+    """By which the others reach this node; None: the address that the store's connection has."""
+    name: str = ""
+    """What `get_backend` says, if it is not the backend's own."""
+    use_agent_store: bool = True
+    node_id: str = ""
+    """Unique in the job; empty: one is made up."""
+
+
+class DynamicRendezvousHandler(LoopRendezvousHandler):
+    """One node's handler. `shutdown` when the job is over; `leave` when it continues without it."""
+
+    def __init__(
+        self,
+        settings: RendezvousSettings,
+        backend: RendezvousBackend,
+        store: Any,
+        options: NodeOptions,
+    ) -> None:
+        super().__init__(settings, options.name or backend.name)
+        self._backend, self._store, self._options = backend, store, options
+        host = options.local_addr or socket.gethostname()
+        node_id = options.node_id or f"{host}_{os.getpid()}_{next(_local_ids)}"
+        self._ref = NodeRef(node_id, secrets.token_hex(6))
+        self._driver: SharedDriver | None = None
+        self._listener: RoundListener | None = None
+        self._world: InWorld | None = None
+        self._joining, self._starting = asyncio.Lock(), asyncio.Lock()
+        self._is_shut_down = False
+
+    @classmethod
+    def from_backend(
+        cls,
+        run_id: str,
+        store: Any,
+        backend: RendezvousBackend,
+        min_nodes: int,
+        max_nodes: int,
+        local_addr: str | None = None,
+        timeout: RendezvousTimeout | None = None,
+        keep_alive_interval: int | float = 5,
+        keep_alive_max_attempt: int = 3,
+    ) -> DynamicRendezvousHandler:
+        """The seed's constructor. A node is lost after `interval * max_attempt` seconds of silence.
+
+        Raises ParameterError.
+        """
+        check_nodes(min_nodes, max_nodes)
+        check_store(store, *_VOCABULARY)
+        if not keep_alive_interval > 0 or keep_alive_max_attempt < 1:
+            raise ParameterError(
+                f"keep_alive_interval={keep_alive_interval}, "
+                f"keep_alive_max_attempt={keep_alive_max_attempt}: "
+                "need seconds above 0 and a number of 1 or more"
+            )
+        settings = RendezvousSettings(
+            run_id,
+            min_nodes,
+            max_nodes,
+            timeout or RendezvousTimeout(),
+            timedelta(seconds=keep_alive_interval),
+            keep_alive_max_attempt,
+        )
+        return cls(settings, backend, store, NodeOptions(local_addr))
+
+    @property
+    def node_id(self) -> str:
+        """How the other nodes name this one."""
+        return self._ref.node_id
+
+    @property
+    def end_reason(self) -> EndReason | None:
+        """Why the last round ended; None as long as none has."""
+        return self._driver.end_reason if self._driver is not None else None
+
+    @property
+    def use_agent_store(self) -> bool:
+        return self._options.use_agent_store
+
+    # On the loop
+
+    async def _next(self) -> RendezvousInfo:
+        async with self._joining:
+            if self._is_shut_down:
+                raise RendezvousClosedError(_SHUT_DOWN)
+            join_s = self._settings.timeout.join.total_seconds()
+            driver = await self._started()
+            self._close_listener()
+            self._world = None
+            listener = self._listener = await listen_here(
+                self._options.local_addr, self._store, join_s
+            )
+            candidate = Candidate(
+                workers=1,
+                role="default",
+                address=listener.address,
+                store_port=listener.port,
+                stop_grace_s=self._settings.timeout.close.total_seconds(),
+            )
+            try:
+                world = await driver.join(candidate, join_s)
+            except asyncio.CancelledError:  # Ctrl-C, say: no round may form with this node
+                self._close_listener()
+                with suppress(RendezvousError):
+                    await driver.leave()
+                raise
+            except BaseException:
+                self._close_listener()
+                raise
+            if world.rank == 0 and self._options.use_agent_store:
+                self._listener.serve(self._settings.timeout.join)
+            else:
+                self._close_listener()
+            self._world = world
+            return self._info(world)
+
+    async def _started(self) -> SharedDriver:
+        async with self._starting:
+            if self._driver is None:
+                driver = SharedDriver(
+                    self._settings.shared(),
+                    self._ref,
+                    BackendThread(self._backend),
+                    weakly(self._changed),
+                )
+                try:
+                    async with _answer_within(self._backend, self._settings.timeout.join):
+                        await driver.start()
+                except BaseException:
+                    await driver.stop()
+                    raise
+                self._driver = driver
+                # A program that drops the handler without `leave` has left all the same.
+                when_dropped(self, driver.abandon)
+            return self._driver
+
+    async def _look(self) -> tuple[int, bool]:
+        outlook = await self._outlook()
+        return self._waiting(outlook), isinstance(outlook, Closed)
+
+    async def _outlook(self) -> Outlook:
+        if self._is_shut_down:
+            return Closed(_SHUT_DOWN, was_needed=True)
+        driver = await self._started()
+        if driver.view.trouble is not None:
+            raise driver.view.trouble
+        return driver.view.outlook
+
+    async def _close(self) -> None:
+        if self._is_shut_down:
+            return
+        driver = await self._started()
+        async with _answer_within(self._backend, self._settings.timeout.close):
+            await driver.close("closed by a node")
+
+    async def _wait(self, timeout: float | None) -> bool:
+        check_timeout(timeout)
+        if self._is_shut_down:
+            return True
+        driver, loop = await self._started(), asyncio.get_running_loop()
+        ends_at = None if timeout is None else loop.time() + timeout
+        while True:
+            if self._driver is not driver:  # left or shut down meanwhile, which must not be undone
+                return True
+            if any(await self._look()):
+                return True
+            left_s = None if ends_at is None else ends_at - loop.time()
+            if left_s is not None and left_s <= 0:
+                return False
+            await driver.view.wait_for_change(left_s)
+
+    async def _leave(self) -> None:
+        await self._stop(None)
+
+    async def _shut_down(self) -> bool:
+        return await self._stop("shut down")
+
+    async def _stop(self, close_why: str | None) -> bool:
+        if self._is_shut_down:
+            return True
+        self._is_shut_down = close_why is not None
+        driver, self._driver, done = self._driver, None, True
+        self._close_listener()
+        self._world = None
+        if driver is None and close_why is None:
+            return True
+        try:
+            driver = driver or await self._fresh_driver()
+            async with _answer_within(self._backend, self._settings.timeout.close):
+                await (driver.leave() if close_why is None else driver.close(close_why))
+        except RendezvousError:
+            done = False
+        if driver is not None:
+            await driver.stop()
+        return done
+
+    async def _fresh_driver(self) -> SharedDriver:
+        driver = await self._started()
+        self._driver = None
+        return driver
+
+    # Within
+
+    def _waiting(self, outlook: Outlook) -> int:
+        """None for a node that never was in a round."""
+        if self._world is None or isinstance(outlook, Closed):
+            return 0
+        return 0 if outlook == self._world else 1
+
+    def _info(self, world: InWorld) -> RendezvousInfo:
+        prefix = f"rallypoint.elastic.rendezvous.{self._settings.run_id}.{world.round}"
+        store = PrefixStore(prefix, self._store)
+        bootstrap = RendezvousStoreInfo(*world.bootstrap)
+        return RendezvousInfo(store, world.rank, world.world_size, bootstrap)
+
+    def _close_listener(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+
+
+def create_handler(
+    store: Any, backend: RendezvousBackend, params: RendezvousParameters
+) -> DynamicRendezvousHandler:
+    """A handler as `params` say, over a store and a backend. Raises ParameterError."""
+    check_store(store, *_VOCABULARY)
+    return DynamicRendezvousHandler(
+        settings_from(params, without_coordinator=True),
+        backend,
+        store,
+        NodeOptions(
+            params.local_addr,
+            params.backend,
+            params.get_as_bool("use_agent_store", True) is not False,
+            str(params.get("node_id") or ""),
+        ),
+    )
+
+
+@asynccontextmanager
+async def _answer_within(backend: RendezvousBackend, timeout: timedelta) -> AsyncIterator[None]:
+    """A call of a backend may block for ever. Raises RendezvousTimeoutError."""
+    limit_s = timeout.total_seconds()
+    try:
+        async with asyncio.timeout(limit_s):
+            yield
+    except TimeoutError:
+        raise silence_error(backend.name, limit_s) from None
+
+
+_local_ids = count()

@@ -1,0 +1,157 @@
+"""An etcd of one member on this machine, for tests and for those who have none.
+
+    with EtcdServer() as server:
+        store = EtcdStore(server.get_client(), "/tests")
+
+It listens on loopback and asks nobody for a password: every user of this machine can use it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from contextlib import suppress
+from typing import IO, Self
+
+from rallypoint.elastic.etcd.client import EtcdClient
+from rallypoint.elastic.stores import get_free_port
+from rallypoint.elastic.stores.store import Timeout, to_seconds
+from rallypoint.errors import InfrastructureError, ParameterError, RallypointError
+from rallypoint.process.kept_program import KeptProgram
+
+BINARY_VARIABLE = "TORCHELASTIC_ETCD_BINARY_PATH"
+_HOST = "127.0.0.1"
+_LOOK_S = 0.02
+_SAID_BYTES = 2000
+_IN_USE = "address already in use"
+
+
+def find_etcd() -> str:
+    """The program: that of TORCHELASTIC_ETCD_BINARY_PATH, or the `etcd` on PATH. Raises
+    ParameterError."""
+    given = os.environ.get(BINARY_VARIABLE, "")
+    found = shutil.which(given or "etcd")
+    if found:
+        return os.path.abspath(found)
+    if given:
+        raise ParameterError(f"{BINARY_VARIABLE}={given}: is not a program that can be run")
+    raise ParameterError(
+        "no etcd was found on PATH: install one (Debian: apt-get install etcd-server), or give the "
+        f"path of the program in {BINARY_VARIABLE}"
+    )
+
+
+class EtcdServer:
+    """Torch's, by an etcd of version 3. Not for several threads at once.
+
+    It ends with `stop`, with a `with` block, and with this process, also if that is killed. Then
+    its process is gone, and its directory too, unless that was given.
+    """
+
+    def __init__(self, data_dir: str | os.PathLike[str] | None = None) -> None:
+        """`data_dir`: where its data are kept for the next start; None: nowhere."""
+        self._data_dir = None if data_dir is None else os.path.abspath(data_dir)
+        self._program: KeptProgram | None = None
+        self._port = 0
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(
+        self, timeout: Timeout = 60, num_retries: int = 3, stderr: int | IO[bytes] | None = None
+    ) -> None:
+        """Return when it answers. A port that was taken meanwhile is replaced, `num_retries` times
+        at most. `stderr`: a file or its descriptor for what it says; None: it is only told if the
+        start fails. Blocks for `timeout` at most, seconds or a timedelta.
+
+        Raises ParameterError if there is no etcd program, and InfrastructureError if it does not
+        come to run, with the last that it has said."""
+        if self._program is not None:
+            raise ParameterError(f"this EtcdServer runs already, at {self.get_endpoint()}")
+        program, ends_at = find_etcd(), time.monotonic() + to_seconds(timeout)
+        for is_last in [False] * num_retries + [True]:
+            said = self._try_to_start(program, ends_at, stderr)
+            if said is None:
+                return
+            if is_last or _IN_USE not in said or time.monotonic() >= ends_at:
+                last = (said.strip().splitlines() or ["it said nothing"])[-1]
+                raise InfrastructureError(f"{program} does not come to run: {last}")
+
+    def stop(self) -> None:
+        """Blocks until it has ended. May be called again."""
+        if self._program is not None:
+            self._program.stop()
+            self._program = None
+
+    def get_host(self) -> str:
+        return _HOST
+
+    def get_port(self) -> int:
+        """0 before the first start; another one after each."""
+        return self._port
+
+    def get_endpoint(self) -> str:
+        """HOST:PORT, as `--rdzv-endpoint` takes it."""
+        return f"{_HOST}:{self._port}"
+
+    def get_client(self) -> EtcdClient:
+        """For this server."""
+        return EtcdClient(self.get_endpoint())
+
+    def _try_to_start(
+        self, program: str, ends_at: float, stderr: int | IO[bytes] | None
+    ) -> str | None:
+        """None: it answers; else what it has said."""
+        self._port = get_free_port()
+        directory = os.path.join(tempfile.gettempdir(), f"rallypoint-etcd-{os.urandom(8).hex()}")
+        own = os.memfd_create("etcd") if stderr is None else None
+        output = stderr if own is None else own
+        argv = _command(program, self._data_dir or f"{directory}/data", self._port)
+        try:
+            self._program = KeptProgram(argv, directory, output)
+            try:
+                if self._answers_in_time(ends_at):
+                    return None
+            except BaseException:
+                self.stop()
+                raise
+            why = "" if not self._program.is_alive() else "it does not answer in time"
+            self.stop()
+            return (own is not None and _end_of(own)) or why
+        finally:
+            if own is not None:
+                os.close(own)
+
+    def _answers_in_time(self, ends_at: float) -> bool:
+        assert self._program is not None
+        client = self.get_client()
+        while self._program.is_alive() and time.monotonic() < ends_at:
+            with suppress(RallypointError):
+                client.call("/v3/kv/range", {"key": "AA=="})
+                return self._program.is_alive()
+            time.sleep(_LOOK_S)
+        return False
+
+
+def _command(program: str, data_dir: str, port: int) -> list[str]:
+    client, peer = f"http://{_HOST}:{port}", f"http://{_HOST}:{get_free_port()}"
+    return [
+        program,
+        *("--data-dir", data_dir),
+        *("--listen-client-urls", client, "--advertise-client-urls", client),
+        *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer),
+        *("--initial-cluster", f"default={peer}"),
+        *("--heartbeat-interval", "30", "--election-timeout", "300"),  # It only elects itself.
+        *("--logger", "zap", "--log-level", "error"),
+    ]
+
+
+def _end_of(descriptor: int) -> str:
+    size = os.fstat(descriptor).st_size
+    return os.pread(descriptor, _SAID_BYTES, max(size - _SAID_BYTES, 0)).decode("utf-8", "replace")

@@ -1,0 +1,218 @@
+"""A handler whose work is done on a loop: its blocking calls, and the same for a running loop.
+
+All handlers of a process share one loop in one thread, so that a blocking call and its awaitable
+form run the same coroutine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+import weakref
+from abc import abstractmethod
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from functools import partial
+from typing import Any, TypeVar
+
+from rallypoint.elastic.rendezvous.handler import RendezvousHandler, RendezvousInfo, Unsubscribe
+from rallypoint.elastic.rendezvous.parameters import RendezvousSettings
+from rallypoint.errors import RendezvousError
+from rallypoint.observe.parameter_names import OF_A_HANDLER, naming_parameters
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+
+
+class LoopThread:
+    """A running loop in a daemon thread, started when first needed and again in a forked child."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._pid = 0
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop, running."""
+        if self._pid != os.getpid():
+            self._start()
+        assert self._loop is not None
+        return self._loop
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run it there and wait for it; what it raises is raised here. From any other thread.
+
+        Ctrl-C while waiting cancels it.
+        """
+        if threading.current_thread().name == _NAME:
+            coroutine.close()
+            raise RuntimeError("a blocking call was made on the rendezvous loop; use the async one")
+        future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+        try:
+            return future.result()
+        finally:
+            future.cancel()  # does nothing once it has ended; Ctrl-C may come before
+
+    async def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """The same from a running loop, which is not blocked."""
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, self.loop))
+
+    def _start(self) -> None:
+        with self._lock:
+            if self._pid == os.getpid():
+                return
+            self._loop = asyncio.new_event_loop()
+            self._pid = os.getpid()
+            threading.Thread(target=self._loop.run_forever, name=_NAME, daemon=True).start()
+
+
+_NAME = "rallypoint-rendezvous"
+SHARED = LoopThread()
+"""Shared by all handlers of this process."""
+
+
+def weakly(callback: Callable[[], None]) -> Callable[[], None]:
+    """The same, without keeping the object alive whose method it is."""
+    method: weakref.WeakMethod[Callable[[], None]] = weakref.WeakMethod(callback)
+
+    def call() -> None:
+        found = method()
+        if found is not None:
+            found()
+
+    return call
+
+
+def when_dropped(handler: object, leave: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run `leave` on the shared loop once nothing refers to `handler`; it must not refer to it.
+
+    So a handler that a program drops without `leave` or `shutdown` leaves the job all the same.
+    """
+    weakref.finalize(handler, _run, leave).atexit = False
+
+
+def _run(leave: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def quietly() -> None:
+        with suppress(RendezvousError):
+            await leave()
+
+    with suppress(RuntimeError):  # the loop is closed: the process ends
+        asyncio.run_coroutine_threadsafe(quietly(), SHARED.loop)
+
+
+class LoopRendezvousHandler(RendezvousHandler):
+    """`shutdown` when the job is over; `leave` when it continues without this node."""
+
+    def __init__(self, settings: RendezvousSettings, name: str) -> None:
+        """`name`: what `get_backend` says."""
+        self._settings, self._name = settings, name
+        self._callbacks: dict[object, Callable[[], None]] = {}
+
+    @property
+    def settings(self) -> RendezvousSettings:
+        """What this handler was made with."""
+        return self._settings
+
+    def get_backend(self) -> str:
+        return self._name
+
+    def get_run_id(self) -> str:
+        return self._settings.run_id
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        return self._run(self._next)
+
+    async def next_rendezvous_async(self) -> RendezvousInfo:
+        """`next_rendezvous` from a running loop."""
+        return await self._wait_for(self._next)
+
+    def is_closed(self) -> bool:
+        return self._run(self._look)[1]
+
+    async def is_closed_async(self) -> bool:
+        """`is_closed` from a running loop."""
+        return (await self._wait_for(self._look))[1]
+
+    def set_closed(self) -> None:
+        self._run(self._close)
+
+    async def set_closed_async(self) -> None:
+        """`set_closed` from a running loop."""
+        await self._wait_for(self._close)
+
+    def num_nodes_waiting(self) -> int:
+        return self._run(self._look)[0]
+
+    async def num_nodes_waiting_async(self) -> int:
+        """`num_nodes_waiting` from a running loop."""
+        return (await self._wait_for(self._look))[0]
+
+    def wait_for_change(self, timeout: float | None = None) -> bool:
+        return self._run(partial(self._wait, timeout))
+
+    async def wait_for_change_async(self, timeout: float | None = None) -> bool:
+        """`wait_for_change` from a running loop."""
+        return await self._wait_for(partial(self._wait, timeout))
+
+    def on_change(self, callback: Callable[[], None]) -> Unsubscribe:
+        key = object()
+        self._callbacks[key] = callback
+        return lambda: self._callbacks.pop(key, None) and None
+
+    def leave(self) -> None:
+        """Leave the job, which continues without this node. May be called again."""
+        self._run(self._leave)
+
+    def shutdown(self) -> bool:
+        return self._run(self._shut_down)
+
+    async def shutdown_async(self) -> bool:
+        """`shutdown` from a running loop."""
+        return await self._wait_for(self._shut_down)
+
+    # On the loop
+
+    @abstractmethod
+    async def _next(self) -> RendezvousInfo: ...
+
+    @abstractmethod
+    async def _look(self) -> tuple[int, bool]:
+        """How many nodes are waiting, as far as this one is concerned; whether the job is over."""
+
+    @abstractmethod
+    async def _close(self) -> None: ...
+
+    @abstractmethod
+    async def _wait(self, timeout: float | None) -> bool: ...
+
+    @abstractmethod
+    async def _leave(self) -> None: ...
+
+    @abstractmethod
+    async def _shut_down(self) -> bool: ...
+
+    # Within
+
+    def _run(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        self._before_call()
+        with naming_parameters(OF_A_HANDLER):
+            return SHARED.run(call())
+
+    async def _wait_for(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        self._before_call()
+        with naming_parameters(OF_A_HANDLER):
+            return await SHARED.wait(call())
+
+    def _before_call(self) -> None:
+        """In the caller's thread."""
+
+    def _changed(self) -> None:
+        """Call what `on_change` was given: one that raises is logged, and stops nothing else."""
+        for callback in tuple(self._callbacks.values()):
+            try:
+                callback()
+            except Exception:
+                _log.exception("a callback of on_change failed")

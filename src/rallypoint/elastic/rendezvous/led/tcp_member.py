@@ -1,0 +1,287 @@
+"""One node of a job, for a handler of the library: its session with the coordinator, and the
+coordinator itself if it lives here.
+
+What the node does is decided in `elastic/rendezvous/led/member.py`. A coordinator that is hosted
+here outlives the session of the handler that could bind the endpoint: it stays until every node has gone, or until
+that handler is shut down.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import assert_never
+
+from msgspec.structs import replace
+
+from rallypoint.coordinator.client import (
+    CoordinatorSession,
+    Pushed,
+    SessionHandler,
+    fresh_identity,
+)
+from rallypoint.coordinator.discovery import discover, embed
+from rallypoint.coordinator.server import Coordinator
+from rallypoint.core import messages as m
+from rallypoint.core.group_events import EnrolmentDone, LeaseEnded, SessionOpened
+from rallypoint.core.model import Assignment, Candidate, Outcome
+from rallypoint.core.session import AgentEnd, SessionRules
+from rallypoint.elastic.rendezvous.led import member as core
+from rallypoint.elastic.rendezvous.led.member import Phase
+from rallypoint.elastic.rendezvous.led.round_listener import reach_round_store
+from rallypoint.elastic.rendezvous.parameters import CoordinatorSettings
+from rallypoint.errors import RallypointError, RendezvousClosedError, RendezvousConnectionError
+from rallypoint.observe.faults import describe_fault
+
+CLOSE_S = 2.0
+"""How long the last reports may take to be acknowledged."""
+FENCE_CHECK_S = 0.25
+
+
+class TcpMember:
+    """A `SessionHandler`. For the thread of the loop."""
+
+    def __init__(
+        self,
+        make_session: Callable[[SessionHandler], CoordinatorSession],
+        on_change: Callable[[], None],
+        enrol_timeout_s: float,
+    ) -> None:
+        """`make_session`: one that reports to this member, and is about to be opened."""
+        self._loop = asyncio.get_running_loop()
+        self._on_change, self._enrol_timeout_s = on_change, enrol_timeout_s
+        self._state = core.Member()
+        self._serve: Callable[[], None] | None = None
+        self._reaching: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
+        self._changed: asyncio.Future[None] = self._loop.create_future()
+        self.session = make_session(self)
+        self._watch_fence()
+
+    @property
+    def state(self) -> core.Member:
+        """What is known now; for reading."""
+        return self._state
+
+    @property
+    def is_over(self) -> bool:
+        """This node's round has ended, and the job continues, or may."""
+        self.session.check_fence()
+        return self._state.phase is Phase.OVER and self._state.verdict is None
+
+    async def join(self, candidate: Candidate, serve: Callable[[], None]) -> Assignment:
+        """Be in the next round; nothing of an earlier one runs here any more. `serve` starts the
+        round's store, should this node be rank 0.
+
+        However long it takes: the coordinator counts the time. Raises RendezvousClosedError,
+        RendezvousGracefulExitError, RendezvousTimeoutError, RendezvousConnectionError (the
+        coordinator was lost) and UsageError.
+        """
+        self._serve = serve
+        self._step(core.JoinWanted(candidate))
+        # A round that is over by now was missed by the program, which learns that next.
+        while self._state.phase not in (Phase.RUNNING, Phase.OVER):
+            await self._wait_change_or_error()
+        assert self._state.assignment is not None
+        return self._state.assignment
+
+    async def cancel(self, why: str) -> None:
+        """End the job for all nodes; returns when the coordinator has heard it. Raises as `join`
+        does for a lost coordinator."""
+        self._step(core.CancelWanted(why))
+        while self._state.verdict is None:
+            await self._wait_change_or_error()
+
+    def succeed(self) -> bool:
+        """This node's workers have succeeded; False if the round is not theirs any more."""
+        return self._step(core.WorkersSucceeded())
+
+    async def leave(self) -> None:
+        """Close the session; the job continues."""
+        self._step(core.LeaveWanted())
+        if self._closing is not None:
+            await asyncio.wait((self._closing,))
+
+    async def wait_change(self) -> None:
+        """Until anything has happened."""
+        await asyncio.shield(self._changed)
+
+    async def _wait_change_or_error(self) -> None:
+        error = core.join_error(self._state)
+        if error is not None:
+            raise error
+        await self.wait_change()
+
+    # What the session reports
+
+    def claim(self) -> m.Claim:
+        return core.claim(self._state)
+
+    def session_opened(self, resumed: bool, replaced: bool) -> None:
+        self._step(SessionOpened(resumed, replaced))
+
+    def session_suspended(self, why: str) -> None:
+        """What is reported meanwhile is kept, and the lease runs."""
+
+    def reconnect_refused(self) -> None:
+        """It is tried until the lease ends."""
+
+    def session_given_up(self, why: str) -> None:
+        self._step(core.SessionFailed(RendezvousConnectionError(why)))
+
+    def session_refused(self, error: RallypointError) -> None:
+        self._step(core.SessionFailed(error))
+
+    def lease_ended(self, waits_for: str) -> None:
+        self._step(LeaseEnded(waits_for))
+
+    def pushed(self, message: Pushed) -> None:
+        if not isinstance(message, m.HeartbeatAck):
+            self._step(message)
+
+    def acknowledged(self, report: m.Report) -> None:
+        self._step(core.Acknowledged(report))
+
+    # Within
+
+    def _step(self, event: core.MemberEvent) -> bool:
+        """Whether anything was to be done."""
+        effects = core.step(self._state, event)
+        for effect in effects:
+            self._perform(effect)
+        return bool(effects)
+
+    def _perform(self, effect: core.MemberEffect) -> None:
+        match effect:
+            case core.SendReport(report):
+                self.session.report(report)
+            case core.ServeStore(stamp):
+                self._step(EnrolmentDone(stamp, self._serve_store()))
+            case core.ReachStore():
+                self._reaching = self._loop.create_task(self._reach(effect))
+            case core.StopReaching():
+                if self._reaching is not None:
+                    self._reaching.cancel()
+            case core.ShowChange():
+                changed, self._changed = self._changed, self._loop.create_future()
+                changed.set_result(None)
+                self._on_change()
+            case core.CloseSession():
+                self._closing = self._loop.create_task(self.session.close(CLOSE_S))
+            case core.AbortSession():
+                self.session.abort()
+            case _:
+                assert_never(effect)
+
+    def _serve_store(self) -> str:
+        """Why it was not started, or nothing."""
+        assert self._serve is not None
+        try:
+            self._serve()
+        except (RallypointError, OSError) as error:
+            return str(error)
+        return ""
+
+    async def _reach(self, effect: core.ReachStore) -> None:
+        error = ""
+        try:
+            await reach_round_store(effect.assignment, self._enrol_timeout_s)
+        except RallypointError as raised:
+            error = str(raised)
+        except Exception as raised:  # the coordinator waits for an answer
+            error = describe_fault(raised)
+        self._step(EnrolmentDone(effect.stamp, error))
+
+    def _watch_fence(self) -> None:
+        """Also when the program does not ask: a node that is cut off must learn that its round is
+        over."""
+        self.session.check_fence()
+        if self._state.trouble is None and self._closing is None:
+            self._loop.call_later(FENCE_CHECK_S, self._watch_fence)
+
+
+class HandlerMembership:
+    """A handler's part in its job: it finds the coordinator or hosts it, and attaches a member. For
+    the thread of the loop on which it is made."""
+
+    def __init__(self, settings: CoordinatorSettings, on_change: Callable[[], None]) -> None:
+        self._settings, self._on_change = settings, on_change
+        self._connecting = asyncio.Lock()
+        self._hosted: Coordinator | None = None
+        """The coordinator that lives in this process."""
+        self._lingering: asyncio.Task[None] | None = None
+        self.member: TcpMember | None = None
+        """Attached, or about to be; None: nothing was asked yet, or this node has left."""
+        self._session: CoordinatorSession | None = None
+        """The last one, also when it was closed; None: a job that it knew has timed out."""
+        self.local_host = ""
+        """The address that the session comes from."""
+        self.closed = ""
+        """Why there is nothing to join any more; empty: no reason is known."""
+
+    async def connect(self) -> TcpMember:
+        """The member, after finding or hosting the coordinator if need be.
+
+        Raises RendezvousClosedError and what `discover` raises.
+        """
+        async with self._connecting:
+            if self.closed:
+                raise RendezvousClosedError(self.closed)
+            if self.member is not None:
+                if not isinstance(self.member.state.trouble, RendezvousConnectionError):
+                    return self.member
+                await self.leave()
+            return await self._connect()
+
+    async def _connect(self) -> TcpMember:
+        config, access, shared = self._settings.config, self._settings.access, self._settings.shared
+        if self._hosted is not None:
+            config = replace(config, is_host=False)
+        found = await discover(config, access, embed(shared), lambda text: None)
+        self._hosted = found.coordinator or self._hosted
+        self.local_host = found.connection.local_host
+        identity = fresh_identity(config.node_id or "")
+        former = self._session.attached if self._session is not None else None
+
+        def session(member: SessionHandler) -> CoordinatorSession:
+            end = AgentEnd(identity, shared, SessionRules(config.lease_s), former)
+            return CoordinatorSession(end, found.dial, member)
+
+        self.member = TcpMember(session, self._on_change, config.enrol_timeout_s)
+        self._session = self.member.session
+        self._session.open(found.connection)
+        return self.member
+
+    async def leave(self) -> None:
+        """Close the session: this node has left. A job that has ended is remembered, but for a
+        timeout."""
+        member, self.member = self.member, None
+        timed_out = False
+        if member is not None:
+            verdict = member.state.verdict
+            if verdict is not None:
+                timed_out = verdict.outcome is Outcome.TIMED_OUT
+                self.closed = "" if timed_out else verdict.text
+            await member.leave()
+        if self._hosted is not None and self._lingering is None:
+            self._lingering = asyncio.get_running_loop().create_task(self._linger())
+        if timed_out:
+            self._session = None
+            # That job is over, but not the next one of the same name.
+            await self.end_hosting(CLOSE_S)
+
+    async def end_hosting(self, limit_s: float | None) -> None:
+        """When every node has gone, or after so long; None: however long. After `leave`."""
+        if self._lingering is not None:
+            await asyncio.wait((self._lingering,), timeout=limit_s)
+        if self._lingering is not None:
+            self._lingering.cancel()
+            await asyncio.wait((self._lingering,))
+
+    async def _linger(self) -> None:
+        assert self._hosted is not None
+        try:
+            await self._hosted.jobs.wait_empty()
+        finally:
+            self._hosted.close()
+            self._hosted = self._lingering = None

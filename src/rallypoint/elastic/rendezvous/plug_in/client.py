@@ -1,0 +1,374 @@
+"""The calls of a rendezvous handler and of its rounds' stores, which block, for a loop.
+
+Each runs in a thread that nothing waits for when the agent ends: a handler of another package may
+block for as long as it likes. What it lacks of the newer methods is made up for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from msgspec.structs import replace
+
+from rallypoint.config import Endpoint, RendezvousConfig
+from rallypoint.coordinator.endpoint import NotYet, resolve
+from rallypoint.coordinator.own_addresses import reachable_host
+from rallypoint.core.model import EndKind, EndReason, Verdict
+from rallypoint.elastic.rendezvous.parameters import RendezvousParameters
+from rallypoint.elastic.rendezvous.plug_in import round as rounds
+from rallypoint.elastic.rendezvous.plug_in.round import Change, NodeInfo
+from rallypoint.elastic.rendezvous.registry import get_rendezvous_handler
+from rallypoint.errors import (
+    RallypointError,
+    RendezvousClosedError,
+    RendezvousPlugInError,
+    RendezvousTimeoutError,
+    UsageError,
+)
+from rallypoint.store.round_store import RoundStore
+from rallypoint.threads import run_in_thread
+
+T = TypeVar("T")
+
+POLL_S = 1.0
+"""A handler without `wait_for_change` is asked so often."""
+WAIT_SLICE_S = 5.0
+"""One that can is asked to wait for so long, since its thread can't be interrupted."""
+FIRST_POLL_S = 0.01
+POLL_GROWTH = 1.5
+LONGEST_POLL_S = 0.25
+"""Between two looks at the store of a round."""
+REASON_S = 1.0
+"""A store that does not answer for so long is asked no more why the round ended."""
+LOOK_S = 1.0
+"""While infos are missing the handler is asked so often whether the round still is."""
+_NEW_ROUND = "a new round began: a node was lost, joined, or restarts its workers"
+_unnamed = itertools.count()
+
+
+async def in_thread(call: Callable[[], T]) -> T:
+    """The result of `call`, which may block for ever; see `run_in_thread`."""
+    return await run_in_thread(call, "rallypoint-handler")
+
+
+def own_name() -> str:
+    """For a node without a given name; a program may run several."""
+    host = socket.gethostname().partition(".")[0] or "node"
+    number = next(_unnamed)
+    return f"{host}.{os.getpid()}.{number}" if number else f"{host}.{os.getpid()}"
+
+
+class HandlerRound:
+    """A round that a handler has agreed on, and what its nodes tell each other by its store."""
+
+    def __init__(
+        self, store: Any, rank: int, size: int, bootstrap: tuple[str, int] | None = None
+    ) -> None:
+        """`bootstrap`: the handler's own store for the workers, if it has one."""
+        self._store, self.rank, self.size, self.bootstrap = store, rank, size, bootstrap
+
+    async def has(self, *keys: str) -> bool:
+        """Whether all keys are there."""
+        return bool(await in_thread(lambda: self._store.check(list(keys))))
+
+    async def put(self, key: str, value: bytes) -> None:
+        """One set."""
+        await in_thread(lambda: self._store.set(key, value))
+
+    async def get_all(self, *keys: str) -> list[bytes]:
+        """The values of keys that are there; one request where the store can."""
+
+        def read() -> list[bytes]:
+            if hasattr(self._store, "multi_get"):
+                return list(self._store.multi_get(list(keys)))
+            return [self._store.get(key) for key in keys]
+
+        return await in_thread(read)
+
+    async def have_all_succeeded(self) -> bool:
+        """Whether the workers of every node have; no if the store can't be asked."""
+        try:
+            return await self.has(*(rounds.done_key(rank) for rank in range(self.size)))
+        except Exception:
+            return False
+
+    async def wait_all_succeeded(self) -> None:
+        """The exit barrier: tell the others that the workers here have succeeded, and wait.
+
+        Whether a store that fails is lost for good is said by the handler, which is asked too.
+        """
+        is_put, pause_s = False, FIRST_POLL_S
+        while True:
+            try:
+                if not is_put:
+                    await self.put(rounds.done_key(self.rank), b"1")
+                    is_put = True
+            except Exception:
+                pause_s = LONGEST_POLL_S
+            if is_put and await self.have_all_succeeded():
+                return
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * POLL_GROWTH, LONGEST_POLL_S)
+
+    async def put_reason(self, reason: EndReason) -> None:
+        """This node ends the round: tell the others why, before the handler tells them that."""
+        with suppress(Exception):
+            async with asyncio.timeout(REASON_S):
+                await self.put(rounds.END_KEY, rounds.encode(reason))
+
+    async def reason(self) -> EndReason | None:
+        """Why the round is over, if a node has published that."""
+        with suppress(Exception):
+            async with asyncio.timeout(REASON_S):
+                if await self.has(rounds.END_KEY):
+                    return rounds.decode_reason(*await self.get_all(rounds.END_KEY))
+        return None
+
+    async def publish(self, verdict: Verdict) -> Verdict:
+        """Tell the other nodes; returns the first verdict that any node has published."""
+
+        def swap() -> Verdict:
+            first = self._store.compare_set(rounds.VERDICT_KEY, b"", rounds.encode(verdict))
+            return rounds.decode_verdict(first) or verdict
+
+        try:
+            return await in_thread(swap)
+        except Exception:  # none can read it: the handler still says that the job is over
+            return verdict
+
+    async def verdict(self) -> Verdict | None:
+        """What a node has published."""
+        with suppress(Exception):  # the store may have gone with the node that closed the job
+            if await self.has(rounds.VERDICT_KEY):
+                return rounds.decode_verdict(*await self.get_all(rounds.VERDICT_KEY))
+        return None
+
+    async def let_others_read(self) -> None:
+        """The store may live on the node of rank 0, which waits for the others."""
+        if self.rank:
+            await self.put(rounds.left_key(self.rank), b"1")
+            return
+        left = [rounds.left_key(rank) for rank in range(1, self.size)]
+        pause_s = FIRST_POLL_S
+        while not await self.has(*left):
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * POLL_GROWTH, LONGEST_POLL_S)
+
+
+class HandlerClient:
+    """One handler. `store` is that of its newest round."""
+
+    def __init__(self, handler: Any, name: str) -> None:
+        self._handler, self.name = handler, name
+        self.store: Any = None
+        self._using, self._has_left = threading.Lock(), False
+
+    @classmethod
+    async def make(cls, rendezvous: RendezvousConfig) -> HandlerClient:
+        """The handler of `rendezvous.handler`.
+
+        Raises ParameterError for what it does not take, RendezvousPlugInError, and others of ours.
+        """
+        assert rendezvous.handler is not None
+        name, conf = rendezvous.handler.backend, dict(rendezvous.handler.conf)
+        params = RendezvousParameters(
+            name,
+            rendezvous.handler.endpoint,
+            rendezvous.run_id,
+            rendezvous.min_nodes,
+            rendezvous.max_nodes,
+            rendezvous.local_addr,
+            **conf,
+        )
+        try:
+            return cls(await in_thread(lambda: get_rendezvous_handler(params)), name)
+        except RallypointError:
+            raise
+        except Exception as error:
+            raise RendezvousPlugInError(
+                f"the handler of the rendezvous backend {name!r} could not be created: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+
+    async def next_round(self) -> HandlerRound:
+        """`next_rendezvous`. Raises what that raises, RendezvousPlugInError for no such tuple."""
+        return await in_thread(self._next_round)
+
+    def _next_round(self) -> HandlerRound:
+        info = self._handler.next_rendezvous()
+        try:
+            # Torch's own has these names; the oldest handlers return a plain tuple.
+            named = hasattr(info, "bootstrap_store_info")
+            store, rank, size = (info.store, info.rank, info.world_size) if named else info
+            is_place = 0 <= rank < size
+        except (TypeError, ValueError):
+            is_place = False
+        if not is_place:
+            raise RendezvousPlugInError(
+                f"next_rendezvous of the rendezvous backend {self.name!r} returned "
+                f"{info!r:.80}: it needs (store, rank, world_size)"
+            )
+        self.store = store
+        own = getattr(info, "bootstrap_store_info", None)
+        if own is None or not getattr(self._handler, "use_agent_store", False):
+            return HandlerRound(store, rank, size)
+        return HandlerRound(store, rank, size, (own.master_addr, own.master_port))
+
+    async def look(self) -> Change:
+        """What the handler says now."""
+        return await in_thread(self._look)
+
+    async def wait_change(self) -> Change:
+        """What it says when something may have changed, or after some seconds."""
+        if not hasattr(self._handler, "wait_for_change"):
+            await asyncio.sleep(POLL_S)
+            return await self.look()
+        await in_thread(lambda: self._handler.wait_for_change(WAIT_SLICE_S))
+        return await self.look()
+
+    def _look(self) -> Change:
+        """Not once this node has left: a handler may begin anew when it is asked then."""
+        with self._using:
+            return Change.NONE if self._has_left else self._look_now()
+
+    def _look_now(self) -> Change:
+        if self._handler.is_closed():
+            return Change.CLOSED
+        return Change.OVER if self._handler.num_nodes_waiting() > 0 else Change.NONE
+
+    @property
+    def settings(self) -> Any:
+        """What the handler was made with, or None if it does not say."""
+        return getattr(self._handler, "settings", None)
+
+    @property
+    def run_id(self) -> str:
+        """The job's, or nothing if the handler does not know."""
+        ask = getattr(self._handler, "get_run_id", None)
+        return str(ask()) if ask is not None else ""
+
+    @property
+    def node_id(self) -> str:
+        """How the handler names this node to others, if it says."""
+        return str(getattr(self._handler, "node_id", "") or "")
+
+    @property
+    def end_reason(self) -> EndReason:
+        """Why the last round ended, as far as the handler says."""
+        known = getattr(self._handler, "end_reason", None)
+        if isinstance(known, EndReason):
+            return known
+        return EndReason(EndKind.GROWTH, str(getattr(self._handler, "why_over", "") or _NEW_ROUND))
+
+    async def set_closed(self) -> None:
+        """End the job for all nodes."""
+        await in_thread(self._handler.set_closed)
+
+    async def leave(self) -> None:
+        """Go without ending the job; a handler that can't say so is just let alone."""
+        if hasattr(self._handler, "leave"):
+            await in_thread(lambda: self._part(self._handler.leave))
+
+    async def shutdown(self) -> None:
+        """End the job, and free everything."""
+        way = getattr(self._handler, "shutdown", self._handler.set_closed)
+        await in_thread(lambda: self._part(way))
+
+    def _part(self, way: Callable[[], object]) -> None:
+        with self._using:
+            self._has_left = True
+            way()
+
+
+class _Over(Exception):
+    """The round ended before it had begun."""
+
+
+class HandlerRendezvous:
+    """How this node gets into rounds. For the thread of the loop."""
+
+    def __init__(
+        self,
+        client: HandlerClient,
+        config: RendezvousConfig,
+        make_store: Callable[[str], RoundStore],
+    ) -> None:
+        """`make_store(host)`: the round store of this node, listening at that address."""
+        self.client, self._config, self._make_store = client, config, make_store
+        self._address = ""
+        self.store: RoundStore | None = None
+        """That of this node, once it was of rank 0 without a store of the handler's."""
+
+    async def next_round(self, info: NodeInfo) -> tuple[HandlerRound, list[NodeInfo]]:
+        """Join the next round, and exchange infos with its other nodes. Returns when it has begun.
+
+        Raises RendezvousTimeoutError when a node of the round gives no info, RendezvousClosedError,
+        RendezvousStateError, UsageError for an address of no use.
+        """
+        while True:
+            round_ = await self.client.next_round()
+            mine = info if round_.rank else await self._with_store(round_, info)
+            try:
+                return round_, await self._exchange(round_, mine)
+            except _Over:
+                continue
+
+    async def _with_store(self, round_: HandlerRound, info: NodeInfo) -> NodeInfo:
+        """Rank 0 says where the workers' store is, its own or the handler's."""
+        config = self._config
+        if round_.bootstrap is not None and not (config.store.host or config.store.port):
+            return replace(info, address=round_.bootstrap[0], port=round_.bootstrap[1])
+        if self.store is None:
+            given = config.store.host or config.local_addr
+            name = given or ("127.0.0.1" if config.max_nodes == 1 else socket.gethostname())
+            found = await resolve(Endpoint(name, 0))
+            if isinstance(found, NotYet):
+                raise UsageError(f"{found.reason}: give this node's address by --local-addr")
+            host = found.addresses[0].host
+            if config.max_nodes > 1:
+                host = reachable_host(name, found.addresses)
+            self.store, self._address = self._make_store(host), given or host
+        return replace(info, address=self._address, port=self.store.port, secret=os.urandom(32))
+
+    async def _exchange(self, round_: HandlerRound, info: NodeInfo) -> list[NodeInfo]:
+        """One set and one read for each node."""
+        if round_.size == 1:
+            return [info]
+        limit_s = self._config.join_timeout_s
+        try:
+            async with asyncio.timeout(limit_s) as limit:
+                return await self._exchange_infos(round_, info)
+        except TimeoutError:
+            if not limit.expired():
+                raise  # the store's own
+            raise RendezvousTimeoutError(
+                f"waited {limit_s:g} s for all {round_.size} nodes of the round to publish their "
+                "node info in its store"
+            ) from None
+
+    async def _exchange_infos(self, round_: HandlerRound, info: NodeInfo) -> list[NodeInfo]:
+        keys = [rounds.node_key(rank) for rank in range(round_.size)]
+        await round_.put(keys[round_.rank], rounds.encode(info))
+        loop = asyncio.get_running_loop()
+        pause_s, look_at = FIRST_POLL_S, loop.time() + LOOK_S
+        while not await round_.has(*keys):
+            if loop.time() > look_at:
+                await self._check_round()
+                look_at = loop.time() + LOOK_S
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * POLL_GROWTH, LONGEST_POLL_S)
+        return [rounds.decode_info(value) for value in await round_.get_all(*keys)]
+
+    async def _check_round(self) -> None:
+        change = await self.client.look()
+        if change is Change.CLOSED:
+            raise RendezvousClosedError("the job was closed during the rendezvous")
+        if change is Change.OVER:
+            raise _Over

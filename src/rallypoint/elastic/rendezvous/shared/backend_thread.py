@@ -1,0 +1,158 @@
+"""A blocking backend behind awaitable calls: one thread for operations, one for waiting."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Any, ParamSpec, TypeVar
+
+from rallypoint.errors import (
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousError,
+    RendezvousStateError,
+    RendezvousTimeoutError,
+)
+from rallypoint.register.contract import (
+    BeatingBackend,
+    ForgettingBackend,
+    JoinRequestBackend,
+    RendezvousBackend,
+    Token,
+    WakingBackend,
+)
+from rallypoint.store.backoff import uniform
+from rallypoint.threads import CallThread
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+FIRST_POLL_S = 0.01
+"""A backend that can't be waited for is asked again after so long, then ever less often."""
+POLL_GROWTH = 1.5
+CLOSING_S = 0.3
+WAIT_SLICE_S = 1.0
+"""A wait that can't be ended is made in pieces: closing takes no longer."""
+_LEFT = "this node has left the job"
+
+
+class BackendThread:
+    """For the thread of one loop. `close` ends its threads."""
+
+    def __init__(self, backend: RendezvousBackend) -> None:
+        self._backend = backend
+        self.beating = backend if isinstance(backend, BeatingBackend) else None
+        """None, as the others: the backend can't do that."""
+        self.join_requests = backend if isinstance(backend, JoinRequestBackend) else None
+        self.forgetting = backend if isinstance(backend, ForgettingBackend) else None
+        self._operations = CallThread("rallypoint-backend")
+        self._waiting = CallThread("rallypoint-backend-wait")
+        self._poll_s = FIRST_POLL_S
+        self._polled: Token | None = None
+        self._under_way: set[asyncio.Future[Any]] = set()
+
+    async def get_state(self) -> tuple[bytes, Token] | None:
+        """As the backend's, from its own thread."""
+        found = await self.call(self._backend.get_state)
+        if found is None:
+            return None
+        if not isinstance(found, tuple) or len(found) != 2 or not isinstance(found[0], bytes):
+            raise self._broken("get_state", "None or (bytes, token)", found)
+        return found
+
+    async def set_state(
+        self, state: bytes, token: Token | None
+    ) -> tuple[bytes, Token, bool] | None:
+        """As the backend's, from its own thread."""
+        found = await self.call(self._backend.set_state, state, token)
+        if found is None:
+            return None
+        if not isinstance(found, tuple) or len(found) != 3 or not isinstance(found[0], bytes):
+            raise self._broken("set_state", "None or (bytes, token, was_set)", found)
+        return found
+
+    async def call(self, operation: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Another operation of the backend, from the same thread."""
+        return await self._run(self._operations, partial(operation, *args, **kwargs))
+
+    @property
+    def name(self) -> str:
+        """The backend's."""
+        return self._backend.name
+
+    async def wait_for_change(
+        self, token: Token | None, timeout_s: float, poll_max_s: float
+    ) -> None:
+        """Return when the value may have changed, or after `timeout_s`.
+
+        A backend that can't wait is polled: often just after a change, then less and less, at
+        least every `poll_max_s`, and never in step with other nodes.
+        """
+        if isinstance(self._backend, WakingBackend):
+            is_endable = hasattr(self._backend, "stop_waiting")
+            slice_s = timeout_s if is_endable else min(timeout_s, WAIT_SLICE_S)
+            wait = partial(self._backend.wait_for_change, token, slice_s)
+            await self._run(self._waiting, wait)
+            return
+        if token != self._polled:
+            self._polled, self._poll_s = token, FIRST_POLL_S
+        pause_s = min(self._poll_s, poll_max_s, timeout_s)
+        self._poll_s = min(self._poll_s * POLL_GROWTH, poll_max_s)
+        await asyncio.sleep(pause_s * uniform(0.7, 1.0))
+
+    async def close(self) -> None:
+        """No further calls; those that are under way end by themselves, and are waited for a bit.
+
+        A store may be gone as soon as this has returned.
+        """
+        self._operations.close()
+        self._waiting.close()
+        stop_waiting = getattr(self._backend, "stop_waiting", None)
+        if stop_waiting is not None:
+            stop_waiting()
+        if self._under_way:
+            await asyncio.wait(set(self._under_way), timeout=CLOSING_S)
+
+    async def _run(self, thread: CallThread, call: Callable[[], T]) -> T:
+        if thread.is_closed:
+            raise RendezvousClosedError(_LEFT)
+        future = thread.submit(call)
+        self._under_way.add(future)
+        future.add_done_callback(self._ended)
+        try:
+            return await asyncio.shield(future)
+        except RendezvousError:
+            raise
+        except asyncio.CancelledError:
+            if future.cancelled():  # by `close`, before it began; else its caller was
+                raise RendezvousClosedError(_LEFT) from None
+            raise
+        except (TypeError, AttributeError) as error:
+            raise RendezvousStateError(
+                f"the rendezvous backend {self._backend.name!r} failed: {error}"
+            ) from error
+        except Exception as error:
+            raise RendezvousConnectionError(
+                f"the rendezvous backend {self._backend.name!r} failed: "
+                f"{str(error) or type(error).__name__}"
+            ) from error
+
+    def _ended(self, future: asyncio.Future[Any]) -> None:
+        self._under_way.discard(future)
+        if not future.cancelled():
+            future.exception()  # its caller was cancelled meanwhile
+
+    def _broken(self, call: str, wanted: str, found: object) -> RendezvousStateError:
+        return RendezvousStateError(
+            f"the rendezvous backend {self._backend.name!r} is broken: "
+            f"{call} returned {str(found)[:80]!r}, not {wanted}"
+        )
+
+
+def silence_error(backend: str, timeout_s: float) -> RendezvousTimeoutError:
+    """The store does not answer, or does not store what it is given."""
+    return RendezvousTimeoutError(
+        f"the rendezvous backend {backend!r} has carried out no request for {timeout_s:g} s: check "
+        "that it can be reached, and that it stores what it gets"
+    )

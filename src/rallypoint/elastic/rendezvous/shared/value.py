@@ -1,0 +1,245 @@
+"""One value in a shared store: load, change, compare and swap, and again if others were first; and
+what a node has read of it.
+
+A write that lost the race is thrown away and its change applied to the fresh state, after a pause
+that grows and is different for every node: a thousand nodes that start at once would else only
+keep each other from writing. A write whose outcome is unknown (the connection broke) is settled by
+reading: each write carries a random name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections import deque
+from collections.abc import Awaitable, Callable
+from itertools import islice
+
+from rallypoint.core.events import Effect
+from rallypoint.core.model import NodeRef, SharedSettings
+from rallypoint.elastic.rendezvous.shared import round as shared_round
+from rallypoint.elastic.rendezvous.shared.backend_thread import BackendThread
+from rallypoint.elastic.rendezvous.shared.member import Outlook, Outside, SharedMember
+from rallypoint.elastic.rendezvous.shared.round import SharedState
+from rallypoint.errors import RendezvousConnectionError, RendezvousError
+from rallypoint.register.contract import Token
+from rallypoint.store.backoff import uniform
+
+FIRST_BACKOFF_S = 0.005
+LONGEST_BACKOFF_S = 1.0
+TURN_S = 0.1
+"""The node whose turn it is to take join requests in is given so long."""
+GAP_S = 1.0
+"""A join request that is announced but not written for so long is given up."""
+DELETED_AT_ONCE = 64
+"""So many join requests in one call: the heartbeat waits for it."""
+VOID_MAX = 1024
+"""Of the join requests before a new state, so many are looked for to be deleted."""
+
+Change = Callable[[SharedState, str], list[Effect] | None]
+"""Changes the state under a writer's name; None: nothing to be done."""
+Condition = Callable[[], Awaitable[bool]]
+
+
+class SharedValue:
+    """The state as this node last saw it. For the thread of one loop.
+
+    `on_read` is called with it after every read and write that succeeded.
+    """
+
+    def __init__(
+        self,
+        settings: SharedSettings,
+        backend: BackendThread,
+        on_read: Callable[[SharedState | None], None],
+    ) -> None:
+        self._settings, self._backend, self._on_read = settings, backend, on_read
+        self.state: SharedState | None = None
+        """Not to be changed; None: there is none."""
+        self.token: Token | None = None
+        self._writing = asyncio.Lock()
+        self._gap: tuple[int, float] | None = None
+        self._read_requests: deque[int] = deque()
+        """The numbers of join requests that will not be read again."""
+
+    @property
+    def requests_taken(self) -> int:
+        """The number of the last join request that was taken in."""
+        return self.state.taken if self.state is not None else 0
+
+    async def load(self) -> None:
+        """Read it. Raises RendezvousConnectionError and RendezvousStateError."""
+        found = await self._backend.get_state()
+        if found is not None:
+            self._adopt(*found)
+        else:
+            self._forget()
+
+    async def update(
+        self, change: Change, still: Condition | None = None, own_request: int = 0
+    ) -> list[Effect]:
+        """Apply a change to the state that is current when it is stored. Tries until it is.
+
+        Nothing is done any more once `still` is not true, which is asked before every try.
+        `own_request`: the number of the join request that this node waits for, if it does.
+        Raises RendezvousConnectionError and RendezvousStateError; the outcome is then unknown.
+        """
+        backoff_s = FIRST_BACKOFF_S
+        async with self._writing:
+            while still is None or await still():
+                first, requests = await self._new_requests(own_request)
+                shared, writer, token = self._fresh(own_request), secrets.token_hex(6), self.token
+                # Another state may have been read meanwhile, in which some of them are taken in.
+                requests = requests[shared.taken - first :] if shared.taken >= first else []
+                before = shared.taken if self.state is not None else 0
+                taken = shared_round.take_join_requests(
+                    shared, requests, writer, skip_gap=self._gap_is_old(requests, shared)
+                )
+                effects = change(shared, writer)
+                if effects is None and not taken:
+                    return []
+                if await self._store(shared, writer, token):
+                    self._note_read(before, shared.taken)
+                    return effects or []
+                await asyncio.sleep(uniform(0, backoff_s))
+                backoff_s = min(backoff_s * 2, LONGEST_BACKOFF_S)
+                await self.load()
+        return []
+
+    async def join_by_request(
+        self, request: bytes, lease_s: float, wait_for_change: Callable[[float], Awaitable[None]]
+    ) -> None:
+        """Leave a join request, and return when it has been taken in, or is void.
+
+        The node that wrote the first one that is not taken in takes in all that are there. The
+        others wait for that, and after a while help themselves. Raises as `load` does.
+        """
+        assert self._backend.join_requests is not None
+        number = await self._backend.call(self._backend.join_requests.post_join_request, request)
+        await self.load()
+        loop = asyncio.get_running_loop()
+        lost_at = loop.time() + lease_s  # with the store, say: then another one is to be written
+        while self.requests_taken < number and loop.time() < lost_at:
+            if self.requests_taken + 1 < number:
+                await wait_for_change(uniform(0.5, 1) * TURN_S)
+                if self.requests_taken >= number:
+                    return
+            await self.update(lambda _shared, _writer: None, own_request=number)
+            if self.requests_taken < number:  # an earlier join request is still being written
+                await asyncio.sleep(uniform(0.5, 1) * TURN_S)
+                await self.load()
+
+    async def delete_read_requests(self) -> None:
+        """Some of those that this node has taken in, if the backend can. Raises as `load` does."""
+        numbers = list(islice(self._read_requests, DELETED_AT_ONCE))
+        if numbers and (forgetting := self._backend.forgetting):
+            await self._backend.call(forgetting.delete_join_requests, numbers)
+            for _ in numbers:
+                self._read_requests.popleft()
+
+    async def _new_requests(self, own_request: int) -> tuple[int, list[bytes | None]]:
+        backend = self._backend.join_requests
+        if backend is None or (self.state is None and not own_request):
+            return 0, []
+        taken = self.state.taken if self.state is not None else own_request - 1
+        return taken, await self._backend.call(backend.join_requests_after, taken)
+
+    def _gap_is_old(self, requests: list[bytes | None], shared: SharedState) -> bool:
+        """A join request that is announced but not there: its writer is slow, or was killed."""
+        if None not in requests:
+            self._gap = None
+            return False
+        number, now = (
+            shared.taken + requests.index(None) + 1,
+            asyncio.get_running_loop().time(),
+        )
+        if self._gap is None or self._gap[0] != number:
+            self._gap = (number, now)
+        return now - self._gap[1] > GAP_S
+
+    def _note_read(self, before: int, last: int) -> None:
+        if self._backend.forgetting:
+            self._read_requests.extend(range(max(before, last - VOID_MAX) + 1, last + 1))
+
+    def _fresh(self, own_request: int) -> SharedState:
+        if self.state is not None:
+            return shared_round.decode(shared_round.encode(self.state))
+        return shared_round.new_state(self._settings, secrets.token_hex(6), "", own_request)
+
+    async def _store(self, shared: SharedState, writer: str, token: Token | None) -> bool:
+        value = shared_round.encode(shared)
+        try:
+            result = await self._backend.set_state(value, token)
+        except RendezvousConnectionError:
+            await self.load()  # settles whether it was stored; raises again if it can't be read
+            return self.state is not None and self.state.writer == writer
+        if result is None:
+            await self.load()  # nothing is there, or the backend does not say what is
+        else:
+            self._adopt(*result[:2])
+        return self.state is not None and self.state.writer == writer
+
+    def _adopt(self, state: bytes, token: Token) -> None:
+        if self.state is None or token != self.token:
+            self.state, self.token = shared_round.decode(state), token
+        self._on_read(self.state)
+
+    def _forget(self) -> None:
+        """Nothing is there: no node has joined yet, or the store has lost it."""
+        self.state = self.token = None
+        self._on_read(self.state)
+
+
+class NodeView:
+    """What a node has read of the job, and where it is in it. For the thread of one loop."""
+
+    def __init__(
+        self, settings: SharedSettings, ref: NodeRef, on_change: Callable[[], None]
+    ) -> None:
+        """`on_change` is called when the outlook has changed, or the store has failed."""
+        self._settings, self._ref, self._on_change = settings, ref, on_change
+        self.member = self._new_member()
+        self.outlook: Outlook = Outside()
+        """As it was last read: at most a heartbeat old."""
+        self.trouble: RendezvousError | None = None
+        """Why the store could not be used lately; None: it can be."""
+        self._waiting: set[asyncio.Future[None]] = set()
+
+    def read(self, state: SharedState | None) -> None:
+        """The state has been read; None: there is none, or the store has lost it."""
+        self.trouble = None
+        if state is not None:
+            self.member.observe(state, asyncio.get_running_loop().time())
+        elif self.outlook != Outside():
+            self.member = self._new_member()
+        outlook = self.member.outlook()
+        if outlook != self.outlook:
+            self.outlook = outlook
+            self._wake()
+
+    def failed(self, error: RendezvousError) -> None:
+        """The store could not be used."""
+        if self.trouble is None or str(self.trouble) != str(error):
+            self.trouble = error
+            self._wake()
+
+    async def wait_for_change(self, timeout_s: float | None) -> None:
+        """Return when the outlook has changed, or the store failed, or after so long."""
+        future = asyncio.get_running_loop().create_future()
+        self._waiting.add(future)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await future
+        except TimeoutError:
+            pass
+        finally:
+            self._waiting.discard(future)
+
+    def _new_member(self) -> SharedMember:
+        return SharedMember(self._ref, self._settings.heartbeat_s, self._settings.lease_s)
+
+    def _wake(self) -> None:
+        for future in self._waiting:
+            if not future.done():
+                future.set_result(None)
+        self._on_change()

@@ -1,0 +1,389 @@
+"""`torch.distributed.run` for a program: a command line becomes a `LaunchConfig`, and a job.
+
+    from rallypoint.elastic.run import config_from_args, elastic_launch, parse_args
+
+    config, command, arguments = config_from_args(parse_args(["--nproc-per-node", "2", "train.py"]))
+    elastic_launch(config, command)(*arguments)
+
+`run(args)` is these two steps, `main(words)` all three. A program that has its own options adds
+them to the parser of `get_args_parser`, or copies that one's; a namespace may lack any of them.
+The options are those that `LaunchConfig` can say: torchrun's, and what a rendezvous has besides.
+`python -m rallypoint.elastic.run` is the command `rallypoint run`, which has all of them.
+"""
+
+from __future__ import annotations
+
+import sys
+
+if __name__ == "__main__":  # First: what a program needs, the command does not.
+    from rallypoint.cli.main import main as command
+
+    raise SystemExit(command(["run", *sys.argv[1:]]))
+
+import argparse
+import logging
+import os
+import runpy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import fields
+from typing import Any, NoReturn
+
+from rallypoint.agent.environ import macros
+from rallypoint.agent.output_files import logs_specs
+from rallypoint.cli.completion import SHELLS, script
+from rallypoint.cli.machine import Machine
+from rallypoint.cli.options import RUN, read_count, read_run, scan_run
+from rallypoint.cli.parser import CompletionRequested, HelpRequested, Scanned, parse
+from rallypoint.cli.run_options.empty_values import is_empty, refuse_empty
+from rallypoint.cli.run_options.rendezvous import read_rendezvous
+from rallypoint.cli.values import Value, given, nodes, read, texts, truth
+from rallypoint.config import ANY_PORTS, AgentConfig, RendezvousConfig, StopConfig
+from rallypoint.core.settings import FLAGS, Setting, is_torchrun, parameters
+from rallypoint.elastic.launcher import LaunchConfig, elastic_launch
+from rallypoint.errors import ParameterError, UsageError
+from rallypoint.observe.printing import print_error, print_text, write_text
+from rallypoint.process.logs.plan import Std
+from rallypoint.process.logs.specs import DefaultLogsSpecs, LogsSpecs
+from rallypoint.wire.etcd_config import EtcdConfig
+from rallypoint.worker.error_file import record
+
+__all__ = [
+    "DefaultLogsSpecs",
+    "LaunchConfig",
+    "LogsSpecs",
+    "Std",
+    "config_from_args",
+    "determine_local_world_size",
+    "elastic_launch",
+    "get_args_parser",
+    "macros",
+    "main",
+    "parse_args",
+    "parse_min_max_nnodes",
+    "record",
+    "run",
+    "run_script_path",
+]
+
+_SCRIPT, _ARGUMENTS = "training_script", "training_script_args"
+_FIELDS = frozenset(field.name for field in fields(LaunchConfig))
+_OPTIONS = {
+    row.name: row
+    for row in FLAGS.values()
+    if is_torchrun(row) or row.key or row.name in _FIELDS
+    if row.name != "print_completion"
+}
+"""By the name of their attribute."""
+_ABSENT: Mapping[str, Any] = {
+    "nnodes": "1:1",
+    "nproc_per_node": "1",
+    "rdzv_backend": "tcp",
+    "rdzv_endpoint": "",
+    "rdzv_id": "none",
+    "rdzv_conf": "",
+    "max_restarts": 0,
+    "monitor_interval": 0.1,
+    "start_method": "spawn",
+    "event_log_handler": "null",
+    "role": "default",
+    "redirects": "0",
+    "tee": "0",
+    "log_line_prefix_template": "",
+    "local_ranks_filter": "",
+    "duplicate_stdout_filters": [],
+    "duplicate_stderr_filters": [],
+    "node_rank": 0,
+    "master_addr": "127.0.0.1",
+    "signals_to_handle": ",".join(StopConfig().signals),
+}
+"""What torch's namespace has for an option that nobody gave, which programs read. Whatever stands
+here means the same as no option; the others are None, or False for a switch."""
+
+_log = logging.getLogger("rallypoint")
+
+
+def get_args_parser() -> argparse.ArgumentParser:
+    """A parser of the command line. Each option's default is its variable in the environment
+    (`PET_<NAME>`), if that is set."""
+    parser = argparse.ArgumentParser(
+        prog="rallypoint.elastic.run", description="Starts SCRIPT on every node.", allow_abbrev=True
+    )
+    given = _from_variables(os.environ)
+    for row in _OPTIONS.values():
+        spelled = dict.fromkeys((row.flag, "--" + row.name))
+        names = [*([row.short] if row.short else []), *spelled]
+        about = row.about.replace("%", "%%")
+        default = given.get(row.name, _absent(row))
+        if not row.metavar:
+            parser.add_argument(*names, action="store_true", default=default, help=about)
+            continue
+        parser.add_argument(
+            *names, default=default, help=about, type=_reader(row), metavar=row.metavar
+        )
+    parser.add_argument(
+        *("--print-completion", "--print_completion"),
+        action=_PrintScript,
+        choices=SHELLS,
+        help=FLAGS["--print-completion"].about,
+    )
+    parser.add_argument(_SCRIPT, metavar="SCRIPT", help="what each worker runs")
+    parser.add_argument(_ARGUMENTS, nargs=argparse.REMAINDER, help="its arguments")
+    return parser
+
+
+def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
+    """Reads a command line (default: the process's own), as `rallypoint run` does.
+
+    Raises SystemExit as a parser of `argparse` does: one line and 2 for what is wrong, 0 for
+    --help.
+    """
+    words, machine = sys.argv[1:] if args is None else [*map(str, args)], Machine()
+    try:
+        scanned = _scan(words)
+        read_rendezvous(scanned, machine, [])
+    except HelpRequested:
+        print_text(*get_args_parser().format_help().splitlines())
+        raise SystemExit(0) from None
+    except CompletionRequested as wanted:
+        write_text(script(wanted.args[0]))
+        raise SystemExit(0) from None
+    except UsageError as error:
+        _end_with(error)
+    found = {row.name: _absent(row) for row in _OPTIONS.values()} | {"print_completion": None}
+    for flag, values in scanned.values.items():
+        row = FLAGS.get(flag)
+        if row and row.name in _OPTIONS:
+            found[row.name] = _typed(row, values[-1])
+    found[_SCRIPT], *found[_ARGUMENTS] = scanned.words
+    return argparse.Namespace(**found)
+
+
+def config_from_args(args: argparse.Namespace) -> tuple[LaunchConfig, str, list[str]]:
+    """What `elastic_launch(config, command)(*arguments)` needs to run the job of a namespace.
+
+    As with torch, OMP_NUM_THREADS is set to 1 in this process for several workers that would
+    inherit none. May ask the workers' interpreter for its devices (`nproc_per_node="auto"`), which
+    can take seconds. Raises ParameterError, one line with the value.
+    """
+    with _value_errors():
+        asked = read_run(Scanned(_words(args), dict(_values(args))), os.environ, Machine())
+    for notice in asked.notices:
+        _log.warning("rallypoint: %s", notice)
+    if asked.workers.omp_threads is not None:
+        os.environ["OMP_NUM_THREADS"] = str(asked.workers.omp_threads)
+    workers, output, rendezvous = asked.workers, asked.output, asked.rendezvous
+    config = LaunchConfig(
+        rendezvous.min_nodes,
+        rendezvous.max_nodes,
+        workers.count,
+        logs_specs=logs_specs(asked),
+        run_id=rendezvous.run_id,
+        role=workers.role,
+        max_restarts=rendezvous.max_restarts,
+        monitor_interval=float(getattr(args, "monitor_interval", None) or 0.1),
+        start_method=workers.start_method and workers.start_method.value,
+        log_line_prefix_template=output.prefix_template,
+        local_addr=rendezvous.local_addr,
+        event_log_handler=asked.observe.event_log_handler,
+        numa_options=workers.numa,
+        signals_to_handle=",".join(asked.stop.signals),
+        duplicate_stdout_filters=list(output.duplicate_stdout_filters),
+        duplicate_stderr_filters=list(output.duplicate_stderr_filters),
+        virtual_local_rank=workers.virtual_local_rank,
+        preload=workers.preload,
+        drain_deadline=asked.stop.drain_deadline_s,
+        hang_timeout=rendezvous.hang_timeout_s or None,
+        progress_pattern=output.progress_pattern or None,
+        max_no_progress=rendezvous.max_no_progress or None,
+        history=asked.observe.history,
+    )
+    config.rdzv_backend, config.rdzv_endpoint, config.rdzv_configs = _rendezvous(asked)
+    if rendezvous.register is not None and rendezvous.register.ports != ANY_PORTS:
+        config.port_range = rendezvous.register.ports
+    if getattr(args, "shutdown_timeout", None) is not None:
+        config.shutdown_timeout = asked.stop.shutdown_grace_s
+    command, *arguments = workers.argv
+    return config, command, arguments
+
+
+def run(args: argparse.Namespace) -> None:
+    """Runs the job of a namespace, to its end. Blocks. Raises as `elastic_launch` does, and
+    UsageError."""
+    config, command, arguments = config_from_args(args)
+    elastic_launch(config, command)(*arguments)
+
+
+@record
+def main(args: Sequence[str] | None = None) -> None:
+    """Runs the job of a command line (default: the process's own), to its end. Blocks. Raises as
+    `run`, but SystemExit, after one line, for a command line that is wrong."""
+    try:
+        run(parse_args(args))
+    except UsageError as error:
+        _end_with(error)
+
+
+def parse_min_max_nnodes(nnodes: str) -> tuple[int, int]:
+    """`N` or `MIN:MAX` as two numbers. Raises ParameterError."""
+    with _value_errors():
+        return nodes(Value(nnodes, f"--nnodes {nnodes}"))
+
+
+def determine_local_world_size(nproc_per_node: str) -> int:
+    """How many workers a number, or `cpu`, `gpu`, `xpu` or `auto`, means on this node. May take
+    seconds. Raises ParameterError."""
+    given = Value(str(nproc_per_node), f"--nproc-per-node {nproc_per_node}")
+    with _value_errors():
+        return read_count(given, os.environ, Machine())
+
+
+def run_script_path(training_script: str, *training_script_args: str) -> None:
+    """Runs a script in this interpreter, as its main program."""
+    sys.argv = [training_script, *training_script_args]
+    runpy.run_path(training_script, run_name="__main__")
+
+
+class _PrintScript(argparse.Action):
+    """Prints a shell's completions, and ends the program."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *given: Any) -> NoReturn:
+        _namespace, shell, *_spelled = given
+        write_text(script(str(shell)))
+        parser.exit()
+
+
+class _Secret(str):
+    """A token that does not show where a configuration is printed."""
+
+    def __repr__(self) -> str:
+        return "'(not shown)'"
+
+
+@contextmanager
+def _value_errors() -> Iterator[None]:
+    """What programs catch around torch's functions is a ValueError."""
+    try:
+        yield
+    except ValueError:
+        raise
+    except UsageError as error:
+        raise ParameterError(str(error)) from None
+
+
+def _end_with(error: UsageError) -> NoReturn:
+    print_error("rallypoint.elastic.run", str(error))
+    raise SystemExit(error.exit_class.value) from None
+
+
+def _absent(row: Setting) -> Any:
+    default = _ABSENT.get(row.name, None if row.metavar else False)
+    return list(default) if isinstance(default, list) else default
+
+
+def _scan(words: Sequence[str]) -> Scanned:
+    """Raises UsageError, also for an option that only the command has."""
+    scanned = scan_run(words, os.environ)
+    for flag, values in scanned.values.items():
+        row = FLAGS.get(flag)  # None: it has no effect, see rallypoint.torch_versions
+        if row and row.name not in _OPTIONS and values[-1].origin.startswith(flag):
+            raise values[-1].wrong("only the command `rallypoint run` has this option")
+    if not scanned.words:
+        raise UsageError("the script is missing; for example: --nproc-per-node 2 train.py")
+    return scanned
+
+
+def _from_variables(environ: Mapping[str, str]) -> dict[str, Any]:
+    """By name. Raises UsageError for what is no number, or neither on nor off."""
+    scanned = parse(RUN, (), environ)
+    rows = {FLAGS[flag]: values[-1] for flag, values in scanned.values.items()}
+    return {row.name: _typed(row, value) for row, value in rows.items() if row.name in _OPTIONS}
+
+
+def _typed(row: Setting, value: Value) -> Any:
+    """As torch's namespace has it: texts, but numbers, switches and the lists of filters."""
+    if not row.metavar:
+        return truth(value)
+    if row.kind in ("seconds", "integer", "port"):
+        return read(row, value)
+    return [*texts(value)] if row.kind == "texts" else value.text
+
+
+def _reader(row: Setting) -> Callable[[str], Any]:
+    def read_text(text: str) -> Any:
+        try:
+            if is_empty(row.flag, text):
+                refuse_empty(row.flag)
+                return text
+            return _typed(row, given(row, text))
+        except UsageError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return read_text
+
+
+def _words(args: argparse.Namespace) -> tuple[str, ...]:
+    script = getattr(args, _SCRIPT, None)
+    if not script:
+        raise UsageError(f"{_SCRIPT}={script!r}: needs the script, module or program to start")
+    return (os.fspath(script), *map(str, getattr(args, _ARGUMENTS, None) or ()))
+
+
+def _values(args: argparse.Namespace) -> Iterator[tuple[str, list[Value]]]:
+    """What a namespace gives, by flag. Several nodes without an endpoint have fixed ranks, as with
+    torch, whose namespace always has them."""
+    several = parse_min_max_nnodes(str(getattr(args, "nnodes", None) or "1"))[1] > 1
+    backend = getattr(args, "rdzv_backend", None) or "tcp"
+    fixed = several and backend in ("tcp", "static") and not getattr(args, "rdzv_endpoint", None)
+    for row in _OPTIONS.values():
+        value = getattr(args, row.name, None)
+        if value is None or value is False or value in ("", [], ()):
+            continue
+        if value == _absent(row) and not (fixed and row.name in ("node_rank", "master_addr")):
+            continue
+        if isinstance(value, list | tuple):
+            value = ",".join(str(text).replace(",", ",,") for text in value)
+        yield row.flag, [given(row, "1" if value is True else str(value))]
+
+
+def _rendezvous(asked: AgentConfig) -> tuple[str, str, dict[str, Any]]:
+    """The backend, the endpoint, and what `rdzv_configs` has to say besides."""
+    chosen, access = asked.rendezvous, asked.access
+    if (handler := chosen.handler) is not None:
+        return handler.backend, handler.endpoint, dict(handler.conf)
+    usual = RendezvousConfig(chosen.run_id)
+    conf: dict[str, Any] = {}
+    for row in parameters().values():
+        if row.field in RendezvousConfig.__struct_fields__:
+            value = getattr(chosen, row.field)
+            if value != getattr(usual, row.field):
+                conf[row.name] = value
+    if access.insecure:
+        conf["insecure"] = True
+    if access.token_file is not None:
+        conf["token_file"] = access.token_file
+    elif access.token_text:
+        conf["token"] = _Secret(access.token_text)
+    if (register := chosen.register) is not None and register.etcd is not None:
+        return "etcd", str(register.etcd), conf | _of_etcd(register.etcd)
+    if register is not None and (kubernetes := register.kubernetes) is not None:
+        from rallypoint.register.kubernetes.parameters import keys_of
+
+        return "kubernetes", kubernetes.namespace, conf | keys_of(kubernetes)
+    if register is not None:
+        return "file", register.directory, conf
+    if chosen.static:
+        conf["rank"] = chosen.node_rank
+        conf.pop("is_host", None)
+        return "static", str(chosen.endpoint), conf
+    if chosen.endpoint.port == 0 and chosen.endpoint.host == "localhost":
+        conf.pop("is_host", None)
+        return "tcp", "", conf
+    return "tcp", str(chosen.endpoint), conf
+
+
+def _of_etcd(etcd: EtcdConfig) -> dict[str, Any]:
+    from rallypoint.register.etcd.parameters import keys_of
+
+    password = {"password": _Secret(etcd.password)} if etcd.password else {}
+    return {**keys_of(etcd), **password}

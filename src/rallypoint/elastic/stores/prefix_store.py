@@ -1,0 +1,115 @@
+"""A part of a store: everything that is done through it gets a prefix before its keys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+from rallypoint.elastic.stores.store import (
+    Store,
+    Timeout,
+    Value,
+    check_store,
+    to_key,
+    to_keys,
+    to_seconds,
+)
+
+
+class PrefixStore(Store):
+    """Sees the keys `<prefix>/<key>` of another store as `<key>`; prefixes nest, the outer first.
+
+    The timeout is that of the underlying store: setting it here sets it there. Errors name the
+    whole keys. `num_keys` counts those of the whole store, as torch's does. The store may be one of
+    torch's; its errors stay its own. Raises ParameterError for what is no store.
+    """
+
+    def __init__(self, prefix: str, store: Store) -> None:
+        to_key(prefix)
+        check_store(store)
+        self._prefix = f"{prefix}/"
+        self._store = store
+
+    @property
+    def underlying_store(self) -> Store:
+        """The store that this is a part of."""
+        return self._store
+
+    @property
+    def timeout(self) -> timedelta:
+        return self._store.timeout
+
+    def set_timeout(self, timeout: Timeout) -> None:
+        self._store.set_timeout(_span(timeout))
+
+    def set(self, key: str, value: Value) -> None:
+        self._store.set(self._whole(key), value)
+
+    def get(self, key: str) -> bytes:
+        return self._store.get(self._whole(key))
+
+    def add(self, key: str, amount: int) -> int:
+        return self._store.add(self._whole(key), amount)
+
+    def compare_set(self, key: str, expected_value: Value, desired_value: Value) -> bytes:
+        return self._store.compare_set(self._whole(key), expected_value, desired_value)
+
+    def check(self, keys: Sequence[str]) -> bool:
+        return self._store.check(self._all_whole(keys))
+
+    def wait(self, keys: Sequence[str], timeout: Timeout | None = None) -> None:
+        if timeout is None:
+            self._store.wait(self._all_whole(keys))
+        else:
+            self._store.wait(self._all_whole(keys), _span(timeout))
+
+    def delete_key(self, key: str) -> bool:
+        return self._store.delete_key(self._whole(key))
+
+    def num_keys(self) -> int:
+        return self._store.num_keys()
+
+    def list_keys(self) -> list[str]:
+        skipped = len(self._prefix)
+        return [key[skipped:] for key in self._store.list_keys() if key.startswith(self._prefix)]
+
+    def append(self, key: str, value: Value) -> None:
+        self._store.append(self._whole(key), value)
+
+    def multi_get(self, keys: Sequence[str]) -> list[bytes]:
+        return self._store.multi_get(self._all_whole(keys))
+
+    def multi_set(self, keys: Sequence[str], values: Sequence[Value]) -> None:
+        self._store.multi_set(self._all_whole(keys), values)
+
+    def queue_push(self, key: str, value: Value) -> None:
+        self._store.queue_push(self._whole(key), value)
+
+    def queue_pop(self, key: str, block: bool = True) -> bytes:
+        return self._store.queue_pop(self._whole(key), block)
+
+    def queue_len(self, key: str) -> int:
+        return self._store.queue_len(self._whole(key))
+
+    def barrier(self, key: str, world_size: int, timeout: Timeout | None = None) -> None:
+        wait_s = None if timeout is None else _span(timeout)
+        self._store.barrier(self._whole(key), world_size, wait_s)
+
+    def clone(self) -> PrefixStore:
+        return PrefixStore(self._prefix[:-1], self._store.clone())
+
+    def has_extended_api(self) -> bool:
+        return self._store.has_extended_api()
+
+    def _whole(self, key: str) -> str:
+        to_key(key)
+        return self._prefix + key
+
+    def _all_whole(self, keys: Sequence[str]) -> list[str]:
+        to_keys(keys)
+        return [self._prefix + key for key in keys]
+
+
+def _span(timeout: Timeout) -> timedelta:
+    """The one form that torch's stores take, too."""
+    return timedelta(seconds=to_seconds(timeout))

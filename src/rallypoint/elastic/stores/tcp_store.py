@@ -1,0 +1,351 @@
+"""The store that `torch.distributed.TCPStore` is: a client of one server, which it may host.
+
+It speaks the protocol of torch's, so that either side may be torch's own. What differs is that
+nothing hangs: a plain answer is waited for as long as the timeout, or 5 s if that is longer, and
+the loss of a server is an error that names it. A server runs on a thread with a loop of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import threading
+import time
+import weakref
+from collections.abc import Sequence
+from typing import Self
+
+from rallypoint.elastic.stores import c10d_client as wire
+from rallypoint.elastic.stores import c10d_operations as operations
+from rallypoint.elastic.stores.store import (
+    DEFAULT_TIMEOUT,
+    Store,
+    Timeout,
+    Value,
+    to_bytes,
+    to_keys,
+    to_pairs,
+    to_port,
+)
+from rallypoint.elastic.stores.tcp_client import TCPClient
+from rallypoint.errors import StoreConnectionError, StoreQueueEmptyError, StoreTimeoutError
+from rallypoint.observe.parameter_names import OF_A_STORE, in_parameters
+from rallypoint.observe.printing import print_error
+from rallypoint.store.access import (
+    EVERYBODY,
+    AccessGate,
+    AccessPolicy,
+    Who,
+    parse_network,
+    peer_name,
+)
+from rallypoint.store.keyvalue import KeyValueMachine
+from rallypoint.store.server import Say, StoreServer
+
+
+class TCPStore(Store):
+    """A store at `host` and `port`; with `is_master` its server is here, on a thread.
+
+    `port` 0 lets a master pick one; see `port`. `listen_socket` is a bound socket to use instead,
+    and is taken over. With `world_size` and `wait_for_workers`, each client counts itself in, and
+    the master waits until so many have come; otherwise nobody waits for anybody.
+
+    A master binds the address of `host`, no other. On a loopback address only processes of this
+    user are served; on another one every host that reaches it is. `allow` names the networks (CIDRs
+    like "10.0.0.0/8") that are served besides this user's processes, and nobody else then.
+
+    One object serves all threads of a process, not a forked child: there, use `clone`. Lost
+    connections are replaced where nothing can have got lost or be done twice.
+
+    Raises StoreConnectionError if there is no server for the whole timeout, or the port to host it
+    at is taken, StoreTimeoutError if workers are missing, ValueError for what is no port. Blocks.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        world_size: int | None = None,
+        is_master: bool = False,
+        timeout: Timeout = DEFAULT_TIMEOUT,
+        wait_for_workers: bool = True,
+        *,
+        listen_socket: socket.socket | None = None,
+        allow: Sequence[str] | None = None,
+    ) -> None:
+        super().__init__(timeout)
+        if not is_master and (listen_socket is not None or allow is not None):
+            raise ValueError("listen_socket and allow are for the master, which hosts the server")
+        if isinstance(allow, str):
+            raise TypeError(f"allow must be a list of networks, not one str: [{allow!r}]?")
+        self._server: ServerThread | None = None
+        deadline = time.monotonic() + self._timeout_s
+        connect_to = host
+        to_port(port)
+        if not (port or is_master):
+            reason = "no server has the port 0: needs that of the master's store"
+            raise StoreConnectionError(peer_name(host, port), "connecting", reason)
+        if is_master:
+            networks = None if allow is None else tuple(map(parse_network, allow))
+            listener = listen_socket or bind(host, port)
+            gate = AccessGate(_policy(listener, networks))
+            connect_to, port = _reachable(listener)
+            self._server = ServerThread(listener, gate, _say_on_stderr, wire.JOINED_KEY)
+        try:
+            self._client = TCPClient(connect_to, port, self._timeout_s)
+        except BaseException:
+            _close(None, self._server)
+            raise
+        self._host, self._port, self._connect_to = host, port, connect_to
+        self._close = weakref.finalize(self, _close, self._client, self._server)
+        if world_size is not None and wait_for_workers:
+            try:
+                self._join(world_size, deadline)
+            except BaseException:
+                self.close()
+                raise
+
+    @property
+    def host(self) -> str:
+        """The host as it was given."""
+        return self._host
+
+    @property
+    def port(self) -> int:
+        """The port of the server; the one that was picked if 0 was given."""
+        return self._port
+
+    def close(self) -> None:
+        """Ends the connection, and the server if it is here. Safe to call again."""
+        self._close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def clone(self) -> TCPStore:
+        """Another connection to the same server, which only the first object hosts."""
+        clone = TCPStore(self._connect_to, self._port, timeout=self.timeout)
+        clone._host = self._host
+        return clone
+
+    def set_timeout(self, timeout: Timeout) -> None:
+        super().set_timeout(timeout)
+        self._client.set_timeout(self._timeout_s)
+
+    # Values
+
+    def set(self, key: str, value: Value) -> None:
+        request = wire.set_value(wire.wired_key(key), to_bytes(value))
+        self._client.tell("set", (key,), request, again=True)
+
+    def get(self, key: str) -> bytes:
+        wired = wire.wired_key(key)
+        value = self._client.ask("get", (key,), wire.get(wired), wire.read_string, again=True)
+        if value:
+            return value
+        return self._client.run("get", (key,), operations.get(wired), self._timeout_s)
+
+    def add(self, key: str, amount: int) -> int:
+        request = wire.add(wire.wired_key(key), amount)
+        return self._client.ask("add", (key,), request, wire.read_i64, again=False)
+
+    def compare_set(self, key: str, expected_value: Value, desired_value: Value) -> bytes:
+        request = wire.compare_set(
+            wire.wired_key(key), to_bytes(expected_value), to_bytes(desired_value)
+        )
+        return self._client.ask("compare_set", (key,), request, wire.read_string, again=False)
+
+    def check(self, keys: Sequence[str]) -> bool:
+        wired = to_keys(keys, wire.wired_key)
+        if len(wired) == 1:
+            return self._client.ask("check", keys, wire.check(wired), wire.read_check, again=True)
+        operation = operations.check(wired)
+        return self._client.run("check", keys, operation, self._timeout_s)
+
+    def wait(self, keys: Sequence[str], timeout: Timeout | None = None) -> None:
+        operation = operations.wait(to_keys(keys, wire.wired_key))
+        self._client.run("wait", keys, operation, self._wait_s(timeout))
+
+    def delete_key(self, key: str) -> bool:
+        request = wire.delete_key(wire.wired_key(key))
+        return self._client.ask("delete_key", (key,), request, wire.read_i64, again=False) > 0
+
+    def num_keys(self) -> int:
+        return self._client.ask("num_keys", (), wire.COUNT_KEYS, wire.read_i64, again=True)
+
+    def list_keys(self) -> list[str]:
+        listed = self._client.ask("list_keys", (), wire.LIST_KEYS, wire.read_listed, again=True)
+        return [wire.key_shown(key) for key in listed if key[:1] == b"/"]
+
+    def append(self, key: str, value: Value) -> None:
+        request = wire.append(wire.wired_key(key), to_bytes(value))
+        self._client.tell("append", (key,), request, again=False)
+
+    def multi_get(self, keys: Sequence[str]) -> list[bytes]:
+        operation = operations.multi_get(to_keys(keys, wire.wired_key))
+        return self._client.run("multi_get", keys, operation, self._timeout_s)
+
+    def multi_set(self, keys: Sequence[str], values: Sequence[Value]) -> None:
+        """Stores all values at once. Raises ValueError if the lengths differ.
+
+        Also for more than 131,072 keys: they would not fit into one request, and two are not
+        carried out at once.
+        """
+        request = wire.multi_set(to_pairs(keys, values, wire.wired_key))
+        self._client.tell("multi_set", keys, request, again=True)
+
+    # Queues, and waiting for each other
+
+    def queue_push(self, key: str, value: Value) -> None:
+        request = wire.queue_push(wire.wired_key(key), to_bytes(value))
+        self._client.tell("queue_push", (key,), request, again=False)
+
+    def queue_pop(self, key: str, block: bool = True) -> bytes:
+        operation = operations.queue_pop(wire.wired_key(key), block)
+        item = self._client.run("queue_pop", (key,), operation, self._timeout_s)
+        if item is None:
+            raise StoreQueueEmptyError(key)
+        return item
+
+    def queue_len(self, key: str) -> int:
+        request = wire.queue_length(wire.wired_key(key))
+        return self._client.ask("queue_len", (key,), request, wire.read_i64, again=True)
+
+    def barrier(self, key: str, world_size: int, timeout: Timeout | None = None) -> None:
+        operation = operations.barrier(wire.wired_key(key), world_size)
+        self._client.run("barrier", (key,), operation, self._wait_s(timeout))
+
+    # Within
+
+    def _join(self, world_size: int, deadline: float) -> None:
+        request = wire.add(wire.JOINED_KEY, 1)
+        self._client.ask("joining", (), request, wire.read_i64, again=False)
+        if self._server is not None:
+            started = time.monotonic()
+            joined = self._server.wait_joined(world_size, max(0.0, deadline - started))
+            if joined < world_size:
+                missing = [f"{world_size - joined} of {world_size} workers"]
+                raise StoreTimeoutError("waiting for workers", missing, self._timeout_s)
+
+
+def _reachable(listener: socket.socket) -> tuple[str, int]:
+    """Where a listening socket can be reached from this machine."""
+    address, port = listener.getsockname()[:2]
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address, address), port
+
+
+def _policy(listener: socket.socket, networks: tuple[str, ...] | None) -> AccessPolicy:
+    if networks is not None:
+        return AccessPolicy(Who.ALLOWED, networks, remedy="allow")
+    address: str = listener.getsockname()[0]
+    return AccessPolicy() if address.startswith("127.") or address == "::1" else EVERYBODY
+
+
+def _say_on_stderr(line: str) -> None:
+    print_error("rallypoint: store", in_parameters(line, OF_A_STORE))
+
+
+def _close(client: TCPClient | None, server: ServerThread | None) -> None:
+    if client is not None:
+        client.close()
+    if server is not None:
+        server.close()
+
+
+class ServerThread:
+    """A server that listens from construction to `close`; the thread ends with the process.
+
+    `listener` is bound, and taken over. Everybody whom `gate` admits may use the store. Joining is
+    adding to `counter_key`: `wait_joined` counts it.
+    """
+
+    def __init__(
+        self, listener: socket.socket, gate: AccessGate, say: Say, counter_key: bytes
+    ) -> None:
+        self._pid = os.getpid()
+        listener.setblocking(False)
+        # Inherited by what it accepts; replies are small, and must not wait for each other.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._loop = asyncio.new_event_loop()
+        self._machine = _CountingMachine(counter_key)
+        self._started = threading.Event()
+        self._thread = threading.Thread(
+            target=self._run, args=(listener, gate, say), name="rally-store", daemon=True
+        )
+        self._thread.start()
+        self._started.wait()
+
+    def wait_joined(self, count: int, timeout_s: float) -> int:
+        """Waits until so many have joined, and returns how many have."""
+        return self._machine.wait_counted(count, timeout_s)
+
+    def close(self) -> None:
+        """Drops every client; neither thread nor socket remains. Safe to call again.
+
+        Does nothing in a forked child, which has no such thread.
+        """
+        if os.getpid() != self._pid or self._loop.is_closed():
+            return
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+    def _run(self, listener: socket.socket, gate: AccessGate, say: Say) -> None:
+        server: StoreServer | None = None
+        try:
+            server = self._loop.run_until_complete(self._listen(listener, gate, say))
+            self._started.set()
+            self._loop.run_forever()
+        finally:
+            if server is not None:
+                server.close()
+            # One more turn lets the transports close their sockets.
+            self._loop.run_until_complete(asyncio.sleep(0))
+            self._loop.run_until_complete(self._loop.shutdown_default_executor())
+            self._loop.close()
+            self._started.set()
+
+    async def _listen(self, listener: socket.socket, gate: AccessGate, say: Say) -> StoreServer:
+        server = StoreServer(gate, say, machine=self._machine)
+        await server.listen(listener)
+        return server
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket bound to this address and no other; port 0 picks one.
+
+    Raises StoreConnectionError if the port is taken, or the address is not of this machine.
+    """
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, _, _, _, address = found[0]
+        return socket.create_server(address[:2], family=family, backlog=socket.SOMAXCONN)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise StoreConnectionError(peer_name(host, port), "listening", reason) from error
+
+
+class _CountingMachine(KeyValueMachine):
+    """Counts what is added to one key, on the loop's thread; other threads wait for the count."""
+
+    def __init__(self, key: bytes) -> None:
+        super().__init__()
+        self._counted_key, self._counted = key, 0
+        self._changed = threading.Condition()
+
+    def add(self, key: bytes, delta: int) -> int:
+        number = super().add(key, delta)
+        if key == self._counted_key:
+            with self._changed:
+                self._counted += delta
+                self._changed.notify_all()
+        return number
+
+    def wait_counted(self, count: int, timeout_s: float) -> int:
+        """Waits until so many have been counted, and returns how many have."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._counted >= count, timeout_s)
+            return self._counted

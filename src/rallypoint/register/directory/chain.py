@@ -1,0 +1,210 @@
+"""Where the versions of a register lie in a directory, and how the newest one is found.
+
+    first                 the first version
+    00000001-<random>/    a directory of versions: 000001, 000002 and so on
+    00000002-<random>/    the next one, which the last version of the one before names
+    head                  the name of a late directory: a hint
+
+A version is written once, and its slot never becomes free again, so the first free slot is where
+the next version goes. What a reader does not find it has failed to read: a directory with at least
+one version belongs to the chain, an empty one may be left from a writer that lost, and only whole
+directories are removed, in order and long after their last version (`chain_upkeep`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from rallypoint.errors import RecordError, RendezvousConnectionError
+from rallypoint.register.directory.files import Files
+from rallypoint.register.version_file import UnreadableVersionError, VersionFile, VersionFormat
+
+BELIEVED_S = 300.0
+"""Within this time of reading a version, no directory can be removed that was not yet full then."""
+HEAD = "head"
+_DIRECTORY = re.compile(r"([0-9]{8,})-[0-9a-f]{16}")
+_NUMBER = re.compile(r"[0-9]{6,}")
+
+
+class Slot(NamedTuple):
+    """A place for one version. Later ones are greater."""
+
+    serial: int
+    directory: str
+    number: int
+
+    @property
+    def name(self) -> str:
+        """Its path below the job's directory."""
+        return f"{self.directory}/{self.number:06}" if self.directory else "first"
+
+
+FIRST = Slot(0, "", 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The token: one version, as one reader has seen it."""
+
+    slot: Slot
+    nonce: bytes
+    following: Slot = field(compare=False)
+    """Where its successor goes."""
+    seen_at: float = field(compare=False)
+    """When nothing had followed it yet, on the clock of `Files`."""
+    is_durable: bool = field(compare=False)
+    """Whether it is known to survive a loss of power."""
+
+
+class Version(NamedTuple):
+    """A version that was read."""
+
+    seen: Seen
+    content: bytes
+
+
+def serial_of(name: str) -> int:
+    """The number of a directory of versions, from 1; 0 if this is the name of something else."""
+    match = _DIRECTORY.fullmatch(name)
+    return 0 if match is None else int(match[1])
+
+
+def directory_name(serial: int, random: bytes) -> str:
+    """A name for a new directory of versions, with 8 random bytes."""
+    return f"{serial:08}-{random.hex()}"
+
+
+class VersionChain:
+    """The versions of one job, as one process reads them. It remembers the newest.
+
+    Besides what its methods name, each raises OSError, RendezvousConnectionError for what is not
+    there though it must be, and RecordError for a file that is no version of this job.
+    """
+
+    def __init__(self, files: Files, path: str, layout: VersionFormat) -> None:
+        """`path`: the job's directory."""
+        self._files, self._path, self._layout = files, path, layout
+        self.newest: Version | None = None
+
+    def path(self, *names: str) -> str:
+        """A path in the job's directory."""
+        return os.path.join(self._path, *names)
+
+    def tip(self) -> Version | None:
+        """The newest version; None if no first one was found, which is certain only when it has
+        been linked. From a position that was read a moment ago, two operations."""
+        known = self.newest
+        if known is not None and self._files.now() - known.seen.seen_at < BELIEVED_S:
+            tip = self._walk(known)
+            is_cut = tip.seen == known.seen and self.is_cut(known.seen)
+            if not is_cut and self._files.now() - known.seen.seen_at < BELIEVED_S:
+                self.newest = tip
+                return tip
+        self.newest = None
+        found = self._find()
+        if found is not None:
+            tip = self._walk(found)
+            # What follows it was free, not removed: directories are emptied in order.
+            self.check_unremoved(tip.seen)
+            self.newest = tip
+        return self.newest
+
+    def read(self, slot: Slot) -> Version | None:
+        """The version in a slot; None if the file system finds none."""
+        seen_at = self._files.now()
+        path = self.path(slot.name)
+        try:
+            data = self._files.read(path)
+        except FileNotFoundError:
+            return None
+        try:
+            version = self._layout.decode(slot.name, data)
+        except UnreadableVersionError as error:
+            raise RecordError(f"{path} {error}") from error
+        following = following_slot(slot, version)
+        return Version(Seen(slot, version.nonce, following, seen_at, False), version.content)
+
+    def _walk(self, version: Version) -> Version:
+        while True:
+            looked_at = self._files.now()
+            following = self.read(version.seen.following)
+            if following is None:
+                return seen_then(version, looked_at)
+            version = following
+
+    def _find(self) -> Version | None:
+        """Some version of the chain, a late one if possible."""
+        head = self._head()
+        names = self._names("") or []
+        listed = sorted((name for name in names if serial_of(name)), key=serial_of, reverse=True)
+        for directory in listed if head is None else [head, *listed]:
+            if (last := self._last_in(directory)) is not None:
+                return last
+        first = self.read(FIRST)
+        if first is None and head is None:
+            return None
+        # Without a head nothing was removed yet.
+        if first is None or head is not None:
+            raise _failed(self.path(), "no directory in it has versions, though there were some")
+        return first
+
+    def _head(self) -> str | None:
+        try:
+            name = self._files.read(self.path(HEAD)).decode("ascii", "replace")
+        except FileNotFoundError:
+            return None
+        return name if serial_of(name) else None
+
+    def _names(self, directory: str) -> list[str] | None:
+        try:
+            return self._files.names(self.path(directory))
+        except FileNotFoundError:
+            return None
+
+    def _last_in(self, directory: str) -> Version | None:
+        numbers = [int(name) for name in self._names(directory) or [] if _NUMBER.fullmatch(name)]
+        if not numbers:
+            return None
+        slot = Slot(serial_of(directory), directory, max(numbers))
+        if (version := self.read(slot)) is None:
+            raise _failed(self.path(slot.name), "it was listed and is not there")
+        return version
+
+    def is_cut(self, seen: Seen) -> bool:
+        """Whether this version is gone, which was the newest one, and the register is there:
+        somebody has removed the last versions, or has put an older copy of the directory back."""
+        again = self.read(seen.slot)
+        is_there = again is not None and again.seen == seen
+        return not is_there and self.read(FIRST) is not None
+
+    def check_unremoved(self, seen: Seen) -> None:
+        """Raises RendezvousConnectionError if a version, or what is to hold its successor, has
+        been removed."""
+        again = self.read(seen.slot)
+        is_there = again is not None and again.seen == seen
+        if is_there and seen.slot == FIRST:  # which is never removed
+            is_there = self._names(seen.following.directory) is not None
+        if not is_there:
+            raise _failed(self.path(seen.slot.name), "what follows it has been removed")
+
+
+def seen_then(version: Version, seen_at: float) -> Version:
+    """The same version, seen at another time."""
+    return version._replace(seen=replace(version.seen, seen_at=seen_at))
+
+
+def following_slot(slot: Slot, version: VersionFile) -> Slot:
+    """Where the successor of a version goes."""
+    if version.following:
+        return Slot(slot.serial + 1, version.following, 1)
+    return slot._replace(number=slot.number + 1)
+
+
+def _failed(path: str, why: str) -> RendezvousConnectionError:
+    return RendezvousConnectionError(
+        f"can't read the register: {path}: {why}: it is tried again; see that all nodes mount the "
+        "same file system"
+    )

@@ -1,0 +1,163 @@
+"""What the register in a directory needs of a file system: ten operations, and a clock.
+
+`LocalFiles` is the file system that is mounted here; `rallypoint.testing` has one in memory with
+the faults of real ones. Everything is private to this user: directories have mode 0700, files 0600.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from rallypoint.clocks import boot_time
+from rallypoint.errors import AccessError
+from rallypoint.files import safe_open
+
+_CHUNK_BYTES = 1 << 20
+FIXES = {
+    errno.ENOSPC: "its file system is full: free some space",
+    errno.EDQUOT: "your quota on its file system is used up: free some space",
+    errno.EROFS: "its file system is read-only: mount it writable, or name another directory",
+    errno.EACCES: "make it writable for you, or name another directory",
+    errno.EOPNOTSUPP: "its file system has no hard links: name another directory",
+}
+"""What a person can do about a directory in which these errors happen."""
+
+
+def why_not_own(status: os.stat_result, what: str, or_else: str) -> str:
+    """What is wrong, and the fix, unless it is a directory of this user that nobody else may write
+    to: who can write there can take registers away, and put others there. Some file systems show
+    one mode for all, so that others may read is no fault: what is made has mode 0700."""
+    if not stat.S_ISDIR(status.st_mode):
+        return f"{what}: it is not a directory: move it away, or {or_else}"
+    if status.st_uid != os.geteuid():
+        mine = f"user {status.st_uid}, not to you (user {os.geteuid()})"
+        return f"{what}: it belongs to {mine}: {or_else}"
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        mode = stat.S_IMODE(status.st_mode)
+        return (
+            f"{what}: other users may write to it (mode {mode:04o}): run `chmod go-w` on it, or "
+            f"{or_else}"
+        )
+    return ""
+
+
+class Files(Protocol):
+    """Operations on paths. Each raises OSError; then it may have happened, or happen later."""
+
+    def make_directory(self, path: str) -> None:
+        """A new directory of mode 0700; FileExistsError if there is anything."""
+
+    def check_own(self, path: str) -> None:
+        """Raises AccessError unless it is a directory of this user that nobody else may write
+        to."""
+
+    def write(self, path: str, data: bytes) -> float:
+        """A new file, whose content survives a loss of power (its name need not). Returns when it
+        was written, on the file system's own clock."""
+
+    def read(self, path: str) -> bytes:
+        """All that a file holds. Asks the file system anew, whatever is cached of the content."""
+
+    def link(self, source: str, target: str) -> None:
+        """A second name for a file; FileExistsError if the name is taken."""
+
+    def rename(self, source: str, target: str) -> None:
+        """Another name, in place of a file that had it."""
+
+    def remove(self, path: str) -> None:
+        """Remove the name of a file."""
+
+    def remove_directory(self, path: str) -> None:
+        """Remove an empty directory."""
+
+    def names(self, path: str) -> list[str]:
+        """What a directory holds, in no order."""
+
+    def sync(self, path: str) -> None:
+        """The names in a directory survive a loss of power when this has returned."""
+
+    def changed_at(self, path: str) -> float:
+        """When a file or the names in a directory changed last, on the file system's own clock."""
+
+    def file_system(self, path: str) -> int:
+        """The number of the file system that a path lies on."""
+
+    def now(self) -> float:
+        """Seconds on a clock of this machine that also runs while it is suspended."""
+
+    def random_bytes(self, count: int) -> bytes:
+        """Such as nobody else has drawn."""
+
+
+class LocalFiles:
+    """The file system that is mounted on this machine."""
+
+    def make_directory(self, path: str) -> None:
+        """See `Files`, also for the others."""
+        os.mkdir(path, 0o700)
+
+    def check_own(self, path: str) -> None:
+        """No link either."""
+        if why := why_not_own(os.lstat(path), path, "use another run id"):
+            raise AccessError(why)
+
+    def write(self, path: str, data: bytes) -> float:
+        with _closing(safe_open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)) as fd:
+            left = memoryview(data)
+            while left:
+                left = left[os.write(fd, left) :]
+            os.fsync(fd)
+            return os.fstat(fd).st_mtime
+
+    def read(self, path: str) -> bytes:
+        with _closing(safe_open(path, os.O_RDONLY)) as fd:
+            chunks = []
+            while chunk := os.read(fd, _CHUNK_BYTES):
+                chunks.append(chunk)
+            return b"".join(chunks)
+
+    def link(self, source: str, target: str) -> None:
+        os.link(source, target)
+
+    def rename(self, source: str, target: str) -> None:
+        os.rename(source, target)
+
+    def remove(self, path: str) -> None:
+        os.unlink(path)
+
+    def remove_directory(self, path: str) -> None:
+        os.rmdir(path)
+
+    def names(self, path: str) -> list[str]:
+        return os.listdir(path)
+
+    def sync(self, path: str) -> None:
+        with _closing(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as fd:
+            os.fsync(fd)
+
+    def changed_at(self, path: str) -> float:
+        return os.lstat(path).st_mtime
+
+    def file_system(self, path: str) -> int:
+        return os.lstat(path).st_dev
+
+    def now(self) -> float:
+        return boot_time()
+
+    def random_bytes(self, count: int) -> bytes:
+        return secrets.token_bytes(count)
+
+
+@contextmanager
+def _closing(fd: int) -> Iterator[int]:
+    """Closing tells the last errors of a file that was written."""
+    try:
+        yield fd
+    finally:
+        os.close(fd)

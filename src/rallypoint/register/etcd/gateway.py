@@ -1,0 +1,281 @@
+"""Calls of etcd's JSON gateway: whichever member answers is asked, one after the other.
+
+A call that got no answer may have been executed, or may be executed later. So each is one that may
+be repeated at another member: a read, or a transaction whose writer knows its own version by a
+nonce. Reads are linearizable, as is the default of etcd.
+"""
+
+from __future__ import annotations
+
+import time
+from base64 import b64decode, b64encode
+from contextlib import closing
+from typing import Any, NamedTuple
+
+from rallypoint.core.json_reader import UnreadableJsonError
+from rallypoint.core.text import shown
+from rallypoint.errors import AccessError, ParameterError, RendezvousConnectionError
+from rallypoint.register.etcd.answers import check_answer
+from rallypoint.register.etcd.members import Member, tls_context
+from rallypoint.register.http import HttpError
+from rallypoint.wire.etcd_config import EtcdConfig
+
+ATTEMPT_S = 2.0
+"""A member that has not answered after so long is given up for now. An election takes 1 to 2 s."""
+LIMIT_S = 5.0
+"""Of a call at all members: half the hold of a leader."""
+STATUS_S = 0.5
+"""The last part of `LIMIT_S`, in which members are asked for their leader."""
+_SHOWN = 300
+"""The longest message of etcd that a person reads."""
+
+_AUTHENTICATION_IS_OFF = "authentication is not enabled"
+_UNAVAILABLE = (1, 4, 10, 14)
+_BY_CODE = {
+    7: "may not use what lies under {prefix}: grant it a role with read and write permission there",
+    8: "has no space left: compact and defragment it, and disarm its alarm",
+}
+
+
+class LeaseEndedError(RendezvousConnectionError):
+    """There is no such lease in etcd; nothing was stored."""
+
+
+class _Failure(NamedTuple):
+    """Why a member was passed over. The error itself would keep the connections in a cycle."""
+
+    endpoint: str
+    why: str
+    is_lasting: bool
+
+
+class Gateway:
+    """Blocks, for one thread at a time."""
+
+    def __init__(self, config: EtcdConfig, attempt_s: float = ATTEMPT_S) -> None:
+        """Does no I/O."""
+        self._config, self._attempt_s = config, attempt_s
+        self._members: list[Member] = []
+        self._at = 0
+        """Of the member that has answered last."""
+        self._token = ""
+        self._is_open = False
+        """It is known that etcd wants no user."""
+        self._cluster = ""
+        self.has_repeated = False
+        """The last call was sent more often than it was answered, and may have been executed."""
+
+    def call(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        """The answer of the first member that has one. Raises RendezvousConnectionError,
+        AccessError for a user that etcd refuses, ParameterError if nothing there is an etcd."""
+        ends_at = time.monotonic() + LIMIT_S
+        self.has_repeated = False
+        failures: list[_Failure] = []
+        for _ in self._config.endpoints:
+            now = time.monotonic()
+            attempt_ends_at = min(now + self._attempt_s, ends_at - STATUS_S)
+            if attempt_ends_at <= now:
+                break
+            try:
+                answer = self._ask(path, body, attempt_ends_at)
+                self.has_repeated |= self._member.has_repeated
+                return answer
+            except HttpError as error:
+                self.has_repeated |= error.was_sent
+                failures.append(self._passed_over(error))
+        raise self._failed(failures, ends_at)
+
+    def watch(self, key: str, revision: int, seconds: float, end: str = "") -> bool:
+        """Whether a key may have changed from this revision on; waits so long at most. With an
+        `end`: any key from `key` to before that. Raises as `call`."""
+        request = {"key": encoded(key), "start_revision": str(revision), "range_end": encoded(end)}
+        begins_by = time.monotonic() + min(self._attempt_s, seconds)
+        try:
+            token, body = self._authenticated(begins_by), {"create_request": request}
+            watching = self._member.watch(body, token, seconds, self._attempt_s)
+            with closing(watching) as lines:
+                for line in lines:
+                    self._check("/v3/watch", body, line)
+                    result = line.get("result", {})
+                    if _is_unavailable(line):  # 3.5.16 says so before it closes, 3.4 only closes.
+                        raise HttpError(_message(line["error"]))
+                    if "error" in line or result.get("canceled") or result.get("events"):
+                        return True
+        except HttpError as error:
+            ends_at = time.monotonic() + STATUS_S
+            raise self._failed([self._passed_over(error)], ends_at) from error
+        return False
+
+    def abort(self) -> None:
+        """Whoever waits in another thread waits no more."""
+        for member in self._members:
+            member.abort()
+
+    @property
+    def _member(self) -> Member:
+        if not self._members:
+            tls = tls_context(self._config)
+            self._members = [Member(endpoint, tls) for endpoint in self._config.endpoints]
+        return self._members[self._at]
+
+    def _ask(self, path: str, body: dict[str, Any], ends_at: float) -> dict[str, Any]:
+        """The answer of one member, by this time; also if the user must log in first, or anew."""
+        for is_last in (False, True):
+            token = self._authenticated(ends_at)
+            status, answer = self._post(path, body, token, ends_at)
+            if status == 200:
+                self._check_cluster(answer)
+                return answer
+            if not is_last and token and _is_of_an_old_token(answer):
+                self._token = ""
+                continue
+            raise self._refusal(answer, status)
+        raise AssertionError
+
+    def _post(
+        self, path: str, body: dict[str, Any], token: str, ends_at: float
+    ) -> tuple[int, dict[str, Any]]:
+        """The HTTP status, and an answer that has the form of etcd's if the status is 200. Raises
+        HttpError."""
+        limit_s = max(ends_at - time.monotonic(), 0.001)
+        status, answer = self._member.post(path, body, token, limit_s)
+        if status == 200:
+            self._check(path, body, answer)
+        return status, answer
+
+    def _check(self, path: str, body: dict[str, Any], answer: dict[str, Any]) -> None:
+        try:
+            check_answer(path, body, answer)
+        except UnreadableJsonError as error:
+            raise self._member.not_understood(error) from None
+
+    def _authenticated(self, ends_at: float) -> str:
+        """What shows who asks; empty: nobody needs to."""
+        config = self._config
+        if not config.user or self._token or self._is_open:
+            return self._token
+        body = {"name": config.user, "password": _password(config)}
+        status, answer = self._post("/v3/auth/authenticate", body, "", ends_at)
+        if status == 200:
+            self._token = answer["token"]
+        elif _AUTHENTICATION_IS_OFF in _message(answer):
+            self._is_open = True
+        else:
+            raise self._refusal(answer, status)
+        return self._token
+
+    def _check_cluster(self, answer: dict[str, Any]) -> None:
+        """Two clusters in one list of endpoints would be two registers."""
+        headed = answer if "header" in answer else answer.get("result", {})
+        cluster = str(headed.get("header", {}).get("cluster_id", ""))
+        if self._cluster not in ("", cluster):
+            self._member.close()
+            raise HttpError("it is of another cluster than the members before", is_lasting=True)
+        self._cluster = cluster
+
+    def _refusal(self, answer: dict[str, Any], status: int) -> Exception:
+        """What to raise for an answer that is none."""
+        said, code = _message(answer), answer.get("code")
+        user = f"the user {self._config.user!r}" if self._config.user else "who asks without a user"
+        if code in _UNAVAILABLE:
+            return HttpError(said)
+        if "lease not found" in said:
+            return LeaseEndedError(f"etcd has ended the lease ({said})")
+        if "authentication failed" in said:
+            return AccessError(f"etcd does not know {user} {_with_password(self._config)}")
+        if "user name is empty" in said or _is_of_an_old_token(answer):
+            fix = "give user=NAME in --rdzv-conf, and its password"
+            return AccessError(f"etcd wants a user ({said}): {fix}")
+        if code == 7:
+            return AccessError(f"{user} {_BY_CODE[7].format(prefix=self._config.prefix)}")
+        why = _BY_CODE.get(int(code) if isinstance(code, int) else -1, "")
+        return RendezvousConnectionError(
+            f"etcd {why} ({said})" if why else f"etcd refuses a request: {said or status}"
+        )
+
+    def _passed_over(self, error: HttpError) -> _Failure:
+        """Another member is asked next."""
+        where = self._config.endpoints[self._at]
+        self._at = (self._at + 1) % len(self._config.endpoints)
+        return _Failure(where, str(error), error.is_lasting)
+
+    def _failed(self, failures: list[_Failure], ends_at: float) -> Exception:
+        """Return the error for a call that no member has answered. Asks them for their leader until
+        `ends_at`."""
+        whys = {failure.why for failure in failures}
+        each = "; ".join(f"{failure.endpoint}: {failure.why}" for failure in failures)
+        if len(whys) == 1:
+            each = f"{', '.join(failure.endpoint for failure in failures)}: {whys.pop()}"
+        if failures and all(failure.is_lasting for failure in failures):
+            return ParameterError(f"no etcd can be used: {each}")
+        if self._has_no_leader(ends_at):
+            return RendezvousConnectionError(
+                f"etcd has no leader: most of its members are away, or can't reach each other "
+                f"({each})"
+            )
+        return RendezvousConnectionError(f"no member of etcd answers: {each}")
+
+    def _has_no_leader(self, ends_at: float) -> bool:
+        for number, member in enumerate(self._members):
+            left_s = ends_at - time.monotonic()
+            if left_s <= 0:
+                return False
+            limit_s = min(STATUS_S, left_s / (len(self._members) - number))
+            path = "/v3/maintenance/status"
+            try:
+                status, answer = member.post(path, {}, self._token, limit_s)
+                if status == 200:
+                    check_answer(path, {}, answer)
+                    return bool(answer.get("leader", "0") == "0")
+            except (HttpError, UnreadableJsonError):
+                continue
+        return False
+
+
+def encoded(key: str | bytes) -> str:
+    """Keys and values as the gateway has them."""
+    return b64encode(key.encode() if isinstance(key, str) else key).decode()
+
+
+def decoded(text: str) -> bytes:
+    """Raises ValueError."""
+    return b64decode(text, validate=True)
+
+
+def _with_password(config: EtcdConfig) -> str:
+    """What a person reads of a password that etcd refuses, and how to mend it."""
+    if config.password_file:
+        return f"with this password: see what is in password_file={config.password_file}"
+    fix = "password_file=FILE in --rdzv-conf, or RALLYPOINT_ETCD_PASSWORD"
+    return (
+        f"with this password: see {fix}" if config.password else f"without a password: give {fix}"
+    )
+
+
+def _password(config: EtcdConfig) -> str:
+    """Read anew for each log-in: it may have been changed."""
+    if not config.password_file:
+        return config.password
+    try:
+        with open(config.password_file) as file:
+            return file.read().strip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise AccessError(
+            f"password_file={config.password_file}: can't be read: {error}"
+        ) from error
+
+
+def _message(answer: dict[str, Any]) -> str:
+    return shown(str(answer.get("message") or answer.get("error") or "")[:_SHOWN])
+
+
+def _is_unavailable(line: dict[str, Any]) -> bool:
+    """Of a watch: the member can't serve it now. Another one may."""
+    error = line.get("error")
+    return isinstance(error, dict) and error.get("code", error.get("grpc_code")) in _UNAVAILABLE
+
+
+def _is_of_an_old_token(answer: dict[str, Any]) -> bool:
+    """Of one that a member has forgotten, or that was given out before users were changed."""
+    said = _message(answer)
+    return answer.get("code") == 16 or "auth token" in said or "auth store is old" in said

@@ -1,0 +1,209 @@
+"""A register in Kubernetes: one ConfigMap per job. Its uid and resourceVersion are the token of a
+version.
+
+A swap is a PUT with both, or a POST for the first version; the API server refuses one that comes
+late, with 409. A ConfigMap without data counts as no version: it was made for the job, which then
+needs no right to make any, and the first version is a PUT there. A lost answer is no matter
+(`swapping_backend.py`). What is read is the newest version: a GET without resourceVersion asks
+etcd's quorum. Lists and watches may be older than that, so they only wake.
+
+What is assumed of Kubernetes: its etcd is not reset to an older backup while jobs run.
+"""
+
+from __future__ import annotations
+
+import time
+from base64 import b64decode, b64encode
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
+
+from msgspec import Struct
+
+from rallypoint.errors import AccessError, ParameterError, RecordError, RendezvousConnectionError
+from rallypoint.register.contract import Token
+from rallypoint.register.directory.backend import job_directory
+from rallypoint.register.kubernetes.api_server import LIMIT_S, ApiServer, Object, Query, Reply
+from rallypoint.register.swapping import Found, Swapped, SwappingBackend
+from rallypoint.register.version_file import UnreadableVersionError, VersionFile, VersionFormat
+from rallypoint.wire.kubernetes_config import KubernetesConfig
+
+MAX_STATE = 1_000_000
+"""Bytes. A ConfigMap takes 1 MiB."""
+LABELS = {
+    "app.kubernetes.io/managed-by": "rallypoint",
+    "app.kubernetes.io/component": "register",
+}
+"""Of every register."""
+KEY = "register"
+"""Within `binaryData`."""
+DRY_RUN = {"dryRun": "All"}
+_AGAIN_S = 0.5
+
+
+class ObjectVersion(Struct, frozen=True):
+    """Which version of which object this is."""
+
+    uid: str
+    version: str
+
+
+class KubernetesRendezvousBackend(SwappingBackend):
+    """The state of one job, for a `DynamicRendezvousHandler` or for the coordinators of a job.
+    Calls block, for 5 s at most. A wait for a change has a connection of its own."""
+
+    store, max_state, token_type = "Kubernetes", MAX_STATE, ObjectVersion
+
+    def __init__(
+        self,
+        config: KubernetesConfig,
+        run_id: str,
+        token: bytes | None = None,
+        limit_s: float = LIMIT_S,
+    ) -> None:
+        """`config`: see `kubernetes_config`. `token`: the job's, by which versions are
+        authenticated; None: they are not. `limit_s`: of each call. Does no I/O. Raises
+        ParameterError."""
+        if not run_id:
+            raise ParameterError("run_id='': a register needs the name of its job")
+        self._name = name_of(run_id)
+        self._layout = VersionFormat(run_id, token, "another namespace")
+        self._server, self._watching = ApiServer(config, limit_s), ApiServer(config, limit_s)
+        self._is_stopped = False
+
+    @property
+    def name(self) -> str:
+        return "kubernetes"
+
+    def check(self) -> None:
+        """See that the register can be read, made and changed, without doing it. Raises AccessError
+        and ParameterError for what a person can mend, and RendezvousConnectionError."""
+        found = self._server.call("GET", self._name)
+        # Both are judged as if they were meant, also by who may do that.
+        if found.status != 200:
+            self._server.call("POST", body=config_map(self._name), query=DRY_RUN)
+        self._server.call("PUT", self._name, config_map(self._name), DRY_RUN)
+
+    def try_writing(self) -> None:
+        """See `register_record.TriableRegister`. Nothing is stored."""
+        with _explained():
+            self.check()
+
+    def wait_for_change(self, token: Token | None, timeout: float) -> bool:
+        """Until the object has another version. A watch only wakes: what it says is not read."""
+        ends_at = time.monotonic() + timeout
+        wanted = [] if token is None else [token]
+        name = {"fieldSelector": f"metadata.name={self._name}"}
+        try:
+            with _explained():
+                while not self._is_stopped:
+                    listed = self._watching.call("GET", query=name)
+                    there = [_version_of(item) for item in listed.items if _is_used(item)]
+                    has_changed = there != wanted
+                    left_s = ends_at - time.monotonic()
+                    if has_changed or left_s <= 0:
+                        return has_changed
+                    since = listed.body["metadata"]["resourceVersion"]
+                    if self._is_woken(left_s, {**name, "resourceVersion": since}):
+                        return True
+                    # It was ended early, or what the list has said is forgotten there (410).
+                    time.sleep(min(_AGAIN_S, max(ends_at - time.monotonic(), 0.0)))
+        except RendezvousConnectionError:
+            if not self._is_stopped:
+                time.sleep(min(_AGAIN_S, max(ends_at - time.monotonic(), 0.0)))
+        return True
+
+    def stop_waiting(self) -> None:
+        """End a wait in another thread."""
+        self._is_stopped = True
+        self._watching.abort()
+
+    def _is_woken(self, seconds: float, query: Query) -> bool:
+        """False: nothing was seen for so long, or until the API server has ended the watch."""
+        watch = self._watching.watch(seconds, {**query, "allowWatchBookmarks": "true"})
+        with closing(watch) as events:
+            for event in events:
+                if event.get("type") != "BOOKMARK":
+                    return event.get("type") != "ERROR"
+        return False
+
+    def _read(self) -> Found | None:
+        return self._found(self._server.call("GET", self._name))
+
+    def _found(self, reply: Reply) -> Found | None:
+        if reply.status != 200 or not _is_used(reply.body):
+            return None
+        where = f"the ConfigMap {self._name} in the namespace {self._server.namespace}"
+        try:
+            data = b64decode(reply.body["binaryData"][KEY], validate=True)
+        except (KeyError, TypeError, ValueError):
+            raise RecordError(
+                f"{where} was not written by Rallypoint (it has no {KEY}): delete it, or use "
+                "another namespace or run id"
+            ) from None
+        try:
+            version = self._layout.decode(self._name, data)
+        except UnreadableVersionError as error:
+            raise RecordError(f"{where} {error}") from error
+        return version, _version_of(reply.body)
+
+    def _swap(self, version: VersionFile, token: Token | None) -> Swapped:
+        if token is None:
+            there = self._server.call("GET", self._name)
+            if found := self._found(there):
+                return Swapped(None, found)
+            token = _version_of(there.body) if there.status == 200 else None
+        body = config_map(self._name, token, self._encoded(version))
+        if token is None:
+            reply = self._server.call("POST", body=body)
+        else:
+            reply = self._server.call("PUT", self._name, body)
+        if reply.status in (200, 201):
+            return Swapped(_version_of(reply.body))
+        has_repeated = self._server.has_repeated
+        return Swapped(None, self._read(), has_repeated)
+
+    def _explained(self) -> AbstractContextManager[None]:
+        return _explained()
+
+    def _encoded(self, version: VersionFile) -> str:
+        return b64encode(self._layout.encode(self._name, version)).decode()
+
+
+def name_of(run_id: str) -> str:
+    """Of the ConfigMap of a job; it is unlike that of any other run id."""
+    return job_directory(run_id).lower().replace("_", "-")
+
+
+def config_map(name: str, token: ObjectVersion | None = None, value: str = "") -> Object:
+    """As it is sent. `token`: of the version that it replaces; None: there is none. `value`: bytes,
+    in base64."""
+    metadata: Object = {"name": name, "labels": LABELS}
+    if token is not None:
+        metadata |= {"uid": token.uid, "resourceVersion": token.version}
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": metadata,
+        "binaryData": {KEY: value},
+    }
+
+
+def _is_used(body: Object) -> bool:
+    return bool(body.get("data") or body.get("binaryData"))
+
+
+def _version_of(body: Object) -> ObjectVersion:
+    return ObjectVersion(body["metadata"]["uid"], body["metadata"]["resourceVersion"])
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """While a job runs nothing is refused for good: rights and files are mended."""
+    try:
+        yield
+    except (AccessError, ParameterError) as error:
+        raise RendezvousConnectionError(f"can't use the register: {error}") from error
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        raise RendezvousConnectionError(
+            f"the API server gave an answer that does not parse ({type(error).__name__}: {error})"
+        ) from error

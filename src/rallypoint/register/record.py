@@ -1,0 +1,300 @@
+"""A job's record in its register, for one process. The register's calls block, so they have a
+thread."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+import msgspec
+
+from rallypoint.core import event_kinds as kinds
+from rallypoint.core.event_kinds import Record
+from rallypoint.core.takeover import record_limits
+from rallypoint.core.takeover.record import SCHEMA, LeadRecord
+from rallypoint.errors import (
+    RallypointError,
+    RecordError,
+    RendezvousConnectionError,
+    UnfitRecordError,
+)
+from rallypoint.threads import CallThread
+
+T = TypeVar("T")
+
+STALL_SHARE = 1 / 2
+"""Of the hold. A person is told when nothing could be recorded for so long, while there is time to
+act."""
+
+STOPPED_S = 1.0
+"""A timer that ends so late was held up by its own process."""
+LEAST_WAIT_S = 0.05
+"""Between two looks, however often the register wakes."""
+WATCH_S = 60.0
+"""Then a watch is begun anew."""
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(LeadRecord)
+_head = msgspec.msgpack.Decoder(list[msgspec.Raw])
+_number = msgspec.msgpack.Decoder(int)
+
+
+class Register(Protocol):
+    """One value with compare-and-swap; `RendezvousBackend` has the contract. Its methods block."""
+
+    def get_state(self) -> tuple[bytes, Any] | None: ...
+
+    def set_state(self, state: bytes, token: Any = None) -> tuple[bytes, Any, bool] | None: ...
+
+
+@runtime_checkable
+class RemovableRegister(Protocol):
+    """A register that need not stay for ever."""
+
+    def remove(self, token: Any) -> bool:
+        """Remove it, unless something follows the version of this token; returns whether it was
+        removed."""
+
+
+@runtime_checkable
+class TriableRegister(Protocol):
+    """A register that tells whether it could be written."""
+
+    def try_writing(self) -> None:
+        """Do all that a swap does, beside the register. Raises as a swap."""
+
+
+@runtime_checkable
+class WakingRegister(Protocol):
+    """A register that can be waited for, while its other methods are called."""
+
+    def wait_for_change(self, token: Any, timeout: float) -> bool:
+        """As that of `WakingBackend`."""
+
+    def stop_waiting(self) -> None:
+        """End it early."""
+
+
+@runtime_checkable
+class SureRegister(Protocol):
+    """A register that is known to be empty when it has no value. A directory is none: one that is
+    not mounted looks empty."""
+
+    is_sure_of_absence: bool
+
+
+class Caller(Protocol):
+    """Makes the calls of a register, one after the other, as `threads.CallThread` does."""
+
+    def submit(self, call: Callable[[], T]) -> asyncio.Future[T]: ...
+
+    def close(self) -> None: ...
+
+
+class RegisterRecord:
+    """For the thread of the loop. Knows which version this process has seen last."""
+
+    def __init__(
+        self, register: Register, thread: Caller, *, is_kept: bool = False, run_id: str = ""
+    ) -> None:
+        """`is_kept`: nobody removes it while a node of its job lives. One of `serve` is removed
+        when all nodes have left. `run_id`: the job's; empty: a record may be of any job."""
+        self._register, self._thread, self.is_kept = register, thread, is_kept
+        self._run_id = run_id
+        self._token: Any = None
+        self.swaps = 0
+        """So many were tried: what each of them writes has to differ."""
+        self.found: LeadRecord | None = None
+        """The record that the last failed swap has found; None: there was none."""
+        self._confirmed: LeadRecord | None = None
+        """The last record that this process has stored."""
+
+    async def read(self) -> LeadRecord | None:
+        """None: there is none. Raises RecordError for what is no record, UnfitRecordError for one
+        that no leader writes, and what the register raises."""
+        data = await self._get()
+        return None if data is None else decode(data, self._run_id)
+
+    async def swap(self, record: LeadRecord, is_held: Callable[[], bool] = lambda: False) -> bool:
+        """In place of the version that was seen last: whether the register holds it now. An earlier
+        swap of the same epoch, of which it was not known whether it was stored, is followed by this
+        one. `is_held`: nobody else can have claimed. Raises as `read`."""
+        data = encode(record)
+        self.swaps += 1
+        while True:
+            token = self._token
+            after = await self._thread.submit(partial(self._register.set_state, data, token))
+            if after is not None and after[2]:
+                self._token, self._confirmed = after[1], record
+                return True
+            there = await self._get()
+            if there == data:
+                self._confirmed = record
+                return True
+            self.found = None if there is None else decode(there, self._run_id)
+            if self.found is None or self._token == token:
+                return False
+            if not self._is_own_attempt(self.found, record, is_held()):
+                return False
+
+    def _is_own_attempt(self, found: LeadRecord, record: LeadRecord, is_held: bool) -> bool:
+        """Whether the record that was found is an earlier attempt of this process. The last
+        confirmed record is no attempt if it has another token: somebody has put it back, or has
+        touched it while nobody else can have claimed."""
+        if found.epoch != record.epoch:
+            return False
+        confirmed = self._confirmed
+        if confirmed is None or confirmed.epoch != found.epoch:
+            return True
+        return found.beat > confirmed.beat or (found.beat == confirmed.beat and is_held)
+
+    @property
+    def token(self) -> object:
+        """Of the version that this process has seen last; None: of none."""
+        return self._token
+
+    async def could_be_written(self) -> bool:
+        """Whether a swap would succeed now, as far as that can be known."""
+        if not isinstance(self._register, TriableRegister):
+            return False
+        try:
+            await self._thread.submit(self._register.try_writing)
+        except RallypointError:
+            return False
+        return True
+
+    @property
+    def is_removable(self) -> bool:
+        """Whether this kind of register can be removed."""
+        return isinstance(self._register, RemovableRegister)
+
+    async def remove(self) -> bool:
+        """Unless something follows the version that was seen last; whether it was removed."""
+        assert isinstance(self._register, RemovableRegister)
+        return await self._thread.submit(partial(self._register.remove, self._token))
+
+    async def _get(self) -> bytes | None:
+        found = await self._thread.submit(self._register.get_state)
+        if found is None:
+            is_sure = isinstance(self._register, SureRegister)
+            if self._token is not None and self.is_kept and not is_sure:
+                raise gone()
+            self._token = None
+            return None
+        self._token = found[1]
+        return found[0]
+
+
+class RegisterWatch:
+    """Wakes who looks at a register again and again, if the register can tell of changes. It only
+    wakes: what is there is read as always. For the thread of the loop."""
+
+    def __init__(self, register: Register) -> None:
+        """Has a thread from the first wait until `close`, if the register can be waited for."""
+        self.register = register
+        self._waking = register if isinstance(register, WakingRegister) else None
+        self._thread: CallThread | None = None
+        self._waiting: asyncio.Future[bool] | None = None
+
+    async def wait(self, token: object, seconds: float) -> None:
+        """Return when another version than that of `token` may be there, or after so long."""
+        if self._waking is None or seconds <= LEAST_WAIT_S:
+            await asyncio.sleep(seconds)
+            return
+        if self._thread is None:
+            self._thread = CallThread("rallypoint-register-wait")
+        await asyncio.sleep(LEAST_WAIT_S)
+        if self._waiting is None or self._waiting.done():
+            # It outlasts this call: the next one goes on with it.
+            wait = partial(self._waking.wait_for_change, token, WATCH_S)
+            self._waiting = self._thread.submit(wait)
+            self._waiting.add_done_callback(_retrieve)
+        await asyncio.wait((self._waiting,), timeout=seconds - LEAST_WAIT_S)
+
+    def close(self) -> None:
+        """Wait no more."""
+        if self._waking is not None and self._thread is not None:
+            self._thread.close()
+            self._waking.stop_waiting()
+
+
+def _retrieve(waiting: asyncio.Future[bool]) -> None:
+    """A register that can't be reached wakes, too."""
+    if not waiting.cancelled():
+        waiting.exception()
+
+
+def gone() -> RendezvousConnectionError:
+    """For who has seen the record of a job, and finds none: a directory that is not mounted looks
+    like that. A job is not begun anew there while its leader and its nodes may live."""
+    return RendezvousConnectionError(
+        "the job's record is gone: it was removed, or its directory is not mounted: it is looked "
+        "for again"
+    )
+
+
+class Stall:
+    """Tells a person that nothing can be recorded, and when it can be again."""
+
+    def __init__(self, on_record: Callable[[Record], None], hold_s: float) -> None:
+        self._on_record, self._is_told = on_record, False
+        self._stall_s = hold_s * STALL_SHARE
+        self.why = ""
+        """The last error; empty: the register has not answered."""
+        self._timer = self._begin()
+
+    def ended(self) -> None:
+        """The register has taken a record."""
+        self._timer.cancel()
+        if self._is_told:
+            self._is_told = False
+            self._on_record(kinds.RECORDED_AGAIN())
+        self.why = ""
+        self._timer = self._begin()
+
+    def close(self) -> None:
+        """This process leads no more."""
+        self._timer.cancel()
+
+    def _begin(self) -> asyncio.TimerHandle:
+        return asyncio.get_running_loop().call_later(self._stall_s, self._tell)
+
+    def _tell(self) -> None:
+        loop = asyncio.get_running_loop()
+        if loop.time() > self._timer.when() + STOPPED_S:
+            self._timer = self._begin()  # This process was stopped, and not the register.
+            return
+        self._is_told = True
+        why = self.why or "the register does not answer"
+        self._on_record(kinds.NOT_RECORDED(why=why, seconds=f"{self._stall_s:g}"))
+
+
+def encode(record: LeadRecord) -> bytes:
+    """As registers hold it."""
+    return _encoder.encode(record)
+
+
+def decode(data: bytes, run_id: str = "") -> LeadRecord:
+    """Raises RecordError for what is no record, or one of a newer version, and UnfitRecordError for
+    one that no leader of this job writes. `run_id`: the job's; empty: any."""
+    try:
+        schema = _number.decode(_head.decode(data)[0])
+        if schema > SCHEMA:
+            raise RecordError(
+                f"the job's record has version {schema}, and this version of rallypoint reads up "
+                f"to {SCHEMA}: use the version that wrote it, or another run id"
+            )
+        record = _decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, IndexError, RecursionError) as error:
+        raise RecordError(
+            f"the job's record does not parse ({error}): it is left as it is; use another run id"
+        ) from error
+    if fault := record_limits.fault_in(record):
+        raise UnfitRecordError(fault)
+    job = record.job
+    if run_id and job is not None and job.settings.run_id != run_id:
+        fault = f"record.job.settings.run_id = {job.settings.run_id!a} (needs {run_id!a})"
+        raise UnfitRecordError(fault)
+    return record

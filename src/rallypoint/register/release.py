@@ -1,0 +1,101 @@
+"""Marks a job's record as that of a dead leader (behaviour L6), for the guard of the agent that led
+the job; and tells the guard of any dead agent who leads the job next (behaviour L4).
+
+A vacant record permits a claim at once. So this may be called only when the leader's process is
+dead and no worker of its node lives: the guard has seen to both. Nothing else is ever written:
+
+* A record of another epoch, or one that is vacant, stays as it is, and so does one that can't be
+  read, or that no leader writes.
+* The leader may have had a swap under way when it was killed, which the file system executes later.
+  Stored before ours, it fills the slot that ours was meant for: then the record is read again.
+  After ours, it finds its own slot taken.
+* The same holds for a swap of this module whose process was killed: whoever has claimed meanwhile
+  has its slot.
+
+All this blocks for as long as a directory does, so it is run by a process that can be killed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from rallypoint.core.model import Epoch
+from rallypoint.core.takeover import leading
+from rallypoint.errors import RendezvousConnectionError, UnfitRecordError
+from rallypoint.register import record as register_record
+from rallypoint.register.directory.backend import DirectoryBackend
+from rallypoint.register.record import Register
+from rallypoint.wire.death_notice import Notice, ReleaseNotice, directory_of
+
+_RETRY_S = 0.1
+_ATTEMPT_S = 0.7
+"""There is time for more than one server that does not answer."""
+
+
+def release(notice: ReleaseNotice, limit_s: float) -> bool:
+    """Mark the record of the job, unless the epoch of the notice leads no more.
+
+    Returns whether this call has marked it, as far as is known.
+
+    A register that can't be reached is tried again until `limit_s` have passed; then this raises
+    RendezvousConnectionError. Also raises what else a register raises for what it can't use.
+    """
+    register = _register_of(notice)
+    ends_at = time.monotonic() + limit_s
+    while True:
+        try:
+            return mark_dead(register, notice.epoch)
+        except RendezvousConnectionError:
+            if time.monotonic() + _RETRY_S >= ends_at:
+                raise
+        time.sleep(_RETRY_S)
+
+
+def who_hears(notice: Notice, limit_s: float) -> Callable[[], tuple[str, ...] | None]:
+    """Opens the register of this notice. Returns what reads it, and tells who is to hear that the
+    agent is dead, as `leading.who_hears`; a register that can't be reached within `limit_s` may
+    be another time."""
+    register, place = _register_of(notice, limit_s), notice.place
+    assert place is not None
+
+    def look() -> tuple[str, ...] | None:
+        try:
+            found = register.get_state()
+            record = None if found is None else register_record.decode(found[0], notice.run_id)
+        except (RendezvousConnectionError, UnfitRecordError):
+            return ()
+        return () if record is None else leading.who_hears(record, place)
+
+    return look
+
+
+def _register_of(notice: Notice, attempt_s: float = _ATTEMPT_S) -> Register:
+    run_id, token = notice.run_id, notice.token
+    if notice.etcd is not None:
+        from rallypoint.register.etcd.backend import EtcdBackend
+
+        return EtcdBackend(notice.etcd, run_id, token, attempt_s)
+    if notice.kubernetes is not None:
+        from rallypoint.register.kubernetes.backend import KubernetesRendezvousBackend
+
+        # There is one server, which may be slow.
+        return KubernetesRendezvousBackend(notice.kubernetes, run_id, token, 2 * attempt_s)
+    return DirectoryBackend(directory_of(notice.path or b""), run_id, token)
+
+
+def mark_dead(register: Register, epoch: Epoch) -> bool:
+    """The same, once, by the register of the job."""
+    while (found := register.get_state()) is not None:
+        data, token = found
+        try:
+            record = leading.released(register_record.decode(data), epoch)
+        except UnfitRecordError:
+            return False
+        if record is None:
+            return False
+        after = register.set_state(register_record.encode(record), token)
+        if after is not None and after[2]:
+            return True
+        # Another version has come in between.
+    return False
