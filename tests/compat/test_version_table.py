@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.compat.recordings import Recordings
 
-from rallypoint import process
+from rallypoint.elastic import multiprocessing
 from rallypoint.torch_versions import KNOWN, VERSIONS
 
 ERRORS = "torch.distributed.elastic.multiprocessing.errors"
@@ -26,7 +26,7 @@ def test_an_error_handler_has_torchs_methods_and_those_of_later_torchs(
     theirs = torch_said("error_handler", "methods", lambda: methods(import_module(ERRORS)))
     rows = [row for row in KNOWN if row.kind == "name" and row.name.startswith(HANDLER)]
     named = {one.removeprefix(HANDLER): row for row in rows for one in row.name.split(", ")}
-    assert {*theirs, *named} <= set(methods(process))
+    assert {*theirs, *named} <= set(methods(multiprocessing))
     assert {name for name in named if name in theirs} == {
         name for name, row in named.items() if torch_said.has(row)
     }

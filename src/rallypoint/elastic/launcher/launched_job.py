@@ -33,8 +33,8 @@ class elastic_launch:  # noqa: N801  # Its name in torch.
 
     Raises ChildFailedError when workers have failed, with the job's first cause on whichever node
     it was; what `rallypoint.elastic.agent.server`'s `run` raises for what is not the workers'
-    fault; KeyboardInterrupt and SignalException for signals; ParameterError and UsageError for what can't
-    be started.
+    fault; KeyboardInterrupt and SignalException for signals; ParameterError and UsageError for
+    what can't be started.
     """
 
     def __init__(

@@ -2,8 +2,8 @@
 coordinator itself if it lives here.
 
 What the node does is decided in `elastic/rendezvous/led/member.py`. A coordinator that is hosted
-here outlives the session of the handler that could bind the endpoint: it stays until every node has gone, or until
-that handler is shut down.
+here outlives the session of the handler that could bind the endpoint: it stays until every node has
+gone, or until that handler is shut down.
 """
 
 from __future__ import annotations
