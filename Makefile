@@ -160,7 +160,7 @@ $(VENV)/.ready-demo: pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[demo]'
 	touch $@
 
-# What the tests of tests/unit need, for a Python without torch.
+# What the tests without torch (UNIT_TESTS in tools/matrix.py) need, for a Python without torch.
 $(VENV)/.ready-unit: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[unit]'
