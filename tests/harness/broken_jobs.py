@@ -1,7 +1,7 @@
 """Jobs of 64 nodes, each broken in another way, and what a person sees of each.
 
-`python -m tests.harness.broken_jobs` prints all; with `--rewrite` it writes them to `tests/watch/status/`,
-to be read in a diff.
+`python -m tests.harness.broken_jobs` prints all; with `--rewrite` it writes them to
+`tests/watch/status/`, to be read in a diff.
 """
 
 from __future__ import annotations
