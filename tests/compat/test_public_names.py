@@ -73,11 +73,14 @@ def rows(text: str) -> dict[str, str]:
 
 
 def offers(module: str, name: str) -> bool:
-    """Whether a module of this path has the name."""
-    try:
-        return hasattr(import_module(module), name)
-    except (ModuleNotFoundError, ValueError):
-        return False
+    """Whether a module of this path has the name, or such a module."""
+    for path, attribute in ((module, name), (f"{module}.{name}", "__name__")):
+        try:
+            if hasattr(import_module(path), attribute):
+                return True
+        except (ModuleNotFoundError, ValueError):
+            continue
+    return False
 
 
 def longest(names: dict[str, str], name: str) -> str:
