@@ -205,31 +205,28 @@ def test_R4_a_person_reads_what_an_agent_waits_for() -> None:
     assert refused.text.startswith(f"{USED}10.0.0.0:40000; this one is at 10.0.0.1:40000: give")
 
 
-def test_R4_the_steps_of_a_node_are_not_those_of_a_duplicate() -> None:
+async def test_R4_the_steps_of_a_node_are_not_those_of_a_duplicate() -> None:
     """Nor have its workers stopped because the duplicate says that it has none."""
 
-    async def test() -> None:
-        settings = SharedSettings("job", 1, 1)
-        job = HostedJob(Sessions(new_job(settings), 1), lambda record: None, lambda: None)
-        wires = [cast(ServerConnection, Wire(number)) for number in range(2)]
+    settings = SharedSettings("job", 1, 1)
+    job = HostedJob(Sessions(new_job(settings), 1), lambda record: None, lambda: None)
+    wires = [cast(ServerConnection, Wire(number)) for number in range(2)]
 
-        def say(number: int, step: int) -> None:
-            told = NodeProgress(FIRST, furthest=step, step=step)
-            job.received(wires[number], m.Heartbeat(1, progress=told))
+    def say(number: int, step: int) -> None:
+        told = NodeProgress(FIRST, furthest=step, step=step)
+        job.received(wires[number], m.Heartbeat(1, progress=told))
 
-        for number, life in enumerate(("older", "newer")):
-            job.attach(wires[number], m.Attach("b", "host", life, 1, settings))
-            job.received(wires[number], m.Numbered(1, m.Join(1, CANDIDATE)))
-            if number == 0:
-                say(0, 10)
-        say(1, 77)
-        (told,) = job.watch.history.told.values()
-        assert told.progress.furthest == 10
-        say(0, 20)
-        assert job.watch.view.goodput.furthest_step == 20
-        job.close()
-
-    asyncio.run(test())
+    for number, life in enumerate(("older", "newer")):
+        job.attach(wires[number], m.Attach("b", "host", life, 1, settings))
+        job.received(wires[number], m.Numbered(1, m.Join(1, CANDIDATE)))
+        if number == 0:
+            say(0, 10)
+    say(1, 77)
+    (told,) = job.watch.history.told.values()
+    assert told.progress.furthest == 10
+    say(0, 20)
+    assert job.watch.view.goodput.furthest_step == 20
+    job.close()
 
 
 class Told(Wire):
