@@ -175,7 +175,6 @@ async def test_L2_a_node_promises_for_nobody_before_it_is_known_to_be_of_the_new
     place: Place,
 ) -> None:
     """A newcomer that names a place has none, whatever it says."""
-
     agents = [Agent(place, rank) for rank in range(NODES - 1)]
     for agent in agents:
         agent.promise()
@@ -211,7 +210,6 @@ async def test_L2_a_promise_names_an_acknowledgement_of_its_own_connection(place
 
 async def test_L2_a_heir_that_connects_anew_keeps_the_promise_that_was_heard(place: Place) -> None:
     """Else a leader whose register is away could not even answer it."""
-
     agents = [Agent(place, rank) for rank in range(NODES)]
     for agent in agents:
         agent.promise()
@@ -263,7 +261,6 @@ def test_L2_an_heir_that_has_seen_a_later_leader_promises_nothing_to_the_one_bef
 
 async def test_L2_a_node_offers_to_lead_for_itself_alone(place: Place) -> None:
     """The leader can't write its record, and hands over only to an heir that it knows."""
-
     agents = [Agent(place, rank) for rank in range(NODES)]
     place.later((LONELY_SHARE - 1 / 2) * HOLD_S)
     for rank in (0, 2, 3):
@@ -356,7 +353,6 @@ async def test_L1_a_connection_of_a_candidate_speaks_for_that_one_alone(
 
 async def test_L1_nobody_else_speaks_for_a_candidate_that_the_leader_hears(led: Led) -> None:
     """The number of each is in the job's record, where all nodes read it."""
-
     lead = (await led.lead_as_candidate()).lead
     first, second = led.connect(), led.connect()
     led.beat(first, of_candidate(7))

@@ -204,7 +204,6 @@ async def test_an_answer_to_a_question_of_the_coordinator_before_needs_no_module
 @pytest.mark.parametrize("subject", [Subject.STATUS, Subject.EVENTS, Subject.CHECKPOINT])
 async def test_who_waits_for_a_job_hears_that_it_is_hosted_no_more(subject: Subject) -> None:
     """Another coordinator may lead it."""
-
     async with rally(TWO) as place:
         a = await place.attached(TWO, "life-a", node_id="a")
         a.join()

@@ -143,7 +143,6 @@ async def test_L3_a_cancel_that_can_not_be_recorded_is_told_if_all_nodes_are_her
     is_silent: bool, node: Node
 ) -> None:
     """When the leader steps down for want of its register."""
-
     node.silent |= {"life"} if is_silent else set()
     gate = await node.lead()
     node.register.is_away = True
@@ -159,7 +158,6 @@ async def test_L3_a_cancel_that_can_not_be_recorded_is_told_if_all_nodes_are_her
 
 async def test_L2_a_leader_that_most_nodes_do_not_reach_says_that_it_goes() -> None:
     """None of them has come to it. Its clock runs three times as fast as others."""
-
     settings = replace(SETTINGS, lease_s=1.0, heartbeat_s=1.0 / 15)
     async with node_with(replace(LEFT, job=replace(RUNNING, settings=settings))) as node:
         node.rate = 3.0
@@ -174,7 +172,6 @@ async def test_L4_the_workers_of_a_leader_that_acted_by_promises_may_run_until_t
     node: Node,
 ) -> None:
     """The process of that leader is known to be gone: then nobody waits to claim."""
-
     found = (await node.leadership.look()).record
     node.now += 12
     claimant = Claimant(ROUND, 0, promised_until=node.now + 4)
@@ -196,7 +193,6 @@ async def test_L7_who_begins_a_job_anew_waits_for_nodes_that_have_yet_to_hear_ho
     ended: Node,
 ) -> None:
     """And does not take that for its own end, however long ago it was."""
-
     leadership, fresh = ended.leadership, Claimant(is_fresh=True)
     assert (await leadership.look(Claimant())).claims_in_s == 0
     first = await leadership.look(fresh)
@@ -219,7 +215,6 @@ async def test_L7_how_a_job_has_ended_is_known_also_after_a_life_that_nobody_too
     ended: Node,
 ) -> None:
     """A node that came back after the end has begun that life, to hear how its own has ended."""
-
     former = FormerLife(4, VERDICT)
     await ended.leadership.look()
     empty = JobRecord(SETTINGS, 5, former=former)

@@ -150,7 +150,6 @@ def discovering(names: Names, host_timeout_s: float) -> asyncio.Task[Connected]:
 
 async def test_F6_a_node_that_starts_while_its_host_moves_finds_it() -> None:
     """The record is stale, then gone, then right: as when a pod is replaced."""
-
     async with names_of(ELSEWHERE) as names:
         task = discovering(names, LIMIT_S)
         for hosts in ((), (HOST,)):

@@ -182,7 +182,6 @@ async def test_F2_a_connection_that_was_reset_may_come_back_when_an_ended_one_is
 
 async def test_only_a_node_that_did_not_hang_up_itself_waits_before_it_comes_back() -> None:
     """For the part that it draws of what it was told: thousands must not come back at once."""
-
     drawn: list[tuple[float, float]] = []
 
     def uniform(least: float, most: float) -> float:
@@ -314,7 +313,6 @@ def test_F2_the_fence_is_seen_before_what_arrived_meanwhile() -> None:
 
 async def test_F2_a_renewal_that_is_read_after_the_lease_has_ended_comes_too_late() -> None:
     """An agent that was stopped between its wake-up and the reading: the guard kept the fence."""
-
     async with rally(RULES) as place, agent_of(place, place.port) as agent:
         await agent.wait_said("beat")
         agent.said.clear()

@@ -152,7 +152,6 @@ async def test_L2_a_node_that_promises_while_it_reads_does_not_claim_by_what_it_
 
 async def test_L5_a_node_dials_the_leader_that_it_knew_last_while_the_register_is_away() -> None:
     """That one may lead by case.promises."""
-
     async with Case(RECORD) as case:
         case.register.may_read.set()
         await case.look()
@@ -166,7 +165,6 @@ async def test_L5_a_node_dials_the_leader_that_it_knew_last_while_the_register_i
 
 async def test_L1_a_node_that_has_seen_the_record_of_its_job_never_believes_there_is_none() -> None:
     """As in a directory that is not mounted for a while."""
-
     async with Case(RECORD) as case:
         case.register.may_read.set()
         await case.look()
@@ -213,7 +211,6 @@ async def test_L1_a_node_of_the_job_names_a_record_that_is_none_once_and_a_new_o
     is_fresh: bool,
 ) -> None:
     """As its last line."""
-
     async with Case(RECORD) as case:
         case.node.is_fresh = is_fresh
         case.register.put_bytes(b"rubbish")

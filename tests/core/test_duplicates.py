@@ -3,15 +3,11 @@ does it take the place?"""
 
 from __future__ import annotations
 
-import asyncio
-from typing import cast
-
 import pytest
 from tests.harness.job_machine import CANDIDATE
 from tests.harness.whole_job import Cluster, SimulatedAgent
-from tests.watch.test_what_wishes_hear import Wire
+from tests.harness.wires import Wire
 
-from rallypoint.coordinator.connection import ServerConnection
 from rallypoint.coordinator.hosted_job import HostedJob
 from rallypoint.core import host_effects
 from rallypoint.core import messages as m
@@ -207,10 +203,9 @@ def test_R4_a_person_reads_what_an_agent_waits_for() -> None:
 
 async def test_R4_the_steps_of_a_node_are_not_those_of_a_duplicate() -> None:
     """Nor have its workers stopped because the duplicate says that it has none."""
-
     settings = SharedSettings("job", 1, 1)
     job = HostedJob(Sessions(new_job(settings), 1), lambda record: None, lambda: None)
-    wires = [cast(ServerConnection, Wire(number)) for number in range(2)]
+    wires = [Wire(number) for number in range(2)]
 
     def say(number: int, step: int) -> None:
         told = NodeProgress(FIRST, furthest=step, step=step)
@@ -229,36 +224,17 @@ async def test_R4_the_steps_of_a_node_are_not_those_of_a_duplicate() -> None:
     job.close()
 
 
-class Told(Wire):
-    """Of one agent."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.is_assigned = asyncio.Event()
-
-    def send(self, message: m.ToAgent) -> None:
-        super().send(message)
-        if isinstance(message, m.Assigned):
-            self.is_assigned.set()
-
-
-def test_R4_an_agent_that_is_refused_makes_room_for_one_that_waits_for_its_id() -> None:
+async def test_R4_an_agent_that_is_refused_makes_room_for_one_that_waits_for_its_id() -> None:
     """The last call begins with that."""
-
-    async def test() -> None:
-        settings = SharedSettings("job", 2, 3, last_call_s=0.0, lease_s=1000.0)
-        job = HostedJob(Sessions(new_job(settings), 1), lambda record: None, lambda: None)
-        wires = [Told(number) for number in range(3)]
-        for wire, node_id, rank in zip(wires, ("a", "x", "x"), (0, 0, 1), strict=True):
-            connection = cast(ServerConnection, wire)
-            candidate = Candidate(1, "default", "10.0.0.1", 5000, node_rank=rank)
-            hello = m.Attach(node_id, "host", f"life-{wire.number}", 1, settings)
-            job.attach(connection, hello)
-            job.received(connection, m.Numbered(1, m.Join(1, candidate)))
-        for wire in wires[:2]:
-            job.received(cast(ServerConnection, wire), m.Heartbeat(1))
-        assert isinstance(wires[1].sent[-1], m.Refused)
-        await wires[2].is_assigned.wait()
-        job.close()
-
-    asyncio.run(asyncio.wait_for(test(), 30.0))
+    settings = SharedSettings("job", 2, 3, last_call_s=0.0, lease_s=1000.0)
+    job = HostedJob(Sessions(new_job(settings), 1), lambda record: None, lambda: None)
+    wires = [Wire(number) for number in range(3)]
+    for wire, node_id, rank in zip(wires, ("a", "x", "x"), (0, 0, 1), strict=True):
+        candidate = Candidate(1, "default", "10.0.0.1", 5000, node_rank=rank)
+        job.attach(wire, m.Attach(node_id, "host", f"life-{wire.number}", 1, settings))
+        job.received(wire, m.Numbered(1, m.Join(1, candidate)))
+    for wire in wires[:2]:
+        job.received(wire, m.Heartbeat(1))
+    assert isinstance(wires[1].sent[-1], m.Refused)
+    await wires[2].told(m.Assigned)
+    job.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from typing import cast
 
 import msgspec
 import pytest
@@ -160,7 +159,7 @@ class Turn(Wire):
 
     turn, turns = 0, Counter[int]()
 
-    def send(self, message: m.ToAgent) -> None:
+    def send(self, message: m.ToAgent | m.ToCoordinator) -> None:
         super().send(message)
         self.turns[Turn.turn] += isinstance(message, m.Collect | m.CollectMore)
 
@@ -181,7 +180,7 @@ async def test_a_question_to_thousands_of_nodes_is_sent_in_turns_and_withdrawn_s
         if how == "asked":
             person = Wire(nodes)
             gatherings.begin(person, m.Ask(Subject.STACKS))
-            assert cast(Wire, person).sent == [], "nobody has answered yet"
+            assert person.sent == [], "nobody has answered yet"
         else:
             gatherings.closed(nodes)
         while sum(Turn.turns.values()) < nodes:
