@@ -24,18 +24,15 @@ Agents = tuple[Cluster, SimulatedAgent, SimulatedAgent]
 
 def running() -> Agents:
     cluster = Cluster(SharedSettings("job", 2, 3, min_growth_interval_s=1000.0))
-    a, b = cluster.start("a"), cluster.start("b")
-    cluster.settle()
-    cluster.pass_time(60.0)
-    cluster.settle()
+    a, b = cluster.add("a", "b")
+    cluster.later(60.0)
     assert a.running == b.running == FIRST
     return cluster, a, b
 
 
 def beat(cluster: Cluster, seconds: float = 1.0) -> None:
     """Every connected agent is heard, the oldest first."""
-    cluster.pass_time(seconds)
-    cluster.settle()
+    cluster.later(seconds)
 
 
 def check(cluster: Cluster) -> None:
@@ -55,8 +52,7 @@ def silence(cluster: Cluster, agent: SimulatedAgent) -> None:
 def test_R4_a_duplicate_is_refused_and_no_loss_is_counted() -> None:
     cluster, a, b = running()
     for _ in range(20):
-        duplicate = cluster.start("b")
-        cluster.settle()
+        (duplicate,) = cluster.add("b")
         assert not duplicate.refused, "nothing was heard of the holder since"
         beat(cluster)
         assert duplicate.refused.startswith(USED)
@@ -69,8 +65,7 @@ def test_R4_a_duplicate_is_refused_and_no_loss_is_counted() -> None:
 def test_R4_of_two_duplicates_of_a_machine_that_vanished_one_takes_its_place() -> None:
     cluster, a, b = running()
     silence(cluster, b)
-    first, second = cluster.start("b"), cluster.start("b")
-    cluster.settle()
+    first, second = cluster.add("b", "b")
     for _ in range(15):
         beat(cluster)
         check(cluster)
@@ -89,8 +84,7 @@ def test_R4_what_a_dead_agent_had_said_before_refuses_nobody(is_proven: bool) ->
     """Its guard has reported its death, and its last message comes late. A report without a proof
     is none."""
     cluster, a, b = running()
-    duplicate = cluster.start("b")
-    cluster.settle()
+    (duplicate,) = cluster.add("b")
     assert b.link is not None
     notice = m.AgentDied(b.ref.incarnation, b.end.generation, b"")
     now = cluster.timers.now_s
@@ -107,8 +101,7 @@ def test_R4_what_a_dead_agent_had_said_before_refuses_nobody(is_proven: bool) ->
 def test_R4_a_message_that_is_followed_by_the_end_of_its_connection_refuses_nobody() -> None:
     """It was on its way when the agent was killed."""
     cluster, a, b = running()
-    duplicate = cluster.start("b")
-    cluster.settle()
+    (duplicate,) = cluster.add("b")
     assert b.link is not None
     cluster.sessions.received(b.link.number, m.Heartbeat(0), cluster.timers.now_s)
     cluster.cut(b)
@@ -123,12 +116,10 @@ def test_R4_a_message_that_is_followed_by_the_end_of_its_connection_refuses_nobo
 def test_R4_a_holder_whose_connection_broke_and_that_is_back_keeps_its_place() -> None:
     cluster, a, b = running()
     cluster.cut(b)
-    duplicate = cluster.start("b")
-    cluster.settle()
+    (duplicate,) = cluster.add("b")
     beat(cluster)
     assert not duplicate.refused
-    cluster.connect(b)
-    cluster.settle()
+    cluster.bring(b)
     beat(cluster)
     assert duplicate.refused.startswith(USED)
     assert a.running == b.running == FIRST
@@ -153,11 +144,9 @@ def test_R4_a_duplicate_of_an_agent_that_leaves_takes_its_place_when_it_has_left
 
 def test_R4_a_duplicate_that_waits_hears_how_the_job_ended() -> None:
     cluster, a, b = running()
-    duplicate = cluster.start("b")
-    cluster.settle()
+    (duplicate,) = cluster.add("b")
     cluster.succeed(a)
-    cluster.succeed(b)
-    cluster.settle()
+    cluster.end_well(b)
     for agent in (a, b, duplicate):
         assert agent.finish is not None
         assert agent.finish.verdict is not None
@@ -166,14 +155,12 @@ def test_R4_a_duplicate_that_waits_hears_how_the_job_ended() -> None:
 
 def test_R4_an_agent_that_was_replaced_is_told_so_and_does_not_wait() -> None:
     cluster, a, b = running()
-    duplicate = cluster.start("b")
-    cluster.settle()
+    (duplicate,) = cluster.add("b")
     cluster.give_up(b)
     cluster.settle()
     assert a.running == duplicate.running == Stamp(1, 1)
     cluster.fence(b)
-    cluster.connect(b)
-    cluster.settle()
+    cluster.bring(b)
     assert b.is_done
     assert not b.refused
     assert a.running == duplicate.running == Stamp(1, 1)

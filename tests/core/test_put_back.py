@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
-from tests.core.test_takeover import running
+from tests.harness.newest_record import JOB, NEWEST, NODE, OLDER, SETTINGS, TOKEN, told
+from tests.harness.takeovers import running
 
 from rallypoint.core import messages as m
 from rallypoint.core.model import (
@@ -14,7 +15,6 @@ from rallypoint.core.model import (
     Epoch,
     JobStatus,
     Outcome,
-    SharedSettings,
     Stamp,
     Verdict,
 )
@@ -24,21 +24,10 @@ from rallypoint.core.takeover.handover import Handover
 from rallypoint.core.takeover.heirs import Claimant
 from rallypoint.core.takeover.leading import Watch, after_put_back_s
 from rallypoint.core.takeover.memory import Memory, is_overtaken, order_of, told_of
-from rallypoint.core.takeover.record import JobRecord, Leader, LeadRecord, MachinesRecord, Process
-from rallypoint.core.takeover.told import Seal, Told
+from rallypoint.core.takeover.record import JobRecord, LeadRecord, MachinesRecord
+from rallypoint.core.takeover.told import Seal
 
-SETTINGS = SharedSettings("job", 2, 4, max_restarts=9)
-NODE = Leader(("host:1",), Process("boot", 1, 1), has_workers=True)
-JOB = JobRecord(SETTINGS, 100, round=5, is_active=True, is_started=True, nodes=3, restarts=2)
-NEWEST = LeadRecord(1, Epoch(3, 7), NODE, 40, replace(JOB, restarts_counted=(1, 2), judged_round=5))
-OLDER = LeadRecord(1, Epoch(1, 5), NODE, 9, replace(JOB, round=1, nodes=4, restarts=0))
-TOKEN = b"the token of the job"
 STATUS = JobStatus("active", 0, 0, 0, 0, 0, 0, 0, 0)
-
-
-def told(record: LeadRecord = NEWEST, token: bytes = TOKEN) -> Told:
-    """As a leader tells it to its nodes."""
-    return Seal("job", token).sealed(told_of(record))
 
 
 # What a node is told
@@ -264,15 +253,13 @@ def test_L9_nodes_are_awaited_for_as_long_as_the_leader_before_may_act() -> None
 def test_L9_rounds_have_another_number_when_no_node_of_the_recorded_world_is_there() -> None:
     """Later rounds of the recorded life may have run. What was charged is carried."""
     cluster, agents = running(2)
-    cluster.fail(agents[0])
-    cluster.settle()
+    cluster.end_badly(agents[0])
     assert agents[0].running == Stamp(1, 1)
     for agent in agents:
         cluster.agents.remove(agent)
     cluster.take_over()
     fresh = [cluster.start(name) for name in "ab"]
-    cluster.pass_time(2 * cluster.settings.lease_s)
-    cluster.settle()
+    cluster.later(2 * cluster.settings.lease_s)
     assert [agent.running for agent in fresh] == [Stamp(2, 2)] * 2
     assert cluster.job.ledger.total == 1
     assert cluster.record is not None
@@ -282,18 +269,14 @@ def test_L9_rounds_have_another_number_when_no_node_of_the_recorded_world_is_the
 def test_L9_rounds_have_another_number_when_no_node_that_is_there_runs_its_workers() -> None:
     """Later rounds may have run without it, and those who knew them may be dead."""
     cluster, (a, b, c) = running(3, restart_backoff_s=30.0)
-    cluster.fail(b)
-    cluster.settle()
+    cluster.end_badly(b)
     for agent in (b, c):
         cluster.agents.remove(agent)
     cluster.take_over()
     cluster.connect(a)
-    fresh = [cluster.start(name) for name in "bc"]
-    cluster.settle()
-    cluster.pass_time(2 * cluster.settings.lease_s)
-    cluster.settle()
-    cluster.pass_time(30.0)
-    cluster.settle()
+    fresh = cluster.add(*"bc")
+    cluster.later(2 * cluster.settings.lease_s)
+    cluster.later(30.0)
     assert [agent.running for agent in (a, *fresh)] == [Stamp(2, 1)] * 3
     assert cluster.job.ledger.total == 1
     assert cluster.record is not None
@@ -305,38 +288,29 @@ def test_L9_a_node_that_runs_its_workers_vouches_for_the_number_of_the_life() ->
     cluster, (a, b) = running(2)
     cluster.agents.remove(b)
     cluster.take_over()
-    cluster.connect(a)
-    cluster.settle()
-    cluster.pass_time(with_margin(cluster.settings.lease_s))
-    cluster.settle()
-    cluster.start("b")
-    cluster.settle()
+    cluster.bring(a)
+    cluster.later(with_margin(cluster.settings.lease_s))
+    cluster.add("b")
     assert a.running == Stamp(1, 1)
 
 
 def test_L9_a_node_that_has_succeeded_begins_anew_under_another_number() -> None:
     """What it says of the round has the old number, and would end nothing."""
     cluster, (a, b) = running(2)
-    cluster.succeed(a)
-    cluster.settle()
+    cluster.end_well(a)
     cluster.agents.remove(b)
     cluster.take_over()
+    cluster.bring(a)
+    cluster.later(2 * cluster.settings.lease_s)
     cluster.connect(a)
-    cluster.settle()
-    cluster.pass_time(2 * cluster.settings.lease_s)
-    cluster.settle()
-    cluster.connect(a)
-    fresh = cluster.start("b")
-    cluster.settle()
+    (fresh,) = cluster.add("b")
     assert a.running == fresh.running == Stamp(2, 1)
 
 
 def test_L9_a_life_that_goes_on_keeps_its_number() -> None:
     cluster, agents = running(2)
     cluster.take_over()
-    for agent in agents:
-        cluster.connect(agent)
-    cluster.settle()
+    cluster.bring(*agents)
     assert [agent.running for agent in agents] == [Stamp(1, 0)] * 2
     assert cluster.record is not None
     assert cluster.record.earlier == ()

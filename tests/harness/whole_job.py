@@ -35,6 +35,7 @@ from rallypoint.core.model import (
     EndKind,
     Epoch,
     NodeRef,
+    Outcome,
     SharedSettings,
     Stamp,
 )
@@ -376,6 +377,40 @@ class Cluster:
                 if move in self.moves():
                     self.deliver(move)
         raise AssertionError("the messages never end")
+
+    def later(self, seconds: float) -> None:
+        """So much later, when all that follows from it is done."""
+        self.pass_time(seconds)
+        self.settle()
+
+    def bring(self, *agents: SimulatedAgent) -> None:
+        """These connect and attach, and all that follows from it is done."""
+        for agent in agents:
+            self.connect(agent)
+        self.settle()
+
+    def add(self, *node_ids: str) -> list[SimulatedAgent]:
+        """Fresh agents begin, and all that follows from it is done."""
+        added = [self.start(node_id) for node_id in node_ids]
+        self.settle()
+        return added
+
+    def end_well(self, *agents: SimulatedAgent) -> None:
+        """The workers of these do, and all that follows from it is done."""
+        for agent in agents:
+            self.succeed(agent)
+        self.settle()
+
+    def end_badly(self, agent: SimulatedAgent) -> None:
+        """A worker there does, and all that follows from it is done."""
+        self.fail(agent)
+        self.settle()
+
+    @property
+    def outcome(self) -> Outcome:
+        """How the job has ended."""
+        assert self.job.verdict is not None
+        return self.job.verdict.outcome
 
     def pass_time(self, seconds: float) -> None:
         """Waits run out, the job's and the agents'; what follows is left to be delivered."""

@@ -4,8 +4,8 @@ that is recorded if another coordinator can take over the job."""
 from __future__ import annotations
 
 import pytest
-from tests.core.test_takeover import running
 from tests.harness.running_job import Place
+from tests.harness.takeovers import running
 from tests.harness.wires import Wire
 
 from rallypoint.coordinator.gathering import Gatherings
