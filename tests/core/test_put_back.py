@@ -59,6 +59,14 @@ def test_L9_a_job_without_a_token_has_positions_too() -> None:
 # What a process knows
 
 
+def job_after(memory: Memory, record: LeadRecord | None) -> JobRecord:
+    """What a process goes on with that has found this record."""
+    restored = memory.restored(record)
+    assert restored is not None
+    assert restored.job is not None
+    return restored.job
+
+
 @pytest.mark.parametrize(
     "record",
     [
@@ -99,10 +107,7 @@ def test_L9_who_has_read_the_newest_record_goes_on_with_it_above_all_epochs() ->
 def test_L9_who_was_told_goes_on_with_the_round_and_the_budget_that_it_was_told() -> None:
     memory = Memory()
     memory.was_told(told(), SETTINGS)
-    found = memory.restored(OLDER)
-    assert found is not None
-    job = found.job
-    assert job is not None
+    job = job_after(memory, OLDER)
     assert (job.incarnation, job.newest_round, job.nodes) == (100, 5, 3)
     assert (job.is_active, job.is_started) == (True, True)
     assert (job.restarts, job.restarts_counted, job.judged_round) == (2, (1, 2), 5)
@@ -114,16 +119,14 @@ def test_L9_how_an_older_round_ended_is_not_told_of_the_one_before_the_newest() 
     older = replace(OLDER, job=replace(OLDER.job or JOB, last_end=ended))
     memory = Memory()
     memory.was_told(told(), SETTINGS)
-    found = memory.restored(older)
-    assert found is not None
-    assert found.job is not None
-    assert found.job.last_end is None
+    found = job_after(memory, older)
+    assert found.last_end is None
     same = Memory()
     same.was_told(told(), SETTINGS)
-    known = same.restored(replace(NEWEST, beat=39, job=replace(NEWEST.job or JOB, last_end=ended)))
-    assert known is not None
-    assert known.job is not None
-    assert known.job.last_end == ended
+    known = job_after(
+        same, replace(NEWEST, beat=39, job=replace(NEWEST.job or JOB, last_end=ended))
+    )
+    assert known.last_end == ended
 
 
 def test_L9_a_verdict_that_is_older_than_what_runs_does_not_end_the_job() -> None:
@@ -132,10 +135,8 @@ def test_L9_a_verdict_that_is_older_than_what_runs_does_not_end_the_job() -> Non
     ended = replace(
         OLDER.job or JOB, verdict=Verdict(Outcome.FAILED, "it failed", 1), is_heard=True
     )
-    found = memory.restored(replace(OLDER, job=ended))
-    assert found is not None
-    assert found.job is not None
-    assert (found.job.verdict, found.job.is_heard) == (None, False)
+    found = job_after(memory, replace(OLDER, job=ended))
+    assert (found.verdict, found.is_heard) == (None, False)
 
 
 def test_L9_a_life_that_was_begun_without_knowing_of_the_job_gives_way_to_it() -> None:
@@ -145,10 +146,8 @@ def test_L9_a_life_that_was_begun_without_knowing_of_the_job_gives_way_to_it() -
     memory.gives_up(begun.epoch, told(), SETTINGS, keeps_round=False)
     assert memory.is_behind(begun)
     assert memory.may_claim_at_once(begun)
-    found = memory.restored(begun)
-    assert found is not None
-    assert found.job is not None
-    assert (found.job.incarnation, found.job.newest_round, found.job.restarts) == (100, 5, 2)
+    found = job_after(memory, begun)
+    assert (found.incarnation, found.newest_round, found.restarts) == (100, 5, 2)
     assert memory.next_number(begun) == 4
 
 
@@ -157,10 +156,8 @@ def test_L9_of_two_leaders_of_one_life_what_both_have_recorded_goes_on() -> None
     own = replace(NEWEST, epoch=Epoch(3, 8), beat=5, job=replace(JOB, round=6, restarts=1))
     memory.saw(own, is_own=True)
     memory.gives_up(own.epoch, told(), SETTINGS, keeps_round=True)
-    found = memory.restored(own)
-    assert found is not None
-    assert found.job is not None
-    assert (found.job.newest_round, found.job.restarts, found.job.judged_round) == (6, 2, 5)
+    found = job_after(memory, own)
+    assert (found.newest_round, found.restarts, found.judged_round) == (6, 2, 5)
 
 
 def test_L9_workers_of_a_round_that_was_not_started_in_an_older_record_may_run() -> None:
@@ -168,10 +165,8 @@ def test_L9_workers_of_a_round_that_was_not_started_in_an_older_record_may_run()
     own = replace(NEWEST, epoch=Epoch(4, 8), beat=5, job=replace(JOB, is_started=False))
     memory.saw(own, is_own=True)
     memory.gives_up(own.epoch, told(), SETTINGS, keeps_round=False)
-    found = memory.restored(own)
-    assert found is not None
-    assert found.job is not None
-    assert found.job.is_started
+    found = job_after(memory, own)
+    assert found.is_started
 
 
 def test_L9_a_world_that_was_formed_meanwhile_and_knows_as_much_is_not_disturbed() -> None:
@@ -345,9 +340,7 @@ def test_L9_what_is_known_of_machines_survives_a_put_back_across_a_change_of_the
     renumbered = replace(job, incarnation=200, earlier=(100,), origin=100)
     memory = Memory()
     memory.was_told(told(replace(NEWEST, beat=41, job=renumbered)), SETTINGS)
-    found = memory.restored(replace(NEWEST, beat=39, job=job))
-    assert found is not None
-    assert found.job is not None
-    assert (found.job.incarnation, found.job.earlier, found.job.first_number) == (200, (100,), 100)
-    assert (found.job.restarts, found.job.machines) == (JOB.restarts, machines)
-    assert (found.job.lossy_rounds, found.job.furthest_step) == ((1, 2), 70)
+    found = job_after(memory, replace(NEWEST, beat=39, job=job))
+    assert (found.incarnation, found.earlier, found.first_number) == (200, (100,), 100)
+    assert (found.restarts, found.machines) == (JOB.restarts, machines)
+    assert (found.lossy_rounds, found.furthest_step) == ((1, 2), 70)
