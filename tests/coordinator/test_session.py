@@ -125,59 +125,66 @@ async def agent_of(
         await asyncio.sleep(0.01)
 
 
-async def test_reports_survive_a_cut_connection_in_their_order() -> None:
-    async with rally(RULES) as place:
+@asynccontextmanager
+async def agent_behind_proxy(
+    rules: SharedSettings, give_up_s: float = 0.0
+) -> AsyncIterator[tuple[Rally, Proxy, Agent]]:
+    """The proxy may break its connection to the coordinator."""
+    async with rally(rules) as place:
         with Proxy(place.port) as proxy:
-            async with agent_of(place, proxy.port) as agent:
-                await agent.wait_said(("opened", False))
-                join = m.Join(1, CANDIDATE)
-                agent.session.report(join)
-                await agent.wait_said(("acknowledged", join))
-                first = await agent.wait_assigned()
-                await asyncio.to_thread(proxy.cut)
-                await agent.wait_said("suspended")
-                reports: list[m.Report] = [
-                    m.Failed(first.stamp, (FAILURE,)),
-                    m.Join(2, CANDIDATE),
-                ]
-                for report in reports:
-                    agent.session.report(report)
-                proxy.mend()
-                second = await agent.wait_assigned(1)
-                assert second.assignment.restart_count == 1, "the join was heard first"
-                await agent.wait_said(("acknowledged", reports[-1]))
-                assert ("opened", True) in agent.said
-                acknowledged = [s for s in agent.said if ("acknowledged", reports[0]) == s]
-                assert len(acknowledged) == 1
-                for report in (m.Finishing(second.stamp), m.Succeeded(second.stamp)):
-                    agent.session.report(report)
-                await agent.wait(lambda: agent.said_of(m.Ended))
-                [ended] = agent.said_of(m.Ended)
-                assert isinstance(ended, m.Ended)
-                assert ended.verdict.outcome is Outcome.SUCCEEDED
-                agent.session.report(m.Leave())
-                await agent.session.close(LIMIT_S)
-                await place.coordinator.jobs.wait_empty()
+            async with agent_of(place, proxy.port, rules, give_up_s) as agent:
+                yield place, proxy, agent
+
+
+async def test_reports_survive_a_cut_connection_in_their_order() -> None:
+    async with agent_behind_proxy(RULES) as (place, proxy, agent):
+        await agent.wait_said(("opened", False))
+        join = m.Join(1, CANDIDATE)
+        agent.session.report(join)
+        await agent.wait_said(("acknowledged", join))
+        first = await agent.wait_assigned()
+        await asyncio.to_thread(proxy.cut)
+        await agent.wait_said("suspended")
+        reports: list[m.Report] = [
+            m.Failed(first.stamp, (FAILURE,)),
+            m.Join(2, CANDIDATE),
+        ]
+        for report in reports:
+            agent.session.report(report)
+        proxy.mend()
+        second = await agent.wait_assigned(1)
+        assert second.assignment.restart_count == 1, "the join was heard first"
+        await agent.wait_said(("acknowledged", reports[-1]))
+        assert ("opened", True) in agent.said
+        acknowledged = [s for s in agent.said if ("acknowledged", reports[0]) == s]
+        assert len(acknowledged) == 1
+        for report in (m.Finishing(second.stamp), m.Succeeded(second.stamp)):
+            agent.session.report(report)
+        await agent.wait(lambda: agent.said_of(m.Ended))
+        [ended] = agent.said_of(m.Ended)
+        assert isinstance(ended, m.Ended)
+        assert ended.verdict.outcome is Outcome.SUCCEEDED
+        agent.session.report(m.Leave())
+        await agent.session.close(LIMIT_S)
+        await place.coordinator.jobs.wait_empty()
 
 
 async def test_F2_a_connection_that_was_reset_may_come_back_when_an_ended_one_is_lost() -> None:
     rules = replace(RULES, max_nodes=2, reconnect_grace_s=0.01, reset_grace_s=30.0)
-    async with rally(rules) as place:
-        with Proxy(place.port) as proxy:
-            async with agent_of(place, proxy.port, rules) as agent:
-                await agent.wait_said(("opened", False))
-                other = await place.attached(rules, "other life", node_id="other")
-                other.join()
-                await other.wait(m.Ack, 2)
-                await asyncio.to_thread(proxy.reset)
-                [job] = place.coordinator.jobs._jobs.values()
-                session = job._sessions.of_agent("life")
-                assert session is not None
-                await agent.wait(lambda: session.connection is None)
-                other.wire.abort()
-                await place.wait_record("node other was lost")
-                proxy.mend()
-                await agent.wait_said(("opened", True))
+    async with agent_behind_proxy(rules) as (place, proxy, agent):
+        await agent.wait_said(("opened", False))
+        other = await place.attached(rules, "other life", node_id="other")
+        other.join()
+        await other.wait(m.Ack, 2)
+        await asyncio.to_thread(proxy.reset)
+        [job] = place.coordinator.jobs._jobs.values()
+        session = job._sessions.of_agent("life")
+        assert session is not None
+        await agent.wait(lambda: session.connection is None)
+        other.wire.abort()
+        await place.wait_record("node other was lost")
+        proxy.mend()
+        await agent.wait_said(("opened", True))
 
 
 async def test_only_a_node_that_did_not_hang_up_itself_waits_before_it_comes_back() -> None:
@@ -236,26 +243,24 @@ async def test_F1_a_report_made_while_attaching_waits_for_those_before_it() -> N
 
 async def test_F1_a_coordinator_that_knows_nothing_is_told_nothing_of_the_past() -> None:
     rules = replace(RULES, reconnect_grace_s=0.01)
-    async with rally(rules) as place:
-        with Proxy(place.port) as proxy:
-            async with agent_of(place, proxy.port, rules) as agent:
-                await agent.wait_said(("opened", False))
-                agent.session.report(m.Join(1, CANDIDATE))
-                assigned = await agent.wait_assigned()
-                await asyncio.to_thread(proxy.cut)
-                await agent.wait_said("suspended")
-                await place.wait_record("was lost")
-                past = m.Succeeded(assigned.stamp)
-                agent.session.report(past)
-                proxy.mend()
-                await agent.wait_said(("opened", False), 2)
-                join = m.Join(2, CANDIDATE)
-                agent.session.report(join)
-                await agent.wait_said(("acknowledged", join))
-                assert ("acknowledged", past) not in agent.said
-                assert agent.replaced == [False, False], "it is the same coordinator"
-                assert agent.said_of(m.Ended) == []
-                assert agent.session.node_id == "host-0"
+    async with agent_behind_proxy(rules) as (place, proxy, agent):
+        await agent.wait_said(("opened", False))
+        agent.session.report(m.Join(1, CANDIDATE))
+        assigned = await agent.wait_assigned()
+        await asyncio.to_thread(proxy.cut)
+        await agent.wait_said("suspended")
+        await place.wait_record("was lost")
+        past = m.Succeeded(assigned.stamp)
+        agent.session.report(past)
+        proxy.mend()
+        await agent.wait_said(("opened", False), 2)
+        join = m.Join(2, CANDIDATE)
+        agent.session.report(join)
+        await agent.wait_said(("acknowledged", join))
+        assert ("acknowledged", past) not in agent.said
+        assert agent.replaced == [False, False], "it is the same coordinator"
+        assert agent.said_of(m.Ended) == []
+        assert agent.session.node_id == "host-0"
 
 
 def test_F2_the_clock_is_looked_at_when_the_wait_is_over_not_before_it() -> None:
@@ -341,19 +346,17 @@ def test_F2_nobody_is_fenced_whose_place_nobody_can_take() -> None:
 
 def test_F2_without_a_word_the_lease_ends_and_the_agent_gives_up() -> None:
     async def body(selector: WakeSelector) -> None:
-        async with rally(RULES) as place:
-            with Proxy(place.port) as proxy:
-                async with agent_of(place, proxy.port, give_up_s=0.0) as agent:
-                    selector.watch(agent.session.check_fence)
-                    await agent.wait_said("beat")
-                    await asyncio.to_thread(proxy.cut)
-                    await agent.wait_said("suspended")
-                    assert "fenced" not in agent.said
-                    agent.behind_s = RULES.lease_s + 1.0
-                    await agent.wait(lambda: any("given up" in str(one) for one in agent.said))
-                    assert agent.said.count("fenced") == 1
-                    assert agent.said.index("fenced") < len(agent.said) - 1
-                    selector.watch(None)
+        async with agent_behind_proxy(RULES, give_up_s=0.0) as (_, proxy, agent):
+            selector.watch(agent.session.check_fence)
+            await agent.wait_said("beat")
+            await asyncio.to_thread(proxy.cut)
+            await agent.wait_said("suspended")
+            assert "fenced" not in agent.said
+            agent.behind_s = RULES.lease_s + 1.0
+            await agent.wait(lambda: any("given up" in str(one) for one in agent.said))
+            assert agent.said.count("fenced") == 1
+            assert agent.said.index("fenced") < len(agent.said) - 1
+            selector.watch(None)
 
     in_wakeful_loop(body)
 
@@ -381,31 +384,27 @@ async def test_R7_a_refusal_ends_the_session() -> None:
 
 
 async def test_F2_a_connection_that_went_deaf_is_replaced_while_the_lease_lasts() -> None:
-    async with rally(RULES) as place:
-        with Proxy(place.port) as proxy:
-            async with agent_of(place, proxy.port) as agent:
-                await agent.wait_said("beat")
-                proxy.deafen()
-                agent.behind_s += RULES.lease_s * 0.4
-                await agent.wait(lambda: len(agent.end._lease._beats_sent) > 1)
-                agent.behind_s += RULES.lease_s * 0.4
-                await agent.wait_said(("opened", True))
-                assert agent.whys[0].startswith("no answer from the coordinator for ")
-                agent.said.append("again")
-                await agent.wait_said("beat", 2)
-                agent.behind_s += RULES.lease_s * 0.4
-                agent.said.append("later")
-                await agent.wait_said("beat", 3)
-                assert "fenced" not in agent.said
-                agent.session.report(m.Leave())
-                await agent.session.close(LIMIT_S)
+    async with agent_behind_proxy(RULES) as (_, proxy, agent):
+        await agent.wait_said("beat")
+        proxy.deafen()
+        agent.behind_s += RULES.lease_s * 0.4
+        await agent.wait(lambda: len(agent.end._lease._beats_sent) > 1)
+        agent.behind_s += RULES.lease_s * 0.4
+        await agent.wait_said(("opened", True))
+        assert agent.whys[0].startswith("no answer from the coordinator for ")
+        agent.said.append("again")
+        await agent.wait_said("beat", 2)
+        agent.behind_s += RULES.lease_s * 0.4
+        agent.said.append("later")
+        await agent.wait_said("beat", 3)
+        assert "fenced" not in agent.said
+        agent.session.report(m.Leave())
+        await agent.session.close(LIMIT_S)
 
 
 async def test_F2_a_coordinator_that_is_silent_for_ever_is_given_up() -> None:
-    async with rally(RULES) as place:
-        with Proxy(place.port) as proxy:
-            async with agent_of(place, proxy.port) as agent:
-                await agent.wait_said("beat")
-                await asyncio.to_thread(proxy.cut_off)
-                agent.behind_s += RULES.lease_s + 1
-                await agent.wait(lambda: "given up" in str(agent.said))
+    async with agent_behind_proxy(RULES) as (_, proxy, agent):
+        await agent.wait_said("beat")
+        await asyncio.to_thread(proxy.cut_off)
+        agent.behind_s += RULES.lease_s + 1
+        await agent.wait(lambda: "given up" in str(agent.said))

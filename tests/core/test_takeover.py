@@ -69,7 +69,7 @@ def test_L3_a_failure_that_was_heard_and_not_judged_is_judged_by_the_next() -> N
     assert cluster.job.verdict is None
     take_over(cluster)
     assert cluster.outcome is Outcome.FAILED
-    cause = cluster.job.verdict.cause if cluster.job.verdict else None
+    cause = cluster.verdict.cause
     assert cause is not None
     assert cause.node_id == "b"
 
@@ -250,8 +250,7 @@ def test_L5_a_node_that_was_told_to_go_tells_the_next_coordinator() -> None:
         cluster.write_record()
     take_over(cluster)
     assert b.is_done
-    assert cluster.job.end_reason is not None
-    assert cluster.job.end_reason.kind is EndKind.DRAIN
+    assert cluster.end.kind is EndKind.DRAIN
     assert cluster.job.round.fitness.loss_count == 0
 
 
@@ -320,8 +319,7 @@ def formed_and_not_told(cluster: Cluster, leader: SimulatedAgent) -> None:
             cluster.deliver(moves[0])
         else:
             cluster.write_record()
-    assert cluster._durable is not None
-    cluster.record = cluster._durable.begin()
+    cluster.begin_record()
     assert cluster.record.is_active
     assert cluster.record.newest_round == 1
 
@@ -355,7 +353,6 @@ def test_R1_a_node_that_does_not_come_is_called_for_once_more() -> None:
     take_over(cluster)
     cluster.later(3.0)
     assert a.running is None
-    assert cluster.job.end_reason is not None
-    assert cluster.job.end_reason.text.startswith("1 of 3 nodes did not come to the coordinator")
+    assert cluster.end.text.startswith("1 of 3 nodes did not come to the coordinator")
     cluster.later(60.0)
     assert a.running == b.running == Stamp(2, 2)

@@ -121,8 +121,7 @@ def test_L4_a_node_that_was_only_cut_off_meanwhile_is_awaited() -> None:
     b.running = None
     cluster.agents.remove(b)
     cluster.later(with_margin(cluster.settings.lease_s))
-    assert cluster.job.end_reason is not None
-    assert cluster.job.end_reason.kind is EndKind.LOSS
+    assert cluster.end.kind is EndKind.LOSS
 
 
 def test_L4_a_node_that_comes_though_it_was_called_dead_is_awaited_again_when_it_is_lost() -> None:

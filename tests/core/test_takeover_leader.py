@@ -35,10 +35,9 @@ def test_L4_any_other_node_that_is_missing_is_awaited_for_a_lease() -> None:
     cluster.agents.remove(c)
     cluster.later(with_margin(cluster.settings.lease_s) - cluster.settings.lease_s)
     assert b.running is None
-    assert cluster.job.end_reason is not None
-    assert cluster.job.end_reason.kind is EndKind.LOSS
-    assert cluster.job.end_reason.text.startswith("node a was lost (its agent died")
-    assert cluster.job.end_reason.text.endswith(", and with it c")
+    assert cluster.end.kind is EndKind.LOSS
+    assert cluster.end.text.startswith("node a was lost (its agent died")
+    assert cluster.end.text.endswith(", and with it c")
     (text,) = said(cluster)
     assert text == (
         "took over round 0 with 1 of 3 nodes: the one that led has died (a), 1 node did not come "
@@ -69,8 +68,7 @@ def test_L4_a_leader_that_vanished_with_others_is_one_of_those_that_are_missing(
     take_over(cluster, a, c, predecessor=VANISHED)
     die(cluster, a, c)
     cluster.later(with_margin(cluster.settings.lease_s))
-    assert cluster.job.end_reason is not None
-    assert cluster.job.end_reason.text == (
+    assert cluster.end.text == (
         "2 of 3 nodes did not come to the coordinator that took over (a, c)"
     )
 
@@ -221,8 +219,7 @@ def test_R3_a_job_whose_leaders_keep_dying_ends_as_one_whose_nodes_do() -> None:
         cluster.start(name)
     cluster.settle()
     assert cluster.outcome is Outcome.INFRASTRUCTURE
-    assert cluster.job.verdict is not None
-    assert "(--max-node-losses 1)" in cluster.job.verdict.text
+    assert "(--max-node-losses 1)" in cluster.verdict.text
 
 
 def test_L4_a_node_that_has_left_is_not_awaited() -> None:
