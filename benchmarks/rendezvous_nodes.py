@@ -100,8 +100,10 @@ def torchs_handler(port: int, count: int) -> Call:
 
 def swapping_handler(port: int, count: int) -> Call:
     from rallypoint.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
-    from rallypoint.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler
-    from rallypoint.elastic.rendezvous.parameters import RendezvousTimeout
+    from rallypoint.elastic.rendezvous.dynamic_rendezvous import (
+        DynamicRendezvousHandler,
+        RendezvousTimeout,
+    )
 
     store = torchs_client(port)
     backend = C10dRendezvousBackend(Counted(store), RUN_ID)
@@ -112,7 +114,7 @@ def swapping_handler(port: int, count: int) -> Call:
 
 
 def coordinator_handler(port: int, count: int) -> Call:
-    from rallypoint.elastic.rendezvous.parameters import RendezvousParameters
+    from rallypoint.elastic.rendezvous.api import RendezvousParameters
     from rallypoint.elastic.rendezvous.registry import get_rendezvous_handler
 
     return get_rendezvous_handler(

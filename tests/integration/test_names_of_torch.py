@@ -25,16 +25,17 @@ from rallypoint.elastic.agent.server import (
 )
 from rallypoint.elastic.events import Event, EventSource, get_logging_handler
 from rallypoint.elastic.metrics import get_elapsed_time_ms
-from rallypoint.elastic.rendezvous.c10d_rendezvous_backend import DEFAULT_PORT
-from rallypoint.elastic.rendezvous.parameters import (
+from rallypoint.elastic.rendezvous.api import (
     RendezvousParameters,
-    parse_rendezvous_endpoint,
+    handler_registry,
+    rendezvous_handler_registry,
 )
-from rallypoint.elastic.rendezvous.registry import handler_registry, rendezvous_handler_registry
+from rallypoint.elastic.rendezvous.c10d_rendezvous_backend import DEFAULT_PORT
 from rallypoint.elastic.rendezvous.static_tcp_rendezvous import (
     StaticTCPRendezvous,
     create_rdzv_handler,
 )
+from rallypoint.elastic.rendezvous.utils import parse_rendezvous_endpoint
 from rallypoint.elastic.stores import (
     TCPStore,
     create_c10d_store,

@@ -12,8 +12,10 @@ from tests.integration.one_agent import eventually
 from tests.rendezvous.bare_backend import Bare
 from tests.rendezvous.test_handler_endings import members
 
-from rallypoint.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler
-from rallypoint.elastic.rendezvous.parameters import RendezvousTimeout
+from rallypoint.elastic.rendezvous.dynamic_rendezvous import (
+    DynamicRendezvousHandler,
+    RendezvousTimeout,
+)
 from rallypoint.elastic.stores import HashStore
 from rallypoint.errors import RendezvousTimeoutError
 from rallypoint.register.contract import RendezvousBackend, Token

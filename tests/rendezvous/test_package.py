@@ -10,7 +10,7 @@ import torch.distributed as torch_dist
 
 import rallypoint.elastic.rendezvous
 import rallypoint.testing
-from rallypoint.elastic.rendezvous.handler import RendezvousStoreInfo
+from rallypoint.elastic.rendezvous.api import RendezvousStoreInfo
 from rallypoint.elastic.stores import HashStore
 from rallypoint.errors import RendezvousStateError, StoreTimeoutError
 

@@ -11,18 +11,18 @@ from typing import Any
 
 import pytest
 
-from rallypoint.elastic.rendezvous.handler import (
+from rallypoint.elastic.rendezvous.api import (
     RendezvousClosedError,
     RendezvousClosedException,
     RendezvousError,
     RendezvousHandler,
+    RendezvousHandlerRegistry,
     RendezvousInfo,
     RendezvousNonRetryableError,
+    RendezvousParameters,
     RendezvousTimeoutError,
     RendezvousTimeoutException,
 )
-from rallypoint.elastic.rendezvous.parameters import RendezvousParameters
-from rallypoint.elastic.rendezvous.registry import RendezvousHandlerRegistry
 from rallypoint.errors import ParameterError, RendezvousPlugInError
 
 

@@ -11,10 +11,10 @@ import pytest
 
 from rallypoint.cli.options import parse_run
 from rallypoint.config import AgentConfig, Endpoint, HandlerConfig, RegisterConfig, StartMethod
-from rallypoint.elastic.agent.server.entrypoint import entrypoint_name
+from rallypoint.elastic.agent.embedded.entrypoint import entrypoint_name
 from rallypoint.elastic.launcher import LaunchConfig
-from rallypoint.elastic.launcher.launch_config import agent_config
-from rallypoint.elastic.rendezvous.registry import RendezvousHandlerRegistry
+from rallypoint.elastic.launcher.api import agent_config
+from rallypoint.elastic.rendezvous.api import RendezvousHandlerRegistry
 from rallypoint.elastic.run import config_from_args, parse_args
 from rallypoint.errors import ParameterError, UsageError
 from rallypoint.wire.etcd_config import EtcdConfig

@@ -27,7 +27,8 @@ from rallypoint.config import (
 )
 from rallypoint.core import limits
 from rallypoint.core.settings import BY_FIELD, FLAGS, KEYS, SETTINGS, Setting, SharedSettings
-from rallypoint.elastic.rendezvous.parameters import RendezvousParameters, read_parameters
+from rallypoint.elastic.rendezvous.api import RendezvousParameters
+from rallypoint.elastic.rendezvous.led.parameters import read_parameters
 from rallypoint.errors import ParameterError, UsageError
 
 PACKAGE = Path(__file__).parents[2] / "src" / "rallypoint"

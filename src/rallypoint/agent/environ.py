@@ -270,18 +270,6 @@ def worker_argv(template: Sequence[str], local_rank: int) -> list[str]:
     return [word.replace(LOCAL_RANK_MACRO, str(local_rank)) for word in template]
 
 
-class macros:  # noqa: N801  # Its name in torch.
-    """The one text that a worker's arguments may have replaced. As everywhere here, other `$` stay:
-    torch turns `$$` into `$`."""
-
-    local_rank = LOCAL_RANK_MACRO
-
-    @staticmethod
-    def substitute(args: Sequence[object], local_rank: str) -> list[str]:
-        """The arguments as texts, with the worker's local rank."""
-        return worker_argv([str(word) for word in args], int(local_rank))
-
-
 def context_maker(
     assignment: Assignment, stamp: Stamp, config: AgentConfig, node_id: str
 ) -> Callable[[int, str], WorkerContext]:

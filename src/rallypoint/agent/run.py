@@ -49,7 +49,6 @@ from rallypoint.threads import run_in_thread
 if TYPE_CHECKING:
     from rallypoint.agent.preempt_notice import PreemptNotice
     from rallypoint.agent.preflight import Preflight, Unfit
-    from rallypoint.elastic.multiprocessing.failure import ProcessFailure
     from rallypoint.process.logs.newest import OutputLines
 
 
@@ -73,8 +72,6 @@ class JobEnd(Struct, frozen=True):
     error_files: dict[int, str] = {}
     """The error files of these workers. A file in the agent's own directory is gone when the agent
     has ended, or, if a program launched a job that failed, when that program has ended."""
-    told: dict[int, ProcessFailure] = {}
-    """What a program is told of the failures: filled in while the files are there."""
     caught: int = 0
     """The first signal that this agent got, if any."""
     error: Exception | None = None
@@ -85,6 +82,28 @@ class JobEnd(Struct, frozen=True):
 
 
 OnEnd = Callable[[JobEnd], None]
+
+
+class FirstFailure(Struct, frozen=True):
+    """The worker that is to blame for the end of a job, on whichever node."""
+
+    rank: int
+    exit: WorkerExit
+    node: str
+    error_file: str
+    """Where it has left one on this node; else empty."""
+
+
+def first_failure(end: JobEnd) -> FirstFailure | None:
+    """The first cause of the end, if that was a worker."""
+    verdict = end.finish.verdict
+    cause = verdict.cause if verdict is not None else None
+    if cause is None or cause.failure is None:
+        return None
+    rank = cause.failure.rank
+    # A rank of this node in an earlier round may be another worker.
+    file = end.error_files.get(rank, "") if cause.round == end.round else ""
+    return FirstFailure(rank, cause.failure, cause.node_id, file)
 
 
 def run_agent(

@@ -11,18 +11,20 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from rallypoint.agent.environ import WorkerContext
+from rallypoint.agent.run import JobEnd, first_failure
 from rallypoint.core.group_events import SPAWN_FAILED, FinishKind
 from rallypoint.core.limits import MAX_NAME_BYTES, is_name
 from rallypoint.core.model import Outcome, Verdict
 from rallypoint.core.settings import MAX_WORKERS_PER_NODE
 from rallypoint.core.text import LEFT
 from rallypoint.core.worker_exits import WorkerExit
-from rallypoint.elastic.multiprocessing.failure import ProcessFailure, reported_failure
+from rallypoint.elastic.multiprocessing.errors import ProcessFailure, reported_failure
 from rallypoint.errors import (
     InfrastructureError,
     ParameterError,
@@ -32,9 +34,6 @@ from rallypoint.errors import (
     SignalException,
 )
 from rallypoint.observe.parameter_names import in_parameters
-
-if TYPE_CHECKING:
-    from rallypoint.agent.run import JobEnd
 
 
 @dataclass
@@ -173,7 +172,20 @@ class RunResult:
         return self.state not in fine
 
 
-def run_result(end: JobEnd) -> RunResult:
+class ToldEnd(Struct, frozen=True):
+    """How this node's part of a job ended, with what a program is told of the failures."""
+
+    end: JobEnd
+    failures: dict[int, ProcessFailure]
+    """By global rank; made while the error files are there."""
+
+    def forget_lost_files(self) -> None:
+        """No failure names a file that has gone meanwhile."""
+        for failure in self.failures.values():
+            failure.forget_lost_file()
+
+
+def run_result(told: ToldEnd) -> RunResult:
     """SUCCEEDED, or FAILED with this node's failures and the job's first cause (behaviour A3).
 
     A node that was not needed has SUCCEEDED, with nothing to return (W5).
@@ -183,6 +195,7 @@ def run_result(end: JobEnd) -> RunResult:
     SignalException when a signal ended this agent or the job, but KeyboardInterrupt if that was
     SIGINT to this agent.
     """
+    end = told.end
     finish, verdict = end.finish, end.finish.verdict
     if finish.kind in (FinishKind.EXPELLED, FinishKind.COORDINATOR_LOST):
         raise RendezvousConnectionError(finish.text or "this node was expelled from the job")
@@ -191,7 +204,7 @@ def run_result(end: JobEnd) -> RunResult:
     if verdict is not None and verdict.outcome is Outcome.SUCCEEDED:
         return RunResult(WorkerState.SUCCEEDED, dict(end.return_values), {})
     if verdict is not None and verdict.outcome is Outcome.FAILED:
-        return RunResult(WorkerState.FAILED, {}, end.told or failures(end))
+        return RunResult(WorkerState.FAILED, {}, told.failures)
     if end.error is not None:
         raise end.error
     if end.caught == signal.SIGINT:
@@ -210,21 +223,9 @@ def failures(end: JobEnd) -> dict[int, ProcessFailure]:
         for rank, exit_ in end.failures.items()
     }
     if (first := first_failure(end)) is not None:
-        rank, failure = first
-        known[rank] = failure
+        exit_ = _in_parameters(first.exit)
+        known[first.rank] = reported_failure(exit_, first.node, first.error_file)
     return known
-
-
-def first_failure(end: JobEnd) -> tuple[int, ProcessFailure] | None:
-    """The worker that is to blame for the end of the job, on whichever node, by its global rank."""
-    verdict = end.finish.verdict
-    cause = verdict.cause if verdict is not None else None
-    if cause is None or cause.failure is None:
-        return None
-    rank = cause.failure.rank
-    # A rank of this node in an earlier round may be another worker.
-    file = end.error_files.get(rank, "") if cause.round == end.round else ""
-    return rank, reported_failure(_in_parameters(cause.failure), cause.node_id, file)
 
 
 def _in_parameters(exit_: WorkerExit) -> WorkerExit:

@@ -19,7 +19,6 @@ import json
 import os
 import signal
 import socket
-import tempfile
 import threading
 import time
 import traceback
@@ -36,33 +35,35 @@ from rallypoint.agent.embedding import (
     run_embedded,
     run_to_its_end,
 )
-from rallypoint.agent.environ import observe_config, stop_config, worker_environ
+from rallypoint.agent.environ import (
+    DEFAULT_ROLE as DEFAULT_ROLE,
+    observe_config,
+    stop_config,
+    worker_environ,
+)
 from rallypoint.agent.membership import AgentSetup
 from rallypoint.agent.node_workers import WorkerRound
-from rallypoint.agent.run import AgentRun, JobEnd, signals_to_handle
+from rallypoint.agent.run import AgentRun, signals_to_handle
 from rallypoint.agent.telemetry.events import STATUS
 from rallypoint.agent.telemetry.telemetry import Telemetry
-from rallypoint.agent.workers import WorkerSetup
 from rallypoint.clocks import new_loop
 from rallypoint.config import (
     AgentConfig,
     Endpoint,
     HandlerConfig,
-    OutputConfig,
-    OutputMode,
     RendezvousConfig,
     WorkerConfig,
 )
 from rallypoint.core.model import UNNAMED_RUN_ID
-from rallypoint.elastic.agent.server.entrypoint import numa_options, worker_config
-from rallypoint.elastic.agent.server.group_workers import GroupWorkers
-from rallypoint.elastic.agent.server.hook_workers import HookWorkers
-from rallypoint.elastic.agent.server.run import JobLog, run_processes
-from rallypoint.elastic.agent.server.worker_spec import (
-    RunResult,
-    Worker,
-    WorkerGroup,
-    WorkerSpec,
+from rallypoint.elastic.agent.embedded.hook_workers import HookWorkers
+from rallypoint.elastic.agent.embedded.run import JobLog
+from rallypoint.elastic.agent.embedded.worker_spec import (
+    RunResult as RunResult,
+    ToldEnd,
+    Worker as Worker,
+    WorkerGroup as WorkerGroup,
+    WorkerSpec as WorkerSpec,
+    WorkerState as WorkerState,
     failures,
     run_result,
 )
@@ -130,10 +131,10 @@ class SpecAgent(ElasticAgent):
             spec, log = self._worker_group.spec, JobLog(OF_A_SPEC)
             config = _agent_config(spec, embedding.handler, self._shutdown_timeout)
             try:
-                end = run_embedded(embedding, lambda: self._run_job(config, embedding, log))
+                told = run_embedded(embedding, lambda: self._run_job(config, embedding, log))
             finally:
                 log.close()
-            return run_result(end)
+            return run_result(told)
         finally:
             self._running.release()
 
@@ -197,7 +198,7 @@ class SpecAgent(ElasticAgent):
         return Event(STATUS + state, EventSource.AGENT, metadata=metadata | more)
 
     @abstractmethod
-    def _run_job(self, config: AgentConfig, embedding: Embedding, log: JobLog) -> JobEnd:
+    def _run_job(self, config: AgentConfig, embedding: Embedding, log: JobLog) -> ToldEnd:
         """Run the job, in the thread for it."""
 
 
@@ -227,24 +228,23 @@ class SimpleElasticAgent(SpecAgent):
     def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 30) -> None:
         """Free what the hooks have made; called once, at the end of `run`, whatever that is."""
 
-    def _run_job(self, config: AgentConfig, embedding: Embedding, log: JobLog) -> JobEnd:
+    def _run_job(self, config: AgentConfig, embedding: Embedding, log: JobLog) -> ToldEnd:
         number = signal.SIGTERM
         try:
-            end = self._run_hooks(config, embedding, log)
-            number = signal.Signals(end.caught or number)
+            told = self._run_hooks(config, embedding, log)
+            number = signal.Signals(told.end.caught or number)
         finally:
             self._shutdown(number, int(self._shutdown_timeout))
-        for failure in end.told.values():
-            failure.forget_lost_file()
-        return end
+        told.forget_lost_files()
+        return told
 
-    def _run_hooks(self, config: AgentConfig, embedding: Embedding, log: JobLog) -> JobEnd:
+    def _run_hooks(self, config: AgentConfig, embedding: Embedding, log: JobLog) -> ToldEnd:
         signals = signals_to_handle(config, embedding)
         telemetry = Telemetry(config, names=log.names)
         loop, selector = new_loop()
         newest: HookWorkers | None = None
 
-        async def take_part() -> JobEnd:
+        async def take_part() -> ToldEnd:
             run: AgentRun
 
             def broken(error: Exception) -> None:
@@ -263,65 +263,13 @@ class SimpleElasticAgent(SpecAgent):
             run = AgentRun(setup, make_workers)
             end = await run.main(lambda end: telemetry.ended(end.finish))
             end = replace(end, error_files=newest.error_files if newest is not None else {})
-            return replace(end, told=failures(end))
+            return ToldEnd(end, failures(end))
 
         with telemetry.watching():
             try:
                 return run_to_its_end(loop, take_part())
             finally:
                 loop.close()
-
-
-class LocalElasticAgent(SpecAgent):
-    """Workers are processes, guarded: nothing of them outlives this program.
-
-    `logs_specs` decides on their files; None: they have none. `start_method` is for a function;
-    None: forkserver. `health_check_server` and `uninterruptible_state_timeout` are
-    accepted: the agent never blocks, and a worker that will not die is reported.
-
-    Raises ParameterError and UsageError.
-    """
-
-    @naming_parameters(OF_A_SPEC)
-    def __init__(
-        self,
-        spec: WorkerSpec,
-        logs_specs: Any = None,
-        start_method: str | None = None,
-        exit_barrier_timeout: float = 300,
-        log_line_prefix_template: str | None = None,
-        shutdown_timeout: float = 30,
-        health_check_server: Any = None,
-        uninterruptible_state_timeout: float | None = None,
-        *,
-        rdzv_handler: Any = None,
-    ) -> None:
-        super().__init__(spec, exit_barrier_timeout, shutdown_timeout, rdzv_handler=rdzv_handler)
-        workers = WorkerConfig(
-            count=spec.local_world_size,
-            role=spec.role,
-            virtual_local_rank=spec.virtual_local_rank,
-            numa=numa_options(spec.numa_options),
-        )
-        self._workers = worker_config(spec.entrypoint, spec.args, workers, start_method)
-        self._output = OutputConfig(
-            mode=OutputMode.INHERIT,
-            prefix_template=log_line_prefix_template,
-            temp_dir=tempfile.gettempdir(),
-            duplicate_stdout_filters=tuple(spec.duplicate_stdout_filters or ()),
-            duplicate_stderr_filters=tuple(spec.duplicate_stderr_filters or ()),
-            logs_specs="default" if logs_specs is None else logs_specs,
-        )
-
-    def _run_job(self, config: AgentConfig, embedding: Embedding, log: JobLog) -> JobEnd:
-        def of_group(setup: WorkerSetup, round_: WorkerRound) -> GroupWorkers:
-            group, handler = self._worker_group, embedding.handler
-            group.store = handler.store if handler is not None else None
-            return GroupWorkers(group, setup, round_)
-
-        embedding.round_workers = of_group
-        config = replace(config, workers=self._workers, output=self._output)
-        return run_processes(config, log, embedding)
 
 
 def _agent_config(

@@ -3,23 +3,16 @@ start processes themselves. The agent does not need it: what it shows comes thro
 
 A file that another process writes tells nobody, and on network file systems not even the kernel
 knows; so this looks, at an interval, with one thread for all files.
-
-A stream of this process can be sent to a file too, whatever in it writes: Python, C, children.
 """
 
 from __future__ import annotations
 
 import io
-import os
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping
 from typing import TextIO
 
-from rallypoint.errors import ParameterError
-from rallypoint.files import open_named
 from rallypoint.process.relay.lines import LineAssembler
 
 _READ_BYTES = 256 * 1024
@@ -129,58 +122,17 @@ class _Followed:
             self._file.close()
 
 
-def redirect(std: str, to_file: str) -> AbstractContextManager[None]:
-    """`redirect_stdout` or `redirect_stderr`, by the stream's name. Raises ParameterError for what
-    is neither `stdout` nor `stderr`."""
-    streams = {"stdout": redirect_stdout, "stderr": redirect_stderr}
-    if std not in streams:
-        raise ParameterError(f"std={std!r}: needs 'stdout' or 'stderr'")
-    return streams[std](to_file)
-
-
-@contextmanager
-def redirect_stdout(to_file: str) -> Iterator[None]:
-    """Have all that is written to stdout in this block written to the file, which is emptied first.
-
-    For the whole process, all of its threads, and what it starts. May be nested. Raises OSError.
-    """
-    with _redirected(1, sys.stdout, to_file):
-        yield
-
-
-@contextmanager
-def redirect_stderr(to_file: str) -> Iterator[None]:
-    """The same for stderr."""
-    with _redirected(2, sys.stderr, to_file):
-        yield
-
-
-@contextmanager
-def _redirected(fd: int, stream: TextIO | None, path: str) -> Iterator[None]:
-    target = open_named(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    try:
-        _flush(stream)
-        before = os.dup(fd)
-        try:
-            os.dup2(target, fd)
-            try:
-                yield
-            finally:
-                _flush(stream)
-                os.dup2(before, fd)
-        finally:
-            os.close(before)
-    finally:
-        os.close(target)
-
-
-def _flush(stream: TextIO | None) -> None:
-    """What Python and C hold back belongs to where the stream goes now."""
-    import ctypes
-
-    if stream is not None:
-        try:
-            stream.flush()
-        except (OSError, ValueError):
-            pass  # Closed, or nobody reads it: there is nothing to be lost.
-    ctypes.CDLL(None).fflush(None)
+def tail_logfile(
+    header: str,
+    file: str,
+    dst: TextIO,
+    finished: threading.Event,
+    interval_sec: float,
+    log_line_filter: Callable[[str], bool] | None = None,
+) -> None:
+    """Write the lines of one file to `dst`, each behind `header`, until `finished` is set and all
+    that is written by then has been passed on. Blocks. Otherwise as a `TailLog`, whose `dst` and
+    filter may raise."""
+    tail = TailLog("", {0: file}, dst, {0: header}, interval_sec, log_line_filter).start()
+    finished.wait()
+    tail.stop()

@@ -10,8 +10,6 @@ from __future__ import annotations
 import logging
 from shlex import quote
 
-from msgspec.structs import replace
-
 from rallypoint.agent.embedding import Embedding, gets_signals
 from rallypoint.agent.run import JobEnd, run_agent
 from rallypoint.agent.telemetry.telemetry import Telemetry
@@ -21,8 +19,8 @@ from rallypoint.core.event_kinds import ReportedBy
 from rallypoint.core.group_events import Finish, FinishKind
 from rallypoint.core.model import Outcome, Verdict
 from rallypoint.core.text import brief_seconds, job_name, shown
-from rallypoint.elastic.agent.server.worker_spec import failures
-from rallypoint.elastic.multiprocessing.failure import ProcessFailure
+from rallypoint.elastic.agent.embedded.worker_spec import ToldEnd, failures
+from rallypoint.elastic.multiprocessing.errors import ProcessFailure
 from rallypoint.errors import UsageError
 from rallypoint.observe.parameter_names import Names, in_parameters
 from rallypoint.observe.printing import visible
@@ -77,7 +75,7 @@ class JobLog(Observer):
             self._lines.put((level, visible(in_parameters(line, self.names))))
 
 
-def run_processes(config: AgentConfig, log: JobLog, embedding: Embedding) -> JobEnd:
+def run_processes(config: AgentConfig, log: JobLog, embedding: Embedding) -> ToldEnd:
     """Run this node's part of the job, to its end. Blocks. Raises as `run_agent` does, and
     UsageError in a thread beside the main one where the kernel (before 5.3) tells of exits by
     signals only."""
@@ -107,9 +105,9 @@ def run_processes(config: AgentConfig, log: JobLog, embedding: Embedding) -> Job
         kept = "" if telemetry.keeping is None else telemetry.keeping.close(None)
     if kept and end.finish.outcome is not Outcome.SUCCEEDED:
         log.warn(f"the end of {job_name(end.run_id)} is kept: rallypoint status {quote(kept)}")
-    for failure in told.values():
-        failure.forget_lost_file()
-    return replace(end, told=told)
+    ended_so = ToldEnd(end, told)
+    ended_so.forget_lost_files()
+    return ended_so
 
 
 def _keep(telemetry: Telemetry, finish: Finish) -> None:

@@ -1,4 +1,4 @@
-"""Free ports, and stores that are made at them, as torch's `elastic.utils` has them."""
+"""Free ports, and stores that are made at them."""
 
 from __future__ import annotations
 

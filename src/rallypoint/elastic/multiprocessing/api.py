@@ -16,7 +16,7 @@ import time
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
 from types import FrameType
 from typing import Any
@@ -25,17 +25,39 @@ from msgspec.structs import replace
 
 from rallypoint.config import FunctionCall, NumaOptions, OutputMode
 from rallypoint.core.text import count, signal_name
-from rallypoint.elastic.multiprocessing.supervision import (
+from rallypoint.elastic.agent.embedded.supervision import (
     ProcessPlan,
     Programs,
-    RunProcsResult,
     Supervision,
 )
-from rallypoint.errors import ParameterError, SignalException
+from rallypoint.elastic.agent.embedded.supervision import (
+    RunProcsResult as RunProcsResult,
+)
+from rallypoint.elastic.multiprocessing.redirects import (
+    IS_MACOS as IS_MACOS,
+)
+from rallypoint.elastic.multiprocessing.redirects import (
+    IS_WINDOWS as IS_WINDOWS,
+)
+from rallypoint.errors import ParameterError
+from rallypoint.errors import SignalException as SignalException
 from rallypoint.observe.parameter_names import in_parameters, naming_parameters
 from rallypoint.process import signals
-from rallypoint.process.logs.plan import LinePrefix, Std
-from rallypoint.process.logs.specs import Reifies
+from rallypoint.process.logs.plan import LinePrefix
+from rallypoint.process.logs.plan import Std as Std
+from rallypoint.process.logs.plan import to_map as to_map
+from rallypoint.process.logs.specs import (
+    DefaultLogsSpecs as DefaultLogsSpecs,
+)
+from rallypoint.process.logs.specs import (
+    LogsDest as LogsDest,
+)
+from rallypoint.process.logs.specs import (
+    LogsSpecs as LogsSpecs,
+)
+from rallypoint.process.logs.specs import (
+    Reifies,
+)
 from rallypoint.process.logs.worker_output import OutputSettings
 from rallypoint.process.prepared.calls import ResultFiles, bootstrap_argv, pickle_calls
 from rallypoint.process.spawn import Command, WorkerStartError
@@ -95,6 +117,13 @@ def start_processes(
         context = SubprocessContext(name, entrypoint, args, envs, *rest, grace_s=grace_s)
     context.start()
     return context
+
+
+def get_std_cm(
+    std_rd: str, redirect_fn: Callable[[str], AbstractContextManager[None]]
+) -> AbstractContextManager[None]:
+    """`redirect_fn(std_rd)`, or a block without effect where `std_rd` names no file."""
+    return redirect_fn(std_rd) if std_rd else nullcontext()
 
 
 class _Gate:

@@ -20,8 +20,8 @@ from rallypoint.agent.worker_shm import WorkerShm
 from rallypoint.core.text import raised
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.core.worker_signals import Received
-from rallypoint.elastic.agent.server.group_workers import assign_ranks
-from rallypoint.elastic.agent.server.worker_spec import RunResult, WorkerGroup, WorkerState
+from rallypoint.elastic.agent.embedded.group_workers import assign_ranks
+from rallypoint.elastic.agent.embedded.worker_spec import RunResult, WorkerGroup, WorkerState
 from rallypoint.errors import InfrastructureError, RallypointError
 from rallypoint.process.guard import Guard
 

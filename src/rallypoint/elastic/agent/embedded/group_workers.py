@@ -10,7 +10,7 @@ from rallypoint.agent.environ import WorkerContext
 from rallypoint.agent.node_workers import WorkerRound
 from rallypoint.agent.workers import RoundWorkers, WorkerSetup
 from rallypoint.core.worker_exits import WorkerExit
-from rallypoint.elastic.agent.server.worker_spec import WorkerGroup, WorkerState
+from rallypoint.elastic.agent.embedded.worker_spec import WorkerGroup, WorkerState
 
 
 class GroupWorkers(RoundWorkers):

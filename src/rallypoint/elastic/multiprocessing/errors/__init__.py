@@ -14,11 +14,19 @@ from datetime import UTC, datetime
 
 from rallypoint.core.text import signal_name
 from rallypoint.core.worker_exits import WorkerExit
+from rallypoint.elastic.multiprocessing.errors.error_handler import ErrorHandler as ErrorHandler
+from rallypoint.elastic.multiprocessing.errors.handlers import (
+    get_error_handler as get_error_handler,
+)
+from rallypoint.errors import ChildFailedError as ChildFailedError
 from rallypoint.process.causes.told import error_record, traceback_of
 from rallypoint.process.failures import JsonDict, parse_error_file, read_error_file
 from rallypoint.process.plain_text import plain_text
+from rallypoint.worker.error_file import record as record
 
 NOT_AVAILABLE = "<N/A>"
+JSON = JsonDict
+GlobalRank = int
 
 
 @dataclass

@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rallypoint.core.worker_exits import WorkerExit
-from rallypoint.elastic.multiprocessing.failure import ProcessFailure, process_failure
+from rallypoint.elastic.multiprocessing.errors import ProcessFailure, process_failure
 from rallypoint.process.failures import describe_failure, program_of
 from rallypoint.process.limits import OomWatch, shared_memory_use
 from rallypoint.process.logs.specs import LogsDest, Reifies

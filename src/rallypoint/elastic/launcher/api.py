@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
+import signal
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rallypoint.agent.embedding import random_run_id
+from rallypoint.agent.embedding import Embedding, random_run_id, run_embedded, start_in_thread
 from rallypoint.agent.environ import (
     SHUTDOWN_TIMEOUT_VARIABLE,
     kept_jobs,
@@ -36,20 +38,34 @@ from rallypoint.config import (
 )
 from rallypoint.core.limits import MAX_PORT
 from rallypoint.core.settings import FLAGS, MAX_WORKERS_PER_NODE, UNNAMED_RUN_ID
-from rallypoint.elastic.agent.server.entrypoint import (
+from rallypoint.elastic.agent.embedded.entrypoint import (
     Entrypoint,
+    entrypoint_name,
     module_names,
     numa_options,
     worker_config,
 )
-from rallypoint.elastic.rendezvous.parameters import (
+from rallypoint.elastic.agent.embedded.run import JobLog, run_processes
+from rallypoint.elastic.agent.embedded.worker_spec import run_result
+from rallypoint.elastic.agent.server.health_check_server import HealthCheckServer
+from rallypoint.elastic.rendezvous.api import (
+    RENAMED,
+    RENAMED_TO,
     RendezvousParameters,
+    known_backends,
     number_of,
-    parse_rendezvous_endpoint,
-    read_parameters,
 )
-from rallypoint.elastic.rendezvous.registry import RENAMED, RENAMED_TO, known_backends
-from rallypoint.errors import ParameterError, UsageError
+from rallypoint.elastic.rendezvous.led.parameters import read_parameters
+from rallypoint.elastic.rendezvous.utils import parse_rendezvous_endpoint
+from rallypoint.errors import (
+    ChildFailedError,
+    ExitClass,
+    InfrastructureError,
+    InvariantError,
+    ParameterError,
+    RallypointError,
+    UsageError,
+)
 from rallypoint.files import local_path
 from rallypoint.observe.parameter_names import OF_A_LAUNCH, naming_parameters
 
@@ -367,3 +383,111 @@ def _rank(given: Any) -> int:
         return int(given)
     except (TypeError, ValueError):
         raise ParameterError(f"rdzv_configs={{'rank': {given!r}}}: needs a whole number") from None
+
+
+class elastic_launch:  # noqa: N801  # Its name in torch.
+    """`elastic_launch(config, entrypoint)(*args)` runs `entrypoint(*args)`, or the command line
+    with these words, as the workers of this node, and returns what they return by global rank;
+    None for each worker that is a command.
+
+    Blocks until the job has ended. In the main thread SIGINT cancels the job and SIGTERM has this
+    node leave it; several may run at once, in threads. `health_check_server` is stopped in the end.
+
+    Raises ChildFailedError when workers have failed, with the job's first cause on whichever node
+    it was; what `rallypoint.elastic.agent.server`'s `run` raises for what is not the workers'
+    fault; KeyboardInterrupt and SignalException for signals; ParameterError and UsageError for
+    what can't be started.
+    """
+
+    def __init__(
+        self,
+        config: LaunchConfig,
+        entrypoint: Entrypoint,
+        health_check_server: HealthCheckServer | None = None,
+    ) -> None:
+        self._config, self._entrypoint = config, entrypoint
+        self._health_check_server = health_check_server
+
+    def __call__(self, *args: Any) -> dict[int, Any]:
+        return launch_agent(self._config, self._entrypoint, list(args), self._health_check_server)
+
+
+def launch_agent(
+    config: LaunchConfig,
+    entrypoint: Entrypoint,
+    args: Sequence[Any],
+    health_check_server: HealthCheckServer | None = None,
+) -> dict[int, Any]:
+    """As `elastic_launch(config, entrypoint)(*args)`."""
+
+    def run() -> dict[int, Any]:
+        settings, embedding = agent_config(config, entrypoint, args), Embedding()
+        name = entrypoint_name(entrypoint, args)
+        return run_embedded(embedding, lambda: _run(settings, name, embedding))
+
+    try:
+        return _with_short_traceback(run)
+    finally:
+        if health_check_server is not None:
+            health_check_server.stop()
+
+
+async def launch(config: LaunchConfig, entrypoint: Entrypoint, *args: Any) -> dict[int, Any]:
+    """The same for a running loop, which is not blocked. Signals are left to the program;
+    cancelling this cancels the job, and returns when its workers are gone."""
+    settings = agent_config(config, entrypoint, args)
+    embedding, name = Embedding(), entrypoint_name(entrypoint, args)
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+
+    def wake() -> None:
+        loop.call_soon_threadsafe(ended.set)
+
+    wait, take = start_in_thread(lambda: _run(settings, name, embedding), wake)
+    cancelled = False
+    while not ended.is_set():
+        try:
+            await ended.wait()
+        except asyncio.CancelledError:
+            cancelled = True
+            embedding.signal(signal.SIGINT)
+    wait()
+    if cancelled:
+        raise asyncio.CancelledError
+    return _with_short_traceback(take)
+
+
+def _with_short_traceback(work: Callable[[], dict[int, Any]]) -> dict[int, Any]:
+    """Strip our own frames from the traceback, and the cause from a usage error, which is one line
+    that says it all."""
+    try:
+        with naming_parameters(OF_A_LAUNCH):
+            return work()
+    except InvariantError:
+        raise
+    except KeyboardInterrupt as error:
+        error.__traceback__ = None
+        raise
+    except RallypointError as error:
+        error.__traceback__ = None
+        if error.exit_class is ExitClass.USAGE:
+            raise error from None
+        raise
+
+
+def _run(config: AgentConfig, name: str, embedding: Embedding) -> dict[int, Any]:
+    log = JobLog(OF_A_LAUNCH)
+    try:
+        told = run_processes(config, log, embedding)
+    finally:
+        log.close()
+    result = run_result(told)
+    if not result.is_failed():
+        return result.return_values
+    verdict = told.end.finish.verdict
+    assert verdict is not None
+    cause = verdict.cause
+    if cause is None or cause.failure is None:
+        raise InfrastructureError(verdict.text)
+    raise ChildFailedError(
+        name, result.failures, first_rank=cause.failure.rank, followed=cause.collateral
+    )

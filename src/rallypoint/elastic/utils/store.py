@@ -14,8 +14,10 @@ from time import monotonic
 from typing import Any, NamedTuple
 
 from rallypoint.elastic.stores.store import to_seconds
-from rallypoint.errors import StoreTimeoutError
+from rallypoint.errors import StoreError, StoreTimeoutError
 
+DistStoreError = StoreError
+"""What stores raise, by torch's name: a store of torch's raises a class of its own."""
 MAX_NAMED = 16
 """The most missing ranks that the error of a wait names."""
 
