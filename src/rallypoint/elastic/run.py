@@ -298,6 +298,7 @@ def _value_errors() -> Iterator[None]:
 
 
 def end_with(error: UsageError) -> NoReturn:
+    """Print one line and raise SystemExit."""
     print_error("rallypoint.elastic.run", str(error))
     raise SystemExit(error.exit_class.value) from None
 

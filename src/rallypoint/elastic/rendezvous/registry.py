@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from rallypoint.elastic.rendezvous.api import (
-    RendezvousHandler as RendezvousHandler,
+    RendezvousHandler,
+    RendezvousParameters,
+    rendezvous_handler_registry,
 )
-from rallypoint.elastic.rendezvous.api import (
-    RendezvousParameters as RendezvousParameters,
-)
-from rallypoint.elastic.rendezvous.api import (
-    rendezvous_handler_registry as handler_registry,
-)
+
+handler_registry = rendezvous_handler_registry
+"""Its other name in torch."""
 
 
 def get_rendezvous_handler(params: RendezvousParameters) -> RendezvousHandler:
