@@ -167,7 +167,7 @@ WALL_CLOCK_READERS: dict[str, str] = {
     "worker/timer_pipe.py": "torch's requests of timers are dated by it",
 }
 SPAWNERS: dict[str, str] = {
-    "elastic/multiprocessing/subprocess_handler/subprocess_handler.py": "shows its Popen, as torch's",
+    "elastic/multiprocessing/subprocess_handler/subprocess_handler.py": "its Popen is torch's",
 }
 FILE_WRITERS: dict[tuple[str, str], str] = {
     (

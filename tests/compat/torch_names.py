@@ -1,4 +1,7 @@
-"""The public names of torch's launcher, by the path of their module."""
+"""The public names of torch's launcher, by the path of their module.
+
+`python -m tests.compat.torch_names` writes every_name.py, which imports all that are offered here.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,8 @@ from importlib.machinery import SourceFileLoader
 from importlib.util import find_spec
 from pathlib import Path
 
+OTHER = Path(__file__).with_name("other_torch")
+"""What torch of other versions has, a folder for each."""
 FILES = ("launch.py", "launcher/*.py", "run.py", "elastic/**/*.py")
 _CONSTANTS = ("LOAD_CONST", "LOAD_SMALL_INT")
 _ABOVE_IMPORT = (*_CONSTANTS, "IMPORT_NAME", "BUILD_LIST", "LIST_EXTEND")
@@ -25,6 +30,25 @@ def public_names() -> dict[str, list[str]]:
     folder = Path(spec.origin).with_name("distributed")
     files = sorted(file for pattern in FILES for file in folder.glob(pattern))
     return dict(sorted(_by_module(folder, files)))
+
+
+def ours(module: str) -> str:
+    """The module of this library for one below `torch.distributed`."""
+    return f"rallypoint.elastic.{module.removeprefix('elastic').lstrip('.')}".rstrip(".")
+
+
+def listing(theirs: dict[str, list[str]], left_out: set[str]) -> str:
+    """A module that imports all of these names, as a program does, but those that are left out."""
+    lines = ['"""Imports every public name, for mypy: written by torch_names.py."""', ""]
+    lines += ["from __future__ import annotations", ""]
+    for module, names in theirs.items():
+        offered = [each for each in names if each not in ("log", "logger")]
+        offered = [each for each in offered if f"{module}.{each}" not in left_out]
+        if offered:
+            lines += ["", f"def {module.replace('.', '_')}() -> None:"]
+            lines += [f"    from {ours(module)} import {name}" for name in offered]
+            lines += [f"    print({', '.join(offered)})", ""]
+    return "\n".join(lines)
 
 
 def _by_module(folder: Path, files: list[Path]) -> Iterator[tuple[str, list[str]]]:
@@ -70,3 +94,9 @@ def _texts(constants: list[object]) -> Iterator[str]:
         for text in each if isinstance(each, tuple) else (each,):
             if isinstance(text, str):
                 yield text
+
+
+if __name__ == "__main__":
+    from tests.compat.test_public_names import left_out
+
+    Path(__file__).with_name("every_name.py").write_text(listing(public_names(), left_out()))

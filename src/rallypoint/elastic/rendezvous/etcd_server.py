@@ -13,16 +13,13 @@ import shutil
 import tempfile
 import time
 from contextlib import suppress
-from typing import IO, TYPE_CHECKING, Any, Self
+from typing import IO, Any, Self
 
 from rallypoint.elastic.etcd.client import EtcdClient
 from rallypoint.elastic.stores.store import Timeout, to_seconds
 from rallypoint.elastic.utils.distributed import get_free_port, get_socket_with_port
 from rallypoint.errors import InfrastructureError, ParameterError, RallypointError
 from rallypoint.process.kept_program import KeptProgram
-
-if TYPE_CHECKING:
-    from subprocess import Popen
 
 BINARY_VARIABLE = "TORCHELASTIC_ETCD_BINARY_PATH"
 _HOST = "127.0.0.1"
@@ -163,9 +160,9 @@ def _end_of(descriptor: int) -> str:
     return os.pread(descriptor, _SAID_BYTES, max(size - _SAID_BYTES, 0)).decode("utf-8", "replace")
 
 
-def stop_etcd(subprocess: Popen[Any], data_dir: str | None = None) -> None:
-    """End an etcd that a program has started by itself, and remove its directory. Blocks until it
-    has ended. For an `EtcdServer` there is `stop`."""
+def stop_etcd(subprocess: Any, data_dir: str | None = None) -> None:
+    """End an etcd that a program has started by itself, a `Popen`, and remove its directory. Blocks
+    until it has ended. For an `EtcdServer` there is `stop`."""
     if subprocess.poll() is None:
         subprocess.terminate()
         subprocess.wait()

@@ -7,13 +7,12 @@ import logging
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from rallypoint.core.worker_exits import WorkerExit
-from rallypoint.elastic.multiprocessing.errors import ProcessFailure, process_failure
 from rallypoint.process.failures import describe_failure, program_of
 from rallypoint.process.limits import OomWatch, shared_memory_use
 from rallypoint.process.logs.specs import LogsDest, Reifies
@@ -23,6 +22,9 @@ from rallypoint.process.relay.client import Relay
 from rallypoint.process.relay.remembered import LastWords
 from rallypoint.process.spawn import Command
 from rallypoint.process.workers import WorkerSet
+
+if TYPE_CHECKING:
+    from rallypoint.elastic.multiprocessing.errors import ProcessFailure
 
 log = logging.getLogger(__name__)
 
@@ -165,4 +167,7 @@ class Supervision:
         )
         message = known.message if known.detail or lacked_memory or is_bus_error else ""
         known = replace(known, message=message, log_file=log_file)
+        # Its package imports this module.
+        from rallypoint.elastic.multiprocessing.errors import process_failure
+
         return process_failure(known, self._plan.dest.error_files.get(local_rank, ""))
