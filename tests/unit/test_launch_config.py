@@ -77,9 +77,7 @@ def test_a_backend_without_a_coordinator_gets_its_configuration_as_it_is(
 ) -> None:
     registry = RendezvousHandlerRegistry()
     registry.register("theirs", lambda params: pytest.fail("made before the launch"))
-    monkeypatch.setattr(
-        "rallypoint.elastic.rendezvous.registry.rendezvous_handler_registry", registry
-    )
+    monkeypatch.setattr("rallypoint.elastic.rendezvous.api.rendezvous_handler_registry", registry)
     made = settings(1, 2, rdzv_backend="theirs", rdzv_endpoint="x", rdzv_configs={"a": 1})
     assert made.rendezvous.handler is not None
     assert (made.rendezvous.handler.backend, made.rendezvous.handler.endpoint) == ("theirs", "x")
@@ -168,9 +166,7 @@ def test_a_backend_that_the_program_has_registered_is_known(
 ) -> None:
     registry = RendezvousHandlerRegistry()
     registry.register("mine", lambda params: pytest.fail("made before the launch"))
-    monkeypatch.setattr(
-        "rallypoint.elastic.rendezvous.registry.rendezvous_handler_registry", registry
-    )
+    monkeypatch.setattr("rallypoint.elastic.rendezvous.api.rendezvous_handler_registry", registry)
     made = settings(rdzv_backend="mine", rdzv_endpoint="here")
     assert made.rendezvous.handler == HandlerConfig("mine", "here")
     args = parse_args(["--rdzv-backend=mine", "--rdzv-endpoint=here", "--no-python", "true"])

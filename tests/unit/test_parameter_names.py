@@ -61,6 +61,7 @@ ROWS = (
     "torch_versions.py",
     "observe/parameter_names.py",
     "elastic/rendezvous/etcd_server.py",
+    "elastic/launch.py",
     "elastic/run.py",
 )
 """Tables of flags, and the command line of another program, which are no messages."""

@@ -126,7 +126,7 @@ from rallypoint.cli.parser import help_text
 from rallypoint.core.messages import Attach
 from rallypoint.core.settings import settings_conflict
 from rallypoint.errors import RallypointError
-from rallypoint.elastic.launcher.launch_config import LaunchConfig, agent_config
+from rallypoint.elastic.launcher.api import LaunchConfig, agent_config
 from rallypoint.wire.codec import decode_to_coordinator, encode
 from tools_flags import with_flags
 
