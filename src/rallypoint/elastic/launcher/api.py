@@ -102,7 +102,7 @@ class LaunchConfig:
     TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 25, when a person or a scheduler ends the job, and 5 when a
     round ends. `numa_options` is a NumaOptions, ours or torch's; None: workers are not bound.
     `event_log_handler` is `null`, `console`, `jsonl:FILE` or a package's. `metrics_cfg` and
-    `monitor_interval` are accepted: see `observe.configure` for metrics, and exits are noticed at
+    `monitor_interval` are accepted: see `metrics.configure`, and exits are noticed at
     once. `drain_deadline` and `hang_timeout` are seconds, as `--drain-deadline` and
     `--hang-timeout`; None: the shutdown timeout, and never. `progress_pattern`, `max_no_progress`
     and `history` are as `--progress-pattern`, `--max-no-progress` and `--history`; the end of a job

@@ -124,7 +124,7 @@ class RendezvousInfo:
 
     @property
     def store(self) -> Any:
-        """A store with the vocabulary of `rallypoint.store.Store`."""
+        """A store with the vocabulary of `rallypoint.elastic.stores.Store`."""
         return self._store
 
     @property

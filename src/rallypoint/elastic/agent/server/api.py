@@ -122,7 +122,7 @@ class SpecAgent(ElasticAgent):
         handlers are put back in the end; in another thread see `interrupt`. Where an event loop
         runs in this thread (a notebook), it blocks that.
 
-        Raises what `agent.run_result` says, and what a hook raises.
+        Raises what `agent.embedded.worker_spec.run_result` says, and what a hook raises.
         """
         if not self._running.acquire(blocking=False):
             raise UsageError("this agent is already running: create another one")
@@ -154,7 +154,7 @@ class SpecAgent(ElasticAgent):
         return worker_environ(self._worker_group.contexts[worker.local_rank])
 
     def get_event_succeeded(self) -> Event:
-        """What a program may record of this agent, with `observe.record`."""
+        """What a program may record of this agent, with `events.record`."""
         return self._event("SUCCEEDED")
 
     def get_event_failed(self) -> Event:
