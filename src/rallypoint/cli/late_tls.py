@@ -25,8 +25,10 @@ class SslOfAsyncio(ModuleType):
     other name imports the module."""
 
     def __getattr__(self, name: str) -> object:
-        if name == "SSLSocket" and "ssl" not in sys.modules:
+        if name == "SSLSocket" and sys.modules.get("ssl", self) is self:
             return _NoTlsSocket
+        if sys.modules.get("ssl") is self:  # Asyncio is just being imported.
+            del sys.modules["ssl"]
         return getattr(import_module("ssl"), name)
 
 
@@ -67,9 +69,10 @@ def load_tls_late() -> None:
         return
     protocol = sys.modules["asyncio.sslproto"] = module_from_spec(spec)
     protocol.__class__ = LateModule
-    sys.modules["ssl"] = SslOfAsyncio("ssl")
+    sys.modules["ssl"] = substitute = SslOfAsyncio("ssl")
     try:
         import asyncio
     finally:
-        del sys.modules["ssl"]
+        if sys.modules.get("ssl") is substitute:
+            del sys.modules["ssl"]
     vars(asyncio)["sslproto"] = protocol
