@@ -23,7 +23,7 @@ from urllib.request import urlopen
 
 import pytest
 from tests.compat.recordings import Recordings
-from tests.limits import patience
+from tests.harness.limits import patience
 
 from rallypoint.elastic.agent.server.health_check_server import create_healthcheck_server
 from rallypoint.elastic.control_plane import TORCH_WORKER_SERVER_SOCKET, worker_main

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 import warnings
@@ -15,12 +14,10 @@ from typing import Any
 import pytest
 from tests.compat import every_name
 from tests.compat.recordings import Recordings
-from tests.compat.torch_names import OTHER, listing, ours, public_names
+from tests.compat.torch_names import OTHER, left_out, listing, ours, public_names
 
 ROOT = Path(__file__).parents[2]
 LIBRARY = ROOT / "src" / "rallypoint" / "elastic"
-PAGE = (ROOT / "docs" / "from-torchrun.md").read_text()
-SECTION = PAGE.partition("### Every public name\n")[2].partition("\n## ")[0]
 LOGGERS = ("logger", "log")
 IMPORT_ALL = """
 import sys
@@ -41,18 +38,6 @@ for name in sys.argv[1:]:
     if os.waitpid(child, 0)[1]:
         print(name)
 """
-
-
-def left_out() -> set[str]:
-    """The names of the page's list, each with its module."""
-    text = SECTION.partition("These are not offered:\n")[2].partition("What differs:")[0]
-    first = [line.split(" | ")[0] for line in text.splitlines() if line.startswith("| `elastic")]
-    found: set[str] = set()
-    for cell in first:
-        names = re.findall("`(.*?)`", cell)
-        module = names[0].rpartition(".")[0]
-        found |= {f"{module}{each}" if each[0] == "." else each for each in names}
-    return found
 
 
 @pytest.fixture
