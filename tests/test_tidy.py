@@ -189,7 +189,7 @@ WALL_CLOCK_READERS: dict[str, str] = {
     "elastic/timer/api.py": "torch's requests of timers are dated by it",
     "elastic/timer/file_based_local_timer.py": "torch's requests of timers are dated by it",
     "elastic/timer/local_timer.py": "torch's requests of timers are dated by it",
-    "worker/timer_pipe.py": "torch's requests of timers are dated by it",
+    "elastic/timer/pipe/writing.py": "torch's requests of timers are dated by it",
 }
 SPAWNERS: dict[str, str] = {
     "elastic/multiprocessing/subprocess_handler/subprocess_handler.py": "its Popen is torch's",

@@ -4,70 +4,37 @@ from __future__ import annotations
 
 
 def elastic_agent_server() -> None:
-    from rallypoint.elastic.agent.server import ElasticAgent
-    from rallypoint.elastic.agent.server import RunResult
-    from rallypoint.elastic.agent.server import SimpleElasticAgent
-    from rallypoint.elastic.agent.server import TORCHELASTIC_ENABLE_FILE_TIMER
-    from rallypoint.elastic.agent.server import TORCHELASTIC_TIMER_FILE
-    from rallypoint.elastic.agent.server import Worker
-    from rallypoint.elastic.agent.server import WorkerGroup
-    from rallypoint.elastic.agent.server import WorkerSpec
-    from rallypoint.elastic.agent.server import WorkerState
+    from rallypoint.elastic.agent.server import ElasticAgent, RunResult, SimpleElasticAgent, TORCHELASTIC_ENABLE_FILE_TIMER, TORCHELASTIC_TIMER_FILE, Worker, WorkerGroup, WorkerSpec, WorkerState
     print(ElasticAgent, RunResult, SimpleElasticAgent, TORCHELASTIC_ENABLE_FILE_TIMER, TORCHELASTIC_TIMER_FILE, Worker, WorkerGroup, WorkerSpec, WorkerState)
 
 
 def elastic_agent_server_api() -> None:
-    from rallypoint.elastic.agent.server.api import DEFAULT_ROLE
-    from rallypoint.elastic.agent.server.api import ElasticAgent
-    from rallypoint.elastic.agent.server.api import RunResult
-    from rallypoint.elastic.agent.server.api import SimpleElasticAgent
-    from rallypoint.elastic.agent.server.api import Worker
-    from rallypoint.elastic.agent.server.api import WorkerGroup
-    from rallypoint.elastic.agent.server.api import WorkerSpec
-    from rallypoint.elastic.agent.server.api import WorkerState
+    from rallypoint.elastic.agent.server.api import DEFAULT_ROLE, ElasticAgent, RunResult, SimpleElasticAgent, Worker, WorkerGroup, WorkerSpec, WorkerState
     print(DEFAULT_ROLE, ElasticAgent, RunResult, SimpleElasticAgent, Worker, WorkerGroup, WorkerSpec, WorkerState)
 
 
 def elastic_agent_server_health_check_server() -> None:
-    from rallypoint.elastic.agent.server.health_check_server import HealthCheckServer
-    from rallypoint.elastic.agent.server.health_check_server import create_healthcheck_server
+    from rallypoint.elastic.agent.server.health_check_server import HealthCheckServer, create_healthcheck_server
     print(HealthCheckServer, create_healthcheck_server)
 
 
 def elastic_agent_server_local_elastic_agent() -> None:
-    from rallypoint.elastic.agent.server.local_elastic_agent import LocalElasticAgent
-    from rallypoint.elastic.agent.server.local_elastic_agent import TORCHELASTIC_ENABLE_FILE_TIMER
-    from rallypoint.elastic.agent.server.local_elastic_agent import TORCHELASTIC_HEALTH_CHECK_PORT
-    from rallypoint.elastic.agent.server.local_elastic_agent import TORCHELASTIC_TIMER_FILE
-    from rallypoint.elastic.agent.server.local_elastic_agent import TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT
+    from rallypoint.elastic.agent.server.local_elastic_agent import LocalElasticAgent, TORCHELASTIC_ENABLE_FILE_TIMER, TORCHELASTIC_HEALTH_CHECK_PORT, TORCHELASTIC_TIMER_FILE, TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT
     print(LocalElasticAgent, TORCHELASTIC_ENABLE_FILE_TIMER, TORCHELASTIC_HEALTH_CHECK_PORT, TORCHELASTIC_TIMER_FILE, TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT)
 
 
 def elastic_control_plane() -> None:
-    from rallypoint.elastic.control_plane import TORCH_WORKER_SERVER_SOCKET
-    from rallypoint.elastic.control_plane import worker_main
+    from rallypoint.elastic.control_plane import TORCH_WORKER_SERVER_SOCKET, worker_main
     print(TORCH_WORKER_SERVER_SOCKET, worker_main)
 
 
 def elastic_events() -> None:
-    from rallypoint.elastic.events import Event
-    from rallypoint.elastic.events import EventMetadataValue
-    from rallypoint.elastic.events import EventSource
-    from rallypoint.elastic.events import NodeState
-    from rallypoint.elastic.events import RdzvEvent
-    from rallypoint.elastic.events import construct_and_record_rdzv_event
-    from rallypoint.elastic.events import get_logging_handler
-    from rallypoint.elastic.events import record
-    from rallypoint.elastic.events import record_rdzv_event
+    from rallypoint.elastic.events import Event, EventMetadataValue, EventSource, NodeState, RdzvEvent, construct_and_record_rdzv_event, get_logging_handler, record, record_rdzv_event
     print(Event, EventMetadataValue, EventSource, NodeState, RdzvEvent, construct_and_record_rdzv_event, get_logging_handler, record, record_rdzv_event)
 
 
 def elastic_events_api() -> None:
-    from rallypoint.elastic.events.api import Event
-    from rallypoint.elastic.events.api import EventMetadataValue
-    from rallypoint.elastic.events.api import EventSource
-    from rallypoint.elastic.events.api import NodeState
-    from rallypoint.elastic.events.api import RdzvEvent
+    from rallypoint.elastic.events.api import Event, EventMetadataValue, EventSource, NodeState, RdzvEvent
     print(Event, EventMetadataValue, EventSource, NodeState, RdzvEvent)
 
 
@@ -77,80 +44,27 @@ def elastic_events_handlers() -> None:
 
 
 def elastic_metrics() -> None:
-    from rallypoint.elastic.metrics import ConsoleMetricHandler
-    from rallypoint.elastic.metrics import MetricData
-    from rallypoint.elastic.metrics import MetricHandler
-    from rallypoint.elastic.metrics import MetricsConfig
-    from rallypoint.elastic.metrics import NullMetricHandler
-    from rallypoint.elastic.metrics import configure
-    from rallypoint.elastic.metrics import getStream
-    from rallypoint.elastic.metrics import get_elapsed_time_ms
-    from rallypoint.elastic.metrics import initialize_metrics
-    from rallypoint.elastic.metrics import prof
-    from rallypoint.elastic.metrics import profile
-    from rallypoint.elastic.metrics import publish_metric
-    from rallypoint.elastic.metrics import put_metric
+    from rallypoint.elastic.metrics import ConsoleMetricHandler, MetricData, MetricHandler, MetricsConfig, NullMetricHandler, configure, getStream, get_elapsed_time_ms, initialize_metrics, prof, profile, publish_metric, put_metric
     print(ConsoleMetricHandler, MetricData, MetricHandler, MetricsConfig, NullMetricHandler, configure, getStream, get_elapsed_time_ms, initialize_metrics, prof, profile, publish_metric, put_metric)
 
 
 def elastic_metrics_api() -> None:
-    from rallypoint.elastic.metrics.api import ConsoleMetricHandler
-    from rallypoint.elastic.metrics.api import MetricData
-    from rallypoint.elastic.metrics.api import MetricHandler
-    from rallypoint.elastic.metrics.api import MetricStream
-    from rallypoint.elastic.metrics.api import MetricsConfig
-    from rallypoint.elastic.metrics.api import NullMetricHandler
-    from rallypoint.elastic.metrics.api import configure
-    from rallypoint.elastic.metrics.api import getStream
-    from rallypoint.elastic.metrics.api import get_elapsed_time_ms
-    from rallypoint.elastic.metrics.api import prof
-    from rallypoint.elastic.metrics.api import profile
-    from rallypoint.elastic.metrics.api import publish_metric
-    from rallypoint.elastic.metrics.api import put_metric
+    from rallypoint.elastic.metrics.api import ConsoleMetricHandler, MetricData, MetricHandler, MetricStream, MetricsConfig, NullMetricHandler, configure, getStream, get_elapsed_time_ms, prof, profile, publish_metric, put_metric
     print(ConsoleMetricHandler, MetricData, MetricHandler, MetricStream, MetricsConfig, NullMetricHandler, configure, getStream, get_elapsed_time_ms, prof, profile, publish_metric, put_metric)
 
 
 def elastic_multiprocessing() -> None:
-    from rallypoint.elastic.multiprocessing import DefaultLogsSpecs
-    from rallypoint.elastic.multiprocessing import LogsDest
-    from rallypoint.elastic.multiprocessing import LogsSpecs
-    from rallypoint.elastic.multiprocessing import MultiprocessContext
-    from rallypoint.elastic.multiprocessing import PContext
-    from rallypoint.elastic.multiprocessing import ProcessFailure
-    from rallypoint.elastic.multiprocessing import RunProcsResult
-    from rallypoint.elastic.multiprocessing import SignalException
-    from rallypoint.elastic.multiprocessing import Std
-    from rallypoint.elastic.multiprocessing import SubprocessContext
-    from rallypoint.elastic.multiprocessing import start_processes
-    from rallypoint.elastic.multiprocessing import to_map
+    from rallypoint.elastic.multiprocessing import DefaultLogsSpecs, LogsDest, LogsSpecs, MultiprocessContext, PContext, ProcessFailure, RunProcsResult, SignalException, Std, SubprocessContext, start_processes, to_map
     print(DefaultLogsSpecs, LogsDest, LogsSpecs, MultiprocessContext, PContext, ProcessFailure, RunProcsResult, SignalException, Std, SubprocessContext, start_processes, to_map)
 
 
 def elastic_multiprocessing_api() -> None:
-    from rallypoint.elastic.multiprocessing.api import DefaultLogsSpecs
-    from rallypoint.elastic.multiprocessing.api import IS_MACOS
-    from rallypoint.elastic.multiprocessing.api import IS_WINDOWS
-    from rallypoint.elastic.multiprocessing.api import LogsDest
-    from rallypoint.elastic.multiprocessing.api import LogsSpecs
-    from rallypoint.elastic.multiprocessing.api import MultiprocessContext
-    from rallypoint.elastic.multiprocessing.api import PContext
-    from rallypoint.elastic.multiprocessing.api import RunProcsResult
-    from rallypoint.elastic.multiprocessing.api import SignalException
-    from rallypoint.elastic.multiprocessing.api import Std
-    from rallypoint.elastic.multiprocessing.api import SubprocessContext
-    from rallypoint.elastic.multiprocessing.api import get_std_cm
-    from rallypoint.elastic.multiprocessing.api import to_map
+    from rallypoint.elastic.multiprocessing.api import DefaultLogsSpecs, IS_MACOS, IS_WINDOWS, LogsDest, LogsSpecs, MultiprocessContext, PContext, RunProcsResult, SignalException, Std, SubprocessContext, get_std_cm, to_map
     print(DefaultLogsSpecs, IS_MACOS, IS_WINDOWS, LogsDest, LogsSpecs, MultiprocessContext, PContext, RunProcsResult, SignalException, Std, SubprocessContext, get_std_cm, to_map)
 
 
 def elastic_multiprocessing_errors() -> None:
-    from rallypoint.elastic.multiprocessing.errors import ChildFailedError
-    from rallypoint.elastic.multiprocessing.errors import ErrorHandler
-    from rallypoint.elastic.multiprocessing.errors import GlobalRank
-    from rallypoint.elastic.multiprocessing.errors import JSON
-    from rallypoint.elastic.multiprocessing.errors import ProcessFailure
-    from rallypoint.elastic.multiprocessing.errors import get_error_handler
-    from rallypoint.elastic.multiprocessing.errors import record
+    from rallypoint.elastic.multiprocessing.errors import ChildFailedError, ErrorHandler, GlobalRank, JSON, ProcessFailure, get_error_handler, record
     print(ChildFailedError, ErrorHandler, GlobalRank, JSON, ProcessFailure, get_error_handler, record)
 
 
@@ -165,19 +79,12 @@ def elastic_multiprocessing_errors_handlers() -> None:
 
 
 def elastic_multiprocessing_redirects() -> None:
-    from rallypoint.elastic.multiprocessing.redirects import IS_MACOS
-    from rallypoint.elastic.multiprocessing.redirects import IS_WINDOWS
-    from rallypoint.elastic.multiprocessing.redirects import get_libc
-    from rallypoint.elastic.multiprocessing.redirects import libc
-    from rallypoint.elastic.multiprocessing.redirects import redirect
-    from rallypoint.elastic.multiprocessing.redirects import redirect_stderr
-    from rallypoint.elastic.multiprocessing.redirects import redirect_stdout
+    from rallypoint.elastic.multiprocessing.redirects import IS_MACOS, IS_WINDOWS, get_libc, libc, redirect, redirect_stderr, redirect_stdout
     print(IS_MACOS, IS_WINDOWS, get_libc, libc, redirect, redirect_stderr, redirect_stdout)
 
 
 def elastic_multiprocessing_subprocess_handler() -> None:
-    from rallypoint.elastic.multiprocessing.subprocess_handler import SubprocessHandler
-    from rallypoint.elastic.multiprocessing.subprocess_handler import get_subprocess_handler
+    from rallypoint.elastic.multiprocessing.subprocess_handler import SubprocessHandler, get_subprocess_handler
     print(SubprocessHandler, get_subprocess_handler)
 
 
@@ -187,66 +94,32 @@ def elastic_multiprocessing_subprocess_handler_handlers() -> None:
 
 
 def elastic_multiprocessing_subprocess_handler_subprocess_handler() -> None:
-    from rallypoint.elastic.multiprocessing.subprocess_handler.subprocess_handler import IS_WINDOWS
-    from rallypoint.elastic.multiprocessing.subprocess_handler.subprocess_handler import SubprocessHandler
+    from rallypoint.elastic.multiprocessing.subprocess_handler.subprocess_handler import IS_WINDOWS, SubprocessHandler
     print(IS_WINDOWS, SubprocessHandler)
 
 
 def elastic_multiprocessing_tail_log() -> None:
-    from rallypoint.elastic.multiprocessing.tail_log import TailLog
-    from rallypoint.elastic.multiprocessing.tail_log import tail_logfile
+    from rallypoint.elastic.multiprocessing.tail_log import TailLog, tail_logfile
     print(TailLog, tail_logfile)
 
 
 def elastic_rendezvous() -> None:
-    from rallypoint.elastic.rendezvous import RendezvousClosedError
-    from rallypoint.elastic.rendezvous import RendezvousConnectionError
-    from rallypoint.elastic.rendezvous import RendezvousError
-    from rallypoint.elastic.rendezvous import RendezvousGracefulExitError
-    from rallypoint.elastic.rendezvous import RendezvousHandler
-    from rallypoint.elastic.rendezvous import RendezvousHandlerCreator
-    from rallypoint.elastic.rendezvous import RendezvousHandlerRegistry
-    from rallypoint.elastic.rendezvous import RendezvousInfo
-    from rallypoint.elastic.rendezvous import RendezvousParameters
-    from rallypoint.elastic.rendezvous import RendezvousStateError
-    from rallypoint.elastic.rendezvous import RendezvousStoreInfo
-    from rallypoint.elastic.rendezvous import RendezvousTimeoutError
-    from rallypoint.elastic.rendezvous import rendezvous_handler_registry
+    from rallypoint.elastic.rendezvous import RendezvousClosedError, RendezvousConnectionError, RendezvousError, RendezvousGracefulExitError, RendezvousHandler, RendezvousHandlerCreator, RendezvousHandlerRegistry, RendezvousInfo, RendezvousParameters, RendezvousStateError, RendezvousStoreInfo, RendezvousTimeoutError, rendezvous_handler_registry
     print(RendezvousClosedError, RendezvousConnectionError, RendezvousError, RendezvousGracefulExitError, RendezvousHandler, RendezvousHandlerCreator, RendezvousHandlerRegistry, RendezvousInfo, RendezvousParameters, RendezvousStateError, RendezvousStoreInfo, RendezvousTimeoutError, rendezvous_handler_registry)
 
 
 def elastic_rendezvous_api() -> None:
-    from rallypoint.elastic.rendezvous.api import RendezvousClosedError
-    from rallypoint.elastic.rendezvous.api import RendezvousConnectionError
-    from rallypoint.elastic.rendezvous.api import RendezvousError
-    from rallypoint.elastic.rendezvous.api import RendezvousGracefulExitError
-    from rallypoint.elastic.rendezvous.api import RendezvousHandler
-    from rallypoint.elastic.rendezvous.api import RendezvousHandlerCreator
-    from rallypoint.elastic.rendezvous.api import RendezvousHandlerRegistry
-    from rallypoint.elastic.rendezvous.api import RendezvousInfo
-    from rallypoint.elastic.rendezvous.api import RendezvousParameters
-    from rallypoint.elastic.rendezvous.api import RendezvousStateError
-    from rallypoint.elastic.rendezvous.api import RendezvousStoreInfo
-    from rallypoint.elastic.rendezvous.api import RendezvousTimeoutError
-    from rallypoint.elastic.rendezvous.api import rendezvous_handler_registry
+    from rallypoint.elastic.rendezvous.api import RendezvousClosedError, RendezvousConnectionError, RendezvousError, RendezvousGracefulExitError, RendezvousHandler, RendezvousHandlerCreator, RendezvousHandlerRegistry, RendezvousInfo, RendezvousParameters, RendezvousStateError, RendezvousStoreInfo, RendezvousTimeoutError, rendezvous_handler_registry
     print(RendezvousClosedError, RendezvousConnectionError, RendezvousError, RendezvousGracefulExitError, RendezvousHandler, RendezvousHandlerCreator, RendezvousHandlerRegistry, RendezvousInfo, RendezvousParameters, RendezvousStateError, RendezvousStoreInfo, RendezvousTimeoutError, rendezvous_handler_registry)
 
 
 def elastic_rendezvous_c10d_rendezvous_backend() -> None:
-    from rallypoint.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
-    from rallypoint.elastic.rendezvous.c10d_rendezvous_backend import DEFAULT_PORT
-    from rallypoint.elastic.rendezvous.c10d_rendezvous_backend import create_backend
+    from rallypoint.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend, DEFAULT_PORT, create_backend
     print(C10dRendezvousBackend, DEFAULT_PORT, create_backend)
 
 
 def elastic_rendezvous_dynamic_rendezvous() -> None:
-    from rallypoint.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler
-    from rallypoint.elastic.rendezvous.dynamic_rendezvous import RendezvousBackend
-    from rallypoint.elastic.rendezvous.dynamic_rendezvous import RendezvousSettings
-    from rallypoint.elastic.rendezvous.dynamic_rendezvous import RendezvousTimeout
-    from rallypoint.elastic.rendezvous.dynamic_rendezvous import Token
-    from rallypoint.elastic.rendezvous.dynamic_rendezvous import create_handler
-    from rallypoint.elastic.rendezvous.dynamic_rendezvous import get_method_name
+    from rallypoint.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler, RendezvousBackend, RendezvousSettings, RendezvousTimeout, Token, create_handler, get_method_name
     print(DynamicRendezvousHandler, RendezvousBackend, RendezvousSettings, RendezvousTimeout, Token, create_handler, get_method_name)
 
 
@@ -256,21 +129,17 @@ def elastic_rendezvous_etcd_rendezvous() -> None:
 
 
 def elastic_rendezvous_etcd_rendezvous_backend() -> None:
-    from rallypoint.elastic.rendezvous.etcd_rendezvous_backend import EtcdRendezvousBackend
-    from rallypoint.elastic.rendezvous.etcd_rendezvous_backend import create_backend
+    from rallypoint.elastic.rendezvous.etcd_rendezvous_backend import EtcdRendezvousBackend, create_backend
     print(EtcdRendezvousBackend, create_backend)
 
 
 def elastic_rendezvous_etcd_server() -> None:
-    from rallypoint.elastic.rendezvous.etcd_server import EtcdServer
-    from rallypoint.elastic.rendezvous.etcd_server import find_free_port
-    from rallypoint.elastic.rendezvous.etcd_server import stop_etcd
+    from rallypoint.elastic.rendezvous.etcd_server import EtcdServer, find_free_port, stop_etcd
     print(EtcdServer, find_free_port, stop_etcd)
 
 
 def elastic_rendezvous_etcd_store() -> None:
-    from rallypoint.elastic.rendezvous.etcd_store import EtcdStore
-    from rallypoint.elastic.rendezvous.etcd_store import cas_delay
+    from rallypoint.elastic.rendezvous.etcd_store import EtcdStore, cas_delay
     print(EtcdStore, cas_delay)
 
 
@@ -280,8 +149,7 @@ def elastic_rendezvous_registry() -> None:
 
 
 def elastic_rendezvous_static_tcp_rendezvous() -> None:
-    from rallypoint.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
-    from rallypoint.elastic.rendezvous.static_tcp_rendezvous import create_rdzv_handler
+    from rallypoint.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous, create_rdzv_handler
     print(StaticTCPRendezvous, create_rdzv_handler)
 
 
@@ -291,26 +159,12 @@ def elastic_rendezvous_utils() -> None:
 
 
 def elastic_timer() -> None:
-    from rallypoint.elastic.timer import FileTimerClient
-    from rallypoint.elastic.timer import FileTimerRequest
-    from rallypoint.elastic.timer import FileTimerServer
-    from rallypoint.elastic.timer import LocalTimerClient
-    from rallypoint.elastic.timer import LocalTimerServer
-    from rallypoint.elastic.timer import TimerClient
-    from rallypoint.elastic.timer import TimerRequest
-    from rallypoint.elastic.timer import TimerServer
-    from rallypoint.elastic.timer import configure
-    from rallypoint.elastic.timer import expires
+    from rallypoint.elastic.timer import FileTimerClient, FileTimerRequest, FileTimerServer, LocalTimerClient, LocalTimerServer, TimerClient, TimerRequest, TimerServer, configure, expires
     print(FileTimerClient, FileTimerRequest, FileTimerServer, LocalTimerClient, LocalTimerServer, TimerClient, TimerRequest, TimerServer, configure, expires)
 
 
 def elastic_timer_api() -> None:
-    from rallypoint.elastic.timer.api import RequestQueue
-    from rallypoint.elastic.timer.api import TimerClient
-    from rallypoint.elastic.timer.api import TimerRequest
-    from rallypoint.elastic.timer.api import TimerServer
-    from rallypoint.elastic.timer.api import configure
-    from rallypoint.elastic.timer.api import expires
+    from rallypoint.elastic.timer.api import RequestQueue, TimerClient, TimerRequest, TimerServer, configure, expires
     print(RequestQueue, TimerClient, TimerRequest, TimerServer, configure, expires)
 
 
@@ -320,36 +174,27 @@ def elastic_timer_debug_info_logging() -> None:
 
 
 def elastic_timer_file_based_local_timer() -> None:
-    from rallypoint.elastic.timer.file_based_local_timer import FileTimerClient
-    from rallypoint.elastic.timer.file_based_local_timer import FileTimerRequest
-    from rallypoint.elastic.timer.file_based_local_timer import FileTimerServer
+    from rallypoint.elastic.timer.file_based_local_timer import FileTimerClient, FileTimerRequest, FileTimerServer
     print(FileTimerClient, FileTimerRequest, FileTimerServer)
 
 
 def elastic_timer_local_timer() -> None:
-    from rallypoint.elastic.timer.local_timer import LocalTimerClient
-    from rallypoint.elastic.timer.local_timer import LocalTimerServer
-    from rallypoint.elastic.timer.local_timer import MultiprocessingRequestQueue
+    from rallypoint.elastic.timer.local_timer import LocalTimerClient, LocalTimerServer, MultiprocessingRequestQueue
     print(LocalTimerClient, LocalTimerServer, MultiprocessingRequestQueue)
 
 
 def elastic_utils() -> None:
-    from rallypoint.elastic.utils import get_env_variable_or_raise
-    from rallypoint.elastic.utils import get_socket_with_port
-    from rallypoint.elastic.utils import macros
+    from rallypoint.elastic.utils import get_env_variable_or_raise, get_socket_with_port, macros
     print(get_env_variable_or_raise, get_socket_with_port, macros)
 
 
 def elastic_utils_api() -> None:
-    from rallypoint.elastic.utils.api import get_env_variable_or_raise
-    from rallypoint.elastic.utils.api import get_socket_with_port
-    from rallypoint.elastic.utils.api import macros
+    from rallypoint.elastic.utils.api import get_env_variable_or_raise, get_socket_with_port, macros
     print(get_env_variable_or_raise, get_socket_with_port, macros)
 
 
 def elastic_utils_data() -> None:
-    from rallypoint.elastic.utils.data import CyclingIterator
-    from rallypoint.elastic.utils.data import ElasticDistributedSampler
+    from rallypoint.elastic.utils.data import CyclingIterator, ElasticDistributedSampler
     print(CyclingIterator, ElasticDistributedSampler)
 
 
@@ -359,15 +204,12 @@ def elastic_utils_data_cycling_iterator() -> None:
 
 
 def elastic_utils_data_elastic_distributed_sampler() -> None:
-    from rallypoint.elastic.utils.data.elastic_distributed_sampler import ElasticDistributedSampler
-    from rallypoint.elastic.utils.data.elastic_distributed_sampler import T
+    from rallypoint.elastic.utils.data.elastic_distributed_sampler import ElasticDistributedSampler, T
     print(ElasticDistributedSampler, T)
 
 
 def elastic_utils_distributed() -> None:
-    from rallypoint.elastic.utils.distributed import create_c10d_store
-    from rallypoint.elastic.utils.distributed import get_free_port
-    from rallypoint.elastic.utils.distributed import get_socket_with_port
+    from rallypoint.elastic.utils.distributed import create_c10d_store, get_free_port, get_socket_with_port
     print(create_c10d_store, get_free_port, get_socket_with_port)
 
 
@@ -382,50 +224,30 @@ def elastic_utils_logging() -> None:
 
 
 def elastic_utils_process_state() -> None:
-    from rallypoint.elastic.utils.process_state import is_uninterruptible_state
-    from rallypoint.elastic.utils.process_state import read_proc_state
+    from rallypoint.elastic.utils.process_state import is_uninterruptible_state, read_proc_state
     print(is_uninterruptible_state, read_proc_state)
 
 
 def elastic_utils_store() -> None:
-    from rallypoint.elastic.utils.store import DistStoreError
-    from rallypoint.elastic.utils.store import barrier
-    from rallypoint.elastic.utils.store import get_all
-    from rallypoint.elastic.utils.store import store_timeout
-    from rallypoint.elastic.utils.store import synchronize
+    from rallypoint.elastic.utils.store import DistStoreError, barrier, get_all, store_timeout, synchronize
     print(DistStoreError, barrier, get_all, store_timeout, synchronize)
 
 
 def launch() -> None:
-    from rallypoint.elastic.launch import launch
-    from rallypoint.elastic.launch import main
-    from rallypoint.elastic.launch import parse_args
+    from rallypoint.elastic.launch import launch, main, parse_args
     print(launch, main, parse_args)
 
 
 def launcher() -> None:
-    from rallypoint.elastic.launcher import LaunchConfig
-    from rallypoint.elastic.launcher import elastic_launch
-    from rallypoint.elastic.launcher import launch_agent
+    from rallypoint.elastic.launcher import LaunchConfig, elastic_launch, launch_agent
     print(LaunchConfig, elastic_launch, launch_agent)
 
 
 def launcher_api() -> None:
-    from rallypoint.elastic.launcher.api import LaunchConfig
-    from rallypoint.elastic.launcher.api import elastic_launch
-    from rallypoint.elastic.launcher.api import launch_agent
+    from rallypoint.elastic.launcher.api import LaunchConfig, elastic_launch, launch_agent
     print(LaunchConfig, elastic_launch, launch_agent)
 
 
 def run() -> None:
-    from rallypoint.elastic.run import config_from_args
-    from rallypoint.elastic.run import determine_local_world_size
-    from rallypoint.elastic.run import get_args_parser
-    from rallypoint.elastic.run import get_rdzv_endpoint
-    from rallypoint.elastic.run import get_use_env
-    from rallypoint.elastic.run import main
-    from rallypoint.elastic.run import parse_args
-    from rallypoint.elastic.run import parse_min_max_nnodes
-    from rallypoint.elastic.run import run
-    from rallypoint.elastic.run import run_script_path
+    from rallypoint.elastic.run import config_from_args, determine_local_world_size, get_args_parser, get_rdzv_endpoint, get_use_env, main, parse_args, parse_min_max_nnodes, run, run_script_path
     print(config_from_args, determine_local_world_size, get_args_parser, get_rdzv_endpoint, get_use_env, main, parse_args, parse_min_max_nnodes, run, run_script_path)

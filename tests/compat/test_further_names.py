@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -169,6 +170,26 @@ def test_a_program_gets_from_ours_what_it_gets_from_torchs(
 ) -> None:
     theirs = torch_said("further_names", scenario.__name__, lambda: scenario(of_torch))
     assert json.loads(json.dumps(scenario(of_ours))) == theirs
+
+
+@pytest.mark.parametrize(("words", "extra"), [((), ["--local-rank={}"]), (("--use-env",), [])])
+def test_the_older_command_tells_each_worker_its_local_rank(
+    words: tuple[str, ...], extra: list[str], tmp_path: Path
+) -> None:
+    script = "import os, sys\nprint(*sys.argv[1:], os.environ['LOCAL_RANK'])\n"
+    (tmp_path / "train.py").write_text(script)
+    command = ["-m", "rallypoint.elastic.launch", "--nproc-per-node=2", *words, "train.py", "more"]
+    ran = subprocess.run(
+        [sys.executable, *command],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    told = [
+        " ".join([*(each.format(rank) for each in extra), "more", str(rank)]) for rank in (0, 1)
+    ]
+    assert sorted(ran.stdout.splitlines()) == told
 
 
 def test_a_loader_of_torch_takes_the_sampler() -> None:

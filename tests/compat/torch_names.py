@@ -60,7 +60,7 @@ def listing(theirs: dict[str, list[str]], left_out: set[str]) -> str:
         offered = [each for each in offered if f"{module}.{each}" not in left_out]
         if offered:
             lines += ["", f"def {module.replace('.', '_')}() -> None:"]
-            lines += [f"    from {ours(module)} import {name}" for name in offered]
+            lines += [f"    from {ours(module)} import {', '.join(offered)}"]
             lines += [f"    print({', '.join(offered)})", ""]
     return "\n".join(lines)
 

@@ -84,26 +84,16 @@ class JobEnd(Struct, frozen=True):
 OnEnd = Callable[[JobEnd], None]
 
 
-class FirstFailure(Struct, frozen=True):
-    """The worker that is to blame for the end of a job, on whichever node."""
-
-    rank: int
-    exit: WorkerExit
-    node: str
-    error_file: str
-    """Where it has left one on this node; else empty."""
-
-
-def first_failure(end: JobEnd) -> FirstFailure | None:
-    """The first cause of the end, if that was a worker."""
+def first_failure(end: JobEnd) -> tuple[WorkerExit, str, str] | None:
+    """The worker that is to blame for the end of the job, on whichever node: its exit, the node,
+    and its error file if that is here, else ""."""
     verdict = end.finish.verdict
     cause = verdict.cause if verdict is not None else None
     if cause is None or cause.failure is None:
         return None
-    rank = cause.failure.rank
     # A rank of this node in an earlier round may be another worker.
-    file = end.error_files.get(rank, "") if cause.round == end.round else ""
-    return FirstFailure(rank, cause.failure, cause.node_id, file)
+    files = end.error_files if cause.round == end.round else {}
+    return cause.failure, cause.node_id, files.get(cause.failure.rank, "")
 
 
 def run_agent(

@@ -140,8 +140,9 @@ def _tell_starter(error: RallypointError, end: JobEnd | None = None) -> None:
     if first is None:
         handler.record_exception(error)
         return
-    code = 1 if first.exit.returncode is None else first.exit.returncode
-    if parse_error_file(read_error_file(first.error_file)) is not None:
-        handler.dump_error_file(first.error_file, code)
+    exit_, _, file = first
+    code = 1 if exit_.returncode is None else exit_.returncode
+    if parse_error_file(read_error_file(file)) is not None:
+        handler.dump_error_file(file, code)
     else:
-        handler.dump_error_data("", {"message": error_record(first.exit)}, code)
+        handler.dump_error_data("", {"message": error_record(exit_)}, code)

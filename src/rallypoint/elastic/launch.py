@@ -27,7 +27,8 @@ from rallypoint.errors import ParameterError, UsageError
 
 
 def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
-    """As `run.parse_args`, but for `--use-env` before the script, which is in `use_env`."""
+    """Read a command line as `run.parse_args` does, and in `use_env` whether `--use-env` stands
+    before the script."""
     words = sys.argv[1:] if args is None else [*map(str, args)]
     for at, word in enumerate(words):
         if word in ("--use-env", "--use_env"):

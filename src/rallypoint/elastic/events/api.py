@@ -1,4 +1,4 @@
-"""What an event is."""
+"""The types of events."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from rallypoint.elastic.rendezvous.api import (
 )
 
 handler_registry = rendezvous_handler_registry
-"""Its other name in torch."""
+"""The other name of the registry in torch."""
 
 
 def get_rendezvous_handler(params: RendezvousParameters) -> RendezvousHandler:

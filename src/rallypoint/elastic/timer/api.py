@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from types import TracebackType
 
-    from rallypoint.worker.timer_pipe import AgentTimers
+    from rallypoint.elastic.timer.pipe.writing import AgentTimers
     from rallypoint.worker.timers import PendingTimers
 
 _client: TimerClient | None = None
@@ -135,7 +135,7 @@ def _own_client() -> AgentTimers:
         )
     if _native is None:
         # A program that sets no timer does not pay for it.
-        from rallypoint.worker.timer_pipe import AgentTimers
+        from rallypoint.elastic.timer.pipe.writing import AgentTimers
 
         _native = AgentTimers(found.wake_up_path)
     found.offer_stacks()

@@ -55,7 +55,7 @@ class FileTimerClient(TimerClient):
     """
 
     def __init__(self, file_path: str, signal: int = signal.SIGKILL) -> None:
-        from rallypoint.worker.timer_pipe import TimerPipe
+        from rallypoint.elastic.timer.pipe.writing import TimerPipe
 
         self._pipe, self.signal = TimerPipe(file_path), int(signal)
 

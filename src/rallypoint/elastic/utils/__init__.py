@@ -1,4 +1,4 @@
-"""What programs of torch's `elastic.utils` use."""
+"""Names that programs use of torch's `elastic.utils`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the kernel says of a process."""
+"""The state of a process, from the kernel."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from rallypoint.elastic.stores.store import to_seconds
 from rallypoint.errors import StoreError, StoreTimeoutError
 
 DistStoreError = StoreError
-"""What stores raise, by torch's name: a store of torch's raises a class of its own."""
+"""Torch's name of the error of a store: a store of torch's raises a class of its own."""
 MAX_NAMED = 16
 """The most missing ranks that the error of a wait names."""
 

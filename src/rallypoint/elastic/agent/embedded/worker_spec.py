@@ -177,7 +177,7 @@ class ToldEnd(Struct, frozen=True):
 
     end: JobEnd
     failures: dict[int, ProcessFailure]
-    """By global rank; made while the error files are there."""
+    """The failures by global rank; made while the error files are there."""
 
     def forget_lost_files(self) -> None:
         """No failure names a file that has gone meanwhile."""
@@ -223,8 +223,8 @@ def failures(end: JobEnd) -> dict[int, ProcessFailure]:
         for rank, exit_ in end.failures.items()
     }
     if (first := first_failure(end)) is not None:
-        exit_ = _in_parameters(first.exit)
-        known[first.rank] = reported_failure(exit_, first.node, first.error_file)
+        exit_, node, file = first
+        known[exit_.rank] = reported_failure(_in_parameters(exit_), node, file)
     return known
 
 

@@ -35,12 +35,7 @@ from rallypoint.agent.embedding import (
     run_embedded,
     run_to_its_end,
 )
-from rallypoint.agent.environ import (
-    DEFAULT_ROLE as DEFAULT_ROLE,
-    observe_config,
-    stop_config,
-    worker_environ,
-)
+from rallypoint.agent.environ import observe_config, stop_config, worker_environ
 from rallypoint.agent.membership import AgentSetup
 from rallypoint.agent.node_workers import WorkerRound
 from rallypoint.agent.run import AgentRun, signals_to_handle
@@ -73,6 +68,7 @@ from rallypoint.observe.event import Event, EventMetadataValue, EventSource
 from rallypoint.observe.event_handlers import record
 from rallypoint.observe.parameter_names import OF_A_SPEC, naming_parameters
 
+DEFAULT_ROLE = "default"
 SEVERAL = 2
 """Nodes at most, where a handler does not say: only whether there may be others matters."""
 
@@ -154,7 +150,7 @@ class SpecAgent(ElasticAgent):
         return worker_environ(self._worker_group.contexts[worker.local_rank])
 
     def get_event_succeeded(self) -> Event:
-        """What a program may record of this agent, with `events.record`."""
+        """The event that a program may record of this agent, with `events.record`."""
         return self._event("SUCCEEDED")
 
     def get_event_failed(self) -> Event:

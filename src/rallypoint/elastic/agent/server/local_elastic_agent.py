@@ -12,9 +12,8 @@ from rallypoint.agent.embedding import (
 )
 from rallypoint.agent.environ import (
     TORCHELASTIC_ENABLE_FILE_TIMER as TORCHELASTIC_ENABLE_FILE_TIMER,
+    TIMER_FILE_VARIABLE,
     TORCHELASTIC_HEALTH_CHECK_PORT as TORCHELASTIC_HEALTH_CHECK_PORT,
-    TORCHELASTIC_TIMER_FILE as TORCHELASTIC_TIMER_FILE,
-    TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT as TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT,
 )
 from rallypoint.agent.node_workers import WorkerRound
 from rallypoint.agent.workers import WorkerSetup
@@ -34,6 +33,9 @@ from rallypoint.elastic.agent.embedded.worker_spec import (
 from rallypoint.elastic.agent.server.api import SpecAgent
 from rallypoint.elastic.agent.server.health_check_server import HealthCheckServer
 from rallypoint.observe.parameter_names import OF_A_SPEC, naming_parameters
+
+TORCHELASTIC_TIMER_FILE = TIMER_FILE_VARIABLE
+TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT = "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT"
 
 
 class LocalElasticAgent(SpecAgent):

@@ -1,4 +1,4 @@
-"""What `record` does about failures."""
+"""The handler of failures, which a program may override."""
 
 from __future__ import annotations
 

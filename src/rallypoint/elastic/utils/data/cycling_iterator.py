@@ -9,8 +9,10 @@ _T = TypeVar("_T")
 
 
 class CyclingIterator(Iterator[_T]):
-    """What `generator_fn(epoch)` yields, for each epoch from `start_epoch` to `n - 1`; at least for
-    the first of them."""
+    """Yields what `generator_fn(epoch)` yields, for each epoch from `start_epoch` to `n - 1`.
+
+    The first of these epochs is there in any case.
+    """
 
     def __init__(
         self, n: int, generator_fn: Callable[[int], Iterator[_T]], start_epoch: int = 0

@@ -1,4 +1,4 @@
-"""Which samples a rank has, of the part of a data set that is left.
+"""The samples that a rank has of the part of a data set that is left.
 
 Torch's class of this name is a subclass of its `DistributedSampler`. This one is none, since to
 import it must not load torch; a `DataLoader` takes any iterable for its sampler.
