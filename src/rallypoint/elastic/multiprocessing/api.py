@@ -28,34 +28,21 @@ from rallypoint.core.text import count, signal_name
 from rallypoint.elastic.agent.embedded.supervision import (
     ProcessPlan,
     Programs,
-    Supervision,
-)
-from rallypoint.elastic.agent.embedded.supervision import (
     RunProcsResult as RunProcsResult,
+    Supervision,
 )
 from rallypoint.elastic.multiprocessing.redirects import (
     IS_MACOS as IS_MACOS,
-)
-from rallypoint.elastic.multiprocessing.redirects import (
     IS_WINDOWS as IS_WINDOWS,
 )
-from rallypoint.errors import ParameterError
-from rallypoint.errors import SignalException as SignalException
+from rallypoint.errors import ParameterError, SignalException as SignalException
 from rallypoint.observe.parameter_names import in_parameters, naming_parameters
 from rallypoint.process import signals
-from rallypoint.process.logs.plan import LinePrefix
-from rallypoint.process.logs.plan import Std as Std
-from rallypoint.process.logs.plan import to_map as to_map
+from rallypoint.process.logs.plan import LinePrefix, Std as Std, to_map as to_map
 from rallypoint.process.logs.specs import (
     DefaultLogsSpecs as DefaultLogsSpecs,
-)
-from rallypoint.process.logs.specs import (
     LogsDest as LogsDest,
-)
-from rallypoint.process.logs.specs import (
     LogsSpecs as LogsSpecs,
-)
-from rallypoint.process.logs.specs import (
     Reifies,
 )
 from rallypoint.process.logs.worker_output import OutputSettings

@@ -22,24 +22,12 @@ from typing import Any
 from rallypoint.core.settings import MAX_NODES, Setting, out_of_range
 from rallypoint.errors import (
     ParameterError,
-    RendezvousPlugInError,
-)
-from rallypoint.errors import (
     RendezvousClosedError as RendezvousClosedError,
-)
-from rallypoint.errors import (
     RendezvousConnectionError as RendezvousConnectionError,
-)
-from rallypoint.errors import (
     RendezvousError as RendezvousError,
-)
-from rallypoint.errors import (
     RendezvousGracefulExitError as RendezvousGracefulExitError,
-)
-from rallypoint.errors import (
+    RendezvousPlugInError,
     RendezvousStateError as RendezvousStateError,
-)
-from rallypoint.errors import (
     RendezvousTimeoutError as RendezvousTimeoutError,
 )
 

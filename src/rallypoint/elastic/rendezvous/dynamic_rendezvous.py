@@ -44,8 +44,7 @@ from rallypoint.elastic.rendezvous.shared.member import Closed, InWorld, Outlook
 from rallypoint.elastic.stores.prefix_store import PrefixStore
 from rallypoint.elastic.stores.store import check_store
 from rallypoint.errors import ParameterError, RendezvousClosedError, RendezvousError
-from rallypoint.register.contract import RendezvousBackend as RendezvousBackend
-from rallypoint.register.contract import Token as Token
+from rallypoint.register.contract import RendezvousBackend as RendezvousBackend, Token as Token
 
 _SHUT_DOWN = "this handler was shut down"
 _VOCABULARY = ("set", "get", "add", "wait", "check", "compare_set")

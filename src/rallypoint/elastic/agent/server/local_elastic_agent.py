@@ -11,8 +11,8 @@ from rallypoint.agent.embedding import (
     Embedding,
 )
 from rallypoint.agent.environ import (
-    TORCHELASTIC_ENABLE_FILE_TIMER as TORCHELASTIC_ENABLE_FILE_TIMER,
     TIMER_FILE_VARIABLE,
+    TORCHELASTIC_ENABLE_FILE_TIMER as TORCHELASTIC_ENABLE_FILE_TIMER,
     TORCHELASTIC_HEALTH_CHECK_PORT as TORCHELASTIC_HEALTH_CHECK_PORT,
 )
 from rallypoint.agent.node_workers import WorkerRound
