@@ -17,7 +17,7 @@ from tools.measure_house import (
     mentions,
     parameters,
     read_modules,
-    small_with_one_neighbour,
+    small_for_one_package,
     table,
 )
 
@@ -55,7 +55,7 @@ def test_a_group_of_several_modules_is_one_cycle() -> None:
     assert cycles({name: frozenset(others) for name, others in graph.items()}) == [["a", "b", "c"]]
 
 
-def test_small_modules_with_one_neighbour(tmp_path: Path) -> None:
+def test_small_modules_that_one_package_imports(tmp_path: Path) -> None:
     source_dir = write_tree(
         tmp_path,
         one="import rallypoint.two\n",
@@ -63,8 +63,9 @@ def test_small_modules_with_one_neighbour(tmp_path: Path) -> None:
         long="x = 1\n" * 60,
         core__both="from rallypoint import long, two\n",
         core__alone="import rallypoint.core.both\n",
+        core__more="import rallypoint.core.both\n",
     )
-    assert small_with_one_neighbour(read_modules(source_dir)) == ["core/both.py"]
+    assert small_for_one_package(read_modules(source_dir)) == ["core/both.py"]
 
 
 def test_attributes_are_fields_and_what_methods_assign() -> None:
