@@ -21,8 +21,8 @@ class _NoTlsSocket:
 
 
 class SslOfAsyncio(ModuleType):
-    """What asyncio has under the name `ssl`. Asyncio asks whether each socket is an SSLSocket; any
-    other name imports the module."""
+    """The substitute for `ssl` in asyncio's modules. Asyncio asks of each socket whether it is an
+    SSLSocket; any other name imports the module."""
 
     def __getattr__(self, name: str) -> object:
         if name == "SSLSocket" and sys.modules.get("ssl", self) is self:
