@@ -654,6 +654,17 @@ def test_the_page_of_the_architecture_names_modules_that_exist() -> None:
     ] == []
 
 
+def test_the_map_of_the_architecture_has_each_package_and_the_order_of_imports() -> None:
+    page = (ROOT / "ARCHITECTURE.md").read_text()
+    (drawn,) = re.findall(r"```\n(src/rallypoint/ .*?)```", page, re.S)
+    here = [path for path in PACKAGE.iterdir() if not path.name.startswith(("_", "py."))]
+    names = [f"{path.name}/" if path.is_dir() else path.name for path in here]
+    assert [name for name in names if not re.search(rf"(^|[ /]){name}", drawn, re.M)] == []
+    top_down = [names for names in LAYERS if names != {"__main__"}]
+    (order,) = re.findall(r"Imports point down: `([^`]+)`", page)
+    assert [set(each.split(" | ")) for each in order.replace("\n", " ").split(" -> ")] == top_down
+
+
 def test_no_large_file_is_tracked() -> None:
     assert [file.name for file in tracked() if file.stat().st_size > FILE_BYTES] == []
 
