@@ -114,7 +114,6 @@ MODULE_LINES, FUNCTION_LINES, FILE_BYTES = 600, 60, 1_000_000
 LONG_FUNCTIONS: dict[tuple[str, str], str] = {}
 FLAT_MODULES, SUB_PACKAGE_MODULES = 16, 3
 FLAT_FOLDERS: dict[str, str] = {
-    "cli/watch": "a command and its text are two modules each",
     "coordinator": "one loop and one lock of a register go through all of it",
     "core/watch": "each answer to a person's question is a module",
     "wire": "each protocol is a module",
@@ -123,8 +122,6 @@ FLAT_FOLDERS: dict[str, str] = {
 THIN_FOLDERS: dict[str, str] = {
     "core/restarts": "the ledger and the crash loop",
     "elastic/": "torch has these packages",
-    "integrations/slurm": "the variables, and the lists of hosts",
-    "integrations/ssh": "one module for each that is known of",
 }
 """Sub-packages with fewer modules than that. A key that ends with / is for all below it."""
 STATES_BESIDE_CLOCKS: dict[str, str] = {
