@@ -272,6 +272,7 @@ def test_a_health_check_is_answered_by_the_last_progress() -> None:
     progress = [int(time.time())]
     server = create_healthcheck_server(lambda: progress[0], 0, 60)
     server.start()
+    server.start()
     try:
         port = server.port
         assert asked(port) == 200
