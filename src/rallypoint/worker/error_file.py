@@ -34,7 +34,7 @@ R = TypeVar("R")
 
 
 class ErrorHandler:
-    """What `record` does about failures. To do something else, override its methods."""
+    """Report a failure for `record`. To do something else, override the methods."""
 
     _fn_name: str | None = None
 
