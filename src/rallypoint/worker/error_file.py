@@ -34,7 +34,7 @@ R = TypeVar("R")
 
 
 class ErrorHandler:
-    """Report a failure for `record`. To do something else, override the methods."""
+    """The handler of failures that `record` calls. To do something else, override its methods."""
 
     _fn_name: str | None = None
 
