@@ -12,7 +12,7 @@ from rallypoint.core.node.timeline import RestartedRound, Timeline
 
 
 class Told:
-    """A real group of workers, whose steps a timeline is told with their times."""
+    """A node's real machine, whose steps a timeline is told with their times."""
 
     def __init__(self) -> None:
         self.state = Node().state
