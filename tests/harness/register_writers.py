@@ -16,7 +16,7 @@ from rallypoint.register.directory.backend import DirectoryBackend, job_director
 from rallypoint.register.directory.chain import Seen
 from rallypoint.register.directory.chain_upkeep import REMOVED
 from rallypoint.register.version_file import VersionFile, VersionFormat
-from rallypoint.testing.unreliable_files import Crash, Fault, FileServer, Node, UnreliableFiles
+from rallypoint.testing.unreliable_files import Crash, Fault, FileNode, FileServer, UnreliableFiles
 
 RUN_ID, SHARED = "job", "/shared"
 STALE_S = 60.0
@@ -90,13 +90,13 @@ class History:
                 del self._slots[place]
         self._tips = [(self.server.now, self.tip())]
 
-    def _job(self) -> Node | None:
+    def _job(self) -> FileNode | None:
         try:
             return self.server.find(f"{SHARED}/{job_directory(RUN_ID)}")
         except FileNotFoundError:
             return None
 
-    def _linked(self, directory: Node, name: str, node: Node) -> None:
+    def _linked(self, directory: FileNode, name: str, node: FileNode) -> None:
         if directory.name.startswith(REMOVED):
             return
         is_first = directory.name == job_directory(RUN_ID)

@@ -120,7 +120,7 @@ def settings_conflict(differences: Differences) -> SettingsConflictError:
     return SettingsConflictError(differences, flags)
 
 
-Kind = Literal[
+SettingKind = Literal[
     "switch",
     "text",
     "template",
@@ -165,7 +165,7 @@ class Setting(Struct, frozen=True):
     """Empty: a switch. Of a `choice` it is the words, as `text|json`."""
     about: str = ""
     """One line of help, without the default."""
-    kind: Kind = "text"
+    kind: SettingKind = "text"
     field: str = ""
     """Of `SharedSettings` or a struct in `config.py`; empty: it says how others are read."""
     default: str = ""

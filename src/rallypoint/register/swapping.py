@@ -16,7 +16,7 @@ from rallypoint.errors import RendezvousStateError
 from rallypoint.register.contract import RendezvousBackend, Token
 from rallypoint.register.version_file import NONCE_BYTES, VersionFile
 
-Found = tuple[VersionFile, Token]
+VersionFound = tuple[VersionFile, Token]
 
 
 class Swapped(NamedTuple):
@@ -24,7 +24,7 @@ class Swapped(NamedTuple):
 
     stored: Token | None
     """Of the version that it has stored; None: it has not."""
-    there: Found | None = None
+    there: VersionFound | None = None
     """What it has instead."""
     has_repeated: bool = False
     """It was asked before, and may have stored the version then."""
@@ -71,7 +71,7 @@ class SwappingBackend(RendezvousBackend):
         return newest.content, now, is_ours
 
     @abstractmethod
-    def _read(self) -> Found | None:
+    def _read(self) -> VersionFound | None:
         """The newest version; None: there is none."""
 
     @abstractmethod

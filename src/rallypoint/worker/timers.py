@@ -10,7 +10,7 @@ MAX_PER_PROCESS = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Timer:
+class Countdown:
     """One countdown of one process: what it guards, when it ends, and how long it was then.
 
     A process is named by its pid; clients of torch's may have another name for a worker.
@@ -29,9 +29,9 @@ class PendingTimers:
 
     def __init__(self, most: int | None = MAX_PER_PROCESS) -> None:
         self._most = most
-        self._timers: dict[Any, dict[str, Timer]] = {}
+        self._timers: dict[Any, dict[str, Countdown]] = {}
 
-    def acquire(self, timer: Timer) -> None:
+    def acquire(self, timer: Countdown) -> None:
         """Start this one."""
         scopes = self._timers.setdefault(timer.pid, {})
         if self._most is None or timer.scope in scopes or len(scopes) < self._most:
@@ -46,7 +46,7 @@ class PendingTimers:
                 del self._timers[worker]
 
     def forget(self, *workers: Any) -> None:
-        """These processes have ended, or were told to."""
+        """Forget the timers of processes that have ended, or are being ended."""
         for worker in workers:
             self._timers.pop(worker, None)
 
@@ -55,12 +55,12 @@ class PendingTimers:
         ends = (timer.ends_at for scopes in self._timers.values() for timer in scopes.values())
         return min(ends, default=None)
 
-    def expired(self, now: float) -> list[Timer]:
-        """Of each process the one that ended first, if any has. They stay until `forget`."""
+    def expired(self, now: float) -> list[Countdown]:
+        """Return the first that ended of each process, if one has. It stays until `forget`."""
         return [timers[0] for timers in self.all_expired(now).values()]
 
-    def all_expired(self, now: float) -> dict[Any, list[Timer]]:
-        """By process all that have ended, the first one first. They stay until `forget`."""
+    def all_expired(self, now: float) -> dict[Any, list[Countdown]]:
+        """Return all that have ended by process, the first one first. They stay until `forget`."""
         found = {}
         for worker, scopes in self._timers.items():
             ended = [timer for timer in scopes.values() if timer.ends_at <= now]

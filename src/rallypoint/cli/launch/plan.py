@@ -17,13 +17,13 @@ from msgspec import Struct
 
 from rallypoint.cli import access
 from rallypoint.cli.launch.options import HERE, LAUNCH, PASSED_ON
-from rallypoint.cli.machine import Machine
+from rallypoint.cli.machine import ThisHost
 from rallypoint.cli.options import RUN, read_run
 from rallypoint.cli.parser import Scanned, parse
 from rallypoint.cli.run_options.empty_values import without_empty
 from rallypoint.cli.run_options.script import options_behind
 from rallypoint.cli.run_options.wrong_script import refuse_a_program
-from rallypoint.cli.values import Value, integer, integer_within, nodes
+from rallypoint.cli.values import Given, integer, integer_within, nodes
 from rallypoint.config import TOKEN_VARIABLE, Endpoint, check_name
 from rallypoint.core.settings import FLAGS, MAX_NODES
 from rallypoint.core.text import job_name, shown
@@ -33,7 +33,7 @@ from rallypoint.wire.launch_link import Started
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _PLUG_INS = frozenset({"--logs-specs", "--event-log-handler"})
-"""Of packages that may be installed on the hosts alone."""
+"""Options that name plug-ins of packages which may be installed on the hosts alone."""
 _SSH = (
     *("-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ControlMaster=no"),
     *("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3"),
@@ -56,15 +56,15 @@ class Plan(Struct, frozen=True):
 
     hosts: tuple[Host, ...]
     least: int
-    """So many must take part."""
+    """The number of hosts that must take part."""
     most: int
-    """So many work; further ones stand by."""
+    """The number of hosts that work; further ones stand by."""
     remote: Remote
     run_id: str
     options: tuple[str, ...]
-    """Of `rallypoint run`, equal on all hosts."""
+    """Options of `rallypoint run`, equal on all hosts."""
     conf: str
-    """What --rdzv-conf is given; with `picks_endpoint` there is more."""
+    """The value of --rdzv-conf; with `picks_endpoint` a host adds to it."""
     workers: bool
     """The number of workers is among the options; else it is the slots of a host."""
     picks_endpoint: bool
@@ -73,7 +73,7 @@ class Plan(Struct, frozen=True):
     script: str
     """The file that every host must have; empty: it is a module or a program."""
     output: str
-    """What --output says."""
+    """The value of --output."""
 
     def ssh_command(self, host: Host) -> tuple[str, ...]:
         """The words that reach it. The last is for its login shell, whichever that is."""
@@ -81,12 +81,12 @@ class Plan(Struct, frozen=True):
         return (*self.remote.ssh, *_port(host), *_SSH, "--", host.target, there)
 
     def ssh_words(self, name: str) -> tuple[str, ...]:
-        """As a person would type it, before the command there."""
+        """The words that a person would type, before the command there."""
         host = next(each for each in self.hosts if each.name == name)
         return (*self.remote.ssh, *_port(host), host.target)
 
     def agent_words(self, host: Host, where: Endpoint | None, leads: bool, ready: int) -> list[str]:
-        """What stands behind `rallypoint run` there. `where` the nodes connect, if nobody has said
+        """The words behind `rallypoint run` there. `where` the nodes connect, if nobody has said
         it; `leads`: that is this host. `ready`: so many hosts can take part."""
         # Nobody else will come: the first round need not wait for more.
         most = max(self.least, min(self.most, ready))
@@ -113,14 +113,14 @@ class Asked(Struct, frozen=True):
 
     plan: Plan
     token: str
-    """Of the job; empty: it has none."""
+    """The secret of the job; empty: it has none."""
     summary: str
     detach: bool
     remarks: tuple[str, ...] = ()
     """Lines for the person, before a host is reached."""
 
 
-def read_launch(argv: Sequence[str], environ: Mapping[str, str], machine: Machine) -> Asked:
+def read_launch(argv: Sequence[str], environ: Mapping[str, str], machine: ThisHost) -> Asked:
     """Reads the words behind `rallypoint launch`. May make the user's token. Raises UsageError,
     AccessError and HelpRequested."""
     scanned = without_empty(parse(LAUNCH, argv, environ))
@@ -135,7 +135,7 @@ def read_launch(argv: Sequence[str], environ: Mapping[str, str], machine: Machin
     least, most = _nodes(scanned, len(hosts))
     where, conf = scanned.get("--rdzv-endpoint"), scanned.get("--rdzv-conf")
     backend = scanned.get("--rdzv-backend")
-    run_id = scanned.get("--rdzv-id") or Value(machine.random_id(), "--rdzv-id")
+    run_id = scanned.get("--rdzv-id") or Given(machine.random_id(), "--rdzv-id")
     check_name(run_id.origin, run_id.text)
     workers = scanned.get("--nproc-per-node")
     plan = Plan(
@@ -164,7 +164,7 @@ def read_launch(argv: Sequence[str], environ: Mapping[str, str], machine: Machin
     )
 
 
-def _hosts(scanned: Scanned, machine: Machine) -> tuple[Host, ...]:
+def _hosts(scanned: Scanned, machine: ThisHost) -> tuple[Host, ...]:
     listed, file = scanned.get("--hosts"), scanned.get("--hostfile")
     if listed is not None and file is not None:
         raise listed.wrong(f"the hosts are in {file.origin} too; give one of the two")
@@ -208,8 +208,8 @@ def _nodes(scanned: Scanned, hosts: int) -> tuple[int, int]:
     return least, work
 
 
-def _remote(scanned: Scanned, environ: Mapping[str, str], machine: Machine) -> Remote:
-    given = scanned.get("--ssh") or Value("ssh", "ssh")
+def _remote(scanned: Scanned, environ: Mapping[str, str], machine: ThisHost) -> Remote:
+    given = scanned.get("--ssh") or Given("ssh", "ssh")
     try:
         ssh = shlex.split(given.text)
     except ValueError as error:
@@ -238,7 +238,7 @@ def _here(environ: Mapping[str, str]) -> str:
     return named if same else here
 
 
-def _variable(given: Value, environ: Mapping[str, str]) -> tuple[str, str]:
+def _variable(given: Given, environ: Mapping[str, str]) -> tuple[str, str]:
     name, equals, value = given.text.partition("=")
     if not _VARIABLE.fullmatch(name):
         raise given.wrong("needs NAME or NAME=VALUE")
@@ -264,7 +264,7 @@ def _passed_on(scanned: Scanned) -> list[str]:
     return words
 
 
-class _AnyMachine(Machine):
+class _AnyMachine(ThisHost):
     """One of which nothing is known yet."""
 
     def count_workers(
@@ -291,7 +291,7 @@ class _AnyMachine(Machine):
         return "any"
 
 
-def _check(plan: Plan, workers: Value | None) -> None:
+def _check(plan: Plan, workers: Given | None) -> None:
     """Raises UsageError for what an agent would refuse wherever it runs."""
     for host in plan.hosts:
         check_name("--hosts", host.name)

@@ -10,10 +10,10 @@ from collections.abc import Collection
 from functools import partial
 from typing import Any
 
-from rallypoint.cli.machine import Machine
+from rallypoint.cli.machine import ThisHost
 from rallypoint.cli.parser import Scanned
 from rallypoint.cli.run_options.empty_values import was_empty
-from rallypoint.cli.values import Value, conf_words, place
+from rallypoint.cli.values import Given, conf_words, place
 from rallypoint.config import RegisterConfig
 from rallypoint.core.settings import FLAGS, UNNAMED_RUN_ID
 from rallypoint.errors import UsageError
@@ -34,7 +34,7 @@ _OF_A_FIXED_HOST = ("is_host", "host_timeout")
 
 
 def read_register(
-    scanned: Scanned, backend: str, machine: Machine
+    scanned: Scanned, backend: str, machine: ThisHost
 ) -> tuple[RegisterConfig, Scanned]:
     """Where the register is, and where a leader listens; and the options without those keys of
     `--rdzv-conf` that say so. Raises UsageError, also without a run id: the records of many jobs
@@ -50,7 +50,7 @@ def read_register(
     return register, rest
 
 
-def read_place(scanned: Scanned, backend: str, machine: Machine) -> tuple[RegisterConfig, Scanned]:
+def read_place(scanned: Scanned, backend: str, machine: ThisHost) -> tuple[RegisterConfig, Scanned]:
     """The same for all jobs that are kept there."""
     where = scanned.get("--rdzv-endpoint")
     if where is None and backend in _NEEDS:
@@ -83,7 +83,7 @@ def remarks_on(scanned: Scanned, backend: str) -> list[str]:
     ]
 
 
-def _directory(where: Value, machine: Machine) -> str:
+def _directory(where: Given, machine: ThisHost) -> str:
     """The absolute path. What is there is not looked at: a file server may not answer."""
     host, _, port = where.text.rpartition(":")
     if host and "/" not in host and is_port(port):
@@ -94,7 +94,7 @@ def _directory(where: Value, machine: Machine) -> str:
     return machine.absolute_path(place(where, "a directory that all nodes share"))
 
 
-def _etcd(endpoints: str, scanned: Scanned, machine: Machine) -> tuple[EtcdConfig, Scanned]:
+def _etcd(endpoints: str, scanned: Scanned, machine: ThisHost) -> tuple[EtcdConfig, Scanned]:
     from rallypoint.register.etcd.parameters import FIELDS, read_etcd
 
     conf, rest = _parted(scanned, FIELDS)
@@ -112,7 +112,7 @@ def _etcd(endpoints: str, scanned: Scanned, machine: Machine) -> tuple[EtcdConfi
 
 
 def _kubernetes(
-    namespace: str, scanned: Scanned, machine: Machine
+    namespace: str, scanned: Scanned, machine: ThisHost
 ) -> tuple[KubernetesConfig, Scanned]:
     from rallypoint.register.kubernetes.parameters import FIELDS, read_kubernetes
 
@@ -124,8 +124,8 @@ def _kubernetes(
         raise UsageError(f"--rdzv-backend kubernetes: {error}") from None
 
 
-def _absolute(machine: Machine, path: str) -> str:
-    return machine.absolute_path(place(Value(path, path), "a file"))
+def _absolute(machine: ThisHost, path: str) -> str:
+    return machine.absolute_path(place(Given(path, path), "a file"))
 
 
 def _parted(scanned: Scanned, fields: Collection[str]) -> tuple[dict[str, str], Scanned]:
@@ -135,6 +135,6 @@ def _parted(scanned: Scanned, fields: Collection[str]) -> tuple[dict[str, str], 
         return {}, scanned
     words = list(conf_words(given))
     rest = ",".join(f"{key}={text}" for key, text in words if key not in fields)
-    values = scanned.values | {"--rdzv-conf": [Value(rest, f"--rdzv-conf {rest}")]}
+    values = scanned.values | {"--rdzv-conf": [Given(rest, f"--rdzv-conf {rest}")]}
     conf = {key: text for key, text in words if key in fields}
     return conf, Scanned(scanned.words, values, scanned.empty)

@@ -21,13 +21,13 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
-from rallypoint.cli.machine import Machine
+from rallypoint.cli.machine import ThisHost
 from rallypoint.cli.parser import Scanned
 from rallypoint.cli.run_options.empty_values import was_empty
 from rallypoint.cli.run_options.fixed_ranks import is_static, most_nodes, without_fixed_ranks
 from rallypoint.cli.run_options.register import BY_REGISTER, WITH_ONE, read_register, remarks_on
 from rallypoint.cli.values import (
-    Value,
+    Given,
     check_range,
     conf_words,
     endpoint,
@@ -71,7 +71,7 @@ or, with fixed ranks (K is 0 on the node ADDRESS, then 1, 2, ...),
   rallypoint run --nnodes {most} --node-rank K --master-addr ADDRESS ..."""
 
 
-def read_rendezvous(scanned: Scanned, machine: Machine, notices: list[str]) -> RendezvousConfig:
+def read_rendezvous(scanned: Scanned, machine: ThisHost, notices: list[str]) -> RendezvousConfig:
     """Build the configuration; remarks for the person are added to `notices`. Raises UsageError."""
     if (often := scanned.get("--max-no-progress")) is not None and integer(often) == 1:
         raise often.wrong("needs 2 or more: to end the job at its first failure: --max-restarts 0")
@@ -162,7 +162,7 @@ def with_conf(scanned: Scanned, notices: list[str]) -> Scanned:
     A key that no torch knows is an error: a setting that looks obeyed and is not is worse than
     none. One that has no effect here is said in `notices`.
     """
-    conf: dict[str, list[Value]] = {}
+    conf: dict[str, list[Given]] = {}
     given = scanned.get("--rdzv-conf")
     for key, text in conf_words(given) if given is not None else ():
         assert given is not None
@@ -170,7 +170,7 @@ def with_conf(scanned: Scanned, notices: list[str]) -> Scanned:
             continue
         if key not in CONF:
             raise given.wrong(_no_key(key, text))
-        value = Value(text, f"--rdzv-conf {key}={text}")
+        value = Given(text, f"--rdzv-conf {key}={text}")
         conf[key] = [value]
         if key == "store_type" and text == "file":
             raise value.wrong("leave it out to use TCP, or give --rdzv-backend file")
@@ -217,7 +217,7 @@ def _lease(scanned: Scanned) -> float:
 
 
 def _by_register(
-    scanned: Scanned, backend: str, machine: Machine, notices: list[str]
+    scanned: Scanned, backend: str, machine: ThisHost, notices: list[str]
 ) -> RendezvousConfig:
     """All that a coordinator has, but no node is the one that hosts it."""
     nnodes = scanned.get("--nnodes")
@@ -271,7 +271,7 @@ def _by_handler(scanned: Scanned, backend: str, notices: list[str]) -> Rendezvou
     return RendezvousConfig(**chosen)
 
 
-def _backend(given: Value | None, handlers: Callable[[], Sequence[str]]) -> str | None:
+def _backend(given: Given | None, handlers: Callable[[], Sequence[str]]) -> str | None:
     if given is None or given.text in _BACKENDS:
         return given.text if given else None
     if given.text == "etcd-v2":

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rallypoint.cli.machine import Machine
+from rallypoint.cli.machine import ThisHost
 from rallypoint.cli.parser import Scanned
 from rallypoint.cli.run_options.register import BY_REGISTER
-from rallypoint.cli.values import Value, choice, nodes
+from rallypoint.cli.values import Given, choice, nodes
 from rallypoint.core.settings import FLAGS
 from rallypoint.core.text import shown
 
@@ -33,7 +33,7 @@ srun rallypoint run ... to train on all (if one is wanted, add --standalone)"""
 
 
 def with_surroundings(
-    scanned: Scanned, environ: Mapping[str, str], machine: Machine, notices: list[str]
+    scanned: Scanned, environ: Mapping[str, str], machine: ThisHost, notices: list[str]
 ) -> Scanned:
     """The same with what the scheduler says; remarks are added to `notices`. Raises UsageError.
 
@@ -45,7 +45,7 @@ def with_surroundings(
         return scanned
     is_slurm = scheduler == "slurm"
     if not is_slurm and _lacks_a_rank(scanned) and (index := environ.get(_INDEX)):
-        rank = Value(index, f"{_INDEX}={shown(index)}")
+        rank = Given(index, f"{_INDEX}={shown(index)}")
         return Scanned(scanned.words, scanned.values | {"--node-rank": [rank]}, scanned.empty)
     if not is_slurm and _says_how(scanned):
         return scanned
@@ -87,7 +87,7 @@ def _is_typed(environ: Mapping[str, str]) -> bool:
 
 
 def _with_slurm(
-    scanned: Scanned, environ: Mapping[str, str], machine: Machine, notices: list[str]
+    scanned: Scanned, environ: Mapping[str, str], machine: ThisHost, notices: list[str]
 ) -> Scanned:
     from rallypoint.integrations.slurm_step import (
         options_of,
@@ -98,10 +98,10 @@ def _with_slurm(
     step = read_step(environ)
     if scanned.get("--nproc-per-node") is None:
         refuse_a_task_for_each_worker(step)
-    said = {flag: Value(each.text, each.origin) for flag, each in options_of(step).items()}
+    said = {flag: Given(each.text, each.origin) for flag, each in options_of(step).items()}
     backend = scanned.get("--rdzv-backend")
     if (backend is None or backend.text == "file") and (home := machine.shared_home()):
-        where = Value(f"{home}/{step.cluster}", "the shared home directory")
+        where = Given(f"{home}/{step.cluster}", "the shared home directory")
         said |= _recorded_in(where, backend, machine, notices)
     elif backend is not None and backend.text in BY_REGISTER:
         del said["--rdzv-endpoint"]
@@ -110,8 +110,8 @@ def _with_slurm(
 
 
 def _recorded_in(
-    where: Value, backend: Value | None, machine: Machine, notices: list[str]
-) -> dict[str, Value]:
+    where: Given, backend: Given | None, machine: ThisHost, notices: list[str]
+) -> dict[str, Given]:
     """The options by which the job's record lies there, if it can."""
     if backend is None and (why := machine.why_no_records(where.text)):
         notices.append(f"the job ends with its first node, as its record can't be kept: {why}")
@@ -121,7 +121,7 @@ def _recorded_in(
             f"the record of the job lies in {where.text}, so that any node may be lost"
             " (--rdzv-backend tcp: the first node hosts the job instead)"
         )
-    return {"--rdzv-backend": Value("file", where.origin), "--rdzv-endpoint": where}
+    return {"--rdzv-backend": Given("file", where.origin), "--rdzv-endpoint": where}
 
 
 def _number(environ: Mapping[str, str], name: str) -> int:

@@ -15,7 +15,7 @@ from rallypoint.files import safe_open
 from rallypoint.register.directory import upkeep as data_directory
 from rallypoint.register.directory.backend import DirectoryBackend, job_directory
 from rallypoint.register.directory.chain import VersionChain
-from rallypoint.register.directory.file_systems import FileSystem, Reach, file_system_at
+from rallypoint.register.directory.file_systems import FileSystem, FileSystemReach, file_system_at
 from rallypoint.register.directory.files import LocalFiles
 from rallypoint.register.record import decode
 from rallypoint.register.version_file import UnsealedFormat
@@ -154,7 +154,7 @@ class DirectoryLocks:
 
 def are_locks_trusted(there: FileSystem) -> bool:
     """Whether one kernel alone serves what lies there, and so its locks. Pure."""
-    return there.reach is Reach.LOCAL and not there.type.startswith("fuse")
+    return there.reach is FileSystemReach.LOCAL and not there.type.startswith("fuse")
 
 
 def _flock(kind: int, place: int) -> bytes:

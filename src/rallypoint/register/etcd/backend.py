@@ -21,7 +21,7 @@ from rallypoint.errors import AccessError, ParameterError, RecordError, Rendezvo
 from rallypoint.register.contract import Token
 from rallypoint.register.directory.backend import job_directory
 from rallypoint.register.etcd.gateway import ATTEMPT_S, Gateway, decoded, encoded
-from rallypoint.register.swapping import Found, Swapped, SwappingBackend
+from rallypoint.register.swapping import Swapped, SwappingBackend, VersionFound
 from rallypoint.register.version_file import UnreadableVersionError, VersionFile, VersionFormat
 from rallypoint.wire.etcd_config import EtcdConfig
 
@@ -61,7 +61,7 @@ class EtcdBackend(SwappingBackend):
     def name(self) -> str:
         return "etcd"
 
-    def _read(self) -> Found | None:
+    def _read(self) -> VersionFound | None:
         return self._version(self._gateway.call("/v3/kv/range", {"key": encoded(self._key)}))
 
     def _swap(self, version: VersionFile, token: Token | None) -> Swapped:
@@ -114,7 +114,7 @@ class EtcdBackend(SwappingBackend):
         """Which lease of etcd the next version is on; 0: it stays."""
         return 0
 
-    def _version(self, answer: dict[str, Any]) -> Found | None:
+    def _version(self, answer: dict[str, Any]) -> VersionFound | None:
         kvs = answer.get("kvs")
         if not kvs:
             return None

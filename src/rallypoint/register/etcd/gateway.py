@@ -16,7 +16,7 @@ from rallypoint.core.json_reader import UnreadableJsonError
 from rallypoint.core.text import shown
 from rallypoint.errors import AccessError, ParameterError, RendezvousConnectionError
 from rallypoint.register.etcd.answers import check_answer
-from rallypoint.register.etcd.members import Member, tls_context
+from rallypoint.register.etcd.members import EtcdMember, tls_context
 from rallypoint.register.http import HttpError
 from rallypoint.wire.etcd_config import EtcdConfig
 
@@ -55,7 +55,7 @@ class Gateway:
     def __init__(self, config: EtcdConfig, attempt_s: float = ATTEMPT_S) -> None:
         """Does no I/O."""
         self._config, self._attempt_s = config, attempt_s
-        self._members: list[Member] = []
+        self._members: list[EtcdMember] = []
         self._at = 0
         """Of the member that has answered last."""
         self._token = ""
@@ -112,10 +112,10 @@ class Gateway:
             member.abort()
 
     @property
-    def _member(self) -> Member:
+    def _member(self) -> EtcdMember:
         if not self._members:
             tls = tls_context(self._config)
-            self._members = [Member(endpoint, tls) for endpoint in self._config.endpoints]
+            self._members = [EtcdMember(endpoint, tls) for endpoint in self._config.endpoints]
         return self._members[self._at]
 
     def _ask(self, path: str, body: dict[str, Any], ends_at: float) -> dict[str, Any]:

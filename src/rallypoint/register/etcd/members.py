@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from rallypoint.core.json_reader import UnreadableJsonError, read_object
 from rallypoint.register import http as http_connection
-from rallypoint.register.http import HttpConnection, HttpError, Kind, Request
+from rallypoint.register.http import HttpConnection, HttpError, HttpRequest, ServerKind
 from rallypoint.wire.etcd_config import EtcdConfig
 
 if TYPE_CHECKING:
     from ssl import SSLContext
 
-_KIND = Kind("no etcd", "protocol=http", "protocol=https")
+_KIND = ServerKind("no etcd", "protocol=http", "protocol=https")
 _WATCH = "/v3/watch"
 _SHOWN = 60
 _OWN = "etcdserver: "
@@ -31,7 +31,7 @@ def tls_context(config: EtcdConfig) -> SSLContext | None:
     return http_connection.tls_context(config.cacert, config.cert, config.key)
 
 
-class Member(HttpConnection):
+class EtcdMember(HttpConnection):
     """Blocks, for one thread at a time; `abort` from any."""
 
     def __init__(self, endpoint: str, tls: SSLContext | None) -> None:
@@ -85,10 +85,10 @@ class Member(HttpConnection):
         )
 
 
-def _request(path: str, body: Any, token: str) -> Request:
+def _request(path: str, body: Any, token: str) -> HttpRequest:
     headers = {"Content-Type": "application/json"}
     if token:
         headers["Authorization"] = token
     if path == _WATCH:  # A member that is cut off from the others would be silent for ever.
         headers["Grpc-Metadata-hasleader"] = "true"
-    return Request("POST", path, json.dumps(body).encode(), headers)
+    return HttpRequest("POST", path, json.dumps(body).encode(), headers)

@@ -23,7 +23,7 @@ from rallypoint.errors import AccessError, ParameterError, RecordError, Rendezvo
 from rallypoint.register.contract import Token
 from rallypoint.register.directory.backend import job_directory
 from rallypoint.register.kubernetes.api_server import LIMIT_S, ApiServer, Object, Query, Reply
-from rallypoint.register.swapping import Found, Swapped, SwappingBackend
+from rallypoint.register.swapping import Swapped, SwappingBackend, VersionFound
 from rallypoint.register.version_file import UnreadableVersionError, VersionFile, VersionFormat
 from rallypoint.wire.kubernetes_config import KubernetesConfig
 
@@ -126,10 +126,10 @@ class KubernetesRendezvousBackend(SwappingBackend):
                     return event.get("type") != "ERROR"
         return False
 
-    def _read(self) -> Found | None:
+    def _read(self) -> VersionFound | None:
         return self._found(self._server.call("GET", self._name))
 
-    def _found(self, reply: Reply) -> Found | None:
+    def _found(self, reply: Reply) -> VersionFound | None:
         if reply.status != 200 or not _is_used(reply.body):
             return None
         where = f"the ConfigMap {self._name} in the namespace {self._server.namespace}"
