@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from tests.harness.limits import patience
+from tests.harness.narrowed import known
 from tests.harness.one_agent import LIMIT_S, OneAgent, agent, eventually
 from tests.harness.sessions import TOKEN, rally
 
@@ -126,8 +127,7 @@ def test_A10_a_node_whose_disk_is_full_leaves_with_one_line_before_it_gets_a_pla
     [proved] = asks.proved
     assert proved.unfit.startswith(f"can't write to {disk}/")
     assert proved.unfit.endswith(": No space left on device")
-    assert proved.lacking is not None
-    assert proved.lacking.errno == errno.ENOSPC
+    assert known(proved.lacking).errno == errno.ENOSPC
     *_, line = run.said
     assert line.startswith("rallypoint: this node can't start workers of job job: can't write to ")
     assert line.endswith(": No space left on device: free space there, or set TMPDIR or --log-dir")
@@ -212,9 +212,8 @@ def test_A10_a_disk_that_fills_up_between_rounds_is_told_as_the_machine_s_fault(
             run.wait()
     failed = asks.failed[0]
     assert failed.failures[0].code == 127, "as an older coordinator has it"
-    assert failed.lacking is not None
-    assert failed.lacking.errno == errno.ENOSPC
-    assert failed.lacking.stage == "write logs"
+    assert known(failed.lacking).errno == errno.ENOSPC
+    assert known(failed.lacking).stage == "write logs"
 
 
 def test_A10_a_program_that_is_missing_is_not_the_machine_s_fault(tmp_path: Path) -> None:

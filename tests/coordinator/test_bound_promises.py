@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from tests.harness.faulty_register import FaultyRegister
 from tests.harness.leading_process import LeadingProcess
 from tests.harness.led_jobs import Host
+from tests.harness.narrowed import known
 from tests.harness.wires import Wire
 
 from rallypoint.coordinator.hosted_job import HostedJob
@@ -92,8 +93,7 @@ class Place:
 
     def __init__(self, leadership: Leadership, clock: list[float]) -> None:
         self.leadership, self._clock = leadership, clock
-        taken_over = leadership.take_over()
-        assert taken_over is not None
+        taken_over = known(leadership.take_over())
         sessions = Sessions(
             taken_over.state, leadership.lead.epoch.as_int(), handover=taken_over.led.handover
         )
@@ -291,8 +291,7 @@ def test_L2_a_node_with_many_addresses_offers_only_some() -> None:
     heir = Promises(SETTINGS.lease_s)
     heir.assigned(ROUND, 1)
     heir.offer(tuple(f"10.0.{each // 250}.{each % 250 + 1}:29400" for each in range(1000)), 0.0)
-    promise = heir.next(0.0, Epoch(3, 7).as_int())
-    assert promise is not None
+    promise = known(heir.next(0.0, Epoch(3, 7).as_int()))
     decode_to_coordinator(encoded(m.Heartbeat(1, promise)))
     heir.handed_over(5, promise.offers)
     assert heir.freed_epoch == 5

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 from msgspec.structs import replace
+from tests.harness.narrowed import known, only
 from tests.harness.sessions import LIMIT_S, TOKEN, Client, Rally, rally
 
 from rallypoint.coordinator.listen import raise_open_files_limit
@@ -280,8 +281,8 @@ async def test_F4_a_job_gets_a_higher_number_when_an_agent_knows_of_one(
 
 async def test_F4_a_coordinator_that_was_started_anew_begins_above_the_one_before() -> None:
     numbers = []
-    for only in (None, ONE, None):
-        async with rally(only) as place:
+    for hosted in (None, ONE, None):
+        async with rally(hosted) as place:
             a = await place.attached(ONE, "life-a")
             numbers.append(a.all(m.Attached)[0].incarnation)
     assert numbers == sorted(set(numbers))
@@ -330,8 +331,7 @@ async def test_an_agent_can_not_attach_to_another_job_than_it_proved_to_belong_t
         client = await place.dial(ONE, "life")
         client.attach(settings=replace(ONE, run_id="other"))
         await client.wait_closed()
-        (refused,) = client.heard
-        assert isinstance(refused, m.Refused)
+        refused = only(m.Refused, client.heard)
         assert "attached to 'other'" in refused.text
         await place.wait_record("attached to 'other'")
 
@@ -384,8 +384,7 @@ async def test_a_frame_that_is_too_large_closes_the_connection() -> None:
 async def test_a_peer_that_does_not_read_is_cut_off() -> None:
     async with rally(ONE, send_buffer=4096) as place:
         client = await place.attached(ONE, "life")
-        transport = client.wire._transport
-        assert transport is not None
+        transport = known(client.wire._transport)
         transport.pause_reading()
         number = 0
         while not any("does not read" in record.text for _, record in place.records):

@@ -6,6 +6,7 @@ import asyncio
 import threading
 
 import pytest
+from tests.harness.narrowed import of_kind
 
 from rallypoint.cli import values
 from rallypoint.cli.values import Given
@@ -124,8 +125,7 @@ def test_F6_a_name_is_resolved_and_no_thread_remains() -> None:
 
 
 def test_F6_a_name_that_is_not_there_yet_is_worth_another_try() -> None:
-    found = asyncio.run(resolve(Endpoint("not-there-yet.invalid", 29400)))
-    assert isinstance(found, NotYet)
+    found = of_kind(NotYet, asyncio.run(resolve(Endpoint("not-there-yet.invalid", 29400))))
     assert "'not-there-yet.invalid' does not resolve yet (" in found.reason
 
 

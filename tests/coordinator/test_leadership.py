@@ -18,6 +18,7 @@ from tests.harness.leading_process import (
     no_wait,
 )
 from tests.harness.limits import patience
+from tests.harness.narrowed import known
 
 from rallypoint.core.host_effects import HangUp
 from rallypoint.core.model import WorldEntry
@@ -130,8 +131,7 @@ async def test_L2_it_is_recorded_how_many_leaders_have_stepped_down_before_one_k
         await lead.leadership.vacate(60.0, steps_down=True)
         assert register.job.stepped_down == before + 1
         lead = await processes.leading(register)
-        found = lead.leadership.take_over()
-        assert found is not None
+        found = known(lead.leadership.take_over())
         lead.open_gate(found.led)
     await lead.leadership.vacate(60.0)
 
@@ -157,8 +157,7 @@ async def test_L1_a_vacant_job_is_led_at_once_and_the_former_leader_is_deposed(
     await old.wait_performed([HangUp(1)])
     await old.leadership.vacate(1.0)
     new = (await processes.leading(register)).leadership
-    found = new.take_over()
-    assert found is not None
+    found = known(new.take_over())
     assert found.state.incarnation == 5
     assert new.lead.epoch.number == old.leadership.lead.epoch.number + 1
     old.job.round.round = 1

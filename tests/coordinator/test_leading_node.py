@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 from tests.harness.faulty_register import FaultyRegister
 from tests.harness.leading_process import LeadingProcess
+from tests.harness.narrowed import known
 
 from rallypoint.coordinator.hosted_job import Gate
 from rallypoint.core.host_effects import HangUp
@@ -60,8 +61,7 @@ class Node(LeadingProcess):
         """Take over the job that its last leader has left."""
         found = (await self.leadership.look()).record
         assert await self.leadership.take(found, claimant=Claimant(ROUND, 0))
-        taken_over = self.leadership.take_over()
-        assert taken_over is not None
+        taken_over = known(self.leadership.take_over())
         self.job = taken_over.state
         gate = self.open_gate(taken_over.led)
         self.keep(lambda record: None)

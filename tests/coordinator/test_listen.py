@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
 import pytest
+from tests.harness.narrowed import of_kind
 
 from rallypoint.coordinator.listen import (
     BindRefused,
@@ -69,8 +70,7 @@ def _open_sockets() -> int:
 def test_F6_the_first_to_bind_hosts_and_the_second_is_a_client() -> None:
     with _bound(V4) as first:
         before = _open_sockets()
-        second = try_bind((V4,), _port(first))
-        assert isinstance(second, BindRefused)
+        second = of_kind(BindRefused, try_bind((V4,), _port(first)))
         assert second.refusal is ListenRefusal.IN_USE
         assert f"127.0.0.1:{_port(first)} is in use" in second.why
         assert _open_sockets() == before
@@ -97,8 +97,7 @@ def test_F6_only_the_asked_address_is_bound() -> None:
 
 def test_F6_an_address_of_another_machine_makes_a_client() -> None:
     before = _open_sockets()
-    refused = try_bind((ELSEWHERE,), 29400)
-    assert isinstance(refused, BindRefused)
+    refused = of_kind(BindRefused, try_bind((ELSEWHERE,), 29400))
     assert refused.refusal is ListenRefusal.NOT_MINE
     assert "192.0.2.1 is not an address of this machine" in refused.why
     assert _open_sockets() == before
@@ -122,8 +121,7 @@ def test_F6_when_one_address_is_taken_none_stays_bound() -> None:
     with _bound(V6) as taken:
         port = _port(taken)
         before = _open_sockets()
-        refused = try_bind((V4, V6), port)
-        assert isinstance(refused, BindRefused)
+        refused = of_kind(BindRefused, try_bind((V4, V6), port))
         assert refused.refusal is ListenRefusal.IN_USE
         assert _open_sockets() == before
         with _bound(V4, port=port):
@@ -151,8 +149,7 @@ def test_F6_a_wildcard_is_reached_over_both_families() -> None:
         port = _port(sockets)
         for host in ("127.0.0.1", "::1"):
             socket.create_connection((host, port), timeout=30).close()
-        again = bind_wildcard(port)
-        assert isinstance(again, BindRefused)
+        again = of_kind(BindRefused, bind_wildcard(port))
         assert again.refusal is ListenRefusal.IN_USE
     finally:
         for listener in sockets:

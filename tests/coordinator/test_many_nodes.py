@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from tests.harness.narrowed import known, of_kind
 from tests.harness.wires import Wire
 
 from rallypoint.clocks import CALLS_IN_A_TURN
@@ -91,10 +92,8 @@ def hello(number: int) -> m.Attach:
 
 def test_a_node_is_told_another_pace_when_its_job_has_grown() -> None:
     sessions = Sessions(new_job(RULES, 1), 1)
-    first = sessions.attach(0, "10.0.0.1", hello(0), 0.0)[0]
-    assert isinstance(first, host_effects.SendTo)
-    assert isinstance(first.message, m.Attached)
-    assert first.message.beat_s == 1.0
+    first = of_kind(host_effects.SendTo, sessions.attach(0, "10.0.0.1", hello(0), 0.0)[0])
+    assert of_kind(m.Attached, first.message).beat_s == 1.0
     for number in range(1, 6000):
         sessions.attach(number, "10.0.0.1", hello(number), 0.0)
         if number + 1 <= FEW:
@@ -105,8 +104,7 @@ def test_a_node_is_told_another_pace_when_its_job_has_grown() -> None:
         for beat in (7001, 7002)
     ]
     assert [type(each) for each in told[0]] == [m.HeartbeatAck, m.Attached]
-    again = told[0][1]
-    assert isinstance(again, m.Attached)
+    again = of_kind(m.Attached, told[0][1])
     assert again.resumed
     assert again.beat_s == 2.0
     assert [type(each) for each in told[1]] == [m.HeartbeatAck]
@@ -122,8 +120,7 @@ def test_thousands_of_nodes_may_have_one_host_name() -> None:
         sessions.lose(f"life{gone}", "it was silent", 0.0, 1.0)
     for number, ordinal in (3000, 5), (3001, 7), (3002, 3000):
         sessions.attach(number, "10.0.0.1", replace(one_host, incarnation=f"life{number}"), 2.0)
-        session = sessions.of_agent(f"life{number}")
-        assert session is not None
+        session = known(sessions.of_agent(f"life{number}"))
         assert session.ref.node_id == f"localhost-{ordinal}", "the smallest that is free"
 
 

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from tests.harness.faulty_register import FaultyRegister
 from tests.harness.leading_process import LeadingProcess
 from tests.harness.led_jobs import CANDIDATE, fresh, host_of
+from tests.harness.narrowed import known
 
 from rallypoint.coordinator.leadership import Leadership
 from rallypoint.core import messages as m
@@ -56,8 +57,7 @@ class Leading(LeadingProcess):
         with closing(LeadingProcess(self.register, 1, memory=self.memory)) as again:
             await again.claim()
         assert self.register.record.epoch.number == newest.epoch.number + 1
-        assert newest.job is not None
-        assert self.register.job == replace(newest.job, leader_rank=-1, leader_node="")
+        assert self.register.job == replace(known(newest.job), leader_rank=-1, leader_node="")
 
 
 @asynccontextmanager
@@ -141,8 +141,7 @@ async def test_L9_a_leader_gives_way_to_what_an_agent_was_told_and_claims_above_
         assert register.record.epoch.number == 6
         job = register.job
         assert (job.newest_round, job.nodes, job.restarts, job.is_started) == (4, 2, 1, True)
-        assert attached.told is not None
-        assert attached.told.order > NEWER.order
+        assert known(attached.told).order > NEWER.order
 
 
 # A record that no leader writes
@@ -150,8 +149,7 @@ async def test_L9_a_leader_gives_way_to_what_an_agent_was_told_and_claims_above_
 
 def mad(record: LeadRecord, **fields: Any) -> bytes:
     """This record with such values, as somebody with the token puts it there."""
-    assert record.job is not None
-    return encode(replace(record, job=replace(record.job, **fields)))
+    return encode(replace(record, job=replace(known(record.job), **fields)))
 
 
 MAD: dict[str, dict[str, Any]] = {

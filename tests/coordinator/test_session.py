@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from msgspec.structs import replace
+from tests.harness.narrowed import known, only
 from tests.harness.proxy import Proxy
 from tests.harness.sessions import CANDIDATE, LIMIT_S, TOKEN, Rally, rally
 
@@ -161,8 +162,7 @@ async def test_reports_survive_a_cut_connection_in_their_order() -> None:
         for report in (m.Finishing(second.stamp), m.Succeeded(second.stamp)):
             agent.session.report(report)
         await agent.wait(lambda: agent.said_of(m.Ended))
-        [ended] = agent.said_of(m.Ended)
-        assert isinstance(ended, m.Ended)
+        ended = only(m.Ended, agent.said_of(m.Ended))
         assert ended.verdict.outcome is Outcome.SUCCEEDED
         agent.session.report(m.Leave())
         await agent.session.close(LIMIT_S)
@@ -178,8 +178,7 @@ async def test_F2_a_connection_that_was_reset_may_come_back_when_an_ended_one_is
         await other.wait(m.Ack, 2)
         await asyncio.to_thread(proxy.reset)
         [job] = place.coordinator.jobs._jobs.values()
-        session = job._sessions.of_agent("life")
-        assert session is not None
+        session = known(job._sessions.of_agent("life"))
         await agent.wait(lambda: session.connection is None)
         other.wire.abort()
         await place.wait_record("node other was lost")
@@ -365,8 +364,7 @@ async def test_F1_what_another_coordinator_says_is_dropped() -> None:
     async with rally(RULES) as place, agent_of(place, place.port) as agent:
         await agent.wait_said("beat")
         ours = agent.session.stamp(0)
-        connection = agent.session._connection
-        assert connection is not None
+        connection = known(agent.session._connection)
         for stamp in (replace(ours, incarnation=9), replace(ours, incarnation=10)):
             connection._deliver(m.Expelled(stamp, "not for you", True))
             connection._deliver(m.StartNow(stamp))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.harness.narrowed import known, of_kind
 
 from rallypoint.cli import token as token_command
 from rallypoint.cli.access import with_own_token_only
@@ -59,8 +60,7 @@ def test_F8_the_search_order_is_flag_environment_home(tmp_path: Path) -> None:
     ]
     values = [token.value[:1].hex() for token in found if token is not None]
     assert values == ["aa", "bb", "cc", "cc"]
-    assert found[1] is not None
-    assert found[1].source == "RALLYPOINT_TOKEN"
+    assert known(found[1]).source == "RALLYPOINT_TOKEN"
 
 
 def test_F8_settings_say_that_there_is_a_token_and_never_which() -> None:
@@ -143,12 +143,10 @@ def test_F8_eight_processes_that_race_agree_on_one_token(tmp_path: Path) -> None
     ]
     try:
         for racer in racers:
-            assert racer.stdout is not None
-            assert racer.stdout.readline() == "ready\n"
+            assert known(racer.stdout).readline() == "ready\n"
         for racer in racers:
-            assert racer.stdin is not None
-            racer.stdin.write("go\n")
-            racer.stdin.flush()
+            known(racer.stdin).write("go\n")
+            known(racer.stdin).flush()
         said = {racer.communicate(timeout=60)[0] for racer in racers}
         assert [racer.returncode for racer in racers] == [0] * 8
     finally:
@@ -248,8 +246,7 @@ def test_F8_a_token_never_prints_itself() -> None:
 
 def test_F8_a_jobs_token_opens_what_the_users_token_opens_for_that_job() -> None:
     mine = parse_token(SECRET, "mine")
-    given = parse_token(mine.text_for_job("a"), "given")
-    assert isinstance(given, JobToken)
+    given = of_kind(JobToken, parse_token(mine.text_for_job("a"), "given"))
     assert given.opens_one_job
     assert given.for_job("a") == mine.for_job("a")
     assert given.for_job("b") != mine.for_job("b")

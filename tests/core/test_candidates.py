@@ -17,6 +17,7 @@ from tests.harness.heirs import (
     record_of,
     waits_s,
 )
+from tests.harness.narrowed import known
 
 from rallypoint.core import messages as m
 from rallypoint.core.model import Promise
@@ -118,8 +119,7 @@ def test_L1_a_claim_lists_nobody_and_a_leader_that_goes_still_lists_its_candidat
     Beats(lead, candidate=FIRST).at(101)
     assert lead.next(lead.record.job, is_vacant=True).candidates == (FIRST,)
     found = running(3, FIRST)
-    marked = released(found, found.epoch)
-    assert marked is not None
+    marked = known(released(found, found.epoch))
     assert marked.candidates == (FIRST,)
 
 

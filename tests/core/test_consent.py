@@ -16,6 +16,7 @@ from tests.harness.heirs import (
     job_of,
     record_of,
 )
+from tests.harness.narrowed import of_kind, only
 
 from rallypoint.core import messages as m
 from rallypoint.core import session as s
@@ -218,10 +219,8 @@ class Heir:
         self._end.connected(now, m.Claim())
 
     def beat(self, now: float) -> m.Heartbeat:
-        [effect] = self._end.beat(now)
-        assert isinstance(effect, s.Send)
-        assert isinstance(effect.message, m.Heartbeat)
-        return effect.message
+        effect = only(s.Send, self._end.beat(now))
+        return of_kind(m.Heartbeat, effect.message)
 
     def answer(self, number: int, now: float) -> None:
         self._end.received(now, m.HeartbeatAck(number, ROUND, STATUS))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 
+from tests.harness.narrowed import known, of_kind, only
 from tests.harness.takeovers import running
 from tests.harness.whole_job import Cluster, SimulatedAgent
 
@@ -130,10 +131,8 @@ def taken_over() -> tuple[Cluster, list[SimulatedAgent]]:
 def comes(cluster: Cluster, agent: SimulatedAgent) -> tuple[int, list[host_effects.HostEffect]]:
     """This agent attaches to the coordinator: the number of its connection, and what is done."""
     cluster.connect(agent)
-    assert agent.link is not None
-    hello = agent.link.up.popleft()
-    assert isinstance(hello, m.Attach)
-    number = agent.link.number
+    hello = of_kind(m.Attach, known(agent.link).up.popleft())
+    number = known(agent.link).number
     return number, cluster.sessions.attach(number, "10.0.0.1", hello, cluster.timers.now_s)
 
 
@@ -189,8 +188,7 @@ def test_A5_L5_who_drains_a_node_that_has_left_before_a_takeover_hears_so_at_onc
     assert b.is_done
     cluster.take_over()
     effects = cluster.sessions.drain(DrainRequest(PERSON, "b", "maintenance"))
-    (answer,) = sent(effects, PERSON)
-    assert isinstance(answer, m.DrainAnswer)
+    answer = only(m.DrainAnswer, sent(effects, PERSON))
     assert answer.gone == "node b has left"
     assert host_effects.HangUp(PERSON) in effects
     again = cluster.start("b")
@@ -206,8 +204,7 @@ def test_A5_L5_who_drains_a_leader_that_was_killed_hears_so_at_once() -> None:
     dead = Predecessor(rank=0, is_dead=True, fenced_in_s=0.0)
     cluster.take_over(dead)
     effects = cluster.sessions.drain(DrainRequest(PERSON, "a", "maintenance"))
-    (answer,) = sent(effects, PERSON)
-    assert isinstance(answer, m.DrainAnswer)
+    answer = only(m.DrainAnswer, sent(effects, PERSON))
     assert answer.gone.startswith("node a was lost: its agent died")
 
 

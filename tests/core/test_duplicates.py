@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 from tests.harness.job_machine import CANDIDATE
+from tests.harness.narrowed import known, of_kind, only
 from tests.harness.whole_job import Cluster, SimulatedAgent
 from tests.harness.wires import Wire
 
@@ -44,8 +45,7 @@ def check(cluster: Cluster) -> None:
 
 def silence(cluster: Cluster, agent: SimulatedAgent) -> None:
     """Nothing arrives from it any more, and its connection looks open."""
-    assert agent.link is not None
-    del cluster._links[agent.link.number]
+    del cluster._links[known(agent.link).number]
     cluster.agents.remove(agent)
 
 
@@ -102,8 +102,7 @@ def test_R4_a_message_that_is_followed_by_the_end_of_its_connection_refuses_nobo
     """It was on its way when the agent was killed."""
     cluster, a, b = running()
     (duplicate,) = cluster.add("b")
-    assert b.link is not None
-    cluster.sessions.received(b.link.number, m.Heartbeat(0), cluster.timers.now_s)
+    cluster.sessions.received(known(b.link).number, m.Heartbeat(0), cluster.timers.now_s)
     cluster.cut(b)
     cluster.agents.remove(b)
     beat(cluster)
@@ -148,9 +147,7 @@ def test_R4_a_duplicate_that_waits_hears_how_the_job_ended() -> None:
     cluster.succeed(a)
     cluster.end_well(b)
     for agent in (a, b, duplicate):
-        assert agent.finish is not None
-        assert agent.finish.verdict is not None
-        assert agent.finish.verdict.outcome is Outcome.SUCCEEDED
+        assert known(known(agent.finish).verdict).outcome is Outcome.SUCCEEDED
 
 
 def test_R4_an_agent_that_was_replaced_is_told_so_and_does_not_wait() -> None:
@@ -174,17 +171,14 @@ def test_R4_a_person_reads_what_an_agent_waits_for() -> None:
         sessions.received(number, m.Numbered(1, m.Join(1, CANDIDATE)), 0.0)
 
     def waits_for(now: float) -> list[str]:
-        (ack,) = sessions.received(1, m.Heartbeat(1), now)
-        assert isinstance(ack, host_effects.SendTo)
-        assert isinstance(ack.message, m.HeartbeatAck)
-        return ack.message.status.waits_for.split(", ")
+        ack = only(host_effects.SendTo, sessions.received(1, m.Heartbeat(1), now))
+        return of_kind(m.HeartbeatAck, ack.message).status.waits_for.split(", ")
 
     held = "node id 'b': it is held by an agent at 10.0.0.0:40000"
     assert waits_for(1.0) == waits_for(4.9) == [held]
     assert waits_for(5.1) == waits_for(9.0) == [held, "which has not been heard for 5 s"]
     sessions.received(0, m.Heartbeat(1), 12.0)
-    refused = sessions.received(1, m.Heartbeat(2), 12.1)[0]
-    assert isinstance(refused, host_effects.Refuse)
+    refused = of_kind(host_effects.Refuse, sessions.received(1, m.Heartbeat(2), 12.1)[0])
     assert refused.text.startswith(f"{USED}10.0.0.0:40000; this one is at 10.0.0.1:40000: give")
 
 

@@ -9,6 +9,7 @@ from itertools import count
 import msgspec
 import pytest
 from msgspec.structs import replace
+from tests.harness.narrowed import known, only
 
 from rallypoint.core import job as jobs
 from rallypoint.core import messages as m
@@ -379,8 +380,7 @@ def test_A11_a_program_that_fails_on_one_rank_wherever_it_is_is_charged() -> Non
     for node in "abcd":
         cluster.join(node)
     cluster.pass_time(60)
-    assert cluster.job.verdict is not None
-    assert cluster.job.verdict.outcome is Outcome.FAILED
+    assert known(cluster.job.verdict).outcome is Outcome.FAILED
     assert cluster.charged == 3
 
 
@@ -423,8 +423,7 @@ def test_A11_failures_on_three_machines_within_an_hour_only_charge() -> None:
 def test_A11_a_program_that_fails_everywhere_ends_within_its_budget(budget: int) -> None:
     cluster = Cluster("a b c d", fault=at_once("a", "b", "c", "d"), max_restarts=budget)
     cluster.pass_time(300)
-    assert cluster.job.verdict is not None
-    assert cluster.job.verdict.outcome is Outcome.FAILED
+    assert known(cluster.job.verdict).outcome is Outcome.FAILED
     assert set(cluster.tries.values()) == {budget + 1}
 
 
@@ -435,8 +434,7 @@ def test_A11_a_program_that_fails_on_the_first_node_ends_as_soon_as_two_machines
     fault: Fault = lambda cluster, node, place: 0.1 if place.group_rank == 0 else None  # noqa: E731
     cluster = Cluster("a b c d", fault=fault, max_restarts=budget)
     cluster.pass_time(300)
-    assert cluster.job.verdict is not None
-    assert cluster.job.verdict.outcome is Outcome.FAILED
+    assert known(cluster.job.verdict).outcome is Outcome.FAILED
     assert max(cluster.tries.values()) == tries
 
 
@@ -531,8 +529,7 @@ def test_A11_a_newcomer_is_asked_again_when_it_reconnects() -> None:
     cluster.join("c")
     cluster.silent.clear()
     effects = jobs.resync(cluster.job, cluster.refs["c"], cluster.now)
-    (order,) = (effect.message for effect in effects if isinstance(effect, ToNode))
-    assert isinstance(order, m.Prove)
+    order = only(m.Prove, (effect.message for effect in effects if isinstance(effect, ToNode)))
     cluster._report("c", m.Proved(order.stamp, order.number - 1))
     assert cluster.world == ["a", "b"], "an answer to the question before it says nothing"
     cluster._report("c", m.Proved(order.stamp, order.number))
@@ -559,16 +556,14 @@ def test_A11_what_two_machines_lack_in_one_start_is_the_job_s_failure() -> None:
     cluster = Cluster("a b c d", max_restarts=0)
     cluster.lacking = {"c": FULL, "d": FULL}
     cluster.want(Subject.RESTART)
-    assert cluster.job.verdict is not None
-    assert cluster.job.verdict.outcome is Outcome.FAILED
+    assert known(cluster.job.verdict).outcome is Outcome.FAILED
 
 
 def test_A11_without_the_minimum_a_full_disk_is_charged() -> None:
     cluster = Cluster("a b", max_restarts=1)
     cluster.lacking["b"] = FULL
     cluster.want(Subject.RESTART)
-    assert cluster.job.verdict is not None
-    assert cluster.job.verdict.outcome is Outcome.FAILED
+    assert known(cluster.job.verdict).outcome is Outcome.FAILED
 
 
 # ---- people
@@ -600,8 +595,7 @@ def test_A11_an_excluded_machine_does_not_take_part_even_if_the_minimum_needs_it
     cluster.lose("b")
     cluster.join("c")
     cluster.pass_time(200)
-    assert cluster.job.verdict is not None
-    assert cluster.job.verdict.outcome is Outcome.TIMED_OUT
+    assert known(cluster.job.verdict).outcome is Outcome.TIMED_OUT
 
 
 def test_A11_a_person_allows_a_machine_that_is_held_back_for_its_failures() -> None:

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.harness.job_machine import RULES, A, B, C, failed
+from tests.harness.narrowed import known
 from tests.harness.properties import examples
 from tests.harness.watched import WatchedJob
 from tests.simulator.facts import check_account
@@ -457,8 +458,7 @@ def test_one_that_takes_over_between_rounds_knows_why() -> None:
     fresh.job, fresh.seqs, fresh.at = job.job, job.seqs, 140.0
     fresh.history.account.begun_at = fresh.history.account.until = 140.0
     fresh.history.take_over(0, 140.0, is_active=False)
-    assert job.job.end_reason is not None
-    job.job.turns.append(RoundEnded(0, job.job.end_reason, is_hang=False))
+    job.job.turns.append(RoundEnded(0, known(job.job.end_reason), is_hang=False))
     fresh.stop(A, at=142.0)
     assert fresh.spent(143.0) == {(S.WAITING, "failure"): 2.0, (S.STOP, "failure"): 1.0}
     assert fresh.history.account.faults == 1

@@ -17,6 +17,7 @@ from tests.harness.job_machine import (
     told,
     verdicts,
 )
+from tests.harness.narrowed import known
 
 from rallypoint.core import job
 from rallypoint.core import messages as m
@@ -71,8 +72,7 @@ def test_A3_what_tells_of_a_lost_peer_costs_nothing_where_a_node_does_not_stop(
     assert host.job.round.phase is RoundPhase.ACTIVE
     assert host.job.ledger.total == (0 if tells_of_lost_peer else 1)
     kind = EndKind.LOSS if tells_of_lost_peer else EndKind.FAILURE
-    assert host.job.last_end is not None
-    assert host.job.last_end.kind is kind
+    assert known(host.job.last_end).kind is kind
 
 
 @pytest.mark.parametrize("gap_s", [0.0, 1e-6])
@@ -95,10 +95,8 @@ def test_A3_a_failure_that_is_detailed_late_keeps_when_it_was_received() -> None
     host.join(A)
     host.lose(B, heard_at=12.0)
     assert host.blamed == "a"
-    cause = host.verdict.cause
-    assert cause is not None
-    assert cause.failure is not None
-    assert cause.failure.message == "boom"
+    cause = known(host.verdict.cause)
+    assert known(cause.failure).message == "boom"
 
 
 def test_A3_a_report_that_comes_while_others_stop_may_be_the_first_cause() -> None:
@@ -108,8 +106,7 @@ def test_A3_a_report_that_comes_while_others_stop_may_be_the_first_cause() -> No
     host.step(FromNode(B, m.Failed(stamp(), (failed(age_s=1.0, code=7),))), at=10.3)
     host.join(A, B)
     assert host.blamed == "b"
-    assert host.verdict.cause is not None
-    assert host.verdict.cause.collateral == 1, "a report told twice counts once"
+    assert known(host.verdict.cause).collateral == 1, "a report told twice counts once"
 
 
 @pytest.mark.parametrize("how", ["drain", "growth"])
@@ -125,8 +122,7 @@ def test_A3_what_fails_because_others_were_stopped_costs_nothing(how: str) -> No
         host.step(FromNode(A, m.Drain("it got SIGTERM", 15)))
     else:
         host.join(C)
-    assert host.job.end_reason is not None
-    assert host.job.end_reason.kind is (EndKind.DRAIN if how == "drain" else EndKind.GROWTH)
+    assert known(host.job.end_reason).kind is (EndKind.DRAIN if how == "drain" else EndKind.GROWTH)
     host.step(FromNode(B, m.Failed(stamp(), (failed(),))), at=10.1)
     host.join(B)
     if how == "growth":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.harness.narrowed import of_kind
 
 from rallypoint.core.job_lives import (
     FORGOTTEN,
@@ -159,8 +160,7 @@ def test_F4_incarnations_of_a_job_never_fall_whatever_the_clock_says(
                 if not is_hosted:
                     lives.over(run_id, hosted, 0.0)
                     hosted = None
-            place = lives.place(run_id, known, hosted, 0.0, wall_ms)
-            assert isinstance(place, BeginLife)
+            place = of_kind(BeginLife, lives.place(run_id, known, hosted, 0.0, wall_ms))
             before = newest.get(run_id)
             assert before is None or place.incarnation > before.incarnation
             newest[run_id] = Attachment(place.incarnation, epoch)

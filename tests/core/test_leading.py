@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 from tests.harness.heirs import waits_s
+from tests.harness.narrowed import known
 
 from rallypoint.core import messages as m
 from rallypoint.core.host_effects import HangUp, SendTo
@@ -128,8 +129,7 @@ def test_L1_where_an_heir_is_known_to_be_dead_nobody_waits_for_promises_of_the_o
     for lease_s in (15.0, 60.0):
         settings = SharedSettings("job", 1, 8, lease_s=lease_s)
         record = running(8, leader_rank=0)
-        assert record.job is not None
-        record = replace(record, job=replace(record.job, settings=settings))
+        record = replace(record, job=replace(known(record.job), settings=settings))
         waits = waits_s(record, knowing_dead(2))
         assert with_margin(max(HOLD_S, lease_s / 2)) < waits < HOLD_S + lease_s
         for no_heir in (knowing_dead(0), knowing_dead(4), knowing_dead(2, round_=2)):
@@ -138,11 +138,10 @@ def test_L1_where_an_heir_is_known_to_be_dead_nobody_waits_for_promises_of_the_o
 
 def test_L4_whom_the_guard_of_a_dead_agent_tells() -> None:
     record = running(3, leader_rank=0)
-    assert record.job is not None
     place = DeadPlace(Stamp(1, 3), 1, "b")
     assert who_hears(record, place) == OTHER.addresses
     assert who_hears(replace(record, is_vacant=True), place) == ()
-    older = replace(record, job=replace(record.job, round=2))
+    older = replace(record, job=replace(known(record.job), round=2))
     assert who_hears(older, place) == OTHER.addresses, "what is read may be old"
 
 
@@ -159,14 +158,12 @@ def test_L4_whom_the_guard_of_a_dead_agent_tells() -> None:
 )
 def test_L4_a_death_that_no_leader_need_know_is_told_nobody(changes: dict[str, object]) -> None:
     record = running(3, leader_rank=0)
-    assert record.job is not None
-    changed = replace(record, job=replace(record.job, **changes))
+    changed = replace(record, job=replace(known(record.job), **changes))
     assert who_hears(changed, DeadPlace(Stamp(1, 3), 1, "b")) is None
 
 
 def test_L4_the_record_that_is_marked_tells_of_the_leaders_own_node_alone() -> None:
-    marked = released(running(3, leader_rank=0), Epoch(3, 7))
-    assert marked is not None
+    marked = known(released(running(3, leader_rank=0), Epoch(3, 7)))
     assert who_hears(marked, DeadPlace(Stamp(1, 3), 0, "a")) is None
     assert who_hears(marked, DeadPlace(Stamp(1, 3), 1, "b")) == ()
 
@@ -188,8 +185,7 @@ def test_L6_a_leader_with_workers_that_is_gone_is_waited_for_while_its_guard_is_
     look(watch, led_by(agent), 100.0, 104.5)
     assert watch.claims_in_s(led_by(agent), 105.0, is_gone=True) == RELEASE_S
     assert watch.claims_in_s(led_by(agent), 107.0, is_gone=True) == RELEASE_S - 2.0
-    marked = released(led_by(agent), led_by(agent).epoch)
-    assert marked is not None
+    marked = known(released(led_by(agent), led_by(agent).epoch))
     assert Watch().claims_in_s(marked, 107.0, is_gone=True) == 0
     assert watch.claims_in_s(led_by(agent), 105.0 + RELEASE_S, is_gone=True) == 0
 

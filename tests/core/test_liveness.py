@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.harness.narrowed import known
 
 from rallypoint.core.liveness import LEASE_SLACK_S, Lease, Liveness, Lost
 
@@ -193,8 +194,7 @@ def test_F3_after_a_mass_silence_has_passed_the_next_one_gets_patience_too() -> 
 
 def test_F3_silence_proves_nothing_while_this_process_did_not_run() -> None:
     liveness = watched("a")
-    patience = liveness.lagged(30.0, 14.5)
-    assert patience is not None
+    patience = known(liveness.lagged(30.0, 14.5))
     assert "did not run for 14.5 s" in patience.why
     assert lost(liveness, 30.0) == lost(liveness, 44.9) == []
     assert liveness.next_check(30.0) == LEASE_S

@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 
 import pytest
+from tests.harness.narrowed import of_kind
 from tests.harness.node_machine import RULES, TERM, Node, assigned, stamp
 
 from rallypoint.cli.exit_codes import of_finish
@@ -124,9 +125,8 @@ def test_A10_the_coordinator_is_told_what_the_machine_lacks_and_no_option_is_to_
     error = during("fork", errno.EAGAIN, InfrastructureError("could not fork worker 0"))
     report, *_ = node.step(SpawnFailed(stamp(), error))
     assert isinstance(report, ReportNow)
-    assert isinstance(report.message, Failed)
-    assert report.message.lacking == Lacking("fork", errno.EAGAIN)
-    assert report.message.failures[0].code == 127, "as an older coordinator has it"
+    assert of_kind(Failed, report.message).lacking == Lacking("fork", errno.EAGAIN)
+    assert of_kind(Failed, report.message).failures[0].code == 127, "as an older coordinator has it"
     assert node.step(WorkersGone(stamp())) == [JoinRound()], "the coordinator decides on it"
 
 
@@ -135,8 +135,7 @@ def test_A10_a_program_that_is_missing_is_the_jobs_own_fault() -> None:
     error = during("exec", errno.ENOENT, UsageError("cannot run 'train'"))
     report, *_ = node.step(SpawnFailed(stamp(), error))
     assert isinstance(report, ReportNow)
-    assert isinstance(report.message, Failed)
-    assert report.message.lacking is None
+    assert of_kind(Failed, report.message).lacking is None
 
 
 @pytest.mark.parametrize("kind", [InfrastructureError, UsageError])

@@ -6,6 +6,7 @@ import copy
 
 import pytest
 from msgspec.structs import replace
+from tests.harness.narrowed import only
 from tests.harness.node_machine import (
     INT,
     KILL,
@@ -188,8 +189,7 @@ def test_an_order_to_stop_counts_once() -> None:
 def test_workers_that_ignore_the_signal_are_killed_after_the_grace() -> None:
     node = Node(NodePhase.STOPPING)
     assert node.step(WaitEnded(WaitKind.GRACE, 1)) == [KillWorkers()]
-    [finish] = node.step(WorkersGone(stamp(), (71, 72)))
-    assert isinstance(finish, Finish)
+    finish = only(Finish, node.step(WorkersGone(stamp(), (71, 72))))
     assert finish.kind is FinishKind.STUCK, "no other round may run beside them"
     assert "71, 72" in finish.text
     assert node.said == ["killing", "stuck"]
@@ -226,8 +226,7 @@ def test_a_node_whose_workers_do_not_die_waits_no_longer_than_it_is_waited_for(
 ) -> None:
     node = patient()
     node.step(event)
-    [finish] = node.step(WorkersGone(stamp(), (71,)))
-    assert isinstance(finish, Finish)
+    finish = only(Finish, node.step(WorkersGone(stamp(), (71,))))
     assert finish.kind is kind
 
 
@@ -310,8 +309,7 @@ def test_A5_a_notice_is_a_drain_and_the_signal_that_follows_is_no_second_one() -
     assert node.step(WaitEnded(WaitKind.REPEAT, 4)) == []
     second = node.step(SignalCaught(TERM))
     assert second == [SkipWaits(), KillWorkers()]
-    [finish] = node.step(WorkersGone(stamp()))
-    assert isinstance(finish, Finish)
+    finish = only(Finish, node.step(WorkersGone(stamp())))
     assert finish.text == "this node left the job: /run/preempted has appeared"
 
 
@@ -357,8 +355,7 @@ def test_A5_sigint_cancels_the_job() -> None:
     assert stop == SignalWorkers(INT)
     assert wait == NodeTimer(WaitKind.GRACE, 3, 25.0)
     assert node.step(Announced()) == []
-    [finish] = node.step(WorkersGone(stamp()))
-    assert isinstance(finish, Finish)
+    finish = only(Finish, node.step(WorkersGone(stamp())))
     assert (finish.kind, finish.signal) == (FinishKind.VERDICT, INT)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tests.harness.narrowed import known
+
 from rallypoint.core.claims import Contest, Contests, NodeNames
 from rallypoint.core.messages import Attach, Join
 from rallypoint.core.model import Candidate, NodeRef, SharedSettings
@@ -78,8 +80,7 @@ def test_R4_an_agent_that_waits_is_let_in_when_the_holder_is_gone() -> None:
     older, first, second = (names.give_id(hello(life, node_id="a")) for life in "123")
     names.take(older, -1)
     for newcomer in (first, second):
-        contest = names.contest(newcomer, join())
-        assert contest is not None
+        contest = known(names.contest(newcomer, join()))
         contests.begin(contest)
         assert contests.of(newcomer) is contest
     assert contests.take_free(names) == []
@@ -92,8 +93,7 @@ def test_R4_an_agent_that_waits_is_let_in_when_the_holder_is_gone() -> None:
 def test_R4_a_rank_that_its_holder_gives_back_is_free_for_an_agent_that_waits() -> None:
     names, contests = NodeNames(), Contests()
     names.take(A, 0)
-    contest = names.contest(B, join(0))
-    assert contest is not None
+    contest = known(names.contest(B, join(0)))
     contests.begin(contest)
     names.yield_rank(A)
     assert contests.take_free(names) == [contest]
@@ -103,8 +103,7 @@ def test_R4_a_holder_that_is_heard_and_then_cut_off_counts_as_not_heard() -> Non
     names, contests = NodeNames(), Contests()
     names.take(A, 0)
     assert not contests.heard("life-a", yes=True), "nobody waits"
-    contest = names.contest(B, join(0))
-    assert contest is not None
+    contest = known(names.contest(B, join(0)))
     contests.begin(contest)
     assert contests.heard("life-a", yes=True)
     assert contest.is_heard

@@ -10,6 +10,7 @@ from hypothesis.stateful import (
     rule,
 )
 from msgspec.structs import replace
+from tests.harness.narrowed import known
 from tests.harness.node_machine import KILL, REASON, RULES, assigned, stamp, verdict
 from tests.harness.properties import explore
 
@@ -159,8 +160,7 @@ class Hammer(RuleBasedStateMachine):
                     self.running, self.told_to_stop = None, False
                     self.finishes += 1
                 case WorkerEnded(_, exit_):
-                    assert self.state.stamp is not None
-                    end = (self.state.stamp, exit_.local_rank)
+                    end = (known(self.state.stamp), exit_.local_rank)
                     assert end not in self.ended, "reported twice"
                     self.ended.add(end)
         final = isinstance(event, m.Ended | SessionGivenUp)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 from msgspec.structs import replace
+from tests.harness.narrowed import only
 from tests.harness.node_machine import INT, PHASES, RULES, TERM, Node, ended, stamp, verdict
 
 from rallypoint.core import messages as m
@@ -38,8 +39,7 @@ DRAIN = ReportNow(m.Drain("it got SIGTERM", TERM, notice_s=20.0))
 
 
 def text(effects: Sequence[NodeEffect]) -> str:
-    [finish] = effects
-    assert isinstance(finish, Finish)
+    finish = only(Finish, effects)
     assert finish.kind is FinishKind.SIGNAL
     return finish.text
 
@@ -113,8 +113,7 @@ def test_A5_a_signal_is_told_when_the_connection_is_back(number: int, phase: Nod
 def test_A5_a_cancelled_job_ends_as_soon_as_it_can_be_told() -> None:
     node = telling(INT)
     node.step(SessionOpened(resumed=True))
-    [finish] = node.step(verdict(Outcome.CANCELLED, INT))
-    assert isinstance(finish, Finish)
+    finish = only(Finish, node.step(verdict(Outcome.CANCELLED, INT)))
     assert (finish.kind, finish.signal) == (FinishKind.VERDICT, INT)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 from msgspec.structs import replace
+from tests.harness.narrowed import of_kind
 from tests.harness.node_machine import RULES, TERM, Node, exited, stamp
 
 from rallypoint.core.messages import Failed, LeaveNow
@@ -56,8 +57,7 @@ def test_workers_that_cant_be_started_are_a_failure_of_the_round(
     node = Node(NodePhase.RUNNING, rules)
     report, signal = without_waits(node.step(failed(fault)))
     assert isinstance(report, ReportNow)
-    assert isinstance(report.message, Failed)
-    [failure] = report.message.failures
+    [failure] = of_kind(Failed, report.message).failures
     assert (failure.local_rank, failure.code) == (0, 127), "as a shell would say it"
     assert failure.message == "there is no such program"
     assert signal == SignalWorkers(TERM)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
+from tests.harness.narrowed import known
 from tests.harness.newest_record import JOB, NEWEST, NODE, OLDER, SETTINGS, TOKEN, told
 from tests.harness.takeovers import running
 
@@ -61,10 +62,8 @@ def test_L9_a_job_without_a_token_has_positions_too() -> None:
 
 def job_after(memory: Memory, record: LeadRecord | None) -> JobRecord:
     """What a process goes on with that has found this record."""
-    restored = memory.restored(record)
-    assert restored is not None
-    assert restored.job is not None
-    return restored.job
+    restored = known(memory.restored(record))
+    return known(restored.job)
 
 
 @pytest.mark.parametrize(
@@ -233,8 +232,7 @@ def test_L9_nodes_are_awaited_for_as_long_as_the_leader_before_may_act() -> None
     assert longer_s >= HOLD_S + 3 * SETTINGS.lease_s
     for is_started in (True, False):
         record = replace(JOB, is_started=is_started)
-        recovery = Handover(record, put_back_s=longer_s).recovery
-        assert recovery is not None
+        recovery = known(Handover(record, put_back_s=longer_s).recovery)
         assert recovery.lasts_s == longer_s + with_margin(SETTINGS.lease_s)
         assert recovery.awaits == (
             "group rank 0, 1, 2 of round 5, since an older record of the job was put back into its "
@@ -315,8 +313,7 @@ def test_L9_an_agent_tells_each_leader_the_newest_position_that_it_was_told() ->
         agent.hear(m.HeartbeatAck(0, Stamp(1, 0), STATUS, position))
     agent.disconnect()
     cluster.connect(agent)
-    assert agent.link is not None
-    (hello,) = (each for each in agent.link.up if isinstance(each, m.Attach))
+    (hello,) = (each for each in known(agent.link).up if isinstance(each, m.Attach))
     assert hello.told == newer
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from tests.harness.narrowed import known, of_kind
 from tests.harness.newest_record import JOB, NEWEST, SETTINGS, told
 
 from rallypoint.core.fitness_state import BadMachine, BadRoute, Hold, Why
@@ -229,10 +230,8 @@ def test_L9_no_more_restarts_are_counted_than_the_budget_has() -> None:
     """Each of them is a number in the record."""
     memory = Memory()
     memory.was_told(replace(told(), restarts=2**40, counted=2**40, beat=99), SETTINGS)
-    found = memory.restored(NEWEST)
-    assert found is not None
-    job = found.job
-    assert job is not None
+    found = known(memory.restored(NEWEST))
+    job = known(found.job)
     assert (job.restarts, len(job.restarts_counted)) == (2**40, SETTINGS.max_restarts)
 
 
@@ -241,10 +240,8 @@ def test_L9_a_position_of_a_world_of_another_size_forgets_what_is_recorded_of_it
     names = WorldNames("n", ("1", "2", "3"))
     memory.saw(of_job(names=names, succeeded=b"\7", leader_rank=2))
     memory.was_told(replace(told(), nodes=1, beat=99))
-    found = memory.restored(None)
-    assert found is not None
-    assert isinstance(found.job, JobRecord)
-    assert found.job.nodes == 1
+    found = known(memory.restored(None))
+    assert of_kind(JobRecord, found.job).nodes == 1
     assert decode(encode(found)) == found
 
 

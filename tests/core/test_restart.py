@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.harness.narrowed import of_kind
 
 from rallypoint.core.events import Timer, TimerKind
 from rallypoint.core.model import SharedSettings
@@ -77,8 +78,7 @@ def test_A2_a_pause_doubles_up_to_a_minute() -> None:
     ledger, settings = Ledger(), rules(100, backoff_s=5.0)
     delays = []
     for _ in range(40):
-        decision = charge(ledger, settings, KILLED)
-        assert isinstance(decision, Restart)
+        decision = of_kind(Restart, charge(ledger, settings, KILLED))
         delays.append(decision.delay_s)
     assert delays[:5] == [5.0, 10.0, 20.0, 40.0, BACKOFF_MAX_S]
     assert set(delays[4:]) == {BACKOFF_MAX_S}

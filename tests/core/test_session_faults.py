@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tests.harness.narrowed import of_kind
+
 from rallypoint.core import job as jobs
 from rallypoint.core import messages as m
 from rallypoint.core import session as s
@@ -31,8 +33,7 @@ def test_F1_what_is_reported_as_the_lease_ends_comes_after_what_was_reported_bef
             case s.LeaseOver():
                 for later in end.report(m.Join(1, candidate(0)), 0.0):
                     assert isinstance(later, s.Send)
-                    assert isinstance(later.message, m.Numbered)
-                    sent.append(later.message.number)
+                    sent.append(of_kind(m.Numbered, later.message).number)
             case s.Send(m.Numbered(number)):
                 sent.append(number)
     assert sent == [1, 2]

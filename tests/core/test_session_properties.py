@@ -11,6 +11,7 @@ from collections import deque
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from msgspec import Struct, field
+from tests.harness.narrowed import known
 from tests.harness.properties import explore
 
 from rallypoint.core import host_effects
@@ -176,8 +177,7 @@ class Protocol(RuleBasedStateMachine):
                 is_old = before is not None and generation <= before.generation
                 effects = self.sessions.attach(wire.number, "host", message, self.now)
                 assert not is_old or effects == [host_effects.HangUp(wire.number)]
-                session = self.sessions.of_agent(life)
-                assert session is not None
+                session = known(self.sessions.of_agent(life))
                 if session.connection == wire.number:  # the session may have been lost meanwhile
                     self.newest[life] = generation
                     wire.has_attached = True
@@ -369,8 +369,7 @@ class Protocol(RuleBasedStateMachine):
                     agent.is_fenced = agent.is_fenced and self.now > until
                 case s.LeaseOver():
                     assert not agent.is_fenced, "fenced twice"
-                    assert agent.held_until is not None
-                    assert self.now > agent.held_until, "fenced too early"
+                    assert self.now > known(agent.held_until), "fenced too early"
                     agent.is_fenced = True
                 case s.Rejected(text):
                     raise AssertionError(text)

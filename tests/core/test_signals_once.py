@@ -8,6 +8,7 @@ from itertools import permutations
 
 import pytest
 from msgspec.structs import replace
+from tests.harness.narrowed import only
 from tests.harness.node_machine import INT, REASON, RULES, TERM, Node, ended, exited, stamp, verdict
 
 from rallypoint.core import messages as m
@@ -154,8 +155,7 @@ def test_A5_a_worker_that_fails_after_a_signal_to_the_witness_alone_fails_in_the
     node = watched()
     node.step(WitnessSignalled(TERM))
     assert reports(node.step(exited(None, 3))) == []
-    [failed] = reports(node.step(ended(node, WaitKind.OWN_SIGNAL)))
-    assert isinstance(failed, m.Failed)
+    failed = only(m.Failed, reports(node.step(ended(node, WaitKind.OWN_SIGNAL))))
     assert [(exit_.local_rank, exit_.code) for exit_ in failed.failures] == [(1, 3)]
 
 

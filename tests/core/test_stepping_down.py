@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
+from tests.harness.narrowed import known
 from tests.harness.whole_job import Cluster, SimulatedAgent
 
 from rallypoint.core.liveness import Liveness
@@ -215,8 +216,7 @@ class Job:
 
     def silence(self, *silent: SimulatedAgent) -> Silence:
         job, lives = self.cluster.job, {agent.ref.incarnation for agent in silent}
-        handover = self.cluster.sessions._handover
-        assert handover is not None
+        handover = known(self.cluster.sessions._handover)
         return silence_of(job, handover.recovery, lambda life, seconds: life in lives, 5.0)
 
 

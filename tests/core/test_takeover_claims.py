@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from msgspec.structs import replace
+from tests.harness.narrowed import known, of_kind
 from tests.harness.takeovers import running, take_over
 from tests.harness.whole_job import Cluster, SimulatedAgent
 
@@ -17,10 +18,7 @@ from rallypoint.core.round_state import RoundPhase
 def hello_of(cluster: Cluster, agent: SimulatedAgent) -> m.Attach:
     """What this agent would say, on a connection that it makes now."""
     cluster.connect(agent)
-    assert agent.link is not None
-    found = agent.link.up.popleft()
-    assert isinstance(found, m.Attach)
-    return found
+    return of_kind(m.Attach, known(agent.link).up.popleft())
 
 
 def attach(cluster: Cluster, hello: m.Attach) -> bool:
@@ -36,10 +34,9 @@ def goes_on(cluster: Cluster) -> bool:
 
 
 def with_place(hello: m.Attach, round_: int = 0, rank: int = 1, address: str = "b") -> m.Attach:
-    assert hello.place is not None
-    joined = hello.place.joined
+    joined = known(hello.place).joined
     candidate = replace(joined.candidate, address=address)
-    assignment = replace(hello.place.assignment, round=round_, group_rank=rank)
+    assignment = replace(known(hello.place).assignment, round=round_, group_rank=rank)
     return replace(hello, place=m.Place(replace(joined, candidate=candidate), assignment))
 
 
@@ -92,13 +89,12 @@ def test_L5_two_agents_that_claim_the_same_are_not_two_nodes(same: str) -> None:
     hello = replace(hello, place=replace(hello.place, joined=m.Join(1, fixed)))
     assert attach(cluster, hello)
     false = with_place(hello, rank=1 if same == "group rank" else 0)
-    assert false.place is not None
     candidate = replace(fixed, node_rank=1 if same == "fixed rank" else 0)
     false = replace(
         false,
         node_id="b" if same == "node id" else "c",
         incarnation="false",
-        place=replace(false.place, joined=m.Join(1, candidate)),
+        place=replace(known(false.place), joined=m.Join(1, candidate)),
     )
     assert not attach(cluster, false)
     assert not goes_on(cluster)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.harness.narrowed import of_kind, only
 from tests.harness.takeovers import DEAD, VANISHED, die, running, said, take_over
 from tests.harness.whole_job import Cluster, SimulatedAgent
 
@@ -155,10 +156,8 @@ def test_L5_nodes_are_told_whom_the_new_leader_waits_for_how_long_and_why() -> N
     (fresh,) = cluster.add("e")
     assert fresh.link is not None
     beat = m.Heartbeat(1)
-    (answer,) = cluster.sessions.received(fresh.link.number, beat, cluster.timers.now_s)
-    assert isinstance(answer, SendTo)
-    assert isinstance(answer.message, m.HeartbeatAck)
-    assert answer.message.status.awaits == awaits(cluster)
+    answer = only(SendTo, cluster.sessions.received(fresh.link.number, beat, cluster.timers.now_s))
+    assert of_kind(m.HeartbeatAck, answer.message).status.awaits == awaits(cluster)
     cluster.connect(c)
     cluster.add("f")
     assert awaits(cluster) == ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
+from tests.harness.narrowed import known
 from tests.harness.takeovers import DEAD, FENCED_IN_S, VANISHED, die, running, said, take_over
 from tests.harness.whole_job import Cluster
 
@@ -59,8 +60,7 @@ def test_L4_the_vanished_node_of_the_leader_is_awaited_until_its_own_lease_has_e
     )
     assert said(cluster) == ["took over round 0 with 1 of 2 nodes: 1 node did not come back (a)"]
     # Nobody knows when it was lost, and nobody is told so.
-    assert cluster.job.last_end is not None
-    assert cluster.job.last_end.age_s is None
+    assert known(cluster.job.last_end).age_s is None
 
 
 def test_L4_a_leader_that_vanished_with_others_is_one_of_those_that_are_missing() -> None:
@@ -251,8 +251,7 @@ def test_A4_what_fails_of_the_lost_store_is_no_failure_also_after_a_takeover() -
     assert cluster.job.verdict is None
     assert b.running == d.running == Stamp(1, 1)
     assert cluster.job.ledger.total == 0
-    assert cluster.job.last_end is not None
-    assert cluster.job.last_end.kind is EndKind.LOSS
+    assert known(cluster.job.last_end).kind is EndKind.LOSS
 
 
 def test_A4_a_failure_counts_while_the_node_of_rank_0_is_there_after_a_takeover() -> None:

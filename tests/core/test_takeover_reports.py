@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 from msgspec.structs import replace
+from tests.harness.narrowed import known, of_kind, only
 from tests.harness.takeovers import running, take_over
 from tests.harness.whole_job import Cluster, SimulatedAgent
 
@@ -96,8 +97,7 @@ def test_A3_a_failure_that_is_kept_is_dated_by_when_it_happened() -> None:
     cluster.pass_time(3.0)
     cluster.bring(b, c)
     assert cluster.outcome is Outcome.FAILED
-    assert cluster.verdict.cause is not None
-    assert cluster.verdict.cause.node_id == "a"
+    assert known(cluster.verdict.cause).node_id == "a"
 
 
 def test_A3_what_fails_of_a_helper_that_died_is_no_failure_however_late_all_is_told() -> None:
@@ -270,10 +270,8 @@ def test_L5_who_claims_the_place_of_another_gets_it_not(
     a, b = agents
     cluster.take_over()
     cluster.connect(a if of == "a" else b)
-    link = (a if of == "a" else b).link
-    assert link is not None
-    hello = link.up[0]
-    assert isinstance(hello, m.Attach)
+    link = known((a if of == "a" else b).link)
+    hello = of_kind(m.Attach, link.up[0])
     false = replace(hello, node_id=node_id, incarnation="false")
     for agent in agents if not is_first else []:
         cluster.connect(agent)
@@ -316,8 +314,7 @@ def test_L5_what_an_agent_brings_fits_whatever_the_coordinator_had_said() -> Non
     assignment = Assignment(0, 0, 1, 0, 1, 0, 1, "a", 29500, 0, "why\n" * 3000, False)
     end.received(0.0, m.Assigned(ROUND_0, assignment))
     end.disconnected(1.0, "it broke")
-    (sent,) = end.connected(2.0, m.Claim())
-    assert isinstance(sent, s.Send)
+    sent = only(s.Send, end.connected(2.0, m.Claim()))
     assert isinstance(sent.message, m.Attach)
     assert sent.message.place is not None
     limits.check(sent.message)

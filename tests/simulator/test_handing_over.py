@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from tests.harness.narrowed import known
 from tests.simulator import Simulation, read_plan
 
 from rallypoint.core import messages as m
@@ -71,8 +72,7 @@ def test_L2_who_is_to_follow_claims_at_once_and_nobody_else_does() -> None:
         promises.assigned(Stamp(1, 3), 1)
         promises.answered(1, 100.0)
     named.offer(THERE, 100.0)
-    promise = named.next(100.0 + OFFERED_S, EPOCH)
-    assert promise is not None
+    promise = known(named.next(100.0 + OFFERED_S, EPOCH))
     assert promise.offers == THERE
     for promises in (named, other):
         promises.handed_over(RECORD.epoch.as_int(), THERE)
@@ -95,8 +95,7 @@ def test_L2_an_offer_that_is_old_is_none() -> None:
     promises = Promises(15.0)
     promises.assigned(Stamp(1, 3), 1)
     promises.offer(THERE, 100.0)
-    promise = promises.next(100.1 + OFFERED_S, EPOCH)
-    assert promise is not None
+    promise = known(promises.next(100.1 + OFFERED_S, EPOCH))
     assert promise.offers == ()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.harness.narrowed import known
 from tests.simulator.loop import Schedule
 from tests.simulator.register import CACHED_S, SimulatedRegister
 
@@ -21,8 +22,7 @@ class Log:
 
     def put(self, value: bytes, token: int | None) -> int:
         """Returns the token of what is stored."""
-        answer = self.register.set_state(value, token)
-        assert answer is not None
+        answer = known(self.register.set_state(value, token))
         assert answer[2]
         return answer[1]
 

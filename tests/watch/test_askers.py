@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 from tests.harness.job_machine import running
+from tests.harness.narrowed import known
 from tests.harness.running_job import NO_RESTARTS, Place, running_job
 from tests.harness.wires import Wire
 
@@ -45,8 +46,7 @@ def said(askers: Askers, question: Ask | m.DrainNode, at: float, peer: str = PEE
 def test_F8_who_reads_or_wants_something_leaves_an_event(
     question: Ask | m.DrainNode, words: str, node: str
 ) -> None:
-    record = Askers().asked(question, PEER, 4, 0.0)
-    assert record is not None
+    record = known(Askers().asked(question, PEER, 4, 0.0))
     assert (record.kind, record.kind.level, record.node_id) == (ASKED, Level.INFO, node)
     assert record.text == f"{BY_B} {words} (version 0.2.0)"
 
@@ -57,8 +57,7 @@ def test_F8_what_tells_of_the_job_alone_leaves_no_event() -> None:
 
 
 def test_F8_a_person_whose_version_does_not_tell_it_leaves_that_of_the_protocol() -> None:
-    record = Askers().asked(Ask(Subject.LOGS), "[::1]:40000", 3, 0.0)
-    assert record is not None
+    record = known(Askers().asked(Ask(Subject.LOGS), "[::1]:40000", 3, 0.0))
     unknown = "version unknown: it speaks session protocol 3"
     assert record.text == f"somebody at [::1] used rallypoint logs ({unknown})"
 

@@ -32,10 +32,9 @@ def test_the_account_of_a_job_goes_on_with_the_next_coordinator() -> None:
     assert goodput.wall_s(after.account, 5000.0) == pytest.approx(at + 30.0)
     spent = goodput.spent(after.account, 5000.0)
     assert sum(spent.values()) == pytest.approx(at + 30.0)
-    known = goodput.spent(before.account, at)
-    doing = before.account.now
-    assert doing is not None
-    grown = {key: spent[key] - known.get(key, 0.0) for key in spent}
+    earlier = goodput.spent(before.account, at)
+    doing = known(before.account.now)
+    grown = {key: spent[key] - earlier.get(key, 0.0) for key in spent}
     assert sum(seconds for (kind, _), seconds in grown.items() if kind is doing) == pytest.approx(
         30.0
     )

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from tests.harness.broken_jobs import CULPRIT, FULL, NAN, NODES, running
 from tests.harness.cluster import free_port
 from tests.harness.finder import culprit_of
+from tests.harness.narrowed import known
 from tests.harness.watched_cluster import WatchedCluster
 
 from rallypoint.cli import drain
@@ -126,9 +127,8 @@ def test_a_job_that_has_ended_has_no_node_that_runs_or_is_silent() -> None:
 
 def test_a_job_that_was_cancelled_is_told_once() -> None:
     view = failed(NAN).view
-    assert view.verdict is not None
     past = replace(view.past[-1], end="cancelled", end_text="a person did", cause=None)
-    verdict = replace(view.verdict, outcome="cancelled", text="a person did")
+    verdict = replace(known(view.verdict), outcome="cancelled", text="a person did")
     lines = status_lines(replace(view, past=(past,), verdict=verdict), 100)
     assert not any("ended by" in line for line in lines)
 
@@ -167,8 +167,7 @@ def test_where_all_agents_were_killed_their_names_and_the_next_step_are_there() 
     ends = " ".join(" ".join(lines).split())
     assert "nodes node-[0-63] (ranks 0-511): no end is known: the agent was killed" in ends
     assert "look on m[0-63] for what killed them: dmesg -T" in ends
-    view = Kept(DIR, lost, history).view
-    assert view is not None
+    view = known(Kept(DIR, lost, history).view)
     assert (view.state, view.nodes, view.world_nodes) == (NO_END, (), 0)
 
 
@@ -183,8 +182,7 @@ def test_where_the_host_is_lost_the_other_nodes_tell_of_the_end_and_the_host_com
     ends = lines[next(i for i, line in enumerate(lines) if line.startswith("  ends ")) :]
     assert "node node-0 (ranks 0-7): no end is known" in ends[0]
     assert any("nodes node-[1-63] (ranks 8-511) ended with exit code 75" in line for line in ends)
-    view = Kept(DIR, notes, recorded(running())).view
-    assert view is not None
+    view = known(Kept(DIR, notes, recorded(running())).view)
     assert (view.state, view.world_workers) == ("infrastructure", 0)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 from tests.harness.broken_jobs import CULPRIT, NAN, following, running
+from tests.harness.narrowed import known
 
 from rallypoint.core.watch.node_progress import NodeProgress
 from rallypoint.process.logs.log_dir import full_place
@@ -65,8 +66,7 @@ def test_a_failure_for_want_of_space_is_a_cause_and_an_event() -> None:
 def test_while_workers_run_a_log_that_cant_be_written_is_a_line_and_one_event() -> None:
     job = running()
     for node in (CULPRIT, "node-22"):
-        stamp = job.agent(node).running
-        assert stamp is not None
+        stamp = known(job.agent(node).running)
         for step in (21, 22):
             own = FULL.replace("train-7", f"train-7/{node}")  # Each node has its directory.
             progress = NodeProgress(stamp, 30.0, furthest=step, step=step, cant_log=own)

@@ -15,6 +15,7 @@ from tests.harness.job_machine import (
     told,
     verdicts,
 )
+from tests.harness.narrowed import known, of_kind
 from tests.harness.takeovers import running as cluster_running
 from tests.harness.watched import WatchedJob
 
@@ -30,8 +31,7 @@ from rallypoint.wire.codec import for_version
 
 
 def saves(host: Host, ref: NodeRef, *, listens: bool = True, failed: bool = False) -> None:
-    assert host.job.save is not None
-    answer = m.CheckpointAnswered(stamp(0), host.job.save.number, listens, failed)
+    answer = m.CheckpointAnswered(stamp(0), known(host.job.save).number, listens, failed)
     host.step(FromNode(ref, answer))
 
 
@@ -59,31 +59,26 @@ def test_nodes_whose_workers_do_not_ask_are_told_of() -> None:
     host = asked()
     saves(host, A, listens=False)
     saves(host, B)
-    assert host.job.save is not None
-    assert host.job.save.outcome == (
+    assert known(host.job.save).outcome == (
         "the workers of 1 node have saved a checkpoint; on 1 node no worker looks for that request"
     )
     nobody = asked()
     saves(nobody, A, listens=False)
     saves(nobody, B, listens=False)
-    assert nobody.job.save is not None
-    assert "checkpoint_requested() in the training loop" in nobody.job.save.outcome
+    assert "checkpoint_requested() in the training loop" in known(nobody.job.save).outcome
 
 
 def test_the_wait_ends_with_the_round_a_drain_and_a_failure() -> None:
     host = asked()
     saves(host, A)
     host.fail(B, failed(), at=1.0)
-    assert host.job.save is not None
-    assert host.job.save.outcome == "1 of 2 nodes saved, not b: the round has ended"
+    assert known(host.job.save).outcome == "1 of 2 nodes saved, not b: the round has ended"
     drained = asked()
     drained.step(FromNode(A, m.Drain("it got SIGTERM", 15, notice_s=20.0)))
-    assert drained.job.save is not None
-    assert drained.job.save.outcome.startswith("0 of 2 nodes saved, not a, b: the job re-f")
+    assert known(drained.job.save).outcome.startswith("0 of 2 nodes saved, not a, b: the job re-f")
     dead = asked()
     saves(dead, A, failed=True)
-    assert dead.job.save is not None
-    assert dead.job.save.cut_short == "a worker of node a has failed"
+    assert known(dead.job.save).cut_short == "a worker of node a has failed"
 
 
 def test_a_node_that_comes_back_is_asked_for_the_checkpoint_again() -> None:
@@ -140,8 +135,7 @@ def test_what_can_not_be_done_is_refused_in_one_line() -> None:
 def test_R7_older_peers_hear_no_word_that_they_do_not_know() -> None:
     host = running()
     stop = orders(host.step(PersonWants(Subject.RESTART)), m.StopNow)[0]
-    older = for_version(stop, 2)
-    assert isinstance(older, m.StopNow)
+    older = of_kind(m.StopNow, for_version(stop, 2))
     assert older.reason.kind is EndKind.GROWTH
     assert for_version(stop, 3) == stop
     wanted = m.CheckpointWanted(stamp(0), 1, EndKind.REQUEST, "why", None)
@@ -167,8 +161,7 @@ def test_V4_a_round_whose_checkpoint_a_person_wanted_goes_on_at_the_next_coordin
     effects = cluster.sessions.apply_own(PersonWants(Subject.CHECKPOINT), cluster.timers.now_s)
     cluster.do(effects)
     cluster.settle()
-    assert cluster.job.save is not None
-    assert cluster.job.save.outcome == "the workers of 2 nodes have saved a checkpoint"
+    assert known(cluster.job.save).outcome == "the workers of 2 nodes have saved a checkpoint"
     cluster.take_over()
     cluster.bring(*agents)
     assert [agent.running for agent in agents] == [stamp(), stamp()]
@@ -229,5 +222,4 @@ def test_A3_a_failure_before_a_drain_is_charged_and_counted_by_all() -> None:
     assert host.history.account.faults == 1
     assert [record.node_id for record in host.records if record.name == "restart"] == ["b"]
     past = host.history.rounds[0]
-    assert past.cause is not None
-    assert (past.end, past.cause.node) == ("failure", "b")
+    assert (past.end, known(past.cause).node) == ("failure", "b")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.harness.broken_jobs import CULPRIT, NAN, running
+from tests.harness.narrowed import known
 
 from rallypoint.cli.watch.status_text import status_lines
 from rallypoint.core.watch.node_progress import NodeProgress
@@ -11,8 +12,7 @@ from rallypoint.core.watch.past_round import Slowest
 
 def test_V2_a_round_that_is_over_names_the_slowest_node_of_each_phase() -> None:
     job = running()
-    stamp = job.agent("node-7").running
-    assert stamp is not None
+    stamp = known(job.agent("node-7").running)
     late = NodeProgress(stamp, 25.0, 0.1, 9.5, 1.0, 12.0, furthest=20, quiet_s=0.0, step=20)
     job.history.progressed(job.job, "node-7", late, job.timers.now_s)
     job.fail_with(CULPRIT, NAN)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 from msgspec.structs import replace
+from tests.harness.narrowed import only
 from tests.harness.node_machine import stamp
 from tests.harness.timelines import Told
 from tests.harness.watched_cluster import NOON
@@ -211,8 +212,7 @@ def test_a_round_that_had_ended_before_the_takeover_is_written_once_it_is_known(
     history.told_again(job, "a", rounds, 101.0)
     job.turns.append(RoundFormed(2, frozenset({"a"}), 2, "node b was lost"))
     history.noted(job, 102.0)
-    (told,) = history.news
-    assert isinstance(told, PastRound)
+    told = only(PastRound, history.news)
     assert (told.round, told.nodes, told.workers, told.why) == (1, 2, 4, BLAME)
     assert (told.formed, told.ended) == (NOON + 34.0, NOON + 61.0)
 

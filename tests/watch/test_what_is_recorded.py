@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 from tests.harness.job_machine import running
+from tests.harness.narrowed import known
 from tests.harness.running_job import NO_RESTARTS, events, running_job, views
 
 from rallypoint.coordinator.watching import JobWatch
@@ -24,8 +25,7 @@ async def test_L3_a_status_has_the_verdict_when_it_is_recorded() -> None:
         (early,) = views(person)
         assert early.verdict is None
         assert (early.state, early.waits_for) == ("ending", "its end to be recorded")
-        verdict = place.sessions.verdict
-        assert verdict is not None
+        verdict = known(place.sessions.verdict)
         assert verdict.text not in person.all(m.Answer)[0].piece.decode() + repr(lines)
         place.register.tell()
         late = views(person)[1]

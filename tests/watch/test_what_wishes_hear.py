@@ -4,6 +4,7 @@ that is recorded if another coordinator can take over the job."""
 from __future__ import annotations
 
 import pytest
+from tests.harness.narrowed import known, only
 from tests.harness.running_job import Place
 from tests.harness.takeovers import running
 from tests.harness.wires import Wire
@@ -55,8 +56,7 @@ async def test_R7_a_checkpoint_that_an_older_node_can_not_be_asked_for_is_refuse
     place: Place,
 ) -> None:
     place.nodes[1].version = 2
-    (answer,) = place.wants(Subject.CHECKPOINT).sent
-    assert isinstance(answer, m.Answer)
+    answer = only(m.Answer, place.wants(Subject.CHECKPOINT).sent)
     assert answer.refusal == (
         "node node-1 runs an older version of Rallypoint, and can't be asked for it"
     )
@@ -64,8 +64,7 @@ async def test_R7_a_checkpoint_that_an_older_node_can_not_be_asked_for_is_refuse
 
 
 def saves(place: Place, number: int) -> None:
-    save = place.sessions.job.save
-    assert save is not None
+    save = known(place.sessions.job.save)
     answer = m.CheckpointAnswered(jobs.stamp(place.sessions.job), save.number, listens=True)
     for node in place.nodes:
         place.says(node, number, answer)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.harness.broken_jobs import CULPRIT, NAN, running
+from tests.harness.narrowed import known
 from tests.harness.watched_cluster import WatchedCluster
 
 from rallypoint.cli.watch.status_text import status_lines
@@ -29,8 +30,7 @@ def test_V1_while_a_round_stops_status_has_the_traceback() -> None:
 
 def test_V1_while_a_round_stops_programs_get_its_cause() -> None:
     job = stopping(LATE)
-    cause = job.view.past[-1].cause
-    assert cause is not None
+    cause = known(job.view.past[-1].cause)
     assert (cause.node, cause.rank, cause.detail) == (CULPRIT, 171, NAN.detail)
     job.never_stops.clear()
     job.settle()
@@ -57,6 +57,5 @@ def test_what_ends_a_round_by_a_loss_is_told_while_it_stops() -> None:
     job = running(nodes_min=60)
     job.never_stops.add(LATE)
     job.lose(CULPRIT, "its connection was closed")
-    cause = job.view.past[-1].cause
-    assert cause is not None
+    cause = known(job.view.past[-1].cause)
     assert (cause.node, cause.rank, cause.text) == (CULPRIT, None, "its connection was closed")
