@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from contextlib import AbstractAsyncContextManager
 
 import pytest
 from msgspec.structs import replace
@@ -38,6 +39,12 @@ def failed(stamp: Stamp) -> m.Failed:
     return m.Failed(stamp, (WorkerExit(1, None, role="default", pid=1),))
 
 
+@pytest.fixture
+def place() -> AbstractAsyncContextManager[Rally]:
+    """A coordinator of a job of one node."""
+    return rally(ONE)
+
+
 async def test_each_node_is_pushed_its_own_assignment() -> None:
     async with rally(TWO) as place:
         a = await place.attached(TWO, "life-a", node_id="a")
@@ -45,8 +52,7 @@ async def test_each_node_is_pushed_its_own_assignment() -> None:
         b.join()
         await b.wait(m.Ack, 2)
         assert b.all(m.Assigned) == []
-        a.join()
-        first, second = await a.wait(m.Assigned), await b.wait(m.Assigned)
+        first, second = await a.joins(), await b.wait(m.Assigned)
         assert (first.assignment.group_rank, second.assignment.group_rank) == (0, 1)
         assert (first.assignment.base_rank, second.assignment.base_rank) == (0, 1)
         a.report(2, m.Enrolled(first.stamp))
@@ -63,39 +69,37 @@ async def test_each_node_is_pushed_its_own_assignment() -> None:
             assert client.all(m.Ack)[-1].number == 4
 
 
-async def test_F1_a_session_is_resumed_and_told_the_truth_by_a_newer_connection_only() -> None:
-    async with rally(ONE) as place:
-        first = await place.attached(ONE, "life", generation=3)
-        assert not first.all(m.Attached)[0].resumed
-        first.join()
-        assigned = await first.wait(m.Assigned)
-        second = await place.attached(ONE, "life", generation=4, opened=3)
-        assert second.all(m.Attached)[0].resumed
-        assert await second.wait(m.Assigned) == assigned
-        assert (await second.wait(m.StartNow)).stamp == assigned.stamp
-        await first.wait_closed()
-        older = await place.dial(ONE, "life")
-        older.attach(generation=4, opened=3)
-        await older.wait_closed()
-        assert older.heard == []
-        await second.round_trip()
+async def test_F1_a_session_is_resumed_and_told_the_truth_by_a_newer_connection_only(
+    place: Rally,
+) -> None:
+    first = await place.attached(ONE, "life", generation=3)
+    assert not first.all(m.Attached)[0].resumed
+    assigned = await first.joins()
+    second = await place.attached(ONE, "life", generation=4, opened=3)
+    assert second.all(m.Attached)[0].resumed
+    assert await second.wait(m.Assigned) == assigned
+    assert (await second.wait(m.StartNow)).stamp == assigned.stamp
+    await first.wait_closed()
+    older = await place.dial(ONE, "life")
+    older.attach(generation=4, opened=3)
+    await older.wait_closed()
+    assert older.heard == []
+    await second.round_trip()
 
 
-async def test_F1_an_agent_that_never_heard_of_its_session_opens_it_anew() -> None:
-    async with rally(ONE) as place:
-        await place.attached(ONE, "life", generation=1)
-        again = await place.attached(ONE, "life", generation=2, opened=0)
-        assert not again.all(m.Attached)[0].resumed
-        third = await place.attached(ONE, "life", generation=3, opened=2)
-        assert third.all(m.Attached)[0].resumed
+async def test_F1_an_agent_that_never_heard_of_its_session_opens_it_anew(place: Rally) -> None:
+    await place.attached(ONE, "life", generation=1)
+    again = await place.attached(ONE, "life", generation=2, opened=0)
+    assert not again.all(m.Attached)[0].resumed
+    third = await place.attached(ONE, "life", generation=3, opened=2)
+    assert third.all(m.Attached)[0].resumed
 
 
 async def test_a_report_that_is_sent_again_is_applied_once() -> None:
     rules = replace(ONE, max_restarts=5)
     async with rally(rules) as place:
         a = await place.attached(rules, "life")
-        a.join()
-        stamp = (await a.wait(m.Assigned)).stamp
+        stamp = (await a.joins()).stamp
         a.report(2, failed(stamp))
         a.join(3, seq=2)
         await a.wait(m.Assigned, 2)
@@ -108,14 +112,14 @@ async def test_a_report_that_is_sent_again_is_applied_once() -> None:
         assert (status.round, status.phase, status.restarts_used) == (1, "active", 1)
 
 
-async def test_F1_a_report_about_another_coordinator_s_round_is_answered_with_the_truth() -> None:
-    async with rally(ONE) as place:
-        a = await place.attached(ONE, "life")
-        a.join()
-        stamp = (await a.wait(m.Assigned)).stamp
-        a.report(2, m.Succeeded(replace(stamp, incarnation=stamp.incarnation + 1)))
-        assert (await a.wait(m.Assigned, 2)).stamp == stamp
-        assert a.all(m.Ended) == []
+async def test_F1_a_report_about_another_coordinator_s_round_is_answered_with_the_truth(
+    place: Rally,
+) -> None:
+    a = await place.attached(ONE, "life")
+    stamp = (await a.joins()).stamp
+    a.report(2, m.Succeeded(replace(stamp, incarnation=stamp.incarnation + 1)))
+    assert (await a.wait(m.Assigned, 2)).stamp == stamp
+    assert a.all(m.Ended) == []
 
 
 async def test_F2_a_connection_that_does_not_come_back_is_a_loss() -> None:
@@ -200,16 +204,15 @@ async def test_A3_what_an_agent_said_before_it_died_counts_though_its_guard_is_f
         await place.wait_record("node b was lost: its agent died")
 
 
-async def test_R5_who_joins_when_all_is_over_hears_how() -> None:
-    async with rally(ONE) as place:
-        late = await place.attached(ONE, "life-b")
-        a = await place.attached(ONE, "life-a")
-        a.report(1, m.Cancel("got SIGINT", 2))
-        await a.wait(m.Ack, 2)
-        late.join()
-        assert (await late.wait(m.Ended)).verdict.outcome is Outcome.CANCELLED
-        fresh = await place.attached(ONE, "life-c")
-        assert (await fresh.wait(m.Ended)).verdict.outcome is Outcome.CANCELLED
+async def test_R5_who_joins_when_all_is_over_hears_how(place: Rally) -> None:
+    late = await place.attached(ONE, "life-b")
+    a = await place.attached(ONE, "life-a")
+    a.report(1, m.Cancel("got SIGINT", 2))
+    await a.wait(m.Ack, 2)
+    late.join()
+    assert (await late.wait(m.Ended)).verdict.outcome is Outcome.CANCELLED
+    fresh = await place.attached(ONE, "life-c")
+    assert (await fresh.wait(m.Ended)).verdict.outcome is Outcome.CANCELLED
 
 
 async def test_R5_a_failed_job_begins_anew_when_its_last_agents_have_left() -> None:
@@ -226,8 +229,7 @@ async def test_R5_a_failed_job_begins_anew_when_its_last_agents_have_left() -> N
         assert (await again.wait(m.Ended)).verdict.outcome is Outcome.CANCELLED
         await fresh.round_trip()
         assert not fresh.all(m.Assigned)
-        again.report(2, m.Leave())
-        await again.wait_closed()
+        await again.leave(2)
         assert (await fresh.wait(m.Assigned)).stamp.incarnation == second.incarnation
 
 
@@ -244,18 +246,15 @@ async def test_R5_nodes_that_were_lost_hear_how_their_job_ended_while_the_next_o
             await place.wait_record(f"node {lost.incarnation} was lost")
         clients[0].report(2, m.Cancel("got SIGINT", 2))
         await clients[0].wait(m.Ended)
-        clients[0].report(3, m.Leave())
-        await clients[0].wait_closed()
+        await clients[0].leave(3)
         fresh = await place.attached(rules, "fresh")
         for life in "bc":
             back = await place.attached(rules, life, generation=2, opened=1, last=first)
             assert back.all(m.Attached)[0].incarnation == first.incarnation
             verdict = (await back.wait(m.Ended)).verdict
             assert (verdict.outcome, verdict.ended_s_ago) == (Outcome.CANCELLED, None)
-            back.report(1, m.Leave())
-            await back.wait_closed()
-        fresh.join()
-        stamp = (await fresh.wait(m.Assigned)).stamp
+            await back.leave(1)
+        stamp = (await fresh.joins()).stamp
         assert stamp.incarnation > first.incarnation
 
 
@@ -297,33 +296,30 @@ async def test_R4_a_made_up_node_id_is_kept_unless_another_node_has_it_by_now() 
             names.append(client.all(m.Attached)[0].node_id)
         assert names == ["host-0", "host-1", "host-2"]
         for client in place.clients[:2]:
-            client.report(1, m.Leave())
-            await client.wait_closed()
+            await client.leave(1)
         back = await place.attached(rules, "b", generation=2, former_id="host-1")
         assert back.all(m.Attached)[0].node_id == "host-1"
         late = await place.attached(rules, "a", generation=2, former_id="host-2")
         assert late.all(m.Attached)[0].node_id == "host-0"
 
 
-async def test_R7_a_conflict_of_settings_shows_both_sides() -> None:
-    async with rally(ONE) as place:
-        other = replace(ONE, lease_s=30.0)
-        client = await place.dial(other, "life")
-        client.attach()
-        refused = await client.wait(m.Refused)
-        assert "lease_s=30.0" in refused.text
-        assert "lease_s=15.0" in refused.text
-        await client.wait_closed()
-        assert "lease_s=30.0" in (await place.wait_record("refused 127.0.0.1")).text
+async def test_R7_a_conflict_of_settings_shows_both_sides(place: Rally) -> None:
+    other = replace(ONE, lease_s=30.0)
+    client = await place.dial(other, "life")
+    client.attach()
+    refused = await client.wait(m.Refused)
+    assert "lease_s=30.0" in refused.text
+    assert "lease_s=15.0" in refused.text
+    await client.wait_closed()
+    assert "lease_s=30.0" in (await place.wait_record("refused 127.0.0.1")).text
 
 
-async def test_an_embedded_coordinator_serves_its_own_job_only() -> None:
-    async with rally(ONE) as place:
-        client = await place.dial(replace(ONE, run_id="other"), "life")
-        client.attach()
-        text = (await client.wait(m.Refused)).text
-        assert text.startswith("this port is used by job 'job', not job 'other': give --rdzv-id")
-        await client.wait_closed()
+async def test_an_embedded_coordinator_serves_its_own_job_only(place: Rally) -> None:
+    client = await place.dial(replace(ONE, run_id="other"), "life")
+    client.attach()
+    text = (await client.wait(m.Refused)).text
+    assert text.startswith("this port is used by job 'job', not job 'other': give --rdzv-id")
+    await client.wait_closed()
 
 
 async def test_an_agent_can_not_attach_to_another_job_than_it_proved_to_belong_to() -> None:
@@ -373,12 +369,11 @@ async def test_F8_who_has_attached_is_not_closed_for_being_slow_to_open() -> Non
         await client.round_trip()
 
 
-async def test_a_frame_that_is_too_large_closes_the_connection() -> None:
-    async with rally(ONE) as place:
-        client = await place.attached(ONE, "life")
-        client.report(1, m.Cancel("x" * MAX_MESSAGE_BYTES, 2))
-        await client.wait_closed()
-        await place.wait_record("are allowed")
+async def test_a_frame_that_is_too_large_closes_the_connection(place: Rally) -> None:
+    client = await place.attached(ONE, "life")
+    client.report(1, m.Cancel("x" * MAX_MESSAGE_BYTES, 2))
+    await client.wait_closed()
+    await place.wait_record("are allowed")
 
 
 async def test_a_peer_that_does_not_read_is_cut_off() -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from contextlib import AbstractAsyncContextManager
 
 import pytest
 from msgspec.structs import replace
-from tests.harness.sessions import Rally, rally
+from tests.harness.sessions import Client, Rally, rally
 
 from rallypoint.coordinator.hosted_job import RETRY_S
 from rallypoint.core import event_kinds as kinds
@@ -15,7 +16,7 @@ from rallypoint.core import job as jobs
 from rallypoint.core import messages as m
 from rallypoint.core.events import TimerEnded, TimerKind
 from rallypoint.core.job_state import JobEffect, JobEvent, SessionLost
-from rallypoint.core.model import Outcome, SharedSettings
+from rallypoint.core.model import Outcome, SharedSettings, Stamp
 from rallypoint.core.sessions import JobStep
 from rallypoint.core.watch.questions import Subject
 
@@ -34,6 +35,17 @@ def machine_raising(*kinds: type[JobEvent | m.Report] | TimerKind) -> JobStep:
 
 def faults(place: Rally) -> list[str]:
     return [record.text for _, record in place.records if record.name == "fault"]
+
+
+async def at_work(place: Rally) -> tuple[Client, Stamp]:
+    """Node a, which was told of its first world, and that round."""
+    a = await place.attached(TWO, "life-a", node_id="a")
+    return a, (await a.joins()).stamp
+
+
+@pytest.fixture
+def place() -> AbstractAsyncContextManager[Rally]:
+    return rally(TWO)
 
 
 async def test_what_one_node_says_ends_its_session_and_no_other() -> None:
@@ -57,9 +69,7 @@ async def test_what_one_node_says_ends_its_session_and_no_other() -> None:
 
 async def test_it_comes_back_as_a_newcomer_and_the_second_time_is_expelled_for_good() -> None:
     async with rally(TWO, machine=machine_raising(m.HangSuspected)) as place:
-        a = await place.attached(TWO, "life-a", node_id="a")
-        a.join()
-        stamp = (await a.wait(m.Assigned)).stamp
+        a, stamp = await at_work(place)
         a.report(2, m.HangSuspected(stamp))
         await a.wait_closed()
         assert a.all(m.Expelled) == []
@@ -84,9 +94,7 @@ async def test_a_wait_of_the_job_that_can_not_be_applied_is_tried_again() -> Non
         return jobs.step(job, event, at)
 
     async with rally(TWO, machine=machine) as place:
-        a = await place.attached(TWO, "life-a", node_id="a")
-        a.join()
-        await a.wait(m.Assigned)
+        await at_work(place)
         (told,) = faults(place)
         assert told.startswith("TimerEnded could not be applied: unexpected KeyError")
 
@@ -102,8 +110,7 @@ async def test_a_loss_that_is_applied_late_does_not_lose_an_agent_that_has_come_
 
     async with rally(TWO, machine=machine) as place:
         a = await place.attached(TWO, "life-a", node_id="a")
-        a.join()
-        a.report(2, m.HangSuspected((await a.wait(m.Assigned)).stamp))
+        a.report(2, m.HangSuspected((await a.joins()).stamp))
         await a.wait_closed()
         again = await place.attached(TWO, "life-a", node_id="a", generation=2, opened=1)
         again.join(seq=2)
@@ -143,87 +150,73 @@ async def test_a_coordinator_of_many_jobs_serves_the_others() -> None:
         await b.round_trip()
 
 
-async def test_V2_a_history_that_can_not_be_kept_disturbs_no_job() -> None:
-    async with rally(TWO) as place:
-        a = await place.attached(TWO, "life-a", node_id="a")
-        (job,) = place.coordinator.jobs.all
-        del job.watch.history.account  # which everything that happens is booked in
-        a.join()
-        stamp = (await a.wait(m.Assigned)).stamp
-        a.report(2, m.Succeeded(stamp))
-        verdict = (await a.wait(m.Ended)).verdict
-        assert verdict.outcome is Outcome.SUCCEEDED
-        (told,) = faults(place)
-        assert told.startswith("the history of the job can't be kept: unexpected AttributeError")
+async def test_V2_a_history_that_can_not_be_kept_disturbs_no_job(place: Rally) -> None:
+    a = await place.attached(TWO, "life-a", node_id="a")
+    (job,) = place.coordinator.jobs.all
+    del job.watch.history.account  # which everything that happens is booked in
+    stamp = (await a.joins()).stamp
+    a.report(2, m.Succeeded(stamp))
+    verdict = (await a.wait(m.Ended)).verdict
+    assert verdict.outcome is Outcome.SUCCEEDED
+    (told,) = faults(place)
+    assert told.startswith("the history of the job can't be kept: unexpected AttributeError")
 
 
-async def test_nodes_hear_the_verdict_though_nobody_knows_where_the_time_went() -> None:
-    async with rally(TWO) as place:
-        a = await place.attached(TWO, "life-a", node_id="a")
-        (job,) = place.coordinator.jobs.all
-        a.join()
-        stamp = (await a.wait(m.Assigned)).stamp
-        del job.watch.history.account
-        a.report(2, m.Succeeded(stamp))
-        ended = await a.wait(m.Ended)
-        assert (ended.verdict.outcome, ended.goodput) == (Outcome.SUCCEEDED, None)
+async def test_nodes_hear_the_verdict_though_nobody_knows_where_the_time_went(place: Rally) -> None:
+    a, stamp = await at_work(place)
+    (job,) = place.coordinator.jobs.all
+    del job.watch.history.account
+    a.report(2, m.Succeeded(stamp))
+    ended = await a.wait(m.Ended)
+    assert (ended.verdict.outcome, ended.goodput) == (Outcome.SUCCEEDED, None)
 
 
-async def test_what_a_node_tells_a_person_can_not_end_its_session() -> None:
-    async with rally(TWO) as place:
-        a = await place.attached(TWO, "life-a", node_id="a")
-        (job,) = place.coordinator.jobs.all
-        a.join()
-        await a.wait(m.Assigned)
-        person = await place.dial(TWO, "")
-        person.wire.send(m.Ask(Subject.LOGS, follow=True))
-        wanted = await a.wait(m.Collect)
-        gatherings = job.watch.gatherings
-        loop = gatherings._loop
-        del gatherings._loop  # by which it knows the time
-        a.wire.send(m.Collected(wanted.number))
-        await a.round_trip()
-        gatherings._loop = loop
-        assert len(faults(place)) == 1
+async def test_what_a_node_tells_a_person_can_not_end_its_session(place: Rally) -> None:
+    a, _ = await at_work(place)
+    (job,) = place.coordinator.jobs.all
+    person = await place.dial(TWO, "")
+    person.wire.send(m.Ask(Subject.LOGS, follow=True))
+    wanted = await a.wait(m.Collect)
+    gatherings = job.watch.gatherings
+    loop = gatherings._loop
+    del gatherings._loop  # by which it knows the time
+    a.wire.send(m.Collected(wanted.number))
+    await a.round_trip()
+    gatherings._loop = loop
+    assert len(faults(place)) == 1
 
 
 async def test_an_answer_to_a_question_of_the_coordinator_before_needs_no_module(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, place: Rally
 ) -> None:
-    async with rally(TWO) as place:
-        a = await place.attached(TWO, "life-a", node_id="a")
-        a.join()
-        await a.wait(m.Assigned)
-        # As where none can be read any more: no descriptor is left, or no disk.
-        monkeypatch.setitem(sys.modules, "rallypoint.coordinator.gathering", None)
-        a.wire.send(m.Collected(7))
-        await a.round_trip()
-        assert faults(place) == []
+    a, _ = await at_work(place)
+    # As where none can be read any more: no descriptor is left, or no disk.
+    monkeypatch.setitem(sys.modules, "rallypoint.coordinator.gathering", None)
+    a.wire.send(m.Collected(7))
+    await a.round_trip()
+    assert faults(place) == []
 
 
 @pytest.mark.parametrize("subject", [Subject.STATUS, Subject.EVENTS, Subject.CHECKPOINT])
-async def test_who_waits_for_a_job_hears_that_it_is_hosted_no_more(subject: Subject) -> None:
+async def test_who_waits_for_a_job_hears_that_it_is_hosted_no_more(
+    subject: Subject, place: Rally
+) -> None:
     """Another coordinator may lead it."""
-    async with rally(TWO) as place:
-        a = await place.attached(TWO, "life-a", node_id="a")
-        a.join()
-        await a.wait(m.Assigned)
-        person = await place.dial(TWO, "")
-        person.wire.send(m.Ask(subject, follow=True))
-        if subject is Subject.CHECKPOINT:
-            await a.wait(m.CheckpointWanted)
-        else:
-            await person.wait(m.Answer)
-        (job,) = place.coordinator.jobs.all
-        job.close()
-        await person.wait_closed()
+    a, _ = await at_work(place)
+    person = await place.dial(TWO, "")
+    person.wire.send(m.Ask(subject, follow=True))
+    if subject is Subject.CHECKPOINT:
+        await a.wait(m.CheckpointWanted)
+    else:
+        await person.wait(m.Answer)
+    (job,) = place.coordinator.jobs.all
+    job.close()
+    await person.wait_closed()
 
 
 async def test_V2_who_asks_for_more_events_than_fit_gets_the_newest_and_is_not_cut_off() -> None:
     async with rally(TWO, send_buffer=4096) as place:
-        a = await place.attached(TWO, "life-a", node_id="a")
-        a.join()
-        await a.wait(m.Assigned)
+        await at_work(place)
         (job,) = place.coordinator.jobs.all
         for number in range(1000):
             job.watch.history.record(kinds.PATIENCE(f"{number} {'x' * 2000}"), 0, 0.0)

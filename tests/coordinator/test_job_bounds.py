@@ -44,8 +44,7 @@ async def test_an_agent_that_is_started_again_and_again_does_not_fill_the_coordi
         )
         back = await place.attached(AWAY, "life0", generation=2, opened=1)
         assert back.all(m.Attached)[0].resumed
-        back.report(1, m.Leave())
-        await back.wait_closed()
+        await back.leave(1)
         await place.attached(AWAY, "another")
 
 
@@ -62,8 +61,7 @@ async def test_a_coordinator_that_is_full_forgets_the_jobs_that_everybody_has_le
         assert (await refused.wait(m.Refused)).text == (
             "this coordinator hosts 5 jobs already: start another one for 'job5'"
         )
-        clients[2].report(1, m.Leave())
-        await clients[2].wait_closed()
+        await clients[2].leave(1)
         await place.attached(rules[MOST], "life")
         assert "job2" not in place.coordinator.jobs._jobs
         again = await place.attached(rules[0], "job0", generation=2, opened=1)

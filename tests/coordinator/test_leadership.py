@@ -38,8 +38,7 @@ def processes() -> Iterator[Processes]:
 
 @pytest.mark.parametrize("kind", ["fails_before", "fails_after"])
 async def test_L2_a_swap_of_unknown_outcome_deposes_nobody(kind: str, processes: Processes) -> None:
-    register = FaultyRegister()
-    lead = await processes.leading(register)
+    lead, register = await processes.leading_anew()
     gate = lead.begin()
     setattr(register, kind, 2)
     assert gate.after([HangUp(1)]) == []
@@ -55,8 +54,7 @@ async def test_L2_a_swap_of_unknown_outcome_deposes_nobody(kind: str, processes:
 async def test_L3_a_swap_of_unknown_outcome_does_not_vouch_for_what_changed_since(
     processes: Processes,
 ) -> None:
-    register = FaultyRegister()
-    lead = await processes.leading(register)
+    lead, register = await processes.leading_anew()
     gate = lead.begin()
     register.fails_after = 1
     gate.after([HangUp(1)])
@@ -82,9 +80,7 @@ async def test_L2_a_swap_that_is_confirmed_after_its_hold_lets_nothing_be_done()
             now += 0.0 if len(stored_at) > 2 else HOLD_S
 
         register.on_stored = answer_late
-        gate.after([HangUp(1)])
-        lead.keep()
-        await lead.wait_performed([HangUp(1)])
+        await lead.keeps_and_performs(gate)
         assert stored_at == [0.0, HOLD_S, 2 * HOLD_S]
         await lead.leadership.vacate(1.0)
 
@@ -92,8 +88,7 @@ async def test_L2_a_swap_that_is_confirmed_after_its_hold_lets_nothing_be_done()
 async def test_L6_a_leader_that_goes_while_it_writes_says_that_it_goes(
     processes: Processes,
 ) -> None:
-    register = FaultyRegister()
-    lead = await processes.leading(register)
+    lead, register = await processes.leading_anew()
     register.may_write.clear()
     lead.leadership.changed()
     lead.keep()
@@ -108,8 +103,7 @@ async def test_L6_a_leader_that_goes_while_it_writes_says_that_it_goes(
 async def test_L6_a_leader_that_goes_writes_what_it_has_not_written_yet(
     processes: Processes,
 ) -> None:
-    register = FaultyRegister()
-    lead = await processes.leading(register)
+    lead, register = await processes.leading_anew()
     gate = lead.begin()
     lead.job.round.round = 7
     assert gate.after([HangUp(1)]) == []
@@ -122,8 +116,7 @@ async def test_L6_a_leader_that_goes_writes_what_it_has_not_written_yet(
 async def test_L2_it_is_recorded_how_many_leaders_have_stepped_down_before_one_knows_what_runs(
     processes: Processes,
 ) -> None:
-    register = FaultyRegister()
-    lead = await processes.leading(register)
+    lead, register = await processes.leading_anew()
     state = lead.job.round
     state.phase, state.world = RoundPhase.ACTIVE, [WorldEntry("a", "life", 1, "default")]
     lead.begin()
@@ -149,12 +142,9 @@ async def test_L1_a_claim_of_unknown_outcome_ends_as_one_leader(processes: Proce
 async def test_L1_a_vacant_job_is_led_at_once_and_the_former_leader_is_deposed(
     processes: Processes,
 ) -> None:
-    register = FaultyRegister()
-    old = await processes.leading(register)
+    old, register = await processes.leading_anew()
     gate = old.begin()
-    gate.after([HangUp(1)])
-    old.keep()
-    await old.wait_performed([HangUp(1)])
+    await old.keeps_and_performs(gate)
     await old.leadership.vacate(1.0)
     new = (await processes.leading(register)).leadership
     found = known(new.take_over())
@@ -172,8 +162,7 @@ async def test_L1_a_vacant_job_is_led_at_once_and_the_former_leader_is_deposed(
 async def test_L1_a_deposed_leader_changes_nothing_when_it_goes(
     stored: bytes, processes: Processes
 ) -> None:
-    register = FaultyRegister()
-    old = await processes.leading(register)
+    old, register = await processes.leading_anew()
     await old.leadership.vacate(1.0)
     await processes.leading(register)
     if stored:
@@ -220,9 +209,7 @@ async def test_L2_a_job_that_is_hosted_no_more_stays_in_its_register(processes: 
     register, stored, loop = FaultyRegister(), asyncio.Event(), asyncio.get_running_loop()
     lead = await processes.leading(register)
     gate = lead.begin()
-    gate.after([HangUp(1)])
-    lead.keep()
-    await lead.wait_performed([HangUp(1)])
+    await lead.keeps_and_performs(gate)
     register.on_stored = lambda: loop.call_soon_threadsafe(stored.set)
     gate.close()
     lead.leadership.changed()
@@ -234,8 +221,7 @@ async def test_L2_a_job_that_is_hosted_no_more_stays_in_its_register(processes: 
 async def test_L2_a_leader_that_fails_by_a_fault_of_its_own_says_that_it_leads_no_more(
     processes: Processes,
 ) -> None:
-    register = FaultyRegister()
-    lead = await processes.leading(register)
+    lead, register = await processes.leading_anew()
 
     def fail() -> None:
         raise ValueError("of its own")

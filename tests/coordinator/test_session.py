@@ -134,12 +134,12 @@ async def agent_behind_proxy(
     async with rally(rules) as place:
         with Proxy(place.port) as proxy:
             async with agent_of(place, proxy.port, rules, give_up_s) as agent:
+                await agent.wait_said(("opened", False))
                 yield place, proxy, agent
 
 
 async def test_reports_survive_a_cut_connection_in_their_order() -> None:
     async with agent_behind_proxy(RULES) as (place, proxy, agent):
-        await agent.wait_said(("opened", False))
         join = m.Join(1, CANDIDATE)
         agent.session.report(join)
         await agent.wait_said(("acknowledged", join))
@@ -172,7 +172,6 @@ async def test_reports_survive_a_cut_connection_in_their_order() -> None:
 async def test_F2_a_connection_that_was_reset_may_come_back_when_an_ended_one_is_lost() -> None:
     rules = replace(RULES, max_nodes=2, reconnect_grace_s=0.01, reset_grace_s=30.0)
     async with agent_behind_proxy(rules) as (place, proxy, agent):
-        await agent.wait_said(("opened", False))
         other = await place.attached(rules, "other life", node_id="other")
         other.join()
         await other.wait(m.Ack, 2)
@@ -243,7 +242,6 @@ async def test_F1_a_report_made_while_attaching_waits_for_those_before_it() -> N
 async def test_F1_a_coordinator_that_knows_nothing_is_told_nothing_of_the_past() -> None:
     rules = replace(RULES, reconnect_grace_s=0.01)
     async with agent_behind_proxy(rules) as (place, proxy, agent):
-        await agent.wait_said(("opened", False))
         agent.session.report(m.Join(1, CANDIDATE))
         assigned = await agent.wait_assigned()
         await asyncio.to_thread(proxy.cut)

@@ -296,9 +296,7 @@ def _running(most: int, budget: int = 9, backoff_s: float = 0.0, hang_s: float =
 
 
 def _start(host: Host) -> None:
-    for ref in (A, B):
-        effects = host.step(FromNode(ref, m.Enrolled(stamp(host.job.round.round))))
-    assert orders(effects, m.StartNow)
+    assert orders(host.enrol(A, B), m.StartNow)
 
 
 def _fail(host: Host, step: int) -> None:

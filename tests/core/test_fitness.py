@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 from itertools import count
+from typing import Any
 
 import msgspec
 import pytest
@@ -140,6 +141,11 @@ class Cluster:
         return sorted(entry.node_id for entry in self.job.round.world) if runs else []
 
     @property
+    def outcome(self) -> Outcome:
+        """How the job ended, which it has."""
+        return known(self.job.verdict).outcome
+
+    @property
     def charged(self) -> int:
         return self.job.ledger.total
 
@@ -210,6 +216,21 @@ class Cluster:
         return m.Failed(stamp, (failure,), lacking=self.lacking[node])
 
 
+def passed(nodes: str, **others: Any) -> Cluster:
+    """A job with these nodes at work, which have passed their probation."""
+    cluster = Cluster(nodes, **others)
+    cluster.pass_time(100)
+    return cluster
+
+
+def holding_back(*, after_s: float = 1.0) -> Cluster:
+    """A job so long after a node came whose workers fail at once."""
+    cluster = passed("a b", fault=at_once("bad"), max_restarts=0)
+    cluster.join("bad")
+    cluster.pass_time(after_s)
+    return cluster
+
+
 def at_once(*nodes: str) -> Fault:
     return lambda cluster, node, place: 0.1 if node in nodes else None
 
@@ -217,11 +238,15 @@ def at_once(*nodes: str) -> Fault:
 # ---- probation
 
 
-def test_A11_a_newcomer_whose_workers_fail_at_once_neither_ends_nor_charges_the_job() -> None:
-    cluster = Cluster("a b", fault=at_once("bad"), max_restarts=0)
-    cluster.pass_time(100)
+@pytest.mark.parametrize("after_s", [0.1, 20.0, 59.0])
+def test_A11_a_newcomer_whose_workers_fail_within_a_minute_neither_ends_nor_charges_the_job(
+    after_s: float,
+) -> None:
+    cluster = passed(
+        "a b", fault=lambda _, node, place: after_s if node == "bad" else None, max_restarts=0
+    )
     cluster.join("bad")
-    cluster.pass_time(1)
+    cluster.pass_time(after_s + 0.9)
     assert cluster.job.verdict is None
     assert cluster.world == ["a", "b"]
     assert cluster.charged == 0
@@ -230,22 +255,8 @@ def test_A11_a_newcomer_whose_workers_fail_at_once_neither_ends_nor_charges_the_
     assert cluster.tries["bad"] == 1
 
 
-@pytest.mark.parametrize("after_s", [20.0, 59.0])
-def test_A11_so_does_one_whose_workers_fail_within_a_minute(after_s: float) -> None:
-    def fault(cluster: Cluster, node: str, place: Assignment) -> float | None:
-        return after_s if node == "bad" else None
-
-    cluster = Cluster("a b", fault=fault, max_restarts=0)
-    cluster.pass_time(100)
-    cluster.join("bad")
-    cluster.pass_time(after_s + 1)
-    assert cluster.world == ["a", "b"]
-    assert cluster.charged == 0
-
-
 def test_A11_a_failure_after_the_minute_is_charged() -> None:
-    cluster = Cluster("a b", max_restarts=1)
-    cluster.pass_time(100)
+    cluster = passed("a b", max_restarts=1)
     cluster.join("c")
     cluster.pass_time(61)
     cluster.fail("c")
@@ -279,8 +290,7 @@ def test_A11_before_any_round_has_passed_a_failure_is_charged() -> None:
 
 
 def test_A11_a_failure_of_a_node_that_the_minimum_needs_is_charged() -> None:
-    cluster = Cluster("a b c", min_nodes=3, max_restarts=3)
-    cluster.pass_time(100)
+    cluster = passed("a b c", min_nodes=3, max_restarts=3)
     cluster.lose("c")
     cluster.join("d")
     cluster.fail("d")
@@ -289,8 +299,7 @@ def test_A11_a_failure_of_a_node_that_the_minimum_needs_is_charged() -> None:
 
 
 def test_A11_a_final_exit_code_ends_the_job_also_on_probation() -> None:
-    cluster = Cluster("a b", max_restarts=3, no_restart_exit_codes=(1,))
-    cluster.pass_time(100)
+    cluster = passed("a b", max_restarts=3, no_restart_exit_codes=(1,))
     cluster.join("bad")
     cluster.fail("bad")
     assert cluster.job.verdict is not None
@@ -315,8 +324,7 @@ def test_A11_a_node_that_fails_every_second_round_is_held_back_at_its_second_fai
 
 
 def test_A11_failures_of_others_do_not_reset_the_count_of_a_machine() -> None:
-    cluster = Cluster("a b c", max_restarts=9)
-    cluster.pass_time(100)
+    cluster = passed("a b c", max_restarts=9)
     cluster.fail("c", "first")
     cluster.pass_time(100)
     cluster.fail("a", "another")
@@ -358,8 +366,7 @@ def test_A11_a_failure_of_an_hour_ago_does_not_count() -> None:
 
 
 def test_A11_with_hold_back_after_0_no_failure_holds_a_machine_back() -> None:
-    cluster = Cluster("a b", max_restarts=3, hold_back_after=0)
-    cluster.pass_time(100)
+    cluster = passed("a b", max_restarts=3, hold_back_after=0)
     cluster.join("bad")
     for _ in range(3):
         cluster.fail("bad")
@@ -380,13 +387,12 @@ def test_A11_a_program_that_fails_on_one_rank_wherever_it_is_is_charged() -> Non
     for node in "abcd":
         cluster.join(node)
     cluster.pass_time(60)
-    assert known(cluster.job.verdict).outcome is Outcome.FAILED
+    assert cluster.outcome is Outcome.FAILED
     assert cluster.charged == 3
 
 
 def test_A11_two_newcomers_that_fail_alike_at_one_place_show_that_it_is_the_program() -> None:
-    cluster = Cluster("a b", max_restarts=3)
-    cluster.pass_time(100)
+    cluster = passed("a b", max_restarts=3)
     cluster.join("c")
     cluster.fail("c", "no such file")
     assert cluster.charged == 0
@@ -399,8 +405,7 @@ def test_A11_two_newcomers_that_fail_alike_at_one_place_show_that_it_is_the_prog
 
 
 def test_A11_two_newcomers_that_fail_in_different_ways_are_both_held_back() -> None:
-    cluster = Cluster("a b", max_restarts=0)
-    cluster.pass_time(100)
+    cluster = passed("a b", max_restarts=0)
     for node in "cd":
         cluster.join(node)
         cluster.fail(node, f"device {'x' if node == 'c' else 'y'} is broken")
@@ -410,8 +415,7 @@ def test_A11_two_newcomers_that_fail_in_different_ways_are_both_held_back() -> N
 
 
 def test_A11_failures_on_three_machines_within_an_hour_only_charge() -> None:
-    cluster = Cluster("a b c d", max_restarts=9)
-    cluster.pass_time(100)
+    cluster = passed("a b c d", max_restarts=9)
     for node in "abc":
         cluster.fail(node, f"line of {node}")
     cluster.fail("c", "another")
@@ -423,7 +427,7 @@ def test_A11_failures_on_three_machines_within_an_hour_only_charge() -> None:
 def test_A11_a_program_that_fails_everywhere_ends_within_its_budget(budget: int) -> None:
     cluster = Cluster("a b c d", fault=at_once("a", "b", "c", "d"), max_restarts=budget)
     cluster.pass_time(300)
-    assert known(cluster.job.verdict).outcome is Outcome.FAILED
+    assert cluster.outcome is Outcome.FAILED
     assert set(cluster.tries.values()) == {budget + 1}
 
 
@@ -434,7 +438,7 @@ def test_A11_a_program_that_fails_on_the_first_node_ends_as_soon_as_two_machines
     fault: Fault = lambda cluster, node, place: 0.1 if place.group_rank == 0 else None  # noqa: E731
     cluster = Cluster("a b c d", fault=fault, max_restarts=budget)
     cluster.pass_time(300)
-    assert known(cluster.job.verdict).outcome is Outcome.FAILED
+    assert cluster.outcome is Outcome.FAILED
     assert max(cluster.tries.values()) == tries
 
 
@@ -442,10 +446,7 @@ def test_A11_a_program_that_fails_on_the_first_node_ends_as_soon_as_two_machines
 
 
 def test_A11_a_machine_held_back_comes_back_only_when_a_round_begins_anyway() -> None:
-    cluster = Cluster("a b", fault=at_once("bad"), max_restarts=0)
-    cluster.pass_time(100)
-    cluster.join("bad")
-    cluster.pass_time(1)
+    cluster = holding_back()
     round_ = cluster.job.round.round
     cluster.pass_time(3000)
     assert cluster.job.round.round == round_
@@ -458,10 +459,7 @@ def test_A11_a_machine_held_back_comes_back_only_when_a_round_begins_anyway() ->
 
 
 def test_A11_what_is_held_back_survives_a_takeover_with_its_remaining_time() -> None:
-    cluster = Cluster("a b", fault=at_once("bad"), max_restarts=0)
-    cluster.pass_time(100)
-    cluster.join("bad")
-    cluster.pass_time(50)
+    cluster = holding_back(after_s=50)
     left = cluster.held["bad"]
     cluster.apply(PersonWants(Subject.NODES))  # so that the record is of now
     left = cluster.held["bad"]
@@ -500,17 +498,18 @@ def test_A11_no_round_ends_for_a_newcomer_that_has_not_answered() -> None:
 
 def test_F9_no_round_ends_for_a_newcomer_that_does_not_reach_rank_0() -> None:
     cluster = Cluster("a b", max_restarts=0)
-    cut = m.Proved(Stamp(1, 0), 1, unreached="no answer from a:1")
-    cluster.unfit["far"] = cut
+    cluster.unfit["far"] = m.Proved(Stamp(1, 0), 1, unreached="no answer from a:1")
+
+    def asked() -> int:
+        return sum(node == "far" and isinstance(order, m.Prove) for node, order in cluster.orders)
+
     cluster.join("far")
     cluster.pass_time(100)
     assert cluster.job.round.round == 0
     assert "no answer from a:1" in cluster.said("node_held_back")[-1]
-    asked = sum(node == "far" and isinstance(order, m.Prove) for node, order in cluster.orders)
-    assert asked == 1
+    assert asked() == 1
     cluster.pass_time(30)  # its quarantine is over: it tries again, and the round goes on
-    asked = sum(node == "far" and isinstance(order, m.Prove) for node, order in cluster.orders)
-    assert asked == 2
+    assert asked() == 2
     assert cluster.job.round.round == 0
     del cluster.unfit["far"]
     cluster.pass_time(300)
@@ -552,18 +551,16 @@ def test_A11_a_node_whose_disk_is_full_leaves_and_nothing_is_charged() -> None:
     assert "No space left on device" in cluster.said("round_formed")[-1]
 
 
-def test_A11_what_two_machines_lack_in_one_start_is_the_job_s_failure() -> None:
-    cluster = Cluster("a b c d", max_restarts=0)
-    cluster.lacking = {"c": FULL, "d": FULL}
+@pytest.mark.parametrize(
+    ("nodes", "full", "budget"),
+    [("a b c d", "c d", 0), ("a b", "b", 1)],
+    ids=["two machines in one start", "without it the minimum is not met"],
+)
+def test_A11_what_nodes_lack_is_the_job_s_failure(nodes: str, full: str, budget: int) -> None:
+    cluster = Cluster(nodes, max_restarts=budget)
+    cluster.lacking = dict.fromkeys(full.split(), FULL)
     cluster.want(Subject.RESTART)
-    assert known(cluster.job.verdict).outcome is Outcome.FAILED
-
-
-def test_A11_without_the_minimum_a_full_disk_is_charged() -> None:
-    cluster = Cluster("a b", max_restarts=1)
-    cluster.lacking["b"] = FULL
-    cluster.want(Subject.RESTART)
-    assert known(cluster.job.verdict).outcome is Outcome.FAILED
+    assert cluster.outcome is Outcome.FAILED
 
 
 # ---- people
@@ -595,14 +592,11 @@ def test_A11_an_excluded_machine_does_not_take_part_even_if_the_minimum_needs_it
     cluster.lose("b")
     cluster.join("c")
     cluster.pass_time(200)
-    assert known(cluster.job.verdict).outcome is Outcome.TIMED_OUT
+    assert cluster.outcome is Outcome.TIMED_OUT
 
 
 def test_A11_a_person_allows_a_machine_that_is_held_back_for_its_failures() -> None:
-    cluster = Cluster("a b", fault=at_once("bad"), max_restarts=0)
-    cluster.pass_time(100)
-    cluster.join("bad")
-    cluster.pass_time(1)
+    cluster = holding_back()
     cluster.fault = None
     cluster.want(Subject.ALLOW, "bad")
     assert cluster.world == ["a", "b", "bad"]

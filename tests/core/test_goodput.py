@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from tests.harness.job_machine import RULES, A, B, C, failed
 from tests.harness.narrowed import known
 from tests.harness.properties import examples
-from tests.harness.watched import WatchedJob
+from tests.harness.watched import WatchedJob, started
 from tests.simulator.facts import check_account
 
 from rallypoint.core import job as machine
@@ -30,10 +30,8 @@ S = Spending
 def trains(*refs: NodeRef) -> WatchedJob:
     """The nodes come at 10 and 20, start at 21, run from 22, do step 0 at 30, and 100 at 130."""
     job = WatchedJob()
-    job.at = 10.0
-    job.join(A)
-    job.at = 20.0
-    job.join(B)
+    job.join(A, at=10.0)
+    job.join(B, at=20.0)
     job.start(A, B, at=21.0)
     job.spawn(A, B, at=22.0, told_at=23.0)
     job.told(A, 0, first_s=30.0, at=30.0)
@@ -56,9 +54,7 @@ def test_the_first_round_is_split_into_what_it_waits_for() -> None:
 
 def test_what_is_known_late_of_the_start_is_put_right() -> None:
     """All of it comes with a heartbeat of second 60."""
-    job = WatchedJob()
-    job.join(A, B)
-    job.start(A, B)
+    job = started()
     job.spawn(A, B, at=2.0, told_at=3.0)
     job.told(A, 40, first_s=10.0, quiet_s=5.0, at=60.0)
     parts = {(S.SPAWN, "start"): 2.0, (S.STARTUP, "start"): 8.0, (S.STEPS, "work"): 50.0}
@@ -66,9 +62,7 @@ def test_what_is_known_late_of_the_start_is_put_right() -> None:
 
 
 def test_the_workers_of_all_nodes_run_when_the_last_ones_do() -> None:
-    job = WatchedJob()
-    job.join(A, B)
-    job.start(A, B)
+    job = started()
     job.spawn(A, at=1.0)
     job.spawn(B, at=5.0, told_at=6.0)
     assert job.spent(8.0) == {(S.SPAWN, "start"): 5.0, (S.UNKNOWN, "work"): 3.0}
@@ -118,8 +112,7 @@ def test_what_is_heard_late_of_a_round_has_the_cause_of_that_round() -> None:
     """Its first steps are told when it has ended, for another reason than the one before."""
     job = trains()
     restarted(job, 140.0)
-    job.at = 150.0
-    job.lose(B, heard_at=150.0)
+    job.lose(B, heard_at=150.0, at=150.0)
     job.told(A, 95, first_s=143.0, quiet_s=1.0, at=150.5)
     parts = job.spent()
     assert parts[S.STARTUP, "failure"] == 2.0
@@ -128,9 +121,7 @@ def test_what_is_heard_late_of_a_round_has_the_cause_of_that_round() -> None:
 
 
 def test_a_pause_before_the_restart_is_named() -> None:
-    job = WatchedJob(replace(RULES, restart_backoff_s=4.0))
-    job.join(A, B)
-    job.start(A, B)
+    job = started(replace(RULES, restart_backoff_s=4.0))
     job.fail(A, failed(), 10.0)
     job.stop(A, B, at=11.0)
     assert job.spent(13.0)[S.PAUSED, "failure"] == 2.0
@@ -139,11 +130,9 @@ def test_a_pause_before_the_restart_is_named() -> None:
 
 def test_a_silent_node_is_detected_from_its_last_word_and_the_others_wait_for_another() -> None:
     job = trains()
-    job.at = 160.0
-    job.lose(B, heard_at=145.0)
+    job.lose(B, heard_at=145.0, at=160.0)
     job.stop(A, at=162.0)
-    job.at = 180.0
-    job.join(C)
+    job.join(C, at=180.0)
     job.start(A, C, at=180.5)
     assert job.spent() == BEGUN | {
         (S.STEPS, "work"): 115.0,
@@ -159,8 +148,7 @@ def test_workers_that_do_steps_after_a_fault_were_not_held_up_by_it() -> None:
     and the last of these are known only when the round has ended."""
     job = trains()
     job.told(A, 110, at=150.0)
-    job.at = 160.0
-    job.lose(B, heard_at=145.0)
+    job.lose(B, heard_at=145.0, at=160.0)
     assert job.spent()[S.STEPS, "work"] == 120.0
     assert job.spent()[S.DETECT, "loss"] == 10.0
     job.told(A, 112, quiet_s=7.0, at=161.0)
@@ -171,11 +159,9 @@ def test_workers_that_do_steps_after_a_fault_were_not_held_up_by_it() -> None:
 def test_silence_that_began_before_the_round_does_not_change_the_way_to_it() -> None:
     job = WatchedJob()
     job.join(A)
-    job.at = 20.0
-    job.join(B)
+    job.join(B, at=20.0)
     job.start(A, B)
-    job.at = 30.0
-    job.lose(A, heard_at=5.0)
+    job.lose(A, heard_at=5.0, at=30.0)
     assert job.spent() == {(S.WAITING, "start"): 20.0, (S.DETECT, "loss"): 10.0}
 
 
@@ -184,8 +170,7 @@ def test_a_spare_takes_the_place_at_once_and_its_waiting_is_counted() -> None:
     job.join(C)
     assert goodput.spare_s(job.history.account, 140.0) == 10.0
     job.told(A, 120, at=150.0)
-    job.at = 160.0
-    job.lose(B, heard_at=159.0)
+    job.lose(B, heard_at=159.0, at=160.0)
     job.stop(A, at=162.0)
     job.start(A, C, at=163.0)
     assert (S.WAITING, "loss") not in job.spent()
@@ -199,8 +184,7 @@ def test_a_failure_that_turns_out_to_be_a_loss_is_one() -> None:
     job.fail(A, replace(failed(), tells_of_lost_peer=True), 140.0)
     job.stop(A, at=141.0)
     assert (S.STOP, "failure") in job.spent(142.0)
-    job.at = 150.0
-    job.lose(B, heard_at=139.0)
+    job.lose(B, heard_at=139.0, at=150.0)
     parts = job.spent(160.0)
     assert job.history.rounds[-1].end == "loss"
     assert parts[S.STOP, "loss"] == 10.0
@@ -223,9 +207,7 @@ def test_a_drain_waits_for_the_checkpoint_after_the_last_step() -> None:
 
 
 def test_a_hang_counts_from_the_last_step() -> None:
-    job = WatchedJob(replace(RULES, hang_timeout_s=20.0))
-    job.join(A, B)
-    job.start(A, B)
+    job = started(replace(RULES, hang_timeout_s=20.0))
     job.spawn(A, B, at=0.0)
     job.told(A, 5, at=10.0)
     job.told(A, 9, quiet_s=1.0, at=15.0)
@@ -286,8 +268,7 @@ def test_a_round_that_cannot_start_has_no_steps() -> None:
     job = WatchedJob()
     job.join(A, B)
     job.step(FromNode(A, m.Enrolled(job.stamp)), 3.0)
-    job.at = 9.0
-    job.lose(B, heard_at=4.0)
+    job.lose(B, heard_at=4.0, at=9.0)
     parts = {(S.RENDEZVOUS, "start"): 4.0, (S.DETECT, "loss"): 5.0}
     assert job.spent() == parts
 
@@ -301,8 +282,7 @@ def test_growth_costs_a_restart_and_is_no_fault() -> None:
     job.start(A, B)
     job.spawn(A, B, at=6.0)
     job.told(A, 10, at=10.0)
-    job.at = 21.0
-    job.join(C)
+    job.join(C, at=21.0)
     job.stop(A, B, at=23.0)
     job.start(A, B, C, at=24.0)
     parts = job.spent()
@@ -320,8 +300,7 @@ def test_a_job_of_one_node_whose_agent_comes_back_has_a_round_that_ends_as_the_n
     job.spawn(A, at=1.0)
     job.told(A, 7, at=8.0)
     again = NodeRef("a", "second-life-a")
-    job.at = 10.0
-    job.join(again)
+    job.join(again, at=10.0)
     account = job.history.account
     assert account.faults == 1
     assert [past.end for past in job.history.rounds] == ["loss", ""]
@@ -411,9 +390,7 @@ def test_it_is_found_out_after_a_restart_too() -> None:
 
 
 def test_a_job_of_which_no_steps_are_known_tells_how_long_its_workers_ran() -> None:
-    job = WatchedJob()
-    job.join(A, B)
-    job.start(A, B, at=1.0)
+    job = started(at=1.0)
     job.spawn(A, B, at=2.0)
     restarted(job, 50.0)
     parts = job.spent(60.0)
@@ -424,9 +401,7 @@ def test_a_job_of_which_no_steps_are_known_tells_how_long_its_workers_ran() -> N
 
 def test_agents_that_tell_nothing_of_their_workers_are_taken_to_run_them() -> None:
     """They are of an older version."""
-    job = WatchedJob()
-    job.join(A, B)
-    job.start(A, B, at=1.0)
+    job = started(at=1.0)
     assert job.spent(5.0)[S.SPAWN, "start"] == 4.0
     assert job.spent(101.0) == {(S.RENDEZVOUS, "start"): 1.0, (S.UNKNOWN, "work"): 100.0}
     job.fail(A, failed(), 101.0)
@@ -435,9 +410,7 @@ def test_agents_that_tell_nothing_of_their_workers_are_taken_to_run_them() -> No
 
 def test_a_coordinator_that_takes_over_goes_on_with_what_the_record_and_the_nodes_tell() -> None:
     """The round has redone 40 of 101 steps."""
-    job = WatchedJob()
-    job.join(A, B)
-    job.start(A, B)
+    job = started()
     fresh = WatchedJob()
     fresh.job, fresh.at = job.job, 0.0
     fresh.history.take_over(0, 0.0, is_active=True)

@@ -182,8 +182,7 @@ def test_a_member_that_comes_back_is_told_the_truth() -> None:
     host.join(B)
     [assign] = job.resync(host.job, A, host.at)
     assert told([assign], m.Assigned) == [A]
-    for ref in (A, B):
-        host.step(FromNode(ref, m.Enrolled(stamp())))
+    host.enrol(A, B)
     assert job.resync(host.job, A, host.at) == [assign, ToNode(A, m.StartNow(stamp()))]
     assert job.resync(host.job, replace(A, incarnation="older"), host.at) == []
     host.fail(B, failed(), at=1.0)

@@ -44,8 +44,7 @@ def test_A3_a_participant_that_is_lost_is_not_waited_for() -> None:
     host = running(replace(RULES, max_restarts=0))
     host.fail(A, failed(), at=10.0)
     host.join(A)
-    host.at = 12.0
-    assert verdicts(host.lose(B, heard_at=11.0)) == [A]
+    assert verdicts(host.lose(B, heard_at=11.0, at=12.0)) == [A]
     assert host.blamed == "a", "the failure was received while b was still heard"
 
 
@@ -53,8 +52,7 @@ def test_A3_a_lost_node_is_the_cause_of_what_its_peers_tell() -> None:
     host = running(replace(RULES, min_nodes=1, max_restarts=0))
     host.fail(A, failed(), at=10.1)
     host.join(A)
-    host.at = 11.0
-    host.lose(B, heard_at=10.0)
+    host.lose(B, heard_at=10.0, at=11.0)
     assert host.job.verdict is None
     assert host.job.ledger.total == 0, "losses cost nothing"
     assert host.job.round.phase is RoundPhase.ACTIVE
@@ -79,8 +77,7 @@ def test_A3_what_tells_of_a_lost_peer_costs_nothing_where_a_node_does_not_stop(
 def test_A3_a_failure_whose_node_dies_with_it_is_charged_whatever_the_clock(gap_s: float) -> None:
     host = running(replace(RULES, min_nodes=1))
     host.fail(A, failed(), at=10.0 + gap_s)
-    host.at = 11.0
-    host.lose(A, heard_at=10.0)
+    host.lose(A, heard_at=10.0, at=11.0)
     host.join(B)
     assert host.blamed == "a"
     assert host.job.ledger.total == 1
@@ -115,8 +112,7 @@ def test_A3_what_fails_because_others_were_stopped_costs_nothing(how: str) -> No
     host = Host(rules)
     host.join(A, B)
     host.step(TimerEnded(Timer(TimerKind.LAST_CALL, 0)))
-    for ref in (A, B):
-        host.step(FromNode(ref, m.Enrolled(stamp())))
+    host.enrol(A, B)
     host.at = 10.0
     if how == "drain":
         host.step(FromNode(A, m.Drain("it got SIGTERM", 15)))
@@ -131,41 +127,25 @@ def test_A3_what_fails_because_others_were_stopped_costs_nothing(how: str) -> No
     assert host.job.round.phase is RoundPhase.ACTIVE
 
 
-@pytest.mark.parametrize("tells_of_lost_peer", [True, False])
-def test_A3_what_tells_of_the_workers_of_a_node_that_came_back_without_them_costs_nothing(
-    tells_of_lost_peer: bool,
-) -> None:
-    host = running(replace(RULES, min_nodes=1))
-    host.at = 10.0
-    host.join(B)
-    failure = replace(failed(age_s=1.0), tells_of_lost_peer=tells_of_lost_peer)
-    host.step(FromNode(A, m.Failed(stamp(), (failure,))), at=10.1)
-    host.join(A)
-    assert host.job.ledger.total == (0 if tells_of_lost_peer else 1)
+DRAIN_A = FromNode(A, m.Drain("it got SIGTERM", 15))
 
 
 @pytest.mark.parametrize("tells_of_lost_peer", [True, False])
-def test_A3_what_tells_of_the_workers_of_a_node_that_leaves_costs_nothing(
-    tells_of_lost_peer: bool,
+@pytest.mark.parametrize("when", ["it is back without workers", "it leaves", "news of its drain"])
+def test_A3_what_tells_of_the_workers_of_a_node_that_goes_or_came_back_costs_nothing(
+    when: str, tells_of_lost_peer: bool
 ) -> None:
-    """The word of the node that leaves was read a moment after the failure."""
+    """Its drain is read a moment before that failure, or after it, which ends the round then."""
     host = running(replace(RULES, min_nodes=1))
-    host.step(FromNode(A, m.Drain("it got SIGTERM", 15)), at=10.0)
-    failure = replace(failed(age_s=0.5), tells_of_lost_peer=tells_of_lost_peer)
+    ages_s = {"it is back without workers": 1.0, "it leaves": 0.5, "news of its drain": 0.0}
+    failure = replace(failed(age_s=ages_s[when]), tells_of_lost_peer=tells_of_lost_peer)
+    if when == "it is back without workers":
+        host.join(A, at=10.0)
+    elif when == "it leaves":
+        host.step(DRAIN_A, at=10.0)
     host.step(FromNode(B, m.Failed(stamp(), (failure,))), at=10.1)
-    host.join(B)
-    assert host.job.ledger.total == (0 if tells_of_lost_peer else 1)
-
-
-@pytest.mark.parametrize("tells_of_lost_peer", [True, False])
-def test_A3_what_tells_of_a_lost_peer_before_the_news_of_a_drain_costs_nothing(
-    tells_of_lost_peer: bool,
-) -> None:
-    """The round has ended by the failure before the coordinator reads that node A leaves."""
-    host = running(replace(RULES, min_nodes=1))
-    failure = replace(failed(), tells_of_lost_peer=tells_of_lost_peer)
-    host.step(FromNode(B, m.Failed(stamp(), (failure,))), at=10.0)
-    host.step(FromNode(A, m.Drain("it got SIGTERM", 15)), at=10.8)
+    if when == "news of its drain":
+        host.step(DRAIN_A, at=10.9)
     host.join(B)
     assert host.job.ledger.total == (0 if tells_of_lost_peer else 1)
 
@@ -243,8 +223,7 @@ def test_A2_restarts_are_counted_for_the_job_and_told_to_workers() -> None:
         host.fail(A if count % 2 else B, failed(code=count), at=float(count))
         effects = host.join(A, B)
         assert {e.assignment.restart_count for e in orders(effects, m.Assigned)} == {count}
-        for ref in (A, B):
-            host.step(FromNode(ref, m.Enrolled(stamp(host.job.round.round))))
+        host.enrol(A, B)
     host.fail(A, failed(), at=4.0)
     host.join(A, B)
     assert host.verdict.outcome is Outcome.FAILED

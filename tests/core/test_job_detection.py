@@ -19,8 +19,7 @@ def test_a_failure_is_as_old_as_its_node_says() -> None:
 
 def test_a_lost_node_is_as_old_as_its_last_word() -> None:
     host = running()
-    host.at = 20.0
-    assert ages(host.lose(B, heard_at=5.0)) == {15.0}
+    assert ages(host.lose(B, heard_at=5.0, at=20.0)) == {15.0}
 
 
 def test_a_round_that_ends_as_a_node_leaves_has_no_fault() -> None:

@@ -16,8 +16,7 @@ def one_is_left(ref: NodeRef, settings: SharedSettings = RULES) -> Host:
     """That node has succeeded at 1 and is lost at 3; it was last heard at 2."""
     host = running(replace(settings, max_restarts=0))
     host.step(FromNode(ref, m.Succeeded(stamp())), at=1.0)
-    host.at = 3.0
-    host.lose(ref, heard_at=2.0)
+    host.lose(ref, heard_at=2.0, at=3.0)
     assert host.job.round.phase is RoundPhase.ACTIVE
     return host
 

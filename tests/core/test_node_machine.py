@@ -37,6 +37,7 @@ from rallypoint.core.node.events import (
     KillWorkers,
     LeaseEnded,
     LeaveWanted,
+    NodeEffect,
     NodeEvent,
     NodeTimer,
     ReportNow,
@@ -88,6 +89,16 @@ def test_F1_an_order_to_stop_another_round_is_not_ours(phase: NodePhase) -> None
 @pytest.mark.parametrize("phase", PHASES[1:], ids=lambda phase: phase.name)
 def test_F1_a_world_is_taken_only_when_nothing_runs(phase: NodePhase) -> None:
     assert Node(phase).step(assigned(1)) == []
+
+
+def without_workers(
+    node: Node, effects: list[NodeEffect], killed: list[NodeEffect]
+) -> list[NodeEffect]:
+    """Of a node whose workers ran, which were killed by these: what it does when they are gone."""
+    if node.state.phase is NodePhase.STOPPING:
+        assert effects == killed
+        return node.step(WorkersGone(stamp()))
+    return effects
 
 
 LEFT = Finish(FinishKind.SIGNAL, signal=TERM, text="this node left the job: it got SIGTERM")
@@ -363,11 +374,8 @@ def test_A5_sigint_cancels_the_job() -> None:
 def test_A5_a_second_signal_skips_the_grace(phase: NodePhase) -> None:
     node = Node(phase)
     node.step(SignalCaught(TERM))
-    effects = node.step(SignalCaught(INT))
-    if phase >= NodePhase.RUNNING:
-        assert effects == [SkipWaits(), KillWorkers()]
-        effects = node.step(WorkersGone(stamp()))
-    assert effects[-1] == LEFT
+    killed: list[NodeEffect] = [SkipWaits(), KillWorkers()]
+    assert without_workers(node, node.step(SignalCaught(INT)), killed)[-1] == LEFT
 
 
 @pytest.mark.parametrize(("first", "word"), [(TERM, "too"), (INT, "again")])
@@ -419,41 +427,35 @@ def test_F2_at_the_fence_workers_are_killed_at_once(phase: NodePhase) -> None:
         assert effects == [AbandonRound(), JoinRound()]
 
 
-@pytest.mark.parametrize("phase", PHASES[:-1], ids=lambda phase: phase.name)
-def test_F2_a_coordinator_that_does_not_know_us_gets_a_fresh_join(phase: NodePhase) -> None:
-    node = Node(phase)
-    effects = node.step(SessionOpened(resumed=False))
-    if phase >= NodePhase.RUNNING:
-        assert effects == [KillWorkers()]
-        effects = node.step(WorkersGone(stamp()))
-    assert effects[-1] == JoinRound()
+EXPELLED = "another agent has joined as node a"
 
 
 @pytest.mark.parametrize("phase", PHASES[:-1], ids=lambda phase: phase.name)
-@pytest.mark.parametrize("final", [True, False])
-def test_F2_an_expelled_node_kills_its_workers(phase: NodePhase, final: bool) -> None:
+@pytest.mark.parametrize(
+    ("event", "last"),
+    [
+        (SessionOpened(resumed=False), JoinRound()),
+        (
+            m.Expelled(stamp(), EXPELLED, final=True),
+            Finish(FinishKind.EXPELLED, text=EXPELLED),
+        ),
+        (m.Expelled(stamp(), EXPELLED, final=False), JoinRound()),
+        (
+            SessionGivenUp("no answer"),
+            Finish(FinishKind.COORDINATOR_LOST, text="no answer"),
+        ),
+    ],
+    ids=["the coordinator does not know us", "expelled", "expelled for once", "no coordinator"],
+)
+def test_F2_a_node_without_its_place_kills_its_workers_and_joins_anew_or_gives_up(
+    phase: NodePhase, event: NodeEvent, last: NodeEffect
+) -> None:
     node = Node(phase)
-    effects = node.step(m.Expelled(stamp(), "another agent has joined as node a", final))
-    if phase >= NodePhase.RUNNING:
-        assert effects == [KillWorkers()]
-        effects = node.step(WorkersGone(stamp()))
-    if final:
-        why = "another agent has joined as node a"
-        assert effects[-1] == Finish(FinishKind.EXPELLED, text=why)
-    elif phase is NodePhase.IDLE:
+    effects = without_workers(node, node.step(event), [KillWorkers()])
+    if phase is NodePhase.IDLE and event == m.Expelled(stamp(), EXPELLED, final=False):
         assert effects == [], "the next session says when to join"
     else:
-        assert effects[-1] == JoinRound()
-
-
-@pytest.mark.parametrize("phase", PHASES[:-1], ids=lambda phase: phase.name)
-def test_F2_without_a_coordinator_the_agent_gives_up(phase: NodePhase) -> None:
-    node = Node(phase)
-    effects = node.step(SessionGivenUp("no answer"))
-    if phase >= NodePhase.RUNNING:
-        assert effects == [KillWorkers()]
-        effects = node.step(WorkersGone(stamp()))
-    assert effects[-1] == Finish(FinishKind.COORDINATOR_LOST, text="no answer")
+        assert effects[-1] == last
 
 
 @pytest.mark.parametrize(

@@ -173,8 +173,7 @@ def asked_to_grow() -> Host:
     host = Host(GROWING)
     host.join(A, B)
     host.step(TimerEnded(Timer(TimerKind.LAST_CALL, 0)))
-    for ref in (A, B):
-        host.step(FromNode(ref, m.Enrolled(stamp())))
+    host.enrol(A, B)
     host.at = 5.0
     assert told(host.join(C), m.CheckpointWanted) == [A, B]
     return host

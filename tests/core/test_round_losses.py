@@ -68,8 +68,7 @@ def test_R3_a_first_round_times_out_too() -> None:
 def flap(host: RoundHost, node: str, times: int) -> None:
     """The node is lost so often, and takes part again each time."""
     for number in range(times):
-        host.lose(node)
-        host.join(node, incarnation=f"again{number}")
+        host.lose_and_join(node, f"again{number}")
         if number < times - 1:
             host.pass_time(1.0)
             assert host.member_state(node) is MemberState.RUNNING
@@ -100,8 +99,7 @@ def test_R3_quarantine_doubles_with_each_further_loss_up_to_an_hour() -> None:
     host = running(1, 2, "a b", lease_s=15.0, max_node_losses_per_hour=99)
     lengths = []
     for number in range(1, 10):
-        host.lose("b")
-        host.join("b", incarnation=str(number))
+        host.lose_and_join("b", number)
         lengths.append(quarantine_s(host, "b"))
         if lengths[-1] is not None:
             host.pass_time(lengths[-1])
@@ -117,15 +115,13 @@ def test_R3_healthy_hours_make_the_next_quarantine_shorter() -> None:
     host.fail("a")
     assert host.world == ["a", "b"]
     host.pass_time(3599.0)
-    host.lose("b")
-    host.join("b", incarnation="later")
+    host.lose_and_join("b", "later")
     assert quarantine_s(host, "b") == 240.0
     host.pass_time(240.0)
     host.fail("a")
     host.pass_time(2 * 3600.0)
     assert not host.state.fitness.machines, "two healthy hours take two steps back"
-    host.lose("b")
-    host.join("b", incarnation="last")
+    host.lose_and_join("b", "last")
     assert quarantine_s(host, "b") is None
 
 
@@ -134,8 +130,7 @@ def test_R3_an_hour_of_waiting_lets_a_round_end_for_a_node_but_forgets_nothing()
     flap(host, "b", 3)
     host.pass_time(120.0 + 3600.0)
     assert host.world == ["a", "b"]
-    host.lose("b")
-    host.join("b", incarnation="later")
+    host.lose_and_join("b", "later")
     assert quarantine_s(host, "b") == 240.0
 
 
@@ -158,8 +153,7 @@ def test_R3_two_agents_of_one_machine_are_held_back_together() -> None:
 def test_R3_below_the_minimum_a_node_that_is_held_back_is_taken_after_the_last_call() -> None:
     host = running(2, 3, "a b c", lease_s=15.0, min_growth_interval_s=1.0, last_call_s=30.0)
     for number in range(3):
-        host.lose("c")
-        host.join("c", incarnation=str(number))
+        host.lose_and_join("c", number)
         host.pass_time(1.0)
     assert host.world == ["a", "b"]
     host.lose("b")
@@ -172,8 +166,7 @@ def test_R3_below_the_minimum_a_node_that_is_held_back_is_taken_after_the_last_c
 def test_R3_the_losses_of_one_machine_count_once_an_hour() -> None:
     host = running(1, 3, "a b c", max_node_losses_per_hour=1, min_growth_interval_s=1.0)
     for number in range(2):
-        host.lose("b")
-        host.join("b", incarnation=str(number))
+        host.lose_and_join("b", number)
         host.pass_time(1.0)
     assert not any(isinstance(e, TooManyLosses) for e in host.seen)
     host.lose("c")
@@ -184,8 +177,7 @@ def test_R3_each_loss_of_a_machine_counts_without_which_the_minimum_is_not_met()
     host = running(2, 2, "a b", max_node_losses_per_hour=2)
     for number in range(3):
         assert not any(isinstance(e, TooManyLosses) for e in host.seen)
-        host.lose("b")
-        host.join("b", incarnation=str(number))
+        host.lose_and_join("b", number)
         host.pass_time(130.0)
     assert any(isinstance(e, TooManyLosses) for e in host.seen)
 

@@ -78,8 +78,7 @@ def test_R4_a_vacant_place_goes_to_the_same_id_then_shape_then_sort_order() -> N
 
 def test_R4_a_newcomer_of_rank_0s_id_does_not_become_rank_0() -> None:
     host = running(2, 2, "a b")
-    host.lose("a")
-    host.join("a", incarnation="2")
+    host.lose_and_join("a", "2")
     assert host.world == ["b", "a"]
 
 

@@ -220,9 +220,13 @@ class Job:
         return silence_of(job, handover.recovery, lambda life, seconds: life in lives, 5.0)
 
 
-def test_L2_the_nodes_of_the_newest_world_are_counted() -> None:
+def three_nodes() -> tuple[Job, list[SimulatedAgent]]:
     job = Job()
-    a, b, _ = job.agents
+    return job, job.agents
+
+
+def test_L2_the_nodes_of_the_newest_world_are_counted() -> None:
+    job, (a, b, _) = three_nodes()
     assert job.silence() == Silence(0, 3)
     assert job.silence(a, b) == Silence(2, 3)
     spare = job.cluster.start("d")
@@ -231,23 +235,20 @@ def test_L2_the_nodes_of_the_newest_world_are_counted() -> None:
 
 
 def test_L2_a_node_that_has_succeeded_may_be_silent() -> None:
-    job = Job()
-    a, b, _ = job.agents
+    job, (a, b, _) = three_nodes()
     job.cluster.succeed(a)
     job.cluster.settle()
     assert job.silence(a, b) == Silence(1, 3)
 
 
 def test_L2_a_node_that_is_gone_with_its_workers_may_be_silent() -> None:
-    job = Job()
-    a, b, _ = job.agents
+    job, (a, b, _) = three_nodes()
     job.cluster.job.stopped.add(a.ref.incarnation)
     assert job.silence(a, b) == Silence(1, 3)
 
 
 def test_L2_where_no_world_runs_nobody_is_waited_for() -> None:
-    job = Job()
-    a, b, c = job.agents
+    job, (a, b, c) = three_nodes()
     job.cluster.give_up(a)
     assert not job.silence(a, b, c).is_too_much
 
@@ -262,8 +263,7 @@ def test_L2_a_leader_hears_agents_that_were_started_again() -> None:
 
 
 def test_L2_a_node_that_has_not_come_to_a_new_leader_is_not_heard() -> None:
-    job = Job()
-    a, b, _ = job.agents
+    job, (a, b, _) = three_nodes()
     job.cluster.take_over()
     assert job.silence() == Silence(3, 3)
     job.cluster.connect(a)

@@ -6,12 +6,12 @@ from random import Random
 
 import pytest
 from tests.harness.narrowed import known
-from tests.harness.takeovers import cluster_of, running, said, take_over
+from tests.harness.takeovers import cluster_of, running, said, take_over, with_register
 from tests.harness.whole_job import Cluster, SimulatedAgent
 
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.job_state import note_step
-from rallypoint.core.model import EndKind, Outcome, SharedSettings, Stamp
+from rallypoint.core.model import EndKind, Outcome, Stamp
 from rallypoint.core.round_state import MemberState, RoundPhase
 from rallypoint.core.takeover.handover import Predecessor
 
@@ -323,8 +323,7 @@ def formed_and_not_told(cluster: Cluster, leader: SimulatedAgent) -> None:
 
 @pytest.mark.parametrize("is_dead", [True, False])
 def test_R1_nodes_that_were_not_told_of_their_round_wait_for_no_last_call(is_dead: bool) -> None:
-    settings = SharedSettings("job", 2, 8, last_call_s=60.0, max_restarts=3)
-    cluster = Cluster(settings, has_register=True)
+    cluster = with_register(2, 8, last_call_s=60.0, max_restarts=3)
     by_rank = cluster.add(*"bc")
     cluster.later(60.0)
     by_rank.append(cluster.start("a"))
@@ -341,8 +340,7 @@ def test_R1_nodes_that_were_not_told_of_their_round_wait_for_no_last_call(is_dea
 
 
 def test_R1_a_node_that_does_not_come_is_called_for_once_more() -> None:
-    settings = SharedSettings("job", 2, 8, last_call_s=60.0, max_restarts=3)
-    cluster = Cluster(settings, has_register=True)
+    cluster = with_register(2, 8, last_call_s=60.0, max_restarts=3)
     a, b, c = cluster.add(*"abc")
     cluster.later(60.0)
     formed_and_not_told(cluster, a)

@@ -4,7 +4,7 @@ number of the job; all else goes on as it would have."""
 from __future__ import annotations
 
 import pytest
-from tests.harness.takeovers import DEAD, die, take_over
+from tests.harness.takeovers import DEAD, die, lose_with_leader, take_over
 from tests.harness.whole_job import Cluster, SimulatedAgent
 
 from rallypoint.core import event_kinds as kinds
@@ -83,8 +83,7 @@ def test_R3_a_failure_ends_a_job_without_restarts_though_the_leader_was_lost_bef
 def test_R1_two_leaders_are_lost_in_one_pause_and_nobody_waits_for_a_last_call() -> None:
     cluster, (a, b, c, d) = started(4, 2, pause_s=PAUSE_S)
     cluster.end_badly(d)
-    die(cluster, a)
-    take_over(cluster, predecessor=DEAD)
+    lose_with_leader(cluster, a)
     take_over(cluster)
     cluster.later(PAUSE_S)
     assert b.running == c.running == d.running == Stamp(2, 1)
@@ -99,8 +98,7 @@ def test_R1_a_node_goes_in_the_pause_after_a_takeover_and_nobody_waits_for_a_las
 ) -> None:
     cluster, (a, b, c, d) = started(4, 2, pause_s=PAUSE_S)
     cluster.end_badly(d)
-    die(cluster, a)
-    take_over(cluster, predecessor=DEAD)
+    lose_with_leader(cluster, a)
     if how == "it is lost":
         cluster.give_up(c)
         die(cluster, c)
@@ -132,8 +130,7 @@ def test_L9_a_job_that_is_taken_over_again_and_again_between_two_rounds_uses_one
     """The last eight are known, and no more are used up than rounds were formed."""
     cluster, (a, b, c) = started(3, 2, pause_s=1000.0)
     cluster.end_badly(b)
-    die(cluster, a)
-    take_over(cluster, predecessor=DEAD)
+    lose_with_leader(cluster, a)
     for _ in range(12):
         take_over(cluster)
         cluster.later(40.0)

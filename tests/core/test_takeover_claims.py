@@ -7,11 +7,11 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 from tests.harness.narrowed import known, of_kind
-from tests.harness.takeovers import running, take_over
+from tests.harness.takeovers import running, take_over, with_register
 from tests.harness.whole_job import Cluster, SimulatedAgent
 
 from rallypoint.core import messages as m
-from rallypoint.core.model import Outcome, SharedSettings, Stamp
+from rallypoint.core.model import Outcome, Stamp
 from rallypoint.core.round_state import RoundPhase
 
 
@@ -128,8 +128,7 @@ def test_L5_a_node_that_has_succeeded_begins_anew_if_its_round_has_ended_meanwhi
     cluster, (a, b) = running(2)
     cluster.end_well(a)
     take_over(cluster, a)
-    cluster.fail(b)
-    b.local_event()
+    cluster.fail_unheard(b)
     cluster.deliver(("up", b))
     assert not goes_on(cluster)
     cluster.bring(a)
@@ -163,8 +162,7 @@ def test_R4_an_agent_that_joins_under_the_id_of_a_node_takes_its_place_after_a_t
 
 
 def test_R4_the_fixed_rank_of_a_node_stays_its_own_after_a_takeover() -> None:
-    settings = SharedSettings("job", 2, 2)
-    cluster = Cluster(settings, has_register=True)
+    cluster = with_register(2, 2)
     for rank, name in enumerate("ab"):
         agent = cluster.start(name)
         agent.candidate = replace(agent.candidate, node_rank=rank)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.harness.narrowed import of_kind, only
-from tests.harness.takeovers import DEAD, VANISHED, die, running, said, take_over
+from tests.harness.takeovers import DEAD, VANISHED, die, lose_with_leader, running, said, take_over
 from tests.harness.whole_job import Cluster, SimulatedAgent
 
 from rallypoint.core import messages as m
@@ -18,8 +18,7 @@ from rallypoint.core.takeover.record import is_set
 def two_died() -> tuple[Cluster, SimulatedAgent, SimulatedAgent]:
     """Of four nodes the leader `a` and the node `b` are dead, and `c` has taken over."""
     cluster, (a, b, c, d) = running(4)
-    die(cluster, a, b)
-    take_over(cluster, predecessor=DEAD)
+    lose_with_leader(cluster, a, b)
     assert c.running == d.running == Stamp(1, 0), "nothing is decided yet"
     return cluster, c, d
 
@@ -51,8 +50,7 @@ def test_L4_what_is_told_of_another_place_ends_no_wait(stamp: Stamp, rank: int) 
 
 def test_L4_the_same_death_that_is_told_twice_ends_the_wait_for_no_other_node() -> None:
     cluster, (a, b, c, d) = running(4)
-    die(cluster, a, b)
-    take_over(cluster, c, predecessor=DEAD)
+    lose_with_leader(cluster, a, b, without=(c,))
     for _ in range(3):
         cluster.tell_dead(Stamp(1, 0), 1, "b")
         cluster.tell_dead(Stamp(1, 0), 0, "a")
@@ -65,8 +63,7 @@ def test_L4_the_same_death_that_is_told_twice_ends_the_wait_for_no_other_node() 
 
 def test_L4_who_leads_after_the_one_that_was_told_knows_of_the_death() -> None:
     cluster, (a, b, c, d) = running(4)
-    die(cluster, a, b)
-    take_over(cluster, c, predecessor=DEAD)
+    lose_with_leader(cluster, a, b, without=(c,))
     cluster.tell_dead(Stamp(1, 0), 1, "b")
     cluster.settle()
     cluster.write_record()
@@ -77,8 +74,7 @@ def test_L4_who_leads_after_the_one_that_was_told_knows_of_the_death() -> None:
 
 def test_L4_the_vanished_leader_is_not_awaited_once_a_fresh_agent_has_proved_it_dead() -> None:
     cluster, (a, b) = running(2)
-    die(cluster, a)
-    take_over(cluster, predecessor=VANISHED)
+    lose_with_leader(cluster, a, known_as=VANISHED)
     cluster.tell_dead(Stamp(1, 0), 0, "a")
     (c,) = cluster.add("c")
     assert b.running == c.running == Stamp(1, 1)
@@ -103,8 +99,7 @@ def test_L4_all_nodes_died_and_all_are_known_to_have() -> None:
 def test_L4_a_node_that_dies_when_it_has_come_to_the_next_leader_is_not_awaited() -> None:
     """It has a session there, of which its guard has the secret."""
     cluster, (a, b, c, d) = running(4)
-    die(cluster, a)
-    take_over(cluster, d, predecessor=DEAD)
+    lose_with_leader(cluster, a, without=(d,))
     cluster.give_up(b, DIED)
     die(cluster, b)
     cluster.bring(d)
@@ -114,8 +109,7 @@ def test_L4_a_node_that_dies_when_it_has_come_to_the_next_leader_is_not_awaited(
 
 def test_L4_a_node_that_was_only_cut_off_meanwhile_is_awaited() -> None:
     cluster, (a, b, c, d) = running(4)
-    die(cluster, a)
-    take_over(cluster, d, predecessor=DEAD)
+    lose_with_leader(cluster, a, without=(d,))
     cluster.give_up(b)
     cluster.bring(d)
     assert c.running == d.running == Stamp(1, 0)
@@ -127,8 +121,7 @@ def test_L4_a_node_that_was_only_cut_off_meanwhile_is_awaited() -> None:
 
 def test_L4_a_node_that_comes_though_it_was_called_dead_is_awaited_again_when_it_is_lost() -> None:
     cluster, (a, b, c, d) = running(4)
-    die(cluster, a)
-    take_over(cluster, b, c, predecessor=DEAD)
+    lose_with_leader(cluster, a, without=(b, c))
     cluster.tell_dead(Stamp(1, 0), 1, "b")
     assert is_set(cluster.sessions._recovery.record.stopped, 1)  # type: ignore[union-attr]
     cluster.bring(b)
@@ -146,8 +139,7 @@ def awaits(cluster: Cluster) -> str:
 
 def test_L5_nodes_are_told_whom_the_new_leader_waits_for_how_long_and_why() -> None:
     cluster, (a, b, c, d) = running(4)
-    die(cluster, a, b)
-    take_over(cluster, c, predecessor=DEAD)
+    lose_with_leader(cluster, a, b, without=(c,))
     lasts = f"{with_margin(cluster.settings.lease_s):.0f} s at most"
     until = f"where workers may run until its lease is over, {lasts}"
     assert awaits(cluster) == f"group rank 1, 2 of round 0, {until}"

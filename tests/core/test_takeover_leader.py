@@ -5,18 +5,26 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 from tests.harness.narrowed import known
-from tests.harness.takeovers import DEAD, FENCED_IN_S, VANISHED, die, running, said, take_over
-from tests.harness.whole_job import Cluster
+from tests.harness.takeovers import (
+    DEAD,
+    FENCED_IN_S,
+    VANISHED,
+    die,
+    lose_with_leader,
+    running,
+    said,
+    take_over,
+    with_register,
+)
 
-from rallypoint.core.model import EndKind, Outcome, SharedSettings, Stamp
+from rallypoint.core.model import EndKind, Outcome, Stamp
 from rallypoint.core.takeover.clock_rates import with_margin
 from rallypoint.core.takeover.handover import ANOTHER_NUMBER, Predecessor
 
 
 def test_L4_without_the_dead_node_of_the_leader_the_job_goes_on_at_once() -> None:
     cluster, (a, b, c) = running(3)
-    die(cluster, a)
-    take_over(cluster, predecessor=DEAD)
+    lose_with_leader(cluster, a)
     (d,) = cluster.add("d")
     assert b.running == c.running == d.running == Stamp(1, 1)
     assert cluster.job.ledger.total == 0
@@ -117,8 +125,7 @@ def test_L4_a_node_that_led_and_comes_back_before_the_others_ends_no_wait() -> N
 def test_L4_a_success_of_the_leaders_node_that_was_recorded_counts_though_it_is_dead() -> None:
     cluster, (a, b) = running(2)
     cluster.end_well(a)
-    die(cluster, a)
-    take_over(cluster, predecessor=DEAD)
+    lose_with_leader(cluster, a)
     assert b.running == Stamp(1, 0)
     assert said(cluster) == ["took over round 0 with 2 of 2 nodes"]
     cluster.end_well(b)
@@ -180,8 +187,7 @@ def test_L4_a_round_whose_end_was_recorded_is_followed_without_the_dead_leader()
     cluster, (a, b) = running(2, restart_backoff_s=30.0)
     cluster.end_badly(b)
     assert cluster.job.ledger.total == 1
-    die(cluster, a)
-    take_over(cluster, predecessor=DEAD)
+    lose_with_leader(cluster, a)
     c = cluster.start("c")
     cluster.later(31.0)
     assert b.running == c.running == Stamp(2, 1)
@@ -189,8 +195,7 @@ def test_L4_a_round_whose_end_was_recorded_is_followed_without_the_dead_leader()
 
 
 def test_R1_nodes_that_come_back_between_rounds_keep_ranks_and_wait_for_no_last_call() -> None:
-    settings = SharedSettings("job", 2, 8, last_call_s=60.0, max_restarts=3, restart_backoff_s=30.0)
-    cluster = Cluster(settings, has_register=True)
+    cluster = with_register(2, 8, last_call_s=60.0, max_restarts=3, restart_backoff_s=30.0)
     agents = cluster.add(*"dcba")
     cluster.later(60.0)
     cluster.end_badly(agents[2])
@@ -207,15 +212,15 @@ def test_R1_nodes_that_come_back_between_rounds_keep_ranks_and_wait_for_no_last_
 
 
 def test_R3_a_job_whose_leaders_keep_dying_ends_as_one_whose_nodes_do() -> None:
-    settings = SharedSettings("job", 2, 2, max_node_losses_per_hour=1)
-    cluster = Cluster(settings, has_register=True)
+    cluster = with_register(2, 2, max_node_losses_per_hour=1)
     for name in "ab":
         cluster.start(name)
     for name in "cd":
         cluster.settle()
         first = min(cluster.job.assigned.items(), key=lambda item: item[1].group_rank)[0]
-        die(cluster, next(agent for agent in cluster.agents if agent.ref.node_id == first))
-        take_over(cluster, predecessor=DEAD)
+        lose_with_leader(
+            cluster, next(agent for agent in cluster.agents if agent.ref.node_id == first)
+        )
         cluster.start(name)
     cluster.settle()
     assert cluster.outcome is Outcome.INFRASTRUCTURE
@@ -242,8 +247,7 @@ def test_L4_a_node_that_has_left_is_not_awaited() -> None:
 def test_A4_what_fails_of_the_lost_store_is_no_failure_also_after_a_takeover() -> None:
     cluster, (a, b) = running(2, max_restarts=0)
     cluster.end_well(a)
-    die(cluster, a)
-    take_over(cluster, predecessor=DEAD)
+    lose_with_leader(cluster, a)
     assert b.running == Stamp(1, 0)
     cluster.later(1.0)
     cluster.fail(b)

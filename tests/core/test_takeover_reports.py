@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 from tests.harness.narrowed import known, of_kind, only
-from tests.harness.takeovers import running, take_over
+from tests.harness.takeovers import lose, running, take_over, with_register
 from tests.harness.whole_job import Cluster, SimulatedAgent
 
 from rallypoint.core import event_kinds as kinds
@@ -57,14 +57,13 @@ def test_L3_a_report_that_is_kept_is_not_acknowledged_to_an_agent_that_comes_aga
 
 
 def test_A4_a_success_that_a_checkpoint_had_caused_does_not_count_at_the_next_coordinator() -> None:
-    settings = SharedSettings(
-        "job", 2, 3, on_join=OnJoin.AT_CHECKPOINT, min_growth_interval_s=0.0, join_settle_s=0.0
+    cluster = with_register(
+        2, 3, on_join=OnJoin.AT_CHECKPOINT, min_growth_interval_s=0.0, join_settle_s=0.0
     )
-    cluster = Cluster(settings, has_register=True)
     a, b = cluster.start("a"), cluster.start("b")
     a.ends_when_asked = b.ends_when_asked = True
     cluster.settle()
-    cluster.later(settings.last_call_s)
+    cluster.later(cluster.settings.last_call_s)
     assert a.running == b.running == ROUND_0
     c = cluster.start("c")
     for agent in (c, a, b):
@@ -72,7 +71,7 @@ def test_A4_a_success_that_a_checkpoint_had_caused_does_not_count_at_the_next_co
     hear(cluster, c)
     assert a.state.stamp == b.state.stamp == ROUND_0
     take_over(cluster)
-    cluster.later(settings.last_call_s)
+    cluster.later(cluster.settings.last_call_s)
     assert cluster.job.verdict is None
     assert a.running == b.running == c.running == Stamp(1, 1)
 
@@ -92,8 +91,7 @@ def test_A3_a_failure_that_is_kept_is_dated_by_when_it_happened() -> None:
     cluster.fail(a)
     hear(cluster, a)
     cluster.pass_time(2.0)
-    cluster.fail(b)
-    b.local_event()
+    cluster.fail_unheard(b)
     cluster.pass_time(3.0)
     cluster.bring(b, c)
     assert cluster.outcome is Outcome.FAILED
@@ -106,8 +104,7 @@ def test_A3_what_fails_of_a_helper_that_died_is_no_failure_however_late_all_is_t
         cluster.cut(agent)
     b.local.append(m.HelperDied(ROUND_0, "the round store was killed"))
     b.local_event()
-    cluster.fail(a)
-    a.local_event()
+    cluster.fail_unheard(a)
     cluster.pass_time(5.0)
     cluster.bring(a, b)
     assert a.running == b.running == Stamp(1, 1)
@@ -119,8 +116,7 @@ def test_A5_what_fails_of_a_drain_is_no_failure_however_late_both_are_told() -> 
     cluster.take_over()
     cluster.notice(b)
     cluster.pass_time(1.0)
-    cluster.fail(a)
-    a.local_event()
+    cluster.fail_unheard(a)
     cluster.pass_time(5.0)
     cluster.connect(a)
     hear(cluster, a)
@@ -131,12 +127,9 @@ def test_A5_what_fails_of_a_drain_is_no_failure_however_late_both_are_told() -> 
 
 def test_A3_what_fails_after_a_recorded_loss_costs_nothing_at_the_next_coordinator() -> None:
     cluster, (a, b, c) = running(3)
-    cluster.cut(c)
-    cluster.give_up(c)
-    cluster.agents.remove(c)
+    lose(cluster, c)
     cluster.write_record()
-    cluster.fail(a)
-    a.local_event()
+    cluster.fail_unheard(a)
     take_over(cluster)
     assert_next_round_costs_nothing(cluster, a, b)
 
@@ -294,8 +287,7 @@ def test_L5_who_claims_the_place_of_another_gets_it_not(
 
 def test_L3_who_leaves_is_not_kept_waiting_by_what_the_next_coordinator_would_need() -> None:
     cluster, (_, b) = running(2)
-    cluster.fail(b)
-    b.local_event()
+    cluster.fail_unheard(b)
     b._report(m.Leave())
     while ("up", b) in cluster.moves():
         cluster.deliver(("up", b))
@@ -383,9 +375,7 @@ def test_A4_a_success_that_is_told_again_counts_once() -> None:
 
 def test_L5_a_round_whose_end_was_judged_is_followed_by_the_next() -> None:
     cluster, (a, b) = running(2)
-    cluster.cut(b)
-    cluster.give_up(b)
-    cluster.agents.remove(b)
+    lose(cluster, b)
     cluster.settle()
     assert cluster.record.judged_round == 1
     take_over(cluster)
@@ -395,8 +385,7 @@ def test_L5_a_round_whose_end_was_judged_is_followed_by_the_next() -> None:
 
 
 def test_L3_that_a_store_was_not_reached_is_kept_until_it_is_judged() -> None:
-    settings = SharedSettings("job", 3, 3)
-    cluster = Cluster(settings, has_register=True)
+    cluster = with_register(3, 3)
     _, b, _ = (cluster.start(name) for name in "abc")
     b.unreachable.add("a")
     while ("local", b) not in cluster.moves():

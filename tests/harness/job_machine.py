@@ -33,14 +33,23 @@ class Host:
         self.records += [effect for effect in effects if isinstance(effect, Record)]
         return [effect for effect in effects if not isinstance(effect, Record)]
 
-    def join(self, *refs: NodeRef) -> list[JobEffect]:
+    def join(self, *refs: NodeRef, at: float | None = None) -> list[JobEffect]:
+        self.at = self.at if at is None else at
         effects: list[JobEffect] = []
         for ref in refs:
             self.seqs[ref] = self.seqs.get(ref, 0) + 1
             effects += self.step(FromNode(ref, m.Join(self.seqs[ref], CANDIDATE)))
         return effects
 
-    def lose(self, ref: NodeRef, *, heard_at: float) -> list[JobEffect]:
+    def enrol(self, *refs: NodeRef) -> list[JobEffect]:
+        """These have reached the store of the newest round."""
+        effects: list[JobEffect] = []
+        for ref in refs:
+            effects += self.step(FromNode(ref, m.Enrolled(stamp(self.job.round.round))))
+        return effects
+
+    def lose(self, ref: NodeRef, *, heard_at: float, at: float | None = None) -> list[JobEffect]:
+        self.at = self.at if at is None else at
         return self.step(SessionLost(ref, "its connection broke", heard_at))
 
     def fail(self, ref: NodeRef, failure: WorkerExit, at: float) -> list[JobEffect]:
@@ -72,8 +81,7 @@ def running(settings: SharedSettings = RULES, *refs: NodeRef) -> Host:
     host = Host(settings)
     refs = refs or (A, B)
     host.join(*refs)
-    for ref in refs:
-        host.step(FromNode(ref, m.Enrolled(stamp())))
+    host.enrol(*refs)
     assert host.job.started
     return host
 

@@ -6,11 +6,13 @@ import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from tests.harness.faulty_register import FaultyRegister
+
 from rallypoint.coordinator.hosted_job import Gate
 from rallypoint.coordinator.leadership import Leadership
 from rallypoint.coordinator.led_job import RecordedLife
 from rallypoint.core.event_kinds import Record
-from rallypoint.core.host_effects import HostEffect
+from rallypoint.core.host_effects import HangUp, HostEffect
 from rallypoint.core.job_state import new_job
 from rallypoint.core.model import SharedSettings
 from rallypoint.core.takeover.memory import Memory
@@ -80,6 +82,12 @@ class LeadingProcess:
         """Renew its record, until it leads no more."""
         self.leadership.keep(self._ends.put_nowait, on_record)
 
+    async def keeps_and_performs(self, gate: Gate) -> None:
+        """From now on it renews its record, and has done what waited for that."""
+        gate.after([HangUp(1)])
+        self.keep()
+        await self.wait_performed([HangUp(1)])
+
     async def ended(self) -> str:
         """Why it leads no more, when that is so."""
         return await self._ends.get()
@@ -101,6 +109,11 @@ class Processes:
         """One that doesn't lead yet."""
         self.all.append(LeadingProcess(register, len(self.all) + 1, memory=memory))
         return self.all[-1]
+
+    async def leading_anew(self) -> tuple[LeadingProcess, FaultyRegister]:
+        """One that has claimed a job at once, and the register of that job."""
+        register = FaultyRegister()
+        return await self.leading(register), register
 
     async def leading(self, register: Register) -> LeadingProcess:
         """One that has claimed the job, at once."""

@@ -134,6 +134,19 @@ class RoundHost:
         while (timer := self.timers.next_until(end_s)) is not None:
             self.apply(TimerEnded(timer))
 
+    def forms_after(self, seconds: float) -> None:
+        """Let so much time pass, at the end of which a world is formed, and none before."""
+        before = len(self.worlds)
+        self.pass_time(seconds - 0.1)
+        assert len(self.worlds) == before
+        self.pass_time(0.1)
+        assert len(self.worlds) == before + 1
+
+    def lose_and_join(self, node_id: str, incarnation: object) -> None:
+        """A node is lost, and a new agent of it joins."""
+        self.lose(node_id)
+        self.join(node_id, incarnation=str(incarnation))
+
     def _obey(self) -> None:
         for member in list(self.state.members.values()):
             if member.state is MemberState.STOPPING and member.ref.node_id not in self.slow:

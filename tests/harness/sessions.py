@@ -75,6 +75,16 @@ class Client:
     def join(self, number: int = 1, seq: int = 1) -> None:
         self.report(number, m.Join(seq, CANDIDATE))
 
+    async def joins(self) -> m.Assigned:
+        """Join for the first time; returns the world of which this is a part."""
+        self.join()
+        return await self.wait(m.Assigned)
+
+    async def leave(self, number: int) -> None:
+        """Leave, as the report of this number, and wait until the connection is closed."""
+        self.report(number, m.Leave())
+        await self.wait_closed()
+
     def all(self, kind: type[_M]) -> list[_M]:
         return [message for message in self.heard if isinstance(message, kind)]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
 from tests.harness.whole_job import Cluster, SimulatedAgent
 
 from rallypoint.core import event_kinds as kinds
@@ -17,10 +18,9 @@ VANISHED = Predecessor(0, fenced_in_s=FENCED_IN_S)
 
 def cluster_of(nodes: int, max_restarts: int = 3, restart_backoff_s: float = 0.0) -> Cluster:
     """With a register; nobody has begun."""
-    settings = SharedSettings(
-        "job", nodes, nodes, max_restarts=max_restarts, restart_backoff_s=restart_backoff_s
+    return with_register(
+        nodes, nodes, max_restarts=max_restarts, restart_backoff_s=restart_backoff_s
     )
-    return Cluster(settings, has_register=True)
 
 
 def running(
@@ -48,6 +48,31 @@ def die(cluster: Cluster, *agents: SimulatedAgent) -> None:
     for agent in agents:
         agent.running = None
         cluster.agents.remove(agent)
+
+
+def lose_with_leader(
+    cluster: Cluster,
+    *dead: SimulatedAgent,
+    without: tuple[SimulatedAgent, ...] = (),
+    known_as: Predecessor = DEAD,
+) -> None:
+    """The leader's agent is one of these, and dies with them: another coordinator takes over."""
+    die(cluster, *dead)
+    take_over(cluster, *without, predecessor=known_as)
+
+
+def lose(cluster: Cluster, *agents: SimulatedAgent) -> None:
+    """The coordinator has given up these, which are never heard again."""
+    for agent in agents:
+        cluster.cut(agent)
+        cluster.give_up(agent)
+        cluster.agents.remove(agent)
+
+
+def with_register(min_nodes: int, max_nodes: int, **others: object) -> Cluster:
+    """A job with these settings and a register; nobody has begun."""
+    settings = replace(SharedSettings("job", min_nodes, max_nodes), **others)
+    return Cluster(settings, has_register=True)
 
 
 def said(cluster: Cluster) -> list[str]:

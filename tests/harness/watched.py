@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from msgspec.structs import replace
-from tests.harness.job_machine import RULES, Host
+from tests.harness.job_machine import RULES, A, B, Host
 
 from rallypoint.core import job
 from rallypoint.core import messages as m
@@ -81,3 +81,11 @@ class WatchedJob(Host):
         """Up to now, in whole milliseconds."""
         sums = goodput.spent(self.history.account, self.at if at is None else at)
         return {key: round(seconds, 3) for key, seconds in sums.items() if round(seconds, 3)}
+
+
+def started(settings: SharedSettings = RULES, *, at: float = 0.0) -> WatchedJob:
+    """A and B have joined at 0, and reach the store of rank 0 at this time."""
+    watched = WatchedJob(settings)
+    watched.join(A, B)
+    watched.start(A, B, at=at)
+    return watched

@@ -281,6 +281,11 @@ class Cluster:
         """One of its workers ends badly."""
         self._exit(agent, WorkerExit(None if signal else 1, signal, local_rank=local_rank))
 
+    def fail_unheard(self, agent: SimulatedAgent) -> None:
+        """A worker fails, which its agent knows and has told nobody yet."""
+        self.fail(agent)
+        agent.local_event()
+
     def lose_peer(self, agent: SimulatedAgent) -> None:
         """One of its workers ends since a worker of another node went away."""
         self._exit(agent, WorkerExit(1, None, tells_of_lost_peer=True))

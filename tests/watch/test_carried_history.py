@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.harness.narrowed import known
 from tests.harness.watched_cluster import NOON, WatchedCluster
 
 from rallypoint.core.model import EndKind, EndReason, SharedSettings, Stamp
@@ -38,7 +39,7 @@ def test_the_account_of_a_job_goes_on_with_the_next_coordinator() -> None:
     assert sum(seconds for (kind, _), seconds in grown.items() if kind is doing) == pytest.approx(
         30.0
     )
-    assert spent[Spending.STEPS, WORKING] == pytest.approx(known[Spending.STEPS, WORKING])
+    assert spent[Spending.STEPS, WORKING] == pytest.approx(earlier[Spending.STEPS, WORKING])
     assert after.account.furthest == before.account.furthest == 9
     assert after.account.faults == before.account.faults == 1
     assert after.account.lost_steps == before.account.lost_steps

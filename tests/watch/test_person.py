@@ -17,7 +17,7 @@ from tests.harness.job_machine import (
 )
 from tests.harness.narrowed import known, of_kind
 from tests.harness.takeovers import running as cluster_running
-from tests.harness.watched import WatchedJob
+from tests.harness.watched import WatchedJob, started
 
 from rallypoint.core import job, person
 from rallypoint.core import messages as m
@@ -179,9 +179,7 @@ def test_of_many_rounds_those_are_kept_that_are_shown() -> None:
 
 def failed_before(wish: JobEvent, *, stops: tuple[NodeRef, ...]) -> WatchedJob:
     """A worker of B fails at 10, a round ends for this at 11, and that is reported at 12."""
-    watched = WatchedJob(replace(RULES, restart_backoff_s=0.0))
-    watched.join(A, B)
-    watched.start(A, B)
+    watched = started(replace(RULES, restart_backoff_s=0.0))
     watched.step(wish, at=11.0)
     assert watched.job.round.round == 1
     watched.step(FromNode(B, m.Failed(stamp(0), (failed(age_s=2.0),), 7)), at=12.0)
@@ -204,9 +202,7 @@ def test_A2_a_restart_that_a_person_wanted_is_not_charged_for_a_failure_before_i
 
 
 def test_A2_a_restart_that_a_person_wanted_ends_no_job_without_budget() -> None:
-    watched = WatchedJob(replace(RULES, max_restarts=0))
-    watched.join(A, B)
-    watched.start(A, B)
+    watched = started(replace(RULES, max_restarts=0))
     watched.step(PersonWants(Subject.RESTART), at=11.0)
     watched.step(FromNode(B, m.Failed(stamp(0), (failed(age_s=2.0),))), at=12.0)
     watched.stop(A, B, at=13.0)
