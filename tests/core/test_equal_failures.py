@@ -198,8 +198,7 @@ def test_A2_equal_failures_hold_the_next_round_and_say_so_once() -> None:
     _start(host)
     _fail(host, 120)
     assert timers(host) == {Timer(TimerKind.BACKOFF, 2): 1.0}
-    host.step(TimerEnded(Timer(TimerKind.BACKOFF, 2)))
-    _start(host)
+    _end_pause(host)
     _fail(host, 121)
     assert timers(host) == {}
     told = [record.text for record in host.records if record.kind is RESTART]
@@ -207,19 +206,15 @@ def test_A2_equal_failures_hold_the_next_round_and_say_so_once() -> None:
     assert told == ["restart 1 of 9", repeated, "restart 3 of 9"]
 
 
-def test_A2_the_longer_of_two_pauses_counts() -> None:
-    host = _running(0, backoff_s=0.75)
-    for pause in (0.75, 1.5, 3.0, 6.0):
+@pytest.mark.parametrize(
+    ("backoff_s", "pauses"), [(0.75, (0.75, 1.5, 3.0, 6.0)), (0.25, (0.25, 1.0, 2.0, 4.0))]
+)
+def test_A2_the_longer_of_two_pauses_counts(backoff_s: float, pauses: tuple[float, ...]) -> None:
+    host = _running(0, backoff_s=backoff_s)
+    for pause in pauses:
         _fail(host, 120)
         assert list(timers(host).values()) == [pause]
-        host.step(TimerEnded(Timer(TimerKind.BACKOFF, host.job.round.round)))
-        _start(host)
-    host = _running(0, backoff_s=0.25)
-    for pause in (0.25, 1.0, 2.0, 4.0):
-        _fail(host, 120)
-        assert list(timers(host).values()) == [pause]
-        host.step(TimerEnded(Timer(TimerKind.BACKOFF, host.job.round.round)))
-        _start(host)
+        _end_pause(host)
 
 
 def test_A2_the_job_ends_when_restarting_does_not_help() -> None:
@@ -227,8 +222,7 @@ def test_A2_the_job_ends_when_restarting_does_not_help() -> None:
     for step in (120, 110, 120):
         _fail(host, step)
         if host.job.verdict is None:
-            host.step(TimerEnded(Timer(TimerKind.BACKOFF, host.job.round.round)))
-            _start(host)
+            _end_pause(host)
     assert host.verdict.outcome is Outcome.FAILED
     assert host.verdict.no_progress == "the same failure 3 times at step 120"
     why = "the same failure 3 times at step 120, restarting does not help (--max-no-progress 3)"
@@ -297,6 +291,12 @@ def _running(most: int, budget: int = 9, backoff_s: float = 0.0, hang_s: float =
 
 def _start(host: Host) -> None:
     assert orders(host.enrol(A, B), m.StartNow)
+
+
+def _end_pause(host: Host) -> None:
+    """The workers of the next round start."""
+    host.step(TimerEnded(Timer(TimerKind.BACKOFF, host.job.round.round)))
+    _start(host)
 
 
 def _fail(host: Host, step: int) -> None:

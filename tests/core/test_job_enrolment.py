@@ -40,6 +40,22 @@ def grown(settings: SharedSettings = FULL) -> Host:
     return host
 
 
+def grown_in_vain() -> Host:
+    """C has joined A and B, and did not reach the store of A; they have not joined again."""
+    host = grown()
+    host.enrol(A, B)
+    unreached(host, C)
+    return host
+
+
+def two_of_which_one_came_late() -> Host:
+    """A ran alone; B has joined, and round 1 has not started yet."""
+    host = formed(replace(FULL, max_nodes=2), A)
+    host.join(B)
+    host.join(A)
+    return host
+
+
 def unreached(host: Host, *refs: NodeRef) -> list[JobEffect]:
     effects: list[JobEffect] = []
     for ref in refs:
@@ -85,9 +101,7 @@ def test_F9_who_alone_does_not_reach_rank_0_is_expelled_and_the_others_go_on() -
 
 
 def test_F9_a_node_with_a_bad_route_is_no_candidate_before_its_time() -> None:
-    host = grown()
-    host.enrol(A, B)
-    unreached(host, C)
+    host = grown_in_vain()
     host.join(C)
     assert world(host.join(A, B)) == ["a", "b"], "it came back before the others had stopped"
     host.enrol(A, B)
@@ -99,9 +113,7 @@ def test_F9_a_node_with_a_bad_route_is_no_candidate_before_its_time() -> None:
 
 
 def test_F9_a_node_that_is_held_back_is_tried_with_the_next_rank_0() -> None:
-    host = grown()
-    host.enrol(A, B)
-    unreached(host, C)
+    host = grown_in_vain()
     host.join(A, B)
     host.enrol(A, B)
     host.join(C)
@@ -111,9 +123,7 @@ def test_F9_a_node_that_is_held_back_is_tried_with_the_next_rank_0() -> None:
 
 
 def test_F9_a_node_that_is_held_back_is_tried_when_rank_0_goes_before_the_next_round() -> None:
-    host = grown()
-    host.enrol(A, B)
-    unreached(host, C)
+    host = grown_in_vain()
     host.join(C)
     host.lose(A, heard_at=1.0)
     assert world(host.join(B)) == ["b", "c"]
@@ -158,9 +168,7 @@ def test_F9_half_of_the_others_are_not_most() -> None:
 
 
 def test_F9_rank_0_that_does_not_reach_its_own_store_is_passed_over() -> None:
-    host = formed(replace(FULL, max_nodes=2), A)
-    host.join(B)
-    host.join(A)
+    host = two_of_which_one_came_late()
     assert expelled(unreached(host, A, B)) == {}
     assert world(host.join(A, B)) == ["b", "a"]
     assert starts(host.enrol(A, B)) == ["a", "b"]
@@ -179,9 +187,7 @@ def test_F9_of_two_nodes_that_ran_rank_0_is_tried_on_the_other_one_once() -> Non
 
 
 def test_F9_of_two_nodes_the_newcomer_is_at_fault() -> None:
-    host = formed(replace(FULL, max_nodes=2), A)
-    host.join(B)
-    host.join(A)
+    host = two_of_which_one_came_late()
     assert set(expelled([*host.enrol(A), *unreached(host, B)])) == {"b"}
     assert world(host.join(A)) == ["a"]
 
@@ -206,13 +212,20 @@ def test_F9_below_the_minimum_the_job_waits_and_then_names_who_was_missing() -> 
     assert host.verdict.text.endswith("only 2 joined: a, b; did not reach the round store: c")
 
 
-def test_F9_fixed_ranks_end_the_job_and_the_pair_is_named() -> None:
+@pytest.mark.parametrize(
+    ("is_ready", "text"),
+    [
+        (True, "node b did not reach the round store of node a: no answer"),
+        (False, "node b was not ready within 600 s"),
+    ],
+)
+def test_F9_fixed_ranks_end_the_job_and_who_is_at_fault_is_named(is_ready: bool, text: str) -> None:
     host = Host(replace(RULES, static=True))
     host.join(A, B)
     host.enrol(A)
-    unreached(host, B)
+    unreached(host, B) if is_ready else end(host, TimerKind.READY)
     assert host.verdict.outcome is Outcome.INFRASTRUCTURE
-    assert host.verdict.text == "node b did not reach the round store of node a: no answer"
+    assert host.verdict.text == text
 
 
 def test_F9_the_others_have_a_lease_s_time_after_the_first_failure() -> None:
@@ -239,15 +252,6 @@ def test_F9_rank_0_is_not_to_blame_for_nodes_that_are_never_ready() -> None:
     assert set(expelled(end(host, TimerKind.READY))) == {"c", "d"}
     assert known(host.job.end_reason).text == "nodes c, d were not ready within 600 s"
     assert world(host.join(A, B)) == ["a", "b"]
-
-
-def test_F9_fixed_ranks_end_the_job_when_a_node_is_never_ready() -> None:
-    host = Host(replace(RULES, static=True))
-    host.join(A, B)
-    host.enrol(A)
-    end(host, TimerKind.READY)
-    assert host.verdict.outcome is Outcome.INFRASTRUCTURE
-    assert host.verdict.text == "node b was not ready within 600 s"
 
 
 def test_F9_a_node_that_is_enrolled_late_counts_as_enrolled() -> None:

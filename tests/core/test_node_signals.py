@@ -144,15 +144,14 @@ def test_A5_a_cancel_is_told_also_to_a_coordinator_that_has_forgotten_this_node(
     assert text(node.step(CoordinatorRefuses())), "nobody is left to tell"
 
 
-@pytest.mark.parametrize("number", [TERM, INT])
-def test_A5_telling_the_job_takes_no_longer_than_the_shutdown_timeout(number: int) -> None:
+@pytest.mark.parametrize(
+    ("number", "kind"), [(TERM, WaitKind.TELL), (INT, WaitKind.TELL), (TERM, WaitKind.DRAIN)]
+)
+def test_A5_telling_the_job_takes_no_longer_than_the_shutdown_timeout_and_a_drain(
+    number: int, kind: WaitKind
+) -> None:
     node = telling(number)
-    assert text(node.step(ended(node, WaitKind.TELL)))
-
-
-def test_A5_the_drain_deadline_bounds_telling_the_job_too() -> None:
-    node = telling(TERM)
-    assert text(node.step(ended(node, WaitKind.DRAIN)))
+    assert text(node.step(ended(node, kind)))
 
 
 @pytest.mark.parametrize("first", [TERM, INT])

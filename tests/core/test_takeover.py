@@ -28,6 +28,13 @@ def test_L5_a_round_goes_on_with_its_number_and_no_worker_notices() -> None:
     assert all(agent.state.verdict == cluster.job.verdict for agent in agents)
 
 
+def hear_and_record(cluster: Cluster, agent: SimulatedAgent) -> None:
+    """All that this agent has to tell; it is answered nothing."""
+    while move := next((m for m in cluster.moves() if m[1] is agent and m[0] != "down"), None):
+        cluster.deliver(move)
+        cluster.write_record()
+
+
 def test_L5_a_beat_forgets_nothing_before_it_is_known_what_runs() -> None:
     cluster, _ = running(2)
     cluster.take_over()
@@ -63,9 +70,7 @@ def test_L5_a_failure_that_happened_meanwhile_is_the_first_cause_and_costs_one_r
 def test_L3_a_failure_that_was_heard_and_not_judged_is_judged_by_the_next() -> None:
     cluster, (_a, b) = running(2, max_restarts=0)
     cluster.fail(b)
-    while move := next((m for m in cluster.moves() if m[1] is b and m[0] != "down"), None):
-        cluster.deliver(move)
-        cluster.write_record()
+    hear_and_record(cluster, b)
     assert cluster.job.verdict is None
     take_over(cluster)
     assert cluster.outcome is Outcome.FAILED
@@ -94,9 +99,7 @@ def test_L3_how_often_the_same_has_failed_is_not_forgotten(when: str) -> None:
     if when == "during a pause":
         cluster.settle()
     else:
-        while move := next((m for m in cluster.moves() if m[1] is b and m[0] != "down"), None):
-            cluster.deliver(move)
-            cluster.write_record()
+        hear_and_record(cluster, b)
         assert cluster.job.crash_loop.count == 1
     take_over(cluster)
     assert (cluster.job.crash_loop.count, cluster.job.furthest_step) == (2, 120)
@@ -135,8 +138,7 @@ def test_L3_nobody_hears_of_a_world_before_it_is_recorded() -> None:
     cluster = cluster_of(2)
     a, b = cluster.start("a"), cluster.start("b")
     cluster.write_record()
-    while moves := cluster.moves():
-        cluster.deliver(moves[0])
+    cluster.deliver_all()
     assert cluster.job.round.phase is RoundPhase.ACTIVE
     assert a.state.stamp is None
     take_over(cluster)
@@ -147,8 +149,7 @@ def test_L3_a_verdict_is_recorded_before_anybody_hears_it_and_heard_from_the_nex
     cluster, agents = running(2)
     for agent in agents:
         cluster.succeed(agent)
-    while moves := cluster.moves():
-        cluster.deliver(moves[0])
+    cluster.deliver_all()
     assert cluster.outcome is Outcome.SUCCEEDED
     assert [agent.finish for agent in agents] == [None, None]
     cluster.write_record()

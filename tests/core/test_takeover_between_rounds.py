@@ -51,33 +51,25 @@ def fail_and_lose_the_leader(
     die(cluster, leader)
 
 
+@pytest.mark.parametrize("max_restarts", [3, 0])
 @pytest.mark.parametrize("has_stopped", [False, True])
 def test_R3_a_failure_is_charged_though_the_leader_was_lost_before_it_was_judged(
-    has_stopped: bool,
+    has_stopped: bool, max_restarts: int
 ) -> None:
-    cluster, (a, b, c) = started(3, 2)
+    """And ends a job without restarts."""
+    cluster, (a, b, c) = started(3, 2, max_restarts=max_restarts)
     fail_and_lose_the_leader(cluster, a, b, c)
     if has_stopped:
         c.local_event()
         c.disconnect()
     take_over(cluster, predecessor=DEAD)
+    if not max_restarts:
+        assert cluster.outcome is Outcome.FAILED
+        assert b.running is c.running is None
+        return
     assert b.running == c.running == Stamp(2 if has_stopped else 1, 1)
     assert cluster.job.ledger.total == 1
     assert "rank 1 (node b, local rank 0) exited with code 1" in cluster.job.assigned["b"].why
-
-
-@pytest.mark.parametrize("has_stopped", [False, True])
-def test_R3_a_failure_ends_a_job_without_restarts_though_the_leader_was_lost_before_it_was_judged(
-    has_stopped: bool,
-) -> None:
-    cluster, (a, b, c) = started(3, 2, max_restarts=0)
-    fail_and_lose_the_leader(cluster, a, b, c)
-    if has_stopped:
-        c.local_event()
-        c.disconnect()
-    take_over(cluster, predecessor=DEAD)
-    assert cluster.outcome is Outcome.FAILED
-    assert b.running is c.running is None
 
 
 def test_R1_two_leaders_are_lost_in_one_pause_and_nobody_waits_for_a_last_call() -> None:

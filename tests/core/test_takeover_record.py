@@ -8,7 +8,6 @@ import pytest
 from msgspec import msgpack
 from msgspec.structs import fields
 from tests.harness.takeovers import cluster_of, running, take_over, with_register
-from tests.harness.whole_job import Cluster
 
 from rallypoint.core import messages as m
 from rallypoint.core.fitness_state import BadMachine, BadRoute, Failure, Hold, Loss, Why
@@ -109,21 +108,15 @@ def test_L4_the_record_names_the_rank_of_the_node_that_leads() -> None:
         assert cluster.record.leader_node == ("" if rank < 0 else "ab"[rank])
 
 
-def hear_all(cluster: Cluster) -> None:
-    """Deliver everything, with a register that stores nothing meanwhile."""
-    while moves := cluster.moves():
-        cluster.deliver(moves[0])
-
-
 def test_L3_nobody_hears_that_too_few_nodes_came_before_it_is_recorded() -> None:
     cluster = cluster_of(2)
     (a,) = cluster.add("a")
     cluster.pass_time(cluster.settings.join_timeout_s)
-    hear_all(cluster)
+    cluster.deliver_all()
     assert cluster.outcome is Outcome.TIMED_OUT
     assert a.state.verdict is None
     cluster.write_record()
-    hear_all(cluster)
+    cluster.deliver_all()
     assert a.state.verdict == cluster.job.verdict
 
 
@@ -153,8 +146,7 @@ def test_R3_that_a_node_is_lost_is_recorded_also_when_its_round_is_over() -> Non
 
 def test_R3_that_a_helper_died_too_in_a_round_that_has_failed_is_recorded() -> None:
     cluster, (a, b) = running(2)
-    cluster.fail_unheard(a)
-    cluster.deliver(("up", a))
+    cluster.fail_heard(a)
     cluster.write_record()
     assert not cluster.record.lossy_rounds
     b.local.append(m.HelperDied(Stamp(1, 0), "the round store was killed"))
@@ -200,8 +192,7 @@ def test_L5_a_job_of_which_some_nodes_have_succeeded_does_not_grow_after_a_takeo
 def test_L5_a_failure_that_the_last_coordinator_heard_is_judged_before_the_next_round() -> None:
     """And the back-off is waited for."""
     cluster, (a, b) = running(2, restart_backoff_s=30.0)
-    cluster.fail_unheard(b)
-    cluster.deliver(("up", b))
+    cluster.fail_heard(b)
     cluster.write_record()
     assert cluster.job.judged_round == 0
     take_over(cluster)

@@ -286,6 +286,11 @@ class Cluster:
         self.fail(agent)
         agent.local_event()
 
+    def fail_heard(self, agent: SimulatedAgent) -> None:
+        """A worker fails, of which the coordinator has heard; it has answered nothing yet."""
+        self.fail_unheard(agent)
+        self.deliver(("up", agent))
+
     def lose_peer(self, agent: SimulatedAgent) -> None:
         """One of its workers ends since a worker of another node went away."""
         self._exit(agent, WorkerExit(1, None, tells_of_lost_peer=True))
@@ -376,6 +381,11 @@ class Cluster:
                 agent.disconnect()
         else:
             self._hear(agent.link, agent.link.up.popleft())
+
+    def deliver_all(self) -> None:
+        """Deliver everything, with a register that stores nothing meanwhile."""
+        while moves := self.moves():
+            self.deliver(moves[0])
 
     def settle(self) -> None:
         """Deliver everything, in a fair order."""

@@ -120,15 +120,22 @@ def texts_in(path: Path) -> list[str]:
     return [json.loads(line)["kind"] for line in path.read_text().splitlines()]
 
 
-def test_a_file_that_can_not_be_written_is_told_of_once_and_what_is_missing_counted(
-    tmp_path: Path,
-) -> None:
-    folder, told = tmp_path / "histories", list[tuple[str, str]]()
+def logs_in(folder: Path) -> tuple[HistoryLogs, list[tuple[str, str]]]:
+    """The histories of this directory, and the faults that a person is told, each with its job."""
+    told: list[tuple[str, str]] = []
     logs = HistoryLogs(f"{folder}/")
     logs.tell_faults(
         lambda tell, run_id, record: tell(run_id, record),
         lambda run_id, record: told.append((run_id, record.text)),
     )
+    return logs, told
+
+
+def test_a_file_that_can_not_be_written_is_told_of_once_and_what_is_missing_counted(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "histories"
+    logs, told = logs_in(folder)
     path = Path(logs.file_of("a/b"))
     assert path == folder / "a%2Fb.jsonl"
     logs.write("a/b", BEGIN)
@@ -192,15 +199,10 @@ def test_what_can_not_be_written_is_refused_at_the_start(
 
 def faults_of(folder: Path, run_id: str = "job") -> list[str]:
     """What a person is told when the first line of this job can't be written there."""
-    told: list[str] = []
-    logs = HistoryLogs(f"{folder}/")
-    logs.tell_faults(
-        lambda tell, run_id, record: tell(run_id, record),
-        lambda run_id, record: told.append(record.text),
-    )
+    logs, told = logs_in(folder)
     logs.write(run_id, BEGIN)
     logs.close(10.0)
-    return told
+    return [text for _, text in told]
 
 
 def test_V2_a_link_in_a_directory_of_histories_is_not_followed(tmp_path: Path) -> None:
