@@ -13,19 +13,7 @@ from rallypoint.cli.exit_codes import of_finish
 from rallypoint.config import AgentConfig, RendezvousConfig, WorkerConfig
 from rallypoint.core.messages import Failed, Prove, Proved
 from rallypoint.core.model import Lacking
-from rallypoint.core.node.events import (
-    Finish,
-    FinishKind,
-    GiveUpNode,
-    JoinRound,
-    ReportNow,
-    SessionOpened,
-    SignalCaught,
-    SpawnFailed,
-    Tried,
-    TryToStart,
-    WorkersGone,
-)
+from rallypoint.core.node import events as e
 from rallypoint.core.node.machine import NodePhase, NodeSettings
 from rallypoint.errors import (
     MACHINE_ERRNOS,
@@ -45,8 +33,8 @@ def asked(number: int = 1, round_: int = 4) -> Prove:
     return Prove(stamp(round_), number, "10.0.0.1", 29500, 10.0)
 
 
-def tried(number: int = 1, **what: object) -> Tried:
-    return Tried(stamp(4), number, **what)  # type: ignore[arg-type]
+def tried(number: int = 1, **what: object) -> e.Tried:
+    return e.Tried(stamp(4), number, **what)  # type: ignore[arg-type]
 
 
 def config() -> AgentConfig:
@@ -55,8 +43,8 @@ def config() -> AgentConfig:
 
 def test_A10_a_waiting_node_tries_to_start_workers_and_tells_that_it_can() -> None:
     node = Node()
-    assert node.step(asked()) == [TryToStart(asked())]
-    assert node.step(tried()) == [ReportNow(Proved(stamp(4), 1))]
+    assert node.step(asked()) == [e.TryToStart(asked())]
+    assert node.step(tried()) == [e.ReportNow(Proved(stamp(4), 1))]
     assert node.state.phase is NodePhase.IDLE, "it waits for its place"
     assert node.step(assigned(5)), "and gets one"
 
@@ -65,9 +53,9 @@ def test_A10_a_node_that_cant_start_workers_tells_why_and_leaves() -> None:
     node = Node()
     node.step(asked())
     report, finish = node.step(tried(unfit=CANT_WRITE, lacking=FULL, fix=FIX))
-    assert report == ReportNow(Proved(stamp(4), 1, CANT_WRITE, FULL)), "before it leaves"
-    assert isinstance(finish, Finish)
-    assert finish.kind is FinishKind.UNFIT
+    assert report == e.ReportNow(Proved(stamp(4), 1, CANT_WRITE, FULL)), "before it leaves"
+    assert isinstance(finish, e.Finish)
+    assert finish.kind is e.FinishKind.UNFIT
     assert finish.text == f"this node can't start workers: {CANT_WRITE}: {FIX}"
     assert node.state.phase is NodePhase.DONE
     assert of_finish(config(), finish, 0.0) == 75, "a scheduler may start it elsewhere"
@@ -77,9 +65,9 @@ def test_A10_a_node_whose_own_directory_is_wrong_leaves_before_a_round_ends_for_
     node = Node()
     node.step(asked())
     report, finish = node.step(tried(unfit="can't write to /logs: Permission denied"))
-    assert isinstance(report, ReportNow)
-    assert isinstance(finish, Finish)
-    assert finish.kind is FinishKind.UNFIT
+    assert isinstance(report, e.ReportNow)
+    assert isinstance(finish, e.Finish)
+    assert finish.kind is e.FinishKind.UNFIT
     assert of_finish(config(), finish, 0.0) == 75, "the job runs well elsewhere with these options"
 
 
@@ -87,19 +75,19 @@ def test_A10_a_node_that_does_not_reach_the_store_stays() -> None:
     node = Node()
     node.step(asked())
     assert node.step(tried(unreached="no route")) == [
-        ReportNow(Proved(stamp(4), 1, unreached="no route"))
+        e.ReportNow(Proved(stamp(4), 1, unreached="no route"))
     ]
     assert node.said == ["store_unreached"]
-    assert node.step(asked(2)) == [TryToStart(asked(2))], "it may be asked again"
+    assert node.step(asked(2)) == [e.TryToStart(asked(2))], "it may be asked again"
 
 
 def test_A10_a_later_question_makes_the_earlier_one_void() -> None:
     node = Node()
     node.step(asked(1))
     assert node.step(asked(1)) == [], "said again by a coordinator that has taken over"
-    assert node.step(asked(2)) == [TryToStart(asked(2))]
+    assert node.step(asked(2)) == [e.TryToStart(asked(2))]
     assert node.step(tried(1, unfit=CANT_WRITE, lacking=FULL)) == []
-    assert node.step(tried(2)) == [ReportNow(Proved(stamp(4), 2))]
+    assert node.step(tried(2)) == [e.ReportNow(Proved(stamp(4), 2))]
     assert node.step(tried(2)) == [], "answered"
 
 
@@ -113,8 +101,8 @@ def test_A10_a_question_is_void_once_the_node_has_a_place_or_leaves() -> None:
     for node in (placed, leaving, anew):
         node.step(asked())
     placed.step(assigned(5))
-    leaving.step(SignalCaught(TERM))
-    assert anew.step(SessionOpened(resumed=False, replaced=True)) == [JoinRound()]
+    leaving.step(e.SignalCaught(TERM))
+    assert anew.step(e.SessionOpened(resumed=False, replaced=True)) == [e.JoinRound()]
     for node in (placed, leaving, anew):
         assert node.step(tried(unfit=CANT_WRITE, lacking=FULL)) == []
     assert leaving.step(asked(2)) == []
@@ -123,18 +111,18 @@ def test_A10_a_question_is_void_once_the_node_has_a_place_or_leaves() -> None:
 def test_A10_the_coordinator_is_told_what_the_machine_lacks_and_no_option_is_to_blame() -> None:
     node = Node(NodePhase.RUNNING)
     error = during("fork", errno.EAGAIN, InfrastructureError("could not fork worker 0"))
-    report, *_ = node.step(SpawnFailed(stamp(), error))
-    assert isinstance(report, ReportNow)
+    report, *_ = node.step(e.SpawnFailed(stamp(), error))
+    assert isinstance(report, e.ReportNow)
     assert of_kind(Failed, report.message).lacking == Lacking("fork", errno.EAGAIN)
     assert of_kind(Failed, report.message).failures[0].code == 127, "as an older coordinator has it"
-    assert node.step(WorkersGone(stamp())) == [JoinRound()], "the coordinator decides on it"
+    assert node.step(e.WorkersGone(stamp())) == [e.JoinRound()], "the coordinator decides on it"
 
 
 def test_A10_a_program_that_is_missing_is_the_jobs_own_fault() -> None:
     node = Node(NodePhase.RUNNING)
     error = during("exec", errno.ENOENT, UsageError("cannot run 'train'"))
-    report, *_ = node.step(SpawnFailed(stamp(), error))
-    assert isinstance(report, ReportNow)
+    report, *_ = node.step(e.SpawnFailed(stamp(), error))
+    assert isinstance(report, e.ReportNow)
     assert of_kind(Failed, report.message).lacking is None
 
 
@@ -142,7 +130,9 @@ def test_A10_a_program_that_is_missing_is_the_jobs_own_fault() -> None:
 def test_A10_a_job_of_one_node_ends_by_what_its_machine_lacks(kind: type[RallypointError]) -> None:
     alone = NodeSettings(2, 25.0, 5.0, RULES.signals, is_alone=True)
     error = during("exec", errno.ENOMEM, kind("no memory"))
-    assert Node(NodePhase.RUNNING, alone).step(SpawnFailed(stamp(), error)) == [GiveUpNode(error)]
+    assert Node(NodePhase.RUNNING, alone).step(e.SpawnFailed(stamp(), error)) == [
+        e.GiveUpNode(error)
+    ]
 
 
 def test_A10_only_what_a_machine_lacks_is_a_shortage() -> None:

@@ -16,35 +16,8 @@ from tests.harness.properties import explore
 
 from rallypoint.core import messages as m
 from rallypoint.core.model import Outcome, Stamp
+from rallypoint.core.node import events as e
 from rallypoint.core.node import machine
-from rallypoint.core.node.events import (
-    Announced,
-    DrainSignalWanted,
-    EnrolmentDone,
-    EnrolWithStore,
-    Finish,
-    GiveUpNode,
-    JoinRound,
-    KillWorkers,
-    LeaseEnded,
-    NodeEffect,
-    NodeEvent,
-    ReportNow,
-    SessionGivenUp,
-    SessionOpened,
-    SignalCaught,
-    SignalWorkers,
-    SourceFailed,
-    SpawnFailed,
-    SpawnWorkers,
-    WaitEnded,
-    WaitKind,
-    WitnessSignalled,
-    WorkerEnded,
-    WorkersExited,
-    WorkersGone,
-    WorkersStarted,
-)
 from rallypoint.core.node.machine import Desired, NodePhase, WorkersState
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.errors import InfrastructureError, UsageError
@@ -66,34 +39,34 @@ EXITS = st.lists(
 
 
 ERRORS = st.sampled_from([UsageError("no such program"), InfrastructureError("no process left")])
-EVENTS: st.SearchStrategy[NodeEvent] = st.one_of(
-    st.builds(SessionOpened, st.booleans()),
+EVENTS: st.SearchStrategy[e.NodeEvent] = st.one_of(
+    st.builds(e.SessionOpened, st.booleans()),
     st.builds(assigned, ROUNDS, enrol=st.booleans()),
     st.builds(m.StartNow, STAMPS),
     st.builds(m.StopNow, STAMPS, st.just(REASON)),
     st.builds(verdict, st.sampled_from(Outcome), st.sampled_from([0, 2, 15])),
     st.builds(m.Expelled, STAMPS, st.just("why"), st.booleans()),
-    st.just(LeaseEnded()),
-    st.just(SessionGivenUp("no answer")),
-    st.builds(EnrolmentDone, STAMPS, st.sampled_from(["", "", "no route"])),
-    st.builds(WorkersExited, STAMPS, EXITS),
-    st.builds(SpawnFailed, STAMPS, ERRORS),
-    st.builds(SourceFailed, ERRORS),
-    st.builds(SignalCaught, st.sampled_from([2, 15])),
-    st.builds(WitnessSignalled, st.sampled_from([2, 15])),
-    st.builds(DrainSignalWanted, st.sampled_from([10, 15])),
-    st.builds(WorkersStarted, STAMPS),
-    st.just(Announced()),
-    st.builds(WaitEnded, st.sampled_from(WaitKind), st.integers(1, 6)),
+    st.just(e.LeaseEnded()),
+    st.just(e.SessionGivenUp("no answer")),
+    st.builds(e.EnrolmentDone, STAMPS, st.sampled_from(["", "", "no route"])),
+    st.builds(e.WorkersExited, STAMPS, EXITS),
+    st.builds(e.SpawnFailed, STAMPS, ERRORS),
+    st.builds(e.SourceFailed, ERRORS),
+    st.builds(e.SignalCaught, st.sampled_from([2, 15])),
+    st.builds(e.WitnessSignalled, st.sampled_from([2, 15])),
+    st.builds(e.DrainSignalWanted, st.sampled_from([10, 15])),
+    st.builds(e.WorkersStarted, STAMPS),
+    st.just(e.Announced()),
+    st.builds(e.WaitEnded, st.sampled_from(e.WaitKind), st.integers(1, 6)),
 )
 
 
-ONCE = (JoinRound, SpawnWorkers, EnrolWithStore, Finish)
+ONCE = (e.JoinRound, e.SpawnWorkers, e.EnrolWithStore, e.Finish)
 """Effects that applying an event twice must not repeat, except where an event is new each time."""
 
 
-def is_once(effect: NodeEffect) -> bool:
-    if isinstance(effect, ReportNow):
+def is_once(effect: e.NodeEffect) -> bool:
+    if isinstance(effect, e.ReportNow):
         return isinstance(effect.message, m.Succeeded | m.Failed)
     return isinstance(effect, ONCE)
 
@@ -111,9 +84,9 @@ class Hammer(RuleBasedStateMachine):
         self.ended: set[tuple[Stamp, int]] = set()
 
     @rule(event=EVENTS)
-    def happens(self, event: NodeEvent) -> None:
+    def happens(self, event: e.NodeEvent) -> None:
         self.apply(event)
-        if not isinstance(event, SignalCaught | SessionOpened):
+        if not isinstance(event, e.SignalCaught | e.SessionOpened):
             again = self.apply(event)
             assert not [effect for effect in again if is_once(effect)]
 
@@ -123,50 +96,52 @@ class Hammer(RuleBasedStateMachine):
         current = self.state.stamp or stamp()
         match event:
             case "enrol":
-                self.apply(EnrolmentDone(current))
+                self.apply(e.EnrolmentDone(current))
             case "start":
                 self.apply(m.StartNow(current))
             case "well":
                 self.apply(
-                    WorkersExited(current, (WorkerExit(0, None), WorkerExit(0, None, local_rank=1)))
+                    e.WorkersExited(
+                        current, (WorkerExit(0, None), WorkerExit(0, None, local_rank=1))
+                    )
                 )
             case "told":
-                for kind in WaitKind.WITNESS, WaitKind.OWN_SIGNAL:
-                    self.apply(WaitEnded(kind, self.state.newest_wait.get(kind, 0)))
+                for kind in e.WaitKind.WITNESS, e.WaitKind.OWN_SIGNAL:
+                    self.apply(e.WaitEnded(kind, self.state.newest_wait.get(kind, 0)))
             case "gone" if self.told_to_stop and self.running is not None:
                 gone, self.running, self.told_to_stop = self.running, None, False
-                self.apply(WorkersGone(gone))
-                assert self.apply(WorkersGone(gone)) == []
+                self.apply(e.WorkersGone(gone))
+                assert self.apply(e.WorkersGone(gone)) == []
 
-    def apply(self, event: NodeEvent) -> list[NodeEffect]:
+    def apply(self, event: e.NodeEvent) -> list[e.NodeEffect]:
         effects = machine.step(self.state, event)
         for effect in effects:
             match effect:
-                case SpawnWorkers(new):
+                case e.SpawnWorkers(new):
                     assert self.running is None, "two rounds at once"
                     assert not self.must_end, "workers after a verdict"
                     self.running = new
-                case SignalWorkers() | KillWorkers():
+                case e.SignalWorkers() | e.KillWorkers():
                     assert self.running is not None
                     self.told_to_stop = True
-                case JoinRound():
+                case e.JoinRound():
                     assert self.running is None, "joined with workers alive"
                     assert not self.must_end
-                case Finish():
+                case e.Finish():
                     assert self.running is None, "ended with workers alive"
                     self.finishes += 1
-                case GiveUpNode():
+                case e.GiveUpNode():
                     # The agent kills what runs.
                     self.running, self.told_to_stop = None, False
                     self.finishes += 1
-                case WorkerEnded(_, exit_):
+                case e.WorkerEnded(_, exit_):
                     end = (known(self.state.stamp), exit_.local_rank)
                     assert end not in self.ended, "reported twice"
                     self.ended.add(end)
-        final = isinstance(event, m.Ended | SessionGivenUp)
+        final = isinstance(event, m.Ended | e.SessionGivenUp)
         if final or (isinstance(event, m.Expelled) and event.final):
             self.must_end = True
-        if isinstance(event, LeaseEnded) and self.state.phase is not NodePhase.FINISHED:
+        if isinstance(event, e.LeaseEnded) and self.state.phase is not NodePhase.FINISHED:
             assert self.running is None or self.told_to_stop
         return effects
 

@@ -11,36 +11,16 @@ from tests.harness.node_machine import INT, PHASES, RULES, TERM, Node, ended, st
 
 from rallypoint.core import messages as m
 from rallypoint.core.model import Outcome
-from rallypoint.core.node.events import (
-    AbandonRound,
-    Announced,
-    CoordinatorRefuses,
-    Finish,
-    FinishKind,
-    KillWorkers,
-    LeaseEnded,
-    NodeEffect,
-    NodeEvent,
-    NodeTimer,
-    ReportNow,
-    SessionGivenUp,
-    SessionOpened,
-    SignalCaught,
-    SignalWorkers,
-    SkipWaits,
-    WaitEnded,
-    WaitKind,
-    WorkersGone,
-)
+from rallypoint.core.node import events as e
 from rallypoint.core.node.leave import REPEAT_S
 from rallypoint.core.node.machine import NodePhase
 
-DRAIN = ReportNow(m.Drain("it got SIGTERM", TERM, notice_s=20.0))
+DRAIN = e.ReportNow(m.Drain("it got SIGTERM", TERM, notice_s=20.0))
 
 
-def text(effects: Sequence[NodeEffect]) -> str:
-    finish = only(Finish, effects)
-    assert finish.kind is FinishKind.SIGNAL
+def text(effects: Sequence[e.NodeEffect]) -> str:
+    finish = only(e.Finish, effects)
+    assert finish.kind is e.FinishKind.SIGNAL
     return finish.text
 
 
@@ -49,55 +29,58 @@ def text(effects: Sequence[NodeEffect]) -> str:
 def test_A5_equal_signals_within_a_second_are_one(phase: NodePhase, number: int) -> None:
     """A scheduler signals the whole step, and who has started the agent forwards the same."""
     node = Node(phase)
-    wait = node.step(SignalCaught(number))[-1]
-    assert wait == NodeTimer(WaitKind.REPEAT, node.state.waits, REPEAT_S)
+    wait = node.step(e.SignalCaught(number))[-1]
+    assert wait == e.NodeTimer(e.WaitKind.REPEAT, node.state.waits, REPEAT_S)
     for _ in range(3):
-        assert node.step(SignalCaught(number)) == []
+        assert node.step(e.SignalCaught(number)) == []
     assert node.said.count("signal") == 1
-    assert node.step(ended(node, WaitKind.REPEAT)) == []
-    assert SkipWaits() in node.step(SignalCaught(number)), "this one is a second"
-    assert node.step(SignalCaught(number)) == [], "which may be forwarded, too"
+    assert node.step(ended(node, e.WaitKind.REPEAT)) == []
+    assert e.SkipWaits() in node.step(e.SignalCaught(number)), "this one is a second"
+    assert node.step(e.SignalCaught(number)) == [], "which may be forwarded, too"
 
 
 def test_A5_another_signal_is_a_second_one_at_once() -> None:
     node = Node(NodePhase.RUNNING)
-    node.step(SignalCaught(TERM))
-    assert node.step(SignalCaught(INT)) == [SkipWaits(), KillWorkers()]
-    assert text(node.step(WorkersGone(stamp()))) == "this node left the job: it got SIGTERM"
+    node.step(e.SignalCaught(TERM))
+    assert node.step(e.SignalCaught(INT)) == [e.SkipWaits(), e.KillWorkers()]
+    assert text(node.step(e.WorkersGone(stamp()))) == "this node left the job: it got SIGTERM"
 
 
 def test_A5_the_first_signal_after_the_end_skips_what_is_waited_for_then() -> None:
     """Others may have yet to hear how the job ended, and a console may be blocked."""
     node = Node(NodePhase.DONE)
-    skip, repeat = node.step(SignalCaught(TERM))
-    assert (skip, repeat) == (SkipWaits(), NodeTimer(WaitKind.REPEAT, node.state.waits, REPEAT_S))
+    skip, repeat = node.step(e.SignalCaught(TERM))
+    assert (skip, repeat) == (
+        e.SkipWaits(),
+        e.NodeTimer(e.WaitKind.REPEAT, node.state.waits, REPEAT_S),
+    )
     assert node.said[-1] == "signal"
-    assert node.step(SignalCaught(TERM)) == []
-    assert node.step(WaitEnded(WaitKind.REPEAT, 0)) == []
-    assert node.step(SignalCaught(TERM)) == [], "another wait has ended"
-    node.step(ended(node, WaitKind.REPEAT))
-    assert node.step(SignalCaught(TERM)) == [SkipWaits()]
+    assert node.step(e.SignalCaught(TERM)) == []
+    assert node.step(e.WaitEnded(e.WaitKind.REPEAT, 0)) == []
+    assert node.step(e.SignalCaught(TERM)) == [], "another wait has ended"
+    node.step(ended(node, e.WaitKind.REPEAT))
+    assert node.step(e.SignalCaught(TERM)) == [e.SkipWaits()]
 
 
 def test_A5_a_second_signal_counts_when_the_first_has_ended_the_agent() -> None:
     node = Node(NodePhase.RUNNING)
-    node.steps(SignalCaught(TERM), Announced(), verdict(Outcome.PREEMPTED, TERM))
-    node.step(WorkersGone(stamp()))
+    node.steps(e.SignalCaught(TERM), e.Announced(), verdict(Outcome.PREEMPTED, TERM))
+    node.step(e.WorkersGone(stamp()))
     assert node.state.phase is NodePhase.DONE
-    node.step(ended(node, WaitKind.REPEAT))
-    assert node.step(SignalCaught(TERM)) == [SkipWaits()]
+    node.step(ended(node, e.WaitKind.REPEAT))
+    assert node.step(e.SignalCaught(TERM)) == [e.SkipWaits()]
 
 
 def telling(number: int, phase: NodePhase = NodePhase.RUNNING) -> Node:
     """It got this signal while the connection was down; its workers have gone since."""
     node = Node(phase)
-    node.step(SignalCaught(number))
-    effects = node.step(ended(node, WaitKind.ANNOUNCE))
+    node.step(e.SignalCaught(number))
+    effects = node.step(ended(node, e.WaitKind.ANNOUNCE))
     if phase >= NodePhase.RUNNING:
-        assert effects[0] == SignalWorkers(number), "the workers do not wait for the connection"
-        effects = node.step(WorkersGone(stamp()))
-    effects = [effect for effect in effects if not isinstance(effect, AbandonRound)]
-    assert effects == [NodeTimer(WaitKind.TELL, node.state.waits, 25.0)]
+        assert effects[0] == e.SignalWorkers(number), "the workers do not wait for the connection"
+        effects = node.step(e.WorkersGone(stamp()))
+    effects = [effect for effect in effects if not isinstance(effect, e.AbandonRound)]
+    assert effects == [e.NodeTimer(e.WaitKind.TELL, node.state.waits, 25.0)]
     assert node.said[-1] == "telling"
     return node
 
@@ -106,49 +89,49 @@ def telling(number: int, phase: NodePhase = NodePhase.RUNNING) -> Node:
 @pytest.mark.parametrize("number", [TERM, INT])
 def test_A5_a_signal_is_told_when_the_connection_is_back(number: int, phase: NodePhase) -> None:
     node = telling(number, phase)
-    assert node.step(SessionOpened(resumed=True)) == [], "the session sends what was not heard"
-    assert "left the job" in text(node.step(Announced()))
+    assert node.step(e.SessionOpened(resumed=True)) == [], "the session sends what was not heard"
+    assert "left the job" in text(node.step(e.Announced()))
 
 
 def test_A5_a_cancelled_job_ends_as_soon_as_it_can_be_told() -> None:
     node = telling(INT)
-    node.step(SessionOpened(resumed=True))
-    finish = only(Finish, node.step(verdict(Outcome.CANCELLED, INT)))
-    assert (finish.kind, finish.signal) == (FinishKind.VERDICT, INT)
+    node.step(e.SessionOpened(resumed=True))
+    finish = only(e.Finish, node.step(verdict(Outcome.CANCELLED, INT)))
+    assert (finish.kind, finish.signal) == (e.FinishKind.VERDICT, INT)
 
 
 @pytest.mark.parametrize(
     "event",
     [
-        LeaseEnded(),
-        CoordinatorRefuses(),
+        e.LeaseEnded(),
+        e.CoordinatorRefuses(),
         m.Expelled(stamp(), "lost", False),
-        SessionGivenUp("no answer"),
+        e.SessionGivenUp("no answer"),
     ],
     ids=lambda event: type(event).__name__,
 )
-def test_A5_a_node_that_is_no_member_any_more_has_nothing_to_tell(event: NodeEvent) -> None:
+def test_A5_a_node_that_is_no_member_any_more_has_nothing_to_tell(event: e.NodeEvent) -> None:
     assert text(telling(TERM).step(event)).startswith("this node left the job")
     node = Node(NodePhase.IDLE)
-    if not isinstance(event, SessionGivenUp):
-        node.steps(event, SignalCaught(TERM))
-        assert text(node.step(ended(node, WaitKind.ANNOUNCE)))
+    if not isinstance(event, e.SessionGivenUp):
+        node.steps(event, e.SignalCaught(TERM))
+        assert text(node.step(ended(node, e.WaitKind.ANNOUNCE)))
 
 
 def test_A5_a_cancel_is_told_also_to_a_coordinator_that_has_forgotten_this_node() -> None:
     node = telling(INT)
-    assert node.step(LeaseEnded()) == []
-    assert node.step(SessionOpened(resumed=False)) == [ReportNow(m.Cancel("got SIGINT", INT))]
-    assert text(node.step(Announced()))
+    assert node.step(e.LeaseEnded()) == []
+    assert node.step(e.SessionOpened(resumed=False)) == [e.ReportNow(m.Cancel("got SIGINT", INT))]
+    assert text(node.step(e.Announced()))
     node = telling(INT)
-    assert text(node.step(CoordinatorRefuses())), "nobody is left to tell"
+    assert text(node.step(e.CoordinatorRefuses())), "nobody is left to tell"
 
 
 @pytest.mark.parametrize(
-    ("number", "kind"), [(TERM, WaitKind.TELL), (INT, WaitKind.TELL), (TERM, WaitKind.DRAIN)]
+    ("number", "kind"), [(TERM, e.WaitKind.TELL), (INT, e.WaitKind.TELL), (TERM, e.WaitKind.DRAIN)]
 )
 def test_A5_telling_the_job_takes_no_longer_than_the_shutdown_timeout_and_a_drain(
-    number: int, kind: WaitKind
+    number: int, kind: e.WaitKind
 ) -> None:
     node = telling(number)
     assert text(node.step(ended(node, kind)))
@@ -157,31 +140,33 @@ def test_A5_telling_the_job_takes_no_longer_than_the_shutdown_timeout_and_a_drai
 @pytest.mark.parametrize("first", [TERM, INT])
 def test_A5_a_second_signal_skips_telling_the_job(first: int) -> None:
     node = telling(first)
-    node.step(ended(node, WaitKind.REPEAT))
-    skip, *finish = node.step(SignalCaught(first))
-    assert skip == SkipWaits()
+    node.step(ended(node, e.WaitKind.REPEAT))
+    skip, *finish = node.step(e.SignalCaught(first))
+    assert skip == e.SkipWaits()
     assert text(list(finish))
 
 
 @pytest.mark.parametrize("number", [TERM, INT])
 def test_A5_a_handler_that_blocks_keeps_nobody_waiting_for_others_to_be_told(number: int) -> None:
     node = Node(NodePhase.RUNNING, replace(RULES, by_handler=True))
-    node.step(SignalCaught(number))
-    node.step(ended(node, WaitKind.ANNOUNCE))
-    assert text(node.step(WorkersGone(stamp())))
+    node.step(e.SignalCaught(number))
+    node.step(ended(node, e.WaitKind.ANNOUNCE))
+    assert text(node.step(e.WorkersGone(stamp())))
 
 
 @pytest.mark.parametrize(
-    ("number", "told"), [(TERM, DRAIN), (INT, ReportNow(m.Cancel("got SIGINT", INT)))]
+    ("number", "told"), [(TERM, DRAIN), (INT, e.ReportNow(m.Cancel("got SIGINT", INT)))]
 )
-def test_A5_a_signal_while_nodes_meet_is_told_when_they_have(number: int, told: NodeEffect) -> None:
+def test_A5_a_signal_while_nodes_meet_is_told_when_they_have(
+    number: int, told: e.NodeEffect
+) -> None:
     """The node may host the coordinator that others have joined already."""
     node = Node(NodePhase.IDLE)
     node.state.is_member = node.state.has_coordinator = False  # as before the first session
-    node.step(SignalCaught(number))
-    assert node.step(SessionOpened(resumed=False)) == [told]
-    assert text(node.step(Announced()))
+    node.step(e.SignalCaught(number))
+    assert node.step(e.SessionOpened(resumed=False)) == [told]
+    assert text(node.step(e.Announced()))
     alone = Node(NodePhase.IDLE)
     alone.state.is_member = alone.state.has_coordinator = False
-    alone.step(SignalCaught(number))
-    assert text(alone.step(ended(alone, WaitKind.ANNOUNCE))), "there is nobody to tell"
+    alone.step(e.SignalCaught(number))
+    assert text(alone.step(ended(alone, e.WaitKind.ANNOUNCE))), "there is nobody to tell"

@@ -10,20 +10,7 @@ from tests.harness.narrowed import of_kind
 from tests.harness.node_machine import RULES, TERM, Node, exited, stamp
 
 from rallypoint.core.messages import Failed, LeaveNow
-from rallypoint.core.node.events import (
-    GiveUpNode,
-    JoinRound,
-    LeaveWanted,
-    NodeEffect,
-    NodeTimer,
-    ReportNow,
-    SignalCaught,
-    SignalWorkers,
-    SkipWaits,
-    SourceFailed,
-    SpawnFailed,
-    WorkersGone,
-)
+from rallypoint.core.node import events as e
 from rallypoint.core.node.machine import NodePhase, NodeSettings
 from rallypoint.errors import InfrastructureError, LogsSpecsError, RallypointError, UsageError
 
@@ -39,12 +26,12 @@ PLUG_IN = LogsSpecsError(WORDS)
 """What places the output on this node."""
 
 
-def failed(error: RallypointError, round_: int = 0) -> SpawnFailed:
-    return SpawnFailed(stamp(round_), error)
+def failed(error: RallypointError, round_: int = 0) -> e.SpawnFailed:
+    return e.SpawnFailed(stamp(round_), error)
 
 
-def without_waits(effects: Sequence[NodeEffect]) -> list[NodeEffect]:
-    return [effect for effect in effects if not isinstance(effect, NodeTimer)]
+def without_waits(effects: Sequence[e.NodeEffect]) -> list[e.NodeEffect]:
+    return [effect for effect in effects if not isinstance(effect, e.NodeTimer)]
 
 
 @pytest.mark.parametrize(
@@ -56,23 +43,23 @@ def test_workers_that_cant_be_started_are_a_failure_of_the_round(
 ) -> None:
     node = Node(NodePhase.RUNNING, rules)
     report, signal = without_waits(node.step(failed(fault)))
-    assert isinstance(report, ReportNow)
+    assert isinstance(report, e.ReportNow)
     [failure] = of_kind(Failed, report.message).failures
     assert (failure.local_rank, failure.code) == (0, 127), "as a shell would say it"
     assert failure.message == "there is no such program"
-    assert signal == SignalWorkers(TERM)
+    assert signal == e.SignalWorkers(TERM)
     assert node.said[-1] == "spawn_failed"
-    assert node.step(WorkersGone(stamp())) == [JoinRound()], "the job may try again"
+    assert node.step(e.WorkersGone(stamp())) == [e.JoinRound()], "the job may try again"
     assert node.ended[0] == (0, "FAILED")
 
 
 @pytest.mark.parametrize("error", [NODE, PLUG_IN])
 def test_a_job_of_one_node_that_lacks_something_ends_by_that_error(error: RallypointError) -> None:
     node = Node(NodePhase.RUNNING, ALONE)
-    assert node.step(failed(error)) == [GiveUpNode(error)]
+    assert node.step(failed(error)) == [e.GiveUpNode(error)]
     assert node.state.phase is NodePhase.DONE
     assert node.said == [], "the error itself is what a person reads"
-    assert without_waits(node.step(SignalCaught(TERM))) == [SkipWaits()]
+    assert without_waits(node.step(e.SignalCaught(TERM))) == [e.SkipWaits()]
 
 
 @pytest.mark.parametrize("phase", [phase for phase in NodePhase if phase is not NodePhase.RUNNING])
@@ -90,9 +77,9 @@ def test_F1_a_failed_spawn_of_another_round_changes_nothing() -> None:
 
 def test_A5_a_leaving_node_whose_workers_cant_be_started_blames_nobody_and_leaves() -> None:
     node = Node(NodePhase.RUNNING)
-    node.step(LeaveWanted("maintenance"))
-    assert without_waits(node.step(failed(COMMAND))) == [SignalWorkers(TERM)]
-    assert node.step(WorkersGone(stamp())) == [], "the job has not heard of it yet"
+    node.step(e.LeaveWanted("maintenance"))
+    assert without_waits(node.step(failed(COMMAND))) == [e.SignalWorkers(TERM)]
+    assert node.step(e.WorkersGone(stamp())) == [], "the job has not heard of it yet"
     node.step(LeaveNow(stamp()))
     assert node.state.phase is NodePhase.DONE
 
@@ -113,8 +100,8 @@ def test_a_node_whose_workers_come_from_nothing_ends_by_that_error_in_any_phase(
     """The next round could not start any either."""
     node = Node(phase, rules)
     said = list(node.said)
-    assert node.step(SourceFailed(NODE)) == [GiveUpNode(NODE)]
+    assert node.step(e.SourceFailed(NODE)) == [e.GiveUpNode(NODE)]
     assert node.state.phase is NodePhase.DONE
     assert node.said == said, "the error itself is what a person reads"
-    assert node.step(SourceFailed(COMMAND)) == [], "it ends once"
-    assert without_waits(node.step(SignalCaught(TERM))) == [SkipWaits()]
+    assert node.step(e.SourceFailed(COMMAND)) == [], "it ends once"
+    assert without_waits(node.step(e.SignalCaught(TERM))) == [e.SkipWaits()]
