@@ -13,6 +13,7 @@ from tests.harness.heirs import (
     ROUND,
     SETTINGS,
     Beats,
+    is_sure_until,
     job_of,
     record_of,
 )
@@ -45,20 +46,24 @@ def led(job: JobRecord | None, *, has_workers: bool = True) -> Lead:
     return Lead(record_of(job, has_workers=has_workers), CLAIMED_AT)
 
 
+def led_with_an_heir() -> tuple[Lead, Beats]:
+    """The leader of a world of two, and the node that may follow it."""
+    lead = led(job_of(2))
+    return lead, Beats(lead, 1)
+
+
 def known_at(lead: Lead) -> float:
     """Since when the leader's own workers may run for its own lease."""
     return lead.vouched_at + LEASE_S - own_lease_s(LEASE_S)
 
 
 def test_L2_a_leader_whose_register_is_away_acts_while_its_heirs_promise() -> None:
-    lead = led(job_of(2))
-    heir = Beats(lead, 1)
+    lead, heir = led_with_an_heir()
     for second in range(100, 121):
         assert lead.is_sure(second)
         heir.at(second)
     assert known_at(lead) == pytest.approx(119)
-    assert lead.is_sure(119 + PROMISED_S - 0.1)
-    assert not lead.is_sure(119 + PROMISED_S)
+    assert is_sure_until(lead, 119 + PROMISED_S)
 
 
 def test_L2_a_promise_counts_from_the_acknowledgement_that_it_names() -> None:
@@ -66,11 +71,9 @@ def test_L2_a_promise_counts_from_the_acknowledgement_that_it_names() -> None:
     lead = led(job_of(2))
     for number, named, now in ((1, 0, 105.0), (2, 0, 108.0), (3, 1, 109.0)):
         lead.heard(m.Heartbeat(number, Promise(named, ROUND, 1)), now, HEIR)
-    assert lead.is_sure(105 + PROMISED_S - 0.1)
-    assert not lead.is_sure(105 + PROMISED_S)
+    assert is_sure_until(lead, 105 + PROMISED_S)
     lead.heard(m.Heartbeat(4, Promise(2, ROUND, 1)), 110.0, HEIR)
-    assert lead.is_sure(108 + PROMISED_S - 0.1)
-    assert not lead.is_sure(108 + PROMISED_S)
+    assert is_sure_until(lead, 108 + PROMISED_S)
     lead.heard(m.Heartbeat(5, Promise(1, ROUND, 1)), 111.0, HEIR)
     assert lead.is_sure(108 + PROMISED_S - 0.1)
 
@@ -123,13 +126,11 @@ def test_L2_a_coordinator_of_its_own_knows_no_promises() -> None:
 
 
 def test_L2_promises_last_for_three_leases_beyond_the_hold() -> None:
-    lead = led(job_of(2))
-    heir = Beats(lead, 1)
+    lead, heir = led_with_an_heir()
     end = 100 + HOLD_S + 3 * LEASE_S
     for second in range(100, int(end) + 9):
         heir.at(second)
-    assert lead.is_sure(end - 0.1)
-    assert not lead.is_sure(end)
+    assert is_sure_until(lead, end)
     assert lead.vouched_at + LEASE_S <= end
 
 
@@ -146,8 +147,7 @@ def test_L2_a_leader_that_acts_by_promises_is_unsure_before_anybody_else_may_cla
 
 
 def test_L2_a_swap_of_unknown_outcome_may_have_let_others_claim() -> None:
-    lead = led(job_of(2))
-    heir = Beats(lead, 1)
+    lead, heir = led_with_an_heir()
     heir.at(105, 106)
     lead.next(job_of(2))
     assert lead.is_sure(100 + HOLD_S)
@@ -182,8 +182,7 @@ def test_L2_the_heirs_of_a_new_round_promise_anew() -> None:
 
 
 def test_L2_a_leader_that_has_said_that_it_goes_leads_no_more() -> None:
-    lead = led(job_of(2))
-    heir = Beats(lead, 1)
+    lead, heir = led_with_an_heir()
     heir.at(105, 106)
     lead.next(job_of(2), is_vacant=True)
     assert not lead.is_sure(100.0)

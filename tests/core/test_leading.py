@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
-from tests.harness.heirs import waits_s
+from tests.harness.heirs import is_sure_until, waits_s
 from tests.harness.narrowed import known
 
 from rallypoint.core import messages as m
@@ -211,8 +211,7 @@ def test_L2_everybody_waits_for_the_hold_that_the_leader_has() -> None:
         led = led_by(Leader(("host:1",), Process("boot2", 1, 10), hold_s=hold_s))
         led = decode(encode(led))
         lead, watch, now = Lead(led, 100.0), Watch(), 100.0
-        assert lead.is_sure(100.0 + hold_s - 0.1)
-        assert not lead.is_sure(100.0 + hold_s)
+        assert is_sure_until(lead, 100.0 + hold_s)
         while wait_s := watch.claims_in_s(led, now, is_gone=False):
             now += min(wait_s, watch.look_s)
         assert now == pytest.approx(100.0 + with_margin(hold_s))
@@ -227,8 +226,7 @@ def test_L2_who_takes_over_has_its_own_hold() -> None:
 
 def test_L2_a_leader_may_act_for_the_hold_since_its_last_swap_was_sent() -> None:
     lead = Lead(claimed(None, SELF, nonce=1), 100.0)
-    assert lead.is_sure(100.0 + HOLD_S - 0.1)
-    assert not lead.is_sure(100.0 + HOLD_S)
+    assert is_sure_until(lead, 100.0 + HOLD_S)
     record = lead.next(None)
     assert not lead.is_sure(100.0 + HOLD_S)
     lead.confirmed(record, 104.0)

@@ -70,8 +70,7 @@ def test_R1_a_returned_roster_completes_at_once_below_the_maximum() -> None:
 def test_R1_the_roster_is_the_participants_and_all_who_wait() -> None:
     host = running(1, 8, "a b")
     host.join("c")
-    host.slow = {"a", "b"}
-    host.fail("a")
+    host.fail("a", slow={"a", "b"})
     assert {m.ref.node_id for m in host.state.members.values() if m.in_roster} == {"a", "b", "c"}
     host.join("a")
     assert len(host.worlds) == 1
@@ -87,8 +86,7 @@ def test_R1_a_draining_node_is_not_of_the_roster() -> None:
 
 def test_R1_losses_shrink_the_roster() -> None:
     host = running(1, 8, "a b c")
-    host.slow = {"b", "c"}
-    host.fail("a")
+    host.fail("a", slow={"b", "c"})
     host.join("c")
     assert len(host.worlds) == 1
     host.lose("b")
@@ -97,16 +95,14 @@ def test_R1_losses_shrink_the_roster() -> None:
 
 def test_R1_the_drain_of_a_stopping_node_shrinks_the_roster() -> None:
     host = running(1, 8, "a b")
-    host.slow = {"b"}
-    host.fail("a")
+    host.fail("a", slow={"b"})
     host.drain("b")
     assert host.world == ["a"]
 
 
 def test_R1_arrivals_join_but_never_extend_the_roster() -> None:
     host = running(1, 8, "a b")
-    host.slow = {"b"}
-    host.fail("a")
+    host.fail("a", slow={"b"})
     host.come("c", "d")
     assert len(host.worlds) == 1
     host.lose("d")
@@ -124,8 +120,7 @@ def test_R1_the_minimum_holds_a_returned_roster_until_somebody_comes() -> None:
 
 def test_R1_a_roster_that_is_lost_altogether_gives_way_to_the_last_call() -> None:
     host = running(1, 8, "a b")
-    host.slow = {"a", "b"}
-    host.fail("a")
+    host.fail("a", slow={"a", "b"})
     host.join("c")
     host.lose("a")
     host.lose("b")
@@ -138,8 +133,7 @@ def test_R1_a_stopping_member_holds_the_round_and_then_would_not_stop() -> None:
     host = job(1, 2)
     host.join("a", candidate=Candidate(1, "worker", "a", 1, stop_grace_s=3.0))
     host.join("b", candidate=Candidate(1, "worker", "b", 1, stop_grace_s=7.0))
-    host.slow = {"b"}
-    host.fail("a")
+    host.fail("a", slow={"b"})
     host.forms_after(9.0)
     assert host.world == ["a"]
     expelled = [e for e in host.seen if isinstance(e, ExpelNode)]
@@ -153,8 +147,7 @@ def test_R1_a_stopping_member_holds_the_round_and_then_would_not_stop() -> None:
 def test_R1_the_gate_holds_a_round_until_the_end_has_been_judged() -> None:
     host = running(1, 2, "a b")
     host.judge = False
-    host.slow = {"b"}
-    host.fail("a")
+    host.fail("a", slow={"b"})
     assert RoundSettled(1) not in host.seen
     effects = host.join("b")
     assert effects == [RoundSettled(1)]
@@ -167,8 +160,7 @@ def test_R1_the_gate_holds_a_round_until_the_end_has_been_judged() -> None:
 
 def test_R1_an_open_gate_does_not_replace_the_roster() -> None:
     host = running(1, 3, "a b")
-    host.slow = {"b"}
-    host.fail("a")
+    host.fail("a", slow={"b"})
     host.apply(RoundReleased(1))
     assert len(host.worlds) == 1
     host.join("b")

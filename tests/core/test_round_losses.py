@@ -281,8 +281,7 @@ def test_R1_F3_many_that_are_slow_to_stop_at_once_are_waited_for(
 
 def test_R1_F3_the_roster_is_kept_for_many_that_stop_late() -> None:
     host = running(1, 5, "a b c d e", stop_patience_s=20.0)
-    host.slow = {"b", "c", "d", "e"}
-    host.fail("a")
+    host.fail("a", slow={"b", "c", "d", "e"})
     host.pass_time(26.0)
     host.lose("e")
     for node in ("d", "c", "b"):
@@ -297,7 +296,6 @@ def test_R1_F3_the_roster_is_kept_for_many_that_stop_late() -> None:
 
 def test_R1_without_patience_many_that_are_slow_to_stop_are_expelled() -> None:
     host = running(1, 5, "a b c d e", stop_patience_s=0.0)
-    host.slow = {"b", "c", "d", "e"}
-    host.fail("a")
+    host.fail("a", slow={"b", "c", "d", "e"})
     host.pass_time(7.0)
     assert host.world == ["a"]

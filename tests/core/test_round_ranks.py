@@ -123,8 +123,7 @@ def test_R4_an_expelled_agent_may_come_back_when_nobody_replaced_it() -> None:
 
 def test_R4_the_round_does_not_complete_between_the_old_agent_and_the_new() -> None:
     host = running(1, 3, "a b c")
-    host.slow = {"c"}
-    host.fail("a")
+    host.fail("a", slow={"c"})
     host.join("c", incarnation="2")
     assert host.world == ["a", "b", "c"]
 

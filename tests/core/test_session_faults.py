@@ -19,10 +19,16 @@ def candidate(node_rank: int) -> Candidate:
     return Candidate(1, "default", "10.0.0.1", 5000, node_rank=node_rank)
 
 
-def test_F1_what_is_reported_as_the_lease_ends_comes_after_what_was_reported_before() -> None:
-    end = s.AgentEnd(s.Identity("a", "host", "life"), RULES)
+def attached(node_id: str) -> s.AgentEnd:
+    """The session of this node, which has been opened."""
+    end = s.AgentEnd(s.Identity(node_id, "host", "life"), RULES)
     end.connected(0.0, m.Claim())
-    end.received(0.0, m.Attached("a", 1, 1, False))
+    end.received(0.0, m.Attached(node_id, 1, 1, False))
+    return end
+
+
+def test_F1_what_is_reported_as_the_lease_ends_comes_after_what_was_reported_before() -> None:
+    end = attached("a")
     end.disconnected(1.0, "cut")
     end.report(m.Drain("told to", 15), 0.0)
     end.connected(2.0, m.Claim())
@@ -89,9 +95,7 @@ def test_L5_a_place_that_is_told_again_does_not_answer_a_newer_join() -> None:
 def test_F2_a_connection_after_a_silence_is_kept_though_heartbeats_of_the_last_had_no_answer() -> (
     None
 ):
-    end = s.AgentEnd(s.Identity("a", "host", "life"), RULES)
-    end.connected(0.0, m.Claim())
-    end.received(0.0, m.Attached("a", 1, 1, False))
+    end = attached("a")
     for now in (1.0, 4.0, 7.0):
         assert not drops(end.beat(now))
     assert drops(end.beat(9.0)), "half of the lease without an answer"
@@ -149,9 +153,7 @@ def test_L4_a_node_whose_lease_is_over_gives_a_new_place_back_and_starts_no_work
 
 def test_A5_a_node_that_has_left_makes_no_new_connection() -> None:
     """`rallypoint drain b` named such a node as one that was not connected now."""
-    end = s.AgentEnd(s.Identity("b", "host", "life"), RULES)
-    end.connected(0.0, m.Claim())
-    end.received(0.0, m.Attached("b", 1, 1, False))
+    end = attached("b")
     end.report(m.Drain("told to", 15), 1.0)
     end.report(m.Leave(), 2.0)
     end.received(3.0, m.Ack(1))

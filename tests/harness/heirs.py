@@ -58,3 +58,8 @@ class Beats:
             promise = Promise(self._number, self._stamp, self._rank, self._candidate)
             self._number += 1
             self._lead.heard(m.Heartbeat(self._number, promise), now, self.speaker)
+
+
+def is_sure_until(lead: Lead, end: float) -> bool:
+    """Whether the leader may act until then, to a tenth of a second."""
+    return lead.is_sure(end - 0.1) and not lead.is_sure(end)

@@ -120,8 +120,9 @@ class RoundHost:
         """A node is told to go."""
         return self.apply(NodeDraining(self.refs[node_id], "told to"))
 
-    def fail(self, node_id: str) -> list[Effect]:
-        """A worker of the active round fails."""
+    def fail(self, node_id: str, *, slow: set[str] | None = None) -> list[Effect]:
+        """A worker of the active round fails. `slow`: the nodes that do not stop at once."""
+        self.slow = self.slow if slow is None else slow
         return self.apply(RoundFailed(self.state.round, "exit code 1", node_id))
 
     def succeed(self, node_id: str) -> list[Effect]:
