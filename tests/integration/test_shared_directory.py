@@ -14,7 +14,7 @@ from tests.integration.test_bad_input import is_one_line_with
 from rallypoint.core.model import Epoch, Outcome, SharedSettings, Verdict
 from rallypoint.core.takeover.record import JobRecord, Leader, LeadRecord, Process
 from rallypoint.register.directory.backend import DirectoryBackend, job_directory
-from rallypoint.register.directory.file_systems import local_file_system
+from rallypoint.file_systems import local_file_system
 from rallypoint.register.directory.upkeep import RETENTION_S
 from rallypoint.register.record import decode, encode
 

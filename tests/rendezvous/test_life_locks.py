@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from rallypoint.core.takeover.record import LifeLock
-from rallypoint.register.directory.file_systems import FileSystem, local_file_system
+from rallypoint.file_systems import FileSystem, local_file_system
 from rallypoint.register.directory.store import DirectoryLocks, are_locks_trusted
 from rallypoint.register.leader_process import is_gone, this_process
 

@@ -44,7 +44,12 @@ WAITING_MAX = 2000
 def meeting_place(rendezvous: RendezvousConfig) -> str:
     """The endpoint or the directory of the job, as all who name it have it; empty: it has none."""
     register = rendezvous.register
-    return str(rendezvous.endpoint) if register is None else register.directory
+    if register is None:
+        return str(rendezvous.endpoint)
+    from rallypoint.register.engines import find
+
+    row = find(register.engine)
+    return register.where if row is not None and row.is_directory else ""
 
 
 class _Part:

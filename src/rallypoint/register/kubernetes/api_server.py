@@ -23,7 +23,7 @@ from rallypoint.core.json_reader import UnreadableJsonError, check_kind, read_ob
 from rallypoint.core.text import shown
 from rallypoint.errors import AccessError, ParameterError, RendezvousConnectionError
 from rallypoint.register.http import Answer, HttpConnection, HttpError, Kind, Request, tls_context
-from rallypoint.wire.kubernetes_config import KubernetesConfig
+from rallypoint.register.kubernetes.parameters import KubernetesConfig
 
 if TYPE_CHECKING:
     from datetime import datetime
