@@ -11,6 +11,7 @@ from urllib.error import HTTPError
 import pytest
 from tests.certificates import make_certificates
 from tests.etcd.servers import Etcd, add_users
+from tests.harness.engines import etcd_engine
 from tests.http_thread import HttpThread
 from tests.integration.cluster import free_port
 from tests.integration.one_agent import OneAgent, agent
@@ -18,9 +19,7 @@ from tests.integration.test_bad_input import is_one_line_with
 
 from rallypoint.errors import RendezvousConnectionError
 from rallypoint.register.etcd.backend import key_of
-from rallypoint.register.etcd.parameters import read_etcd
-from rallypoint.register.etcd.place import EtcdPlace
-from rallypoint.wire.etcd_config import EtcdConfig
+from rallypoint.register.etcd.parameters import EtcdConfig, read_etcd
 
 WORKER = "import os\ntell('rank', os.environ['RANK'])\ntell('env', *os.environ)\n"
 
@@ -149,7 +148,7 @@ def test_a_password_may_be_changed_while_a_job_runs(tmp_path: Path, guarded: Etc
     root = guarded.call("/v3/auth/authenticate", {"name": "root", "password": "root"})["token"]
     guarded.call("/v3/auth/user/grant", {"user": "other", "role": "READWRITE"}, token=root)
     conf = {"user": "other", "password_file": str(file)}
-    register = EtcdPlace(read_etcd(guarded.endpoints, conf, str), "changed").open(None)
+    register = etcd_engine(read_etcd(guarded.endpoints, conf, str), "changed").open("changed", None)
     after = register.set_state(b"1")
     assert after is not None
     change = {"name": "other", "password": "changed"}

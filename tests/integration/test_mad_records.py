@@ -21,8 +21,9 @@ from rallypoint.coordinator.token import parse_token
 from rallypoint.core.model import Epoch, SharedSettings
 from rallypoint.core.takeover.record import JobRecord, Leader, LeadRecord, Process
 from rallypoint.errors import UnfitRecordError
-from rallypoint.register.directory.backend import DirectoryBackend, job_directory
+from rallypoint.register.directory.backend import DirectoryBackend
 from rallypoint.register.record import Register, decode, encode
+from rallypoint.register.version_file import register_name
 
 MAD: dict[str, dict[str, Any]] = {
     "nodes": {"nodes": 2**40, "is_active": True, "is_started": True},
@@ -111,7 +112,7 @@ def test_L9_an_agent_that_finds_a_mad_record_says_so_and_runs_when_it_is_removed
     assert not any("Traceback" in line for line in remarks)
     assert is_one_line_with(f"{last}\n", f"record.job.{field} = ", "remove the record")
     assert not run.told("rank")
-    rmtree(jobs / job_directory("job"))
+    rmtree(jobs / register_name("job"))
     with agent(tmp_path, *options, program=WORKER) as run:
         assert run.wait() == 0, run.err
     assert run.told("rank") == ["0"]

@@ -11,7 +11,7 @@ from tests.kubernetes.api_stand_in import KubernetesApi
 from tests.kubernetes.stand_in import Pod, stand_in
 from tests.resolver import nobody_asked
 
-from rallypoint.wire.kubernetes_config import KubernetesConfig
+from rallypoint.register.kubernetes.parameters import KubernetesConfig
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -7,13 +7,13 @@ import signal
 from pathlib import Path
 
 import pytest
+from tests.harness.engines import kubernetes_engine
 from tests.integration.cluster import AgentProcess, Cluster, free_port
 from tests.integration.test_leading_agents import leader_of
 from tests.kubernetes.stand_in import Pod, cluster_of
 from tests.rendezvous.test_registers_in import write
 
-from rallypoint.register.kubernetes.registers import KubernetesRegisters
-from rallypoint.wire.kubernetes_config import KubernetesConfig
+from rallypoint.register.kubernetes.parameters import KubernetesConfig
 
 
 @pytest.mark.fault
@@ -50,7 +50,7 @@ def candidate_of(cluster: Cluster, pod: Pod) -> AgentProcess:
 def test_L1_jobs_are_found_by_their_registers_when_these_have_changed(
     config: KubernetesConfig,
 ) -> None:
-    registers = KubernetesRegisters(config)
+    registers = kubernetes_engine(config)
     assert registers.prepare() == []
     registers.changed()
     foreign, backend = registers.open("foreign", None), registers.open("A_Job", b"token")

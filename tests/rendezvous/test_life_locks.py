@@ -11,10 +11,10 @@ from tempfile import TemporaryDirectory
 import pytest
 from msgspec.structs import replace
 
+from rallypoint.coordinator.leader_process import is_gone, this_process
 from rallypoint.core.takeover.record import LifeLock
 from rallypoint.file_systems import FileSystem, local_file_system
 from rallypoint.register.directory.store import DirectoryLocks, are_locks_trusted
-from rallypoint.register.leader_process import is_gone, this_process
 
 HOLDER = """
 import sys, time

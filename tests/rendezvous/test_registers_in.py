@@ -7,15 +7,19 @@ from pathlib import Path
 from rallypoint.core.model import Epoch, SharedSettings
 from rallypoint.core.takeover.record import JobRecord, Leader, LeadRecord, Process
 from rallypoint.register.directory.backend import DirectoryBackend
-from rallypoint.register.directory.store import RegistersIn
+from rallypoint.register.directory.store import DirectoryEngine
+from rallypoint.register.engines import Use
 from rallypoint.register.record import Register, encode
 
-FLAG = "--data-dir"
 RUN_IDS = ["a_job", "job-1", "exp/7: lr=0.1", "--", "ä" * 60, "x" * 200]
 
 
 def register(directory: Path, run_id: str, token: bytes | None = None) -> DirectoryBackend:
     return DirectoryBackend(str(directory), run_id, token)
+
+
+def engine(directory: Path) -> DirectoryEngine:
+    return DirectoryEngine(str(directory), {}, Use())
 
 
 def write(backend: Register, run_id: str, beat: int) -> None:
@@ -29,7 +33,7 @@ def write(backend: Register, run_id: str, beat: int) -> None:
 def test_L1_jobs_are_found_by_their_registers_whatever_their_names_and_tokens(
     tmp_path: Path,
 ) -> None:
-    registers = RegistersIn(str(tmp_path), FLAG)
+    registers = engine(tmp_path)
     assert registers.changed() == []
     for run_id in RUN_IDS:
         backend = register(tmp_path, run_id, b"secret of " + run_id.encode())
@@ -37,11 +41,11 @@ def test_L1_jobs_are_found_by_their_registers_whatever_their_names_and_tokens(
         registers.changed()
         write(backend, run_id, 1)
         assert registers.changed() == [run_id]
-    assert sorted(RegistersIn(str(tmp_path), FLAG).changed()) == sorted(RUN_IDS)
+    assert sorted(engine(tmp_path).changed()) == sorted(RUN_IDS)
 
 
 def test_L1_only_registers_that_have_changed_are_read_again(tmp_path: Path) -> None:
-    registers = RegistersIn(str(tmp_path), FLAG)
+    registers = engine(tmp_path)
     backends = {run_id: register(tmp_path, run_id) for run_id in RUN_IDS}
     for run_id, backend in backends.items():
         write(backend, run_id, 0)
@@ -61,5 +65,5 @@ def test_L1_what_is_no_register_is_passed_over(tmp_path: Path) -> None:
     (broken / "first").write_bytes(b"rallypoint")
     (tmp_path / f"gone-0123456789abcdef-rallypoint-job-{'3' * 32}").mkdir()
     write(register(tmp_path, "job"), "job", 0)
-    assert RegistersIn(str(tmp_path), FLAG).changed() == ["job"]
-    assert RegistersIn(str(tmp_path / "missing"), FLAG).changed() == []
+    assert engine(tmp_path).changed() == ["job"]
+    assert engine(tmp_path / "missing").changed() == []

@@ -15,6 +15,7 @@ from tests.unit.test_led_jobs import Connection
 from rallypoint.coordinator.connection import ServerConnection
 from rallypoint.coordinator.hosted_job import HostedJob
 from rallypoint.coordinator.hosting import Hosting
+from rallypoint.coordinator.leader_process import Runtime
 from rallypoint.coordinator.leadership import Leadership
 from rallypoint.coordinator.led_jobs import LedJobs
 from rallypoint.coordinator.server import Coordinator
@@ -30,7 +31,6 @@ from rallypoint.core.takeover.record import JobRecord, Leader, LeadRecord, Proce
 from rallypoint.core.takeover.stepping_down import Deference
 from rallypoint.errors import MessageError
 from rallypoint.register.contract import MemoryRendezvousBackend
-from rallypoint.register.leader_process import Runtime
 from rallypoint.register.record import encode
 from rallypoint.threads import CallThread
 from rallypoint.wire.codec import decode_to_agent, decode_to_coordinator

@@ -15,6 +15,7 @@ import msgspec
 import pytest
 from tests.limits import patience
 
+from rallypoint.coordinator.leader_process import Runtime, is_gone, this_process
 from rallypoint.coordinator.leadership import Leadership
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.host_effects import HangUp, HostEffect
@@ -26,7 +27,6 @@ from rallypoint.core.takeover.record import JobRecord, Leader, LeadRecord, Proce
 from rallypoint.errors import RendezvousConnectionError, RendezvousStateError
 from rallypoint.register.contract import MemoryRendezvousBackend, Token
 from rallypoint.register.directory.backend import DirectoryBackend
-from rallypoint.register.leader_process import Runtime, is_gone, this_process
 from rallypoint.threads import CallThread
 
 

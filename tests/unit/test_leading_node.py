@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from tests.limits import patience
 
 from rallypoint.coordinator.hosted_job import Gate
+from rallypoint.coordinator.leader_process import Runtime
 from rallypoint.coordinator.leadership import Leadership
 from rallypoint.coordinator.led_job import TakenOver
 from rallypoint.core import messages as m
@@ -39,7 +40,6 @@ from rallypoint.core.takeover.recovery import Returned
 from rallypoint.core.takeover.stepping_down import Deference
 from rallypoint.errors import RendezvousConnectionError
 from rallypoint.register.contract import MemoryRendezvousBackend, Token
-from rallypoint.register.leader_process import Runtime
 from rallypoint.register.record import Register, decode, encode
 from rallypoint.threads import CallThread
 

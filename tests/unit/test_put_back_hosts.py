@@ -14,6 +14,7 @@ from tests.limits import patience
 from tests.unit.test_led_jobs import Host, fresh
 from tests.unit.test_led_jobs import run as run_host
 
+from rallypoint.coordinator.leader_process import Runtime
 from rallypoint.coordinator.leadership import Leadership
 from rallypoint.core import messages as m
 from rallypoint.core.event_kinds import Record
@@ -25,7 +26,6 @@ from rallypoint.core.takeover.record import Leader, LeadRecord, Process
 from rallypoint.core.takeover.told import Seal, Told
 from rallypoint.errors import UnfitRecordError
 from rallypoint.register.contract import MemoryRendezvousBackend, Token
-from rallypoint.register.leader_process import Runtime
 from rallypoint.register.record import decode, encode
 from rallypoint.register.release import mark_dead
 from rallypoint.threads import CallThread

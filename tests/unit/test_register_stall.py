@@ -9,11 +9,11 @@ from typing import TypeVar
 from tests.unit.test_leadership import Unreliable, never, no_wait
 from tests.unit.virtual_time import in_virtual_time
 
+from rallypoint.coordinator.leader_process import Runtime
 from rallypoint.coordinator.leadership import Leadership
 from rallypoint.core.settings import HOLD_S
 from rallypoint.core.takeover.record import Leader, Process
 from rallypoint.errors import RallypointError
-from rallypoint.register.leader_process import Runtime
 
 T = TypeVar("T")
 
