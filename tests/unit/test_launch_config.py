@@ -252,7 +252,7 @@ def test_functions_are_forked_from_a_prepared_process_unless_told_otherwise() ->
         ({"max_no_progress": -1}, "max_no_progress=-1: needs 0 to "),
         ({"history": ""}, "history='': needs a file, or a directory with a slash"),
         ({"history": 5}, "history=5: needs a file"),
-        ({"rdzv_backend": "etcd"}, "rdzv_backend='etcd': needs an rdzv_endpoint, HOST:2379"),
+        ({"rdzv_backend": "etcd"}, "rdzv_backend='etcd': needs an rdzv_endpoint, HOST[:2379]"),
         ({"rdzv_backend": "kubernetes", "run_id": "job"}, "this is no pod (KUBERNETES_SERVICE"),
         (
             {"rdzv_backend": "kubernetes", "run_id": "job", "rdzv_endpoint": "a:5"},

@@ -21,7 +21,12 @@ from rallypoint.errors import (
     RendezvousConnectionError,
     UnfitRecordError,
 )
-from rallypoint.register.version_file import register_name
+from rallypoint.register.version_file import (
+    UnreadableVersionError,
+    UnsealedFormat,
+    readable_run_id,
+    register_name,
+)
 from rallypoint.threads import CallThread
 
 T = TypeVar("T")
@@ -314,6 +319,19 @@ def recorded_run_id(
     return ""
 
 
+def run_id_of(
+    name: str, read: Callable[[], bytes], name_of: Callable[[str], str] = register_name
+) -> str:
+    """Return the run id of the job whose register has this name: by the name, or by what `read`
+    returns, which is stored there. Empty: it is not known. Raises what `read` raises, but no
+    RallypointError."""
+    if run_id := readable_run_id(name):
+        return run_id
+    with suppress(RallypointError, UnreadableVersionError):
+        return recorded_run_id(UnsealedFormat().decode("", read()).content, name, name_of)
+    return ""
+
+
 class ChangedRecords:
     """Tells which records have changed since the last look at all of them."""
 
@@ -321,18 +339,20 @@ class ChangedRecords:
         """`run_id_of` returns the run id of the job whose register has this name; empty: it is not
         known, as of a job that has just begun."""
         self._run_id_of = run_id_of
-        self._versions: dict[str, object] = {}
+        self._known: dict[str, tuple[object, str]] = {}
+        """The version and the run id, by name, as of the last look."""
 
     def look(self, versions: Iterable[tuple[str, object]]) -> list[str]:
         """Return the run ids of the jobs whose registers have another version now, by name. Raises
         what the iterable or `run_id_of` raises; then the next look tells of the same ones."""
-        seen: dict[str, object] = {}
+        seen: dict[str, tuple[object, str]] = {}
         found = []
         for name, version in versions:
-            if self._versions.get(name) != version:
-                if not (run_id := self._run_id_of(name)):
-                    continue
+            before, run_id = self._known.get(name, (None, ""))
+            if not (run_id := run_id or self._run_id_of(name)):
+                continue
+            if before != version:
                 found.append(run_id)
-            seen[name] = version
-        self._versions = seen
+            seen[name] = version, run_id
+        self._known = seen
         return found

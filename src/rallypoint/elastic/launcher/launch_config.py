@@ -299,7 +299,7 @@ def _register(config: LaunchConfig, row: Row, conf: dict[str, Any]) -> RegisterC
             where = os.path.abspath(local_path(where, "needs a directory"))
         except ValueError as error:
             raise ParameterError(f"rdzv_endpoint={where!r}: {error}") from None
-    given = {name: str(conf.pop(name)) for name in row.keys if name in conf}
+    given = {name: str(conf.pop(name)) for name in list(conf) if name in row.keys}
     ports = _ports(config.port_range)
     register = chosen(backend, where, given, os.path.abspath, ports=ports)
     try:

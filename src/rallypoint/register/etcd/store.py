@@ -31,13 +31,8 @@ from rallypoint.register.etcd.backend import (
 )
 from rallypoint.register.etcd.gateway import ATTEMPT_S, Gateway, decoded, encoded
 from rallypoint.register.etcd.parameters import read_etcd
-from rallypoint.register.record import ChangedRecords, recorded_run_id
-from rallypoint.register.version_file import (
-    UnreadableVersionError,
-    UnsealedFormat,
-    is_register,
-    readable_run_id,
-)
+from rallypoint.register.record import ChangedRecords, run_id_of
+from rallypoint.register.version_file import is_register
 
 RETENTION_S = 7 * 86400
 SWEEP_PAGE = 500
@@ -122,13 +117,7 @@ class EtcdEngine:
         return _pages(self.gateway, self._jobs, end, {"limit": str(PAGE), "keys_only": keys_only})
 
     def _run_id_of(self, name: str) -> str:
-        if run_id := readable_run_id(name):
-            return run_id
-        kv = self._one(self._jobs + name) or {}
-        with suppress(UnreadableVersionError):
-            version = UnsealedFormat().decode("", decoded(kv.get("value", "")))
-            return recorded_run_id(version.content, name)
-        return ""
+        return run_id_of(name, lambda: _value_in(self._one(self._jobs + name) or {}))
 
 
 def sweep(gateway: Gateway, prefix: str, page: int = SWEEP_PAGE) -> int:
@@ -195,3 +184,7 @@ def _pages(
 
 def _key_in(kv: dict[str, Any]) -> str:
     return decoded(kv["key"]).decode("utf-8", "replace")
+
+
+def _value_in(kv: dict[str, Any]) -> bytes:
+    return decoded(kv.get("value", ""))

@@ -23,8 +23,7 @@ from rallypoint.register.kubernetes.backend import (
     name_of,
 )
 from rallypoint.register.kubernetes.parameters import read_kubernetes
-from rallypoint.register.record import ChangedRecords, recorded_run_id
-from rallypoint.register.version_file import UnreadableVersionError, UnsealedFormat
+from rallypoint.register.record import ChangedRecords, run_id_of
 
 RETENTION = timedelta(days=7)
 PAGE = 500
@@ -41,8 +40,6 @@ class KubernetesEngine:
         self._limit_s = min(LIMIT_S, use.limit_s)
         self._server = ApiServer(self.config, self._limit_s)
         self._changed = ChangedRecords(self._run_id_of)
-        self._run_ids: dict[str, str] = {}
-        """By name, as far as they are known."""
 
     @property
     def where(self) -> str:
@@ -77,16 +74,12 @@ class KubernetesEngine:
                 yield item["metadata"]["name"], item["metadata"]["resourceVersion"]
 
     def _run_id_of(self, name: str) -> str:
-        """The run id of the job with this register; empty: it is not known."""
-        if name in self._run_ids:
-            return self._run_ids[name]
-        with suppress(UnreadableVersionError, KeyError, ValueError, TypeError):
-            data = b64decode(self._server.call("GET", name).body["binaryData"][KEY], validate=True)
-            version = UnsealedFormat().decode("", data)
-            if run_id := recorded_run_id(version.content, name, name_of):
-                self._run_ids[name] = run_id
-                return run_id
+        with suppress(KeyError, ValueError, TypeError):
+            return run_id_of(name, lambda: self._stored(name), name_of)
         return ""
+
+    def _stored(self, name: str) -> bytes:
+        return b64decode(self._server.call("GET", name).body["binaryData"][KEY], validate=True)
 
 
 def sweep(server: ApiServer, page: int = PAGE) -> int:
