@@ -59,7 +59,7 @@ LAYERS = (
     {"core"},
 )
 ANYWHERE = frozenset(
-    {"errors", "config", "files", "lazy", "machine_name", "torch_versions", "clocks", "threads", ""}
+    {"errors", "config", "files", "file_systems", "lazy", "machine_name", "torch_versions", "clocks", "threads", ""}
 )
 SPAWNING_MODULES = frozenset({"subprocess", "multiprocessing", "pty", "concurrent"})
 SPAWNING_CALLS = re.compile(
@@ -129,6 +129,25 @@ USES_OF_THE_LIBRARY: dict[str, str] = {
     "worker/collectives.py": "a store for scripts",
 }
 """The product imports `rallypoint.elastic` here, in functions, and nowhere else."""
+NAMES_OF_ENGINES: dict[str, str] = {
+    "register/engines.py": "the table of engines",
+    "core/settings.py": "the table of settings, with choices and help",
+    "core/event_kinds.py": "a line recommends a directory that all nodes share",
+    "coordinator/discovery.py": "a line names a service of Kubernetes, which is no record",
+    "torch_versions.py": "the keys and variables that torch's versions know",
+    "cli/generate/command.py": "writes manifests of pods",
+    "cli/generate/kubernetes.py": "writes manifests of pods",
+    "cli/generate/rbac.py": "writes the rights of pods",
+    "elastic/etcd/client.py": "a client for the store and the rendezvous of programs",
+    "elastic/etcd/lease.py": "a client for the store and the rendezvous of programs",
+    "elastic/rendezvous/registry.py": "the library's own table of handlers",
+    "elastic/rendezvous/etcd_rendezvous_backend.py": "torch's name",
+    "elastic/rendezvous/etcd_server.py": "torch's name",
+    "elastic/rendezvous/etcd_store.py": "torch's name",
+}
+"""Modules outside of the packages of engines that name one."""
+ENGINE_WORDS = re.compile(r"etcd|kubernetes|--rdzv-backend file\b", re.IGNORECASE)
+ENGINE_PACKAGES = re.compile(r"rallypoint\.register\.(directory|etcd|kubernetes)\b")
 OPTIONAL_CLIENTS: dict[tuple[str, str], str] = {
     (
         "store/server_process.py",
@@ -396,6 +415,26 @@ def what_is_public_has_a_docstring(path: str, source: str) -> list[str]:
     return [f"{name} has no docstring" for name in module + bare]
 
 
+def engines_are_named_in_their_packages_and_tables(path: str, source: str) -> list[str]:
+    """A text of several lines is help, which is documentation as docstrings are."""
+    if ENGINE_PACKAGES.match("rallypoint." + path.replace("/", ".")) or path in NAMES_OF_ENGINES:
+        return []
+    docstrings = {
+        id(node.value)
+        for node in nodes(source)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+    words = [name for name in imports(source) if ENGINE_PACKAGES.match(name)]
+    for node in nodes(source):
+        if isinstance(node, ast.Constant) and id(node) not in docstrings:
+            text = str(node.value)
+            words += [text] if "\n" not in text and ENGINE_WORDS.search(text) else []
+        else:
+            name = getattr(node, "id", "") or getattr(node, "attr", "") or getattr(node, "name", "")
+            words += [name] if ENGINE_WORDS.search(str(name)) else []
+    return [f"names an engine: {word}" for word in words]
+
+
 # Each word is broken by a class of one letter, so that this file does not say what it forbids.
 LATER_MARKS = re.compile(r"\b(T[O]DO|F[I]XME|X[X]X)\b")
 ELSEWHERE = re.compile(
@@ -428,6 +467,7 @@ PACKAGE_RULES: tuple[Rule, ...] = (
     a_file_name_is_an_idea,
     objects_are_complete_when_they_are_made,
     what_is_public_has_a_docstring,
+    engines_are_named_in_their_packages_and_tables,
 )
 TEXT_RULES: tuple[Rule, ...] = (nothing_is_put_off_in_a_comment, no_host_or_path_of_one_machine)
 
@@ -495,6 +535,12 @@ def test_the_package_is_built_so(rule: Callable[[list[Module]], list[object]]) -
 def test_an_exception_that_is_not_needed_any_more_is_removed() -> None:
     folders = {str(Path(module.path).parent) for module in modules_of_the_package()}
     assert [name for name in WHOLE_FOLDERS if name not in folders] == []
+    unneeded = [
+        path
+        for path in NAMES_OF_ENGINES
+        if not ENGINE_WORDS.search((PACKAGE / path).read_text("utf-8"))
+    ]
+    assert unneeded == []
 
 
 @pytest.mark.parametrize("rule", TEXT_RULES, ids=lambda rule: rule.__name__)
@@ -534,7 +580,7 @@ def test_every_exception_has_a_reason_and_a_file() -> None:
     listed = [(path, why) for (path, _), why in keyed.items()]
     assert all(reason.strip() for reason in WHOLE_FOLDERS.values())
     listed += [*WALL_CLOCK_READERS.items(), *PRINTERS.items(), *USES_OF_THE_LIBRARY.items()]
-    listed += SMALL_MODULES.items()
+    listed += [*SMALL_MODULES.items(), *NAMES_OF_ENGINES.items()]
     for path, reason in listed:
         assert reason.strip(), f"{path} is excepted without a reason"
         assert (PACKAGE / path).is_file(), f"{path} is excepted but does not exist"
@@ -605,6 +651,18 @@ SELF_TESTS: tuple[tuple[Rule, str, str, str], ...] = (
         "core/a.py",
         '"""M."""\nclass A: pass',
         '"""M."""\nclass _A: 0',
+    ),
+    (
+        engines_are_named_in_their_packages_and_tables,
+        "agent/a.py",
+        "from rallypoint.register.etcd.store import EtcdEngine as Engine",
+        '"""Of etcd."""\nHELP = "--rdzv-backend etcd\\n"',
+    ),
+    (
+        engines_are_named_in_their_packages_and_tables,
+        "cli/a.py",
+        'if backend == "kubernetes": pass',
+        'if backend == "tcp": pass',
     ),
     (nothing_is_put_off_in_a_comment, "README.md", "# TO" + "DO: later", "TODOS"),
     (no_host_or_path_of_one_machine, "a.lock", "https://py" + "pi.org/simple", "PyPI"),
