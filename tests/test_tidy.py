@@ -59,7 +59,18 @@ LAYERS = (
     {"core"},
 )
 ANYWHERE = frozenset(
-    {"errors", "config", "files", "file_systems", "lazy", "machine_name", "torch_versions", "clocks", "threads", ""}
+    {
+        "errors",
+        "config",
+        "files",
+        "file_systems",
+        "lazy",
+        "machine_name",
+        "torch_versions",
+        "clocks",
+        "threads",
+        "",
+    }
 )
 SPAWNING_MODULES = frozenset({"subprocess", "multiprocessing", "pty", "concurrent"})
 SPAWNING_CALLS = re.compile(
