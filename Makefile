@@ -9,7 +9,7 @@ SETUP := $(VENV)/.ready
 # The demo needs less than the tests: it installs its own set only where theirs is not there.
 DEMO_SETUP := $(if $(wildcard $(SETUP)),$(SETUP),$(VENV)/.ready-demo)
 
-.PHONY: test lint types unit matrix coverage compat record fault soak clusters frameworks etcd demo bench scale versions fuzz sim planted dist clean
+.PHONY: test lint types unit matrix wheel coverage compat record fault soak clusters frameworks etcd demo bench scale versions fuzz sim planted dist clean
 
 # All three at once; each says what it found when it ends, and all are heard before this one fails.
 test: $(SETUP)
@@ -30,9 +30,14 @@ unit: $(SETUP)
 	-tools/install_sshd.sh
 	$(BIN)/python -m pytest --workers 10 -rsfE -m "not (fault or clusters or frameworks or bench) or quick"
 
-# The tests on each Python from 3.11 to 3.14 that is found; says which were not.
-matrix:
+# The tests on each Python from 3.11 to 3.14 that is found, and a job with the wheel; says which were
+# not found.
+matrix: wheel
 	$(PYTHON) tools/matrix.py
+
+# The wheel, its files, and a job of two nodes through a kill with it on each Python that is found.
+wheel: $(VENV)/.ready-build
+	$(PYTHON) -m tools.wheel_job --files
 
 # A report, not a gate: a failing test does not keep it from being printed.
 coverage: $(VENV)/.ready-coverage
@@ -160,7 +165,7 @@ $(VENV)/.ready-demo: pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[demo]'
 	touch $@
 
-# What the tests of tests/unit need, for a Python without torch.
+# What the tests without torch (UNIT_TESTS in tools/matrix.py) need, for a Python without torch.
 $(VENV)/.ready-unit: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[unit]'

@@ -30,7 +30,7 @@ from tests.fault import network
 from tests.fault.etcd_leaders import EtcdLeaderCluster
 from tests.fault.leader_runs import Job
 from tests.fault.leaders import LeaderCluster
-from tests.integration.cluster import AgentProcess, wait_until
+from tests.harness.cluster import AgentProcess, wait_until
 
 from rallypoint.core.settings import HOLD_S
 

@@ -21,11 +21,11 @@ from typing import NamedTuple
 
 import pytest
 from hypothesis import settings
-from tests.leftovers import kill_when_this_process_ends
-from tests.prepared import processes
-from tests.prepared.interpreter import prepared_interpreter
+from tests.harness.leftovers import kill_when_this_process_ends
+from tests.harness.prepared import processes
+from tests.harness.prepared.interpreter import prepared_interpreter
 
-pytest_plugins = ["tests.workers"]
+pytest_plugins = ["tests.workers", "tests.harness.fixtures"]
 
 gc.disable()
 """While tests are collected: nearly all that is made stays."""

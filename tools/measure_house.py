@@ -185,10 +185,14 @@ def importers(modules: Sequence[Module]) -> dict[str, set[str]]:
     return found
 
 
-def small_with_one_neighbour(modules: Sequence[Module]) -> list[str]:
-    """Modules of less than 60 lines that one other module imports, and none else."""
-    by = importers(modules)
-    return [m.path for m in modules if m.lines < SMALL_LINES and len(by[m.name]) == 1]
+def small_for_one_package(modules: Sequence[Module]) -> list[str]:
+    """Return the modules of less than 60 lines whose importers all are in one package."""
+    by, folder = importers(modules), {m.name: os.path.dirname(m.path) for m in modules}
+    return [
+        module.path
+        for module in modules
+        if module.lines < SMALL_LINES and len({folder[name] for name in by[module.name]}) == 1
+    ]
 
 
 def class_attributes(tree: ast.Module) -> dict[str, int]:
@@ -277,7 +281,7 @@ def measure(modules: Sequence[Module], examples: Mapping[str, tuple[str, ...]]) 
     figures.count("modules under 60 lines", [m.path for m in modules if m.lines < SMALL_LINES])
     alone = [f"{m.path} ({m.lines})" for m in modules if len(by[m.name]) == 1]
     figures.count("modules that one other module imports", alone)
-    figures.count("... and that have less than 60 lines", small_with_one_neighbour(modules))
+    figures.count("modules under 60 lines for one package", small_for_one_package(modules))
     rows["largest module"] = f"{longest.path} ({longest.lines})"
     rows["longest function"] = "{1} ({0})".format(*max(functions, default=(0, "-")))
     imported = sum(_import_lines(module.tree) for module in modules)

@@ -22,10 +22,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from tools import planted_in_tests
 from tools.planted_before_moves import BUGS_BEFORE_MOVES, LEAST_FOUND
 from tools.planted_bug_list import BUGS, Bug
 from tools.planted_by_reader import BUGS_BY_A_READER
+
+from tools import planted_in_tests
 
 SOURCE = Path(__file__).resolve().parent.parent / "src"
 PLANS = sorted((SOURCE.parent / "tests/simulated").glob("*.txt"))

@@ -22,8 +22,9 @@ from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tools import left_out as left_out_plugin
 from tools.planted_before_moves import MovedBug
+
+from tools import left_out as left_out_plugin
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "src/rallypoint"
@@ -256,7 +257,7 @@ def _end_after(running: subprocess.Popen[str], limit_s: float) -> None:
 
 
 def _end(running: subprocess.Popen[str]) -> None:
-    """End the run, and all processes that its tests have started (`tests/leftovers.py`)."""
+    """End the run, and all processes that its tests have started (`tests/harness/leftovers.py`)."""
     if running.poll() is None:
         running.send_signal(signal.SIGINT)
         try:

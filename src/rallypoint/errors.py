@@ -16,6 +16,8 @@
     |   |   +-- RendezvousClosedError      the job has ended; carries its verdict
     |   |   |   `-- RendezvousGracefulExitError  this node is not needed: no failure
     |   |   +-- RendezvousStateError       a shared store holds another program's state
+    |   |   |   `-- RecordError                  the record of a job can't be used
+    |   |   |       `-- UnfitRecordError         it has a value that no leader writes
     |   |   `-- RendezvousPlugInError      the author of the handler or the backend
     |   +-- AccessError             the person: the token is missing or wrong
     |   +-- EnrolmentError          the person: no route to the round store

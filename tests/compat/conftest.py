@@ -1,5 +1,5 @@
-"""Torch's servers and clients ask nobody for names: see tests/resolver.py. What torchrun leaves
-behind lies with the other files of the tests.
+"""Torch's servers and clients ask nobody for names: see tests/harness/resolver.py. What torchrun
+leaves behind lies with the other files of the tests.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 from tests.compat.recordings import Recordings
-from tests.resolver import nobody_asked
+from tests.harness.resolver import nobody_asked
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from tests.compat.recordings import Recordings
-from tests.integration.cluster import free_port
+from tests.harness.cluster import free_port
 
 import rallypoint.elastic.agent.server as our_agent
 import rallypoint.elastic.launcher as our_launcher

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pytest
 from tests.compat.launches import RALLYPOINT, TORCHRUN, plain_environ
 from tests.compat.recordings import Recordings
-from tests.integration.cluster import free_port
+from tests.harness.cluster import free_port
 
 TALKS = """
 import os, sys

@@ -15,7 +15,7 @@ from tests.compat.launches import (
     plain_environ,
 )
 from tests.compat.recordings import Recordings
-from tests.integration.cluster import free_port
+from tests.harness.cluster import free_port
 
 JOB = {"PET_NPROC_PER_NODE": "2", "PET_MAX_RESTARTS": "3", "PET_ROLE": "trainer"}
 

@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.integration.one_agent import agent, environment, marked
-from tests.integration.store_process import RunningStore, store_process
-from tests.limits import patience
+from tests.harness.limits import patience
+from tests.harness.one_agent import agent, environment, marked
+from tests.harness.store_process import RunningStore, store_process
 
 pytestmark = pytest.mark.frameworks
 

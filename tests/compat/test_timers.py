@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from tests.compat.recordings import Recordings
-from tests.integration.one_agent import agent
+from tests.harness.one_agent import agent
 
 from rallypoint.elastic import timer as ours
 

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 from tests.compat.launches import TORCHRUN
-from tests.integration.one_agent import MARK, free_port, marked
-from tests.limits import patience
+from tests.harness.limits import patience
+from tests.harness.one_agent import MARK, free_port, marked
 
 pytestmark = pytest.mark.frameworks
 

@@ -22,7 +22,7 @@ from tests.compat.launches import (
     plain_environ,
 )
 from tests.compat.recordings import Recordings
-from tests.integration.cluster import free_port
+from tests.harness.cluster import free_port
 
 from rallypoint.agent.environ import WorkerContext, worker_argv, worker_environ
 from rallypoint.cli.options import parse_run

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.conformance.known_wrong import what_is_wrong
 from tests.conformance.stores import SUBJECTS, OurServers, Pair, Subject, opened
-from tests.resolver import nobody_asked
+from tests.harness.resolver import nobody_asked
 
 
 @pytest.fixture(autouse=True, scope="module")

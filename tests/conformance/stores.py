@@ -22,7 +22,7 @@ from uuid import uuid4
 
 import torch.distributed
 from tests.etcd.servers import program
-from tests.limits import patience
+from tests.harness.limits import patience
 
 from rallypoint.elastic.rendezvous.etcd_server import EtcdServer
 from rallypoint.elastic.rendezvous.etcd_store import EtcdStore

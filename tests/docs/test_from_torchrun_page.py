@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from tests.docs.page import blocks, commands
-from tests.integration.one_agent import free_port
-from tests.limits import patience
+from tests.harness.limits import patience
+from tests.harness.one_agent import free_port
 
 TO_COPY = blocks("from-torchrun.md")[0]
 TRAIN = "import os; open(os.environ['RANK'], 'w').write(os.environ['WORLD_SIZE'])"

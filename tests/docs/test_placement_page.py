@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 from tests.docs.page import blocks, commands
-from tests.integration.cluster import wait_until
-from tests.integration.one_agent import free_port
-from tests.limits import patience
+from tests.harness.cluster import wait_until
+from tests.harness.limits import patience
+from tests.harness.one_agent import free_port
 
 TO_COPY, EXPLAINED = blocks("placement.md")
 HOW_MANY = {"--spares": (3, 2), "--topology": (2, 2), "--world-multiple-of": (2, 4)}

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.docs.page import DOCS, blocks, commands
-from tests.limits import patience
+from tests.harness.limits import patience
 
 SOURCE = DOCS.parent / "src" / "rallypoint"
 FIELD = re.compile(r"\{[^{}]*\}")

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from msgspec import structs
-from tests.integration.test_every_command import WISHES
-from tests.watch.broken_jobs import BROKEN, NAN, NODES, running
-from tests.watch.watched_cluster import NOON
+from tests.cli.test_every_command import WISHES
+from tests.harness.broken_jobs import BROKEN, NAN, NODES, running
+from tests.harness.watched_cluster import NOON
 
 from rallypoint.cli.verdict import VerdictView, verdict_lines
 from rallypoint.cli.watch import reach, wishes

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from tests.etcd.servers import Etcd
-from tests.resolver import nobody_asked
+from tests.harness.resolver import nobody_asked
 
 from rallypoint.register.etcd.parameters import EtcdConfig, read_etcd
 

@@ -24,7 +24,7 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
-from tests.integration.cluster import Cluster, Option, free_port, is_listening, wait_until
+from tests.harness.cluster import Cluster, Option, free_port, is_listening, wait_until
 
 from rallypoint.elastic.rendezvous.etcd_server import BINARY_VARIABLE, find_etcd
 from rallypoint.errors import ParameterError

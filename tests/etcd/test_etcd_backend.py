@@ -10,10 +10,10 @@ from collections.abc import Iterator
 import pytest
 from msgspec.structs import replace
 from tests.etcd.servers import Etcd, state_of, stored
+from tests.harness.cluster import free_port, wait_until
 from tests.harness.engines import etcd_at, etcd_engine
-from tests.integration.cluster import free_port, wait_until
-from tests.integration.proxy import Proxy
-from tests.limits import patience
+from tests.harness.limits import patience
+from tests.harness.proxy import Proxy
 
 from rallypoint.core.job_state import new_job
 from rallypoint.core.model import Epoch, SharedSettings

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.cli.test_drain_command import drain
 from tests.etcd.servers import Etcd, cluster_of, encoded
-from tests.integration.cluster import Option, wait_until
-from tests.integration.test_drain_command import drain
-from tests.integration.test_leading_agents import leader_of, leads
-from tests.integration.test_mad_records import survives_mad_records
+from tests.harness.cluster import Option, wait_until
+from tests.jobs.test_leading_agents import leader_of, leads
+from tests.register.test_mad_records import survives_mad_records
 
 from rallypoint.cli.exit_codes import SIGNALLED
 from rallypoint.errors import RendezvousConnectionError

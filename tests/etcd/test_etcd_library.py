@@ -16,8 +16,8 @@ from urllib.request import urlopen
 
 import pytest
 from tests.etcd.servers import Etcd, encoded, program, stored
-from tests.integration.cluster import free_port, is_listening, wait_until
-from tests.integration.proxy import Proxy
+from tests.harness.cluster import free_port, is_listening, wait_until
+from tests.harness.proxy import Proxy
 
 from rallypoint.elastic.etcd.client import EtcdClient
 from rallypoint.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler

@@ -10,10 +10,10 @@ from threading import Thread
 import pytest
 from msgspec.structs import replace
 from tests.etcd.servers import Etcd, state_of, stored
-from tests.http_thread import HttpThread
-from tests.integration.cluster import wait_until
-from tests.integration.proxy import Proxy
-from tests.limits import patience
+from tests.harness.cluster import wait_until
+from tests.harness.http_thread import HttpThread
+from tests.harness.limits import patience
+from tests.harness.proxy import Proxy
 
 from rallypoint.errors import RendezvousConnectionError
 from rallypoint.register.etcd.backend import EtcdBackend, revision_of

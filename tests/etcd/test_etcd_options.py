@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.command_line import refusal
+from tests.harness.command_line import refusal
 
 WHERE = "--rdzv-endpoint a --rdzv-id job"
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from tests.etcd.servers import Etcd, cluster_of
+from tests.harness.cluster import AgentProcess, Cluster, Option, free_port, wait_until
 from tests.harness.engines import etcd_engine
-from tests.integration.cluster import AgentProcess, Cluster, Option, free_port, wait_until
 
 from rallypoint.register.etcd.parameters import read_etcd
 from rallypoint.register.etcd.store import PAGE

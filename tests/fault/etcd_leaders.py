@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from tests.etcd.servers import Etcd, encoded
 from tests.fault.leaders import RUN_ID, LeaderCluster
 from tests.fault.network import Network
-from tests.integration.cluster import Option, wait_until
+from tests.harness.cluster import Option, wait_until
 
 from rallypoint.coordinator.token import find_token
 from rallypoint.core.takeover.record import LeadRecord

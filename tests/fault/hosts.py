@@ -1,4 +1,4 @@
-"""A cluster (see `tests.integration.cluster`) whose nodes are hosts of a network of their own.
+"""A cluster (see `tests.harness.cluster`) whose nodes are hosts of a network of their own.
 
     with HostCluster(tmp_path, "a", "b", "c", lease=4) as cluster:
         a, b = cluster.agents("a", "b")
@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 
 from tests.fault.network import Network
-from tests.integration.cluster import AgentProcess, Cluster, Option, wait_until
+from tests.harness.cluster import AgentProcess, Cluster, Option, wait_until
 
 PORT = 29400
 _LISTENS = "0A"

@@ -15,9 +15,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from tests.certificates import make_certificates
 from tests.fault.leaders import RUN_ID, LeaderCluster
-from tests.integration.cluster import Option
+from tests.harness.certificates import make_certificates
+from tests.harness.cluster import Option
 from tests.kubernetes.api_stand_in import Fault
 from tests.kubernetes.objects import RefusedError, Selector
 from tests.kubernetes.stand_in import NAMESPACE, Pod, names, stand_in

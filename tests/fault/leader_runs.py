@@ -56,8 +56,8 @@ from pathlib import Path
 from msgspec import Struct
 from tests.fault import etcd_leaders, kubernetes_leaders, network
 from tests.fault.leaders import LeaderCluster
-from tests.integration.cluster import AgentProcess, Worker, wait_until
-from tests.integration.restarted_serve import STEPS, STOP
+from tests.harness.cluster import AgentProcess, Worker, wait_until
+from tests.harness.restarted_serve import STEPS, STOP
 
 from rallypoint.core.settings import HOLD_S
 

@@ -21,7 +21,7 @@ from types import TracebackType
 
 from tests.fault.hosts import HostCluster
 from tests.fault.mounts import Disk, View
-from tests.integration.cluster import AgentProcess, Option, wait_until
+from tests.harness.cluster import AgentProcess, Option, wait_until
 
 from rallypoint.coordinator.token import find_token
 from rallypoint.core.takeover.record import LeadRecord

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 
 import pytest
-from tests.integration import hanging_directory
+from tests.harness import hanging_directory
 
 SIZE = "4m"
 READY_S = 20.0

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.integration.one_agent import OneAgent, agent
+from tests.harness.one_agent import OneAgent, agent
 
 WORKERS = 2
 SAVES = """

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.fault.hosts import HostCluster
-from tests.integration.cluster import AgentProcess, is_alive, wait_until
+from tests.harness.cluster import AgentProcess, is_alive, wait_until
 
 LONG_S = 50
 """A grace that no test waits for."""

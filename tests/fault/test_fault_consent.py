@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from tests.integration.cluster import Cluster
+from tests.harness.cluster import Cluster
 
 from rallypoint.core.settings import HOLD_S
 from rallypoint.core.takeover.leading import CONSENT_LEASES

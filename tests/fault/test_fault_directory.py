@@ -6,7 +6,7 @@ import signal
 from pathlib import Path
 
 from tests.fault.mounts import Disk
-from tests.integration.cluster import Cluster, wait_until
+from tests.harness.cluster import Cluster, wait_until
 
 
 def test_a_node_waits_for_a_directory_that_does_not_answer_at_its_start(tmp_path: Path) -> None:

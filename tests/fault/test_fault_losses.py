@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.fault.hosts import HostCluster, wait_count
-from tests.integration.cluster import wait_until
+from tests.harness.cluster import wait_until
 
 RESETS_S = (0.4, 1.6)
 

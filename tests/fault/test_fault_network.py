@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from tests.fault import network as networks
 from tests.fault.network import DATA, Network
-from tests.integration.cluster import is_alive, wait_until
+from tests.harness.cluster import is_alive, wait_until
 
 SERVER = """
 import socket, sys

@@ -12,7 +12,7 @@ import pytest
 from tests.fault.etcd_leaders import EtcdLeaderCluster
 from tests.fault.kubernetes_leaders import KubernetesLeaderCluster
 from tests.fault.leaders import LeaderCluster
-from tests.integration.cluster import AgentProcess, Worker, wait_until
+from tests.harness.cluster import AgentProcess, Worker, wait_until
 
 from rallypoint.process.death_report import NEXT_LEADER_S
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.fault.hosts import PORT, HostCluster
-from tests.integration.cluster import wait_until
+from tests.harness.cluster import wait_until
 
 
 @pytest.mark.quick

@@ -10,8 +10,8 @@ import pytest
 from msgspec import Struct
 from tests.fault.hosts import HostCluster
 from tests.fault.mounts import Disk, View
-from tests.integration.cluster import AgentProcess, Cluster, wait_until
-from tests.integration.restarted_serve import STEPS, STOP, steps_of
+from tests.harness.cluster import AgentProcess, Cluster, wait_until
+from tests.harness.restarted_serve import STEPS, STOP, steps_of
 
 from rallypoint.core.liveness import DEAF_SHARE
 from rallypoint.core.settings import HOLD_S

@@ -7,8 +7,8 @@ import signal
 import time
 from pathlib import Path
 
-from tests.integration.cluster import AgentProcess, Cluster, Worker, wait_until
-from tests.integration.restarted_serve import STEPS, STOP, RestartedServe, steps_of
+from tests.harness.cluster import AgentProcess, Cluster, Worker, wait_until
+from tests.harness.restarted_serve import STEPS, STOP, RestartedServe, steps_of
 
 KILLS = 50
 SEED = 13

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.fault.hosts import HostCluster
-from tests.integration.cluster import wait_until
+from tests.harness.cluster import wait_until
 
 
 @pytest.mark.quick

@@ -13,7 +13,7 @@ import pytest
 from tests.fault.soak import ledger
 from tests.fault.soak.job import RuleBroken, SoakJob
 from tests.fault.soak.ledger import Entry, Ledger
-from tests.integration.cluster import wait_until
+from tests.harness.cluster import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 SOME = "kill_leader,restart_by_command,checkpoint_by_command"

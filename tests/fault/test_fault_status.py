@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 from tests.fault.hosts import HostCluster
-from tests.integration.cluster import wait_until
-from tests.watch.finder import culprit_of, text_of
+from tests.harness.cluster import wait_until
+from tests.harness.finder import culprit_of, text_of
 
 from rallypoint.cli.watch.status_text import LINES_MAX
 

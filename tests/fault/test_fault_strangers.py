@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.fault.hosts import PORT, HostCluster
-from tests.integration.cluster import wait_until
+from tests.harness.cluster import wait_until
 
 DESCRIPTORS = 128
 """That an agent may have; each stranger's connection costs one."""

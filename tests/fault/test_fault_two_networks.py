@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.fault.hosts import HostCluster
 from tests.fault.network import DATA
-from tests.integration.cluster import wait_until
+from tests.harness.cluster import wait_until
 
 CONNECTS = """
 import socket

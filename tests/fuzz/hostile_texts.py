@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 from msgspec.structs import replace
 from tests.fuzz.store_conversation import Choices
-from tests.watch.watched_cluster import WatchedCluster
+from tests.harness.watched_cluster import WatchedCluster
 
 from rallypoint.cli import job_verdict
 from rallypoint.cli.generate.quoting import bash_word, container_word, yaml_value

@@ -16,7 +16,7 @@ is cut off is lost when its lease is over.
 from __future__ import annotations
 
 from msgspec.structs import replace
-from tests.harness.jobs import Cluster, SimulatedAgent
+from tests.harness.whole_job import Cluster, SimulatedAgent
 
 from rallypoint.core.liveness import DIED
 from rallypoint.core.model import SharedSettings, Stamp

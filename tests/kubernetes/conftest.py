@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.certificates import make_certificates
+from tests.harness.certificates import make_certificates
+from tests.harness.resolver import nobody_asked
 from tests.kubernetes.api_stand_in import KubernetesApi
 from tests.kubernetes.stand_in import Pod, stand_in
-from tests.resolver import nobody_asked
 
 from rallypoint.register.kubernetes.parameters import KubernetesConfig
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from tests.http_thread import HttpThread
+from tests.harness.http_thread import HttpThread
 
 Object = dict[str, Any]
 GROUPS = {"api/v1": "", "apis/batch/v1": "batch", "apis/rbac.authorization.k8s.io/v1": "rbac"}

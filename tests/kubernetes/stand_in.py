@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from tests.integration.cluster import Cluster, Option
+from tests.harness.cluster import Cluster, Option
 from tests.kubernetes.api_stand_in import KubernetesApi
 from tests.kubernetes.objects import Selector
 

@@ -10,11 +10,11 @@ from datetime import UTC, datetime, timedelta
 import kubernetes_validate
 import pytest
 from msgspec.structs import replace
+from tests.harness.cluster import free_port, wait_until
 from tests.harness.engines import kubernetes_at, kubernetes_engine
-from tests.integration.cluster import free_port, wait_until
+from tests.harness.limits import patience
 from tests.kubernetes.api_stand_in import Fault, KubernetesApi
 from tests.kubernetes.stand_in import NAMESPACE, Pod, names, state_of, stored
-from tests.limits import patience
 
 from rallypoint.core.job_state import new_job
 from rallypoint.core.model import Epoch, SharedSettings

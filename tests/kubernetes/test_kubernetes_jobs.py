@@ -6,12 +6,12 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
-from tests.integration.cluster import Option, wait_until
-from tests.integration.test_drain_command import drain
-from tests.integration.test_leading_agents import leader_of, leads
-from tests.integration.test_mad_records import survives_mad_records
+from tests.cli.test_drain_command import drain
+from tests.harness.cluster import Option, wait_until
+from tests.jobs.test_leading_agents import leader_of, leads
 from tests.kubernetes.api_stand_in import KubernetesApi
 from tests.kubernetes.stand_in import Pod, cluster_of, names
+from tests.register.test_mad_records import survives_mad_records
 
 from rallypoint.cli.exit_codes import SIGNALLED
 from rallypoint.register.kubernetes.backend import KubernetesRendezvousBackend, name_of

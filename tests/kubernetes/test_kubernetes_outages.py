@@ -7,9 +7,9 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.integration.cluster import wait_until
-from tests.integration.proxy import Proxy
-from tests.integration.test_leading_agents import leader_of, leads
+from tests.harness.cluster import wait_until
+from tests.harness.proxy import Proxy
+from tests.jobs.test_leading_agents import leader_of, leads
 from tests.kubernetes.api_stand_in import KubernetesApi
 from tests.kubernetes.stand_in import Pod, cluster_of
 

@@ -15,9 +15,9 @@ import kubernetes_validate
 import pytest
 import yaml
 from tests.docs.page import blocks, commands
+from tests.harness.limits import patience
 from tests.kubernetes.kubectl_server import LOG, KubectlServer
 from tests.kubernetes.test_pod_security import broken, pods
-from tests.limits import patience
 
 LINES = [
     line

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.certificates import make_certificates
+from tests.cli.test_bad_input import is_one_line_with
 from tests.etcd.test_etcd_refusals import Other
-from tests.http_thread import HttpThread
-from tests.integration.cluster import free_port
-from tests.integration.one_agent import OneAgent, agent
-from tests.integration.test_bad_input import is_one_line_with
+from tests.harness.certificates import make_certificates
+from tests.harness.cluster import free_port
+from tests.harness.command_line import refusal
+from tests.harness.http_thread import HttpThread
+from tests.harness.one_agent import OneAgent, agent
 from tests.kubernetes.api_stand_in import KubernetesApi
 from tests.kubernetes.stand_in import ACCOUNT, NAMESPACE, Pod, apply, manifest, names, rbac
-from tests.unit.command_line import refusal
 
 from rallypoint.register.kubernetes.backend import config_map, name_of
 

@@ -7,11 +7,11 @@ import signal
 from pathlib import Path
 
 import pytest
+from tests.harness.cluster import AgentProcess, Cluster, free_port
 from tests.harness.engines import kubernetes_engine
-from tests.integration.cluster import AgentProcess, Cluster, free_port
-from tests.integration.test_leading_agents import leader_of
+from tests.jobs.test_leading_agents import leader_of
 from tests.kubernetes.stand_in import Pod, cluster_of
-from tests.rendezvous.test_registers_in import write
+from tests.register.test_registers_in import write
 
 from rallypoint.register.kubernetes.parameters import KubernetesConfig
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.integration.cluster import Cluster, free_port, wait_until
+from tests.harness.cluster import Cluster, free_port, wait_until
 from tests.kubernetes.trainer_server import PATH, TrainerServer
 
 from rallypoint.agent.environ import ProgressReceiver

@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.http_thread import HttpThread
+from tests.harness.http_thread import HttpThread
 
 PATH = "/apis/trainer.kubeflow.org/v1alpha1/namespaces/training/trainjobs/digits/status"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.observe.prometheus_parser import parse
+from tests.harness.prometheus_parser import parse
 
 from rallypoint.observe.prometheus import Family, Histogram, Sample, prometheus_text
 

@@ -25,13 +25,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from tests.certificates import make_certificates
 from tests.fault.hosts import PORT, HostCluster
-from tests.integration.cluster import LIMIT_S, AgentProcess, Option
-from tests.integration.proxy import Proxy
+from tests.harness.certificates import make_certificates
+from tests.harness.cluster import LIMIT_S, AgentProcess, Option
+from tests.harness.limits import patience
+from tests.harness.proxy import Proxy
 from tests.kubernetes.stand_in import NAMESPACE, Pod, apply, rbac, stand_in
 from tests.kubernetes.stand_in import manifest as stand_in_manifest
-from tests.limits import patience
 from tests.pods.name_server import NameServer
 
 from rallypoint.coordinator.token import parse_token

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.integration.cluster import AgentProcess, wait_until
+from tests.harness.cluster import AgentProcess, wait_until
 from tests.pods.pods import INFRA, NAME, PORT, Pods
 
 from rallypoint.config import TOKEN_VARIABLE

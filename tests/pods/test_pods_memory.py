@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.integration.cluster import Cluster
-from tests.integration.memory_cgroup import inside, memory_cgroup
+from tests.harness.cluster import Cluster
+from tests.harness.memory_cgroup import inside, memory_cgroup
 from tests.pods.pods import NAME, Pods
 
 LIMIT = 192 << 20

@@ -1,14 +1,23 @@
+"""Torch's servers and clients ask nobody for names: see tests/harness/resolver.py."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import pytest
+from tests.harness.resolver import nobody_asked
 from tests.register.installed import Environment, shelf_server
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_names() -> Iterator[None]:
+    with nobody_asked():
+        yield
 
 
 @pytest.fixture(scope="session")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    """Has the package of the page, and nobody may change it."""
+    """Has the package of docs/registers.md, and nobody may change it."""
     made = Environment(tmp_path_factory.mktemp("environment") / "env")
     made.install_shelf()
     return made

@@ -57,8 +57,8 @@ class Environment:
 def shelf_server() -> Iterator[str]:
     """Yields the address of an empty shelf, which is a process of its own."""
     words = [sys.executable, str(SERVER)]
-    ends = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}  # Clients are killed.
-    with subprocess.Popen(words, text=True, **ends) as server:
+    silent = subprocess.DEVNULL  # Clients are killed.
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=silent, text=True) as server:
         try:
             assert server.stdout is not None
             yield f"127.0.0.1:{int(server.stdout.readline())}"

@@ -11,37 +11,36 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.integration.cluster import Cluster, free_port
-from tests.integration.test_leading_agents import leader_of
-from tests.limits import patience
+from tests.harness.cluster import Cluster, free_port
+from tests.harness.limits import patience
+from tests.jobs.test_leading_agents import leader_of
 from tests.register.installed import CONTRACT, PROJECT, ROW, STORE, Environment, shelf_server
 
 from rallypoint.register.engines import GROUP
 
 
-class ShelfCluster(Cluster):
+def shelf_cluster(folder: Path, environment: Environment, shelf: str) -> Cluster:
     """Nodes whose jobs are recorded on a shelf."""
-
-    def __init__(self, folder: Path, environment: Environment, shelf: str, nnodes: str) -> None:
-        super().__init__(
-            folder,
-            rdzv_backend="shelf",
-            rdzv_endpoint=shelf,
-            nnodes=nnodes,
-            lease=30,
-            local_addr="127.0.0.1",
-            rdzv_conf="last_call_timeout=20,folder=team",
-        )
-        self.python = environment.python
+    made = Cluster(
+        folder,
+        rdzv_backend="shelf",
+        rdzv_endpoint=shelf,
+        nnodes="1:2",
+        lease=30,
+        local_addr="127.0.0.1",
+        rdzv_conf="last_call_timeout=20,folder=team",
+    )
+    made.python = environment.python
+    return made
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, environment: Environment, shelf: str) -> Iterator[ShelfCluster]:
-    with ShelfCluster(tmp_path, environment, shelf, "1:2") as made:
+def cluster(tmp_path: Path, environment: Environment, shelf: str) -> Iterator[Cluster]:
+    with shelf_cluster(tmp_path, environment, shelf) as made:
         yield made
 
 
-def command(cluster: ShelfCluster, *words: str) -> subprocess.CompletedProcess[str]:
+def command(cluster: Cluster, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [cluster.python, "-m", "rallypoint", *words],
         env=cluster.environ(),
@@ -52,13 +51,13 @@ def command(cluster: ShelfCluster, *words: str) -> subprocess.CompletedProcess[s
     )
 
 
-def place(cluster: ShelfCluster) -> list[str]:
+def place(cluster: Cluster) -> list[str]:
     where = f"--rdzv-endpoint={cluster.options['rdzv_endpoint']}"
     return ["--rdzv-backend=shelf", where, "--rdzv-conf=folder=team"]
 
 
 def test_L6_a_job_by_an_engine_of_another_package_survives_the_kill_of_its_leader(
-    cluster: ShelfCluster,
+    cluster: Cluster,
 ) -> None:
     """The guard of the leader marks the record by that engine, so that the next one need not wait
     for the hold, and says that the leader has died."""
@@ -76,7 +75,7 @@ def test_L6_a_job_by_an_engine_of_another_package_survives_the_kill_of_its_leade
 
 
 def test_V1_every_command_finds_a_job_by_an_engine_of_another_package(
-    cluster: ShelfCluster,
+    cluster: Cluster,
 ) -> None:
     agents = [cluster.agent(name) for name in "ab"]
     cluster.wait_workers(2, round=0)
@@ -102,7 +101,7 @@ def test_V1_every_command_finds_a_job_by_an_engine_of_another_package(
     )
 
 
-def test_L1_a_candidate_finds_jobs_by_an_engine_of_another_package(cluster: ShelfCluster) -> None:
+def test_L1_a_candidate_finds_jobs_by_an_engine_of_another_package(cluster: Cluster) -> None:
     (agent,) = [cluster.agent("a")]
     cluster.wait_workers(1)
     candidate = cluster.serve(*place(cluster), "--candidate", port=free_port())
@@ -113,7 +112,7 @@ def test_L1_a_candidate_finds_jobs_by_an_engine_of_another_package(cluster: Shel
 
 
 def test_V7_the_explanation_names_the_place_of_an_engine_of_another_package(
-    cluster: ShelfCluster,
+    cluster: Cluster,
 ) -> None:
     told = command(cluster, "run", "--explain", "--rdzv-id=j", *place(cluster), "worker.py")
     where = cluster.options["rdzv_endpoint"]
@@ -130,7 +129,7 @@ if __name__ == "__main__":
 """
 
 
-def test_A1_a_program_may_choose_an_engine_of_another_package(cluster: ShelfCluster) -> None:
+def test_A1_a_program_may_choose_an_engine_of_another_package(cluster: Cluster) -> None:
     program = cluster.folder / "program.py"
     program.write_text(PROGRAM.format(where=cluster.options["rdzv_endpoint"]))
     words = [cluster.python, str(program)]

@@ -19,8 +19,8 @@ from pathlib import Path
 from types import TracebackType
 
 from tests.fault.network import Network
-from tests.integration.cluster import wait_until
-from tests.limits import patience
+from tests.harness.cluster import wait_until
+from tests.harness.limits import patience
 
 HEAD, NODES = "head", ("n1", "n2", "n3", "n4")
 _LIMIT_S = 60.0

@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.integration.cluster import wait_until
+from tests.harness.cluster import wait_until
 from tests.slurm.cluster import Slurm
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from tests.docs.page import blocks, commands
-from tests.integration.cluster import wait_until
+from tests.harness.cluster import wait_until
 from tests.slurm.cluster import Slurm
 
 LINES = [line for block in blocks("slurm.md") for line in commands(block)]

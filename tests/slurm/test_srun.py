@@ -7,9 +7,9 @@ import subprocess
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from tests.integration.cluster import wait_until
+from tests.harness.cluster import wait_until
+from tests.integrations.test_slurm_node_list import lists
 from tests.slurm.cluster import Slurm
-from tests.unit.test_slurm_node_list import lists
 
 from rallypoint.integrations.slurm.node_list import node_names
 

@@ -21,9 +21,9 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
-from tests.integration.cluster import wait_until
-from tests.integration.one_agent import free_port
-from tests.limits import patience
+from tests.harness.cluster import wait_until
+from tests.harness.limits import patience
+from tests.harness.one_agent import free_port
 
 _LIMIT_S = 60.0
 _PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"

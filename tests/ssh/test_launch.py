@@ -9,8 +9,8 @@ import signal
 from pathlib import Path
 
 import pytest
-from tests.integration.cluster import wait_until
-from tests.limits import patience
+from tests.harness.cluster import wait_until
+from tests.harness.limits import patience
 from tests.ssh.servers import Hosts, command_line, descendants
 
 TELL = """

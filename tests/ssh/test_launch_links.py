@@ -8,8 +8,8 @@ import signal
 import subprocess
 from pathlib import Path
 
-from tests.integration.cluster import wait_until
-from tests.limits import patience
+from tests.harness.cluster import wait_until
+from tests.harness.limits import patience
 from tests.ssh.servers import Hosts, children, command_line
 from tests.ssh.test_launch import STEPS, TELL, code_of, told, wait_ran
 

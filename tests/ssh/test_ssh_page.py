@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.docs.page import blocks, commands
-from tests.integration.cluster import wait_until
+from tests.harness.cluster import wait_until
 from tests.ssh.servers import Hosts
 
 BLOCKS = blocks("ssh.md")

@@ -7,7 +7,7 @@ from typing import cast
 
 import msgspec
 import pytest
-from tests.unit.jobs import running
+from tests.harness.job_machine import running
 from tests.watch.test_what_is_recorded import NO_RESTARTS, asks, decided
 from tests.watch.test_what_wishes_hear import Place, Wire, in_loop
 

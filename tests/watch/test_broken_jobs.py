@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
-from tests.watch.broken_jobs import BROKEN, CULPRIT, NODES, PAGES, broken, healthy
-from tests.watch.finder import culprit_of
-from tests.watch.watched_cluster import WatchedCluster
+from tests.harness.broken_jobs import BROKEN, CULPRIT, NODES, PAGES, broken, healthy
+from tests.harness.finder import culprit_of
+from tests.harness.watched_cluster import WatchedCluster
 
 from rallypoint.cli.watch.status_text import LINES_MAX, status_lines
 from rallypoint.core.model import SharedSettings
@@ -24,7 +24,7 @@ def test_V1_the_culprit_and_the_reason_are_in_the_first_lines(name: str) -> None
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_what_a_person_sees_is_what_was_reviewed(name: str) -> None:
-    """`python -m tests.watch.broken_jobs --rewrite` writes the pages."""
+    """`python -m tests.harness.broken_jobs --rewrite` writes the pages."""
     page = PAGES / f"{name.replace(' ', '-')}.txt"
     assert "\n".join(broken(name).status()) + "\n" == page.read_text()
 

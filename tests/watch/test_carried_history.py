@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.watch.watched_cluster import NOON, WatchedCluster
+from tests.harness.watched_cluster import NOON, WatchedCluster
 
 from rallypoint.core.model import EndKind, EndReason, SharedSettings, Stamp
 from rallypoint.core.watch import goodput

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 from msgspec.structs import replace
-from tests.watch.broken_jobs import BROKEN, broken, healthy
+from tests.harness.broken_jobs import BROKEN, broken, healthy
 
 from rallypoint.cli.watch import terminal
 from rallypoint.cli.watch.status_text import status_lines

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from tests.integration.cluster import free_port
-from tests.watch.broken_jobs import CULPRIT, FULL, NAN, NODES, running
-from tests.watch.finder import culprit_of
-from tests.watch.watched_cluster import WatchedCluster
+from tests.harness.broken_jobs import CULPRIT, FULL, NAN, NODES, running
+from tests.harness.cluster import free_port
+from tests.harness.finder import culprit_of
+from tests.harness.watched_cluster import WatchedCluster
 
 from rallypoint.cli import drain
 from rallypoint.cli.watch import events, logs, nodes, stacks, status, wishes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.watch.broken_jobs import NODES, running
+from tests.harness.broken_jobs import NODES, running
 
 from rallypoint.core.watch.event_groups import fold_entries
 from rallypoint.core.watch.history import HistoryEntry

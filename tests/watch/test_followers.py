@@ -16,6 +16,22 @@ from rallypoint.errors import MessageError
 
 
 @pytest.mark.parametrize("subject", [Subject.EVENTS, Subject.STATUS])
+def test_V2_what_many_people_follow_is_encoded_once_for_all(subject: Subject) -> None:
+    def test(place: Place) -> None:
+        follow = m.Ask(subject, follow=True)
+        first, second = asks(place, follow, 100), asks(place, follow, 101)
+        before, others_before = len(first.sent), len(second.sent)
+        place.wants(Subject.CANCEL)
+        told = first.sent[before:]
+        assert told
+        assert all(
+            one is other for one, other in zip(told, second.sent[others_before:], strict=True)
+        )
+
+    in_loop(test)
+
+
+@pytest.mark.parametrize("subject", [Subject.EVENTS, Subject.STATUS])
 def test_V2_people_who_have_followed_a_job_and_gone_keep_nobody_out(subject: Subject) -> None:
     def test(place: Place) -> None:
         follow = m.Ask(subject, follow=True)

@@ -9,7 +9,7 @@ from typing import cast
 import msgspec
 import pytest
 from msgspec.structs import replace
-from tests.unit.jobs import CANDIDATE, RULES
+from tests.harness.job_machine import CANDIDATE, RULES
 from tests.watch.test_what_wishes_hear import Place, Wire, in_loop
 
 from rallypoint.cli.access import Access

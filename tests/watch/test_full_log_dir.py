@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from tests.watch.broken_jobs import CULPRIT, NAN, running
+from tests.harness.broken_jobs import CULPRIT, NAN, running
 from tests.watch.test_next_steps import following
 
 from rallypoint.core.watch.node_progress import NodeProgress

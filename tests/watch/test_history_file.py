@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.integration.cluster import wait_until
-from tests.watch.watched_cluster import WatchedCluster
+from tests.harness.cluster import wait_until
+from tests.harness.watched_cluster import WatchedCluster
 
 from rallypoint.core.model import SharedSettings
 from rallypoint.core.watch.history import SCHEMA, HistoryEntry

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.unit.jobs import CANDIDATE, RULES
+from tests.harness.job_machine import CANDIDATE, RULES
 
 from rallypoint.coordinator.watching import LOOK_S, STATUS_S, JobWatch
 from rallypoint.core import job as jobs

@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.integration.cluster import Cluster, wait_until
-from tests.integration.memory_cgroup import inside, memory_cgroup
-from tests.watch.live_job import LiveJob
+from tests.harness.cluster import Cluster, wait_until
+from tests.harness.live_job import LiveJob
+from tests.harness.memory_cgroup import inside, memory_cgroup
 
 MEMORY_BYTES = 200 << 20
 NODES = 64

@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.prepared import processes
-from tests.watch.watched_cluster import WatchedCluster
+from tests.harness.prepared import processes
+from tests.harness.watched_cluster import WatchedCluster
 
 from rallypoint.cli import job_verdict
 from rallypoint.cli.watch import events, reach, status

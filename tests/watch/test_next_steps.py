@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
-from tests.watch.broken_jobs import BROKEN, CULPRIT, NAN, broken, healthy, running
-from tests.watch.watched_cluster import WatchedCluster
+from tests.harness.broken_jobs import BROKEN, CULPRIT, NAN, broken, healthy, running
+from tests.harness.watched_cluster import WatchedCluster
 
 from rallypoint.cli.watch.status_text import LINES_MAX, command_lines, status_lines
 from rallypoint.core.fitness import HeldBack

@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 from msgspec.structs import replace
-from tests.unit.jobs import RULES, A, B, Host, failed, orders, running, stamp, told, verdicts
-from tests.unit.test_takeover import running as cluster_running
-from tests.unit.watched import WatchedJob
+from tests.core.test_takeover import running as cluster_running
+from tests.harness.job_machine import (
+    RULES,
+    A,
+    B,
+    Host,
+    failed,
+    orders,
+    running,
+    stamp,
+    told,
+    verdicts,
+)
+from tests.harness.watched import WatchedJob
 
 from rallypoint.core import job, person
 from rallypoint.core import messages as m

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
-from tests.watch.broken_jobs import CULPRIT, NAN, running
+from tests.harness.broken_jobs import CULPRIT, NAN, running
 
 from rallypoint.cli.watch.quoted_text import fitted
 from rallypoint.cli.watch.stacks_text import stacks_lines

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.watch.broken_jobs import CULPRIT, NAN, running
+from tests.harness.broken_jobs import CULPRIT, NAN, running
 
 from rallypoint.cli.watch.status_text import status_lines
 from rallypoint.core.watch.node_progress import NodeProgress

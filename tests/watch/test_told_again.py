@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 from msgspec.structs import replace
-from tests.unit.groups import stamp
-from tests.unit.test_timeline import Told
-from tests.watch.watched_cluster import NOON
+from tests.core.test_timeline import Told
+from tests.harness.groups import stamp
+from tests.harness.watched_cluster import NOON
 
 from rallypoint.agent.progress_report import ProgressReport
 from rallypoint.agent.telemetry.dispatcher import EventDispatcher

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.integration.cluster import free_port
-from tests.limits import patience
+from tests.harness.cluster import free_port
+from tests.harness.limits import patience
 
 from rallypoint.cli import drain
 from rallypoint.cli.parser import parse

@@ -9,7 +9,7 @@ from typing import cast
 import msgspec
 import pytest
 from msgspec.structs import replace
-from tests.unit.jobs import CANDIDATE, RULES, failed, running
+from tests.harness.job_machine import CANDIDATE, RULES, failed, running
 from tests.watch.test_what_wishes_hear import Place, Wire, in_loop
 
 from rallypoint.coordinator.connection import ServerConnection

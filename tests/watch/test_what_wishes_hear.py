@@ -9,8 +9,8 @@ from typing import cast
 
 import msgspec
 import pytest
-from tests.unit.jobs import CANDIDATE, RULES
-from tests.unit.test_takeover import running
+from tests.core.test_takeover import running
+from tests.harness.job_machine import CANDIDATE, RULES
 
 from rallypoint.coordinator.connection import ServerConnection
 from rallypoint.coordinator.gathering import Gatherings

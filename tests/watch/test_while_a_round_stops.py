@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.watch.broken_jobs import CULPRIT, NAN, running
-from tests.watch.watched_cluster import WatchedCluster
+from tests.harness.broken_jobs import CULPRIT, NAN, running
+from tests.harness.watched_cluster import WatchedCluster
 
 from rallypoint.cli.watch.status_text import status_lines
 

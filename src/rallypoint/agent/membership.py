@@ -114,7 +114,7 @@ class Membership:
     @property
     def error(self) -> Exception | None:
         """What a rendezvous handler raised, if that ended this node's part."""
-        return getattr(self._session, "error", None)
+        return None if self._session is None else self._session.error
 
     def owns(self, pid: int) -> bool:
         """Whether only the round store may reap this process."""

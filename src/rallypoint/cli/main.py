@@ -50,6 +50,8 @@ COMMANDS = {
 """Each with the module whose `run` it is, or with the function."""
 _HANDLE_SIGNALS = frozenset({"run", "launch", "serve", "store"})
 """Commands that do so themselves from when they have something to put in order."""
+_WITHOUT_ASYNCIO = frozenset({"run", "token", "verdict", "generate"})
+"""Commands that do not import it with their module."""
 _ENDED_BY_SIGINT = 130
 
 _HELP = """\
@@ -100,6 +102,10 @@ def _run(command: str, rest: list[str]) -> int:
     try:
         if command in COMMANDS:
             module, _, name = COMMANDS[command].partition(":")
+            if command not in _WITHOUT_ASYNCIO:
+                from rallypoint.cli.late_tls import load_tls_late
+
+                load_tls_late()
             run = getattr(import_module(module), name or "run")
             if command not in _HANDLE_SIGNALS:
                 raise_interrupts()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from rallypoint.cli import raise_interrupts
 from rallypoint.cli.access import keep_secrets, with_own_token_only
 from rallypoint.cli.exit_codes import of_class, of_finish
+from rallypoint.cli.late_tls import load_tls_late
 from rallypoint.cli.options import RUN, parse_run
 from rallypoint.cli.parser import with_hint
 from rallypoint.config import AgentConfig, RegisterConfig
@@ -45,6 +46,7 @@ def _take_part(config: AgentConfig) -> int:
     gc.disable()  # Nothing that starting makes is garbage: to look for some costs milliseconds.
     keep_secrets()
     titles.set_name("rallypoint-agt")
+    load_tls_late()
     from rallypoint.agent.run import run_agent
     from rallypoint.cli.console import Console
     from rallypoint.cli.summary import JobReport

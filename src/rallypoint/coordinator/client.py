@@ -71,6 +71,10 @@ class AgentSession(Protocol):
     def is_replaceable(self) -> bool:
         """As in `Attached`."""
 
+    @property
+    def error(self) -> Exception | None:
+        """The exception that ended this node's part; None: a verdict did, or nothing has yet."""
+
     def report(self, report: m.Report) -> None: ...
 
     def tell_progress(self) -> None:
@@ -115,6 +119,9 @@ class Hooks(Struct, frozen=True):
 
 class CoordinatorSession:
     """For the thread of the loop. `open` with the first connection, `close` at the end."""
+
+    error: Exception | None = None
+    """A coordinator ends no node's part with an exception."""
 
     def __init__(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Protocol
 
 from msgspec import json
@@ -395,11 +395,20 @@ def _reason(error: OSError | None) -> str:
 
 def answer(connection: ServerConnection, value: object, *, is_last: bool) -> None:
     """Send this value as JSON, in pieces that fit into frames."""
+    answer_all([connection], value, is_last=is_last)
+
+
+def answer_all(connections: Iterable[ServerConnection], value: object, *, is_last: bool) -> None:
+    """Do that on each connection. The value is encoded once for all."""
     data = json.encode(value)
+    pieces = []
     for start in range(0, len(data), PIECE_BYTES):
-        piece = data[start : start + PIECE_BYTES]
         is_whole = start + PIECE_BYTES >= len(data)
-        connection.send(Answer(piece, is_whole, is_whole and is_last))
+        piece = data[start : start + PIECE_BYTES]
+        pieces.append(Answer(piece, is_whole, is_whole and is_last))
+    for connection in connections:
+        for each in pieces:
+            connection.send(each)
 
 
 def refuse_answer(connection: ServerConnection, text: str) -> None:

@@ -142,7 +142,7 @@ class OwnJob:
         for a lease from then. Without end for one that does not lead."""
         return inf if self.leadership is None else self.leadership.lead.vouched_at
 
-    # As `jobs.LedBy` asks.
+    # As `hosting.LedBy` asks.
 
     def of(self, run_id: str) -> Leadership | None:
         return self.leadership

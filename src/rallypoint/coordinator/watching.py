@@ -10,7 +10,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rallypoint.clocks import wall_time
-from rallypoint.coordinator.connection import ServerConnection, answer, refuse_answer
+from rallypoint.coordinator.connection import (
+    ServerConnection,
+    answer,
+    answer_all,
+    refuse_answer,
+)
 from rallypoint.core import claims, limits, person
 from rallypoint.core import messages as m
 from rallypoint.core.event_kinds import VERDICT, Record
@@ -249,9 +254,9 @@ class JobWatch:
             self.tell_of_wishes()
             self._write_status()
             self._followers.clear()
-            for watcher in list(self._watchers.values()):
-                answer(watcher, self.view, is_last=True)
-            self._watchers.clear()
+            if self._watchers:
+                answer_all(list(self._watchers.values()), self.view, is_last=True)
+                self._watchers.clear()
             self._end.told_at = self._clock()
             if self._gatherings is not None:
                 self._gatherings.job_ended()
@@ -462,8 +467,9 @@ class JobWatch:
             if isinstance(new, PastRound):
                 is_over = True
                 continue
-            for follower in list(self._followers.values()):
-                answer(follower, new, is_last=is_last and not news)
+            if self._followers:
+                followers = list(self._followers.values())
+                answer_all(followers, new, is_last=is_last and not news)
         return is_over
 
     def _look_for_news(self, file: HistoryFile) -> None:

@@ -12,7 +12,7 @@ Observed is the phase, and it only moves forward within a round:
     STOPPING   told to end: SIGTERM, a grace, SIGKILL
     DONE       the agent has said how it ended
 
-Desired is `then`: what is to be done once nothing runs. It only grows more final: JOIN again,
+`desired` is what is to be done once nothing runs. It only grows more final: JOIN again,
 LEAVE because of a signal, END with the verdict, or give up.
 
 A worker that fails while RUNNING stops the whole node at once, without waiting to be told. What

@@ -37,7 +37,7 @@ from tests.fault.soak.events import Skipped
 from tests.fault.soak.job import RuleBroken, SoakJob
 from tests.fault.soak.ledger import Broken, Entry, Ledger
 from tests.fault.soak.plan import Plan, events_of, plan_of
-from tests.leftovers import kill_when_this_process_ends
+from tests.harness.leftovers import kill_when_this_process_ends
 
 PAUSE_S = (0.5, 3.0)
 """Between two events: a random time of this range."""

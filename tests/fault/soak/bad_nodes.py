@@ -22,8 +22,8 @@ from typing import Any
 from tests.fault.soak import ledger
 from tests.fault.soak.events import Event, Skipped
 from tests.fault.soak.job import BAD_HOST, FOREMOST, MOST, Node, RuleBroken, SoakJob
-from tests.integration.cluster import wait_until
-from tests.limits import patience
+from tests.harness.cluster import wait_until
+from tests.harness.limits import patience
 
 CANNOT_START, REFUSED = 75, 2
 LIVES = 6

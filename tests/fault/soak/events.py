@@ -17,7 +17,7 @@ from tests.fault.leader_runs import BY_BACKEND
 from tests.fault.soak import ledger
 from tests.fault.soak.job import LEASE_S, LEAST, MOST, Node, SoakJob
 from tests.fault.soak.worlds import WorkerRecord, runs
-from tests.integration.cluster import Worker, wait_until
+from tests.harness.cluster import Worker, wait_until
 
 Event = Callable[[SoakJob], None]
 

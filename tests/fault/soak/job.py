@@ -30,8 +30,8 @@ from tests.fault.leaders import RUN_ID, LeaderCluster
 from tests.fault.soak import ledger, worlds
 from tests.fault.soak.ledger import Broken
 from tests.fault.soak.worlds import Reader, WorkerRecord, Worlds, runs
-from tests.integration.cluster import AgentProcess, Event, wait_until
-from tests.limits import patience
+from tests.harness.cluster import AgentProcess, Event, wait_until
+from tests.harness.limits import patience
 
 from rallypoint.core.fitness import PROBATION_S
 from rallypoint.process import guard

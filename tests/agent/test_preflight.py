@@ -1,0 +1,224 @@
+"""Whether a machine can start workers, tried on machines that lack something."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from tests.harness import hanging_directory
+from tests.harness.round_workers import run, until
+from tests.harness.unprivileged import become_somebody
+
+from rallypoint.agent.preflight import Place, Preflight, Unfit, places
+from rallypoint.core.model import Lacking
+from rallypoint.process.logs.specs import DefaultLogsSpecs
+
+UNDER = """
+import asyncio, resource, sys
+from rallypoint.agent.preflight import Place, Preflight
+number, most, workers, limit_s = map(int, sys.argv[1:5])
+if most:
+    resource.setrlimit(number, (most, most))
+preflight = Preflight([Place((path,)) for path in sys.argv[5:]], workers, limit_s=limit_s)
+unfit = asyncio.run(preflight.run())
+print("fit" if unfit is None else f"{unfit.text}; {unfit.lacking.errno}; {unfit.fix}", flush=True)
+"""
+"""Tries under a limit, and says what came of it."""
+
+
+def try_(*paths: Path | str, workers: int = 2, **rest: object) -> Unfit | None:
+    """What comes of it; nothing of it is left."""
+    found: list[Unfit | None] = []
+    where = [Place((str(path),)) for path in paths]
+
+    async def main() -> None:
+        found.append(await Preflight(where, workers, **rest).run())  # type: ignore[arg-type]
+
+    run(main)
+    return found[0]
+
+
+def try_under(
+    *words: object, number: int = 0, most: int = 0, workers: int = 2, before: tuple[str, ...] = ()
+) -> str:
+    command = [*before, sys.executable, "-c", UNDER, number, most, workers, 2, *words]
+    return subprocess.run(
+        list(map(str, command)), capture_output=True, text=True, check=True
+    ).stdout.strip()
+
+
+@contextmanager
+def mounted(place: Path, options: str) -> Iterator[Path]:
+    place.mkdir()
+    tried = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", options, "small", str(place)], capture_output=True
+    )
+    if tried.returncode:
+        pytest.skip("mounting a file system needs root")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", str(place)], check=True)
+
+
+def test_A10_a_machine_that_lacks_nothing_is_fit_and_nothing_is_left(tmp_path: Path) -> None:
+    assert try_(tmp_path, workers=9) is None
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("options", ["size=32k", "size=1m,nr_inodes=1"])
+def test_A10_a_full_disk_is_named_with_what_to_do(tmp_path: Path, options: str) -> None:
+    with mounted(tmp_path / "disk", options) as disk:
+        found = try_(tmp_path, disk)
+        assert list(disk.iterdir()) == []
+    assert found == Unfit(
+        f"can't write to {disk}: No space left on device",
+        Lacking(f"write to {disk}", errno.ENOSPC),
+        "free space there, or set TMPDIR or --log-dir",
+    )
+
+
+def test_A10_a_read_only_disk_is_the_machine_s_fault(tmp_path: Path) -> None:
+    with mounted(tmp_path / "disk", "ro") as disk:
+        found = try_(disk)
+    assert found is not None
+    assert found.lacking == Lacking(f"write to {disk}", errno.EROFS)
+
+
+def test_A10_a_directory_that_is_none_is_an_option_s_fault(tmp_path: Path) -> None:
+    found = try_(tmp_path / "none")
+    assert found is not None
+    assert found.text == f"can't write to {tmp_path / 'none'}: No such file or directory"
+    assert found.lacking is None
+    assert "--log-dir" in found.fix
+
+
+def test_A10_the_first_directory_that_can_be_written_is_enough(tmp_path: Path) -> None:
+    nowhere = str(tmp_path / "none")
+
+    async def main() -> None:
+        for where, is_fit in (
+            (Place((nowhere, str(tmp_path))), True),
+            (Place((nowhere, nowhere)), False),
+            (Place((nowhere,), is_given=True), True),
+        ):
+            assert (await Preflight([where], 1).run() is None) is is_fit
+
+    run(main)
+
+
+def test_A10_too_few_descriptors_are_named() -> None:
+    import resource
+
+    said = try_under(number=resource.RLIMIT_NOFILE, most=25, workers=8)
+    assert said == f"can't open 40 files: Too many open files; {errno.EMFILE}; raise ulimit -n"
+
+
+def test_A10_too_few_processes_for_all_workers_at_once_are_named() -> None:
+    import resource
+
+    def under(most: int) -> str:
+        before = become_somebody()
+        return try_under(number=resource.RLIMIT_NPROC, most=most, workers=8, before=before)
+
+    if os.geteuid():
+        pytest.skip("another user's processes can't be counted")
+    assert under(20) == "fit"
+    assert under(6).startswith(
+        f"can't start 8 workers: Resource temporarily unavailable; {errno.EAGAIN}; raise ulimit -u"
+    )
+    assert under(1).startswith(f"can't fork: Resource temporarily unavailable; {errno.EAGAIN}; ")
+
+
+def hang(_path: str) -> None:
+    signal.pause()
+
+
+def test_A10_a_directory_that_does_not_answer_is_named_and_delays_nothing(tmp_path: Path) -> None:
+    found: list[Unfit | None] = []
+
+    async def main() -> None:
+        trying = asyncio.ensure_future(
+            Preflight([Place((str(tmp_path),))], 2, limit_s=0.5, write=hang).run()
+        )
+        turns = 0
+        while not trying.done():
+            await asyncio.sleep(0.01)
+            turns += 1
+        assert turns > 5, "heartbeats and signals are handled meanwhile"
+        found.append(await trying)
+
+    run(main)
+    assert found[0] is not None
+    assert found[0].text == f"can't write to {tmp_path}: no answer within 0.5 s"
+    assert found[0].lacking == Lacking(f"write to {tmp_path}", errno.ETIMEDOUT)
+
+
+def test_A10_a_file_system_that_not_even_sigkill_gets_past_delays_no_end(tmp_path: Path) -> None:
+    directory = tmp_path / "server"
+    before = hanging_directory.prefix(directory)
+    with subprocess.Popen(
+        [*before, sys.executable, "-c", UNDER, "0", "0", "2", "1", str(directory)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        said = process.stdout.readline()
+        assert hanging_directory.was_asked(directory)
+        process.stdin.close()
+        assert process.wait() == 0
+    assert said.startswith(f"can't write to {directory}: no answer within 1 s; {errno.ETIMEDOUT}")
+
+
+def test_A10_a_leaving_node_does_not_wait_for_its_try(tmp_path: Path) -> None:
+    async def main() -> None:
+        preflight = Preflight([Place((str(tmp_path),))], 2, write=hang)
+        trying = asyncio.ensure_future(preflight.run())
+        await until(lambda: preflight.is_left)
+        trying.cancel()
+        await asyncio.wait((trying,))
+        assert trying.cancelled()
+        assert not preflight.is_left
+
+    run(main)
+
+
+def kill(_path: str) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def fail(_path: str) -> None:
+    raise ValueError("a bug")
+
+
+def test_A10_a_try_that_is_killed_is_no_success_and_a_bug_holds_no_machine_back(
+    tmp_path: Path,
+) -> None:
+    killed = try_(tmp_path, write=kill)
+    assert killed is not None
+    assert killed.text.endswith("the process that tried it was killed by SIGKILL")
+    assert killed.lacking is not None
+    assert try_(tmp_path, write=fail) is None
+
+
+def test_A10_the_directories_of_the_workers_are_tried(tmp_path: Path) -> None:
+    logs, scratch, temp = tmp_path / "logs", str(tmp_path / "scratch"), str(tmp_path / "temp")
+    given, none = DefaultLogsSpecs(str(logs)), DefaultLogsSpecs(os.devnull)
+    for specs in (given, none):
+        specs.open("job")
+    assert given.directory is not None
+    usual = [Place((temp,), is_given=True), Place((scratch,))]
+    assert places(given, scratch, temp) == [*usual, Place((given.directory,))]
+    assert places(none, scratch, temp) == usual, "there are no files"
+    later = places(DefaultLogsSpecs(), "", temp)
+    assert later == [Place((temp,), is_given=True), Place((temp, "/tmp", "/var/tmp"))]

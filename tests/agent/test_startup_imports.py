@@ -1,0 +1,110 @@
+"""Import time is a feature: what `rallypoint run` may have imported when it forks its workers.
+
+An import that shows up here as new is best moved into the function that needs it. Asyncio and
+msgspec are used throughout, so what these import is not listed.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.harness.one_agent import environment
+
+STANDARD = {
+    "_blake2",
+    "_ctypes",
+    "_hashlib",
+    "copy",  # for dataclasses
+    "ctypes",  # for prctl, which ends workers with their agent
+    "dataclasses",
+    "gc",
+    "hashlib",
+    "hmac",
+    "mmap",  # what an agent shares with its guard
+    "rallypoint",
+    "resource",
+}
+"""By top-level name; what a version of Python imports in place of another's is listed too."""
+LATE = {
+    "rallypoint.agent.answering",
+    "rallypoint.agent.prepared_source",
+    "rallypoint.cli.serve",
+    "rallypoint.cli.token",
+    "rallypoint.core.takeover.consent",
+    "rallypoint.core.takeover.handover",
+    "rallypoint.core.takeover.heirs",
+    "rallypoint.core.takeover.memory",
+    "rallypoint.core.takeover.record",
+    "rallypoint.core.takeover.recovery",
+    "rallypoint.core.takeover.speakers",
+    "rallypoint.observe.parameter_names",
+    "rallypoint.process.devices",
+    "rallypoint.process.prepared.bootstrap",
+    "rallypoint.process.prepared.handle",
+    "rallypoint.store.fast_path",
+    "rallypoint.store.keyvalue",
+    "rallypoint.store.server_process",
+    "rallypoint.store.server",
+    "rallypoint.store.server_connection",
+    "rallypoint.testing",
+    "rallypoint.wire.c10d",
+}
+"""Ours that a start of workers has no use for."""
+SCRIPT = """
+import sys, threading
+forks = []
+def look(event, arguments):
+    if event == "os.fork":
+        forks.append((sorted(sys.modules), threading.active_count()))
+sys.addaudithook(look)
+from rallypoint.cli.main import main
+code = main(["run", "--quiet", "worker.py"])
+import json
+print(json.dumps([code, forks]))
+"""
+COMMAND = """
+import runpy, sys
+sys.argv = ["rallypoint", "--version"]
+try:
+    runpy.run_module("rallypoint", run_name="__main__", alter_sys=True)
+except SystemExit:
+    print(*sys.modules)
+"""
+
+
+def python(script: str, home: Path) -> str:
+    return subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=home,
+        env=environment(home, "imports"),
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+
+
+def test_what_is_imported_when_the_workers_are_forked(tmp_path: Path) -> None:
+    (tmp_path / "worker.py").touch()
+    code, forks = json.loads(python(SCRIPT, tmp_path))
+    known = set(python("import asyncio, msgspec, sys; print(*sys.modules)", tmp_path).split())
+    assert code == 0
+    assert len(forks) == 3, "the guard, the relay, the worker"
+    assert {threads for _, threads in forks} == {1}, "a process with threads must not fork"
+    names = set(forks[-1][0]) - known
+    assert "rallypoint.agent.agent" in names, "the wrong fork was looked at"
+    assert {name.partition(".")[0] for name in names} <= STANDARD
+    assert not names & LATE
+
+
+def test_a_command_leaves_out_what_msgspec_only_tries_to_import(tmp_path: Path) -> None:
+    imported = python(COMMAND, tmp_path).split()
+    assert "msgspec._core" in imported
+    assert "typing_extensions" not in imported
+
+
+def test_a_program_that_imports_the_command_still_has_typing_extensions(tmp_path: Path) -> None:
+    look = "import sys, rallypoint.cli.main; print(type(sys.modules['typing_extensions']).__name__)"
+    assert python(look, tmp_path) == "module\n"

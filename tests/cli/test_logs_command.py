@@ -1,0 +1,244 @@
+"""`rallypoint logs`: what the workers of all nodes wrote last, and what they write."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from tests.harness.cluster import Cluster, free_port, wait_until
+from tests.harness.limits import patience
+from tests.harness.prepared import processes
+from tests.harness.restarted_serve import RestartedServe
+
+from rallypoint.cli.watch.reach import RETRY_S
+
+LIMIT_S = 60.0
+
+COUNTS = """
+for number in range(10**6):
+    if os.path.exists(ENOUGH): break
+    print(f"line {number}", file=sys.stderr, flush=True)
+    time.sleep(0.05)
+print("the end", file=sys.stderr, flush=True); sys.exit(0)
+"""
+
+
+def line_of(cluster: Cluster, *words: str, job: str = "job", port: int = 0) -> list[str]:
+    at = f"127.0.0.1:{port or cluster.port}"
+    line = [sys.executable, "-m", "rallypoint", "logs", *words]
+    return [*line, "--rdzv-endpoint", at, "--job", job]
+
+
+def logs(
+    cluster: Cluster, *words: str, job: str = "job", port: int = 0
+) -> subprocess.CompletedProcess[str]:
+    line = line_of(cluster, *words, job=job, port=port)
+    return processes.run(line, env=cluster.environ(), capture_output=True, timeout=LIMIT_S)
+
+
+def shown(cluster: Cluster, *words: str) -> list[str]:
+    """The lines, without those in which a worker of the cluster presents itself."""
+    done = logs(cluster, *words)
+    assert done.returncode == 0, done.stderr
+    return [line for line in done.stdout.splitlines() if "RANK" not in line]
+
+
+class Following:
+    """`rallypoint logs -f`."""
+
+    def __init__(self, cluster: Cluster, *words: str) -> None:
+        number = len(list(cluster.folder.glob("follows.*.out")))
+        self._out = cluster.folder / f"follows.{number}.out"
+        self._err = cluster.folder / f"follows.{number}.err"
+        with self._out.open("wb") as out, self._err.open("wb") as err:
+            self.process = processes.start(
+                line_of(cluster, "-f", *words),
+                env=cluster.environ(),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+            )
+
+    @property
+    def lines(self) -> list[str]:
+        return self._out.read_text().splitlines()
+
+    @property
+    def said(self) -> str:
+        return self._err.read_text()
+
+    def wait_line(self, line: str) -> None:
+        wait_until(lambda: line in self.lines, f"{line!r} in {self.lines}")
+
+
+def says(text: str, stream: str = "stderr") -> str:
+    return f"print({text!r}, file=sys.{stream}, flush=True)"
+
+
+def test_V6_lines_of_all_nodes_are_shown_from_the_relay_and_from_files(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    cluster.options |= {"nnodes": "2", "max_restarts": 1}
+    files = str(tmp_path / "logs")
+    a = cluster.agent("a", 2, hosts=True, redirects="1", log_dir=files)
+    b = cluster.agent("b", 2, hosts=False)
+    a.wait_event("workers_started")
+    # A worker that begins after its orders presents itself last: that line would be the newest.
+    wait_until(lambda: len(b.workers(0)) == 2, "the workers of b to present themselves")
+    cluster.order(says("epoch 1 done"), round=0)
+    cluster.order(says("\x1b[31modd\x1b[0m"), rank=3, round=0)
+    cluster.order(says("to stdout", "stdout"), round=0)
+    all_of_them = ["[0-3] epoch 1 done", "[0-3] to stdout", "[3] odd"]
+    wait_until(lambda: sorted(shown(cluster)) == all_of_them, "the lines of all ranks")
+    done = logs(cluster)
+    assert done.stderr == ""
+    assert sorted(shown(cluster, "3")) == ["[3] epoch 1 done", "[3] odd", "[3] to stdout"]
+    assert len(shown(cluster, "b", "--last", "1")) == 1
+    told = [json.loads(line) for line in shown(cluster, "1-2", "--json")]
+    assert sorted((one["rank"], one["node"], one["stream"], one["line"]) for one in told) == [
+        (1, "a", "stderr", "epoch 1 done"),
+        (1, "a", "stdout", "to stdout"),
+        (2, "b", "stderr", "epoch 1 done"),
+        (2, "b", "stdout", "to stdout"),
+    ]
+    assert {one["round"] for one in told} == {0}
+
+    from_now, interrupted = Following(cluster, "--last", "0"), Following(cluster, "3")
+    interrupted.wait_line("[3] odd")
+    cluster.order(says("epoch 2 done"), round=0)
+    from_now.wait_line("[0-3] epoch 2 done")
+    interrupted.wait_line("[3] epoch 2 done")
+    interrupted.process.send_signal(signal.SIGINT)
+    assert interrupted.process.wait(patience(LIMIT_S)) == 130
+    assert "Traceback" not in interrupted.said
+    assert interrupted.said == ""
+
+    cluster.order("raise RuntimeError('loss is NaN')", rank=2, round=0)
+    from_now.wait_line("[2] RuntimeError: loss is NaN")
+    b.wait_event("workers_started", round=1)
+    cluster.order(says("again"), round=1)
+    from_now.wait_line("[0-3] again")
+    cluster.order(f"{says('last words')}; sys.exit(0)", round=1)
+    assert [a.wait_exit(), b.wait_exit()] == [0, 0]
+    assert from_now.process.wait(patience(LIMIT_S)) == 0
+    assert "[0-3] last words" in from_now.lines, from_now.lines
+    assert "epoch 1" not in "\n".join(from_now.lines)
+    assert from_now.said.endswith("the job has ended\n")
+    gone = logs(cluster)  # Of which its nodes have kept something.
+    assert gone.returncode == 0
+    assert "[0-3] last words" in gone.stdout.splitlines()
+    assert gone.stderr.startswith("the job has ended; this is kept of it on this machine: ~/")
+
+
+def test_V6_json_has_as_many_lines_as_are_asked_for_and_says_what_is_left_out(
+    cluster: Cluster,
+) -> None:
+    (a,) = cluster.agents("a", nnodes="1", nproc_per_node=3)
+    cluster.wait_workers(3)
+    cluster.order("for n in range(9): print(n, file=sys.stderr, flush=True)", round=0)
+    wait_until(lambda: shown(cluster, "--last", "1") == ["[0-2] 8"], "the last lines")
+    newest = [
+        json.loads(line)["line"]
+        for line in logs(cluster, "--json", "--last", "4").stdout.splitlines()
+    ]
+    assert len(newest) == 4
+    follows = Following(cluster, "1", "--json", "--last", "2")
+    wait_until(lambda: len(follows.lines) > 1, "the first lines")
+    cluster.order(f"{says('more')}", rank=1, round=0)
+    wait_until(lambda: "more" in follows.lines[-1], "another line")
+    assert [json.loads(line)["line"] for line in follows.lines] == ["7", "8", "more"]
+    cluster.order("for n in range(9): print('x' * 99999, file=sys.stderr, flush=True)", rank=1)
+    wait_until(lambda: "bytes left out" in follows.said, "what is left out")
+    cluster.end_well(a)
+    assert follows.process.wait(patience(LIMIT_S)) == 0
+
+
+def test_what_is_wrong_is_named_in_one_line(cluster: Cluster, tmp_path: Path) -> None:
+    (a,) = cluster.agents("a", nnodes="1")
+    cluster.wait_workers(1)
+    other = tmp_path / "token"
+    other.touch(0o600)
+    other.write_text("ab" * 32)
+    for failed, code, said in (
+        (logs(cluster, "1"), 2, "there is no rank 1 in round 0; the last is 0"),
+        (logs(cluster, "b"), 2, "there is no node 'b' in round 0; there are a"),
+        (logs(cluster, "--last", "x"), 2, "--last x: "),
+        (logs(cluster, job="another"), 2, "wrong token for job 'another'"),
+        (logs(cluster, "--token-file", str(other)), 2, "wrong token for job 'job'"),
+        (logs(cluster, port=free_port()), 75, "can't reach the coordinator"),
+    ):
+        assert failed.returncode == code, failed.stderr
+        assert said in failed.stderr
+        assert len(failed.stderr.splitlines()) == 1
+        assert failed.stdout == ""
+    cluster.order(f"for n in range(5000): {says('many', 'stderr')}")
+    wait_until(lambda: shown(cluster, "--last", "3") == ["[0] many"] * 3, "the last lines")
+    line = " ".join(line_of(cluster, "--last", "1000"))
+    head = subprocess.run(
+        ["sh", "-c", f"{line} | head -n 1"],
+        env=cluster.environ(),
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert head.stdout == "[0] many\n"
+    assert "Traceback" not in head.stderr
+    assert "rror" not in head.stderr
+    cluster.end_well(a)
+
+
+def test_V6_who_follows_gets_each_line_once_when_the_coordinator_is_started_again(
+    tmp_path: Path,
+) -> None:
+    with Cluster(tmp_path, nnodes="1", lease=60) as cluster:
+        cluster.make_token()
+        serve = RestartedServe(cluster)
+        a = cluster.agent("a", hosts=False)
+        cluster.wait_workers(1, round=0)
+        follows = Following(cluster)
+        enough = tmp_path / "enough"
+        cluster.order(COUNTS.replace("ENOUGH", repr(str(enough))))
+        follows.wait_line("[0] line 5")
+        serve.restart(a)
+        wait_until(lambda: "looking for it" in follows.said, "the command to notice")
+        before = len(follows.lines)
+        wait_until(lambda: len(follows.lines) > before, "more lines")
+        enough.touch()
+        assert a.wait_exit() == 0
+        assert follows.process.wait(patience(LIMIT_S)) == 0
+        shown_lines = (line for line in follows.lines if line.startswith("[0] line "))
+        numbers = sorted(int(line.split()[-1]) for line in shown_lines)
+        assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+        assert follows.lines.count("[0] the end") == 1
+
+
+def test_V6_who_follows_waits_until_a_coordinator_that_was_started_again_hosts_the_job(
+    tmp_path: Path,
+) -> None:
+    with Cluster(tmp_path, nnodes="1", lease=60) as cluster:
+        cluster.make_token()
+        serve = RestartedServe(cluster)
+        a = cluster.agent("a", hosts=False)
+        cluster.wait_workers(1, round=0)
+        follows = Following(cluster)
+        cluster.order(says("before"))
+        follows.wait_line("[0] before")
+        a.signal(signal.SIGSTOP)
+        serve.restart()
+        wait_until(lambda: "looking for it" in follows.said, "the command to notice")
+        asks_again_by = time.monotonic() + 2 * RETRY_S
+        while time.monotonic() < asks_again_by:
+            asked = logs(cluster)
+            assert (asked.returncode, asked.stdout) == (2, "")
+            assert ": this coordinator " in asked.stderr
+        assert follows.process.poll() is None, follows.said
+        a.signal(signal.SIGCONT)
+        cluster.order(says("after"))
+        follows.wait_line("[0] after")
+        cluster.end_well(a)
+        assert follows.process.wait(patience(LIMIT_S)) == 0

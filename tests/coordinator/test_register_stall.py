@@ -1,0 +1,56 @@
+"""The events about a register that can't be written."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+from tests.coordinator.test_leadership import Unreliable, never, no_wait
+from tests.harness.virtual_time import in_virtual_time
+
+from rallypoint.coordinator.leader_process import Runtime
+from rallypoint.coordinator.leadership import Leadership
+from rallypoint.core.settings import HOLD_S
+from rallypoint.core.takeover.record import Leader, Process
+from rallypoint.errors import RallypointError
+
+T = TypeVar("T")
+
+
+class AtOnce:
+    """Makes the calls of a register in the loop."""
+
+    def submit(self, call: Callable[[], T]) -> asyncio.Future[T]:
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        try:
+            future.set_result(call())
+        except RallypointError as error:
+            future.set_exception(error)
+        return future
+
+    def close(self) -> None:
+        pass
+
+
+def test_L8_that_nothing_can_be_recorded_is_told_while_it_is_so_and_not_else() -> None:
+    told: list[str] = []
+
+    async def body() -> None:
+        register = Unreliable()
+        leader = Leader(("host:1",), Process("boot", 1, 1))
+        clock = asyncio.get_running_loop().time
+        leadership = Leadership(register, leader, AtOnce(), Runtime(clock=clock))
+        await leadership.claim(no_wait)
+        leadership.keep(never, lambda record: told.append(record.name))
+        await asyncio.sleep(10 * HOLD_S)
+        assert told == [], "all is well"
+        register.fails_before = 1_000_000
+        await asyncio.sleep(0.7 * HOLD_S)
+        assert told == ["not_recorded"]
+        register.fails_before = 0
+        await asyncio.sleep(10 * HOLD_S)
+        assert told == ["not_recorded", "recorded_again"]
+        await leadership.vacate(1.0)
+
+    in_virtual_time(body)

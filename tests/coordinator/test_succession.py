@@ -1,0 +1,266 @@
+"""A node that may claim its job, and what it has promised."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+
+import pytest
+from msgspec.structs import replace
+from tests.harness.limits import patience
+
+from rallypoint.clocks import boot_time
+from rallypoint.coordinator.connection import ClientConnection
+from rallypoint.coordinator.leader_process import Runtime
+from rallypoint.coordinator.led_jobs import LocalLeader
+from rallypoint.coordinator.server import Coordinator
+from rallypoint.coordinator.succession import Listening, OwnJob, Succession
+from rallypoint.core.model import Epoch, SharedSettings, Stamp
+from rallypoint.core.takeover.clock_rates import with_margin
+from rallypoint.core.takeover.consent import Promises
+from rallypoint.core.takeover.heirs import Claimant
+from rallypoint.core.takeover.record import JobRecord, Leader, LeadRecord, Process
+from rallypoint.errors import RecordError, RendezvousConnectionError
+from rallypoint.register.contract import MemoryRendezvousBackend, Token
+from rallypoint.register.record import encode
+from rallypoint.threads import CallThread
+from rallypoint.wire.address import Address
+
+ROUND = Stamp(1, 3)
+JOB = JobRecord(SharedSettings("job", 1, 2), 1, 3, True, True, 2, leader_rank=0)
+RECORD = LeadRecord(1, Epoch(1, 1), Leader(("host:1",), Process("boot", 1, 1)), 0, JOB)
+
+
+class ClaimsFail(MemoryRendezvousBackend):
+    """What is stored by a claim is not known. Reads wait for `may_read`."""
+
+    def __init__(self, record: LeadRecord) -> None:
+        super().__init__()
+        self.may_read, self.is_read = threading.Event(), threading.Event()
+        self.calls: list[str] = []
+        self.is_away, self.refused = False, 0
+        self.is_lost = False
+        """Nothing is found."""
+        self.put(record)
+
+    def put(self, record: LeadRecord) -> None:
+        """It is the next version."""
+        self.put_bytes(encode(record))
+
+    def put_bytes(self, data: bytes) -> None:
+        """These are the next version."""
+        found = super().get_state()
+        super().set_state(data, None if found is None else found[1])
+
+    def get_state(self) -> tuple[bytes, Token] | None:
+        self.calls.append("read")
+        self.is_read.set()
+        assert self.may_read.wait(patience(60))
+        if self.is_away:
+            self.refused += 1
+            raise RendezvousConnectionError("away")
+        return None if self.is_lost else super().get_state()
+
+    def set_state(
+        self, state: bytes, token: Token | None = None
+    ) -> tuple[bytes, Token, bool] | None:
+        self.calls.append("claim")
+        raise RendezvousConnectionError("no answer")
+
+
+class Heir:
+    """A node that has no leader."""
+
+    is_attached = is_fresh = False
+
+    def __init__(self) -> None:
+        self.dials = 0
+        self.notices: list[str] = []
+
+    def claimant(self) -> Claimant:
+        return Claimant(ROUND, 1, is_fresh=self.is_fresh)
+
+    async def dial(self, addresses: Sequence[Address]) -> ClientConnection:
+        self.dials += 1
+        raise RendezvousConnectionError("nobody answers")
+
+    def listen(self) -> Listening:
+        return Listening([], ())
+
+    def host(self, listening: Listening) -> Coordinator:
+        raise AssertionError("no claim succeeds here")
+
+    def leads_no_more(self) -> None: ...
+
+    def notice(self, text: str) -> None:
+        self.notices.append(text)
+
+
+def run(
+    record: LeadRecord,
+    test: Callable[[ClaimsFail, Promises, Succession], Awaitable[None]],
+    *,
+    is_gone: bool = False,
+    clock: Callable[[], float] = boot_time,
+) -> None:
+    """`is_gone`: the process of the leader of this record is known to be gone. `clock`: as that of
+    `Runtime`."""
+
+    async def whole() -> None:
+        thread, register, own = CallThread("register"), ClaimsFail(record), OwnJob(15.0)
+        own.promises.assigned(ROUND, 1)
+        runtime = Runtime(clock, lambda process, own: is_gone)
+        local = LocalLeader(Process("boot2", 1, 1), thread, runtime)
+        succession = Succession(register, local, own, Heir(), "job")
+        try:
+            async with asyncio.timeout(patience(60)):
+                await test(register, own.promises, succession)
+        finally:
+            register.may_read.set()
+            await succession.close(is_heard=False)
+
+    asyncio.run(whole())
+
+
+async def look(succession: Succession) -> None:
+    with suppress(RendezvousConnectionError):
+        await succession.dial()
+
+
+def test_L2_a_node_whose_claim_may_still_be_stored_promises_nothing() -> None:
+    async def test(register: ClaimsFail, promises: Promises, succession: Succession) -> None:
+        promises.answered(1, 100.0)
+        assert promises.next(0.0, RECORD.epoch.as_int()) is not None
+        register.may_read.set()
+        while "claim" not in register.calls:
+            await look(succession)
+        assert promises.next(0.0, RECORD.epoch.as_int()) is None
+        register.put(replace(RECORD, beat=1))
+        while promises.next(0.0, RECORD.epoch.as_int()) is None:
+            await look(succession)
+
+    run(replace(RECORD, is_vacant=True), test)
+
+
+def test_L2_a_node_that_promises_while_it_reads_does_not_claim_by_what_it_reads() -> None:
+    async def test(register: ClaimsFail, promises: Promises, succession: Succession) -> None:
+        await asyncio.to_thread(register.is_read.wait)
+        promises.answered(1, 100.0)
+        promises.next(0.0, RECORD.epoch.as_int())
+        register.may_read.set()
+        while "claim" not in register.calls:
+            await look(succession)
+        assert register.calls[:2] == ["read", "read"]
+
+    run(RECORD, test, is_gone=True)
+
+
+def test_L5_a_node_dials_the_leader_that_it_knew_last_while_the_register_is_away() -> None:
+    """That one may lead by promises."""
+
+    async def test(register: ClaimsFail, promises: Promises, succession: Succession) -> None:
+        register.may_read.set()
+        await look(succession)
+        register.is_away = True
+        while not register.refused:
+            await look(succession)
+        node = succession._node
+        assert isinstance(node, Heir)
+        dials = node.dials
+        await look(succession)
+        assert node.dials == dials + 1
+
+    run(RECORD, test)
+
+
+def test_L1_a_node_that_has_seen_the_record_of_its_job_never_believes_that_there_is_none() -> None:
+    """As in a directory that is not mounted for a while."""
+
+    async def test(register: ClaimsFail, promises: Promises, succession: Succession) -> None:
+        register.may_read.set()
+        await look(succession)
+        register.is_lost = True
+        before = len(register.calls)
+        while len(register.calls) < before + 3:
+            await look(succession)
+        assert "claim" not in register.calls
+
+    run(RECORD, test)
+
+
+def test_L2_a_node_claims_by_what_it_has_promised_and_lets_others_do_first() -> None:
+    own = OwnJob(15.0)
+    own.promises.assigned(ROUND, 1)
+    own.promises.answered(1, 100.0)
+    own.promises.next(0.0, RECORD.epoch.as_int())
+    own.deference.begin(JOB, 200.0)
+    claimant = own.claimant(Claimant(ROUND, 1, is_leaving=True))
+    assert claimant == Claimant(
+        ROUND, 1, is_leaving=True, promised_until=100.0 + with_margin(7.5), defers_until=200.0
+    )
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_L2_a_leader_that_answers_and_renews_no_record_is_remarked_on_and_a_silent_one_is_not(
+    answers: bool,
+) -> None:
+    now = 100.0
+
+    async def test(register: ClaimsFail, promises: Promises, succession: Succession) -> None:
+        nonlocal now
+        node = succession._node
+        assert isinstance(node, Heir)
+        register.may_read.set()
+        await look(succession)
+        promises.answered(1, now)
+        node.is_attached = True
+        for _ in range(8):
+            now += 1.0
+            if answers:
+                promises.answered(1, now)
+            await succession._look()
+        assert len(node.notices) == answers
+
+    run(RECORD, test, clock=lambda: now)
+
+
+@pytest.mark.parametrize("is_fresh", [False, True])
+def test_L1_a_node_of_the_job_names_a_record_that_is_none_once_and_a_new_one_ends_with_it(
+    is_fresh: bool,
+) -> None:
+    """As its last line."""
+
+    async def test(register: ClaimsFail, promises: Promises, succession: Succession) -> None:
+        node = succession._node
+        assert isinstance(node, Heir)
+        node.is_fresh = is_fresh
+        register.put_bytes(b"rubbish")
+        register.may_read.set()
+        for _ in range(2):
+            with pytest.raises(RecordError, match="does not parse"):
+                await succession._look()
+        assert len(node.notices) == (not is_fresh)
+        assert is_fresh or "the job's record does not parse" in node.notices[0]
+        register.put(RECORD)
+        await succession._look()
+        register.put_bytes(b"rubbish")
+        with pytest.raises(RecordError):
+            await succession._look()
+        assert len(node.notices) == (0 if is_fresh else 2)
+
+    run(RECORD, test)
+
+
+def test_L1_a_node_without_a_leader_says_when_it_is_its_own_turn() -> None:
+    async def test(register: ClaimsFail, promises: Promises, succession: Succession) -> None:
+        register.may_read.set()
+        said: asyncio.Queue[str] = asyncio.Queue()
+        connecting = asyncio.create_task(succession.connect(60.0, said.put_nowait))
+        what, _, when = (await said.get()).partition(": ")
+        connecting.cancel()
+        assert what == "waiting for a node that leads the job (nobody answers)"
+        assert when == "if no other node leads it by then, this one does in about 12 s"
+
+    run(RECORD, test)

@@ -1,0 +1,430 @@
+"""Agents whose nodes meet by the handler of another package, without a coordinator: among them one
+that has the library's store of a file between peers."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from tests.cli.test_bad_input import is_one_line_with
+from tests.harness.cluster import Cluster, Option, wait_until
+from tests.harness.one_agent import agent, name_of
+
+KEEP_ALIVE = "keep_alive_interval=0.3,keep_alive_max_attempt=4"
+ALL_REDUCE = """
+import os, sys, torch
+import torch.distributed as dist
+dist.init_process_group("gloo")
+value = torch.tensor([dist.get_rank() + 1.0])
+dist.all_reduce(value)
+os.write(1, f"sum {value.item():g} of {dist.get_world_size()}\\n".encode())
+dist.destroy_process_group()
+"""
+FIVE_METHODS = """
+import os, sys, time
+from rallypoint.errors import RendezvousGracefulExitError
+from rallypoint.elastic.stores.hash_store import HashStore
+class Handler:
+    closed = False
+    def __init__(self, params):
+        assert params.endpoint == "anything" and params.get("colour") == "blue", vars(params)
+        self.params = params
+    def next_rendezvous(self):
+        return HashStore(), 0, 1
+    def is_closed(self): return self.closed
+    def set_closed(self):
+        self.closed = True
+        os.write(1, b"closed\\n")
+    def num_nodes_waiting(self): return 0
+    def get_run_id(self): return self.params.run_id
+class Broken(Handler):
+    def next_rendezvous(self): raise KeyError("no such cluster")
+class Unready(Handler):
+    def next_rendezvous(self): return None
+class Stuck(Handler):
+    def next_rendezvous(self):
+        os.write(1, b"meeting now\\n")
+        while self.params.get("meets") == "never": time.sleep(60)
+        return super().next_rendezvous()
+    def set_closed(self):
+        while True: time.sleep(60)
+class Changing(Handler):
+    met = 0
+    def next_rendezvous(self):
+        self.met += 1
+        return super().next_rendezvous()
+    def num_nodes_waiting(self): return int(self.met == 1)
+class Unneeded(Handler):
+    def next_rendezvous(self): raise RendezvousGracefulExitError("the job ended without it")
+def stuck(): return Stuck
+def unneeded(): return Unneeded
+def changing(): return Changing
+def peers():
+    from rallypoint.elastic.rendezvous.c10d_rendezvous_backend import create_handler_from
+    def create(params):
+        params.config.setdefault("store_type", "file")
+        words = dict(zip(sys.argv, sys.argv[1:]))
+        if name := words.get("--node-id"): params.config["node_id"] = name
+        return create_handler_from(params)
+    return create
+def five(): return Handler
+def broken(): return Broken
+def unready(): return Unready
+"""
+WORKER = """
+import os
+e = os.environ
+tell("rank", e["RANK"], e["WORLD_SIZE"], e["TORCHELASTIC_RESTART_COUNT"], e["MASTER_ADDR"])
+"""
+
+
+def by_file(cluster: Cluster, **options: Option) -> None:
+    """The nodes of this cluster meet in a file."""
+    cluster.env |= plug_in(cluster.folder)
+    cluster.options |= {
+        "rdzv_backend": "peers",
+        "rdzv_endpoint": str(cluster.folder),
+        "rdzv_conf": f"last_call_timeout=0.5,{KEEP_ALIVE}",
+        "local_addr": "127.0.0.1",
+        "join_settle": None,
+        "min_growth_interval": None,
+        "restart_grace": 2,
+        **options,
+    }
+
+
+def ranks(cluster: Cluster, round_: int, count: int) -> list[tuple[int, str]]:
+    workers = cluster.wait_workers(count, round=round_)
+    assert {worker.env["WORLD_SIZE"] for worker in workers} == {str(count)}
+    assert len({worker.store for worker in workers}) == 1
+    return [(worker.rank, worker.node) for worker in workers]
+
+
+def test_a_killed_worker_restarts_both_nodes_that_meet_in_a_file_and_both_name_it(
+    cluster: Cluster,
+) -> None:
+    by_file(cluster, nnodes=2, max_restarts=1)
+    a, b = (cluster.agent(name, 2) for name in "ab")
+    first = ranks(cluster, 0, 4)
+    assert [rank for rank, _ in first] == [0, 1, 2, 3]
+    assert first[0][1] == first[1][1] != first[2][1] == first[3][1]
+    cluster.order("os.kill(os.getpid(), 9)", round=0, rank=3)
+    assert ranks(cluster, 1, 4) == first, "those who stay keep their ranks"
+    assert not any(worker.is_alive for worker in cluster.workers(0))
+    counts = {worker.env["TORCHELASTIC_RESTART_COUNT"] for worker in cluster.workers(1)}
+    assert counts == {"1"}
+    why = f"rank 3 (node {first[3][1]}, local rank 1) was killed by SIGKILL"
+    for one in (a, b):
+        assert why in one.wait_event("round_ended", round=0).message
+        assert why in one.wait_event("round_joined", round=1).message
+    cluster.end_well(a, b)
+    spent = {agent.name: agent.verdict["restarts"] for agent in (a, b)}
+    culprit = first[3][1]
+    assert spent == {name: int(name == culprit) for name in "ab"}, "only the culprit's budget"
+
+
+def test_a_node_that_has_succeeded_runs_again_when_another_restarts(cluster: Cluster) -> None:
+    by_file(cluster, nnodes=2, max_restarts=1)
+    nodes = {name: cluster.agent(name) for name in "ab"}
+    first, second = cluster.wait_workers(2, round=0)
+    cluster.order("sys.exit(0)", round=0, rank=0)
+    nodes[first.node].wait_event("succeeded", round=0)
+    cluster.order("sys.exit(3)", round=0, rank=1)
+    assert ranks(cluster, 1, 2) == [(0, first.node), (1, second.node)]
+    cluster.end_well(*nodes.values())
+
+
+def test_A3_a_store_that_is_killed_costs_no_budget_of_nodes_that_meet_in_a_file(
+    cluster: Cluster,
+) -> None:
+    by_file(cluster, nnodes=2, rdzv_conf=f"use_agent_store=False,{KEEP_ALIVE}")
+    nodes = {name: cluster.agent(name) for name in "ab"}
+    first = ranks(cluster, 0, 2)
+    cluster.order("from rallypoint import worker; worker.store().set('k', b'v')", round=0)
+
+    def stores() -> list[int]:
+        return [pid for pid in cluster.processes() if name_of(pid) == "rally-store-0"]
+
+    os.kill(wait_until(stores, "the process of the store")[0], signal.SIGKILL)
+    killed = f"the process of the round store was killed by SIGKILL on node {first[0][1]}"
+    nodes[first[0][1]].wait_event("round_ended", killed, round=0)
+    assert ranks(cluster, 1, 2) == first
+    counts = {worker.env["TORCHELASTIC_RESTART_COUNT"] for worker in cluster.workers(1)}
+    assert counts == {"0"}
+    for one in nodes.values():
+        one.wait_event("round_joined", killed, round=1)
+    cluster.end_well(*nodes.values())
+
+
+def test_a_failure_without_budget_ends_all_nodes_with_its_cause(cluster: Cluster) -> None:
+    by_file(cluster, nnodes=2)
+    a, b = (cluster.agent(name) for name in "ab")
+    culprit = cluster.wait_workers(2, round=0)[1]
+    cluster.order("sys.exit(7)", rank=1)
+    assert [agent.wait_exit() for agent in (a, b)] == [1, 1]
+    for one in (a, b):
+        cause = one.verdict["cause"]
+        assert (cause["node"], cause["rank"], cause["exit_code"]) == (culprit.node, 1, 7)
+    late = cluster.agent("c")
+    assert late.wait_exit() == 75
+    assert "give another --rdzv-id" in late.verdict["reason"]
+    assert late.workers() == []
+
+
+def test_R3_F2_the_survivor_of_a_killed_agent_names_it_and_goes_on_alone(cluster: Cluster) -> None:
+    """The handler's own lease tells; and a fresh node takes the vacant place."""
+    by_file(cluster, nnodes="1:2")
+    cluster.options["rdzv_conf"] = f"last_call_timeout=600,{KEEP_ALIVE}"
+    a, b = (cluster.agent(name) for name in "ab")
+    ranks(cluster, 0, 2)
+    b.kill()
+    assert ranks(cluster, 1, 1) == [(0, "a")]
+    a.wait_event("round_ended", "node b was lost: it has sent no beat for", round=0)
+    a.wait_event("round_joined", "node b was lost: it has sent no beat for", round=1)
+    c = cluster.agent("c")
+    assert ranks(cluster, 2, 2) == [(0, "a"), (1, "c")]
+    a.wait_event("round_ended", "1 more node joined", round=1)
+    for one in (a, c):
+        one.wait_event("round_joined", "1 more node joined", round=2)
+    cluster.end_well(a, c)
+    assert a.verdict["restarts"] == 0
+
+
+def test_F5_a_node_that_was_paused_for_too_long_comes_back(cluster: Cluster) -> None:
+    by_file(cluster, nnodes="1:2")
+    cluster.options["rdzv_conf"] = f"last_call_timeout=600,{KEEP_ALIVE}"
+    a, b = (cluster.agent(name) for name in "ab")
+    ranks(cluster, 0, 2)
+    a.pause()
+    assert ranks(cluster, 1, 1) == [(0, "b")]
+    a.resume()
+    assert ranks(cluster, 2, 2) == [(0, "b"), (1, "a")]
+    assert not any(worker.is_alive for round_ in (0, 1) for worker in cluster.workers(round_))
+    cluster.end_well(a, b)
+
+
+def test_F2_workers_do_not_outlive_a_file_that_can_not_be_read(cluster: Cluster) -> None:
+    where = cluster.folder / "meet"
+    by_file(cluster, rdzv_endpoint=str(where), nnodes="1", lease=1)
+    a = cluster.agent("a")
+    (worker,) = cluster.wait_workers(1, round=0)
+    where.write_bytes(b"\xff" * 4096)
+    assert a.wait_exit() == 75
+    assert "the rendezvous handler 'peers' failed" in a.verdict["reason"]
+    assert not worker.is_alive
+
+
+def test_a_node_that_gets_SIGTERM_leaves_and_the_other_names_it_and_goes_on(
+    cluster: Cluster,
+) -> None:
+    by_file(cluster, nnodes="1:2")
+    cluster.options["rdzv_conf"] = "last_call_timeout=600,keep_alive_interval=20"
+    a, b = (cluster.agent(name) for name in "ab")
+    ranks(cluster, 0, 2)
+    b.signal(signal.SIGTERM)
+    assert b.wait_exit() == 128 + signal.SIGTERM
+    assert ranks(cluster, 1, 1) == [(0, "a")]
+    a.wait_event("round_ended", "node b left", round=0)
+    cluster.end_well(a)
+
+
+def test_SIGINT_on_one_node_cancels_the_job_that_meets_in_a_file(cluster: Cluster) -> None:
+    by_file(cluster, nnodes=2)
+    a, b = (cluster.agent(name) for name in "ab")
+    ranks(cluster, 0, 2)
+    a.signal(signal.SIGINT)
+    assert [agent.wait_exit() for agent in (a, b)] == [130, 130]
+    assert "cancelled on node a" in b.verdict["reason"]
+
+
+@pytest.mark.frameworks
+@pytest.mark.parametrize("own", [False, True], ids=["the handler's store", "the agent's store"])
+def test_torch_reduces_over_two_nodes_that_meet_in_a_file(
+    cluster: Cluster, own: bool, torch_python: str
+) -> None:
+    by_file(cluster, nnodes=2, rdzv_conf=f"use_agent_store={not own},{KEEP_ALIVE}")
+    script = cluster.folder / "reduce.py"
+    script.write_text(ALL_REDUCE)
+    env = {"PYTHON_EXEC": torch_python}
+    a, b = (cluster.agent(name, script=[str(script)], env=env) for name in "ab")
+    assert [agent.wait_exit() for agent in (a, b)] == [0, 0]
+    assert [line for one in (a, b) for line in one.stdout_lines] == ["sum 3 of 2"] * 2
+
+
+def plug_in(folder: Path) -> Mapping[str, str]:
+    """A package that offers handlers; the environment in which it is installed."""
+    site = folder / "site"
+    info = site / "someone_elses-1.0.dist-info"
+    info.mkdir(parents=True)
+    (site / "someone_elses.py").write_text(FIVE_METHODS)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: someone-elses\nVersion: 1.0\n")
+    names = ("five", "broken", "unready", "stuck", "unneeded", "changing", "peers")
+    entries = "\n".join(f"{name} = someone_elses:{name}" for name in names)
+    (info / "entry_points.txt").write_text(f"[rallypoint.handlers]\n{entries}\n")
+    return {"PYTHONPATH": ":".join([str(site), *filter(None, sys.path)])}
+
+
+FOREIGN = ("--rdzv-endpoint=anything", "--rdzv-conf=colour=blue")
+
+
+def test_a_handler_of_another_package_with_the_five_oldest_methods(tmp_path: Path) -> None:
+    env = dict(plug_in(tmp_path))
+    options = ("--rdzv-backend=five", *FOREIGN, "--nproc-per-node=2")
+    with agent(tmp_path, *options, program=WORKER, env=env) as run:
+        assert run.wait() == 0, run.err
+    assert sorted(run.told("rank")) == ["0 2 0 127.0.0.1", "1 2 0 127.0.0.1"]
+    assert run.out.splitlines().count("closed") == 1, "who comes late must know, and is told once"
+
+
+@pytest.mark.frameworks
+def test_its_workers_restart_and_reach_the_store_of_their_agent(
+    tmp_path: Path, torch_python: str
+) -> None:
+    program = WORKER + "import sys\n" + ALL_REDUCE
+    program += "sys.exit(3 if e['TORCHELASTIC_RESTART_COUNT'] == '0' else 0)\n"
+    options = ("--rdzv-backend=five", *FOREIGN, "--nproc-per-node=2", "--max-restarts=1")
+    env = {**plug_in(tmp_path), "PYTHON_EXEC": torch_python}
+    with agent(tmp_path, *options, program=program, env=env) as run:
+        assert run.wait() == 0, run.err
+    assert run.told("sum") == ["3 of 2"] * 4
+    assert {line.split()[2] for line in run.told("rank")} == {"0", "1"}
+
+
+def test_a_handler_that_can_not_wake_its_agent_is_asked_whether_the_round_is_over(
+    tmp_path: Path,
+) -> None:
+    program = WORKER + "import time\nif e['RALLYPOINT_ROUND'] == '0': time.sleep(600)"
+    env = dict(plug_in(tmp_path))
+    with agent(tmp_path, "--rdzv-backend=changing", *FOREIGN, program=program, env=env) as run:
+        assert run.wait() == 0, run.err
+    assert run.told("rank") == ["0 1 0 127.0.0.1"] * 2, "it costs no budget"
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [("broken", ["'broken' failed: KeyError"]), ("unready", ["'unready' returned None"])],
+)
+def test_a_handler_that_breaks_its_contract_is_named(
+    tmp_path: Path, name: str, parts: list[str]
+) -> None:
+    options = (f"--rdzv-backend={name}", *FOREIGN)
+    with agent(tmp_path, *options, program=WORKER, env=dict(plug_in(tmp_path))) as run:
+        assert run.wait() == 75
+    assert is_one_line_with(run.err, *parts)
+    assert not run.told("rank")
+
+
+def test_a_handler_that_blocks_for_ever_does_not_hold_its_agent(tmp_path: Path) -> None:
+    """Neither when the job has ended, nor when a signal tells the agent to go."""
+    env = dict(plug_in(tmp_path))
+    with agent(tmp_path, "--rdzv-backend=stuck", *FOREIGN, program=WORKER, env=env) as run:
+        assert run.wait() == 0, run.err
+    assert "Traceback" not in run.err
+    assert "destroyed" not in run.err
+    program = WORKER + "import time\ntime.sleep(600)"
+    with agent(tmp_path, "--rdzv-backend=stuck", *FOREIGN, program=program, env=env) as run:
+        run.wait_told("rank")
+        run.send(signal.SIGINT)
+        assert run.wait() == 128 + signal.SIGINT
+    assert "waiting" not in run.err
+    options = ("--rdzv-backend=stuck", *FOREIGN[:1], "--rdzv-conf=colour=blue,meets=never")
+    with agent(tmp_path, *options, program=WORKER, env=env) as run:
+        run.wait_told("meeting")
+        run.send(signal.SIGTERM)
+        assert run.wait() == 128 + signal.SIGTERM
+    assert not run.told("rank")
+
+
+def test_a_node_that_is_not_needed_says_so_and_ends_well(tmp_path: Path) -> None:
+    options = ("--rdzv-backend=unneeded", *FOREIGN)
+    with agent(tmp_path, *options, program=WORKER, env=dict(plug_in(tmp_path))) as run:
+        assert run.wait() == 0
+    assert is_one_line_with(run.err, "this node was not needed: the job ended without it")
+    assert not run.told("rank")
+
+
+@pytest.mark.parametrize(
+    ("words", "parts", "code"),
+    [
+        (["--rdzv-backend=fife"], ["fife", "tcp, c10d, static, file"], 2),
+        (["--rdzv-backend=peers", "--rdzv-endpoint=no/such/f"], ["no/such/f"], 75),
+        (["--rdzv-backend=peers", "--rdzv-endpoint=f", "--rdzv-conf=x"], ["x", "KEY=VALUE"], 2),
+        (
+            ["--rdzv-backend=peers", "--rdzv-endpoint=f", "--rdzv-conf=join_timeout=x"],
+            ["join_timeout='x'"],
+            2,
+        ),
+    ],
+    ids=str,
+)
+def test_a_mistake_with_a_handler_is_one_line(
+    tmp_path: Path, words: list[str], parts: list[str], code: int
+) -> None:
+    with agent(tmp_path, *words, program=WORKER, env=dict(plug_in(tmp_path))) as run:
+        assert run.wait() == code, run.err
+    assert is_one_line_with(run.err, *parts)
+    assert not run.told("rank")
+
+
+def test_F8_the_file_in_which_nodes_meet_is_this_user_s_alone(tmp_path: Path) -> None:
+    options = ("--rdzv-backend=peers", "--rdzv-endpoint=f")
+    with agent(tmp_path, *options, program=WORKER, env=dict(plug_in(tmp_path))) as run:
+        assert run.wait() == 0, run.err
+    assert (tmp_path / "f").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("kind", ["open to others", "a link", "of another user"])
+def test_F8_nodes_do_not_meet_in_a_file_that_others_could_have_written(
+    tmp_path: Path, kind: str
+) -> None:
+    """In a directory that is shared anybody can foresee its name."""
+    where = tmp_path / "shared"
+    where.mkdir()
+    file = where / "rallypoint-rendezvous-job"
+    if kind == "a link":
+        file.symlink_to(tmp_path / "mine")
+    else:
+        file.touch(0o666 if kind == "open to others" else 0o600)
+    if kind == "open to others":
+        file.chmod(0o666)
+    if kind == "of another user":
+        if os.geteuid() != 0:
+            pytest.skip("only root can give a file away")
+        os.chown(file, 12345, -1)
+    options = ("--rdzv-backend=peers", f"--rdzv-endpoint={where}", "--rdzv-id=job")
+    with agent(tmp_path, *options, program=WORKER, env=dict(plug_in(tmp_path))) as run:
+        assert run.wait() == 2
+    says = {
+        "open to others": f"mode 0666): run `chmod 600 {file}`",
+        "a link": f"{file} is a symbolic link: name another one",
+        "of another user": f"{file} belongs to user 12345, not to you",
+    }
+    assert is_one_line_with(run.err, says[kind])
+    assert not run.told("rank")
+    assert not (tmp_path / "mine").exists()
+
+
+def test_nodes_that_do_not_come_are_waited_for_and_named(tmp_path: Path) -> None:
+    options = ("--nnodes=2", "--rdzv-backend=peers", "--rdzv-endpoint=f", "--log-format=json")
+    conf, env = "--rdzv-conf=join_timeout=1", dict(plug_in(tmp_path))
+    with agent(tmp_path, *options, conf, program=WORKER, env=env) as run:
+        assert run.wait() == 75
+    verdict = json.loads(run.err.splitlines()[-1])
+    assert verdict["outcome"] == "timed out"
+    assert "1 s" in verdict["reason"]
+    assert not run.told("rank")
+
+
+def test_a_signal_while_nobody_else_comes(tmp_path: Path) -> None:
+    where = f"--rdzv-endpoint={tmp_path}"
+    options = ("--nnodes=2", "--rdzv-backend=peers", where, "--log-format=json")
+    with agent(tmp_path, *options, program=WORKER, env=dict(plug_in(tmp_path))) as run:
+        run.wait_said("waiting for the next round")
+        wait_until(lambda: list(tmp_path.glob("rallypoint-rendezvous-*")), "the file")
+        run.send(signal.SIGTERM)
+        assert run.wait() == 128 + signal.SIGTERM

@@ -1,0 +1,309 @@
+"""Who calls the library is told about parameters, never about flags of the command line."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import re
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.harness.groups import assigned
+
+import rallypoint
+from rallypoint.agent.telemetry.telemetry import Telemetry
+from rallypoint.core import event_kinds as kinds
+from rallypoint.core import messages as m
+from rallypoint.core.group_events import EndState, SpawnWorkers, WorkerEnded
+from rallypoint.core.settings import FLAGS, parameters
+from rallypoint.core.worker_exits import WorkerExit
+from rallypoint.elastic.agent.server import LocalElasticAgent, WorkerSpec
+from rallypoint.elastic.agent.server.run import JobLog
+from rallypoint.elastic.launcher import LaunchConfig, elastic_launch
+from rallypoint.elastic.launcher.launch_config import agent_config
+from rallypoint.elastic.multiprocessing import (
+    DefaultLogsSpecs,
+    ProcessFailure,
+    Std,
+    start_processes,
+)
+from rallypoint.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler
+from rallypoint.elastic.rendezvous.parameters import RendezvousParameters, RendezvousTimeout
+from rallypoint.elastic.rendezvous.registry import get_rendezvous_handler
+from rallypoint.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
+from rallypoint.elastic.stores import HashStore, TCPStore
+from rallypoint.errors import ChildFailedError, RallypointError, StoreConnectionError, UsageError
+from rallypoint.observe.parameter_names import (
+    OF_A_HANDLER,
+    OF_A_LAUNCH,
+    OF_A_SPEC,
+    OF_A_STORE,
+    in_parameters,
+    naming_parameters,
+)
+from rallypoint.observe.records import event_now
+from rallypoint.register.contract import MemoryRendezvousBackend
+
+PACKAGE = Path(rallypoint.__file__).parent
+OF_COMMANDS = ("cli", "integrations", "testing")
+"""Whose messages are for who runs a command, or a tool of this project."""
+ROWS = (
+    "core/settings.py",
+    "torch_versions.py",
+    "observe/parameter_names.py",
+    "elastic/rendezvous/etcd_server.py",
+    "elastic/run.py",
+)
+"""Tables of flags, and the command line of another program, which are no messages."""
+A_FLAG = re.compile(r"(?<![\w/.='\"-])--[a-z]")
+
+BAD: tuple[Any, ...] = (None, "", "x", "--lease", -1, 0, 0.5, 2**40, float("nan"), (), [""], {})
+"""What a mistaken program may give for anything."""
+
+
+Call = tuple[str, Callable[[], object]]
+"""A mistake, and what makes it."""
+
+
+@pytest.fixture(autouse=True)
+def an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a value is taken for the name of a file, that file is made."""
+    monkeypatch.chdir(tmp_path)
+
+
+def names_a_flag(text: str) -> bool:
+    return A_FLAG.search(re.sub(r"`[^`]*`", "", text)) is not None
+
+
+def texts_of(tree: ast.AST) -> Iterator[str]:
+    """The texts of a module, with X for what is filled in, without docstrings."""
+    inner: set[int] = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Expr():
+                inner.add(id(node.value))
+            case ast.JoinedStr():
+                inner |= {id(part) for part in node.values}
+                parts = (getattr(part, "value", "") for part in node.values)
+                yield "".join(part if isinstance(part, str) else "X" for part in parts)
+            case ast.Constant(value=str(text)) if id(node) not in inner:
+                yield text
+
+
+def messages() -> Iterator[tuple[str, str]]:
+    for path in sorted(PACKAGE.rglob("*.py")):
+        name = str(path.relative_to(PACKAGE))
+        if name.split("/")[0] in OF_COMMANDS or name in ROWS:
+            continue
+        yield from ((name, text) for text in texts_of(ast.parse(path.read_text())))
+
+
+def test_no_message_of_the_package_names_a_flag_to_who_calls_the_library() -> None:
+    found = [(name, text) for name, text in messages() if names_a_flag(text)]
+    assert len(found) > 40, "the messages were found"
+    assert [each for each in found if names_a_flag(in_parameters(each[1], OF_A_STORE))] == [
+        ("agent/membership.py", "--job"),  # of the command that looks at the job
+        ("store/keyvalue.py", "--max-memory"),
+        ("store/server.py", "give a higher --max-connections"),
+    ], "these two limits are set by `rallypoint store` alone"
+
+
+@pytest.mark.parametrize("own", [OF_A_LAUNCH, OF_A_SPEC, OF_A_HANDLER])
+@pytest.mark.parametrize("flag", FLAGS)
+def test_a_name_is_that_of_a_parameter_or_of_the_command(flag: str, own: dict[str, str]) -> None:
+    taken = {field.name for kind in (LaunchConfig, WorkerSpec) for field in fields(kind)}
+    for call in (DefaultLogsSpecs, RendezvousParameters, StaticTCPRendezvous):
+        taken |= set(inspect.signature(call).parameters)
+    taken |= set(parameters())
+    name = in_parameters(flag, own)
+    if name == f"`rallypoint run {flag}`":
+        assert FLAGS[flag].name not in taken
+    elif name != "rendezvous parameter":
+        assert {word.removesuffix("=True") for word in name.split(" and ")} <= taken
+
+
+def test_what_is_quoted_stays_as_it_is() -> None:
+    for text in (
+        "`rallypoint token --token-file X` makes one",
+        "'--lease 3': needs a name",
+        "/a/--log-dir/b: no such file",
+        "not --colour",
+    ):
+        assert in_parameters(text) == text
+    assert in_parameters("(--tee 0), or --insecure") == "(tee 0), or insecure=True"
+
+
+def test_the_report_of_a_failed_worker_is_not_touched() -> None:
+    failure = ProcessFailure(0, 1, 2, "", said="train.py: error: --role: expected one argument")
+    with pytest.raises(ChildFailedError, match="--role"), naming_parameters():
+        raise ChildFailedError("train.py", {0: failure})
+
+
+def launch_settings(given: dict[str, Any]) -> object:
+    return agent_config(LaunchConfig(**given), "true", ())
+
+
+def make_handler(given: dict[str, Any]) -> object:
+    return get_rendezvous_handler(RendezvousParameters(**given))
+
+
+def make_dynamic(number: Any) -> object:
+    backend = MemoryRendezvousBackend()
+    return DynamicRendezvousHandler.from_backend(
+        "job", HashStore(), backend, number, number, keep_alive_interval=number
+    )
+
+
+def make_agent(given: dict[str, Any]) -> object:
+    return LocalElasticAgent(WorkerSpec(**given))
+
+
+def raised_by(call: Callable[[], object]) -> RallypointError | None:
+    """What it raises on purpose; arguments of no sensible type may raise what Python does."""
+    try:
+        call()
+    except RallypointError as error:
+        return error
+    except (TypeError, ValueError, AttributeError):
+        return None
+    return None
+
+
+def check(calls: list[Call], *, least: int) -> None:
+    """None of them names a flag, and so many are refused at the least."""
+    refused = [(what, error) for what, call in calls if (error := raised_by(call)) is not None]
+    assert [(what, str(error)) for what, error in refused if names_a_flag(str(error))] == []
+    assert len(refused) >= least
+
+
+def test_no_value_of_a_launch_config_is_answered_with_a_flag() -> None:
+    usual = {"min_nodes": 1, "max_nodes": 1, "nproc_per_node": 1}
+    several = usual | {"max_nodes": 2, "rdzv_endpoint": "127.0.0.1:1"}
+    calls: list[Call] = []
+    for base in (usual, several, several | {"rdzv_backend": "static"}):
+        for bad in BAD:
+            mistakes = [{field.name: bad} for field in fields(LaunchConfig)]
+            keys = (*parameters(), "rank", "unknown")
+            mistakes += [{"rdzv_configs": {name: bad}} for name in keys]
+            calls += [(str(one), partial(launch_settings, base | one)) for one in mistakes]
+    check(calls, least=300)
+
+
+def test_no_parameter_of_a_handler_is_answered_with_a_flag() -> None:
+    calls: list[Call] = []
+    usual = {"backend": "tcp", "endpoint": "127.0.0.1:1", "run_id": "job"}
+    usual |= {"min_nodes": 1, "max_nodes": 2}  # type: ignore[dict-item]
+    names = {*inspect.signature(RendezvousParameters).parameters, *parameters(), "rank", "unknown"}
+    for base in (usual, usual | {"backend": "static", "min_nodes": 2, "rank": 0}):
+        for bad in BAD:
+            mistakes = [{name: bad} for name in sorted(names - {"config"})]
+            calls += [(str(one), partial(make_handler, base | one)) for one in mistakes]
+    for bad in BAD:
+        calls.append((f"from_backend {bad!r}", partial(make_dynamic, bad)))
+        calls.append((f"timeout {bad!r}", partial(RendezvousTimeout, bad)))
+    check(calls, least=150)
+
+
+def test_no_value_of_a_spec_or_an_agent_is_answered_with_a_flag() -> None:
+    usual = {"role": "r", "local_world_size": 1, "entrypoint": ("true",)}
+    spec = WorkerSpec("r", 1, entrypoint=("true",))
+    calls: list[Call] = []
+    for bad in BAD:
+        names = (field.name for field in fields(WorkerSpec) if field.name != "fn")
+        mistakes = [{name: bad} for name in names]
+        calls += [(str(one), partial(make_agent, usual | one)) for one in mistakes]
+        names_of_agent = inspect.signature(LocalElasticAgent).parameters.keys() - {"spec"}
+        mistakes = [{name: bad} for name in sorted(names_of_agent)]
+        calls += [(str(one), partial(LocalElasticAgent, spec, **one)) for one in mistakes]
+    check(calls, least=40)
+
+
+def test_settings_that_only_the_machine_refuses_are_named_by_their_parameters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    (tmp_path / "file").touch()
+    there = str(tmp_path / "file" / "logs")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        for config, says in (
+            (LaunchConfig(1, 1, 1, logs_specs=DefaultLogsSpecs(there)), "another log_dir"),
+            (
+                LaunchConfig(1, 1, 2, virtual_local_rank=True, max_restarts=0),
+                "virtual_local_rank=True: CUDA_VISIBLE_DEVICES=0 names",
+            ),
+            (LaunchConfig(1, 1, 1, signals_to_handle="NO"), "signals_to_handle NO: there is"),
+            (LaunchConfig(1, 1, 1, role=""), "role '': needs 1 to 255"),
+            (LaunchConfig(1, 1, 1, preload=["json"]), "preload json: true is not a Python"),
+        ):
+            config.event_log_handler = "jsonl:events"
+            with pytest.raises(RallypointError) as raised:
+                elastic_launch(config, "true")()
+            assert says in str(raised.value)
+            assert not names_a_flag(str(raised.value))
+        events = Path("events").read_text()
+        assert "virtual_local_rank=True: " in events
+        assert not names_a_flag(events)
+        spec = WorkerSpec("r", 1, entrypoint=("true",), master_addr="127.0.0.1", master_port=port)
+        with pytest.raises(UsageError, match=f"^master_port {port}: .*choose another"):
+            LocalElasticAgent(spec).run()
+    with pytest.raises(UsageError, match=r"choose another log_dir$"):
+        DefaultLogsSpecs(there).reify({0: {}})
+    with pytest.raises(UsageError, match=r"choose another log_dir$"):
+        start_processes("p", "true", {0: ()}, {0: {}}, DefaultLogsSpecs(there, Std.ALL))
+
+
+def test_a_line_of_the_log_names_parameters(caplog: pytest.LogCaptureFixture) -> None:
+    log = JobLog(OF_A_SPEC)
+    text = "node rank 1 is taken: give each node its own --node-rank, see --nproc-per-node"
+    log.event(event_now(kinds.NODE_REFUSED(peer="node-1", why=text)))
+    log.warn("the relay has no room: choose another --log-dir")
+    log.close()
+    own = "node rank 1 is taken: give each node its own rank, see local_world_size"
+    assert [record.message for record in caplog.records] == [
+        f"rallypoint: refused node-1: {own}",
+        "rallypoint: the relay has no room: choose another log_dir",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("names", "says"), [(None, "its own --node-rank"), (OF_A_LAUNCH, "its own rank")]
+)
+def test_an_event_of_a_program_names_parameters_and_what_a_worker_said_stays(
+    names: dict[str, str] | None, says: str
+) -> None:
+    lines: list[str] = []
+    config = agent_config(LaunchConfig(1, 1, 1, event_log_handler="console"), "true", ())
+    dispatcher = Telemetry(config, lines.append, names).dispatcher
+    dispatcher.event(
+        event_now(kinds.NODE_REFUSED(peer="node-1", why="give each its own --node-rank"))
+    )
+    said = "train.py: error: required: --node-rank"
+    ended = WorkerEnded(EndState.FAILED, WorkerExit(2, None, pid=1, message=said))
+    place = assigned()
+    dispatcher.stepped(place, [SpawnWorkers(place.stamp, place.assignment)])
+    dispatcher.spawned([1], 0.1)
+    dispatcher.stepped(m.StartNow(place.stamp), [ended])
+    reasons = [json.loads(line)["metadata"].get("reason") for line in lines]
+    assert f"refused node-1: give each {says}" in reasons
+    assert said in reasons
+
+
+def test_a_store_of_a_program_says_which_parameter_lets_others_in(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 54321)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        pytest.raises(StoreConnectionError),
+    ):
+        TCPStore("127.0.0.1", 0, None, True, timeout=1, listen_socket=listener)
+    said = capfd.readouterr().err
+    assert "allow 127.0.0.0/8 lets all users of this machine in, allow=['0.0.0.0/0', " in said
+    assert not names_a_flag(said)

@@ -1,0 +1,92 @@
+"""Commands to run as workers, and how to wait for their ends."""
+
+# ruff: noqa: ASYNC110
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from tests.harness.descriptors import open_descriptors, own_children
+from tests.harness.limits import patience
+
+from rallypoint.core.worker_exits import WorkerExit
+from rallypoint.process import syscalls
+from rallypoint.process.guard import Guard
+from rallypoint.process.spawn import Command, WorkerProcess, spawn_workers
+
+LIMIT_S = 30.0
+ENVIRONMENT = dict(os.environ)
+
+
+def no_pidfds(_pid: int) -> int:
+    raise OSError(errno.ENOSYS, "Function not implemented")
+
+
+either_way = pytest.mark.parametrize("pidfd_open", [syscalls.pidfd_open, no_pidfds])
+
+
+def spawn_worker(
+    argv: Sequence[str],
+    environ: Mapping[str, str],
+    guard: Guard | None = None,
+    stdout_fd: int | None = None,
+    stderr_fd: int | None = None,
+) -> WorkerProcess:
+    """Start one worker."""
+    return spawn_workers([Command(argv, environ, stdout_fd, stderr_fd)], guard)[0]
+
+
+def python(code: str) -> Command:
+    return Command([sys.executable, "-S", "-E", "-c", code], ENVIRONMENT)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def sleeping(seconds: str) -> list[int]:
+    """Processes `sleep <seconds>`."""
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            command = Path(f"/proc/{name}/cmdline").read_bytes()
+        except OSError:
+            continue
+        if command == f"sleep\0{seconds}\0".encode():
+            found.append(int(name))
+    return found
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(patience(LIMIT_S)):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+def run(body: Callable[[], Awaitable[None]]) -> None:
+    """Run, and assert that no child and no descriptor is left."""
+    before, children = open_descriptors(), own_children()
+
+    async def main() -> None:
+        await body()
+
+    asyncio.run(main())
+    assert open_descriptors() - before == set()
+    assert own_children() - children == set()
+
+
+class Outcomes(dict[int, WorkerExit]):
+    """Collects exits by local rank; each may come once."""
+
+    def note(self, exit_: WorkerExit) -> None:
+        assert exit_.local_rank not in self
+        self[exit_.local_rank] = WorkerExit(exit_.code, exit_.signal, exit_.core_dumped)

@@ -1,0 +1,409 @@
+"""The key-value machine: what each operation answers, and who is woken."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.harness.properties import examples
+
+from rallypoint.errors import ProtocolError
+from rallypoint.store.keyvalue import KeyValueMachine
+from rallypoint.wire import c10d_server as c10d
+from rallypoint.wire.c10d_fields import NOT_READY, READY, STOP_WAITING, WAIT_CANCELED
+from rallypoint.wire.c10d_server import (
+    Add,
+    Append,
+    Barrier,
+    CancelWait,
+    Check,
+    CompareSet,
+    CountKeys,
+    DeleteKey,
+    Get,
+    ListKeys,
+    MultiGet,
+    MultiSet,
+    Ping,
+    QueueLength,
+    QueuePop,
+    QueuePush,
+    Set,
+    Wait,
+)
+
+A, B, C = 1, 2, 3
+
+
+def text(value: bytes) -> bytes:
+    return struct.pack("<Q", len(value)) + value
+
+
+def i64(number: int) -> bytes:
+    return struct.pack("<q", number)
+
+
+class Store:
+    """A machine with a short way to ask: the replies that one request causes."""
+
+    def __init__(self) -> None:
+        self.machine = KeyValueMachine()
+
+    def __call__(self, client: int, request: c10d.Request) -> list[tuple[int, bytes]]:
+        return self.machine.apply(client, request)
+
+    def is_clean(self) -> bool:
+        """Nobody waits, and nothing is kept of those who did."""
+        machine = self.machine
+        return not (
+            machine.waits
+            or machine.waiting_for_key
+            or machine._waiting_at_barrier
+            or machine.reserved
+            or machine._reservations
+        )
+
+
+@pytest.fixture
+def store() -> Store:
+    return Store()
+
+
+def test_set_get_delete(store: Store) -> None:
+    assert store(A, Get(b"k")) == [(A, text(b""))]
+    assert store(A, Set(b"k", b"v")) == []
+    assert store(B, Get(b"k")) == [(B, text(b"v"))]
+    assert store(B, Set(b"", b"")) == []
+    assert store(B, CountKeys()) == [(B, i64(2))]
+    assert store(B, DeleteKey(b"k")) == [(B, i64(1))]
+    assert store(B, DeleteKey(b"k")) == [(B, i64(0))]
+    assert store(A, Ping(77)) == [(A, struct.pack("<I", 77))]
+
+
+def test_multi_set_multi_get_list_keys(store: Store) -> None:
+    assert store(A, MultiSet(((b"a", b"1"), (b"b", b"2")))) == []
+    assert store(A, MultiGet((b"b", b"?", b"a"))) == [(A, text(b"2") + text(b"") + text(b"1"))]
+    assert store(A, ListKeys()) == [(A, i64(2) + text(b"a") + text(b"b"))]
+
+
+def test_append_grows_a_value_past_the_limit_of_a_set(store: Store) -> None:
+    for _ in range(3):
+        assert store(A, Append(b"k", b"x" * (4 << 20))) == []
+    assert store(A, Get(b"k")) == [(A, text(b"x" * (12 << 20)))]
+    store(A, Set(b"k", b"short"))
+    store(A, Append(b"k", b"+"))
+    assert store(A, Get(b"k")) == [(A, text(b"short+"))]
+    assert store(A, CompareSet(b"k", b"short+", b"done")) == [(A, text(b"done"))]
+
+
+@pytest.mark.parametrize(
+    ("stored", "delta", "result"),
+    [(None, 5, 5), (b"7", -9, -2), (b"12abc", 1, 13), (b" +3 ", 1, 4), (b"-4", 1, -3)],
+)
+def test_add_reads_the_leading_number(
+    store: Store, stored: bytes | None, delta: int, result: int
+) -> None:
+    if stored is not None:
+        store(A, Set(b"k", stored))
+    assert store(A, Add(b"k", delta)) == [(A, i64(result))]
+    assert store(A, Get(b"k")) == [(A, text(b"%d" % result))]
+
+
+@pytest.mark.parametrize("stored", [b"abc", b"", b"99999999999999999999", b"9223372036854775807"])
+@pytest.mark.parametrize("counted", [Add(b"k", 1), Barrier(b"k", 1)], ids=["add", "barrier"])
+def test_to_count_on_from_what_is_no_number_closes_and_changes_nothing(
+    store: Store, stored: bytes, counted: Add | Barrier
+) -> None:
+    store(A, Set(b"k", stored))
+    with pytest.raises(ProtocolError, match="k"):
+        store(A, counted)
+    assert store(A, Get(b"k")) == [(A, text(stored))]
+
+
+def test_compare_set(store: Store) -> None:
+    assert store(A, CompareSet(b"k", b"x", b"new")) == [(A, text(b"x"))]
+    assert store(A, CountKeys()) == [(A, i64(0))]
+    assert store(A, CompareSet(b"k", b"", b"first")) == [(A, text(b"first"))]
+    assert store(A, CompareSet(b"k", b"", b"other")) == [(A, text(b"first"))]
+    assert store(A, CompareSet(b"k", b"first", b"second")) == [(A, text(b"second"))]
+    store(A, Set(b"empty", b""))
+    assert store(A, CompareSet(b"empty", b"", b"was empty")) == [(A, text(b"was empty"))]
+
+
+def test_check_counts_queues_as_present(store: Store) -> None:
+    assert store(A, Check(())) == [(A, READY)]
+    store(A, Set(b"k", b""))
+    store(A, QueuePush(b"q", b"1"))
+    assert store(A, Check((b"k", b"q"))) == [(A, READY)]
+    assert store(A, Check((b"k", b"missing"))) == [(A, NOT_READY)]
+    assert store(A, CountKeys()) == [(A, i64(1))]
+    assert store(A, DeleteKey(b"q")) == [(A, i64(0))]
+
+
+@pytest.mark.parametrize(
+    ("write", "own_reply"),
+    [
+        (Set(b"k", b""), []),
+        (Add(b"k", 1), [(B, i64(1))]),
+        (Append(b"k", b""), []),
+        (MultiSet(((b"x", b""), (b"k", b""))), []),
+        (CompareSet(b"k", b"", b"v"), [(B, text(b"v"))]),
+    ],
+)
+def test_a_write_wakes_all_who_wait(
+    store: Store, write: c10d.Request, own_reply: list[tuple[int, bytes]]
+) -> None:
+    assert store(A, Wait((b"k", b"k"))) == []
+    assert store(C, Wait((b"k",))) == []
+    assert store(B, write) == [*own_reply, (A, STOP_WAITING), (C, STOP_WAITING)]
+    assert store.is_clean()
+    assert store(A, Wait((b"k",))) == [(A, STOP_WAITING)]
+
+
+def test_a_wait_for_several_keys_ends_when_each_was_written_once(store: Store) -> None:
+    store(B, Set(b"there", b""))
+    assert store(A, Wait((b"there", b"k1", b"k2"))) == []
+    assert store(B, Set(b"k1", b"")) == []
+    assert store(B, DeleteKey(b"k1")) == [(B, i64(1))]
+    assert store(B, Set(b"k1", b"")) == []
+    assert store(B, Set(b"k2", b"")) == [(A, STOP_WAITING)]
+    assert store(B, Wait(())) == [(B, STOP_WAITING)]
+
+
+def test_a_compare_set_that_fails_wakes_nobody(store: Store) -> None:
+    assert store(A, Wait((b"k",))) == []
+    assert store(B, CompareSet(b"k", b"expected", b"v")) == [(B, text(b"expected"))]
+    assert store(B, Set(b"k", b"")) == [(A, STOP_WAITING)]
+
+
+def test_cancel_is_always_answered(store: Store) -> None:
+    assert store(A, CancelWait()) == [(A, WAIT_CANCELED)]
+    store(A, Wait((b"k", b"l")))
+    assert store(A, CancelWait()) == [(A, WAIT_CANCELED)]
+    assert store.is_clean()
+    assert store(B, Set(b"k", b"")) == []
+    store(A, Barrier(b"b", 2))
+    assert store(A, CancelWait()) == [(A, WAIT_CANCELED)]
+    assert store.is_clean()
+
+
+def test_a_second_wait_while_one_is_pending_is_refused(store: Store) -> None:
+    store(A, Wait((b"k",)))
+    for second in (Wait((b"l",)), Barrier(b"b", 2)):
+        with pytest.raises(ProtocolError, match="second wait"):
+            store(A, second)
+    assert store(B, CountKeys()) == [(B, i64(0))]
+
+
+def test_a_client_that_is_gone_is_not_answered(store: Store) -> None:
+    store(A, Wait((b"k", b"l")))
+    store(B, Barrier(b"b", 3))
+    assert store.machine.drop(A) == []
+    assert store.machine.drop(B) == []
+    assert store.machine.drop(C) == []
+    assert store.is_clean()
+    assert store(C, Set(b"k", b"")) == []
+    assert store(C, Get(b"b")) == [(C, text(b"1"))]
+
+
+def test_queue_is_first_in_first_out(store: Store) -> None:
+    assert store(A, QueuePop(b"q")) == [(A, i64(0))]
+    assert store(A, QueuePush(b"q", b"1")) == []
+    assert store(A, QueuePush(b"q", b"")) == []
+    assert store(A, QueueLength(b"q")) == [(A, i64(2))]
+    assert store(A, QueuePop(b"q")) == [(A, i64(2) + text(b"1"))]
+    assert store(A, QueuePop(b"q")) == [(A, i64(1) + text(b""))]
+    assert store(A, QueueLength(b"q")) == [(A, i64(0))]
+    assert store(A, Check((b"q",))) == [(A, NOT_READY)]
+
+
+def test_a_push_wakes_one_in_order_of_arrival(store: Store) -> None:
+    store(A, Wait((b"q",)))
+    store(B, Wait((b"q",)))
+    assert store(C, QueuePush(b"q", b"1")) == [(A, STOP_WAITING)]
+    assert store(A, QueuePop(b"q")) == [(A, i64(1) + text(b"1"))]
+    assert store(C, QueuePush(b"q", b"2")) == [(B, STOP_WAITING)]
+    assert store(B, QueuePop(b"q")) == [(B, i64(1) + text(b"2"))]
+    assert store.is_clean()
+
+
+def test_a_client_woken_by_a_push_does_not_stay_in_the_line(store: Store) -> None:
+    store(A, Wait((b"q",)))
+    store(C, QueuePush(b"q", b"1"))
+    store(A, QueuePop(b"q"))
+    assert store(A, Wait((b"other",))) == []
+    assert store(C, QueuePush(b"q", b"2")) == []
+
+
+def test_a_wait_for_a_filled_queue_and_a_missing_key_ends_with_the_key(store: Store) -> None:
+    store(C, QueuePush(b"q", b"1"))
+    assert store(A, Wait((b"q", b"k"))) == []
+    assert store(C, Set(b"k", b"")) == [(A, STOP_WAITING)]
+
+
+def test_a_push_is_not_spent_on_one_who_still_waits_for_more(store: Store) -> None:
+    store(A, Wait((b"q", b"k")))
+    store(B, Wait((b"q",)))
+    assert store(C, QueuePush(b"q", b"1")) == [(B, STOP_WAITING)]
+    assert store(C, Set(b"k", b"")) == [(A, STOP_WAITING)]
+
+
+def test_the_next_is_woken_when_the_first_does_not_take_its_value(store: Store) -> None:
+    store(A, Wait((b"q",)))
+    store(B, Wait((b"q",)))
+    store(C, Wait((b"q",)))
+    store(4, QueuePush(b"q", b"1"))
+    assert store.machine.drop(A) == [(B, STOP_WAITING)]
+    assert store(B, CancelWait()) == [(B, WAIT_CANCELED), (C, STOP_WAITING)]
+    assert store(C, QueuePop(b"q")) == [(C, i64(1) + text(b"1"))]
+    assert store.is_clean()
+
+
+def test_what_a_push_woke_somebody_for_is_not_taken_by_another_pop(store: Store) -> None:
+    store(A, Wait((b"q",)))
+    assert store(C, QueuePush(b"q", b"1")) == [(A, STOP_WAITING)]
+    assert store(B, QueuePop(b"q")) == [(B, i64(0))]
+    assert store(B, QueueLength(b"q")) == [(B, i64(0))]
+    assert store(B, Check((b"q",))) == [(B, NOT_READY)]
+    assert store(B, Wait((b"q",))) == []
+    assert store(A, QueuePop(b"q")) == [(A, i64(1) + text(b"1"))]
+    assert store(C, QueuePush(b"q", b"2")) == [(B, STOP_WAITING)]
+    assert store(B, QueuePop(b"q")) == [(B, i64(1) + text(b"2"))]
+    assert store.is_clean()
+
+
+def test_a_wait_that_is_answered_at_once_reserves_too(store: Store) -> None:
+    store(C, QueuePush(b"q", b"1"))
+    store(C, QueuePush(b"q", b"2"))
+    assert store(A, Wait((b"q",))) == [(A, STOP_WAITING)]
+    assert store(B, QueuePop(b"q")) == [(B, i64(1) + text(b"1"))]
+    assert store(B, QueuePop(b"q")) == [(B, i64(0))]
+    assert store(A, QueuePop(b"q")) == [(A, i64(1) + text(b"2"))]
+    assert store.is_clean()
+
+
+def test_who_does_something_else_gives_up_what_it_reserved(store: Store) -> None:
+    store(C, QueuePush(b"q", b"1"))
+    assert store(A, Wait((b"q",))) == [(A, STOP_WAITING)]
+    assert store(B, Wait((b"q",))) == []
+    assert store(A, QueueLength(b"q")) == [(A, i64(1)), (B, STOP_WAITING)]
+    assert store(A, QueuePop(b"q")) == [(A, i64(0))]
+    store(A, Set(b"text", b"x"))
+    store(A, Wait((b"q",)))
+    with pytest.raises(ProtocolError):  # whose client is closed: only its end frees the item
+        store(B, Add(b"text", 1))
+    assert store.machine.drop(B) == [(A, STOP_WAITING)]
+    assert store(A, QueuePop(b"q")) == [(A, i64(1) + text(b"1"))]
+    assert store.is_clean()
+
+
+def test_what_is_stored_is_counted_and_limited() -> None:
+    entry = 128
+    machine = KeyValueMachine(max_bytes=2 * (entry + 10))
+    machine.apply(A, Set(b"key-1", b"12345"))
+    machine.apply(A, QueuePush(b"queue", b"12345"))
+    assert machine.stored_bytes == 2 * (entry + 10)
+    more: list[c10d.Request] = [
+        Set(b"k", b""),
+        Set(b"key-1", b"123456"),
+        Append(b"key-1", b"6"),
+        Add(b"n", 1),
+        CompareSet(b"k", b"", b""),
+        MultiSet(((b"k", b""),)),
+        QueuePush(b"queue", b""),
+        Barrier(b"b", 2),
+    ]
+    for request in more:
+        with pytest.raises(ProtocolError, match=r"limit of 276 .*--max-memory"):
+            machine.apply(A, request)
+    assert machine.stored_bytes == 2 * (entry + 10)
+    machine.apply(A, Set(b"key-1", b"54321"))
+    machine.apply(A, QueuePop(b"queue"))
+    assert machine.stored_bytes == entry + 10
+    machine.apply(A, MultiSet(((b"key-2", b"1234"), (b"key-2", b"12345"))))
+    assert machine.stored_bytes == 2 * (entry + 10)
+    for key in (b"key-1", b"key-2"):
+        machine.apply(A, DeleteKey(key))
+    assert machine.stored_bytes == 0
+
+
+def test_barrier_lets_all_go_at_world_size_and_is_never_reset(store: Store) -> None:
+    assert store(A, Barrier(b"b", 3)) == []
+    assert store(B, Barrier(b"b", 3)) == []
+    store.machine.drop(B)  # stays counted
+    assert store(C, Barrier(b"b", 3)) == [(C, STOP_WAITING), (A, STOP_WAITING)]
+    assert store(A, Barrier(b"b", 3)) == [(A, STOP_WAITING)]
+    assert store(A, Get(b"b")) == [(A, text(b"4"))]
+    assert store.is_clean()
+
+
+def test_barrier_at_world_size_wakes_those_who_wait_for_its_key(store: Store) -> None:
+    assert store(C, Wait((b"b",))) == []
+    assert store(A, Barrier(b"b", 2)) == []
+    assert store(B, Barrier(b"b", 2)) == [
+        (B, STOP_WAITING),
+        (A, STOP_WAITING),
+        (C, STOP_WAITING),
+    ]
+
+
+def test_a_barrier_is_not_ended_by_a_write(store: Store) -> None:
+    assert store(A, Barrier(b"b", 3)) == []
+    assert store(C, Add(b"b", 1)) == [(C, i64(2))]
+    assert store(C, QueuePush(b"b", b"")) == []
+    assert store(B, Barrier(b"b", 3)) == [(B, STOP_WAITING), (A, STOP_WAITING)]
+
+
+names = st.sampled_from([b"a", b"b", b"c"])
+clients = st.integers(1, 4)
+steps = st.one_of(
+    st.builds(Set, names, names),
+    st.builds(DeleteKey, names),
+    st.builds(Wait, st.lists(names, min_size=1, max_size=3).map(tuple)),
+    st.builds(CancelWait),
+    st.builds(QueuePush, names, names),
+    st.builds(QueuePop, names),
+    st.none(),  # the client goes away
+)
+
+
+@settings(max_examples=examples(300), deadline=None)
+@given(st.lists(st.tuples(clients, steps), max_size=40))
+def test_every_wait_is_answered_once_and_nobody_sleeps_beside_a_full_queue(
+    script: list[tuple[int, c10d.Request | None]],
+) -> None:
+    machine = KeyValueMachine()
+    waiting: set[int] = set()
+    for client, request in script:
+        if request is None:
+            waiting.discard(client)
+            replies = machine.drop(client)
+        elif client in waiting and not isinstance(request, CancelWait):
+            continue  # a client of torch does nothing else while it waits
+        else:
+            if isinstance(request, Wait):
+                waiting.add(client)
+            replies = machine.apply(client, request)
+        for receiver, reply in replies:
+            if receiver == client and isinstance(request, CancelWait) and reply == WAIT_CANCELED:
+                waiting.discard(client)
+            elif reply == STOP_WAITING:
+                assert receiver in waiting
+                waiting.remove(receiver)
+        assert set(machine.waits) == waiting
+        for key, queue in machine._queues.items():
+            sleeping_for_it_alone = [
+                who for who, wait in machine.waits.items() if getattr(wait, "missing", 0) == {key}
+            ]
+            reserved = list(machine.reserved.values()).count(key)
+            assert machine._reservations.get(key, 0) == reserved <= len(queue)
+            assert not sleeping_for_it_alone or reserved == len(queue)
+            assert queue
+    for client in range(1, 5):
+        machine.drop(client)
+    assert not machine.waits
+    assert not machine.waiting_for_key
+    assert not machine.reserved
+    assert not machine._reservations
