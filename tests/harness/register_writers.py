@@ -13,8 +13,7 @@ from dataclasses import dataclass
 
 from rallypoint.errors import RendezvousConnectionError
 from rallypoint.register.directory.backend import DirectoryBackend
-from rallypoint.register.directory.chain import Seen
-from rallypoint.register.directory.chain_upkeep import REMOVED
+from rallypoint.register.directory.chain import REMOVED, Seen
 from rallypoint.register.version_file import VersionFile, VersionFormat, register_name
 from rallypoint.testing.unreliable_files import Crash, Fault, FileServer, Node, UnreliableFiles
 

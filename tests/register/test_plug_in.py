@@ -3,7 +3,6 @@ go through the loss of their leader with it, and every command takes it."""
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import subprocess
@@ -14,7 +13,7 @@ import pytest
 from tests.harness.cluster import Cluster, free_port
 from tests.harness.limits import patience
 from tests.jobs.test_leading_agents import leader_of
-from tests.register.installed import CONTRACT, PROJECT, ROW, STORE, Environment, shelf_server
+from tests.register.installed import CONTRACT, PROJECT, ROW, STORE, Environment
 
 from rallypoint.register.engines import GROUP
 
@@ -273,40 +272,3 @@ def test_the_contract_of_the_page_holds_for_its_engine(
 
 def test_the_group_of_the_page_is_the_one_that_is_looked_for() -> None:
     assert f'[project.entry-points."{GROUP}"]' in PROJECT
-
-
-def test_a_guard_of_a_dead_leader_marks_the_record_by_the_engine_of_a_package(
-    tmp_path: Path, environment: Environment
-) -> None:
-    """In a process that has the notice, and nothing of the agent."""
-    with shelf_server() as where:
-        ended = subprocess.run(
-            [environment.python, "-c", MARK, where], capture_output=True, text=True, check=True
-        )
-    before, marked = ended.stdout.splitlines()
-    assert json.loads(before) == [False, False]
-    assert json.loads(marked) == [True, True]
-
-
-MARK = """
-import json, sys
-from rallypoint.config import RegisterConfig
-from rallypoint.core.job_state import new_job
-from rallypoint.core.model import Epoch, SharedSettings
-from rallypoint.core.takeover.record import Leader, LeadRecord, Process, record_of
-from rallypoint.register import record
-from rallypoint.register.engines import Use, make
-from rallypoint.register.release import release
-from rallypoint.wire.death_notice import decode, encode_release
-register = RegisterConfig("shelf", sys.argv[1], (("folder", "team"),))
-there = make(register, Use("job")).open("job", b"token")
-job = record_of(new_job(SharedSettings("job", 1, 2), 5))
-led = LeadRecord(1, Epoch(3, 7), Leader(("10.0.0.1:29400",), Process("boot", 1, 10)), 12, job)
-there.set_state(record.encode(led))
-def look():
-    now = record.decode(there.get_state()[0])
-    print(json.dumps([now.is_vacant, now.is_dead]))
-look()
-assert release(decode(encode_release(register, "job", b"token", led.epoch)), 2.0)
-look()
-"""

@@ -175,9 +175,9 @@ def is_by_register(backend: str) -> bool:
     Reads what packages offer only for a name that is not known."""
     if backend in ENGINE_NAMES or backend in BY_ENDPOINT:
         return backend in ENGINE_NAMES
-    from rallypoint.register.engines import is_engine
+    from rallypoint.register.engines import find
 
-    return is_engine(backend)
+    return find(backend) is not None
 
 
 def engine(value: Value, known: Sequence[str]) -> str:

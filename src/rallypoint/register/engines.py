@@ -205,11 +205,6 @@ def find(name: str) -> Row | None:
     return None if found is None else found[0]
 
 
-def is_engine(name: str) -> bool:
-    """Whether there is an engine of this name. Raises as `find`."""
-    return find(name) is not None
-
-
 def known_engines() -> list[str]:
     """Return the names of all engines, first those of the table. Reads what packages offer."""
     from importlib.metadata import entry_points

@@ -22,6 +22,7 @@ from rallypoint.clocks import wall_time
 from rallypoint.config import AgentConfig, RendezvousConfig
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.model import Cause
+from rallypoint.core.settings import FOR_DIRECTORIES
 from rallypoint.core.timeline import RoundLife
 from rallypoint.core.watch.history_file import Begin, Line, Lost
 from rallypoint.core.watch.kept_jobs import KeptLine, NodeNote, directory_name
@@ -46,10 +47,7 @@ def meeting_place(rendezvous: RendezvousConfig) -> str:
     register = rendezvous.register
     if register is None:
         return str(rendezvous.endpoint)
-    from rallypoint.register.engines import find
-
-    row = find(register.engine)
-    return register.where if row is not None and row.is_directory else ""
+    return register.where if register.engine == FOR_DIRECTORIES else ""
 
 
 class _Part:

@@ -50,7 +50,7 @@ from rallypoint.errors import (
 from rallypoint.files import local_path
 from rallypoint.observe.printing import print_error
 from rallypoint.process.scratch import PLACES, LocalJob, lives, notes
-from rallypoint.register.engines import Use, find, make
+from rallypoint.register.engines import Use, make
 from rallypoint.threads import run_in_thread
 from rallypoint.wire.address import split_endpoint, told_addresses
 from rallypoint.wire.handshake import TokenNotWanted
@@ -196,8 +196,7 @@ def _register(
     read = read_place if run_id is None else read_register
     register, rest = read(Scanned(scanned.words, said), backend, Machine())
     check_conf(rest)
-    row = find(register.engine)
-    if row is not None and row.is_directory and not os.path.isdir(register.where):
+    if backend == FOR_DIRECTORIES and not os.path.isdir(register.where):
         raise UsageError(f"{shown(register.where)}: there is no such directory on this machine")
     return register
 

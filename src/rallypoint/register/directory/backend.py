@@ -32,8 +32,9 @@ from rallypoint.register.directory.chain import (
     directory_name,
     following_slot,
     seen_then,
+    temporary,
+    tidy,
 )
-from rallypoint.register.directory.chain_upkeep import temporary, tidy
 from rallypoint.register.directory.files import FIXES, Files, LocalFiles
 from rallypoint.register.directory.upkeep import probe, remove_register
 from rallypoint.register.version_file import NONCE_BYTES, VersionFile, VersionFormat, register_name
