@@ -323,9 +323,9 @@ def run_id_of(
     name: str, read: Callable[[], bytes], name_of: Callable[[str], str] = register_name
 ) -> str:
     """Return the run id of the job whose register has this name: by the name, or by what `read`
-    returns, which is stored there. Empty: it is not known. Raises what `read` raises, but no
-    RallypointError."""
-    if run_id := readable_run_id(name):
+    returns, which is stored there. Empty: it is not known. `name_of`: how another store names
+    registers. Raises what `read` raises, but no RallypointError."""
+    if name_of is register_name and (run_id := readable_run_id(name)):
         return run_id
     with suppress(RallypointError, UnreadableVersionError):
         return recorded_run_id(UnsealedFormat().decode("", read()).content, name, name_of)
