@@ -100,8 +100,10 @@ def torchs_handler(port: int, count: int) -> Call:
 
 def swapping_handler(port: int, count: int) -> Call:
     from rallypoint.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
-    from rallypoint.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler
-    from rallypoint.elastic.rendezvous.parameters import RendezvousTimeout
+    from rallypoint.elastic.rendezvous.dynamic_rendezvous import (
+        DynamicRendezvousHandler,
+        RendezvousTimeout,
+    )
 
     store = torchs_client(port)
     backend = C10dRendezvousBackend(Counted(store), RUN_ID)
@@ -111,12 +113,17 @@ def swapping_handler(port: int, count: int) -> Call:
     ).next_rendezvous
 
 
-def coordinator_handler(port: int, count: int) -> Call:
-    from rallypoint.elastic.rendezvous.parameters import RendezvousParameters
-    from rallypoint.elastic.rendezvous.registry import get_rendezvous_handler
+def library(module: str, before: str) -> Any:
+    """A module of the library, which versions that `make versions` compares with have elsewhere."""
+    try:
+        return importlib.import_module(f"rallypoint.elastic.rendezvous.{module}")
+    except ModuleNotFoundError:
+        return importlib.import_module(f"rallypoint.rendezvous.{before}")
 
-    return get_rendezvous_handler(
-        RendezvousParameters(
+
+def coordinator_handler(port: int, count: int) -> Call:
+    handler: Any = library("registry", "registry").get_rendezvous_handler(
+        library("api", "parameters").RendezvousParameters(
             "tcp",
             f"127.0.0.1:{port}",
             RUN_ID,
@@ -127,13 +134,15 @@ def coordinator_handler(port: int, count: int) -> Call:
             token=os.environ["RALLYPOINT_TOKEN"],
             join_timeout=LIMIT_S,
         )
-    ).next_rendezvous
+    )
+    meet: Call = handler.next_rendezvous
+    return meet
 
 
 def count_messages_of_sessions() -> None:
     module = importlib.import_module("rallypoint.coordinator.connection")
     if not hasattr(module, "ClientConnection"):  # in versions that `make versions` compares with
-        module = importlib.import_module("rallypoint.elastic.rendezvous.connection")
+        module = importlib.import_module("rallypoint.rendezvous.connection")
 
     def counting(call: Callable[..., Any]) -> Callable[..., Any]:
         def counted(*args: Any) -> Any:

@@ -13,7 +13,8 @@ import pytest
 from tests.harness.command_line import parse, refusal
 
 from rallypoint.core.settings import CONF, FLAGS, is_torchrun
-from rallypoint.elastic.rendezvous.parameters import RendezvousParameters, read_parameters
+from rallypoint.elastic.rendezvous.api import RendezvousParameters
+from rallypoint.elastic.rendezvous.led.parameters import read_parameters
 from rallypoint.elastic.run import parse_args
 from rallypoint.errors import ParameterError
 from rallypoint.torch_versions import COMPARED, KNOWN, VERSIONS, Known, is_later

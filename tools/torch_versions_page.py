@@ -22,9 +22,9 @@ not mention is unchanged. The page is made from one table, `src/rallypoint/torch
 [from-torchrun](from-torchrun.md).
 
 A flag, or a key of `--rdzv-conf`, that some torch knows is accepted. If it has no effect, one line
-says so and why; in the library, a warning of the logger `rallypoint.elastic.rendezvous.parameters`.
-What no torch knows is an error. The tests compare with torch {COMPARED}, and
-`make compat TORCH=2.14.1` with another one.
+says so and why; in the library, a warning of the logger
+`rallypoint.elastic.rendezvous.led.parameters`. What no torch knows is an error. The tests compare
+with torch {COMPARED}, and `make compat TORCH=2.14.1` with another one.
 """
 _KINDS = {"flag": "flag", "key": "`--rdzv-conf` key", "variable": "variable", "name": "Python"}
 

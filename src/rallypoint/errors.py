@@ -297,7 +297,7 @@ class LogStorageError(InfrastructureError):
 
 
 class FailedProcess(Protocol):
-    """What `ChildFailedError` needs of a `rallypoint.process.ProcessFailure`."""
+    """What `ChildFailedError` needs of a `rallypoint.elastic.multiprocessing.ProcessFailure`."""
 
     local_rank: int
     pid: int

@@ -21,7 +21,7 @@ from rallypoint.config import (
 )
 from rallypoint.core.event_kinds import KINDS, Detail, EventKind, Level, ReportedBy
 from rallypoint.core.settings import ENGINE_NAMES
-from rallypoint.elastic.agent.server.run import JobLog
+from rallypoint.elastic.agent.embedded.run import JobLog
 from rallypoint.observe.event import Event
 from rallypoint.observe.records import AgentEvent, Observer
 from rallypoint.process.relay.client import Relay

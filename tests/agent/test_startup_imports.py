@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from tests.harness.one_agent import environment
 
 STANDARD = {
@@ -65,6 +66,7 @@ code = main(["run", "--quiet", "worker.py"])
 import json
 print(json.dumps([code, forks]))
 """
+BY_DIRECTORY = ["--rdzv-backend", "file", "--rdzv-endpoint", "shared", "--rdzv-id", "imports"]
 COMMAND = """
 import runpy, sys
 sys.argv = ["rallypoint", "--version"]
@@ -97,6 +99,29 @@ def test_what_is_imported_when_the_workers_are_forked(tmp_path: Path) -> None:
     assert "rallypoint.agent.agent" in names, "the wrong fork was looked at"
     assert {name.partition(".")[0] for name in names} <= STANDARD
     assert not names & LATE
+
+
+@pytest.mark.parametrize("ends", ["0", "'bad'"])
+@pytest.mark.parametrize("where", [[], BY_DIRECTORY])
+def test_a_job_without_a_plug_in_imports_nothing_of_the_library(
+    ends: str, where: list[str], tmp_path: Path
+) -> None:
+    """In no process of it, and neither where another launcher is told why it failed."""
+    (tmp_path / "worker.py").write_text(f"raise SystemExit({ends})")
+    error_file = tmp_path / "error.json"
+    told = {"PYTHONPROFILEIMPORTTIME": "1", "TORCHELASTIC_ERROR_FILE": str(error_file)}
+    ran = subprocess.run(
+        [sys.executable, "-m", "rallypoint", "run", *where, "worker.py"],
+        cwd=tmp_path,
+        env=environment(tmp_path, "imports") | told,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    imported = {line.rpartition("|")[2].strip() for line in ran.stderr.splitlines()}
+    assert bool(ran.returncode) == error_file.exists() == (ends != "0")
+    assert "rallypoint.agent.run" in imported
+    assert [name for name in imported if name.startswith("rallypoint.elastic")] == []
 
 
 def test_a_command_leaves_out_what_msgspec_only_tries_to_import(tmp_path: Path) -> None:

@@ -27,7 +27,8 @@ from rallypoint.config import (
 )
 from rallypoint.core import limits
 from rallypoint.core.settings import BY_FIELD, FLAGS, KEYS, SETTINGS, Setting, SharedSettings
-from rallypoint.elastic.rendezvous.parameters import RendezvousParameters, read_parameters
+from rallypoint.elastic.rendezvous.api import RendezvousParameters
+from rallypoint.elastic.rendezvous.led.parameters import read_parameters
 from rallypoint.errors import ParameterError, UsageError
 
 PACKAGE = Path(__file__).parents[2] / "src" / "rallypoint"
@@ -125,7 +126,7 @@ from rallypoint.cli.parser import help_text
 from rallypoint.core.messages import Attach
 from rallypoint.core.settings import settings_conflict
 from rallypoint.errors import RallypointError
-from rallypoint.elastic.launcher.launch_config import LaunchConfig, agent_config
+from rallypoint.elastic.launcher.api import LaunchConfig, agent_config
 from rallypoint.wire.codec import decode_to_coordinator, encode
 from tools_flags import with_flags
 

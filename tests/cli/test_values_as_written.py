@@ -20,7 +20,7 @@ from rallypoint.config import AgentConfig, RegisterConfig
 from rallypoint.core.settings import FLAGS, Setting
 from rallypoint.core.text import shown
 from rallypoint.elastic.launcher import LaunchConfig
-from rallypoint.elastic.launcher.launch_config import agent_config
+from rallypoint.elastic.launcher.api import agent_config
 from rallypoint.errors import ParameterError, UsageError
 from rallypoint.files import local_path
 from rallypoint.process.logs.log_dir import LogDir

@@ -1,121 +1,184 @@
-"""Every public name of torch's launcher is here, or on the list of docs/from-torchrun.md."""
+"""Every path and public name of torch's launcher is here, or on the list of from-torchrun.md."""
 
 from __future__ import annotations
 
-import pkgutil
-import re
+import subprocess
 import sys
 import warnings
+from collections import defaultdict
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
+from tests.compat import every_name
 from tests.compat.recordings import Recordings
+from tests.compat.torch_names import OTHER, left_out, listing, ours, public_names
 
-PAGE = (Path(__file__).parents[2] / "docs" / "from-torchrun.md").read_text()
-SECTION = PAGE.partition("### Every public name\n")[2].partition("\n## ")[0]
-OFFERED, _, LEFT_OUT = SECTION.partition("These are not offered:\n")
-ABOVE = "torch.distributed."
-TOPS = ("run", "launch", "launcher", "elastic")
-
-
-def relative(name: object) -> str:
-    """Below `torch.distributed`, if it is of the launcher; else empty."""
-    below = name.removeprefix(ABOVE) if isinstance(name, str) else ""
-    return below if below.partition(".")[0] in TOPS else ""
-
-
-def homes(module: ModuleType) -> set[str]:
-    """Where each public name of a module is defined: those of other packages are not its own."""
-    found = set()
-    for name, value in vars(module).items():
-        # A constant of a type without a module, such as a text, is the module's own.
-        home = getattr(value, "__module__", module.__name__)
-        is_listed = name in getattr(module, "__all__", ())
-        if name.startswith("_") or isinstance(value, ModuleType | bool):
-            continue
-        if relative(home) or is_listed:
-            found.add(f"{relative(home) or relative(module.__name__)}.{name}")
-    return found
-
-
-def public_names() -> list[str]:
-    """All that torch has. A module that needs another package counts as one name."""
-    names = [f"{ABOVE}{top}" for top in TOPS]
-    elastic = import_module(f"{ABOVE}elastic")
-    names += [each.name for each in pkgutil.walk_packages(elastic.__path__, f"{ABOVE}elastic.")]
-    names += [f"{ABOVE}launcher.api"]
-    found = set()
-    with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
-        warnings.simplefilter("ignore")
-        patch.setitem(sys.modules, "etcd", None)  # torch took the folder tests/etcd for it.
-        for name in names:
-            if name.rpartition(".")[2].startswith("_"):
-                continue
-            try:
-                found |= homes(import_module(name))
-            except ModuleNotFoundError:
-                found.add(relative(name))
-    return sorted(found)
+ROOT = Path(__file__).parents[2]
+LIBRARY = ROOT / "src" / "rallypoint" / "elastic"
+LOGGERS = ("logger", "log")
+IMPORT_ALL = """
+import sys
+{imports}
+print(sorted(name for name in sys.modules if name.partition(".")[0] == "torch"))
+"""
+IMPORT_EACH = """
+import os, sys
+from importlib import import_module
+for name in sys.argv[1:]:
+    child = os.fork()
+    if not child:
+        import_module(name)
+        loaded = "torch" in sys.modules
+        if loaded:
+            print(name, "loads torch", file=sys.stderr)
+        os._exit(loaded)
+    if os.waitpid(child, 0)[1]:
+        print(name)
+"""
 
 
 @pytest.fixture
-def theirs(torch_said: Recordings) -> list[str]:
-    said: list[str] = torch_said("public_names", "all", public_names)
+def theirs(torch_said: Recordings) -> dict[str, list[str]]:
+    said: dict[str, list[str]] = torch_said("public_names", "all", public_names)
     return said
 
 
-def rows(text: str) -> dict[str, str]:
-    """The second column by each name of the first."""
-    cells = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| `")]
-    return {name: what for names, what in cells for name in re.findall("`(.*?)`", names)}
+def kept_of_the_other(torch: str) -> dict[str, list[str]]:
+    """The names of a torch that is not installed, of which a recording is kept."""
+    kept: dict[str, list[str]] = Recordings("recorded", OTHER / torch, torch)(
+        "public_names", "all", dict
+    )
+    return kept
 
 
-def offers(module: str, name: str) -> bool:
-    """Whether a module of this path has the name, or such a module."""
-    for path, attribute in ((module, name), (f"{module}.{name}", "__name__")):
-        try:
-            if hasattr(import_module(path), attribute):
-                return True
-        except (ModuleNotFoundError, ValueError):
-            continue
-    return False
+def test_every_path_and_name_of_torch_is_here_or_on_the_list(
+    theirs: dict[str, list[str]],
+) -> None:
+    missing = missing_of(theirs)
+    assert not missing, "offer them, or say in docs/from-torchrun.md why not"
 
 
-def longest(names: dict[str, str], name: str) -> str:
-    """The entry that is about this name: itself, or a module that it is in; empty: none."""
-    fitting = [each for each in names if name == each or name.startswith(f"{each}.")]
-    return max(fitting, key=len, default="")
+@pytest.mark.parametrize("torch", sorted(each.name for each in OTHER.iterdir()))
+def test_so_is_all_that_another_torch_has(torch: str, torch_said: Recordings) -> None:
+    kept = kept_of_the_other(torch)
+    assert not missing_of(kept)
+    if torch_said.torch == torch:
+        assert public_names() == kept
 
 
-def test_every_name_is_here_or_on_the_list(theirs: list[str]) -> None:
-    places, left_out = rows(OFFERED), rows(LEFT_OUT)
-    forgotten = []
-    for name in theirs:
-        place, reason = longest(places, name), longest(left_out, name)
-        if len(reason) > len(place):
-            continue
-        module, _, last = name.rpartition(".")
-        offering = [f"rallypoint.{module}", places[place].strip("`") if place else ""]
-        if not any(offers(ours, last) for ours in offering):
-            forgotten.append(name)
-    assert not forgotten, "offer them, or say in docs/from-torchrun.md why not"
+def missing_of(theirs: dict[str, list[str]]) -> list[str]:
+    excepted = left_out()
+    return [
+        f"{module}.{name}"
+        for module, names in theirs.items()
+        for name in names
+        if name not in LOGGERS
+        if f"{module}.{name}" not in excepted
+        if not hasattr(import_module(ours(module)), name)
+    ]
 
 
-def test_the_list_has_only_what_torch_has_and_rallypoint_has_not(theirs: list[str]) -> None:
-    places, left_out = rows(OFFERED), rows(LEFT_OUT)
-    for entry, reason in left_out.items():
-        assert reason
-        about = [name for name in theirs if longest({entry: ""}, name)]
-        assert about, f"torch has no {entry}"
-        place = longest(places, entry)
-        if place and entry in theirs:
-            module = import_module(places[place].strip("`"))
-            assert not hasattr(module, entry.rpartition(".")[2]), f"{entry} is offered"
+def test_the_list_has_only_what_torch_has_and_rallypoint_has_not(
+    theirs: dict[str, list[str]],
+) -> None:
+    excepted = left_out()
+    assert excepted
+    for entry in excepted:
+        module, _, name = entry.rpartition(".")
+        assert name in theirs[module], f"torch has no {entry}"
+        assert not hasattr(import_module(ours(module)), name), f"{entry} is offered"
 
 
-def test_the_page_has_both_tables(theirs: list[str]) -> None:
-    assert len(theirs) > 150
-    assert len(rows(OFFERED)) > 8
-    assert len(rows(LEFT_OUT)) > 15
+def test_the_recording_has_all_of_torch(theirs: dict[str, list[str]]) -> None:
+    assert len(theirs) > 50
+    assert sum(map(len, theirs.values())) > 200
+
+
+def test_importing_every_path_loads_no_torch(theirs: dict[str, list[str]]) -> None:
+    imports = "\n".join(f"import {ours(module)}" for module in theirs)
+    ran = subprocess.run(
+        [sys.executable, "-c", IMPORT_ALL.format(imports=imports)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ran.stdout.strip() == "[]"
+
+
+def test_every_path_can_be_the_first_that_a_program_imports() -> None:
+    """Also those that torch lacks."""
+    ran = subprocess.run(
+        [sys.executable, "-c", IMPORT_EACH, *modules()],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ran.stdout.split() == [], ran.stderr
+
+
+def modules() -> list[str]:
+    """All modules of the library."""
+    files = sorted(LIBRARY.rglob("*.py"))
+    paths = [file.relative_to(LIBRARY.parents[1]).with_suffix("") for file in files]
+    return [".".join(path.parts).removesuffix(".__init__") for path in paths]
+
+
+def test_a_module_has_torchs_path_or_lies_in_a_folder_that_torch_lacks(
+    theirs: dict[str, list[str]],
+) -> None:
+    known = {ours(module) for module in theirs}
+    packages = {module.rpartition(".")[0] for module in known}
+    strange = [name for name in modules() if name not in known]
+    beside = [name for name in strange if name.rpartition(".")[0] in packages]
+    assert [name for name in beside if not (find(name) / "__init__.py").exists()] == []
+
+
+def find(module: str) -> Path:
+    return LIBRARY.parents[1].joinpath(*module.split("."))
+
+
+def homes() -> dict[str, str]:
+    """Of each public class and function of torch, by its path: where it is defined."""
+    found = {}
+    with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
+        warnings.simplefilter("ignore")
+        patch.setitem(sys.modules, "etcd", None)  # torch took the folder tests/etcd for it.
+        for module, names in public_names().items():
+            try:
+                theirs: ModuleType = import_module(f"torch.distributed.{module}")
+            except ModuleNotFoundError:  # It needs another package.
+                continue
+            for name in names:
+                value: Any = getattr(theirs, name)
+                if isinstance(value, type) or hasattr(value, "__code__"):
+                    found[f"{module}.{name}"] = f"{value.__module__}.{value.__qualname__}"
+    return found
+
+
+def test_a_name_is_one_object_by_whichever_path_it_came(torch_said: Recordings) -> None:
+    by_home: dict[str, set[str]] = defaultdict(set)
+    for name, home in torch_said("public_names", "homes", homes).items():
+        if name not in left_out():
+            by_home[home].add(name)
+    several = {home: names for home, names in by_home.items() if len(names) > 1}
+    assert len(several) > 50
+    for names in several.values():
+        assert len({id(attribute(name)) for name in names}) == 1, names
+
+
+def attribute(name: str) -> object:
+    module, _, last = name.rpartition(".")
+    value: object = getattr(import_module(ours(module)), last)
+    return value
+
+
+def test_a_file_that_imports_every_name_is_checked_by_mypy(
+    theirs: dict[str, list[str]],
+) -> None:
+    """`make types` does so; this sees that none is missing there."""
+    wanted = listing(theirs, left_out())
+    kept = Path(every_name.__file__).read_text()
+    assert kept == wanted, "run `python -m tests.compat.torch_names`"

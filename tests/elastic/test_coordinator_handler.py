@@ -10,7 +10,7 @@ import threading
 import pytest
 from tests.harness.coordinator_nodes import LIMIT_S, Place, Program, place
 
-from rallypoint.elastic.rendezvous.handler import RendezvousInfo
+from rallypoint.elastic.rendezvous.api import RendezvousInfo
 from rallypoint.elastic.rendezvous.registry import get_rendezvous_handler
 from rallypoint.elastic.rendezvous.static_tcp_rendezvous import CoordinatorRendezvousHandler
 from rallypoint.errors import (

@@ -14,14 +14,16 @@ from typing import Any
 import pytest
 import torch.distributed as torch_dist
 
-from rallypoint.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
-from rallypoint.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler
-from rallypoint.elastic.rendezvous.handler import (
+from rallypoint.elastic.rendezvous.api import (
     RendezvousClosedException,
     RendezvousInfo,
     RendezvousTimeoutException,
 )
-from rallypoint.elastic.rendezvous.parameters import RendezvousTimeout
+from rallypoint.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
+from rallypoint.elastic.rendezvous.dynamic_rendezvous import (
+    DynamicRendezvousHandler,
+    RendezvousTimeout,
+)
 from rallypoint.elastic.stores import FileStore, HashStore, TCPStore
 from rallypoint.errors import (
     ParameterError,

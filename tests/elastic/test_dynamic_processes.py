@@ -12,8 +12,8 @@ from tests.harness.nodes import Nodes
 from tests.harness.one_agent import eventually
 
 from rallypoint.core.round_state import MemberState
+from rallypoint.elastic.rendezvous.api import RendezvousParameters
 from rallypoint.elastic.rendezvous.c10d_rendezvous_backend import create_backend
-from rallypoint.elastic.rendezvous.parameters import RendezvousParameters
 from rallypoint.elastic.rendezvous.shared.round import decode
 from rallypoint.elastic.stores.tcp_store import TCPStore
 

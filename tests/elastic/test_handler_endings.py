@@ -15,9 +15,11 @@ from tests.harness.coordinator_nodes import place
 from tests.harness.one_agent import eventually
 
 from rallypoint.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
-from rallypoint.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler
+from rallypoint.elastic.rendezvous.dynamic_rendezvous import (
+    DynamicRendezvousHandler,
+    RendezvousTimeout,
+)
 from rallypoint.elastic.rendezvous.led.loop_handler import SHARED
-from rallypoint.elastic.rendezvous.parameters import RendezvousTimeout
 from rallypoint.elastic.rendezvous.shared.round import decode
 from rallypoint.elastic.stores import HashStore, TCPStore
 from rallypoint.errors import ParameterError, RendezvousClosedError

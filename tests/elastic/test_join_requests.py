@@ -12,8 +12,10 @@ from tests.harness.one_agent import eventually
 from rallypoint.core.events import NodeJoined
 from rallypoint.core.model import Candidate, NodeRef, SharedSettings
 from rallypoint.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
-from rallypoint.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler
-from rallypoint.elastic.rendezvous.parameters import RendezvousTimeout
+from rallypoint.elastic.rendezvous.dynamic_rendezvous import (
+    DynamicRendezvousHandler,
+    RendezvousTimeout,
+)
 from rallypoint.elastic.rendezvous.shared import round as shared_round
 from rallypoint.elastic.stores import HashStore
 

@@ -12,8 +12,10 @@ from tests.elastic.test_handler_endings import members
 from tests.harness.bare_backend import Bare
 from tests.harness.one_agent import eventually
 
-from rallypoint.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler
-from rallypoint.elastic.rendezvous.parameters import RendezvousTimeout
+from rallypoint.elastic.rendezvous.dynamic_rendezvous import (
+    DynamicRendezvousHandler,
+    RendezvousTimeout,
+)
 from rallypoint.elastic.stores import HashStore
 from rallypoint.errors import RendezvousTimeoutError
 from rallypoint.register.contract import RendezvousBackend, Token

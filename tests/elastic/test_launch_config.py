@@ -12,10 +12,10 @@ from tests.harness.engines import read_by_etcd, read_by_kubernetes
 
 from rallypoint.cli.options import parse_run
 from rallypoint.config import AgentConfig, Endpoint, HandlerConfig, RegisterConfig, StartMethod
-from rallypoint.elastic.agent.server.entrypoint import entrypoint_name
+from rallypoint.elastic.agent.embedded.entrypoint import entrypoint_name
 from rallypoint.elastic.launcher import LaunchConfig
-from rallypoint.elastic.launcher.launch_config import agent_config
-from rallypoint.elastic.rendezvous.registry import RendezvousHandlerRegistry
+from rallypoint.elastic.launcher.api import agent_config
+from rallypoint.elastic.rendezvous.api import RendezvousHandlerRegistry
 from rallypoint.elastic.run import config_from_args, parse_args
 from rallypoint.errors import ParameterError, UsageError
 from rallypoint.register.etcd.parameters import EtcdConfig
@@ -78,9 +78,7 @@ def test_a_backend_without_a_coordinator_gets_its_configuration_as_it_is(
 ) -> None:
     registry = RendezvousHandlerRegistry()
     registry.register("theirs", lambda params: pytest.fail("made before the launch"))
-    monkeypatch.setattr(
-        "rallypoint.elastic.rendezvous.registry.rendezvous_handler_registry", registry
-    )
+    monkeypatch.setattr("rallypoint.elastic.rendezvous.api.rendezvous_handler_registry", registry)
     made = settings(1, 2, rdzv_backend="theirs", rdzv_endpoint="x", rdzv_configs={"a": 1})
     assert made.rendezvous.handler is not None
     assert (made.rendezvous.handler.backend, made.rendezvous.handler.endpoint) == ("theirs", "x")
@@ -167,9 +165,7 @@ def test_a_backend_that_the_program_has_registered_is_known(
 ) -> None:
     registry = RendezvousHandlerRegistry()
     registry.register("mine", lambda params: pytest.fail("made before the launch"))
-    monkeypatch.setattr(
-        "rallypoint.elastic.rendezvous.registry.rendezvous_handler_registry", registry
-    )
+    monkeypatch.setattr("rallypoint.elastic.rendezvous.api.rendezvous_handler_registry", registry)
     made = settings(rdzv_backend="mine", rdzv_endpoint="here")
     assert made.rendezvous.handler == HandlerConfig("mine", "here")
     args = parse_args(["--rdzv-backend=mine", "--rdzv-endpoint=here", "--no-python", "true"])

@@ -17,7 +17,7 @@ from rallypoint.errors import ParameterError, UsageError
 HEAD = """
 import json, signal
 from rallypoint.elastic.agent.server import LocalElasticAgent, WorkerSpec, WorkerState
-from rallypoint.elastic.rendezvous.parameters import RendezvousParameters
+from rallypoint.elastic.rendezvous.api import RendezvousParameters
 from rallypoint.elastic.rendezvous.registry import get_rendezvous_handler
 
 def handler(where, least=1, most=2):

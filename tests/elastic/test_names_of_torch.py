@@ -14,29 +14,30 @@ import pytest
 from tests.harness.descriptors import open_descriptors
 from tests.harness.limits import patience
 
-from rallypoint.elastic.agent.server import (
-    DEFAULT_ROLE,
+from rallypoint.elastic.agent.server import WorkerSpec
+from rallypoint.elastic.agent.server.api import DEFAULT_ROLE
+from rallypoint.elastic.agent.server.local_elastic_agent import (
     TORCHELASTIC_ENABLE_FILE_TIMER,
     TORCHELASTIC_HEALTH_CHECK_PORT,
     TORCHELASTIC_TIMER_FILE,
     TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT,
-    WorkerSpec,
-    macros,
 )
 from rallypoint.elastic.events import Event, EventSource, get_logging_handler
 from rallypoint.elastic.metrics import get_elapsed_time_ms
-from rallypoint.elastic.rendezvous.c10d_rendezvous_backend import DEFAULT_PORT
-from rallypoint.elastic.rendezvous.parameters import (
+from rallypoint.elastic.rendezvous.api import (
     RendezvousParameters,
-    parse_rendezvous_endpoint,
+    rendezvous_handler_registry,
 )
-from rallypoint.elastic.rendezvous.registry import handler_registry, rendezvous_handler_registry
+from rallypoint.elastic.rendezvous.c10d_rendezvous_backend import DEFAULT_PORT
+from rallypoint.elastic.rendezvous.registry import handler_registry
 from rallypoint.elastic.rendezvous.static_tcp_rendezvous import (
     StaticTCPRendezvous,
     create_rdzv_handler,
 )
-from rallypoint.elastic.stores import (
-    TCPStore,
+from rallypoint.elastic.rendezvous.utils import parse_rendezvous_endpoint
+from rallypoint.elastic.stores import TCPStore
+from rallypoint.elastic.utils import macros
+from rallypoint.elastic.utils.distributed import (
     create_c10d_store,
     get_free_port,
     get_socket_with_port,

@@ -10,7 +10,7 @@ import torch.distributed as torch_dist
 
 import rallypoint.elastic.rendezvous
 import rallypoint.testing
-from rallypoint.elastic.rendezvous.handler import RendezvousStoreInfo
+from rallypoint.elastic.rendezvous.api import RendezvousStoreInfo
 from rallypoint.elastic.stores import HashStore
 from rallypoint.errors import RendezvousStateError, StoreTimeoutError
 
@@ -22,7 +22,7 @@ def test_the_names_of_torch_are_here() -> None:
         for name in theirs.__all__
         if name.startswith(("Rendezvous", "rendezvous_", "get_rendezvous"))
     }
-    assert of_torch <= set(rallypoint.elastic.rendezvous.__all__)
+    assert of_torch <= set(dir(rallypoint.elastic.rendezvous))
 
 
 def torch_store(port: int = 0) -> Any:

@@ -23,18 +23,21 @@ from rallypoint.core import messages as m
 from rallypoint.core.group_events import EndState, SpawnWorkers, WorkerEnded
 from rallypoint.core.settings import FLAGS, parameters
 from rallypoint.core.worker_exits import WorkerExit
+from rallypoint.elastic.agent.embedded.run import JobLog
 from rallypoint.elastic.agent.server import LocalElasticAgent, WorkerSpec
-from rallypoint.elastic.agent.server.run import JobLog
 from rallypoint.elastic.launcher import LaunchConfig, elastic_launch
-from rallypoint.elastic.launcher.launch_config import agent_config
+from rallypoint.elastic.launcher.api import agent_config
 from rallypoint.elastic.multiprocessing import (
     DefaultLogsSpecs,
     ProcessFailure,
     Std,
     start_processes,
 )
-from rallypoint.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler
-from rallypoint.elastic.rendezvous.parameters import RendezvousParameters, RendezvousTimeout
+from rallypoint.elastic.rendezvous.api import RendezvousParameters
+from rallypoint.elastic.rendezvous.dynamic_rendezvous import (
+    DynamicRendezvousHandler,
+    RendezvousTimeout,
+)
 from rallypoint.elastic.rendezvous.registry import get_rendezvous_handler
 from rallypoint.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
 from rallypoint.elastic.stores import HashStore, TCPStore
@@ -58,6 +61,7 @@ ROWS = (
     "torch_versions.py",
     "observe/parameter_names.py",
     "elastic/rendezvous/etcd_server.py",
+    "elastic/launch.py",
     "elastic/run.py",
 )
 """Tables of flags, and the command line of another program, which are no messages."""

@@ -11,18 +11,18 @@ from typing import Any
 
 import pytest
 
-from rallypoint.elastic.rendezvous.handler import (
+from rallypoint.elastic.rendezvous.api import (
     RendezvousClosedError,
     RendezvousClosedException,
     RendezvousError,
     RendezvousHandler,
+    RendezvousHandlerRegistry,
     RendezvousInfo,
     RendezvousNonRetryableError,
+    RendezvousParameters,
     RendezvousTimeoutError,
     RendezvousTimeoutException,
 )
-from rallypoint.elastic.rendezvous.parameters import RendezvousParameters
-from rallypoint.elastic.rendezvous.registry import RendezvousHandlerRegistry
 from rallypoint.errors import ParameterError, RendezvousPlugInError
 
 
@@ -124,7 +124,7 @@ def test_a_plug_in_is_found_by_its_entry_point_and_a_broken_one_is_named(tmp_pat
         "[rallypoint.handlers]\ngood = someone_elses:good\nbroken = someone_elses:broken\n"
     )
     program = textwrap.dedent("""
-        from rallypoint.elastic.rendezvous.parameters import RendezvousParameters as P
+        from rallypoint.elastic.rendezvous.api import RendezvousParameters as P
         from rallypoint.elastic.rendezvous.registry import get_rendezvous_handler
         print(get_rendezvous_handler(P("good", "", "job", 1, 1)).next_rendezvous().rank)
         try:

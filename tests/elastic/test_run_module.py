@@ -15,7 +15,7 @@ from rallypoint.agent.output_files import logs_specs
 from rallypoint.cli.main import main as command
 from rallypoint.cli.options import parse_run
 from rallypoint.config import AgentConfig, OutputConfig
-from rallypoint.elastic.launcher.launch_config import agent_config
+from rallypoint.elastic.launcher.api import agent_config
 from rallypoint.elastic.run import (
     LaunchConfig,
     Std,

@@ -10,7 +10,7 @@ import pytest
 from tests.harness.cluster import free_port
 from tests.harness.nodes import Node, Nodes
 
-from rallypoint.elastic.rendezvous.parameters import RendezvousParameters
+from rallypoint.elastic.rendezvous.api import RendezvousParameters
 from rallypoint.elastic.rendezvous.registry import get_rendezvous_handler
 from rallypoint.elastic.rendezvous.static_tcp_rendezvous import StaticRendezvousHandler
 from rallypoint.errors import ParameterError

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from tests.conformance.stores import LIMIT_S, await_blocked, tell_and
 
-from rallypoint.elastic.stores import ops
 from rallypoint.elastic.stores.file_store import FileStore
 from rallypoint.elastic.stores.hash_store import HashStore
 from rallypoint.elastic.stores.prefix_store import PrefixStore
 from rallypoint.elastic.stores.store import Store, Timeout, Value, to_bytes
 from rallypoint.elastic.stores.tcp_store import TCPStore
+from rallypoint.elastic.utils import store as ops
 from rallypoint.errors import InfrastructureError, ParameterError, StoreConnectionError, StoreError
 
 FOR_EVER = (timedelta(days=365), timedelta.max, 10**20, float("inf"))

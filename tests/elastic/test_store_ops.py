@@ -14,7 +14,7 @@ import torch.distributed
 from tests.harness.limits import patience
 
 from rallypoint.elastic.stores.hash_store import HashStore
-from rallypoint.elastic.stores.ops import barrier, get_all, store_timeout, synchronize
+from rallypoint.elastic.utils.store import barrier, get_all, store_timeout, synchronize
 from rallypoint.errors import StoreTimeoutError
 
 dist: Any = torch.distributed

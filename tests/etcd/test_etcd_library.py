@@ -20,11 +20,11 @@ from tests.harness.cluster import free_port, is_listening, wait_until
 from tests.harness.proxy import Proxy
 
 from rallypoint.elastic.etcd.client import EtcdClient
+from rallypoint.elastic.rendezvous.api import RendezvousParameters
 from rallypoint.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler
 from rallypoint.elastic.rendezvous.etcd_rendezvous_backend import EtcdRendezvousBackend
 from rallypoint.elastic.rendezvous.etcd_server import EtcdServer
 from rallypoint.elastic.rendezvous.etcd_store import EtcdStore
-from rallypoint.elastic.rendezvous.parameters import RendezvousParameters
 from rallypoint.elastic.rendezvous.registry import get_rendezvous_handler
 from rallypoint.errors import (
     InfrastructureError,

@@ -3,7 +3,7 @@
 import json
 import sys
 
-from rallypoint.elastic.rendezvous.parameters import RendezvousParameters
+from rallypoint.elastic.rendezvous.api import RendezvousParameters
 from rallypoint.elastic.rendezvous.static_tcp_rendezvous import create_handler_from
 from rallypoint.errors import RendezvousClosedError
 

@@ -16,8 +16,7 @@ from typing import Any, TypeVar
 
 from tests.harness.limits import patience
 
-from rallypoint.elastic.rendezvous.handler import RendezvousInfo
-from rallypoint.elastic.rendezvous.parameters import RendezvousParameters
+from rallypoint.elastic.rendezvous.api import RendezvousInfo, RendezvousParameters
 from rallypoint.elastic.rendezvous.static_tcp_rendezvous import (
     CoordinatorRendezvousHandler,
     create_handler_from,

@@ -13,8 +13,7 @@ import sys
 import threading
 from typing import Any
 
-from rallypoint.elastic.rendezvous.handler import RendezvousHandler
-from rallypoint.elastic.rendezvous.parameters import RendezvousParameters
+from rallypoint.elastic.rendezvous.api import RendezvousHandler, RendezvousParameters
 from rallypoint.elastic.rendezvous.registry import get_rendezvous_handler
 from rallypoint.errors import RendezvousClosedError, RendezvousError, RendezvousGracefulExitError
 

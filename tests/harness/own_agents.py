@@ -21,8 +21,10 @@ from rallypoint.elastic.agent.server import (
     WorkerState,
 )
 from rallypoint.elastic.multiprocessing import ProcessFailure
-from rallypoint.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler
-from rallypoint.elastic.rendezvous.parameters import RendezvousTimeout
+from rallypoint.elastic.rendezvous.dynamic_rendezvous import (
+    DynamicRendezvousHandler,
+    RendezvousTimeout,
+)
 from rallypoint.elastic.stores import HashStore
 from rallypoint.register.contract import MemoryRendezvousBackend
 

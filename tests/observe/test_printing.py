@@ -24,7 +24,7 @@ from rallypoint.cli.verdict import verdict_view
 from rallypoint.core.group_events import Finish, FinishKind
 from rallypoint.core.model import Cause, Outcome, Verdict
 from rallypoint.core.worker_exits import WorkerExit
-from rallypoint.elastic.multiprocessing.failure import ProcessFailure
+from rallypoint.elastic.multiprocessing.errors import ProcessFailure
 from rallypoint.observe.event import Event, EventSource
 from rallypoint.observe.printing import (
     LINE_MAX,

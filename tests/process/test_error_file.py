@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rallypoint.core.worker_exits import WorkerExit
-from rallypoint.elastic.multiprocessing.failure import ProcessFailure
+from rallypoint.elastic.multiprocessing.errors import ProcessFailure
 from rallypoint.errors import ChildFailedError
 from rallypoint.process.failures import describe_failure, parse_error_file, read_error_file
 from rallypoint.worker import ErrorHandler, get_error_handler, record

@@ -12,26 +12,24 @@ import signal
 import threading
 from collections.abc import Callable, Coroutine
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from rallypoint.agent.workers import RoundWorkers
 from rallypoint.process.signals import hold_what_handlers_raise, keep_dispositions
-
-if TYPE_CHECKING:
-    from rallypoint.elastic.rendezvous.plug_in.client import HandlerClient
 
 T = TypeVar("T")
 
 
 class Embedding:
-    """Connects one agent with the program around it. `handler`: its rendezvous handler, if given.
+    """Connects one agent with the program around it. `handler`: the client of its rendezvous
+    handler (`rallypoint.elastic.rendezvous.plug_in`), if given.
 
     `round_workers`: what makes the workers of a round.
     """
 
     def __init__(
         self,
-        handler: HandlerClient | None = None,
+        handler: Any = None,
         round_workers: Callable[..., RoundWorkers] = RoundWorkers,
     ) -> None:
         self.handler, self.round_workers = handler, round_workers

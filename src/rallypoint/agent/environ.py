@@ -20,12 +20,9 @@ SHM_VARIABLE = "RALLYPOINT_SHM"
 VISIBLE_DEVICES, HIP_DEVICES = "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"
 ROCR_DEVICES = "ROCR_VISIBLE_DEVICES"
 TIMER_FILE_VARIABLE = "TORCHELASTIC_TIMER_FILE"
-DEFAULT_ROLE = "default"
-TORCHELASTIC_TIMER_FILE = TIMER_FILE_VARIABLE
 TORCHELASTIC_ENABLE_FILE_TIMER = "TORCHELASTIC_ENABLE_FILE_TIMER"
 TORCHELASTIC_HEALTH_CHECK_PORT = "TORCHELASTIC_HEALTH_CHECK_PORT"
-TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT = "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT"
-"""The names of variables, as torch's modules have them."""
+"""The names of variables, as in torch's modules."""
 SIGNALS_VARIABLE = "TORCHELASTIC_SIGNALS_TO_HANDLE"
 SHUTDOWN_TIMEOUT_VARIABLE = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 _PROGRESS_VARIABLES = ("KUBEFLOW_TRAINER_SERVER", "KUBEFLOW_TRAINER_STATUS")
@@ -267,18 +264,6 @@ def worker_argv(template: Sequence[str], local_rank: int) -> list[str]:
     (torchrun also turns `$$` into `$` and replaces `$local_rank`, which mangles arguments.)
     """
     return [word.replace(LOCAL_RANK_MACRO, str(local_rank)) for word in template]
-
-
-class macros:  # noqa: N801  # Its name in torch.
-    """The one text that a worker's arguments may have replaced. As everywhere here, other `$` stay:
-    torch turns `$$` into `$`."""
-
-    local_rank = LOCAL_RANK_MACRO
-
-    @staticmethod
-    def substitute(args: Sequence[object], local_rank: str) -> list[str]:
-        """The arguments as texts, with the worker's local rank."""
-        return worker_argv([str(word) for word in args], int(local_rank))
 
 
 def context_maker(

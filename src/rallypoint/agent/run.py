@@ -49,7 +49,6 @@ from rallypoint.threads import run_in_thread
 if TYPE_CHECKING:
     from rallypoint.agent.preempt_notice import PreemptNotice
     from rallypoint.agent.preflight import Preflight, Unfit
-    from rallypoint.elastic.multiprocessing.failure import ProcessFailure
     from rallypoint.process.logs.newest import OutputLines
 
 
@@ -73,8 +72,6 @@ class JobEnd(Struct, frozen=True):
     error_files: dict[int, str] = {}
     """The error files of these workers. A file in the agent's own directory is gone when the agent
     has ended, or, if a program launched a job that failed, when that program has ended."""
-    told: dict[int, ProcessFailure] = {}
-    """What a program is told of the failures: filled in while the files are there."""
     caught: int = 0
     """The first signal that this agent got, if any."""
     error: Exception | None = None
@@ -85,6 +82,18 @@ class JobEnd(Struct, frozen=True):
 
 
 OnEnd = Callable[[JobEnd], None]
+
+
+def first_failure(end: JobEnd) -> tuple[WorkerExit, str, str] | None:
+    """The worker that is to blame for the end of the job, on whichever node: its exit, the node,
+    and its error file if that is here, else ""."""
+    verdict = end.finish.verdict
+    cause = verdict.cause if verdict is not None else None
+    if cause is None or cause.failure is None:
+        return None
+    # A rank of this node in an earlier round may be another worker.
+    files = end.error_files if cause.round == end.round else {}
+    return cause.failure, cause.node_id, files.get(cause.failure.rank, "")
 
 
 def run_agent(

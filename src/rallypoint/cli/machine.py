@@ -160,7 +160,7 @@ class Machine:
 
     def handlers(self) -> Sequence[str]:
         """The rendezvous backends that are known besides the coordinator's."""
-        from rallypoint.elastic.rendezvous.registry import known_backends
+        from rallypoint.elastic.rendezvous.api import known_backends
 
         return known_backends()
 

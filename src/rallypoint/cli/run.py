@@ -126,18 +126,22 @@ def _not_shared_hint(register: RegisterConfig | None) -> tuple[str, ...]:
 def _tell_starter(error: RallypointError, end: JobEnd | None = None) -> None:
     """Where another launcher has started this agent, leave in the error file that it gave us why
     the job failed: what the worker that failed first has told, or else the error."""
-    from rallypoint.worker.error_file import error_file_asked_for, get_error_handler, pass_on
+    from rallypoint.worker.error_file import error_file_asked_for, get_error_handler
 
     if not error_file_asked_for():
         return
-    from rallypoint.elastic.agent.server.worker_spec import first_failure
+    from rallypoint.agent.run import first_failure
     from rallypoint.process.causes.told import error_record
+    from rallypoint.process.failures import parse_error_file, read_error_file
 
     handler = get_error_handler()
-    verdict = end.finish.verdict if end is not None else None
-    exit_ = verdict.cause.failure if verdict is not None and verdict.cause is not None else None
     first = first_failure(end) if end is not None else None
-    if first is None or exit_ is None:
+    if first is None:
         handler.record_exception(error)
-    elif not pass_on(handler, first[1]):
-        handler.dump_error_data("", {"message": error_record(exit_)}, first[1].exitcode)
+        return
+    exit_, _, file = first
+    code = 1 if exit_.returncode is None else exit_.returncode
+    if parse_error_file(read_error_file(file)) is not None:
+        handler.dump_error_file(file, code)
+    else:
+        handler.dump_error_data("", {"message": error_record(exit_)}, code)

@@ -24,12 +24,12 @@ import argparse
 import logging
 import os
 import runpy
+from argparse import REMAINDER
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from typing import Any, NoReturn
 
-from rallypoint.agent.environ import macros
 from rallypoint.agent.output_files import logs_specs
 from rallypoint.cli.completion import SHELLS, script
 from rallypoint.cli.machine import Machine
@@ -38,9 +38,16 @@ from rallypoint.cli.parser import CompletionRequested, HelpRequested, Scanned, p
 from rallypoint.cli.run_options.empty_values import is_empty, refuse_empty
 from rallypoint.cli.run_options.rendezvous import read_rendezvous
 from rallypoint.cli.values import Value, given, nodes, read, texts, truth
-from rallypoint.config import ANY_PORTS, AgentConfig, RendezvousConfig, StopConfig
+from rallypoint.config import (
+    ANY_PORTS,
+    DEFAULT_STATIC_PORT,
+    AgentConfig,
+    RendezvousConfig,
+    StopConfig,
+)
 from rallypoint.core.settings import FLAGS, Setting, is_torchrun, parameters
 from rallypoint.elastic.launcher import LaunchConfig, elastic_launch
+from rallypoint.elastic.utils.api import macros
 from rallypoint.errors import ParameterError, UsageError
 from rallypoint.observe.printing import print_error, print_text, write_text
 from rallypoint.process.logs.plan import Std
@@ -52,11 +59,14 @@ __all__ = [
     "DefaultLogsSpecs",
     "LaunchConfig",
     "LogsSpecs",
+    "REMAINDER",
     "Std",
     "config_from_args",
     "determine_local_world_size",
     "elastic_launch",
     "get_args_parser",
+    "get_rdzv_endpoint",
+    "get_use_env",
     "macros",
     "main",
     "parse_args",
@@ -128,7 +138,7 @@ def get_args_parser() -> argparse.ArgumentParser:
         help=FLAGS["--print-completion"].about,
     )
     parser.add_argument(_SCRIPT, metavar="SCRIPT", help="what each worker runs")
-    parser.add_argument(_ARGUMENTS, nargs=argparse.REMAINDER, help="its arguments")
+    parser.add_argument(_ARGUMENTS, nargs=REMAINDER, help="its arguments")
     return parser
 
 
@@ -149,7 +159,7 @@ def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
         write_text(script(wanted.args[0]))
         raise SystemExit(0) from None
     except UsageError as error:
-        _end_with(error)
+        end_with(error)
     found = {row.name: _absent(row) for row in _OPTIONS.values()} | {"print_completion": None}
     for flag, values in scanned.values.items():
         row = FLAGS.get(flag)
@@ -207,6 +217,22 @@ def config_from_args(args: argparse.Namespace) -> tuple[LaunchConfig, str, list[
     return config, command, arguments
 
 
+def get_use_env(args: argparse.Namespace) -> bool:
+    """Whether workers are told their local rank by LOCAL_RANK alone: only a namespace of
+    `rallypoint.elastic.launch` may say that they get `--local-rank` too."""
+    return bool(getattr(args, "use_env", True))
+
+
+def get_rdzv_endpoint(args: argparse.Namespace) -> str:
+    """Where the nodes of a namespace meet: its endpoint, or with fixed ranks the master's address
+    and port; empty: nowhere. Raises ParameterError for a number of nodes that is none."""
+    if endpoint := getattr(args, "rdzv_endpoint", None):
+        return str(endpoint)
+    if not _has_fixed_ranks(args):
+        return ""
+    return f"{args.master_addr}:{args.master_port or DEFAULT_STATIC_PORT}"
+
+
 def run(args: argparse.Namespace) -> None:
     """Runs the job of a namespace, to its end. Blocks. Raises as `elastic_launch` does, and
     UsageError."""
@@ -221,7 +247,7 @@ def main(args: Sequence[str] | None = None) -> None:
     try:
         run(parse_args(args))
     except UsageError as error:
-        _end_with(error)
+        end_with(error)
 
 
 def parse_min_max_nnodes(nnodes: str) -> tuple[int, int]:
@@ -271,7 +297,8 @@ def _value_errors() -> Iterator[None]:
         raise ParameterError(str(error)) from None
 
 
-def _end_with(error: UsageError) -> NoReturn:
+def end_with(error: UsageError) -> NoReturn:
+    """Print one line and raise SystemExit."""
     print_error("rallypoint.elastic.run", str(error))
     raise SystemExit(error.exit_class.value) from None
 
@@ -326,15 +353,14 @@ def _words(args: argparse.Namespace) -> tuple[str, ...]:
     script = getattr(args, _SCRIPT, None)
     if not script:
         raise UsageError(f"{_SCRIPT}={script!r}: needs the script, module or program to start")
-    return (os.fspath(script), *map(str, getattr(args, _ARGUMENTS, None) or ()))
+    told = () if get_use_env(args) else (f"--local-rank={macros.local_rank}",)
+    return (os.fspath(script), *told, *map(str, getattr(args, _ARGUMENTS, None) or ()))
 
 
 def _values(args: argparse.Namespace) -> Iterator[tuple[str, list[Value]]]:
     """What a namespace gives, by flag. Several nodes without an endpoint have fixed ranks, as with
     torch, whose namespace always has them."""
-    several = parse_min_max_nnodes(str(getattr(args, "nnodes", None) or "1"))[1] > 1
-    backend = getattr(args, "rdzv_backend", None) or "tcp"
-    fixed = several and backend in ("tcp", "static") and not getattr(args, "rdzv_endpoint", None)
+    fixed = _has_fixed_ranks(args)
     for row in _OPTIONS.values():
         value = getattr(args, row.name, None)
         if value is None or value is False or value in ("", [], ()):
@@ -344,6 +370,12 @@ def _values(args: argparse.Namespace) -> Iterator[tuple[str, list[Value]]]:
         if isinstance(value, list | tuple):
             value = ",".join(str(text).replace(",", ",,") for text in value)
         yield row.flag, [given(row, "1" if value is True else str(value))]
+
+
+def _has_fixed_ranks(args: argparse.Namespace) -> bool:
+    several = parse_min_max_nnodes(str(getattr(args, "nnodes", None) or "1"))[1] > 1
+    backend = getattr(args, "rdzv_backend", None) or "tcp"
+    return several and backend in ("tcp", "static") and not getattr(args, "rdzv_endpoint", None)
 
 
 def _rendezvous(asked: AgentConfig) -> tuple[str, str, dict[str, Any]]:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from rallypoint.elastic.rendezvous.parameters import RendezvousParameters
+from rallypoint.elastic.rendezvous.api import RendezvousParameters
 from rallypoint.elastic.rendezvous.static_tcp_rendezvous import (
     CoordinatorRendezvousHandler,
     create_handler_from,

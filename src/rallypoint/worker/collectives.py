@@ -46,7 +46,7 @@ def barrier(name: str = "", timeout_s: float = 300.0) -> None:
     place = context()
     if place.world_size == 1:
         return
-    from rallypoint.elastic.stores import ops
+    from rallypoint.elastic.utils import store as ops
 
     shared = _shared(max(timeout_s, MIN_CONNECT_S))
     with _lock:

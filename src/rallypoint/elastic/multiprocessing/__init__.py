@@ -2,94 +2,30 @@
 
 from __future__ import annotations
 
-from rallypoint.config import (
-    AffinityMode as AffinityMode,
-)
-from rallypoint.config import (
-    NumaOptions as NumaOptions,
-)
-from rallypoint.elastic.multiprocessing.failure import (
-    ProcessFailure as ProcessFailure,
-)
-from rallypoint.elastic.multiprocessing.follow import (
-    TailLog as TailLog,
-)
-from rallypoint.elastic.multiprocessing.follow import (
-    redirect as redirect,
-)
-from rallypoint.elastic.multiprocessing.follow import (
-    redirect_stderr as redirect_stderr,
-)
-from rallypoint.elastic.multiprocessing.follow import (
-    redirect_stdout as redirect_stdout,
-)
-from rallypoint.elastic.multiprocessing.processes import (
+from rallypoint.config import AffinityMode as AffinityMode, NumaOptions as NumaOptions
+from rallypoint.elastic.multiprocessing.api import (
+    DefaultLogsSpecs as DefaultLogsSpecs,
+    LogsDest as LogsDest,
+    LogsSpecs as LogsSpecs,
     MultiprocessContext as MultiprocessContext,
-)
-from rallypoint.elastic.multiprocessing.processes import (
     PContext as PContext,
-)
-from rallypoint.elastic.multiprocessing.processes import (
-    SubprocessContext as SubprocessContext,
-)
-from rallypoint.elastic.multiprocessing.processes import (
-    start_processes as start_processes,
-)
-from rallypoint.elastic.multiprocessing.supervision import (
     RunProcsResult as RunProcsResult,
-)
-from rallypoint.errors import (
-    ChildFailedError as ChildFailedError,
-)
-from rallypoint.errors import (
     SignalException as SignalException,
-)
-from rallypoint.process.logs.plan import (
     Std as Std,
-)
-from rallypoint.process.logs.plan import (
+    SubprocessContext as SubprocessContext,
+    start_processes as start_processes,
     to_map as to_map,
 )
-from rallypoint.process.logs.specs import (
-    DefaultLogsSpecs as DefaultLogsSpecs,
-)
-from rallypoint.process.logs.specs import (
-    LogsDest as LogsDest,
-)
-from rallypoint.process.logs.specs import (
-    LogsSpecs as LogsSpecs,
-)
-from rallypoint.worker.error_file import (
+from rallypoint.elastic.multiprocessing.errors import (
+    ChildFailedError as ChildFailedError,
     ErrorHandler as ErrorHandler,
-)
-from rallypoint.worker.error_file import (
+    ProcessFailure as ProcessFailure,
     get_error_handler as get_error_handler,
-)
-from rallypoint.worker.error_file import (
     record as record,
 )
-
-__all__ = [
-    "AffinityMode",
-    "ChildFailedError",
-    "DefaultLogsSpecs",
-    "ErrorHandler",
-    "LogsDest",
-    "LogsSpecs",
-    "MultiprocessContext",
-    "NumaOptions",
-    "PContext",
-    "ProcessFailure",
-    "RunProcsResult",
-    "SignalException",
-    "Std",
-    "SubprocessContext",
-    "TailLog",
-    "get_error_handler",
-    "record",
-    "redirect",
-    "redirect_stderr",
-    "redirect_stdout",
-    "start_processes",
-    "to_map",
-]
+from rallypoint.elastic.multiprocessing.redirects import (
+    redirect as redirect,
+    redirect_stderr as redirect_stderr,
+    redirect_stdout as redirect_stdout,
+)
+from rallypoint.elastic.multiprocessing.tail_log import TailLog as TailLog

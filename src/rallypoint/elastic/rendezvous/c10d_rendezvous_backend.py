@@ -23,11 +23,12 @@ from typing import Any, TypeVar
 
 from rallypoint.config import DEFAULT_COORDINATOR_PORT
 from rallypoint.core.settings import CONF
+from rallypoint.elastic.rendezvous.api import RendezvousParameters
 from rallypoint.elastic.rendezvous.dynamic_rendezvous import (
     DynamicRendezvousHandler,
     create_handler,
 )
-from rallypoint.elastic.rendezvous.parameters import RendezvousParameters, coordinator_endpoint
+from rallypoint.elastic.rendezvous.led.parameters import coordinator_endpoint
 from rallypoint.elastic.stores.file_store import FileStore
 from rallypoint.elastic.stores.store import Store, check_store
 from rallypoint.elastic.stores.tcp_store import TCPStore

@@ -14,6 +14,7 @@ import asyncio
 import os
 import secrets
 import socket
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
@@ -23,28 +24,27 @@ from typing import Any
 from msgspec import Struct
 
 from rallypoint.core.model import Candidate, EndReason, NodeRef
-from rallypoint.elastic.rendezvous.handler import RendezvousInfo, RendezvousStoreInfo
+from rallypoint.core.settings import SharedSettings, parameters
+from rallypoint.elastic.rendezvous.api import (
+    RendezvousInfo,
+    RendezvousParameters,
+    RendezvousStoreInfo,
+    check_nodes,
+)
 from rallypoint.elastic.rendezvous.led.loop_handler import (
     LoopRendezvousHandler,
+    check_timeout,
     weakly,
     when_dropped,
 )
 from rallypoint.elastic.rendezvous.led.round_listener import RoundListener, listen_here
-from rallypoint.elastic.rendezvous.parameters import (
-    RendezvousParameters,
-    RendezvousSettings,
-    RendezvousTimeout,
-    check_nodes,
-    check_timeout,
-    settings_from,
-)
 from rallypoint.elastic.rendezvous.shared.backend_thread import BackendThread, silence_error
 from rallypoint.elastic.rendezvous.shared.driver import SharedDriver
 from rallypoint.elastic.rendezvous.shared.member import Closed, InWorld, Outlook
 from rallypoint.elastic.stores.prefix_store import PrefixStore
 from rallypoint.elastic.stores.store import check_store
 from rallypoint.errors import ParameterError, RendezvousClosedError, RendezvousError
-from rallypoint.register.contract import RendezvousBackend
+from rallypoint.register.contract import RendezvousBackend as RendezvousBackend, Token as Token
 
 _SHUT_DOWN = "this handler was shut down"
 _VOCABULARY = ("set", "get", "add", "wait", "check", "compare_set")
@@ -304,3 +304,122 @@ async def _answer_within(backend: RendezvousBackend, timeout: timedelta) -> Asyn
 
 
 _local_ids = count()
+DEFAULTS: dict[str, Any] = {"join_settle_s": 0.0, "min_growth_interval_s": 0.0}
+"""Late nodes are admitted at once, unless a program gives another time."""
+_FURTHER = frozenset(SharedSettings.__struct_fields__) - {
+    "join_timeout_s",
+    "last_call_s",
+    "lease_s",
+}
+"""What all nodes must agree on, besides what `RendezvousSettings` has fields for."""
+
+
+class RendezvousTimeout:
+    """How long things may take. Every one must be positive; raises ParameterError if not."""
+
+    def __init__(
+        self,
+        join: timedelta | None = None,
+        last_call: timedelta | None = None,
+        close: timedelta | None = None,
+        heartbeat: timedelta | None = None,
+    ) -> None:
+        self._join = _positive("join", join, 600)
+        self._last_call = _positive("last_call", last_call, 30)
+        self._close = _positive("close", close, 30)
+        self._heartbeat = _positive("heartbeat", heartbeat, 5)
+
+    @property
+    def join(self) -> timedelta:
+        """For the minimum of nodes to come together."""
+        return self._join
+
+    @property
+    def last_call(self) -> timedelta:
+        """For more nodes to come, once the minimum is there; the first round only."""
+        return self._last_call
+
+    @property
+    def close(self) -> timedelta:
+        """For nodes to come back after a round has ended; a node that does not is lost."""
+        return self._close
+
+    @property
+    def heartbeat(self) -> timedelta:
+        """Accepted for compatibility: a heartbeat takes as long as the backend's call."""
+        return self._heartbeat
+
+
+class RendezvousSettings(Struct, frozen=True):
+    """What a handler was made with."""
+
+    run_id: str
+    min_nodes: int
+    max_nodes: int
+    timeout: RendezvousTimeout
+    keep_alive_interval: timedelta
+    keep_alive_max_attempt: int
+    given: tuple[tuple[str, Any], ...] = ()
+    """Further settings that all nodes must agree on, by the name of the field."""
+
+    @property
+    def lease_s(self) -> float:
+        """A node that has been silent for so long is lost."""
+        return self.keep_alive_interval.total_seconds() * self.keep_alive_max_attempt
+
+    def shared(self) -> SharedSettings:
+        """What all nodes must agree on."""
+        return SharedSettings(
+            run_id=self.run_id,
+            min_nodes=self.min_nodes,
+            max_nodes=self.max_nodes,
+            lease_s=self.lease_s,
+            heartbeat_s=self.keep_alive_interval.total_seconds(),
+            join_timeout_s=self.timeout.join.total_seconds(),
+            last_call_s=self.timeout.last_call.total_seconds(),
+            **DEFAULTS | dict(self.given),
+        )
+
+
+def settings_from(
+    params: RendezvousParameters, *, without_coordinator: bool = False
+) -> RendezvousSettings:
+    """The settings that `params` describe. Raises ParameterError."""
+    rows = parameters(without_coordinator=without_coordinator)
+    given = {name: params.read(row) for name, row in rows.items() if params.get(name) is not None}
+
+    def seconds(key: str) -> timedelta | None:
+        return timedelta(seconds=given[key]) if key in given else None
+
+    fields = ((rows[name].field, value) for name, value in given.items())
+    return RendezvousSettings(
+        run_id=params.run_id,
+        min_nodes=params.min_nodes,
+        max_nodes=params.max_nodes,
+        timeout=RendezvousTimeout(
+            join=seconds("join_timeout") or seconds("timeout"),
+            last_call=seconds("last_call_timeout"),
+            close=seconds("close_timeout"),
+            heartbeat=seconds("heartbeat_timeout"),
+        ),
+        keep_alive_interval=seconds("keep_alive_interval") or timedelta(seconds=5),
+        keep_alive_max_attempt=given.get("keep_alive_max_attempt", 3),
+        given=tuple(each for each in fields if each[0] in _FURTHER),
+    )
+
+
+def _positive(name: str, value: timedelta | None, default_s: float) -> timedelta:
+    if value is None:
+        return timedelta(seconds=default_s)
+    if not isinstance(value, timedelta) or value <= timedelta(0):
+        raise ParameterError(f"the rendezvous timeout {name}={value!r}: needs a timedelta above 0")
+    return value
+
+
+def get_method_name(depth: int = 2) -> str:
+    """The name of the function that called the caller, for events; `depth` 1: of the caller;
+    `no_method_name` where there is none."""
+    try:
+        return sys._getframe(depth).f_code.co_name
+    except ValueError:
+        return "no_method_name"

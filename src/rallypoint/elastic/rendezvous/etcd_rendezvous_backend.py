@@ -19,12 +19,12 @@ from msgspec.structs import replace
 
 from rallypoint.elastic.etcd.client import EtcdClient
 from rallypoint.elastic.etcd.lease import CommonLease
+from rallypoint.elastic.rendezvous.api import RendezvousParameters
 from rallypoint.elastic.rendezvous.dynamic_rendezvous import (
     DynamicRendezvousHandler,
     create_handler,
 )
 from rallypoint.elastic.rendezvous.etcd_store import EtcdStore
-from rallypoint.elastic.rendezvous.parameters import RendezvousParameters
 from rallypoint.errors import ParameterError, UsageError
 from rallypoint.register.contract import Token
 from rallypoint.register.etcd.backend import EtcdBackend, explained, number_given

@@ -13,11 +13,11 @@ import shutil
 import tempfile
 import time
 from contextlib import suppress
-from typing import IO, Self
+from typing import IO, Any, Self
 
 from rallypoint.elastic.etcd.client import EtcdClient
-from rallypoint.elastic.stores import get_free_port
 from rallypoint.elastic.stores.store import Timeout, to_seconds
+from rallypoint.elastic.utils.distributed import get_free_port, get_socket_with_port
 from rallypoint.errors import InfrastructureError, ParameterError, RallypointError
 from rallypoint.process.kept_program import KeptProgram
 
@@ -26,6 +26,9 @@ _HOST = "127.0.0.1"
 _LOOK_S = 0.02
 _SAID_BYTES = 2000
 _IN_USE = "address already in use"
+
+find_free_port = get_socket_with_port
+"""Torch's name here of the socket that keeps a port free until it is closed."""
 
 
 def find_etcd() -> str:
@@ -155,3 +158,13 @@ def _command(program: str, data_dir: str, port: int) -> list[str]:
 def _end_of(descriptor: int) -> str:
     size = os.fstat(descriptor).st_size
     return os.pread(descriptor, _SAID_BYTES, max(size - _SAID_BYTES, 0)).decode("utf-8", "replace")
+
+
+def stop_etcd(subprocess: Any, data_dir: str | None = None) -> None:
+    """End an etcd that a program has started by itself, a `Popen`, and remove its directory. Blocks
+    until it has ended. For an `EtcdServer` there is `stop`."""
+    if subprocess.poll() is None:
+        subprocess.terminate()
+        subprocess.wait()
+    if data_dir is not None:
+        shutil.rmtree(data_dir, ignore_errors=True)

@@ -399,3 +399,8 @@ def _batches(values: dict[str, bytes]) -> Iterator[dict[str, bytes]]:
         size += len(value)
     if batch:
         yield batch
+
+
+def cas_delay() -> None:
+    """Wait for up to a tenth of a second, before a compare and swap is tried again. Blocks."""
+    time.sleep(uniform(0, 0.1))

@@ -20,25 +20,22 @@ from msgspec.structs import replace
 from rallypoint.config import DEFAULT_STATIC_PORT, Endpoint
 from rallypoint.core.model import Assignment, Candidate
 from rallypoint.core.ranks import id_of_rank
-from rallypoint.elastic.rendezvous.handler import (
+from rallypoint.elastic.rendezvous.api import (
     LazyRendezvousInfo,
     RendezvousInfo,
+    RendezvousParameters,
     RendezvousStoreInfo,
 )
 from rallypoint.elastic.rendezvous.led.loop_handler import (
     LoopRendezvousHandler,
+    check_timeout,
     weakly,
     when_dropped,
 )
+from rallypoint.elastic.rendezvous.led.parameters import CoordinatorSettings, read_parameters
 from rallypoint.elastic.rendezvous.led.round_listener import RoundListener
 from rallypoint.elastic.rendezvous.led.tcp_member import CLOSE_S, HandlerMembership, TcpMember
-from rallypoint.elastic.rendezvous.parameters import (
-    CoordinatorSettings,
-    RendezvousParameters,
-    check_timeout,
-    parse_rendezvous_endpoint,
-    read_parameters,
-)
+from rallypoint.elastic.rendezvous.utils import parse_rendezvous_endpoint
 from rallypoint.elastic.stores.prefix_store import PrefixStore
 from rallypoint.elastic.stores.tcp_store import TCPStore
 from rallypoint.errors import (

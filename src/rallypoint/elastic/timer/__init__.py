@@ -12,54 +12,21 @@ named pipe, which torch's clients can use as well.
 
 from __future__ import annotations
 
-from rallypoint.elastic.timer.clients import (
-    FileTimerClient as FileTimerClient,
-)
-from rallypoint.elastic.timer.clients import (
-    FileTimerRequest as FileTimerRequest,
-)
-from rallypoint.elastic.timer.clients import (
-    LocalTimerClient as LocalTimerClient,
-)
-from rallypoint.elastic.timer.clients import (
+from rallypoint.elastic.timer.api import (
+    RequestQueue as RequestQueue,
     TimerClient as TimerClient,
-)
-from rallypoint.elastic.timer.clients import (
     TimerRequest as TimerRequest,
-)
-from rallypoint.elastic.timer.scope import (
+    TimerServer as TimerServer,
     configure as configure,
-)
-from rallypoint.elastic.timer.scope import (
     expires as expires,
 )
-from rallypoint.elastic.timer.servers import (
+from rallypoint.elastic.timer.file_based_local_timer import (
+    FileTimerClient as FileTimerClient,
+    FileTimerRequest as FileTimerRequest,
     FileTimerServer as FileTimerServer,
 )
-from rallypoint.elastic.timer.servers import (
+from rallypoint.elastic.timer.local_timer import (
+    LocalTimerClient as LocalTimerClient,
     LocalTimerServer as LocalTimerServer,
-)
-from rallypoint.elastic.timer.servers import (
     MultiprocessingRequestQueue as MultiprocessingRequestQueue,
 )
-from rallypoint.elastic.timer.servers import (
-    RequestQueue as RequestQueue,
-)
-from rallypoint.elastic.timer.servers import (
-    TimerServer as TimerServer,
-)
-
-__all__ = [
-    "FileTimerClient",
-    "FileTimerRequest",
-    "FileTimerServer",
-    "LocalTimerClient",
-    "LocalTimerServer",
-    "MultiprocessingRequestQueue",
-    "RequestQueue",
-    "TimerClient",
-    "TimerRequest",
-    "TimerServer",
-    "configure",
-    "expires",
-]

@@ -15,12 +15,14 @@ from abc import abstractmethod
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from rallypoint.elastic.rendezvous.handler import RendezvousHandler, RendezvousInfo, Unsubscribe
-from rallypoint.elastic.rendezvous.parameters import RendezvousSettings
-from rallypoint.errors import RendezvousError
+from rallypoint.elastic.rendezvous.api import RendezvousHandler, RendezvousInfo, Unsubscribe
+from rallypoint.errors import ParameterError, RendezvousError
 from rallypoint.observe.parameter_names import OF_A_HANDLER, naming_parameters
+
+if TYPE_CHECKING:
+    from rallypoint.elastic.rendezvous.dynamic_rendezvous import RendezvousSettings
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -216,3 +218,9 @@ class LoopRendezvousHandler(RendezvousHandler):
                 callback()
             except Exception:
                 _log.exception("a callback of on_change failed")
+
+
+def check_timeout(timeout: float | None) -> None:
+    """Raises ParameterError for what is no number of seconds."""
+    if timeout is not None and not (isinstance(timeout, int | float) and timeout == timeout):
+        raise ParameterError(f"timeout={timeout!r}: needs seconds, or None to wait for ever")

@@ -28,8 +28,8 @@ from rallypoint.core.model import Assignment, Candidate, Outcome
 from rallypoint.core.session import AgentEnd, SessionRules
 from rallypoint.elastic.rendezvous.led import member as core
 from rallypoint.elastic.rendezvous.led.member import Phase
+from rallypoint.elastic.rendezvous.led.parameters import CoordinatorSettings
 from rallypoint.elastic.rendezvous.led.round_listener import reach_round_store
-from rallypoint.elastic.rendezvous.parameters import CoordinatorSettings
 from rallypoint.errors import RallypointError, RendezvousClosedError, RendezvousConnectionError
 from rallypoint.observe.faults import describe_fault
 

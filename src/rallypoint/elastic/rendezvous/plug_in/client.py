@@ -21,7 +21,7 @@ from rallypoint.config import Endpoint, RendezvousConfig
 from rallypoint.coordinator.endpoint import NotYet, resolve
 from rallypoint.coordinator.own_addresses import reachable_host
 from rallypoint.core.model import EndKind, EndReason, Verdict
-from rallypoint.elastic.rendezvous.parameters import RendezvousParameters
+from rallypoint.elastic.rendezvous.api import RendezvousParameters
 from rallypoint.elastic.rendezvous.plug_in import round as rounds
 from rallypoint.elastic.rendezvous.plug_in.round import Change, NodeInfo
 from rallypoint.elastic.rendezvous.registry import get_rendezvous_handler

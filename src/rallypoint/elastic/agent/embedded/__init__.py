@@ -1,0 +1,1 @@
+"""Agents and processes inside somebody's program. Torch has no such folder."""

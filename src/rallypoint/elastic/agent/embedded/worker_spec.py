@@ -1,0 +1,246 @@
+"""The data of the agent API, with torch's names: what runs, the ranks, and how it ended.
+
+Ranks are -1, and a group's place None, until a round has assigned them.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from rallypoint.agent.environ import WorkerContext
+from rallypoint.agent.run import JobEnd, first_failure
+from rallypoint.core.group_events import SPAWN_FAILED, FinishKind
+from rallypoint.core.limits import MAX_NAME_BYTES, is_name
+from rallypoint.core.model import Outcome, Verdict
+from rallypoint.core.settings import MAX_WORKERS_PER_NODE
+from rallypoint.core.text import LEFT
+from rallypoint.core.worker_exits import WorkerExit
+from rallypoint.elastic.multiprocessing.errors import ProcessFailure, reported_failure
+from rallypoint.errors import (
+    InfrastructureError,
+    ParameterError,
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousTimeoutError,
+    SignalException,
+)
+from rallypoint.observe.parameter_names import in_parameters
+
+
+@dataclass
+class WorkerSpec:
+    """What the workers of one node are. Settings only: it may be used for several agents.
+
+    `entrypoint` is a function, a program, or a command line as a tuple; `args` follow it.
+    `rdzv_handler` finds the other nodes; it may be given to the agent instead, and without one the
+    node is alone. `monitor_interval` is the pause, in seconds, between two calls of a
+    `_monitor_workers` that does not wait by itself. `master_addr` and `master_port` say where the
+    workers' store listens when this node is of rank 0.
+
+    Raises ParameterError (a ValueError), one line with the value and the fix.
+    """
+
+    role: str
+    local_world_size: int
+    rdzv_handler: Any = None
+    fn: Callable[..., Any] | None = None
+    entrypoint: Callable[..., Any] | str | tuple[str, ...] | None = None
+    args: tuple[Any, ...] = ()
+    max_restarts: int = 3
+    monitor_interval: float = 0.1
+    master_port: int | None = None
+    master_addr: str | None = None
+    local_addr: str | None = None
+    event_log_handler: str = "null"
+    numa_options: Any = None
+    duplicate_stdout_filters: list[str] | None = None
+    duplicate_stderr_filters: list[str] | None = None
+    virtual_local_rank: bool = False
+
+    def __post_init__(self) -> None:
+        if self.fn is not None:
+            warnings.warn(
+                "WorkerSpec: give entrypoint= instead of fn=", DeprecationWarning, stacklevel=3
+            )
+            self.entrypoint = self.entrypoint or self.fn
+        if not isinstance(self.role, str) or not (self.role and is_name(self.role)):
+            needs = f"needs 1 to {MAX_NAME_BYTES} bytes of printable characters"
+            raise ParameterError(f"WorkerSpec(role={self.role!r}): {needs}")
+        size = self.local_world_size
+        if not isinstance(size, int) or not 0 < size <= MAX_WORKERS_PER_NODE:
+            needs = f"needs 1..{MAX_WORKERS_PER_NODE} workers"
+            raise ParameterError(f"WorkerSpec(local_world_size={size!r}): {needs}")
+        if not self.entrypoint:
+            raise ParameterError(
+                f"WorkerSpec(entrypoint={self.entrypoint!r}): needs a function, a program, or a "
+                "command line as a tuple"
+            )
+        if self.max_restarts < 0:
+            raise ParameterError(f"WorkerSpec(max_restarts={self.max_restarts}): needs 0 or more")
+        if not 0 < self.monitor_interval < float("inf"):
+            interval = self.monitor_interval
+            raise ParameterError(f"WorkerSpec(monitor_interval={interval}): needs seconds above 0")
+
+    def get_entrypoint_name(self) -> str:
+        """The function's qualified name, or the program."""
+        if isinstance(self.entrypoint, str):
+            return os.path.basename(self.entrypoint)
+        if isinstance(self.entrypoint, tuple):
+            return os.path.basename(self.entrypoint[0])
+        return str(getattr(self.entrypoint, "__qualname__", self.entrypoint))
+
+
+class Worker:
+    """One worker of this node. `id` is whatever `_start_workers` called it."""
+
+    def __init__(
+        self,
+        local_rank: int,
+        global_rank: int = -1,
+        role_rank: int = -1,
+        world_size: int = -1,
+        role_world_size: int = -1,
+    ) -> None:
+        self.id: Any = None
+        self.local_rank, self.global_rank, self.role_rank = local_rank, global_rank, role_rank
+        self.world_size, self.role_world_size = world_size, role_world_size
+
+    def __repr__(self) -> str:
+        return (
+            f"Worker(local_rank={self.local_rank}, global_rank={self.global_rank}, "
+            f"world_size={self.world_size}, id={self.id!r})"
+        )
+
+
+class WorkerState(StrEnum):
+    """Of all workers of a node together."""
+
+    UNKNOWN = "UNKNOWN"
+    INIT = "INIT"
+    HEALTHY = "HEALTHY"
+    UNHEALTHY = "UNHEALTHY"
+    STOPPED = "STOPPED"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+
+    @staticmethod
+    def is_running(state: WorkerState) -> bool:
+        """Whether workers in this state have processes that may be stopped."""
+        return state in (WorkerState.HEALTHY, WorkerState.UNHEALTHY)
+
+
+class WorkerGroup:
+    """The workers of this node, and their place in the newest round.
+
+    `store` is that of the nodes of this round, or None for a node that is alone. `contexts` says
+    by local rank what a worker's environment is made from.
+    """
+
+    def __init__(self, spec: WorkerSpec) -> None:
+        self.spec = spec
+        self.workers = [Worker(local_rank) for local_rank in range(spec.local_world_size)]
+        self.store: Any = None
+        self.group_rank: int | None = None
+        self.group_world_size: int | None = None
+        self.master_addr: str | None = None
+        self.master_port: int | None = None
+        self.state = WorkerState.INIT
+        self.contexts: dict[int, WorkerContext] = {}
+
+
+@dataclass
+class RunResult:
+    """How the workers of a node are, or how they ended; by global rank."""
+
+    state: WorkerState
+    return_values: dict[int, Any] = field(default_factory=dict)
+    failures: dict[int, Any] = field(default_factory=dict)
+
+    def is_failed(self) -> bool:
+        """True unless they succeeded, or go on: a group that is UNHEALTHY, STOPPED or UNKNOWN has
+        not done its work."""
+        fine = (WorkerState.SUCCEEDED, WorkerState.HEALTHY, WorkerState.INIT)
+        return self.state not in fine
+
+
+class ToldEnd(Struct, frozen=True):
+    """How this node's part of a job ended, with what a program is told of the failures."""
+
+    end: JobEnd
+    failures: dict[int, ProcessFailure]
+    """The failures by global rank; made while the error files are there."""
+
+    def forget_lost_files(self) -> None:
+        """No failure names a file that has gone meanwhile."""
+        for failure in self.failures.values():
+            failure.forget_lost_file()
+
+
+def run_result(told: ToldEnd) -> RunResult:
+    """SUCCEEDED, or FAILED with this node's failures and the job's first cause (behaviour A3).
+
+    A node that was not needed has SUCCEEDED, with nothing to return (W5).
+
+    Raises for all that workers have no part in: what the handler raised, or
+    RendezvousTimeoutError, RendezvousClosedError, RendezvousConnectionError, InfrastructureError;
+    SignalException when a signal ended this agent or the job, but KeyboardInterrupt if that was
+    SIGINT to this agent.
+    """
+    end = told.end
+    finish, verdict = end.finish, end.finish.verdict
+    if finish.kind in (FinishKind.EXPELLED, FinishKind.COORDINATOR_LOST):
+        raise RendezvousConnectionError(finish.text or "this node was expelled from the job")
+    if finish.kind in (FinishKind.STUCK, FinishKind.UNFIT):
+        raise InfrastructureError(finish.text)
+    if verdict is not None and verdict.outcome is Outcome.SUCCEEDED:
+        return RunResult(WorkerState.SUCCEEDED, dict(end.return_values), {})
+    if verdict is not None and verdict.outcome is Outcome.FAILED:
+        return RunResult(WorkerState.FAILED, {}, told.failures)
+    if end.error is not None:
+        raise end.error
+    if end.caught == signal.SIGINT:
+        raise KeyboardInterrupt
+    if end.caught or verdict is None:
+        number = signal.Signals(end.caught or finish.signal)
+        raise SignalException(finish.text or f"{LEFT}: it got {number.name}", number)
+    raise _no_result(verdict)
+
+
+def failures(end: JobEnd) -> dict[int, ProcessFailure]:
+    """By global rank; the first cause is among them, on whichever node it was."""
+    files = end.error_files
+    known = {
+        rank: reported_failure(_in_parameters(exit_), error_file=files.get(rank, ""))
+        for rank, exit_ in end.failures.items()
+    }
+    if (first := first_failure(end)) is not None:
+        exit_, node, file = first
+        known[exit_.rank] = reported_failure(_in_parameters(exit_), node, file)
+    return known
+
+
+def _in_parameters(exit_: WorkerExit) -> WorkerExit:
+    """Why a worker could not be started, for who calls the library. What it said stays as it is."""
+    if exit_.code != SPAWN_FAILED or exit_.pid:
+        return exit_
+    return replace(exit_, message=in_parameters(exit_.message))
+
+
+def _no_result(verdict: Verdict) -> Exception:
+    match verdict.outcome:
+        case Outcome.TIMED_OUT:
+            return RendezvousTimeoutError(verdict.text)
+        case Outcome.CANCELLED | Outcome.PREEMPTED:
+            return SignalException(verdict.text, signal.Signals(verdict.signal))
+    if verdict.ended_s_ago is not None:
+        return RendezvousClosedError(verdict.text)
+    return InfrastructureError(verdict.text)

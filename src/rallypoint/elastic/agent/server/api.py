@@ -1,0 +1,322 @@
+"""The agent as a class, with torch's names: for programs, and for other ways to run workers.
+
+    class MyAgent(SimpleElasticAgent):
+        def _start_workers(self, worker_group): ...     # {local_rank: id}
+        def _stop_workers(self, worker_group): ...      # return when nothing runs any more
+        def _monitor_workers(self, worker_group): ...   # RunResult
+        def _shutdown(self, death_sig, timeout): ...    # free what was made
+
+    result = MyAgent(spec).run()
+
+Rounds, restarts, the budget and the end of the job are decided as for `rallypoint run`, by the same
+machines (`core.group`, `core.restart`); a hook only does what it is called for.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import socket
+import threading
+import time
+import traceback
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from msgspec.structs import replace
+
+from rallypoint.agent.embedding import (
+    Embedding,
+    random_run_id,
+    run_embedded,
+    run_to_its_end,
+)
+from rallypoint.agent.environ import observe_config, stop_config, worker_environ
+from rallypoint.agent.membership import AgentSetup
+from rallypoint.agent.node_workers import WorkerRound
+from rallypoint.agent.run import AgentRun, signals_to_handle
+from rallypoint.agent.telemetry.events import STATUS
+from rallypoint.agent.telemetry.telemetry import Telemetry
+from rallypoint.clocks import new_loop
+from rallypoint.config import (
+    AgentConfig,
+    Endpoint,
+    HandlerConfig,
+    RendezvousConfig,
+    WorkerConfig,
+)
+from rallypoint.core.model import UNNAMED_RUN_ID
+from rallypoint.elastic.agent.embedded.hook_workers import HookWorkers
+from rallypoint.elastic.agent.embedded.run import JobLog
+from rallypoint.elastic.agent.embedded.worker_spec import (
+    RunResult as RunResult,
+    ToldEnd,
+    Worker as Worker,
+    WorkerGroup as WorkerGroup,
+    WorkerSpec as WorkerSpec,
+    WorkerState as WorkerState,
+    failures,
+    run_result,
+)
+from rallypoint.elastic.rendezvous.plug_in.client import HandlerClient
+from rallypoint.errors import ParameterError, UsageError
+from rallypoint.observe.event import Event, EventMetadataValue, EventSource
+from rallypoint.observe.event_handlers import record
+from rallypoint.observe.parameter_names import OF_A_SPEC, naming_parameters
+
+DEFAULT_ROLE = "default"
+SEVERAL = 2
+"""Nodes at most, where a handler does not say: only whether there may be others matters."""
+
+_agents = itertools.count()
+
+
+class ElasticAgent(ABC):
+    """Runs the workers of one node, and restarts them."""
+
+    @abstractmethod
+    def run(self, role: str = "default") -> RunResult:
+        """Run to the end of the job, and say how it ended. Blocks."""
+
+    @abstractmethod
+    def get_worker_group(self, role: str = "default") -> WorkerGroup:
+        """The workers; changes while the agent runs."""
+
+
+class SpecAgent(ElasticAgent):
+    """An agent of a `WorkerSpec`; subclasses say what runs the workers.
+
+    `rdzv_handler`, or the spec's, finds the other nodes; without one this node is alone. The agent
+    closes the job in the end, or leaves it: a handler is good for one `run`.
+    `exit_barrier_timeout` is ignored (accepted for compatibility with torch): a node that has
+    succeeded waits until the others have succeeded, given up, or begun another round.
+    """
+
+    def __init__(
+        self,
+        spec: WorkerSpec,
+        exit_barrier_timeout: float = 300,
+        shutdown_timeout: float = 30,
+        *,
+        rdzv_handler: Any = None,
+    ) -> None:
+        self._worker_group = WorkerGroup(spec)
+        self._exit_barrier_timeout, self._shutdown_timeout = exit_barrier_timeout, shutdown_timeout
+        self._handler = rdzv_handler if rdzv_handler is not None else spec.rdzv_handler
+        self._embedding: Embedding | None = None
+        self._running = threading.Lock()
+
+    @naming_parameters(OF_A_SPEC)
+    def run(self, role: str = "default") -> RunResult:
+        """Run to the end of the job. FAILED is a result, not an exception.
+
+        In the main thread SIGTERM has this node leave the job and SIGINT cancels it, and the
+        handlers are put back in the end; in another thread see `interrupt`. Where an event loop
+        runs in this thread (a notebook), it blocks that.
+
+        Raises what `agent.embedded.worker_spec.run_result` says, and what a hook raises.
+        """
+        if not self._running.acquire(blocking=False):
+            raise UsageError("this agent is already running: create another one")
+        try:
+            self._embedding = embedding = Embedding(_handler_client(self._handler))
+            spec, log = self._worker_group.spec, JobLog(OF_A_SPEC)
+            config = _agent_config(spec, embedding.handler, self._shutdown_timeout)
+            try:
+                told = run_embedded(embedding, lambda: self._run_job(config, embedding, log))
+            finally:
+                log.close()
+            return run_result(told)
+        finally:
+            self._running.release()
+
+    def get_worker_group(self, role: str = "default") -> WorkerGroup:
+        """The one group of this agent."""
+        return self._worker_group
+
+    def interrupt(self, death_sig: int = signal.SIGINT) -> None:
+        """As if the running agent had got this signal: SIGINT cancels the job, others have this
+        node leave it. From any thread; does not wait."""
+        if self._embedding is not None:
+            self._embedding.signal(death_sig)
+
+    def worker_environ(self, worker: Worker) -> dict[str, str]:
+        """The environment that this worker of the newest round is to have: this process's, with
+        RANK, MASTER_ADDR and all others of torchrun's variables. For `_start_workers`."""
+        return worker_environ(self._worker_group.contexts[worker.local_rank])
+
+    def get_event_succeeded(self) -> Event:
+        """The event that a program may record of this agent, with `events.record`."""
+        return self._event("SUCCEEDED")
+
+    def get_event_failed(self) -> Event:
+        """The same of a failure, within an `except` block with its traceback."""
+        return self._event("FAILED", raw_error=traceback.format_exc())
+
+    @contextmanager
+    def record_duration(self, state: str) -> Iterator[None]:
+        """Record how long the block took, whatever its end, as an event of this state; with the
+        spec's `event_log_handler`."""
+        began_at = time.perf_counter()
+        try:
+            yield
+        finally:
+            spent_ms = (time.perf_counter() - began_at) * 1000
+            handler = self._worker_group.spec.event_log_handler
+            record(self._event(state, duration_ms=spent_ms), handler)
+
+    def _event(self, state: str, **more: EventMetadataValue) -> Event:
+        group = self._worker_group
+        client = _handler_client(self._handler)
+        nested = json.dumps(
+            {
+                "group_world_size": group.group_world_size,
+                "entry_point": group.spec.get_entrypoint_name(),
+            }
+        )
+        context = group.contexts.get(0)
+        metadata: dict[str, EventMetadataValue] = {
+            "run_id": client.run_id if client is not None else "",
+            "group_rank": group.group_rank,
+            "role": group.spec.role,
+            "hostname": socket.gethostname(),
+            "state": state,
+            "rdzv_backend": client.name if client is not None else "tcp",
+            "raw_error": None,
+            "metadata": nested,
+            "agent_restarts": context.restart_count if context is not None else 0,
+            "duration_ms": None,
+        }
+        return Event(STATUS + state, EventSource.AGENT, metadata=metadata | more)
+
+    @abstractmethod
+    def _run_job(self, config: AgentConfig, embedding: Embedding, log: JobLog) -> ToldEnd:
+        """Run the job, in the thread for it."""
+
+
+class SimpleElasticAgent(SpecAgent):
+    """An agent whose workers are run by four hooks. They are called in threads of their own, one at
+    a time but for `_stop_workers`, which may come while `_monitor_workers` waits.
+
+    `shutdown_timeout` is what `_stop_workers` may take, in seconds; when it takes 5 s more, `run`
+    raises.
+    """
+
+    @abstractmethod
+    def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
+        """Start all workers; returns their ids by local rank. What it raises ends the agent."""
+
+    @abstractmethod
+    def _stop_workers(self, worker_group: WorkerGroup) -> None:
+        """Stop what runs, and return when nothing does. Also called for workers that have ended."""
+
+    @abstractmethod
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        """How the workers are: HEALTHY, and it is called again after `spec.monitor_interval`;
+        SUCCEEDED, FAILED or UNHEALTHY, and it is not. It may also wait until one of these is so:
+        then it must return soon after `_stop_workers` was called."""
+
+    @abstractmethod
+    def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 30) -> None:
+        """Free what the hooks have made; called once, at the end of `run`, whatever that is."""
+
+    def _run_job(self, config: AgentConfig, embedding: Embedding, log: JobLog) -> ToldEnd:
+        number = signal.SIGTERM
+        try:
+            told = self._run_hooks(config, embedding, log)
+            number = signal.Signals(told.end.caught or number)
+        finally:
+            self._shutdown(number, int(self._shutdown_timeout))
+        told.forget_lost_files()
+        return told
+
+    def _run_hooks(self, config: AgentConfig, embedding: Embedding, log: JobLog) -> ToldEnd:
+        signals = signals_to_handle(config, embedding)
+        telemetry = Telemetry(config, names=log.names)
+        loop, selector = new_loop()
+        newest: HookWorkers | None = None
+
+        async def take_part() -> ToldEnd:
+            run: AgentRun
+
+            def broken(error: Exception) -> None:
+                if not run.agent.finished.done():
+                    run.agent.finished.set_exception(error)
+
+            def make_workers(round_: WorkerRound) -> HookWorkers:
+                nonlocal newest
+                group, handler = self._worker_group, embedding.handler
+                group.store = handler.store if handler is not None else None
+                newest = HookWorkers(self, group, round_, broken)
+                return newest
+
+            telemetry.dispatcher.subscribe(log)
+            setup = AgentSetup(config, signals, telemetry, selector, embedding=embedding)
+            run = AgentRun(setup, make_workers)
+            end = await run.main(lambda end: telemetry.ended(end.finish))
+            end = replace(end, error_files=newest.error_files if newest is not None else {})
+            return ToldEnd(end, failures(end))
+
+        with telemetry.watching():
+            try:
+                return run_to_its_end(loop, take_part())
+            finally:
+                loop.close()
+
+
+def _agent_config(
+    spec: WorkerSpec, handler: HandlerClient | None, shutdown_timeout_s: float
+) -> AgentConfig:
+    """What an agent of this spec does. Raises ParameterError and UsageError."""
+    if not 0 <= shutdown_timeout_s < float("inf"):
+        raise ParameterError(f"shutdown_timeout={shutdown_timeout_s}: needs 0 or more seconds")
+    return AgentConfig(
+        rendezvous=_alone(spec) if handler is None else _by_handler(spec, handler),
+        workers=WorkerConfig(argv=(), count=spec.local_world_size, role=spec.role),
+        stop=stop_config(shutdown_timeout_s),
+        observe=observe_config(spec.event_log_handler),
+    )
+
+
+def _handler_client(handler: Any) -> HandlerClient | None:
+    """The calls of a live handler, if there is one."""
+    if handler is None:
+        return None
+    if not hasattr(handler, "next_rendezvous"):
+        raise ParameterError(f"rdzv_handler={handler!r:.80}: needs a rendezvous handler")
+    ask = getattr(handler, "get_backend", None)
+    return HandlerClient(handler, str(ask()) if ask is not None else type(handler).__name__)
+
+
+def _alone(spec: WorkerSpec) -> RendezvousConfig:
+    return RendezvousConfig(
+        run_id=random_run_id(),
+        max_restarts=spec.max_restarts,
+        endpoint=Endpoint("localhost", 0),
+        is_host=True,
+        local_addr=spec.master_addr or spec.local_addr,
+        store=Endpoint(spec.master_addr or "", spec.master_port or 0),
+    )
+
+
+def _by_handler(spec: WorkerSpec, handler: HandlerClient) -> RendezvousConfig:
+    settings = handler.settings
+    least, most = getattr(settings, "min_nodes", 1), getattr(settings, "max_nodes", SEVERAL)
+    timeout = getattr(getattr(settings, "timeout", None), "join", None)
+    host = socket.gethostname().partition(".")[0] or "node"
+    return RendezvousConfig(
+        run_id=handler.run_id or UNNAMED_RUN_ID,
+        max_restarts=spec.max_restarts,
+        min_nodes=least,
+        max_nodes=most,
+        join_timeout_s=timeout.total_seconds() if timeout is not None else 600.0,
+        # A program may run several agents: the process does not tell them apart.
+        node_id=f"{host}.{os.getpid()}.{next(_agents)}",
+        local_addr=spec.local_addr,
+        store=Endpoint(spec.master_addr or "", spec.master_port or 0),
+        handler=HandlerConfig(handler.name),
+    )

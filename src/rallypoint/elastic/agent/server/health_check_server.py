@@ -1,0 +1,75 @@
+"""Tells over HTTP whether an agent is alive. (`--metrics-port` and TORCHELASTIC_HEALTH_CHECK_PORT
+have the agent of a job answer such checks by itself.)"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from http.server import ThreadingHTTPServer
+
+
+class HealthCheckServer:
+    """Answers GET and HEAD of any path with 200 while `alive_callback()`, unix seconds, is no older
+    than `timeout` seconds, and else with 503. Torch's does nothing unless it is overridden.
+
+    It listens at `port` (0: any) of all addresses of this machine from `start` to `stop`.
+    """
+
+    def __init__(self, alive_callback: Callable[[], int], port: int, timeout: int) -> None:
+        self._alive_callback, self._port, self._timeout = alive_callback, port, timeout
+        self._server: ThreadingHTTPServer | None = None
+
+    @property
+    def alive_callback(self) -> Callable[[], int]:
+        """Tells when the agent made progress last, in unix seconds."""
+        return self._alive_callback
+
+    @property
+    def port(self) -> int:
+        """The port that it listens at; what was given, before `start`."""
+        return self._port if self._server is None else int(self._server.server_address[1])
+
+    def is_alive(self) -> bool:
+        """Whether the last progress is no older than the timeout."""
+        return time.time() - self._alive_callback() <= self._timeout
+
+    def start(self) -> None:
+        """Listen, in a thread, and return at once. Raises OSError where the port is taken."""
+        from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+        answers_well = self.is_alive
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:  # Its name in http.server.
+                """Answer with a code and no body."""
+                self.send_response(200 if answers_well() else 503)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            do_HEAD = do_GET  # noqa: N815
+
+            def log_message(self, format: str, *args: object) -> None:
+                """Write no line for each check."""
+
+        self._server = ThreadingHTTPServer(("", self._port), Handler)
+        thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        thread.name = "rallypoint-health-checks"
+        thread.start()
+
+    def stop(self) -> None:
+        """Close the port. Blocks for half a second at most. May be called again."""
+        server, self._server = self._server, None
+        if server is not None:
+            server.shutdown()
+            server.server_close()
+
+
+def create_healthcheck_server(
+    alive_callback: Callable[[], int], port: int, timeout: int
+) -> HealthCheckServer:
+    """A server that is not started yet."""
+    return HealthCheckServer(alive_callback, port, timeout)

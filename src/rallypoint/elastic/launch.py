@@ -1,0 +1,64 @@
+"""A job of a command line whose programs are told their local rank by an argument.
+
+`torch.distributed.launch` is older than `torch.distributed.run`, and differs in one point: unless
+`--use-env` is given, each worker gets `--local-rank=N` before its own arguments. New programs read
+LOCAL_RANK.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from rallypoint.elastic.run import (
+    end_with,
+)
+from rallypoint.elastic.run import (
+    get_args_parser as get_args_parser,
+)
+from rallypoint.elastic.run import (
+    parse_args as of_run,
+)
+from rallypoint.elastic.run import (
+    run as run,
+)
+from rallypoint.errors import ParameterError, UsageError
+
+
+def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
+    """Read a command line as `run.parse_args` does, and in `use_env` whether `--use-env` stands
+    before the script."""
+    words = sys.argv[1:] if args is None else [*map(str, args)]
+    for at, word in enumerate(words):
+        if word in ("--use-env", "--use_env"):
+            others = words[:at] + words[at + 1 :]
+            found = of_run(others)
+            if at < len(others) - len(found.training_script_args):
+                found.use_env = True
+                return found
+            break  # It is an argument of the script.
+    found = of_run(words)
+    found.use_env = False
+    return found
+
+
+def launch(args: argparse.Namespace) -> None:
+    """Run the job of a namespace to its end. Blocks. Raises ParameterError for a program that no
+    Python runs and that is to get `--local-rank`, and as `run.run` does."""
+    if args.no_python and not args.use_env:
+        raise ParameterError("--no-python: needs --use-env too, by which LOCAL_RANK is read")
+    run(args)
+
+
+def main(args: Sequence[str] | None = None) -> None:
+    """Run the job of a command line (default: the process's own) to its end. Blocks. Raises as
+    `launch`, but SystemExit, after one line, for a command line that is wrong."""
+    try:
+        launch(parse_args(args))
+    except UsageError as error:
+        end_with(error)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,5 @@
+"""The handler that `record` uses."""
+
+from __future__ import annotations
+
+from rallypoint.worker.error_file import get_error_handler as get_error_handler

@@ -1,0 +1,18 @@
+"""How an endpoint is read."""
+
+from __future__ import annotations
+
+from rallypoint.errors import ParameterError
+from rallypoint.wire.address import split_endpoint
+
+
+def parse_rendezvous_endpoint(endpoint: str | None, default_port: int) -> tuple[str, int]:
+    """The host and the port of `HOST`, `HOST:PORT` or `[IPV6]:PORT`; an empty text is localhost.
+    Raises ParameterError."""
+    text = (endpoint or "").strip()
+    if not text:
+        return "localhost", default_port
+    try:
+        return split_endpoint(text, default_port)
+    except ValueError as error:
+        raise ParameterError(f"the endpoint {text!r}: {error}") from None

@@ -1,0 +1,1 @@
+"""The named pipe through which requests of timers come. Torch has no such folder."""

@@ -1,0 +1,71 @@
+"""How a process writes requests of timers into a named pipe, in torch's format.
+
+Imported when a program sets its first timer.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+from rallypoint.files import open_named
+from rallypoint.wire.shm import MAX_LINE_BYTES
+from rallypoint.wire.timer_lines import RELEASE, format_timer_line
+
+TRIES, _PAUSE_S = 10, 0.1
+AGENT_TRIES = 600
+"""An agent that is paused does not read: that must not fail its workers for a minute."""
+
+
+class TimerPipe:
+    """Writes lines into the pipe at `path`, which a server has made. `tries_when_full`: how often
+    a line is written, 0.1 s apart, while the server does not read."""
+
+    def __init__(self, path: str, tries_when_full: int = TRIES) -> None:
+        self._path, self._tries_when_full = path, tries_when_full
+
+    def send(self, scope_id: str, text: str) -> None:
+        """Write one line. Blocks while the pipe is full. Raises BrokenPipeError when nobody reads
+        the pipe, RuntimeError for too long a scope."""
+        line = text.encode() + b"\n"
+        if len(line) > MAX_LINE_BYTES:
+            raise RuntimeError(
+                f"the scope {scope_id[:40]!r}... makes a request of {len(line)} bytes: "
+                f"at most {MAX_LINE_BYTES} are possible, use a shorter scope"
+            )
+        attempt = 0
+        while True:
+            try:
+                fd = open_named(self._path, os.O_WRONLY | os.O_NONBLOCK)
+                try:
+                    os.write(fd, line)
+                    return
+                finally:
+                    os.close(fd)
+            except OSError as error:
+                attempt += 1
+                is_full = isinstance(error, BlockingIOError)
+                if attempt >= (self._tries_when_full if is_full else TRIES):
+                    where = f"no timer server can be reached at {self._path}"
+                    raise BrokenPipeError(f"{where}: {error.strerror}") from error
+            time.sleep(_PAUSE_S)
+
+
+class AgentTimers:
+    """The timers of this worker that its agent keeps, which is also told how long each one is. A
+    call blocks for at most a minute, and raises as `TimerPipe.send` does."""
+
+    def __init__(self, path: str) -> None:
+        self._pipe = TimerPipe(path, AGENT_TRIES)
+
+    def begin(self, scope_id: str, after_s: float) -> None:
+        """Start the timer of this scope; it ends after so many seconds."""
+        line = format_timer_line(
+            os.getpid(), scope_id, time.time() + after_s, int(signal.SIGKILL), after_s
+        )
+        self._pipe.send(scope_id, line)
+
+    def release(self, scope_id: str) -> None:
+        """End the timer of this scope."""
+        self._pipe.send(scope_id, format_timer_line(os.getpid(), scope_id, RELEASE, 0))

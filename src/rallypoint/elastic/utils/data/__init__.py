@@ -1,0 +1,8 @@
+"""Data of a job that begins anew in the middle."""
+
+from __future__ import annotations
+
+from rallypoint.elastic.utils.data.cycling_iterator import CyclingIterator as CyclingIterator
+from rallypoint.elastic.utils.data.elastic_distributed_sampler import (
+    ElasticDistributedSampler as ElasticDistributedSampler,
+)

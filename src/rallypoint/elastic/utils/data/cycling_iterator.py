@@ -1,0 +1,34 @@
+"""The same data several times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Self, TypeVar
+
+_T = TypeVar("_T")
+
+
+class CyclingIterator(Iterator[_T]):
+    """Yields what `generator_fn(epoch)` yields, for each epoch from `start_epoch` to `n - 1`.
+
+    The first of these epochs is there in any case.
+    """
+
+    def __init__(
+        self, n: int, generator_fn: Callable[[int], Iterator[_T]], start_epoch: int = 0
+    ) -> None:
+        self._n, self._epoch, self._generator_fn = n, start_epoch, generator_fn
+        self._iter = generator_fn(start_epoch)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> _T:
+        while True:
+            try:
+                return next(self._iter)
+            except StopIteration:
+                if self._epoch >= self._n - 1:
+                    raise
+            self._epoch += 1
+            self._iter = self._generator_fn(self._epoch)

@@ -1,0 +1,8 @@
+"""The usual level of the loggers of `elastic.utils.logging`."""
+
+from __future__ import annotations
+
+
+def get_log_level() -> str:
+    """The level where LOGLEVEL gives none: WARNING."""
+    return "WARNING"
