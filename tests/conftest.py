@@ -25,7 +25,7 @@ from tests.harness.leftovers import kill_when_this_process_ends
 from tests.harness.prepared import processes
 from tests.harness.prepared.interpreter import prepared_interpreter
 
-pytest_plugins = ["tests.workers", "tests.harness.fixtures"]
+pytest_plugins = ["tests.workers", "tests.harness.fixtures", "tests.harness.coroutines"]
 
 gc.disable()
 """While tests are collected: nearly all that is made stays."""

@@ -13,7 +13,7 @@ PROMISED = re.findall(r"^\| ([RFALV]\d\d?) \|", PAGE.read_text(), re.MULTILINE)
 NAMES = {
     found
     for path in TESTS.rglob("test_*.py")
-    for found in re.findall(r"^def (test_\w+)", path.read_text(), re.MULTILINE)
+    for found in re.findall(r"^(?:async )?def (test_\w+)", path.read_text(), re.MULTILINE)
 }
 SHOWN = {found[1] for name in NAMES if (found := re.match(r"test_([RFALV]\d\d?)_", name))}
 DEFECTS = re.findall(r"^\| ([^|]+) \| [^|]+ \| (`test_[^|]+) \|$", PAGE.read_text(), re.MULTILINE)

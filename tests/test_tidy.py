@@ -129,7 +129,6 @@ MODULE_LINES, FUNCTION_LINES, FILE_BYTES = 600, 60, 1_000_000
 LONG_FUNCTIONS: dict[tuple[str, str], str] = {}
 FLAT_MODULES, SUB_PACKAGE_MODULES = 16, 3
 FLAT_FOLDERS: dict[str, str] = {
-    "cli/watch": "a command and its text are two modules each",
     "coordinator": "one loop and one lock of a register go through all of it",
     "core/watch": "each answer to a person's question is a module",
 }
@@ -137,8 +136,6 @@ FLAT_FOLDERS: dict[str, str] = {
 THIN_FOLDERS: dict[str, str] = {
     "core/restarts": "the ledger and the crash loop",
     "elastic/": "torch has these packages",
-    "integrations/slurm": "the variables, and the lists of hosts",
-    "integrations/ssh": "one module for each that is known of",
 }
 """Sub-packages with fewer modules than that. A key that ends with / is for all below it."""
 STATES_BESIDE_CLOCKS: dict[str, str] = {
@@ -738,6 +735,17 @@ def test_the_page_of_the_architecture_names_modules_that_exist() -> None:
     assert [
         path for path in sorted(named) if not any((b / path).exists() for b in (PACKAGE, ROOT))
     ] == []
+
+
+def test_the_map_of_the_architecture_has_each_package_and_the_order_of_imports() -> None:
+    page = (ROOT / "ARCHITECTURE.md").read_text()
+    (drawn,) = re.findall(r"```\n(src/rallypoint/ .*?)```", page, re.S)
+    here = [path for path in PACKAGE.iterdir() if not path.name.startswith(("_", "py."))]
+    names = [f"{path.name}/" if path.is_dir() else path.name for path in here]
+    assert [name for name in names if not re.search(rf"(^|[ /]){name}", drawn, re.M)] == []
+    top_down = [names for names in LAYERS if names != {"__main__"}]
+    (order,) = re.findall(r"Imports point down: `([^`]+)`", page)
+    assert [set(each.split(" | ")) for each in order.replace("\n", " ").split(" -> ")] == top_down
 
 
 def test_no_large_file_is_tracked() -> None:

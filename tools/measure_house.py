@@ -1,7 +1,6 @@
 """How the sources of Rallypoint are built, in numbers, and how the numbers have changed.
 
     python tools/measure_house.py [--tree DIR] [--against COMMIT-OR-DIR] [--lists] [--no-job]
-                                  [--example KIND=NAME,...]
 
 Prints a table in Markdown: one column for the tree, or two with `--against` (before, after). With
 `--lists` the names behind the numbers follow. How the rows are counted:
@@ -13,9 +12,10 @@ Prints a table in Markdown: one column for the tree, or two with `--against` (be
   Inherited ones are not counted.
 * Parameters are the named ones, without `self` and `cls`; `*args` and `**kwargs` are not counted.
 * "From an exit to the last line": `exit_path.py` runs a one-node job whose worker fails.
-* "Files to add": the modules that mention a chosen example of its kind by name, in code or in a
-  string; not in a comment or docstring. An example lists all names that the compared trees use
-  for it, which `--example` replaces.
+* Lines of code are those of `code_lines.py`, by the groups of `budgets.toml`.
+* "Files to add": how many files of the source, tests and docs were touched by the commits that made
+  the last five additions of a kind, as `last_additions.py` finds them in git's history, and the
+  mean. A directory without a history of its own has none of these rows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ import ast
 import io
 import json
 import os
-import re
 import statistics
 import subprocess
 import sys
@@ -34,6 +33,12 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+if __name__ == "__main__":  # It is run by its path, too.
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from tools.code_lines import ROOT, count_groups, read_budgets
+from tools.last_additions import KINDS, LAST, PARTS, Addition, History
 
 PACKAGE = "rallypoint"
 SMALL_LINES, LONG_LINES, ATTRIBUTES, PARAMETERS = 60, 450, 12, 5
@@ -54,19 +59,6 @@ TORCH_SIGNATURES = frozenset(
 )
 """Functions that have so many parameters because torch's of that name have them. `DefaultLogsSpecs`
 has torch's four, and three by keyword."""
-
-EXAMPLES: Mapping[str, tuple[str, ...]] = {
-    # the order to stop a round's workers; the question for the stacks, with its answer
-    "a message (stop)": ("StopWorkers", "StopNow", "StopOrdered"),
-    "a message (stacks)": ("CollectStacks", "StacksCollected"),
-    "a flag": ("--drain-signal", "drain_signal"),
-    "a job-wide setting": (
-        "--min-growth-interval",
-        "min_growth_interval",
-        "min_growth_interval_s",
-    ),
-    "an event (one: where it happens)": ("workers_stopped", "WORKERS_STOPPED"),
-}
 
 
 @dataclass(frozen=True)
@@ -247,22 +239,7 @@ def _named(node: ast.AST, above: str = "") -> Iterator[tuple[str, ast.AST]]:
             yield from _named(child, above)
 
 
-def mentions(tree: ast.Module, words: Sequence[str]) -> bool:
-    """Whether code or a string names one of the words; comments and docstrings do not count."""
-    docstrings = {
-        id(node.value)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-    }
-    said: list[str] = []
-    for node in ast.walk(tree):
-        for _, value in ast.iter_fields(node) if id(node) not in docstrings else ():
-            said += [value] if isinstance(value, str) else []
-    pattern = re.compile("|".join(rf"(?<![\w-]){re.escape(word)}(?![\w-])" for word in words))
-    return any(pattern.search(text) for text in said)
-
-
-def measure(modules: Sequence[Module], examples: Mapping[str, tuple[str, ...]]) -> Figures:
+def measure(modules: Sequence[Module]) -> Figures:
     """All that reading the sources tells."""
     figures = Figures()
     lengths = [module.lines for module in modules]
@@ -307,10 +284,40 @@ def measure(modules: Sequence[Module], examples: Mapping[str, tuple[str, ...]]) 
         if n > PARAMETERS and name not in TORCH_SIGNATURES
     ]
     figures.count(f"functions over {PARAMETERS} parameters", broad)
-    for kind, words in examples.items():
-        named = [module.path for module in modules if mentions(module.tree, words)]
-        figures.count(f"files to add {kind}", named)
     return figures
+
+
+def measure_code(root: Path, figures: Figures) -> None:
+    """Add the lines of code of each group."""
+    groups, _ = read_budgets()
+    for name, lines in count_groups(groups, root).items():
+        figures.rows[f"lines of code, {name}"] = f"{lines:,}"
+
+
+def measure_history(history: History, figures: Figures) -> None:
+    """Add how many files the last additions of each kind touched; or why that is not known."""
+    if why := history.why_none():
+        figures.rows["files to add something"] = why
+        return
+    found = {kind: history.additions(kind) for kind in KINDS}
+    count_additions(found, figures, is_shallow=history.is_shallow)
+
+
+def count_additions(
+    additions: Mapping[str, Sequence[Addition]], figures: Figures, *, is_shallow: bool
+) -> None:
+    """Add the numbers of files for each kind and part, and their mean."""
+    for kind, found in additions.items():
+        few = "; the history is shallow" if is_shallow and len(found) < LAST else ""
+        for part in PARTS:
+            touched = [each.touched[part] for each in found]
+            numbers = f"({', '.join(map(str, touched))}{few})"
+            figures.rows[f"files of {part} to add {kind}"] = (
+                f"{statistics.mean(touched):.1f} {numbers}" if touched else f"none was found{few}"
+            )
+        figures.names[f"commits that added {kind}"] = [
+            f"{each.commit} {', '.join(each.names)}: {each.touched}" for each in found
+        ]
 
 
 def _import_lines(tree: ast.Module) -> int:
@@ -339,19 +346,20 @@ def measure_exit(source_dir: Path, figures: Figures) -> None:
     figures.count("types from an exit to the last line", seen["types"])
 
 
-def unpack(tree: str, folder: Path) -> Path:
-    """The src directory of a directory, or of a commit, which is unpacked into the folder."""
+def unpack(tree: str, folder: Path) -> tuple[Path, History]:
+    """The root of a directory, or of a commit, which is unpacked into the folder; and its history.
+    Ends the program for what is neither."""
     if Path(tree).is_dir():
-        return (Path(tree) / "src").resolve()
-    root = Path(__file__).resolve().parent.parent
+        return Path(tree).resolve(), History(Path(tree))
+    parts = ["src", "tests"]
     archive = subprocess.run(
-        ["git", "archive", tree, "src"], cwd=root, capture_output=True, check=False
+        ["git", "archive", tree, *parts], cwd=ROOT, capture_output=True, check=False
     )
     if archive.returncode != 0:
         raise SystemExit(f"{tree}: neither a directory nor a commit")
     with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as packed:
         packed.extractall(folder, filter="data")
-    return folder / "src"
+    return folder, History(ROOT, tree)
 
 
 def table(columns: Mapping[str, Figures]) -> str:
@@ -365,23 +373,20 @@ def table(columns: Mapping[str, Figures]) -> str:
 def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--tree", default=str(Path(__file__).resolve().parent.parent))
+    parser.add_argument("--tree", default=str(ROOT))
     parser.add_argument("--against", metavar="COMMIT-OR-DIR")
     parser.add_argument("--lists", action="store_true", help="the names behind the numbers")
     parser.add_argument("--no-job", action="store_true", help="do not run the job that fails")
-    parser.add_argument("--example", metavar="KIND=NAME,...", action="append", default=[])
     asked = parser.parse_args()
-    examples = dict(EXAMPLES)
-    for example in asked.example:
-        kind, _, words = example.partition("=")
-        examples[kind] = tuple(words.split(","))
     columns = {}
     with tempfile.TemporaryDirectory() as folder:
         for number, tree in enumerate(filter(None, (asked.against, asked.tree))):
-            source_dir = unpack(tree, Path(folder, str(number)))
-            figures = measure(read_modules(source_dir), examples)
+            root, history = unpack(tree, Path(folder, str(number)))
+            figures = measure(read_modules(root / "src"))
+            measure_code(root, figures)
+            measure_history(history, figures)
             if not asked.no_job:
-                measure_exit(source_dir, figures)
+                measure_exit(root / "src", figures)
             columns["after" if tree == asked.tree else f"before ({Path(tree).name})"] = figures
     print(table(columns))
     for column, figures in columns.items() if asked.lists else ():

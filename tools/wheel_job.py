@@ -49,6 +49,18 @@ def build() -> Path:
     return next((ROOT / "dist").glob("*.whl"))
 
 
+def lacks(wheel: Path) -> list[str]:
+    """The files of the package that are not in the wheel: templates are no modules."""
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    files = (file.relative_to(ROOT / "src") for file in (ROOT / "src/rallypoint").rglob("*.*"))
+    return sorted(
+        file.as_posix()
+        for file in files
+        if "__pycache__" not in file.parts and file.as_posix() not in names
+    )
+
+
 def install(python: str, wheel: Path, folder: Path) -> Path:
     """Make an environment with nothing but the wheel and what it needs; returns the command."""
     subprocess.run([python, "-m", "venv", str(folder)], check=True)
@@ -124,6 +136,9 @@ def main(words: Sequence[str]) -> int:
     if args.files:
         with zipfile.ZipFile(wheel) as archive:
             print(*sorted(archive.namelist()), sep="\n")
+    if missing := lacks(wheel):
+        print(f"{wheel.name} lacks {', '.join(missing)}")
+        return 1
     pyenv_root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
     found = {v: find_python(v, os.environ.get("PATH", ""), pyenv_root) for v in args.versions}
     outcomes = {v: try_version(p, wheel) if p else "not found" for v, p in found.items()}

@@ -11,7 +11,7 @@ from rallypoint.cli.values import Value
 from rallypoint.cli.watch.slurm_job import locate, read_slurm_job
 from rallypoint.config import Endpoint, RegisterConfig
 from rallypoint.errors import RendezvousConnectionError, UsageError
-from rallypoint.integrations.slurm.step import options_of, read_step
+from rallypoint.integrations.slurm_step import options_of, read_step
 from rallypoint.register.version_file import register_name
 
 RUNS = "JobId=10 JobState=RUNNING Restarts={} ReqNodeList=(null) NodeList=n[3-4] BatchHost=n3"

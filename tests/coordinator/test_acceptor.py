@@ -99,44 +99,35 @@ def test_a_caller_who_says_half_a_word_is_waited_for_and_keeps_nobody_busy() -> 
     go(body(), selector)
 
 
-def test_a_caller_who_hangs_up_in_the_middle_of_a_word_is_closed_at_once() -> None:
-    async def body() -> None:
-        async with place() as here:
-            with here.dial(HELLO[:2]) as caller:
-                caller.shutdown(socket.SHUT_WR)
-                await until(lambda: bool(here.lines))
-                assert caller.recv(1) == b""
-        assert "it does not use Rallypoint's protocol (it began with b'RL')" in here.lines[0]
-
-    go(body())
+async def test_a_caller_who_hangs_up_in_the_middle_of_a_word_is_closed_at_once() -> None:
+    async with place() as here:
+        with here.dial(HELLO[:2]) as caller:
+            caller.shutdown(socket.SHUT_WR)
+            await until(lambda: bool(here.lines))
+            assert caller.recv(1) == b""
+    assert "it does not use Rallypoint's protocol (it began with b'RL')" in here.lines[0]
 
 
-def test_who_only_looks_whether_somebody_listens_is_no_news() -> None:
-    async def body() -> None:
-        async with place(1) as here:
-            for _ in range(3):
-                here.dial(b"").close()
-            with here.dial(HELLO):
-                await until(lambda: bool(here.sessions))
-        assert here.lines == []
-
-    go(body())
+async def test_who_only_looks_whether_somebody_listens_is_no_news() -> None:
+    async with place(1) as here:
+        for _ in range(3):
+            here.dial(b"").close()
+        with here.dial(HELLO):
+            await until(lambda: bool(here.sessions))
+    assert here.lines == []
 
 
-def test_when_all_descriptors_are_used_by_nodes_the_next_one_waits_until_one_goes() -> None:
-    async def body() -> None:
-        async with place(2) as here:
-            clients = [here.dial(HELLO) for _ in range(3)]
-            await until(lambda: len(here.sessions) == 2)
-            first, second = here.sessions
-            here.acceptor.proved(first)
-            here.acceptor.proved(second)
-            await until(lambda: bool(here.shortages))
-            assert len(here.sessions) == 2
-            assert "raise ulimit -n" in here.shortages[0]
-            here.acceptor.gone(first)
-            await until(lambda: len(here.sessions) == 3)
-            for client in clients:
-                client.close()
-
-    go(body())
+async def test_when_all_descriptors_are_used_by_nodes_the_next_one_waits_until_one_goes() -> None:
+    async with place(2) as here:
+        clients = [here.dial(HELLO) for _ in range(3)]
+        await until(lambda: len(here.sessions) == 2)
+        first, second = here.sessions
+        here.acceptor.proved(first)
+        here.acceptor.proved(second)
+        await until(lambda: bool(here.shortages))
+        assert len(here.sessions) == 2
+        assert "raise ulimit -n" in here.shortages[0]
+        here.acceptor.gone(first)
+        await until(lambda: len(here.sessions) == 3)
+        for client in clients:
+            client.close()

@@ -3,21 +3,21 @@ leader act beyond its hold by promises of others (section L2 of the design)."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any, cast
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from tests.coordinator.test_led_jobs import Connection
-from tests.harness.limits import patience
+from tests.harness.faulty_register import FaultyRegister
+from tests.harness.leading_process import LeadingProcess
+from tests.harness.led_jobs import Host
+from tests.harness.wires import Wire
 
-from rallypoint.coordinator.connection import ServerConnection
 from rallypoint.coordinator.hosted_job import HostedJob
 from rallypoint.coordinator.hosting import Hosting
 from rallypoint.coordinator.leader_process import Runtime
 from rallypoint.coordinator.leadership import Leadership
-from rallypoint.coordinator.led_jobs import LedJobs
 from rallypoint.coordinator.server import Coordinator
 from rallypoint.core import messages as m
 from rallypoint.core.admission import Admission
@@ -30,9 +30,7 @@ from rallypoint.core.takeover.leading import LONELY_S, LONELY_SHARE, Lead
 from rallypoint.core.takeover.record import JobRecord, Leader, LeadRecord, Process
 from rallypoint.core.takeover.stepping_down import Deference
 from rallypoint.errors import MessageError
-from rallypoint.register.contract import MemoryRendezvousBackend
 from rallypoint.register.record import encode
-from rallypoint.threads import CallThread
 from rallypoint.wire.codec import decode_to_agent, decode_to_coordinator
 from rallypoint.wire.codec import encode as encoded
 
@@ -70,8 +68,7 @@ class Agent:
         self, place: Place, rank: int, generation: int = 1, hello: m.Attach | None = None
     ) -> None:
         self._place, self.rank = place, rank
-        self.connection = Connection(place.next_connection())
-        self._wire = cast("ServerConnection", self.connection)
+        self._wire = Wire(place.next_connection())
         place.job.attach(self._wire, hello or attach_of(rank, generation))
 
     def beat(
@@ -128,112 +125,97 @@ class Place:
         self._clock[0] += seconds
 
 
-def run(test: Callable[[Place], Awaitable[None]]) -> None:
-    async def whole() -> None:
-        register, thread, clock = MemoryRendezvousBackend(), CallThread("register"), [CLAIMED_AT]
-        before = Leader(("host0:1",), PROCESS, has_workers=True)
-        found = LeadRecord(1, Epoch(1, 1), before, 0, JOB, is_vacant=True)
-        register.set_state(encode(found))
-        leader = Leader(("host:1",), PROCESS, has_workers=True)
-        runtime = Runtime(lambda: clock[0], lambda process, own: False)
-        leadership = Leadership(register, leader, thread, runtime, Deference())
-        try:
-            async with asyncio.timeout(patience(60)):
-                look = await leadership.look()
-                assert await leadership.take(look.record, claimant=Claimant(ROUND, 0))
-                place = Place(leadership, clock)
-                place.later(HOLD_S / 2)
-                await test(place)
-                place.close()
-        finally:
-            thread.close()
-
-    asyncio.run(whole())
+@asynccontextmanager
+async def new_leader() -> AsyncIterator[Place]:
+    register, clock = FaultyRegister(), [CLAIMED_AT]
+    before = Leader(("host0:1",), PROCESS, has_workers=True)
+    register.put(encode(LeadRecord(1, Epoch(1, 1), before, 0, JOB, is_vacant=True)))
+    runtime = Runtime(lambda: clock[0], lambda process, own: False)
+    process = LeadingProcess(register, 1, runtime, has_workers=True, deference=Deference())
+    with closing(process):
+        leadership = process.leadership
+        look = await leadership.look()
+        assert await leadership.take(look.record, claimant=Claimant(ROUND, 0))
+        place = Place(leadership, clock)
+        place.later(HOLD_S / 2)
+        yield place
+        place.close()
 
 
-@pytest.mark.parametrize("is_known", [True, False], ids=["the world runs", "taking over"])
-def test_L2_a_leader_acts_by_the_promises_of_heirs_that_each_makes_itself(is_known: bool) -> None:
-    async def test(place: Place) -> None:
-        agents = [Agent(place, rank) for rank in range(0 if is_known else 1, NODES)]
-        assert place.is_taking_over is not is_known
-        for agent in agents:
-            assert not place.acts_beyond_its_hold
-            agent.promise()
-        assert place.acts_beyond_its_hold
-
-    run(test)
+@pytest.fixture
+def place() -> AbstractAsyncContextManager[Place]:
+    return new_leader()
 
 
 @pytest.mark.parametrize("is_known", [True, False], ids=["the world runs", "taking over"])
-def test_L2_one_node_can_not_promise_for_other_nodes(is_known: bool) -> None:
-    async def test(place: Place) -> None:
-        agents = [Agent(place, rank) for rank in range(0 if is_known else 1, NODES)]
-        *silent, liar = agents
-        for rank in range(NODES):
-            liar.promise(rank=rank)
+async def test_L2_a_leader_acts_by_the_promises_of_heirs_that_each_makes_itself(
+    is_known: bool, place: Place
+) -> None:
+    agents = [Agent(place, rank) for rank in range(0 if is_known else 1, NODES)]
+    assert place.is_taking_over is not is_known
+    for agent in agents:
         assert not place.acts_beyond_its_hold
-        for agent in silent:
-            agent.promise()
-        assert place.acts_beyond_its_hold
-
-    run(test)
+        agent.promise()
+    assert place.acts_beyond_its_hold
 
 
-def test_L2_a_node_promises_for_nobody_before_it_is_known_to_be_of_the_newest_world() -> None:
+@pytest.mark.parametrize("is_known", [True, False], ids=["the world runs", "taking over"])
+async def test_L2_one_node_can_not_promise_for_other_nodes(is_known: bool, place: Place) -> None:
+    agents = [Agent(place, rank) for rank in range(0 if is_known else 1, NODES)]
+    *silent, liar = agents
+    for rank in range(NODES):
+        liar.promise(rank=rank)
+    assert not place.acts_beyond_its_hold
+    for agent in silent:
+        agent.promise()
+    assert place.acts_beyond_its_hold
+
+
+async def test_L2_a_node_promises_for_nobody_before_it_is_known_to_be_of_the_newest_world(
+    place: Place,
+) -> None:
     """A newcomer that names a place has none, whatever it says."""
-
-    async def test(place: Place) -> None:
-        agents = [Agent(place, rank) for rank in range(NODES - 1)]
-        for agent in agents:
-            agent.promise()
-        Agent(place, NODES - 1, hello=m.Attach("n3", "host", "another life", 1, SETTINGS)).promise()
-        assert not place.acts_beyond_its_hold
-
-    run(test)
+    agents = [Agent(place, rank) for rank in range(NODES - 1)]
+    for agent in agents:
+        agent.promise()
+    Agent(place, NODES - 1, hello=m.Attach("n3", "host", "another life", 1, SETTINGS)).promise()
+    assert not place.acts_beyond_its_hold
 
 
-def test_L2_a_promise_of_an_old_connection_that_is_read_late_does_not_count() -> None:
-    async def test(place: Place) -> None:
-        *others, old = (Agent(place, rank) for rank in range(NODES))
-        for agent in others:
-            agent.promise()
-        answered = old.beat()
-        new = Agent(place, NODES - 1, generation=2)
-        old.beat(answered)
-        assert not place.acts_beyond_its_hold
-        new.promise()
-        assert place.acts_beyond_its_hold
-
-    run(test)
-
-
-def test_L2_a_promise_names_an_acknowledgement_of_its_own_connection() -> None:
-    async def test(place: Place) -> None:
-        *others, old = (Agent(place, rank) for rank in range(NODES))
-        for agent in others:
-            agent.promise()
-        answered = old.beat()
-        new = Agent(place, NODES - 1, generation=2)
-        again = new.beat(answered)
-        assert not place.acts_beyond_its_hold
-        new.beat(again)
-        assert place.acts_beyond_its_hold
-
-    run(test)
+async def test_L2_a_promise_of_an_old_connection_that_is_read_late_does_not_count(
+    place: Place,
+) -> None:
+    *others, old = (Agent(place, rank) for rank in range(NODES))
+    for agent in others:
+        agent.promise()
+    answered = old.beat()
+    new = Agent(place, NODES - 1, generation=2)
+    old.beat(answered)
+    assert not place.acts_beyond_its_hold
+    new.promise()
+    assert place.acts_beyond_its_hold
 
 
-def test_L2_a_heir_that_connects_anew_keeps_the_promise_that_was_heard() -> None:
+async def test_L2_a_promise_names_an_acknowledgement_of_its_own_connection(place: Place) -> None:
+    *others, old = (Agent(place, rank) for rank in range(NODES))
+    for agent in others:
+        agent.promise()
+    answered = old.beat()
+    new = Agent(place, NODES - 1, generation=2)
+    again = new.beat(answered)
+    assert not place.acts_beyond_its_hold
+    new.beat(again)
+    assert place.acts_beyond_its_hold
+
+
+async def test_L2_a_heir_that_connects_anew_keeps_the_promise_that_was_heard(place: Place) -> None:
     """Else a leader whose register is away could not even answer it."""
-
-    async def test(place: Place) -> None:
-        agents = [Agent(place, rank) for rank in range(NODES)]
-        for agent in agents:
-            agent.promise()
-        until = place.lead.sure_until
-        Agent(place, 1, generation=2).beat()
-        assert place.lead.sure_until == until
-
-    run(test)
+    agents = [Agent(place, rank) for rank in range(NODES)]
+    for agent in agents:
+        agent.promise()
+    until = place.lead.sure_until
+    Agent(place, 1, generation=2).beat()
+    assert place.lead.sure_until == until
 
 
 def test_L2_a_late_promise_is_known_by_its_connection_alone() -> None:
@@ -255,15 +237,12 @@ def test_L2_a_late_promise_is_known_by_its_connection_alone() -> None:
     assert lead.is_sure(100.0 + HOLD_S)
 
 
-def test_L1_an_agent_is_no_candidate() -> None:
-    async def test(place: Place) -> None:
-        agents = [Agent(place, rank) for rank in range(NODES)]
-        for number in range(1, CANDIDATES_MAX + 1):
-            agents[1].promise(candidate=number)
-            agents[1].promise(rank=0, stamp=NO_ROUND, candidate=number)
-        assert place.lead.candidates == ()
-
-    run(test)
+async def test_L1_an_agent_is_no_candidate(place: Place) -> None:
+    agents = [Agent(place, rank) for rank in range(NODES)]
+    for number in range(1, CANDIDATES_MAX + 1):
+        agents[1].promise(candidate=number)
+        agents[1].promise(rank=0, stamp=NO_ROUND, candidate=number)
+    assert place.lead.candidates == ()
 
 
 def test_L2_an_heir_that_has_seen_a_later_leader_promises_nothing_to_the_one_before() -> None:
@@ -280,24 +259,20 @@ def test_L2_an_heir_that_has_seen_a_later_leader_promises_nothing_to_the_one_bef
 # Offers
 
 
-def test_L2_a_node_offers_to_lead_for_itself_alone() -> None:
+async def test_L2_a_node_offers_to_lead_for_itself_alone(place: Place) -> None:
     """The leader can't write its record, and hands over only to an heir that it knows."""
-
-    async def test(place: Place) -> None:
-        agents = [Agent(place, rank) for rank in range(NODES)]
-        place.later((LONELY_SHARE - 1 / 2) * HOLD_S)
-        for rank in (0, 2, 3):
-            agents[1].promise(rank=rank, offers=("host:2",))
-            agents[1].promise(rank=77, offers=("host:2",))
-        place.later(LONELY_S)
-        agents[1].promise(rank=2, offers=("host:2",))
-        assert not place.leadership.lead.hand_over(place.leadership.now)
-        agents[1].promise(offers=("host:2",))
-        place.later(LONELY_S)
-        agents[1].promise(offers=("host:2",))
-        assert place.leadership.lead.hand_over(place.leadership.now)
-
-    run(test)
+    agents = [Agent(place, rank) for rank in range(NODES)]
+    place.later((LONELY_SHARE - 1 / 2) * HOLD_S)
+    for rank in (0, 2, 3):
+        agents[1].promise(rank=rank, offers=("host:2",))
+        agents[1].promise(rank=77, offers=("host:2",))
+    place.later(LONELY_S)
+    agents[1].promise(rank=2, offers=("host:2",))
+    assert not place.leadership.lead.hand_over(place.leadership.now)
+    agents[1].promise(offers=("host:2",))
+    place.later(LONELY_S)
+    agents[1].promise(offers=("host:2",))
+    assert place.leadership.lead.hand_over(place.leadership.now)
 
 
 @pytest.mark.parametrize(
@@ -326,32 +301,35 @@ def test_L2_a_node_with_many_addresses_offers_only_some() -> None:
 # Candidates
 
 
-class Led:
+class Led(Host):
     """A coordinator of its own that leads the job as a candidate does."""
 
     def __init__(self) -> None:
-        register = MemoryRendezvousBackend()
-        self.led = LedJobs(lambda _: register, ("h:1",), lambda run_id, text: None)
+        super().__init__(FaultyRegister())
         hosting = Hosting(lambda run_id, record: None, led=self.led)
         self.coordinator = Coordinator([], hosting, None, None, Admission(10, 10.0))
-        self._connections = 0
 
-    async def lead(self) -> Lead:
-        leadership = self.led.stand_ready("job", Deference())
-        assert leadership is not None
-        assert await leadership.take((await leadership.look()).record)
-        self.led.settle("job", leadership)
-        return leadership.lead
-
-    def connect(self) -> Connection:
+    def connect(self) -> Wire:
         self._connections += 1
-        connection = Connection(self._connections)
-        connection.owner = "job"  # type: ignore[assignment]
-        return connection
+        wire = Wire(self._connections)
+        wire.owner = "job"
+        return wire
 
-    def say(self, connection: Connection, promise: Promise | None) -> None:
-        wire = cast("ServerConnection", connection)
+    def beat(self, wire: Wire, promise: Promise | None) -> None:
         self.coordinator.received(wire, m.Heartbeat(1, promise))
+
+
+@asynccontextmanager
+async def leading_candidate() -> AsyncIterator[Led]:
+    made = Led()
+    yield made
+    made.coordinator.close()
+    await made.led.vacate()
+
+
+@pytest.fixture
+def led() -> AbstractAsyncContextManager[Led]:
+    return leading_candidate()
 
 
 def of_candidate(number: int) -> Promise:
@@ -359,49 +337,38 @@ def of_candidate(number: int) -> Promise:
 
 
 @pytest.mark.parametrize("said", [of_candidate(8), Promise(0, ROUND, 1), None])
-def test_L1_a_connection_of_a_candidate_speaks_for_that_one_alone(said: Promise | None) -> None:
-    async def test() -> None:
-        place = Led()
-        lead = await place.lead()
-        connection = place.connect()
-        place.say(connection, of_candidate(7))
-        assert lead.candidates == (7,)
-        assert [type(each) for each in connection.sent] == [m.Ack]
-        place.say(connection, said)
-        assert connection.is_closed
-        assert lead.candidates == (7,)
-        assert len(connection.sent) == 1
-        place.coordinator.close()
-        await place.led.vacate()
-
-    asyncio.run(test())
+async def test_L1_a_connection_of_a_candidate_speaks_for_that_one_alone(
+    said: Promise | None, led: Led
+) -> None:
+    lead = (await led.lead_as_candidate()).lead
+    connection = led.connect()
+    led.beat(connection, of_candidate(7))
+    assert lead.candidates == (7,)
+    assert [type(each) for each in connection.sent] == [m.Ack]
+    led.beat(connection, said)
+    assert connection.is_closed
+    assert lead.candidates == (7,)
+    assert len(connection.sent) == 1
 
 
-def test_L1_nobody_else_speaks_for_a_candidate_that_the_leader_hears() -> None:
+async def test_L1_nobody_else_speaks_for_a_candidate_that_the_leader_hears(led: Led) -> None:
     """The number of each is in the job's record, where all nodes read it."""
-
-    async def test() -> None:
-        place = Led()
-        lead = await place.lead()
-        first, second = place.connect(), place.connect()
-        place.say(first, of_candidate(7))
-        place.say(second, of_candidate(7))
-        assert [len(each.sent) for each in (first, second)] == [1, 1]
-        record = LeadRecord(1, Epoch(1, 1), Leader((), PROCESS, True), 0, JOB, candidates=(7,))
-        heirs = [Speaker(10 + rank, (ROUND, rank, 0)) for rank in range(1, NODES)]
-        own, other = Speaker(1, (NO_ROUND, 0, 7)), Speaker(2, (NO_ROUND, 0, 7))
-        for speakers, is_sure in (([*heirs, own, other], True), ([own, *heirs, other], True)):
-            lead = Lead(record, 100.0)
-            beats(lead, speakers)
-            assert lead.is_sure(100.0 + HOLD_S) is is_sure
+    lead = (await led.lead_as_candidate()).lead
+    first, second = led.connect(), led.connect()
+    led.beat(first, of_candidate(7))
+    led.beat(second, of_candidate(7))
+    assert [len(each.sent) for each in (first, second)] == [1, 1]
+    record = LeadRecord(1, Epoch(1, 1), Leader((), PROCESS, True), 0, JOB, candidates=(7,))
+    heirs = [Speaker(10 + rank, (ROUND, rank, 0)) for rank in range(1, NODES)]
+    own, other = Speaker(1, (NO_ROUND, 0, 7)), Speaker(2, (NO_ROUND, 0, 7))
+    for speakers, is_sure in (([*heirs, own, other], True), ([own, *heirs, other], True)):
         lead = Lead(record, 100.0)
-        lead.heard(m.Heartbeat(1, of_candidate(7)), 101.0, own)
-        beats(lead, [*heirs, other])
-        assert not lead.is_sure(100.0 + HOLD_S)
-        place.coordinator.close()
-        await place.led.vacate()
-
-    asyncio.run(test())
+        beats(lead, speakers)
+        assert lead.is_sure(100.0 + HOLD_S) is is_sure
+    lead = Lead(record, 100.0)
+    lead.heard(m.Heartbeat(1, of_candidate(7)), 101.0, own)
+    beats(lead, [*heirs, other])
+    assert not lead.is_sure(100.0 + HOLD_S)
 
 
 def test_L1_a_candidate_that_is_gone_is_listed_no_more_though_another_has_its_number() -> None:

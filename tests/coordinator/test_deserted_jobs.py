@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import cast
 
-from tests.coordinator.test_led_jobs import Connection, fresh
+from tests.harness.led_jobs import fresh
 from tests.harness.virtual_time import in_virtual_time
+from tests.harness.wires import Wire
 
-from rallypoint.coordinator.connection import ServerConnection
 from rallypoint.coordinator.hosting import Hosting
 from rallypoint.coordinator.jobs import VERDICT_RETENTION_S, HostedJobs
 from rallypoint.core import messages as m
@@ -16,7 +15,7 @@ from rallypoint.core import messages as m
 
 def come_and_go(jobs: HostedJobs, number: int) -> None:
     """A node joins the job and leaves it again."""
-    connection = cast(ServerConnection, Connection(number))
+    connection = Wire(number)
     jobs.attach(connection, "job", fresh(f"life {number}"))
     (job,) = jobs.all
     job.received(connection, m.Numbered(1, m.Leave()))

@@ -129,25 +129,19 @@ def test_F6_a_name_that_is_not_there_yet_is_worth_another_try() -> None:
     assert "'not-there-yet.invalid' does not resolve yet (" in found.reason
 
 
-def test_F6_a_name_that_never_can_resolve_is_a_usage_error() -> None:
-    async def look_up() -> None:
-        before = threading.active_count()
-        with pytest.raises(UsageError, match="is not a host name"):
-            await resolve(Endpoint("é" * 64, 29400))
-        assert threading.active_count() == before
-
-    asyncio.run(look_up())
+async def test_F6_a_name_that_never_can_resolve_is_a_usage_error() -> None:
+    before = threading.active_count()
+    with pytest.raises(UsageError, match="is not a host name"):
+        await resolve(Endpoint("é" * 64, 29400))
+    assert threading.active_count() == before
 
 
-def test_F6_waiting_for_the_resolver_can_be_cancelled() -> None:
-    async def look_up() -> None:
-        looking = asyncio.create_task(resolve(Endpoint("not-there-yet.invalid", 29400)))
-        await asyncio.sleep(0)
-        looking.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await looking
-
-    asyncio.run(look_up())
+async def test_F6_waiting_for_the_resolver_can_be_cancelled() -> None:
+    looking = asyncio.create_task(resolve(Endpoint("not-there-yet.invalid", 29400)))
+    await asyncio.sleep(0)
+    looking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await looking
 
 
 @pytest.mark.parametrize(

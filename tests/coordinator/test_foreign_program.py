@@ -151,30 +151,22 @@ def test_F6_drain_names_another_program_before_it_asks_for_a_token(cluster: Clus
     assert "token" not in done.stderr
 
 
-def test_F6_a_connection_that_is_reset_before_it_is_looked_at_has_hung_up() -> None:
+async def test_F6_a_connection_that_is_reset_before_it_is_looked_at_has_hung_up() -> None:
     class Gone(asyncio.Transport):
         def abort(self) -> None:
             """Nothing is left to end."""
 
-    async def body() -> None:
-        connection = ClientConnection("job", None)
-        connection.connection_made(Gone())
-        connection.connection_lost(ConnectionResetError())
-        with pytest.raises(PeerHungUpError):
-            await connection.established
-
-    asyncio.run(body())
+    connection = ClientConnection("job", None)
+    connection.connection_made(Gone())
+    connection.connection_lost(ConnectionResetError())
+    with pytest.raises(PeerHungUpError):
+        await connection.established
 
 
-def test_a_connection_that_is_lost_when_nobody_waits_for_it_any_more_is_no_unexpected_error() -> (
-    None
-):
+async def test_a_connection_that_is_lost_when_nobody_waits_for_it_is_no_unexpected_error() -> None:
     errors: list[dict[str, object]] = []
 
-    async def body() -> None:
-        asyncio.get_running_loop().set_exception_handler(lambda _, error: errors.append(error))
-        ClientConnection("job", None).connection_lost(None)
-        gc.collect()
-
-    asyncio.run(body())
+    asyncio.get_running_loop().set_exception_handler(lambda _, error: errors.append(error))
+    ClientConnection("job", None).connection_lost(None)
+    gc.collect()
     assert not errors

@@ -8,22 +8,21 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from types import FrameType
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from tests.harness.wires import Wire
 
 from rallypoint.clocks import CALLS_IN_A_TURN
-from rallypoint.coordinator.connection import ServerConnection
 from rallypoint.coordinator.hosted_job import HostedJob
 from rallypoint.core import host_effects
-from rallypoint.core import job as jobs
 from rallypoint.core import messages as m
 from rallypoint.core import session as s
-from rallypoint.core import sessions as c
 from rallypoint.core.job_state import new_job
 from rallypoint.core.liveness import FEW, pace_of
 from rallypoint.core.model import Assignment, Candidate, SharedSettings, Stamp
+from rallypoint.core.sessions import Sessions
 from rallypoint.core.takeover.consent import Promises
 from rallypoint.core.takeover.heirs import RANKS
 from rallypoint.core.watch.collecting import Told
@@ -91,7 +90,7 @@ def hello(number: int) -> m.Attach:
 
 
 def test_a_node_is_told_another_pace_when_its_job_has_grown() -> None:
-    sessions = c.Sessions(new_job(RULES, 1), 1)
+    sessions = Sessions(new_job(RULES, 1), 1)
     first = sessions.attach(0, "10.0.0.1", hello(0), 0.0)[0]
     assert isinstance(first, host_effects.SendTo)
     assert isinstance(first.message, m.Attached)
@@ -114,7 +113,7 @@ def test_a_node_is_told_another_pace_when_its_job_has_grown() -> None:
 
 
 def test_thousands_of_nodes_may_have_one_host_name() -> None:
-    sessions = c.Sessions(new_job(RULES, 1), 1)
+    sessions = Sessions(new_job(RULES, 1), 1)
     one_host = replace(hello(0), host_name="localhost")
     for number in range(3000):
         sessions.attach(number, "10.0.0.1", replace(one_host, incarnation=f"life{number}"), 0.0)
@@ -128,49 +127,62 @@ def test_thousands_of_nodes_may_have_one_host_name() -> None:
         assert session.ref.node_id == f"localhost-{ordinal}", "the smallest that is free"
 
 
-class Wire:
-    """What a coordinator sends, with the turn of the loop in which it does."""
+class Turn(Wire):
+    """A connection that notes what is sent on it, and in which turn of the loop."""
 
-    ended_by_peer, peer, version, is_closed = True, "10.0.0.1:40000", 3, False
+    def __init__(self, number: int, job: ManyNodes) -> None:
+        super().__init__(number)
+        self._job = job
 
-    def __init__(self, number: int, turns: list[int], sent: list[tuple[int, int, m.ToAgent]]):
-        self.number, self._turns, self._sent = number, turns, sent
-
-    def send(self, message: m.ToAgent) -> None:
-        self._sent.append((self._turns[0], self.number, message))
-
-    def close(self) -> None:
-        pass
+    def send(self, message: m.ToAgent | m.ToCoordinator) -> None:
+        self._job.sent.append((self._job.turn, self.number, message))
 
 
-def test_a_world_is_sent_in_turns_and_each_node_hears_all_in_its_order() -> None:
+class ManyNodes(HostedJob):
+    """A job to which so many nodes have attached."""
+
+    def __init__(self, nodes: int, settings: SharedSettings) -> None:
+        super().__init__(Sessions(new_job(settings, 1), 1), lambda record: None, lambda: None)
+        self.turn = 0
+        self.sent: list[tuple[int, int, m.ToAgent | m.ToCoordinator]] = []
+        """The turn, the number of the connection and the message."""
+        self.wires = [Turn(number, self) for number in range(nodes)]
+        for wire in self.wires:
+            self.attach(wire, replace(hello(wire.number), settings=settings))
+        self.sent.clear()
+
+    def say(self, number: int, report: m.Report, *, nodes: slice = slice(None)) -> None:
+        """All of these nodes report this, each as its report of that number."""
+        for wire in self.wires[nodes]:
+            self.received(wire, m.Numbered(number, report))
+
+    @property
+    def assigned(self) -> int:
+        """The number of nodes that were told their ranks."""
+        return sum(isinstance(message, m.Assigned) for *_, message in self.sent)
+
+
+def for_all(nodes: int) -> SharedSettings:
+    """A job that begins when all of them have come."""
+    return replace(RULES, min_nodes=nodes, max_nodes=nodes)
+
+
+JOIN = m.Join(1, CANDIDATE)
+
+
+async def test_a_world_is_sent_in_turns_and_each_node_hears_all_in_its_order() -> None:
     nodes = 4 * CALLS_IN_A_TURN
-
-    async def body() -> list[tuple[int, int, m.ToAgent]]:
-        rules = replace(RULES, min_nodes=nodes, max_nodes=nodes)
-        turns: list[int] = [0]
-        sent: list[tuple[int, int, m.ToAgent]] = []
-        job = HostedJob(
-            c.Sessions(new_job(rules, 1), 1, jobs.step), lambda record: None, lambda: None
-        )
-        wires = [cast(ServerConnection, Wire(number, turns, sent)) for number in range(nodes)]
-        for wire in wires:
-            job.attach(wire, replace(hello(wire.number), settings=rules))
-        sent.clear()
-        for wire in wires:
-            job.received(wire, m.Numbered(1, m.Join(1, CANDIDATE)))
-        job.received(wires[-1], m.Heartbeat(1))
-        while sum(isinstance(message, m.Assigned) for *_, message in sent) < nodes:
-            turns[0] += 1
-            await asyncio.sleep(0)
+    job = ManyNodes(nodes, for_all(nodes))
+    job.say(1, JOIN)
+    job.received(job.wires[-1], m.Heartbeat(1))
+    while job.assigned < nodes:
+        job.turn += 1
         await asyncio.sleep(0)
-        job.close()
-        return sent
-
-    sent = asyncio.run(body())
-    by_turn = Counter(turn for turn, _, message in sent if isinstance(message, m.Assigned))
+    await asyncio.sleep(0)
+    job.close()
+    by_turn = Counter(turn for turn, _, message in job.sent if isinstance(message, m.Assigned))
     assert max(by_turn.values()) <= CALLS_IN_A_TURN
-    last = [type(message) for _, number, message in sent if number == nodes - 1]
+    last = [type(message) for _, number, message in job.sent if number == nodes - 1]
     assert last == [m.Assigned, m.Ack, m.HeartbeatAck]
 
 
@@ -192,93 +204,58 @@ def lines_of(act: Callable[[], object]) -> int:
     return lines
 
 
-def lines_of_a_heartbeat(nodes: int) -> int:
+async def lines_of_a_heartbeat(nodes: int) -> int:
     """How many lines run for one, in a job of so many nodes that is in a round."""
-
-    async def body() -> int:
-        rules = replace(RULES, min_nodes=nodes, max_nodes=nodes)
-        sent: list[tuple[int, int, m.ToAgent]] = []
-        job = HostedJob(
-            c.Sessions(new_job(rules, 1), 1, jobs.step), lambda record: None, lambda: None
-        )
-        wires = [cast(ServerConnection, Wire(number, [0], sent)) for number in range(nodes)]
-        for wire in wires:
-            job.attach(wire, replace(hello(wire.number), settings=rules))
-            job.received(wire, m.Numbered(1, m.Join(1, CANDIDATE)))
-        for _ in range(nodes // CALLS_IN_A_TURN + 2):
-            await asyncio.sleep(0)
-        assert sum(isinstance(message, m.Assigned) for *_, message in sent) == nodes
-        job.received(wires[nodes // 2], m.Heartbeat(1))  # May tell of another pace.
-        lines = lines_of(lambda: job.received(wires[nodes // 2], m.Heartbeat(2)))
-        assert isinstance(sent[-1][2], m.HeartbeatAck)
-        job.close()
-        return lines
-
-    return asyncio.run(body())
+    job = ManyNodes(nodes, for_all(nodes))
+    job.say(1, JOIN)
+    for _ in range(nodes // CALLS_IN_A_TURN + 2):
+        await asyncio.sleep(0)
+    assert job.assigned == nodes
+    one = job.wires[nodes // 2]
+    job.received(one, m.Heartbeat(1))  # May tell of another pace.
+    lines = lines_of(lambda: job.received(one, m.Heartbeat(2)))
+    assert isinstance(job.sent[-1][2], m.HeartbeatAck)
+    job.close()
+    return lines
 
 
-def test_a_heartbeat_costs_as_much_with_thousands_of_nodes_as_with_ten() -> None:
-    assert 0 < lines_of_a_heartbeat(2500) <= lines_of_a_heartbeat(10) + 10
+async def test_a_heartbeat_costs_as_much_with_thousands_of_nodes_as_with_ten() -> None:
+    assert 0 < await lines_of_a_heartbeat(2500) <= await lines_of_a_heartbeat(10) + 10
 
 
 def lines_of_logs(nodes: int) -> tuple[int, int]:
     """How many lines run when a person asks for the output of so many nodes, and for the first
     piece of the next round that the second of them sends."""
-
-    async def body() -> tuple[int, int]:
-        rules = replace(RULES, min_nodes=nodes, max_nodes=nodes, max_restarts=1)
-        sent: list[tuple[int, int, m.ToAgent]] = []
-        job = HostedJob(
-            c.Sessions(new_job(rules, 1), 1, jobs.step), lambda record: None, lambda: None
-        )
-        wires = [cast(ServerConnection, Wire(number, [0], sent)) for number in range(nodes)]
-        for wire in wires:
-            job.attach(wire, replace(hello(wire.number), settings=rules))
-            job.received(wire, m.Numbered(1, m.Join(1, CANDIDATE)))
-        person = cast(ServerConnection, Wire(nodes, [0], sent))
-        asking = lines_of(lambda: job.asked(person, m.Ask(Subject.LOGS, follow=True)))
-        stamp = Stamp(job.life.incarnation, 0)
-        exit_ = WorkerExit(1, None, local_rank=0, rank=0, role="default", pid=9, age_s=0.0)
-        job.received(wires[0], m.Numbered(2, m.Failed(stamp, (exit_,))))
-        for wire in wires:
-            job.received(wire, m.Numbered(3, m.Join(2, CANDIDATE)))
-        assert job.round.round == 1
-        pieces = 0
-        for wire in wires[:2]:
-            told = m.Collected(1, 1, (Told(0, "a line"),))
-            job.collected(wire, m.Collected(1))
-            pieces = lines_of(partial(job.collected, wire, told))
-        answers = [message for _, number, message in sent if number == nodes]
-        assert len(answers) == 2
-        job.close()
-        return asking, pieces
-
-    return asyncio.run(body())
+    job = ManyNodes(nodes, replace(for_all(nodes), max_restarts=1))
+    job.say(1, JOIN)
+    person = Turn(nodes, job)
+    asking = lines_of(lambda: job.asked(person, m.Ask(Subject.LOGS, follow=True)))
+    stamp = Stamp(job.life.incarnation, 0)
+    exit_ = WorkerExit(1, None, local_rank=0, rank=0, role="default", pid=9, age_s=0.0)
+    job.say(2, m.Failed(stamp, (exit_,)), nodes=slice(1))
+    job.say(3, m.Join(2, CANDIDATE))
+    assert job.round.round == 1
+    pieces = 0
+    for wire in job.wires[:2]:
+        told = m.Collected(1, 1, (Told(0, "a line"),))
+        job.collected(wire, m.Collected(1))
+        pieces = lines_of(partial(job.collected, wire, told))
+    assert sum(number == nodes for _, number, _ in job.sent) == 2
+    job.close()
+    return asking, pieces
 
 
-def test_output_of_many_nodes_costs_so_much_for_each_of_them() -> None:
+async def test_output_of_many_nodes_costs_so_much_for_each_of_them() -> None:
     (few, piece), (many, piece_of_many) = lines_of_logs(10), lines_of_logs(300)
     assert 0 < many < 40 * few
     assert 0 < piece_of_many <= piece + 10
 
 
-def test_a_coordinator_that_closes_sends_first_what_waits_for_its_turn() -> None:
+async def test_a_coordinator_that_closes_sends_first_what_waits_for_its_turn() -> None:
     nodes = 2 * CALLS_IN_A_TURN
-
-    async def body() -> list[tuple[int, int, m.ToAgent]]:
-        sent: list[tuple[int, int, m.ToAgent]] = []
-        job = HostedJob(
-            c.Sessions(new_job(RULES, 1), 1, jobs.step), lambda record: None, lambda: None
-        )
-        wires = [cast(ServerConnection, Wire(number, [0], sent)) for number in range(nodes)]
-        for wire in wires:
-            job.attach(wire, hello(wire.number))
-        job.received(wires[0], m.Numbered(1, m.Join(1, CANDIDATE)))
-        job.received(wires[0], m.Numbered(2, m.Cancel("ctrl-c", 2)))
-        for wire in wires[1:]:
-            job.received(wire, m.Numbered(1, m.Join(1, CANDIDATE)))
-        job.close()
-        return sent
-
-    sent = asyncio.run(body())
-    assert sum(isinstance(message, m.Ended) for *_, message in sent) >= nodes - 1
+    job = ManyNodes(nodes, RULES)
+    job.say(1, JOIN, nodes=slice(1))
+    job.say(2, m.Cancel("ctrl-c", 2), nodes=slice(1))
+    job.say(1, JOIN, nodes=slice(1, None))
+    job.close()
+    assert sum(isinstance(message, m.Ended) for *_, message in job.sent) >= nodes - 1

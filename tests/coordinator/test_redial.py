@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 
 import pytest
-from tests.harness.sessions import LIMIT_S, TOKEN, Rally, rally
+from tests.harness.sessions import LIMIT_S, TOKEN, rally
 
 from rallypoint.config import AccessConfig, Endpoint, RendezvousConfig
 from rallypoint.coordinator.connection import dial
@@ -56,27 +57,21 @@ class Names:
         return Redial(self.endpoint, self.addresses, DIAL, self.look_up)
 
 
-def with_names(body: Callable[[Rally, Names], object], *hosts: str) -> None:
-    async def run() -> None:
-        async with rally(RULES) as place:
-            work = body(place, Names(*hosts, port=place.port))
-            assert asyncio.iscoroutine(work)
-            async with asyncio.timeout(LIMIT_S):
-                await work
-
-    asyncio.run(run())
+@asynccontextmanager
+async def names_of(*hosts: str) -> AsyncIterator[Names]:
+    """The name means these hosts, of which the first has a coordinator."""
+    async with rally(RULES) as place:
+        yield Names(*hosts, port=place.port)
 
 
-def test_F6_a_connection_that_broke_comes_back_without_asking_for_the_name() -> None:
-    async def body(place: Rally, names: Names) -> None:
+async def test_F6_a_connection_that_broke_comes_back_without_asking_for_the_name() -> None:
+    async with names_of(HOST) as names:
         (await names.redial()()).abort()
         assert names.asked == 0, "a name server may be cut off as well"
 
-    with_names(body, HOST)
 
-
-def test_F6_a_coordinator_that_moved_is_found_by_its_name() -> None:
-    async def body(place: Rally, names: Names) -> None:
+async def test_F6_a_coordinator_that_moved_is_found_by_its_name() -> None:
+    async with names_of(ELSEWHERE) as names:
         redial = names.redial()
         with pytest.raises(RendezvousRefusedError):
             await redial()
@@ -90,11 +85,9 @@ def test_F6_a_coordinator_that_moved_is_found_by_its_name() -> None:
         (await redial()).abort()
         assert names.asked == asked, "the new address is known now"
 
-    with_names(body, ELSEWHERE)
 
-
-def test_F6_a_name_server_that_is_silent_keeps_no_attempt_waiting() -> None:
-    async def body(place: Rally, names: Names) -> None:
+async def test_F6_a_name_server_that_is_silent_keeps_no_attempt_waiting() -> None:
+    async with names_of(ELSEWHERE) as names:
         answers = asyncio.Event()
 
         async def look_up(endpoint: Endpoint) -> Resolved | NotYet:
@@ -109,11 +102,9 @@ def test_F6_a_name_server_that_is_silent_keeps_no_attempt_waiting() -> None:
         answers.set()
         (await redial()).abort()
 
-    with_names(body, ELSEWHERE)
 
-
-def test_F6_a_first_refusal_at_a_new_address_is_none_by_the_old_host() -> None:
-    async def body(place: Rally, names: Names) -> None:
+async def test_F6_a_first_refusal_at_a_new_address_is_none_by_the_old_host() -> None:
+    async with names_of(ELSEWHERE) as names:
         redial = names.redial()
         with pytest.raises(RendezvousRefusedError):
             await redial()
@@ -124,13 +115,11 @@ def test_F6_a_first_refusal_at_a_new_address_is_none_by_the_old_host() -> None:
         with pytest.raises(RendezvousRefusedError):
             await redial()
 
-    with_names(body, ELSEWHERE)
 
-
-def test_F6_all_addresses_of_a_name_are_tried_in_turn() -> None:
-    async def body(place: Rally, names: Names) -> None:
+async def test_F6_all_addresses_of_a_name_are_tried_in_turn() -> None:
+    async with names_of(ELSEWHERE, HOST) as names:
         (await dial(names.addresses, "job", TOKEN)).abort()
-        server = socket.create_server((ELSEWHERE, place.port))
+        server = socket.create_server((ELSEWHERE, names.port))
 
         async def hang_up() -> None:
             loop = asyncio.get_running_loop()
@@ -144,8 +133,6 @@ def test_F6_all_addresses_of_a_name_are_tried_in_turn() -> None:
             await dial(names.addresses[:1], "job", TOKEN)
         task.cancel()
         server.close()
-
-    with_names(body, ELSEWHERE, HOST)
 
 
 def discovering(names: Names, host_timeout_s: float) -> asyncio.Task[Connected]:
@@ -161,10 +148,9 @@ def discovering(names: Names, host_timeout_s: float) -> asyncio.Task[Connected]:
     return asyncio.create_task(discover(config, access, host, lambda _: None, names.look_up))
 
 
-def test_F6_a_node_that_starts_while_its_host_moves_finds_it() -> None:
+async def test_F6_a_node_that_starts_while_its_host_moves_finds_it() -> None:
     """The record is stale, then gone, then right: as when a pod is replaced."""
-
-    async def body(place: Rally, names: Names) -> None:
+    async with names_of(ELSEWHERE) as names:
         task = discovering(names, LIMIT_S)
         for hosts in ((), (HOST,)):
             await names.wait_asked(2)
@@ -174,11 +160,9 @@ def test_F6_a_node_that_starts_while_its_host_moves_finds_it() -> None:
         (await found.dial()).abort()
         found.connection.abort()
 
-    with_names(body, ELSEWHERE)
 
-
-def test_F6_a_name_that_changes_all_the_time_is_not_waited_for_longer() -> None:
-    async def body(place: Rally, names: Names) -> None:
+async def test_F6_a_name_that_changes_all_the_time_is_not_waited_for_longer() -> None:
+    async with names_of(ELSEWHERE) as names:
         task = discovering(names, 0.3)
         number = 77
         while not task.done():
@@ -187,5 +171,3 @@ def test_F6_a_name_that_changes_all_the_time_is_not_waited_for_longer() -> None:
             await asyncio.sleep(0.05)
         with pytest.raises(RendezvousTimeoutError, match="no node hosts"):
             task.result()
-
-    with_names(body, ELSEWHERE)

@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
-from tests.coordinator.test_leadership import Unreliable, never, no_wait
+from tests.harness.faulty_register import FaultyRegister
+from tests.harness.leading_process import no_wait
 from tests.harness.virtual_time import in_virtual_time
 
 from rallypoint.coordinator.leader_process import Runtime
@@ -37,12 +38,12 @@ def test_L8_that_nothing_can_be_recorded_is_told_while_it_is_so_and_not_else() -
     told: list[str] = []
 
     async def body() -> None:
-        register = Unreliable()
+        register = FaultyRegister()
         leader = Leader(("host:1",), Process("boot", 1, 1))
         clock = asyncio.get_running_loop().time
         leadership = Leadership(register, leader, AtOnce(), Runtime(clock=clock))
         await leadership.claim(no_wait)
-        leadership.keep(never, lambda record: told.append(record.name))
+        leadership.keep(told.append, lambda record: told.append(record.name))
         await asyncio.sleep(10 * HOLD_S)
         assert told == [], "all is well"
         register.fails_before = 1_000_000

@@ -7,7 +7,7 @@ import selectors
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -125,153 +125,142 @@ async def agent_of(
         await asyncio.sleep(0.01)
 
 
-def test_reports_survive_a_cut_connection_in_their_order() -> None:
-    async def body() -> None:
-        async with rally(RULES) as place:
-            with Proxy(place.port) as proxy:
-                async with agent_of(place, proxy.port) as agent:
-                    await agent.wait_said(("opened", False))
-                    join = m.Join(1, CANDIDATE)
-                    agent.session.report(join)
-                    await agent.wait_said(("acknowledged", join))
-                    first = await agent.wait_assigned()
-                    await asyncio.to_thread(proxy.cut)
-                    await agent.wait_said("suspended")
-                    reports: list[m.Report] = [
-                        m.Failed(first.stamp, (FAILURE,)),
-                        m.Join(2, CANDIDATE),
-                    ]
-                    for report in reports:
-                        agent.session.report(report)
-                    proxy.mend()
-                    second = await agent.wait_assigned(1)
-                    assert second.assignment.restart_count == 1, "the join was heard first"
-                    await agent.wait_said(("acknowledged", reports[-1]))
-                    assert ("opened", True) in agent.said
-                    acknowledged = [s for s in agent.said if ("acknowledged", reports[0]) == s]
-                    assert len(acknowledged) == 1
-                    for report in (m.Finishing(second.stamp), m.Succeeded(second.stamp)):
-                        agent.session.report(report)
-                    await agent.wait(lambda: agent.said_of(m.Ended))
-                    [ended] = agent.said_of(m.Ended)
-                    assert isinstance(ended, m.Ended)
-                    assert ended.verdict.outcome is Outcome.SUCCEEDED
-                    agent.session.report(m.Leave())
-                    await agent.session.close(LIMIT_S)
-                    await place.coordinator.jobs.wait_empty()
-
-    asyncio.run(body())
+@asynccontextmanager
+async def agent_behind_proxy(
+    rules: SharedSettings, give_up_s: float = 0.0
+) -> AsyncIterator[tuple[Rally, Proxy, Agent]]:
+    """The proxy may break its connection to the coordinator."""
+    async with rally(rules) as place:
+        with Proxy(place.port) as proxy:
+            async with agent_of(place, proxy.port, rules, give_up_s) as agent:
+                yield place, proxy, agent
 
 
-def test_F2_a_connection_that_was_reset_may_come_back_when_an_ended_one_is_lost() -> None:
-    async def body() -> None:
-        rules = replace(RULES, max_nodes=2, reconnect_grace_s=0.01, reset_grace_s=30.0)
-        async with rally(rules) as place:
-            with Proxy(place.port) as proxy:
-                async with agent_of(place, proxy.port, rules) as agent:
-                    await agent.wait_said(("opened", False))
-                    other = await place.attached(rules, "other life", node_id="other")
-                    other.join()
-                    await other.wait(m.Ack, 2)
-                    await asyncio.to_thread(proxy.reset)
-                    [job] = place.coordinator.jobs._jobs.values()
-                    session = job._sessions.of_agent("life")
-                    assert session is not None
-                    await agent.wait(lambda: session.connection is None)
-                    other.wire.abort()
-                    await place.wait_record("node other was lost")
-                    proxy.mend()
-                    await agent.wait_said(("opened", True))
+async def test_reports_survive_a_cut_connection_in_their_order() -> None:
+    async with agent_behind_proxy(RULES) as (place, proxy, agent):
+        await agent.wait_said(("opened", False))
+        join = m.Join(1, CANDIDATE)
+        agent.session.report(join)
+        await agent.wait_said(("acknowledged", join))
+        first = await agent.wait_assigned()
+        await asyncio.to_thread(proxy.cut)
+        await agent.wait_said("suspended")
+        reports: list[m.Report] = [
+            m.Failed(first.stamp, (FAILURE,)),
+            m.Join(2, CANDIDATE),
+        ]
+        for report in reports:
+            agent.session.report(report)
+        proxy.mend()
+        second = await agent.wait_assigned(1)
+        assert second.assignment.restart_count == 1, "the join was heard first"
+        await agent.wait_said(("acknowledged", reports[-1]))
+        assert ("opened", True) in agent.said
+        acknowledged = [s for s in agent.said if ("acknowledged", reports[0]) == s]
+        assert len(acknowledged) == 1
+        for report in (m.Finishing(second.stamp), m.Succeeded(second.stamp)):
+            agent.session.report(report)
+        await agent.wait(lambda: agent.said_of(m.Ended))
+        [ended] = agent.said_of(m.Ended)
+        assert isinstance(ended, m.Ended)
+        assert ended.verdict.outcome is Outcome.SUCCEEDED
+        agent.session.report(m.Leave())
+        await agent.session.close(LIMIT_S)
+        await place.coordinator.jobs.wait_empty()
 
-    asyncio.run(body())
+
+async def test_F2_a_connection_that_was_reset_may_come_back_when_an_ended_one_is_lost() -> None:
+    rules = replace(RULES, max_nodes=2, reconnect_grace_s=0.01, reset_grace_s=30.0)
+    async with agent_behind_proxy(rules) as (place, proxy, agent):
+        await agent.wait_said(("opened", False))
+        other = await place.attached(rules, "other life", node_id="other")
+        other.join()
+        await other.wait(m.Ack, 2)
+        await asyncio.to_thread(proxy.reset)
+        [job] = place.coordinator.jobs._jobs.values()
+        session = job._sessions.of_agent("life")
+        assert session is not None
+        await agent.wait(lambda: session.connection is None)
+        other.wire.abort()
+        await place.wait_record("node other was lost")
+        proxy.mend()
+        await agent.wait_said(("opened", True))
 
 
-def test_only_a_node_that_did_not_hang_up_itself_waits_before_it_comes_back() -> None:
+async def test_only_a_node_that_did_not_hang_up_itself_waits_before_it_comes_back() -> None:
     """For the part that it draws of what it was told: thousands must not come back at once."""
+    drawn: list[tuple[float, float]] = []
 
-    async def body() -> None:
-        drawn: list[tuple[float, float]] = []
+    def uniform(least: float, most: float) -> float:
+        drawn.append((least, most))
+        return least
 
-        def uniform(least: float, most: float) -> float:
-            drawn.append((least, most))
-            return least
-
-        async with rally(RULES) as place:
-            with Proxy(place.port) as proxy:
-                agent = Agent(RULES, proxy.port, 0.0)
-                hooks = Hooks(uniform=uniform)
-                agent.session = CoordinatorSession(agent.end, agent.dial, agent, hooks=hooks)
-                agent.session.open(await agent.dial())
-                await agent.wait_said(("opened", False))
-                agent.session.reconnect("by itself")
-                await agent.wait_said(("opened", True))
-                assert drawn == []
-                await asyncio.to_thread(proxy.reset)
-                proxy.mend()
-                await agent.wait_said(("opened", True), 2)
-                assert drawn[0] == (0.0, agent.end.spread_s)
-                assert agent.end.spread_s > 0
-                agent.session.abort()
-                await asyncio.sleep(0.01)
-
-    asyncio.run(body())
-
-
-def test_F1_a_report_made_while_attaching_waits_for_those_before_it() -> None:
-    async def body() -> None:
-        async with rally(RULES) as place:
-            agent = Agent(RULES, place.port, 0.0)
-            wires: list[ClientConnection] = []
-            last: list[m.Report] = []
-
-            async def watched() -> ClientConnection:
-                wires.append(await agent.dial())
-                if len(wires) == 2:  # runs when the session has attached and awaits the answer
-                    asyncio.get_running_loop().call_soon(agent.session.report, last[0])
-                return wires[-1]
-
-            agent.session._dial = watched
-            agent.session.open(await watched())
+    async with rally(RULES) as place:
+        with Proxy(place.port) as proxy:
+            agent = Agent(RULES, proxy.port, 0.0)
+            hooks = Hooks(uniform=uniform)
+            agent.session = CoordinatorSession(agent.end, agent.dial, agent, hooks=hooks)
+            agent.session.open(await agent.dial())
             await agent.wait_said(("opened", False))
-            agent.session.report(m.Join(1, CANDIDATE))
-            assigned = await agent.wait_assigned()
-            last.append(m.Join(2, CANDIDATE))
-            wires[0].abort()
-            agent.session.report(m.Failed(assigned.stamp, (FAILURE,)))
-            await agent.wait_said(("acknowledged", last[0]))
-            again = await agent.wait_assigned(1)
-            assert again.assignment.restart_count == 1, "the failure was heard before the join"
+            agent.session.reconnect("by itself")
+            await agent.wait_said(("opened", True))
+            assert drawn == []
+            await asyncio.to_thread(proxy.reset)
+            proxy.mend()
+            await agent.wait_said(("opened", True), 2)
+            assert drawn[0] == (0.0, agent.end.spread_s)
+            assert agent.end.spread_s > 0
             agent.session.abort()
             await asyncio.sleep(0.01)
 
-    asyncio.run(body())
+
+async def test_F1_a_report_made_while_attaching_waits_for_those_before_it() -> None:
+    async with rally(RULES) as place:
+        agent = Agent(RULES, place.port, 0.0)
+        wires: list[ClientConnection] = []
+        last: list[m.Report] = []
+
+        async def watched() -> ClientConnection:
+            wires.append(await agent.dial())
+            if len(wires) == 2:  # runs when the session has attached and awaits the answer
+                asyncio.get_running_loop().call_soon(agent.session.report, last[0])
+            return wires[-1]
+
+        agent.session._dial = watched
+        agent.session.open(await watched())
+        await agent.wait_said(("opened", False))
+        agent.session.report(m.Join(1, CANDIDATE))
+        assigned = await agent.wait_assigned()
+        last.append(m.Join(2, CANDIDATE))
+        wires[0].abort()
+        agent.session.report(m.Failed(assigned.stamp, (FAILURE,)))
+        await agent.wait_said(("acknowledged", last[0]))
+        again = await agent.wait_assigned(1)
+        assert again.assignment.restart_count == 1, "the failure was heard before the join"
+        agent.session.abort()
+        await asyncio.sleep(0.01)
 
 
-def test_F1_a_coordinator_that_knows_nothing_is_told_nothing_of_the_past() -> None:
-    async def body() -> None:
-        rules = replace(RULES, reconnect_grace_s=0.01)
-        async with rally(rules) as place:
-            with Proxy(place.port) as proxy:
-                async with agent_of(place, proxy.port, rules) as agent:
-                    await agent.wait_said(("opened", False))
-                    agent.session.report(m.Join(1, CANDIDATE))
-                    assigned = await agent.wait_assigned()
-                    await asyncio.to_thread(proxy.cut)
-                    await agent.wait_said("suspended")
-                    await place.wait_record("was lost")
-                    past = m.Succeeded(assigned.stamp)
-                    agent.session.report(past)
-                    proxy.mend()
-                    await agent.wait_said(("opened", False), 2)
-                    join = m.Join(2, CANDIDATE)
-                    agent.session.report(join)
-                    await agent.wait_said(("acknowledged", join))
-                    assert ("acknowledged", past) not in agent.said
-                    assert agent.replaced == [False, False], "it is the same coordinator"
-                    assert agent.said_of(m.Ended) == []
-                    assert agent.session.node_id == "host-0"
-
-    asyncio.run(body())
+async def test_F1_a_coordinator_that_knows_nothing_is_told_nothing_of_the_past() -> None:
+    rules = replace(RULES, reconnect_grace_s=0.01)
+    async with agent_behind_proxy(rules) as (place, proxy, agent):
+        await agent.wait_said(("opened", False))
+        agent.session.report(m.Join(1, CANDIDATE))
+        assigned = await agent.wait_assigned()
+        await asyncio.to_thread(proxy.cut)
+        await agent.wait_said("suspended")
+        await place.wait_record("was lost")
+        past = m.Succeeded(assigned.stamp)
+        agent.session.report(past)
+        proxy.mend()
+        await agent.wait_said(("opened", False), 2)
+        join = m.Join(2, CANDIDATE)
+        agent.session.report(join)
+        await agent.wait_said(("acknowledged", join))
+        assert ("acknowledged", past) not in agent.said
+        assert agent.replaced == [False, False], "it is the same coordinator"
+        assert agent.said_of(m.Ended) == []
+        assert agent.session.node_id == "host-0"
 
 
 def test_F2_the_clock_is_looked_at_when_the_wait_is_over_not_before_it() -> None:
@@ -298,10 +287,17 @@ def test_F2_the_clock_is_looked_at_when_the_wait_is_over_not_before_it() -> None
     assert seen == [True]
 
 
-def test_F2_the_fence_is_seen_before_what_arrived_meanwhile() -> None:
+def in_wakeful_loop(body: Callable[[WakeSelector], Coroutine[object, object, None]]) -> None:
+    """As that of an agent."""
     loop, selector = new_loop()
+    try:
+        loop.run_until_complete(body(selector))
+    finally:
+        loop.close()
 
-    async def body() -> None:
+
+def test_F2_the_fence_is_seen_before_what_arrived_meanwhile() -> None:
+    async def body(selector: WakeSelector) -> None:
         async with rally(RULES) as place, agent_of(place, place.port) as agent:
             selector.watch(agent.session.check_fence)
             await agent.wait_said("beat")
@@ -317,30 +313,21 @@ def test_F2_the_fence_is_seen_before_what_arrived_meanwhile() -> None:
             await agent.wait_said("fenced")
             selector.watch(None)
 
-    try:
-        loop.run_until_complete(body())
-    finally:
-        loop.close()
+    in_wakeful_loop(body)
 
 
-def test_F2_a_renewal_that_is_read_after_the_lease_has_ended_comes_too_late() -> None:
+async def test_F2_a_renewal_that_is_read_after_the_lease_has_ended_comes_too_late() -> None:
     """An agent that was stopped between its wake-up and the reading: the guard kept the fence."""
-
-    async def body() -> None:
-        async with rally(RULES) as place, agent_of(place, place.port) as agent:
-            await agent.wait_said("beat")
-            agent.said.clear()
-            agent.behind_s = RULES.lease_s + 1.0
-            await agent.wait_said("beat")
-            assert agent.said[0] == "fenced"
-
-    asyncio.run(body())
+    async with rally(RULES) as place, agent_of(place, place.port) as agent:
+        await agent.wait_said("beat")
+        agent.said.clear()
+        agent.behind_s = RULES.lease_s + 1.0
+        await agent.wait_said("beat")
+        assert agent.said[0] == "fenced"
 
 
 def test_F2_nobody_is_fenced_whose_place_nobody_can_take() -> None:
-    loop, selector = new_loop()
-
-    async def body() -> None:
+    async def body(selector: WakeSelector) -> None:
         async with (
             rally(RULES) as place,
             agent_of(place, place.port, has_fence=False) as agent,
@@ -354,96 +341,70 @@ def test_F2_nobody_is_fenced_whose_place_nobody_can_take() -> None:
             assert "fenced" not in agent.said
             selector.watch(None)
 
-    try:
-        loop.run_until_complete(body())
-    finally:
-        loop.close()
+    in_wakeful_loop(body)
 
 
 def test_F2_without_a_word_the_lease_ends_and_the_agent_gives_up() -> None:
-    loop, selector = new_loop()
-
-    async def body() -> None:
-        async with rally(RULES) as place:
-            with Proxy(place.port) as proxy:
-                async with agent_of(place, proxy.port, give_up_s=0.0) as agent:
-                    selector.watch(agent.session.check_fence)
-                    await agent.wait_said("beat")
-                    await asyncio.to_thread(proxy.cut)
-                    await agent.wait_said("suspended")
-                    assert "fenced" not in agent.said
-                    agent.behind_s = RULES.lease_s + 1.0
-                    await agent.wait(lambda: any("given up" in str(one) for one in agent.said))
-                    assert agent.said.count("fenced") == 1
-                    assert agent.said.index("fenced") < len(agent.said) - 1
-                    selector.watch(None)
-
-    try:
-        loop.run_until_complete(body())
-    finally:
-        loop.close()
-
-
-def test_F1_what_another_coordinator_says_is_dropped() -> None:
-    async def body() -> None:
-        async with rally(RULES) as place, agent_of(place, place.port) as agent:
+    async def body(selector: WakeSelector) -> None:
+        async with agent_behind_proxy(RULES, give_up_s=0.0) as (_, proxy, agent):
+            selector.watch(agent.session.check_fence)
             await agent.wait_said("beat")
-            ours = agent.session.stamp(0)
-            connection = agent.session._connection
-            assert connection is not None
-            for stamp in (replace(ours, incarnation=9), replace(ours, incarnation=10)):
-                connection._deliver(m.Expelled(stamp, "not for you", True))
-                connection._deliver(m.StartNow(stamp))
-            assert agent.said_of(m.Expelled) == agent.said_of(m.StartNow) == []
-            connection._deliver(m.StartNow(ours))
-            assert agent.said_of(m.StartNow) == [m.StartNow(ours)]
+            await asyncio.to_thread(proxy.cut)
+            await agent.wait_said("suspended")
+            assert "fenced" not in agent.said
+            agent.behind_s = RULES.lease_s + 1.0
+            await agent.wait(lambda: any("given up" in str(one) for one in agent.said))
+            assert agent.said.count("fenced") == 1
+            assert agent.said.index("fenced") < len(agent.said) - 1
+            selector.watch(None)
 
-    asyncio.run(body())
-
-
-def test_R7_a_refusal_ends_the_session() -> None:
-    async def body() -> None:
-        other = replace(RULES, max_restarts=1)
-        async with rally(RULES) as place, agent_of(place, place.port, other) as agent:
-            await agent.wait(lambda: agent.said_of(UsageError))
-            assert "max_restarts=1" in str(agent.said_of(UsageError)[0])
-            assert "suspended" not in agent.said
-
-    asyncio.run(body())
+    in_wakeful_loop(body)
 
 
-def test_F2_a_connection_that_went_deaf_is_replaced_while_the_lease_lasts() -> None:
-    async def body() -> None:
-        async with rally(RULES) as place:
-            with Proxy(place.port) as proxy:
-                async with agent_of(place, proxy.port) as agent:
-                    await agent.wait_said("beat")
-                    proxy.deafen()
-                    agent.behind_s += RULES.lease_s * 0.4
-                    await agent.wait(lambda: len(agent.end._lease._beats_sent) > 1)
-                    agent.behind_s += RULES.lease_s * 0.4
-                    await agent.wait_said(("opened", True))
-                    assert agent.whys[0].startswith("no answer from the coordinator for ")
-                    agent.said.append("again")
-                    await agent.wait_said("beat", 2)
-                    agent.behind_s += RULES.lease_s * 0.4
-                    agent.said.append("later")
-                    await agent.wait_said("beat", 3)
-                    assert "fenced" not in agent.said
-                    agent.session.report(m.Leave())
-                    await agent.session.close(LIMIT_S)
-
-    asyncio.run(body())
+async def test_F1_what_another_coordinator_says_is_dropped() -> None:
+    async with rally(RULES) as place, agent_of(place, place.port) as agent:
+        await agent.wait_said("beat")
+        ours = agent.session.stamp(0)
+        connection = agent.session._connection
+        assert connection is not None
+        for stamp in (replace(ours, incarnation=9), replace(ours, incarnation=10)):
+            connection._deliver(m.Expelled(stamp, "not for you", True))
+            connection._deliver(m.StartNow(stamp))
+        assert agent.said_of(m.Expelled) == agent.said_of(m.StartNow) == []
+        connection._deliver(m.StartNow(ours))
+        assert agent.said_of(m.StartNow) == [m.StartNow(ours)]
 
 
-def test_F2_a_coordinator_that_is_silent_for_ever_is_given_up() -> None:
-    async def body() -> None:
-        async with rally(RULES) as place:
-            with Proxy(place.port) as proxy:
-                async with agent_of(place, proxy.port) as agent:
-                    await agent.wait_said("beat")
-                    await asyncio.to_thread(proxy.cut_off)
-                    agent.behind_s += RULES.lease_s + 1
-                    await agent.wait(lambda: "given up" in str(agent.said))
+async def test_R7_a_refusal_ends_the_session() -> None:
+    other = replace(RULES, max_restarts=1)
+    async with rally(RULES) as place, agent_of(place, place.port, other) as agent:
+        await agent.wait(lambda: agent.said_of(UsageError))
+        assert "max_restarts=1" in str(agent.said_of(UsageError)[0])
+        assert "suspended" not in agent.said
 
-    asyncio.run(body())
+
+async def test_F2_a_connection_that_went_deaf_is_replaced_while_the_lease_lasts() -> None:
+    async with agent_behind_proxy(RULES) as (_, proxy, agent):
+        await agent.wait_said("beat")
+        proxy.deafen()
+        agent.behind_s += RULES.lease_s * 0.4
+        await agent.wait(lambda: len(agent.end._lease._beats_sent) > 1)
+        agent.behind_s += RULES.lease_s * 0.4
+        await agent.wait_said(("opened", True))
+        assert agent.whys[0].startswith("no answer from the coordinator for ")
+        agent.said.append("again")
+        await agent.wait_said("beat", 2)
+        agent.behind_s += RULES.lease_s * 0.4
+        agent.said.append("later")
+        await agent.wait_said("beat", 3)
+        assert "fenced" not in agent.said
+        agent.session.report(m.Leave())
+        await agent.session.close(LIMIT_S)
+
+
+async def test_F2_a_coordinator_that_is_silent_for_ever_is_given_up() -> None:
+    async with agent_behind_proxy(RULES) as (_, proxy, agent):
+        await agent.wait_said("beat")
+        await asyncio.to_thread(proxy.cut_off)
+        agent.behind_s += RULES.lease_s + 1
+        await agent.wait(lambda: "given up" in str(agent.said))

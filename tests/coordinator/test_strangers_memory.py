@@ -85,20 +85,17 @@ def test_F9_what_strangers_send_takes_no_memory_of_a_round_store(fast: bool) -> 
         runner.run(main())
 
 
-def test_F8_what_strangers_send_takes_no_memory_of_a_coordinator() -> None:
+async def test_F8_what_strangers_send_takes_no_memory_of_a_coordinator() -> None:
     half_a_hello = ClientHandshake("j" * 255, None, bytes(32)).hello()[:-1]
     rules = SharedSettings("job", 1, 1)
 
-    async def main() -> None:
-        async with rally() as place:
-            friend = await place.attached(rules, "life")
-            with traced(), strangers(place.port, half_a_hello):
-                admission = place.coordinator._acceptor._admission
-                await until(lambda: admission.unproven == STRANGERS)
-                for _ in range(2):
-                    await friend.round_trip()
-                held, _ = tracemalloc.get_traced_memory()
-        print(f"{held / STRANGERS:.0f} bytes for each stranger")
-        assert held < STRANGERS * EACH_MAX_BYTES
-
-    asyncio.run(main())
+    async with rally() as place:
+        friend = await place.attached(rules, "life")
+        with traced(), strangers(place.port, half_a_hello):
+            admission = place.coordinator._acceptor._admission
+            await until(lambda: admission.unproven == STRANGERS)
+            for _ in range(2):
+                await friend.round_trip()
+            held, _ = tracemalloc.get_traced_memory()
+    print(f"{held / STRANGERS:.0f} bytes for each stranger")
+    assert held < STRANGERS * EACH_MAX_BYTES

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import Self
 
 import pytest
 from msgspec.structs import replace
@@ -19,7 +20,6 @@ from rallypoint.coordinator.server import Coordinator
 from rallypoint.coordinator.succession import Listening, OwnJob, Succession
 from rallypoint.core.model import Epoch, SharedSettings, Stamp
 from rallypoint.core.takeover.clock_rates import with_margin
-from rallypoint.core.takeover.consent import Promises
 from rallypoint.core.takeover.heirs import Claimant
 from rallypoint.core.takeover.record import JobRecord, Leader, LeadRecord, Process
 from rallypoint.errors import RecordError, RendezvousConnectionError
@@ -98,96 +98,81 @@ class Heir:
         self.notices.append(text)
 
 
-def run(
-    record: LeadRecord,
-    test: Callable[[ClaimsFail, Promises, Succession], Awaitable[None]],
-    *,
-    is_gone: bool = False,
-    clock: Callable[[], float] = boot_time,
-) -> None:
-    """`is_gone`: the process of the leader of this record is known to be gone. `clock`: as that of
-    `Runtime`."""
+class Case:
+    """The node looks for a leader, and may claim the job."""
 
-    async def whole() -> None:
-        thread, register, own = CallThread("register"), ClaimsFail(record), OwnJob(15.0)
+    def __init__(
+        self, record: LeadRecord, *, is_gone: bool = False, clock: Callable[[], float] = boot_time
+    ) -> None:
+        """`record`: what the register holds. `is_gone`: the process of its leader is known to be
+        gone. `clock`: as that of `Runtime`."""
+        self.register, self.node, own = ClaimsFail(record), Heir(), OwnJob(15.0)
         own.promises.assigned(ROUND, 1)
+        self.promises = own.promises
         runtime = Runtime(clock, lambda process, own: is_gone)
-        local = LocalLeader(Process("boot2", 1, 1), thread, runtime)
-        succession = Succession(register, local, own, Heir(), "job")
-        try:
-            async with asyncio.timeout(patience(60)):
-                await test(register, own.promises, succession)
-        finally:
-            register.may_read.set()
-            await succession.close(is_heard=False)
+        local = LocalLeader(Process("boot2", 1, 1), CallThread("register"), runtime)
+        self.succession = Succession(self.register, local, own, self.node, "job")
 
-    asyncio.run(whole())
+    async def __aenter__(self) -> Self:
+        return self
 
+    async def __aexit__(self, *_: object) -> None:
+        self.register.may_read.set()
+        await self.succession.close(is_heard=False)
 
-async def look(succession: Succession) -> None:
-    with suppress(RendezvousConnectionError):
-        await succession.dial()
-
-
-def test_L2_a_node_whose_claim_may_still_be_stored_promises_nothing() -> None:
-    async def test(register: ClaimsFail, promises: Promises, succession: Succession) -> None:
-        promises.answered(1, 100.0)
-        assert promises.next(0.0, RECORD.epoch.as_int()) is not None
-        register.may_read.set()
-        while "claim" not in register.calls:
-            await look(succession)
-        assert promises.next(0.0, RECORD.epoch.as_int()) is None
-        register.put(replace(RECORD, beat=1))
-        while promises.next(0.0, RECORD.epoch.as_int()) is None:
-            await look(succession)
-
-    run(replace(RECORD, is_vacant=True), test)
+    async def look(self) -> None:
+        """For a leader."""
+        with suppress(RendezvousConnectionError):
+            await self.succession.dial()
 
 
-def test_L2_a_node_that_promises_while_it_reads_does_not_claim_by_what_it_reads() -> None:
-    async def test(register: ClaimsFail, promises: Promises, succession: Succession) -> None:
-        await asyncio.to_thread(register.is_read.wait)
-        promises.answered(1, 100.0)
-        promises.next(0.0, RECORD.epoch.as_int())
-        register.may_read.set()
-        while "claim" not in register.calls:
-            await look(succession)
-        assert register.calls[:2] == ["read", "read"]
-
-    run(RECORD, test, is_gone=True)
-
-
-def test_L5_a_node_dials_the_leader_that_it_knew_last_while_the_register_is_away() -> None:
-    """That one may lead by promises."""
-
-    async def test(register: ClaimsFail, promises: Promises, succession: Succession) -> None:
-        register.may_read.set()
-        await look(succession)
-        register.is_away = True
-        while not register.refused:
-            await look(succession)
-        node = succession._node
-        assert isinstance(node, Heir)
-        dials = node.dials
-        await look(succession)
-        assert node.dials == dials + 1
-
-    run(RECORD, test)
+async def test_L2_a_node_whose_claim_may_still_be_stored_promises_nothing() -> None:
+    async with Case(replace(RECORD, is_vacant=True)) as case:
+        case.promises.answered(1, 100.0)
+        assert case.promises.next(0.0, RECORD.epoch.as_int()) is not None
+        case.register.may_read.set()
+        while "claim" not in case.register.calls:
+            await case.look()
+        assert case.promises.next(0.0, RECORD.epoch.as_int()) is None
+        case.register.put(replace(RECORD, beat=1))
+        while case.promises.next(0.0, RECORD.epoch.as_int()) is None:
+            await case.look()
 
 
-def test_L1_a_node_that_has_seen_the_record_of_its_job_never_believes_that_there_is_none() -> None:
+async def test_L2_a_node_that_promises_while_it_reads_does_not_claim_by_what_it_reads() -> None:
+    async with Case(RECORD, is_gone=True) as case:
+        await asyncio.to_thread(case.register.is_read.wait)
+        case.promises.answered(1, 100.0)
+        case.promises.next(0.0, RECORD.epoch.as_int())
+        case.register.may_read.set()
+        while "claim" not in case.register.calls:
+            await case.look()
+        assert case.register.calls[:2] == ["read", "read"]
+
+
+async def test_L5_a_node_dials_the_leader_that_it_knew_last_while_the_register_is_away() -> None:
+    """That one may lead by case.promises."""
+    async with Case(RECORD) as case:
+        case.register.may_read.set()
+        await case.look()
+        case.register.is_away = True
+        while not case.register.refused:
+            await case.look()
+        dials = case.node.dials
+        await case.look()
+        assert case.node.dials == dials + 1
+
+
+async def test_L1_a_node_that_has_seen_the_record_of_its_job_never_believes_there_is_none() -> None:
     """As in a directory that is not mounted for a while."""
-
-    async def test(register: ClaimsFail, promises: Promises, succession: Succession) -> None:
-        register.may_read.set()
-        await look(succession)
-        register.is_lost = True
-        before = len(register.calls)
-        while len(register.calls) < before + 3:
-            await look(succession)
-        assert "claim" not in register.calls
-
-    run(RECORD, test)
+    async with Case(RECORD) as case:
+        case.register.may_read.set()
+        await case.look()
+        case.register.is_lost = True
+        before = len(case.register.calls)
+        while len(case.register.calls) < before + 3:
+            await case.look()
+        assert "claim" not in case.register.calls
 
 
 def test_L2_a_node_claims_by_what_it_has_promised_and_lets_others_do_first() -> None:
@@ -203,64 +188,52 @@ def test_L2_a_node_claims_by_what_it_has_promised_and_lets_others_do_first() -> 
 
 
 @pytest.mark.parametrize("answers", [True, False])
-def test_L2_a_leader_that_answers_and_renews_no_record_is_remarked_on_and_a_silent_one_is_not(
+async def test_L2_a_leader_that_answers_and_renews_no_record_is_remarked_on_and_a_silent_one_is_not(
     answers: bool,
 ) -> None:
     now = 100.0
 
-    async def test(register: ClaimsFail, promises: Promises, succession: Succession) -> None:
-        nonlocal now
-        node = succession._node
-        assert isinstance(node, Heir)
-        register.may_read.set()
-        await look(succession)
-        promises.answered(1, now)
-        node.is_attached = True
+    async with Case(RECORD, clock=lambda: now) as case:
+        case.register.may_read.set()
+        await case.look()
+        case.promises.answered(1, now)
+        case.node.is_attached = True
         for _ in range(8):
             now += 1.0
             if answers:
-                promises.answered(1, now)
-            await succession._look()
-        assert len(node.notices) == answers
-
-    run(RECORD, test, clock=lambda: now)
+                case.promises.answered(1, now)
+            await case.succession._look()
+        assert len(case.node.notices) == answers
 
 
 @pytest.mark.parametrize("is_fresh", [False, True])
-def test_L1_a_node_of_the_job_names_a_record_that_is_none_once_and_a_new_one_ends_with_it(
+async def test_L1_a_node_of_the_job_names_a_record_that_is_none_once_and_a_new_one_ends_with_it(
     is_fresh: bool,
 ) -> None:
     """As its last line."""
-
-    async def test(register: ClaimsFail, promises: Promises, succession: Succession) -> None:
-        node = succession._node
-        assert isinstance(node, Heir)
-        node.is_fresh = is_fresh
-        register.put_bytes(b"rubbish")
-        register.may_read.set()
+    async with Case(RECORD) as case:
+        case.node.is_fresh = is_fresh
+        case.register.put_bytes(b"rubbish")
+        case.register.may_read.set()
         for _ in range(2):
             with pytest.raises(RecordError, match="does not parse"):
-                await succession._look()
-        assert len(node.notices) == (not is_fresh)
-        assert is_fresh or "the job's record does not parse" in node.notices[0]
-        register.put(RECORD)
-        await succession._look()
-        register.put_bytes(b"rubbish")
+                await case.succession._look()
+        assert len(case.node.notices) == (not is_fresh)
+        assert is_fresh or "the job's record does not parse" in case.node.notices[0]
+        case.register.put(RECORD)
+        await case.succession._look()
+        case.register.put_bytes(b"rubbish")
         with pytest.raises(RecordError):
-            await succession._look()
-        assert len(node.notices) == (0 if is_fresh else 2)
-
-    run(RECORD, test)
+            await case.succession._look()
+        assert len(case.node.notices) == (0 if is_fresh else 2)
 
 
-def test_L1_a_node_without_a_leader_says_when_it_is_its_own_turn() -> None:
-    async def test(register: ClaimsFail, promises: Promises, succession: Succession) -> None:
-        register.may_read.set()
+async def test_L1_a_node_without_a_leader_says_when_it_is_its_own_turn() -> None:
+    async with Case(RECORD) as case:
+        case.register.may_read.set()
         said: asyncio.Queue[str] = asyncio.Queue()
-        connecting = asyncio.create_task(succession.connect(60.0, said.put_nowait))
+        connecting = asyncio.create_task(case.succession.connect(60.0, said.put_nowait))
         what, _, when = (await said.get()).partition(": ")
         connecting.cancel()
         assert what == "waiting for a node that leads the job (nobody answers)"
         assert when == "if no other node leads it by then, this one does in about 12 s"
-
-    run(RECORD, test)

@@ -6,67 +6,46 @@ from __future__ import annotations
 from math import inf
 
 import pytest
+from tests.harness.heirs import (
+    CLAIMED_AT,
+    EPOCH,
+    LEASE_S,
+    PROCESS,
+    ROUND,
+    Beats,
+    job_of,
+    record_of,
+    waits_s,
+)
 
 from rallypoint.core import messages as m
-from rallypoint.core.model import Epoch, Promise, SharedSettings, Stamp
+from rallypoint.core.model import Promise
 from rallypoint.core.settings import HOLD_S
 from rallypoint.core.takeover.clock_rates import with_margin
-from rallypoint.core.takeover.consent import NO_ROUND, Promises, Speaker, promised_s
+from rallypoint.core.takeover.consent import NO_ROUND, Promises, promised_s
 from rallypoint.core.takeover.heirs import CANDIDATES_MAX, Claimant
 from rallypoint.core.takeover.leading import Lead, Watch, claimed, released
-from rallypoint.core.takeover.record import JobRecord, Leader, LeadRecord, Process
+from rallypoint.core.takeover.record import Leader, LeadRecord
 from rallypoint.core.takeover.speakers import candidate
 
-SETTINGS = SharedSettings("job", 1, 8)
-LEASE_S = SETTINGS.lease_s
-ROUND = Stamp(1, 3)
-PROCESS = Process("boot", 1, 10)
 FIRST, SECOND = 71, 72
-EPOCH = Epoch(3, 7).as_int()
 
 
 def running(
-    nodes: int = 3,
-    *candidates: int,
-    has_workers: bool = True,
-    is_vacant: bool = False,
+    nodes: int = 3, *candidates: int, has_workers: bool = True, is_vacant: bool = False
 ) -> LeadRecord:
-    """Round 3 of life 1; a node that leads has rank 0."""
-    rank = 0 if has_workers else -1
-    job = JobRecord(SETTINGS, 1, 3, True, True, nodes, leader_rank=rank)
-    leader = Leader(("10.0.0.1:29400",), PROCESS, has_workers)
-    return LeadRecord(1, Epoch(3, 7), leader, 0, job, is_vacant, candidates=candidates)
-
-
-def waits_s(record: LeadRecord, claimant: Claimant) -> float:
-    """Of who looks from now on."""
-    return Watch().claims_in_s(record, 100.0, is_gone=False, claimant=claimant)
+    """A node that leads has rank 0."""
+    job = job_of(nodes, leader_rank=0 if has_workers else -1)
+    return record_of(job, has_workers=has_workers, is_vacant=is_vacant, candidates=candidates)
 
 
 def heirs() -> list[Claimant]:
     return [Claimant(ROUND, rank) for rank in (1, 2)]
 
 
-class Beats:
-    """The heartbeats of a node, or of a candidate, each of which names the one before it."""
-
-    def __init__(self, lead: Lead, rank: int = 0, candidate: int = 0) -> None:
-        self._lead, self._rank, self._candidate = lead, rank, candidate
-        self._number = 0
-
-    def at(self, *times: float) -> None:
-        for now in times:
-            stamp = NO_ROUND if self._candidate else ROUND
-            promise = Promise(self._number, stamp, self._rank, self._candidate)
-            self._number += 1
-            connection = 1 + self._rank + self._candidate
-            speaker = Speaker(connection, (stamp, self._rank, self._candidate))
-            self._lead.heard(m.Heartbeat(self._number, promise), now, speaker)
-
-
 def with_heirs(record: LeadRecord) -> tuple[Lead, list[Beats]]:
     """A leader whose claim was sent at 100, and its heirs."""
-    lead = Lead(record, 100.0)
+    lead = Lead(record, CLAIMED_AT)
     return lead, [Beats(lead, rank) for rank in (1, 2)]
 
 

@@ -319,7 +319,7 @@ class Visitors(RuleBasedStateMachine):
     @invariant()
     def who_ends_because_it_was_asked_to_has_not_succeeded(self) -> None:
         if hasattr(self, "cluster") and self.cluster.job.verdict and not self.are_done:
-            assert self.cluster.job.verdict.outcome is not Outcome.SUCCEEDED
+            assert self.cluster.verdict.outcome is not Outcome.SUCCEEDED
 
     def teardown(self) -> None:
         """All workers of the world have nothing left to do: the job must end."""

@@ -6,17 +6,25 @@ from math import inf
 
 import pytest
 from msgspec.structs import replace
+from tests.harness.heirs import (
+    CLAIMED_AT,
+    EPOCH,
+    LEASE_S,
+    ROUND,
+    SETTINGS,
+    Beats,
+    job_of,
+    record_of,
+)
 
 from rallypoint.core import messages as m
 from rallypoint.core import session as s
 from rallypoint.core.model import (
     Assignment,
     Candidate,
-    Epoch,
     JobStatus,
     Outcome,
     Promise,
-    SharedSettings,
     Stamp,
     Verdict,
 )
@@ -25,26 +33,15 @@ from rallypoint.core.takeover.clock_rates import own_lease_s, with_margin
 from rallypoint.core.takeover.consent import Promises, Speaker, promised_s
 from rallypoint.core.takeover.heirs import Claimant
 from rallypoint.core.takeover.leading import Lead, Watch
-from rallypoint.core.takeover.record import JobRecord, Leader, LeadRecord, Process
+from rallypoint.core.takeover.record import JobRecord
 
-SETTINGS = SharedSettings("job", 1, 8)
-LEASE_S = SETTINGS.lease_s
 PROMISED_S = promised_s(LEASE_S)
-ROUND = Stamp(1, 3)
-EPOCH = Epoch(3, 7).as_int()
 HEIR = Speaker(5, (ROUND, 1, 0))
 STATUS = JobStatus("active", 0, 0, 0, 0, 0, 0, 0, 0)
 
 
-def running(nodes: int, *, is_active: bool = True) -> JobRecord:
-    """Round 3 of life 1; the leader's node has rank 0."""
-    return JobRecord(SETTINGS, 1, 3, is_active, True, nodes, leader_rank=0)
-
-
 def led(job: JobRecord | None, *, has_workers: bool = True) -> Lead:
-    """The claim was sent at 100."""
-    leader = Leader(("10.0.0.1:29400",), Process("boot", 1, 10), has_workers)
-    return Lead(LeadRecord(1, Epoch(3, 7), leader, 0, job), 100.0)
+    return Lead(record_of(job, has_workers=has_workers), CLAIMED_AT)
 
 
 def known_at(lead: Lead) -> float:
@@ -52,22 +49,8 @@ def known_at(lead: Lead) -> float:
     return lead.vouched_at + LEASE_S - own_lease_s(LEASE_S)
 
 
-class Beats:
-    """The heartbeats of an heir, each of which names the one before it."""
-
-    def __init__(self, lead: Lead, rank: int, stamp: Stamp = ROUND) -> None:
-        self._lead, self._rank, self._stamp = lead, rank, stamp
-        self._number = 0
-        self.speaker = Speaker(1 + rank, (stamp, rank, 0))
-
-    def at(self, now: float) -> None:
-        promise = Promise(self._number, self._stamp, self._rank)
-        self._number += 1
-        self._lead.heard(m.Heartbeat(self._number, promise), now, self.speaker)
-
-
 def test_L2_a_leader_whose_register_is_away_acts_while_its_heirs_promise() -> None:
-    lead = led(running(2))
+    lead = led(job_of(2))
     heir = Beats(lead, 1)
     for second in range(100, 121):
         assert lead.is_sure(second)
@@ -79,7 +62,7 @@ def test_L2_a_leader_whose_register_is_away_acts_while_its_heirs_promise() -> No
 
 def test_L2_a_promise_counts_from_the_acknowledgement_that_it_names() -> None:
     """However much later it comes."""
-    lead = led(running(2))
+    lead = led(job_of(2))
     for number, named, now in ((1, 0, 105.0), (2, 0, 108.0), (3, 1, 109.0)):
         lead.heard(m.Heartbeat(number, Promise(named, ROUND, 1)), now, HEIR)
     assert lead.is_sure(105 + PROMISED_S - 0.1)
@@ -92,14 +75,13 @@ def test_L2_a_promise_counts_from_the_acknowledgement_that_it_names() -> None:
 
 
 def test_L2_the_promises_of_all_heirs_are_needed_and_of_nobody_else() -> None:
-    lead = led(running(8))
+    lead = led(job_of(8))
     beats = [Beats(lead, rank) for rank in range(1, 4)]
     for second in (105, 106):
         for each in beats[:2]:
             each.at(second)
     assert not lead.is_sure(100 + HOLD_S)
-    beats[2].at(107)
-    beats[2].at(108)
+    beats[2].at(107, 108)
     assert lead.is_sure(100 + HOLD_S)
     assert not lead.is_sure(105 + PROMISED_S)
     assert known_at(lead) == pytest.approx(105)
@@ -109,10 +91,9 @@ def test_L2_the_promises_of_all_heirs_are_needed_and_of_nobody_else() -> None:
     ("rank", "stamp"), [(0, ROUND), (2, ROUND), (1, Stamp(1, 2)), (1, Stamp(2, 3))]
 )
 def test_L2_a_promise_is_of_one_heir_of_one_round(rank: int, stamp: Stamp) -> None:
-    lead = led(running(2))
+    lead = led(job_of(2))
     heir = Beats(lead, rank, stamp)
-    for second in (108, 109):
-        heir.at(second)
+    heir.at(108, 109)
     assert not lead.is_sure(100 + HOLD_S)
 
 
@@ -120,30 +101,28 @@ def test_L2_a_promise_is_of_one_heir_of_one_round(rank: int, stamp: Stamp) -> No
     "job",
     [
         None,
-        running(2, is_active=False),
-        running(1),
-        replace(running(2), verdict=Verdict(Outcome.SUCCEEDED, "well", 0)),
+        job_of(2, is_active=False),
+        job_of(1),
+        replace(job_of(2), verdict=Verdict(Outcome.SUCCEEDED, "well", 0)),
     ],
 )
 def test_L2_promises_are_worth_nothing_where_anybody_may_claim(job: JobRecord | None) -> None:
     lead = led(job)
     heir = Beats(lead, 1)
-    for second in (108, 109):
-        heir.at(second)
+    heir.at(108, 109)
     assert not lead.is_sure(100 + HOLD_S)
 
 
 def test_L2_a_coordinator_of_its_own_knows_no_promises() -> None:
     """Another one may claim, which has made none."""
-    lead = led(running(2), has_workers=False)
+    lead = led(job_of(2), has_workers=False)
     heir = Beats(lead, 1)
-    for second in (108, 109):
-        heir.at(second)
+    heir.at(108, 109)
     assert not lead.is_sure(100 + HOLD_S)
 
 
 def test_L2_promises_last_for_three_leases_beyond_the_hold() -> None:
-    lead = led(running(2))
+    lead = led(job_of(2))
     heir = Beats(lead, 1)
     end = 100 + HOLD_S + 3 * LEASE_S
     for second in range(100, int(end) + 9):
@@ -155,7 +134,7 @@ def test_L2_promises_last_for_three_leases_beyond_the_hold() -> None:
 
 def test_L2_a_leader_that_acts_by_promises_is_unsure_before_anybody_else_may_claim() -> None:
     """Also where its clock runs 8 % slower than that of the watcher."""
-    lead, watch, now = led(running(2)), Watch(), 0.0
+    lead, watch, now = led(job_of(2)), Watch(), 0.0
     while watch.claims_in_s(lead.record, now, is_gone=False, claimant=Claimant()) > 0:
         now += 0.1
     assert now / 1.08 > HOLD_S + 3 * LEASE_S
@@ -166,26 +145,24 @@ def test_L2_a_leader_that_acts_by_promises_is_unsure_before_anybody_else_may_cla
 
 
 def test_L2_a_swap_of_unknown_outcome_may_have_let_others_claim() -> None:
-    lead = led(running(2))
+    lead = led(job_of(2))
     heir = Beats(lead, 1)
-    for second in (105, 106):
-        heir.at(second)
-    lead.next(running(2))
+    heir.at(105, 106)
+    lead.next(job_of(2))
     assert lead.is_sure(100 + HOLD_S)
-    over = lead.next(running(2, is_active=False))
+    over = lead.next(job_of(2, is_active=False))
     assert not lead.is_sure(100 + HOLD_S)
     lead.confirmed(over, 111.0)
     assert lead.is_sure(110 + HOLD_S)
     assert not lead.is_sure(111 + HOLD_S)
-    lead.confirmed(lead.next(running(2)), 112.0)
+    lead.confirmed(lead.next(job_of(2)), 112.0)
     assert not lead.is_sure(112 + HOLD_S)
-    for second in (120, 121):
-        heir.at(second)
+    heir.at(120, 121)
     assert lead.is_sure(112 + HOLD_S)
 
 
 def test_L2_of_an_heir_that_hears_nothing_only_the_last_heartbeats_are_remembered() -> None:
-    lead = led(running(2))
+    lead = led(job_of(2))
     for number in range(1, 2000):
         lead.heard(m.Heartbeat(number, Promise(0, ROUND, 1)), 100 + number / 1000, HEIR)
     lead.heard(m.Heartbeat(2000, Promise(1, ROUND, 1)), 102.0, HEIR)
@@ -195,21 +172,19 @@ def test_L2_of_an_heir_that_hears_nothing_only_the_last_heartbeats_are_remembere
 
 
 def test_L2_the_heirs_of_a_new_round_promise_anew() -> None:
-    lead = led(running(2))
-    lead.confirmed(lead.next(replace(running(2), round=4)), 104.0)
+    lead = led(job_of(2))
+    lead.confirmed(lead.next(replace(job_of(2), round=4)), 104.0)
     heir = Beats(lead, 1, Stamp(1, 4))
-    for second in (110, 111):
-        heir.at(second)
+    heir.at(110, 111)
     assert lead.is_sure(104 + HOLD_S)
     assert known_at(lead) == pytest.approx(110)
 
 
 def test_L2_a_leader_that_has_said_that_it_goes_leads_no_more() -> None:
-    lead = led(running(2))
+    lead = led(job_of(2))
     heir = Beats(lead, 1)
-    for second in (105, 106):
-        heir.at(second)
-    lead.next(running(2), is_vacant=True)
+    heir.at(105, 106)
+    lead.next(job_of(2), is_vacant=True)
     assert not lead.is_sure(100.0)
 
 
@@ -274,7 +249,7 @@ def test_L2_nobody_else_promises(heir: Heir) -> None:
 def test_L2_an_heir_that_is_not_attached_or_claims_promises_nothing() -> None:
     heir = Heir()
     heir.answer(heir.beat(101.0).number, 101.5)
-    found = led(running(2)).record
+    found = led(job_of(2)).record
     heir.promises.claiming(found)
     heir.promises.saw(found)
     assert heir.beat(102.0).promise is None

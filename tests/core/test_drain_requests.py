@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-from tests.core.test_takeover import running
+from tests.harness.takeovers import running
 from tests.harness.whole_job import Cluster, SimulatedAgent
 
 from rallypoint.core import host_effects
@@ -192,8 +192,7 @@ def test_A5_L5_who_drains_a_node_that_has_left_before_a_takeover_hears_so_at_onc
     assert answer.gone == "node b has left"
     assert host_effects.HangUp(PERSON) in effects
     again = cluster.start("b")
-    cluster.connect(again)
-    cluster.settle()
+    cluster.bring(again)
     cluster.take_over()
     # It is back, and awaited.
     assert cluster.sessions.drain(Drain(PERSON, "b", "maintenance")) == []

@@ -3,15 +3,11 @@ does it take the place?"""
 
 from __future__ import annotations
 
-import asyncio
-from typing import cast
-
 import pytest
 from tests.harness.job_machine import CANDIDATE
 from tests.harness.whole_job import Cluster, SimulatedAgent
-from tests.watch.test_what_wishes_hear import Wire
+from tests.harness.wires import Wire
 
-from rallypoint.coordinator.connection import ServerConnection
 from rallypoint.coordinator.hosted_job import HostedJob
 from rallypoint.core import host_effects
 from rallypoint.core import messages as m
@@ -28,18 +24,15 @@ Agents = tuple[Cluster, SimulatedAgent, SimulatedAgent]
 
 def running() -> Agents:
     cluster = Cluster(SharedSettings("job", 2, 3, min_growth_interval_s=1000.0))
-    a, b = cluster.start("a"), cluster.start("b")
-    cluster.settle()
-    cluster.pass_time(60.0)
-    cluster.settle()
+    a, b = cluster.add("a", "b")
+    cluster.later(60.0)
     assert a.running == b.running == FIRST
     return cluster, a, b
 
 
 def beat(cluster: Cluster, seconds: float = 1.0) -> None:
     """Every connected agent is heard, the oldest first."""
-    cluster.pass_time(seconds)
-    cluster.settle()
+    cluster.later(seconds)
 
 
 def check(cluster: Cluster) -> None:
@@ -59,8 +52,7 @@ def silence(cluster: Cluster, agent: SimulatedAgent) -> None:
 def test_R4_a_duplicate_is_refused_and_no_loss_is_counted() -> None:
     cluster, a, b = running()
     for _ in range(20):
-        duplicate = cluster.start("b")
-        cluster.settle()
+        (duplicate,) = cluster.add("b")
         assert not duplicate.refused, "nothing was heard of the holder since"
         beat(cluster)
         assert duplicate.refused.startswith(USED)
@@ -73,8 +65,7 @@ def test_R4_a_duplicate_is_refused_and_no_loss_is_counted() -> None:
 def test_R4_of_two_duplicates_of_a_machine_that_vanished_one_takes_its_place() -> None:
     cluster, a, b = running()
     silence(cluster, b)
-    first, second = cluster.start("b"), cluster.start("b")
-    cluster.settle()
+    first, second = cluster.add("b", "b")
     for _ in range(15):
         beat(cluster)
         check(cluster)
@@ -93,8 +84,7 @@ def test_R4_what_a_dead_agent_had_said_before_refuses_nobody(is_proven: bool) ->
     """Its guard has reported its death, and its last message comes late. A report without a proof
     is none."""
     cluster, a, b = running()
-    duplicate = cluster.start("b")
-    cluster.settle()
+    (duplicate,) = cluster.add("b")
     assert b.link is not None
     notice = m.AgentDied(b.ref.incarnation, b.end.generation, b"")
     now = cluster.timers.now_s
@@ -111,8 +101,7 @@ def test_R4_what_a_dead_agent_had_said_before_refuses_nobody(is_proven: bool) ->
 def test_R4_a_message_that_is_followed_by_the_end_of_its_connection_refuses_nobody() -> None:
     """It was on its way when the agent was killed."""
     cluster, a, b = running()
-    duplicate = cluster.start("b")
-    cluster.settle()
+    (duplicate,) = cluster.add("b")
     assert b.link is not None
     cluster.sessions.received(b.link.number, m.Heartbeat(0), cluster.timers.now_s)
     cluster.cut(b)
@@ -127,12 +116,10 @@ def test_R4_a_message_that_is_followed_by_the_end_of_its_connection_refuses_nobo
 def test_R4_a_holder_whose_connection_broke_and_that_is_back_keeps_its_place() -> None:
     cluster, a, b = running()
     cluster.cut(b)
-    duplicate = cluster.start("b")
-    cluster.settle()
+    (duplicate,) = cluster.add("b")
     beat(cluster)
     assert not duplicate.refused
-    cluster.connect(b)
-    cluster.settle()
+    cluster.bring(b)
     beat(cluster)
     assert duplicate.refused.startswith(USED)
     assert a.running == b.running == FIRST
@@ -157,11 +144,9 @@ def test_R4_a_duplicate_of_an_agent_that_leaves_takes_its_place_when_it_has_left
 
 def test_R4_a_duplicate_that_waits_hears_how_the_job_ended() -> None:
     cluster, a, b = running()
-    duplicate = cluster.start("b")
-    cluster.settle()
+    (duplicate,) = cluster.add("b")
     cluster.succeed(a)
-    cluster.succeed(b)
-    cluster.settle()
+    cluster.end_well(b)
     for agent in (a, b, duplicate):
         assert agent.finish is not None
         assert agent.finish.verdict is not None
@@ -170,14 +155,12 @@ def test_R4_a_duplicate_that_waits_hears_how_the_job_ended() -> None:
 
 def test_R4_an_agent_that_was_replaced_is_told_so_and_does_not_wait() -> None:
     cluster, a, b = running()
-    duplicate = cluster.start("b")
-    cluster.settle()
+    (duplicate,) = cluster.add("b")
     cluster.give_up(b)
     cluster.settle()
     assert a.running == duplicate.running == Stamp(1, 1)
     cluster.fence(b)
-    cluster.connect(b)
-    cluster.settle()
+    cluster.bring(b)
     assert b.is_done
     assert not b.refused
     assert a.running == duplicate.running == Stamp(1, 1)
@@ -205,63 +188,40 @@ def test_R4_a_person_reads_what_an_agent_waits_for() -> None:
     assert refused.text.startswith(f"{USED}10.0.0.0:40000; this one is at 10.0.0.1:40000: give")
 
 
-def test_R4_the_steps_of_a_node_are_not_those_of_a_duplicate() -> None:
+async def test_R4_the_steps_of_a_node_are_not_those_of_a_duplicate() -> None:
     """Nor have its workers stopped because the duplicate says that it has none."""
+    settings = SharedSettings("job", 1, 1)
+    job = HostedJob(Sessions(new_job(settings), 1), lambda record: None, lambda: None)
+    wires = [Wire(number) for number in range(2)]
 
-    async def test() -> None:
-        settings = SharedSettings("job", 1, 1)
-        job = HostedJob(Sessions(new_job(settings), 1), lambda record: None, lambda: None)
-        wires = [cast(ServerConnection, Wire(number)) for number in range(2)]
+    def say(number: int, step: int) -> None:
+        told = NodeProgress(FIRST, furthest=step, step=step)
+        job.received(wires[number], m.Heartbeat(1, progress=told))
 
-        def say(number: int, step: int) -> None:
-            told = NodeProgress(FIRST, furthest=step, step=step)
-            job.received(wires[number], m.Heartbeat(1, progress=told))
-
-        for number, life in enumerate(("older", "newer")):
-            job.attach(wires[number], m.Attach("b", "host", life, 1, settings))
-            job.received(wires[number], m.Numbered(1, m.Join(1, CANDIDATE)))
-            if number == 0:
-                say(0, 10)
-        say(1, 77)
-        (told,) = job.watch.history.told.values()
-        assert told.progress.furthest == 10
-        say(0, 20)
-        assert job.watch.view.goodput.furthest_step == 20
-        job.close()
-
-    asyncio.run(test())
+    for number, life in enumerate(("older", "newer")):
+        job.attach(wires[number], m.Attach("b", "host", life, 1, settings))
+        job.received(wires[number], m.Numbered(1, m.Join(1, CANDIDATE)))
+        if number == 0:
+            say(0, 10)
+    say(1, 77)
+    (told,) = job.watch.history.told.values()
+    assert told.progress.furthest == 10
+    say(0, 20)
+    assert job.watch.view.goodput.furthest_step == 20
+    job.close()
 
 
-class Told(Wire):
-    """Of one agent."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.is_assigned = asyncio.Event()
-
-    def send(self, message: m.ToAgent) -> None:
-        super().send(message)
-        if isinstance(message, m.Assigned):
-            self.is_assigned.set()
-
-
-def test_R4_an_agent_that_is_refused_makes_room_for_one_that_waits_for_its_id() -> None:
+async def test_R4_an_agent_that_is_refused_makes_room_for_one_that_waits_for_its_id() -> None:
     """The last call begins with that."""
-
-    async def test() -> None:
-        settings = SharedSettings("job", 2, 3, last_call_s=0.0, lease_s=1000.0)
-        job = HostedJob(Sessions(new_job(settings), 1), lambda record: None, lambda: None)
-        wires = [Told(number) for number in range(3)]
-        for wire, node_id, rank in zip(wires, ("a", "x", "x"), (0, 0, 1), strict=True):
-            connection = cast(ServerConnection, wire)
-            candidate = Candidate(1, "default", "10.0.0.1", 5000, node_rank=rank)
-            hello = m.Attach(node_id, "host", f"life-{wire.number}", 1, settings)
-            job.attach(connection, hello)
-            job.received(connection, m.Numbered(1, m.Join(1, candidate)))
-        for wire in wires[:2]:
-            job.received(cast(ServerConnection, wire), m.Heartbeat(1))
-        assert isinstance(wires[1].sent[-1], m.Refused)
-        await wires[2].is_assigned.wait()
-        job.close()
-
-    asyncio.run(asyncio.wait_for(test(), 30.0))
+    settings = SharedSettings("job", 2, 3, last_call_s=0.0, lease_s=1000.0)
+    job = HostedJob(Sessions(new_job(settings), 1), lambda record: None, lambda: None)
+    wires = [Wire(number) for number in range(3)]
+    for wire, node_id, rank in zip(wires, ("a", "x", "x"), (0, 0, 1), strict=True):
+        candidate = Candidate(1, "default", "10.0.0.1", 5000, node_rank=rank)
+        job.attach(wire, m.Attach(node_id, "host", f"life-{wire.number}", 1, settings))
+        job.received(wire, m.Numbered(1, m.Join(1, candidate)))
+    for wire in wires[:2]:
+        job.received(wire, m.Heartbeat(1))
+    assert isinstance(wires[1].sent[-1], m.Refused)
+    await wires[2].told(m.Assigned)
+    job.close()

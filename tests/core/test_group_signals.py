@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 from msgspec.structs import replace
-from tests.harness.groups import INT, PHASES, RULES, TERM, Node, stamp, verdict
+from tests.harness.groups import INT, PHASES, RULES, TERM, Node, ended, stamp, verdict
 
 from rallypoint.core import messages as m
 from rallypoint.core.group import Phase
@@ -35,10 +35,6 @@ from rallypoint.core.group_leave import REPEAT_S
 from rallypoint.core.model import Outcome
 
 DRAIN = ReportNow(m.Drain("it got SIGTERM", TERM, notice_s=20.0))
-
-
-def ended(node: Node, kind: WaitKind) -> WaitEnded:
-    return WaitEnded(kind, node.state.newest_wait[kind])
 
 
 def text(effects: Sequence[GroupEffect]) -> str:

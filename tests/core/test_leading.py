@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
+from tests.harness.heirs import waits_s
 
 from rallypoint.core import messages as m
 from rallypoint.core.host_effects import HangUp, SendTo
@@ -92,11 +93,6 @@ def running(nodes: int, leader_rank: int, *, is_vacant: bool = False) -> LeadRec
     settings = SharedSettings("job", 1, nodes)
     job = JobRecord(settings, 1, 3, True, True, nodes, leader_rank=leader_rank)
     return LeadRecord(1, Epoch(3, 7), OTHER, 9, job, is_vacant)
-
-
-def waits_s(record: LeadRecord, claimant: Claimant) -> float:
-    """Of who looks from now on."""
-    return Watch().claims_in_s(record, 100.0, is_gone=False, claimant=claimant)
 
 
 def at(rank: int, round_: int = 3) -> Claimant:

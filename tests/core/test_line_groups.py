@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rallypoint.cli.watch.logs import unread_lines
 from rallypoint.core.watch.line_groups import Line, fold_lines, lines_of, log_lines
-from rallypoint.core.watch.rank_names import brief_ranks
+from rallypoint.core.watch.names import brief_ranks
 
 
 def folded(*lines: tuple[float, int, str]) -> list[str]:

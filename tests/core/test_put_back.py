@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
-from tests.core.test_takeover import running
+from tests.harness.newest_record import JOB, NEWEST, NODE, OLDER, SETTINGS, TOKEN, told
+from tests.harness.takeovers import running
 
 from rallypoint.core import messages as m
 from rallypoint.core.model import (
@@ -14,7 +15,6 @@ from rallypoint.core.model import (
     Epoch,
     JobStatus,
     Outcome,
-    SharedSettings,
     Stamp,
     Verdict,
 )
@@ -24,21 +24,10 @@ from rallypoint.core.takeover.handover import Handover
 from rallypoint.core.takeover.heirs import Claimant
 from rallypoint.core.takeover.leading import Watch, after_put_back_s
 from rallypoint.core.takeover.memory import Memory, is_overtaken, order_of, told_of
-from rallypoint.core.takeover.record import JobRecord, Leader, LeadRecord, MachinesRecord, Process
-from rallypoint.core.takeover.told import Seal, Told
+from rallypoint.core.takeover.record import JobRecord, LeadRecord, MachinesRecord
+from rallypoint.core.takeover.told import Seal
 
-SETTINGS = SharedSettings("job", 2, 4, max_restarts=9)
-NODE = Leader(("host:1",), Process("boot", 1, 1), has_workers=True)
-JOB = JobRecord(SETTINGS, 100, round=5, is_active=True, is_started=True, nodes=3, restarts=2)
-NEWEST = LeadRecord(1, Epoch(3, 7), NODE, 40, replace(JOB, restarts_counted=(1, 2), judged_round=5))
-OLDER = LeadRecord(1, Epoch(1, 5), NODE, 9, replace(JOB, round=1, nodes=4, restarts=0))
-TOKEN = b"the token of the job"
 STATUS = JobStatus("active", 0, 0, 0, 0, 0, 0, 0, 0)
-
-
-def told(record: LeadRecord = NEWEST, token: bytes = TOKEN) -> Told:
-    """As a leader tells it to its nodes."""
-    return Seal("job", token).sealed(told_of(record))
 
 
 # What a node is told
@@ -68,6 +57,14 @@ def test_L9_a_job_without_a_token_has_positions_too() -> None:
 
 
 # What a process knows
+
+
+def job_after(memory: Memory, record: LeadRecord | None) -> JobRecord:
+    """What a process goes on with that has found this record."""
+    restored = memory.restored(record)
+    assert restored is not None
+    assert restored.job is not None
+    return restored.job
 
 
 @pytest.mark.parametrize(
@@ -110,10 +107,7 @@ def test_L9_who_has_read_the_newest_record_goes_on_with_it_above_all_epochs() ->
 def test_L9_who_was_told_goes_on_with_the_round_and_the_budget_that_it_was_told() -> None:
     memory = Memory()
     memory.was_told(told(), SETTINGS)
-    found = memory.restored(OLDER)
-    assert found is not None
-    job = found.job
-    assert job is not None
+    job = job_after(memory, OLDER)
     assert (job.incarnation, job.newest_round, job.nodes) == (100, 5, 3)
     assert (job.is_active, job.is_started) == (True, True)
     assert (job.restarts, job.restarts_counted, job.judged_round) == (2, (1, 2), 5)
@@ -125,16 +119,14 @@ def test_L9_how_an_older_round_ended_is_not_told_of_the_one_before_the_newest() 
     older = replace(OLDER, job=replace(OLDER.job or JOB, last_end=ended))
     memory = Memory()
     memory.was_told(told(), SETTINGS)
-    found = memory.restored(older)
-    assert found is not None
-    assert found.job is not None
-    assert found.job.last_end is None
+    found = job_after(memory, older)
+    assert found.last_end is None
     same = Memory()
     same.was_told(told(), SETTINGS)
-    known = same.restored(replace(NEWEST, beat=39, job=replace(NEWEST.job or JOB, last_end=ended)))
-    assert known is not None
-    assert known.job is not None
-    assert known.job.last_end == ended
+    known = job_after(
+        same, replace(NEWEST, beat=39, job=replace(NEWEST.job or JOB, last_end=ended))
+    )
+    assert known.last_end == ended
 
 
 def test_L9_a_verdict_that_is_older_than_what_runs_does_not_end_the_job() -> None:
@@ -143,10 +135,8 @@ def test_L9_a_verdict_that_is_older_than_what_runs_does_not_end_the_job() -> Non
     ended = replace(
         OLDER.job or JOB, verdict=Verdict(Outcome.FAILED, "it failed", 1), is_heard=True
     )
-    found = memory.restored(replace(OLDER, job=ended))
-    assert found is not None
-    assert found.job is not None
-    assert (found.job.verdict, found.job.is_heard) == (None, False)
+    found = job_after(memory, replace(OLDER, job=ended))
+    assert (found.verdict, found.is_heard) == (None, False)
 
 
 def test_L9_a_life_that_was_begun_without_knowing_of_the_job_gives_way_to_it() -> None:
@@ -156,10 +146,8 @@ def test_L9_a_life_that_was_begun_without_knowing_of_the_job_gives_way_to_it() -
     memory.gives_up(begun.epoch, told(), SETTINGS, keeps_round=False)
     assert memory.is_behind(begun)
     assert memory.may_claim_at_once(begun)
-    found = memory.restored(begun)
-    assert found is not None
-    assert found.job is not None
-    assert (found.job.incarnation, found.job.newest_round, found.job.restarts) == (100, 5, 2)
+    found = job_after(memory, begun)
+    assert (found.incarnation, found.newest_round, found.restarts) == (100, 5, 2)
     assert memory.next_number(begun) == 4
 
 
@@ -168,10 +156,8 @@ def test_L9_of_two_leaders_of_one_life_what_both_have_recorded_goes_on() -> None
     own = replace(NEWEST, epoch=Epoch(3, 8), beat=5, job=replace(JOB, round=6, restarts=1))
     memory.saw(own, is_own=True)
     memory.gives_up(own.epoch, told(), SETTINGS, keeps_round=True)
-    found = memory.restored(own)
-    assert found is not None
-    assert found.job is not None
-    assert (found.job.newest_round, found.job.restarts, found.job.judged_round) == (6, 2, 5)
+    found = job_after(memory, own)
+    assert (found.newest_round, found.restarts, found.judged_round) == (6, 2, 5)
 
 
 def test_L9_workers_of_a_round_that_was_not_started_in_an_older_record_may_run() -> None:
@@ -179,10 +165,8 @@ def test_L9_workers_of_a_round_that_was_not_started_in_an_older_record_may_run()
     own = replace(NEWEST, epoch=Epoch(4, 8), beat=5, job=replace(JOB, is_started=False))
     memory.saw(own, is_own=True)
     memory.gives_up(own.epoch, told(), SETTINGS, keeps_round=False)
-    found = memory.restored(own)
-    assert found is not None
-    assert found.job is not None
-    assert found.job.is_started
+    found = job_after(memory, own)
+    assert found.is_started
 
 
 def test_L9_a_world_that_was_formed_meanwhile_and_knows_as_much_is_not_disturbed() -> None:
@@ -264,39 +248,31 @@ def test_L9_nodes_are_awaited_for_as_long_as_the_leader_before_may_act() -> None
 def test_L9_rounds_have_another_number_when_no_node_of_the_recorded_world_is_there() -> None:
     """Later rounds of the recorded life may have run. What was charged is carried."""
     cluster, agents = running(2)
-    cluster.fail(agents[0])
-    cluster.settle()
+    cluster.end_badly(agents[0])
     assert agents[0].running == Stamp(1, 1)
     for agent in agents:
         cluster.agents.remove(agent)
     cluster.take_over()
     fresh = [cluster.start(name) for name in "ab"]
-    cluster.pass_time(2 * cluster.settings.lease_s)
-    cluster.settle()
+    cluster.later(2 * cluster.settings.lease_s)
     assert [agent.running for agent in fresh] == [Stamp(2, 2)] * 2
     assert cluster.job.ledger.total == 1
-    assert cluster.record is not None
     assert cluster.record.earlier == (1,)
 
 
 def test_L9_rounds_have_another_number_when_no_node_that_is_there_runs_its_workers() -> None:
     """Later rounds may have run without it, and those who knew them may be dead."""
     cluster, (a, b, c) = running(3, restart_backoff_s=30.0)
-    cluster.fail(b)
-    cluster.settle()
+    cluster.end_badly(b)
     for agent in (b, c):
         cluster.agents.remove(agent)
     cluster.take_over()
     cluster.connect(a)
-    fresh = [cluster.start(name) for name in "bc"]
-    cluster.settle()
-    cluster.pass_time(2 * cluster.settings.lease_s)
-    cluster.settle()
-    cluster.pass_time(30.0)
-    cluster.settle()
+    fresh = cluster.add(*"bc")
+    cluster.later(2 * cluster.settings.lease_s)
+    cluster.later(30.0)
     assert [agent.running for agent in (a, *fresh)] == [Stamp(2, 1)] * 3
     assert cluster.job.ledger.total == 1
-    assert cluster.record is not None
     assert cluster.record.earlier == (1,)
 
 
@@ -305,40 +281,30 @@ def test_L9_a_node_that_runs_its_workers_vouches_for_the_number_of_the_life() ->
     cluster, (a, b) = running(2)
     cluster.agents.remove(b)
     cluster.take_over()
-    cluster.connect(a)
-    cluster.settle()
-    cluster.pass_time(with_margin(cluster.settings.lease_s))
-    cluster.settle()
-    cluster.start("b")
-    cluster.settle()
+    cluster.bring(a)
+    cluster.later(with_margin(cluster.settings.lease_s))
+    cluster.add("b")
     assert a.running == Stamp(1, 1)
 
 
 def test_L9_a_node_that_has_succeeded_begins_anew_under_another_number() -> None:
     """What it says of the round has the old number, and would end nothing."""
     cluster, (a, b) = running(2)
-    cluster.succeed(a)
-    cluster.settle()
+    cluster.end_well(a)
     cluster.agents.remove(b)
     cluster.take_over()
+    cluster.bring(a)
+    cluster.later(2 * cluster.settings.lease_s)
     cluster.connect(a)
-    cluster.settle()
-    cluster.pass_time(2 * cluster.settings.lease_s)
-    cluster.settle()
-    cluster.connect(a)
-    fresh = cluster.start("b")
-    cluster.settle()
+    (fresh,) = cluster.add("b")
     assert a.running == fresh.running == Stamp(2, 1)
 
 
 def test_L9_a_life_that_goes_on_keeps_its_number() -> None:
     cluster, agents = running(2)
     cluster.take_over()
-    for agent in agents:
-        cluster.connect(agent)
-    cluster.settle()
+    cluster.bring(*agents)
     assert [agent.running for agent in agents] == [Stamp(1, 0)] * 2
-    assert cluster.record is not None
     assert cluster.record.earlier == ()
 
 
@@ -371,9 +337,7 @@ def test_L9_what_is_known_of_machines_survives_a_put_back_across_a_change_of_the
     renumbered = replace(job, incarnation=200, earlier=(100,), origin=100)
     memory = Memory()
     memory.was_told(told(replace(NEWEST, beat=41, job=renumbered)), SETTINGS)
-    found = memory.restored(replace(NEWEST, beat=39, job=job))
-    assert found is not None
-    assert found.job is not None
-    assert (found.job.incarnation, found.job.earlier, found.job.first_number) == (200, (100,), 100)
-    assert (found.job.restarts, found.job.machines) == (JOB.restarts, machines)
-    assert (found.job.lossy_rounds, found.job.furthest_step) == ((1, 2), 70)
+    found = job_after(memory, replace(NEWEST, beat=39, job=job))
+    assert (found.incarnation, found.earlier, found.first_number) == (200, (100,), 100)
+    assert (found.restarts, found.machines) == (JOB.restarts, machines)
+    assert (found.lossy_rounds, found.furthest_step) == ((1, 2), 70)

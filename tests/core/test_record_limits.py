@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from tests.core.test_put_back import JOB, NEWEST, SETTINGS, told
+from tests.harness.newest_record import JOB, NEWEST, SETTINGS, told
 
 from rallypoint.core.fitness_state import BadRoute, Hold, Machine, Why
 from rallypoint.core.model import (

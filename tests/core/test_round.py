@@ -34,8 +34,7 @@ def test_R5_no_departure_closes_a_job(how: str) -> None:
     go("a")
     go("b")
     assert host.state.phase is not Phase.CLOSED
-    host.join("c")
-    host.join("d")
+    host.come("c", "d")
     assert sorted(host.world) == ["c", "d"]
 
 
@@ -49,8 +48,7 @@ def test_R5_close_wins_over_everything_and_leaves_no_timer() -> None:
     assert len(host.timers) == 0
     seen = len(host.seen)
     host.apply(JobClosed())
-    host.join("d")
-    host.join("a")
+    host.come("d", "a")
     host.lose("a")
     host.apply(RoundReleased(host.state.round))
     host.pass_time(86_400.0)

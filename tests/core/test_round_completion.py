@@ -18,8 +18,7 @@ from rallypoint.core.round_state import MemberState, Phase
 
 def test_R1_a_round_completes_at_once_at_the_maximum() -> None:
     host = job(1, 3)
-    host.join("a")
-    host.join("b")
+    host.come("a", "b")
     assert host.worlds == []
     effects = host.join("c")
     assert isinstance(effects[0], FormWorld)
@@ -38,8 +37,7 @@ def test_R1_a_fixed_size_never_waits_for_a_last_call() -> None:
 
 def test_R1_above_the_minimum_the_last_call_must_end() -> None:
     host = job(2, 4, last_call_s=30.0)
-    host.join("a")
-    host.join("b")
+    host.come("a", "b")
     host.pass_time(29.9)
     host.join("c")
     assert host.worlds == []
@@ -49,8 +47,7 @@ def test_R1_above_the_minimum_the_last_call_must_end() -> None:
 
 def test_R1_the_last_call_is_cancelled_below_the_minimum_and_starts_anew() -> None:
     host = job(2, 4, last_call_s=30.0)
-    host.join("a")
-    host.join("b")
+    host.come("a", "b")
     host.pass_time(20.0)
     host.lose("b")
     assert host.state.phase is Phase.FORMING
@@ -112,8 +109,7 @@ def test_R1_arrivals_join_but_never_extend_the_roster() -> None:
     host = running(1, 8, "a b")
     host.slow = {"b"}
     host.fail("a")
-    host.join("c")
-    host.join("d")
+    host.come("c", "d")
     assert len(host.worlds) == 1
     host.lose("d")
     host.join("b")
@@ -214,9 +210,7 @@ def test_R1_a_node_with_a_broken_device_stands_by_where_workers_must_fit() -> No
 
 def test_R1_a_round_of_which_the_workers_do_not_fit_waits_for_the_join_timeout() -> None:
     host = job(2, 4, world_multiple_of=4)
-    host.join("a")
-    host.join("b")
-    host.join("c")
+    host.come("a", "b", "c")
     assert kinds(host) == {TimerKind.JOIN}
     host.join("c", candidate=Candidate(2, "r", "c", 1))
     assert kinds(host) == {TimerKind.LAST_CALL}, "it has joined again with other workers"

@@ -86,8 +86,7 @@ def test_R2_a_vacant_place_is_filled_at_once() -> None:
 
 def test_R2_hold_admits_nobody_and_waits_for_nothing() -> None:
     host = running(1, 3, "a", on_join=OnJoin.HOLD)
-    host.join("b")
-    host.join("c")
+    host.come("b", "c")
     assert kinds(host) == set()
     host.pass_time(86_400.0)
     assert len(host.worlds) == 1
@@ -102,8 +101,7 @@ def test_R2_hold_admits_nobody_even_when_nothing_else_is_waited_for() -> None:
 
 def test_R2_a_round_that_ends_anyway_admits_everyone() -> None:
     host = running(1, 3, "a", on_join=OnJoin.HOLD)
-    host.join("b")
-    host.join("c")
+    host.come("b", "c")
     host.fail("a")
     assert host.world == ["a", "b", "c"]
 
@@ -177,9 +175,7 @@ def test_R2_survivors_go_before_those_who_stand_by() -> None:
 @pytest.mark.parametrize("goes", ["lost", "left", "draining"])
 def test_R2_who_stands_by_takes_the_place_of_one_who_waited(goes: str) -> None:
     host = running(1, 2, "a")
-    host.join("b")
-    host.join("c")
-    host.join("d")
+    host.come("b", "c", "d")
     assert [host.member_state(node) for node in "bcd"] == [
         MemberState.WAITING,
         MemberState.STANDBY,

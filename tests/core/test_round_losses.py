@@ -202,8 +202,7 @@ def test_R3_a_node_in_quarantine_keeps_no_healthy_one_from_the_job() -> None:
 def test_R3_of_those_who_stand_by_a_trusted_one_takes_the_place() -> None:
     host = running(1, 2, "a b", min_growth_interval_s=1.0, lease_s=15.0)
     flap(host, "b", 3)
-    host.join("c")
-    host.join("d")
+    host.come("c", "d")
     host.leave("c")
     assert (host.member_state("b"), host.member_state("d")) == (
         MemberState.STANDBY,
@@ -263,8 +262,7 @@ def test_R3_losses_are_forgotten_after_an_hour() -> None:
 
 def test_R3_losing_a_node_that_ran_nothing_is_not_counted() -> None:
     host = running(1, 2, "a", max_node_losses_per_hour=0)
-    host.join("b")
-    host.join("c")
+    host.come("b", "c")
     host.lose("b")
     host.lose("c")
     host.leave("a")

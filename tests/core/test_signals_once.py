@@ -8,8 +8,7 @@ from itertools import permutations
 
 import pytest
 from msgspec.structs import replace
-from tests.core.test_group_signals import ended
-from tests.harness.groups import INT, REASON, RULES, TERM, Node, exited, stamp, verdict
+from tests.harness.groups import INT, REASON, RULES, TERM, Node, ended, exited, stamp, verdict
 
 from rallypoint.core import messages as m
 from rallypoint.core.group import Phase

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rallypoint.cli.watch.stacks_text import stacks_lines
-from rallypoint.core.watch.rank_names import rank_names
+from rallypoint.cli.watch.stacks import stacks_lines
+from rallypoint.core.watch.names import rank_names
 from rallypoint.core.watch.stack_groups import Frame, Thread, fold_stacks, threads_of
 
 LOADER = """\

@@ -119,12 +119,10 @@ def of(cluster: Cluster) -> Silence:
 def test_L2_a_node_that_is_the_only_one_to_join_is_alone() -> None:
     cluster = Cluster(SharedSettings("job", 2, 2), has_register=True)
     assert of(cluster).is_alone
-    a = cluster.start("a")
-    cluster.settle()
+    (a,) = cluster.add("a")
     cluster.job.own_agent = a.ref.incarnation
     assert of(cluster).is_alone
-    cluster.start("b")
-    cluster.settle()
+    cluster.add("b")
     assert not of(cluster).is_alone
 
 

@@ -4,8 +4,7 @@ number of the job; all else goes on as it would have."""
 from __future__ import annotations
 
 import pytest
-from tests.core.test_takeover import outcome, take_over
-from tests.core.test_takeover_leader import DEAD, die, pass_time
+from tests.harness.takeovers import DEAD, die, take_over
 from tests.harness.whole_job import Cluster, SimulatedAgent
 
 from rallypoint.core import event_kinds as kinds
@@ -28,9 +27,8 @@ def started(
         restart_backoff_s=pause_s,
     )
     cluster = Cluster(settings, has_register=True)
-    agents = [cluster.start(name) for name in "abcdefgh"[:nodes]]
-    cluster.settle()
-    pass_time(cluster, LAST_CALL_S)
+    agents = cluster.add(*"abcdefgh"[:nodes])
+    cluster.later(LAST_CALL_S)
     assert all(agent.running == Stamp(1, 0) for agent in agents)
     return cluster, agents
 
@@ -48,7 +46,6 @@ def fail_and_lose_the_leader(
             break
         cluster.deliver(moves[0])
     record = cluster.record
-    assert record is not None
     assert not record.is_active
     assert record.judged_round != record.round
     die(cluster, leader)
@@ -79,18 +76,17 @@ def test_R3_a_failure_ends_a_job_without_restarts_though_the_leader_was_lost_bef
         c.local_event()
         c.disconnect()
     take_over(cluster, predecessor=DEAD)
-    assert outcome(cluster) is Outcome.FAILED
+    assert cluster.outcome is Outcome.FAILED
     assert b.running is c.running is None
 
 
 def test_R1_two_leaders_are_lost_in_one_pause_and_nobody_waits_for_a_last_call() -> None:
     cluster, (a, b, c, d) = started(4, 2, pause_s=PAUSE_S)
-    cluster.fail(d)
-    cluster.settle()
+    cluster.end_badly(d)
     die(cluster, a)
     take_over(cluster, predecessor=DEAD)
     take_over(cluster)
-    pass_time(cluster, PAUSE_S)
+    cluster.later(PAUSE_S)
     assert b.running == c.running == d.running == Stamp(2, 1)
     ranks = [cluster.job.assigned[agent.ref.node_id].group_rank for agent in (b, c, d)]
     assert ranks == [0, 1, 2]
@@ -102,8 +98,7 @@ def test_R1_a_node_goes_in_the_pause_after_a_takeover_and_nobody_waits_for_a_las
     how: str,
 ) -> None:
     cluster, (a, b, c, d) = started(4, 2, pause_s=PAUSE_S)
-    cluster.fail(d)
-    cluster.settle()
+    cluster.end_badly(d)
     die(cluster, a)
     take_over(cluster, predecessor=DEAD)
     if how == "it is lost":
@@ -114,23 +109,20 @@ def test_R1_a_node_goes_in_the_pause_after_a_takeover_and_nobody_waits_for_a_las
     else:
         cluster.notice(c)
     cluster.settle()
-    pass_time(cluster, PAUSE_S)
+    cluster.later(PAUSE_S)
     assert b.running == d.running == Stamp(2, 1)
 
 
 def test_R1_newcomers_wait_for_a_node_that_has_succeeded_before_the_takeover() -> None:
     """No round begins without it, to be ended for it at once."""
     cluster, (a, b, c) = started(3, 1)
-    cluster.succeed(a)
-    cluster.settle()
-    for agent in (b, c):
-        die(cluster, agent)
+    cluster.end_well(a)
+    die(cluster, b, c)
     cluster.take_over()
     cluster.connect(a)
-    newcomers = [cluster.start(name) for name in "bc"]
-    cluster.settle()
+    newcomers = cluster.add(*"bc")
     for _ in range(3):
-        pass_time(cluster, 10.0)
+        cluster.later(10.0)
     assert {agent.running for agent in (a, *newcomers)} == {Stamp(2, 1)}
     formed = [record for record in cluster.records if record.kind is kinds.ROUND_FORMED]
     assert len(formed) == 2
@@ -139,16 +131,14 @@ def test_R1_newcomers_wait_for_a_node_that_has_succeeded_before_the_takeover() -
 def test_L9_a_job_that_is_taken_over_again_and_again_between_two_rounds_uses_one_number() -> None:
     """The last eight are known, and no more are used up than rounds were formed."""
     cluster, (a, b, c) = started(3, 2, pause_s=1000.0)
-    cluster.fail(b)
-    cluster.settle()
+    cluster.end_badly(b)
     die(cluster, a)
     take_over(cluster, predecessor=DEAD)
     for _ in range(12):
         take_over(cluster)
-        pass_time(cluster, 40.0)
+        cluster.later(40.0)
     for _ in range(30):
-        pass_time(cluster, 40.0)
+        cluster.later(40.0)
     assert b.running == c.running == Stamp(2, 1)
-    assert cluster.record is not None
     assert cluster.record.earlier == (1,)
     assert cluster.job.ledger.total == 1

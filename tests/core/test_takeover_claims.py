@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from msgspec.structs import replace
-from tests.core.test_takeover import outcome, running, take_over
+from tests.harness.takeovers import running, take_over
 from tests.harness.whole_job import Cluster, SimulatedAgent
 
 from rallypoint.core import messages as m
@@ -106,17 +106,14 @@ def test_L5_two_agents_that_claim_the_same_are_not_two_nodes(same: str) -> None:
 
 def test_L5_a_node_that_has_succeeded_and_is_lost_again_is_not_awaited() -> None:
     cluster, (a, b) = running(2)
-    cluster.succeed(a)
-    cluster.settle()
+    cluster.end_well(a)
     take_over(cluster, b)
     cluster.cut(a)
     cluster.give_up(a)
-    cluster.connect(b)
-    cluster.settle()
+    cluster.bring(b)
     assert goes_on(cluster)
-    cluster.succeed(b)
-    cluster.settle()
-    assert outcome(cluster) is Outcome.SUCCEEDED
+    cluster.end_well(b)
+    assert cluster.outcome is Outcome.SUCCEEDED
 
 
 def test_L5_a_node_that_is_lost_before_all_have_come_is_awaited_again() -> None:
@@ -124,26 +121,22 @@ def test_L5_a_node_that_is_lost_before_all_have_come_is_awaited_again() -> None:
     take_over(cluster, b)
     cluster.cut(a)
     cluster.give_up(a)
-    cluster.connect(b)
-    cluster.settle()
+    cluster.bring(b)
     assert not goes_on(cluster)
-    cluster.connect(a)
-    cluster.settle()
+    cluster.bring(a)
     assert goes_on(cluster)
     assert a.running == b.running == Stamp(1, 0)
 
 
 def test_L5_a_node_that_has_succeeded_begins_anew_if_its_round_has_ended_meanwhile() -> None:
     cluster, (a, b) = running(2)
-    cluster.succeed(a)
-    cluster.settle()
+    cluster.end_well(a)
     take_over(cluster, a)
     cluster.fail(b)
     b.local_event()
     cluster.deliver(("up", b))
     assert not goes_on(cluster)
-    cluster.connect(a)
-    cluster.settle()
+    cluster.bring(a)
     assert a.running == b.running == Stamp(1, 1)
     state = cluster.job.round
     assert sum(state.counts.values()) == len(state.members) == 2
@@ -151,8 +144,7 @@ def test_L5_a_node_that_has_succeeded_begins_anew_if_its_round_has_ended_meanwhi
 
 def test_L5_a_node_that_succeeded_and_does_something_else_now_begins_anew() -> None:
     cluster, (a, _) = running(2)
-    cluster.succeed(a)
-    cluster.settle()
+    cluster.end_well(a)
     take_over(cluster, a)
     hello = hello_of(cluster, a)
     assert not attach(cluster, replace(hello, claim=replace(hello.claim, doing=m.Doing.JOINED)))
@@ -165,8 +157,7 @@ def test_R4_an_agent_that_joins_under_the_id_of_a_node_takes_its_place_after_a_t
     take_over(cluster)
     cluster.cut(a)
     cluster.agents.remove(a)
-    again = cluster.start("a")
-    cluster.settle()
+    (again,) = cluster.add("a")
     assert (again.running, b.running) == (None, Stamp(1, 0)), "it waits"
     cluster.give_up(a)
     cluster.settle()
@@ -186,8 +177,7 @@ def test_R4_the_fixed_rank_of_a_node_stays_its_own_after_a_takeover() -> None:
     late = cluster.start("c")
     late.candidate = replace(late.candidate, node_rank=1)
     cluster.settle()
-    cluster.pass_time(1.0)
-    cluster.settle()
+    cluster.later(1.0)
     assert late.refused.startswith("node rank 1 is used by another running agent (node b) at ")
     assert goes_on(cluster)
 
@@ -196,16 +186,12 @@ def test_R4_the_id_of_a_node_that_comes_back_is_its_own_though_another_agent_cam
     """That agent waits until it is known what runs, and is refused then."""
     cluster, (a, b) = running(2)
     take_over(cluster, b)
-    other = cluster.start("b")
-    cluster.settle()
-    cluster.pass_time(1.0)
-    cluster.settle()
+    (other,) = cluster.add("b")
+    cluster.later(1.0)
     assert not other.refused
-    cluster.connect(b)
-    cluster.settle()
+    cluster.bring(b)
     assert cluster.sessions.of_node("b") is cluster.sessions.of_agent(b.ref.incarnation)
-    cluster.pass_time(1.0)
-    cluster.settle()
+    cluster.later(1.0)
     assert other.refused.startswith("node id 'b' is used by another running agent at ")
     assert a.running == b.running == Stamp(1, 0)
     assert goes_on(cluster)
@@ -213,17 +199,13 @@ def test_R4_the_id_of_a_node_that_comes_back_is_its_own_though_another_agent_cam
 
 def test_R4_an_agent_that_had_succeeded_is_not_taken_back_while_another_has_its_id() -> None:
     cluster, (a, b) = running(2)
-    cluster.succeed(a)
-    cluster.settle()
+    cluster.end_well(a)
     take_over(cluster, a)
-    other = cluster.start("a")
-    cluster.settle()
+    (other,) = cluster.add("a")
     assert cluster.holds(other)
-    cluster.connect(a)
-    cluster.settle()
+    cluster.bring(a)
     assert cluster.holds(other)
-    cluster.pass_time(1.0)
-    cluster.settle()
+    cluster.later(1.0)
     assert a.refused.startswith("node id 'a' is used by another running agent at ")
     assert cluster.holds(other)
     assert b.running == Stamp(1, 0)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.core.test_takeover import running, take_over
-from tests.core.test_takeover_leader import DEAD, VANISHED, die, pass_time, said
+from tests.harness.takeovers import DEAD, VANISHED, die, running, said, take_over
 from tests.harness.whole_job import Cluster, SimulatedAgent
 
 from rallypoint.core import messages as m
@@ -18,8 +17,7 @@ from rallypoint.core.takeover.record import is_set
 def two_died() -> tuple[Cluster, SimulatedAgent, SimulatedAgent]:
     """Of four nodes the leader `a` and the node `b` are dead, and `c` has taken over."""
     cluster, (a, b, c, d) = running(4)
-    for agent in (a, b):
-        die(cluster, agent)
+    die(cluster, a, b)
     take_over(cluster, predecessor=DEAD)
     assert c.running == d.running == Stamp(1, 0), "nothing is decided yet"
     return cluster, c, d
@@ -28,8 +26,7 @@ def two_died() -> tuple[Cluster, SimulatedAgent, SimulatedAgent]:
 def test_L4_a_node_that_died_with_the_leader_is_not_awaited_once_its_guard_has_told() -> None:
     cluster, c, d = two_died()
     cluster.tell_dead(Stamp(1, 0), 1, "b")
-    e, f = cluster.start("e"), cluster.start("f")
-    cluster.settle()
+    e, f = cluster.add("e", "f")
     assert {agent.running for agent in (c, d, e, f)} == {Stamp(1, 1)}
     (text,) = said(cluster)
     assert text.startswith("took over round 0 with 2 of 4 nodes: the one that led has died (a)")
@@ -53,8 +50,7 @@ def test_L4_what_is_told_of_another_place_ends_no_wait(stamp: Stamp, rank: int) 
 
 def test_L4_the_same_death_that_is_told_twice_ends_the_wait_for_no_other_node() -> None:
     cluster, (a, b, c, d) = running(4)
-    for agent in (a, b):
-        die(cluster, agent)
+    die(cluster, a, b)
     take_over(cluster, c, predecessor=DEAD)
     for _ in range(3):
         cluster.tell_dead(Stamp(1, 0), 1, "b")
@@ -62,24 +58,19 @@ def test_L4_the_same_death_that_is_told_twice_ends_the_wait_for_no_other_node() 
     cluster.settle()
     assert d.running == Stamp(1, 0), "c is neither here nor dead"
     cluster.connect(c)
-    for name in "ef":
-        cluster.start(name)
-    cluster.settle()
+    cluster.add(*"ef")
     assert c.running == d.running == Stamp(1, 1)
 
 
 def test_L4_who_leads_after_the_one_that_was_told_knows_of_the_death() -> None:
     cluster, (a, b, c, d) = running(4)
-    for agent in (a, b):
-        die(cluster, agent)
+    die(cluster, a, b)
     take_over(cluster, c, predecessor=DEAD)
     cluster.tell_dead(Stamp(1, 0), 1, "b")
     cluster.settle()
     cluster.write_record()
     take_over(cluster)
-    for name in "ef":
-        cluster.start(name)
-    cluster.settle()
+    cluster.add(*"ef")
     assert c.running == d.running == Stamp(1, 1)
 
 
@@ -88,8 +79,7 @@ def test_L4_the_vanished_leader_is_not_awaited_once_a_fresh_agent_has_proved_it_
     die(cluster, a)
     take_over(cluster, predecessor=VANISHED)
     cluster.tell_dead(Stamp(1, 0), 0, "a")
-    c = cluster.start("c")
-    cluster.settle()
+    (c,) = cluster.add("c")
     assert b.running == c.running == Stamp(1, 1)
     assert cluster.job.assigned["b"].why == (
         "node a was lost: its agent died, and its workers with it, while it led the job"
@@ -98,11 +88,9 @@ def test_L4_the_vanished_leader_is_not_awaited_once_a_fresh_agent_has_proved_it_
 
 def test_L4_all_nodes_died_and_all_are_known_to_have() -> None:
     cluster, agents = running(3)
-    for agent in agents:
-        die(cluster, agent)
+    die(cluster, *agents)
     cluster.take_over(DEAD)
-    fresh = [cluster.start(name) for name in "abc"]
-    cluster.settle()
+    fresh = cluster.add(*"abc")
     assert all(agent.running is None for agent in fresh)
     for rank in (1, 2):
         cluster.tell_dead(Stamp(1, 0), rank, "abc"[rank])
@@ -118,11 +106,8 @@ def test_L4_a_node_that_dies_when_it_has_come_to_the_next_leader_is_not_awaited(
     take_over(cluster, d, predecessor=DEAD)
     cluster.give_up(b, DIED)
     die(cluster, b)
-    cluster.connect(d)
-    cluster.settle()
-    for name in "ef":
-        cluster.start(name)
-    cluster.settle()
+    cluster.bring(d)
+    cluster.add(*"ef")
     assert c.running == d.running == Stamp(1, 1)
 
 
@@ -131,14 +116,12 @@ def test_L4_a_node_that_was_only_cut_off_meanwhile_is_awaited() -> None:
     die(cluster, a)
     take_over(cluster, d, predecessor=DEAD)
     cluster.give_up(b)
-    cluster.connect(d)
-    cluster.settle()
+    cluster.bring(d)
     assert c.running == d.running == Stamp(1, 0)
     b.running = None
     cluster.agents.remove(b)
-    pass_time(cluster, with_margin(cluster.settings.lease_s))
-    assert cluster.job.end_reason is not None
-    assert cluster.job.end_reason.kind is EndKind.LOSS
+    cluster.later(with_margin(cluster.settings.lease_s))
+    assert cluster.end.kind is EndKind.LOSS
 
 
 def test_L4_a_node_that_comes_though_it_was_called_dead_is_awaited_again_when_it_is_lost() -> None:
@@ -147,12 +130,10 @@ def test_L4_a_node_that_comes_though_it_was_called_dead_is_awaited_again_when_it
     take_over(cluster, b, c, predecessor=DEAD)
     cluster.tell_dead(Stamp(1, 0), 1, "b")
     assert is_set(cluster.sessions._recovery.record.stopped, 1)  # type: ignore[union-attr]
-    cluster.connect(b)
-    cluster.settle()
+    cluster.bring(b)
     assert b.running == d.running == Stamp(1, 0)
     cluster.give_up(b)
-    cluster.connect(c)
-    cluster.settle()
+    cluster.bring(c)
     assert d.running == Stamp(1, 0), "b may live"
 
 
@@ -164,16 +145,14 @@ def awaits(cluster: Cluster) -> str:
 
 def test_L5_nodes_are_told_whom_the_new_leader_waits_for_how_long_and_why() -> None:
     cluster, (a, b, c, d) = running(4)
-    for agent in (a, b):
-        die(cluster, agent)
+    die(cluster, a, b)
     take_over(cluster, c, predecessor=DEAD)
     lasts = f"{with_margin(cluster.settings.lease_s):.0f} s at most"
     until = f"where workers may run until its lease is over, {lasts}"
     assert awaits(cluster) == f"group rank 1, 2 of round 0, {until}"
     cluster.tell_dead(Stamp(1, 0), 1, "b")
     assert awaits(cluster) == f"group rank 2 of round 0, {until}"
-    fresh = cluster.start("e")
-    cluster.settle()
+    (fresh,) = cluster.add("e")
     assert fresh.link is not None
     beat = m.Heartbeat(1)
     (answer,) = cluster.sessions.received(fresh.link.number, beat, cluster.timers.now_s)
@@ -181,7 +160,6 @@ def test_L5_nodes_are_told_whom_the_new_leader_waits_for_how_long_and_why() -> N
     assert isinstance(answer.message, m.HeartbeatAck)
     assert answer.message.status.awaits == awaits(cluster)
     cluster.connect(c)
-    cluster.start("f")
-    cluster.settle()
+    cluster.add("f")
     assert awaits(cluster) == ""
     assert d.running == Stamp(1, 1)

@@ -4,42 +4,19 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
-from tests.core.test_takeover import outcome, running, take_over
-from tests.harness.whole_job import Cluster, SimulatedAgent
+from tests.harness.takeovers import DEAD, FENCED_IN_S, VANISHED, die, running, said, take_over
+from tests.harness.whole_job import Cluster
 
-from rallypoint.core import event_kinds as kinds
 from rallypoint.core.model import EndKind, Outcome, SharedSettings, Stamp
 from rallypoint.core.takeover.clock_rates import with_margin
 from rallypoint.core.takeover.handover import ANOTHER_NUMBER, Predecessor
-
-DEAD = Predecessor(0, is_dead=True)
-FENCED_IN_S = 6.0
-VANISHED = Predecessor(0, fenced_in_s=FENCED_IN_S)
-
-
-def die(cluster: Cluster, agent: SimulatedAgent) -> None:
-    """With its workers: it is never heard again."""
-    agent.running = None
-    cluster.agents.remove(agent)
-
-
-def pass_time(cluster: Cluster, seconds: float) -> None:
-    """And what follows from it is done."""
-    cluster.pass_time(seconds)
-    cluster.settle()
-
-
-def said(cluster: Cluster) -> list[str]:
-    """What a person has read of takeovers."""
-    return [record.text for record in cluster.records if record.kind is kinds.TAKEN_OVER]
 
 
 def test_L4_without_the_dead_node_of_the_leader_the_job_goes_on_at_once() -> None:
     cluster, (a, b, c) = running(3)
     die(cluster, a)
     take_over(cluster, predecessor=DEAD)
-    d = cluster.start("d")
-    cluster.settle()
+    (d,) = cluster.add("d")
     assert b.running == c.running == d.running == Stamp(1, 1)
     assert cluster.job.ledger.total == 0
     assert cluster.job.assigned["b"].why == (
@@ -52,16 +29,15 @@ def test_L4_any_other_node_that_is_missing_is_awaited_for_a_lease() -> None:
     cluster, (a, b, c) = running(3)
     die(cluster, a)
     take_over(cluster, c, predecessor=replace(DEAD, fenced_in_s=0.0))
-    pass_time(cluster, cluster.settings.lease_s)
+    cluster.later(cluster.settings.lease_s)
     assert b.running == Stamp(1, 0)
     c.running = None  # its own lease has ended
     cluster.agents.remove(c)
-    pass_time(cluster, with_margin(cluster.settings.lease_s) - cluster.settings.lease_s)
+    cluster.later(with_margin(cluster.settings.lease_s) - cluster.settings.lease_s)
     assert b.running is None
-    assert cluster.job.end_reason is not None
-    assert cluster.job.end_reason.kind is EndKind.LOSS
-    assert cluster.job.end_reason.text.startswith("node a was lost (its agent died")
-    assert cluster.job.end_reason.text.endswith(", and with it c")
+    assert cluster.end.kind is EndKind.LOSS
+    assert cluster.end.text.startswith("node a was lost (its agent died")
+    assert cluster.end.text.endswith(", and with it c")
     (text,) = said(cluster)
     assert text == (
         "took over round 0 with 1 of 3 nodes: the one that led has died (a), 1 node did not come "
@@ -73,10 +49,10 @@ def test_L4_the_vanished_node_of_the_leader_is_awaited_until_its_own_lease_has_e
     cluster, (a, b) = running(2)
     take_over(cluster, a, predecessor=VANISHED)
     c = cluster.start("c")
-    pass_time(cluster, FENCED_IN_S - 0.1)
+    cluster.later(FENCED_IN_S - 0.1)
     assert b.running == Stamp(1, 0)
     die(cluster, a)
-    pass_time(cluster, 0.1)
+    cluster.later(0.1)
     assert b.running == c.running == Stamp(1, 1)
     assert cluster.job.assigned["b"].why == (
         "node a was lost: it led the job, and did not come back"
@@ -90,11 +66,9 @@ def test_L4_the_vanished_node_of_the_leader_is_awaited_until_its_own_lease_has_e
 def test_L4_a_leader_that_vanished_with_others_is_one_of_those_that_are_missing() -> None:
     cluster, (a, _b, c) = running(3)
     take_over(cluster, a, c, predecessor=VANISHED)
-    for agent in (a, c):
-        die(cluster, agent)
-    pass_time(cluster, with_margin(cluster.settings.lease_s))
-    assert cluster.job.end_reason is not None
-    assert cluster.job.end_reason.text == (
+    die(cluster, a, c)
+    cluster.later(with_margin(cluster.settings.lease_s))
+    assert cluster.end.text == (
         "2 of 3 nodes did not come to the coordinator that took over (a, c)"
     )
 
@@ -103,11 +77,10 @@ def test_L4_another_node_that_comes_after_the_leaders_own_lease_has_ended_comple
     cluster, (a, b, c) = running(3)
     die(cluster, a)
     take_over(cluster, c, predecessor=VANISHED)
-    pass_time(cluster, FENCED_IN_S + 1.0)
+    cluster.later(FENCED_IN_S + 1.0)
     assert b.running == Stamp(1, 0)
     cluster.connect(c)
-    d = cluster.start("d")
-    cluster.settle()
+    (d,) = cluster.add("d")
     assert b.running == c.running == d.running == Stamp(1, 1)
 
 
@@ -121,53 +94,45 @@ def test_L4_a_node_that_led_and_comes_back_takes_part_as_if_it_had_not_led(
     take_over(cluster, b, predecessor=predecessor)
     cluster.cut(a)
     cluster.give_up(a)
-    pass_time(cluster, FENCED_IN_S + 1.0)
-    cluster.connect(b)
-    cluster.settle()
+    cluster.later(FENCED_IN_S + 1.0)
+    cluster.bring(b)
     assert b.running == Stamp(1, 0)
-    cluster.connect(a)
-    cluster.settle()
+    cluster.bring(a)
     assert a.running == b.running == Stamp(1, 0)
-    for agent in (a, b):
-        cluster.succeed(agent)
-    cluster.settle()
-    assert outcome(cluster) is Outcome.SUCCEEDED
+    cluster.end_well(a, b)
+    assert cluster.outcome is Outcome.SUCCEEDED
 
 
 def test_L4_a_node_that_led_and_comes_back_before_the_others_ends_no_wait() -> None:
     cluster, (a, b, _c) = running(3)
     take_over(cluster, a, b, predecessor=VANISHED)
     cluster.connect(a)
-    pass_time(cluster, FENCED_IN_S)
+    cluster.later(FENCED_IN_S)
     assert a.running == Stamp(1, 0)
-    cluster.connect(b)
-    cluster.settle()
+    cluster.bring(b)
     assert a.running == b.running == Stamp(1, 0)
     assert said(cluster) == ["took over round 0 with 3 of 3 nodes"]
 
 
 def test_L4_a_success_of_the_leaders_node_that_was_recorded_counts_though_it_is_dead() -> None:
     cluster, (a, b) = running(2)
-    cluster.succeed(a)
-    cluster.settle()
+    cluster.end_well(a)
     die(cluster, a)
     take_over(cluster, predecessor=DEAD)
     assert b.running == Stamp(1, 0)
     assert said(cluster) == ["took over round 0 with 2 of 2 nodes"]
-    cluster.succeed(b)
-    cluster.settle()
-    assert outcome(cluster) is Outcome.SUCCEEDED
+    cluster.end_well(b)
+    assert cluster.outcome is Outcome.SUCCEEDED
 
 
 def test_L4_nobody_is_awaited_where_only_the_dead_leader_worked() -> None:
     cluster, (a,) = running(1)
     die(cluster, a)
     cluster.take_over(DEAD)
-    pass_time(cluster, 0.0)
+    cluster.later(0.0)
     (text,) = said(cluster)
     assert text.startswith("took over round 0 with 0 of 1 node: the one that led has died")
-    b = cluster.start("b")
-    cluster.settle()
+    (b,) = cluster.add("b")
     assert b.running == Stamp(2, 1)
 
 
@@ -175,10 +140,9 @@ def test_L4_nobody_is_awaited_where_only_the_dead_leader_worked() -> None:
 def test_L4_a_leader_that_took_no_part_in_the_newest_round_is_not_missed(rank: int) -> None:
     cluster, (a, b) = running(2)
     take_over(cluster, b, predecessor=Predecessor(rank, is_dead=True, fenced_in_s=0.0))
-    pass_time(cluster, cluster.settings.lease_s)
+    cluster.later(cluster.settings.lease_s)
     assert a.running == Stamp(1, 0)
-    cluster.connect(b)
-    cluster.settle()
+    cluster.bring(b)
     assert a.running == b.running == Stamp(1, 0)
 
 
@@ -190,8 +154,7 @@ def test_L4_that_a_leader_was_dead_is_known_to_the_one_that_follows_the_next() -
     cluster.write_record()
     die(cluster, b)
     take_over(cluster, predecessor=replace(DEAD, rank=1))
-    d, e = cluster.start("d"), cluster.start("e")
-    cluster.settle()
+    d, e = cluster.add("d", "e")
     assert c.running == d.running == e.running == Stamp(1, 1)
     assert cluster.job.ledger.total == 0
 
@@ -206,22 +169,21 @@ def test_L4_a_leader_that_dies_and_was_not_said_to_be_dead_is_left_to_its_lease_
     cluster.write_record()
     die(cluster, b)
     take_over(cluster, predecessor=replace(DEAD, rank=1))
-    pass_time(cluster, with_margin(cluster.settings.lease_s) - 0.1)
+    cluster.later(with_margin(cluster.settings.lease_s) - 0.1)
     assert c.running == Stamp(1, 0)
     d, e = cluster.start("d"), cluster.start("e")
-    pass_time(cluster, 0.1)
+    cluster.later(0.1)
     assert c.running == d.running == e.running == Stamp(1, 1)
 
 
 def test_L4_a_round_whose_end_was_recorded_is_followed_without_the_dead_leader() -> None:
     cluster, (a, b) = running(2, restart_backoff_s=30.0)
-    cluster.fail(b)
-    cluster.settle()
+    cluster.end_badly(b)
     assert cluster.job.ledger.total == 1
     die(cluster, a)
     take_over(cluster, predecessor=DEAD)
     c = cluster.start("c")
-    pass_time(cluster, 31.0)
+    cluster.later(31.0)
     assert b.running == c.running == Stamp(2, 1)
     assert cluster.job.ledger.total == 1
 
@@ -229,19 +191,16 @@ def test_L4_a_round_whose_end_was_recorded_is_followed_without_the_dead_leader()
 def test_R1_nodes_that_come_back_between_rounds_keep_ranks_and_wait_for_no_last_call() -> None:
     settings = SharedSettings("job", 2, 8, last_call_s=60.0, max_restarts=3, restart_backoff_s=30.0)
     cluster = Cluster(settings, has_register=True)
-    agents = [cluster.start(name) for name in "dcba"]
-    cluster.settle()
-    cluster.pass_time(60.0)
-    cluster.settle()
-    cluster.fail(agents[2])
-    cluster.settle()
+    agents = cluster.add(*"dcba")
+    cluster.later(60.0)
+    cluster.end_badly(agents[2])
     leader, *others = sorted(
         agents, key=lambda agent: cluster.job.assigned[agent.ref.node_id].group_rank
     )
     die(cluster, leader)
     cluster.agents.sort(key=others.index, reverse=True)
     take_over(cluster, predecessor=DEAD)
-    pass_time(cluster, 31.0)
+    cluster.later(31.0)
     assert [agent.running for agent in others] == [Stamp(2, 1)] * 3
     ranks = [cluster.job.assigned[agent.ref.node_id].group_rank for agent in others]
     assert ranks == [0, 1, 2]
@@ -259,9 +218,8 @@ def test_R3_a_job_whose_leaders_keep_dying_ends_as_one_whose_nodes_do() -> None:
         take_over(cluster, predecessor=DEAD)
         cluster.start(name)
     cluster.settle()
-    assert outcome(cluster) is Outcome.INFRASTRUCTURE
-    assert cluster.job.verdict is not None
-    assert "(--max-node-losses 1)" in cluster.job.verdict.text
+    assert cluster.outcome is Outcome.INFRASTRUCTURE
+    assert "(--max-node-losses 1)" in cluster.verdict.text
 
 
 def test_L4_a_node_that_has_left_is_not_awaited() -> None:
@@ -277,22 +235,19 @@ def test_L4_a_node_that_has_left_is_not_awaited() -> None:
         f"took over round 0 with 2 of 3 nodes: {ANOTHER_NUMBER}",
         f"took over round 0 with 2 of 3 nodes: {ANOTHER_NUMBER}",
     ]
-    d = cluster.start("d")
-    cluster.settle()
+    (d,) = cluster.add("d")
     assert b.running == c.running == d.running == Stamp(2, 1)
 
 
 def test_A4_what_fails_of_the_lost_store_is_no_failure_also_after_a_takeover() -> None:
     cluster, (a, b) = running(2, max_restarts=0)
-    cluster.succeed(a)
-    cluster.settle()
+    cluster.end_well(a)
     die(cluster, a)
     take_over(cluster, predecessor=DEAD)
     assert b.running == Stamp(1, 0)
-    pass_time(cluster, 1.0)
+    cluster.later(1.0)
     cluster.fail(b)
-    d = cluster.start("d")
-    cluster.settle()
+    (d,) = cluster.add("d")
     assert cluster.job.verdict is None
     assert b.running == d.running == Stamp(1, 1)
     assert cluster.job.ledger.total == 0
@@ -302,9 +257,7 @@ def test_A4_what_fails_of_the_lost_store_is_no_failure_also_after_a_takeover() -
 
 def test_A4_a_failure_counts_while_the_node_of_rank_0_is_there_after_a_takeover() -> None:
     cluster, (a, b) = running(2, max_restarts=0)
-    cluster.succeed(a)
-    cluster.settle()
+    cluster.end_well(a)
     take_over(cluster)
-    cluster.fail(b)
-    cluster.settle()
-    assert outcome(cluster) is Outcome.FAILED
+    cluster.end_badly(b)
+    assert cluster.outcome is Outcome.FAILED

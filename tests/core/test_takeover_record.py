@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from msgspec import msgpack
 from msgspec.structs import fields
-from tests.core.test_takeover import cluster_of, outcome, running, take_over
+from tests.harness.takeovers import cluster_of, running, take_over
 from tests.harness.whole_job import Cluster
 
 from rallypoint.core import messages as m
@@ -103,7 +103,6 @@ def test_L4_the_record_names_the_rank_of_the_node_that_leads() -> None:
     for leader, rank in ((b.ref.incarnation, 1), (a.ref.incarnation, 0), (standby, -1)):
         cluster.job.own_agent = leader
         cluster.write_record()
-        assert cluster.record is not None
         assert cluster.record.leader_rank == rank
         assert cluster.record.leader_node == ("" if rank < 0 else "ab"[rank])
 
@@ -116,11 +115,10 @@ def hear_all(cluster: Cluster) -> None:
 
 def test_L3_nobody_hears_that_too_few_nodes_came_before_it_is_recorded() -> None:
     cluster = cluster_of(2)
-    a = cluster.start("a")
-    cluster.settle()
+    (a,) = cluster.add("a")
     cluster.pass_time(cluster.settings.join_timeout_s)
     hear_all(cluster)
-    assert outcome(cluster) is Outcome.TIMED_OUT
+    assert cluster.outcome is Outcome.TIMED_OUT
     assert a.state.verdict is None
     cluster.write_record()
     hear_all(cluster)
@@ -130,17 +128,14 @@ def test_L3_nobody_hears_that_too_few_nodes_came_before_it_is_recorded() -> None
 def test_L3_that_a_back_off_has_ended_is_recorded() -> None:
     """The next coordinator does not begin it anew."""
     cluster, (a, b) = running(2, restart_backoff_s=30.0)
-    cluster.fail(b)
-    cluster.settle()
+    cluster.end_badly(b)
     cluster.give_up(b)
     cluster.agents.remove(b)
     cluster.settle()
-    cluster.pass_time(31.0)
-    cluster.settle()
+    cluster.later(31.0)
     take_over(cluster)
     cluster.pass_time(18.5)  # Until then b may still run.
-    c = cluster.start("c")
-    cluster.settle()
+    (c,) = cluster.add("c")
     assert a.running == c.running == Stamp(2, 1)
 
 
@@ -151,7 +146,6 @@ def test_R3_that_a_node_is_lost_is_recorded_also_when_its_round_is_over() -> Non
         assert not cluster.is_recorded
         cluster.write_record()
     assert a.running is not None
-    assert cluster.record is not None
     assert [loss.machine for loss in cluster.record.recent_losses] == ["b", "c"]
 
 
@@ -161,7 +155,6 @@ def test_R3_that_a_helper_died_too_in_a_round_that_has_failed_is_recorded() -> N
     a.local_event()
     cluster.deliver(("up", a))
     cluster.write_record()
-    assert cluster.record is not None
     assert not cluster.record.lossy_rounds
     b.local.append(m.HelperDied(Stamp(1, 0), "the round store was killed"))
     b.local_event()
@@ -183,11 +176,9 @@ def test_L5_a_person_reads_how_many_workers_run_also_after_a_takeover() -> None:
 def test_L5_a_round_that_has_begun_need_not_begin_again() -> None:
     """Nor is a node expelled that has succeeded, and did not come to tell that it is ready."""
     cluster, (a, b) = running(2)
-    cluster.succeed(a)
-    cluster.settle()
+    cluster.end_well(a)
     take_over(cluster, a)
-    cluster.pass_time(cluster.settings.join_timeout_s + 1.0)
-    cluster.settle()
+    cluster.later(cluster.settings.join_timeout_s + 1.0)
     assert b.running == Stamp(1, 0)
     assert cluster.job.verdict is None
 
@@ -195,21 +186,15 @@ def test_L5_a_round_that_has_begun_need_not_begin_again() -> None:
 def test_L5_a_job_of_which_some_nodes_have_succeeded_does_not_grow_after_a_takeover() -> None:
     settings = SharedSettings("job", 2, 3, min_growth_interval_s=0.0, join_settle_s=0.0)
     cluster = Cluster(settings, has_register=True)
-    a, b = cluster.start("a"), cluster.start("b")
-    cluster.settle()
-    cluster.pass_time(settings.last_call_s)
-    cluster.settle()
-    cluster.succeed(a)
-    cluster.settle()
+    a, b = cluster.add("a", "b")
+    cluster.later(settings.last_call_s)
+    cluster.end_well(a)
     take_over(cluster, a)
-    cluster.start("c")
-    cluster.settle()
-    cluster.pass_time(settings.join_settle_max_s + 1.0)
-    cluster.settle()
+    cluster.add("c")
+    cluster.later(settings.join_settle_max_s + 1.0)
     assert b.running == Stamp(1, 0)
-    cluster.succeed(b)
-    cluster.settle()
-    assert outcome(cluster) is Outcome.SUCCEEDED
+    cluster.end_well(b)
+    assert cluster.outcome is Outcome.SUCCEEDED
 
 
 def test_L5_a_failure_that_the_last_coordinator_heard_is_judged_before_the_next_round() -> None:
@@ -223,8 +208,7 @@ def test_L5_a_failure_that_the_last_coordinator_heard_is_judged_before_the_next_
     take_over(cluster)
     assert cluster.job.ledger.total == 1
     assert a.running is b.running is None
-    cluster.pass_time(31.0)
-    cluster.settle()
+    cluster.later(31.0)
     assert a.running == b.running == Stamp(1, 1)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 from msgspec.structs import replace
-from tests.core.test_takeover import outcome, running, take_over
+from tests.harness.takeovers import running, take_over
 from tests.harness.whole_job import Cluster, SimulatedAgent
 
 from rallypoint.core import event_kinds as kinds
@@ -63,8 +63,7 @@ def test_A4_a_success_that_a_checkpoint_had_caused_does_not_count_at_the_next_co
     a, b = cluster.start("a"), cluster.start("b")
     a.ends_when_asked = b.ends_when_asked = True
     cluster.settle()
-    cluster.pass_time(settings.last_call_s)
-    cluster.settle()
+    cluster.later(settings.last_call_s)
     assert a.running == b.running == ROUND_0
     c = cluster.start("c")
     for agent in (c, a, b):
@@ -72,18 +71,15 @@ def test_A4_a_success_that_a_checkpoint_had_caused_does_not_count_at_the_next_co
     hear(cluster, c)
     assert a.state.stamp == b.state.stamp == ROUND_0
     take_over(cluster)
-    cluster.pass_time(settings.last_call_s)
-    cluster.settle()
+    cluster.later(settings.last_call_s)
     assert cluster.job.verdict is None
     assert a.running == b.running == c.running == Stamp(1, 1)
 
 
 def assert_next_round_costs_nothing(cluster: Cluster, a: SimulatedAgent, b: SimulatedAgent) -> None:
     """With another node c, when nobody is waited for any longer."""
-    cluster.start("c")
-    cluster.settle()
-    cluster.pass_time(18.5)
-    cluster.settle()
+    cluster.add("c")
+    cluster.later(18.5)
     assert a.running == b.running == Stamp(1, 1)
     assert cluster.job.ledger.total == 0
 
@@ -98,13 +94,10 @@ def test_A3_a_failure_that_is_kept_is_dated_by_when_it_happened() -> None:
     cluster.fail(b)
     b.local_event()
     cluster.pass_time(3.0)
-    for agent in (b, c):
-        cluster.connect(agent)
-    cluster.settle()
-    assert outcome(cluster) is Outcome.FAILED
-    assert cluster.job.verdict is not None
-    assert cluster.job.verdict.cause is not None
-    assert cluster.job.verdict.cause.node_id == "a"
+    cluster.bring(b, c)
+    assert cluster.outcome is Outcome.FAILED
+    assert cluster.verdict.cause is not None
+    assert cluster.verdict.cause.node_id == "a"
 
 
 def test_A3_what_fails_of_a_helper_that_died_is_no_failure_however_late_all_is_told() -> None:
@@ -116,9 +109,7 @@ def test_A3_what_fails_of_a_helper_that_died_is_no_failure_however_late_all_is_t
     cluster.fail(a)
     a.local_event()
     cluster.pass_time(5.0)
-    for agent in (a, b):
-        cluster.connect(agent)
-    cluster.settle()
+    cluster.bring(a, b)
     assert a.running == b.running == Stamp(1, 1)
     assert cluster.job.ledger.total == 0
 
@@ -133,8 +124,7 @@ def test_A5_what_fails_of_a_drain_is_no_failure_however_late_both_are_told() -> 
     cluster.pass_time(5.0)
     cluster.connect(a)
     hear(cluster, a)
-    cluster.connect(b)
-    cluster.settle()
+    cluster.bring(b)
     assert b.is_done
     assert cluster.job.ledger.total == 0
 
@@ -194,8 +184,7 @@ def test_A3_what_fails_of_a_leaders_node_whose_lease_was_over_costs_nothing_thou
     cluster.fence(a)
     if is_first:
         hear(cluster, a)  # None of its workers lives any more.
-    cluster.connect(a)
-    cluster.settle()
+    cluster.bring(a)
     assert a.running == b.running == c.running == Stamp(1, 1)
     assert cluster.job.ledger.total == 0
 
@@ -206,9 +195,7 @@ def test_A3_a_failure_of_a_node_that_stops_because_of_it_counts_at_the_next_coor
     cluster.pass_time(3.0)
     cluster.fail(a)
     hear(cluster, a)
-    for agent in (a, b):
-        cluster.connect(agent)
-    cluster.settle()
+    cluster.bring(a, b)
     assert a.running == b.running == Stamp(1, 1)
     assert cluster.job.ledger.total == 1
     ended = [record.text for record in cluster.records if record.kind is kinds.ROUND_ENDED]
@@ -235,8 +222,7 @@ def test_A3_a_failure_on_the_leaders_node_counts_though_its_agent_dies_before_th
     cluster.take_over(Predecessor(0, is_dead=True))
     cluster.write_record()
     take_over(cluster, predecessor=Predecessor(1))  # which dies as well
-    cluster.start("d")
-    cluster.settle()
+    cluster.add("d")
     assert cluster.job.ledger.total == 1
     assert cluster.job.assigned["d"].why == "rank 0 (node a, local rank 0) exited with code 1"
 
@@ -257,8 +243,7 @@ def test_A3_a_lost_peer_of_the_leaders_node_is_known_by_its_absence(is_other_los
     for name in "de"[: 3 - len(cluster.agents)]:
         cluster.start(name)
     cluster.settle()
-    cluster.pass_time(18.5)
-    cluster.settle()
+    cluster.later(18.5)
     assert cluster.job.round.round == 1
     assert cluster.job.ledger.total == (0 if is_other_lost else 1)
 
@@ -270,7 +255,7 @@ def test_A3_a_failure_on_the_leaders_node_counts_once_if_it_tells_of_it_itself()
     cluster, (a, b, c) = failed_and_recorded(max_restarts=0)
     cluster.agents.remove(a)
     take_over(cluster, predecessor=Predecessor(0, is_dead=True))
-    assert outcome(cluster) is Outcome.FAILED
+    assert cluster.outcome is Outcome.FAILED
     assert b.finishes == c.finishes == 1
 
 
@@ -392,13 +377,11 @@ def test_A5_a_node_that_was_told_to_leave_says_so_to_the_next_leader_though_it_j
 
 def test_A4_a_success_that_is_told_again_counts_once() -> None:
     cluster, (a, b) = running(2)
-    cluster.succeed(a)
-    cluster.settle()
+    cluster.end_well(a)
     take_over(cluster)
     assert cluster.job.verdict is None
-    cluster.succeed(b)
-    cluster.settle()
-    assert outcome(cluster) is Outcome.SUCCEEDED
+    cluster.end_well(b)
+    assert cluster.outcome is Outcome.SUCCEEDED
 
 
 def test_L5_a_round_whose_end_was_judged_is_followed_by_the_next() -> None:
@@ -407,13 +390,10 @@ def test_L5_a_round_whose_end_was_judged_is_followed_by_the_next() -> None:
     cluster.give_up(b)
     cluster.agents.remove(b)
     cluster.settle()
-    assert cluster.record is not None
     assert cluster.record.judged_round == 1
     take_over(cluster)
-    c = cluster.start("c")
-    cluster.settle()
-    cluster.pass_time(18.5)
-    cluster.settle()
+    (c,) = cluster.add("c")
+    cluster.later(18.5)
     assert a.running == c.running == Stamp(2, 1)
 
 
@@ -441,4 +421,4 @@ def test_L3_a_failure_is_acknowledged_when_it_is_judged() -> None:
     assert cluster.job.verdict is None
     assert not b.end.is_all_acknowledged
     take_over(cluster)
-    assert outcome(cluster) is Outcome.FAILED
+    assert cluster.outcome is Outcome.FAILED

@@ -15,7 +15,7 @@ from tests.harness.watched_cluster import NOON
 from rallypoint.cli.verdict import VerdictView, verdict_lines
 from rallypoint.cli.watch import reach, wishes
 from rallypoint.cli.watch.events_text import event_line
-from rallypoint.cli.watch.stacks_text import stacks_lines
+from rallypoint.cli.watch.stacks import stacks_lines
 from rallypoint.cli.watch.status_text import status_lines
 from rallypoint.core.model import Outcome
 from rallypoint.core.watch import history_file, job_view

@@ -11,7 +11,7 @@ import pytest
 from tests.cli.test_drain_command import drain
 from tests.etcd.servers import Etcd, cluster_of, encoded
 from tests.harness.cluster import Option, wait_until
-from tests.jobs.test_leading_agents import leader_of, leads
+from tests.harness.leading_agents import leader_of, leads
 from tests.register.test_mad_records import survives_mad_records
 
 from rallypoint.cli.exit_codes import SIGNALLED

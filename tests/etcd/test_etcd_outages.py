@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from tests.etcd.servers import Etcd, cluster_of
 from tests.harness.cluster import wait_until
+from tests.harness.leading_agents import leader_of, leads
 from tests.harness.proxy import Proxy
-from tests.jobs.test_leading_agents import leader_of, leads
 
 pytestmark = [pytest.mark.fault, pytest.mark.executed]
 

@@ -42,9 +42,9 @@ from rallypoint.core.watch.history_file import (
 )
 from rallypoint.core.watch.job_view import JobView
 from rallypoint.errors import RallypointError, RecordError, UsageError
-from rallypoint.integrations.slurm.node_list import node_count, node_names
-from rallypoint.integrations.slurm.step import options_of, read_step
-from rallypoint.integrations.ssh.hostfile import read_hostfile, read_hosts, without
+from rallypoint.integrations.hostfile import read_hostfile, read_hosts, without
+from rallypoint.integrations.slurm_nodes import node_count, node_names
+from rallypoint.integrations.slurm_step import options_of, read_step
 from rallypoint.observe.printing import json_text, printed
 from rallypoint.register import record as register_record
 from rallypoint.register.etcd.answers import check_answer, next_key

@@ -200,3 +200,16 @@ def main(arguments: list[str]) -> int:
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))
+
+
+def following(lines: list[str]) -> list[str]:
+    """What stands beside `next`, each on one line."""
+    found: list[str] = []
+    label = ""
+    for line in lines[1:]:
+        label = line[:14].strip() or label
+        if line.startswith("  next "):
+            found.append(line[14:])
+        elif label == "next":
+            found[-1] += " " + line[14:].strip()
+    return found

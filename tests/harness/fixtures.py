@@ -5,16 +5,23 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
 from tests.harness.cluster import Cluster, wait_until
+from tests.harness.running_job import Place, running_job
 
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     with Cluster(tmp_path) as made:
         yield made
+
+
+@pytest.fixture
+def place() -> AbstractAsyncContextManager[Place]:
+    return running_job()
 
 
 @pytest.fixture

@@ -14,6 +14,8 @@ from rallypoint.core.group_events import (
     GroupEvent,
     ReportNow,
     SessionOpened,
+    WaitEnded,
+    WaitKind,
     WorkerEnded,
     WorkersExited,
     WorkersGone,
@@ -96,3 +98,8 @@ class Node:
         for event in events:
             effects = self.step(event)
         return effects
+
+
+def ended(node: Node, kind: WaitKind) -> WaitEnded:
+    """The newest wait of this kind."""
+    return WaitEnded(kind, node.state.newest_wait[kind])

@@ -103,6 +103,11 @@ class RoundHost:
         seq, chosen = self._seqs[ref], self._candidates[ref]
         return self.apply(NodeJoined(ref, seq, chosen, settings or self.settings))
 
+    def come(self, *node_ids: str) -> None:
+        """These join, one after the other."""
+        for node_id in node_ids:
+            self.join(node_id)
+
     def lose(self, node_id: str, why: str = "its session ended") -> list[Effect]:
         """A node goes away without leaving."""
         return self.apply(NodeLost(self.refs[node_id], why))

@@ -33,10 +33,13 @@ from rallypoint.core.model import (
     Candidate,
     DeadPlace,
     EndKind,
+    EndReason,
     Epoch,
     NodeRef,
+    Outcome,
     SharedSettings,
     Stamp,
+    Verdict,
 )
 from rallypoint.core.takeover.durable import Durable
 from rallypoint.core.takeover.handover import UNKNOWN, Handover, Predecessor
@@ -211,8 +214,7 @@ class Cluster:
         self.sessions = c.Sessions(
             state, self.epoch.as_int(), handover=handover if has_register else None
         )
-        self.record: JobRecord | None = None
-        """What the register holds."""
+        self._stored: JobRecord | None = None
         self._durable: Durable | None = None
         if has_register:
             self._durable = Durable(state, handover, is_recorded=False)
@@ -308,10 +310,15 @@ class Cluster:
         """Nothing waits for the register."""
         return self._durable is None or self._durable.is_recorded
 
+    def begin_record(self) -> None:
+        """The register holds what the coordinator knows now, and the coordinator does not know."""
+        assert self._durable is not None
+        self._stored = self._durable.begin()
+
     def write_record(self) -> None:
         """The register holds what the coordinator knows now, and what waited for that is done."""
         assert self._durable is not None
-        self.record = self._durable.begin()
+        self.begin_record()
         self._perform(self._durable.written())
 
     def take_over(self, predecessor: Predecessor = UNKNOWN) -> None:
@@ -320,12 +327,12 @@ class Cluster:
         again."""
         for agent in self.agents:
             agent.disconnect()
-            if self.record is not None and agent.end.attached is not None:
-                agent.end.told = Told(self.epoch.as_int(), 0, self.record.incarnation)
+            if self._stored is not None and agent.end.attached is not None:
+                agent.end.told = Told(self.epoch.as_int(), 0, self._stored.incarnation)
         self._links.clear()
         self.timers = VirtualTimers(self.timers.now_s)
         self.epoch = Epoch(self.epoch.number + 1, NONCE)
-        record = self.record
+        record = self._stored
         state = (
             job.new_job(self.settings, INCARNATION)
             if record is None
@@ -376,6 +383,57 @@ class Cluster:
                 if move in self.moves():
                     self.deliver(move)
         raise AssertionError("the messages never end")
+
+    def later(self, seconds: float) -> None:
+        """So much later, when all that follows from it is done."""
+        self.pass_time(seconds)
+        self.settle()
+
+    def bring(self, *agents: SimulatedAgent) -> None:
+        """These connect and attach, and all that follows from it is done."""
+        for agent in agents:
+            self.connect(agent)
+        self.settle()
+
+    def add(self, *node_ids: str) -> list[SimulatedAgent]:
+        """Fresh agents begin, and all that follows from it is done."""
+        added = [self.start(node_id) for node_id in node_ids]
+        self.settle()
+        return added
+
+    def end_well(self, *agents: SimulatedAgent) -> None:
+        """The workers of these do, and all that follows from it is done."""
+        for agent in agents:
+            self.succeed(agent)
+        self.settle()
+
+    def end_badly(self, agent: SimulatedAgent) -> None:
+        """A worker there does, and all that follows from it is done."""
+        self.fail(agent)
+        self.settle()
+
+    @property
+    def record(self) -> JobRecord:
+        """What the register holds."""
+        assert self._stored is not None
+        return self._stored
+
+    @property
+    def verdict(self) -> Verdict:
+        """How the job has ended."""
+        assert self.job.verdict is not None
+        return self.job.verdict
+
+    @property
+    def outcome(self) -> Outcome:
+        """The kind of its end."""
+        return self.verdict.outcome
+
+    @property
+    def end(self) -> EndReason:
+        """Why the last round has ended."""
+        assert self.job.end_reason is not None
+        return self.job.end_reason
 
     def pass_time(self, seconds: float) -> None:
         """Waits run out, the job's and the agents'; what follows is left to be delivered."""

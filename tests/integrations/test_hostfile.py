@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from rallypoint.integrations.ssh.hostfile import Host, read_hostfile, read_hosts, without
+from rallypoint.integrations.hostfile import Host, read_hostfile, read_hosts, without
 
 DEEPSPEED = """\
 worker-1 slots=4

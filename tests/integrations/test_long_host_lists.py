@@ -13,9 +13,9 @@ from rallypoint.cli.machine import Machine
 from rallypoint.cli.main import main
 from rallypoint.core.settings import MAX_NODES
 from rallypoint.errors import UsageError
-from rallypoint.integrations.slurm.node_list import node_names
-from rallypoint.integrations.slurm.step import read_step
-from rallypoint.integrations.ssh.hostfile import read_hostfile, read_hosts, without
+from rallypoint.integrations.hostfile import read_hostfile, read_hosts, without
+from rallypoint.integrations.slurm_nodes import node_names
+from rallypoint.integrations.slurm_step import read_step
 
 HALF = f"[1-{MAX_NODES // 2 + 1}]"
 LONG = {

@@ -7,16 +7,8 @@ from pathlib import Path
 
 import pytest
 from tests.cli.test_drain_command import drain
-from tests.harness.cluster import AgentProcess, Cluster, free_port, wait_until
-from tests.jobs.test_leading_agents import cluster_of, leader_of, leads
-
-
-def candidate_of(cluster: Cluster) -> AgentProcess:
-    """It is listed when this returns."""
-    directory = str(cluster.options["rdzv_endpoint"])
-    candidate = cluster.serve("--data-dir", directory, "--candidate", port=free_port())
-    candidate.wait_event("waits_to_lead", "job job: ready to take over from 127.0.0.1:")
-    return candidate
+from tests.harness.cluster import AgentProcess, free_port, wait_until
+from tests.harness.leading_agents import candidate_of, cluster_of, leader_of, leads, led_job
 
 
 @pytest.mark.executed
@@ -24,10 +16,7 @@ def test_L1_a_candidate_leads_when_a_leading_node_is_killed_and_a_node_after_it(
     tmp_path: Path,
 ) -> None:
     with cluster_of(tmp_path, "2:3") as cluster:
-        agents = [cluster.agent(name) for name in "abc"]
-        cluster.wait_workers(3, round=0)
-        leader = leader_of(*agents)
-        others = [agent for agent in agents if agent is not leader]
+        leader, others = led_job(cluster, "abc")
         candidate = candidate_of(cluster)
         leader.kill()
         candidate.wait_event("taken_over", "job job: took over round 0 with 2 of 3 nodes")
@@ -43,10 +32,7 @@ def test_L1_a_candidate_leads_when_a_leading_node_is_killed_and_a_node_after_it(
 
 def test_L1_candidates_take_turns_and_no_worker_notices(tmp_path: Path) -> None:
     with cluster_of(tmp_path, "2:3") as cluster:
-        agents = [cluster.agent(name) for name in "abc"]
-        cluster.wait_workers(3, round=0)
-        leader = leader_of(*agents)
-        others = [agent for agent in agents if agent is not leader]
+        leader, others = led_job(cluster, "abc")
         candidates = [candidate_of(cluster) for _ in range(2)]
         leader.signal(signal.SIGTERM)
         leader.wait_exit()
@@ -71,13 +57,10 @@ def test_L7_a_job_that_a_candidate_led_to_its_end_is_begun_anew_under_its_name(
     tmp_path: Path,
 ) -> None:
     with cluster_of(tmp_path, "2:3") as cluster:
-        agents = [cluster.agent(name) for name in "abc"]
-        cluster.wait_workers(3, round=0)
-        leader = leader_of(*agents)
+        leader, others = led_job(cluster, "abc")
         candidate_of(cluster)
         leader.kill()
         cluster.wait_workers(2, round=1)
-        others = [agent for agent in agents if agent is not leader]
         for agent in others:
             cluster.order("sys.exit(0)", node=agent.name)
         assert [agent.wait_exit() for agent in others] == [0, 0]

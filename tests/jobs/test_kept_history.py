@@ -14,8 +14,8 @@ from urllib.request import urlopen
 
 import pytest
 from tests.harness.cluster import Cluster, wait_until
+from tests.harness.leading_agents import cluster_of, leader_of
 from tests.harness.prepared import processes
-from tests.jobs.test_leading_agents import cluster_of, leader_of
 
 from rallypoint.core.watch.history_file import Recorded, read
 

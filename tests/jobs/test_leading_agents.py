@@ -6,43 +6,16 @@ import signal
 import socket
 from pathlib import Path
 
-from tests.harness.cluster import AgentProcess, Cluster, wait_until
+from tests.harness.cluster import wait_until
+from tests.harness.leading_agents import cluster_of, leader_of, leads, led_job
 
 from rallypoint.cli.exit_codes import SIGNALLED
 
 
-def cluster_of(folder: Path, nnodes: str) -> Cluster:
-    """Nodes of one machine, each with the same view of the directory. The first world has as many
-    as may take part."""
-    jobs = folder / "jobs"
-    jobs.mkdir(mode=0o700)
-    return Cluster(
-        folder,
-        rdzv_backend="file",
-        rdzv_endpoint=str(jobs),
-        nnodes=nnodes,
-        lease=30,
-        local_addr="127.0.0.1",
-        rdzv_conf="last_call_timeout=20",
-    )
-
-
-def leads(agent: AgentProcess) -> bool:
-    return any(event.name == "leads" for event in agent.events)
-
-
-def leader_of(*agents: AgentProcess) -> AgentProcess:
-    found = wait_until(lambda: [agent for agent in agents if leads(agent)], "a leader")
-    assert len(found) == 1
-    return found[0]
-
-
 def test_L6_a_leading_node_that_is_killed_is_lost_like_any_other(tmp_path: Path) -> None:
     with cluster_of(tmp_path, "2:3") as cluster:
-        agents = [cluster.agent(name) for name in "abc"]
-        before = cluster.wait_workers(3, round=0)
-        leader = leader_of(*agents)
-        others = [agent for agent in agents if agent is not leader]
+        leader, others = led_job(cluster, "abc")
+        before = cluster.workers(0)
         leader.kill()
         for agent in others:
             ended = agent.wait_event("round_ended", f"node {leader.name} was lost")
@@ -57,10 +30,7 @@ def test_L6_a_leading_node_that_is_killed_is_lost_like_any_other(tmp_path: Path)
 
 def test_L6_a_leading_node_that_is_told_to_go_hands_over(tmp_path: Path) -> None:
     with cluster_of(tmp_path, "2:3") as cluster:
-        agents = [cluster.agent(name) for name in "abc"]
-        cluster.wait_workers(3, round=0)
-        leader = leader_of(*agents)
-        others = [agent for agent in agents if agent is not leader]
+        leader, others = led_job(cluster, "abc")
         leader.signal(signal.SIGTERM)
         assert leader.wait_exit() == SIGNALLED + signal.SIGTERM
         # The next round may have been formed by the one that goes, or by the one that takes over.
@@ -75,10 +45,7 @@ def test_L6_a_leading_node_that_is_told_to_go_hands_over(tmp_path: Path) -> None
 def test_R4_a_duplicate_takes_no_place_while_the_leader_changes(tmp_path: Path) -> None:
     """Neither of a node that comes to the next leader, nor before it has come."""
     with cluster_of(tmp_path, "2:3") as cluster:
-        agents = [cluster.agent(name) for name in "abc"]
-        cluster.wait_workers(3, round=0)
-        leader = leader_of(*agents)
-        held, free = (agent for agent in agents if agent is not leader)
+        leader, (held, free) = led_job(cluster, "abc")
         used = f"rallypoint: node id '{held.name}' is used by another running agent at 127.0.0.1:"
         before = cluster.agent(held.name)
         assert before.wait_exit() == 2
@@ -98,10 +65,7 @@ def test_R4_a_duplicate_takes_no_place_while_the_leader_changes(tmp_path: Path) 
 
 def test_L1_of_two_nodes_either_may_die(tmp_path: Path) -> None:
     with cluster_of(tmp_path, "1:2") as cluster:
-        agents = [cluster.agent(name) for name in "ab"]
-        cluster.wait_workers(2, round=0)
-        leader = leader_of(*agents)
-        (other,) = (agent for agent in agents if agent is not leader)
+        leader, (other,) = led_job(cluster, "ab")
         leader.kill()
         cluster.wait_workers(1, round=1)
         third = cluster.agent("c")

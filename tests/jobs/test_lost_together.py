@@ -9,8 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from tests.harness.cluster import AgentProcess, Cluster, Option, wait_until
+from tests.harness.leading_agents import cluster_of, leader_of, leads, led_job
 from tests.harness.restarted_serve import RestartedServe
-from tests.jobs.test_leading_agents import cluster_of, leader_of, leads
 
 
 def took_over(agents: list[AgentProcess]) -> str:
@@ -26,11 +26,8 @@ def test_L4_two_agents_killed_at_once_the_leader_among_them_are_awaited_by_nobod
     tmp_path: Path,
 ) -> None:
     with cluster_of(tmp_path, "2:4") as cluster:
-        agents = [cluster.agent(name) for name in "abcd"]
-        before = cluster.wait_workers(4, round=0)
-        leader = leader_of(*agents)
-        other = next(agent for agent in agents if agent is not leader)
-        others = [agent for agent in agents if agent not in (leader, other)]
+        leader, (other, *others) = led_job(cluster, "abcd")
+        before = cluster.workers(0)
         # The leader first: it is told of nothing. The other one does not get to lead the job.
         other.pause()
         leader.kill()

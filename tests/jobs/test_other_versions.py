@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.harness.cluster import Cluster, wait_until
+from tests.harness.leading_agents import candidate_of, cluster_of, leader_of, leads
 from tests.harness.other_versions import (
     FIRST_CANDIDATE,
     FIRST_KEPT,
@@ -17,8 +18,6 @@ from tests.harness.other_versions import (
     V0_1_0,
     environ_of,
 )
-from tests.jobs.test_candidate import candidate_of
-from tests.jobs.test_leading_agents import cluster_of, leader_of, leads
 
 NEXT, NEXT_BUT_ONE = "2-5", "5-6"
 """As this version is, if it spoke these versions of the protocol."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.cli.test_drain_command import drain
 from tests.harness.cluster import Option, wait_until
-from tests.jobs.test_leading_agents import leader_of, leads
+from tests.harness.leading_agents import leader_of, leads
 from tests.kubernetes.api_stand_in import KubernetesApi
 from tests.kubernetes.stand_in import Pod, cluster_of, names
 from tests.register.test_mad_records import survives_mad_records

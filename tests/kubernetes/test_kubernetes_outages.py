@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from tests.harness.cluster import wait_until
+from tests.harness.leading_agents import leader_of, leads
 from tests.harness.proxy import Proxy
-from tests.jobs.test_leading_agents import leader_of, leads
 from tests.kubernetes.api_stand_in import KubernetesApi
 from tests.kubernetes.stand_in import Pod, cluster_of
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.harness.cluster import AgentProcess, Cluster, free_port
 from tests.harness.engines import kubernetes_engine
-from tests.jobs.test_leading_agents import leader_of
+from tests.harness.leading_agents import leader_of
 from tests.kubernetes.stand_in import Pod, cluster_of
 from tests.register.test_registers_in import write
 

@@ -13,8 +13,8 @@ import pytest
 from msgspec.structs import replace
 from tests.cli.test_bad_input import is_one_line_with
 from tests.harness.cluster import AgentProcess, Cluster, wait_until
+from tests.harness.leading_agents import cluster_of, led_job
 from tests.harness.one_agent import agent
-from tests.jobs.test_leading_agents import cluster_of, leader_of
 from tests.register.test_shared_directory import BY_DIRECTORY, WORKER
 
 from rallypoint.coordinator.token import parse_token
@@ -59,17 +59,16 @@ def survives_mad_records(
     """A job of three nodes whose record is replaced again and again. `open_register`: by the
     token of this job."""
     register = open_register(parse_token(cluster.make_token(), "the test").for_job(run_id))
-    agents = [cluster.agent(name) for name in "abc"]
-    before = cluster.wait_workers(3, round=0)
-    leader = leader_of(*agents)
+    leader, others = led_job(cluster, "abc")
+    before = cluster.workers(0)
     for field, fields in MAD.items():
         put_mad_record(register, **fields)
         why = f"that no leader writes: record.job.{field} = "
         wait_until(partial(has_said, leader, why), why)
         wait_until(partial(is_fit, register), "the leader's own record")
     assert all(worker.is_alive for worker in before)
-    cluster.end_well(*agents)
-    assert agents[0].verdict["restarts"] == 0
+    cluster.end_well(leader, *others)
+    assert leader.verdict["restarts"] == 0
     assert {worker.round for worker in cluster.workers()} == {0}
 
 

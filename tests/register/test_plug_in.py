@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 from tests.harness.cluster import Cluster, free_port
+from tests.harness.leading_agents import leader_of
 from tests.harness.limits import patience
-from tests.jobs.test_leading_agents import leader_of
 from tests.register.installed import CONTRACT, PROJECT, ROW, STORE, Environment
 
 from rallypoint.register.engines import GROUP

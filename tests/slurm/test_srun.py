@@ -8,10 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from tests.harness.cluster import wait_until
-from tests.integrations.test_slurm_node_list import lists
+from tests.integrations.test_slurm_nodes import lists
 from tests.slurm.cluster import Slurm
 
-from rallypoint.integrations.slurm.node_list import node_names
+from rallypoint.integrations.slurm_nodes import node_names
 
 TELL = """
 import json, os

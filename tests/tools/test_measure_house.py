@@ -7,14 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
+from tools.last_additions import Addition
 from tools.measure_house import (
     Figures,
     class_attributes,
+    count_additions,
     cycles,
     measure,
     measure_exit,
-    mentions,
     parameters,
     read_modules,
     small_for_one_package,
@@ -42,7 +42,7 @@ def test_a_cycle_at_import_and_one_that_only_exists_at_run_time(tmp_path: Path) 
         c="def f():\n    from rallypoint import d\n",
         d="from rallypoint.c import f\nif TYPE_CHECKING:\n    from rallypoint.a import x\n",
     )
-    figures = measure(read_modules(source_dir), {})
+    figures = measure(read_modules(source_dir))
     assert figures.names["import cycles"] == ["rallypoint.a <-> rallypoint.b"]
     assert figures.names["import cycles with lazy imports"] == [
         "rallypoint.a <-> rallypoint.b",
@@ -85,28 +85,11 @@ def test_parameters_are_the_named_ones_without_self() -> None:
     assert parameters(tree) == {"f": 3, "A.g": 1, "A.h": 0, "A.i": 1}
 
 
-@pytest.mark.parametrize(
-    ("source", "found"),
-    [
-        ("from a import Stop", True),
-        ("x = {'Stop': 1}", True),
-        ("f(Stop=1)", True),
-        ("raise E('--a Stop of it')", True),
-        ("class Stop: pass", True),
-        ("def f(): 'Stop'", False),
-        ("x = 1  # Stop", False),
-        ("NonStop = Stopped = Stop_it", False),
-    ],
-)
-def test_an_example_is_mentioned_in_code_or_a_string(source: str, found: bool) -> None:
-    assert mentions(ast.parse(source), ("Other", "Stop")) is found
-
-
 def test_before_and_after_stand_side_by_side(tmp_path: Path) -> None:
     before, after = tmp_path / "old", tmp_path / "new"
     write_tree(before, a="x = 1\n", b="import rallypoint.a\n")
     write_tree(after, a="x = 1\n")
-    words = ["--tree", after, "--against", before, "--no-job", "--example", "an event=x"]
+    words = ["--tree", after, "--against", before, "--no-job"]
     done = subprocess.run(
         [sys.executable, TOOL, *map(str, words)], capture_output=True, text=True, check=True
     )
@@ -114,7 +97,25 @@ def test_before_and_after_stand_side_by_side(tmp_path: Path) -> None:
     assert lines[0] == "|  | before (old) | after |"
     assert "| modules | 2 | 1 |" in lines
     assert "| imports, share of lines | 50.0% | 0.0% |" in lines
-    assert "| files to add an event | 1 | 1 |" in lines
+    assert "| lines of code, product | 2 | 1 |" in lines
+    none = "no history: no git repository"
+    assert f"| files to add something | {none} | {none} |" in lines
+
+
+def test_a_column_has_what_the_last_additions_touched() -> None:
+    flags = [
+        Addition(("--a", "--b"), "abc", {"source": 2, "tests": 3, "docs": 1}),
+        Addition(("--c",), "def", {"source": 4, "tests": 0, "docs": 0}),
+    ]
+    figures = Figures()
+    count_additions({"a flag": flags, "an engine": []}, figures, is_shallow=False)
+    assert figures.rows["files of source to add a flag"] == "3.0 (2, 4)"
+    assert figures.rows["files of docs to add a flag"] == "0.5 (1, 0)"
+    assert figures.rows["files of source to add an engine"] == "none was found"
+    assert "shallow" not in figures.rows["files of source to add a flag"]
+    count_additions({"a flag": flags}, figures, is_shallow=True)
+    assert figures.rows["files of source to add a flag"] == "3.0 (2, 4; the history is shallow)"
+    assert figures.names["commits that added a flag"][0].startswith("abc --a, --b: ")
 
 
 def test_the_exit_of_a_worker_is_followed_to_the_last_line() -> None:

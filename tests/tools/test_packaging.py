@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import tomllib
+import zipfile
 from pathlib import Path
 from typing import Any
+
+from tools.wheel_job import lacks
 
 import rallypoint
 
@@ -49,6 +53,27 @@ def test_the_version_is_written_in_one_place() -> None:
     assert "version" not in found["project"]
     place = found["tool"]["hatch"]["version"]["path"]
     assert f'__version__ = "{rallypoint.__version__}"' in (ROOT / place).read_text()
+
+
+def test_the_wheel_has_the_files_of_the_package_that_are_no_modules() -> None:
+    # `make wheel` builds one and looks into it; hatch takes all that git does not ignore.
+    build = project()["tool"]["hatch"]["build"]
+    assert build == {"targets": {"wheel": {"packages": ["src/rallypoint"]}}}
+    package = ROOT / "src" / "rallypoint"
+    data = [file for file in package.rglob("*.*") if not file.suffix.startswith(".py")]
+    assert {"slurm.sh", "spec.yaml", "rbac.yaml"} <= {file.name for file in data}
+    ignoring = ["git", "check-ignore", "--no-index", *map(str, data)]
+    ignored = subprocess.run(ignoring, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ignored.stdout == ""
+
+
+def test_a_wheel_without_a_template_is_found(tmp_path: Path) -> None:
+    package, wheel = ROOT / "src" / "rallypoint", tmp_path / "a.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for file in package.rglob("*.*"):
+            if file.name != "slurm.sh":
+                archive.writestr(file.relative_to(ROOT / "src").as_posix(), b"")
+    assert lacks(wheel) == ["rallypoint/cli/generate/templates/slurm.sh"]
 
 
 def test_the_changelog_has_the_usual_form() -> None:

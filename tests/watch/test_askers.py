@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import cast
-
 import msgspec
 import pytest
 from tests.harness.job_machine import running
-from tests.watch.test_what_is_recorded import NO_RESTARTS, asks, decided
-from tests.watch.test_what_wishes_hear import Place, Wire, in_loop
+from tests.harness.running_job import NO_RESTARTS, Place, running_job
+from tests.harness.wires import Wire
 
-from rallypoint.coordinator.connection import ServerConnection
 from rallypoint.coordinator.watching import JobWatch
 from rallypoint.core import limits
 from rallypoint.core import messages as m
@@ -104,49 +100,38 @@ def test_F8_many_hosts_and_made_up_nodes_fill_no_history() -> None:
     assert said(askers, m.DrainNode("x" * 2000, "", "0.2.0"), WINDOW_S).count("x") < 255
 
 
-def test_F8_ten_reads_of_a_job_leave_one_event_in_its_history() -> None:
-    def test(place: Place) -> None:
-        for number in range(10, 20):
-            asks(place, LOGS, number)
-            asks(place, Ask(Subject.EVENTS), 30 + number)
-        asks(place, Ask(Subject.RESTART, release="0.2.0"), 8)
-        told = [(entry.event, entry.text) for entry in place.job.watch.history.entries]
-        asked = [text for event, text in told if event == "asked"]
-        at = "somebody at 10.0.0.1 used rallypoint"
-        assert asked == [f"{at} logs (version 0.2.0)", f"{at} restart (version 0.2.0)"]
-        assert told[-1][0] == "round_ended", "what was wanted is done after that"
-
-    in_loop(test)
+async def test_F8_ten_reads_of_a_job_leave_one_event_in_its_history(place: Place) -> None:
+    for number in range(10, 20):
+        place.asks(LOGS, number)
+        place.asks(Ask(Subject.EVENTS), 30 + number)
+    place.asks(Ask(Subject.RESTART, release="0.2.0"), 8)
+    told = [(entry.event, entry.text) for entry in place.job.watch.history.entries]
+    asked = [text for event, text in told if event == "asked"]
+    at = "somebody at 10.0.0.1 used rallypoint"
+    assert asked == [f"{at} logs (version 0.2.0)", f"{at} restart (version 0.2.0)"]
+    assert told[-1][0] == "round_ended", "what was wanted is done after that"
 
 
-def test_F8_a_reader_leaves_an_event_also_while_nothing_can_be_recorded() -> None:
-    def test(place: Place) -> None:
-        place.register.is_away = True
-        place.job.asked(cast(ServerConnection, Wire(7)), m.DrainNode("node-0", "", "0.2.0"))
-        assert place.job.watch.history.entries[-1].event == "asked"
-
-    in_loop(test)
+async def test_F8_a_reader_leaves_an_event_also_while_nothing_can_be_recorded(place: Place) -> None:
+    place.register.is_away = True
+    place.job.asked(Wire(7), m.DrainNode("node-0", "", "0.2.0"))
+    assert place.job.watch.history.entries[-1].event == "asked"
 
 
-def test_F8_a_job_that_has_ended_has_no_such_event_after_its_verdict() -> None:
-    def test(place: Place) -> None:
-        decided(place)
+async def test_F8_a_job_that_has_ended_has_no_such_event_after_its_verdict() -> None:
+    async with running_job(NO_RESTARTS) as place:
+        place.fails_for_good()
         place.register.tell()
-        asks(place, LOGS)
+        place.asks(LOGS)
         assert place.job.watch.history.entries[-1].event == "verdict"
 
-    in_loop(test, NO_RESTARTS)
 
-
-def test_F8_the_coordinator_that_goes_on_with_a_job_counts_anew() -> None:
-    async def test() -> None:
-        person = cast(ServerConnection, Wire(7))
-        for _ in range(2):
-            watch = JobWatch(Sessions(running().job, 1), lambda: 5.0, lambda number: None)
-            told = [watch.tell_of(person, LOGS) for _ in range(3)]
-            assert [record is None for record in told] == [False, True, True]
-
-    asyncio.run(test())
+async def test_F8_the_coordinator_that_goes_on_with_a_job_counts_anew() -> None:
+    person = Wire(7)
+    for _ in range(2):
+        watch = JobWatch(Sessions(running().job, 1), lambda: 5.0, lambda number: None)
+        told = [watch.tell_of(person, LOGS) for _ in range(3)]
+        assert [record is None for record in told] == [False, True, True]
 
 
 class _AskOf3(msgspec.Struct, frozen=True, array_like=True, tag=24):

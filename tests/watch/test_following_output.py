@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from typing import cast
 
 import msgspec
 import pytest
 from msgspec.structs import replace
 from tests.harness.job_machine import CANDIDATE, RULES
-from tests.watch.test_what_wishes_hear import Place, Wire, in_loop
+from tests.harness.running_job import Place
+from tests.harness.wires import Wire
 
 from rallypoint.cli.access import Access
 from rallypoint.cli.watch.logs import _Logs, _Options
@@ -18,7 +18,6 @@ from rallypoint.cli.watch.reach import JobAt
 from rallypoint.cli.watch.workers import Wanted
 from rallypoint.clocks import CALLS_IN_A_TURN
 from rallypoint.config import Endpoint
-from rallypoint.coordinator.connection import ServerConnection
 from rallypoint.coordinator.gathering import Gatherings
 from rallypoint.coordinator.hosted_job import HostedJob
 from rallypoint.core import limits
@@ -33,36 +32,25 @@ from rallypoint.core.watch.questions import READ_MAX, ReadTo, Subject
 FOLLOWS = m.Ask(Subject.LOGS, follow=True, newest=5)
 
 
-def asks(place: Place, question: m.Ask = FOLLOWS) -> Wire:
-    person = Wire(7)
-    place.job.asked(cast(ServerConnection, person), question)
-    return person
-
-
-def asked(node: Wire) -> list[m.Collect]:
-    return [message for message in node.sent if isinstance(message, m.Collect)]
-
-
 def told(person: Wire) -> list[Gathered]:
-    pieces = [message.piece for message in person.sent if isinstance(message, m.Answer)]
-    return [msgspec.json.decode(piece, type=Gathered) for piece in pieces]
+    return [msgspec.json.decode(one.piece, type=Gathered) for one in person.all(m.Answer)]
 
 
 def writes(place: Place, node: Wire, *lines: Told, round_: int = 0) -> None:
     """Its agent passes this on."""
-    number = asked(node)[-1].number
-    place.job.collected(cast(ServerConnection, node), m.Collected(number))
-    place.job.collected(cast(ServerConnection, node), m.Collected(number, round_, lines))
+    number = node.all(m.Collect)[-1].number
+    place.job.collected(node, m.Collected(number))
+    place.job.collected(node, m.Collected(number, round_, lines))
 
 
 def comes_back(place: Place, number: int) -> Wire:
     """A node's connection has broken, and is there again."""
     old = place.nodes[number]
-    place.job.connection_closed(cast(ServerConnection, old))
+    place.job.connection_closed(old)
     new = place.nodes[number] = Wire(10 + number)
     hello = m.Attach(f"node-{number}", "host", f"life-{number}", 2, RULES, opened=1)
     stamp = m.Claim(m.Doing.RUNNING, Stamp(1, 0))
-    place.job.attach(cast(ServerConnection, new), replace(hello, claim=stamp))
+    place.job.attach(new, replace(hello, claim=stamp))
     return new
 
 
@@ -70,50 +58,42 @@ def tick(place: Place) -> None:
     place.job.watch.gatherings.look()
 
 
-def test_V6_a_node_whose_connection_broke_goes_on_after_the_last_line_that_it_told() -> None:
-    def test(place: Place) -> None:
-        person = asks(place)
-        writes(place, place.nodes[1], Told(0, "one\n", 2, next=40), Told(1, "", 2, next=7))
-        writes(place, place.nodes[1], Told(0, "two\n", 2, next=44))
-        again = comes_back(place, 1)
-        tick(place)
-        (question,) = asked(again)
-        assert question.read == (ReadTo(2, 2, 0, 44), ReadTo(3, 2, 0, 7))
-        assert question.newest == 5, "of streams of which it has told nothing yet"
-        assert [one.told[0].text for one in told(person)] == ["one\n", "two\n"]
-
-    in_loop(test)
-
-
-def test_V6_a_node_that_is_away_is_asked_when_it_is_back() -> None:
-    def test(place: Place) -> None:
-        place.job.connection_closed(cast(ServerConnection, place.nodes[1]))
-        asks(place)
-        tick(place)
-        again = comes_back(place, 1)
-        tick(place)
-        tick(place)
-        assert len(asked(again)) == 1
-
-    in_loop(test)
+async def test_V6_a_node_whose_connection_broke_goes_on_after_the_last_line_that_it_told(
+    place: Place,
+) -> None:
+    person = place.asks(FOLLOWS)
+    writes(place, place.nodes[1], Told(0, "one\n", 2, next=40), Told(1, "", 2, next=7))
+    writes(place, place.nodes[1], Told(0, "two\n", 2, next=44))
+    again = comes_back(place, 1)
+    tick(place)
+    (question,) = again.all(m.Collect)
+    assert question.read == (ReadTo(2, 2, 0, 44), ReadTo(3, 2, 0, 7))
+    assert question.newest == 5, "of streams of which it has told nothing yet"
+    assert [one.told[0].text for one in told(person)] == ["one\n", "two\n"]
 
 
-def test_V6_a_command_that_comes_again_says_to_each_node_how_far_it_is() -> None:
-    def test(place: Place) -> None:
-        read = (ReadTo(0, 2, 0, 9), ReadTo(3, 1, 0, 8))
-        asks(place, replace(FOLLOWS, newest=ALL_LINES, read=read, incarnation=1))
-        assert [asked(node)[0].read for node in place.nodes] == [read[:1], read[1:]]
+async def test_V6_a_node_that_is_away_is_asked_when_it_is_back(place: Place) -> None:
+    place.job.connection_closed(place.nodes[1])
+    place.asks(FOLLOWS)
+    tick(place)
+    again = comes_back(place, 1)
+    tick(place)
+    tick(place)
+    assert len(again.all(m.Collect)) == 1
 
-    in_loop(test)
+
+async def test_V6_a_command_that_comes_again_says_to_each_node_how_far_it_is(place: Place) -> None:
+    read = (ReadTo(0, 2, 0, 9), ReadTo(3, 1, 0, 8))
+    place.asks(replace(FOLLOWS, newest=ALL_LINES, read=read, incarnation=1))
+    assert [node.all(m.Collect)[0].read for node in place.nodes] == [read[:1], read[1:]]
 
 
-def test_V6_what_was_read_of_a_job_that_has_begun_anew_is_not_taken_for_this_one() -> None:
-    def test(place: Place) -> None:
-        asks(place, replace(FOLLOWS, newest=ALL_LINES, read=(ReadTo(0, 2, 0, 9),), incarnation=7))
-        (question,) = asked(place.nodes[0])
-        assert (question.read, question.newest) == ((), ALL_LINES)
-
-    in_loop(test)
+async def test_V6_what_was_read_of_a_job_that_has_begun_anew_is_not_taken_for_this_one(
+    place: Place,
+) -> None:
+    place.asks(replace(FOLLOWS, newest=ALL_LINES, read=(ReadTo(0, 2, 0, 9),), incarnation=7))
+    (question,) = place.nodes[0].all(m.Collect)
+    assert (question.read, question.newest) == ((), ALL_LINES)
 
 
 def test_V6_a_command_says_that_the_job_has_begun_anew(capsys: pytest.CaptureFixture[str]) -> None:
@@ -135,42 +115,36 @@ def test_V6_as_many_places_as_there_may_be_are_taken_by_coordinators_and_nodes()
     limits.check(m.Collect(1, Subject.LOGS, read=places(2 * MAX_WORKERS_PER_NODE)))
 
 
-def test_V6_lines_that_may_be_lost_since_a_round_has_ended_are_told_of() -> None:
-    def test(place: Place) -> None:
-        person = asks(place)
-        writes(place, place.nodes[1], Told(0, "one\n", 2, next=40))
-        again = comes_back(place, 1)
-        for number, node in enumerate(place.nodes):
-            place.says(node, 3 + number, m.Join(2, CANDIDATE))
-        assert place.job.round.round == 1
-        tick(place)
-        (question,) = asked(again)
-        assert question.newest == ALL_LINES, "nothing was read of the new round"
-        missing = told(person)[-1].missing
-        assert list(missing) == ["node-1"]
-        assert "round 0 has ended since its connection broke" in missing["node-1"]
-        tick(place)
-        assert len(told(person)) == 2
-
-    in_loop(test)
+async def test_V6_lines_that_may_be_lost_since_a_round_has_ended_are_told_of(place: Place) -> None:
+    person = place.asks(FOLLOWS)
+    writes(place, place.nodes[1], Told(0, "one\n", 2, next=40))
+    again = comes_back(place, 1)
+    for number, node in enumerate(place.nodes):
+        place.says(node, 3 + number, m.Join(2, CANDIDATE))
+    assert place.job.round.round == 1
+    tick(place)
+    (question,) = again.all(m.Collect)
+    assert question.newest == ALL_LINES, "nothing was read of the new round"
+    missing = told(person)[-1].missing
+    assert list(missing) == ["node-1"]
+    assert "round 0 has ended since its connection broke" in missing["node-1"]
+    tick(place)
+    assert len(told(person)) == 2
 
 
-def test_V6_who_follows_waits_for_a_job_without_a_round() -> None:
-    async def test() -> None:
-        job = HostedJob(Sessions(new_job(RULES), 1), lambda record: None, lambda: None)
-        person = Wire(7)
-        job.asked(cast(ServerConnection, person), FOLLOWS)
-        assert person.sent == []
-        nodes = [Wire(number) for number in range(2)]
-        for node in nodes:
-            hello = m.Attach(f"node-{node.number}", "host", f"life-{node.number}", 1, RULES)
-            job.attach(cast(ServerConnection, node), hello)
-            job.received(cast(ServerConnection, node), m.Numbered(1, m.Join(1, CANDIDATE)))
-        job.watch.gatherings.look()
-        assert [len(asked(node)) for node in nodes] == [1, 1]
-        job.close()
-
-    asyncio.run(test())
+async def test_V6_who_follows_waits_for_a_job_without_a_round() -> None:
+    job = HostedJob(Sessions(new_job(RULES), 1), lambda record: None, lambda: None)
+    person = Wire(7)
+    job.asked(person, FOLLOWS)
+    assert person.sent == []
+    nodes = [Wire(number) for number in range(2)]
+    for node in nodes:
+        hello = m.Attach(f"node-{node.number}", "host", f"life-{node.number}", 1, RULES)
+        job.attach(node, hello)
+        job.received(node, m.Numbered(1, m.Join(1, CANDIDATE)))
+    job.watch.gatherings.look()
+    assert [len(node.all(m.Collect)) for node in nodes] == [1, 1]
+    job.close()
 
 
 def test_a_place_of_a_round_before_does_not_replace_a_newer_one() -> None:
@@ -185,35 +159,32 @@ class Turn(Wire):
 
     turn, turns = 0, Counter[int]()
 
-    def send(self, message: m.ToAgent) -> None:
+    def send(self, message: m.ToAgent | m.ToCoordinator) -> None:
         super().send(message)
         self.turns[Turn.turn] += isinstance(message, m.Collect | m.CollectMore)
 
 
-def test_a_question_to_thousands_of_nodes_is_sent_in_turns_and_withdrawn_so() -> None:
+async def test_a_question_to_thousands_of_nodes_is_sent_in_turns_and_withdrawn_so() -> None:
     nodes = 3 * CALLS_IN_A_TURN
 
-    async def test() -> None:
-        rules = replace(RULES, min_nodes=nodes, max_nodes=nodes)
-        sessions = Sessions(new_job(rules), 1)
-        wires = {number: cast(ServerConnection, Turn(number)) for number in range(nodes)}
-        for number in wires:
-            hello = m.Attach("", "host", f"life{number}", 1, rules)
-            sessions.attach(number, "10.0.0.1", hello, 0.0)
-            sessions.received(number, m.Numbered(1, m.Join(1, CANDIDATE)), 0.0)
-        gatherings = Gatherings(sessions, wires.get)
-        for how in "asked", "not asked any more":
-            Turn.turns.clear()
-            if how == "asked":
-                person = cast(ServerConnection, Wire(nodes))
-                gatherings.begin(person, m.Ask(Subject.STACKS))
-                assert cast(Wire, person).sent == [], "nobody has answered yet"
-            else:
-                gatherings.closed(nodes)
-            while sum(Turn.turns.values()) < nodes:
-                Turn.turn += 1
-                await asyncio.sleep(0)
-            assert max(Turn.turns.values()) <= CALLS_IN_A_TURN, how
-        gatherings.close()
-
-    asyncio.run(test())
+    rules = replace(RULES, min_nodes=nodes, max_nodes=nodes)
+    sessions = Sessions(new_job(rules), 1)
+    wires = {number: Turn(number) for number in range(nodes)}
+    for number in wires:
+        hello = m.Attach("", "host", f"life{number}", 1, rules)
+        sessions.attach(number, "10.0.0.1", hello, 0.0)
+        sessions.received(number, m.Numbered(1, m.Join(1, CANDIDATE)), 0.0)
+    gatherings = Gatherings(sessions, wires.get)
+    for how in "asked", "not asked any more":
+        Turn.turns.clear()
+        if how == "asked":
+            person = Wire(nodes)
+            gatherings.begin(person, m.Ask(Subject.STACKS))
+            assert person.sent == [], "nobody has answered yet"
+        else:
+            gatherings.closed(nodes)
+        while sum(Turn.turns.values()) < nodes:
+            Turn.turn += 1
+            await asyncio.sleep(0)
+        assert max(Turn.turns.values()) <= CALLS_IN_A_TURN, how
+    gatherings.close()

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from tests.harness.broken_jobs import CULPRIT, NAN, running
-from tests.watch.test_next_steps import following
+from tests.harness.broken_jobs import CULPRIT, NAN, following, running
 
 from rallypoint.core.watch.node_progress import NodeProgress
 from rallypoint.process.logs.log_dir import full_place

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from tests.harness.job_machine import CANDIDATE, RULES
 
 from rallypoint.coordinator.watching import LOOK_S, STATUS_S, JobWatch
@@ -62,15 +60,12 @@ class Place:
         return ["-" if each is None else each.node.node for each in found]
 
 
-def test_V7_a_history_names_the_rank_that_hangs_soon_after_it_hangs() -> None:
-    async def body() -> None:
-        place = Place()
-        for second in range(int(3 * LOOK_S)):
-            place.at(1.0 + second, (second, 1), float(second))
-        assert place.culprits.count("node-1") == 1, "it is told once, until the next one is due"
-        assert set(place.culprits) == {"-", "node-1"}
-        for second in range(int(3 * LOOK_S), int(3 * LOOK_S + STATUS_S)):
-            place.at(1.0 + second, (second, 1), float(second))
-        assert place.culprits[-2:] == ["node-1", "node-1"]
-
-    asyncio.run(body())
+async def test_V7_a_history_names_the_rank_that_hangs_soon_after_it_hangs() -> None:
+    place = Place()
+    for second in range(int(3 * LOOK_S)):
+        place.at(1.0 + second, (second, 1), float(second))
+    assert place.culprits.count("node-1") == 1, "it is told once, until the next one is due"
+    assert set(place.culprits) == {"-", "node-1"}
+    for second in range(int(3 * LOOK_S), int(3 * LOOK_S + STATUS_S)):
+        place.at(1.0 + second, (second, 1), float(second))
+    assert place.culprits[-2:] == ["node-1", "node-1"]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rallypoint.core.watch.node_names import fold_names, gaps_in_names
+from rallypoint.core.watch.names import fold_names, gaps_in_names
 
 
 @pytest.mark.parametrize(

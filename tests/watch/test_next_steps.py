@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
-from tests.harness.broken_jobs import BROKEN, CULPRIT, NAN, broken, healthy, running
+from tests.harness.broken_jobs import BROKEN, CULPRIT, NAN, broken, following, healthy, running
 from tests.harness.watched_cluster import WatchedCluster
 
 from rallypoint.cli.watch.status_text import LINES_MAX, command_lines, status_lines
@@ -32,19 +32,6 @@ NEXT = {
     "drain that does not end": f"rallypoint stacks {CULPRIT} {WHERE}",
 }
 ENDPOINT = "a-machine-with-a-long-name.cluster.example.org:29400 --job pretraining-of-the-70b-model"
-
-
-def following(lines: list[str]) -> list[str]:
-    """What stands beside `next`, each on one line."""
-    found: list[str] = []
-    label = ""
-    for line in lines[1:]:
-        label = line[:14].strip() or label
-        if line.startswith("  next "):
-            found.append(line[14:])
-        elif label == "next":
-            found[-1] += " " + line[14:].strip()
-    return found
 
 
 @pytest.mark.parametrize("name", BROKEN)

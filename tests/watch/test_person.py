@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from msgspec.structs import replace
-from tests.core.test_takeover import running as cluster_running
 from tests.harness.job_machine import (
     RULES,
     A,
@@ -16,6 +15,7 @@ from tests.harness.job_machine import (
     told,
     verdicts,
 )
+from tests.harness.takeovers import running as cluster_running
 from tests.harness.watched import WatchedJob
 
 from rallypoint.core import job, person
@@ -156,9 +156,7 @@ def test_L5_what_a_person_wants_just_after_a_takeover_is_done_when_it_is_known_w
     wish = PersonWants(Subject.CANCEL)
     assert cluster.sessions.apply_own(wish, cluster.timers.now_s) == []
     assert cluster.job.verdict is None
-    for agent in agents:
-        cluster.connect(agent)
-    cluster.settle()
+    cluster.bring(*agents)
     assert cluster.job.verdict is not None
     assert cluster.job.verdict.outcome is Outcome.CANCELLED
     assert all(agent.state.verdict == cluster.job.verdict for agent in agents)
@@ -172,9 +170,7 @@ def test_V4_a_round_whose_checkpoint_a_person_wanted_goes_on_at_the_next_coordin
     assert cluster.job.save is not None
     assert cluster.job.save.outcome == "the workers of 2 nodes have saved a checkpoint"
     cluster.take_over()
-    for agent in agents:
-        cluster.connect(agent)
-    cluster.settle()
+    cluster.bring(*agents)
     assert [agent.running for agent in agents] == [stamp(), stamp()]
 
 

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from tests.harness.broken_jobs import CULPRIT, NAN, running
 
 from rallypoint.cli.watch.quoted_text import fitted
-from rallypoint.cli.watch.stacks_text import stacks_lines
+from rallypoint.cli.watch.stacks import stacks_lines
 from rallypoint.cli.watch.status_text import LINES_MAX, status_lines
 
 PATH = "/opt/conda/envs/training/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"

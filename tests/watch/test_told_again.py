@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 from msgspec.structs import replace
-from tests.core.test_timeline import Told
 from tests.harness.groups import stamp
+from tests.harness.timelines import Told
 from tests.harness.watched_cluster import NOON
 
 from rallypoint.agent.progress_report import ProgressReport

@@ -51,7 +51,7 @@ from rallypoint.core.round import count_loss
 from rallypoint.core.round import step as step_round
 from rallypoint.core.round_state import MemberState
 from rallypoint.core.settings import MAX_SECONDS
-from rallypoint.core.watch.node_names import gaps_in_names
+from rallypoint.core.watch.names import gaps_in_names
 from rallypoint.core.watch.turns import RoundEnded, RoundFormed, RoundJudged
 
 

@@ -6,7 +6,7 @@ import signal
 from collections.abc import Iterable
 
 from rallypoint.core.settings import UNNAMED_RUN_ID
-from rallypoint.core.watch.node_names import fold_words
+from rallypoint.core.watch.names import fold_words
 
 STACKS = "what it was doing:"
 """The first line of a detail that is no traceback of an exception, but stacks."""

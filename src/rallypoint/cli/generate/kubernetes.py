@@ -3,24 +3,10 @@
 from __future__ import annotations
 
 import re
-from textwrap import indent
+from collections.abc import Callable, Collection
+from typing import Any
 
-from msgspec import Struct
-from msgspec.structs import replace
-
-from rallypoint.cli.generate.kubernetes_texts import (
-    COUNTS,
-    HEAD,
-    JOB,
-    JOBSET,
-    MEMORY_SAYS,
-    RECORD,
-    SERVICE,
-    SPEC,
-    TRAIN_JOB,
-    TRAINER,
-)
-from rallypoint.cli.generate.quoting import container_word, yaml_value
+from rallypoint.cli.generate.quoting import container_word, fill, yaml_value
 from rallypoint.cli.parser import Command, Scanned
 from rallypoint.cli.run_options.wrong_script import generated_words
 from rallypoint.cli.values import Value, integer_within, nodes, seconds
@@ -41,7 +27,7 @@ MAX_NAME = 52
 characters."""
 _QUEUE = "kueue.x-k8s.io/queue-name"
 _SHM, _USER = "8Gi", "1000"
-_KINDS = ("--job", "--jobset", "--trainer")
+_KINDS = ("job", "jobset", "trainer")
 _QUANTITY = re.compile(r"\d+(\.\d+)?([kMGTPE]|[KMGTPE]i)?", re.ASCII)
 _CPUS = re.compile(r"\d+m|\d+(\.\d{1,3})?", re.ASCII)
 _PART = r"[a-z0-9]+([._-]+[a-z0-9]+)*"
@@ -142,164 +128,143 @@ comments: to be read, changed, and given to kubectl.
 )
 
 
-class _Job(Struct, frozen=True):
-    """The job that a person has asked for."""
-
-    kind: str
-    name: str
-    namespace: str
-    image: str
-    most: int
-    """Pods."""
-    gpus: int
-    cpus: str
-    memory: str
-    shm: str
-    user: int
-    pull_secrets: tuple[str, ...]
-    queue: str
-    labels: dict[str, str]
-    annotations: dict[str, str]
-    ttl: int | None
-    workers: int
-    drain_s: float
-    by_register: bool
-    command: tuple[str, ...]
-
-
 def text(scanned: Scanned) -> str:
     """The YAML. Raises UsageError."""
-    job = _read(scanned)
-    where = {"name": job.name, "namespace": job.namespace}
-    head = HEAD.format(**where)
-    parts = [RECORD.format(**where, record=_record(job.name))] if job.by_register else []
-    spec = _spec(job)
-    # The queue is that of the whole job: a pod with this label would be queued by itself.
-    queued = {_QUEUE: job.queue} if job.queue else {}
-    marks = _marks(job.labels | queued, job.annotations)
-    ttl = "" if job.ttl is None else f"  ttlSecondsAfterFinished: {job.ttl}\n"
-    common = {**where, "most": job.most, "marks": marks, "ttl": ttl}
-    if job.kind == "--job":
-        parts += [SERVICE.format(**common), JOB.format(**common) + indent(spec, "  ")]
-    elif job.kind == "--jobset":
-        parts.append(JOBSET.format(**common) + indent(spec, " " * 10))
-    else:
-        runtime = TRAINER.format(**common, workers=job.workers)
-        train_job = TRAIN_JOB.format(
-            **common, image=yaml_value(job.image), command=yaml_value(job.command)
-        )
-        parts += [runtime + indent(spec, " " * 14), train_job]
-    return head + "---\n".join(parts)
-
-
-def _spec(job: _Job) -> str:
-    """Return the specification of a Job."""
-    limits: dict[str, int | str] = {"nvidia.com/gpu": job.gpus} if job.gpus else {}
-    limits |= {"memory": job.memory} if job.memory else {}
-    resources = "        resources:\n" if limits or job.cpus else ""
-    if job.cpus:
-        resources += f"          requests: {yaml_value({'cpu': job.cpus})}\n"
-    if limits:
-        resources += MEMORY_SAYS if job.memory else ""
-        resources += f"          limits: {yaml_value(limits)}\n"
-    account = f"serviceAccountName: {yaml_value(job.name)}"
-    if not job.by_register:
-        account = "automountServiceAccountToken: false"
-    if job.kind == "--job":
-        account += f"\n    subdomain: {yaml_value(job.name)}"
-    secrets = [{"name": name} for name in job.pull_secrets]
-    marks = _marks(job.labels, job.annotations)
-    counts = "" if job.kind == "--trainer" else COUNTS.format(most=job.most)
-    return counts + SPEC.format(
-        account=account,
-        backoff=5 * job.most,
-        command=yaml_value(job.command),
-        drain=job.drain_s,
-        grace=round(job.drain_s) + AFTER_DRAIN_S,
-        health=HEALTH_PORT,
-        image=yaml_value(job.image),
-        marks=indent(f"metadata:\n{marks}", "  ") if marks else "",
-        name=job.name,
-        pull_secrets=f"    imagePullSecrets: {yaml_value(secrets)}\n" if secrets else "",
-        resources=resources,
-        shm=yaml_value(job.shm),
-        user=job.user,
-    )
-
-
-def _marks(labels: dict[str, str], annotations: dict[str, str]) -> str:
-    """Lines of a metadata."""
-    rows = {"labels": labels, "annotations": annotations}
-    return "".join(f"  {name}: {yaml_value(row)}\n" for name, row in rows.items() if row)
-
-
-def _record(run_id: str) -> str:
-    from rallypoint.register.kubernetes.backend import name_of
-
-    return name_of(run_id)
-
-
-def _read(scanned: Scanned) -> _Job:
     if scanned.get("--image") is None:
         raise UsageError("the following arguments are required: --image")
-    kinds = [kind for kind in _KINDS if scanned.get(kind) is not None]
+    kinds = [kind for kind in _KINDS if scanned.get(f"--{kind}") is not None] or ["job"]
     if len(kinds) > 1:
-        raise UsageError(f"{' '.join(kinds)}: needs one of them")
+        raise UsageError(f"{' '.join(f'--{kind}' for kind in kinds)}: needs one of them")
+    values = _values(scanned, *kinds)
+    record = fill("record.yaml", values) + "---\n" if values["account"] else ""
+    values["spec"] = fill("spec.yaml", values).rstrip()
+    return fill("token.yaml", values) + record + fill(f"{kinds[0]}.yaml", values)
+
+
+def _values(scanned: Scanned, kind: str) -> dict[str, Any]:
+    """Return what the templates name, checked. Raises UsageError."""
     gpus = _number(scanned, "--gpus", 0, 0, MAX_WORKERS_PER_NODE)
-    job = _Job(
-        kind=kinds[0] if kinds else _KINDS[0],
-        name=_name(scanned),
-        namespace=_namespace(scanned),
-        image=_image(scanned),
-        most=nodes(_nodes(scanned))[1],
-        gpus=gpus,
-        cpus=_quantity(scanned, "--cpus", _CPUS, "a number of CPUs, like 8 or 500m"),
-        memory=_quantity(scanned, "--memory", _QUANTITY, "a quantity of Kubernetes, like 64Gi"),
-        shm=_quantity(scanned, "--shm", _QUANTITY, "a quantity of Kubernetes, like 64Gi") or _SHM,
-        user=_number(scanned, "--user", int(_USER), 1, MAX_GIVEN),
-        pull_secrets=tuple(map(_secret, scanned.all("--pull-secret"))),
-        queue=_queue(scanned),
-        labels=_pairs(scanned, "--label", _LABEL),
-        annotations=_pairs(scanned, "--annotation", None),
-        ttl=None if scanned.get("--ttl") is None else _number(scanned, "--ttl", 0, 0, MAX_GIVEN),
-        workers=_number(scanned, "--nproc-per-node", gpus or 1, 1, MAX_WORKERS_PER_NODE),
-        drain_s=_drain(scanned),
-        by_register=scanned.read(KUBERNETES, "--rdzv-backend", "kubernetes") == "kubernetes",
-        command=(),
-    )
-    if job.kind == "--trainer" and not job.by_register:
+    names = _names(scanned)
+    name, most = names["name"], nodes(_nodes(scanned))[1]
+    rows = {**_pods(scanned, gpus), **_marks(scanned)}
+    ttl = None if scanned.get("--ttl") is None else _number(scanned, "--ttl", 0, 0, MAX_GIVEN)
+    workers = _number(scanned, "--nproc-per-node", gpus or 1, 1, MAX_WORKERS_PER_NODE)
+    drain_s = _drain(scanned)
+    by_register = scanned.read(KUBERNETES, "--rdzv-backend", "kubernetes") == "kubernetes"
+    if kind == "trainer" and not by_register:
         raise UsageError("--rdzv-backend tcp: --trainer needs --rdzv-backend kubernetes")
-    if (ttl := scanned.get("--ttl")) is not None and job.kind == "--trainer":
-        raise ttl.wrong("a TrainJob is not removed by itself")
-    return replace(job, command=_command(scanned, job))
+    if (given := scanned.get("--ttl")) is not None and kind == "trainer":
+        raise given.wrong("a TrainJob is not removed by itself")
+    first = f"{name}-node-0-0" if kind == "jobset" else f"{name}-0"
+    command = [
+        *_counts(scanned, kind, workers),
+        "--rdzv-backend=kubernetes" if by_register else f"--rdzv-endpoint={first}.{name}:29400",
+        f"--max-restarts={_number(scanned, '--max-restarts', 3, 0, MAX_GIVEN)}",
+        f"--drain-deadline={drain_s:g}",
+        *map(container_word, generated_words(scanned.words)),
+    ]
+    return {
+        **names,
+        **rows,
+        "account": yaml_value(name) if by_register else None,
+        "backoff": 5 * most,
+        "command": yaml_value(command),
+        "drain": f"{drain_s:g}",
+        "grace": round(drain_s) + AFTER_DRAIN_S,
+        "health": HEALTH_PORT,
+        "nodes": most,
+        "pods": None if kind == "trainer" else most,
+        "subdomain": yaml_value(name) if kind == "job" else None,
+        "tokenless": None if by_register else True,
+        "ttl": ttl,
+        "workers": workers,
+    }
+
+
+def _names(scanned: Scanned) -> dict[str, str]:
+    from rallypoint.register.kubernetes.backend import name_of
+    from rallypoint.register.kubernetes.parameters import is_label
+
+    def is_name(text: str) -> bool:
+        # That of a Service begins with a letter.
+        return is_label(text) and len(text) <= MAX_NAME and text[0].isalpha()
+
+    needs = f"lower-case letters, digits and hyphens, a letter first, at most {MAX_NAME}"
+    name = _checked(scanned, "--name", is_name, needs) or "train"
+    needs = "the name of a namespace, like training"
+    namespace = _checked(scanned, "--namespace", is_label, needs) or "default"
+    needs = "the name of an image, like registry/digits:1"
+    image = yaml_value(_checked(scanned, "--image", _IMAGE.fullmatch, needs))
+    return {"name": name, "namespace": namespace, "image": image, "record": name_of(name)}
+
+
+def _pods(scanned: Scanned, gpus: int) -> dict[str, object]:
+    """Return the values of a pod's resources and rights."""
+    from rallypoint.register.kubernetes.parameters import is_subdomain
+
+    needs = "a number of CPUs, like 8 or 500m"
+    cpus = _checked(scanned, "--cpus", _CPUS.fullmatch, needs)
+    needs = "a quantity of Kubernetes, like 64Gi"
+    memory = _checked(scanned, "--memory", _QUANTITY.fullmatch, needs)
+    shm = _checked(scanned, "--shm", _QUANTITY.fullmatch, needs) or _SHM
+    user = _number(scanned, "--user", int(_USER), 1, MAX_GIVEN)
+    needs = "the name of a Secret, like registry"
+    secrets = [_check(each, is_subdomain, needs) for each in scanned.all("--pull-secret")]
+    requests = {"cpu": cpus} if cpus else {}
+    limits = ({"nvidia.com/gpu": gpus} if gpus else {}) | ({"memory": memory} if memory else {})
+    return {
+        "resources": requests or limits or None,
+        "requests": _given(requests),
+        "limits": _given(limits),
+        "memory": memory or None,
+        "shm": yaml_value(shm),
+        "user": user,
+        "pull_secrets": _given([{"name": name} for name in secrets]),
+    }
+
+
+def _marks(scanned: Scanned) -> dict[str, object]:
+    """Return the labels and annotations of a job and its pods."""
+    from rallypoint.register.kubernetes.parameters import is_subdomain
+
+    def is_queue(text: str) -> bool:
+        return is_subdomain(text) and _LABEL.fullmatch(text) is not None
+
+    needs = "the name of a LocalQueue, like research"
+    queue = _checked(scanned, "--queue", is_queue, needs)
+    labels = _pairs(scanned, "--label", _LABEL)
+    annotations = _pairs(scanned, "--annotation", None)
+    return {
+        # The queue is that of the whole job: a pod with this label would be queued by itself.
+        "job_labels": _given(labels | ({_QUEUE: queue} if queue else {})),
+        "labels": _given(labels),
+        "annotations": _given(annotations),
+        "marks": labels or annotations or None,
+    }
+
+
+def _given(row: Collection[object]) -> str | None:
+    """Return a list or a mapping as YAML; None for an empty one, which is left out."""
+    return yaml_value(row) if row else None
 
 
 def _nodes(scanned: Scanned) -> Value:
     return scanned.get("--nodes") or Value("2", "--nodes 2")
 
 
-def _command(scanned: Scanned, job: _Job) -> tuple[str, ...]:
-    """Return the command of an agent."""
+def _counts(scanned: Scanned, kind: str, workers: int) -> list[str]:
+    """Return the command of an agent, with what says how many nodes and workers there are."""
     given, spares = _nodes(scanned), _number(scanned, "--spares", 0, 0, MAX_NODES)
     least, most = nodes(given)
     if most - spares < (1 if least == most else least):
         raise UsageError(f"--spares {spares}: leaves {max(most - spares, 0)} of {given.origin}")
     words = ["rallypoint", "run"]
-    if job.kind != "--trainer":
+    if kind != "trainer":
         span = f"{least}:{most}" if least < most else str(most)
-        words += [f"--nnodes={span}", f"--nproc-per-node={job.workers}"]
+        words += [f"--nnodes={span}", f"--nproc-per-node={workers}"]
     elif least < most:
         raise given.wrong("a TrainJob has a fixed number of pods, like --nodes 4")
-    if spares:
-        words.append(f"--spares={spares}")
-    if job.by_register:
-        words.append("--rdzv-backend=kubernetes")
-    else:
-        first = f"{job.name}-node-0-0" if job.kind == "--jobset" else f"{job.name}-0"
-        words.append(f"--rdzv-endpoint={first}.{job.name}:29400")
-    words.append(f"--max-restarts={_number(scanned, '--max-restarts', 3, 0, MAX_GIVEN)}")
-    words.append(f"--drain-deadline={job.drain_s:g}")
-    return (*words, *map(container_word, generated_words(scanned.words)))
+    return [*words, f"--spares={spares}"] if spares else words
 
 
 def _number(scanned: Scanned, flag: str, default: int, least: int, most: int) -> int:
@@ -307,60 +272,16 @@ def _number(scanned: Scanned, flag: str, default: int, least: int, most: int) ->
     return default if given is None else integer_within(given, least, most)
 
 
-def _name(scanned: Scanned) -> str:
-    from rallypoint.register.kubernetes.parameters import is_label
-
-    given = scanned.get("--name") or Value("train", "--name train")
-    # That of a Service begins with a letter.
-    if not is_label(given.text) or len(given.text) > MAX_NAME or not given.text[0].isalpha():
-        raise given.wrong(
-            f"needs lower-case letters, digits and hyphens, a letter first, at most {MAX_NAME}"
-        )
-    return given.text
-
-
-def _namespace(scanned: Scanned) -> str:
-    from rallypoint.register.kubernetes.parameters import is_label
-
-    given = scanned.get("--namespace") or Value("default", "--namespace default")
-    if not is_label(given.text):
-        raise given.wrong("needs the name of a namespace, like training")
-    return given.text
-
-
-def _image(scanned: Scanned) -> str:
-    given = scanned.get("--image")
-    assert given is not None, "it is required"
-    if not _IMAGE.fullmatch(given.text):
-        raise given.wrong("needs the name of an image, like registry/digits:1")
-    return given.text
-
-
-def _quantity(scanned: Scanned, flag: str, pattern: re.Pattern[str], needs: str) -> str:
-    """Return the quantity as it was given, or an empty text if it was not given."""
+def _checked(scanned: Scanned, flag: str, fits: Callable[[str], object], needs: str) -> str:
+    """Return the text of an option, which has to fit; empty: it was not given."""
     given = scanned.get(flag)
-    if given is None:
-        return ""
-    if not pattern.fullmatch(given.text):
+    return "" if given is None else _check(given, fits, needs)
+
+
+def _check(given: Value, fits: Callable[[str], object], needs: str) -> str:
+    if not fits(given.text):
         raise given.wrong(f"needs {needs}")
     return given.text
-
-
-def _secret(given: Value) -> str:
-    from rallypoint.register.kubernetes.parameters import is_subdomain
-
-    if not is_subdomain(given.text):
-        raise given.wrong("needs the name of a Secret, like registry")
-    return given.text
-
-
-def _queue(scanned: Scanned) -> str:
-    from rallypoint.register.kubernetes.parameters import is_subdomain
-
-    given = scanned.get("--queue")
-    if given is not None and not (is_subdomain(given.text) and _LABEL.fullmatch(given.text)):
-        raise given.wrong("needs the name of a LocalQueue, like research")
-    return given.text if given is not None else ""
 
 
 def _pairs(scanned: Scanned, flag: str, values: re.Pattern[str] | None) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Quote words and values for generated scripts and manifests.
+"""Fill in the templates of generated scripts and manifests, and quote words and values for them.
 
 bash, YAML and JSON give back exactly the words that were quoted. Characters that move a cursor or
 turn the direction of text are escaped, so that a terminal shows the text as it is."""
@@ -8,6 +8,9 @@ from __future__ import annotations
 import os
 import re
 import shlex
+from collections.abc import Mapping
+from pkgutil import get_data
+from textwrap import indent
 
 from msgspec import json
 
@@ -17,6 +20,31 @@ from rallypoint.errors import UsageError
 _CHANGED = re.compile(r"\$\$|\$\([A-Z_][A-Z0-9_]*\)")
 """Kubernetes changes these in a command: it replaces variables, and halves a double dollar."""
 _PLANES = 0x10000
+_NAME = re.compile(r"\$\{([a-z_]+)\}| +\$\{([a-z_]+)\?\}$")
+
+
+def fill(template: str, values: Mapping[str, object]) -> str:
+    """Return the text of a file in `templates`, filled in. Reads that file."""
+    source = get_data(__package__, f"templates/{template}")
+    assert source is not None
+    return filled(source.decode(), values)
+
+
+def filled(source: str, values: Mapping[str, object]) -> str:
+    """Return the text of a template, with the values in the place of its `${names}`.
+
+    A line that names a value which is None is left out; `${name?}` at the end of a line is there
+    for this alone. A text in a line of its own is moved as far to the right as its name.
+    """
+    lines = []
+    for line in source.splitlines():
+        if any(values[plain or asked] is None for plain, asked in _NAME.findall(line)):
+            continue
+        if alone := re.fullmatch(rf"( *){_NAME.pattern}", line):
+            lines.append(indent(str(values[alone[2]]), alone[1]))
+        else:
+            lines.append(_NAME.sub(lambda found: str(values[found[1]]) if found[1] else "", line))
+    return "\n".join(lines) + "\n"
 
 
 def bash_word(word: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rallypoint.cli.generate.quoting import fill
 from rallypoint.cli.parser import Command, Scanned
 from rallypoint.cli.values import Value
 from rallypoint.core.settings import Setting
@@ -40,39 +41,6 @@ serviceAccountName in their specification.
     ),
 )
 
-RULES = """\
-apiVersion: v1
-kind: ServiceAccount
-metadata:
-  name: "{account}"
-  namespace: "{space}"
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: Role
-metadata:
-  name: rallypoint
-  namespace: "{namespace}"
-rules:
-  # Records are named after their jobs, which are not known yet, so no names are given here.
-  - apiGroups: [""]
-    resources: [configmaps]
-    verbs: [get, list, watch, create, update, delete]
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: RoleBinding
-metadata:
-  name: "rallypoint-{space}-{account}"
-  namespace: "{namespace}"
-subjects:
-  - kind: ServiceAccount
-    name: "{account}"
-    namespace: "{space}"
-roleRef:
-  apiGroup: rbac.authorization.k8s.io
-  kind: Role
-  name: rallypoint
-"""
-
 
 def text(scanned: Scanned) -> str:
     """The YAML. Raises UsageError."""
@@ -89,4 +57,4 @@ def text(scanned: Scanned) -> str:
     whole = f"rallypoint-{space}-{name}"  # the binding's name
     if not is_label(space) or not is_subdomain(name) or not is_subdomain(whole):
         raise account.wrong("needs the name of a service account, like rallypoint or training:me")
-    return RULES.format(namespace=namespace.text, space=space, account=name)
+    return fill("rbac.yaml", {"namespace": namespace.text, "space": space, "account": name})

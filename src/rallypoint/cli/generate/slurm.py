@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from rallypoint.cli.generate.quoting import bash_word
+from rallypoint.cli.generate.quoting import bash_word, fill
 from rallypoint.cli.parser import Command, Scanned
 from rallypoint.cli.run_options.wrong_script import generated_words
 from rallypoint.cli.values import Value, integer, integer_within, nodes, seconds
@@ -67,61 +67,6 @@ one agent on each, with comments: to be read, changed, and given to sbatch.
     runs_a_script=True,
 )
 
-_NO_CPUS = """\
-##SBATCH --cpus-per-task=N       # without it, Slurm may give all workers of a node one CPU
-"""
-_SCRIPT = """\
-#!/bin/bash
-#SBATCH --job-name={name}
-#SBATCH --nodes={nodes}
-#SBATCH --ntasks-per-node=1      # one agent on each node; it starts the workers
-#SBATCH --time={time}
-{further}\
-#SBATCH --no-kill                # when a node is lost, the job keeps the others
-#SBATCH --requeue                # Slurm, and the end of this script, may start the job again
-#SBATCH --open-mode=append       # what it prints then does not replace what was printed before
-#SBATCH --output={name}-%j.out
-
-logs="$PWD/{name}-$SLURM_JOB_ID/run-${{SLURM_RESTART_COUNT:-0}}"
-mkdir -p "$logs"
-
-# The secret of the nodes: the token of this run alone. It opens no other job of yours, is in no
-# command line and in no environment, and is removed when this script ends.
-id="slurm-$SLURM_JOB_ID-run-${{SLURM_RESTART_COUNT:-0}}"
-trap 'rm -f "$logs/token"' EXIT
-(umask 077 && rallypoint token --run-id "$id" > "$logs/token") || exit
-unset RALLYPOINT_TOKEN           # if sbatch has passed it on
-
-# In an array, SLURM_JOB_ID may mean all of its jobs: squeue and scontrol need the one.
-job="${{SLURM_ARRAY_TASK_ID:+${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID}}"
-job="${{job:-$SLURM_JOB_ID}}"
-
-# When the time limit is reached. Slurm before 23.02 tells it by no variable.
-end="$(squeue --noheader --jobs "$job" --format %e)"
-
-# --no-kill, --kill-on-bad-exit=0 and --wait=0: a node or an agent that is lost does not end the
-# others. Each node has a log of its own. No --signal is needed: with --stop-before each agent
-# knows when to save a checkpoint and stop.
-srun --no-kill --kill-on-bad-exit=0 --wait=0{cpus} --output "$logs/%N.log" \\
-    rallypoint run --rdzv-id "$id" --token-file "$logs/token"{options} \\
-    --stop-at "$end" --stop-before {before} --drain-deadline {drain} \\
-    --json-summary "$logs/" \\
-    {command}
-step=$?
-
-# How the job has ended, whatever became of single nodes: its line, and its exit code.
-rallypoint verdict "$logs"
-code=$?
-case "$code:$step" in
-    # A mistake in the command line, which is the same the next time.
-    75:2) code=2 ;;
-    # The time was over, nodes were missing, or a signal (--signal) said that the job has to leave.
-    # It is worth starting again. What fails by itself is not.
-    75:* | 143:*) scontrol requeue "$job" ;;
-esac
-exit "$code"
-"""
-
 
 def text(scanned: Scanned) -> str:
     """The script. Raises UsageError."""
@@ -134,16 +79,14 @@ def text(scanned: Scanned) -> str:
         raise name.wrong("needs letters, digits, and . _ + - only, like train")
     if not _TIME.fullmatch(limit.text):
         raise limit.wrong("needs a time limit as Slurm has it, like 1:00:00 or 2-12:00:00")
-    further = ""
+    chosen = {}
     for article, option in (("a", "partition"), ("an", "account")):
-        if (chosen := scanned.get(f"--{option}")) is not None:
-            if not _NAME.fullmatch(chosen.text):
-                raise chosen.wrong(f"needs the name of {article} {option}")
-            further += f"#SBATCH --{option}={chosen.text}\n"
-    if gpus := integer_within(given("--gpus", "0"), 0, MAX_WORKERS_PER_NODE):
-        further += f"#SBATCH --gpus-per-node={gpus}\n"
+        value = scanned.get(f"--{option}")
+        if value is not None and not _NAME.fullmatch(value.text):
+            raise value.wrong(f"needs the name of {article} {option}")
+        chosen[option] = None if value is None else value.text
+    gpus = integer_within(given("--gpus", "0"), 0, MAX_WORKERS_PER_NODE)
     cpus = integer_within(given("--cpus", "0"), 0, MAX_GIVEN)
-    further += f"#SBATCH --cpus-per-task={cpus}\n" if cpus else _NO_CPUS
     before = given("--stop-before", "120")
     before_s = seconds(before, positive=True)
     if before_s > MAX_WAIT_S:
@@ -151,17 +94,21 @@ def text(scanned: Scanned) -> str:
     if before_s >= _seconds_of(limit.text):
         raise UsageError(f"{before.origin}, {limit.origin}: leaves no time to work")
     command = generated_words(scanned.words)
-    return _SCRIPT.format(
-        name=name.text,
-        nodes=_nodes(given("--nodes", "2"), given("--spares", "0")),
-        time=limit.text,
-        further=further,
-        cpus=f" --cpus-per-task={cpus}" if cpus else "",
-        options=_options(scanned),
-        before=f"{before_s:g}",
-        drain=f"{before_s - before_s / TO_STOP_SHARE:g}",
-        command=" ".join(map(bash_word, command)),
-    )
+    values = {
+        **chosen,
+        "name": name.text,
+        "nodes": _nodes(given("--nodes", "2"), given("--spares", "0")),
+        "time": limit.text,
+        "gpus": gpus or None,
+        "cpus": cpus or None,
+        "no_cpus": None if cpus else True,
+        "cpus_option": f" --cpus-per-task={cpus}" if cpus else "",
+        "options": _options(scanned),
+        "before": f"{before_s:g}",
+        "drain": f"{before_s - before_s / TO_STOP_SHARE:g}",
+        "command": " ".join(map(bash_word, command)),
+    }
+    return fill("slurm.sh", values)
 
 
 def _seconds_of(limit: str) -> float:

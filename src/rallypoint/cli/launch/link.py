@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
-from rallypoint.integrations.ssh.hostfile import Host
+from rallypoint.integrations.hostfile import Host
 from rallypoint.process.ssh_client import SshClient
 from rallypoint.wire.launch_link import FromHost, Look, Started, ToHost, frame, reader_of_host
 

@@ -29,7 +29,7 @@ from rallypoint.config import TOKEN_VARIABLE, Endpoint, RegisterConfig, check_na
 from rallypoint.core.settings import FLAGS, MAX_NODES
 from rallypoint.core.text import job_name, shown
 from rallypoint.errors import UsageError
-from rallypoint.integrations.ssh.hostfile import Host, read_hostfile, read_hosts, without
+from rallypoint.integrations.hostfile import Host, read_hostfile, read_hosts, without
 from rallypoint.wire.launch_link import Started
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)

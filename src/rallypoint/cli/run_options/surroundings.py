@@ -88,7 +88,7 @@ def _is_typed(environ: Mapping[str, str]) -> bool:
 def _with_slurm(
     scanned: Scanned, environ: Mapping[str, str], machine: Machine, notices: list[str]
 ) -> Scanned:
-    from rallypoint.integrations.slurm.step import (
+    from rallypoint.integrations.slurm_step import (
         options_of,
         read_step,
         refuse_a_task_for_each_worker,

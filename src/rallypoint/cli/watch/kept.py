@@ -54,7 +54,7 @@ from rallypoint.core.watch.advice import Advice, advice_after_the_end
 from rallypoint.core.watch.history_file import Recorded, Status
 from rallypoint.core.watch.job_view import HowItEnded, JobLine, JobView
 from rallypoint.core.watch.kept_jobs import NodeNote, is_logged_in
-from rallypoint.core.watch.node_names import fold_names
+from rallypoint.core.watch.names import fold_names
 from rallypoint.core.watch.past_round import PastRound
 from rallypoint.errors import AccessError, RallypointError, RendezvousConnectionError, UsageError
 from rallypoint.machine_name import process_name

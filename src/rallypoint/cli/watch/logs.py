@@ -35,9 +35,8 @@ from rallypoint.core.settings import MAX_GIVEN, Setting
 from rallypoint.core.text import count, shown
 from rallypoint.core.watch.collecting import ALL_LINES, Gathered, HowFar, RankTold
 from rallypoint.core.watch.line_groups import Line, fold_lines, lines_of, log_lines
-from rallypoint.core.watch.node_names import fold_names
+from rallypoint.core.watch.names import brief_ranks, fold_names
 from rallypoint.core.watch.questions import READ_MAX, Ask, Subject
-from rallypoint.core.watch.rank_names import brief_ranks
 from rallypoint.errors import RendezvousConnectionError
 from rallypoint.observe.printing import JsonLine, json_text, say
 

@@ -1,5 +1,5 @@
 """Finding a job by the number that Slurm has given it, as `rallypoint run` in its step has chosen
-the job's name and endpoint (`integrations/slurm/step.py`)."""
+the job's name and endpoint (`integrations/slurm_step.py`)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from rallypoint.cli.values import Value
 from rallypoint.config import Endpoint, RegisterConfig
 from rallypoint.core.settings import FOR_DIRECTORIES
 from rallypoint.errors import RendezvousConnectionError
-from rallypoint.integrations.slurm.node_list import node_names
-from rallypoint.integrations.slurm.step import port_of, run_id_of
+from rallypoint.integrations.slurm_nodes import node_names
+from rallypoint.integrations.slurm_step import port_of, run_id_of
 
 _NUMBER = re.compile(r"(\d{1,18})(?:\.(\d{1,9}))?")
 _ASK_S = 10.0

@@ -17,7 +17,7 @@ from rallypoint.core.watch.advice import NO_STEPS_S, Advice, advice, behind, sil
 from rallypoint.core.watch.goodput import Spending
 from rallypoint.core.watch.goodput_view import GoodputView
 from rallypoint.core.watch.job_view import JobLine, JobView, NodeView
-from rallypoint.core.watch.node_names import fold_names
+from rallypoint.core.watch.names import fold_names
 from rallypoint.core.watch.past_round import FirstCause
 from rallypoint.observe.printing import Painted, Tint
 

@@ -15,7 +15,7 @@ from rallypoint.coordinator.token import Token
 from rallypoint.core.limits import MAX_FAILURES, MAX_WORLD
 from rallypoint.core.text import shown
 from rallypoint.core.watch.collecting import Gathered
-from rallypoint.core.watch.node_names import fold_names
+from rallypoint.core.watch.names import fold_names
 from rallypoint.core.watch.questions import Ask, RankRange, Subject
 from rallypoint.errors import RendezvousConnectionError, UsageError
 from rallypoint.observe.printing import say

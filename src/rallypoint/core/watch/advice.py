@@ -9,7 +9,7 @@ from msgspec import Struct
 from rallypoint.core.model import Outcome
 from rallypoint.core.text import brief_seconds, count
 from rallypoint.core.watch.job_view import JobView, NodeView
-from rallypoint.core.watch.node_names import fold_names
+from rallypoint.core.watch.names import fold_names
 from rallypoint.core.watch.past_round import FirstCause
 
 QUIET_S = 10.0

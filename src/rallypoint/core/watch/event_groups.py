@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from rallypoint.core.text import count
 from rallypoint.core.watch.history import HistoryEntry
-from rallypoint.core.watch.node_names import fold_names
+from rallypoint.core.watch.names import fold_names
 
 TOGETHER_S = 60.0
 """Events that came so soon after the first of them may be one line."""

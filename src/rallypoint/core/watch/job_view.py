@@ -23,7 +23,7 @@ from rallypoint.core.watch import goodput
 from rallypoint.core.watch.goodput import WORKING, Spending
 from rallypoint.core.watch.goodput_view import GoodputView, Part
 from rallypoint.core.watch.history import SCHEMA, JobHistory, UnixTime
-from rallypoint.core.watch.node_names import fold_names, gaps_in_names
+from rallypoint.core.watch.names import fold_names, gaps_in_names
 from rallypoint.core.watch.past_round import ROUNDS_SHOWN, PastRound, first_cause
 
 STUCK_S, STUCK_STEPS = 30.0, 10

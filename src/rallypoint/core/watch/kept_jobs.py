@@ -21,9 +21,8 @@ from msgspec.structs import replace
 from rallypoint.core.limits import MAX_WORLD
 from rallypoint.core.settings import MAX_WORKERS_PER_NODE
 from rallypoint.core.watch.history import UnixTime
-from rallypoint.core.watch.node_names import fold_names
+from rallypoint.core.watch.names import brief_ranks, fold_names
 from rallypoint.core.watch.past_round import FirstCause
-from rallypoint.core.watch.rank_names import brief_ranks
 
 JOBS_MAX, BYTES_MAX = 50, 200_000_000
 """Bounds of one state directory."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct, field
 
-from rallypoint.core.watch.rank_names import brief_ranks
+from rallypoint.core.watch.names import brief_ranks
 
 SAME_S = 5.0
 """Equal lines of two ranks that came so near to each other are one."""

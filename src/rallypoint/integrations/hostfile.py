@@ -22,7 +22,7 @@ from msgspec import Struct
 from rallypoint.core.limits import MAX_PORT
 from rallypoint.core.settings import MAX_NODES, MAX_WORKERS_PER_NODE
 from rallypoint.core.text import quoted, shown
-from rallypoint.integrations.slurm.node_list import node_count, node_names
+from rallypoint.integrations.slurm_nodes import node_count, node_names
 
 _ENTRY = re.compile(r"(?:(?P<user>[\w.-]+)@)?(?P<host>.+)", re.ASCII)
 _NAME = re.compile(r"[A-Za-z0-9_][\w.-]{0,252}", re.ASCII)

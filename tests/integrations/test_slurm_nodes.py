@@ -9,7 +9,7 @@ import hostlist
 import pytest
 from ClusterShell.NodeSet import NodeSet
 
-from rallypoint.integrations.slurm.node_list import node_names
+from rallypoint.integrations.slurm_nodes import node_names
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from rallypoint.core.text import count
 from rallypoint.errors import UsageError
-from rallypoint.integrations.slurm.node_list import node_names
+from rallypoint.integrations.slurm_nodes import node_names
 
 _FIRST_PORT, _PORTS = 20_000, 10_000
 """Below those that systems give to whoever asks for any."""
