@@ -110,7 +110,7 @@ def test_L1_a_candidate_finds_jobs_by_an_engine_of_another_package(cluster: Clus
     cluster.end_well(agent)
 
 
-def test_V7_the_explanation_names_the_place_of_an_engine_of_another_package(
+def test_the_explanation_names_the_place_of_an_engine_of_another_package(
     cluster: Cluster,
 ) -> None:
     told = command(cluster, "run", "--explain", "--rdzv-id=j", *place(cluster), "worker.py")
@@ -128,7 +128,7 @@ if __name__ == "__main__":
 """
 
 
-def test_A1_a_program_may_choose_an_engine_of_another_package(cluster: Cluster) -> None:
+def test_a_program_may_choose_an_engine_of_another_package(cluster: Cluster) -> None:
     program = cluster.folder / "program.py"
     program.write_text(PROGRAM.format(where=cluster.options["rdzv_endpoint"]))
     words = [cluster.python, str(program)]
