@@ -16,7 +16,7 @@ import os
 import sys
 import time
 
-from rallypoint.coordinator.client import CoordinatorSession, Hooks, Pushed
+from rallypoint.coordinator.client import CoordinatorSession, FromCoordinator, Hooks
 from rallypoint.coordinator.connection import ClientConnection, dial
 from rallypoint.coordinator.listen import raise_open_files_limit
 from rallypoint.coordinator.token import parse_token
@@ -150,7 +150,7 @@ class Node:
 
     def acknowledged(self, report: m.Report) -> None: ...
 
-    def pushed(self, message: Pushed) -> None:
+    def pushed(self, message: FromCoordinator) -> None:
         match message:
             case m.Assigned(stamp):
                 self._stamp = stamp

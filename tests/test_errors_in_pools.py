@@ -41,7 +41,7 @@ from rallypoint.errors import (
     VersionMismatchError,
     during,
 )
-from rallypoint.process.spawn import Command, Stage, WorkerForkError, WorkerStartError
+from rallypoint.process.spawn import Stage, WorkerCommand, WorkerForkError, WorkerStartError
 from rallypoint.register.http import HttpError
 
 SOURCE = Path(__file__).parents[1] / "src"
@@ -75,7 +75,7 @@ MADE: dict[type[BaseException], Callable[[], BaseException]] = {
     VersionMismatchError: lambda: VersionMismatchError("version 1", "version 2"),
     WorkerForkError: lambda: WorkerForkError(2, OSError(errno.EAGAIN, "no more")),
     WorkerStartError: lambda: WorkerStartError(
-        Command(["prog"], {}, body=lambda: no_body()), Stage.EXEC, errno.ENOMEM, 1
+        WorkerCommand(["prog"], {}, body=lambda: no_body()), Stage.EXEC, errno.ENOMEM, 1
     ),
     _NotFound: lambda: _NotFound("n1: unknown", "it has left"),
 }

@@ -88,8 +88,8 @@ BUGS = (
     Bug(
         "a round number is used again",
         "round.py",
-        "state.phase, state.round, state.held = Phase.FORMING, ended + 1, True",
-        "state.phase, state.round, state.held = Phase.FORMING, ended, True",
+        "state.phase, state.round, state.held = RoundPhase.FORMING, ended + 1, True",
+        "state.phase, state.round, state.held = RoundPhase.FORMING, ended, True",
     ),
     Bug(
         "a node is lost at half of its lease",
@@ -105,7 +105,7 @@ BUGS = (
     ),
     Bug(
         "the end of the lease kills nothing",
-        "group.py",
+        "node/machine.py",
         "    return [kinds.FENCED(said), *abort(state, Desired.JOIN, None)]",
         "    return [kinds.FENCED(said)]",
     ),
@@ -154,9 +154,9 @@ BUGS = (
     ),
     Bug(
         "what workers do after they were told to stop is a failure",
-        "group_state.py",
-        "    if state.phase is not Phase.RUNNING:\n        killed",
-        "    if state.phase is Phase.FINISHED:\n        killed",
+        "node/state.py",
+        "    if state.phase is not NodePhase.RUNNING:\n        killed",
+        "    if state.phase is NodePhase.FINISHED:\n        killed",
     ),
     Bug(
         "a connection that breaks has no grace",

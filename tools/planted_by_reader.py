@@ -72,9 +72,9 @@ BUGS_BY_A_READER = (
     # Workers that the scheduler has ended with their node are a failure, and cost a restart.
     Bug(
         "a worker that the scheduler's signal has ended fails although its agent got that too",
-        "group_state.py",
-        "state.phase is not Phase.RUNNING or state.leaving or not _suspects(state)",
-        "state.phase is not Phase.RUNNING or not _suspects(state)",
+        "node/state.py",
+        "state.phase is not NodePhase.RUNNING or state.leaving or not _suspects(state)",
+        "state.phase is not NodePhase.RUNNING or not _suspects(state)",
     ),
     # After one silence an agent drops each new connection at its first heartbeat, for ever. (What
     # the reader removed was one call. What it undoes is undone in two places since then.)
@@ -152,7 +152,7 @@ BUGS_BY_A_READER = (
     # With a shared store a healthy node is thrown out by one that has read its counter long ago.
     Bug(
         "a node is removed though its counter has moved meanwhile",
-        "shared_round.py",
+        "../elastic/rendezvous/shared/round.py",
         "is_member(shared, suspect) or shared.beats.get(suspect.node_id, beat) != beat:",
         "is_member(shared, suspect):",
     ),

@@ -19,7 +19,7 @@ _TO_MOUNT = "/etc/fstab"
 _OCTAL = re.compile(rb"\\([0-7]{3})")
 
 
-class Reach(Enum):
+class FileSystemReach(Enum):
     """Who sees what is written there."""
 
     SHARED = "other machines too"
@@ -48,12 +48,12 @@ class FileSystem(Struct, frozen=True):
     mounted_on: str
 
     @property
-    def reach(self) -> Reach:
+    def reach(self) -> FileSystemReach:
         """By its type. What a program serves (fuse) comes from a network nearly always."""
         if self.type in _LOCAL:
-            return Reach.LOCAL
+            return FileSystemReach.LOCAL
         is_shared = self.type in _SHARED or self.type == "fuse" or self.type.startswith("fuse.")
-        return Reach.SHARED if is_shared else Reach.UNKNOWN
+        return FileSystemReach.SHARED if is_shared else FileSystemReach.UNKNOWN
 
 
 def file_system_of(path: str, mounts: bytes) -> FileSystem | None:
@@ -84,7 +84,7 @@ def not_mounted(path: str, mounts: bytes, to_mount: bytes) -> str:
             continue
         point, options = _unescaped(fields[1]).rstrip(b"/"), fields[3].split(b",")
         kind = FileSystem(fields[2].decode("utf-8", "replace"), "")
-        is_expected = b"noauto" not in options or kind.reach is Reach.SHARED
+        is_expected = b"noauto" not in options or kind.reach is FileSystemReach.SHARED
         if is_expected and _is_below(name, point) and len(point) > len(found):
             found = point
     there = file_system_of(path, mounts)
@@ -122,13 +122,13 @@ def local_file_system(path: str) -> str:
     """The type of the file system if it is one of this machine alone; empty if it is not, or nobody
     knows. The path need not exist yet."""
     found = file_system_at(path)
-    return found.type if found is not None and found.reach is Reach.LOCAL else ""
+    return found.type if found is not None and found.reach is FileSystemReach.LOCAL else ""
 
 
 def is_shared(path: str) -> bool:
     """Whether it lies on a file system that other machines see. It need not exist. Blocks."""
     found = file_system_at(path)
-    return found is not None and found.reach is Reach.SHARED
+    return found is not None and found.reach is FileSystemReach.SHARED
 
 
 def lies_on(path: str) -> str:

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, cast
 
-from tests.harness.groups import assigned, stamp
 from tests.harness.limits import patience
+from tests.harness.node_machine import assigned, stamp
 
 from rallypoint.agent.answering import NodeAnswers
 from rallypoint.agent.node_workers import RunningRound
@@ -34,7 +34,7 @@ from rallypoint.process.relay.client import Relay, RelaySetup
 from rallypoint.process.relay.events import RelayEvents
 from rallypoint.process.relay.messages import AskOutput, AskTail, OutputIs, StreamOutput, TailIs
 from rallypoint.process.relay.objects import StreamObjects
-from rallypoint.process.relay.remembered import LastWords, Piece
+from rallypoint.process.relay.remembered import LastWords, StreamPiece
 
 TURNS = 12
 """More turns of the loop than an answer takes from the relay's socket to whoever waits for it."""
@@ -88,7 +88,7 @@ def test_what_the_relay_has_answered_counts_when_its_time_ends_in_the_same_momen
     async def main(relay: Relay, channel: Channel) -> None:
         asking = asyncio.create_task(relay.tail(0, 0, timeout_s=0.0))
         asked = await next_ask(channel)
-        channel.report(TailIs(asked.ask, LastWords((Piece(0, b"last words"),))))
+        channel.report(TailIs(asked.ask, LastWords((StreamPiece(0, b"last words"),))))
         assert await asking == b"last words"
 
     with relay_and_its_channel() as (relay, channel):

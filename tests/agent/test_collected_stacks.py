@@ -7,7 +7,7 @@ import os
 from types import SimpleNamespace
 from typing import cast
 
-from tests.harness.groups import assigned, stamp
+from tests.harness.node_machine import assigned, stamp
 from tests.harness.virtual_time import in_virtual_time
 
 from rallypoint.agent.hang import HangWatch, StacksFiles
@@ -15,7 +15,7 @@ from rallypoint.agent.node_workers import AgentActions, NodeWorkers, RunningRoun
 from rallypoint.agent.worker_shm import WorkerShm
 from rallypoint.config import AgentConfig, OutputConfig, RendezvousConfig, WorkerConfig
 from rallypoint.core import messages as m
-from rallypoint.core.group_events import GroupEvent
+from rallypoint.core.node.events import NodeEvent
 
 CONFIG = AgentConfig(
     rendezvous=RendezvousConfig(run_id="job"),
@@ -34,7 +34,7 @@ def test_A7_stacks_are_told_again_when_the_job_hangs_again_in_the_same_round() -
         told.append(message.number)
         answered.set()
 
-    def step(event: GroupEvent) -> None:
+    def step(event: NodeEvent) -> None:
         raise AssertionError(event)
 
     async def body() -> None:

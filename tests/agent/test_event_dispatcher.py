@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from tests.harness.groups import TERM, Node, assigned, exited, stamp, verdict
+from tests.harness.node_machine import TERM, Node, assigned, exited, stamp, verdict
 
 from rallypoint.agent.telemetry.dispatcher import EventDispatcher
-from rallypoint.core import group
 from rallypoint.core import messages as m
-from rallypoint.core.group import Phase
-from rallypoint.core.group_events import (
+from rallypoint.core.model import EndKind, EndReason, Outcome
+from rallypoint.core.node import machine
+from rallypoint.core.node.events import (
     Announced,
     EnrolmentDone,
-    GroupEvent,
+    NodeEvent,
     SignalCaught,
     WorkersGone,
 )
-from rallypoint.core.model import EndKind, EndReason, Outcome
-from rallypoint.core.timeline import RoundLife
+from rallypoint.core.node.machine import NodePhase
+from rallypoint.core.node.timeline import RoundLife
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.observe.records import Observer
 
@@ -46,18 +46,18 @@ class Kept(Observer):
 
 
 class Told:
-    """A dispatcher beside a group whose two workers run."""
+    """A dispatcher beside a node's machine whose two workers run."""
 
     def __init__(self) -> None:
-        self.state = Node(Phase.IDLE).state
+        self.state = Node(NodePhase.IDLE).state
         self.dispatcher, self.kept = EventDispatcher(), Kept()
         self.dispatcher.subscribe(self.kept)
         self.step(assigned(), EnrolmentDone(stamp()), m.StartNow(stamp()))
         self.dispatcher.spawned((70, 71), 0.1)
 
-    def step(self, *events: GroupEvent) -> None:
+    def step(self, *events: NodeEvent) -> None:
         for event in events:
-            self.dispatcher.stepped(event, group.step(self.state, event))
+            self.dispatcher.stepped(event, machine.step(self.state, event))
 
 
 @pytest.fixture

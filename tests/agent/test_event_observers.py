@@ -9,7 +9,7 @@ import pytest
 
 from rallypoint.agent.telemetry.dispatcher import EventDispatcher
 from rallypoint.agent.telemetry.events import OWN, EventEmitter
-from rallypoint.cli.console import Console
+from rallypoint.cli.console import Printer
 from rallypoint.config import (
     AccessConfig,
     AgentConfig,
@@ -59,7 +59,7 @@ def printed(nodes: int, **output: object) -> list[EventKind]:
         workers=WorkerConfig(argv=("x",)),
         output=OutputConfig(**output),  # type: ignore[arg-type]
     )
-    reported(Console(config, cast(Relay, lines)))
+    reported(Printer(config, cast(Relay, lines)))
     return shown(lines.said)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from rallypoint.agent.membership import look_command
 from rallypoint.cli.parser import parse
-from rallypoint.cli.values import Value
+from rallypoint.cli.values import Given
 from rallypoint.cli.watch.reach import read_job
 from rallypoint.cli.watch.status import STATUS
 from rallypoint.config import AccessConfig, Endpoint, RegisterConfig, RendezvousConfig
@@ -59,7 +59,7 @@ def test_it_names_the_job_as_its_nodes_have_it(
 def test_the_command_that_is_named_finds_the_job(rendezvous: RendezvousConfig) -> None:
     words = shlex.split(look_command(rendezvous, AccessConfig()))[2:]
     scanned = parse(STATUS, words, {})
-    where = Value(scanned.words[0], scanned.words[0]) if scanned.words else None
+    where = Given(scanned.words[0], scanned.words[0]) if scanned.words else None
     (job,) = read_job(STATUS, scanned, where)
     assert job.run_id == rendezvous.run_id
     assert job.register == rendezvous.register

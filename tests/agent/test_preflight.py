@@ -17,17 +17,17 @@ from tests.harness import hanging_directory
 from tests.harness.round_workers import run, until
 from tests.harness.unprivileged import become_somebody
 
-from rallypoint.agent.preflight import Place, Preflight, Unfit, places
+from rallypoint.agent.preflight import Directories, Preflight, Unfit, places
 from rallypoint.core.model import Lacking
 from rallypoint.process.logs.specs import DefaultLogsSpecs
 
 UNDER = """
 import asyncio, resource, sys
-from rallypoint.agent.preflight import Place, Preflight
+from rallypoint.agent.preflight import Directories, Preflight
 number, most, workers, limit_s = map(int, sys.argv[1:5])
 if most:
     resource.setrlimit(number, (most, most))
-preflight = Preflight([Place((path,)) for path in sys.argv[5:]], workers, limit_s=limit_s)
+preflight = Preflight([Directories((path,)) for path in sys.argv[5:]], workers, limit_s=limit_s)
 unfit = asyncio.run(preflight.run())
 print("fit" if unfit is None else f"{unfit.text}; {unfit.lacking.errno}; {unfit.fix}", flush=True)
 """
@@ -37,7 +37,7 @@ print("fit" if unfit is None else f"{unfit.text}; {unfit.lacking.errno}; {unfit.
 def try_(*paths: Path | str, workers: int = 2, **rest: object) -> Unfit | None:
     """What comes of it; nothing of it is left."""
     found: list[Unfit | None] = []
-    where = [Place((str(path),)) for path in paths]
+    where = [Directories((str(path),)) for path in paths]
 
     async def main() -> None:
         found.append(await Preflight(where, workers, **rest).run())  # type: ignore[arg-type]
@@ -106,9 +106,9 @@ def test_A10_the_first_directory_that_can_be_written_is_enough(tmp_path: Path) -
 
     async def main() -> None:
         for where, is_fit in (
-            (Place((nowhere, str(tmp_path))), True),
-            (Place((nowhere, nowhere)), False),
-            (Place((nowhere,), is_given=True), True),
+            (Directories((nowhere, str(tmp_path))), True),
+            (Directories((nowhere, nowhere)), False),
+            (Directories((nowhere,), is_given=True), True),
         ):
             assert (await Preflight([where], 1).run() is None) is is_fit
 
@@ -147,7 +147,7 @@ def test_A10_a_directory_that_does_not_answer_is_named_and_delays_nothing(tmp_pa
 
     async def main() -> None:
         trying = asyncio.ensure_future(
-            Preflight([Place((str(tmp_path),))], 2, limit_s=0.5, write=hang).run()
+            Preflight([Directories((str(tmp_path),))], 2, limit_s=0.5, write=hang).run()
         )
         turns = 0
         while not trying.done():
@@ -182,7 +182,7 @@ def test_A10_a_file_system_that_not_even_sigkill_gets_past_delays_no_end(tmp_pat
 
 def test_A10_a_leaving_node_does_not_wait_for_its_try(tmp_path: Path) -> None:
     async def main() -> None:
-        preflight = Preflight([Place((str(tmp_path),))], 2, write=hang)
+        preflight = Preflight([Directories((str(tmp_path),))], 2, write=hang)
         trying = asyncio.ensure_future(preflight.run())
         await until(lambda: preflight.is_left)
         trying.cancel()
@@ -217,8 +217,8 @@ def test_A10_the_directories_of_the_workers_are_tried(tmp_path: Path) -> None:
     for specs in (given, none):
         specs.open("job")
     assert given.directory is not None
-    usual = [Place((temp,), is_given=True), Place((scratch,))]
-    assert places(given, scratch, temp) == [*usual, Place((given.directory,))]
+    usual = [Directories((temp,), is_given=True), Directories((scratch,))]
+    assert places(given, scratch, temp) == [*usual, Directories((given.directory,))]
     assert places(none, scratch, temp) == usual, "there are no files"
     later = places(DefaultLogsSpecs(), "", temp)
-    assert later == [Place((temp,), is_given=True), Place((temp, "/tmp", "/var/tmp"))]
+    assert later == [Directories((temp,), is_given=True), Directories((temp, "/tmp", "/var/tmp"))]

@@ -18,7 +18,7 @@ from tests.harness.cluster import Cluster
 from tests.harness.one_agent import agent, eventually
 
 from rallypoint.agent.worker_shm import WorkerShm
-from rallypoint.process.relay.messages import NothingMatched, PatternOff, ReadProgress, Report
+from rallypoint.process.relay.messages import NothingMatched, PatternOff, ReadProgress, RelayReport
 from rallypoint.process.relay.progress import MatchLimit, ProgressReader, TooSlowError
 
 PATTERN = r"step (?P<step>\d+)/(?P<total>\d+)( loss (?P<loss>\S+))?"
@@ -139,9 +139,9 @@ def restored_signal() -> Iterator[None]:
 @asynccontextmanager
 async def reading(
     folder: Path, pattern: str
-) -> AsyncIterator[tuple[ProgressReader, WorkerShm, list[Report]]]:
+) -> AsyncIterator[tuple[ProgressReader, WorkerShm, list[RelayReport]]]:
     """A reader of the output of one worker, whose stderr is stream 7, from second 0."""
-    reports: list[Report] = []
+    reports: list[RelayReport] = []
     shm = WorkerShm.open(str(folder), 3, 1)
     with restored_signal():
         reader = ProgressReader(reports.append, unmatched_s=120.0)

@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 from tests.harness.cluster import wait_until
-from tests.harness.groups import Node, assigned, stamp
+from tests.harness.node_machine import Node, assigned, stamp
 
 from rallypoint.agent.environ import ProgressReceiver, progress_receiver_asked_for
 from rallypoint.agent.telemetry.dispatcher import EventDispatcher
 from rallypoint.agent.telemetry.trainer_status import EVERY_S, MAX_PAUSE_S, TrainerStatus
 from rallypoint.agent.worker_shm import WorkerShm
-from rallypoint.core import group
 from rallypoint.core import messages as m
-from rallypoint.core.group import Phase
-from rallypoint.core.group_events import EnrolmentDone
+from rallypoint.core.node import machine
+from rallypoint.core.node.events import EnrolmentDone
+from rallypoint.core.node.machine import NodePhase
 from rallypoint.observe.records import AgentEvent, Observer, StatusView
 from rallypoint.wire import shm_words as at
 from rallypoint.wire.shm import fresh_shm, pack_word
@@ -51,10 +51,10 @@ class Trainer:
         self._fd = os.memfd_create("shm")
         os.write(self._fd, fresh_shm(2, os.getpid()))
         self.shm = WorkerShm("", self._fd, 2)
-        state = Node(Phase.IDLE).state
+        state = Node(NodePhase.IDLE).state
         order = assigned(group_rank=group_rank)
         for event in (order, EnrolmentDone(stamp()), m.StartNow(stamp())):
-            self.dispatcher.stepped(event, group.step(state, event))
+            self.dispatcher.stepped(event, machine.step(state, event))
         self.dispatcher.spawned((70, 71), 0.1, self.shm)
 
     def step(self, *steps: int, total: int = 0, tokens: int = 0) -> None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 from typing import cast
 
-from tests.harness.groups import Node, assigned, stamp
+from tests.harness.node_machine import Node, assigned, stamp
 
 from rallypoint.agent.node_workers import AgentActions, NodeWorkers, WorkerRound
 from rallypoint.agent.telemetry.dispatcher import EventDispatcher
 from rallypoint.agent.worker_rounds import WorkerRounds
 from rallypoint.config import AgentConfig, RendezvousConfig, WorkerConfig
 from rallypoint.core import messages as m
-from rallypoint.core.group import Phase
-from rallypoint.core.group_events import GroupEvent, SpawnFailed
+from rallypoint.core.node.events import NodeEvent, SpawnFailed
+from rallypoint.core.node.machine import NodePhase
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.errors import InfrastructureError
 
@@ -32,12 +32,12 @@ class NotReady:
             raise self.error
 
 
-Begun = tuple[WorkerRounds, list[GroupEvent], WorkerRound]
+Begun = tuple[WorkerRounds, list[NodeEvent], WorkerRound]
 
 
 async def begun(error: InfrastructureError | None) -> Begun:
     """The first round of a node, what its group was told, and how its workers were to be made."""
-    events: list[GroupEvent] = []
+    events: list[NodeEvent] = []
     made: list[WorkerRound] = []
 
     def make(round_: WorkerRound) -> NodeWorkers:
@@ -48,7 +48,7 @@ async def begun(error: InfrastructureError | None) -> Begun:
         rendezvous=RendezvousConfig(run_id="job"), workers=WorkerConfig(argv=("true",))
     )
     actions = AgentActions(events.append, lambda report: None, lambda *said: None)
-    state = Node(Phase.RUNNING).state
+    state = Node(NodePhase.RUNNING).state
     rounds = WorkerRounds(config, state, make, EventDispatcher(), actions)
     rounds.spawn(stamp(), assigned().assignment, "a")
     return rounds, events, made[0]

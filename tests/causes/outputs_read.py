@@ -8,7 +8,7 @@ from tests.causes.make_outputs import OUTPUTS, STDERR, STDOUT
 
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.process.relay.kept import KEPT_BYTES, KeptOutput
-from rallypoint.process.relay.remembered import LastWords, Piece, Remembered, last_pieces
+from rallypoint.process.relay.remembered import LastWords, Remembered, StreamPiece, last_pieces
 
 
 class Ended(NamedTuple):
@@ -30,7 +30,7 @@ def ended(name: str) -> Ended:
     return Ended(made, stderr, stdout)
 
 
-def remembered(data: bytes, part: int = 1000) -> tuple[Piece, ...]:
+def remembered(data: bytes, part: int = 1000) -> tuple[StreamPiece, ...]:
     """What a relay knows at the end of a stream that comes in pieces of so many bytes."""
     memory, kept = Remembered(), KeptOutput()
     for at in range(0, len(data), part):

@@ -16,7 +16,7 @@ from rallypoint.process.causes.program import Program
 from rallypoint.process.causes.rows import rows_of
 from rallypoint.process.causes.told import detail_is_traceback, traceback_of
 from rallypoint.process.failures import describe_failure, program_of
-from rallypoint.process.relay.remembered import Piece
+from rallypoint.process.relay.remembered import StreamPiece
 
 HEADER = "Traceback (most recent call last):\n"
 PLAIN = HEADER + '  File "train.py", line 9, in <module>\n    main()\nValueError: bad loss'
@@ -341,7 +341,11 @@ def test_A7_notebooks_and_tests_tell_their_errors_on_stdout() -> None:
 
 
 def test_rows_of_pieces_say_where_something_is_lacking() -> None:
-    pieces = (Piece(0, b"a\nb\n"), Piece(2, b"b\nc\nhal"), Piece(100, b"f\nd\n\xe2\x82\xac\n"))
+    pieces = (
+        StreamPiece(0, b"a\nb\n"),
+        StreamPiece(2, b"b\nc\nhal"),
+        StreamPiece(100, b"f\nd\n\xe2\x82\xac\n"),
+    )
     assert rows_of(pieces) == ["a", "b", "c", "hal", "\x0091", "d", "€"]
     assert rows_of(()) == []
 

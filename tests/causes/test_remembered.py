@@ -13,7 +13,7 @@ from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.process.failures import describe_failure
 from rallypoint.process.logs.log_dir import read_remembered
 from rallypoint.process.relay.messages import MAX_PACKET, TailIs, encode
-from rallypoint.process.relay.remembered import RECENT_BYTES, LastWords, Piece, Remembered
+from rallypoint.process.relay.remembered import RECENT_BYTES, LastWords, Remembered, StreamPiece
 
 FRAMES = b'Traceback (most recent call last):\n  File "train.py", line 9, in <module>\n    main()\n'
 RAISED = FRAMES + b"ValueError: bad loss\n"
@@ -22,7 +22,7 @@ BYTES_MAX = 14 * 1024
 """Of one traceback."""
 
 
-def error_in(pieces: tuple[Piece, ...]) -> str:
+def error_in(pieces: tuple[StreamPiece, ...]) -> str:
     return describe_failure(WorkerExit(1, None), words=LastWords(pieces)).message
 
 
@@ -61,7 +61,7 @@ def test_A7_it_is_remembered_in_whatever_pieces_it_comes(sizes: list[int]) -> No
         memory.feed(data[at : at + size])
         at += size
     memory.feed(data[at:])
-    end = Piece(len(data) - RECENT_BYTES, data[-RECENT_BYTES:])
+    end = StreamPiece(len(data) - RECENT_BYTES, data[-RECENT_BYTES:])
     assert error_in((*memory.pieces(), end)) == "ValueError: bad loss"
 
 
@@ -72,7 +72,7 @@ def test_what_is_remembered_is_bounded_and_was_written(parts: list[bytes]) -> No
     for piece in pieces:
         assert whole[piece.at : piece.at + len(piece.data)] == piece.data
     assert sum(len(piece.data) for piece in pieces) <= 3 * BYTES_MAX + RECENT_BYTES
-    words = LastWords(pieces, (Piece(0, b"\xff" * (RECENT_BYTES // 2)),))
+    words = LastWords(pieces, (StreamPiece(0, b"\xff" * (RECENT_BYTES // 2)),))
     assert len(encode(TailIs(1, words))) < MAX_PACKET
 
 

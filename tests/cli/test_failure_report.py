@@ -8,8 +8,8 @@ from msgspec.structs import astuple
 from rallypoint.agent.run import JobEnd
 from rallypoint.cli.verdict import kept_text, prints_whole, verdict_view
 from rallypoint.config import FailureReport
-from rallypoint.core.group_events import Finish, FinishKind
 from rallypoint.core.model import Assignment, Cause, Outcome, Verdict
+from rallypoint.core.node.events import Finish, FinishKind
 from rallypoint.core.text import LEFT
 
 CAUSE_ON = 2

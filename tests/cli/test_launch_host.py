@@ -16,15 +16,15 @@ from tests.harness.unprivileged import become_somebody
 
 from rallypoint import __version__
 from rallypoint.wire.launch_link import (
+    AgentEnded,
+    AgentOutput,
+    AgentRefused,
     Beat,
     Deliver,
-    Ended,
     FromHost,
     Hello,
     Here,
     Look,
-    Output,
-    Refused,
     Start,
     Started,
     frame,
@@ -127,10 +127,10 @@ def test_it_tells_how_the_agent_ended(host: Host, tmp_path: Path) -> None:
     host.start()
     host.wait_runs()
     (tmp_path / "finish").touch()
-    ended = host.hear(Ended)
-    assert isinstance(ended, Ended)
+    ended = host.hear(AgentEnded)
+    assert isinstance(ended, AgentEnded)
     assert (ended.code, b'"succeeded"' in ended.summary) == (0, True)
-    written = b"".join(each.data for each in host.said if isinstance(each, Output))
+    written = b"".join(each.data for each in host.said if isinstance(each, AgentOutput))
     assert b"[default 0] xxxxxxxxxx\n" in written
     assert host.wait() == 0
     assert left(tmp_path) == []
@@ -142,7 +142,7 @@ def test_an_old_summary_is_none_of_an_agent_that_was_killed(host: Host, tmp_path
     pid = host.start("--json-summary=old.json", summary=path)
     host.wait_runs()
     os.kill(pid, 9)
-    assert host.hear(Ended) == Ended(-9, b"")
+    assert host.hear(AgentEnded) == AgentEnded(-9, b"")
 
 
 class TestOfAnotherUser:
@@ -173,8 +173,8 @@ def test_signals_are_passed_on(host: Host) -> None:
     host.start()
     host.wait_runs()
     host.tell(Deliver(2))
-    ended = host.hear(Ended)
-    assert isinstance(ended, Ended)
+    ended = host.hear(AgentEnded)
+    assert isinstance(ended, AgentEnded)
     assert (ended.code, b'"cancelled"' in ended.summary) == (130, True)
 
 
@@ -230,8 +230,8 @@ def test_what_is_missing_is_told_before_anything_is_started(
     host: Host, look: Look, why: str
 ) -> None:
     host.tell(look)
-    refused = host.hear(Refused)
-    assert isinstance(refused, Refused)
+    refused = host.hear(AgentRefused)
+    assert isinstance(refused, AgentRefused)
     assert refused.why.startswith(why)
     assert host.wait() == 0
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from rallypoint.cli.launch.output import Output
+from rallypoint.cli.launch.output import OutputWriter
 
 OF_A, OF_B = ("a", 2), ("b", 2)
 LAST = b"rallypoint: job x failed: rank 0\n    error: boom\n      | line\n"
@@ -18,12 +18,12 @@ def shown(
     *given: tuple[str, int, bytes],
     names: tuple[str, ...] = ("a", "b"),
     mode: str = "prefix",
-    then: Callable[[Output], None] = lambda output: None,
+    then: Callable[[OutputWriter], None] = lambda output: None,
 ) -> tuple[str, str]:
     """What stdout and stderr get."""
 
     async def run() -> None:
-        output = Output(names, mode)
+        output = OutputWriter(names, mode)
         writing = asyncio.get_running_loop().create_task(output.run())
         for name, fd, data in given:
             await output.take(name, fd, data)
@@ -78,7 +78,7 @@ def test_the_last_lines_are_held_until_it_is_known_whose_count(
     assert shown(capfd, (*OF_A, LAST), (*OF_B, LAST)) == ("", "")
     given = ((*OF_A, LAST), (*OF_B, b"rallypoint: this node left\n"), (*OF_A, b"    a worker's\n"))
 
-    def both(output: Output) -> None:
+    def both(output: OutputWriter) -> None:
         assert output.last_size("a") > output.last_size("b")
         output.show_last("b", as_one_host=True)
         output.show_last("a", as_one_host=False)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rallypoint.cli.launch.plan import Asked, Plan, read_launch
-from rallypoint.cli.machine import Machine
+from rallypoint.cli.machine import ThisHost
 from rallypoint.cli.options import parse_run
 from rallypoint.config import Endpoint
 from rallypoint.errors import UsageError
@@ -23,7 +23,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-class HasSsh(Machine):
+class HasSsh(ThisHost):
     """Whether this machine has one or not."""
 
     def find_program(self, name: str) -> str | None:

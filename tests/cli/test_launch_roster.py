@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from rallypoint.cli.job_verdict import Said
-from rallypoint.cli.launch.roster import Part, Roster
+from rallypoint.cli.job_verdict import SummaryRead
+from rallypoint.cli.launch.roster import HostPart, Roster
 
 
-def said(outcome: str, code: int = 0) -> Said:
-    return Said(outcome, code, "why", "node", 1)
+def said(outcome: str, code: int = 0) -> SummaryRead:
+    return SummaryRead(outcome, code, "why", "node", 1)
 
 
 def running(least: int, *names: str) -> Roster:
@@ -25,11 +25,11 @@ def test_hosts_suffice_when_enough_have_answered() -> None:
     roster.answered("a")
     roster.failed("b")
     assert not roster.suffices
-    assert roster.those(Part.ASKED) == ["c"]
+    assert roster.those(HostPart.ASKED) == ["c"]
     roster.answered("c")
     assert roster.suffices
     roster.started()
-    assert roster.those(Part.RUNS) == ["a", "c"]
+    assert roster.those(HostPart.RUNS) == ["a", "c"]
 
 
 @pytest.mark.parametrize(

@@ -216,7 +216,7 @@ def test_an_endpoint_is_refused_for_the_same_reason_in_a_command_and_in_a_progra
     text: str,
 ) -> None:
     with pytest.raises(UsageError) as command:
-        values.endpoint(values.Value(text, "origin"))
+        values.endpoint(values.Given(text, "origin"))
     with pytest.raises(ParameterError) as program:
         read_parameters(RendezvousParameters("tcp", text, "job", 1, 2))
     _, _, why = str(command.value).partition(": ")

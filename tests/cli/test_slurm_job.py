@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.harness.command_line import SameMachine
 
-from rallypoint.cli.values import Value
+from rallypoint.cli.values import Given
 from rallypoint.cli.watch.slurm_job import locate, read_slurm_job
 from rallypoint.config import Endpoint, RegisterConfig
 from rallypoint.errors import RendezvousConnectionError, UsageError
@@ -43,7 +43,7 @@ def test_it_is_where_a_task_of_the_step_says(step: str, restarts: str) -> None:
         "SLURMD_NODENAME": "n3",
     }
     said = options_of(read_step(variables))
-    job = read_slurm_job(Value(f"10.{step}", ""))
+    job = read_slurm_job(Given(f"10.{step}", ""))
     run_id, endpoint, register = locate(job, SlurmMachine(RUNS.format(restarts)))
     assert (run_id, str(endpoint)) == (said["--rdzv-id"].text, said["--rdzv-endpoint"].text)
     assert register is None
@@ -53,22 +53,22 @@ def test_a_record_in_a_shared_home_comes_first(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     (tmp_path / "cluster" / register_name("slurm-10.0")).mkdir(parents=True)
     machine = SlurmMachine(None, str(tmp_path))
-    found = locate(read_slurm_job(Value("10", "")), machine)
+    found = locate(read_slurm_job(Given("10", "")), machine)
     assert found == ("slurm-10.0", None, RegisterConfig("file", f"{tmp_path}/cluster"))
 
 
 @pytest.mark.parametrize("told", [None, "", RUNS.format(0).replace("RUNNING", "PENDING")])
 def test_a_job_that_does_not_run_is_told_so(told: str | None) -> None:
     with pytest.raises(RendezvousConnectionError, match="Slurm has no job 10 that runs"):
-        locate(read_slurm_job(Value("10", "")), SlurmMachine(told))
+        locate(read_slurm_job(Given("10", "")), SlurmMachine(told))
 
 
 @pytest.mark.parametrize("text", ["", "x", "10;reboot", "10.", "-1", "1" * 30])
 def test_only_numbers_are_asked_for(text: str) -> None:
     with pytest.raises(UsageError, match="needs the number of a Slurm job"):
-        read_slurm_job(Value(text, "--slurm"))
+        read_slurm_job(Given(text, "--slurm"))
 
 
 def test_its_port_is_that_of_the_step() -> None:
-    job = read_slurm_job(Value("10", ""))
+    job = read_slurm_job(Given("10", ""))
     assert locate(job, SlurmMachine(RUNS.format(0)))[1] == Endpoint("n3", 20_010)

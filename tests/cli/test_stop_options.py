@@ -8,8 +8,8 @@ import pytest
 from tests.harness.command_line import MACHINE, parse, refusal
 
 from rallypoint.cli.exit_codes import of_finish
-from rallypoint.core.group_events import Finish, FinishKind
 from rallypoint.core.model import Outcome, Verdict
+from rallypoint.core.node.events import Finish, FinishKind
 
 NOW = MACHINE.now()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.harness.command_line import MACHINE, SameMachine, parse, refusal
 
-from rallypoint.cli.machine import Machine
+from rallypoint.cli.machine import ThisHost
 from rallypoint.cli.options import parse_run
 from rallypoint.config import AgentConfig
 
@@ -73,7 +73,7 @@ def test_a_shared_home_that_takes_no_records_is_named_and_the_first_node_hosts(
             return str(tmp_path / "file" / "jobs")
 
         def why_no_records(self, path: str) -> str:
-            return Machine.why_no_records(self, path)
+            return ThisHost.why_no_records(self, path)
 
     (tmp_path / "file").write_text("")
     config = parse_run(["train.py"], STEP, FullHome())

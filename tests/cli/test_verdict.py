@@ -12,10 +12,10 @@ from rallypoint.agent.run import JobEnd
 from rallypoint.cli.verdict import VerdictView, verdict_lines, verdict_view
 from rallypoint.cli.verdict_json import verdict_json
 from rallypoint.config import StopConfig
-from rallypoint.core.group_events import Finish, FinishKind
 from rallypoint.core.model import Assignment, Cause, Outcome, Verdict
+from rallypoint.core.node.events import Finish, FinishKind
 from rallypoint.core.text import STACKS
-from rallypoint.core.watch.goodput_view import GoodputView, Part
+from rallypoint.core.watch.goodput_view import GoodputView, TimePart
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.observe.printing import printed
 
@@ -65,7 +65,7 @@ def spent(wall_s: float, useful_s: float | None, **more: float) -> GoodputView:
     faults, again = int(losses.pop("faults", 0)), int(losses.pop("again", 0))
     work = "useful steps" if useful_s is not None else "running, no steps known"
     done_s = useful_s if useful_s is not None else wall_s
-    parts = [Part(work, "work", done_s), *(Part(n, "loss", s) for n, s in losses.items())]
+    parts = [TimePart(work, "work", done_s), *(TimePart(n, "loss", s) for n, s in losses.items())]
     return GoodputView(wall_s, useful_s, tuple(parts), 99, again, faults, None, 0.0)
 
 

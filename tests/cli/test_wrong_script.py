@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rallypoint.cli.machine import Machine
+from rallypoint.cli.machine import ThisHost
 from rallypoint.cli.options import parse_run
 from rallypoint.errors import UsageError
 
@@ -55,7 +55,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def refusal(*words: str) -> str:
     with pytest.raises(UsageError) as caught:
-        parse_run(words, {}, Machine())
+        parse_run(words, {}, ThisHost())
     return str(caught.value)
 
 
@@ -136,7 +136,7 @@ def test_blanks_that_nobody_sees_are_shown(here: Path, words: list[str], why: st
     "name", ["train.py", "tool", "uvx", "long", "plain", "archive.pyz", " train.py", "train.py\r"]
 )
 def test_what_python_can_run_is_run(here: Path, name: str) -> None:
-    assert parse_run([name, "--lr", " 3 "], {}, Machine()).workers.argv[2:] == (
+    assert parse_run([name, "--lr", " 3 "], {}, ThisHost()).workers.argv[2:] == (
         name.strip(),
         "--lr",
         " 3 ",
@@ -148,12 +148,12 @@ def test_a_path_that_no_shell_has_expanded_is_found(
 ) -> None:
     monkeypatch.setenv("HOME", str(here))
     for name in ("~/plain", f"file://{here}/plain"):
-        assert parse_run([name], {}, Machine()).workers.argv[2] == str(here / "plain")
-    (program,) = parse_run(["--no-python", "~/s.sh"], {}, Machine()).workers.argv
+        assert parse_run([name], {}, ThisHost()).workers.argv[2] == str(here / "plain")
+    (program,) = parse_run(["--no-python", "~/s.sh"], {}, ThisHost()).workers.argv
     assert program == str(here / "s.sh")
 
 
 def test_a_pipe_is_not_read(here: Path) -> None:
     """A shell gives one for `<(echo ...)`: what was read would be gone."""
     os.mkfifo(here / "pipe")
-    assert parse_run(["./pipe"], {}, Machine()).workers.argv[2] == "./pipe"
+    assert parse_run(["./pipe"], {}, ThisHost()).workers.argv[2] == "./pipe"

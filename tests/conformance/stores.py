@@ -29,7 +29,7 @@ from rallypoint.elastic.rendezvous.etcd_store import EtcdStore
 from rallypoint.elastic.stores.file_store import FileStore
 from rallypoint.elastic.stores.hash_store import HashStore
 from rallypoint.elastic.stores.prefix_store import PrefixStore
-from rallypoint.elastic.stores.store import Store, Timeout, Value
+from rallypoint.elastic.stores.store import Store, StoreValue, Timeout
 from rallypoint.elastic.stores.tcp_store import TCPStore
 from rallypoint.errors import (
     StoreConnectionError,
@@ -270,7 +270,7 @@ class TorchStore(Store):
                 self.inner.num_keys()
             return answer
 
-    def set(self, key: str, value: Value) -> None:
+    def set(self, key: str, value: StoreValue) -> None:
         self.call("set", [key], key, value)
 
     def get(self, key: str) -> bytes:
@@ -279,7 +279,7 @@ class TorchStore(Store):
     def add(self, key: str, amount: int) -> int:
         return int(self.call("add", [key], key, amount))
 
-    def compare_set(self, key: str, expected_value: Value, desired_value: Value) -> bytes:
+    def compare_set(self, key: str, expected_value: StoreValue, desired_value: StoreValue) -> bytes:
         return bytes(self.call("compare_set", [key], key, expected_value, desired_value))
 
     def check(self, keys: Sequence[str]) -> bool:
@@ -297,16 +297,16 @@ class TorchStore(Store):
     def list_keys(self) -> list[str]:
         return list(self.call("list_keys", []))
 
-    def append(self, key: str, value: Value) -> None:
+    def append(self, key: str, value: StoreValue) -> None:
         self.call("append", [key], key, value)
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
         return list(self.call("multi_get", keys, keys))
 
-    def multi_set(self, keys: Sequence[str], values: Sequence[Value]) -> None:
+    def multi_set(self, keys: Sequence[str], values: Sequence[StoreValue]) -> None:
         self.call("multi_set", keys, keys, values)
 
-    def queue_push(self, key: str, value: Value) -> None:
+    def queue_push(self, key: str, value: StoreValue) -> None:
         self.call("queue_push", [key], key, value)
 
     def queue_pop(self, key: str, block: bool = True) -> bytes:
@@ -337,19 +337,19 @@ class AnsweredTCPStore(TCPStore):
     def clone(self) -> AnsweredTCPStore:
         return AnsweredTCPStore("127.0.0.1", self.port, timeout=self.timeout)
 
-    def set(self, key: str, value: Value) -> None:
+    def set(self, key: str, value: StoreValue) -> None:
         super().set(key, value)
         self.num_keys()
 
-    def append(self, key: str, value: Value) -> None:
+    def append(self, key: str, value: StoreValue) -> None:
         super().append(key, value)
         self.num_keys()
 
-    def multi_set(self, keys: Sequence[str], values: Sequence[Value]) -> None:
+    def multi_set(self, keys: Sequence[str], values: Sequence[StoreValue]) -> None:
         super().multi_set(keys, values)
         self.num_keys()
 
-    def queue_push(self, key: str, value: Value) -> None:
+    def queue_push(self, key: str, value: StoreValue) -> None:
         super().queue_push(key, value)
         self.num_keys()
 

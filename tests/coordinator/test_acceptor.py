@@ -12,7 +12,7 @@ from tests.harness.limits import patience
 from tests.harness.round_workers import until
 
 from rallypoint.coordinator.acceptor import Acceptor, ConnectionLog
-from rallypoint.core.admission import Admission
+from rallypoint.core.admission import AdmissionLimits
 from rallypoint.core.event_kinds import Record
 from rallypoint.wire.handshake import ClientHandshake
 from rallypoint.wire.preamble import STORE_MAGIC
@@ -39,7 +39,7 @@ def go(body: Coroutine[object, object, None], selector: CountingSelector | None 
 class Place:
     """An acceptor on loopback, and what it has handed on."""
 
-    def __init__(self, listener: socket.socket, admission: Admission) -> None:
+    def __init__(self, listener: socket.socket, admission: AdmissionLimits) -> None:
         self.address = listener.getsockname()
         self.lines: list[str] = []
         self.shortages: list[str] = []
@@ -71,7 +71,7 @@ class Place:
 async def place(room: int = 100) -> AsyncIterator[Place]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.setblocking(False)
-        here = Place(listener, Admission(room, LIMIT_S))
+        here = Place(listener, AdmissionLimits(room, LIMIT_S))
         yield here
         here.acceptor.close()
         for connection in (*here.sessions.values(), *here.stores):

@@ -20,7 +20,7 @@ from rallypoint.coordinator.leader_process import Runtime
 from rallypoint.coordinator.leadership import Leadership
 from rallypoint.coordinator.server import Coordinator
 from rallypoint.core import messages as m
-from rallypoint.core.admission import Admission
+from rallypoint.core.admission import AdmissionLimits
 from rallypoint.core.model import Assignment, Candidate, Epoch, Promise, SharedSettings, Stamp
 from rallypoint.core.sessions import Sessions
 from rallypoint.core.settings import HOLD_S
@@ -307,7 +307,7 @@ class Led(Host):
     def __init__(self) -> None:
         super().__init__(FaultyRegister())
         hosting = Hosting(lambda run_id, record: None, led=self.led)
-        self.coordinator = Coordinator([], hosting, None, None, Admission(10, 10.0))
+        self.coordinator = Coordinator([], hosting, None, None, AdmissionLimits(10, 10.0))
 
     def connect(self) -> Wire:
         self._connections += 1

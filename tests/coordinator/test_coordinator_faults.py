@@ -16,13 +16,13 @@ from rallypoint.core import messages as m
 from rallypoint.core.events import TimerEnded, TimerKind
 from rallypoint.core.job_state import JobEffect, JobEvent, SessionLost
 from rallypoint.core.model import Outcome, SharedSettings
-from rallypoint.core.sessions import Machine
+from rallypoint.core.sessions import JobStep
 from rallypoint.core.watch.questions import Subject
 
 TWO = SharedSettings("job", 1, 2, reconnect_grace_s=0.05, last_call_s=0.01)
 
 
-def machine_raising(*kinds: type[JobEvent | m.Report] | TimerKind) -> Machine:
+def machine_raising(*kinds: type[JobEvent | m.Report] | TimerKind) -> JobStep:
     def machine(job: jobs.JobState, event: JobEvent, at: float) -> list[JobEffect]:
         what = event.message if isinstance(event, m.FromNode) else event
         if type(what) in kinds or (isinstance(event, TimerEnded) and event.timer.kind in kinds):

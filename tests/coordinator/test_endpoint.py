@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from rallypoint.cli import values
-from rallypoint.cli.values import Value
+from rallypoint.cli.values import Given
 from rallypoint.config import DEFAULT_COORDINATOR_PORT, Endpoint
 from rallypoint.coordinator.endpoint import (
     NotYet,
@@ -89,16 +89,16 @@ def test_F6_a_malformed_endpoint_is_one_line_that_shows_it(text: str, says: str)
     ("text", "host"), [("node0", "node0"), ("::1", "::1"), ("[::1]", "::1"), ("1.2.3.4", "1.2.3.4")]
 )
 def test_F6_a_host_alone_is_read(text: str, host: str) -> None:
-    assert values.host(Value(text, f"--master-addr {text}")) == host
+    assert values.host(Given(text, f"--master-addr {text}")) == host
 
 
 def test_F6_a_host_alone_has_no_port() -> None:
     with pytest.raises(UsageError, match=r"^--master-addr node0:1: needs a host name"):
-        values.host(Value("node0:1", "--master-addr node0:1"))
+        values.host(Given("node0:1", "--master-addr node0:1"))
 
 
 def read(text: str) -> Endpoint:
-    return values.endpoint(Value(text, f"--rdzv-endpoint {text}"))
+    return values.endpoint(Given(text, f"--rdzv-endpoint {text}"))
 
 
 def test_F6_a_literal_address_needs_no_resolver_and_no_thread() -> None:

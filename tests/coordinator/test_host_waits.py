@@ -13,7 +13,7 @@ from tests.harness.cluster import LIMIT_S, AgentProcess, Cluster
 from tests.harness.sessions import CANDIDATE
 
 from rallypoint.cli.options import parse_run
-from rallypoint.coordinator.client import CoordinatorSession, Pushed
+from rallypoint.coordinator.client import CoordinatorSession, FromCoordinator
 from rallypoint.coordinator.connection import ClientConnection, dial
 from rallypoint.coordinator.token import parse_token
 from rallypoint.core import messages as m
@@ -33,7 +33,7 @@ class Squatter:
     def session_opened(self, resumed: bool, replaced: bool) -> None:
         self.session.report(m.Join(1, CANDIDATE))
 
-    def pushed(self, message: Pushed) -> None:
+    def pushed(self, message: FromCoordinator) -> None:
         if isinstance(message, m.Assigned):
             self.session.report(m.Enrolled(message.stamp))
         elif isinstance(message, m.StartNow):

@@ -22,7 +22,7 @@ from tests.harness.limits import patience
 from rallypoint.coordinator.leader_process import Runtime, is_gone, this_process
 from rallypoint.core.host_effects import HangUp
 from rallypoint.core.model import WorldEntry
-from rallypoint.core.round_state import Phase
+from rallypoint.core.round_state import RoundPhase
 from rallypoint.core.settings import HOLD_S
 from rallypoint.core.takeover.record import Process
 from rallypoint.errors import RendezvousStateError
@@ -124,7 +124,7 @@ async def test_L2_it_is_recorded_how_many_leaders_have_stepped_down_before_one_k
     register = FaultyRegister()
     lead = await processes.leading(register)
     state = lead.job.round
-    state.phase, state.world = Phase.ACTIVE, [WorldEntry("a", "life", 1, "default")]
+    state.phase, state.world = RoundPhase.ACTIVE, [WorldEntry("a", "life", 1, "default")]
     lead.begin()
     for before in range(2):
         await lead.leadership.vacate(60.0, steps_down=True)

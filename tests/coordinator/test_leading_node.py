@@ -31,7 +31,7 @@ from rallypoint.core.model import (
     Stamp,
     Verdict,
 )
-from rallypoint.core.round_state import Member, MemberState, add
+from rallypoint.core.round_state import MemberState, RoundMember, add
 from rallypoint.core.settings import HOLD_S
 from rallypoint.core.takeover.clock_rates import MARGIN_S, with_margin
 from rallypoint.core.takeover.heirs import Claimant
@@ -148,7 +148,7 @@ async def test_L3_a_cancel_that_can_not_be_recorded_is_told_if_all_nodes_are_her
     node.register.is_away = True
     told = HangUp(1)
     node.job.verdict = Verdict(Outcome.CANCELLED, "a person has said so", 3)
-    add(node.job.round, Member(NodeRef("a", "life"), 1, CANDIDATE, MemberState.RUNNING))
+    add(node.job.round, RoundMember(NodeRef("a", "life"), 1, CANDIDATE, MemberState.RUNNING))
     assert gate.after([told]) == []
     node.now += HOLD_S + LEASE_S
     why = await node.ended()

@@ -15,7 +15,7 @@ import pytest
 
 from rallypoint.coordinator.listen import (
     BindRefused,
-    Refusal,
+    ListenRefusal,
     bind_wildcard,
     listen_backlog,
     raise_open_files_limit,
@@ -71,7 +71,7 @@ def test_F6_the_first_to_bind_hosts_and_the_second_is_a_client() -> None:
         before = _open_sockets()
         second = try_bind((V4,), _port(first))
         assert isinstance(second, BindRefused)
-        assert second.refusal is Refusal.IN_USE
+        assert second.refusal is ListenRefusal.IN_USE
         assert f"127.0.0.1:{_port(first)} is in use" in second.why
         assert _open_sockets() == before
 
@@ -99,7 +99,7 @@ def test_F6_an_address_of_another_machine_makes_a_client() -> None:
     before = _open_sockets()
     refused = try_bind((ELSEWHERE,), 29400)
     assert isinstance(refused, BindRefused)
-    assert refused.refusal is Refusal.NOT_MINE
+    assert refused.refusal is ListenRefusal.NOT_MINE
     assert "192.0.2.1 is not an address of this machine" in refused.why
     assert _open_sockets() == before
 
@@ -124,7 +124,7 @@ def test_F6_when_one_address_is_taken_none_stays_bound() -> None:
         before = _open_sockets()
         refused = try_bind((V4, V6), port)
         assert isinstance(refused, BindRefused)
-        assert refused.refusal is Refusal.IN_USE
+        assert refused.refusal is ListenRefusal.IN_USE
         assert _open_sockets() == before
         with _bound(V4, port=port):
             pass
@@ -153,7 +153,7 @@ def test_F6_a_wildcard_is_reached_over_both_families() -> None:
             socket.create_connection((host, port), timeout=30).close()
         again = bind_wildcard(port)
         assert isinstance(again, BindRefused)
-        assert again.refusal is Refusal.IN_USE
+        assert again.refusal is ListenRefusal.IN_USE
     finally:
         for listener in sockets:
             listener.close()

@@ -25,7 +25,7 @@ from rallypoint.core.model import Assignment, Candidate, SharedSettings, Stamp
 from rallypoint.core.sessions import Sessions
 from rallypoint.core.takeover.consent import Promises
 from rallypoint.core.takeover.heirs import RANKS
-from rallypoint.core.watch.collecting import Told
+from rallypoint.core.watch.collecting import WorkerAnswer
 from rallypoint.core.watch.questions import Subject
 from rallypoint.core.worker_exits import WorkerExit
 
@@ -237,7 +237,7 @@ def lines_of_logs(nodes: int) -> tuple[int, int]:
     assert job.round.round == 1
     pieces = 0
     for wire in job.wires[:2]:
-        told = m.Collected(1, 1, (Told(0, "a line"),))
+        told = m.Collected(1, 1, (WorkerAnswer(0, "a line"),))
         job.collected(wire, m.Collected(1))
         pieces = lines_of(partial(job.collected, wire, told))
     assert sum(number == nodes for _, number, _ in job.sent) == 2

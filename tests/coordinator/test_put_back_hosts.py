@@ -20,7 +20,7 @@ from rallypoint.core import messages as m
 from rallypoint.core.model import Epoch
 from rallypoint.core.takeover.heirs import Claimant
 from rallypoint.core.takeover.record import LeadRecord
-from rallypoint.core.takeover.told import Seal, Told
+from rallypoint.core.takeover.told import Position, Seal
 from rallypoint.errors import UnfitRecordError
 from rallypoint.register.record import encode
 from rallypoint.register.release import mark_dead
@@ -104,12 +104,12 @@ async def test_L9_a_leader_whose_record_was_only_touched_leads_on(leading: Leadi
 # Agents that were told of another record
 
 
-def knowing(incarnation: str, told: Told, node_id: str = "b") -> m.Attach:
+def knowing(incarnation: str, told: Position, node_id: str = "b") -> m.Attach:
     """An agent that has taken part in the job, under a leader that is gone."""
     return replace(fresh(incarnation), node_id=node_id, told=told)
 
 
-NEWER = Told(Epoch(5, 1).as_int(), 3, 1, 4, 2, 4, is_active=True, is_started=True, restarts=1)
+NEWER = Position(Epoch(5, 1).as_int(), 3, 1, 4, 2, 4, is_active=True, is_started=True, restarts=1)
 
 
 async def test_L9_an_agent_without_a_digest_is_refused_and_nobody_else_notices() -> None:
@@ -223,7 +223,7 @@ async def test_L9_an_agent_that_was_told_of_numbers_that_no_leader_has_is_refuse
     async with host_of(FaultyRegister()) as host:
         first = host.attach(fresh("x"))
         await first.told(m.Attached)
-        far = Told(Epoch(2**21, 1).as_int(), 3, 1, 4, 2, 4)
+        far = Position(Epoch(2**21, 1).as_int(), 3, 1, 4, 2, 4)
         liar = host.attach(knowing("liar", Seal("job").sealed(far)))
         assert "can't show that a leader" in (await liar.told(m.Refused)).text
         assert not first.is_closed

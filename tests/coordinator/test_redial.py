@@ -15,7 +15,7 @@ from rallypoint.config import AccessConfig, Endpoint, RendezvousConfig
 from rallypoint.coordinator.connection import dial
 from rallypoint.coordinator.discovery import Connected, Redial, discover, embed
 from rallypoint.coordinator.endpoint import NotYet, Resolved
-from rallypoint.coordinator.token import Token
+from rallypoint.coordinator.token import JobToken
 from rallypoint.core.model import SharedSettings
 from rallypoint.errors import (
     ForeignPeerError,
@@ -143,7 +143,7 @@ def discovering(names: Names, host_timeout_s: float) -> asyncio.Task[Connected]:
         is_host=False,
         host_timeout_s=host_timeout_s,
     )
-    access = AccessConfig(token_text=Token("a test", TOKEN, opens_one_job=True).text())
+    access = AccessConfig(token_text=JobToken("a test", TOKEN, opens_one_job=True).text())
     host = embed(RULES)
     return asyncio.create_task(discover(config, access, host, lambda _: None, names.look_up))
 

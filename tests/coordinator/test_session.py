@@ -16,7 +16,7 @@ from tests.harness.proxy import Proxy
 from tests.harness.sessions import CANDIDATE, LIMIT_S, TOKEN, Rally, rally
 
 from rallypoint.clocks import WakeSelector, new_loop
-from rallypoint.coordinator.client import CoordinatorSession, Hooks, Pushed
+from rallypoint.coordinator.client import CoordinatorSession, FromCoordinator, Hooks
 from rallypoint.coordinator.connection import ClientConnection, dial
 from rallypoint.core import messages as m
 from rallypoint.core.model import Outcome, SharedSettings
@@ -76,7 +76,7 @@ class Agent:
     def lease_ended(self, waits_for: str) -> None:
         self.said.append("fenced")
 
-    def pushed(self, message: Pushed) -> None:
+    def pushed(self, message: FromCoordinator) -> None:
         if not isinstance(message, m.HeartbeatAck):
             self.said.append(message)
         elif "beat" not in self.said[-1:]:

@@ -17,7 +17,7 @@ from rallypoint.coordinator.connection import ClientConnection
 from rallypoint.coordinator.leader_process import Runtime
 from rallypoint.coordinator.led_jobs import LocalLeader
 from rallypoint.coordinator.server import Coordinator
-from rallypoint.coordinator.succession import Listening, OwnJob, Succession
+from rallypoint.coordinator.succession import Listening, OwnLeadership, Succession
 from rallypoint.core.model import Epoch, SharedSettings, Stamp
 from rallypoint.core.takeover.clock_rates import with_margin
 from rallypoint.core.takeover.heirs import Claimant
@@ -106,7 +106,7 @@ class Case:
     ) -> None:
         """`record`: what the register holds. `is_gone`: the process of its leader is known to be
         gone. `clock`: as that of `Runtime`."""
-        self.register, self.node, own = ClaimsFail(record), Heir(), OwnJob(15.0)
+        self.register, self.node, own = ClaimsFail(record), Heir(), OwnLeadership(15.0)
         own.promises.assigned(ROUND, 1)
         self.promises = own.promises
         runtime = Runtime(clock, lambda process, own: is_gone)
@@ -176,7 +176,7 @@ async def test_L1_a_node_that_has_seen_the_record_of_its_job_never_believes_ther
 
 
 def test_L2_a_node_claims_by_what_it_has_promised_and_lets_others_do_first() -> None:
-    own = OwnJob(15.0)
+    own = OwnLeadership(15.0)
     own.promises.assigned(ROUND, 1)
     own.promises.answered(1, 100.0)
     own.promises.next(0.0, RECORD.epoch.as_int())

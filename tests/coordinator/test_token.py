@@ -15,7 +15,7 @@ from rallypoint.cli.access import with_own_token_only
 from rallypoint.cli.main import main
 from rallypoint.config import AccessConfig, AgentConfig, RendezvousConfig, WorkerConfig
 from rallypoint.coordinator.token import (
-    Token,
+    JobToken,
     find_or_make_token,
     find_token,
     no_token_error,
@@ -249,7 +249,7 @@ def test_F8_a_token_never_prints_itself() -> None:
 def test_F8_a_jobs_token_opens_what_the_users_token_opens_for_that_job() -> None:
     mine = parse_token(SECRET, "mine")
     given = parse_token(mine.text_for_job("a"), "given")
-    assert isinstance(given, Token)
+    assert isinstance(given, JobToken)
     assert given.opens_one_job
     assert given.for_job("a") == mine.for_job("a")
     assert given.for_job("b") != mine.for_job("b")
@@ -274,7 +274,7 @@ def is_open(fd: int) -> bool:
 
 def test_F8_a_token_is_read_from_a_descriptor_which_is_closed_then() -> None:
     fd = descriptor_with(SECRET.encode() + b"\n")
-    assert read_token(fd) == Token(f"--token-fd {fd}", bytes.fromhex(SECRET))
+    assert read_token(fd) == JobToken(f"--token-fd {fd}", bytes.fromhex(SECRET))
     assert not is_open(fd)
 
 

@@ -7,7 +7,7 @@ import heapq
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rallypoint.core.admission import PATIENCE_S, Admission
+from rallypoint.core.admission import PATIENCE_S, AdmissionLimits
 
 LIMIT_S = 10.0
 
@@ -16,7 +16,7 @@ class Door:
     """Connections that wait in the kernel's queue, and what an acceptor does with them."""
 
     def __init__(self, room: int, **given: float) -> None:
-        self.admission = Admission(room, LIMIT_S, **given)  # type: ignore[arg-type]
+        self.admission = AdmissionLimits(room, LIMIT_S, **given)  # type: ignore[arg-type]
         self.dropped: list[int] = []
 
     def let_in(self, connection: int, source: str, now: float) -> bool:

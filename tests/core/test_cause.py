@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from rallypoint.core.cause import (
     Breakdown,
-    Report,
+    NodeFailure,
     add_details,
     describe,
     describe_losses,
@@ -35,8 +35,8 @@ def failure(
     )
 
 
-def report(node_id: str, received_at: float, **more: float | bool | None) -> Report:
-    return Report(node_id, failure(**more), received_at)  # type: ignore[arg-type]
+def report(node_id: str, received_at: float, **more: float | bool | None) -> NodeFailure:
+    return NodeFailure(node_id, failure(**more), received_at)  # type: ignore[arg-type]
 
 
 def loss(node_id: str, last_heard_at: float) -> NodeLoss:
@@ -102,7 +102,7 @@ TABLE = {
 
 @pytest.mark.parametrize("case", TABLE.values(), ids=list(TABLE))
 def test_A3_the_first_cause(
-    case: tuple[list[Report], list[NodeLoss], str | None],
+    case: tuple[list[NodeFailure], list[NodeLoss], str | None],
 ) -> None:
     reports, losses, blamed = case
     for some in permutations(reports):
@@ -132,7 +132,9 @@ BROKEN = Breakdown("c", "the store was killed", known_at=10.0)
     ],
     ids=["follows", "is told first", "lost a peer", "was earlier", "was told earlier"],
 )
-def test_A3_what_fails_of_a_dead_helper_is_not_to_blame(report: Report, is_blamed: bool) -> None:
+def test_A3_what_fails_of_a_dead_helper_is_not_to_blame(
+    report: NodeFailure, is_blamed: bool
+) -> None:
     cause = first_cause(3, [report], [], BROKEN)
     assert (cause is not None) is is_blamed
     lost = first_cause(3, [report], [loss("b", 11)], BROKEN)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rallypoint.core import checkpoint
-from rallypoint.core.checkpoint import Answer, Request, RequestState
+from rallypoint.core.checkpoint import RequestState, SaveAnswer, SaveRequest
 from rallypoint.core.model import EndKind, Stamp
 from rallypoint.core.worker_exits import WorkerExit
 
@@ -15,8 +15,8 @@ BOTH = frozenset({0, 1})
 NONE: list[WorkerExit] = []
 
 
-def request(kind: EndKind = EndKind.DRAIN, number: int = 1, stamp: Stamp = STAMP) -> Request:
-    return Request(stamp, number, kind, "node b is leaving", 20.0)
+def request(kind: EndKind = EndKind.DRAIN, number: int = 1, stamp: Stamp = STAMP) -> SaveRequest:
+    return SaveRequest(stamp, number, kind, "node b is leaving", 20.0)
 
 
 def asked(kind: EndKind = EndKind.DRAIN, *, by_signal: bool = False) -> RequestState:
@@ -35,7 +35,7 @@ def test_nobody_is_asked_for_another_round_or_twice() -> None:
 
 def test_A5_a_node_whose_workers_do_not_listen_answers_at_once() -> None:
     state = asked()
-    assert checkpoint.answer(state, NOBODY, NOBODY, NONE) == Answer(listens=False, failed=False)
+    assert checkpoint.answer(state, NOBODY, NOBODY, NONE) == SaveAnswer(listens=False, failed=False)
     assert checkpoint.answer(state, BOTH, BOTH, NONE) is None, "said once"
 
 
@@ -44,7 +44,7 @@ def test_A5_all_that_listen_must_have_saved_or_ended_well() -> None:
     assert checkpoint.answer(state, BOTH, NOBODY, NONE) is None
     assert checkpoint.answer(state, BOTH, frozenset({1}), NONE) is None
     exits = [WorkerExit(0, None)]
-    assert checkpoint.answer(state, BOTH, frozenset({1}), exits) == Answer(
+    assert checkpoint.answer(state, BOTH, frozenset({1}), exits) == SaveAnswer(
         listens=True, failed=False
     )
 
@@ -53,7 +53,7 @@ def test_A5_who_was_asked_by_a_signal_is_waited_for() -> None:
     state = asked(by_signal=True)
     assert checkpoint.answer(state, NOBODY, NOBODY, NONE) is None
     exits = [WorkerExit(0, None), WorkerExit(0, None, local_rank=1)]
-    assert checkpoint.answer(state, NOBODY, NOBODY, exits) == Answer(listens=True, failed=False)
+    assert checkpoint.answer(state, NOBODY, NOBODY, exits) == SaveAnswer(listens=True, failed=False)
 
 
 @pytest.mark.parametrize(
@@ -62,15 +62,15 @@ def test_A5_who_was_asked_by_a_signal_is_waited_for() -> None:
 def test_A5_a_worker_that_failed_saves_nothing(exit_: WorkerExit) -> None:
     state = asked()
     exits = [exit_]
-    assert checkpoint.answer(state, BOTH, NOBODY, exits) == Answer(listens=True, failed=True)
+    assert checkpoint.answer(state, BOTH, NOBODY, exits) == SaveAnswer(listens=True, failed=True)
 
 
 def test_R2_a_growth_waits_for_who_begins_to_listen_late() -> None:
     state = asked(EndKind.GROWTH, by_signal=True)
     assert not state.all_asked, "no signal for this"
-    assert checkpoint.answer(state, NOBODY, NOBODY, NONE) == Answer(listens=False, failed=False)
+    assert checkpoint.answer(state, NOBODY, NOBODY, NONE) == SaveAnswer(listens=False, failed=False)
     assert checkpoint.answer(state, BOTH, NOBODY, NONE) is None
-    assert checkpoint.answer(state, BOTH, BOTH, NONE) == Answer(listens=True, failed=False)
+    assert checkpoint.answer(state, BOTH, BOTH, NONE) == SaveAnswer(listens=True, failed=False)
     assert checkpoint.answer(state, BOTH, BOTH, NONE) is None
 
 
@@ -89,21 +89,21 @@ def test_A4_what_one_worker_has_saved_is_told_though_the_question_was_withdrawn(
     assert not checkpoint.withdrawn(state, 1, saved)
     assert checkpoint.answer(state, BOTH, saved, [WorkerExit(0, None)]) is None
     exits = [WorkerExit(0, None), WorkerExit(0, None, local_rank=1)]
-    assert checkpoint.answer(state, BOTH, saved, exits) == Answer(listens=True, failed=False)
+    assert checkpoint.answer(state, BOTH, saved, exits) == SaveAnswer(listens=True, failed=False)
 
 
 def test_R2_who_has_ended_well_has_not_saved_a_checkpoint_for_a_growth() -> None:
     state = asked(EndKind.GROWTH)
     exits = [WorkerExit(0, None), WorkerExit(0, None, local_rank=1)]
-    assert checkpoint.answer(state, BOTH, NOBODY, exits) == Answer(listens=False, failed=False)
-    assert checkpoint.answer(state, BOTH, frozenset({1}), exits) == Answer(
+    assert checkpoint.answer(state, BOTH, NOBODY, exits) == SaveAnswer(listens=False, failed=False)
+    assert checkpoint.answer(state, BOTH, frozenset({1}), exits) == SaveAnswer(
         listens=True, failed=False
     )
 
 
 def test_V4_a_second_checkpoint_that_a_person_wants_in_a_round_is_answered_as_the_first() -> None:
     state = asked(EndKind.REQUEST)
-    have_saved = Answer(listens=True, failed=False)
+    have_saved = SaveAnswer(listens=True, failed=False)
     assert checkpoint.answer(state, BOTH, BOTH, NONE) == have_saved
     assert checkpoint.asked(state, request(EndKind.REQUEST, number=2), by_signal=False)
     assert checkpoint.answer(state, BOTH, NOBODY, NONE) is None, "they save another one"

@@ -1,4 +1,4 @@
-"""The job machine and real group machines under hammer: whatever order, whatever is lost."""
+"""The machines of the job and of its nodes under hammer: whatever order, whatever is lost."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.harness.whole_job import Cluster, SimulatedAgent
 
 from rallypoint.core.messages import HelperDied
 from rallypoint.core.model import Outcome, SharedSettings
-from rallypoint.core.round_state import MemberState, Phase
+from rallypoint.core.round_state import MemberState, RoundPhase
 from rallypoint.core.settings import OnJoin
 
 NODES = ["a", "b", "c", "d"]
@@ -178,7 +178,7 @@ class Hammer(RuleBasedStateMachine):
         if not hasattr(self, "cluster"):
             return
         state = self.cluster.job.round
-        if state.phase is Phase.ACTIVE:
+        if state.phase is RoundPhase.ACTIVE:
             world = tuple(entry.incarnation for entry in state.world)
             assert self.formed.setdefault(state.round, world) == world
         for agent in self.cluster.agents:
@@ -196,7 +196,7 @@ class Hammer(RuleBasedStateMachine):
         state = self.cluster.job.round
         member_state = state.members[agent.ref.node_id].state
         assert member_state not in QUIET, f"{agent.ref} runs workers and is {member_state}"
-        if state.phase is Phase.ACTIVE and member_state is MemberState.RUNNING:
+        if state.phase is RoundPhase.ACTIVE and member_state is MemberState.RUNNING:
             assert agent.running.round == state.round
 
     def teardown(self) -> None:

@@ -13,7 +13,7 @@ from rallypoint.core import sessions as c
 from rallypoint.core.events import Timer, TimerEnded, TimerKind
 from rallypoint.core.job_state import new_job
 from rallypoint.core.model import Candidate, SharedSettings
-from rallypoint.core.person import UNATTENDED_MAX, Drain, Drains
+from rallypoint.core.person import UNATTENDED_MAX, DrainRequest, Drains
 from rallypoint.core.takeover.handover import Predecessor
 
 RULES = SharedSettings("job", 1, 2, lease_s=15.0, reconnect_grace_s=5.0)
@@ -52,7 +52,7 @@ def wanted(effects: list[host_effects.HostEffect], connection: int = AGENT) -> l
 
 def test_A5_the_node_is_asked_and_the_person_hears_when_it_has_left() -> None:
     sessions = sessions_with()
-    effects = sessions.drain(Drain(PERSON, "a", "maintenance"))
+    effects = sessions.drain(DrainRequest(PERSON, "a", "maintenance"))
     assert sent(effects, PERSON) == [m.DrainAnswer("node a was asked to leave", done=False)]
     assert wanted(effects) == ["maintenance"]
     assert host_effects.HangUp(PERSON) not in effects
@@ -63,7 +63,7 @@ def test_A5_the_node_is_asked_and_the_person_hears_when_it_has_left() -> None:
 
 def test_A5_a_person_hears_of_a_node_that_is_lost_instead() -> None:
     sessions = sessions_with()
-    sessions.drain(Drain(PERSON, "a", "maintenance"))
+    sessions.drain(DrainRequest(PERSON, "a", "maintenance"))
     effects = sessions.lose("a", "it sent no heartbeat for 15 s", 1.0, 16.0)
     text = "node a was lost: it sent no heartbeat for 15 s"
     assert sent(effects, PERSON) == [m.DrainAnswer(text, done=True)]
@@ -72,7 +72,7 @@ def test_A5_a_person_hears_of_a_node_that_is_lost_instead() -> None:
 def test_A5_a_node_that_is_away_is_asked_when_it_attaches_again() -> None:
     sessions = sessions_with()
     sessions.connection_closed(AGENT, 1.0, reset=True)
-    effects = sessions.drain(Drain(PERSON, "a", "maintenance"))
+    effects = sessions.drain(DrainRequest(PERSON, "a", "maintenance"))
     text = "node a is not connected now, and will be asked to leave when it is"
     assert effects == [host_effects.SendTo(PERSON, m.DrainAnswer(text, done=False))]
     assert wanted(attach(sessions, 2, generation=2), 2) == ["maintenance"]
@@ -83,7 +83,7 @@ def test_A5_a_node_that_leaves_already_is_not_asked_again() -> None:
     sessions = sessions_with()
     report(sessions, 1, m.Join(1, Candidate(1, "default", "10.0.0.1", 5000)))
     report(sessions, 2, m.Drain("SIGTERM", 15))
-    effects = sessions.drain(Drain(PERSON, "a", "maintenance"))
+    effects = sessions.drain(DrainRequest(PERSON, "a", "maintenance"))
     assert sent(effects, PERSON) == [m.DrainAnswer("node a is leaving already", done=False)]
     assert wanted(effects) == []
 
@@ -91,11 +91,13 @@ def test_A5_a_node_that_leaves_already_is_not_asked_again() -> None:
 def test_A5_a_node_that_is_not_there_is_named_with_those_that_are() -> None:
     sessions = sessions_with("b")
     attach(sessions, 2, "a")
-    effects = sessions.drain(Drain(PERSON, "z", "maintenance"))
+    effects = sessions.drain(DrainRequest(PERSON, "z", "maintenance"))
     text = "there is no node 'z' in the job; there are a, b"
     answer = m.DrainAnswer(text, done=True, found=False)
     assert effects == [host_effects.SendTo(PERSON, answer), host_effects.HangUp(PERSON)]
-    [answer_of_empty, _] = c.Sessions(new_job(RULES), 1).drain(Drain(PERSON, "z", "maintenance"))
+    [answer_of_empty, _] = c.Sessions(new_job(RULES), 1).drain(
+        DrainRequest(PERSON, "z", "maintenance")
+    )
     assert isinstance(answer_of_empty, host_effects.SendTo)
     assert isinstance(answer_of_empty.message, m.DrainAnswer)
     assert answer_of_empty.message.text.endswith("in the job; the job has no nodes")
@@ -104,7 +106,7 @@ def test_A5_a_node_that_is_not_there_is_named_with_those_that_are() -> None:
 def test_A5_all_who_wait_are_answered_but_those_that_hung_up() -> None:
     sessions = sessions_with()
     for person in (PERSON, OTHER, 10):
-        sessions.drain(Drain(person, "a", f"asked by {person}"))
+        sessions.drain(DrainRequest(person, "a", f"asked by {person}"))
     sessions.connection_closed(OTHER, 1.0, reset=False)
     effects = report(sessions, 1, m.Leave())
     assert [len(sent(effects, person)) for person in (PERSON, OTHER, 10)] == [1, 0, 1]
@@ -112,7 +114,7 @@ def test_A5_all_who_wait_are_answered_but_those_that_hung_up() -> None:
 
 def test_A5_a_request_is_for_the_agent_that_was_there_not_for_the_next_one() -> None:
     sessions = sessions_with()
-    sessions.drain(Drain(PERSON, "a", "maintenance"))
+    sessions.drain(DrainRequest(PERSON, "a", "maintenance"))
     report(sessions, 1, m.Leave())
     hello = m.Attach("a", "host", "life 2", 1, RULES)
     assert wanted(sessions.attach(5, "10.0.0.1", hello, 2.0), 5) == []
@@ -142,7 +144,7 @@ def nobody_else_comes(cluster: Cluster) -> list[host_effects.HostEffect]:
 
 def test_A5_L5_a_drain_that_is_earlier_than_its_node_after_a_takeover_waits_for_it() -> None:
     cluster, (a, b) = taken_over()
-    assert cluster.sessions.drain(Drain(PERSON, "b", "maintenance")) == []
+    assert cluster.sessions.drain(DrainRequest(PERSON, "b", "maintenance")) == []
     number, effects = comes(cluster, a)
     assert sent(effects, PERSON) == []
     assert wanted(effects, number) == []
@@ -155,11 +157,11 @@ def test_A5_L5_a_drain_that_is_earlier_than_its_node_after_a_takeover_waits_for_
 
 def test_A5_L5_a_node_that_has_come_is_asked_before_all_the_others_have() -> None:
     cluster, (a, b) = taken_over()
-    cluster.sessions.drain(Drain(OTHER, "a", "maintenance"))
+    cluster.sessions.drain(DrainRequest(OTHER, "a", "maintenance"))
     number, effects = comes(cluster, a)
     assert wanted(effects, number) == ["maintenance"]
     assert sent(effects, OTHER) == [m.DrainAnswer("node a was asked to leave", done=False)]
-    effects = cluster.sessions.drain(Drain(PERSON, "a", "again"))
+    effects = cluster.sessions.drain(DrainRequest(PERSON, "a", "again"))
     assert wanted(effects, number) == ["again"]
     assert sent(effects, PERSON) == [m.DrainAnswer("node a was asked to leave", done=False)]
     _, effects = comes(cluster, b)
@@ -169,7 +171,7 @@ def test_A5_L5_a_node_that_has_come_is_asked_before_all_the_others_have() -> Non
 def test_A5_L5_who_drains_a_node_that_does_not_come_hears_so_when_nobody_is_waited_for() -> None:
     cluster, (a, _) = taken_over()
     for person, node_id in ((PERSON, "b"), (OTHER, "z")):
-        assert cluster.sessions.drain(Drain(person, node_id, "maintenance")) == []
+        assert cluster.sessions.drain(DrainRequest(person, node_id, "maintenance")) == []
     comes(cluster, a)
     effects = nobody_else_comes(cluster)
     lost = "node b was lost: it did not come to the coordinator that took over"
@@ -186,7 +188,7 @@ def test_A5_L5_who_drains_a_node_that_has_left_before_a_takeover_hears_so_at_onc
     cluster.settle()
     assert b.is_done
     cluster.take_over()
-    effects = cluster.sessions.drain(Drain(PERSON, "b", "maintenance"))
+    effects = cluster.sessions.drain(DrainRequest(PERSON, "b", "maintenance"))
     (answer,) = sent(effects, PERSON)
     assert isinstance(answer, m.DrainAnswer)
     assert answer.gone == "node b has left"
@@ -195,7 +197,7 @@ def test_A5_L5_who_drains_a_node_that_has_left_before_a_takeover_hears_so_at_onc
     cluster.bring(again)
     cluster.take_over()
     # It is back, and awaited.
-    assert cluster.sessions.drain(Drain(PERSON, "b", "maintenance")) == []
+    assert cluster.sessions.drain(DrainRequest(PERSON, "b", "maintenance")) == []
 
 
 def test_A5_L5_who_drains_a_leader_that_was_killed_hears_so_at_once() -> None:
@@ -203,7 +205,7 @@ def test_A5_L5_who_drains_a_leader_that_was_killed_hears_so_at_once() -> None:
     cluster.agents.remove(a)
     dead = Predecessor(rank=0, is_dead=True, fenced_in_s=0.0)
     cluster.take_over(dead)
-    effects = cluster.sessions.drain(Drain(PERSON, "a", "maintenance"))
+    effects = cluster.sessions.drain(DrainRequest(PERSON, "a", "maintenance"))
     (answer,) = sent(effects, PERSON)
     assert isinstance(answer, m.DrainAnswer)
     assert answer.gone.startswith("node a was lost: its agent died")
@@ -211,7 +213,7 @@ def test_A5_L5_who_drains_a_leader_that_was_killed_hears_so_at_once() -> None:
 
 def test_A5_L5_who_drains_a_node_that_there_is_not_hears_so_when_all_have_come() -> None:
     cluster, (a, b) = taken_over()
-    cluster.sessions.drain(Drain(PERSON, "z", "maintenance"))
+    cluster.sessions.drain(DrainRequest(PERSON, "z", "maintenance"))
     comes(cluster, a)
     _, effects = comes(cluster, b)
     (answer,) = sent(effects, PERSON)
@@ -223,7 +225,7 @@ def test_A5_L5_who_drains_a_node_that_there_is_not_hears_so_when_all_have_come()
 def test_A5_L5_a_node_leaves_though_the_person_hung_up_before_it_had_come() -> None:
     cluster, (a, b) = taken_over()
     for person, node_id in ((PERSON, "b"), (OTHER, "z")):
-        cluster.sessions.drain(Drain(person, node_id, "maintenance"))
+        cluster.sessions.drain(DrainRequest(person, node_id, "maintenance"))
         cluster.sessions.connection_closed(person, 1.0, reset=True)
     comes(cluster, a)
     number, effects = comes(cluster, b)
@@ -235,9 +237,9 @@ def test_A5_L5_a_node_leaves_though_the_person_hung_up_before_it_had_come() -> N
 def test_people_who_ask_and_hang_up_again_and_again_do_not_fill_a_coordinator() -> None:
     drains = Drains()
     for number in range(3 * UNATTENDED_MAX):
-        drains.keep(Drain(number, f"node-{number}", "maintenance"))
+        drains.keep(DrainRequest(number, f"node-{number}", "maintenance"))
         drains.hung_up(number)
     kept = drains.take(lambda node_id: True)
     assert len(kept) == UNATTENDED_MAX
-    assert kept[0] == Drain(None, "node-0", "maintenance")
+    assert kept[0] == DrainRequest(None, "node-0", "maintenance")
     assert drains.take(lambda node_id: True) == []

@@ -19,7 +19,7 @@ from rallypoint.core.restarts.crash_loop import (
     NO_LOOP,
     PAUSE_MAX_S,
     CrashLoop,
-    Reach,
+    StepReach,
     after,
     after_another_end,
     describe,
@@ -29,7 +29,7 @@ from rallypoint.core.restarts.crash_loop import (
 )
 from rallypoint.core.worker_exits import WorkerExit
 
-EARLY = Reach(-1, 2.0)
+EARLY = StepReach(-1, 2.0)
 
 
 def said(line: str, code: int | None = 1, signal: int | None = None) -> WorkerExit:
@@ -98,7 +98,7 @@ def test_A2_a_hang_that_repeats_tells_how_far_the_job_was_not_the_rank_that_hung
     hang = WorkerExit(None, None, message="m", reason="no progress for 9 s: at step 8")
     loop = NO_LOOP
     for _ in range(2):
-        loop = after(loop, hang, Reach(24, 60.0))
+        loop = after(loop, hang, StepReach(24, 60.0))
     assert describe(loop) == "the same failure 2 times, the job being at step 24"
 
 
@@ -140,12 +140,14 @@ def test_A2_a_failure_of_another_kind_is_a_first_one() -> None:
 @pytest.mark.parametrize(
     ("reach", "count"),
     [
-        (Reach(121, 1.0), 1),
-        (Reach(120, 9000.0), 3),
-        (Reach(119, 1.0), 3),
+        (StepReach(121, 1.0), 1),
+        (StepReach(120, 9000.0), 3),
+        (StepReach(119, 1.0), 3),
     ],
 )
-def test_A2_where_steps_are_known_only_a_larger_one_is_progress(reach: Reach, count: int) -> None:
+def test_A2_where_steps_are_known_only_a_larger_one_is_progress(
+    reach: StepReach, count: int
+) -> None:
     loop = CrashLoop(2, 120, crash_loop.ending_of(said("x")))
     loop = after(loop, said("x"), reach)
     assert loop.count == count
@@ -155,14 +157,14 @@ def test_A2_where_steps_are_known_only_a_larger_one_is_progress(reach: Reach, co
 @pytest.mark.parametrize(("lived_s", "count"), [(59.0, 3), (60.0, 1), (float("inf"), 1)])
 def test_A2_where_no_steps_are_known_a_minute_is_progress(lived_s: float, count: int) -> None:
     loop = CrashLoop(2, -1, crash_loop.ending_of(said("x")))
-    assert after(loop, said("x"), Reach(-1, lived_s)).count == count
+    assert after(loop, said("x"), StepReach(-1, lived_s)).count == count
 
 
 def test_A2_a_planned_end_between_two_failures_does_not_tell_them_apart() -> None:
-    loop = after(NO_LOOP, said("x"), Reach(7, 1.0))
-    assert after_another_end(loop, Reach(7, 1.0), is_planned=True) == loop
-    assert after_another_end(loop, Reach(8, 1.0), is_planned=True) == CrashLoop(step=8)
-    assert after_another_end(loop, Reach(7, 1.0), is_planned=False) == CrashLoop(step=7)
+    loop = after(NO_LOOP, said("x"), StepReach(7, 1.0))
+    assert after_another_end(loop, StepReach(7, 1.0), is_planned=True) == loop
+    assert after_another_end(loop, StepReach(8, 1.0), is_planned=True) == CrashLoop(step=8)
+    assert after_another_end(loop, StepReach(7, 1.0), is_planned=False) == CrashLoop(step=7)
 
 
 ROUNDS = st.lists(
@@ -177,7 +179,7 @@ def test_A2_what_is_counted_is_equal_failures_without_progress(
     loop, furthest = NO_LOOP, -1
     for number, (line, step, lived_s) in enumerate(rounds):
         before, furthest = loop, max(furthest, step)
-        loop = after(loop, said(line), Reach(furthest, lived_s))
+        loop = after(loop, said(line), StepReach(furthest, lived_s))
         assert loop.count in (1, before.count + 1)
         assert loop.step == furthest
         last = rounds[: number + 1][-loop.count :]

@@ -27,7 +27,7 @@ from rallypoint.core.model import (
     SharedSettings,
     Stamp,
 )
-from rallypoint.core.round_state import MemberState, Phase
+from rallypoint.core.round_state import MemberState, RoundPhase
 from rallypoint.core.takeover.record import job_of, record_of
 from rallypoint.core.watch.questions import Subject
 from rallypoint.core.worker_exits import WorkerExit
@@ -135,7 +135,7 @@ class Cluster:
 
     @property
     def world(self) -> list[str]:
-        runs = self.job.round.phase is Phase.ACTIVE
+        runs = self.job.round.phase is RoundPhase.ACTIVE
         return sorted(entry.node_id for entry in self.job.round.world) if runs else []
 
     @property

@@ -9,7 +9,7 @@ from tests.harness.job_machine import RULES, A, B, failed, running, stamp, told
 from rallypoint.core import hang, job
 from rallypoint.core import messages as m
 from rallypoint.core.events import TimerEnded, TimerKind
-from rallypoint.core.hang import Behind, Found, WorkerProgress
+from rallypoint.core.hang import Behind, StepsFound, WorkerProgress
 from rallypoint.core.messages import FromNode, ToNode
 
 
@@ -53,26 +53,29 @@ def test_the_smallest_step_of_the_silent_is_behind_then_the_longest_silent() -> 
 
 
 def test_blame_over_all_nodes() -> None:
-    found = [Found("a", behind(42, 301.0), 42), Found("b", behind(17, 299.0), 40)]
+    found = [StepsFound("a", behind(42, 301.0), 42), StepsFound("b", behind(17, 299.0), 40)]
     node_id, failure = hang.blamed(found) or ("", None)
     assert node_id == "b"
     assert failure is not None
     assert failure.message == "no progress for 299 s: at step 17 while others are at 42"
-    assert hang.blamed([Found("a", None, 42)]) is None
-    alone = hang.blamed([Found("a", behind(5, 300.0), 5)])
+    assert hang.blamed([StepsFound("a", None, 42)]) is None
+    alone = hang.blamed([StepsFound("a", behind(5, 300.0), 5)])
     assert alone is not None
     assert alone[1].message == "no progress for 300 s: at step 5"
 
 
 def test_A7_where_one_rank_alone_tells_its_steps_its_hang_may_be_of_another() -> None:
-    found = [Found("a", behind(29, 300.0), 29, known=1), Found("b", None, -1)]
+    found = [StepsFound("a", behind(29, 300.0), 29, known=1), StepsFound("b", None, -1)]
     _, failure = hang.blamed(found, workers=4) or ("", None)
     assert failure is not None
     assert failure.message == (
         "no progress for 300 s: at step 29, but no other rank tells its steps: another one may "
         "hang, see all stacks"
     )
-    _, failure = hang.blamed([Found("a", behind(29, 300.0), 29, known=1)], workers=1) or ("", None)
+    _, failure = hang.blamed([StepsFound("a", behind(29, 300.0), 29, known=1)], workers=1) or (
+        "",
+        None,
+    )
     assert failure is not None
     assert failure.message == "no progress for 300 s: at step 29"
 
@@ -81,7 +84,7 @@ def test_A7_where_one_rank_alone_tells_its_steps_its_hang_may_be_of_another() ->
     ("silent_s", "shown"), [(3.0212, "3.02"), (99.97, "100"), (1800.4, "1800"), (86400.0, "86400")]
 )
 def test_a_long_silence_is_told_in_seconds_without_an_exponent(silent_s: float, shown: str) -> None:
-    _, failure = hang.blamed([Found("a", behind(5, silent_s), 5)]) or ("", None)
+    _, failure = hang.blamed([StepsFound("a", behind(5, silent_s), 5)]) or ("", None)
     assert failure is not None
     assert failure.message == f"no progress for {shown} s: at step 5"
 

@@ -23,7 +23,7 @@ from rallypoint.core import messages as m
 from rallypoint.core.events import Timer, TimerEnded, TimerKind
 from rallypoint.core.messages import FromNode
 from rallypoint.core.model import EndKind, Outcome
-from rallypoint.core.round_state import Phase
+from rallypoint.core.round_state import RoundPhase
 
 
 def test_A3_nobody_is_blamed_before_every_participant_has_stopped() -> None:
@@ -56,7 +56,7 @@ def test_A3_a_lost_node_is_the_cause_of_what_its_peers_tell() -> None:
     host.lose(B, heard_at=10.0)
     assert host.job.verdict is None
     assert host.job.ledger.total == 0, "losses cost nothing"
-    assert host.job.round.phase is Phase.ACTIVE
+    assert host.job.round.phase is RoundPhase.ACTIVE
 
 
 @pytest.mark.parametrize("tells_of_lost_peer", [True, False])
@@ -68,7 +68,7 @@ def test_A3_what_tells_of_a_lost_peer_costs_nothing_where_a_node_does_not_stop(
     host.fail(A, replace(failed(), tells_of_lost_peer=tells_of_lost_peer), at=10.0)
     host.join(A)
     host.step(TimerEnded(Timer(TimerKind.STOP, 1)), at=20.0)
-    assert host.job.round.phase is Phase.ACTIVE
+    assert host.job.round.phase is RoundPhase.ACTIVE
     assert host.job.ledger.total == (0 if tells_of_lost_peer else 1)
     kind = EndKind.LOSS if tells_of_lost_peer else EndKind.FAILURE
     assert host.job.last_end is not None
@@ -132,7 +132,7 @@ def test_A3_what_fails_because_others_were_stopped_costs_nothing(how: str) -> No
     if how == "growth":
         host.join(A)
     assert host.job.verdict is None
-    assert host.job.round.phase is Phase.ACTIVE
+    assert host.job.round.phase is RoundPhase.ACTIVE
 
 
 @pytest.mark.parametrize("tells_of_lost_peer", [True, False])

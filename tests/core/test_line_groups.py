@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from rallypoint.cli.watch.logs import unread_lines
-from rallypoint.core.watch.line_groups import Line, fold_lines, lines_of, log_lines
+from rallypoint.core.watch.line_groups import WorkerLine, fold_lines, lines_of, log_lines
 from rallypoint.core.watch.names import brief_ranks
 
 
 def folded(*lines: tuple[float, int, str]) -> list[str]:
-    return log_lines(fold_lines(Line(*line) for line in lines))
+    return log_lines(fold_lines(WorkerLine(*line) for line in lines))
 
 
 def test_an_equal_line_of_many_ranks_is_one_with_the_ranks_named() -> None:

@@ -9,7 +9,7 @@ from tests.harness.job_machine import RULES, A, B, Host, failed, running, stamp
 from rallypoint.core import messages as m
 from rallypoint.core.messages import FromNode
 from rallypoint.core.model import EndKind, NodeRef, Outcome, SharedSettings
-from rallypoint.core.round_state import Phase
+from rallypoint.core.round_state import RoundPhase
 
 
 def one_is_left(ref: NodeRef, settings: SharedSettings = RULES) -> Host:
@@ -18,7 +18,7 @@ def one_is_left(ref: NodeRef, settings: SharedSettings = RULES) -> Host:
     host.step(FromNode(ref, m.Succeeded(stamp())), at=1.0)
     host.at = 3.0
     host.lose(ref, heard_at=2.0)
-    assert host.job.round.phase is Phase.ACTIVE
+    assert host.job.round.phase is RoundPhase.ACTIVE
     return host
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from rallypoint.core.search import (
     NO_ANSWER_S,
-    Answer,
+    DialOutcome,
     Search,
     attempted,
     ends_at,
@@ -25,13 +25,13 @@ def search(timeout_s: float | None = None) -> Search:
     return Search(BROKEN_AT, LEASE_END, LEASE_S, timeout_s)
 
 
-def met(looking: Search, *attempts: tuple[float, Answer]) -> Search:
+def met(looking: Search, *attempts: tuple[float, DialOutcome]) -> Search:
     for at, answer in attempts:
         attempted(looking, at, answer, f"{answer.value} at {at:g}")
     return looking
 
 
-SILENT, REFUSED = Answer.NONE, Answer.REFUSED
+SILENT, REFUSED = DialOutcome.NONE, DialOutcome.REFUSED
 
 
 def test_F2_silence_is_waited_out_for_two_minutes() -> None:
@@ -77,10 +77,10 @@ def test_F2_silence_after_refusals_is_silence() -> None:
     assert ends_at(looking) == BROKEN_AT + NO_ANSWER_S
 
 
-@pytest.mark.parametrize("answer", list(Answer))
+@pytest.mark.parametrize("answer", list(DialOutcome))
 @pytest.mark.parametrize(("timeout_s", "ends"), [(0.0, LEASE_END), (5.0, LEASE_END), (60.0, 160.0)])
 def test_F2_a_reconnect_timeout_that_was_given_counts_for_both(
-    answer: Answer, timeout_s: float, ends: float
+    answer: DialOutcome, timeout_s: float, ends: float
 ) -> None:
     assert ends_at(met(search(timeout_s), (105.0, answer))) == ends
 
@@ -91,13 +91,13 @@ def test_F2_a_lease_longer_than_the_wait_is_still_the_least() -> None:
 
 
 @given(
-    st.lists(st.tuples(st.floats(0.0, 300.0), st.sampled_from(Answer)), max_size=8).map(
+    st.lists(st.tuples(st.floats(0.0, 300.0), st.sampled_from(DialOutcome)), max_size=8).map(
         lambda attempts: sorted(attempts, key=lambda attempt: attempt[0])
     ),
     st.sampled_from([None, 0.0, 30.0, 600.0]),
 )
 def test_F2_nobody_gives_up_before_the_lease_or_searches_for_ever(
-    attempts: list[tuple[float, Answer]], timeout_s: float | None
+    attempts: list[tuple[float, DialOutcome]], timeout_s: float | None
 ) -> None:
     looking = met(search(timeout_s), *((BROKEN_AT + at, answer) for at, answer in attempts))
     longest = NO_ANSWER_S if timeout_s is None else timeout_s

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 from tests.harness.newest_record import JOB, NEWEST, SETTINGS, told
 
-from rallypoint.core.fitness_state import BadRoute, Hold, Machine, Why
+from rallypoint.core.fitness_state import BadMachine, BadRoute, Hold, Why
 from rallypoint.core.model import (
     EPOCHS_MAX,
     Cause,
@@ -23,7 +23,7 @@ from rallypoint.core.model import (
     Stamp,
     Verdict,
 )
-from rallypoint.core.restarts.crash_loop import CrashLoop, Ending
+from rallypoint.core.restarts.crash_loop import ComparedExit, CrashLoop
 from rallypoint.core.settings import MAX_NUMBER
 from rallypoint.core.takeover.heirs import Claimant, rank_in
 from rallypoint.core.takeover.memory import Memory
@@ -44,7 +44,7 @@ from rallypoint.errors import RecordError, UnfitRecordError
 from rallypoint.register.record import decode, encode
 
 VERDICT = Verdict(Outcome.FAILED, "a text", 4)
-MACHINE = Machine("c", Why.PERSON, "a person excluded it", is_excluded=True)
+MACHINE = BadMachine("c", Why.PERSON, "a person excluded it", is_excluded=True)
 CARRIED = Carried(1e9, 60.0, "stopping", "failure", (("stopping", "failure", 60.0),))
 BIG = 2**62 + 1
 
@@ -104,7 +104,9 @@ MAD = {
     "job.stepped_down": of_job(stepped_down=-1),
     "job.blamed.failure.signal": of_job(blamed=Blamed("a", WorkerExit(None, 10**6))),
     "job.crash_loop.count": of_job(crash_loop=CrashLoop(-1)),
-    "job.crash_loop.ending.line": of_job(crash_loop=CrashLoop(1, 1, Ending("x", "x" * 10**6))),
+    "job.crash_loop.ending.line": of_job(
+        crash_loop=CrashLoop(1, 1, ComparedExit("x", "x" * 10**6))
+    ),
     "job.furthest_step": of_job(furthest_step=-2),
     "job.carried.age_s": of_job(carried=replace(CARRIED, age_s=nan)),
     "job.carried.parts": of_job(carried=replace(CARRIED, parts=(("a", "b", inf),))),
@@ -151,7 +153,9 @@ def test_L9_a_value_that_no_leader_writes_is_one_line_with_the_field_and_what_to
         of_machine(hold=Hold(1, -10.0, 3600.0)),
         of_leader(process=Process("boot", 1, 1, LifeLock(2**64 - 1, 2**64 - 1, 3))),
         of_job(names=WorldNames("n", ("1", "2", "3")), leader_rank=2, stopped=b"\7"),
-        of_job(carried=CARRIED, crash_loop=CrashLoop(3, 7, Ending("exit code 3", "\x1b[31mred"))),
+        of_job(
+            carried=CARRIED, crash_loop=CrashLoop(3, 7, ComparedExit("exit code 3", "\x1b[31mred"))
+        ),
         of_job(verdict=VERDICT, former=FormerLife(3, VERDICT, (1, 2))),
     ],
 )

@@ -8,7 +8,7 @@ from rallypoint.core.events import Timer, TimerKind
 from rallypoint.core.model import SharedSettings
 from rallypoint.core.restarts.ledger import (
     BACKOFF_MAX_S,
-    GiveUp,
+    GiveUpJob,
     Ledger,
     Restart,
     charge,
@@ -42,21 +42,23 @@ def test_A2_the_budget_is_spent_once() -> None:
     ledger, settings = Ledger(), rules(2)
     assert charge(ledger, settings, KILLED) == Restart(0.0, "restart 1 of 2")
     assert charge(ledger, settings, exited(1)) == Restart(0.0, "restart 2 of 2")
-    assert charge(ledger, settings, exited(1)) == GiveUp("all 2 restarts were used")
+    assert charge(ledger, settings, exited(1)) == GiveUpJob("all 2 restarts were used")
     assert ledger.total == 2
 
 
 def test_A2_no_budget_is_said_as_such() -> None:
     ledger = Ledger()
-    assert charge(ledger, rules(0), KILLED) == GiveUp("no restarts were allowed (--max-restarts 0)")
-    assert charge(Ledger(1, [1]), rules(1), KILLED) == GiveUp("the only restart was used")
+    assert charge(ledger, rules(0), KILLED) == GiveUpJob(
+        "no restarts were allowed (--max-restarts 0)"
+    )
+    assert charge(Ledger(1, [1]), rules(1), KILLED) == GiveUpJob("the only restart was used")
     assert ledger == Ledger()
 
 
 def test_A2_with_a_window_old_restarts_are_forgotten() -> None:
     ledger, settings = Ledger(), rules(1, window_s=60.0)
     assert isinstance(charge(ledger, settings, KILLED), Restart)
-    assert charge(ledger, settings, KILLED) == GiveUp("the only restart was used within 60 s")
+    assert charge(ledger, settings, KILLED) == GiveUpJob("the only restart was used within 60 s")
     timer = Timer(TimerKind.CHARGE, id="1")
     assert timers_wanted(ledger, settings) == {timer: 60.0}
     forget(ledger, timer.id)
@@ -86,6 +88,6 @@ def test_A2_a_pause_doubles_up_to_a_minute() -> None:
 def test_A2_an_exit_code_that_is_final_ends_the_job_whatever_the_budget(code: int) -> None:
     ledger = Ledger()
     decision = charge(ledger, rules(9, final=(3, 77)), exited(code))
-    assert decision == GiveUp(f"exit code {code} is not to be retried")
+    assert decision == GiveUpJob(f"exit code {code} is not to be retried")
     assert ledger == Ledger()
     assert isinstance(charge(ledger, rules(9, final=(3, 77)), KILLED), Restart)

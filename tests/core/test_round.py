@@ -22,7 +22,7 @@ from rallypoint.core.events import (
     WorldSucceeded,
 )
 from rallypoint.core.model import Candidate, NodeRef
-from rallypoint.core.round_state import MemberState, Phase, timers_wanted
+from rallypoint.core.round_state import MemberState, RoundPhase, timers_wanted
 
 # ---- R5: leave is not close
 
@@ -33,7 +33,7 @@ def test_R5_no_departure_closes_a_job(how: str) -> None:
     go = {"lost": host.lose, "left": host.leave, "draining": host.drain}[how]
     go("a")
     go("b")
-    assert host.state.phase is not Phase.CLOSED
+    assert host.state.phase is not RoundPhase.CLOSED
     host.come("c", "d")
     assert sorted(host.world) == ["c", "d"]
 
@@ -52,7 +52,7 @@ def test_R5_close_wins_over_everything_and_leaves_no_timer() -> None:
     host.lose("a")
     host.apply(RoundReleased(host.state.round))
     host.pass_time(86_400.0)
-    assert host.state.phase is Phase.CLOSED
+    assert host.state.phase is RoundPhase.CLOSED
     assert len(host.seen) == seen
 
 

@@ -13,7 +13,7 @@ from rallypoint.core.events import (
     TimerKind,
 )
 from rallypoint.core.model import Candidate
-from rallypoint.core.round_state import MemberState, Phase
+from rallypoint.core.round_state import MemberState, RoundPhase
 
 
 def test_R1_a_round_completes_at_once_at_the_maximum() -> None:
@@ -23,7 +23,7 @@ def test_R1_a_round_completes_at_once_at_the_maximum() -> None:
     effects = host.join("c")
     assert isinstance(effects[0], FormWorld)
     assert host.world == ["a", "b", "c"]
-    assert host.state.phase is Phase.ACTIVE
+    assert host.state.phase is RoundPhase.ACTIVE
     assert TimerKind.LAST_CALL not in kinds(host)
 
 
@@ -50,7 +50,7 @@ def test_R1_the_last_call_is_cancelled_below_the_minimum_and_starts_anew() -> No
     host.come("a", "b")
     host.pass_time(20.0)
     host.lose("b")
-    assert host.state.phase is Phase.FORMING
+    assert host.state.phase is RoundPhase.FORMING
     assert kinds(host) == {TimerKind.JOIN}
     host.pass_time(20.0)
     assert host.worlds == []
@@ -119,7 +119,7 @@ def test_R1_arrivals_join_but_never_extend_the_roster() -> None:
 def test_R1_the_minimum_holds_a_returned_roster_until_somebody_comes() -> None:
     host = running(3, 8, "a b c")
     host.lose("b")
-    assert host.state.phase is Phase.FORMING
+    assert host.state.phase is RoundPhase.FORMING
     host.join("d")
     assert host.world == ["a", "d", "c"]
 
@@ -131,7 +131,7 @@ def test_R1_a_roster_that_is_lost_altogether_gives_way_to_the_last_call() -> Non
     host.join("c")
     host.lose("a")
     host.lose("b")
-    assert host.state.phase is Phase.LAST_CALL
+    assert host.state.phase is RoundPhase.LAST_CALL
     host.pass_time(host.settings.last_call_s)
     assert host.world == ["c"]
 

@@ -7,7 +7,7 @@ from tests.harness.rounds import RoundHost, job, running
 
 from rallypoint.core.events import JoinTimedOut, StopDelayed, StopRound, TimerKind, TooManyLosses
 from rallypoint.core.model import Candidate, EndKind
-from rallypoint.core.round_state import MemberState, Phase, timers_wanted
+from rallypoint.core.round_state import MemberState, RoundPhase, timers_wanted
 
 
 def test_R3_survivors_are_told_who_and_why_and_re_form() -> None:
@@ -279,7 +279,7 @@ def test_R1_F3_many_that_are_slow_to_stop_at_once_are_waited_for(
     host.slow = set(names[-late:])
     host.fail("n00")
     host.pass_time(waits - 0.1)
-    assert host.state.phase is Phase.FORMING
+    assert host.state.phase is RoundPhase.FORMING
     host.pass_time(0.1)
     assert host.world == names[:-late]
     assert host.state.lossy_rounds == [0]
@@ -294,7 +294,7 @@ def test_R1_F3_the_roster_is_kept_for_many_that_stop_late() -> None:
     host.pass_time(26.0)
     host.lose("e")
     for node in ("d", "c", "b"):
-        assert host.state.phase is Phase.FORMING
+        assert host.state.phase is RoundPhase.FORMING
         host.join(node)
     assert host.world == ["a", "b", "c", "d"], "who fell silent is lost all the same"
     host.fail("a")

@@ -18,7 +18,6 @@ from tests.harness.properties import explore
 
 from rallypoint.core.events import (
     Effect,
-    Event,
     ExpelNode,
     FormWorld,
     GrowthReady,
@@ -30,6 +29,7 @@ from rallypoint.core.events import (
     NodeLost,
     NodeSucceeded,
     RefuseNode,
+    RoundEvent,
     RoundFailed,
     RoundReleased,
     RoundSettled,
@@ -45,13 +45,19 @@ from rallypoint.core.fitness import is_trusted, may_take_part
 from rallypoint.core.model import Candidate, NodeRef, SharedSettings, WorldEntry
 from rallypoint.core.ranks import worker_ranks
 from rallypoint.core.round import step
-from rallypoint.core.round_state import Member, MemberState, Phase, RoundState, timers_wanted
+from rallypoint.core.round_state import (
+    MemberState,
+    RoundMember,
+    RoundPhase,
+    RoundState,
+    timers_wanted,
+)
 from rallypoint.core.settings import OnJoin
 
 NODES = [f"n{number}" for number in range(8)] + ["n10", "n11"]
 
 
-def members_of(state: RoundState, member_state: MemberState) -> list[Member]:
+def members_of(state: RoundState, member_state: MemberState) -> list[RoundMember]:
     return [member for member in state.members.values() if member.state is member_state]
 
 
@@ -89,7 +95,7 @@ class RoundMachine(RuleBasedStateMachine):
     """One job, ten nodes, and a host that may do anything at any time."""
 
     state: RoundState
-    past: list[Event]
+    past: list[RoundEvent]
 
     @initialize(
         min_nodes=st.integers(1, 3),
@@ -157,7 +163,7 @@ class RoundMachine(RuleBasedStateMachine):
                 self.join(node, self.lives.get(node, 0) + 1, Candidate(1, "trainer", "a", 1))
         self.apply(TimerEnded(Timer(TimerKind.LAST_CALL, self.state.round)))
 
-    @precondition(lambda self: self.state.phase is Phase.ACTIVE)
+    @precondition(lambda self: self.state.phase is RoundPhase.ACTIVE)
     @rule()
     def the_round_grows_old(self) -> None:
         for timer in timers_wanted(self.state):
@@ -263,7 +269,7 @@ class RoundMachine(RuleBasedStateMachine):
     def life(ref: NodeRef) -> int:
         return int(ref.incarnation.rpartition(".")[2])
 
-    def apply(self, event: Event) -> list[Effect]:
+    def apply(self, event: RoundEvent) -> list[Effect]:
         before = copy_of(self.state)
         effects = step(self.state, event)
         self.past.append(event)
@@ -337,7 +343,7 @@ class RoundMachine(RuleBasedStateMachine):
         members = list(state.members.values())
         for member_state in MemberState:
             assert state.counts[member_state] == sum(m.state is member_state for m in members)
-        if state.phase is Phase.CLOSED:
+        if state.phase is RoundPhase.CLOSED:
             return
         assert state.roster_size == sum(m.in_roster for m in members)
         waiting = [m for m in members if m.state is MemberState.WAITING]
@@ -348,7 +354,7 @@ class RoundMachine(RuleBasedStateMachine):
     @invariant()
     def states_fit_the_phase(self) -> None:
         state, counts = self.state, self.state.counts
-        if state.phase is Phase.ACTIVE:
+        if state.phase is RoundPhase.ACTIVE:
             assert not counts[MemberState.JOINED]
             assert not counts[MemberState.STOPPING]
             assert state.roster_size == 0
@@ -358,25 +364,29 @@ class RoundMachine(RuleBasedStateMachine):
             assert not (free and spares), "a standby beside a free place"
             if counts[MemberState.WAITING] > state.eager_waiting:
                 assert not any(is_trusted(state, m) for m in spares), "kept from the job"
-        elif state.phase is not Phase.CLOSED:
+        elif state.phase is not RoundPhase.CLOSED:
             assert not counts[MemberState.RUNNING]
             assert not counts[MemberState.WAITING]
             assert not any(may_take_part(state, m) for m in members_of(state, MemberState.STANDBY))
-        if state.phase is Phase.LAST_CALL:
+        if state.phase is RoundPhase.LAST_CALL:
             assert counts[MemberState.JOINED] >= state.settings.min_nodes
             assert counts[MemberState.JOINED] < state.settings.max_nodes
 
     @invariant()
     def a_forming_round_waits_for_something(self) -> None:
         state = self.state
-        if state.phase in (Phase.FORMING, Phase.LAST_CALL) and state.members and not state.held:
+        if (
+            state.phase in (RoundPhase.FORMING, RoundPhase.LAST_CALL)
+            and state.members
+            and not state.held
+        ):
             kinds = {timer.kind for timer in timers_wanted(state)}
             assert kinds & {TimerKind.LAST_CALL, TimerKind.STOP, TimerKind.JOIN}
 
     @invariant()
     def a_closed_job_wants_nothing(self) -> None:
         if self.was_closed:
-            assert self.state.phase is Phase.CLOSED
+            assert self.state.phase is RoundPhase.CLOSED
             assert timers_wanted(self.state) == {}
 
     @invariant()
@@ -389,9 +399,9 @@ class RoundMachine(RuleBasedStateMachine):
         for number in range(roomy.min_nodes):
             ref = NodeRef(f"fresh{number}", f"fresh{number}")
             step(state, NodeJoined(ref, 1, Candidate(1, "trainer", "a", 1), roomy))
-        if state.phase is not Phase.ACTIVE:
+        if state.phase is not RoundPhase.ACTIVE:
             let_time_pass(state)
-        assert state.phase is Phase.ACTIVE
+        assert state.phase is RoundPhase.ACTIVE
         if not state.finishing and roomy.on_join is not OnJoin.HOLD:
             let_time_pass(state)
             assert state.counts[MemberState.WAITING] == 0

@@ -142,7 +142,7 @@ def test_L4_a_node_whose_lease_is_over_gives_a_new_place_back_and_starts_no_work
         end.woke_up(now)
     place = Assignment(0, 0, 1, 0, 1, 0, 1, "10.0.0.1", 5000, 0, "first", False)
     effects = end.received(31.0, m.Assigned(Stamp(1, 0), place))
-    assert isinstance(effects[-2], s.Pushed)
+    assert isinstance(effects[-2], s.OrderPushed)
     assert isinstance(effects[-1], s.LeaseOver)
 
 

@@ -8,29 +8,29 @@ from itertools import permutations
 
 import pytest
 from msgspec.structs import replace
-from tests.harness.groups import INT, REASON, RULES, TERM, Node, ended, exited, stamp, verdict
+from tests.harness.node_machine import INT, REASON, RULES, TERM, Node, ended, exited, stamp, verdict
 
 from rallypoint.core import messages as m
-from rallypoint.core.group import Phase
-from rallypoint.core.group_events import (
+from rallypoint.core.model import EndKind, EndReason, Outcome
+from rallypoint.core.node.events import (
     Announced,
     DrainSignalWanted,
-    GroupEffect,
-    GroupEvent,
     KillWorkers,
+    NodeEffect,
+    NodeEvent,
+    NodeTimer,
     NotifyWorkers,
     ReportNow,
     SignalCaught,
     SignalWorkers,
-    Wait,
     WaitEnded,
     WaitKind,
     WitnessSignalled,
     WorkersGone,
     WorkersStarted,
 )
-from rallypoint.core.group_state import claim
-from rallypoint.core.model import EndKind, EndReason, Outcome
+from rallypoint.core.node.machine import NodePhase
+from rallypoint.core.node.state import claim
 from rallypoint.core.worker_signals import OWN_SIGNAL_S, WITNESS_S, Received
 
 WATCHED = replace(RULES, has_witness=True)
@@ -40,19 +40,19 @@ DRAINED = m.StopNow(stamp(), EndReason(EndKind.DRAIN, "node b leaves"))
 LOST = m.StopNow(stamp(), REASON)
 
 
-def watched(phase: Phase = Phase.RUNNING) -> Node:
+def watched(phase: NodePhase = NodePhase.RUNNING) -> Node:
     node = Node(phase, WATCHED)
-    if phase is Phase.RUNNING:
+    if phase is NodePhase.RUNNING:
         assert node.step(WorkersStarted(stamp())) == []
     return node
 
 
-def sent(effects: list[GroupEffect]) -> list[GroupEffect]:
+def sent(effects: list[NodeEffect]) -> list[NodeEffect]:
     """What the workers are sent by these."""
     return [x for x in effects if isinstance(x, SignalWorkers | NotifyWorkers | KillWorkers)]
 
 
-def all_sent(node: Node, *events: GroupEvent) -> list[GroupEffect]:
+def all_sent(node: Node, *events: NodeEvent) -> list[NodeEffect]:
     return [effect for event in events for effect in sent(node.step(event))]
 
 
@@ -66,7 +66,7 @@ def all_sent(node: Node, *events: GroupEvent) -> list[GroupEffect]:
     ids=lambda order: "-".join(type(event).__name__ for event in order),
 )
 def test_A5_workers_that_a_scheduler_has_signalled_are_not_signalled_again(
-    order: tuple[GroupEvent, ...],
+    order: tuple[NodeEvent, ...],
 ) -> None:
     node = watched()
     assert all_sent(node, *order) == [SignalWorkers(TERM, Received.EVERYBODY)]
@@ -78,7 +78,7 @@ def test_A5_workers_that_a_scheduler_has_signalled_are_not_signalled_again(
 def test_A5_workers_get_the_signal_that_their_agent_alone_got(number: int) -> None:
     """Kubernetes, `KillMode=mixed`, a person: no later than the witness' time."""
     node = watched()
-    assert Wait(WaitKind.WITNESS, 1, WITNESS_S) in node.step(SignalCaught(number))
+    assert NodeTimer(WaitKind.WITNESS, 1, WITNESS_S) in node.step(SignalCaught(number))
     assert sent(node.step(GO)) == []
     assert sent(node.step(ended(node, WaitKind.WITNESS))) == [SignalWorkers(number)]
 
@@ -98,9 +98,9 @@ def test_A5_the_witness_counts_also_when_it_tells_while_a_checkpoint_is_saved() 
 
 
 def test_A5_without_a_witness_workers_are_signalled_at_once() -> None:
-    node = Node(Phase.RUNNING)
+    node = Node(NodePhase.RUNNING)
     assert WaitKind.WITNESS not in {
-        effect.kind for effect in node.step(SignalCaught(TERM)) if isinstance(effect, Wait)
+        effect.kind for effect in node.step(SignalCaught(TERM)) if isinstance(effect, NodeTimer)
     }
     assert sent(node.step(GO)) == [SignalWorkers(TERM)]
 
@@ -108,7 +108,7 @@ def test_A5_without_a_witness_workers_are_signalled_at_once() -> None:
 def test_A5_a_signal_to_the_witness_alone_does_not_count_for_long() -> None:
     node = watched()
     [wait] = node.step(WitnessSignalled(TERM))
-    assert wait == Wait(WaitKind.OWN_SIGNAL, 1, OWN_SIGNAL_S)
+    assert wait == NodeTimer(WaitKind.OWN_SIGNAL, 1, OWN_SIGNAL_S)
     assert sent(node.step(LOST)) == [], "the agent may be about to get it"
     assert sent(node.step(ended(node, WaitKind.OWN_SIGNAL))) == [SignalWorkers(TERM)]
     node = watched()
@@ -117,7 +117,7 @@ def test_A5_a_signal_to_the_witness_alone_does_not_count_for_long() -> None:
     assert SignalWorkers(TERM) in node.step(LOST)
 
 
-def reports(effects: list[GroupEffect]) -> list[m.Report]:
+def reports(effects: list[NodeEffect]) -> list[m.Report]:
     """What the coordinator is told by these."""
     return [effect.message for effect in effects if isinstance(effect, ReportNow)]
 
@@ -147,7 +147,7 @@ def test_A5_workers_that_end_well_after_a_signal_to_the_witness_alone_succeed_in
     assert claim(node.state).doing is (m.Doing.FINISHING if first else m.Doing.RUNNING)
     told = reports(node.step(ended(node, WaitKind.OWN_SIGNAL)))
     assert told == [*([] if first else [m.Finishing(stamp())]), m.Succeeded(stamp())]
-    assert node.state.phase is Phase.FINISHED
+    assert node.state.phase is NodePhase.FINISHED
 
 
 def test_A5_a_worker_that_fails_after_a_signal_to_the_witness_alone_fails_in_the_end() -> None:
@@ -160,7 +160,7 @@ def test_A5_a_worker_that_fails_after_a_signal_to_the_witness_alone_fails_in_the
 
 
 def test_A5_the_witness_alone_counts_for_a_signal_that_the_agent_leaves_to_its_program() -> None:
-    node = Node(Phase.RUNNING, replace(WATCHED, signals=()))
+    node = Node(NodePhase.RUNNING, replace(WATCHED, signals=()))
     node.step(WitnessSignalled(TERM))
     assert sent(node.step(LOST)) == [SignalWorkers(TERM, Received.EVERYBODY)]
 
@@ -185,7 +185,7 @@ def test_A5_workers_that_a_scheduler_has_signalled_are_not_signalled_when_the_ro
     ids=["drain", "preempted", "preempted by SIGHUP"],
 )
 def test_A5_the_scheduler_may_signal_the_next_node_a_moment_later(
-    end: GroupEvent, number: int
+    end: NodeEvent, number: int
 ) -> None:
     """The first node's agent is faster than the scheduler."""
     node = watched()
@@ -199,15 +199,15 @@ def test_A5_the_scheduler_may_signal_the_next_node_a_moment_later(
 
 
 @pytest.mark.parametrize("end", [LOST, verdict(Outcome.FAILED), exited(1)])
-def test_A5_a_round_that_ends_for_another_reason_stops_its_workers_at_once(end: GroupEvent) -> None:
+def test_A5_a_round_that_ends_for_another_reason_stops_its_workers_at_once(end: NodeEvent) -> None:
     assert sent(watched().step(end)) == [SignalWorkers(TERM)]
 
 
 def test_A5_workers_that_were_started_after_the_signal_get_it_from_their_agent() -> None:
-    node = Node(Phase.RUNNING, WATCHED)  # They wait for their modules.
+    node = Node(NodePhase.RUNNING, WATCHED)  # They wait for their modules.
     node.steps(WitnessSignalled(TERM), SignalCaught(TERM), WorkersStarted(stamp()))
     assert sent(node.step(GO)) == [SignalWorkers(TERM)]
-    ready = Node(Phase.READY, WATCHED)
+    ready = Node(NodePhase.READY, WATCHED)
     ready.steps(WitnessSignalled(TERM), m.StartNow(stamp()), SignalCaught(TERM))
     ready.step(ended(ready, WaitKind.WITNESS))
     assert SignalWorkers(TERM) in ready.step(GO)
@@ -257,14 +257,14 @@ def test_A5_a_drain_signal_reaches_no_worker_of_a_round_that_has_ended() -> None
     node = watched()
     node.steps(DrainSignalWanted(USR1), LOST)
     assert all_sent(node, ended(node, WaitKind.WITNESS)) == [SignalWorkers(TERM)]
-    assert Node(Phase.READY, WATCHED).step(DrainSignalWanted(USR1)) == []
+    assert Node(NodePhase.READY, WATCHED).step(DrainSignalWanted(USR1)) == []
 
 
 def test_A5_W7_the_grace_of_workers_begins_when_they_are_signalled() -> None:
-    node = Node(Phase.RUNNING, replace(WATCHED, shutdown_grace_s=0.0))
+    node = Node(NodePhase.RUNNING, replace(WATCHED, shutdown_grace_s=0.0))
     node.step(SignalCaught(TERM))
     assert node.step(GO) == []
-    grace = Wait(WaitKind.GRACE, node.state.waits + 1, 0.0)
+    grace = NodeTimer(WaitKind.GRACE, node.state.waits + 1, 0.0)
     assert node.step(ended(node, WaitKind.WITNESS)) == [SignalWorkers(TERM), grace]
     assert node.step(ended(node, WaitKind.GRACE)) == [KillWorkers()]
 
@@ -273,5 +273,5 @@ def test_A5_W7_a_grace_that_is_shortened_before_it_begins_is_short() -> None:
     node = watched()
     node.steps(SignalCaught(TERM), GO)
     assert node.step(LOST)[1:] == [], "this round would have had 25 s"
-    grace = Wait(WaitKind.GRACE, node.state.waits + 1, 5.0)
+    grace = NodeTimer(WaitKind.GRACE, node.state.waits + 1, 5.0)
     assert node.step(ended(node, WaitKind.WITNESS)) == [SignalWorkers(TERM), grace]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rallypoint.cli.watch.stacks import stacks_lines
 from rallypoint.core.watch.names import rank_names
-from rallypoint.core.watch.stack_groups import Frame, Thread, fold_stacks, threads_of
+from rallypoint.core.watch.stack_groups import StackFrame, Thread, fold_stacks, threads_of
 
 LOADER = """\
 Thread 0x{0:016x} [pin_memory] (most recent call first):
@@ -35,7 +35,7 @@ def test_equal_stacks_are_one_group_whatever_their_addresses_and_the_order_of_th
     assert odd.ranks == (31,)
     assert most.ranks == (*range(31), *range(32, 64))
     assert odd.threads[0] == Thread(
-        "", (Frame("all_reduce", f"{LONG}:77"), Frame("<module>", "train.py:9"))
+        "", (StackFrame("all_reduce", f"{LONG}:77"), StackFrame("<module>", "train.py:9"))
     ), "the main thread is the first"
     assert [thread.name for thread in odd.threads] == ["", "", "pin_memory"]
 

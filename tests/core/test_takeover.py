@@ -11,7 +11,7 @@ from tests.harness.whole_job import Cluster, SimulatedAgent
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.job_state import note_step
 from rallypoint.core.model import EndKind, Outcome, SharedSettings, Stamp
-from rallypoint.core.round_state import MemberState, Phase
+from rallypoint.core.round_state import MemberState, RoundPhase
 from rallypoint.core.takeover.handover import Predecessor
 
 
@@ -21,7 +21,7 @@ def test_L5_a_round_goes_on_with_its_number_and_no_worker_notices() -> None:
     take_over(cluster)
     take_over(cluster)
     assert [agent.running for agent in agents] == stamps
-    assert cluster.job.round.phase is Phase.ACTIVE
+    assert cluster.job.round.phase is RoundPhase.ACTIVE
     cluster.end_well(*agents)
     assert cluster.outcome is Outcome.SUCCEEDED
     assert all(agent.state.verdict == cluster.job.verdict for agent in agents)
@@ -32,7 +32,7 @@ def test_L5_a_beat_forgets_nothing_before_it_is_known_what_runs() -> None:
     cluster.take_over()
     cluster.write_record()
     take_over(cluster)
-    assert cluster.job.round.phase is Phase.ACTIVE
+    assert cluster.job.round.phase is RoundPhase.ACTIVE
     formed = [record for record in cluster.records if record.kind is kinds.ROUND_FORMED]
     assert len(formed) == 1
 
@@ -138,7 +138,7 @@ def test_L3_nobody_hears_of_a_world_before_it_is_recorded() -> None:
     cluster.write_record()
     while moves := cluster.moves():
         cluster.deliver(moves[0])
-    assert cluster.job.round.phase is Phase.ACTIVE
+    assert cluster.job.round.phase is RoundPhase.ACTIVE
     assert a.state.stamp is None
     take_over(cluster)
     assert a.running == b.running == Stamp(1, 0)
@@ -221,7 +221,7 @@ def test_L5_a_node_without_a_place_that_attaches_twice_while_all_are_awaited_joi
     cluster.connect(spare)
     cluster.later(2 * cluster.settings.lease_s)
     assert spare.running == Stamp(2, 1), "nobody knows whether other rounds of life 1 have run"
-    assert cluster.job.round.phase is Phase.ACTIVE
+    assert cluster.job.round.phase is RoundPhase.ACTIVE
     cluster.end_well(spare)
     assert cluster.outcome is Outcome.SUCCEEDED
 
@@ -313,7 +313,7 @@ def formed_and_not_told(cluster: Cluster, leader: SimulatedAgent) -> None:
     """A round has ended; the next one is formed and recorded, and its leader is gone."""
     cluster.fail(leader)
     for _ in range(1000):
-        if cluster.job.round.round == 1 and cluster.job.round.phase is Phase.ACTIVE:
+        if cluster.job.round.round == 1 and cluster.job.round.phase is RoundPhase.ACTIVE:
             break
         if moves := cluster.moves():
             cluster.deliver(moves[0])

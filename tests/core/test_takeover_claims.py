@@ -11,7 +11,7 @@ from tests.harness.whole_job import Cluster, SimulatedAgent
 
 from rallypoint.core import messages as m
 from rallypoint.core.model import Outcome, SharedSettings, Stamp
-from rallypoint.core.round_state import Phase
+from rallypoint.core.round_state import RoundPhase
 
 
 def hello_of(cluster: Cluster, agent: SimulatedAgent) -> m.Attach:
@@ -32,7 +32,7 @@ def attach(cluster: Cluster, hello: m.Attach) -> bool:
 
 def goes_on(cluster: Cluster) -> bool:
     """The round of the last coordinator."""
-    return cluster.job.round.phase is Phase.ACTIVE
+    return cluster.job.round.phase is RoundPhase.ACTIVE
 
 
 def with_place(hello: m.Attach, round_: int = 0, rank: int = 1, address: str = "b") -> m.Attach:

@@ -11,7 +11,7 @@ from tests.harness.takeovers import cluster_of, running, take_over
 from tests.harness.whole_job import Cluster
 
 from rallypoint.core import messages as m
-from rallypoint.core.fitness_state import BadRoute, Failure, Hold, Loss, Machine, Why
+from rallypoint.core.fitness_state import BadMachine, BadRoute, Failure, Hold, Loss, Why
 from rallypoint.core.host_effects import SendTo
 from rallypoint.core.job_state import JobState, close, new_job, status
 from rallypoint.core.model import (
@@ -26,9 +26,9 @@ from rallypoint.core.model import (
     Verdict,
     WorldEntry,
 )
-from rallypoint.core.restarts.crash_loop import CrashLoop, Ending
+from rallypoint.core.restarts.crash_loop import ComparedExit, CrashLoop
 from rallypoint.core.restarts.ledger import Ledger
-from rallypoint.core.round_state import Member, MemberState, Phase, add
+from rallypoint.core.round_state import MemberState, RoundMember, RoundPhase, add
 from rallypoint.core.takeover.durable import Durable
 from rallypoint.core.takeover.handover import Handover
 from rallypoint.core.takeover.record import (
@@ -54,20 +54,23 @@ def eventful_job() -> JobState:
     job = new_job(SETTINGS, 5)
     job.earlier_numbers, job.origin = (3, 4), 2
     state = job.round
-    state.round, state.phase, state.held = 4, Phase.FORMING, True
+    state.round, state.phase, state.held = 4, RoundPhase.FORMING, True
     state.world = [WorldEntry("a", "life", 1, "default"), WorldEntry("b", "other", 1, "default")]
     state.fitness.loss_count, state.largest_world = 7, 3
     state.fitness.recent_losses, state.lossy_rounds = [Loss(6, "c"), Loss(7, "c")], [1, 3]
     state.bad_routes = {"b": BadRoute(REF, 2, Hold(2, -5.0, 235.0))}
     state.passed_over = ["a"]
-    bad = Machine("c", Why.LOSSES, "it was lost 3 times", 2, 3, 1, Hold(1, -10.0, 110.0))
+    bad = BadMachine("c", Why.LOSSES, "it was lost 3 times", 2, 3, 1, Hold(1, -10.0, 110.0))
     state.fitness.machines, state.fitness.holds = {"c": bad}, 2
     state.fitness.failures = [Failure(4, "d", 3, 1, "digest", is_charged=True, holds=True)]
     state.fitness.failure_count, state.fitness.passed_round = 4, 2
     state.fitness.reports_steps, state.fitness.trial = True, {"d"}
     state.fitness.lossy_machines = {1: "c"}
     job.ledger, job.judged_round, job.backoff_s = Ledger(9, [8, 9]), 4, 30.0
-    job.crash_loop, job.furthest_step = CrashLoop(2, 120, Ending("exit code 3", "no data")), 121
+    job.crash_loop, job.furthest_step = (
+        CrashLoop(2, 120, ComparedExit("exit code 3", "no data")),
+        121,
+    )
     job.carried = Carried(1000.0, 60.0, "stopping", "failure", (("stopping", "failure", 60.0),))
     job.end_reason, job.started = EndReason(EndKind.FAILURE, "rank 1 exited with code 1"), True
     job.last_end = EndReason(EndKind.LOSS, "node c was lost", "c")
@@ -224,7 +227,7 @@ def begin_anew(job: JobState) -> None:
 
 
 def form(job: JobState) -> None:
-    job.round.phase = Phase.ACTIVE
+    job.round.phase = RoundPhase.ACTIVE
 
 
 def name_round(job: JobState) -> None:
@@ -347,7 +350,7 @@ def job_in_round(*, active: bool = True, started: bool = True, judged: int = 3) 
     """Round 3 of incarnation 5, or the wait for round 4."""
     job = new_job(SETTINGS, 5)
     job.round.round = 3 if active else 4
-    job.round.phase = Phase.ACTIVE if active else Phase.FORMING
+    job.round.phase = RoundPhase.ACTIVE if active else RoundPhase.FORMING
     job.started, job.judged_round = started, judged
     return job
 
@@ -392,7 +395,7 @@ def test_L5_a_join_is_acknowledged_when_its_node_has_a_place_or_is_gone(
 ) -> None:
     job, candidate = job_in_round(), Candidate(1, "default", "a", 29500)
     if state is not None:
-        add(job.round, Member(REF, 1, candidate, state))
+        add(job.round, RoundMember(REF, 1, candidate, state))
     assert is_settled(job, "a", m.Join(1, candidate)) is settled
 
 

@@ -24,7 +24,7 @@ from rallypoint.core.model import (
     Stamp,
     WorldEntry,
 )
-from rallypoint.core.round_state import Member, MemberState, add
+from rallypoint.core.round_state import MemberState, RoundMember, add
 from rallypoint.core.settings import OnJoin
 from rallypoint.core.takeover.durable import Durable
 from rallypoint.core.takeover.handover import Handover, Predecessor
@@ -349,7 +349,7 @@ def test_a_record_stays_small_however_many_nodes_are_lost_or_reach_nobody() -> N
     for number in range(5000):
         ref = NodeRef(f"node-{number}-{'x' * 30}", "life")
         fitness.count_loss(job.round, ref.node_id, ref.node_id)
-        add(job.round, Member(ref, 1, Candidate(1, "default", "a", 1), MemberState.RUNNING))
+        add(job.round, RoundMember(ref, 1, Candidate(1, "default", "a", 1), MemberState.RUNNING))
         fitness.give_up_on(job.round, RoundNotStarted(0, "unreached", ((ref, "it was"),)))
     assert len(msgspec.msgpack.encode(record_of(job))) < 250_000
     assert {loss.machine for loss in job.round.fitness.recent_losses} == set(job.round.bad_routes)

@@ -1,17 +1,17 @@
-"""The timeline: from what a group is told and does, with times, to how long each phase took."""
+"""The timeline: from what a node's machine is told, with times, to how long each phase took."""
 
 from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
-from tests.harness.groups import exited, stamp, verdict
+from tests.harness.node_machine import exited, stamp, verdict
 from tests.harness.timelines import Told
 
 from rallypoint.core import messages as m
-from rallypoint.core import timeline
-from rallypoint.core.group_events import SessionOpened, WorkersGone
 from rallypoint.core.model import Assignment, EndKind, EndReason, Outcome, Verdict
-from rallypoint.core.timeline import Restart
+from rallypoint.core.node import timeline
+from rallypoint.core.node.events import SessionOpened, WorkersGone
+from rallypoint.core.node.timeline import RestartedRound
 from rallypoint.core.worker_exits import WorkerExit
 
 
@@ -45,7 +45,7 @@ def test_a_round_that_a_loss_ends_goes_down_and_the_next_one_is_waited_for(told:
         {"rendezvous": 7.0, "spawn": 0.5, "detect": 4.0, "stop": 2.0},
         {"rendezvous": 10.0, "spawn": 0.5},
     ]
-    assert told.restarts == [Restart(1, "loss", "node b was lost", counted=False)]
+    assert told.restarts == [RestartedRound(1, "loss", "node b was lost", counted=False)]
 
 
 def test_the_first_to_know_of_a_failure_is_who_tells_how_long_it_took(told: Told) -> None:
@@ -63,7 +63,7 @@ def test_a_round_that_ends_without_a_fault_has_no_detection(told: Told) -> None:
     told.step(31.0, WorkersGone(stamp(0)))
     told.run(1, at=32.0, why="1 node joins")
     assert "detect" not in told.phases[0]
-    assert told.restarts == [Restart(1, "growth", "1 node joins", counted=False)]
+    assert told.restarts == [RestartedRound(1, "growth", "1 node joins", counted=False)]
 
 
 def test_what_comes_when_the_round_is_over_is_not_its_first(told: Told) -> None:
@@ -106,7 +106,7 @@ def test_why_there_is_another_round_is_told_by_what_was_charged(
             40.0,
         )
     )
-    assert told.restarts == [Restart(1, kind, "judged", counted=bool(count))]
+    assert told.restarts == [RestartedRound(1, kind, "judged", counted=bool(count))]
     assert timeline.ended_by(told.line.rounds[0], told.line.rounds[1], None) == (kind, "judged")
 
 

@@ -19,9 +19,9 @@ from rallypoint.cli.watch.stacks import stacks_lines
 from rallypoint.cli.watch.status_text import status_lines
 from rallypoint.core.model import Outcome
 from rallypoint.core.watch import history_file, job_view
-from rallypoint.core.watch.goodput_view import GoodputView, Part
+from rallypoint.core.watch.goodput_view import GoodputView, TimePart
 from rallypoint.core.watch.history import HistoryEntry
-from rallypoint.core.watch.line_groups import Line, fold_lines, log_lines
+from rallypoint.core.watch.line_groups import WorkerLine, fold_lines, log_lines
 from rallypoint.core.watch.segments import Spending
 
 PAGE = Path(__file__).parents[2] / "docs" / "watching.md"
@@ -68,9 +68,9 @@ def test_each_way_to_end_has_a_row(outcome: Outcome) -> None:
 
 
 def test_the_sample_of_logs_is_real_output() -> None:
-    lines = [Line(1.0, rank, "epoch 2 done") for rank in range(64)]
-    lines.append(Line(2.0, 17, "UserWarning: loss is 61.2, far from the mean of the others"))
-    lines += [Line(9.0, rank, "epoch 3 done") for rank in range(64)]
+    lines = [WorkerLine(1.0, rank, "epoch 2 done") for rank in range(64)]
+    lines.append(WorkerLine(2.0, 17, "UserWarning: loss is 61.2, far from the mean of the others"))
+    lines += [WorkerLine(9.0, rank, "epoch 3 done") for rank in range(64)]
     command = f"logs {WHERE}"
     assert shows(command, log_lines(fold_lines(lines)))
 
@@ -111,7 +111,9 @@ def test_the_sample_of_events_is_real_output() -> None:
 def test_the_sample_of_a_jobs_last_line_is_real_output() -> None:
     wall_s = 7500.0
     shares = {Spending.STEPS: 87, Spending.DETECT: 6, Spending.STOP: 5}
-    parts = [Part(str(kind.value), "work", wall_s * part / 100) for kind, part in shares.items()]
+    parts = [
+        TimePart(str(kind.value), "work", wall_s * part / 100) for kind, part in shares.items()
+    ]
     goodput = GoodputView(wall_s, 0.87 * wall_s, tuple(parts), 5000, 318, 12, 600.0, 0.0)
     view = VerdictView(Outcome.SUCCEEDED, "digits", 9, wall_s, 9, 9, goodput=goodput)
     assert "```\n{}\n```".format("\n".join(verdict_lines(view))) in PAGE.read_text()

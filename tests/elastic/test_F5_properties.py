@@ -14,7 +14,7 @@ from tests.harness.properties import explore
 from tests.harness.shared_cluster import SharedCluster, SharedNode, StoredState
 
 from rallypoint.core.model import NodeRef, SharedSettings
-from rallypoint.core.round_state import MemberState, Phase
+from rallypoint.core.round_state import MemberState, RoundPhase
 from rallypoint.elastic.rendezvous.shared import round as shared_round
 from rallypoint.elastic.rendezvous.shared.member import HEADS, Closed, InWorld, Outside
 
@@ -185,11 +185,11 @@ class SharedJob(RuleBasedStateMachine):
     def check_stored(self, stored: StoredState) -> None:
         round_ = stored.after.round
         if self.closed is not None:
-            assert round_.phase is Phase.CLOSED
-        if round_.phase is Phase.CLOSED:
+            assert round_.phase is RoundPhase.CLOSED
+        if round_.phase is RoundPhase.CLOSED:
             self.closed = self.closed or b"closed"
             return
-        if round_.phase is Phase.ACTIVE:
+        if round_.phase is RoundPhase.ACTIVE:
             self.check_world(stored)
         if stored.before is not None:
             self.check_writer(stored)
@@ -256,7 +256,7 @@ class SharedJob(RuleBasedStateMachine):
     @invariant()
     def closed_is_closed(self) -> None:
         if self.closed is not None:
-            assert self.cluster.current().round.phase is Phase.CLOSED
+            assert self.cluster.current().round.phase is RoundPhase.CLOSED
             self.cluster.look_all()
             for node in self.cluster.nodes:
                 if node.is_well and node.halted is None:

@@ -37,13 +37,13 @@ def text(value: bytes) -> bytes:
     return u64(len(value)) + value
 
 
-REQUESTS: list[tuple[bytes, c10d.Request]] = [
+REQUESTS: list[tuple[bytes, c10d.StoreRequest]] = [
     (wire.set_value(b"/k", b"v"), c10d.Set(b"/k", b"v")),
     (wire.compare_set(b"/k", b"", b"v"), c10d.CompareSet(b"/k", b"", b"v")),
     (wire.get(b""), c10d.Get(b"")),
     (wire.add(b"/k", -(2**63)), c10d.Add(b"/k", -(2**63))),
     (wire.check([b"/a", b""]), c10d.Check((b"/a", b""))),
-    (wire.wait([]), c10d.Wait(())),
+    (wire.wait([]), c10d.WaitKeys(())),
     (wire.COUNT_KEYS, c10d.CountKeys()),
     (wire.delete_key(b"/k"), c10d.DeleteKey(b"/k")),
     (wire.append(b"/k", b"v"), c10d.Append(b"/k", b"v")),

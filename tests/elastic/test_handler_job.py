@@ -65,7 +65,7 @@ class Node:
         """Join, and be in a round with others that have higher ranks."""
         (wanted,) = (x for x in self.apply(m.Join(1, CANDIDATE)) if isinstance(x, e.JoinNextRound))
         nodes = (replace(wanted.info, address="host", port=5), *others)
-        order, watch = self.apply(e.RoundFormed(0, nodes, "said by the handler"))
+        order, watch = self.apply(e.HandlerRoundFormed(0, nodes, "said by the handler"))
         assert isinstance(order, e.OrderAgent)
         assert isinstance(order.message, m.Assigned)
         assert watch == e.WatchRound(order.message.stamp)
@@ -170,12 +170,12 @@ def test_a_job_that_was_closed_before_this_nodes_first_round_needs_another_id() 
 
 
 def test_the_handler_is_asked_as_long_as_the_round_goes_on(node: Node) -> None:
-    watched = e.RoundWatched(node.stamp, e.Change.NONE)
+    watched = e.RoundWatched(node.stamp, e.HandlerChange.NONE)
     assert node.apply(watched) == [e.WatchRound(node.stamp)]
 
 
 def test_a_round_that_is_over_stops_and_its_reason_is_that_of_the_next(node: Node) -> None:
-    over = e.RoundWatched(node.stamp, e.Change.OVER, reason=LATE)
+    over = e.RoundWatched(node.stamp, e.HandlerChange.OVER, reason=LATE)
     assert node.apply(over) == [e.OrderAgent(m.StopNow(node.stamp, LATE))]
     assert node.apply(over) == [], "it stops once"
     assert node.meet(other()).assignment.why == LATE.text
@@ -184,14 +184,14 @@ def test_a_round_that_is_over_stops_and_its_reason_is_that_of_the_next(node: Nod
 
 
 def test_A3_what_fails_after_the_round_is_over_is_charged_to_nobody(node: Node) -> None:
-    node.apply(e.RoundWatched(node.stamp, e.Change.OVER, reason=LATE))
+    node.apply(e.RoundWatched(node.stamp, e.HandlerChange.OVER, reason=LATE))
     assert node.fail() == []
     node.apply(m.Join(2, CANDIDATE))
     assert node.job.ledger.total == 0
 
 
 def test_the_reason_of_another_node_is_not_written_again(node: Node) -> None:
-    node.apply(e.RoundWatched(node.stamp, e.Change.OVER, reason=replace(LATE, node_id="b")))
+    node.apply(e.RoundWatched(node.stamp, e.HandlerChange.OVER, reason=replace(LATE, node_id="b")))
     assert e.JoinNextRound(node.job.node) in node.apply(m.Join(2, CANDIDATE))
 
 
@@ -199,11 +199,11 @@ def test_F2_a_handler_that_fails_for_a_lease_is_given_up(node: Node) -> None:
     failed = e.WatchFailed(node.stamp, "no file")
     node.now = LEASE_S
     assert node.apply(failed) == [e.WatchRound(node.stamp, RETRY_S)]
-    node.apply(e.RoundWatched(node.stamp, e.Change.NONE))
+    node.apply(e.RoundWatched(node.stamp, e.HandlerChange.NONE))
     node.now = 2 * LEASE_S
     assert node.apply(failed) == [e.WatchRound(node.stamp, RETRY_S)], "it has answered since"
     node.now += 1
-    assert node.apply(failed) == [e.GiveUp("the rendezvous handler 'file' failed: no file")]
+    assert node.apply(failed) == [e.GiveUpHandler("the rendezvous handler 'file' failed: no file")]
 
 
 def test_a_helper_that_died_ends_the_round_and_costs_nothing(node: Node) -> None:
@@ -238,7 +238,7 @@ def test_A3_a_failure_long_before_a_helper_died_is_the_cause(node: Node) -> None
 
 def test_what_is_about_an_older_round_has_no_effect(node: Node) -> None:
     old = node.stamp
-    node.apply(e.RoundWatched(old, e.Change.OVER, reason=LATE))
+    node.apply(e.RoundWatched(old, e.HandlerChange.OVER, reason=LATE))
     node.meet(other())
     failed = (failure(),)
     events: list[e.HandlerEvent] = [
@@ -248,7 +248,7 @@ def test_what_is_about_an_older_round_has_no_effect(node: Node) -> None:
         m.Succeeded(old),
         e.AllSucceeded(old),
         e.StopIsSlow(old),
-        e.RoundWatched(old, e.Change.CLOSED),
+        e.RoundWatched(old, e.HandlerChange.CLOSED),
         e.WatchFailed(old, "x"),
     ]
     assert [node.apply(event) for event in events] == [[]] * len(events)
@@ -265,7 +265,7 @@ def test_A2_a_failure_stops_the_round_at_once_and_is_charged_when_the_workers_ha
     reason = EndReason(EndKind.FAILURE, why, "a")
     assert drop == e.DropCalls()
     assert order == e.OrderAgent(m.StopNow(node.stamp, reason))
-    assert slow == e.Wait(STOP_S, e.StopIsSlow(node.stamp))
+    assert slow == e.RoundTimer(STOP_S, e.StopIsSlow(node.stamp))
     assert node.job.ledger.total == 0
     effects = node.apply(m.Join(2, CANDIDATE))
     assert effects[0] == RESTART("restart 1 of 3", node_id="a")
@@ -304,7 +304,7 @@ def test_A2_a_restart_waits_for_its_back_off_and_is_forgotten_after_its_window()
         node.fail()
         effects = node.apply(m.Join(2, CANDIDATE))
         assert [x.after_s for x in effects if isinstance(x, e.JoinNextRound)] == [delay_s]
-    assert e.Wait(60.0, e.ChargeExpired("2")) in effects
+    assert e.RoundTimer(60.0, e.ChargeExpired("2")) in effects
     assert node.apply(e.ChargeExpired("1")) == []
     node.meet()
     node.fail()
@@ -368,7 +368,7 @@ def test_a_restart_waits_for_workers_that_are_slow_to_stop(node: Node) -> None:
 
 def test_a_handler_that_does_not_publish_in_time_does_not_hold_up_the_end() -> None:
     node = given_up()
-    assert e.Wait(PUBLISH_S, e.PublishIsSlow()) in node.effects
+    assert e.RoundTimer(PUBLISH_S, e.PublishIsSlow()) in node.effects
     node.apply(e.PublishIsSlow())
     assert node.verdict().outcome is Outcome.FAILED
     assert node.apply(e.VerdictPublished(OTHERS, None)) == [], "one verdict is given"
@@ -399,9 +399,9 @@ def test_A4_a_success_of_several_nodes_lets_them_all_read_it() -> None:
     assert node.apply(e.SessionEnds()) == [e.DropCalls(), e.CloseJob(let_others_read=True)]
 
 
-@pytest.mark.parametrize("change", [e.Change.OVER, e.Change.CLOSED])
+@pytest.mark.parametrize("change", [e.HandlerChange.OVER, e.HandlerChange.CLOSED])
 def test_A4_a_success_of_all_nodes_outranks_what_the_handler_says_since(
-    node: Node, change: e.Change
+    node: Node, change: e.HandlerChange
 ) -> None:
     """A node that has read it closes the job and goes."""
     node.apply(e.RoundWatched(node.stamp, change, all_succeeded=True, reason=LATE))
@@ -409,7 +409,7 @@ def test_A4_a_success_of_all_nodes_outranks_what_the_handler_says_since(
 
 
 def test_a_job_that_another_node_closes_while_a_round_runs(node: Node) -> None:
-    node.apply(e.RoundWatched(node.stamp, e.Change.CLOSED))
+    node.apply(e.RoundWatched(node.stamp, e.HandlerChange.CLOSED))
     assert node.verdict().text == node.job.closed_why == "the job was closed by another node"
 
 
@@ -427,7 +427,7 @@ def test_a_node_that_drains_before_it_met_is_in_no_round() -> None:
     node.apply(m.Join(1, CANDIDATE))
     node.apply(m.Drain("got SIGTERM", 15, False))
     assert list(node.orders()) == [m.LeaveNow(NO_ROUND)]
-    assert node.apply(e.RoundFormed(0, (node.job.node,), "")) == []
+    assert node.apply(e.HandlerRoundFormed(0, (node.job.node,), "")) == []
 
 
 def test_A5_a_cancel_is_acknowledged_when_the_others_can_know(node: Node) -> None:
@@ -445,7 +445,7 @@ def test_A5_a_cancel_is_acknowledged_when_the_others_can_know(node: Node) -> Non
 
 def test_one_verdict_is_given_and_nothing_follows_it(node: Node) -> None:
     node.apply(e.AllSucceeded(node.stamp))
-    assert node.apply(e.RoundWatched(node.stamp, e.Change.CLOSED)) == []
+    assert node.apply(e.RoundWatched(node.stamp, e.HandlerChange.CLOSED)) == []
     assert node.fail() == []
     assert node.apply(m.Join(2, CANDIDATE)) == []
 
@@ -460,13 +460,13 @@ def test_A2_only_the_culprits_budget_is_charged_and_both_nodes_know_the_cause() 
     def met(wanted: list[e.JoinNextRound]) -> list[m.Assigned]:
         infos = tuple(meet.info for meet in wanted)
         for rank, node in enumerate(nodes):
-            node.apply(e.RoundFormed(rank, infos, ""))
+            node.apply(e.HandlerRoundFormed(rank, infos, ""))
         return [x for node in nodes for x in node.orders() if isinstance(x, m.Assigned)]
 
     assert {one.stamp.round for one in met([meets(a), meets(b)])} == {0}
     b.fail(failure(1, code=None))
     of_b = meets(b)
-    a.apply(e.RoundWatched(a.stamp, e.Change.OVER, reason=of_b.reason))
+    a.apply(e.RoundWatched(a.stamp, e.HandlerChange.OVER, reason=of_b.reason))
     second = met([meets(a), of_b])
     assert {one.stamp.round for one in second} == {1}
     why = "rank 1 (node b, local rank 1) was killed by SIGKILL"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from rallypoint.core import messages as m
-from rallypoint.core.group_events import EnrolmentDone, LeaseEnded, SessionOpened
 from rallypoint.core.model import (
     Assignment,
     Candidate,
@@ -15,8 +14,15 @@ from rallypoint.core.model import (
     Stamp,
     Verdict,
 )
+from rallypoint.core.node.events import EnrolmentDone, LeaseEnded, SessionOpened
 from rallypoint.elastic.rendezvous.led import member as x
-from rallypoint.elastic.rendezvous.led.member import Member, Phase, claim, join_error, step
+from rallypoint.elastic.rendezvous.led.member import (
+    HandlerMember,
+    MemberPhase,
+    claim,
+    join_error,
+    step,
+)
 from rallypoint.errors import (
     RallypointError,
     RendezvousClosedError,
@@ -45,21 +51,21 @@ def join(number: int) -> x.SendReport:
 
 
 @pytest.fixture
-def member() -> Member:
+def member() -> HandlerMember:
     """Attached, and its first `Join` is with the coordinator."""
-    member = Member()
+    member = HandlerMember()
     assert step(member, SessionOpened(resumed=False)) == [STOP, SHOW]
     assert step(member, x.JoinWanted(CANDIDATE)) == [join(1)]
     return member
 
 
 @pytest.fixture
-def running(member: Member) -> Member:
+def running(member: HandlerMember) -> HandlerMember:
     """In round 0, as rank 1."""
     step(member, m.Assigned(stamp(), part()))
     step(member, EnrolmentDone(stamp()))
     assert step(member, m.StartNow(stamp())) == [SHOW]
-    assert member.phase is Phase.RUNNING
+    assert member.phase is MemberPhase.RUNNING
     return member
 
 
@@ -67,39 +73,39 @@ def running(member: Member) -> Member:
 
 
 def test_a_join_before_there_is_a_session_is_sent_when_there_is() -> None:
-    member = Member()
+    member = HandlerMember()
     assert step(member, x.JoinWanted(CANDIDATE)) == []
     assert step(member, SessionOpened(resumed=False)) == [STOP, join(1), SHOW]
 
 
-def test_F9_a_node_enrols_before_its_round_starts(member: Member) -> None:
+def test_F9_a_node_enrols_before_its_round_starts(member: HandlerMember) -> None:
     assert step(member, m.Assigned(stamp(), part())) == [x.ReachStore(stamp(), part())]
     assert step(member, m.StartNow(stamp())) == [], "not before it has enrolled"
     assert step(member, EnrolmentDone(stamp(1))) == [], "another round"
     assert step(member, EnrolmentDone(stamp())) == [x.SendReport(m.Enrolled(stamp()))]
     assert step(member, m.StartNow(stamp(1))) == []
     assert step(member, m.StartNow(stamp())) == [SHOW]
-    assert (member.phase, member.assignment) == (Phase.RUNNING, part())
+    assert (member.phase, member.assignment) == (MemberPhase.RUNNING, part())
 
 
-def test_F9_a_bad_route_is_reported(member: Member) -> None:
+def test_F9_a_bad_route_is_reported(member: HandlerMember) -> None:
     step(member, m.Assigned(stamp(), part()))
     failed = EnrolmentDone(stamp(), "no route")
     assert step(member, failed) == [x.SendReport(m.NotEnrolled(stamp(), "no route"))]
 
 
-def test_rank_0_serves_the_store_before_it_says_that_it_has_enrolled(member: Member) -> None:
+def test_rank_0_serves_the_store_before_it_says_that_it_has_enrolled(member: HandlerMember) -> None:
     assert step(member, m.Assigned(stamp(), part(0))) == [x.ServeStore(stamp())]
     assert step(member, EnrolmentDone(stamp())) == [x.SendReport(m.Enrolled(stamp()))]
 
 
-def test_a_node_alone_runs_as_soon_as_its_store_is_served(member: Member) -> None:
+def test_a_node_alone_runs_as_soon_as_its_store_is_served(member: HandlerMember) -> None:
     assert step(member, m.Assigned(stamp(), part(0, 1))) == [x.ServeStore(stamp())]
     assert step(member, EnrolmentDone(stamp())) == [SHOW]
-    assert member.phase is Phase.RUNNING
+    assert member.phase is MemberPhase.RUNNING
 
 
-def test_a_store_that_does_not_start_ends_this_nodes_part(member: Member) -> None:
+def test_a_store_that_does_not_start_ends_this_nodes_part(member: HandlerMember) -> None:
     step(member, m.Assigned(stamp(), part(0)))
     effects = step(member, EnrolmentDone(stamp(), "no port"))
     assert effects == [STOP, x.AbortSession(), SHOW]
@@ -108,32 +114,32 @@ def test_a_store_that_does_not_start_ends_this_nodes_part(member: Member) -> Non
     assert str(error) == "the round's store did not start: no port"
 
 
-def test_a_round_that_ends_before_it_starts_is_joined_again(member: Member) -> None:
+def test_a_round_that_ends_before_it_starts_is_joined_again(member: HandlerMember) -> None:
     step(member, m.Assigned(stamp(), part()))
     assert step(member, m.StopNow(stamp(), OVER)) == [STOP, join(2)]
     assert step(member, EnrolmentDone(stamp())) == []
     assert member.why_over == "", "the program was never in it"
 
 
-def test_F1_a_round_that_ended_unheard_took_the_join_with_it(member: Member) -> None:
+def test_F1_a_round_that_ended_unheard_took_the_join_with_it(member: HandlerMember) -> None:
     assert step(member, m.StopNow(stamp(3), OVER)) == [join(2)]
     assert step(member, m.StopNow(stamp(3), OVER)) == [], "that is known now"
     assert step(member, m.Assigned(stamp(2), part(round_=2))) == [], "an older round"
     assert step(member, m.Assigned(stamp(4), part(round_=4))) != []
 
 
-def test_F1_rounds_of_another_life_of_the_job_are_not_compared(member: Member) -> None:
+def test_F1_rounds_of_another_life_of_the_job_are_not_compared(member: HandlerMember) -> None:
     step(member, m.StopNow(stamp(3), OVER))
     assert step(member, m.Assigned(stamp(0, job=8), part())) != []
 
 
-def test_F1_rounds_of_another_coordinator_are_not_compared(member: Member) -> None:
+def test_F1_rounds_of_another_coordinator_are_not_compared(member: HandlerMember) -> None:
     step(member, m.StopNow(stamp(3), OVER))
     step(member, SessionOpened(resumed=False, replaced=True))
     assert step(member, m.Assigned(stamp(0), part())) != []
 
 
-def test_a_node_claims_what_it_does(member: Member) -> None:
+def test_a_node_claims_what_it_does(member: HandlerMember) -> None:
     assert claim(member) == m.Claim(m.Doing.JOINED, None)
     step(member, m.Assigned(stamp(), part()))
     assert claim(member) == m.Claim(m.Doing.ENROLLING, stamp())
@@ -149,10 +155,10 @@ def test_a_node_claims_what_it_does(member: Member) -> None:
 
 
 def test_a_round_that_is_over_is_shown_and_joined_again_when_the_program_asks(
-    running: Member,
+    running: HandlerMember,
 ) -> None:
     assert step(running, m.StopNow(stamp(), OVER)) == [SHOW]
-    assert (running.phase, running.why_over) == (Phase.OVER, OVER.text)
+    assert (running.phase, running.why_over) == (MemberPhase.OVER, OVER.text)
     assert step(running, m.StopNow(stamp(), OVER)) == []
     assert step(running, x.JoinWanted(CANDIDATE)) == [join(2)]
 
@@ -168,24 +174,24 @@ def test_a_round_that_is_over_is_shown_and_joined_again_when_the_program_asks(
     ids=["lease", "expelled", "anew", "failed"],
 )
 def test_F2_a_round_is_over_for_a_node_that_lost_its_place(
-    running: Member, event: x.MemberEvent, why: str
+    running: HandlerMember, event: x.MemberEvent, why: str
 ) -> None:
     assert SHOW in step(running, event)
-    assert running.phase is Phase.OVER
+    assert running.phase is MemberPhase.OVER
     assert why in running.why_over
 
 
-def test_a_session_that_resumes_changes_nothing(running: Member) -> None:
+def test_a_session_that_resumes_changes_nothing(running: HandlerMember) -> None:
     assert step(running, SessionOpened(resumed=True)) == [SHOW]
-    assert running.phase is Phase.RUNNING
+    assert running.phase is MemberPhase.RUNNING
 
 
-def test_a_coordinator_that_knows_nothing_of_a_join_gets_another(member: Member) -> None:
+def test_a_coordinator_that_knows_nothing_of_a_join_gets_another(member: HandlerMember) -> None:
     step(member, m.Assigned(stamp(), part()))
     assert step(member, SessionOpened(resumed=False)) == [STOP, join(2), SHOW]
 
 
-def test_nobody_waits_for_a_checkpoint_or_stacks_of_this_node(running: Member) -> None:
+def test_nobody_waits_for_a_checkpoint_or_stacks_of_this_node(running: HandlerMember) -> None:
     wanted = m.CheckpointWanted(stamp(), 1, EndKind.DRAIN, "why", None)
     answer = m.CheckpointAnswered(stamp(), 1, listens=False)
     assert step(running, wanted) == [x.SendReport(answer)]
@@ -193,7 +199,7 @@ def test_nobody_waits_for_a_checkpoint_or_stacks_of_this_node(running: Member) -
     assert step(running, m.CollectStacks(stamp(), 2)) == [x.SendReport(stacks)]
 
 
-def test_a_success_counts_only_for_the_round_that_runs(running: Member) -> None:
+def test_a_success_counts_only_for_the_round_that_runs(running: HandlerMember) -> None:
     assert step(running, x.WorkersSucceeded()) == [x.SendReport(m.Succeeded(stamp()))]
     step(running, m.StopNow(stamp(), OVER))
     assert step(running, x.WorkersSucceeded()) == []
@@ -215,7 +221,7 @@ def test_a_success_counts_only_for_the_round_that_runs(running: Member) -> None:
     ids=["timeout", "stood by", "closed", "took part", "failed", "late"],
 )
 def test_R5_a_job_that_has_ended_is_an_error_for_a_node_that_joins(
-    member: Member, verdict: Verdict, was_needed: bool, kind: type[RallypointError]
+    member: HandlerMember, verdict: Verdict, was_needed: bool, kind: type[RallypointError]
 ) -> None:
     member.was_needed = was_needed
     assert step(member, m.Ended(stamp(), verdict)) == [STOP, SHOW, *CLOSE]
@@ -224,53 +230,55 @@ def test_R5_a_job_that_has_ended_is_an_error_for_a_node_that_joins(
     assert step(member, x.JoinWanted(CANDIDATE)) == []
 
 
-def test_R5_a_node_that_was_in_a_round_was_needed(running: Member) -> None:
+def test_R5_a_node_that_was_in_a_round_was_needed(running: HandlerMember) -> None:
     step(running, m.StopNow(stamp(), OVER))
     step(running, m.Ended(stamp(), Verdict(Outcome.SUCCEEDED, "well", 0)))
     assert type(join_error(running)) is RendezvousClosedError
 
 
 def test_R5_a_node_whose_job_has_ended_is_in_no_round_once_it_asks_for_the_next(
-    running: Member,
+    running: HandlerMember,
 ) -> None:
     step(running, m.Ended(stamp(), Verdict(Outcome.SUCCEEDED, "well", 0)))
     assert claim(running).doing is m.Doing.RUNNING
     assert step(running, x.JoinWanted(CANDIDATE)) == []
-    assert running.phase is Phase.JOINING
+    assert running.phase is MemberPhase.JOINING
 
 
-def test_a_node_that_leaves_joins_no_further_round(member: Member) -> None:
+def test_a_node_that_leaves_joins_no_further_round(member: HandlerMember) -> None:
     assert step(member, x.LeaveWanted()) == [STOP, SHOW, *CLOSE]
     assert isinstance(join_error(member), RendezvousClosedError)
     assert step(member, x.LeaveWanted()) == [STOP]
 
 
 def test_a_node_that_leaves_before_there_is_a_session_reports_nothing() -> None:
-    assert step(Member(), x.LeaveWanted()) == [STOP, SHOW, x.CloseSession()]
+    assert step(HandlerMember(), x.LeaveWanted()) == [STOP, SHOW, x.CloseSession()]
 
 
 def test_R5_a_cancel_without_a_verdict_ends_the_job_when_it_is_acknowledged(
-    member: Member,
+    member: HandlerMember,
 ) -> None:
     cancel = m.Cancel("closed here", 0)
     assert step(member, x.CancelWanted("closed here")) == [x.SendReport(cancel)]
-    assert step(member, x.Acknowledged(m.Join(1, CANDIDATE))) == []
-    assert step(member, x.Acknowledged(cancel)) == [STOP, SHOW, *CLOSE]
+    assert step(member, x.ReportAcknowledged(m.Join(1, CANDIDATE))) == []
+    assert step(member, x.ReportAcknowledged(cancel)) == [STOP, SHOW, *CLOSE]
     assert member.verdict == Verdict(Outcome.CANCELLED, "closed here", 0)
 
 
-def test_R5_a_cancel_is_repeated_to_a_coordinator_that_does_not_know_it(member: Member) -> None:
+def test_R5_a_cancel_is_repeated_to_a_coordinator_that_does_not_know_it(
+    member: HandlerMember,
+) -> None:
     step(member, x.CancelWanted("closed here"))
     cancel = x.SendReport(m.Cancel("closed here", 0))
     assert step(member, SessionOpened(resumed=False)) == [STOP, cancel, SHOW], "and no join"
 
 
-def test_a_refused_session_is_the_error_of_a_join(member: Member) -> None:
+def test_a_refused_session_is_the_error_of_a_join(member: HandlerMember) -> None:
     error = UsageError("settings differ")
     assert step(member, x.SessionFailed(error)) == [STOP, x.AbortSession(), SHOW]
     assert join_error(member) is error
 
 
-def test_R5_a_node_that_may_not_come_back_was_not_needed(member: Member) -> None:
+def test_R5_a_node_that_may_not_come_back_was_not_needed(member: HandlerMember) -> None:
     step(member, m.Expelled(stamp(), "another took its id", final=True))
     assert isinstance(join_error(member), RendezvousGracefulExitError)

@@ -13,7 +13,7 @@ from tests.harness.own_program import program
 from rallypoint.config import AffinityMode
 from rallypoint.elastic.multiprocessing import DefaultLogsSpecs, NumaOptions, Std, start_processes
 from rallypoint.process.affinity import allowed_cpus, read_cpus
-from rallypoint.process.spawn import Command, Stage, WorkerStartError, spawn_workers
+from rallypoint.process.spawn import Stage, WorkerCommand, WorkerStartError, spawn_workers
 from rallypoint.process.syscalls import reap_if_exited
 
 WHERE = """
@@ -79,11 +79,11 @@ ABSENT = frozenset({1023})
 
 
 def test_cpus_that_went_away_are_an_error_unless_that_was_allowed() -> None:
-    refused = Command(["true"], {"PATH": os.defpath}, cpus=ABSENT)
+    refused = WorkerCommand(["true"], {"PATH": os.defpath}, cpus=ABSENT)
     with pytest.raises(WorkerStartError, match="cannot bind a worker to the CPUs 1023") as caught:
         spawn_workers([refused], None)
     assert caught.value.stage is Stage.CPUS
-    allowed = Command(["true"], {"PATH": os.defpath}, cpus=ABSENT, unbound_if_refused=True)
+    allowed = WorkerCommand(["true"], {"PATH": os.defpath}, cpus=ABSENT, unbound_if_refused=True)
     [worker] = spawn_workers([allowed], None)
     assert os.waitstatus_to_exitcode(os.waitpid(worker.pid, 0)[1]) == 0
     assert reap_if_exited(worker.pid)

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.harness.groups import assigned
+from tests.harness.node_machine import assigned
 
 import rallypoint
 from rallypoint.agent.telemetry.telemetry import Telemetry
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core import messages as m
-from rallypoint.core.group_events import EndState, SpawnWorkers, WorkerEnded
+from rallypoint.core.node.events import EndState, SpawnWorkers, WorkerEnded
 from rallypoint.core.settings import FLAGS, parameters
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.elastic.agent.embedded.run import JobLog

@@ -15,7 +15,7 @@ from tests.conformance.stores import LIMIT_S, await_blocked, tell_and
 from rallypoint.elastic.stores.file_store import FileStore
 from rallypoint.elastic.stores.hash_store import HashStore
 from rallypoint.elastic.stores.prefix_store import PrefixStore
-from rallypoint.elastic.stores.store import Store, Timeout, Value, to_bytes
+from rallypoint.elastic.stores.store import Store, StoreValue, Timeout, to_bytes
 from rallypoint.elastic.stores.tcp_store import TCPStore
 from rallypoint.elastic.utils import store as ops
 from rallypoint.errors import InfrastructureError, ParameterError, StoreConnectionError, StoreError
@@ -152,9 +152,9 @@ class Few(Store):
     """Defines only some methods, and does not call the constructor of its base."""
 
     def __init__(self) -> None:
-        self.values: dict[str, Value] = {}
+        self.values: dict[str, StoreValue] = {}
 
-    def set(self, key: str, value: Value) -> None:
+    def set(self, key: str, value: StoreValue) -> None:
         self.values[key] = value
 
     def get(self, key: str) -> bytes:

@@ -37,10 +37,10 @@ def opened(server: ScriptedStore | TCPStore | Proxy, timeout: float = LIMIT_S) -
     return TCPStore("127.0.0.1", server.port, timeout=timeout)
 
 
-def on(kind: type[c10d.Request], act: Act | bytes, connections: int = 1) -> Script:
+def on(kind: type[c10d.StoreRequest], act: Act | bytes, connections: int = 1) -> Script:
     """Does this to requests of one kind on the first connections, and serves everything else."""
 
-    def script(connection: int, request: c10d.Request) -> Act | bytes:
+    def script(connection: int, request: c10d.StoreRequest) -> Act | bytes:
         return act if type(request) is kind and connection < connections else Act.SERVE
 
     return script
@@ -96,7 +96,7 @@ def test_what_is_no_store_is_told(answer: bytes) -> None:
 
 
 def test_a_server_that_falls_silent_is_an_error_for_every_call() -> None:
-    def script(connection: int, request: c10d.Request) -> Act | bytes:
+    def script(connection: int, request: c10d.StoreRequest) -> Act | bytes:
         return Act.SERVE if isinstance(request, c10d.Ping) else b""
 
     calls: dict[str, Callable[[TCPStore], object]] = {
@@ -127,7 +127,7 @@ def prepared(store: TCPStore) -> None:
     assert store.num_keys() == 2
 
 
-REPEATABLE: list[tuple[type[c10d.Request], Callable[[TCPStore], object], object]] = [
+REPEATABLE: list[tuple[type[c10d.StoreRequest], Callable[[TCPStore], object], object]] = [
     (c10d.Get, lambda store: store.get("k"), b"v"),
     (c10d.Get, lambda store: store.get("e"), b""),
     (c10d.Check, lambda store: store.check(["k", "e"]), True),
@@ -142,7 +142,7 @@ REPEATABLE: list[tuple[type[c10d.Request], Callable[[TCPStore], object], object]
 @pytest.mark.parametrize(("kind", "call", "result"), REPEATABLE)
 @pytest.mark.parametrize("act", [Act.CLOSE, Act.SERVE_AND_CLOSE])
 def test_what_does_no_harm_twice_is_asked_again_elsewhere(
-    kind: type[c10d.Request], call: Callable[[TCPStore], object], result: object, act: Act
+    kind: type[c10d.StoreRequest], call: Callable[[TCPStore], object], result: object, act: Act
 ) -> None:
     with ScriptedStore() as server, opened(server) as store:
         prepared(store)
@@ -155,7 +155,7 @@ def test_half_of_an_answer_counts_as_none() -> None:
     halves = {0: b"\x05", 1: b"\x05" + bytes(7), 2: b"\x05" + bytes(7) + b"valu"}
     gets = 0
 
-    def script(connection: int, request: c10d.Request) -> Act | bytes:
+    def script(connection: int, request: c10d.StoreRequest) -> Act | bytes:
         nonlocal gets
         if isinstance(request, c10d.Get) and connection in halves:
             gets += 1
@@ -173,7 +173,7 @@ def test_half_of_an_answer_counts_as_none() -> None:
         assert server.connections == len(halves) + 1
 
 
-ONCE: list[tuple[type[c10d.Request], Callable[[TCPStore], object]]] = [
+ONCE: list[tuple[type[c10d.StoreRequest], Callable[[TCPStore], object]]] = [
     (c10d.Add, lambda store: store.add("n", 1)),
     (c10d.CompareSet, lambda store: store.compare_set("c", "", "1")),
     (c10d.DeleteKey, lambda store: store.delete_key("k")),
@@ -198,7 +198,7 @@ def push_and_ask(store: TCPStore) -> None:
 @pytest.mark.parametrize(("kind", "call"), ONCE)
 @pytest.mark.parametrize("act", [Act.CLOSE, Act.SERVE_AND_CLOSE])
 def test_what_may_have_been_done_is_never_sent_twice(
-    kind: type[c10d.Request], call: Callable[[TCPStore], object], act: Act
+    kind: type[c10d.StoreRequest], call: Callable[[TCPStore], object], act: Act
 ) -> None:
     with ScriptedStore() as server, opened(server) as store:
         prepared(store)
@@ -253,7 +253,7 @@ def test_a_request_that_always_breaks_the_connection_is_given_up() -> None:
     ],
 )
 def test_nonsense_is_told_and_never_believed(
-    kind: type[c10d.Request], nonsense: bytes, call: Callable[[TCPStore], object], told: str
+    kind: type[c10d.StoreRequest], nonsense: bytes, call: Callable[[TCPStore], object], told: str
 ) -> None:
     with (
         ScriptedStore(on(kind, nonsense, connections=1000)) as server,
@@ -295,14 +295,14 @@ def test_no_timeout_means_one_look_and_no_wait() -> None:
         with pytest.raises(StoreTimeoutError):
             store.wait(["missing"], timeout=0)
         store.barrier("b", 1, timeout=0)
-        assert server.requests(c10d.Wait) == []
+        assert server.requests(c10d.WaitKeys) == []
 
 
 @pytest.mark.parametrize(("answers", "is_over"), [(b"\1", True), (b"\0\1", False)])
 def test_a_wake_that_races_with_the_cancelling_counts(answers: bytes, is_over: bool) -> None:
-    def script(connection: int, request: c10d.Request) -> Act | bytes:
+    def script(connection: int, request: c10d.StoreRequest) -> Act | bytes:
         match request:
-            case c10d.Wait() | c10d.Barrier():
+            case c10d.WaitKeys() | c10d.Barrier():
                 return b""
             case c10d.CancelWait():
                 return answers
@@ -346,7 +346,7 @@ def is_waiting(store: TCPStore) -> bool:
 def test_who_waits_holds_nobody_up(master: TCPStore) -> None:
     with ScriptedStore() as server, opened(server) as store, ThreadPoolExecutor(3) as pool:
         waiting = [pool.submit(store.get, f"late{n}") for n in range(3)]
-        wait_until(lambda: len(server.requests(c10d.Wait)) == 3)
+        wait_until(lambda: len(server.requests(c10d.WaitKeys)) == 3)
         store.set_timeout(LIMIT_S / 2)
         assert store.add("n", 1) == 1
         assert server.connections == 4
@@ -355,7 +355,7 @@ def test_who_waits_holds_nobody_up(master: TCPStore) -> None:
         for n in range(20):  # the connections that waited are used again
             assert store.add("n", 1) == n + 2
         again = [pool.submit(store.get, f"later{n}") for n in range(3)]
-        wait_until(lambda: len(server.requests(c10d.Wait)) == 6)
+        wait_until(lambda: len(server.requests(c10d.WaitKeys)) == 6)
         store.multi_set([f"later{n}" for n in range(3)], ["0", "1", "2"])
         assert [value.result(LIMIT_S) for value in again] == [b"0", b"1", b"2"]
         with pytest.raises(StoreTimeoutError):

@@ -21,7 +21,7 @@ from rallypoint.core.takeover.record import Leader, LeadRecord, Process, record_
 from rallypoint.errors import RecordError, RendezvousConnectionError, RendezvousStateError
 from rallypoint.register.contract import RendezvousBackend
 from rallypoint.register.etcd.backend import MAX_STATE, EtcdBackend, key_of
-from rallypoint.register.etcd.gateway import Gateway, Member
+from rallypoint.register.etcd.gateway import EtcdMember, Gateway
 from rallypoint.register.etcd.parameters import EtcdConfig
 from rallypoint.register.etcd.store import sweep
 from rallypoint.register.record import RegisterWatch, encode
@@ -211,7 +211,7 @@ def leases(etcd: Etcd) -> list[str]:
 
 def test_one_connection_is_used_again_and_again(config: EtcdConfig) -> None:
     """None of the answers leaves it unusable, as one would that was not read to its end."""
-    member = Member(config.endpoints[0], None)
+    member = EtcdMember(config.endpoints[0], None)
     for body in ({"key": "AA=="}, {"key": "!"}, {"key": "AA=="}):
         member.post("/v3/kv/range", body, "", 5.0)
         assert not member.has_repeated

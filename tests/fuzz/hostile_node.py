@@ -23,8 +23,8 @@ from rallypoint.coordinator.hosting import Hosting
 from rallypoint.coordinator.server import Coordinator
 from rallypoint.core import messages as m
 from rallypoint.core.event_kinds import NOTICE, EventKind, Record, ReportedBy
-from rallypoint.core.group_events import Finish, FinishKind
 from rallypoint.core.model import Assignment, Candidate, SharedSettings, Stamp, Verdict
+from rallypoint.core.node.events import Finish, FinishKind
 from rallypoint.observe.printing import REPORT_MAX, printed
 from rallypoint.observe.records import AgentEvent
 

@@ -33,8 +33,8 @@ from rallypoint.core.takeover.record import Leader, LeadRecord, Process, record_
 from rallypoint.core.watch.history import HistoryEntry
 from rallypoint.core.watch.history_file import (
     Begin,
-    Line,
-    Lost,
+    HistoryLine,
+    LinesLost,
     NoHistoryError,
     as_object,
     compact,
@@ -48,7 +48,7 @@ from rallypoint.integrations.slurm_step import options_of, read_step
 from rallypoint.observe.printing import json_text, printed
 from rallypoint.register import record as register_record
 from rallypoint.register.etcd.answers import check_answer, next_key
-from rallypoint.register.http import Answer
+from rallypoint.register.http import HttpReply
 from rallypoint.register.kubernetes.api_server import ApiServer
 from rallypoint.register.kubernetes.parameters import KubernetesConfig
 
@@ -153,7 +153,7 @@ def _cluster() -> WatchedCluster:
 def _history() -> dict[str, Any]:
     entry = HistoryEntry(1, HISTORY_TIME, "restart", "WARNING", 0, "restart 1 of 2", "b")
     past, status = _cluster().history.rounds[0], compact(_cluster().view, HISTORY_TIME)
-    made: list[Line] = [Begin("job", 1, HISTORY_TIME), entry, past, status, Lost(3)]
+    made: list[HistoryLine] = [Begin("job", 1, HISTORY_TIME), entry, past, status, LinesLost(3)]
     return {line["kind"]: line for line in map(as_object, made)}
 
 
@@ -280,7 +280,7 @@ def answer_of_the_api_server(choices: Choices) -> None:
     status = STATUSES[choices.number(len(STATUSES))]
     assert isinstance(headers, HTTPMessage)
     try:
-        reply = ApiServer(CONFIG)._reply(Answer(status, headers, data))
+        reply = ApiServer(CONFIG)._reply(HttpReply(status, headers, data))
     except RallypointError as error:
         _shown([str(error)])
         return

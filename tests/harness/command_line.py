@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 
-from rallypoint.cli.machine import Machine
+from rallypoint.cli.machine import ThisHost
 from rallypoint.cli.options import parse_run
 from rallypoint.cli.values import EVENT_HANDLERS
 from rallypoint.config import AgentConfig
@@ -18,7 +18,7 @@ PROGRAMS = {"/usr/bin/python3", "/opt/py/bin/python", "echo"}
 DEVICES = {"cpu": 6, "gpu": 0, "xpu": 2, "auto": 4}
 
 
-class SameMachine(Machine):
+class SameMachine(ThisHost):
     interpreter = PYTHON
 
     def count_workers(

@@ -35,7 +35,7 @@ from rallypoint.core.event_kinds import Record
 from rallypoint.core.events import TimerEnded
 from rallypoint.core.job_state import new_job
 from rallypoint.core.model import Candidate, SharedSettings
-from rallypoint.core.person import Drain
+from rallypoint.core.person import DrainRequest
 from rallypoint.testing.clock import VirtualTimers
 
 
@@ -94,7 +94,9 @@ class CoordinatorScenario:
                 self._answers.append((self._agent(agent), m.Leave()))
             case "drain", [person, node_id]:
                 connection = self._connect(person)
-                self._perform(self._sessions.drain(Drain(connection, node_id, "maintenance")))
+                self._perform(
+                    self._sessions.drain(DrainRequest(connection, node_id, "maintenance"))
+                )
             case "hang-up", [person]:
                 self._closed(next(n for n, whose in self._names.items() if whose == person))
             case "tick", [seconds]:

@@ -24,7 +24,7 @@ import os, sys
 def launch(function, *args, count=2, max_restarts=0, **workers):
     from rallypoint.agent.run import run_agent
     from rallypoint.agent.telemetry.telemetry import Telemetry
-    from rallypoint.cli.console import Console
+    from rallypoint.cli.console import Printer
     from rallypoint.cli.exit_codes import of_finish
     from rallypoint.cli.verdict import verdict_lines
     from rallypoint.cli.verdict import verdict_view
@@ -53,7 +53,7 @@ def launch(function, *args, count=2, max_restarts=0, **workers):
         consoles = []
 
         def console(relay):
-            consoles.append(Console(config, relay))
+            consoles.append(Printer(config, relay))
             return consoles[0]
 
         def say(end):

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from rallypoint.coordinator.hosted_job import Gate
 from rallypoint.coordinator.leader_process import REAL_RUNTIME, Runtime
 from rallypoint.coordinator.leadership import Leadership
-from rallypoint.coordinator.led_job import Led
+from rallypoint.coordinator.led_job import RecordedLife
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.host_effects import HostEffect
 from rallypoint.core.job_state import new_job
@@ -62,7 +62,7 @@ class LeadingProcess:
         """The job begins."""
         return self.open_gate(self.leadership.begin(self.job, None))
 
-    def open_gate(self, led: Led) -> Gate:
+    def open_gate(self, led: RecordedLife) -> Gate:
         """What waits for the register is done when that is recorded."""
         return led.open_gate(self._perform, lambda life, seconds: life in self.silent)
 

@@ -10,7 +10,7 @@ from tests.harness.wires import Wire
 from rallypoint.coordinator.hosting import HistorySink, Hosting
 from rallypoint.coordinator.jobs import HostedJobs
 from rallypoint.coordinator.leadership import Leadership
-from rallypoint.coordinator.led_jobs import LedJobs
+from rallypoint.coordinator.led_jobs import ManyLeaderships
 from rallypoint.core import messages as m
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.model import Candidate, SharedSettings
@@ -27,7 +27,9 @@ class Host:
     def __init__(self, register: Register, history: HistorySink | None = None) -> None:
         self.waits: list[str] = []
         self.records: list[str] = []
-        self.led = LedJobs(lambda _: register, ("h:1",), lambda _, text: self.waits.append(text))
+        self.led = ManyLeaderships(
+            lambda _: register, ("h:1",), lambda _, text: self.waits.append(text)
+        )
         self.jobs = HostedJobs(Hosting(self._record, led=self.led, history=history))
         self._connections = 0
 

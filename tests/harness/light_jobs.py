@@ -16,7 +16,7 @@ from rallypoint.coordinator.connection import ClientConnection, dial
 from rallypoint.coordinator.token import parse_token
 from rallypoint.core import messages as m
 from rallypoint.core.model import Candidate, SharedSettings, Stamp
-from rallypoint.core.watch.collecting import Collect, Collected, CollectMore, Told
+from rallypoint.core.watch.collecting import Collect, Collected, CollectMore, WorkerAnswer
 from rallypoint.core.watch.node_progress import NodeProgress
 from rallypoint.core.watch.questions import Subject
 from rallypoint.wire.address import Address
@@ -80,7 +80,7 @@ class LightNode:
 
     def _collected(self, wanted: Collect) -> Collected:
         lines = wanted.subject is Subject.LOGS
-        told = Told(0, LINES, 2, 1.0) if lines else Told(0, STACK)
+        told = WorkerAnswer(0, LINES, 2, 1.0) if lines else WorkerAnswer(0, STACK)
         return Collected(wanted.number, 0, (told,), is_last=True)
 
 

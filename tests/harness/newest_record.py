@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from rallypoint.core.model import Epoch, SharedSettings
 from rallypoint.core.takeover.memory import told_of
 from rallypoint.core.takeover.record import JobRecord, Leader, LeadRecord, Process
-from rallypoint.core.takeover.told import Seal, Told
+from rallypoint.core.takeover.told import Position, Seal
 
 SETTINGS = SharedSettings("job", 2, 4, max_restarts=9)
 NODE = Leader(("host:1",), Process("boot", 1, 1), has_workers=True)
@@ -17,6 +17,6 @@ OLDER = LeadRecord(1, Epoch(1, 5), NODE, 9, replace(JOB, round=1, nodes=4, resta
 TOKEN = b"the token of the job"
 
 
-def told(record: LeadRecord = NEWEST, token: bytes = TOKEN) -> Told:
+def told(record: LeadRecord = NEWEST, token: bytes = TOKEN) -> Position:
     """As a leader tells it to its nodes."""
     return Seal("job", token).sealed(told_of(record))

@@ -15,7 +15,7 @@ from rallypoint.errors import RendezvousConnectionError
 from rallypoint.register.directory.backend import DirectoryBackend
 from rallypoint.register.directory.chain import REMOVED, Seen
 from rallypoint.register.version_file import VersionFile, VersionFormat, register_name
-from rallypoint.testing.unreliable_files import Crash, Fault, FileServer, Node, UnreliableFiles
+from rallypoint.testing.unreliable_files import Crash, Fault, FileNode, FileServer, UnreliableFiles
 
 RUN_ID, SHARED = "job", "/shared"
 STALE_S = 60.0
@@ -89,13 +89,13 @@ class History:
                 del self._slots[place]
         self._tips = [(self.server.now, self.tip())]
 
-    def _job(self) -> Node | None:
+    def _job(self) -> FileNode | None:
         try:
             return self.server.find(f"{SHARED}/{register_name(RUN_ID)}")
         except FileNotFoundError:
             return None
 
-    def _linked(self, directory: Node, name: str, node: Node) -> None:
+    def _linked(self, directory: FileNode, name: str, node: FileNode) -> None:
         if directory.name.startswith(REMOVED):
             return
         is_first = directory.name == register_name(RUN_ID)

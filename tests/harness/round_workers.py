@@ -18,7 +18,7 @@ from tests.harness.limits import patience
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.process import syscalls
 from rallypoint.process.guard import Guard
-from rallypoint.process.spawn import Command, WorkerProcess, spawn_workers
+from rallypoint.process.spawn import WorkerCommand, WorkerProcess, spawn_workers
 
 LIMIT_S = 30.0
 ENVIRONMENT = dict(os.environ)
@@ -39,11 +39,11 @@ def spawn_worker(
     stderr_fd: int | None = None,
 ) -> WorkerProcess:
     """Start one worker."""
-    return spawn_workers([Command(argv, environ, stdout_fd, stderr_fd)], guard)[0]
+    return spawn_workers([WorkerCommand(argv, environ, stdout_fd, stderr_fd)], guard)[0]
 
 
-def python(code: str) -> Command:
-    return Command([sys.executable, "-S", "-E", "-c", code], ENVIRONMENT)
+def python(code: str) -> WorkerCommand:
+    return WorkerCommand([sys.executable, "-S", "-E", "-c", code], ENVIRONMENT)
 
 
 def alive(pid: int) -> bool:

@@ -13,13 +13,13 @@ from msgspec.structs import replace
 
 from rallypoint.core.events import (
     Effect,
-    Event,
     FormWorld,
     NodeDraining,
     NodeJoined,
     NodeLeft,
     NodeLost,
     NodeSucceeded,
+    RoundEvent,
     RoundFailed,
     RoundReleased,
     RoundSettled,
@@ -73,7 +73,7 @@ class RoundHost:
         member = self.state.members.get(node_id)
         return member.state if member else None
 
-    def apply(self, event: Event) -> list[Effect]:
+    def apply(self, event: RoundEvent) -> list[Effect]:
         """One step, and whatever the nodes and the judge answer to it; its own effects."""
         effects = step(self.state, event)
         self.timers.keep(timers_wanted(self.state))

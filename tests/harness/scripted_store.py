@@ -22,10 +22,10 @@ class Act(Enum):
     SERVE_AND_CLOSE = "it is carried out, and the connection closed without a reply"
 
 
-Script = Callable[[int, c10d.Request], Act | bytes]
+Script = Callable[[int, c10d.StoreRequest], Act | bytes]
 
 
-def serve_all(connection: int, request: c10d.Request) -> Act | bytes:
+def serve_all(connection: int, request: c10d.StoreRequest) -> Act | bytes:
     """The script of an honest store."""
     return Act.SERVE
 
@@ -39,7 +39,7 @@ class ScriptedStore:
 
     def __init__(self, script: Script = serve_all) -> None:
         self.script = script
-        self.seen: list[tuple[int, c10d.Request]] = []
+        self.seen: list[tuple[int, c10d.StoreRequest]] = []
         self._machine = KeyValueMachine()
         self._lock = threading.Lock()
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -55,7 +55,7 @@ class ScriptedStore:
         """How many have come so far."""
         return len(self._open)
 
-    def requests(self, kind: type[c10d.Request]) -> list[tuple[int, c10d.Request]]:
+    def requests(self, kind: type[c10d.StoreRequest]) -> list[tuple[int, c10d.StoreRequest]]:
         """Those of one kind, with the numbers of their connections."""
         with self._lock:
             return [(number, request) for number, request in self.seen if type(request) is kind]
@@ -102,7 +102,7 @@ class ScriptedStore:
         with self._lock:
             self._machine.drop(number)
 
-    def _obey(self, number: int, connection: socket.socket, request: c10d.Request) -> bool:
+    def _obey(self, number: int, connection: socket.socket, request: c10d.StoreRequest) -> bool:
         act = self.script(number, request)
         with self._lock:
             self.seen.append((number, request))

@@ -17,10 +17,10 @@ from rallypoint.coordinator.listen import OWN_FILES, connection_room
 from rallypoint.coordinator.server import Coordinator
 from rallypoint.core import job as jobs
 from rallypoint.core import messages as m
-from rallypoint.core.admission import Admission
+from rallypoint.core.admission import AdmissionLimits
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.model import Candidate, SharedSettings
-from rallypoint.core.sessions import Machine
+from rallypoint.core.sessions import JobStep
 
 TOKEN = bytes(range(32))
 LIMIT_S = 60.0
@@ -151,7 +151,7 @@ async def rally(
     *,
     handshake_time_s: float = 60.0,
     send_buffer: int = 0,
-    machine: Machine = jobs.step,
+    machine: JobStep = jobs.step,
 ) -> AsyncIterator[Rally]:
     """Everything is closed at the end, and nothing may be left in the loop."""
     listener = socket.create_server(("127.0.0.1", 0), backlog=4096)
@@ -160,7 +160,7 @@ async def rally(
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
     records: list[tuple[str, Record]] = []
     hosting = Hosting(lambda run_id, record: records.append((run_id, record)), only, machine)
-    admission = Admission(connection_room(OWN_FILES), handshake_time_s)
+    admission = AdmissionLimits(connection_room(OWN_FILES), handshake_time_s)
     coordinator = Coordinator([listener], hosting, lambda run_id: TOKEN, admission=admission)
     place = Rally(coordinator, listener.getsockname()[1], records)
     try:

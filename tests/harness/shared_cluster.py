@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from rallypoint.core.events import Effect, NodeJoined, NodeLeft, TimerEnded
 from rallypoint.core.model import Candidate, NodeRef, SharedSettings
-from rallypoint.core.round_state import MemberState, Phase
+from rallypoint.core.round_state import MemberState, RoundPhase
 from rallypoint.elastic.rendezvous.shared import round as shared_round
 from rallypoint.elastic.rendezvous.shared.member import (
     Closed,
@@ -231,7 +231,7 @@ class SharedCluster:
     def world(self) -> list[str]:
         """The node ids of the active world in rank order; empty: no round is active."""
         round_ = self.current().round
-        return [p.node_id for p in round_.world] if round_.phase is Phase.ACTIVE else []
+        return [p.node_id for p in round_.world] if round_.phase is RoundPhase.ACTIVE else []
 
     @property
     def members(self) -> list[NodeRef]:

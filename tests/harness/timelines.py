@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from tests.harness.groups import Node, stamp
+from tests.harness.node_machine import Node, stamp
 
-from rallypoint.core import group, timeline
 from rallypoint.core import messages as m
-from rallypoint.core.group_events import EnrolmentDone, GroupEvent
 from rallypoint.core.model import Assignment
-from rallypoint.core.timeline import Restart, Timeline
+from rallypoint.core.node import machine, timeline
+from rallypoint.core.node.events import EnrolmentDone, NodeEvent
+from rallypoint.core.node.timeline import RestartedRound, Timeline
 
 
 class Told:
-    """A real group of workers, whose steps a timeline is told with their times."""
+    """A node's real machine, whose steps a timeline is told with their times."""
 
     def __init__(self) -> None:
         self.state = Node().state
         self.line = Timeline()
 
-    def step(self, at: float, *events: GroupEvent) -> None:
+    def step(self, at: float, *events: NodeEvent) -> None:
         for event in events:
-            effects = group.step(self.state, event)
+            effects = machine.step(self.state, event)
             self.ended = timeline.step(self.line, event, effects, at)
 
     def run(self, round_: int, at: float, count: int = 0, why: str = "w") -> None:
@@ -36,5 +36,5 @@ class Told:
         return [life.phases for life in self.line.rounds]
 
     @property
-    def restarts(self) -> list[Restart]:
+    def restarts(self) -> list[RestartedRound]:
         return timeline.restarts(self.line)

@@ -10,7 +10,7 @@ from rallypoint.core import messages as m
 from rallypoint.core.job_state import JobEffect, JobEvent
 from rallypoint.core.messages import FromNode
 from rallypoint.core.model import NodeRef, SharedSettings, Stamp
-from rallypoint.core.round_state import Phase
+from rallypoint.core.round_state import RoundPhase
 from rallypoint.core.watch import goodput
 from rallypoint.core.watch.goodput import Spending
 from rallypoint.core.watch.history import JobHistory
@@ -33,7 +33,7 @@ class WatchedJob(Host):
     @property
     def stamp(self) -> Stamp:
         """Of the newest round."""
-        active = self.job.round.phase is Phase.ACTIVE
+        active = self.job.round.phase is RoundPhase.ACTIVE
         return job.stamp(self.job, None if active else max(self.job.round.round - 1, 0))
 
     def start(self, *refs: NodeRef, at: float | None = None) -> None:

@@ -8,9 +8,9 @@ from tests.harness.whole_job import Cluster, SimulatedAgent
 from rallypoint.cli.watch.status_text import status_lines
 from rallypoint.core import host_effects
 from rallypoint.core.event_kinds import Record
-from rallypoint.core.group_events import WorkersGone
 from rallypoint.core.messages import CheckpointWanted, Detailed
 from rallypoint.core.model import SharedSettings
+from rallypoint.core.node.events import WorkersGone
 from rallypoint.core.watch.history import JobHistory
 from rallypoint.core.watch.job_view import Heard, JobView, view_of
 from rallypoint.core.watch.node_progress import NodeProgress

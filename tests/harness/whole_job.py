@@ -21,8 +21,7 @@ from typing import assert_never
 
 from msgspec import Struct, field
 
-from rallypoint.core import group, host_effects, job
-from rallypoint.core import group_events as g
+from rallypoint.core import host_effects, job
 from rallypoint.core import messages as m
 from rallypoint.core import session as s
 from rallypoint.core import sessions as c
@@ -41,10 +40,12 @@ from rallypoint.core.model import (
     Stamp,
     Verdict,
 )
+from rallypoint.core.node import events as e
+from rallypoint.core.node import machine
 from rallypoint.core.takeover.durable import Durable
 from rallypoint.core.takeover.handover import UNKNOWN, Handover, Predecessor
 from rallypoint.core.takeover.record import JobRecord, job_of
-from rallypoint.core.takeover.told import Told
+from rallypoint.core.takeover.told import Position
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.testing.clock import VirtualTimers
 
@@ -75,19 +76,19 @@ class SimulatedAgent:
         """Its workers save the checkpoints that they are asked for."""
         self.ends_when_asked = False
         """And then exit with 0, though they have more to do."""
-        self.state = group.GroupState(group.GroupSettings(workers, 25.0, 5.0, signals))
+        self.state = machine.WorkersState(machine.NodeSettings(workers, 25.0, 5.0, signals))
         self.running: Stamp | None = None
         """The round whose workers live here."""
-        self.finish: g.Finish | None = None
+        self.finish: e.Finish | None = None
         self.finishes = 0
         self.refused = ""
         """Why the coordinator won't have it: another agent has its id or its rank."""
         self.link: Link | None = None
         self.unreachable: set[str] = set()
         """Ids of the nodes whose round store this one can't reach."""
-        self.local: deque[g.GroupEvent] = deque()
+        self.local: deque[e.NodeEvent] = deque()
         """What processes and the round store will tell this agent."""
-        self.waits: dict[g.WaitEnded, float] = {}
+        self.waits: dict[e.WaitEnded, float] = {}
         self.now_s = 0.0
         self._joins = 0
 
@@ -99,7 +100,7 @@ class SimulatedAgent:
     def connect(self, number: int) -> None:
         """A new connection, on which the agent attaches."""
         self.link = Link(number)
-        self._run(self.end.connected(self.now_s, group.claim(self.state)))
+        self._run(self.end.connected(self.now_s, machine.claim(self.state)))
 
     def disconnect(self) -> None:
         """The connection breaks, with everything that is on its way."""
@@ -118,15 +119,15 @@ class SimulatedAgent:
                     if self.link is not None:
                         self.link.up.append(message)
                 case s.Opened(resumed, replaced):
-                    self.step(g.SessionOpened(resumed, replaced))
+                    self.step(e.SessionOpened(resumed, replaced))
                 case s.Acknowledged(m.Drain() | m.Cancel()):
-                    self.step(g.Announced())
-                case s.Pushed(pushed) if not isinstance(pushed, m.HeartbeatAck):
+                    self.step(e.Announced())
+                case s.OrderPushed(pushed) if not isinstance(pushed, m.HeartbeatAck):
                     self._ordered(pushed)
                 case s.Rejected(text):
                     assert "is used by another running agent" in text, text
                     self.refused = text
-                    self.step(g.SessionGivenUp(text))
+                    self.step(e.SessionGivenUp(text))
 
     def _ordered(self, order: m.Order) -> None:
         self.step(order)
@@ -138,42 +139,42 @@ class SimulatedAgent:
                     if isinstance(wait, m.CheckpointWanted) and wait.number == number:
                         self.local.remove(wait)
 
-    def step(self, event: g.GroupEvent) -> None:
+    def step(self, event: e.NodeEvent) -> None:
         """Apply one event and do what the machine says."""
-        for effect in group.step(self.state, event):
+        for effect in machine.step(self.state, event):
             self._perform(effect)
 
-    def _perform(self, effect: g.GroupEffect) -> None:
+    def _perform(self, effect: e.NodeEffect) -> None:
         match effect:
-            case g.JoinRound():
+            case e.JoinRound():
                 assert self.running is None, "joined with workers alive"
                 self._joins += 1
                 self._report(m.Join(self._joins, self.candidate))
-            case g.EnrolWithStore(stamp, assignment):
+            case e.EnrolWithStore(stamp, assignment):
                 error = "no answer" if assignment.master_addr in self.unreachable else ""
-                self.local.append(g.EnrolmentDone(stamp, error))
-            case g.TryToStart(order):
+                self.local.append(e.EnrolmentDone(stamp, error))
+            case e.TryToStart(order):
                 error = "no answer" if order.master_addr in self.unreachable else ""
-                self.local.append(g.Tried(order.stamp, order.number, unreached=error))
-            case g.SpawnWorkers(stamp):
+                self.local.append(e.Tried(order.stamp, order.number, unreached=error))
+            case e.SpawnWorkers(stamp):
                 assert self.running is None, "two rounds on one node"
                 self.running = stamp
-            case g.SignalWorkers() | g.KillWorkers():
+            case e.SignalWorkers() | e.KillWorkers():
                 if self.running is not None:
-                    self.local.append(g.WorkersGone(self.running))
-            case g.Wait(kind, number, length_s):
-                self.waits[g.WaitEnded(kind, number)] = self.now_s + length_s
-            case g.ReportNow(report):
+                    self.local.append(e.WorkersGone(self.running))
+            case e.NodeTimer(kind, number, length_s):
+                self.waits[e.WaitEnded(kind, number)] = self.now_s + length_s
+            case e.ReportNow(report):
                 self._report(report)
-            case g.GiveUp():
+            case e.GiveUpNode():
                 self._report(m.Leave())
-            case g.SkipWaits() | g.NotifyWorkers():
+            case e.SkipWaits() | e.NotifyWorkers():
                 pass  # nobody waits after the end here, and no worker has a handler
-            case g.Finish():
+            case e.Finish():
                 assert self.running is None, "ended with workers alive"
                 self.finish, self.finishes = effect, self.finishes + 1
                 self._report(m.Leave())
-            case g.AbandonRound() | g.RoundEnding() | g.WorkerEnded() | Record():
+            case e.AbandonRound() | e.RoundEnding() | e.WorkerEnded() | Record():
                 pass
             case _:
                 assert_never(effect)
@@ -193,9 +194,9 @@ class SimulatedAgent:
             if self.listens and self.ends_when_asked and self.running is not None:
                 ranks = range(self.candidate.workers)
                 exits = [WorkerExit(0, None, local_rank=rank) for rank in ranks]
-                self.local += [g.WorkersExited(self.running, (exit_,)) for exit_ in exits]
+                self.local += [e.WorkersExited(self.running, (exit_,)) for exit_ in exits]
             return
-        if isinstance(event, g.WorkersGone):
+        if isinstance(event, e.WorkersGone):
             self.running = None
         self.step(event)
 
@@ -274,7 +275,7 @@ class Cluster:
 
     def fence(self, agent: SimulatedAgent) -> None:
         """The agent's lease runs out."""
-        agent.step(g.LeaseEnded())
+        agent.step(e.LeaseEnded())
 
     def fail(self, agent: SimulatedAgent, local_rank: int = 0, signal: int | None = None) -> None:
         """One of its workers ends badly."""
@@ -295,15 +296,15 @@ class Cluster:
 
     def _exit(self, agent: SimulatedAgent, exit_: WorkerExit) -> None:
         if agent.running is not None:
-            agent.local.append(g.WorkersExited(agent.running, (exit_,)))
+            agent.local.append(e.WorkersExited(agent.running, (exit_,)))
 
     def signal(self, agent: SimulatedAgent, number: int) -> None:
         """Somebody tells this agent to go."""
-        agent.step(g.SignalCaught(number))
+        agent.step(e.SignalCaught(number))
 
     def notice(self, agent: SimulatedAgent) -> None:
         """Somebody says that this node is about to go."""
-        agent.step(g.LeaveWanted("it is about to go"))
+        agent.step(e.LeaveWanted("it is about to go"))
 
     @property
     def is_recorded(self) -> bool:
@@ -328,7 +329,7 @@ class Cluster:
         for agent in self.agents:
             agent.disconnect()
             if self._stored is not None and agent.end.attached is not None:
-                agent.end.told = Told(self.epoch.as_int(), 0, self._stored.incarnation)
+                agent.end.told = Position(self.epoch.as_int(), 0, self._stored.incarnation)
         self._links.clear()
         self.timers = VirtualTimers(self.timers.now_s)
         self.epoch = Epoch(self.epoch.number + 1, NONCE)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rallypoint.cli.machine import Machine
+from rallypoint.cli.machine import ThisHost
 from rallypoint.cli.main import main
 from rallypoint.core.settings import MAX_NODES
 from rallypoint.errors import UsageError
@@ -112,4 +112,4 @@ def test_a_hostfile_that_is_too_large_is_not_cut(tmp_path: Path) -> None:
     path = tmp_path / "hosts"
     path.write_text("# a comment\n" * (1 << 19))
     with pytest.raises(OSError, match="it has more than 4 MiB"):
-        Machine().read_whole(str(path))
+        ThisHost().read_whole(str(path))

@@ -21,8 +21,8 @@ from rallypoint.cli import render
 from rallypoint.cli import verdict as verdicts
 from rallypoint.cli import verdict_json as json_verdicts
 from rallypoint.cli.verdict import verdict_view
-from rallypoint.core.group_events import Finish, FinishKind
 from rallypoint.core.model import Cause, Outcome, Verdict
+from rallypoint.core.node.events import Finish, FinishKind
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.elastic.multiprocessing.errors import ProcessFailure
 from rallypoint.observe.event import Event, EventSource

@@ -11,7 +11,7 @@ from tests.harness.sysfs_machines import make_machine
 from rallypoint.config import AffinityMode, NumaOptions
 from rallypoint.core.cpu_binding import BindingImpossible, parse_cpu_list
 from rallypoint.errors import UsageError
-from rallypoint.process.affinity import Machine, read_cpus, worker_cpus
+from rallypoint.process.affinity import Hardware, read_cpus, worker_cpus
 from rallypoint.process.devices import Gpu
 
 EIGHT_GPUS = {f"0000:{bus:02x}:00.0": bus // 4 for bus in range(8)}
@@ -33,7 +33,7 @@ def cpus(
         workers,
         NumaOptions(AffinityMode(mode), fall_back),
         visible,
-        Machine(
+        Hardware(
             gpus=lambda: [Gpu(f"GPU-{n}", address) for n, address in enumerate(gpus)],
             allowed=lambda: parse_cpu_list(allowed),
             sys=sys,

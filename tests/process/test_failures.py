@@ -20,14 +20,14 @@ from rallypoint.process.failures import (
 )
 from rallypoint.process.limits import OomWatch, shared_memory_use
 from rallypoint.process.relay.lines import last_lines
-from rallypoint.process.relay.remembered import LastWords, Piece
+from rallypoint.process.relay.remembered import LastWords, StreamPiece
 
 EXIT_1 = WorkerExit(1, None)
 
 
 def said(stderr: bytes, stdout: bytes = b"") -> LastWords:
     """All that a worker wrote."""
-    return LastWords((Piece(0, stderr),), (Piece(0, stdout),))
+    return LastWords((StreamPiece(0, stderr),), (StreamPiece(0, stdout),))
 
 
 RECORDED = {

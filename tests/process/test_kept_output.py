@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.harness.properties import examples
 
-from rallypoint.process.relay.drawing import Worker
+from rallypoint.process.relay.drawing import WorkerKey
 from rallypoint.process.relay.kept import KEPT_BYTES, UNFINISHED_BYTES, KeptOutput, RoundsOutput
 from rallypoint.process.relay.messages import OUTPUT_BYTES, AddStream, AskOutput
 
@@ -70,7 +70,7 @@ def test_no_line_is_cut_where_the_room_is_small() -> None:
     assert data_after(kept_of(b"a\nb\nc\n"), 0, 5) == b"a\nb\n"
 
 
-def added(worker: Worker, stream: int) -> AddStream:
+def added(worker: WorkerKey, stream: int) -> AddStream:
     return AddStream(worker, stream, False, b"", b"", keep_tail=False, stream=stream)
 
 

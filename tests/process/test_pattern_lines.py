@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
-from tests.harness.groups import Node, assigned
 from tests.harness.job_machine import A, B
+from tests.harness.node_machine import Node, assigned
 from tests.harness.watched import WatchedJob
 
 from rallypoint.agent.output_files import PatternLines
@@ -18,10 +18,10 @@ from rallypoint.config import (
     RendezvousConfig,
     WorkerConfig,
 )
-from rallypoint.core import group
 from rallypoint.core.event_kinds import Record
-from rallypoint.core.group import Phase
 from rallypoint.core.model import NodeRef
+from rallypoint.core.node import machine
+from rallypoint.core.node.machine import NodePhase
 from rallypoint.core.watch.history import JobHistory
 from rallypoint.core.watch.node_progress import NodeProgress
 from rallypoint.process.relay.messages import NothingMatched, PatternOff, PatternReport
@@ -38,7 +38,7 @@ def told(
     event = assigned()
     place = replace(event.assignment, group_rank=node, base_rank=workers * node)
     event = replace(event, assignment=place)
-    dispatcher.stepped(event, group.step(Node(Phase.IDLE).state, event))
+    dispatcher.stepped(event, machine.step(Node(NodePhase.IDLE).state, event))
     by = HandlerConfig(handler) if handler else None
     config = AgentConfig(
         rendezvous=RendezvousConfig("job", 1, 2, handler=by),

@@ -21,7 +21,7 @@ from rallypoint.process.prepared.handle import (
     adopt_orphans,
     release_orphans,
 )
-from rallypoint.process.spawn import Command, WorkerForkError
+from rallypoint.process.spawn import WorkerCommand, WorkerForkError
 
 SLOW = """
 import os, sys
@@ -520,7 +520,7 @@ def test_A10_a_prepared_process_that_can_t_fork_says_why_and_lives(tmp_path: Pat
     environ = dict(os.environ)
     where, script = tmp_path / "ran", tmp_path / "worker.py"
     script.write_text(f"open({str(where)!r}, 'w')")
-    touch = Command((sys.executable, str(script)), environ)
+    touch = WorkerCommand((sys.executable, str(script)), environ)
     guard = Guard.start()
     owner = object()
     adopt_orphans(owner)

@@ -22,7 +22,7 @@ from tests.harness.round_workers import (
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.process import syscalls
 from rallypoint.process.exits import ExitWatch, needs_main_thread
-from rallypoint.process.spawn import Command
+from rallypoint.process.spawn import WorkerCommand
 from rallypoint.process.workers import WorkerSet
 
 
@@ -31,10 +31,10 @@ def test_A1_exit_is_noticed_with_code_or_signal(pidfd_open: syscalls.PidfdOpen) 
     async def body() -> None:
         workers, outcomes = WorkerSet(None, pidfd_open=pidfd_open), Outcomes()
         commands = [
-            Command(["true"], ENVIRONMENT),
-            Command(["sh", "-c", "exit 3"], ENVIRONMENT),
-            Command(["sh", "-c", "kill -KILL $$"], ENVIRONMENT),
-            Command(["sleep", "600"], ENVIRONMENT),
+            WorkerCommand(["true"], ENVIRONMENT),
+            WorkerCommand(["sh", "-c", "exit 3"], ENVIRONMENT),
+            WorkerCommand(["sh", "-c", "kill -KILL $$"], ENVIRONMENT),
+            WorkerCommand(["sleep", "600"], ENVIRONMENT),
         ]
         workers.start(commands, outcomes.note)
         await until(lambda: len(outcomes) == 3)
@@ -57,7 +57,7 @@ def test_A1_waiting_and_reaping_work_without_pidfds(pidfd_open: syscalls.PidfdOp
     async def body() -> None:
         workers, outcomes = WorkerSet(None, pidfd_open=pidfd_open), Outcomes()
         lingering = "sleep 0.3 & exit 0"
-        workers.start([Command(["sh", "-c", lingering], ENVIRONMENT)] * 2, outcomes.note)
+        workers.start([WorkerCommand(["sh", "-c", lingering], ENVIRONMENT)] * 2, outcomes.note)
         async with asyncio.timeout(LIMIT_S):
             await workers.wait_gone()
         assert len(outcomes) == 2
@@ -88,7 +88,7 @@ def test_A1_exit_before_it_is_watched_is_noticed(pidfd_open: syscalls.PidfdOpen)
 def test_A1_lost_exit_status_is_an_exit_all_the_same() -> None:
     async def body() -> None:
         workers, outcomes = WorkerSet(None), Outcomes()
-        workers.start([Command(["true"], ENVIRONMENT)], outcomes.note)
+        workers.start([WorkerCommand(["true"], ENVIRONMENT)], outcomes.note)
         os.waitpid(workers.pids[0], 0)  # Someone in this process who waits for any child.
         await until(lambda: len(outcomes) == 1)
         assert outcomes[0] == WorkerExit(None, None)
@@ -101,7 +101,7 @@ def test_A1_lost_exit_status_is_an_exit_all_the_same() -> None:
 def test_A1_sigchld_ignored_by_whoever_started_us_loses_no_status() -> None:
     async def body() -> None:
         workers, outcomes = WorkerSet(None), Outcomes()
-        workers.start([Command(["sh", "-c", "exit 3"], ENVIRONMENT)], outcomes.note)
+        workers.start([WorkerCommand(["sh", "-c", "exit 3"], ENVIRONMENT)], outcomes.note)
         await until(lambda: len(outcomes) == 1)
         assert outcomes[0] == WorkerExit(3, None)
         assert await workers.reap(LIMIT_S) == []
@@ -116,7 +116,7 @@ def test_A1_sigchld_ignored_by_whoever_started_us_loses_no_status() -> None:
 def test_W15_number_of_an_exited_worker_stays_reserved_until_it_is_reaped() -> None:
     async def body() -> None:
         workers, outcomes = WorkerSet(None), Outcomes()
-        workers.start([Command(["true"], ENVIRONMENT)], outcomes.note)
+        workers.start([WorkerCommand(["true"], ENVIRONMENT)], outcomes.note)
         await until(lambda: len(outcomes) == 1)
         pid = workers.pids[0]
         assert workers.owns(pid)

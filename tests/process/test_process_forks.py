@@ -176,7 +176,7 @@ def test_A5_what_is_sent_to_everybody_ends_no_helper_and_is_not_taken_for_the_pa
 PID_ONE = """
 import asyncio, os, sys
 from rallypoint.process import exits
-from rallypoint.process.spawn import Command
+from rallypoint.process.spawn import WorkerCommand
 from rallypoint.process.workers import WorkerSet
 
 ORPHANER = '''
@@ -204,7 +204,7 @@ async def main():
     reaping = exits.Reaper.install(asyncio.get_running_loop(), workers.owns)
     done = asyncio.Queue()
     argv = [sys.executable, "-S", "-E", "-c", ORPHANER]
-    commands = [Command(argv, dict(os.environ))] * 3
+    commands = [WorkerCommand(argv, dict(os.environ))] * 3
     workers.start(commands, lambda exit_: done.put_nowait(exit_.code))
     print([await done.get() for _ in commands])
     assert await workers.reap(20) == []

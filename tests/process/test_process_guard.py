@@ -39,34 +39,34 @@ time.sleep(600)
 AGENT = """
 import os, signal, sys
 from rallypoint.process.guard import Guard
-from rallypoint.process.spawn import Command, spawn_workers
+from rallypoint.process.spawn import WorkerCommand, spawn_workers
 guard = Guard.start()
 print("guard", guard.pid, flush=True)
 argv = [sys.executable, "-S", "-E", "-c", sys.argv[1]]
-spawn_workers([Command(argv, dict(os.environ))] * 2, guard)
+spawn_workers([WorkerCommand(argv, dict(os.environ))] * 2, guard)
 signal.pause()
 """
 SPAWNING_AGENT = """
 import os, sys
 from rallypoint.process.guard import Guard
-from rallypoint.process.spawn import Command, spawn_workers
+from rallypoint.process.spawn import WorkerCommand, spawn_workers
 guard = Guard.start()
 print("ready", flush=True)
 while True:
-    workers = spawn_workers([Command(["sleep", sys.argv[1]], dict(os.environ))] * 4, guard)
+    workers = spawn_workers([WorkerCommand(["sleep", sys.argv[1]], dict(os.environ))] * 4, guard)
 """
 # A program of the agent's process that forks by other means, and so holds the guard's pipe open.
 LEAKING_AGENT = """
 import os, signal, sys
 from rallypoint.process.guard import Guard
-from rallypoint.process.spawn import Command, spawn_workers
+from rallypoint.process.spawn import WorkerCommand, spawn_workers
 guard = Guard.start()
 stranger = os.fork()
 if stranger == 0:
     signal.pause()
 print("stranger", stranger, flush=True)
 argv = [sys.executable, "-S", "-E", "-c", sys.argv[1]]
-spawn_workers([Command(argv, dict(os.environ))], guard)
+spawn_workers([WorkerCommand(argv, dict(os.environ))], guard)
 signal.pause()
 """
 

@@ -26,7 +26,7 @@ from tests.harness.round_workers import (
 )
 
 from rallypoint.process.guard import Guard
-from rallypoint.process.spawn import Command, Stage, WorkerStartError, spawn_workers
+from rallypoint.process.spawn import Stage, WorkerCommand, WorkerStartError, spawn_workers
 from rallypoint.process.workers import WorkerSet
 
 ORPHANER = """
@@ -62,7 +62,7 @@ def test_A6_reap_also_ends_what_ignores_sigterm_or_is_stopped() -> None:
         workers, outcomes, seconds = WorkerSet(None), Outcomes(), f"603.{os.getpid()}"
         deaf = f"trap '' TERM; sleep {seconds} & {{}}; wait"
         commands = [["sh", "-c", deaf.format(then)] for then in ("kill -STOP $$", "true")]
-        workers.start([Command(argv, ENVIRONMENT) for argv in commands], outcomes.note)
+        workers.start([WorkerCommand(argv, ENVIRONMENT) for argv in commands], outcomes.note)
         await until(lambda: len(sleeping(seconds)) == 2)
         workers.signal_all(signal.SIGTERM)
         assert await workers.reap(LIMIT_S) == []
@@ -74,7 +74,7 @@ def test_A6_reap_also_ends_what_ignores_sigterm_or_is_stopped() -> None:
 def test_reap_gives_up_on_a_process_that_does_not_die(freezer: Path) -> None:
     async def body() -> None:
         workers, outcomes = WorkerSet(None), Outcomes()
-        workers.start([Command(["sleep", "600"], ENVIRONMENT)] * 2, outcomes.note)
+        workers.start([WorkerCommand(["sleep", "600"], ENVIRONMENT)] * 2, outcomes.note)
         frozen, other = workers.pids
         (freezer / "cgroup.procs").write_text(str(frozen))
         (freezer / "freezer.state").write_text("FROZEN")
@@ -91,7 +91,7 @@ def test_reap_gives_up_on_a_process_that_does_not_die(freezer: Path) -> None:
 def test_reap_waits_for_a_grandchild_that_dies_late(freezer: Path) -> None:
     async def body() -> None:
         workers, outcomes, seconds = WorkerSet(None), Outcomes(), f"604.{os.getpid()}"
-        orphaner = Command(["sh", "-c", f"sleep {seconds} & exit 0"], ENVIRONMENT)
+        orphaner = WorkerCommand(["sh", "-c", f"sleep {seconds} & exit 0"], ENVIRONMENT)
         workers.start([orphaner], outcomes.note)
         await until(lambda: len(outcomes) == 1 and len(sleeping(seconds)) == 1)
         (freezer / "cgroup.procs").write_text(str(sleeping(seconds)[0]))
@@ -195,14 +195,14 @@ def test_program_that_can_not_run_is_one_clear_line(
 @pytest.mark.parametrize(
     ("command", "stage", "words"),
     [
-        (Command(["true"], ENVIRONMENT, stdout_fd=999), Stage.STREAMS, "'true'"),
-        (Command(["true"], {"A": "\0"}), Stage.EXEC, "NUL"),
-        (Command(["true", "x" * 3_000_000], ENVIRONMENT), Stage.EXEC, "too long"),
-        (Command([], ENVIRONMENT), Stage.EXEC, "empty"),
+        (WorkerCommand(["true"], ENVIRONMENT, stdout_fd=999), Stage.STREAMS, "'true'"),
+        (WorkerCommand(["true"], {"A": "\0"}), Stage.EXEC, "NUL"),
+        (WorkerCommand(["true", "x" * 3_000_000], ENVIRONMENT), Stage.EXEC, "too long"),
+        (WorkerCommand([], ENVIRONMENT), Stage.EXEC, "empty"),
     ],
 )
 def test_every_stage_before_the_program_runs_is_told(
-    command: Command, stage: Stage, words: str
+    command: WorkerCommand, stage: Stage, words: str
 ) -> None:
     with pytest.raises(WorkerStartError, match="cannot") as caught:
         spawn_workers([command], None)
@@ -216,8 +216,8 @@ def test_start_that_fails_midway_leaves_nothing() -> None:
     async def body() -> None:
         guard = Guard.start()
         workers = WorkerSet(guard)
-        good = Command(["sh", "-c", f"sleep {seconds} & sleep {seconds}"], ENVIRONMENT)
-        commands = [good, good, Command(["/absent"], ENVIRONMENT), good]
+        good = WorkerCommand(["sh", "-c", f"sleep {seconds} & sleep {seconds}"], ENVIRONMENT)
+        commands = [good, good, WorkerCommand(["/absent"], ENVIRONMENT), good]
         with pytest.raises(WorkerStartError, match="/absent") as caught:
             workers.start(commands, lambda *_: pytest.fail("no worker was started"))
         assert caught.value.index == 2
@@ -233,7 +233,7 @@ def test_guard_that_was_replaced_knows_the_living_workers() -> None:
     async def body() -> None:
         first = Guard.start()
         workers, outcomes = WorkerSet(first), Outcomes()
-        workers.start([Command(["sleep", "600"], ENVIRONMENT)], outcomes.note)
+        workers.start([WorkerCommand(["sleep", "600"], ENVIRONMENT)], outcomes.note)
         os.kill(first.pid, signal.SIGKILL)
         second = Guard.start()
         workers.use_guard(second)
@@ -252,13 +252,13 @@ def test_guard_that_was_replaced_knows_the_living_workers() -> None:
 CLOSED_CONSOLE = """
 import asyncio, os, sys
 from rallypoint.process.guard import Guard
-from rallypoint.process.spawn import Command
+from rallypoint.process.spawn import WorkerCommand
 from rallypoint.process.workers import WorkerSet
 
 async def main(guard):
     workers, outcomes = WorkerSet(guard), []
     code = "import os; os.write(1, b'out'); os.write(2, b'err'); os._exit(5)"
-    command = Command([sys.executable, "-S", "-E", "-c", code], dict(os.environ))
+    command = WorkerCommand([sys.executable, "-S", "-E", "-c", code], dict(os.environ))
     workers.start([command] * 3, lambda exit_: outcomes.append(exit_.code))
     await workers.wait_gone()
     left = await workers.reap(20)

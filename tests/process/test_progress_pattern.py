@@ -18,7 +18,12 @@ from rallypoint.process.relay.newest_lines import (
     NewestLines,
     UnmatchedNotice,
 )
-from rallypoint.process.relay.pattern import PROFILES, PrintedProgress, ProgressPattern, Reading
+from rallypoint.process.relay.pattern import (
+    PROFILES,
+    PatternReading,
+    PrintedProgress,
+    ProgressPattern,
+)
 
 PRINTED = Path(__file__).parents[1] / "printed"
 
@@ -96,7 +101,7 @@ def test_a_profile_reads_nothing_in_what_the_others_print_before_they_begin(prof
         "{'eval_loss': '3.899', 'eval_runtime': '0.038', 'epoch': '0.5'}",
         "Training starts at step 1",
     ]
-    assert ProgressPattern(profile).read(lines) == Reading()
+    assert ProgressPattern(profile).read(lines) == PatternReading()
 
 
 @pytest.mark.parametrize(
@@ -126,12 +131,12 @@ def test_a_line_tells_what_has_a_group_and_the_newest_that_matches_counts() -> N
     pattern = ProgressPattern(
         r"(?P<step>\d+) of (?P<total>\d+)(, loss (?P<loss>\S+))?( (?P<tokens>\d+) tokens)?"
     )
-    assert pattern.read(["saved", "3 of 9, loss nan?", "2 of 9"]) == Reading(3, 9)
+    assert pattern.read(["saved", "3 of 9, loss nan?", "2 of 9"]) == PatternReading(3, 9)
     found = pattern.read(["3 of 9, loss inf, 700 tokens", "2 of 9"])
-    assert found == Reading(3, 9, inf, 700)
-    assert pattern.read(["saved"]) == Reading()
+    assert found == PatternReading(3, 9, inf, 700)
+    assert pattern.read(["saved"]) == PatternReading()
     assert ProgressPattern(r"e(?P<epoch>\d) (?P<step>\d+)/(?P<total>\d+)").read(["e2 3/10"]) == (
-        Reading(23)
+        PatternReading(23)
     )
 
 
@@ -156,12 +161,12 @@ def test_a_pattern_that_is_none_is_refused_with_what_is_wrong(pattern: str, why:
 
 def test_a_step_that_stays_is_no_progress_and_one_that_falls_is() -> None:
     printed = PrintedProgress(False)
-    assert printed.read(Reading(loss=0.5), 1.0).changes == 0
-    first = printed.read(Reading(3, 10), 2.0)
+    assert printed.read(PatternReading(loss=0.5), 1.0).changes == 0
+    first = printed.read(PatternReading(3, 10), 2.0)
     assert (first.step, first.total, first.loss, first.changes) == (3, 10, 0.5, 1)
-    same = printed.read(Reading(3, loss=0.25), 3.0)
+    same = printed.read(PatternReading(3, loss=0.25), 3.0)
     assert (same.at_ns, same.changes, same.loss, same.total) == (first.at_ns, 1, 0.25, 10)
-    again = printed.read(Reading(0), 4.0)
+    again = printed.read(PatternReading(0), 4.0)
     assert (again.step, again.at_ns, again.changes) == (0, 4_000_000_000, 2)
 
 

@@ -22,15 +22,15 @@ from tests.harness.limits import patience
 from rallypoint.config import OutputMode
 from rallypoint.errors import UsageError
 from rallypoint.process.logs.log_dir import LogDir, error_file
-from rallypoint.process.logs.plan import Console, LinePrefix, Std, ToRelay, parse_std_map
+from rallypoint.process.logs.plan import ConsoleRoute, LinePrefix, Std, ToRelay, parse_std_map
 from rallypoint.process.logs.specs import DefaultLogsSpecs
 from rallypoint.process.logs.worker_output import OutputSettings, WorkerOutputs
 from rallypoint.process.relay.client import Relay
 from rallypoint.process.relay.events import RelayEvents
 
 LIMIT_S = patience(30.0)
-RAW = ToRelay(Console.RAW, "", keep_tail=True)
-LINES = ToRelay(Console.PREFIX, "", keep_tail=True)
+RAW = ToRelay(ConsoleRoute.RAW, "", keep_tail=True)
+LINES = ToRelay(ConsoleRoute.PREFIX, "", keep_tail=True)
 
 
 @contextlib.contextmanager
@@ -278,7 +278,7 @@ def test_a_line_without_end_does_not_grow_the_relay(tmp_path: Path) -> None:
 
     async def main(console: int) -> None:
         async with running(console, console) as relay:
-            route = ToRelay(Console.PREFIX, "", keep_tail=False)
+            route = ToRelay(ConsoleRoute.PREFIX, "", keep_tail=False)
             worker = spawn(program, stdout=add(relay, Std.OUT, route, prefix=b"> "))
             before = resident_bytes(relay.process.pid)
             most = 0
@@ -328,8 +328,8 @@ def test_a_full_disk_is_reported_once_and_the_console_goes_on(tmp_path: Path) ->
 
     async def main(console: int) -> None:
         async with running(console, console, lambda *failure: failures.append(failure)) as relay:
-            full = ToRelay(Console.TEE, str(tmp_path / "full.log"), keep_tail=True)
-            absent = ToRelay(Console.TEE, str(tmp_path / "gone/x/err.log"), keep_tail=True)
+            full = ToRelay(ConsoleRoute.TEE, str(tmp_path / "full.log"), keep_tail=True)
+            absent = ToRelay(ConsoleRoute.TEE, str(tmp_path / "gone/x/err.log"), keep_tail=True)
             for n in range(2):
                 for rank, route in enumerate((full, absent)):
                     program = f"import os; os.write(2, b'hello {n}'); os.write(2, b' you')"
@@ -358,7 +358,7 @@ def test_a_full_console_and_a_broken_one_are_reported_once(tmp_path: Path) -> No
     async def main(out: int, err: int) -> None:
         async with running(out, err, lambda *failure: failures.append(failure)) as relay:
             (tmp_path / "in").write_bytes(b"x" * 1_000_000)
-            route = ToRelay(Console.RAW, str(log), keep_tail=True)
+            route = ToRelay(ConsoleRoute.RAW, str(log), keep_tail=True)
             out_fd = add(relay, Std.OUT, route)
             err_fd = add(relay, Std.ERR, RAW)
             program = COPY + "os.write(1, open(sys.argv[1], 'rb').read()[:300_000])"
@@ -442,9 +442,9 @@ def test_signals_to_everybody_do_not_end_the_output(tmp_path: Path) -> None:
 AGENT = """
 import os, subprocess, sys, time
 from rallypoint.process.relay.client import Relay
-from rallypoint.process.logs.plan import Console, Std, ToRelay
+from rallypoint.process.logs.plan import ConsoleRoute, Std, ToRelay
 relay = Relay.start()
-route = ToRelay(Console.RAW, "", keep_tail=True)
+route = ToRelay(ConsoleRoute.RAW, "", keep_tail=True)
 fd = relay.add((1, 0), Std.ERR, route)
 program = "import os; os.write(2, b'last words')"
 subprocess.run([sys.executable, "-S", "-c", program], stderr=fd)

@@ -10,9 +10,9 @@ import pytest
 from rallypoint.errors import ExitClass, LogStorageError, RallypointError, Shortage, UsageError
 from rallypoint.process.limits import cant_start_process, cant_start_workers
 from rallypoint.process.logs.log_dir import storage_error
-from rallypoint.process.spawn import Command, Stage, WorkerForkError, WorkerStartError
+from rallypoint.process.spawn import Stage, WorkerCommand, WorkerForkError, WorkerStartError
 
-TRAIN = Command(("train",), {})
+TRAIN = WorkerCommand(("train",), {})
 
 
 def failed(number: int) -> OSError:

@@ -8,15 +8,15 @@ from msgspec.structs import replace
 from rallypoint.config import OutputMode
 from rallypoint.errors import UsageError
 from rallypoint.process.logs.plan import (
-    Console,
+    ConsoleRoute,
     Copies,
     Inherit,
     LinePrefix,
     Route,
     Std,
+    StreamWish,
     ToFile,
     ToRelay,
-    Wish,
     colour_wanted,
     is_named,
     parse_std_map,
@@ -27,38 +27,38 @@ from rallypoint.process.logs.plan import (
 )
 
 INHERIT, PREFIX = OutputMode.INHERIT, OutputMode.PREFIX
-OUT_LINES = ToRelay(Console.PREFIX, "", keep_tail=False)
-ERR_LINES = ToRelay(Console.PREFIX, "", keep_tail=True)
-OUT_RAW = ToRelay(Console.RAW, "", keep_tail=False)
-ERR_RAW = ToRelay(Console.RAW, "", keep_tail=True)
+OUT_LINES = ToRelay(ConsoleRoute.PREFIX, "", keep_tail=False)
+ERR_LINES = ToRelay(ConsoleRoute.PREFIX, "", keep_tail=True)
+OUT_RAW = ToRelay(ConsoleRoute.RAW, "", keep_tail=False)
+ERR_RAW = ToRelay(ConsoleRoute.RAW, "", keep_tail=True)
 
 
 OUT, ERR, FILE = Std.OUT, Std.ERR, "/l/file.log"
-TEE, SILENT = Console.TEE, Console.NONE
+TEE, SILENT = ConsoleRoute.TEE, ConsoleRoute.NONE
 
 
 @pytest.mark.parametrize(
     ("stream", "wish", "mode", "route"),
     [
-        (OUT, Wish(), INHERIT, OUT_RAW),
-        (ERR, Wish(), INHERIT, ERR_RAW),
-        (OUT, Wish(), PREFIX, OUT_LINES),
-        (ERR, Wish(), PREFIX, ERR_LINES),
-        (OUT, Wish(FILE), INHERIT, ToFile(FILE)),
-        (ERR, Wish(FILE), PREFIX, ToFile(FILE)),
-        (OUT, Wish(FILE, tee=True), INHERIT, ToRelay(TEE, FILE, False)),
-        (ERR, Wish(FILE, tee=True), PREFIX, ToRelay(TEE, FILE, True)),
+        (OUT, StreamWish(), INHERIT, OUT_RAW),
+        (ERR, StreamWish(), INHERIT, ERR_RAW),
+        (OUT, StreamWish(), PREFIX, OUT_LINES),
+        (ERR, StreamWish(), PREFIX, ERR_LINES),
+        (OUT, StreamWish(FILE), INHERIT, ToFile(FILE)),
+        (ERR, StreamWish(FILE), PREFIX, ToFile(FILE)),
+        (OUT, StreamWish(FILE, tee=True), INHERIT, ToRelay(TEE, FILE, False)),
+        (ERR, StreamWish(FILE, tee=True), PREFIX, ToRelay(TEE, FILE, True)),
         # Hidden on the console: files are written, the rest is discarded, its last lines are kept.
-        (OUT, Wish(FILE, hidden=True), INHERIT, ToFile(FILE)),
-        (OUT, Wish(hidden=True), PREFIX, ToFile("/dev/null")),
-        (ERR, Wish(hidden=True), INHERIT, ToRelay(SILENT, "", True)),
+        (OUT, StreamWish(FILE, hidden=True), INHERIT, ToFile(FILE)),
+        (OUT, StreamWish(hidden=True), PREFIX, ToFile("/dev/null")),
+        (ERR, StreamWish(hidden=True), INHERIT, ToRelay(SILENT, "", True)),
         # The null device as log directory.
-        (OUT, Wish("/dev/null"), INHERIT, ToFile("/dev/null")),
-        (ERR, Wish("/dev/null"), INHERIT, ToRelay(SILENT, "", True)),
-        (ERR, Wish("/dev/null", tee=True), INHERIT, ToRelay(TEE, "", True)),
+        (OUT, StreamWish("/dev/null"), INHERIT, ToFile("/dev/null")),
+        (ERR, StreamWish("/dev/null"), INHERIT, ToRelay(SILENT, "", True)),
+        (ERR, StreamWish("/dev/null", tee=True), INHERIT, ToRelay(TEE, "", True)),
     ],
 )
-def test_plan(stream: Std, wish: Wish, mode: OutputMode, route: Route) -> None:
+def test_plan(stream: Std, wish: StreamWish, mode: OutputMode, route: Route) -> None:
     assert plan_stream(stream, wish, mode=mode, inherits=Std.NONE) == route
     assert plan_stream(stream, wish, mode=mode, inherits=Std.ALL ^ stream) == route
     on_terminal = Inherit() if route in (OUT_RAW, ERR_RAW) else route
@@ -66,32 +66,32 @@ def test_plan(stream: Std, wish: Wish, mode: OutputMode, route: Route) -> None:
 
 
 def test_what_is_rotated_or_copied_goes_through_the_relay() -> None:
-    def plan(wish: Wish) -> Route:
+    def plan(wish: StreamWish) -> Route:
         wish = replace(wish, max_bytes=7, copies=copies)
         return plan_stream(OUT, wish, mode=INHERIT, inherits=Std.NONE)
 
     copies = Copies("/l/copies.log", ("loss",))
-    assert plan(Wish(FILE)) == ToRelay(SILENT, FILE, False, 7)
-    assert plan(Wish(FILE, tee=True)) == ToRelay(TEE, FILE, False, 7, copies)
-    assert plan(Wish("/dev/null")) == ToFile("/dev/null")
-    assert plan(Wish()) == OUT_RAW
+    assert plan(StreamWish(FILE)) == ToRelay(SILENT, FILE, False, 7)
+    assert plan(StreamWish(FILE, tee=True)) == ToRelay(TEE, FILE, False, 7, copies)
+    assert plan(StreamWish("/dev/null")) == ToFile("/dev/null")
+    assert plan(StreamWish()) == OUT_RAW
 
 
 @pytest.mark.parametrize("is_terminal", [False, True])
 def test_what_is_read_for_progress_goes_through_the_relay_and_where_it_would_go(
     is_terminal: bool,
 ) -> None:
-    def plan(stream: Std, wish: Wish, mode: OutputMode = INHERIT) -> Route:
+    def plan(stream: Std, wish: StreamWish, mode: OutputMode = INHERIT) -> Route:
         wish = replace(wish, is_read=True)
         return plan_stream(stream, wish, mode=mode, inherits=Std.ALL if is_terminal else Std.NONE)
 
     for stream, tail in ((OUT, False), (ERR, True)):
-        console = Console.LINES if is_terminal else Console.RAW
-        assert plan(stream, Wish()) == ToRelay(console, "", tail)
-        assert plan(stream, Wish(), PREFIX) == ToRelay(Console.PREFIX, "", tail)
-        assert plan(stream, Wish(FILE)) == ToRelay(SILENT, FILE, tail)
-        assert plan(stream, Wish(FILE, tee=True)) == ToRelay(TEE, FILE, tail)
-        assert plan(stream, Wish(hidden=True)) == ToRelay(SILENT, "", tail)
+        console = ConsoleRoute.LINES if is_terminal else ConsoleRoute.RAW
+        assert plan(stream, StreamWish()) == ToRelay(console, "", tail)
+        assert plan(stream, StreamWish(), PREFIX) == ToRelay(ConsoleRoute.PREFIX, "", tail)
+        assert plan(stream, StreamWish(FILE)) == ToRelay(SILENT, FILE, tail)
+        assert plan(stream, StreamWish(FILE, tee=True)) == ToRelay(TEE, FILE, tail)
+        assert plan(stream, StreamWish(hidden=True)) == ToRelay(SILENT, "", tail)
 
 
 def test_auto_needs_a_person_and_company() -> None:
@@ -161,25 +161,28 @@ def test_bad_std_map_is_one_line_that_names_the_flag(text: str, says: str) -> No
 
 
 def test_prefixes() -> None:
-    def prefix(console: Console, *, colour: bool = False, template: str | None = None) -> bytes:
+    def prefix(
+        console: ConsoleRoute, *, colour: bool = False, template: str | None = None
+    ) -> bytes:
         made = LinePrefix("default", colour, template, host="node-a")
         return made.text(console, local_rank=0, rank=8)
 
-    assert prefix(Console.TEE) == b"[default0]:"
-    assert prefix(Console.TEE, colour=True) == b"[default0]:"
+    assert prefix(ConsoleRoute.TEE) == b"[default0]:"
+    assert prefix(ConsoleRoute.TEE, colour=True) == b"[default0]:"
     assert (
-        prefix(Console.TEE, template="<${rank}/${local_rank} ${role_name}> ") == b"<8/0 default> "
+        prefix(ConsoleRoute.TEE, template="<${rank}/${local_rank} ${role_name}> ")
+        == b"<8/0 default> "
     )
-    assert prefix(Console.TEE, template="${hostname} $hostname ") == b"node-a $hostname "
-    assert prefix(Console.TEE, template="") == b"[default0]:"
-    assert prefix(Console.PREFIX) == b"[default 8] "
-    assert prefix(Console.PREFIX, template="no") == b"[default 8] "
-    assert prefix(Console.RAW) == prefix(Console.NONE) == b""
-    coloured = prefix(Console.PREFIX, colour=True)
+    assert prefix(ConsoleRoute.TEE, template="${hostname} $hostname ") == b"node-a $hostname "
+    assert prefix(ConsoleRoute.TEE, template="") == b"[default0]:"
+    assert prefix(ConsoleRoute.PREFIX) == b"[default 8] "
+    assert prefix(ConsoleRoute.PREFIX, template="no") == b"[default 8] "
+    assert prefix(ConsoleRoute.RAW) == prefix(ConsoleRoute.NONE) == b""
+    coloured = prefix(ConsoleRoute.PREFIX, colour=True)
     assert coloured.startswith(b"\x1b[")
     assert coloured.endswith(b"m[default 8]\x1b[0m ")
     neighbours = {
-        LinePrefix("r", colour=True).text(Console.PREFIX, local_rank=0, rank=rank)[:5]
+        LinePrefix("r", colour=True).text(ConsoleRoute.PREFIX, local_rank=0, rank=rank)[:5]
         for rank in range(8)
     }
     assert len(neighbours) == 8

@@ -19,7 +19,7 @@ from tests.harness.limits import patience
 from tests.harness.one_agent import LIMIT_S, eventually
 from tests.harness.own_program import program
 
-from rallypoint.process.logs.plan import Console, Std, ToRelay
+from rallypoint.process.logs.plan import ConsoleRoute, Std, ToRelay
 from rallypoint.process.relay import client
 from rallypoint.process.relay.client import Relay
 
@@ -193,7 +193,7 @@ async def tee(stream: Any) -> None:
     with redirect_stdout(stream):
         relay = Relay.start()
     stream.relay = relay.process.pid
-    writer = relay.add((0, 0), Std.OUT, ToRelay(Console.TEE, "", keep_tail=False), b"> ")
+    writer = relay.add((0, 0), Std.OUT, ToRelay(ConsoleRoute.TEE, "", keep_tail=False), b"> ")
     os.write(writer, b"hello\n")
     os.close(writer)
     await asyncio.wait_for(relay.stop(LIMIT_S), patience(LIMIT_S))

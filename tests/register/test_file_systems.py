@@ -8,7 +8,7 @@ import pytest
 
 from rallypoint.file_systems import (
     FileSystem,
-    Reach,
+    FileSystemReach,
     file_system_of,
     local_file_system,
     not_mounted,
@@ -30,19 +30,19 @@ a line of a kernel to come
 @pytest.mark.parametrize(
     ("path", "kind", "where", "reach"),
     [
-        ("/", "ext4", "/", Reach.LOCAL),
-        ("/jobs", "ext4", "/", Reach.LOCAL),
-        ("/files", "nfs4", "/files", Reach.SHARED),
-        ("/files/me/jobs", "nfs4", "/files", Reach.SHARED),
-        ("/filesystem/jobs", "ext4", "/", Reach.LOCAL),
-        ("/files/me/local/jobs", "xfs", "/files/me/local", Reach.LOCAL),
-        ("/my files/jobs", "fuse.sshfs", "/my files", Reach.SHARED),
-        ("/twice/jobs", "lustre", "/twice", Reach.SHARED),
-        ("/odd/jobs", "strangefs", "/odd", Reach.UNKNOWN),
+        ("/", "ext4", "/", FileSystemReach.LOCAL),
+        ("/jobs", "ext4", "/", FileSystemReach.LOCAL),
+        ("/files", "nfs4", "/files", FileSystemReach.SHARED),
+        ("/files/me/jobs", "nfs4", "/files", FileSystemReach.SHARED),
+        ("/filesystem/jobs", "ext4", "/", FileSystemReach.LOCAL),
+        ("/files/me/local/jobs", "xfs", "/files/me/local", FileSystemReach.LOCAL),
+        ("/my files/jobs", "fuse.sshfs", "/my files", FileSystemReach.SHARED),
+        ("/twice/jobs", "lustre", "/twice", FileSystemReach.SHARED),
+        ("/odd/jobs", "strangefs", "/odd", FileSystemReach.UNKNOWN),
     ],
 )
 def test_a_path_lies_where_it_is_mounted_last(
-    path: str, kind: str, where: str, reach: Reach
+    path: str, kind: str, where: str, reach: FileSystemReach
 ) -> None:
     found = file_system_of(path, MOUNTS)
     assert found == FileSystem(kind, where)
@@ -54,13 +54,15 @@ def test_a_path_lies_where_it_is_mounted_last(
     [
         (
             "nfs nfs4 lustre gpfs ceph beegfs cifs smb3 9p virtiofs fuse.glusterfs fuse.gcsfuse",
-            Reach.SHARED,
+            FileSystemReach.SHARED,
         ),
-        ("ext4 xfs btrfs tmpfs overlay zfs fuseblk fuse.fuse-overlayfs", Reach.LOCAL),
-        ("wonderfs fusefs", Reach.UNKNOWN),
+        ("ext4 xfs btrfs tmpfs overlay zfs fuseblk fuse.fuse-overlayfs", FileSystemReach.LOCAL),
+        ("wonderfs fusefs", FileSystemReach.UNKNOWN),
     ],
 )
-def test_types_that_machines_share_and_types_of_one_machine(types: str, reach: Reach) -> None:
+def test_types_that_machines_share_and_types_of_one_machine(
+    types: str, reach: FileSystemReach
+) -> None:
     for each in types.split():
         assert FileSystem(each, "/").reach is reach, each
 

@@ -19,14 +19,14 @@ from rallypoint.agent.telemetry import trainer_requests
 from rallypoint.errors import RendezvousConnectionError
 from rallypoint.register.etcd.gateway import Gateway
 from rallypoint.register.etcd.parameters import read_etcd
-from rallypoint.register.http import HttpConnection, HttpError, Kind, Request
+from rallypoint.register.http import HttpConnection, HttpError, HttpRequest, ServerKind
 from rallypoint.register.kubernetes.api_server import NONE, ApiServer
 from rallypoint.register.kubernetes.parameters import kubernetes_config
 
 LIMIT_S = 0.3
 LONG_S = 600.0
-KIND = Kind("no server", "plain", "by TLS")
-GET = Request("GET", "/", None, {})
+KIND = ServerKind("no server", "plain", "by TLS")
+GET = HttpRequest("GET", "/", None, {})
 WHOLE = ("status line", "head", "continue", "body", "body without length")
 CHUNKS = ("chunk size", "chunk extension", "chunks", "trailer")
 
@@ -79,7 +79,7 @@ def test_F10_the_limit_of_a_call_is_for_the_sending_of_a_request_too() -> None:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         serving = threading.Thread(target=serve, args=(listener,))
         serving.start()
-        large = Request("POST", "/", bytes(32 << 20), {})
+        large = HttpRequest("POST", "/", bytes(32 << 20), {})
         connection = HttpConnection(f"127.0.0.1:{listener.getsockname()[1]}", None, KIND)
         with closing(connection), pytest.raises(HttpError, match=r"no answer within 0\.3 s"):
             connection.ask(large, LIMIT_S)

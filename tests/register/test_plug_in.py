@@ -228,7 +228,7 @@ def test_a_package_can_not_replace_what_is_built_in_and_is_not_looked_for(tmp_pa
     look = (
         "import sys, json\n"
         "from rallypoint.cli.options import parse_run\n"
-        "from rallypoint.cli.machine import Machine\n"
+        "from rallypoint.cli.machine import ThisHost\n"
         "from rallypoint.agent.leading import make_for\n"
         f"words = {[*words, 'x.py']!r}\n"
         "open('x.py', 'w').close()\n"

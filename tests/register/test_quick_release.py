@@ -38,13 +38,13 @@ from rallypoint.agent.helper_processes import HelperProcesses
 from rallypoint.agent.worker_source import WorkerSource
 from rallypoint.config import RegisterConfig, WorkerConfig
 from rallypoint.core.model import Epoch
-from rallypoint.process.spawn import Command, spawn_workers
+from rallypoint.process.spawn import WorkerCommand, spawn_workers
 from rallypoint.wire.death_notice import encode_release
 directory, temporary, token, *argv = sys.argv[1:]
 token = open(token, "rb").read()
 helpers = HelperProcesses([temporary], WorkerSource(WorkerConfig(argv=("true",))), "")
 helpers.leave_notice(encode_release(RegisterConfig("file", directory), "job", token, Epoch(3, 7)))
-spawn_workers([Command(argv, dict(os.environ))], helpers.guard)
+spawn_workers([WorkerCommand(argv, dict(os.environ))], helpers.guard)
 print("agent", os.getpid(), "guard", helpers.guard.pid, flush=True)
 for order in sys.stdin:
     if order == "forget\\n":

@@ -17,19 +17,19 @@ from tests.simulator.workers import Badness, Program, Witness
 
 from rallypoint.config import AgentConfig
 from rallypoint.coordinator.connection import FramedConnection, ServerConnection
-from rallypoint.coordinator.hosting import Hosting, LedBy
+from rallypoint.coordinator.hosting import Hosting, Leaderships
 from rallypoint.coordinator.leader_process import Runtime
 from rallypoint.coordinator.leadership import Leadership
-from rallypoint.coordinator.led_jobs import LedJobs, LocalLeader
+from rallypoint.coordinator.led_jobs import LocalLeader, ManyLeaderships
 from rallypoint.coordinator.server import Coordinator
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core import job as jobs
 from rallypoint.core import messages as m
-from rallypoint.core.admission import Admission
+from rallypoint.core.admission import AdmissionLimits
 from rallypoint.core.event_kinds import Record
-from rallypoint.core.group_events import Finish
 from rallypoint.core.job_state import JobEffect, JobEvent, JobState, SessionLost
 from rallypoint.core.model import NONCE_BITS, NodeRef, SharedSettings, Stamp
+from rallypoint.core.node.events import Finish
 from rallypoint.core.takeover.record import Process
 from rallypoint.core.watch.past_round import PastRound
 from rallypoint.errors import MessageError
@@ -111,7 +111,7 @@ class By(Struct, frozen=True, eq=False):
 
     number: int
     """Of this coordinator."""
-    led: LedBy
+    led: Leaderships
     is_held: Callable[[], bool]
     """Nobody else may lead now, by what the register has answered."""
     own_agent: str = ""
@@ -138,7 +138,7 @@ def by_register(shared: Simulated, loop: ProcessLoop, register: SimulatedRegiste
     def on_wait(_: str, text: str) -> None:
         shared.observer.recorded(loop.host, kinds.WAITS_TO_LEAD(text))
 
-    led = LedJobs(lambda _: register, (loop.host,), on_wait, local)
+    led = ManyLeaderships(lambda _: register, (loop.host,), on_wait, local)
     return By(life, led, lambda: calls.is_held)
 
 
@@ -146,7 +146,7 @@ class ListeningCoordinator(Coordinator):
     """Whose listener is simulated."""
 
     def __init__(self, hosting: Hosting, on_close: Callable[[], None]) -> None:
-        super().__init__([], hosting, None, None, Admission(10_000, 10.0))
+        super().__init__([], hosting, None, None, AdmissionLimits(10_000, 10.0))
         self._on_close = on_close
 
     def close(self) -> None:

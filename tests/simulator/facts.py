@@ -25,8 +25,8 @@ from tests.simulator.workers import Worker
 from rallypoint.coordinator.hosted_job import HostedJob
 from rallypoint.core.job_state import JobState
 from rallypoint.core.model import Assignment, NodeRef, Verdict
+from rallypoint.core.node.timeline import UNKNOWN, Timeline, ended_by
 from rallypoint.core.takeover.record import LeadRecord
-from rallypoint.core.timeline import UNKNOWN, Timeline, ended_by
 from rallypoint.core.watch.goodput import Goodput, spent, wall_s
 from rallypoint.core.watch.node_progress import NodeProgress
 from rallypoint.core.watch.segments import Spending

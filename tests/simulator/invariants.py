@@ -32,11 +32,11 @@ from tests.simulator.workers import KILL_S, Worker
 
 from rallypoint.core import messages as m
 from rallypoint.core.event_kinds import Record
-from rallypoint.core.group_events import Finish, FinishKind
 from rallypoint.core.job_state import JobEffect, JobEvent, JobState, SessionLost
 from rallypoint.core.liveness import AGENT_FIRST_NS, DEATHS
 from rallypoint.core.model import Assignment, NodeRef, Outcome, SharedSettings, Stamp, Verdict
-from rallypoint.core.round_state import Phase
+from rallypoint.core.node.events import Finish, FinishKind
+from rallypoint.core.round_state import RoundPhase
 from rallypoint.core.search import NO_ANSWER_S
 
 SLACK_S = 0.05
@@ -157,7 +157,7 @@ class Invariants:
         if id(state) in self.jobs:
             return
         verdict, newest = state.verdict, state.round.round
-        newest -= state.round.phase is not Phase.ACTIVE
+        newest -= state.round.phase is not RoundPhase.ACTIVE
         job = Job(state, coordinator, state.ledger.total, newest, verdict)
         self.jobs[id(state)] = job
         self._rounds.begin(state, newest)

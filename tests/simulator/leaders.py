@@ -27,14 +27,14 @@ from rallypoint.coordinator.leader_process import Runtime
 from rallypoint.coordinator.leadership import Leadership
 from rallypoint.coordinator.led_jobs import LocalLeader
 from rallypoint.coordinator.server import Coordinator
-from rallypoint.coordinator.succession import Listening, OwnJob, Succession
+from rallypoint.coordinator.succession import Listening, OwnLeadership, Succession
 from rallypoint.core import messages as m
 from rallypoint.core.model import NONCE_BITS, DeadPlace, Epoch, Promise, epoch_number
 from rallypoint.core.session import AgentEffect, AgentEnd, Identity, Send, SessionRules
 from rallypoint.core.takeover.consent import Promises
 from rallypoint.core.takeover.leading import RELEASE_S, released, who_hears
 from rallypoint.core.takeover.record import LeadRecord, Process
-from rallypoint.core.takeover.told import Told
+from rallypoint.core.takeover.told import Position
 from rallypoint.errors import RallypointError, RendezvousConnectionError
 from rallypoint.register import record as register_record
 
@@ -94,7 +94,7 @@ class BoastingEnd(AgentEnd):
     def _boast(self, effect: AgentEffect) -> AgentEffect:
         if not isinstance(effect, Send) or not isinstance(effect.message, m.Attach):
             return effect
-        known = self.told or Told(Epoch(1, 1).as_int(), 0, 1)
+        known = self.told or Position(Epoch(1, 1).as_int(), 0, 1)
         higher = Epoch(epoch_number(known.epoch) + 5, 1).as_int()
         told = replace(known, epoch=higher, last_round=known.last_round + 3, nodes=1)
         return Send(replace(effect.message, told=told))
@@ -129,7 +129,7 @@ class LeadingProcess(AgentProcess):
         self.shared, self.loop, self.life = machine.shared, loop, machine.place.life
         self._register = register
         self._number = machine.shared.next_life()
-        own = self._own = OwnJob(machine.shared.settings.lease_s)
+        own = self._own = OwnLeadership(machine.shared.settings.lease_s)
         promises = ObservedPromises(machine.shared.settings.lease_s, self._promises)
         own.promises = self._own_promises = promises
         self._calls = RegisterCalls(

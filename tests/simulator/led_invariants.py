@@ -43,7 +43,7 @@ from rallypoint.core.settings import OnJoin
 from rallypoint.core.takeover.memory import order_of
 from rallypoint.core.takeover.record import FormerLife, JobRecord, LeadRecord, is_set
 from rallypoint.core.takeover.record_limits import advance_fault, counts_of, fault_in
-from rallypoint.core.takeover.told import Order, Told
+from rallypoint.core.takeover.told import Position, PositionOrder
 
 TAKES_OVER_S = 1.5
 """A coordinator that is started where the last one has died leads within this time."""
@@ -96,9 +96,9 @@ class LedInvariants(Invariants):
         """An older record is in the register than the newest one, which these rules know."""
         self._has_put_back = False
         """Whether an older record has been in the register at any time."""
-        self._base: Order | None = None
+        self._base: PositionOrder | None = None
         """The order of that record, until whoever leads knows of the newest one."""
-        self._positions: dict[str, Told] = {}
+        self._positions: dict[str, Position] = {}
         """The newest position that each agent was told."""
         self._charged: dict[str, dict[int, int]] = {}
         """How many restarts of each life of the job each agent was told of."""
@@ -446,7 +446,7 @@ class LedInvariants(Invariants):
         if isinstance(message, m.Positioned) and message.told is not None:
             self._note_position(incarnation, message.told)
 
-    def _note_position(self, incarnation: str, told: Told) -> None:
+    def _note_position(self, incarnation: str, told: Position) -> None:
         self._told_of.setdefault(incarnation, set()).add(told.epoch)
         self._told_lives.setdefault(incarnation, set()).add(told.told_life)
         charged = self._charged.setdefault(incarnation, {})
@@ -535,7 +535,7 @@ class LedInvariants(Invariants):
             raise Violation("world", f"{stamp} has two worlds: {incarnation} has another place")
 
 
-def _covers_told(job: JobRecord, told: Told) -> bool:
+def _covers_told(job: JobRecord, told: Position) -> bool:
     """Whether the record has all that matters of this position, or is of a later life."""
     if job.incarnation != told.told_life:
         return job.incarnation > told.told_life and job.newest_round is not None

@@ -26,9 +26,9 @@ from rallypoint.agent.telemetry.dispatcher import EventDispatcher
 from rallypoint.coordinator.client import CoordinatorSession, Hooks
 from rallypoint.coordinator.connection import ClientConnection, Dial, dial
 from rallypoint.core import messages as m
-from rallypoint.core.group_events import Finish, Tried
 from rallypoint.core.liveness import next_look_ns, overdue
 from rallypoint.core.model import Assignment, Candidate, DeadPlace, Lacking, NodeRef, Stamp
+from rallypoint.core.node.events import Finish, Tried
 from rallypoint.core.session import AgentEnd, Identity, SessionRules
 from rallypoint.errors import EnrolmentError, RallypointError
 from rallypoint.process.death_report import NEXT_LEADER_S

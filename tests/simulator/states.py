@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rallypoint.core.job_state import JobState
-from rallypoint.core.round_state import Phase
+from rallypoint.core.round_state import RoundPhase
 
 STATES = (
     "forming",
@@ -23,9 +23,9 @@ def state_of(job: JobState) -> str:
     state = job.round
     if job.verdict is not None:
         return "ending"
-    if state.phase is Phase.LAST_CALL:
+    if state.phase is RoundPhase.LAST_CALL:
         return "last-call"
-    if state.phase is not Phase.ACTIVE:
+    if state.phase is not RoundPhase.ACTIVE:
         return "backoff" if state.held and job.backoff_s else "forming"
     if not job.started:
         return "enrolling"

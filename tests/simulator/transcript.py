@@ -14,10 +14,10 @@ from tests.simulator.states import state_of
 from tests.simulator.workers import Worker
 
 from rallypoint.core.event_kinds import Record
-from rallypoint.core.group_events import Finish
 from rallypoint.core.job_state import JobEffect, JobEvent, JobState
 from rallypoint.core.messages import ToAgent, ToCoordinator
 from rallypoint.core.model import NodeRef
+from rallypoint.core.node.events import Finish
 from rallypoint.core.watch.past_round import PastRound
 from rallypoint.observe.faults import describe_fault
 from rallypoint.observe.records import AgentEvent, Observer

@@ -67,15 +67,15 @@ def nobody(store: KeyValueMachine) -> None:
 def somebody_waits(store: KeyValueMachine) -> None:
     for client, key in enumerate((b"new", b"number", b"text"), 10):
         store.apply(client, c10d.DeleteKey(key))
-        store.apply(client, c10d.Wait((key,)))
+        store.apply(client, c10d.WaitKeys((key,)))
 
 
 def i_wait(store: KeyValueMachine) -> None:
-    store.apply(ME, c10d.Wait((b"missing",)))
+    store.apply(ME, c10d.WaitKeys((b"missing",)))
 
 
 def i_have_reserved(store: KeyValueMachine) -> None:
-    store.apply(ME, c10d.Wait((b"queue",)))
+    store.apply(ME, c10d.WaitKeys((b"queue",)))
 
 
 def full(store: KeyValueMachine) -> None:

@@ -31,7 +31,7 @@ from rallypoint.wire.c10d_server import (
     QueuePop,
     QueuePush,
     Set,
-    Wait,
+    WaitKeys,
 )
 
 A, B, C = 1, 2, 3
@@ -51,7 +51,7 @@ class Store:
     def __init__(self) -> None:
         self.machine = KeyValueMachine()
 
-    def __call__(self, client: int, request: c10d.Request) -> list[tuple[int, bytes]]:
+    def __call__(self, client: int, request: c10d.StoreRequest) -> list[tuple[int, bytes]]:
         return self.machine.apply(client, request)
 
     def is_clean(self) -> bool:
@@ -153,34 +153,34 @@ def test_check_counts_queues_as_present(store: Store) -> None:
     ],
 )
 def test_a_write_wakes_all_who_wait(
-    store: Store, write: c10d.Request, own_reply: list[tuple[int, bytes]]
+    store: Store, write: c10d.StoreRequest, own_reply: list[tuple[int, bytes]]
 ) -> None:
-    assert store(A, Wait((b"k", b"k"))) == []
-    assert store(C, Wait((b"k",))) == []
+    assert store(A, WaitKeys((b"k", b"k"))) == []
+    assert store(C, WaitKeys((b"k",))) == []
     assert store(B, write) == [*own_reply, (A, STOP_WAITING), (C, STOP_WAITING)]
     assert store.is_clean()
-    assert store(A, Wait((b"k",))) == [(A, STOP_WAITING)]
+    assert store(A, WaitKeys((b"k",))) == [(A, STOP_WAITING)]
 
 
 def test_a_wait_for_several_keys_ends_when_each_was_written_once(store: Store) -> None:
     store(B, Set(b"there", b""))
-    assert store(A, Wait((b"there", b"k1", b"k2"))) == []
+    assert store(A, WaitKeys((b"there", b"k1", b"k2"))) == []
     assert store(B, Set(b"k1", b"")) == []
     assert store(B, DeleteKey(b"k1")) == [(B, i64(1))]
     assert store(B, Set(b"k1", b"")) == []
     assert store(B, Set(b"k2", b"")) == [(A, STOP_WAITING)]
-    assert store(B, Wait(())) == [(B, STOP_WAITING)]
+    assert store(B, WaitKeys(())) == [(B, STOP_WAITING)]
 
 
 def test_a_compare_set_that_fails_wakes_nobody(store: Store) -> None:
-    assert store(A, Wait((b"k",))) == []
+    assert store(A, WaitKeys((b"k",))) == []
     assert store(B, CompareSet(b"k", b"expected", b"v")) == [(B, text(b"expected"))]
     assert store(B, Set(b"k", b"")) == [(A, STOP_WAITING)]
 
 
 def test_cancel_is_always_answered(store: Store) -> None:
     assert store(A, CancelWait()) == [(A, WAIT_CANCELED)]
-    store(A, Wait((b"k", b"l")))
+    store(A, WaitKeys((b"k", b"l")))
     assert store(A, CancelWait()) == [(A, WAIT_CANCELED)]
     assert store.is_clean()
     assert store(B, Set(b"k", b"")) == []
@@ -190,15 +190,15 @@ def test_cancel_is_always_answered(store: Store) -> None:
 
 
 def test_a_second_wait_while_one_is_pending_is_refused(store: Store) -> None:
-    store(A, Wait((b"k",)))
-    for second in (Wait((b"l",)), Barrier(b"b", 2)):
+    store(A, WaitKeys((b"k",)))
+    for second in (WaitKeys((b"l",)), Barrier(b"b", 2)):
         with pytest.raises(ProtocolError, match="second wait"):
             store(A, second)
     assert store(B, CountKeys()) == [(B, i64(0))]
 
 
 def test_a_client_that_is_gone_is_not_answered(store: Store) -> None:
-    store(A, Wait((b"k", b"l")))
+    store(A, WaitKeys((b"k", b"l")))
     store(B, Barrier(b"b", 3))
     assert store.machine.drop(A) == []
     assert store.machine.drop(B) == []
@@ -220,8 +220,8 @@ def test_queue_is_first_in_first_out(store: Store) -> None:
 
 
 def test_a_push_wakes_one_in_order_of_arrival(store: Store) -> None:
-    store(A, Wait((b"q",)))
-    store(B, Wait((b"q",)))
+    store(A, WaitKeys((b"q",)))
+    store(B, WaitKeys((b"q",)))
     assert store(C, QueuePush(b"q", b"1")) == [(A, STOP_WAITING)]
     assert store(A, QueuePop(b"q")) == [(A, i64(1) + text(b"1"))]
     assert store(C, QueuePush(b"q", b"2")) == [(B, STOP_WAITING)]
@@ -230,30 +230,30 @@ def test_a_push_wakes_one_in_order_of_arrival(store: Store) -> None:
 
 
 def test_a_client_woken_by_a_push_does_not_stay_in_the_line(store: Store) -> None:
-    store(A, Wait((b"q",)))
+    store(A, WaitKeys((b"q",)))
     store(C, QueuePush(b"q", b"1"))
     store(A, QueuePop(b"q"))
-    assert store(A, Wait((b"other",))) == []
+    assert store(A, WaitKeys((b"other",))) == []
     assert store(C, QueuePush(b"q", b"2")) == []
 
 
 def test_a_wait_for_a_filled_queue_and_a_missing_key_ends_with_the_key(store: Store) -> None:
     store(C, QueuePush(b"q", b"1"))
-    assert store(A, Wait((b"q", b"k"))) == []
+    assert store(A, WaitKeys((b"q", b"k"))) == []
     assert store(C, Set(b"k", b"")) == [(A, STOP_WAITING)]
 
 
 def test_a_push_is_not_spent_on_one_who_still_waits_for_more(store: Store) -> None:
-    store(A, Wait((b"q", b"k")))
-    store(B, Wait((b"q",)))
+    store(A, WaitKeys((b"q", b"k")))
+    store(B, WaitKeys((b"q",)))
     assert store(C, QueuePush(b"q", b"1")) == [(B, STOP_WAITING)]
     assert store(C, Set(b"k", b"")) == [(A, STOP_WAITING)]
 
 
 def test_the_next_is_woken_when_the_first_does_not_take_its_value(store: Store) -> None:
-    store(A, Wait((b"q",)))
-    store(B, Wait((b"q",)))
-    store(C, Wait((b"q",)))
+    store(A, WaitKeys((b"q",)))
+    store(B, WaitKeys((b"q",)))
+    store(C, WaitKeys((b"q",)))
     store(4, QueuePush(b"q", b"1"))
     assert store.machine.drop(A) == [(B, STOP_WAITING)]
     assert store(B, CancelWait()) == [(B, WAIT_CANCELED), (C, STOP_WAITING)]
@@ -262,12 +262,12 @@ def test_the_next_is_woken_when_the_first_does_not_take_its_value(store: Store) 
 
 
 def test_what_a_push_woke_somebody_for_is_not_taken_by_another_pop(store: Store) -> None:
-    store(A, Wait((b"q",)))
+    store(A, WaitKeys((b"q",)))
     assert store(C, QueuePush(b"q", b"1")) == [(A, STOP_WAITING)]
     assert store(B, QueuePop(b"q")) == [(B, i64(0))]
     assert store(B, QueueLength(b"q")) == [(B, i64(0))]
     assert store(B, Check((b"q",))) == [(B, NOT_READY)]
-    assert store(B, Wait((b"q",))) == []
+    assert store(B, WaitKeys((b"q",))) == []
     assert store(A, QueuePop(b"q")) == [(A, i64(1) + text(b"1"))]
     assert store(C, QueuePush(b"q", b"2")) == [(B, STOP_WAITING)]
     assert store(B, QueuePop(b"q")) == [(B, i64(1) + text(b"2"))]
@@ -277,7 +277,7 @@ def test_what_a_push_woke_somebody_for_is_not_taken_by_another_pop(store: Store)
 def test_a_wait_that_is_answered_at_once_reserves_too(store: Store) -> None:
     store(C, QueuePush(b"q", b"1"))
     store(C, QueuePush(b"q", b"2"))
-    assert store(A, Wait((b"q",))) == [(A, STOP_WAITING)]
+    assert store(A, WaitKeys((b"q",))) == [(A, STOP_WAITING)]
     assert store(B, QueuePop(b"q")) == [(B, i64(1) + text(b"1"))]
     assert store(B, QueuePop(b"q")) == [(B, i64(0))]
     assert store(A, QueuePop(b"q")) == [(A, i64(1) + text(b"2"))]
@@ -286,12 +286,12 @@ def test_a_wait_that_is_answered_at_once_reserves_too(store: Store) -> None:
 
 def test_who_does_something_else_gives_up_what_it_reserved(store: Store) -> None:
     store(C, QueuePush(b"q", b"1"))
-    assert store(A, Wait((b"q",))) == [(A, STOP_WAITING)]
-    assert store(B, Wait((b"q",))) == []
+    assert store(A, WaitKeys((b"q",))) == [(A, STOP_WAITING)]
+    assert store(B, WaitKeys((b"q",))) == []
     assert store(A, QueueLength(b"q")) == [(A, i64(1)), (B, STOP_WAITING)]
     assert store(A, QueuePop(b"q")) == [(A, i64(0))]
     store(A, Set(b"text", b"x"))
-    store(A, Wait((b"q",)))
+    store(A, WaitKeys((b"q",)))
     with pytest.raises(ProtocolError):  # whose client is closed: only its end frees the item
         store(B, Add(b"text", 1))
     assert store.machine.drop(B) == [(A, STOP_WAITING)]
@@ -305,7 +305,7 @@ def test_what_is_stored_is_counted_and_limited() -> None:
     machine.apply(A, Set(b"key-1", b"12345"))
     machine.apply(A, QueuePush(b"queue", b"12345"))
     assert machine.stored_bytes == 2 * (entry + 10)
-    more: list[c10d.Request] = [
+    more: list[c10d.StoreRequest] = [
         Set(b"k", b""),
         Set(b"key-1", b"123456"),
         Append(b"key-1", b"6"),
@@ -340,7 +340,7 @@ def test_barrier_lets_all_go_at_world_size_and_is_never_reset(store: Store) -> N
 
 
 def test_barrier_at_world_size_wakes_those_who_wait_for_its_key(store: Store) -> None:
-    assert store(C, Wait((b"b",))) == []
+    assert store(C, WaitKeys((b"b",))) == []
     assert store(A, Barrier(b"b", 2)) == []
     assert store(B, Barrier(b"b", 2)) == [
         (B, STOP_WAITING),
@@ -361,7 +361,7 @@ clients = st.integers(1, 4)
 steps = st.one_of(
     st.builds(Set, names, names),
     st.builds(DeleteKey, names),
-    st.builds(Wait, st.lists(names, min_size=1, max_size=3).map(tuple)),
+    st.builds(WaitKeys, st.lists(names, min_size=1, max_size=3).map(tuple)),
     st.builds(CancelWait),
     st.builds(QueuePush, names, names),
     st.builds(QueuePop, names),
@@ -372,7 +372,7 @@ steps = st.one_of(
 @settings(max_examples=examples(300), deadline=None)
 @given(st.lists(st.tuples(clients, steps), max_size=40))
 def test_every_wait_is_answered_once_and_nobody_sleeps_beside_a_full_queue(
-    script: list[tuple[int, c10d.Request | None]],
+    script: list[tuple[int, c10d.StoreRequest | None]],
 ) -> None:
     machine = KeyValueMachine()
     waiting: set[int] = set()
@@ -383,7 +383,7 @@ def test_every_wait_is_answered_once_and_nobody_sleeps_beside_a_full_queue(
         elif client in waiting and not isinstance(request, CancelWait):
             continue  # a client of torch does nothing else while it waits
         else:
-            if isinstance(request, Wait):
+            if isinstance(request, WaitKeys):
                 waiting.add(client)
             replies = machine.apply(client, request)
         for receiver, reply in replies:

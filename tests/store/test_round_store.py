@@ -23,7 +23,7 @@ from tests.harness.round_workers import until
 
 from rallypoint.errors import EnrolmentError
 from rallypoint.process.forks import fork_process
-from rallypoint.store.access import EVERYBODY, AccessGate, Peer, Reach, round_policy
+from rallypoint.store.access import EVERYBODY, AccessGate, Peer, PeerReach, round_policy
 from rallypoint.store.enrol import enrol, reach
 from rallypoint.store.peer_owner import SocketName, owner_of
 from rallypoint.store.refusal_log import LINES_MAX
@@ -565,7 +565,7 @@ def test_F9_enrolment_that_fails_names_both_addresses_and_the_fix(store: RoundSt
 
 def as_remote(peer_name: SocketName, own_name: SocketName, own_uid: int) -> Peer:
     """Looks at loopback addresses as if each were another machine's."""
-    return Peer(peer_name[0], peer_name[1], Reach.REMOTE)
+    return Peer(peer_name[0], peer_name[1], PeerReach.REMOTE)
 
 
 def serve_locally(

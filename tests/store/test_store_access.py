@@ -11,7 +11,7 @@ from rallypoint.store.access import (
     AccessPolicy,
     Admission,
     Peer,
-    Reach,
+    PeerReach,
     Who,
     parse_network,
     round_policy,
@@ -19,14 +19,14 @@ from rallypoint.store.access import (
 
 
 def remote(address: str = "10.0.0.7", port: int = 40000) -> Peer:
-    return Peer(address, port, Reach.REMOTE)
+    return Peer(address, port, PeerReach.REMOTE)
 
 
 KEY = b"k" * 32
 ROUND = round_policy(KEY, everybody=False)
-SAME_USER = Peer("127.0.0.1", 1, Reach.SAME_USER, 1000)
-OTHER_USER = Peer("127.0.0.1", 2, Reach.OTHER_USER, 1001)
-NOBODY_KNOWS = Peer("127.0.0.1", 3, Reach.LOCAL_UNKNOWN)
+SAME_USER = Peer("127.0.0.1", 1, PeerReach.SAME_USER, 1000)
+OTHER_USER = Peer("127.0.0.1", 2, PeerReach.OTHER_USER, 1001)
+NOBODY_KNOWS = Peer("127.0.0.1", 3, PeerReach.LOCAL_UNKNOWN)
 
 
 def test_F9_a_process_of_the_same_user_is_allowed() -> None:
@@ -128,7 +128,7 @@ def test_F9_a_network_that_a_person_named_is_allowed_without_enrolling() -> None
 
 
 def test_F9_a_wide_network_lets_no_other_user_of_this_machine_in_but_a_loopback_one_does() -> None:
-    own_address = Peer("10.0.0.7", 2, Reach.OTHER_USER, 1001)
+    own_address = Peer("10.0.0.7", 2, PeerReach.OTHER_USER, 1001)
     for network in ("0.0.0.0/0", "10.0.0.0/8"):
         gate = AccessGate(round_policy(KEY, everybody=False, networks=[network]))
         for peer in (OTHER_USER, NOBODY_KNOWS, own_address):

@@ -26,7 +26,7 @@ from rallypoint.core.job_state import new_job
 from rallypoint.core.model import Stamp
 from rallypoint.core.sessions import Sessions
 from rallypoint.core.settings import MAX_WORKERS_PER_NODE
-from rallypoint.core.watch.collecting import ALL_LINES, Gathered, HowFar, RankTold, Told
+from rallypoint.core.watch.collecting import ALL_LINES, Gathered, HowFar, RankTold, WorkerAnswer
 from rallypoint.core.watch.questions import READ_MAX, ReadTo, Subject
 
 FOLLOWS = m.Ask(Subject.LOGS, follow=True, newest=5)
@@ -36,7 +36,7 @@ def told(person: Wire) -> list[Gathered]:
     return [msgspec.json.decode(one.piece, type=Gathered) for one in person.all(m.Answer)]
 
 
-def writes(place: Place, node: Wire, *lines: Told, round_: int = 0) -> None:
+def writes(place: Place, node: Wire, *lines: WorkerAnswer, round_: int = 0) -> None:
     """Its agent passes this on."""
     number = node.all(m.Collect)[-1].number
     place.job.collected(node, m.Collected(number))
@@ -62,8 +62,10 @@ async def test_V6_a_node_whose_connection_broke_goes_on_after_the_last_line_that
     place: Place,
 ) -> None:
     person = place.asks(FOLLOWS)
-    writes(place, place.nodes[1], Told(0, "one\n", 2, next=40), Told(1, "", 2, next=7))
-    writes(place, place.nodes[1], Told(0, "two\n", 2, next=44))
+    writes(
+        place, place.nodes[1], WorkerAnswer(0, "one\n", 2, next=40), WorkerAnswer(1, "", 2, next=7)
+    )
+    writes(place, place.nodes[1], WorkerAnswer(0, "two\n", 2, next=44))
     again = comes_back(place, 1)
     tick(place)
     (question,) = again.all(m.Collect)
@@ -117,7 +119,7 @@ def test_V6_as_many_places_as_there_may_be_are_taken_by_coordinators_and_nodes()
 
 async def test_V6_lines_that_may_be_lost_since_a_round_has_ended_are_told_of(place: Place) -> None:
     person = place.asks(FOLLOWS)
-    writes(place, place.nodes[1], Told(0, "one\n", 2, next=40))
+    writes(place, place.nodes[1], WorkerAnswer(0, "one\n", 2, next=40))
     again = comes_back(place, 1)
     for number, node in enumerate(place.nodes):
         place.says(node, 3 + number, m.Join(2, CANDIDATE))

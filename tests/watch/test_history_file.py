@@ -15,8 +15,8 @@ from rallypoint.core.watch.history import SCHEMA, HistoryEntry
 from rallypoint.core.watch.history_file import (
     NODES_WRITTEN,
     Begin,
-    Line,
-    Lost,
+    HistoryLine,
+    LinesLost,
     NoHistoryError,
     as_object,
     compact,
@@ -32,7 +32,7 @@ def entry(number: int) -> HistoryEntry:
     return HistoryEntry(number, 1000.0 + number, "restart", "WARNING", 0, "restart 1 of 2")
 
 
-def encoded(*lines: Line) -> list[bytes]:
+def encoded(*lines: HistoryLine) -> list[bytes]:
     return [json.dumps(as_object(line)).encode() for line in lines]
 
 
@@ -44,7 +44,7 @@ def test_what_is_written_is_read_again() -> None:
     status = compact(cluster.view, 1010.0)
     past = cluster.history.rounds[0]
     assert past.end == "loss"
-    found = read([*encoded(BEGIN, entry(1), past, status, Lost(3)), b""])
+    found = read([*encoded(BEGIN, entry(1), past, status, LinesLost(3)), b""])
     assert found.begins == [BEGIN]
     assert found.entries == [entry(1)]
     assert found.rounds == [past]

@@ -10,7 +10,7 @@ from rallypoint.core import messages as m
 from rallypoint.core.job_state import new_job
 from rallypoint.core.sessions import Sessions
 from rallypoint.core.watch.advice import behind
-from rallypoint.core.watch.history_file import Line, Status
+from rallypoint.core.watch.history_file import HistoryLine, StatusLine
 from rallypoint.core.watch.node_progress import NodeProgress
 
 
@@ -19,7 +19,7 @@ class Place:
 
     def __init__(self) -> None:
         self.now_s = 0.0
-        self.lines: list[Line] = []
+        self.lines: list[HistoryLine] = []
         self._sessions = Sessions(new_job(RULES), 1)
         self._watch = JobWatch(self._sessions, lambda: self.now_s, lambda number: None)
         self._watch.write_to(self.lines.append, took_over=False)
@@ -55,7 +55,7 @@ class Place:
     @property
     def culprits(self) -> list[str]:
         """The node that is behind, of each status in the history; `-`: none is."""
-        views = [line.view for line in self.lines if isinstance(line, Status)]
+        views = [line.view for line in self.lines if isinstance(line, StatusLine)]
         found = [behind(view) for view in views]
         return ["-" if each is None else each.node.node for each in found]
 

@@ -19,7 +19,7 @@ from rallypoint.cli import job_verdict
 from rallypoint.cli.watch import events, reach, status
 from rallypoint.core.model import SharedSettings
 from rallypoint.core.watch.history import HistoryEntry
-from rallypoint.core.watch.history_file import Begin, Line, Lost, as_object, compact
+from rallypoint.core.watch.history_file import Begin, HistoryLine, LinesLost, as_object, compact
 from rallypoint.core.watch.job_view import JobView
 from rallypoint.errors import UsageError
 from rallypoint.observe.printing import json_text
@@ -36,7 +36,7 @@ def lines() -> dict[str, dict[str, Any]]:
     cluster.run_workers()
     cluster.lose("node-1", "its connection was closed")
     past, view = cluster.history.rounds[0], compact(cluster.view, 1e9)
-    made: list[Line] = [Begin("job", 1, 1e9), ENTRY, past, view, Lost(3)]
+    made: list[HistoryLine] = [Begin("job", 1, 1e9), ENTRY, past, view, LinesLost(3)]
     return {line["kind"]: line for line in map(as_object, made)}
 
 

@@ -23,7 +23,7 @@ from rallypoint.core import messages as m
 from rallypoint.core.job_state import JobEvent, PersonWants
 from rallypoint.core.messages import FromNode
 from rallypoint.core.model import EndKind, NodeRef, Outcome
-from rallypoint.core.round_state import Phase
+from rallypoint.core.round_state import RoundPhase
 from rallypoint.core.takeover.record import recorded
 from rallypoint.core.watch.questions import Subject
 from rallypoint.wire.codec import for_version
@@ -207,7 +207,7 @@ def test_A2_a_restart_that_a_person_wanted_is_not_charged_for_a_failure_before_i
     (past, _) = host.history.rounds
     assert (past.end, past.end_text, past.cause) == ("request", person.RESTARTED, None)
     assert host.job.round.round == 1
-    assert host.job.round.phase is Phase.ACTIVE
+    assert host.job.round.phase is RoundPhase.ACTIVE
 
 
 def test_A2_a_restart_that_a_person_wanted_ends_no_job_without_budget() -> None:

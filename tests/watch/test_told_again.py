@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 from msgspec.structs import replace
-from tests.harness.groups import stamp
+from tests.harness.node_machine import stamp
 from tests.harness.timelines import Told
 from tests.harness.watched_cluster import NOON
 
@@ -14,12 +14,12 @@ from rallypoint.agent.telemetry.dispatcher import EventDispatcher
 from rallypoint.cli.watch.status_text import status_lines
 from rallypoint.config import AgentConfig, RendezvousConfig, WorkerConfig
 from rallypoint.core import messages as m
-from rallypoint.core import timeline
-from rallypoint.core.group_events import WorkersGone
 from rallypoint.core.job_state import JobState, new_job
 from rallypoint.core.model import EndKind, EndReason, SharedSettings, Stamp
+from rallypoint.core.node import timeline
+from rallypoint.core.node.events import WorkersGone
 from rallypoint.core.watch.history import JobHistory
-from rallypoint.core.watch.history_file import Begin, Line, as_object, read
+from rallypoint.core.watch.history_file import Begin, HistoryLine, as_object, read
 from rallypoint.core.watch.job_view import Heard, view_of
 from rallypoint.core.watch.past_round import PastRound, Slowest
 from rallypoint.core.watch.told_round import ROUNDS_TOLD, ToldRound
@@ -237,6 +237,6 @@ def test_of_a_round_that_two_coordinators_tell_of_the_first_line_counts() -> Non
     first = PastRound(1, 3, 24, BLAME, 1.0, 2.0, "failure", BLAME)
     second = PastRound(1, 3, 24, BLAME, 1.0, 3.0, "failure", BLAME)
     later = Begin("job", 1, 3.0, took_over=True)
-    lines: list[Line] = [begin, first, later, second]
+    lines: list[HistoryLine] = [begin, first, later, second]
     found = read([msgspec.json.encode(as_object(line)) for line in lines])
     assert found.rounds == [first]

@@ -11,13 +11,13 @@ from rallypoint.coordinator.watching import JobWatch
 from rallypoint.core import messages as m
 from rallypoint.core.job_state import PersonWants
 from rallypoint.core.sessions import Sessions
-from rallypoint.core.watch.history_file import Line
+from rallypoint.core.watch.history_file import HistoryLine
 from rallypoint.core.watch.questions import Subject
 
 
 async def test_L3_a_status_has_the_verdict_when_it_is_recorded() -> None:
     async with running_job(NO_RESTARTS) as place:
-        lines: list[Line] = []
+        lines: list[HistoryLine] = []
         place.job.watch.write_to(lines.append, took_over=False)
         place.fails_for_good()
         person = place.asks(m.Ask(Subject.STATUS, follow=True))

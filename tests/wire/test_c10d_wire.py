@@ -29,7 +29,7 @@ def text(value: bytes) -> bytes:
     return u64(len(value)) + value
 
 
-def encode(request: c10d.Request) -> bytes:
+def encode(request: c10d.StoreRequest) -> bytes:
     """The client's side, written down a second time and differently: as a table of fields."""
     opcode, fields = {
         c10d.Set: (Opcode.SET, "key value"),
@@ -37,7 +37,7 @@ def encode(request: c10d.Request) -> bytes:
         c10d.Get: (Opcode.GET, "key"),
         c10d.Add: (Opcode.ADD, "key delta"),
         c10d.Check: (Opcode.CHECK, "keys"),
-        c10d.Wait: (Opcode.WAIT, "keys"),
+        c10d.WaitKeys: (Opcode.WAIT, "keys"),
         c10d.CountKeys: (Opcode.GETNUMKEYS, ""),
         c10d.DeleteKey: (Opcode.DELETE_KEY, "key"),
         c10d.Append: (Opcode.APPEND, "key value"),
@@ -65,9 +65,9 @@ def encode(request: c10d.Request) -> bytes:
     return encoded
 
 
-def parse(pieces: Iterable[bytes]) -> tuple[list[c10d.Request], str | None]:
+def parse(pieces: Iterable[bytes]) -> tuple[list[c10d.StoreRequest], str | None]:
     session = ServerSession()
-    requests: list[c10d.Request] = []
+    requests: list[c10d.StoreRequest] = []
     try:
         for piece in pieces:
             session.receive(piece)
@@ -89,7 +89,7 @@ requests = st.one_of(
     st.builds(c10d.Get, key),
     st.builds(c10d.Add, key, i64),
     st.builds(c10d.Check, keys),
-    st.builds(c10d.Wait, keys),
+    st.builds(c10d.WaitKeys, keys),
     st.builds(c10d.CountKeys),
     st.builds(c10d.DeleteKey, key),
     st.builds(c10d.Append, key, key),
@@ -108,7 +108,7 @@ requests = st.one_of(
 @settings(max_examples=300, deadline=None)
 @given(st.lists(requests, max_size=8), st.data(), st.booleans())
 def test_any_segmentation_gives_the_same_requests_then_the_same_error(
-    sent: list[c10d.Request], data: st.DataObject, broken: bool
+    sent: list[c10d.StoreRequest], data: st.DataObject, broken: bool
 ) -> None:
     stream = VALIDATE + b"".join(map(encode, sent)) + (b"\x63more" if broken else b"")
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=12)))
@@ -120,7 +120,7 @@ def test_any_segmentation_gives_the_same_requests_then_the_same_error(
 
 
 def test_one_byte_at_a_time() -> None:
-    sent: list[c10d.Request] = [c10d.MultiSet(((b"a", b"1"), (b"", b""))), c10d.Ping(7)]
+    sent: list[c10d.StoreRequest] = [c10d.MultiSet(((b"a", b"1"), (b"", b""))), c10d.Ping(7)]
     stream = VALIDATE + b"".join(map(encode, sent))
     assert parse(stream[i : i + 1] for i in range(len(stream))) == (sent, None)
 
@@ -162,13 +162,13 @@ def test_what_breaks_the_protocol_is_refused_with_a_reason(stream: bytes, reason
 
 
 def test_the_limits_themselves_are_allowed() -> None:
-    sent: list[c10d.Request] = [c10d.Set(b"k" * 8192, b"v" * (8 << 20)), c10d.Ping(1)]
+    sent: list[c10d.StoreRequest] = [c10d.Set(b"k" * 8192, b"v" * (8 << 20)), c10d.Ping(1)]
     assert parse([VALIDATE + b"".join(map(encode, sent))]) == (sent, None)
 
 
 def test_a_request_is_limited_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(c10d_server, "MAX_REQUEST_BYTES", 1000)
-    small: c10d.Request = c10d.Set(b"k", b"v" * 900)
+    small: c10d.StoreRequest = c10d.Set(b"k", b"v" * 900)
     assert parse([VALIDATE + encode(small) * 3]) == ([small] * 3, None)
     large = c10d.MultiSet(((b"a", b"v" * 600), (b"b", b"v" * 600)))
     stream = VALIDATE + encode(small) + encode(large)

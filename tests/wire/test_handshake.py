@@ -27,7 +27,7 @@ from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.errors import AccessError, ExitClass, VersionMismatchError
 from rallypoint.wire.codec import encode
 from rallypoint.wire.handshake import MAX_HANDSHAKE_BYTES, Established, ServerHandshake
-from rallypoint.wire.keys import Context, session_keys
+from rallypoint.wire.keys import ProofContext, session_keys
 from rallypoint.wire.versions import SPOKEN, Versions
 
 
@@ -324,7 +324,7 @@ def test_R7_a_side_of_an_older_version_proves_and_derives_what_it_always_did(ver
     """Whatever the newer one says in its nonce."""
     nonces = Versions(2, 4).marked(CLIENT_NONCE), SERVER_NONCE
     ranges = Versions(2, 4), Versions(2, version)
-    context = Context(version, "job", *nonces, SERVER_ID, *ranges)
+    context = ProofContext(version, "job", *nonces, SERVER_ID, *ranges)
     agreed = pack(">HB", version, 3) + b"job" + nonces[0] + nonces[1] + SERVER_ID
     expected = digest(TOKEN, b"rallypoint client\0" + agreed, "sha256")
     assert context.client_proof(TOKEN) == expected
@@ -337,7 +337,7 @@ def test_R7_the_proofs_and_keys_of_version_4_cover_what_both_sides_speak() -> No
     seen = set()
     for offered in (Versions(2, 4), Versions(3, 4), Versions(2, 5)):
         for spoken in (Versions(2, 4), Versions(4, 4)):
-            context = Context(4, "job", CLIENT_NONCE, SERVER_NONCE, SERVER_ID, offered, spoken)
+            context = ProofContext(4, "job", CLIENT_NONCE, SERVER_NONCE, SERVER_ID, offered, spoken)
             keys = context.keys(TOKEN)
             seen |= {context.client_proof(TOKEN), context.server_proof(TOKEN)}
             seen |= {keys.client_to_server, keys.server_to_client}

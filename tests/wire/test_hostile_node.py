@@ -27,7 +27,7 @@ from rallypoint.core import messages as m
 from rallypoint.core.hang import Behind
 from rallypoint.core.model import Outcome, SharedSettings, Stamp
 from rallypoint.core.settings import MAX_NUMBER, MAX_SECONDS, MAX_WORKERS_PER_NODE
-from rallypoint.core.watch.collecting import PIECES_IN_FLIGHT, Gathered, Told
+from rallypoint.core.watch.collecting import PIECES_IN_FLIGHT, Gathered, WorkerAnswer
 from rallypoint.core.watch.job_view import JobView
 from rallypoint.core.watch.node_progress import NodeProgress
 from rallypoint.core.watch.questions import Subject
@@ -496,20 +496,25 @@ def test_V6_a_node_tells_of_its_own_workers_and_only_when_it_is_told_to() -> Non
         person, number = asked_for(scene, liar, m.Ask(Subject.STACKS))
 
         def says(
-            *told: Told, number: int = number, round: int = round_, last: bool = False
+            *told: WorkerAnswer, number: int = number, round: int = round_, last: bool = False
         ) -> None:
             liar.say(m.Collected(number, round, told, last))
             scene.said()
 
-        says(Told(0, "unwanted"))
-        says(Told(0, "of nothing"), number=77)
+        says(WorkerAnswer(0, "unwanted"))
+        says(WorkerAnswer(0, "of nothing"), number=77)
         assert person.gathered() == []
         says()
         assert sum(isinstance(x, m.CollectMore) for x in liar.heard) == 1
-        says(Told(0, "a"), Told(1, ESCAPES), Told(2, "of another node"), Told(7, "of nobody"))
-        says(Told(0, "more"))
+        says(
+            WorkerAnswer(0, "a"),
+            WorkerAnswer(1, ESCAPES),
+            WorkerAnswer(2, "of another node"),
+            WorkerAnswer(7, "of nobody"),
+        )
+        says(WorkerAnswer(0, "more"))
         says()
-        says(Told(0, "of another round"), round=round_ + 1)
+        says(WorkerAnswer(0, "of another round"), round=round_ + 1)
         says(last=True)
         piece, end = person.gathered()
         assert [(told.rank, told.text) for told in piece.told] == [(base, "a"), (base + 1, ESCAPES)]
@@ -528,14 +533,14 @@ def test_V6_so_many_pieces_are_under_way_and_no_more_until_the_person_has_taken_
         for _ in range(2 * PIECES_IN_FLIGHT):
             liar.say(m.Collected(number))
             scene.said()
-            liar.say(m.Collected(number, round_, (Told(0, "line\n"),)))
+            liar.say(m.Collected(number, round_, (WorkerAnswer(0, "line\n"),)))
             scene.said()
         assert len(person.gathered()) == PIECES_IN_FLIGHT
         for _ in range(PIECES_IN_FLIGHT + 100):
             person.say(m.Ask(Subject.MORE))
         scene.said()
         for _ in range(2 * PIECES_IN_FLIGHT):
-            liar.say(m.Collected(number, round_, (Told(0, "line\n"),)))
+            liar.say(m.Collected(number, round_, (WorkerAnswer(0, "line\n"),)))
             scene.said()
             liar.say(m.Collected(number))
             scene.said()

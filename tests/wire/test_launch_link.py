@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 from rallypoint.wire.launch_link import (
     MARK,
     MAX_FRAME_BYTES,
+    AgentEnded,
+    AgentOutput,
+    AgentRefused,
     Beat,
     Deliver,
-    Ended,
     FromHost,
     Hello,
     Here,
     Look,
-    Output,
-    Refused,
     Start,
     Started,
     ToHost,
@@ -29,10 +29,10 @@ from rallypoint.wire.launch_link import (
 SAID: list[FromHost] = [
     Here("1.2"),
     Hello("10.0.0.1", 20001),
-    Refused("no"),
+    AgentRefused("no"),
     Started(7, "/log"),
-    Output(1, b"\xff\n"),
-    Ended(-9, b""),
+    AgentOutput(1, b"\xff\n"),
+    AgentEnded(-9, b""),
 ]
 START = Start(("train.py",), {"A": "b"}, "job-secret", "a", "", "", 60.0)
 

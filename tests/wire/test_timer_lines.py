@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rallypoint.wire.shm import MAX_LINE_BYTES, LineSplitter
 from rallypoint.wire.timer_lines import TimerLine, format_timer_line, parse_timer_line
-from rallypoint.worker.timers import MAX_PER_PROCESS, PendingTimers, Timer
+from rallypoint.worker.timers import MAX_PER_PROCESS, Countdown, PendingTimers
 
 PIDS = st.integers(1, 2**22)
 TIMES = st.floats(allow_nan=False, allow_infinity=False)
@@ -78,8 +78,8 @@ def test_what_is_too_long_for_a_line_is_not_kept() -> None:
     assert splitter.feed(b" line\n") == [b"half line"]
 
 
-def timer(pid: int, scope: str, ends_at: float) -> Timer:
-    return Timer(pid, scope, ends_at, 1.0, 9)
+def timer(pid: int, scope: str, ends_at: float) -> Countdown:
+    return Countdown(pid, scope, ends_at, 1.0, 9)
 
 
 def test_a_timer_ends_unless_it_is_released() -> None:

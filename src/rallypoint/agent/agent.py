@@ -1,6 +1,6 @@
-"""The agent: does what the pure worker group says, and reports to it what happened.
+"""The agent: does what the pure machine of its node says, and reports to it what happened.
 
-Single-threaded, on one selector loop. Nothing here decides anything: `core.group` does.
+Single-threaded, on one selector loop. Nothing here decides anything: `core.node` does.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from rallypoint.agent.status import StatusReporter, anew_text, place_text
 from rallypoint.agent.telemetry.dispatcher import EventDispatcher
 from rallypoint.agent.worker_rounds import WorkerRounds
 from rallypoint.config import AgentConfig
-from rallypoint.coordinator.client import AgentSession, Pushed, raise_in_loop
+from rallypoint.coordinator.client import AgentSession, FromCoordinator, raise_in_loop
 from rallypoint.core import event_kinds as kinds
-from rallypoint.core import group
-from rallypoint.core import group_events as g
 from rallypoint.core import messages as m
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.model import Assignment, Candidate, Stamp
+from rallypoint.core.node import events as e
+from rallypoint.core.node import machine
 from rallypoint.errors import RallypointError
 from rallypoint.observe.faults import describe_fault
 from rallypoint.observe.records import FieldValue, event_now
@@ -40,7 +40,7 @@ class AgentLinks(NamedTuple):
     """Called at each step: whether what runs here must end with the lease."""
     wait_ready: Callable[[], Awaitable[None]] | None
     """Until workers could be started: no node starts any before all of them can."""
-    try_to_start: Callable[[m.Prove, str], Awaitable[g.Tried]] | None = None
+    try_to_start: Callable[[m.Prove, str], Awaitable[e.Tried]] | None = None
     """Gets the id of this node, and never raises. None: this agent is asked for nothing."""
     last_words: Callable[[], Coroutine[None, None, None] | None] = lambda: None
     """What is to be waited for before this node leaves, for a moment; None: nothing."""
@@ -61,8 +61,8 @@ class Agent:
         self._loop = asyncio.get_running_loop()
         self._config, self._links, rendezvous = config, links, config.rendezvous
         by_handler = rendezvous.handler is not None
-        self._state = group.GroupState(
-            group.GroupSettings(
+        self._state = machine.WorkersState(
+            machine.NodeSettings(
                 workers=config.workers.count,
                 shutdown_grace_s=config.stop.shutdown_grace_s,
                 restart_grace_s=config.stop.restart_grace_s,
@@ -88,7 +88,7 @@ class Agent:
         self._refusal: RallypointError | None = None
         self._is_replaceable = False
         """A coordinator of this job could be taken over from."""
-        self.finished: asyncio.Future[g.Finish] = self._loop.create_future()
+        self.finished: asyncio.Future[e.Finish] = self._loop.create_future()
 
     def join(self, session: AgentSession, candidate: Candidate, *, hosts: bool) -> None:
         """Take part, from now on, by a session that is about to be opened."""
@@ -116,15 +116,15 @@ class Agent:
 
     def caught(self, number: int) -> None:
         """A signal arrived for this agent."""
-        self._step(g.SignalCaught(number))
+        self._step(e.SignalCaught(number))
 
     def witness_signalled(self, number: int) -> None:
         """A signal has reached the witness."""
-        self._step(g.WitnessSignalled(number))
+        self._step(e.WitnessSignalled(number))
 
     def leave(self, why: str) -> None:
         """A person, or a notice of this node's end, wants it to go. May be said again."""
-        self._step(g.LeaveWanted(why))
+        self._step(e.LeaveWanted(why))
 
     def say(self, record: Record, fields: tuple[tuple[str, FieldValue], ...] = ()) -> None:
         """Report what happened."""
@@ -139,11 +139,11 @@ class Agent:
     # What the session says.
 
     def claim(self) -> m.Claim:
-        return group.claim(self._state, self._loop.time() - self._leaving_since)
+        return machine.claim(self._state, self._loop.time() - self._leaving_since)
 
     def session_opened(self, resumed: bool, replaced: bool) -> None:
         self._links.dispatcher.node = self._node_id()
-        runs = self._state.phase in (group.Phase.RUNNING, group.Phase.FINISHED)
+        runs = self._state.phase in (machine.NodePhase.RUNNING, machine.NodePhase.FINISHED)
         if self._membership is not None:
             # Who only tells how the job has ended is not.
             self._is_replaceable |= self._membership.session.is_replaceable
@@ -155,29 +155,29 @@ class Agent:
                 self._config, replaced=replaced, runs=runs, is_replaceable=self._is_replaceable
             )
             self.say(kinds.SESSION_ANEW(text))
-        self._step(g.SessionOpened(resumed, replaced))
+        self._step(e.SessionOpened(resumed, replaced))
 
     def session_suspended(self, why: str) -> None:
         self._status.job = None
         if not self.finished.done():
-            runs = self._state.phase is group.Phase.RUNNING
+            runs = self._state.phase is machine.NodePhase.RUNNING
             meanwhile = ": the workers keep running" if runs else ""
             self.say(kinds.SESSION_SUSPENDED(why=why, meanwhile=meanwhile))
 
     def reconnect_refused(self) -> None:
-        self._step(g.CoordinatorRefuses())
+        self._step(e.CoordinatorRefuses())
 
     def session_given_up(self, why: str) -> None:
-        self._step(g.SessionGivenUp(why))
+        self._step(e.SessionGivenUp(why))
 
     def session_refused(self, error: RallypointError) -> None:
         self._refusal = error
-        self._step(g.SessionGivenUp(str(error)))
+        self._step(e.SessionGivenUp(str(error)))
 
     def lease_ended(self, waits_for: str) -> None:
-        self._step(g.LeaseEnded(waits_for))
+        self._step(e.LeaseEnded(waits_for))
 
-    def pushed(self, message: Pushed) -> None:
+    def pushed(self, message: FromCoordinator) -> None:
         match message:
             case m.HeartbeatAck(number, _, status):
                 self._status.job = status
@@ -192,76 +192,76 @@ class Agent:
 
     def acknowledged(self, report: m.Report) -> None:
         if isinstance(report, m.Drain | m.Cancel):
-            self._step(g.Announced())
+            self._step(e.Announced())
 
-    # What the group wants.
+    # What the machine wants.
 
-    def _step(self, event: g.GroupEvent) -> None:
-        if isinstance(event, g.WorkersGone):
+    def _step(self, event: e.NodeEvent) -> None:
+        if isinstance(event, e.WorkersGone):
             self._links.store.close()
-        if self._links.look_at_witness is not None and not isinstance(event, g.WitnessSignalled):
+        if self._links.look_at_witness is not None and not isinstance(event, e.WitnessSignalled):
             self._links.look_at_witness()  # What came before this event counts before it.
         was_leaving = self._state.leaving
-        effects = group.step(self._state, event)
+        effects = machine.step(self._state, event)
         if self._state.leaving and not was_leaving:
             self._leaving_since = self._loop.time()
-        self._links.fence(group.is_fenced(self._state))
+        self._links.fence(machine.is_fenced(self._state))
         self._links.dispatcher.stepped(event, effects)
         for effect in effects:
             self._perform(effect)
 
-    def _perform(self, effect: g.GroupEffect) -> None:
+    def _perform(self, effect: e.NodeEffect) -> None:
         match effect:
-            case g.JoinRound():
+            case e.JoinRound():
                 self._join()
-            case g.EnrolWithStore(stamp, assignment):
+            case e.EnrolWithStore(stamp, assignment):
                 self._say_assigned(assignment)
                 self._enrolling = self._loop.create_task(self._enrol(stamp, assignment))
                 self._enrolling.add_done_callback(raise_in_loop)
-            case g.SpawnWorkers(stamp, assignment):
+            case e.SpawnWorkers(stamp, assignment):
                 if not assignment.enrol:
                     self._say_assigned(assignment)
                     self._links.store.open(stamp)
                 self.workers.spawn(stamp, assignment, self._node_id())
-            case g.TryToStart(order):
+            case e.TryToStart(order):
                 self._stop_trying()
                 self._trying = self._loop.create_task(self._try_to_start(order))
                 self._trying.add_done_callback(raise_in_loop)
-            case g.AbandonRound():
+            case e.AbandonRound():
                 if self._enrolling is not None:
                     self._enrolling.cancel()
                 self._links.store.close()
-            case g.RoundEnding(stamp, reason):
+            case e.RoundEnding(stamp, reason):
                 self._tell_progress()
                 kind = kinds.ROUND_CHANGED if reason.kind.is_planned else kinds.ROUND_ENDED
                 self.say(kind(round=stamp.round, why=reason.text))
-            case g.SignalWorkers() | g.KillWorkers():
+            case e.SignalWorkers() | e.KillWorkers():
                 self._stop_workers(effect)
-            case g.NotifyWorkers(number):
+            case e.NotifyWorkers(number):
                 if self.workers.current is not None:
                     self.workers.current.notify(number)
-            case g.Wait(kind, number, length_s):
-                self._loop.call_later(length_s, self._step, g.WaitEnded(kind, number))
-            case g.ReportNow(m.Failed() as failed):
+            case e.NodeTimer(kind, number, length_s):
+                self._loop.call_later(length_s, self._step, e.WaitEnded(kind, number))
+            case e.ReportNow(m.Failed() as failed):
                 self._tell_progress()
                 self.workers.report_failures(failed)
-            case g.ReportNow(m.Succeeded() as succeeded):
+            case e.ReportNow(m.Succeeded() as succeeded):
                 self._tell_progress()
                 self.workers.report_success(succeeded)
-            case g.ReportNow(m.Drain() as drain):
+            case e.ReportNow(m.Drain() as drain):
                 hosts = self._membership is not None and self._membership.hosts
                 self._report(replace(drain, hosts=hosts))
-            case g.ReportNow(report):
+            case e.ReportNow(report):
                 self._report(report)
-            case g.GiveUp(error):
+            case e.GiveUpNode(error):
                 self._links.store.close()
                 if not self.finished.done():
                     self.finished.set_exception(error)
-            case g.SkipWaits():
+            case e.SkipWaits():
                 self._links.hurry()
-            case g.Finish():
+            case e.Finish():
                 self._finish(effect)
-            case g.WorkerEnded():
+            case e.WorkerEnded():
                 pass  # The dispatcher reports it.
             case Record():
                 self.say(effect)
@@ -291,11 +291,11 @@ class Agent:
         try:
             await self._links.store.enrol(stamp, assignment, self._node_id())
         except RallypointError as error:
-            self._step(g.EnrolmentDone(stamp, str(error)))
+            self._step(e.EnrolmentDone(stamp, str(error)))
         except Exception as error:  # of what the node of rank 0 has answered
-            self._step(g.EnrolmentDone(stamp, describe_fault(error)))
+            self._step(e.EnrolmentDone(stamp, describe_fault(error)))
         else:
-            self._step(g.EnrolmentDone(stamp))
+            self._step(e.EnrolmentDone(stamp))
 
     async def _try_to_start(self, order: m.Prove) -> None:
         assert self._links.try_to_start is not None, "its candidate does not prove"
@@ -312,32 +312,32 @@ class Agent:
             await asyncio.wait((self._trying,))
         await self.workers.abandon()
 
-    def _stop_workers(self, effect: g.SignalWorkers | g.KillWorkers) -> None:
+    def _stop_workers(self, effect: e.SignalWorkers | e.KillWorkers) -> None:
         workers = self.workers.current
         if workers is None:
             assert self._state.stamp is not None
-            self._loop.call_soon(self._step, g.WorkersGone(self._state.stamp))
-        elif isinstance(effect, g.SignalWorkers):
+            self._loop.call_soon(self._step, e.WorkersGone(self._state.stamp))
+        elif isinstance(effect, e.SignalWorkers):
             workers.signal(effect.signal, effect.received)
         else:
             workers.kill()
 
     def source_failed(self, error: RallypointError) -> None:
         """What workers are forked from can't be had."""
-        self._step(g.SourceFailed(error))
+        self._step(e.SourceFailed(error))
 
-    def _finish(self, finish: g.Finish) -> None:
+    def _finish(self, finish: e.Finish) -> None:
         if (last_words := self._links.last_words()) is None:
             self._leave(finish)
         else:
             leaving = self._loop.create_task(self._leave_after(last_words, finish))
             leaving.add_done_callback(raise_in_loop)
 
-    async def _leave_after(self, last_words: Coroutine[None, None, None], finish: g.Finish) -> None:
+    async def _leave_after(self, last_words: Coroutine[None, None, None], finish: e.Finish) -> None:
         await last_words
         self._leave(finish)
 
-    def _leave(self, finish: g.Finish) -> None:
+    def _leave(self, finish: e.Finish) -> None:
         self._report(m.Leave())
         self._links.store.close()
         if self.finished.done():

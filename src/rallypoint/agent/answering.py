@@ -16,10 +16,10 @@ from rallypoint.clocks import wall_time
 from rallypoint.coordinator.client import raise_in_loop
 from rallypoint.core import limits
 from rallypoint.core import messages as m
-from rallypoint.core.watch.collecting import ALL_LINES, PIECE_CHARACTERS, PIECE_TEXTS, Told
+from rallypoint.core.watch.collecting import ALL_LINES, PIECE_CHARACTERS, PIECE_TEXTS, WorkerAnswer
 from rallypoint.core.watch.questions import RankRange, Subject
 from rallypoint.observe.faults import Faults
-from rallypoint.process.logs.newest import OutputLines, OutputReader, Start
+from rallypoint.process.logs.newest import OutputLines, OutputReader, ReadStart
 from rallypoint.process.logs.worker_output import WorkerOutputs
 from rallypoint.threads import run_in_thread
 
@@ -33,7 +33,7 @@ LOOK_S = 0.25
 """Between two looks for new output while somebody follows it."""
 _PIECE_BYTES = 32 * 1024
 
-Piece = tuple[int, tuple[Told, ...]]
+AnswerPiece = tuple[int, tuple[WorkerAnswer, ...]]
 """Of which round."""
 
 
@@ -109,7 +109,7 @@ class NodeAnswers:
         self._answers.pop(number, None)
         self._wanted.pop(number, None)
 
-    async def _pieces(self, question: m.Collect) -> AsyncGenerator[Piece, None]:
+    async def _pieces(self, question: m.Collect) -> AsyncGenerator[AnswerPiece, None]:
         if question.subject is Subject.LOGS:
             async with aclosing(self._logs(question)) as pieces:
                 async for piece in pieces:
@@ -119,10 +119,10 @@ class NodeAnswers:
                 stacks = await self._stacks(newest, question.ranks)
             # The end of a text has the main thread.
             for rank, text in stacks.items():
-                told = Told(rank, text[-PIECE_CHARACTERS:])
+                told = WorkerAnswer(rank, text[-PIECE_CHARACTERS:])
                 yield newest.assignment.round, (told,)
 
-    async def _logs(self, question: m.Collect) -> AsyncGenerator[Piece, None]:
+    async def _logs(self, question: m.Collect) -> AsyncGenerator[AnswerPiece, None]:
         running: RunningRound | None = None
         reader: OutputReader | None = None
         lines = question.newest
@@ -157,7 +157,7 @@ class NodeAnswers:
             for place in question.read
             if place.round == number
         }
-        start, unfinished = Start(lines, read), not question.follow
+        start, unfinished = ReadStart(lines, read), not question.follow
         return OutputReader(self._outputs, number, ranks, start, unfinished=unfinished)
 
     async def _stacks(self, newest: RunningRound, ranks: Sequence[RankRange]) -> dict[int, str]:
@@ -188,17 +188,17 @@ def _meant(running: RunningRound, ranks: Sequence[RankRange]) -> list[int]:
 
 def _unread(
     reader: OutputReader | None, running: RunningRound, ranks: Sequence[RankRange]
-) -> tuple[Told, ...]:
+) -> tuple[WorkerAnswer, ...]:
     """The streams that nobody here can read; as many as a piece may have."""
     if reader is None:
         both = [(rank, stream) for rank in _meant(running, ranks) for stream in (1, 2)]
     else:
         both = reader.unread
-    told = (Told(rank, stream=stream, is_kept=False) for rank, stream in both)
+    told = (WorkerAnswer(rank, stream=stream, is_kept=False) for rank, stream in both)
     return tuple(told)[: limits.MAX_FAILURES]
 
 
-async def _read(reader: OutputReader) -> AsyncGenerator[tuple[Told, ...], None]:
+async def _read(reader: OutputReader) -> AsyncGenerator[tuple[WorkerAnswer, ...], None]:
     """What has come since the last time."""
     lines = []
     if reader.reads_files:
@@ -212,9 +212,9 @@ async def _read(reader: OutputReader) -> AsyncGenerator[tuple[Told, ...], None]:
         lines = []
 
 
-def _cut(lines: Sequence[OutputLines]) -> list[tuple[Told, ...]]:
+def _cut(lines: Sequence[OutputLines]) -> list[tuple[WorkerAnswer, ...]]:
     """Into pieces."""
-    pieces: list[list[Told]] = []
+    pieces: list[list[WorkerAnswer]] = []
     size = 0
     for one in lines:
         size += len(one.data)
@@ -223,6 +223,8 @@ def _cut(lines: Sequence[OutputLines]) -> list[tuple[Told, ...]]:
             size = len(one.data)
         text = one.data.decode(errors="replace")
         pieces[-1].append(
-            Told(one.local_rank, text, one.stream, one.wall_time, one.left_out, next=one.next)
+            WorkerAnswer(
+                one.local_rank, text, one.stream, one.wall_time, one.left_out, next=one.next
+            )
         )
     return [tuple(piece) for piece in pieces]

@@ -31,7 +31,7 @@ PLACE_NOTE, SESSIONS_NOTE = "place", "sessions"
 _NOTE_MAX = 65536
 
 
-class Place(Struct, frozen=True, array_like=True):
+class AgentNote(Struct, frozen=True, array_like=True):
     """One note of an agent: its job, its process, and its place in the newest world."""
 
     run_id: str
@@ -42,7 +42,7 @@ class Place(Struct, frozen=True, array_like=True):
     place: DeadPlace
 
 
-_decode = msgspec.msgpack.Decoder(Place).decode
+_decode = msgspec.msgpack.Decoder(AgentNote).decode
 _decode_sessions = msgspec.msgpack.Decoder(tuple[int, ...] | None).decode
 
 
@@ -51,7 +51,7 @@ def note_place(directory: str, run_id: str, place: DeadPlace) -> None:
     note others wait for a lease."""
     pid = os.getpid()
     try:
-        noted = Place(run_id, process_space(), pid, started_at(pid), place)
+        noted = AgentNote(run_id, process_space(), pid, started_at(pid), place)
     except OSError:
         return
     scratch.leave_note(directory, msgspec.msgpack.encode(noted), PLACE_NOTE)
@@ -111,7 +111,7 @@ def _content(path: str, name: str) -> bytes:
         return file.read(_NOTE_MAX)
 
 
-def _lives(note: Place) -> bool:
+def _lives(note: AgentNote) -> bool:
     """Whether the process of this note may still run."""
     try:
         return started_at(note.pid) == note.started_at

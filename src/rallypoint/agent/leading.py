@@ -59,7 +59,7 @@ class Hosts(NamedTuple):
 
 
 class LeadingNode:
-    """A `succession.Node`."""
+    """A `succession.Seeker`."""
 
     def __init__(
         self,

@@ -28,7 +28,7 @@ from rallypoint.coordinator.listen import OWN_FILES, connection_room, raise_open
 from rallypoint.coordinator.server import HANDSHAKE_TIME_S, Coordinator, LookupToken
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core import messages as m
-from rallypoint.core.admission import Admission
+from rallypoint.core.admission import AdmissionLimits
 from rallypoint.core.event_kinds import Record, ReportedBy
 from rallypoint.core.model import Candidate, DeadPlace
 from rallypoint.core.ranks import id_of_rank
@@ -49,7 +49,7 @@ from rallypoint.wire.death_notice import SECRET_BYTES, DeathNotice
 
 if TYPE_CHECKING:  # Most jobs have no register, and nobody asks for their workers.
     from rallypoint.agent.answering import NodeAnswers
-    from rallypoint.coordinator.succession import OwnJob, Succession
+    from rallypoint.coordinator.succession import OwnLeadership, Succession
     from rallypoint.process.logs.worker_output import WorkerOutputs
 
 LAST_REPORTS_S = 2.0
@@ -195,14 +195,14 @@ class Membership:
     async def _find_by_register(self) -> tuple[Connected, AgentEnd]:
         from rallypoint.agent import leading
         from rallypoint.coordinator.led_jobs import local_leader
-        from rallypoint.coordinator.succession import OwnJob, Succession
+        from rallypoint.coordinator.succession import OwnLeadership, Succession
 
         rendezvous = self._config.rendezvous
         assert rendezvous.register is not None
         secret = leading.secret_of(rendezvous.run_id, self._config.access)
         say, on_wait = self._agent.say, self._say_status
         register = await leading.register_of(rendezvous, secret, say, on_wait)
-        identity, own = fresh_identity(_given_id(rendezvous)), OwnJob(rendezvous.lease_s)
+        identity, own = fresh_identity(_given_id(rendezvous)), OwnLeadership(rendezvous.lease_s)
         rules = SessionRules(
             rendezvous.reconnect_timeout_s,
             vouched_at=own.vouched_at,
@@ -305,7 +305,7 @@ class Membership:
             max_bytes=None if memory is None else memory // 2,
         )
 
-    def _hosting(self, led: OwnJob | None = None, own_agent: str = "") -> Hosting:
+    def _hosting(self, led: OwnLeadership | None = None, own_agent: str = "") -> Hosting:
         telemetry = self._setup.telemetry
         history = telemetry.history or telemetry.keeping
         return Hosting(self._record, self._settings, led=led, own_agent=own_agent, history=history)
@@ -319,7 +319,7 @@ class Membership:
         raise_open_files_limit()
         reserved = OWN_FILES + descriptors_for(self._config.workers.count)
         adopt = self._store.adopt if self._store is not None else None
-        admission = Admission(connection_room(reserved), HANDSHAKE_TIME_S)
+        admission = AdmissionLimits(connection_room(reserved), HANDSHAKE_TIME_S)
         return Coordinator(listeners, hosting, lookup_token, adopt, admission)
 
     async def _candidate(self, found: Connected) -> Candidate:

@@ -9,9 +9,9 @@ from msgspec import Struct
 
 from rallypoint.agent.environ import WorkerContext
 from rallypoint.agent.worker_shm import WorkerShm
-from rallypoint.core.group_events import GroupEvent
 from rallypoint.core.messages import Report
 from rallypoint.core.model import Assignment, Stamp
+from rallypoint.core.node.events import NodeEvent
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.core.worker_signals import Received
 from rallypoint.errors import RallypointError
@@ -21,7 +21,7 @@ from rallypoint.process.guard import Guard
 class AgentActions(NamedTuple):
     """What the parts of an agent have it do."""
 
-    step: Callable[[GroupEvent], None]
+    step: Callable[[NodeEvent], None]
     report: Callable[[Report], None]
     """To the coordinator."""
     say: Callable[..., None]

@@ -12,8 +12,8 @@ from rallypoint.agent.telemetry.dispatcher import EventDispatcher
 from rallypoint.config import AgentConfig
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.event_kinds import Record
-from rallypoint.core.group_events import Finish, FinishKind
 from rallypoint.core.model import Assignment, Outcome
+from rallypoint.core.node.events import Finish, FinishKind
 from rallypoint.core.ranks import id_of_rank
 from rallypoint.core.text import shown
 from rallypoint.process.logs.log_dir import path_text

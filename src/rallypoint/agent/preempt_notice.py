@@ -17,7 +17,7 @@ from collections.abc import Callable
 from rallypoint.agent.environ import without_token
 from rallypoint.errors import RallypointError
 from rallypoint.process.guard import Guard
-from rallypoint.process.spawn import Command
+from rallypoint.process.spawn import WorkerCommand
 from rallypoint.process.workers import WorkerSet
 
 LOOK_EVERY_S = 1.0
@@ -98,7 +98,7 @@ class PreemptNotice:
         try:
             argv = ("/bin/sh", "-c", self._command)
             running.start(
-                [Command(argv, without_token(), nowhere, nowhere)], lambda *_: ended.set()
+                [WorkerCommand(argv, without_token(), nowhere, nowhere)], lambda *_: ended.set()
             )
             if self._guard is not None:
                 self._guard.spare(running.pids[0])

@@ -32,7 +32,7 @@ from rallypoint.process.forks import ForkedProcess, fork_process
 from rallypoint.process.limits import descriptors_for, fix_of, try_descriptors
 from rallypoint.process.logs.log_dir import TEMPORARY_PLACES, path_text
 from rallypoint.process.logs.specs import DefaultLogsSpecs, Reifies
-from rallypoint.process.spawn import Command, abandon, spawn_workers
+from rallypoint.process.spawn import WorkerCommand, abandon, spawn_workers
 
 LIMIT_S = 30.0
 """A file system that has not answered by then is taken for one that hangs."""
@@ -44,7 +44,7 @@ _WRITE = "write to "
 _ELSEWHERE = "set TMPDIR or --log-dir to another directory"
 
 
-class Place(Struct, frozen=True):
+class Directories(Struct, frozen=True):
     """Directories of which workers use the first one that can be written. `is_given` by a person
     for programs that look elsewhere by themselves where it is no directory."""
 
@@ -70,21 +70,21 @@ class _Told(Struct, frozen=True):
     """0: the step begins."""
 
 
-def places(specs: Reifies, scratch: str, temp_dir: str) -> list[Place]:
+def places(specs: Reifies, scratch: str, temp_dir: str) -> list[Directories]:
     """The directories that the workers of this agent use. Asks no file system."""
-    found = [Place((temp_dir,), is_given=True)]
+    found = [Directories((temp_dir,), is_given=True)]
     if scratch:
-        found.append(Place((scratch,)))
+        found.append(Directories((scratch,)))
     if isinstance(specs, DefaultLogsSpecs):
         made = specs.directory
         if made is None:
-            found.append(Place((temp_dir, *TEMPORARY_PLACES)))
+            found.append(Directories((temp_dir, *TEMPORARY_PLACES)))
         elif made:
-            found.append(Place((made,)))
+            found.append(Directories((made,)))
     else:
         with suppress(Exception):  # What a package's property does is not known.
             if root := getattr(specs, "root_log_dir", None):
-                found.append(Place((str(root),), is_given=True))
+                found.append(Directories((str(root),), is_given=True))
     return list(dict.fromkeys(found))
 
 
@@ -93,7 +93,7 @@ class Preflight:
 
     def __init__(
         self,
-        where: Sequence[Place],
+        where: Sequence[Directories],
         workers: int,
         part_of: str = "",
         *,
@@ -233,7 +233,9 @@ def _read(fd: int) -> bytes | None:
 # In the process
 
 
-def _try(told: int, where: Sequence[Place], workers: int, write: Callable[[str], None]) -> None:
+def _try(
+    told: int, where: Sequence[Directories], workers: int, write: Callable[[str], None]
+) -> None:
     def tell(stage: str, number: int = 0) -> None:
         os.write(told, msgspec.json.encode(_Told(stage, number)) + b"\n")
 
@@ -251,7 +253,7 @@ def _try(told: int, where: Sequence[Place], workers: int, write: Callable[[str],
 
 
 def _try_place(
-    place: Place, write: Callable[[str], None], tell: Callable[[str], None]
+    place: Directories, write: Callable[[str], None], tell: Callable[[str], None]
 ) -> tuple[str, int] | None:
     """The step that has failed, and the error number: those of the first directory."""
     failed: tuple[str, int] | None = None
@@ -290,7 +292,7 @@ def _try_processes(processes: int) -> int | None:
     program = sys.executable or "/proc/self/exe"
     nowhere = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     try:
-        nothing = Command((program, "-V"), {}, nowhere, nowhere)
+        nothing = WorkerCommand((program, "-V"), {}, nowhere, nowhere)
         started = spawn_workers([nothing] * processes, None)
     except OSError as error:
         return error.errno

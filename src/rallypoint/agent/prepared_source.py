@@ -23,7 +23,7 @@ from rallypoint.process.prepared.handle import (
     adopt_orphans,
     release_orphans,
 )
-from rallypoint.process.spawn import Command, WorkerProcess
+from rallypoint.process.spawn import WorkerCommand, WorkerProcess
 
 _ATTEMPTS = 3
 """A process that dies so often before it has forked workers does so of its imports."""
@@ -85,7 +85,7 @@ class PreparedSource(WorkerSource):
         if self._process is not None:
             self._process.use_guard(guard)
 
-    def spawn(self, commands: Sequence[Command], guard: Guard | None) -> list[WorkerProcess]:
+    def spawn(self, commands: Sequence[WorkerCommand], guard: Guard | None) -> list[WorkerProcess]:
         if self._process is None:
             raise SourceLostError("the prepared process was lost")
         self._reap_orphans()

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from rallypoint.wire.shm import Reported, Slot
+from rallypoint.wire.shm import Reported, WorkerSlot
 from rallypoint.wire.shm_words import NS_PER_S
 
 
@@ -28,7 +28,7 @@ class Progress(Struct, frozen=True):
     takes: the second one does."""
 
 
-def progress_of(slot: Slot, now_ns: int) -> Progress | None:
+def progress_of(slot: WorkerSlot, now_ns: int) -> Progress | None:
     """What is known of one worker; None: nothing yet. One that reports is believed more than its
     output."""
     if slot.reported.at_ns > 0:

@@ -13,9 +13,9 @@ from rallypoint.agent.progress import Progress, furthest
 from rallypoint.agent.telemetry.dispatcher import EventDispatcher
 from rallypoint.agent.worker_shm import WorkerShm
 from rallypoint.config import AgentConfig
-from rallypoint.core import timeline
 from rallypoint.core.model import Stamp
-from rallypoint.core.timeline import Phase, RoundLife
+from rallypoint.core.node import timeline
+from rallypoint.core.node.timeline import Milestone, RoundLife
 from rallypoint.core.watch.node_progress import NodeProgress
 from rallypoint.core.watch.told_round import ToldRound
 from rallypoint.observe.records import Observer
@@ -33,7 +33,7 @@ class PhaseTeller(Observer):
     def __init__(self, tell: Callable[[], None]) -> None:
         self._tell = tell
 
-    def phase_ended(self, life: RoundLife, phase: Phase) -> None:
+    def phase_ended(self, life: RoundLife, phase: Milestone) -> None:
         are_few = life.assignment.group_world_size <= FEW
         if phase.name == "first_progress" or (phase.name == "spawn" and are_few):
             self._tell()

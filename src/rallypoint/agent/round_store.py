@@ -8,7 +8,7 @@ from functools import partial
 
 from rallypoint.config import AgentConfig, Endpoint
 from rallypoint.coordinator.endpoint import NotYet, meant_addresses, resolve
-from rallypoint.coordinator.listen import BindRefused, Refusal, try_bind
+from rallypoint.coordinator.listen import BindRefused, ListenRefusal, try_bind
 from rallypoint.core.messages import Prove
 from rallypoint.core.model import Assignment, Stamp
 from rallypoint.errors import EnrolmentError, InfrastructureError, UsageError
@@ -109,7 +109,7 @@ def listen_on(addresses: Sequence[Address], port: int) -> socket.socket:
         if not isinstance(bound, BindRefused):
             return bound[0]
         why = bound.why
-        if bound.refusal is Refusal.IN_USE:
+        if bound.refusal is ListenRefusal.IN_USE:
             break
     if port:
         raise UsageError(f"--store-port {port}: {why}: choose another")

@@ -29,9 +29,9 @@ from rallypoint.agent.workers import RoundWorkers, WorkerSetup
 from rallypoint.clocks import new_loop, wall_time
 from rallypoint.config import AgentConfig, StartMethod, StopConfig, WorkerConfig
 from rallypoint.core import event_kinds as kinds
-from rallypoint.core.group_events import Finish, Tried
 from rallypoint.core.messages import Prove
 from rallypoint.core.model import Assignment, DeadPlace
+from rallypoint.core.node.events import Finish, Tried
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.errors import InfrastructureError, InvariantError, RallypointError, UsageError
 from rallypoint.observe.faults import Faults, describe_fault
@@ -507,10 +507,10 @@ async def _newest_lines(
 ) -> list[tuple[int, OutputLines]]:
     """Read the newest lines, at most `newest` of each stream of these workers. Returns them in the
     order in which they came, each with the worker's global rank."""
-    from rallypoint.process.logs.newest import OutputReader, Start
+    from rallypoint.process.logs.newest import OutputReader, ReadStart
 
     place, ranks = running.assignment, list(range(len(running.workers.shm.pids)))
-    reader = OutputReader(outputs, place.round, ranks, Start(newest), unfinished=True)
+    reader = OutputReader(outputs, place.round, ranks, ReadStart(newest), unfinished=True)
     lines = []
     if reader.reads_files:
         lines = await run_in_thread(reader.read_files, "rallypoint-output")

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from rallypoint.agent.telemetry.dispatcher import EventDispatcher
 from rallypoint.config import AgentConfig
 from rallypoint.core import event_kinds as kinds
-from rallypoint.core.group import GroupState, Phase
 from rallypoint.core.model import Assignment, JobStatus
+from rallypoint.core.node.machine import NodePhase, WorkersState
 from rallypoint.core.settings import SharedSettings
 from rallypoint.core.text import count
 from rallypoint.observe.records import StatusView, event_now
@@ -45,30 +45,34 @@ def anew_text(
 
 
 def waiting_for(
-    state: GroupState, status: JobStatus | None, settings: SharedSettings, *, imports: bool = False
+    state: WorkersState,
+    status: JobStatus | None,
+    settings: SharedSettings,
+    *,
+    imports: bool = False,
 ) -> str:
     """What this agent waits for, in a few words; empty while its workers run. `imports`: what they
     are forked from has not imported all yet."""
     match state.phase:
-        case Phase.RUNNING if imports:
+        case NodePhase.RUNNING if imports:
             return "the preloaded modules"
-        case Phase.IDLE if state.leaving:
+        case NodePhase.IDLE if state.leaving:
             return "the job to acknowledge that this node leaves"
-        case Phase.RUNNING | Phase.DONE:
+        case NodePhase.RUNNING | NodePhase.DONE:
             return ""
-        case Phase.STOPPING:
+        case NodePhase.STOPPING:
             return "the workers to stop"
-        case Phase.ENROLLING:
+        case NodePhase.ENROLLING:
             return "this node to be ready (the round store, preloaded modules)"
-        case Phase.READY:
+        case NodePhase.READY:
             return "every node to be ready (the round store, preloaded modules)"
-        case Phase.FINISHED:
+        case NodePhase.FINISHED:
             return "the workers of the other nodes to finish"
-        case Phase.IDLE:
+        case NodePhase.IDLE:
             return _idle(state, status, settings)
 
 
-def _idle(state: GroupState, status: JobStatus | None, settings: SharedSettings) -> str:
+def _idle(state: WorkersState, status: JobStatus | None, settings: SharedSettings) -> str:
     if status is None:
         return "the coordinator"
     if status.waits_for:
@@ -116,12 +120,12 @@ class StatusReporter:
         self.job: JobStatus | None = None
         """What the coordinator reported last; None: it can't be asked."""
 
-    def show(self, state: GroupState, node_id: str, *, imports: bool) -> None:
+    def show(self, state: WorkersState, node_id: str, *, imports: bool) -> None:
         """Now; `imports` as for `waiting_for`."""
         what = waiting_for(state, self.job, self._config.rendezvous, imports=imports)
         if what != self._waiting_since[0]:
             self._waiting_since = (what, self._clock())
-            if what and state.phase is Phase.IDLE and not state.leaving:
+            if what and state.phase is NodePhase.IDLE and not state.leaving:
                 self._dispatcher.event(event_now(kinds.WAITING(what=what), node_id))
         waited_s = self._clock() - self._waiting_since[1]
         self._dispatcher.status(status_view(self._config, state.assignment, what, waited_s))

@@ -24,7 +24,7 @@ from rallypoint.errors import UsageError, during
 from rallypoint.files import open_named
 from rallypoint.process import sessions
 from rallypoint.wire.timer_lines import TimerLine, parse_timer_line
-from rallypoint.worker.timers import PendingTimers, Timer
+from rallypoint.worker.timers import Countdown, PendingTimers
 
 MAX_SCOPE_CHARACTERS = 200
 MAX_SIGNAL = 64
@@ -69,14 +69,14 @@ class WorkerTimers:
             self._alarm.cancel()
             self._alarm = None
 
-    def _started(self, request: TimerLine) -> Timer:
+    def _started(self, request: TimerLine) -> Countdown:
         left_s = min(request.expires_at - time.time(), MAX_LENGTH_S)
         # What a client does not say is known but for the time that its request has waited.
         length_s = math.ceil(max(left_s, 0.0) * 10) / 10
         if request.length_s is not None:
             length_s = request.length_s
         ends_at = self._loop.time() + left_s
-        return Timer(request.pid, request.scope, ends_at, length_s, request.signal)
+        return Countdown(request.pid, request.scope, ends_at, length_s, request.signal)
 
     def _worker_of(self, pid: int) -> int | None:
         """The worker that this process is, or belongs to."""
@@ -169,7 +169,7 @@ def _why(error: OSError) -> str:
     return os.strerror(error.errno or 0)
 
 
-def _reason(timer: Timer) -> str:
+def _reason(timer: Countdown) -> str:
     scope = timer.scope
     if len(scope) > MAX_SCOPE_CHARACTERS:
         scope = "..." + scope[-MAX_SCOPE_CHARACTERS:]

@@ -14,9 +14,9 @@ from rallypoint.config import AgentConfig
 from rallypoint.core import checkpoint
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core import messages as m
-from rallypoint.core.checkpoint import Request, RequestState
-from rallypoint.core.group_events import DrainSignalWanted
+from rallypoint.core.checkpoint import RequestState, SaveRequest
 from rallypoint.core.model import EndKind
+from rallypoint.core.node.events import DrainSignalWanted
 from rallypoint.core.text import brief_seconds, signal_name, signal_number
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.wire.shm import ShmRequest
@@ -101,7 +101,7 @@ class Checkpoints:
     def wanted(self, message: m.CheckpointWanted) -> None:
         """The coordinator asks. Heard again it changes nothing."""
         state, workers = self._state, self._round.workers
-        request = Request(
+        request = SaveRequest(
             message.stamp, message.number, message.kind, message.reason, message.left_s
         )
         if not checkpoint.asked(state, request, by_signal=bool(self._drain_signal)):
@@ -149,7 +149,7 @@ class Checkpoints:
         if is_wish and not answer.listens:
             shm.withdraw()  # The person knows that nobody saves: nobody is to save later for that.
 
-    def _how_asked(self, request: Request, by_signal: bool) -> str:
+    def _how_asked(self, request: SaveRequest, by_signal: bool) -> str:
         text = "asked the workers for a checkpoint"
         if by_signal:
             text += f" by {signal_name(self._drain_signal)}"

@@ -1,6 +1,6 @@
 """This node's workers from round to round: starts them, and reports what happens to them.
 
-Nothing is decided here: `core/group.py` does that.
+Nothing is decided here: `core/node/machine.py` does that.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from rallypoint.agent.worker_requests import WorkerRequests
 from rallypoint.agent.worker_shm import WorkerShm
 from rallypoint.config import AgentConfig
 from rallypoint.core import event_kinds as kinds
-from rallypoint.core import group
-from rallypoint.core import group_events as g
 from rallypoint.core import messages as m
 from rallypoint.core.model import Assignment, Stamp
+from rallypoint.core.node import events as e
+from rallypoint.core.node import machine
 from rallypoint.core.text import count
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.errors import RallypointError
@@ -42,7 +42,7 @@ class WorkerRounds:
     def __init__(
         self,
         config: AgentConfig,
-        state: group.GroupState,
+        state: machine.WorkersState,
         make_workers: MakeWorkers,
         dispatcher: EventDispatcher,
         actions: AgentActions,
@@ -159,20 +159,20 @@ class WorkerRounds:
         self._dispatcher.spawned(workers.pids, took_s, workers.shm)
         self.newest = RunningRound(state.stamp, state.assignment, workers, state.exits)
         self._requests.begin(self.newest)
-        self._actions.step(g.WorkersStarted(state.stamp))
+        self._actions.step(e.WorkersStarted(state.stamp))
 
     def _not_started(self, stamp: Stamp, error: RallypointError) -> None:
         self.current = None
-        self._actions.step(g.SpawnFailed(stamp, error))
+        self._actions.step(e.SpawnFailed(stamp, error))
 
     def _exited(self, stamp: Stamp, exits: tuple[WorkerExit, ...]) -> None:
-        is_stopping = self._state.phase is group.Phase.STOPPING
+        is_stopping = self._state.phase is machine.NodePhase.STOPPING
         if not is_stopping and all(exit_.code == 0 for exit_ in exits):
             # Before the job hears of a success: a worker that has saved a checkpoint because it
             # was asked to may have ended because of that.
             self._requests.exited(exits)
-        self._actions.step(g.WorkersExited(stamp, exits))
-        if self._state.phase is not group.Phase.STOPPING:
+        self._actions.step(e.WorkersExited(stamp, exits))
+        if self._state.phase is not machine.NodePhase.STOPPING:
             self._requests.exited(exits)
 
     def _told_more(self, stamp: Stamp, failures: tuple[WorkerExit, ...]) -> None:
@@ -182,12 +182,12 @@ class WorkerRounds:
         if not stuck:
             self.current = None
         self._requests.end()
-        if self._state.desired is group.Desired.JOIN and not stuck:
+        if self._state.desired is machine.Desired.JOIN and not stuck:
             self._actions.say(kinds.WORKERS_STOPPED(round=stamp.round))
         if failures:
             self._note(stamp, failures)
             self._actions.report(m.Detailed(stamp, failures))
-        self._actions.step(g.WorkersGone(stamp, stuck))
+        self._actions.step(e.WorkersGone(stamp, stuck))
 
 
 def _furthest(shm: WorkerShm) -> int:

@@ -26,7 +26,7 @@ from rallypoint.process.line_pipe import LinePipe
 from rallypoint.process.logs.log_dir import path_text
 from rallypoint.wire import shm as layout
 from rallypoint.wire import shm_words as at
-from rallypoint.wire.shm import ShmRequest, Slot
+from rallypoint.wire.shm import ShmRequest, WorkerSlot
 
 SHM_NAME, WAKE_UP_NAME = "shm", "wake-up"
 
@@ -49,7 +49,7 @@ class WorkerShm:
         self.pids: Sequence[int] = ()
         """Of the workers, by local rank, once they run."""
         self.faults = faults or Faults(_ignore)
-        self._last: Sequence[Slot] | None = None
+        self._last: Sequence[WorkerSlot] | None = None
         """What the workers had told in the end."""
         self._watchers: list[Callable[[], None]] = []
         self._timer_watchers: list[Callable[[bytes], None]] = []
@@ -202,14 +202,14 @@ class WorkerShm:
                 except Exception as error:
                     self.faults.note("what a worker wrote to shared memory can't be handled", error)
 
-    def _subject(self, local_rank: int, slot: Slot) -> tuple[int, int, int, str]:
+    def _subject(self, local_rank: int, slot: WorkerSlot) -> tuple[int, int, int, str]:
         path = os.path.join(self._folder, stacks_name(local_rank)) if self._folder else ""
         return self.pids[local_rank], slot.owner, slot.stacks, path
 
-    def _ranks(self, said: Callable[[Slot], bool]) -> frozenset[int]:
+    def _ranks(self, said: Callable[[WorkerSlot], bool]) -> frozenset[int]:
         return frozenset(rank for rank, slot in enumerate(self._slots()) if said(slot))
 
-    def _slots(self) -> Sequence[Slot]:
+    def _slots(self) -> Sequence[WorkerSlot]:
         data = b""
         if self._fd >= 0:
             data = os.pread(self._fd, at.shm_bytes(self._workers), 0)

@@ -21,7 +21,7 @@ from rallypoint.process.guard import Guard
 from rallypoint.process.logs.worker_output import WorkerOutput
 from rallypoint.process.prepared import command_line
 from rallypoint.process.prepared.calls import ResultFiles
-from rallypoint.process.spawn import Command, WorkerProcess, spawn_workers
+from rallypoint.process.spawn import WorkerCommand, WorkerProcess, spawn_workers
 from rallypoint.process.syscalls import open_fds
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class WorkerSource:
         environ: Mapping[str, str],
         output: WorkerOutput,
         results: ResultFiles,
-    ) -> Command:
+    ) -> WorkerCommand:
         """What to start for a worker."""
         argv: Sequence[str] = worker_argv(self._config.argv, local_rank)
         pass_fds: Sequence[int] = ()
@@ -102,7 +102,7 @@ class WorkerSource:
             call, result_fd = self._calls[local_rank], results.open(local_rank)
             argv, pass_fds = bootstrap_argv(call, result_fd, titles.of_worker(environ))
         numa = self._config.numa
-        return Command(
+        return WorkerCommand(
             argv,
             environ,
             output.stdout_fd,
@@ -112,7 +112,7 @@ class WorkerSource:
             unbound_if_refused=numa is not None and numa.should_fall_back_if_binding_fails,
         )
 
-    def spawn(self, commands: Sequence[Command], guard: Guard | None) -> list[WorkerProcess]:
+    def spawn(self, commands: Sequence[WorkerCommand], guard: Guard | None) -> list[WorkerProcess]:
         """Start all or none: see `spawn_workers`. Raises SourceLostError besides."""
         return spawn_workers(commands, guard)
 
@@ -145,7 +145,7 @@ class ForkingSource(WorkerSource):
         environ: Mapping[str, str],
         output: WorkerOutput,
         results: ResultFiles,
-    ) -> Command:
+    ) -> WorkerCommand:
         from rallypoint.process.prepared import bootstrap
 
         call = self._config.function
@@ -159,7 +159,7 @@ class ForkingSource(WorkerSource):
             body=partial(bootstrap.run_call, call.function, args, result_fd, environ),
         )
 
-    def spawn(self, commands: Sequence[Command], guard: Guard | None) -> list[WorkerProcess]:
+    def spawn(self, commands: Sequence[WorkerCommand], guard: Guard | None) -> list[WorkerProcess]:
         flushing = threading.Thread(target=_flush, daemon=True)
         with suppress(RuntimeError):  # The system has no thread left.
             flushing.start()

@@ -27,7 +27,7 @@ from rallypoint.process.limits import OomWatch, cant_start_workers, shared_memor
 from rallypoint.process.logs.log_dir import full_place, path_text
 from rallypoint.process.logs.worker_output import WorkerOutput, WorkerOutputs
 from rallypoint.process.prepared.calls import ResultFiles
-from rallypoint.process.spawn import Command
+from rallypoint.process.spawn import WorkerCommand
 from rallypoint.process.workers import KILL_TIMEOUT_S, WorkerSet
 
 DETAILS_S = 0.5
@@ -58,7 +58,7 @@ class RoundWorkers:
         self._results = ResultFiles()
         self._workers = WorkerSet(setup.guard)
         self._opened: list[WorkerOutput] = []
-        self._commands: list[Command] = []
+        self._commands: list[WorkerCommand] = []
         self._report_is_due = False
         self._killed = asyncio.Event()
         self._starting: asyncio.Task[None] | None = None
@@ -82,7 +82,7 @@ class RoundWorkers:
                 return
         self._round.on_started()
 
-    async def _start_later(self, commands: Sequence[Command]) -> None:
+    async def _start_later(self, commands: Sequence[WorkerCommand]) -> None:
         try:
             with self._closing_unless_started():
                 await self._setup.source.wait_ready()
@@ -93,7 +93,7 @@ class RoundWorkers:
         else:
             self._round.on_started()
 
-    def _open(self, context: Callable[[int, str], WorkerContext]) -> list[Command]:
+    def _open(self, context: Callable[[int, str], WorkerContext]) -> list[WorkerCommand]:
         setup = self._setup
         unopened = {rank: worker_environ(context(rank, "")) for rank in range(setup.config.count)}
         setup.outputs.read_progress(self._round.assignment.round, self.shm.path)
@@ -105,7 +105,7 @@ class RoundWorkers:
             self._commands.append(setup.source.command(local_rank, environ, output, self._results))
         return self._commands
 
-    def _try_to_start(self, commands: Sequence[Command]) -> bool:
+    def _try_to_start(self, commands: Sequence[WorkerCommand]) -> bool:
         """False when it is worth another try."""
         note_sessions(self._setup.scratch, None)
         try:
@@ -277,7 +277,7 @@ class WorkerFailures:
         round_: WorkerRound,
         workers: WorkerSet,
         outputs: Sequence[WorkerOutput],
-        commands: Sequence[Command],
+        commands: Sequence[WorkerCommand],
         blames: Mapping[int, Blame],
     ) -> None:
         """`outputs`, `commands`: of the workers, by local rank, once these were started. `blames`:

@@ -9,9 +9,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rallypoint.cli.parser import Scanned
-from rallypoint.cli.values import Value, integer
+from rallypoint.cli.values import Given, integer
 from rallypoint.config import TOKEN_VARIABLE, AgentConfig, environ_token, is_secret
-from rallypoint.coordinator.token import Token, find_token, parse_token, read_token, user_home
+from rallypoint.coordinator.token import JobToken, find_token, parse_token, read_token, user_home
 from rallypoint.core.settings import Setting
 from rallypoint.core.text import shown
 from rallypoint.process import syscalls
@@ -26,7 +26,7 @@ def keep_secrets() -> None:
         del os.environ[name]
 
 
-def check(*given: Value | None, insecure: bool) -> None:
+def check(*given: Given | None, insecure: bool) -> None:
     """Raises UsageError where two options contradict each other. `given`: where the token is."""
     sources = [value for value in given if value is not None]
     if sources and insecure:
@@ -40,7 +40,7 @@ def with_own_token_only(config: AgentConfig) -> AgentConfig:
     """The same, with the token of its job in place of one that opens the user's other jobs. Reads
     `--token-fd`. Raises AccessError."""
     access = config.access
-    token: Token | None = None
+    token: JobToken | None = None
     if access.token_fd is not None:
         token = read_token(access.token_fd)
     elif access.token_text and not access.token_file and not access.insecure:
@@ -70,7 +70,7 @@ class Access(Struct, frozen=True):
             return f"--token-file {shown(self.token_file)}"
         return TOKEN_VARIABLE if self.has_variable else ""
 
-    def find(self, create: bool) -> Token | None:
+    def find(self, create: bool) -> JobToken | None:
         """None: there is none, or none is needed. See `find_token`. Raises AccessError."""
         if self.insecure:
             return None

@@ -19,7 +19,7 @@ from rallypoint.cli.parser import Command, parse, with_hint
 from rallypoint.cli.serve import SERVE
 from rallypoint.cli.store import STORE
 from rallypoint.cli.token import TOKEN
-from rallypoint.cli.values import Value, choice
+from rallypoint.cli.values import Given, choice
 from rallypoint.cli.watch.events import EVENTS
 from rallypoint.cli.watch.logs import LOGS
 from rallypoint.cli.watch.nodes import NODES
@@ -76,7 +76,7 @@ def script(shell: str) -> str:
 
 def _shell(argv: list[str]) -> str:
     (word,) = parse(COMPLETION, argv, {}).words
-    return choice(Value(word, word), SHELLS)
+    return choice(Given(word, word), SHELLS)
 
 
 def _choices(row: Setting) -> str:

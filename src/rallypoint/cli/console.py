@@ -23,7 +23,7 @@ WAIT_SHOWN_S = 2.0
 """A wait of this length is shown."""
 
 
-class Console(Observer):
+class Printer(Observer):
     """An observer that writes by way of the relay: it never blocks."""
 
     def __init__(self, config: AgentConfig, relay: Relay) -> None:

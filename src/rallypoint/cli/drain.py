@@ -32,7 +32,7 @@ from rallypoint.cli.watch.terminal import can_ask, says_yes
 from rallypoint.cli.watch.workers import is_endpoint
 from rallypoint.config import check_name
 from rallypoint.coordinator.connection import ClientConnection
-from rallypoint.coordinator.token import Token
+from rallypoint.coordinator.token import JobToken
 from rallypoint.core import messages as m
 from rallypoint.core.settings import Setting
 from rallypoint.core.text import job_name, shown
@@ -118,7 +118,7 @@ def run(argv: list[str]) -> int:
     return answer_or_kept(DRAIN, argv, lambda: _ask_and_drain(options, token))
 
 
-def _ask_and_drain(options: _Options, token: Token | None) -> int:
+def _ask_and_drain(options: _Options, token: JobToken | None) -> int:
     try:
         asyncio.run(_drain(options, token))
     except _EndsJobError as error:
@@ -128,7 +128,7 @@ def _ask_and_drain(options: _Options, token: Token | None) -> int:
     return 0
 
 
-async def _drain(options: _Options, token: Token | None) -> None:
+async def _drain(options: _Options, token: JobToken | None) -> None:
     options = replace(options, job=await named(options.job, token))
     if options.job.register is not None:
         await _Search(options, token).run()
@@ -188,7 +188,7 @@ async def _converse(connection: ClientConnection, options: _Options) -> None:
 class _Search:
     """Finds the coordinator by the job's register, again and again if need be. `run` once."""
 
-    def __init__(self, options: _Options, token: Token | None) -> None:
+    def __init__(self, options: _Options, token: JobToken | None) -> None:
         self._options, self._token = options, token
         self._was_asked = False
         """By a leader that is gone."""

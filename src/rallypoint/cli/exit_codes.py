@@ -8,8 +8,8 @@ from __future__ import annotations
 from signal import SIGINT
 
 from rallypoint.config import AgentConfig
-from rallypoint.core.group_events import Finish, FinishKind
 from rallypoint.core.model import Outcome
+from rallypoint.core.node.events import Finish, FinishKind
 from rallypoint.errors import ExitClass
 
 SIGNALLED = 128

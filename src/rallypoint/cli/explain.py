@@ -1,6 +1,6 @@
 """`rallypoint run --explain`: the policy in force in words, and where each value comes from.
 
-Where a value comes from is what its `Value` says: a flag, a variable of the environment, or what
+Where a value comes from is what its `Given` says: a flag, a variable of the environment, or what
 a scheduler says. Pure.
 """
 

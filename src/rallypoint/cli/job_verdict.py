@@ -14,10 +14,10 @@ from msgspec import Meta, Struct
 
 from rallypoint.cli import access
 from rallypoint.cli.exit_codes import SIGNALLED
-from rallypoint.cli.machine import Machine
+from rallypoint.cli.machine import ThisHost
 from rallypoint.cli.parser import Command, Scanned, parse, with_hint
 from rallypoint.cli.run_options.register import read_register
-from rallypoint.cli.values import Value, place, word
+from rallypoint.cli.values import Given, place, word
 from rallypoint.core.json_reader import UnreadableJsonError, read_as
 from rallypoint.core.model import Outcome
 from rallypoint.core.settings import ENGINE_NAMES, FOR_DIRECTORIES, Setting
@@ -72,7 +72,7 @@ worth starting again, or nothing says how it has ended, 128+N ended by signal N.
 )
 
 
-class Said(Struct):
+class SummaryRead(Struct):
     """What is read of a summary."""
 
     outcome: str
@@ -111,18 +111,18 @@ def _of_summaries(where: str) -> int:
     return best.exit_code
 
 
-def surest(said: Iterable[Said]) -> Said | None:
+def surest(said: Iterable[SummaryRead]) -> SummaryRead | None:
     """What counts of all that nodes have said; None: nothing does."""
     known = [each for each in said if each.outcome in _SURE]
     return min(known, key=lambda each: _SURE.index(each.outcome), default=None)
 
 
-def read_said(text: bytes) -> Said:
+def read_said(text: bytes) -> SummaryRead:
     """Return the content of a summary. Raises UnreadableJsonError."""
-    return read_as(text, Said)
+    return read_as(text, SummaryRead)
 
 
-def _read_directory(where: str) -> tuple[list[Said], list[str]]:
+def _read_directory(where: str) -> tuple[list[SummaryRead], list[str]]:
     """Read the summaries in a directory. Returns them, and the names of other JSON files. Raises
     UsageError."""
     said, others = [], []
@@ -140,7 +140,7 @@ class _NoSummaryError(UsageError):
     """The file has other content than a summary."""
 
 
-def _read(path: str) -> Said:
+def _read(path: str) -> SummaryRead:
     try:
         with open(path, "rb") as file:
             return read_said(file.read())
@@ -152,14 +152,14 @@ def _read(path: str) -> Said:
         raise _NoSummaryError(f"{shown(path)} is no summary of --json-summary") from None
 
 
-def _of_record(scanned: Scanned, where: str, job: Value) -> int:
+def _of_record(scanned: Scanned, where: str, job: Given) -> int:
     from rallypoint.register.engines import Use, make
     from rallypoint.register.record import decode
 
     backend = scanned.read(VERDICT, "--rdzv-backend", FOR_DIRECTORIES)
-    endpoint = [Value(where, f"--rdzv-endpoint {where}")]
+    endpoint = [Given(where, f"--rdzv-endpoint {where}")]
     asked = Scanned((), scanned.values | {"--rdzv-endpoint": endpoint, "--rdzv-id": [job]})
-    register, _ = read_register(asked, backend, Machine())
+    register, _ = read_register(asked, backend, ThisHost())
     run_id = job.text
     token = access.read_access(scanned).find(create=False)
     engine = make(register, Use(run_id))

@@ -21,7 +21,7 @@ from rallypoint.errors import InfrastructureError, UsageError
 if TYPE_CHECKING:
     from rallypoint.cli.accelerators import Nvidia
 
-Ask = Callable[[str, str, Mapping[str, str]], str | None]
+AskInterpreter = Callable[[str, str, Mapping[str, str]], str | None]
 """(interpreter, program, environment) -> what the program printed, or None if it failed."""
 
 _ASK_TORCH = {
@@ -35,7 +35,7 @@ _RECORDS = ".local/state/rallypoint/jobs"
 _MISSING = r"ModuleNotFoundError: No module named '(?P<module>[\w.]+)'"
 
 
-class Machine:
+class ThisHost:
     """The questions that a command line asks of this machine; tests answer them themselves."""
 
     interpreter = sys.executable
@@ -183,7 +183,7 @@ def count_workers(
     environ: Mapping[str, str],
     tell: Callable[[str], None],
     nvidia: Nvidia | None = None,
-    ask: Ask | None = None,
+    ask: AskInterpreter | None = None,
     root: str = "/",
 ) -> int:
     """How many workers `cpu`, `gpu`, `xpu` or `auto` means here; 0 when there is no such device.
@@ -227,7 +227,7 @@ def cpu_count() -> int:
         return os.cpu_count() or 1
 
 
-def _ask_torch(word: str, interpreter: str, environ: Mapping[str, str], ask: Ask) -> int:
+def _ask_torch(word: str, interpreter: str, environ: Mapping[str, str], ask: AskInterpreter) -> int:
     answer = ask(interpreter, _ASK_TORCH[word], environ)
     last = (answer or "").split()[-1:]  # libraries may print before us
     return int(last[0]) if last and last[0].isdecimal() else 0
@@ -259,7 +259,7 @@ def other_python_hint(
         return ()
     roots = (environ.get("VIRTUAL_ENV", ""), environ.get("CONDA_PREFIX", ""))
     places = [os.path.join(root, "bin", "python") for root in roots if root]
-    find_program = find_program or Machine().find_program
+    find_program = find_program or ThisHost().find_program
     found = filter(None, map(find_program, (*places, "python", "python3")))
     other = next((path for path in found if _folder(path) != _folder(own_python)), None)
     if other is None:

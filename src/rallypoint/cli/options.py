@@ -3,7 +3,7 @@
 What was asked wins in this order: the command line, then `PET_*` or `RALLYPOINT_*`, then the
 default. Everything that can be known to be wrong before a worker starts is refused here, in one
 line that shows the value as it was written. Besides the default environment nothing of this
-machine is looked at directly: `Machine` has the questions.
+machine is looked at directly: `ThisHost` has the questions.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Literal, cast
 from rallypoint.agent.environ import health_port_asked_for, own_device
 from rallypoint.cli import values
 from rallypoint.cli.access import check
-from rallypoint.cli.machine import Machine
+from rallypoint.cli.machine import ThisHost
 from rallypoint.cli.parser import Command, CompletionRequested, ExplainRequested, Scanned, parse
 from rallypoint.cli.run_options.empty_values import without_empty
 from rallypoint.cli.run_options.fixed_ranks import without_fixed_ranks
@@ -30,7 +30,7 @@ from rallypoint.cli.run_options.script import (
 )
 from rallypoint.cli.run_options.stopping import read_stop
 from rallypoint.cli.run_options.surroundings import with_surroundings
-from rallypoint.cli.values import Value
+from rallypoint.cli.values import Given
 from rallypoint.config import (
     AccessConfig,
     AffinityMode,
@@ -138,7 +138,7 @@ def _in_words(default: object) -> str:
 def parse_run(
     argv: Sequence[str],
     environ: Mapping[str, str] | None = None,
-    machine: Machine | None = None,
+    machine: ThisHost | None = None,
 ) -> AgentConfig:
     """Reads `rallypoint run`'s words (without the program's and the command's name).
 
@@ -147,7 +147,7 @@ def parse_run(
     """
     environ = os.environ if environ is None else environ
     scanned = scan_run(argv, environ)
-    return read_run(scanned, environ, machine or Machine(), options_behind(RUN, argv, scanned))
+    return read_run(scanned, environ, machine or ThisHost(), options_behind(RUN, argv, scanned))
 
 
 def scan_run(argv: Sequence[str], environ: Mapping[str, str]) -> Scanned:
@@ -159,7 +159,7 @@ def scan_run(argv: Sequence[str], environ: Mapping[str, str]) -> Scanned:
 
 
 def read_run(
-    scanned: Scanned, environ: Mapping[str, str], machine: Machine, remarks: Sequence[str] = ()
+    scanned: Scanned, environ: Mapping[str, str], machine: ThisHost, remarks: Sequence[str] = ()
 ) -> AgentConfig:
     """The same for a command line that is scanned already: `environ` gives no option. `remarks`:
     what the person is told besides."""
@@ -199,7 +199,7 @@ def _access(scanned: Scanned, environ: Mapping[str, str]) -> AccessConfig:
 
 
 def _observe(
-    scanned: Scanned, environ: Mapping[str, str], machine: Machine, notices: list[str]
+    scanned: Scanned, environ: Mapping[str, str], machine: ThisHost, notices: list[str]
 ) -> ObserveConfig:
     given, handler = scanned.fields(ObserveConfig, _PLAIN), scanned.get("--event-log-handler")
     if handler is not None:
@@ -218,7 +218,7 @@ def _output(
     scanned: Scanned,
     environ: Mapping[str, str],
     workers: int,
-    machine: Machine,
+    machine: ThisHost,
     notices: list[str],
 ) -> OutputConfig:
     ranks, specs = scanned.get("--local-ranks-filter"), scanned.get("--logs-specs")
@@ -256,7 +256,7 @@ def _without_effect(output: OutputConfig, *, filed: bool, teed: bool) -> list[st
     return remarks
 
 
-def _ranks(given: Value, workers: int) -> tuple[int | str, ...] | None:
+def _ranks(given: Given, workers: int) -> tuple[int | str, ...] | None:
     """Local and global ranks with commas between them; nothing at all is no filter."""
     if not given.text.strip():
         return None
@@ -270,7 +270,7 @@ def _ranks(given: Value, workers: int) -> tuple[int | str, ...] | None:
     return tuple(found)
 
 
-def _specs(given: Value, known: Callable[[], Sequence[str]]) -> str:
+def _specs(given: Given, known: Callable[[], Sequence[str]]) -> str:
     if given.text == "default":
         return "default"
     offered = known()
@@ -289,7 +289,7 @@ def _log_level(environ: Mapping[str, str]) -> LogLevel:
 
 
 def _workers(
-    scanned: Scanned, environ: Mapping[str, str], machine: Machine, notices: list[str]
+    scanned: Scanned, environ: Mapping[str, str], machine: ThisHost, notices: list[str]
 ) -> WorkerConfig:
     given = scanned.fields(WorkerConfig, _PLAIN)
     argv = worker_command(scanned, environ, machine)
@@ -323,9 +323,9 @@ def _tell_at_once(line: str) -> None:
 
 
 def read_count(
-    given: Value | None,
+    given: Given | None,
     environ: Mapping[str, str],
-    machine: Machine,
+    machine: ThisHost,
     tell: Callable[[str], None] = _tell_at_once,
 ) -> int:
     """The number of workers on this node. `tell` gets a line if that takes seconds. Raises

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from msgspec import Struct, field
 
-from rallypoint.cli.values import Value, given, nearest, read, read_all, truth
+from rallypoint.cli.values import Given, given, nearest, read, read_all, truth
 from rallypoint.core.settings import Setting, is_torchrun
 from rallypoint.core.text import is_number, shown
 from rallypoint.errors import UsageError
@@ -69,15 +69,15 @@ class Scanned(Struct, frozen=True):
     their value was empty."""
 
     words: tuple[str, ...]
-    values: dict[str, list[Value]] = field(default_factory=dict)
+    values: dict[str, list[Given]] = field(default_factory=dict)
     empty: frozenset[str] = frozenset()
 
-    def get(self, name: str) -> Value | None:
+    def get(self, name: str) -> Given | None:
         """The value that counts, or None when none was given."""
         given = self.values.get(name)
         return given[-1] if given else None
 
-    def all(self, name: str) -> list[Value]:
+    def all(self, name: str) -> list[Given]:
         """Every value of a repeatable option, in order."""
         return self.values.get(name, [])
 
@@ -133,7 +133,7 @@ class _Parse:
     def __init__(self, command: Command, argv: Sequence[str]) -> None:
         self._command, self._options = command, command.options
         self._rest, self._words = list(argv), list[str]()
-        self._values: dict[str, list[Value]] = {}
+        self._values: dict[str, list[Given]] = {}
 
     def run(self, environ: Mapping[str, str]) -> Scanned:
         """See `parse`."""
@@ -173,7 +173,7 @@ class _Parse:
         wanted = (*self._command.words, *self._command.may_have)
         return f"it takes {', '.join(wanted)} and options" if wanted else "it takes options only"
 
-    def _give(self, row: Setting, value: Value) -> None:
+    def _give(self, row: Setting, value: Given) -> None:
         self._values.setdefault(row.flag, []).append(value)
 
     def _long(self, word: str) -> None:
@@ -184,7 +184,7 @@ class _Parse:
         elif equals:
             raise UsageError(f"{shown(word)}: {row.flag} is a switch, it takes no value")
         else:
-            self._give(row, Value("1", row.flag))
+            self._give(row, Given("1", row.flag))
 
     def _short(self, word: str) -> None:
         short = {row.short: row for row in self._options.values() if row.short}
@@ -200,7 +200,7 @@ class _Parse:
             if row.metavar:
                 self._take(row, name, letters.removeprefix("=") or None)
                 return
-            self._give(row, Value("1", row.flag))
+            self._give(row, Given("1", row.flag))
 
     def _take(self, row: Setting, spelled: str, text: str | None) -> None:
         if text is None:

@@ -48,20 +48,20 @@ def _take_part(config: AgentConfig) -> int:
     titles.set_name("rallypoint-agt")
     load_tls_late()
     from rallypoint.agent.run import run_agent
-    from rallypoint.cli.console import Console
+    from rallypoint.cli.console import Printer
     from rallypoint.cli.summary import JobReport
     from rallypoint.cli.verdict import prints_whole, verdict_lines, verdict_view
     from rallypoint.process.relay.client import Relay
 
-    consoles: list[Console] = []
+    consoles: list[Printer] = []
 
     def print_line(line: str) -> None:
         (consoles[0].line if consoles else say)(line)
 
     report = JobReport(config, print_line)
 
-    def make_console(relay: Relay) -> Console:
-        consoles.append(Console(config, relay))
+    def make_console(relay: Relay) -> Printer:
+        consoles.append(Printer(config, relay))
         return consoles[0]
 
     def say_last(end: JobEnd) -> None:

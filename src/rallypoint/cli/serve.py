@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rallypoint.cli import access
-from rallypoint.cli.machine import Machine
+from rallypoint.cli.machine import ThisHost
 from rallypoint.cli.parser import Command, Scanned, parse, with_hint
 from rallypoint.cli.run_options.empty_values import needs_a_value
 from rallypoint.cli.run_options.register import check_conf, read_place
@@ -29,12 +29,12 @@ from rallypoint.cli.service import (
     own_addresses,
     port_option,
 )
-from rallypoint.cli.values import Value
+from rallypoint.cli.values import Given
 from rallypoint.config import DEFAULT_COORDINATOR_PORT, Endpoint, RegisterConfig
 from rallypoint.coordinator.hosting import Hosting
 from rallypoint.coordinator.listen import raise_open_files_limit
 from rallypoint.coordinator.server import Coordinator
-from rallypoint.coordinator.token import Token
+from rallypoint.coordinator.token import JobToken
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.settings import (
@@ -61,7 +61,7 @@ from rallypoint.threads import run_in_thread
 
 if TYPE_CHECKING:  # for some options alone
     from rallypoint.agent.telemetry.metrics_server import MetricsServer
-    from rallypoint.coordinator.led_jobs import LedJobs
+    from rallypoint.coordinator.led_jobs import ManyLeaderships
     from rallypoint.coordinator.metrics import CoordinatorMetrics
     from rallypoint.observe.history_log import HistoryLogs
     from rallypoint.register.record import Register
@@ -227,7 +227,7 @@ def run(argv: list[str]) -> int:
 class _Server:
     """For the thread of the loop. `run` once."""
 
-    def __init__(self, options: _Options, token: Token | None, lines: EventLines) -> None:
+    def __init__(self, options: _Options, token: JobToken | None, lines: EventLines) -> None:
         self._options, self._token, self._lines = options, token, lines
         self._lookup_token = None if token is None else token.for_job
         self._history: HistoryLogs | None = None
@@ -303,8 +303,10 @@ class _Server:
             lines.say(kinds.NOTICE(f"jobs wait until {engine.where} can be used: {error}"))
         return engine
 
-    def _led(self, engine: Engine, addresses: tuple[str, ...], locks: LifeLocks | None) -> LedJobs:
-        from rallypoint.coordinator.led_jobs import LedJobs, local_leader, no_secret
+    def _led(
+        self, engine: Engine, addresses: tuple[str, ...], locks: LifeLocks | None
+    ) -> ManyLeaderships:
+        from rallypoint.coordinator.led_jobs import ManyLeaderships, local_leader, no_secret
 
         assert self._options.register is not None
         token_of = self._lookup_token
@@ -318,7 +320,7 @@ class _Server:
         def on_wait(run_id: str, text: str) -> None:
             self._record(run_id, kinds.WAITS_TO_LEAD(text))
 
-        led = LedJobs(open_register, addresses, on_wait, local)
+        led = ManyLeaderships(open_register, addresses, on_wait, local)
         led.call(engine.sweep)
         return led
 
@@ -328,7 +330,7 @@ class _Server:
         self._lines.record(run_id, record)
 
     def _metrics_server(
-        self, listener: socket, coordinator: Coordinator, led: LedJobs | None
+        self, listener: socket, coordinator: Coordinator, led: ManyLeaderships | None
     ) -> MetricsServer:
         from rallypoint.agent.telemetry.metrics_server import HEALTH, PATH, MetricsServer, Page
 
@@ -345,7 +347,7 @@ def _bind_metrics(endpoint: Endpoint) -> socket:
     return bind_metrics(endpoint)
 
 
-def _serving(listeners: list[socket], token: Token | None, engine: Engine | None) -> Record:
+def _serving(listeners: list[socket], token: JobToken | None, engine: Engine | None) -> Record:
     secret = "--insecure: anyone may take part" if token is None else f"token {token.source}"
     if engine is not None:
         secret += f"; jobs are kept in {engine.where}"
@@ -381,7 +383,7 @@ def _parse(argv: list[str]) -> _Options:
     )
 
 
-def _history(directory: Value | None) -> str | None:
+def _history(directory: Given | None) -> str | None:
     if directory is None:
         return None
     path = directory.text.rstrip("/")
@@ -392,7 +394,7 @@ def _history(directory: Value | None) -> str | None:
 
 def _place(scanned: Scanned) -> tuple[RegisterConfig | None, str]:
     """Where jobs are kept, and by which flag a person has said so. Raises UsageError."""
-    machine, directory = Machine(), scanned.get("--data-dir")
+    machine, directory = ThisHost(), scanned.get("--data-dir")
     backend = scanned.read(SERVE, "--rdzv-backend")
     if directory is not None and not directory.text.strip():
         raise UsageError(needs_a_value("--data-dir"))

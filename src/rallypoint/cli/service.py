@@ -15,7 +15,7 @@ from rallypoint.cli.exit_codes import SIGNALLED
 from rallypoint.cli.render import render_event, render_event_json
 from rallypoint.config import Endpoint
 from rallypoint.coordinator.endpoint import NotYet, resolve
-from rallypoint.coordinator.listen import BindRefused, Refusal, try_bind
+from rallypoint.coordinator.listen import BindRefused, ListenRefusal, try_bind
 from rallypoint.core.event_kinds import EventKind, Record
 from rallypoint.core.settings import Setting
 from rallypoint.core.text import job_name, shown, signal_name
@@ -80,7 +80,7 @@ def bind(host: str, addresses: tuple[Address, ...], port: int) -> list[socket]:
     bound = try_bind(addresses, port)
     if not isinstance(bound, BindRefused):
         return bound
-    if bound.refusal is Refusal.NOT_MINE:
+    if bound.refusal is ListenRefusal.NOT_MINE:
         raise UsageError(f"--host {shown(host)}: {bound.why}")
     raise UsageError(f"--port {port}: {bound.why}: choose another, or stop what uses it")
 

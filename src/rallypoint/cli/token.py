@@ -5,7 +5,7 @@ from __future__ import annotations
 from rallypoint.cli import access
 from rallypoint.cli.parser import Command, parse, with_hint
 from rallypoint.config import check_name
-from rallypoint.coordinator.token import Token, find_or_make_token
+from rallypoint.coordinator.token import JobToken, find_or_make_token
 from rallypoint.core.settings import Setting
 from rallypoint.errors import UsageError
 from rallypoint.observe.printing import print_text
@@ -63,7 +63,7 @@ def run(argv: list[str]) -> int:
         name = job.text
         with_hint(TOKEN, lambda: check_name("--run-id", name))
     if where.token_file is not None:
-        token: Token | None = find_or_make_token(where.token_file)
+        token: JobToken | None = find_or_make_token(where.token_file)
     else:
         token = where.find(create=True)
     assert token is not None, "find_token creates or raises"

@@ -1,6 +1,6 @@
 """Reads single values of the command line: numbers, endpoints, choices. Pure.
 
-Every reader takes a `Value` and raises `UsageError` with that value as it was written and what
+Every reader takes a `Given` and raises `UsageError` with that value as it was written and what
 would be right. `read` picks the reader by the kind of the setting.
 """
 
@@ -20,8 +20,8 @@ from rallypoint.core.settings import (
     BY_REGISTER,
     ENGINE_NAMES,
     MAX_NODES,
-    Kind,
     Setting,
+    SettingKind,
     out_of_range,
 )
 from rallypoint.core.text import shown
@@ -46,7 +46,7 @@ T = TypeVar("T")
 _UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 
 
-class Value(Struct, frozen=True):
+class Given(Struct, frozen=True):
     """One given value and where it came from, ready to start an error message with."""
 
     text: str
@@ -57,7 +57,7 @@ class Value(Struct, frozen=True):
         return UsageError(f"{shown(self.origin)}: {why}")
 
 
-def given(row: Setting, text: str, *, by_variable: bool = False, elsewhere: bool = False) -> Value:
+def given(row: Setting, text: str, *, by_variable: bool = False, elsewhere: bool = False) -> Given:
     """Make the value of a setting from the text that a person wrote. This one place takes off the
     blanks and line ends around it, and makes paths that can be opened (`files.local_path`).
 
@@ -69,16 +69,16 @@ def given(row: Setting, text: str, *, by_variable: bool = False, elsewhere: bool
     head, needs = _path_in(row, bare)
     if needs:
         expand = row.kind == "path" or not elsewhere
-        bare = head + place(Value(bare[len(head) :].strip(), origin), needs, expand=expand)
-    return Value(bare, origin)
+        bare = head + place(Given(bare[len(head) :].strip(), origin), needs, expand=expand)
+    return Given(bare, origin)
 
 
-def word(text: str) -> Value:
+def word(text: str) -> Given:
     """The same of a word that is no option."""
-    return Value(text.strip(), shown(text))
+    return Given(text.strip(), shown(text))
 
 
-def place(value: Value, needs: str, *, expand: bool = True) -> str:
+def place(value: Given, needs: str, *, expand: bool = True) -> str:
     """Read the value as a path. `needs` says what kind of file. Raises UsageError."""
     try:
         return local_path(value.text, f"needs {needs}", expand=expand)
@@ -96,7 +96,7 @@ def _path_in(row: Setting, text: str) -> tuple[str, str]:
     return head, "a file"
 
 
-def truth(value: Value) -> bool:
+def truth(value: Given) -> bool:
     """Reads a boolean word or number. Raises UsageError."""
     word = value.text.strip().lower()
     if word in _TRUE or (word.isdecimal() and int(word) != 0):
@@ -106,7 +106,7 @@ def truth(value: Value) -> bool:
     raise value.wrong("needs 1 or 0, true or false")
 
 
-def integer(value: Value) -> int:
+def integer(value: Given) -> int:
     """A whole number in plain digits, perhaps negative."""
     digits = value.text.strip()
     plain = digits.removeprefix("-")
@@ -115,7 +115,7 @@ def integer(value: Value) -> int:
     return int(digits)
 
 
-def networks(value: Value) -> tuple[str, ...]:
+def networks(value: Given) -> tuple[str, ...]:
     """CIDRs or single addresses with commas between them, in their plain form."""
     found = []
     for text in value.text.split(","):
@@ -128,7 +128,7 @@ def networks(value: Value) -> tuple[str, ...]:
     return tuple(found)
 
 
-def integer_within(value: Value, least: int, most: int) -> int:
+def integer_within(value: Given, least: int, most: int) -> int:
     """A whole number of this range."""
     number = integer(value)
     if not least <= number <= most:
@@ -136,7 +136,7 @@ def integer_within(value: Value, least: int, most: int) -> int:
     return number
 
 
-def seconds(value: Value, *, positive: bool = False) -> float:
+def seconds(value: Given, *, positive: bool = False) -> float:
     """A number of seconds, not negative; more than zero if `positive`."""
     try:
         number = float(value.text)
@@ -149,12 +149,12 @@ def seconds(value: Value, *, positive: bool = False) -> float:
     return number
 
 
-def port(value: Value) -> int:
+def port(value: Given) -> int:
     """A port number; 0: the system chooses."""
     return _of_address(value, lambda text: read_port(text.strip(), 0))
 
 
-def ports(value: Value) -> tuple[int, int]:
+def ports(value: Given) -> tuple[int, int]:
     """`FIRST-LAST`, or one port."""
     first, dash, last = (part.strip() for part in value.text.partition("-"))
     last = last if dash else first
@@ -163,7 +163,7 @@ def ports(value: Value) -> tuple[int, int]:
     return int(first), int(last)
 
 
-def choice(value: Value, known: Sequence[str]) -> str:
+def choice(value: Given, known: Sequence[str]) -> str:
     """One of `known`, exactly."""
     if value.text not in known:
         raise value.wrong(f"needs one of {', '.join(known)}{nearest(value.text, known)}")
@@ -180,7 +180,7 @@ def is_by_register(backend: str) -> bool:
     return find(backend) is not None
 
 
-def engine(value: Value, known: Sequence[str]) -> str:
+def engine(value: Given, known: Sequence[str]) -> str:
     """One of `known`, or the name of an engine of records that a package offers: these are looked
     for at a name alone that is not known."""
     if value.text in known or is_by_register(value.text):
@@ -190,12 +190,12 @@ def engine(value: Value, known: Sequence[str]) -> str:
     return choice(value, (*known, *(name for name in known_engines() if name not in known)))
 
 
-def nodes(value: Value) -> tuple[int, int]:
+def nodes(value: Given) -> tuple[int, int]:
     """`N` or `MIN:MAX`, with 1 <= MIN <= MAX."""
     low, colon, high = value.text.partition(":")
     try:
-        least = integer(Value(low, value.origin))
-        most = integer(Value(high, value.origin)) if colon else least
+        least = integer(Given(low, value.origin))
+        most = integer(Given(high, value.origin)) if colon else least
     except UsageError:
         raise value.wrong("needs N or MIN:MAX, for example 4 or 2:4") from None
     if not 0 < least <= most <= MAX_NODES:
@@ -203,13 +203,13 @@ def nodes(value: Value) -> tuple[int, int]:
     return least, most
 
 
-def host(value: Value) -> str:
+def host(value: Given) -> str:
     """A name or an address without a port; brackets around IPv6 are taken off."""
     return _of_address(value, checked_host)
 
 
 def endpoint(
-    value: Value, default_port: int = DEFAULT_COORDINATOR_PORT, least_port: int = 0
+    value: Given, default_port: int = DEFAULT_COORDINATOR_PORT, least_port: int = 0
 ) -> Endpoint:
     """`HOST`, `HOST:PORT`, `[V6]:PORT`, or a bare IPv6 address without a port."""
     if "," in value.text:
@@ -225,7 +225,7 @@ def endpoint(
     return where
 
 
-def listen_at(value: Value) -> Endpoint:
+def listen_at(value: Given) -> Endpoint:
     """`PORT` on loopback, or `HOST:PORT`; port 0 lets the system choose."""
     text = value.text.strip()
     name, colon, digits = text.rpartition(":")
@@ -236,14 +236,14 @@ def listen_at(value: Value) -> Endpoint:
     return endpoint(value, 0) if colon else Endpoint(_LOOPBACK, int(digits))
 
 
-def _of_address(value: Value, read_text: Callable[[str], T]) -> T:
+def _of_address(value: Given, read_text: Callable[[str], T]) -> T:
     try:
         return read_text(value.text)
     except ValueError as error:
         raise value.wrong(str(error)) from None
 
 
-def conf_words(value: Value) -> Iterator[tuple[str, str]]:
+def conf_words(value: Given) -> Iterator[tuple[str, str]]:
     """`KEY=VALUE,...`, as `--rdzv-conf` has it."""
     for part in value.text.split(","):
         if not part.strip():
@@ -256,7 +256,7 @@ def conf_words(value: Value) -> Iterator[tuple[str, str]]:
         yield key, text
 
 
-def output_map(value: Value) -> str:
+def output_map(value: Given) -> str:
     """`0` to `3` for all workers, or `RANK:0-3,...`; returned as it was written."""
     for part in value.text.split(","):
         rank, colon, streams = part.strip().rpartition(":")
@@ -268,7 +268,7 @@ def output_map(value: Value) -> str:
     return value.text
 
 
-def module_names(value: Value) -> tuple[str, ...]:
+def module_names(value: Given) -> tuple[str, ...]:
     """Comma-separated names of Python modules, each once."""
     names = dict.fromkeys(name.strip() for name in value.text.split(",") if name.strip())
     for name in names:
@@ -279,7 +279,7 @@ def module_names(value: Value) -> tuple[str, ...]:
     return tuple(names)
 
 
-def signal_names(value: Value) -> tuple[str, ...]:
+def signal_names(value: Given) -> tuple[str, ...]:
     """Comma-separated names of signals that a process may handle."""
     import signal
 
@@ -292,15 +292,15 @@ def signal_names(value: Value) -> tuple[str, ...]:
     return names
 
 
-def one_signal(value: Value) -> str:
+def one_signal(value: Given) -> str:
     """The name of a signal that a process may handle, in full or without SIG."""
     name = value.text.strip().upper()
     if not name or "," in name:
         raise value.wrong("needs one signal, for example SIGUSR1")
-    return signal_names(Value(name if name.startswith("SIG") else f"SIG{name}", value.origin))[0]
+    return signal_names(Given(name if name.startswith("SIG") else f"SIG{name}", value.origin))[0]
 
 
-def preempt_notice(value: Value) -> str:
+def preempt_notice(value: Given) -> str:
     """A file, or `cmd:` and a command of the shell."""
     kind, colon, command = value.text.partition(":")
     if not value.text.strip() or (kind == "cmd" and colon and not command.strip()):
@@ -308,7 +308,7 @@ def preempt_notice(value: Value) -> str:
     return value.text
 
 
-def event_handler(value: Value, known: Callable[[], Sequence[str]]) -> str:
+def event_handler(value: Given, known: Callable[[], Sequence[str]]) -> str:
     """`NAME` or `NAME:ARGUMENT`; what other packages offer is only asked for if need be."""
     name = value.text.partition(":")[0]
     if value.text in ("jsonl", "jsonl:"):
@@ -324,20 +324,20 @@ def event_handler(value: Value, known: Callable[[], Sequence[str]]) -> str:
     return value.text
 
 
-def summary_file(value: Value) -> str:
+def summary_file(value: Given) -> str:
     """A file to write, or a directory with a slash at its end, for a file of each node."""
     path = value.text.rstrip("/")
     return f"{path}/" if path and value.text.endswith("/") else file_to_write(value)
 
 
-def file_to_write(value: Value) -> str:
+def file_to_write(value: Given) -> str:
     """A path; not `-`, and none that ends like a directory's."""
     if value.text in ("", "-", ".", "..") or value.text.endswith("/") or "\0" in value.text:
         raise value.wrong("needs the name of a file")
     return value.text
 
 
-def exit_codes(value: Value) -> tuple[int, ...]:
+def exit_codes(value: Given) -> tuple[int, ...]:
     """Comma-separated exit codes, 1 to 255. Each once, in order: all nodes must have the same."""
     codes = set()
     for part in value.text.split(","):
@@ -348,7 +348,7 @@ def exit_codes(value: Value) -> tuple[int, ...]:
     return tuple(sorted(codes))
 
 
-def exit_override(value: Value, classes: Sequence[str]) -> tuple[str, int]:
+def exit_override(value: Given, classes: Sequence[str]) -> tuple[str, int]:
     """`CLASS=N` of --exit-code."""
     name, equals, digits = value.text.partition("=")
     right = digits.isascii() and digits.isdigit() and int(digits) < 256
@@ -357,7 +357,7 @@ def exit_override(value: Value, classes: Sequence[str]) -> tuple[str, int]:
     return name, int(digits)
 
 
-def size(value: Value) -> int:
+def size(value: Given) -> int:
     """A number of bytes, as `500M` or `2G`."""
     found = re.fullmatch(r"(\d{1,15})([KMGT]?)(?:I?B)?", value.text.strip().upper())
     if found is None or not int(found[1]):
@@ -365,7 +365,7 @@ def size(value: Value) -> int:
     return int(found[1]) << _UNITS[found[2]]
 
 
-def progress_pattern(value: Value) -> str:
+def progress_pattern(value: Given) -> str:
     """The name of a profile, or a regular expression with a group `step`; as it was written."""
     from rallypoint.process.relay.pattern import ProgressPattern
 
@@ -376,7 +376,7 @@ def progress_pattern(value: Value) -> str:
     return value.text
 
 
-def texts(value: Value) -> tuple[str, ...]:
+def texts(value: Given) -> tuple[str, ...]:
     """Texts with commas between them; two commas stand for one that belongs to a text."""
     if not value.text:
         return ()
@@ -396,7 +396,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f"; did you mean {close[0]}?" if close else ""
 
 
-_READERS: Mapping[Kind, Callable[[Value], object]] = {
+_READERS: Mapping[SettingKind, Callable[[Given], object]] = {
     "switch": truth,
     "text": lambda value: value.text,
     "template": lambda value: value.text,
@@ -428,7 +428,7 @@ PLAIN = frozenset({*_READERS, "choice", "engine"})
 """The kinds that `read` knows."""
 
 
-def read(row: Setting, value: Value) -> object:
+def read(row: Setting, value: Given) -> object:
     """The value of a setting. Numbers that are a field's are in its range when this is `checked`
     with the others. Raises UsageError."""
     if row.kind == "choice":
@@ -445,13 +445,13 @@ def read(row: Setting, value: Value) -> object:
     return _READERS[row.kind](value)
 
 
-def read_all(row: Setting, value: Value) -> tuple[object, ...]:
+def read_all(row: Setting, value: Given) -> tuple[object, ...]:
     """What one value of a repeatable setting adds. Raises UsageError."""
     found = read(row, value)
     return found if isinstance(found, tuple) else (found,)
 
 
-def check_range(row: Setting, value: Value, number: float) -> None:
+def check_range(row: Setting, value: Given, number: float) -> None:
     """For a number that becomes no field, whose struct would check it. Raises UsageError."""
     if needs := out_of_range(row, number):
         raise value.wrong(needs)

@@ -19,8 +19,8 @@ from rallypoint.cli.render import PROGRAM, clock_text, duration_text
 from rallypoint.cli.watch.goodput_text import end_lines
 from rallypoint.config import FailureReport, StopConfig
 from rallypoint.core.cause import describe
-from rallypoint.core.group_events import FinishKind
 from rallypoint.core.model import Cause, Outcome
+from rallypoint.core.node.events import FinishKind
 from rallypoint.core.settings import BY_DIRECTORY
 from rallypoint.core.text import (
     CANT_START,

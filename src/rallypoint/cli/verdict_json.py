@@ -16,10 +16,10 @@ from rallypoint.cli.render import iso_text
 from rallypoint.cli.verdict import Ending, VerdictView
 from rallypoint.config import AgentConfig
 from rallypoint.core import event_kinds as kinds
-from rallypoint.core import timeline
 from rallypoint.core.model import Cause
+from rallypoint.core.node import timeline
+from rallypoint.core.node.timeline import RoundLife
 from rallypoint.core.text import signal_name
-from rallypoint.core.timeline import RoundLife
 from rallypoint.core.watch.goodput_view import GoodputView
 from rallypoint.observe.printing import JsonLine, json_line
 from rallypoint.observe.summary import (

@@ -19,7 +19,7 @@ from socket import MSG_PEEK, SO_RCVLOWAT, SOL_SOCKET, socket
 from msgspec import Struct
 
 from rallypoint.core import event_kinds as kinds
-from rallypoint.core.admission import Admission
+from rallypoint.core.admission import AdmissionLimits
 from rallypoint.core.event_kinds import Record
 from rallypoint.observe.faults import Faults
 from rallypoint.store.accept_loop import AcceptLoop, source_of
@@ -39,7 +39,7 @@ class Traffic(Struct, frozen=True):
     accepted: int
     open: int
     refused: dict[str, int]
-    """By the names of `Kind`, in lower case."""
+    """By the names of `CloseReason`, in lower case."""
 
 
 class Acceptor:
@@ -52,7 +52,7 @@ class Acceptor:
     def __init__(
         self,
         listeners: Sequence[socket],
-        admission: Admission,
+        admission: AdmissionLimits,
         take_session: TakeSession,
         take_store: TakeStore | None,
         log: ConnectionLog,
@@ -201,7 +201,7 @@ class Acceptor:
             said = b""
         if said:  # who only looks whether somebody listens is no news
             why = f"it does not use Rallypoint's protocol ({describe_foreign(said)})"
-            self._log.refused(peer, Kind.FOREIGN, why)
+            self._log.refused(peer, CloseReason.FOREIGN, why)
         self._close(connection)
         self.gone(number)
 
@@ -212,7 +212,9 @@ class Acceptor:
         connection.close()
 
     def _turn_away(self, number: int) -> None:
-        self._log.refused(self._peers[number], Kind.SILENT, "it did not finish the handshake")
+        self._log.refused(
+            self._peers[number], CloseReason.SILENT, "it did not finish the handshake"
+        )
         self._drop(number)
 
     def _drop(self, number: int) -> None:
@@ -261,7 +263,7 @@ class Acceptor:
         self._arm()
 
 
-class Kind(Enum):
+class CloseReason(Enum):
     """Why a connection was closed; the value continues "closed N connections"."""
 
     FOREIGN = "did not use Rallypoint's protocol"
@@ -282,18 +284,18 @@ class ConnectionLog:
         self._on_record, self._refusals = on_record, RefusalLog()
         self._more: Counter[str] = Counter()
         """The numbers by the words that follow "closed N connections"."""
-        self.refusals: Counter[Kind] = Counter(dict.fromkeys(Kind, 0))
+        self.refusals: Counter[CloseReason] = Counter(dict.fromkeys(CloseReason, 0))
         """All that were closed."""
         self._last = ""
         self._timer: asyncio.TimerHandle | None = None
         self._shortage_at = float("-inf")
         self.faults = Faults(lambda text: on_record(kinds.FAULT(text)))
 
-    def refused(self, peer: str, kind: Kind, why: str) -> None:
+    def refused(self, peer: str, kind: CloseReason, why: str) -> None:
         """The connection from `peer` was closed. `why` continues "closed the connection"."""
         self.refusals[kind] += 1
         # What strangers send differs each time.
-        self._note(peer, why if kind is Kind.UNPROVEN else kind.name, why, kind.value)
+        self._note(peer, why if kind is CloseReason.UNPROVEN else kind.name, why, kind.value)
 
     def broken(self, peer: str, why: str) -> None:
         """The same for the connection of an agent that had attached."""

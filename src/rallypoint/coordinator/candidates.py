@@ -20,7 +20,7 @@ from rallypoint.coordinator.connection import ClientConnection, dial
 from rallypoint.coordinator.jobs import HostedJobs
 from rallypoint.coordinator.leader_process import random_nonce
 from rallypoint.coordinator.leadership import Leadership
-from rallypoint.coordinator.led_jobs import LedJobs
+from rallypoint.coordinator.led_jobs import ManyLeaderships
 from rallypoint.core import messages as m
 from rallypoint.core.model import Epoch
 from rallypoint.core.takeover.consent import Promises
@@ -47,7 +47,7 @@ class Candidates:
 
     def __init__(
         self,
-        led: LedJobs,
+        led: ManyLeaderships,
         jobs: HostedJobs,
         find: Callable[[], list[str]],
         lookup_token: Callable[[str], bytes] | None,

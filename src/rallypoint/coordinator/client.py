@@ -16,7 +16,7 @@ from rallypoint.coordinator.connection import ClientConnection, Dial
 from rallypoint.core import messages as m
 from rallypoint.core import session as core
 from rallypoint.core.model import Stamp
-from rallypoint.core.search import Answer
+from rallypoint.core.search import DialOutcome
 from rallypoint.core.session import AgentEffect, AgentEnd, Identity
 from rallypoint.core.watch.node_progress import NodeProgress
 from rallypoint.core.watch.told_round import ToldRound
@@ -33,7 +33,7 @@ from rallypoint.wire.codec import fitting
 FIRST_RETRY_S = 0.05
 LONGEST_RETRY_S = 1.0
 
-Pushed = m.Order | m.HeartbeatAck
+FromCoordinator = m.Order | m.HeartbeatAck
 _REFUSALS = (RendezvousRefusedError, AccessError, ProtocolError)
 
 
@@ -56,7 +56,7 @@ class SessionHandler(Protocol):
 
     def lease_ended(self, waits_for: str) -> None: ...
 
-    def pushed(self, message: Pushed) -> None: ...
+    def pushed(self, message: FromCoordinator) -> None: ...
 
     def acknowledged(self, report: m.Report) -> None: ...
 
@@ -242,7 +242,7 @@ class CoordinatorSession:
             try:
                 return await self._dial()
             except RallypointError as error:
-                answer = Answer.REFUSED if isinstance(error, _REFUSALS) else Answer.NONE
+                answer = DialOutcome.REFUSED if isinstance(error, _REFUSALS) else DialOutcome.NONE
                 self._run(self._end.attempt_failed(self._clock(), answer, str(error)))
             await asyncio.sleep(pause_s * uniform(0.5, 1.0))
             pause_s = min(pause_s * 2, longest_s)
@@ -292,11 +292,11 @@ class CoordinatorSession:
                 self._handler.session_opened(resumed, replaced)
             case core.Suspended(why):
                 self._handler.session_suspended(why)
-            case core.Pushed(pushed):
+            case core.OrderPushed(pushed):
                 if isinstance(pushed, m.Assigned):
                     self._hooks.on_place()
                 self._handler.pushed(pushed)
-            case core.Collecting(wanted):
+            case core.CollectionAsked(wanted):
                 self._hooks.collect(wanted)
             case core.Acknowledged(report):
                 self._handler.acknowledged(report)

@@ -27,7 +27,7 @@ from rallypoint.coordinator.listen import (
     try_bind,
 )
 from rallypoint.coordinator.server import Coordinator, LookupToken
-from rallypoint.coordinator.token import Token, find_token, no_token_error, user_home
+from rallypoint.coordinator.token import JobToken, find_token, no_token_error, user_home
 from rallypoint.core.model import SharedSettings
 from rallypoint.errors import (
     AccessError,
@@ -56,7 +56,7 @@ the end."""
 HostCoordinator = Callable[[Sequence[socket], LookupToken | None], Coordinator]
 """Makes the coordinator on sockets that were bound for it; see there."""
 OnStatus = Callable[[str], None]
-LookUp = Callable[[Endpoint], Awaitable[Resolved | NotYet]]
+EndpointLookUp = Callable[[Endpoint], Awaitable[Resolved | NotYet]]
 DialAny = Callable[[Sequence[Address]], Awaitable[ClientConnection]]
 """One attempt to reach the coordinator at any of these addresses. Raises as `dial` does."""
 
@@ -82,7 +82,7 @@ async def discover(
     access: AccessConfig,
     host_coordinator: HostCoordinator,
     on_status: OnStatus,
-    look_up: LookUp = resolve,
+    look_up: EndpointLookUp = resolve,
 ) -> Connected:
     """Find the coordinator, or host it. May take as long as the join timeout.
 
@@ -100,7 +100,7 @@ class _Discovery:
         config: RendezvousConfig,
         access: AccessConfig,
         on_status: OnStatus,
-        look_up: LookUp,
+        look_up: EndpointLookUp,
     ) -> None:
         self._config, self._access = config, access
         self._on_status, self._look_up = on_status, look_up
@@ -263,7 +263,7 @@ class _Discovery:
         if access.insecure:
             return None
         if has_own_token(config, access):
-            return Token.fresh("this job alone").value
+            return JobToken.fresh("this job alone").value
         token = find_token(access.token_file, access.token_text, user_home(), create)
         return None if token is None else token.for_job(config.run_id)
 
@@ -299,7 +299,7 @@ class Redial:
         endpoint: Endpoint,
         addresses: Sequence[Address],
         dial_any: DialAny,
-        look_up: LookUp,
+        look_up: EndpointLookUp,
         look_up_s: float = FIRST_LOOK_UP_S,
     ) -> None:
         """`addresses`: what the endpoint was found to mean last. `look_up_s`: how long the first

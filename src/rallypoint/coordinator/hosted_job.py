@@ -22,7 +22,7 @@ from rallypoint.core.host_effects import HostEffect
 from rallypoint.core.job_lives import Life
 from rallypoint.core.job_state import FormerLifeGone, JobEvent, PersonWants, PlacesDead
 from rallypoint.core.model import DeadPlace, SharedSettings, Verdict
-from rallypoint.core.person import Drain
+from rallypoint.core.person import DrainRequest
 from rallypoint.core.round_state import RoundState
 from rallypoint.core.session_state import Session
 from rallypoint.core.sessions import Sessions
@@ -276,7 +276,7 @@ class HostedJob:
                 wish = PersonWants(question.subject, node)
                 self._run(self._sessions.apply_own(wish, self._loop.time()))
             return
-        wanted = Drain(connection.number, question.node_id, question.why)
+        wanted = DrainRequest(connection.number, question.node_id, question.why)
         self._run(self._sessions.drain(wanted))
 
     def _is_silent(self, incarnation: str, seconds: float) -> bool:

@@ -17,15 +17,15 @@ from rallypoint.core import job as machine
 from rallypoint.core import messages as m
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.model import NONCE_BITS, UNNAMED_RUN_ID, Epoch, SharedSettings
-from rallypoint.core.sessions import Machine
+from rallypoint.core.sessions import JobStep
 from rallypoint.core.text import quoted_job
-from rallypoint.core.watch.history_file import Line
+from rallypoint.core.watch.history_file import HistoryLine
 
 if TYPE_CHECKING:  # Most coordinators have no registers.
     from rallypoint.coordinator.leadership import Leadership
 
 
-class LedBy(Protocol):
+class Leaderships(Protocol):
     """The jobs that a coordinator leads by registers."""
 
     def of(self, run_id: str) -> Leadership | None:
@@ -51,7 +51,7 @@ class HistorySink(Protocol):
     def is_light(self) -> bool:
         """The files must cost nothing, since no option asks for them."""
 
-    def write(self, run_id: str, line: Line) -> None:
+    def write(self, run_id: str, line: HistoryLine) -> None:
         """Append this to the file of this job, soon. Never blocks."""
 
     def tell_faults(
@@ -72,9 +72,9 @@ class Hosting(Struct, frozen=True):
     """Called with the run id (or nothing) and what happened."""
     only: SharedSettings | None = None
     """The settings of the one job to host; None: any job."""
-    machine: Machine = machine.step
+    machine: JobStep = machine.step
     """Decides for every job."""
-    led: LedBy | None = None
+    led: Leaderships | None = None
     """By which another coordinator can take over its jobs; None: no other one can. `only` is led
     already."""
     epoch: Callable[[], int] = random_epoch

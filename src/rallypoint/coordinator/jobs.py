@@ -27,10 +27,10 @@ from rallypoint.core.job_lives import (
     AHEAD_MAX_MS,
     Attachment,
     BeginLife,
-    Decision,
     HearVerdict,
     JobLives,
     Life,
+    LifeDecision,
     TakePart,
 )
 from rallypoint.core.job_state import JobState, ended_job, new_job
@@ -44,7 +44,7 @@ from rallypoint.observe.faults import describe_fault
 
 if TYPE_CHECKING:  # Most coordinators have no registers.
     from rallypoint.coordinator.leadership import Leadership
-    from rallypoint.coordinator.led_job import Led
+    from rallypoint.coordinator.led_job import RecordedLife
 
 JOBS_MAX = 4096
 """So many jobs a stand-alone coordinator holds. Those that all agents have left make room."""
@@ -249,7 +249,7 @@ class HostedJobs:
         if job is not None and not job.sessions and job.verdict is None:
             life = replace(job.life, is_abandoned=bool(job.settings.differences(settings)))
         if self._hosting.only is not None and self._hosting.led is None and life is not None:
-            decision: Decision = self._lives.renumber(run_id, known, life, now)
+            decision: LifeDecision = self._lives.renumber(run_id, known, life, now)
         else:
             decision = self._lives.place(run_id, known, life, now, self._hosting.wall_ms())
         match decision:
@@ -308,7 +308,7 @@ class HostedJobs:
         self._hold(job)
         return job
 
-    def _host(self, state: JobState, led: Led | None = None) -> HostedJob:
+    def _host(self, state: JobState, led: RecordedLife | None = None) -> HostedJob:
         def wall(at: float) -> float:
             return wall_time(self._loop.time() - at)
 

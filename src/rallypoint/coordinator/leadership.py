@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rallypoint.coordinator.leader_process import REAL_RUNTIME, Runtime
-from rallypoint.coordinator.led_job import Led, LedJob, TakenOver
+from rallypoint.coordinator.led_job import RecordedLife, RecordGate, TakenOver
 from rallypoint.core import messages as m
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.job_lives import Life
@@ -27,7 +27,7 @@ from rallypoint.core.takeover.memory import Memory, is_overtaken, order_of, told
 from rallypoint.core.takeover.record import FormerLife, JobRecord, Leader, LeadRecord, job_of
 from rallypoint.core.takeover.recovery import may_run
 from rallypoint.core.takeover.stepping_down import CHECK_S, Deference, SteppingDown
-from rallypoint.core.takeover.told import NEVER, Seal, Told
+from rallypoint.core.takeover.told import NEVER, Position, Seal
 from rallypoint.errors import RallypointError, RendezvousConnectionError, UnfitRecordError
 from rallypoint.observe.faults import describe_fault
 from rallypoint.register.record import Caller, Register, RegisterRecord, Stall
@@ -38,7 +38,7 @@ RETRY_S = 0.5
 """A register that can't be reached is tried again after so long."""
 
 
-class Look(Struct, frozen=True):
+class RegisterLook(Struct, frozen=True):
     """What the register held."""
 
     record: LeadRecord | None
@@ -68,7 +68,7 @@ class Leadership:
         digest."""
         self._deference = deference
         self._memory, self._seal = memory or Memory(), seal or Seal()
-        self._told: tuple[LeadRecord, Told] | None = None
+        self._told: tuple[LeadRecord, Position] | None = None
         self._base = NEVER
         """The order of the record that this process has continued."""
         self._on_behind: Callable[[], None] | None = None
@@ -87,7 +87,7 @@ class Leadership:
         self._watch = Watch()
         self._lead: Lead | None = None
         self._predecessor = UNKNOWN
-        self.jobs: list[LedJob] = []
+        self.jobs: list[RecordGate] = []
         """The lives of the job that are hosted; the last one is the present one."""
         self._nonce = runtime.nonce()
         self._wake = asyncio.Event()
@@ -131,7 +131,7 @@ class Leadership:
         """A record that stands still for longer is late."""
         return self._watch.late_s
 
-    async def look(self, claimant: Claimant | None = None) -> Look:
+    async def look(self, claimant: Claimant | None = None) -> RegisterLook:
         """Read the record. `claimant`: as for `Watch`. Raises as `claim`, and
         RendezvousConnectionError."""
         memory, record, unfit = self._memory, None, None
@@ -149,16 +149,16 @@ class Leadership:
         if record is None and not self._record.is_kept:
             memory.saw_none()
         if memory.is_behind(record):
-            return Look(record, self._behind_in_s(record, claimant), is_behind=True)
+            return RegisterLook(record, self._behind_in_s(record, claimant), is_behind=True)
         if record is None:
-            return Look(None, 0.0)
+            return RegisterLook(None, 0.0)
         memory.saw(record)
         gone = self._runtime.is_gone(record.leader.process, self._leader.process)
         wait_s = self._watch.claims_in_s(record, now, is_gone=gone, claimant=claimant)
         wait_s = max(wait_s, self._watch.begins_in_s(record, now, claimant))
-        return Look(record, wait_s)
+        return RegisterLook(record, wait_s)
 
-    def _without_record(self, unfit: UnfitRecordError, claimant: Claimant | None) -> Look:
+    def _without_record(self, unfit: UnfitRecordError, claimant: Claimant | None) -> RegisterLook:
         """Return the same as for a record that is gone, if this process knows one to go on with.
         Raises `unfit` if it knows none."""
         if self._memory.restored(None) is None:
@@ -166,7 +166,7 @@ class Leadership:
         if self._unfit_token != self._record.token:
             self._unfit, self._unfit_token = self._unfit + 1, self._record.token
         wait_s = self._behind_in_s(None, claimant)
-        return Look(None, wait_s, is_behind=True, unfit=str(unfit))
+        return RegisterLook(None, wait_s, is_behind=True, unfit=str(unfit))
 
     def _behind_in_s(self, record: LeadRecord | None, claimant: Claimant | None) -> float:
         """How long to wait before a claim over a record that is behind."""
@@ -227,7 +227,7 @@ class Leadership:
         assert self._lead is not None
         return self._lead
 
-    def begin(self, state: JobState, former: Life | None) -> Led:
+    def begin(self, state: JobState, former: Life | None) -> RecordedLife:
         """A life of the job of which the register holds nothing yet. `former`: the one before."""
         job = self.lead.record.job
         # A life that nobody has brought to an end has one before it, whose nodes may still come.
@@ -236,7 +236,7 @@ class Leadership:
             over = FormerLife(former.incarnation, former.verdict, former.earlier)
         handover = Handover()
         durable = Durable(state, handover, is_recorded=False, former=over)
-        return Led(handover, partial(LedJob, self, durable))
+        return RecordedLife(handover, partial(RecordGate, self, durable))
 
     @property
     def over(self) -> Life | None:
@@ -277,7 +277,7 @@ class Leadership:
             longer_s = after_put_back_s(self._leader.hold_s, record.settings.lease_s)
         handover = Handover(record, self._predecessor, longer_s, self.lead.epoch.as_int())
         durable = Durable(state, handover, is_recorded=True, former=former)
-        led = Led(handover, partial(LedJob, self, durable))
+        led = RecordedLife(handover, partial(RecordGate, self, durable))
         return TakenOver(state, led)
 
     @property
@@ -286,28 +286,28 @@ class Leadership:
         return self._runtime.clock()
 
     @property
-    def told(self) -> Told:
+    def told(self) -> Position:
         """The position of the newest record that is confirmed, with its digest."""
         record = self.lead.record
         if self._told is None or self._told[0] is not record:
             self._told = record, self._seal.sealed(told_of(record))
         return self._told[1]
 
-    def is_behind(self, told: Told) -> bool:
+    def is_behind(self, told: Position) -> bool:
         """A node was told a newer position than this leader knows: its record was put back."""
         if told.epoch == self.lead.epoch.as_int() or told.order <= self._base:
             return False
         # Who has followed a higher epoch follows this one only when that is claimed above.
         return not self._has_overtaken(told) or epoch_number(told.epoch) > self.lead.epoch.number
 
-    def _has_overtaken(self, told: Told) -> bool:
+    def _has_overtaken(self, told: Position) -> bool:
         return is_overtaken(told, self.lead.record.job, self._newest_claimed)
 
-    def is_genuine(self, told: Told) -> bool:
+    def is_genuine(self, told: Position) -> bool:
         """A leader of this job has made this position, as far as can be known."""
         return self._seal.is_genuine(told) and not self._memory.is_too_far(told)
 
-    def learn(self, told: Told, settings: SharedSettings) -> None:
+    def learn(self, told: Position, settings: SharedSettings) -> None:
         """A leader has told this to a node: this process claims the job anew, above that."""
         if self._has_overtaken(told):
             self._memory.goes_on(self.lead.epoch, told)
@@ -505,7 +505,7 @@ class Leadership:
             self._wake.clear()
 
 
-def _waits_for(found: Look) -> str:
+def _waits_for(found: RegisterLook) -> str:
     """The reason why this process does not claim the job yet, for people."""
     if found.unfit:
         return found.unfit

@@ -27,7 +27,7 @@ HEARD_BEATS = 2.5
 """Who was not heard for so many heartbeats may have another leader."""
 
 
-class Led(Struct, frozen=True):
+class RecordedLife(Struct, frozen=True):
     """What a host needs for one life of a job that is led."""
 
     handover: Handover
@@ -38,7 +38,7 @@ class TakenOver(Struct, frozen=True):
     """A job of another coordinator, as its register holds it."""
 
     state: JobState
-    led: Led
+    led: RecordedLife
 
     @property
     def text(self) -> str:
@@ -51,7 +51,7 @@ class TakenOver(Struct, frozen=True):
         return f"took over a job that has ended: {verdict.text}"
 
 
-class LedJob:
+class RecordGate:
     """One life of a job, of a coordinator that leads by a register: a gate of its host."""
 
     def __init__(

@@ -70,7 +70,7 @@ def local_leader(
     return LocalLeader(this_process(locks), calls, runtime, hold_s, secret_of)
 
 
-class LedJobs:
+class ManyLeaderships:
     """For the thread of the loop."""
 
     def __init__(

@@ -33,7 +33,7 @@ OWN_FILES = 64
 connections that are being closed."""
 
 
-class Refusal(Enum):
+class ListenRefusal(Enum):
     """Why this node can't host."""
 
     NOT_MINE = auto()  # no address is local: another machine hosts
@@ -43,7 +43,7 @@ class Refusal(Enum):
 class BindRefused(Struct, frozen=True):
     """This node is a client; `why` is half a line for a person."""
 
-    refusal: Refusal
+    refusal: ListenRefusal
     why: str
 
 
@@ -58,7 +58,7 @@ def try_bind(addresses: Sequence[Address], port: int) -> list[socket.socket] | B
     while True:
         tries -= 1
         bound = _bind_all(addresses, port)
-        if isinstance(bound, list) or bound.refusal is Refusal.NOT_MINE or not tries:
+        if isinstance(bound, list) or bound.refusal is ListenRefusal.NOT_MINE or not tries:
             return bound
 
 
@@ -136,14 +136,16 @@ def _bind_all(addresses: Sequence[Address], port: int) -> list[socket.socket] | 
             for opened in sockets:
                 opened.close()
             if error.errno == errno.EADDRINUSE:
-                return BindRefused(Refusal.IN_USE, f"{_text(address, port)} is in use already")
+                return BindRefused(
+                    ListenRefusal.IN_USE, f"{_text(address, port)} is in use already"
+                )
             raise _explained(address, port, error) from error
         if port == 0:
             port = sockets[0].getsockname()[1]
     if sockets:
         return sockets
     where = ", ".join(address.host for address in addresses)
-    return BindRefused(Refusal.NOT_MINE, f"{where} is not an address of this machine")
+    return BindRefused(ListenRefusal.NOT_MINE, f"{where} is not an address of this machine")
 
 
 def _listen(address: Address, port: int, backlog: int) -> socket.socket:

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from rallypoint import __version__
 from rallypoint.coordinator.server import Coordinator
 from rallypoint.core.event_kinds import Record
-from rallypoint.core.round_state import Phase, RoundState
+from rallypoint.core.round_state import RoundPhase, RoundState
 from rallypoint.observe.goodput_metrics import goodput_families
 from rallypoint.observe.prometheus import Family, Histogram, Kind, Sample, prometheus_text
 from rallypoint.register.record import Caller
 from rallypoint.wire.versions import SPOKEN
 
 if TYPE_CHECKING:  # Jobs need not be kept.
-    from rallypoint.coordinator.led_jobs import LedJobs
+    from rallypoint.coordinator.led_jobs import ManyLeaderships
 
 T = TypeVar("T")
 
@@ -58,7 +58,7 @@ class CoordinatorMetrics:
 
         future.add_done_callback(ended)
 
-    def text(self, coordinator: Coordinator, led: LedJobs | None, loop_lag_s: float) -> str:
+    def text(self, coordinator: Coordinator, led: ManyLeaderships | None, loop_lag_s: float) -> str:
         """All of it as it stands now. `led`: None: jobs are not kept."""
         families = (
             *self._hosted(coordinator),
@@ -106,7 +106,7 @@ class CoordinatorMetrics:
             [Sample(n, (("event", name),)) for name, n in sorted(self._events.items())],
         )
 
-    def _led(self, led: LedJobs) -> Iterator[Family]:
+    def _led(self, led: ManyLeaderships) -> Iterator[Family]:
         yield _gauge("leads", "Jobs that it leads by their records", led.count)
         yield _gauge("candidacies", "Jobs that it stands ready to lead", led.candidacies)
         yield _counter("claims_total", "Jobs whose lead it has claimed", led.claims)
@@ -160,7 +160,7 @@ def _connections(coordinator: Coordinator) -> Iterator[Family]:
 
 
 def _nodes(state: RoundState) -> int:
-    return len(state.world) if state.phase is Phase.ACTIVE else 0
+    return len(state.world) if state.phase is RoundPhase.ACTIVE else 0
 
 
 def _process() -> Iterator[Family]:

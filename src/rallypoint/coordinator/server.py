@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from rallypoint.coordinator.acceptor import Acceptor, ConnectionLog, Kind, Traffic
+from rallypoint.coordinator.acceptor import Acceptor, CloseReason, ConnectionLog, Traffic
 from rallypoint.coordinator.connection import ServerConnection
 from rallypoint.coordinator.hosted_job import HostedJob
 from rallypoint.coordinator.hosting import Hosting
 from rallypoint.coordinator.jobs import HostedJobs
 from rallypoint.coordinator.listen import OWN_FILES, connection_room
 from rallypoint.core import messages as m
-from rallypoint.core.admission import Admission
+from rallypoint.core.admission import AdmissionLimits
 from rallypoint.errors import MessageError
 from rallypoint.observe.faults import describe_fault
 from rallypoint.wire.handshake import NONCE_BYTES, SERVER_ID_BYTES, Established, ServerHandshake
@@ -88,7 +88,7 @@ class Coordinator:
         hosting: Hosting,
         lookup_token: LookupToken | None,
         adopt: Callable[[socket], None] | None = None,
-        admission: Admission | None = None,
+        admission: AdmissionLimits | None = None,
     ) -> None:
         """`lookup_token`: the token of a run id, if it has one; None: `--insecure`, no peer proves
         anything. `adopt` gets connections for the round store, where that shares the port.
@@ -102,7 +102,7 @@ class Coordinator:
         self.volume = Volume()
         self.jobs, self._led = HostedJobs(hosting), hosting.led
         self._log = ConnectionLog(partial(hosting.on_record, ""))
-        admission = admission or Admission(connection_room(OWN_FILES), HANDSHAKE_TIME_S)
+        admission = admission or AdmissionLimits(connection_room(OWN_FILES), HANDSHAKE_TIME_S)
         self._acceptor = Acceptor(self._listeners, admission, self._take, adopt, self._log)
 
     def close(self) -> None:
@@ -210,7 +210,7 @@ class Coordinator:
         if _job_on(connection) is not None:
             self._log.broken(connection.peer, why)
         else:
-            self._log.refused(connection.peer, Kind.UNPROVEN, why)
+            self._log.refused(connection.peer, CloseReason.UNPROVEN, why)
 
 
 def _no_token(run_id: str) -> bytes | None:

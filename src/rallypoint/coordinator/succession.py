@@ -77,7 +77,7 @@ class Listening(Struct, frozen=True):
             listener.close()
 
 
-class Node(Protocol):
+class Seeker(Protocol):
     """The node that looks for the leader, or is to lead."""
 
     @property
@@ -105,7 +105,7 @@ class Node(Protocol):
         """A person should know this."""
 
 
-class OwnJob:
+class OwnLeadership:
     """The one job of a node, while this node leads it (`HostedJobs` asks). `vouched_at` is for the
     agent of this node, at any time."""
 
@@ -142,7 +142,7 @@ class OwnJob:
         for a lease from then. Without end for one that does not lead."""
         return inf if self.leadership is None else self.leadership.lead.vouched_at
 
-    # As `hosting.LedBy` asks.
+    # As `hosting.Leaderships` asks.
 
     def of(self, run_id: str) -> Leadership | None:
         return self.leadership
@@ -189,7 +189,7 @@ class Succession:
     """For the thread of the loop. `dial` at any time, `close` at the end."""
 
     def __init__(
-        self, register: Register, local: LocalLeader, own: OwnJob, node: Node, run_id: str
+        self, register: Register, local: LocalLeader, own: OwnLeadership, node: Seeker, run_id: str
     ) -> None:
         """`own`: the job of `node`, which asks it whether it leads."""
         self._seal = Seal(run_id, local.secret_of(run_id))

@@ -31,7 +31,7 @@ _JOB_PREFIX = "job-"
 _WAYS_OUT = "give RALLYPOINT_TOKEN or --token-file to every node, or --insecure"
 
 
-class Token(Struct, frozen=True):
+class JobToken(Struct, frozen=True):
     """A secret of at least 128 bits. Printing it shows where it came from, never what it is."""
 
     source: str
@@ -43,7 +43,7 @@ class Token(Struct, frozen=True):
         return f"Token({self.source!r})"
 
     @classmethod
-    def fresh(cls, source: str) -> Token:
+    def fresh(cls, source: str) -> JobToken:
         """A new token that is kept nowhere."""
         return cls(source, os.urandom(TOKEN_BYTES))
 
@@ -68,7 +68,7 @@ def find_token(
     env_value: str | None,
     home: str | os.PathLike[str] | None,
     create: bool,
-) -> Token | None:
+) -> JobToken | None:
     """The token of this user, or None while there is none: a joiner asks again for a while.
 
     With `create` the user's own file is made if it is missing, for ever and for all: nodes that
@@ -94,7 +94,7 @@ def find_token(
     return _read_or_create(path, _shown(path), create)
 
 
-def find_or_make_token(token_file: str) -> Token:
+def find_or_make_token(token_file: str) -> JobToken:
     """The token in a file that is made if it is missing, because a person asked for just that.
 
     Raises AccessError, with the fix, when it is unsafe, malformed or can't be made.
@@ -104,7 +104,7 @@ def find_or_make_token(token_file: str) -> Token:
     return token
 
 
-def read_token(fd: int) -> Token:
+def read_token(fd: int) -> JobToken:
     """The token that is written to this inherited descriptor, which is read to its end and closed;
     0 is the null device then. Blocks until the writer closes its end, for 10 s at most.
 
@@ -184,7 +184,7 @@ def no_token_error(endpoint: object) -> AccessError:
     )
 
 
-def parse_token(text: str, source: str) -> Token:
+def parse_token(text: str, source: str) -> JobToken:
     """Raises AccessError, which never shows `text`, unless it is hexadecimal and long enough."""
     digits = text.strip()
     opens_one_job = digits.startswith(_JOB_PREFIX)
@@ -202,10 +202,10 @@ def parse_token(text: str, source: str) -> Token:
             f"the token in {source} has {8 * len(value)} bits, but at least "
             f"{8 * MIN_TOKEN_BYTES} are needed: make a new one with `rallypoint token`"
         )
-    return Token(source, value, opens_one_job)
+    return JobToken(source, value, opens_one_job)
 
 
-def _read_or_create(path: str, source: str, create: bool) -> Token | None:
+def _read_or_create(path: str, source: str, create: bool) -> JobToken | None:
     text = _read(path)
     if text is None and create:
         _create(path)

@@ -23,7 +23,7 @@ from rallypoint.core.fitness import held_back
 from rallypoint.core.job_rounds import presumed_cause
 from rallypoint.core.job_state import JobState
 from rallypoint.core.model import Cause
-from rallypoint.core.round_state import Phase
+from rallypoint.core.round_state import RoundPhase
 from rallypoint.core.session_state import Session
 from rallypoint.core.sessions import Sessions
 from rallypoint.core.text import count, ended_text
@@ -31,7 +31,7 @@ from rallypoint.core.watch.askers import Askers
 from rallypoint.core.watch.goodput import Spending
 from rallypoint.core.watch.goodput_view import GoodputView
 from rallypoint.core.watch.history import HistoryEntry, JobHistory
-from rallypoint.core.watch.history_file import Begin, Line, compact
+from rallypoint.core.watch.history_file import Begin, HistoryLine, compact
 from rallypoint.core.watch.job_view import (
     Heard,
     JobView,
@@ -72,7 +72,7 @@ FOLLOWERS_MAX = 64
 class HistoryFile(Struct):
     """Where the history is written."""
 
-    write: Callable[[Line], None]
+    write: Callable[[HistoryLine], None]
     is_light: bool = False
     """The file must cost nothing, since no option asks for it."""
     status_at: float = -inf
@@ -143,7 +143,7 @@ def _outcome(wish: _Wish, job: JobState) -> Said | None:
         return None
     if not state.members:
         return Said("the round has ended, and no node is there for the next one", False)
-    if state.phase is not Phase.ACTIVE or not job.started:
+    if state.phase is not RoundPhase.ACTIVE or not job.started:
         return None
     nodes, workers = count(len(state.world), "node"), count(job.world_workers, "worker")
     return Said(f"round {state.round} has begun: {nodes}, {workers}")
@@ -262,7 +262,7 @@ class JobWatch:
                 self._gatherings.job_ended()
 
     def write_to(
-        self, write: Callable[[Line], None], *, took_over: bool, is_light: bool = False
+        self, write: Callable[[HistoryLine], None], *, took_over: bool, is_light: bool = False
     ) -> None:
         """Write the history there from now on. `took_over`: another coordinator had led the job.
         `is_light`: of a large job no status is written before it has ended."""

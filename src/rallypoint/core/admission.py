@@ -23,7 +23,7 @@ PATIENCE_S = 0.25
 """So long nobody loses a slot to one that comes next: some round trips to a far node."""
 
 
-class Admission:
+class AdmissionLimits:
     """`room`: how many connections there may be in all; `limit_s`: how long one may be unproven."""
 
     def __init__(

@@ -47,7 +47,7 @@ class Breakdown(Struct, frozen=True):
     known_at: float
 
 
-class Report(Struct):
+class NodeFailure(Struct):
     """A failure as the coordinator received it."""
 
     node_id: str
@@ -62,7 +62,7 @@ class Report(Struct):
 
 def first_cause(
     round_: int,
-    reports: Sequence[Report],
+    reports: Sequence[NodeFailure],
     losses: Sequence[NodeLoss],
     breakdown: Breakdown | None = None,
 ) -> Cause | None:
@@ -94,11 +94,13 @@ def first_cause(
     return None
 
 
-def without_consequences(reports: Sequence[Report], gone: Collection[str]) -> list[Report]:
+def without_consequences(
+    reports: Sequence[NodeFailure], gone: Collection[str]
+) -> list[NodeFailure]:
     """Return the reports without the failures that may only tell that one of these nodes, another
     than their own, is gone."""
 
-    def is_consequence(report: Report) -> bool:
+    def is_consequence(report: NodeFailure) -> bool:
         others = len(gone) - (report.node_id in gone)
         return report.failure.tells_of_lost_peer and others > 0
 
@@ -106,12 +108,12 @@ def without_consequences(reports: Sequence[Report], gone: Collection[str]) -> li
 
 
 def without_collateral_of_drains(
-    reports: Sequence[Report], told_to_go: Mapping[str, float]
-) -> list[Report]:
+    reports: Sequence[NodeFailure], told_to_go: Mapping[str, float]
+) -> list[NodeFailure]:
     """Return the reports without the failures that may be due to a drain. `told_to_go`: when each
     node was told to go, on the coordinator's clock."""
 
-    def is_collateral(report: Report) -> bool:
+    def is_collateral(report: NodeFailure) -> bool:
         happened_at, is_of_peer = report.happened_at, report.failure.tells_of_lost_peer
         return any(
             follows(began_at, happened_at)
@@ -127,12 +129,14 @@ def follows(earlier_at: float, later_at: float) -> bool:
     return 0 <= later_at - earlier_at <= COLLATERAL_S
 
 
-def _is_consequence(report: Report, breakdown: Breakdown) -> bool:
+def _is_consequence(report: NodeFailure, breakdown: Breakdown) -> bool:
     near = report.happened_at > breakdown.known_at - SIMULTANEOUS_S
     return near or report.failure.tells_of_lost_peer
 
 
-def add_details(reports: Sequence[Report], node_id: str, failures: Sequence[WorkerExit]) -> None:
+def add_details(
+    reports: Sequence[NodeFailure], node_id: str, failures: Sequence[WorkerExit]
+) -> None:
     """Add what is now known of these failures of a node, and keep when each was received and
     happened."""
     detailed = {failure.local_rank: failure for failure in failures}

@@ -44,7 +44,7 @@ class Leaver(Struct, frozen=True):
     """The coordinator lives there: the job ends with it."""
 
 
-class Notice(Struct):
+class SaveNotice(Struct):
     """What is asked, by whom, and who has yet to answer."""
 
     number: int
@@ -120,17 +120,17 @@ class Save(Struct):
 
 def open_notice(
     state: RoundState, number: int, kind: EndKind, reason: str, began_at: float
-) -> Notice:
+) -> SaveNotice:
     """Everybody whose workers run is asked. O(N)."""
     awaited = {
         member.ref.node_id
         for member in state.members.values()
         if member.state is MemberState.RUNNING and not member.succeeded
     }
-    return Notice(number, kind, state.round, reason, began_at, awaited=awaited)
+    return SaveNotice(number, kind, state.round, reason, began_at, awaited=awaited)
 
 
-def timers_wanted(notice: Notice) -> dict[Timer, float]:
+def timers_wanted(notice: SaveNotice) -> dict[Timer, float]:
     """How long the workers have, for each node that leaves."""
     return {
         Timer(TimerKind.NOTICE, notice.round, node_id): leaver.notice_s
@@ -138,7 +138,7 @@ def timers_wanted(notice: Notice) -> dict[Timer, float]:
     }
 
 
-def how_it_went(notice: Notice, cut_short: str) -> str:
+def how_it_went(notice: SaveNotice, cut_short: str) -> str:
     """For a person; empty when no worker has anything to do with it. `cut_short`: by what."""
     if cut_short:
         return f"{cut_short}: continuing without a checkpoint of every worker"
@@ -150,7 +150,7 @@ def how_it_went(notice: Notice, cut_short: str) -> str:
     return "the workers that were asked have saved a checkpoint" if notice.some_listen else ""
 
 
-def saved_before_leaving(notice: Notice, cut_short: str = "") -> str:
+def saved_before_leaving(notice: SaveNotice, cut_short: str = "") -> str:
     """The same for a person who has drained a node."""
     missed = "not every worker has saved a checkpoint"
     if cut_short:
@@ -164,7 +164,7 @@ def saved_before_leaving(notice: Notice, cut_short: str = "") -> str:
     return "no checkpoint was saved: no worker listens for such requests"
 
 
-class Request(Struct, frozen=True):
+class SaveRequest(Struct, frozen=True):
     """What the coordinator asks for."""
 
     stamp: Stamp
@@ -175,7 +175,7 @@ class Request(Struct, frozen=True):
     """None: there is no hurry."""
 
 
-class Answer(Struct, frozen=True):
+class SaveAnswer(Struct, frozen=True):
     """What this node says to it."""
 
     listens: bool
@@ -187,13 +187,13 @@ class RequestState(Struct):
 
     stamp: Stamp
     workers: int
-    request: Request | None = None
+    request: SaveRequest | None = None
     all_asked: bool = False
     """Every worker has got a signal that asks for the checkpoint."""
-    told: Answer | None = None
+    told: SaveAnswer | None = None
 
 
-def asked(state: RequestState, request: Request, *, by_signal: bool) -> bool:
+def asked(state: RequestState, request: SaveRequest, *, by_signal: bool) -> bool:
     """A new question, or one that was heard before; False when it is not for these workers."""
     if request.stamp != state.stamp or request == state.request:
         return False
@@ -215,7 +215,7 @@ def withdrawn(state: RequestState, number: int, saved: Set[int]) -> bool:
 
 def answer(
     state: RequestState, listeners: Set[int], saved: Set[int], exits: Collection[WorkerExit]
-) -> Answer | None:
+) -> SaveAnswer | None:
     """What to say now; None: nothing yet, or nothing new. `exits`: of the round's workers.
 
     Who began to listen late may still be asked for a growth, which waits for a real checkpoint.
@@ -229,7 +229,7 @@ def answer(
         return None
     grows = state.request.kind is EndKind.GROWTH
     counted = awaited if state.request.kind is EndKind.DRAIN else awaited & saved
-    found = Answer(bool(counted), failed)
+    found = SaveAnswer(bool(counted), failed)
     may_change = grows and not (state.told and state.told.listens)
     if state.told is not None and not (may_change and found.listens):
         return None

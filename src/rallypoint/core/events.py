@@ -176,7 +176,7 @@ class TimerEnded(Struct, frozen=True):
     timer: Timer
 
 
-Event = (
+RoundEvent = (
     NodeJoined
     | NodeLost
     | NodeLeft

@@ -38,18 +38,18 @@ from msgspec import Struct
 
 from rallypoint.core.events import Effect, ExpelNode, RoundNotStarted
 from rallypoint.core.fitness_state import (
+    BadMachine,
     BadRoute,
     Failure,
     Fitness,
     Hold,
     Loss,
-    Machine,
     Why,
     left_s,
 )
 from rallypoint.core.model import NodeRef
 from rallypoint.core.ranks import fitting
-from rallypoint.core.round_state import Member, MemberState, Phase, RoundState, remove
+from rallypoint.core.round_state import MemberState, RoundMember, RoundPhase, RoundState, remove
 from rallypoint.core.text import brief_seconds
 
 FLAPPING = 3
@@ -67,7 +67,7 @@ UNPROVEN = "held back until it has shown that it can start workers and reach ran
 EXCLUDED = "a person excluded it (rallypoint nodes exclude)"
 
 
-def machine_of(member: Member) -> str:
+def machine_of(member: RoundMember) -> str:
     """The name of the machine that a member runs on; without one, the node id stands for it."""
     return member.candidate.machine or member.ref.node_id
 
@@ -75,7 +75,7 @@ def machine_of(member: Member) -> str:
 # ---- who may take part
 
 
-def may_take_part(state: RoundState, member: Member) -> bool:
+def may_take_part(state: RoundState, member: RoundMember) -> bool:
     """Whether a member is a candidate of the next round. One that may not is needed all the same
     when too few others have come (`round.py`), unless `is_barred`."""
     if not member.is_proven:
@@ -86,19 +86,19 @@ def may_take_part(state: RoundState, member: Member) -> bool:
     return not _is_cut_off(state, member)
 
 
-def is_barred(state: RoundState, member: Member) -> bool:
+def is_barred(state: RoundState, member: RoundMember) -> bool:
     """Whether a member may not even take part when it is needed."""
     known = state.fitness.machines.get(machine_of(member))
     return (known is not None and known.is_excluded) or _is_cut_off(state, member)
 
 
-def is_trusted(state: RoundState, member: Member) -> bool:
+def is_trusted(state: RoundState, member: RoundMember) -> bool:
     """Whether a round that runs may end in order to admit this member."""
     known = state.fitness.machines.get(machine_of(member))
     return (known is None or not known.step) and may_take_part(state, member)
 
 
-def _is_cut_off(state: RoundState, member: Member) -> bool:
+def _is_cut_off(state: RoundState, member: RoundMember) -> bool:
     """Whether a member did not reach the round store of a node that may be rank 0 again."""
     bad = state.bad_routes.get(member.ref.node_id)
     if bad is None or bad.hold is None:
@@ -130,10 +130,10 @@ def minimum_remains(state: RoundState, without: str) -> bool:
 # ---- who was rank 0
 
 
-def host_is_gone(state: RoundState, host: NodeRef) -> list[Member]:
+def host_is_gone(state: RoundState, host: NodeRef) -> list[RoundMember]:
     """The node of a rank 0 has gone: the members that did not reach its store and may take part
     now."""
-    if state.phase is Phase.ACTIVE:
+    if state.phase is RoundPhase.ACTIVE:
         return []
     here = (
         state.members.get(node_id) for node_id, bad in state.bad_routes.items() if bad.host == host
@@ -171,10 +171,10 @@ def forget_bad_routes(state: RoundState) -> None:
 # ---- quarantine
 
 
-def hold_back(state: RoundState, machine: str, node_id: str, reason: Why, why: str) -> Machine:
+def hold_back(state: RoundState, machine: str, node_id: str, reason: Why, why: str) -> BadMachine:
     """Begin a quarantine of this machine, twice as long as the last one."""
     fitness = state.fitness
-    known = fitness.machines.pop(machine, None) or Machine(node_id, reason, why)
+    known = fitness.machines.pop(machine, None) or BadMachine(node_id, reason, why)
     known.node_id, known.reason, known.why = node_id, reason, why
     known.step = known.peak = known.peak + 1
     fitness.changes += 1
@@ -246,7 +246,7 @@ def healthy_hour(state: RoundState, machine: str) -> None:
 def exclude(state: RoundState, machine: str, node_id: str) -> None:
     """A person wants this machine in no round any more."""
     fitness = state.fitness
-    known = fitness.machines.get(machine) or Machine(node_id, Why.PERSON, EXCLUDED)
+    known = fitness.machines.get(machine) or BadMachine(node_id, Why.PERSON, EXCLUDED)
     known.node_id = node_id
     fitness.changes += 1
     if not known.is_excluded:
@@ -327,7 +327,7 @@ def stepped(state: RoundState, round_: int) -> None:
     """Workers of this round have reported a step. O(1), but for the first time in a round."""
     fitness = state.fitness
     fitness.reports_steps = True
-    if not fitness.has_stepped and state.round == round_ and state.phase is Phase.ACTIVE:
+    if not fitness.has_stepped and state.round == round_ and state.phase is RoundPhase.ACTIVE:
         fitness.has_stepped = True
         _pass(state)
 
@@ -476,7 +476,7 @@ def why_held_back(state: RoundState, node_id: str) -> str:
     return ""
 
 
-def held_text(known: Machine) -> str:
+def held_text(known: BadMachine) -> str:
     """How long a machine is held back, from when that began, and why."""
     assert known.hold is not None
     return f"node {known.node_id} is held back for {_length(known.hold)} s: {known.why}"

@@ -70,7 +70,7 @@ class Failure(Struct, array_like=True):
     """Set if the program was found to be at fault."""
 
 
-class Machine(Struct, array_like=True):
+class BadMachine(Struct, array_like=True):
     """A machine that is not trusted."""
 
     node_id: str
@@ -96,7 +96,7 @@ class Fitness(Struct, array_like=True):
 
     now: float = 0.0
     """The host's time of the newest event; 0: the host has no clock."""
-    machines: dict[str, Machine] = field(default_factory=dict)
+    machines: dict[str, BadMachine] = field(default_factory=dict)
     recent_losses: list[Loss] = field(default_factory=list)
     loss_count: int = 0
     holds: int = 0

@@ -43,7 +43,7 @@ class Behind(Struct, frozen=True, array_like=True):
     silent_s: float
 
 
-class Found(Struct, frozen=True):
+class StepsFound(Struct, frozen=True):
     """What one node has answered."""
 
     node_id: str
@@ -60,7 +60,7 @@ class Inquiry(Struct):
     number: int
     round: int
     awaited: set[str]
-    found: list[Found] = field(default_factory=list)
+    found: list[StepsFound] = field(default_factory=list)
 
 
 def is_suspect(workers: Iterable[WorkerProgress], timeout_s: float) -> bool:
@@ -82,7 +82,7 @@ def most_behind(workers: Iterable[WorkerProgress], timeout_s: float) -> WorkerPr
     return min(silent, key=lambda worker: (worker.step, -worker.silent_s), default=None)
 
 
-def blamed(found: Sequence[Found], workers: int = 1) -> tuple[str, WorkerExit] | None:
+def blamed(found: Sequence[StepsFound], workers: int = 1) -> tuple[str, WorkerExit] | None:
     """The node and the worker of `workers` that hang; None when all have made progress since."""
     silent = [(one.node_id, one.behind) for one in found if one.behind is not None]
     if not silent:

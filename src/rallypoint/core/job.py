@@ -99,7 +99,7 @@ from rallypoint.core.messages import (
 )
 from rallypoint.core.model import EndKind, NodeLoss, NodeRef, Outcome, Stamp
 from rallypoint.core.restarts import ledger as restart
-from rallypoint.core.round_state import MemberState, Phase, is_active
+from rallypoint.core.round_state import MemberState, RoundPhase, is_active
 from rallypoint.core.watch.node_progress import NodeProgress
 from rallypoint.core.worker_exits import WorkerExit
 
@@ -364,7 +364,7 @@ def _failed(job: JobState, ref: NodeRef, report: Failed, at: float) -> list[JobE
     for failure in failures:
         if failure.local_rank not in known:  # one for each worker, however many a node tells of
             known.add(failure.local_rank)
-            job.reports.append(causes.Report(node_id, failure, at))
+            job.reports.append(causes.NodeFailure(node_id, failure, at))
     text = causes.describe_failure(node_id, first)
     return run_round(job, RoundFailed(report.stamp.round, text, node_id), at)
 
@@ -421,7 +421,7 @@ def _stacks_collected(
         return []
     note_step(job, report.furthest)
     inquiry.awaited.discard(node_id)
-    inquiry.found.append(hang.Found(node_id, report.behind, report.furthest, report.known))
+    inquiry.found.append(hang.StepsFound(node_id, report.behind, report.furthest, report.known))
     return [] if inquiry.awaited else _end_inquiry(job, at)
 
 
@@ -464,6 +464,6 @@ def _is_report_due(job: JobState, ref: NodeRef, round_: int) -> bool:
     if not is_member(job, ref):
         return False
     state, member = job.round, job.round.members[ref.node_id]
-    if state.phase is Phase.ACTIVE:
+    if state.phase is RoundPhase.ACTIVE:
         return round_ == state.round and member.state is MemberState.RUNNING
     return round_ == state.round - 1 and member.state is MemberState.STOPPING

@@ -8,7 +8,7 @@ from rallypoint.core import cause as causes
 from rallypoint.core import checkpoint, late_nodes
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core import text as words
-from rallypoint.core.checkpoint import Leaver, Notice
+from rallypoint.core.checkpoint import Leaver, SaveNotice
 from rallypoint.core.events import (
     Effect,
     GrowthReady,
@@ -32,7 +32,7 @@ from rallypoint.core.messages import (
 from rallypoint.core.model import EndKind, NodeRef, Outcome
 from rallypoint.core.person import keep_save
 from rallypoint.core.round import step as step_round
-from rallypoint.core.round_state import MemberState, Phase
+from rallypoint.core.round_state import MemberState, RoundPhase
 from rallypoint.core.settings import OnJoin
 
 DRAIN_WINDOW_S = 3.0
@@ -59,7 +59,7 @@ def drains(job: JobState, ref: NodeRef, drain: Drain, at: float) -> list[JobEffe
     # A success before the drain counts, as it does where nobody is asked for a checkpoint.
     effects = _withdraw(job, at) if is_held else []
     works = member.state is MemberState.RUNNING and not member.succeeded
-    if not (drain.notice_s and works and job.started and job.round.phase is Phase.ACTIVE):
+    if not (drain.notice_s and works and job.started and job.round.phase is RoundPhase.ACTIVE):
         if works:
             job.farewells[node_id] = "no checkpoint was asked for"
         return effects + _leave(job, (leaver,), at, is_said=False)
@@ -124,7 +124,7 @@ def leave_now(job: JobState, ref: NodeRef) -> ToNode:
     return ToNode(ref, LeaveNow(stamp(job)))
 
 
-def want_checkpoint(job: JobState, notice: Notice, ref: NodeRef, at: float) -> ToNode:
+def want_checkpoint(job: JobState, notice: SaveNotice, ref: NodeRef, at: float) -> ToNode:
     """The question to one node."""
     left_s = None if notice.until == inf else max(0.0, notice.until - at)
     named = stamp(job, notice.round)
@@ -197,7 +197,7 @@ def keep_notice(job: JobState, at: float) -> list[JobEffect]:
         verb = "waits" if state.eager_waiting == 1 else "wait"
         text = f"{waiting} {verb} for a checkpoint"
         return [kinds.CHECKPOINT(text), *_open_notice(job, EndKind.GROWTH, text, at)]
-    if state.phase is not Phase.ACTIVE or state.round != notice.round:
+    if state.phase is not RoundPhase.ACTIVE or state.round != notice.round:
         job.notice, leavers = None, tuple(notice.leavers.values())
         how = checkpoint.saved_before_leaving(notice, "the round has ended")
         job.farewells |= dict.fromkeys(notice.leavers, how)

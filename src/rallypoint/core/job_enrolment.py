@@ -21,7 +21,7 @@ from rallypoint.core.job_rounds import is_member, run_round
 from rallypoint.core.job_state import JobEffect, JobState, close, stamp
 from rallypoint.core.messages import NotEnrolled, StartNow, ToNode
 from rallypoint.core.model import NodeRef, Outcome
-from rallypoint.core.round_state import MemberState, Phase, is_active
+from rallypoint.core.round_state import MemberState, RoundPhase, is_active
 
 MOST_MIN = 2
 """So many others must fail before rank 0 is at fault."""
@@ -54,7 +54,7 @@ def failed(job: JobState, ref: NodeRef, report: NotEnrolled, at: float) -> list[
 def timers_wanted(job: JobState) -> dict[Timer, float]:
     """How long the nodes may take to be ready, and to fail once one has failed."""
     state = job.round
-    if job.started or state.phase is not Phase.ACTIVE:
+    if job.started or state.phase is not RoundPhase.ACTIVE:
         return {}
     wanted = {Timer(TimerKind.READY, state.round): state.settings.join_timeout_s}
     if job.unreached:

@@ -14,7 +14,7 @@ from rallypoint.core.job_state import JobEffect, JobState, stamp
 from rallypoint.core.messages import Prove, ToNode
 from rallypoint.core.model import Cause, Lacking, NodeRef
 from rallypoint.core.restarts.crash_loop import digest
-from rallypoint.core.round_state import Phase, RoundState
+from rallypoint.core.round_state import RoundPhase, RoundState
 
 PROBE_MAX_S = 10.0
 """How long a newcomer tries to reach the store of the round, at most."""
@@ -36,7 +36,7 @@ def ask_to_prove(job: JobState, ref: NodeRef) -> list[JobEffect]:
     """Ask a late node to show that it can start workers and reach the store of the round that
     runs. An answer to an earlier question is void then."""
     place = next(iter(job.assigned.values()), None)
-    if job.round.phase is not Phase.ACTIVE or place is None:
+    if job.round.phase is not RoundPhase.ACTIVE or place is None:
         return []
     job.proofs += 1
     job.proving[ref.node_id] = job.proofs
@@ -92,7 +92,7 @@ def judge(job: JobState, cause: Cause) -> Judgement:
 def timers_wanted(job: JobState) -> dict[Timer, float]:
     """The minute after which a round may have passed its probation."""
     known, round_ = job.round.fitness, job.round.round
-    waits = job.started and job.round.phase is Phase.ACTIVE and not known.is_over
+    waits = job.started and job.round.phase is RoundPhase.ACTIVE and not known.is_over
     if not waits or known.passed_round == round_:
         return {}
     return {Timer(TimerKind.PROBATION, round_): fitness.PROBATION_S}

@@ -77,7 +77,7 @@ class HearVerdict(Struct, frozen=True):
     verdict: Verdict
 
 
-Decision = TakePart | BeginLife | HearVerdict
+LifeDecision = TakePart | BeginLife | HearVerdict
 
 
 class _Remembered(Struct, frozen=True):
@@ -112,7 +112,7 @@ class JobLives:
 
     def place(
         self, run_id: str, known: Attachment | None, hosted: Life | None, now: float, wall_ms: int
-    ) -> Decision:
+    ) -> LifeDecision:
         """Where an agent belongs that has no session. `known` is None for a fresh one."""
         self._forget_old(now)
         if known is not None and (place := self._after_absence(run_id, known, hosted)) is not None:

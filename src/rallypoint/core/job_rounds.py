@@ -13,7 +13,6 @@ from rallypoint.core import fitness, job_fitness
 from rallypoint.core import text as words
 from rallypoint.core.events import (
     Effect,
-    Event,
     ExpelNode,
     FormWorld,
     JoinTimedOut,
@@ -21,6 +20,7 @@ from rallypoint.core.events import (
     NodeLeft,
     ProveNode,
     RefuseNode,
+    RoundEvent,
     RoundReleased,
     RoundSettled,
     RoundStarted,
@@ -55,7 +55,7 @@ from rallypoint.core.watch.names import gaps_in_names
 from rallypoint.core.watch.turns import RoundEnded, RoundFormed, RoundJudged
 
 
-def run_round(job: JobState, event: Event, at: float) -> list[JobEffect]:
+def run_round(job: JobState, event: RoundEvent, at: float) -> list[JobEffect]:
     """Give the round machine an event, and do what it asks for."""
     was_here = isinstance(event, NodeJoined) and is_member(job, event.ref)
     asked = step_round(job.round, event)
@@ -222,7 +222,7 @@ def _judge(job: JobState, round_: int, at: float) -> list[JobEffect]:
     if job.verdict is not None:
         return effects
     lived_s = inf if job.started_at is None else job.ended_at - job.started_at
-    reach = crash_loop.Reach(job.furthest_step, lived_s)
+    reach = crash_loop.StepReach(job.furthest_step, lived_s)
     if cause is None or cause.failure is None:
         return effects + _judge_without_failure(job, round_, cause, reach, at)
     return effects + _judge_failure(job, round_, cause, reach, at)
@@ -241,7 +241,7 @@ def presumed_cause(job: JobState) -> Cause | None:
     return causes.first_cause(job.round.round - 1, reports, losses, job.breakdown)
 
 
-def _reports_that_count(job: JobState, reason: EndReason) -> list[causes.Report]:
+def _reports_that_count(job: JobState, reason: EndReason) -> list[causes.NodeFailure]:
     """Return the failures that may be the first cause of this end of a round."""
     if reason.kind is EndKind.REQUEST:
         return []  # The workers were to be stopped, whatever had happened to one of them.
@@ -257,7 +257,7 @@ def _reports_that_count(job: JobState, reason: EndReason) -> list[causes.Report]
 
 
 def _judge_without_failure(
-    job: JobState, round_: int, cause: Cause | None, reach: crash_loop.Reach, at: float
+    job: JobState, round_: int, cause: Cause | None, reach: crash_loop.StepReach, at: float
 ) -> list[JobEffect]:
     """No worker is to blame for the end of the round: nothing is charged."""
     assert job.end_reason is not None
@@ -283,7 +283,7 @@ def _judge_without_failure(
 
 
 def _judge_failure(
-    job: JobState, round_: int, cause: Cause, reach: crash_loop.Reach, at: float
+    job: JobState, round_: int, cause: Cause, reach: crash_loop.StepReach, at: float
 ) -> list[JobEffect]:
     """A worker is to blame: charge the budget, unless the machine alone is at fault."""
     assert job.end_reason is not None
@@ -308,7 +308,7 @@ def _judge_failure(
     decision = restart.charge(job.ledger, settings, failure, job.crash_loop)
     if judged.charges > 1 and isinstance(decision, restart.Restart):
         decision = restart.charge(job.ledger, settings, failure, job.crash_loop)
-    if isinstance(decision, restart.GiveUp):
+    if isinstance(decision, restart.GiveUpJob):
         job.no_progress = decision.no_progress
         text = "; ".join(filter(None, (blame, judged.text, decision.reason)))
         _note_judgement(job, round_ - 1, text)

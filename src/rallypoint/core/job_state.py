@@ -12,7 +12,7 @@ from msgspec import Struct, field
 
 from rallypoint.core import cause as causes
 from rallypoint.core import event_kinds as kinds
-from rallypoint.core.checkpoint import Notice, Save
+from rallypoint.core.checkpoint import Save, SaveNotice
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.events import JobClosed, NodeJoined, RefuseNode, TimerEnded
 from rallypoint.core.fitness import why_held_back
@@ -36,10 +36,10 @@ from rallypoint.core.model import (
 from rallypoint.core.restarts import ledger as restart
 from rallypoint.core.restarts.crash_loop import CrashLoop
 from rallypoint.core.round import step as step_round
-from rallypoint.core.round_state import Member, MemberState, Phase, RoundState
+from rallypoint.core.round_state import MemberState, RoundMember, RoundPhase, RoundState
 from rallypoint.core.watch.carried import Carried
 from rallypoint.core.watch.questions import Subject
-from rallypoint.core.watch.turns import TURNS_MAX, Turn
+from rallypoint.core.watch.turns import TURNS_MAX, RoundTurn
 
 
 class SessionLost(Struct, frozen=True):
@@ -97,7 +97,7 @@ class JobState(Struct):
     started_at: float | None = None
     """When the workers of the newest round started; None: they did not, or another coordinator led
     then, whose clock was not this one."""
-    reports: list[causes.Report] = field(default_factory=list)
+    reports: list[causes.NodeFailure] = field(default_factory=list)
     losses: list[NodeLoss] = field(default_factory=list)
     store_lost: NodeLoss | None = None
     """Of the node of rank 0, after its success: the store of the round has gone with it, and what
@@ -135,7 +135,7 @@ class JobState(Struct):
     stopped: set[str] = field(default_factory=set)
     """The incarnations of nodes of the newest world that are gone, and whose workers have surely
     ended: they have said so, or their guards have."""
-    notice: Notice | None = None
+    notice: SaveNotice | None = None
     notices: int = 0
     withdrawn: int = 0
     """The number of the last notice of this round that was withdrawn."""
@@ -150,7 +150,7 @@ class JobState(Struct):
     """The incarnation of the agent that the coordinator lives in, if any."""
     last_cause: Cause | None = None
     """Of the end of the round that was judged last, if a worker or a node was to blame."""
-    turns: deque[Turn] = field(default_factory=lambda: deque(maxlen=TURNS_MAX))
+    turns: deque[RoundTurn] = field(default_factory=lambda: deque(maxlen=TURNS_MAX))
     """Facts about its rounds that its history has not taken from here yet."""
     former: int = 0
     """So many agents of the life before are still here: no round is formed beside their workers."""
@@ -168,7 +168,7 @@ def new_job(settings: SharedSettings, incarnation: int = 1, former: int = 0) -> 
 
 def ended_job(settings: SharedSettings, verdict: Verdict, incarnation: int = 1) -> JobState:
     """A job of which nothing is left but its verdict."""
-    return JobState(RoundState(settings, Phase.CLOSED), incarnation, verdict=verdict)
+    return JobState(RoundState(settings, RoundPhase.CLOSED), incarnation, verdict=verdict)
 
 
 def renumber(job: JobState, incarnation: int) -> None:
@@ -187,7 +187,7 @@ def note_dead(job: JobState, places: Iterable[DeadPlace]) -> None:
     """No process of these places lives. A coordinator that takes over is to know that. What runs of
     a member its own session tells."""
     state = job.round
-    newest = state.round if state.phase is Phase.ACTIVE else state.round - 1
+    newest = state.round if state.phase is RoundPhase.ACTIVE else state.round - 1
     for place in places:
         if place.stamp != stamp(job, newest) or place.group_rank >= len(state.world):
             continue
@@ -202,7 +202,7 @@ def note_step(job: JobState, step: int) -> None:
     job.furthest_step = max(job.furthest_step, step)
 
 
-def note_loss(job: JobState, member: Member, loss: NodeLoss) -> None:
+def note_loss(job: JobState, member: RoundMember, loss: NodeLoss) -> None:
     """A member is lost."""
     if member.state not in (MemberState.RUNNING, MemberState.STOPPING):
         return
@@ -221,7 +221,7 @@ def verdict_to(job: JobState, ref: NodeRef) -> ToNode:
 def status(job: JobState, node_id: str = "") -> JobStatus:
     """What a person at this node is told while waiting. O(1), but for a node that is held back."""
     state = job.round
-    active = state.phase is Phase.ACTIVE
+    active = state.phase is RoundPhase.ACTIVE
     return JobStatus(
         phase=state.phase.value,
         round=state.round,
@@ -243,9 +243,9 @@ def close(
     state = job.round
     found = None
     if cause:
-        round_ = state.round if state.phase is Phase.ACTIVE else max(state.round - 1, 0)
+        round_ = state.round if state.phase is RoundPhase.ACTIVE else max(state.round - 1, 0)
         found = causes.first_cause(round_, job.reports, job.losses, job.breakdown)
-    last = state.round if state.phase is Phase.ACTIVE else max(state.round - 1, 0)
+    last = state.round if state.phase is RoundPhase.ACTIVE else max(state.round - 1, 0)
     budget = state.settings.max_restarts
     job.verdict = Verdict(
         outcome,

@@ -11,9 +11,9 @@ from collections import Counter
 from rallypoint.core.fitness import is_barred, is_trusted, machine_of, may_take_part
 from rallypoint.core.ranks import fitting
 from rallypoint.core.round_state import (
-    Member,
     MemberState,
-    Phase,
+    RoundMember,
+    RoundPhase,
     RoundState,
     set_member_state,
     withdraw,
@@ -24,7 +24,7 @@ from rallypoint.core.settings import OnJoin
 def are_wanted(state: RoundState) -> bool:
     """Somebody waits, and this round is one that late nodes may end."""
     may = (
-        state.phase is Phase.ACTIVE
+        state.phase is RoundPhase.ACTIVE
         and state.settings.on_join is not OnJoin.HOLD
         and not state.finishing
     )
@@ -42,7 +42,7 @@ def may_be_admitted(state: RoundState) -> bool:
     return is_time and (state.settings.world_multiple_of == 1 or _would_grow(state))
 
 
-def seek_place(state: RoundState, member: Member) -> None:
+def seek_place(state: RoundState, member: RoundMember) -> None:
     """One that stands by waits for a place instead, if there is one for it."""
     if free_places(state):
         _wait(state, member)
@@ -70,7 +70,7 @@ def machine_changed(state: RoundState, machine: str) -> None:
             standing_changed(state, member)
 
 
-def standing_changed(state: RoundState, member: Member) -> None:
+def standing_changed(state: RoundState, member: RoundMember) -> None:
     """A member may take part now, or may not any more, or is trusted again."""
     may = may_take_part(state, member) or (state.is_short and not is_barred(state, member))
     match member.state:
@@ -84,7 +84,7 @@ def standing_changed(state: RoundState, member: Member) -> None:
             withdraw(state, member)
         case MemberState.WAITING if is_trusted(state, member) and not member.is_eager:
             _arrived(state, member)
-        case MemberState.STANDBY if may and state.phase is Phase.ACTIVE:
+        case MemberState.STANDBY if may and state.phase is RoundPhase.ACTIVE:
             seek_place(state, member)
         case MemberState.STANDBY if may:
             set_member_state(state, member, MemberState.JOINED)
@@ -115,18 +115,18 @@ def _would_grow(state: RoundState) -> bool:
     return fitting(workers, settings.max_nodes, settings.world_multiple_of) > len(state.world)
 
 
-def _is_spare(state: RoundState, member: Member) -> bool:
+def _is_spare(state: RoundState, member: RoundMember) -> bool:
     """It stands by, and may take part. A node that is held back has no place to wait for."""
     return member.state is MemberState.STANDBY and may_take_part(state, member)
 
 
-def _wait(state: RoundState, member: Member) -> None:
+def _wait(state: RoundState, member: RoundMember) -> None:
     set_member_state(state, member, MemberState.WAITING)
     if is_trusted(state, member):
         _arrived(state, member)
 
 
-def _arrived(state: RoundState, member: Member) -> None:
+def _arrived(state: RoundState, member: RoundMember) -> None:
     member.is_eager = True
     state.arrivals += 1
     if not state.eager_waiting:

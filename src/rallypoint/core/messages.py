@@ -35,7 +35,7 @@ from rallypoint.core.model import (
     Stamp,
     Verdict,
 )
-from rallypoint.core.takeover.told import Told
+from rallypoint.core.takeover.told import Position
 from rallypoint.core.watch.collecting import Collect as Collect
 from rallypoint.core.watch.collecting import Collected as Collected
 from rallypoint.core.watch.collecting import CollectMore as CollectMore
@@ -48,7 +48,7 @@ from rallypoint.core.worker_exits import WorkerExit
 
 
 class Doing(Enum):
-    """What a node does, as its machine (`core/group.py`) knows it."""
+    """What a node does, as its machine (`core/node/machine.py`) knows it."""
 
     IDLE = "idle"
     JOINED = "joined"
@@ -117,7 +117,7 @@ class Attach(Struct, frozen=True, array_like=True, tag=1):
     dead: tuple[DeadPlace, ...] = ()
     """Places of former agents on this machine: this agent has seen that no process of them lives. A
     coordinator that takes over the job does not wait for them."""
-    told: Told | None = None
+    told: Position | None = None
     """The newest position of the job's record that a leader has told this agent; None: none has."""
 
 
@@ -212,7 +212,7 @@ class HangSuspected(Struct, frozen=True, array_like=True, tag=13):
 
 
 class StacksCollected(Struct, frozen=True, array_like=True, tag=14):
-    """How far the workers here are, and what the one that is behind does; see `hang.Found`."""
+    """How far the workers here are, and what the one that is behind does; see `hang.StepsFound`."""
 
     stamp: Stamp
     number: int
@@ -330,7 +330,7 @@ class Attached(Struct, frozen=True, array_like=True, tag=1):
     `liveness.Pace`). It is said again when the job has grown."""
     spread_s: float = 0.0
     """Who finds the connection closed waits for a random part of this before it connects again."""
-    told: Told | None = None
+    told: Position | None = None
     """The position of the job's record; None: there is no register."""
 
 
@@ -346,7 +346,7 @@ class Ack(Struct, frozen=True, array_like=True, tag=3):
     """All reports up to this number have been applied. To a candidate: this heartbeat arrived."""
 
     number: int
-    told: Told | None = None
+    told: Position | None = None
     """The position of the job's record, as in `Attached`."""
 
 
@@ -356,7 +356,7 @@ class HeartbeatAck(Struct, frozen=True, array_like=True, tag=4):
     number: int
     stamp: Stamp
     status: JobStatus
-    told: Told | None = None
+    told: Position | None = None
     """The position of the job's record, as in `Attached`."""
 
 
@@ -365,7 +365,7 @@ class Assigned(Struct, frozen=True, array_like=True, tag=5):
 
     stamp: Stamp
     assignment: Assignment
-    told: Told | None = None
+    told: Position | None = None
     """The position of the job's record, as in `Attached`."""
 
 
@@ -373,7 +373,7 @@ class StartNow(Struct, frozen=True, array_like=True, tag=6):
     """Every node of the round has enrolled."""
 
     stamp: Stamp
-    told: Told | None = None
+    told: Position | None = None
     """The position of the job's record, as in `Attached`."""
 
 
@@ -382,7 +382,7 @@ class StopNow(Struct, frozen=True, array_like=True, tag=7):
 
     stamp: Stamp
     reason: EndReason
-    told: Told | None = None
+    told: Position | None = None
     """The position of the job's record, as in `Attached`."""
 
 

@@ -22,7 +22,7 @@ from rallypoint.core.job_rounds import run_round
 from rallypoint.core.job_state import JobEffect, JobState, PersonWants, close, stamp
 from rallypoint.core.messages import CheckpointAnswered, CheckpointWanted, DrainAnswer, ToNode
 from rallypoint.core.model import EndKind, EndReason, NodeRef, Outcome, Verdict
-from rallypoint.core.round_state import MemberState, Phase
+from rallypoint.core.round_state import MemberState, RoundPhase
 from rallypoint.core.text import names
 from rallypoint.core.watch.questions import Subject
 
@@ -35,7 +35,7 @@ AGAIN = "try again when rallypoint status shows that it runs"
 _SIGINT = 2
 
 
-class Drain(Struct, frozen=True):
+class DrainRequest(Struct, frozen=True):
     """A person wants this node to leave, and waits on this connection. None: not any more."""
 
     connection: int | None
@@ -54,12 +54,12 @@ class Drains:
     def __init__(self) -> None:
         self._waiting: dict[int, str] = {}
         """By their connections, for the agents of these incarnations."""
-        self._kept: dict[int, Drain] = {}
+        self._kept: dict[int, DrainRequest] = {}
         """By their connections, too."""
-        self._unattended: dict[str, Drain] = {}
+        self._unattended: dict[str, DrainRequest] = {}
         """Of those who hung up meanwhile, by the ids of the nodes."""
 
-    def wait(self, drain: Drain, incarnation: str) -> None:
+    def wait(self, drain: DrainRequest, incarnation: str) -> None:
         """Until this agent is gone."""
         for person in drain.people:
             self._waiting[person] = incarnation
@@ -71,12 +71,12 @@ class Drains:
             del self._waiting[number]
         return found
 
-    def keep(self, drain: Drain) -> None:
+    def keep(self, drain: DrainRequest) -> None:
         """Until it is known which nodes there are."""
         for person in drain.people:
             self._kept[person] = drain
 
-    def take(self, is_known: Callable[[str], bool]) -> list[Drain]:
+    def take(self, is_known: Callable[[str], bool]) -> list[DrainRequest]:
         """Those that were kept, of nodes that are known by now."""
         people = [number for number, drain in self._kept.items() if is_known(drain.node_id)]
         nodes = [node_id for node_id in self._unattended if is_known(node_id)]
@@ -117,7 +117,7 @@ def refusal(job: JobState, subject: Subject, waits_for: str = "its next round") 
         return f"the job has ended: {job.verdict.text}"
     if subject in (Subject.CANCEL, Subject.EXCLUDE, Subject.ALLOW):
         return ""
-    if job.round.phase is not Phase.ACTIVE or not job.started:
+    if job.round.phase is not RoundPhase.ACTIVE or not job.started:
         return f"no workers run now: the job waits for {waits_for}: {AGAIN}"
     if subject is Subject.CHECKPOINT and job.notice is not None:
         return f"a checkpoint is asked for already: {job.notice.reason}"
@@ -209,7 +209,7 @@ def keep_save(job: JobState) -> None:
     if save is None or save.is_over:
         return
     state = job.round
-    if state.phase is not Phase.ACTIVE or state.round != save.round:
+    if state.phase is not RoundPhase.ACTIVE or state.round != save.round:
         save.cut_short = "the round has ended"
     elif job.notice is not None:
         save.cut_short = f"the job re-forms: {job.notice.reason}"

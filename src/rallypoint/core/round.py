@@ -44,7 +44,6 @@ from typing import assert_never
 from rallypoint.core import fitness, late_nodes, ranks
 from rallypoint.core.events import (
     Effect,
-    Event,
     ExpelNode,
     FormWorld,
     GrowthReady,
@@ -59,6 +58,7 @@ from rallypoint.core.events import (
     ProveNode,
     RefuseNode,
     RoundBroken,
+    RoundEvent,
     RoundFailed,
     RoundNotStarted,
     RoundOver,
@@ -79,9 +79,9 @@ from rallypoint.core.liveness import is_mass
 from rallypoint.core.model import EndKind, EndReason, NodeRef, world_entry
 from rallypoint.core.round_state import (
     STOP_SLACK_S,
-    Member,
     MemberState,
-    Phase,
+    RoundMember,
+    RoundPhase,
     RoundState,
     add,
     is_active,
@@ -98,9 +98,9 @@ NEVER_AGAIN = 2**63
 """Sequence number of a superseded incarnation: none of its joins counts any more."""
 
 
-def step(state: RoundState, event: Event) -> list[Effect]:
+def step(state: RoundState, event: RoundEvent) -> list[Effect]:
     """Apply one event and return what must be done, in order. Safe to apply twice."""
-    if state.phase is Phase.CLOSED:
+    if state.phase is RoundPhase.CLOSED:
         return []
     match event:
         case NodeJoined():
@@ -125,7 +125,7 @@ def step(state: RoundState, event: Event) -> list[Effect]:
             is_newest = state.held and round_ == state.round - 1
             return _count_breakdown(state, node_id) if is_newest else []
         case RoundReleased(round_):
-            if state.phase is not Phase.ACTIVE and round_ == state.round:
+            if state.phase is not RoundPhase.ACTIVE and round_ == state.round:
                 state.held = False
                 return _try_complete(state)
         case RoundStarted(round_):
@@ -149,7 +149,7 @@ def step(state: RoundState, event: Event) -> list[Effect]:
         case TimerEnded(timer):
             return _timer_ended(state, timer)
         case JobClosed():
-            state.phase = Phase.CLOSED
+            state.phase = RoundPhase.CLOSED
         case _:
             assert_never(event)
     return []
@@ -189,17 +189,17 @@ def was_replaced(state: RoundState, ref: NodeRef) -> bool:
     return last_seq == NEVER_AGAIN or (last_seq > 0 and is_other)
 
 
-def _arrive(state: RoundState, event: NodeJoined) -> Member:
+def _arrive(state: RoundState, event: NodeJoined) -> RoundMember:
     """A node that was not a member: a candidate now, or a late one."""
-    late = state.phase is Phase.ACTIVE
-    member = Member(event.ref, event.seq, event.candidate, MemberState.STANDBY)
+    late = state.phase is RoundPhase.ACTIVE
+    member = RoundMember(event.ref, event.seq, event.candidate, MemberState.STANDBY)
     member.is_proven = not (late and event.candidate.proves)
     add(state, member)
     late_nodes.standing_changed(state, member)
     return member
 
 
-def _come_back(state: RoundState, member: Member, event: NodeJoined) -> list[Effect]:
+def _come_back(state: RoundState, member: RoundMember, event: NodeJoined) -> list[Effect]:
     """A member joins again: it has stopped, or its workers ended without our asking."""
     effects: list[Effect] = []
     if member.state is MemberState.RUNNING:
@@ -218,7 +218,7 @@ def _proven(state: RoundState, event: NodeProven) -> list[Effect]:
     member = state.members.get(event.ref.node_id)
     if member is None or member.ref != event.ref or member.is_proven:
         return []
-    if event.unreached and state.phase is Phase.ACTIVE:
+    if event.unreached and state.phase is RoundPhase.ACTIVE:
         if event.round != state.round:
             return [ProveNode(event.ref)]
         host = NodeRef(state.world[0].node_id, state.world[0].incarnation)
@@ -229,7 +229,7 @@ def _proven(state: RoundState, event: NodeProven) -> list[Effect]:
     return _proceed(state)
 
 
-def _supersede(state: RoundState, older: Member) -> list[Effect]:
+def _supersede(state: RoundState, older: RoundMember) -> list[Effect]:
     why = _superseded(older.ref)
     effects = _forget(state, older, why, lost=True)
     state.departed[older.ref.incarnation] = NEVER_AGAIN
@@ -247,7 +247,7 @@ def _gone(state: RoundState, ref: NodeRef, why: str, *, lost: bool) -> list[Effe
     return _forget(state, member, why, lost=lost) + _proceed(state)
 
 
-def _forget(state: RoundState, member: Member, why: str, *, lost: bool) -> list[Effect]:
+def _forget(state: RoundState, member: RoundMember, why: str, *, lost: bool) -> list[Effect]:
     ref, member_state = member.ref, member.state
     remove(state, member)
     if member_state is MemberState.WAITING:
@@ -367,7 +367,7 @@ def _quarantine_over(state: RoundState, number: int) -> list[Effect]:
     name = fitness.quarantine_over(state, number)
     member = state.members.get(name or "")
     if member is not None and name in state.bad_routes:
-        if state.phase is Phase.ACTIVE and member.candidate.proves:
+        if state.phase is RoundPhase.ACTIVE and member.candidate.proves:
             member.is_proven = False
             return [ProveNode(member.ref)]
         late_nodes.standing_changed(state, member)
@@ -394,7 +394,7 @@ def _stop_overdue(state: RoundState) -> list[Effect]:
 def _end_round(state: RoundState, reason: EndReason) -> list[Effect]:
     """The active round ends: freeze the roster of the next one. O(N)."""
     ended = state.round
-    state.phase, state.round, state.held = Phase.FORMING, ended + 1, True
+    state.phase, state.round, state.held = RoundPhase.FORMING, ended + 1, True
     state.finishing, state.succeeded, state.eager_waiting = False, 0, 0
     state.roster_size, state.stop_grace_s, state.is_patient = 0, 0.0, False
     state.is_short = False
@@ -430,14 +430,14 @@ def _proceed(state: RoundState) -> list[Effect]:
 def _settle(state: RoundState) -> list[Effect]:
     """Nobody is stopping any more: ask for the judgement. Asked again on every later event, since
     a host may have to wait (for a backoff), and judging twice is harmless."""
-    forming = state.phase in (Phase.FORMING, Phase.LAST_CALL)
+    forming = state.phase in (RoundPhase.FORMING, RoundPhase.LAST_CALL)
     if forming and state.held and not state.counts[MemberState.STOPPING]:
         return [RoundSettled(state.round)]
     return []
 
 
 def _try_complete(state: RoundState) -> list[Effect]:
-    if state.phase not in (Phase.FORMING, Phase.LAST_CALL) or state.held:
+    if state.phase not in (RoundPhase.FORMING, RoundPhase.LAST_CALL) or state.held:
         return []
     settings, enough = state.settings, joined_enough(state)
     if state.roster_size:
@@ -445,7 +445,7 @@ def _try_complete(state: RoundState) -> list[Effect]:
         return _complete(state) if roster_is_back and enough else []
     if enough and state.counts[MemberState.JOINED] >= (state.expected or settings.max_nodes):
         return _complete(state)
-    state.phase = Phase.LAST_CALL if enough else Phase.FORMING
+    state.phase = RoundPhase.LAST_CALL if enough else RoundPhase.FORMING
     return []
 
 
@@ -461,7 +461,7 @@ def _complete(state: RoundState) -> list[Effect]:
     for node in ordered:
         set_member_state(state, state.members[node.ref.node_id], MemberState.RUNNING)
     state.world = [world_entry(node.ref, node.candidate) for node in ordered]
-    state.phase, state.roster_size, state.expected = Phase.ACTIVE, 0, 0
+    state.phase, state.roster_size, state.expected = RoundPhase.ACTIVE, 0, 0
     state.is_short = False
     state.growth_allowed = state.settings.min_growth_interval_s == 0
     state.largest_world = max(state.largest_world, len(ordered))
@@ -469,7 +469,7 @@ def _complete(state: RoundState) -> list[Effect]:
     return [FormWorld(state.round, tuple(ordered))]
 
 
-def _choose(state: RoundState, members: Sequence[Member]) -> list[ranks.Participant]:
+def _choose(state: RoundState, members: Sequence[RoundMember]) -> list[ranks.Participant]:
     offered = [(m.in_roster, ranks.Participant(m.ref, m.candidate)) for m in members]
     return ranks.choose(offered, state.settings.max_nodes, state.settings.world_multiple_of)
 

@@ -24,7 +24,7 @@ DEPARTED_MAX = 4096
 """How many gone incarnations are remembered, to void their late joins."""
 
 
-class Phase(Enum):
+class RoundPhase(Enum):
     """Where the job is between two worlds."""
 
     FORMING = "forming"
@@ -44,7 +44,7 @@ class MemberState(Enum):
     STANDBY = "standby"
 
 
-class Member(Struct, array_like=True):
+class RoundMember(Struct, array_like=True):
     """A node with a live session."""
 
     ref: NodeRef
@@ -63,9 +63,9 @@ class RoundState(Struct, array_like=True):
     """All that the machine knows. Only `round.step` changes it."""
 
     settings: SharedSettings
-    phase: Phase = Phase.FORMING
+    phase: RoundPhase = RoundPhase.FORMING
     round: int = 0
-    members: dict[str, Member] = field(default_factory=dict)
+    members: dict[str, RoundMember] = field(default_factory=dict)
     counts: dict[MemberState, int] = field(default_factory=lambda: dict.fromkeys(MemberState, 0))
     joined_workers: dict[int, int] = field(default_factory=dict)
     """How many of those that have joined have so many workers."""
@@ -110,30 +110,30 @@ class RoundState(Struct, array_like=True):
 
 def is_active(state: RoundState, round_: int) -> bool:
     """This very round is running."""
-    return state.phase is Phase.ACTIVE and state.round == round_
+    return state.phase is RoundPhase.ACTIVE and state.round == round_
 
 
-def set_member_state(state: RoundState, member: Member, member_state: MemberState) -> None:
+def set_member_state(state: RoundState, member: RoundMember, member_state: MemberState) -> None:
     """Change a member's state."""
     _count(state, member, -1)
     member.state = member_state
     _count(state, member, 1)
 
 
-def add(state: RoundState, member: Member) -> None:
+def add(state: RoundState, member: RoundMember) -> None:
     """A new member."""
     state.members[member.ref.node_id] = member
     _count(state, member, 1)
 
 
-def renew(state: RoundState, member: Member, join: NodeJoined) -> None:
+def renew(state: RoundState, member: RoundMember, join: NodeJoined) -> None:
     """A member has joined again, and may have other workers."""
     _count(state, member, -1)
     member.seq, member.candidate = join.seq, join.candidate
     _count(state, member, 1)
 
 
-def remove(state: RoundState, member: Member) -> None:
+def remove(state: RoundState, member: RoundMember) -> None:
     """A member is gone; its late joins are void from now on."""
     withdraw(state, member)
     _count(state, member, -1)
@@ -143,7 +143,7 @@ def remove(state: RoundState, member: Member) -> None:
         del state.departed[next(iter(state.departed))]
 
 
-def withdraw(state: RoundState, member: Member) -> None:
+def withdraw(state: RoundState, member: RoundMember) -> None:
     """A member no longer counts for the roster or for growth."""
     if member.in_roster:
         member.in_roster = False
@@ -162,7 +162,7 @@ def joined_enough(state: RoundState) -> bool:
     return joined >= settings.min_nodes
 
 
-def _count(state: RoundState, member: Member, number: int) -> None:
+def _count(state: RoundState, member: RoundMember, number: int) -> None:
     state.counts[member.state] += number
     if member.state is MemberState.JOINED:
         workers = member.candidate.workers
@@ -179,11 +179,11 @@ def timers_wanted(state: RoundState) -> dict[Timer, float]:
     """Every wait that the state asks for, with its length in seconds. O(number of timers)."""
     wanted: dict[Timer, float] = {}
     match state.phase:
-        case Phase.CLOSED:
+        case RoundPhase.CLOSED:
             return wanted
-        case Phase.ACTIVE:
+        case RoundPhase.ACTIVE:
             _while_active(state, wanted)
-        case Phase.FORMING | Phase.LAST_CALL:
+        case RoundPhase.FORMING | RoundPhase.LAST_CALL:
             _while_forming(state, wanted)
     waits = fitness_state.timers_wanted(
         state.fitness, state.bad_routes, state.lossy_rounds, state.members
@@ -208,7 +208,7 @@ def _while_active(state: RoundState, wanted: dict[Timer, float]) -> None:
 
 def _while_forming(state: RoundState, wanted: dict[Timer, float]) -> None:
     settings = state.settings
-    if state.phase is Phase.LAST_CALL:
+    if state.phase is RoundPhase.LAST_CALL:
         wanted[Timer(TimerKind.LAST_CALL, state.round)] = settings.last_call_s
     elif state.counts[MemberState.STOPPING]:
         if state.is_patient:

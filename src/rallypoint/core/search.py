@@ -19,7 +19,7 @@ NO_ANSWER_S = 120.0
 has given another time."""
 
 
-class Answer(Enum):
+class DialOutcome(Enum):
     """How the host answered an attempt to reach the coordinator."""
 
     NONE = "no answer"
@@ -42,10 +42,10 @@ class Search(Struct):
     last_error: str = ""
 
 
-def attempted(search: Search, now: float, answer: Answer, error: str) -> None:
+def attempted(search: Search, now: float, answer: DialOutcome, error: str) -> None:
     """An attempt has failed."""
     search.last_error = error
-    if answer is Answer.NONE:
+    if answer is DialOutcome.NONE:
         search.was_unanswered, search.refused_since = True, None
     elif search.refused_since is None:
         search.refused_since = now

@@ -33,8 +33,15 @@ from rallypoint.core import limits
 from rallypoint.core import messages as m
 from rallypoint.core.liveness import BEAT_SHARE, DEAF_SHARE, Lease
 from rallypoint.core.model import DeadPlace, Promise, SharedSettings, Stamp, epoch_number
-from rallypoint.core.search import Answer, Search, attempted, ends_at, given_up_text, waiting_text
-from rallypoint.core.takeover.told import Told
+from rallypoint.core.search import (
+    DialOutcome,
+    Search,
+    attempted,
+    ends_at,
+    given_up_text,
+    waiting_text,
+)
+from rallypoint.core.takeover.told import Position
 from rallypoint.core.watch.node_progress import NodeProgress
 from rallypoint.core.watch.told_round import ToldRound
 
@@ -96,13 +103,13 @@ class Suspended(Struct, frozen=True):
     why: str
 
 
-class Pushed(Struct, frozen=True):
+class OrderPushed(Struct, frozen=True):
     """The coordinator says this."""
 
     message: m.Order | m.HeartbeatAck
 
 
-class Collecting(Struct, frozen=True):
+class CollectionAsked(Struct, frozen=True):
     """Somebody wants to know something of the workers here."""
 
     message: m.Collecting
@@ -148,8 +155,8 @@ AgentEffect = (
     | Drop
     | Opened
     | Suspended
-    | Pushed
-    | Collecting
+    | OrderPushed
+    | CollectionAsked
     | Acknowledged
     | Held
     | LeaseOver
@@ -159,7 +166,7 @@ AgentEffect = (
 )
 
 
-class Link(Enum):
+class SessionLink(Enum):
     """What there is to the coordinator."""
 
     NONE = "no connection"
@@ -282,14 +289,14 @@ class AgentEnd:
         self._rules = rules
         self.attached = former
         """How the coordinator attached this node last."""
-        self._link, self.is_closed = Link.NONE, False
+        self._link, self.is_closed = SessionLink.NONE, False
         self._generation = self._opened = 0
         self._attach_sent_at = 0.0
         self._lease = Lease(settings.lease_s, settings.heartbeat_s, has_fence=rules.has_fence)
         self._reports = Outbox()
         self._search: Search | None = None
         """Since the connection broke, until this node is attached again."""
-        self.told: Told | None = None
+        self.told: Position | None = None
         """The newest position of the job's record that a leader has told; None: none has."""
 
     @property
@@ -310,7 +317,7 @@ class AgentEnd:
     @property
     def is_attached(self) -> bool:
         """The coordinator has attached the present connection."""
-        return self._link is Link.ATTACHED
+        return self._link is SessionLink.ATTACHED
 
     @property
     def place(self) -> m.Place | None:
@@ -334,7 +341,7 @@ class AgentEnd:
     def connected(self, now: float, claim: m.Claim, commitment: bytes = b"") -> list[AgentEffect]:
         """There is a new connection. `commitment`: as in `Attach`."""
         self._generation += 1
-        self._link, self._attach_sent_at = Link.CONNECTED, now
+        self._link, self._attach_sent_at = SessionLink.CONNECTED, now
         identity, former, place = self.identity, self.attached, self._reports.place
         attach = m.Attach(
             identity.node_id,
@@ -356,12 +363,12 @@ class AgentEnd:
 
     def disconnected(self, now: float, why: str) -> list[AgentEffect]:
         """The connection broke."""
-        self._link = Link.NONE
+        self._link = SessionLink.NONE
         self._lease.disconnected()
         if self._search is None:
             self._search = self._begun(now)
         else:
-            attempted(self._search, now, Answer.NONE, why)
+            attempted(self._search, now, DialOutcome.NONE, why)
         return [] if self.is_closed else [Suspended(why)]
 
     def before_attempt(self, now: float) -> list[AgentEffect]:
@@ -371,16 +378,16 @@ class AgentEnd:
             return []
         return [GivenUp(given_up_text(search, now))]
 
-    def attempt_failed(self, now: float, answer: Answer, error: str) -> list[AgentEffect]:
+    def attempt_failed(self, now: float, answer: DialOutcome, error: str) -> list[AgentEffect]:
         """It did not connect."""
         if self._search is not None:
             attempted(self._search, now, answer, error)
-        return [HostRefused()] if answer is Answer.REFUSED else []
+        return [HostRefused()] if answer is DialOutcome.REFUSED else []
 
     def report(self, report: m.Report, now: float) -> list[AgentEffect]:
         """Keep this until it is acknowledged."""
         numbered = self._reports.add(report, now)
-        return [Send(numbered)] if self._link is Link.ATTACHED else []
+        return [Send(numbered)] if self._link is SessionLink.ATTACHED else []
 
     def woke_up(self, now: float) -> list[AgentEffect]:
         """After every wake-up, before anything that arrived is looked at: is the lease over?"""
@@ -396,7 +403,7 @@ class AgentEnd:
             self._note(message.told)
         match message:
             case m.Attached():
-                if self._link is Link.ATTACHED:
+                if self._link is SessionLink.ATTACHED:
                     # The job has another number now, before its first round.
                     self.attached = message
                     return []
@@ -416,7 +423,7 @@ class AgentEnd:
                 if self._rules.promises is not None:
                     self._rules.promises.answered(number, now)
                 renewed = self._renewed(now, self._lease.answered(number))
-                return [*renewed, Pushed(message)]
+                return [*renewed, OrderPushed(message)]
             case m.HandsOver(addresses):
                 if self._rules.promises is not None and self.attached is not None:
                     self._rules.promises.handed_over(self.attached.epoch, addresses)
@@ -424,20 +431,20 @@ class AgentEnd:
             case m.DrainAnswer() | m.Answer():
                 return []  # for a person who asked instead of taking part
             case m.Collect() | m.CollectMore():
-                return [Collecting(message)] if self._link is Link.ATTACHED else []
+                return [CollectionAsked(message)] if self._link is SessionLink.ATTACHED else []
             case _:
                 if not self._is_current(message.stamp):
                     return []
                 renewed = self._vouched(now)
                 if not isinstance(message, m.Assigned):
-                    return [*renewed, Pushed(message)]
+                    return [*renewed, OrderPushed(message)]
                 self._reports.answered(message)
                 if self._rules.promises is not None:
                     rank = message.assignment.group_rank
                     self._rules.promises.assigned(message.stamp, rank)
                 # Workers that start when the lease is over would be killed, and that would count.
                 over = [LeaseOver(self._waits_for(now))] if self._lease.is_over else []
-                return [*renewed, Pushed(message), *over]
+                return [*renewed, OrderPushed(message), *over]
 
     def beat(
         self,
@@ -448,7 +455,7 @@ class AgentEnd:
         rounds: tuple[ToldRound, ...] = (),
     ) -> list[AgentEffect]:
         """It is time for a heartbeat, or there is something new to tell with one."""
-        if self._link is Link.NONE:
+        if self._link is SessionLink.NONE:
             return []
         unanswered_s = self._lease.unanswered_s(now)
         if unanswered_s > self.settings.lease_s * DEAF_SHARE:
@@ -477,18 +484,18 @@ class AgentEnd:
     def _promise(self, now: float) -> Promise | None:
         """For the leader that has attached this node, if another one may follow it."""
         promises, attached = self._rules.promises, self.attached
-        if promises is None or self._link is not Link.ATTACHED:
+        if promises is None or self._link is not SessionLink.ATTACHED:
             return None
         assert attached is not None
         return promises.next(now, attached.epoch) if attached.is_replaceable else None
 
-    def _note(self, told: Told | None) -> None:
+    def _note(self, told: Position | None) -> None:
         if told is not None and (self.told is None or told.order > self.told.order):
             self.told = told
 
     def _drop(self, unanswered_s: float) -> list[AgentEffect]:
         """Nothing comes back on it. A new one may get through, or be refused by the host."""
-        if self._link is Link.NONE:
+        if self._link is SessionLink.NONE:
             return []
         return [Drop(f"no answer from the coordinator for {unanswered_s:.1f} s")]
 
@@ -506,7 +513,7 @@ class AgentEnd:
         replaced = former is not None and former.epoch != message.epoch
         if former is not None and epoch_number(message.epoch) < epoch_number(former.epoch):
             return [Drop("it was answered by a coordinator that leads no more")]
-        self.attached, self._link, self._search = message, Link.ATTACHED, None
+        self.attached, self._link, self._search = message, SessionLink.ATTACHED, None
         self._lease.attached(now)
         if not message.resumed:
             self._opened = self._generation
@@ -528,7 +535,7 @@ class AgentEnd:
     def _vouched(self, now: float) -> list[AgentEffect]:
         """A leader that is a node of its job has done something: that may be known for longer."""
         vouched_at = self._rules.vouched_at()
-        if vouched_at == inf or self._link is not Link.ATTACHED:
+        if vouched_at == inf or self._link is not SessionLink.ATTACHED:
             return []
         return [*self.woke_up(now), Held(self._lease.vouch(now, vouched_at))]
 

@@ -40,7 +40,7 @@ from rallypoint.core.job_state import close as close_job
 from rallypoint.core.job_state import renumber as renumber_job
 from rallypoint.core.liveness import Liveness, Patience, is_outgrown, pace_of
 from rallypoint.core.model import NodeRef, Outcome, SharedSettings, Stamp, Verdict
-from rallypoint.core.person import Drain, Drains, asked_to_leave, no_such_node
+from rallypoint.core.person import DrainRequest, Drains, asked_to_leave, no_such_node
 from rallypoint.core.round import was_replaced
 from rallypoint.core.session import aged
 from rallypoint.core.session_state import Session
@@ -55,7 +55,7 @@ LATE_S = 0.5
 SILENCE_STEP = 1 / 3
 """A share of the lease: a newcomer is told of another agent's silence in steps of this length."""
 
-Machine = Callable[[JobState, JobEvent, float], list[JobEffect]]
+JobStep = Callable[[JobState, JobEvent, float], list[JobEffect]]
 
 
 class Sessions:
@@ -65,7 +65,7 @@ class Sessions:
         self,
         job: JobState,
         epoch: int,
-        machine: Machine = jobs.step,
+        machine: JobStep = jobs.step,
         wall_time: Callable[[float], float] = lambda at: 0.0,
         handover: Handover | None = None,
         wall_ms: Callable[[], int] = lambda: 0,
@@ -223,7 +223,7 @@ class Sessions:
                 self.liveness.wanted(incarnation, now)
         self._drains.hung_up(connection)
 
-    def drain(self, wanted: Drain) -> list[HostEffect]:
+    def drain(self, wanted: DrainRequest) -> list[HostEffect]:
         """A person asks that a node leaves. It is answered at once, and again when the node is no
         longer part of the job; a node that is not connected is asked when it attaches again. After
         a takeover a node that is not here may still come."""

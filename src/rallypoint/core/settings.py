@@ -129,7 +129,7 @@ def settings_conflict(differences: Differences) -> SettingsConflictError:
     return SettingsConflictError(differences, flags)
 
 
-Kind = Literal[
+SettingKind = Literal[
     "switch",
     "text",
     "template",
@@ -176,7 +176,7 @@ class Setting(Struct, frozen=True):
     built in."""
     about: str = ""
     """One line of help, without the default."""
-    kind: Kind = "text"
+    kind: SettingKind = "text"
     field: str = ""
     """Of `SharedSettings` or a struct in `config.py`; empty: it says how others are read."""
     default: str = ""

@@ -32,12 +32,12 @@ from typing import Any, NoReturn
 
 from rallypoint.agent.output_files import logs_specs
 from rallypoint.cli.completion import SHELLS, script
-from rallypoint.cli.machine import Machine
+from rallypoint.cli.machine import ThisHost
 from rallypoint.cli.options import RUN, read_count, read_run, scan_run
 from rallypoint.cli.parser import CompletionRequested, HelpRequested, Scanned, parse
 from rallypoint.cli.run_options.empty_values import is_empty, refuse_empty
 from rallypoint.cli.run_options.rendezvous import read_rendezvous
-from rallypoint.cli.values import Value, given, nodes, read, texts, truth
+from rallypoint.cli.values import Given, given, nodes, read, texts, truth
 from rallypoint.config import (
     ANY_PORTS,
     DEFAULT_STATIC_PORT,
@@ -148,7 +148,7 @@ def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
     Raises SystemExit as a parser of `argparse` does: one line and 2 for what is wrong, 0 for
     --help.
     """
-    words, machine = sys.argv[1:] if args is None else [*map(str, args)], Machine()
+    words, machine = sys.argv[1:] if args is None else [*map(str, args)], ThisHost()
     try:
         scanned = _scan(words)
         read_rendezvous(scanned, machine, [])
@@ -177,7 +177,7 @@ def config_from_args(args: argparse.Namespace) -> tuple[LaunchConfig, str, list[
     can take seconds. Raises ParameterError, one line with the value.
     """
     with _value_errors():
-        asked = read_run(Scanned(_words(args), dict(_values(args))), os.environ, Machine())
+        asked = read_run(Scanned(_words(args), dict(_values(args))), os.environ, ThisHost())
     for notice in asked.notices:
         _log.warning("rallypoint: %s", notice)
     if asked.workers.omp_threads is not None:
@@ -253,15 +253,15 @@ def main(args: Sequence[str] | None = None) -> None:
 def parse_min_max_nnodes(nnodes: str) -> tuple[int, int]:
     """`N` or `MIN:MAX` as two numbers. Raises ParameterError."""
     with _value_errors():
-        return nodes(Value(nnodes, f"--nnodes {nnodes}"))
+        return nodes(Given(nnodes, f"--nnodes {nnodes}"))
 
 
 def determine_local_world_size(nproc_per_node: str) -> int:
     """How many workers a number, or `cpu`, `gpu`, `xpu` or `auto`, means on this node. May take
     seconds. Raises ParameterError."""
-    given = Value(str(nproc_per_node), f"--nproc-per-node {nproc_per_node}")
+    given = Given(str(nproc_per_node), f"--nproc-per-node {nproc_per_node}")
     with _value_errors():
-        return read_count(given, os.environ, Machine())
+        return read_count(given, os.environ, ThisHost())
 
 
 def run_script_path(training_script: str, *training_script_args: str) -> None:
@@ -327,7 +327,7 @@ def _from_variables(environ: Mapping[str, str]) -> dict[str, Any]:
     return {row.name: _typed(row, value) for row, value in rows.items() if row.name in _OPTIONS}
 
 
-def _typed(row: Setting, value: Value) -> Any:
+def _typed(row: Setting, value: Given) -> Any:
     """As torch's namespace has it: texts, but numbers, switches and the lists of filters."""
     if not row.metavar:
         return truth(value)
@@ -357,7 +357,7 @@ def _words(args: argparse.Namespace) -> tuple[str, ...]:
     return (os.fspath(script), *told, *map(str, getattr(args, _ARGUMENTS, None) or ()))
 
 
-def _values(args: argparse.Namespace) -> Iterator[tuple[str, list[Value]]]:
+def _values(args: argparse.Namespace) -> Iterator[tuple[str, list[Given]]]:
     """What a namespace gives, by flag. Several nodes without an endpoint have fixed ranks, as with
     torch, whose namespace always has them."""
     fixed = _has_fixed_ranks(args)

@@ -22,7 +22,7 @@ _DEVICES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
 _HAS_DEVICES = ("SLURM_STEP_GPUS", "SLURM_GPUS_ON_NODE", "SLURM_JOB_GPUS")
 
 
-class Said(Struct, frozen=True):
+class SlurmValue(Struct, frozen=True):
     """A value, and the variables that it comes from."""
 
     text: str
@@ -45,9 +45,9 @@ class Step(Struct, frozen=True):
     node: str
     task: int
     task_on_node: int
-    node_list: Said
+    node_list: SlurmValue
     cluster: str
-    further: dict[str, Said]
+    further: dict[str, SlurmValue]
     """Options that not every step says: the switches above this node, as many workers as this task
     has devices, the end of the allocation."""
 
@@ -77,10 +77,10 @@ def port_of(job: int, step: str) -> int:
 def read_step(environ: Mapping[str, str]) -> Step:
     """Of this task. Raises UsageError if something is missing or wrong."""
 
-    def given(name: str) -> Said:
+    def given(name: str) -> SlurmValue:
         if not environ.get(name):
             raise UsageError(f"--scheduler slurm: {name} is not set: start this with srun")
-        return Said(environ[name], f"{name}={environ[name]}")
+        return SlurmValue(environ[name], f"{name}={environ[name]}")
 
     def number(name: str, default: int | None = None) -> int:
         if default is not None and name not in environ:
@@ -115,15 +115,15 @@ def read_step(environ: Mapping[str, str]) -> Step:
     )
 
 
-def options_of(step: Step) -> dict[str, Said]:
+def options_of(step: Step) -> dict[str, SlurmValue]:
     """What the step says of the options that a person has left out, with the first node as host."""
     job = f"SLURM_JOB_ID={step.job}"
     where = f"{step.nodes[0]}:{step.port}"
     found = {
-        "--rdzv-id": Said(step.run_id, job),
-        "--nnodes": Said(str(step.tasks), f"SLURM_STEP_NUM_TASKS={step.tasks}"),
-        "--node-id": Said(_node_id(step), f"SLURMD_NODENAME={step.node}"),
-        "--rdzv-endpoint": Said(where, f"{step.node_list.origin}, {job}"),
+        "--rdzv-id": SlurmValue(step.run_id, job),
+        "--nnodes": SlurmValue(str(step.tasks), f"SLURM_STEP_NUM_TASKS={step.tasks}"),
+        "--node-id": SlurmValue(_node_id(step), f"SLURMD_NODENAME={step.node}"),
+        "--rdzv-endpoint": SlurmValue(where, f"{step.node_list.origin}, {job}"),
     }
     return found | step.further
 
@@ -148,14 +148,14 @@ def _node_id(step: Step) -> str:
     return f"{step.node}.{step.task_on_node}" if step.task_on_node else step.node
 
 
-def _further(environ: Mapping[str, str]) -> Iterator[tuple[str, Said]]:
+def _further(environ: Mapping[str, str]) -> Iterator[tuple[str, SlurmValue]]:
     address = environ.get("SLURM_TOPOLOGY_ADDR", "")
     if switches := address.rpartition(".")[0]:
-        yield "--topology", Said(switches, f"SLURM_TOPOLOGY_ADDR={address}")
+        yield "--topology", SlurmValue(switches, f"SLURM_TOPOLOGY_ADDR={address}")
     if (workers := _workers(environ)) is not None:
         yield "--nproc-per-node", workers
     if end := environ.get("SLURM_JOB_END_TIME"):
-        yield "--stop-at", Said(end, f"SLURM_JOB_END_TIME={end}")
+        yield "--stop-at", SlurmValue(end, f"SLURM_JOB_END_TIME={end}")
 
 
 def _is_number(text: str) -> bool:
@@ -163,13 +163,13 @@ def _is_number(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) <= 18
 
 
-def _workers(environ: Mapping[str, str]) -> Said | None:
+def _workers(environ: Mapping[str, str]) -> SlurmValue | None:
     if not any(environ.get(name) for name in _HAS_DEVICES):
         return None
     for name in _DEVICES:
         if devices := environ.get(name):
-            return Said(str(len(devices.split(","))), f"{name}={devices}")
+            return SlurmValue(str(len(devices.split(","))), f"{name}={devices}")
     on_node = environ.get("SLURM_GPUS_ON_NODE", "")
     if _is_number(on_node) and int(on_node):
-        return Said(on_node, f"SLURM_GPUS_ON_NODE={on_node}")
+        return SlurmValue(on_node, f"SLURM_GPUS_ON_NODE={on_node}")
     return None

@@ -16,7 +16,7 @@ from contextlib import suppress
 
 from rallypoint.core.event_kinds import HISTORY_NOT_WRITTEN, Record
 from rallypoint.core.text import shown
-from rallypoint.core.watch.history_file import Begin, Line, Lost, as_object
+from rallypoint.core.watch.history_file import Begin, HistoryLine, LinesLost, as_object
 from rallypoint.errors import UsageError
 from rallypoint.files import open_named, safe_open
 from rallypoint.observe.printing import json_text
@@ -36,7 +36,7 @@ class HistoryLogs:
         """`path`: a file, or with a slash at its end a directory, which is made if it is missing.
         Raises UsageError where it can't be written."""
         self.path, self._absolute = path, os.path.abspath(path)
-        self._queue: BoundedQueue[tuple[str, Line]] = BoundedQueue(self._receive)
+        self._queue: BoundedQueue[tuple[str, HistoryLine]] = BoundedQueue(self._receive)
         self._on_fault: Callable[[str, str], None] = lambda run_id, why: None
         self._begins: dict[str, Begin] = {}
         """By job. For the queue's thread, as what follows."""
@@ -63,7 +63,7 @@ class HistoryLogs:
         """How many lines could not be written so far."""
         return self._queue.lost
 
-    def write(self, run_id: str, line: Line) -> None:
+    def write(self, run_id: str, line: HistoryLine) -> None:
         """Append this to the file of this job, soon."""
         self._queue.put((run_id, line))
 
@@ -78,7 +78,7 @@ class HistoryLogs:
             return self._absolute
         return os.path.join(self._absolute, f"{_file_name(run_id)}.jsonl")
 
-    def _receive(self, item: tuple[str, Line]) -> None:
+    def _receive(self, item: tuple[str, HistoryLine]) -> None:
         run_id, line = item
         if isinstance(line, Begin):
             self._begins[run_id] = line
@@ -91,13 +91,13 @@ class HistoryLogs:
             raise
         self._is_broken = False
 
-    def _append(self, run_id: str, line: Line) -> None:
+    def _append(self, run_id: str, line: HistoryLine) -> None:
         fd = self._open(self.file_of(run_id))
         try:
             size, lost = os.fstat(fd).st_size, self._queue.lost
-            lines: list[Line] = [line]
+            lines: list[HistoryLine] = [line]
             if lost > self._told:
-                lines.insert(0, Lost(lost - self._told))
+                lines.insert(0, LinesLost(lost - self._told))
             if not size and not isinstance(line, Begin) and run_id in self._begins:
                 lines.insert(0, self._begins[run_id])
             data = "".join(json_text(as_object(one)) + "\n" for one in lines).encode()

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from rallypoint.core.json_reader import UnreadableJsonError, read_as
 from rallypoint.core.watch import kept_jobs as rules
-from rallypoint.core.watch.history_file import Line, as_object
+from rallypoint.core.watch.history_file import HistoryLine, as_object
 from rallypoint.core.watch.kept_jobs import KeptDir, NodeNote
 from rallypoint.files import safe_open
 from rallypoint.observe.printing import json_text
@@ -60,7 +60,7 @@ def write_note(path: str, note: NodeNote) -> None:
                 raise error from None
 
 
-def append(path: str, lines: Sequence[Line]) -> None:
+def append(path: str, lines: Sequence[HistoryLine]) -> None:
     """Go on with the history in this directory. Raises OSError."""
     data = "".join(json_text(as_object(line)) + "\n" for line in lines).encode()
     name = os.path.join(path, rules.HISTORY)

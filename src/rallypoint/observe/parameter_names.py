@@ -17,15 +17,15 @@ from contextlib import contextmanager
 from rallypoint.core.settings import FLAGS
 from rallypoint.errors import ChildFailedError, RallypointError
 
-Names = Mapping[str, str]
+ParameterNames = Mapping[str, str]
 """Parameters by the flags that say the same."""
 
-OF_A_LAUNCH: Names = {"--master-port": "rdzv_endpoint"}
-OF_A_SPEC: Names = {"--nproc-per-node": "local_world_size", "--store-port": "master_port"}
-OF_A_HANDLER: Names = {"--rdzv-endpoint": "endpoint", "--rdzv-backend": "backend"}
-OF_A_STORE: Names = {"--allow": "allow", "--insecure": "allow=['0.0.0.0/0', '::/0']"}
+OF_A_LAUNCH: ParameterNames = {"--master-port": "rdzv_endpoint"}
+OF_A_SPEC: ParameterNames = {"--nproc-per-node": "local_world_size", "--store-port": "master_port"}
+OF_A_HANDLER: ParameterNames = {"--rdzv-endpoint": "endpoint", "--rdzv-backend": "backend"}
+OF_A_STORE: ParameterNames = {"--allow": "allow", "--insecure": "allow=['0.0.0.0/0', '::/0']"}
 
-_OTHERWISE: Names = {
+_OTHERWISE: ParameterNames = {
     "--nnodes": "min_nodes and max_nodes",
     "--node-rank": "rank",
     "--numa-binding": "numa_options",
@@ -45,12 +45,12 @@ _ALIKE = frozenset(
 _FLAG = re.compile(r"`[^`]*`|(?<![\w/.='\"-])--[a-z][a-z-]*[a-z]")
 
 
-def in_parameters(text: str, own: Names | None = None) -> str:
+def in_parameters(text: str, own: ParameterNames | None = None) -> str:
     """The text with parameters in place of flags; `own` are those of the call."""
     return _FLAG.sub(lambda found: _parameter(found[0], own or {}), text)
 
 
-def _parameter(flag: str, own: Names) -> str:
+def _parameter(flag: str, own: ParameterNames) -> str:
     row = FLAGS.get(flag)
     if name := own.get(flag) or _OTHERWISE.get(flag):
         return name
@@ -62,7 +62,7 @@ def _parameter(flag: str, own: Names) -> str:
 
 
 @contextmanager
-def naming_parameters(own: Names | None = None) -> Iterator[None]:
+def naming_parameters(own: ParameterNames | None = None) -> Iterator[None]:
     """What is raised within names parameters; also a decorator. The report about failed workers
     stays as it is, because it quotes them."""
     try:

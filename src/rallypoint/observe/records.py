@@ -9,9 +9,9 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from rallypoint.core.event_kinds import EventKind, Record
-from rallypoint.core.group_events import EndState
 from rallypoint.core.model import Verdict
-from rallypoint.core.timeline import Phase, RoundLife
+from rallypoint.core.node.events import EndState
+from rallypoint.core.node.timeline import Milestone, RoundLife
 from rallypoint.core.worker_exits import WorkerExit
 
 FieldValue: TypeAlias = str | int | float
@@ -76,7 +76,7 @@ class Observer:
     def round_began(self, life: RoundLife, before: RoundLife | None, joined_s: float) -> None:
         """This node is assigned to a round; waiting for that took `joined_s`."""
 
-    def phase_ended(self, life: RoundLife, phase: Phase) -> None:
+    def phase_ended(self, life: RoundLife, phase: Milestone) -> None:
         """One phase of a round is over."""
 
     def workers_started(self, life: RoundLife, pids: Sequence[int]) -> None:

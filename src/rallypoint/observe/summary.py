@@ -12,7 +12,7 @@ import stat
 import msgspec
 from msgspec import Struct
 
-from rallypoint.core.watch.goodput_view import Part
+from rallypoint.core.watch.goodput_view import TimePart
 from rallypoint.errors import UsageError
 from rallypoint.files import safe_open
 
@@ -84,7 +84,7 @@ class GoodputSummary(Struct, frozen=True):
     wall_s: float
     useful_s: float | None
     useful_share: float | None
-    parts: tuple[Part, ...]
+    parts: tuple[TimePart, ...]
     furthest_step: int | None
     lost_steps: int
     faults: int

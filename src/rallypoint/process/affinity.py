@@ -29,7 +29,7 @@ def allowed_cpus() -> frozenset[int]:
         raise BindingImpossible("this system does not bind processes to CPUs") from None
 
 
-class Machine(Struct, frozen=True):
+class Hardware(Struct, frozen=True):
     """Where the CPUs and GPUs are looked up."""
 
     gpus: Callable[[], Sequence[Gpu] | None] = nvml_gpus
@@ -37,11 +37,11 @@ class Machine(Struct, frozen=True):
     sys: str = "/sys"
 
 
-THIS_MACHINE = Machine()
+THIS_MACHINE = Hardware()
 
 
 def worker_cpus(
-    workers: int, numa: NumaOptions, visible: str | None, machine: Machine = THIS_MACHINE
+    workers: int, numa: NumaOptions, visible: str | None, machine: Hardware = THIS_MACHINE
 ) -> tuple[list[frozenset[int]], str]:
     """The CPUs of each worker, by local rank, and a remark for the person, or an empty one.
 

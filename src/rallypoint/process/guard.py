@@ -387,7 +387,7 @@ def _kill(leaders: set[int], limit_s: float = _KILL_S) -> bool:
     return True
 
 
-def _members(leaders: set[int]) -> list[sessions.Member] | None:
+def _members(leaders: set[int]) -> list[sessions.SessionProcess] | None:
     """The live processes of these sessions; None: the system can't tell just now."""
     try:
         return sessions.live_members(leaders)

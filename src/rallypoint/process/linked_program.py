@@ -20,7 +20,7 @@ from typing import TypeVar
 
 from rallypoint.process.signals import SENT_TO_EVERYBODY
 from rallypoint.process.syscalls import die_with_parent, load_prctl
-from rallypoint.wire.launch_link import Deliver, LinkReader, Output, ToHost, frame
+from rallypoint.wire.launch_link import AgentOutput, Deliver, LinkReader, ToHost, frame
 
 _READ_BYTES = 64 * 1024
 _HELD_BYTES = 256 * 1024
@@ -30,7 +30,7 @@ T = TypeVar("T")
 FromProgram = subprocess.Popen[bytes]
 
 
-class Link:
+class ProgramLink:
     """Both directions of it, and whether it still is one. Nothing here blocks, except `wait_for`
     and `flush`."""
 
@@ -142,7 +142,7 @@ def start_program(
 class LinkedProgram:
     """The program, and the link that it hangs on. `run` once."""
 
-    def __init__(self, program: FromProgram, link: Link) -> None:
+    def __init__(self, program: FromProgram, link: ProgramLink) -> None:
         assert program.stdout is not None
         assert program.stderr is not None
         self._program, self._link = program, link
@@ -202,7 +202,7 @@ class LinkedProgram:
         except BlockingIOError:
             return False
         if data:
-            self._link.put(frame(Output(self._outputs[fd], data)))
+            self._link.put(frame(AgentOutput(self._outputs[fd], data)))
         else:
             del self._outputs[fd]
         return bool(data)

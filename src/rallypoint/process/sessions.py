@@ -19,7 +19,7 @@ from rallypoint.process import syscalls
 _MAX_PID = 2**31 - 1
 
 
-class Member(NamedTuple):
+class SessionProcess(NamedTuple):
     """A live process of a session."""
 
     pid: int
@@ -27,7 +27,7 @@ class Member(NamedTuple):
     sid: int
 
 
-def live_members(sids: Collection[int]) -> list[Member]:
+def live_members(sids: Collection[int]) -> list[SessionProcess]:
     """Processes of these sessions that are not zombies, by a pass over /proc.
 
     Takes some 15 microseconds per process of the machine. A process that is forked during the pass
@@ -45,7 +45,7 @@ def live_members(sids: Collection[int]) -> list[Member]:
     return found
 
 
-def member(pid: int) -> Member | None:
+def member(pid: int) -> SessionProcess | None:
     """The process if it is alive; any number may be asked for. Raises OSError."""
     return _read_member(pid)
 
@@ -56,13 +56,15 @@ def session_of(pid: int) -> int | None:
     return found.sid if found is not None else None
 
 
-def kill_member(member: Member, *, pidfd_open: syscalls.PidfdOpen = syscalls.pidfd_open) -> None:
+def kill_member(
+    member: SessionProcess, *, pidfd_open: syscalls.PidfdOpen = syscalls.pidfd_open
+) -> None:
     """SIGKILL one process; see `signal_member`."""
     signal_member(member, signal.SIGKILL, pidfd_open=pidfd_open)
 
 
 def signal_member(
-    member: Member, signum: int, *, pidfd_open: syscalls.PidfdOpen = syscalls.pidfd_open
+    member: SessionProcess, signum: int, *, pidfd_open: syscalls.PidfdOpen = syscalls.pidfd_open
 ) -> None:
     """Signal one process, which is no child of ours, if it still is that member.
 
@@ -98,7 +100,7 @@ def is_stopped(pid: int) -> bool:
     return stat is not None and stat[0] == b"T"
 
 
-def _read_member(pid: int) -> Member | None:
+def _read_member(pid: int) -> SessionProcess | None:
     """The process if it is alive."""
     stat = _read_stat(pid)
     if stat is None:
@@ -107,7 +109,7 @@ def _read_member(pid: int) -> Member | None:
     threads = int(rest[13])
     if state in (b"Z", b"X", b"x") and threads <= 1:
         return None  # With more threads, only the first has exited: the process lives.
-    return Member(pid, int(pgid), int(sid))
+    return SessionProcess(pid, int(pgid), int(sid))
 
 
 def _read_stat(pid: int) -> list[bytes] | None:

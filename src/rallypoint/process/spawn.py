@@ -45,7 +45,7 @@ class Stage(IntEnum):
     EXEC = 4
 
 
-class Command(Struct, frozen=True):
+class WorkerCommand(Struct, frozen=True):
     """One worker to start. Descriptors of None mean: inherit the agent's. stdin is inherited.
 
     `pass_fds`, above 2, keep their numbers in the worker. `cpus` are those that it may use; empty:
@@ -91,7 +91,7 @@ class WorkerStartError(UsageError):
     """A worker's program can't be run as given, or this machine lacks what it needs (`shortage`).
     No worker of its batch is left."""
 
-    def __init__(self, command: Command, stage: Stage, number: int, index: int = 0) -> None:
+    def __init__(self, command: WorkerCommand, stage: Stage, number: int, index: int = 0) -> None:
         if stage is Stage.STREAMS and number == _BEYOND_THE_LIMIT:
             number = errno.EMFILE
         self.stage, self.errno, self.index = stage, number, index
@@ -111,7 +111,7 @@ class WorkerForkError(InfrastructureError):
         during("fork", cause.errno, self)
 
 
-def spawn_workers(commands: Sequence[Command], guard: Guard | None) -> list[WorkerProcess]:
+def spawn_workers(commands: Sequence[WorkerCommand], guard: Guard | None) -> list[WorkerProcess]:
     """Start all, and return when each has exec'd: all run, or none is left and an error is raised.
 
     A worker leads a session of its own, dies with this thread (SIGKILL), is known to the guard, has
@@ -184,13 +184,13 @@ class _Child:
         self._changed_signals = signals.changed_signals()
         self._leaks = syscalls.inheritable_fds()
 
-    def fork(self, index: int, command: Command, programs: Sequence[str]) -> int:
+    def fork(self, index: int, command: WorkerCommand, programs: Sequence[str]) -> int:
         pid = os.fork()
         if pid == 0:
             self._become(index, command, programs)
         return pid
 
-    def _become(self, index: int, command: Command, programs: Sequence[str]) -> NoReturn:
+    def _become(self, index: int, command: WorkerCommand, programs: Sequence[str]) -> NoReturn:
         stage, number = Stage.SESSION, errno.EINVAL
         try:
             os.setsid()
@@ -216,7 +216,7 @@ class _Child:
             os.write(self._report_fd, _REPORT.pack(index, stage, number))
             os._exit(127)
 
-    def _place_streams(self, command: Command) -> None:
+    def _place_streams(self, command: WorkerCommand) -> None:
         # Duplicated first, for one may be the number of the other's place.
         given = [(command.stdout_fd, 1), (command.stderr_fd, 2)]
         sources = [(os.dup(fd), place) for fd, place in given if fd is not None]
@@ -230,7 +230,7 @@ class _Child:
             os.set_inheritable(fd, True)
 
 
-def _bind(command: Command) -> None:
+def _bind(command: WorkerCommand) -> None:
     if command.cpus:
         try:
             os.sched_setaffinity(0, command.cpus)
@@ -239,7 +239,7 @@ def _bind(command: Command) -> None:
                 raise
 
 
-def _candidates(command: Command) -> list[str]:
+def _candidates(command: WorkerCommand) -> list[str]:
     if command.body is not None:
         return []
     program = command.argv[0]
@@ -248,7 +248,7 @@ def _candidates(command: Command) -> list[str]:
     return [os.path.join(directory, program) for directory in os.get_exec_path(command.env)]
 
 
-def _exec_first(programs: Sequence[str], command: Command) -> NoReturn:
+def _exec_first(programs: Sequence[str], command: WorkerCommand) -> NoReturn:
     """As execvp(3): the first that runs; EACCES is remembered, absence is not."""
     failure = OSError(errno.ENOENT, os.strerror(errno.ENOENT))
     for program in programs:
@@ -275,7 +275,7 @@ def _has_exited(pid: int) -> bool:
         return True
 
 
-def _explain(command: Command, stage: Stage, number: int) -> str:
+def _explain(command: WorkerCommand, stage: Stage, number: int) -> str:
     program = command.argv[0] if command.argv else ""
     reason = os.strerror(number)
     if number in MACHINE_ERRNOS:

@@ -21,12 +21,12 @@ from rallypoint.errors import InvariantError
 from rallypoint.process import exits, sessions, syscalls
 from rallypoint.process.exits import ExitWatch
 from rallypoint.process.guard import Guard
-from rallypoint.process.spawn import Command, WorkerProcess, abandon, spawn_workers
+from rallypoint.process.spawn import WorkerCommand, WorkerProcess, abandon, spawn_workers
 
 KILL_TIMEOUT_S = 5.0
 """A process that outlives SIGKILL so long is reported, and left to the kernel."""
 
-Spawn = Callable[[Sequence[Command], Guard | None], list[WorkerProcess]]
+Spawn = Callable[[Sequence[WorkerCommand], Guard | None], list[WorkerProcess]]
 """Starts all or none, as `spawn_workers` does; they must be children of this process."""
 
 
@@ -61,7 +61,7 @@ class WorkerSet:
 
     def start(
         self,
-        commands: Sequence[Command],
+        commands: Sequence[WorkerCommand],
         on_exit: Callable[[WorkerExit], None],
         spawn: Spawn = spawn_workers,
     ) -> None:
@@ -193,7 +193,7 @@ class WorkerSet:
         for pid in self._held:
             guard.register(pid)
 
-    def _members(self) -> list[sessions.Member]:
+    def _members(self) -> list[sessions.SessionProcess]:
         return sessions.live_members(self._held)
 
     def _note_exit(

@@ -54,7 +54,7 @@ class HttpError(Exception):
         return self
 
 
-class Request(NamedTuple):
+class HttpRequest(NamedTuple):
     """What is asked, without the host."""
 
     method: str
@@ -64,7 +64,7 @@ class Request(NamedTuple):
     headers: Mapping[str, str]
 
 
-class Answer(NamedTuple):
+class HttpReply(NamedTuple):
     """A whole one."""
 
     status: int
@@ -72,7 +72,7 @@ class Answer(NamedTuple):
     data: bytes
 
 
-class Kind(NamedTuple):
+class ServerKind(NamedTuple):
     """What a person reads of servers of this kind."""
 
     name: str
@@ -103,7 +103,7 @@ def tls_context(cacert: str, cert: str = "", key: str = "") -> SSLContext:
 class HttpConnection:
     """Blocks, for one thread at a time; `abort` from any."""
 
-    def __init__(self, endpoint: str, tls: SSLContext | None, kind: Kind) -> None:
+    def __init__(self, endpoint: str, tls: SSLContext | None, kind: ServerKind) -> None:
         """`endpoint`: HOST:PORT. Does no I/O."""
         self._connection: HTTPConnection | None = None
         self._wire: _Wire | None = None
@@ -117,7 +117,7 @@ class HttpConnection:
         """A connection is kept for the next request."""
         return self._connection is not None
 
-    def ask(self, request: Request, limit_s: float) -> Answer:
+    def ask(self, request: HttpRequest, limit_s: float) -> HttpReply:
         """Raises HttpError, after `limit_s` at the latest."""
         ends_at = time.monotonic() + limit_s
         is_kept, self.has_repeated = self._connection is not None, False
@@ -140,10 +140,10 @@ class HttpConnection:
         if b"HTTPS server" in data and self._tls is None:
             self.close()
             raise HttpError(f"it wants TLS: add {self._kind.by_tls}", is_lasting=True)
-        return Answer(response.status, response.headers, data)
+        return HttpReply(response.status, response.headers, data)
 
     def lines(
-        self, request: Request, limit_s: float, line_limit_s: float
+        self, request: HttpRequest, limit_s: float, line_limit_s: float
     ) -> Generator[tuple[int, bytes], None, None]:
         """The status, and the lines of an answer that may not end, for `limit_s`. A line without
         its end is the last: the server has ended it.
@@ -192,7 +192,7 @@ class HttpConnection:
         if wire is not None:
             wire.disconnect()
 
-    def _send(self, request: Request, ends_at: float) -> HTTPResponse:
+    def _send(self, request: HttpRequest, ends_at: float) -> HTTPResponse:
         """Raises TimeoutError when the head of an answer has not come by then."""
         if self._connection is None or self._wire is None:
             self._connection, self._wire = self._connect(ends_at)

@@ -23,7 +23,7 @@ MAX_HELD = 4096
 loses its oldest one, so that strangers keep no node out."""
 
 
-class Reach(Enum):
+class PeerReach(Enum):
     """Where a peer is, and whether the kernel names the owner of its socket."""
 
     SAME_USER = "a process of this user"
@@ -74,7 +74,7 @@ class Peer(Struct, frozen=True):
 
     address: str
     port: int
-    reach: Reach
+    reach: PeerReach
     uid: int | None = None
 
     def __str__(self) -> str:
@@ -111,7 +111,9 @@ class AccessGate:
         self._policy, self._hold_s = policy, hold_s
         self._enrolled: set[str] = set()
         self._held: dict[int, Peer] = {}
-        self._places = admission.Admission(MAX_HELD, hold_s, slots_max=MAX_HELD, patience_s=0.0)
+        self._places = admission.AdmissionLimits(
+            MAX_HELD, hold_s, slots_max=MAX_HELD, patience_s=0.0
+        )
         self._crowded_out: list[tuple[int, Refusal]] = []
 
     @property
@@ -172,11 +174,11 @@ class AccessGate:
         return self._held.pop(connection)
 
     def _is_allowed(self, peer: Peer) -> bool:
-        if peer.reach is Reach.SAME_USER or self._policy.who is Who.EVERYBODY:
+        if peer.reach is PeerReach.SAME_USER or self._policy.who is Who.EVERYBODY:
             return True
         if self._policy.who is Who.SAME_USER:
             return False
-        if peer.reach is Reach.REMOTE and peer.address in self._enrolled:
+        if peer.reach is PeerReach.REMOTE and peer.address in self._enrolled:
             return True
         return bool(self._policy.networks) and self._is_in_network(peer)
 
@@ -186,30 +188,30 @@ class AccessGate:
         address = ip_address(peer.address)
         # A wide network means other machines; another user of this one must be meant expressly.
         return any(
-            address in network and (peer.reach is Reach.REMOTE or network.is_loopback)
+            address in network and (peer.reach is PeerReach.REMOTE or network.is_loopback)
             for network in map(ip_network, self._policy.networks)
         )
 
     def _hopeless(self, peer: Peer) -> str | None:
         """Why waiting can't help; None if it can."""
         match peer.reach:
-            case Reach.OTHER_USER:
+            case PeerReach.OTHER_USER:
                 return (
                     f"it belongs to user {peer.uid} of this machine, and only the user who runs "
                     f"the store may use it; {self._way_in(peer)}"
                 )
-            case Reach.LOCAL_UNKNOWN:
+            case PeerReach.LOCAL_UNKNOWN:
                 return (
                     "the kernel does not say which user of this machine it belongs to; "
                     f"{self._way_in(peer)}"
                 )
-            case Reach.SAME_USER | Reach.REMOTE if self._policy.enrolment_key is not None:
+            case PeerReach.SAME_USER | PeerReach.REMOTE if self._policy.enrolment_key is not None:
                 return None
-            case Reach.SAME_USER | Reach.REMOTE:
+            case PeerReach.SAME_USER | PeerReach.REMOTE:
                 return f"{peer.address} is in no network that is allowed; {self._way_in(peer)}"
 
     def _way_in(self, peer: Peer) -> str:
-        if peer.reach is Reach.REMOTE:
+        if peer.reach is PeerReach.REMOTE:
             return f"{self._policy.remedy} {peer.address} lets it in, --insecure everybody"
         loopback = "::1" if ":" in peer.address else "127.0.0.0/8"
         users = f"{self._policy.remedy} {loopback} lets all users of this machine in"

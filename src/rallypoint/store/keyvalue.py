@@ -85,7 +85,7 @@ class KeyValueMachine:
             c10d.Set: self._set,
             c10d.Get: self._get,
             c10d.Add: self._add,
-            c10d.Wait: self._wait,
+            c10d.WaitKeys: self._wait,
             c10d.CompareSet: self._compare_set,
             c10d.Check: self._check,
             c10d.MultiGet: self._multi_get,
@@ -102,7 +102,7 @@ class KeyValueMachine:
             c10d.Barrier: self._enter_barrier,
         }
 
-    def apply(self, client: ClientId, request: c10d.Request) -> Replies:
+    def apply(self, client: ClientId, request: c10d.StoreRequest) -> Replies:
         """Serves one request.
 
         Raises ProtocolError, with nothing changed, when the only answer is to close the connection.
@@ -313,7 +313,7 @@ class KeyValueMachine:
         self._end_wait(client)
         return [(client, WAIT_CANCELED)]
 
-    def _wait(self, client: ClientId, request: c10d.Wait) -> Replies:
+    def _wait(self, client: ClientId, request: c10d.WaitKeys) -> Replies:
         keys = request.keys
         self._refuse_second_wait(client)
         if len(keys) == 1:

@@ -16,7 +16,7 @@ import socket
 import struct
 import sys
 
-from rallypoint.store.access import Peer, Reach
+from rallypoint.store.access import Peer, PeerReach
 
 _NETLINK_SOCK_DIAG = 4
 _SOCK_DIAG_BY_FAMILY = 20
@@ -30,7 +30,7 @@ _SOCKET_ID_REST = struct.Struct("=III")  # interface, cookie (two of ~0: any)
 _ANSWER_START = struct.Struct("=BBBB")  # inet_diag_msg: family, state, timer, retransmissions
 _ANSWER_END = struct.Struct("=IIIII")  # expires, receive queue, send queue, uid, inode
 
-Endpoint = tuple[str, int]
+SocketAddress = tuple[str, int]
 SocketName = tuple[str, int] | tuple[str, int, int, int]
 """What getpeername(2) and getsockname(2) tell of a TCP socket."""
 
@@ -41,18 +41,18 @@ def identify_peer(peer_name: SocketName, own_name: SocketName, own_uid: int) -> 
     own_end = _endpoint(own_name)
     is_local = address == own_end[0] or address == "::1" or address.startswith("127.")
     if not sys.platform.startswith("linux"):
-        return Peer(address, port, Reach.SAME_USER if is_local else Reach.REMOTE)
+        return Peer(address, port, PeerReach.SAME_USER if is_local else PeerReach.REMOTE)
     try:
         uid = owner_of((address, port), own_end)
     except OSError:
         uid = None
     # A peer that came from another address of this machine is found too, and is judged as local.
     if uid is None:
-        return Peer(address, port, Reach.LOCAL_UNKNOWN if is_local else Reach.REMOTE)
-    return Peer(address, port, Reach.SAME_USER if uid == own_uid else Reach.OTHER_USER, uid)
+        return Peer(address, port, PeerReach.LOCAL_UNKNOWN if is_local else PeerReach.REMOTE)
+    return Peer(address, port, PeerReach.SAME_USER if uid == own_uid else PeerReach.OTHER_USER, uid)
 
 
-def owner_of(local: Endpoint, remote: Endpoint) -> int | None:
+def owner_of(local: SocketAddress, remote: SocketAddress) -> int | None:
     """The uid that owns the socket from `local` to `remote`, or None if none is here.
 
     Raises OSError when the kernel can't be asked in either way.
@@ -69,7 +69,7 @@ def owner_of(local: Endpoint, remote: Endpoint) -> int | None:
     return None
 
 
-def _ask_netlink(family: int, local: Endpoint, remote: Endpoint) -> int | None:
+def _ask_netlink(family: int, local: SocketAddress, remote: SocketAddress) -> int | None:
     identity = _SOCKET_ID.pack(
         local[1], remote[1], _packed(family, local[0]), _packed(family, remote[0])
     ) + _SOCKET_ID_REST.pack(_scope(local[0]), 0xFFFFFFFF, 0xFFFFFFFF)
@@ -91,7 +91,9 @@ def _ask_netlink(family: int, local: Endpoint, remote: Endpoint) -> int | None:
     return uid if state == _ESTABLISHED and inode else None
 
 
-def _read_proc(families: tuple[int, ...], local: Endpoint, remote: Endpoint) -> int | None:
+def _read_proc(
+    families: tuple[int, ...], local: SocketAddress, remote: SocketAddress
+) -> int | None:
     for family in families:
         name = "/proc/net/tcp6" if family == socket.AF_INET6 else "/proc/net/tcp"
         wanted = (_proc_end(family, local), _proc_end(family, remote), f"{_ESTABLISHED:02X}")
@@ -103,7 +105,7 @@ def _read_proc(families: tuple[int, ...], local: Endpoint, remote: Endpoint) -> 
     return None
 
 
-def _proc_end(family: int, end: Endpoint) -> str:
+def _proc_end(family: int, end: SocketAddress) -> str:
     """An address as /proc prints it: 32-bit words in host order."""
     packed = _packed(family, end[0])[: 4 if family == socket.AF_INET else 16]
     words = struct.unpack(f"={len(packed) // 4}I", packed)
@@ -119,7 +121,7 @@ def _packed(family: int, address: str) -> bytes:
     return socket.inet_pton(socket.AF_INET6, _unscoped(address))
 
 
-def _endpoint(name: SocketName) -> Endpoint:
+def _endpoint(name: SocketName) -> SocketAddress:
     address, port = name[0], name[1]
     return address.removeprefix("::ffff:") if "." in address else address, port
 

@@ -22,7 +22,7 @@ from rallypoint.store.fast_path import FastPath
 from rallypoint.store.keyvalue import MAX_MEMORY, KeyValueMachine, Replies
 from rallypoint.store.peer_owner import SocketName, identify_peer
 from rallypoint.store.refusal_log import WINDOW_S, RefusalLog
-from rallypoint.store.server_connection import ConnectionMaker, ServerConnection
+from rallypoint.store.server_connection import ConnectionMaker, StoreServerConnection
 from rallypoint.wire import c10d_server as c10d
 from rallypoint.wire.enrolment import NONCE_BYTES, StoreEnrolment
 
@@ -120,7 +120,7 @@ class StoreServer:
         self._machine = machine or KeyValueMachine(limits.max_bytes, limits.max_bytes_from)
         self.serve_fast = FastPath(self._machine).serve
         """Serves a client what is common, if nothing of it is being served otherwise."""
-        self._connections: dict[int, ServerConnection] = {}
+        self._connections: dict[int, StoreServerConnection] = {}
         self._idle = IdleTimeouts(limits.handshake_s)
         self._idle_timer = _Timer(loop, self._idle.next_deadline_s, self._drop_idle)
         self._held_timer = _Timer(loop, gate.next_deadline_s, self._drop_held)
@@ -160,7 +160,7 @@ class StoreServer:
     # Connections call these
 
     def arrived(
-        self, connection: ServerConnection, peer_name: SocketName, own_name: SocketName
+        self, connection: StoreServerConnection, peer_name: SocketName, own_name: SocketName
     ) -> Peer:
         peer = self._identify(peer_name, own_name, os.geteuid())
         most = self._limits.max_connections
@@ -190,7 +190,7 @@ class StoreServer:
             self.send(self._machine.drop(client))
 
     @property
-    def apply(self) -> Callable[[int, c10d.Request], Replies]:
+    def apply(self) -> Callable[[int, c10d.StoreRequest], Replies]:
         """Serves a request of a client. Raises ProtocolError when that one must be closed."""
         return self._machine.apply
 

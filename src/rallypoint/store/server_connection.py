@@ -38,7 +38,7 @@ class _Buffers(NamedTuple):
     """For connections that have not been admitted."""
 
 
-class ServerConnection(asyncio.Protocol):
+class StoreServerConnection(asyncio.Protocol):
     """One client. Its first byte tells whether it is a c10d client or an agent that enrols."""
 
     __slots__ = (
@@ -224,7 +224,7 @@ class _Stranger(asyncio.BufferedProtocol):
     """Reads for a connection that has not been admitted, in small pieces: with its own `buffer`, a
     loop reads 256 KiB at once. What is not read stays in the kernel, which has its own limit."""
 
-    def __init__(self, connection: ServerConnection, buffer: memoryview) -> None:
+    def __init__(self, connection: StoreServerConnection, buffer: memoryview) -> None:
         self._connection, self._buffer = connection, buffer
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -237,7 +237,7 @@ class _Stranger(asyncio.BufferedProtocol):
         self._connection.connection_lost(exc)
 
 
-class BufferedConnection(ServerConnection, asyncio.BufferedProtocol):
+class BufferedConnection(StoreServerConnection, asyncio.BufferedProtocol):
     """The same, for a loop that would make a large buffer for every read."""
 
     __slots__ = ()
@@ -255,12 +255,12 @@ class ConnectionMaker:
     def __init__(self, server: StoreServer, loop: asyncio.AbstractEventLoop) -> None:
         # asyncio makes a new buffer of 256 KiB for each read, unless it is given one.
         is_buffered = isinstance(loop, asyncio.SelectorEventLoop)
-        self._type = BufferedConnection if is_buffered else ServerConnection
+        self._type = BufferedConnection if is_buffered else StoreServerConnection
         self._server, self._ids = server, count(1)
         self._buffers = _Buffers(
             read=memoryview(bytearray(_READ_BYTES if is_buffered else 0)),
             stranger=memoryview(bytearray(PREAMBLE_MAX_BYTES)),
         )
 
-    def __call__(self) -> ServerConnection:
+    def __call__(self) -> StoreServerConnection:
         return self._type(self._server, next(self._ids), self._buffers)

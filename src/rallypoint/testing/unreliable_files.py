@@ -49,14 +49,14 @@ class Crash(BaseException):
 
 
 @dataclass(eq=False)
-class Node:
+class FileNode:
     """A file or a directory. `durable`: the names that a loss of power leaves."""
 
     name: str
     data: bytes | None = None
     changed_at: float = 0.0
-    names: dict[str, Node] = field(default_factory=dict)
-    durable: dict[str, Node] = field(default_factory=dict)
+    names: dict[str, FileNode] = field(default_factory=dict)
+    durable: dict[str, FileNode] = field(default_factory=dict)
 
     @property
     def is_directory(self) -> bool:
@@ -66,10 +66,12 @@ class Node:
 class FileServer:
     """What is stored. `linked` is told of each link that is executed: directory, name, file."""
 
-    def __init__(self, seed: int, linked: Callable[[Node, str, Node], None] | None = None) -> None:
+    def __init__(
+        self, seed: int, linked: Callable[[FileNode, str, FileNode], None] | None = None
+    ) -> None:
         self.now = 1_000_000.0
         self.random = random.Random(seed)
-        self.root = Node("")
+        self.root = FileNode("")
         self.linked = linked
         self._late: list[tuple[float, Callable[[], object]]] = []
         self._clients: list[UnreliableFiles] = []
@@ -111,14 +113,14 @@ class FileServer:
                 child.name = name if child.is_directory else child.name
             directories += [child for child in node.names.values() if child.is_directory]
 
-    def find(self, path: str) -> Node:
+    def find(self, path: str) -> FileNode:
         """What is at a path now."""
         node = self.root
         for name in path.strip("/").split("/") if path.strip("/") else ():
             node = self.child(node, name)
         return node
 
-    def child(self, directory: Node, name: str) -> Node:
+    def child(self, directory: FileNode, name: str) -> FileNode:
         """What has a name in a directory."""
         if not directory.is_directory:
             raise _error(errno.ENOTDIR)
@@ -126,7 +128,7 @@ class FileServer:
             raise _error(errno.ENOENT)
         return directory.names[name]
 
-    def put(self, directory: Node, name: str, node: Node) -> None:
+    def put(self, directory: FileNode, name: str, node: FileNode) -> None:
         """Give a node a name that is free."""
         if not directory.is_directory:
             raise _error(errno.ENOTDIR)
@@ -135,7 +137,7 @@ class FileServer:
         directory.names[name] = node
         directory.changed_at = self.now
 
-    def drop(self, directory: Node, name: str, *, is_directory: bool) -> None:
+    def drop(self, directory: FileNode, name: str, *, is_directory: bool) -> None:
         """Take a name away."""
         node = self.child(directory, name)
         if node.is_directory != is_directory:
@@ -156,7 +158,7 @@ class UnreliableFiles:
         self.server, self._faults = server, faults
         self.has_crashed = False
         self._suspended_s = 0.0
-        self._handles: dict[str, tuple[float, Node]] = {}
+        self._handles: dict[str, tuple[float, FileNode]] = {}
         self._answers: dict[tuple[str, str], tuple[float, list[str] | float | None]] = {}
         server.attach(self)
 
@@ -169,7 +171,7 @@ class UnreliableFiles:
 
         def bind(cached: bool) -> Callable[[], None]:
             directory, name = self._parent(path, cached)
-            made = Node(name, changed_at=self.server.now)
+            made = FileNode(name, changed_at=self.server.now)
             return lambda: self.server.put(directory, name, made)
 
         self._ask("make_directory", path, bind)
@@ -190,7 +192,7 @@ class UnreliableFiles:
             directory, name = self._parent(path, cached)
 
             def execute() -> float:
-                node = Node(name, data, self.server.now)
+                node = FileNode(name, data, self.server.now)
                 self.server.put(directory, name, node)
                 return node.changed_at
 
@@ -360,11 +362,11 @@ class UnreliableFiles:
             return None
         return True if answer is None else answer
 
-    def _parent(self, path: str, cached: bool) -> tuple[Node, str]:
+    def _parent(self, path: str, cached: bool) -> tuple[FileNode, str]:
         directory, name = posixpath.split(path.rstrip("/"))
         return self._directory(directory, cached), name
 
-    def _directory(self, path: str, cached: bool) -> Node:
+    def _directory(self, path: str, cached: bool) -> FileNode:
         path = path.rstrip("/")
         at, node = self._handles.get(path, (-STALE_S, self.server.root))
         if not cached or self._awake_s() - at >= STALE_S:
@@ -386,14 +388,14 @@ def _when(late: tuple[float, Callable[[], object]]) -> float:
     return late[0]
 
 
-def _set_name(names: dict[str, Node], name: str, node: Node | None) -> None:
+def _set_name(names: dict[str, FileNode], name: str, node: FileNode | None) -> None:
     if node is None:
         del names[name]
     else:
         names[name] = node
 
 
-def _check_directory(node: Node) -> None:
+def _check_directory(node: FileNode) -> None:
     if not node.is_directory:
         raise AccessError(f"{node.name} is not a directory")
 

@@ -68,7 +68,7 @@ class Check(Struct, frozen=True, gc=False):
     keys: tuple[bytes, ...]
 
 
-class Wait(Struct, frozen=True, gc=False):
+class WaitKeys(Struct, frozen=True, gc=False):
     """Answered when all of these are there."""
 
     keys: tuple[bytes, ...]
@@ -104,7 +104,7 @@ class MultiSet(Struct, frozen=True, gc=False):
 
 
 class CancelWait(Struct, frozen=True, gc=False):
-    """Give up a pending `Wait` or `Barrier`; always answered."""
+    """Give up a pending `WaitKeys` or `Barrier`; always answered."""
 
 
 class Ping(Struct, frozen=True, gc=False):
@@ -143,13 +143,13 @@ class Barrier(Struct, frozen=True, gc=False):
     world_size: int
 
 
-Request = (
+StoreRequest = (
     Set
     | CompareSet
     | Get
     | Add
     | Check
-    | Wait
+    | WaitKeys
     | CountKeys
     | DeleteKey
     | Append
@@ -168,7 +168,7 @@ _VALIDATE = Opcode.VALIDATE.value
 _KEY, _VALUE = MAX_KEY_BYTES, MAX_VALUE_BYTES  # a string is named by its limit
 _u64 = U64.unpack_from
 
-_Make = Callable[..., Request]
+_Make = Callable[..., StoreRequest]
 _Shape = tuple[_Make, tuple[int, ...], Number | None]
 """What makes the request, its strings, and the number after them."""
 _FIXED: dict[int, _Shape] = {
@@ -189,7 +189,7 @@ _FIXED: dict[int, _Shape] = {
 }
 _LISTS: dict[int, tuple[_Make, tuple[int, ...]]] = {
     Opcode.CHECK.value: (Check, (_KEY,)),
-    Opcode.WAIT.value: (Wait, (_KEY,)),
+    Opcode.WAIT.value: (WaitKeys, (_KEY,)),
     Opcode.MULTI_GET.value: (MultiGet, (_KEY,)),
     Opcode.MULTI_SET.value: (MultiSet, (_KEY, _VALUE)),
 }
@@ -226,7 +226,7 @@ class ServerSession:
             self._parts.append(data)
             self._came += len(data)
 
-    def next_request(self) -> Request | None:
+    def next_request(self) -> StoreRequest | None:
         """The next complete request, or None until more bytes have been received.
 
         Raises ProtocolError, again at every further call: the connection must be closed.
@@ -248,7 +248,7 @@ class ServerSession:
             raise
         return None
 
-    def _parse(self) -> Request | None:
+    def _parse(self) -> StoreRequest | None:
         """The next request of `_data`; None when more must come first."""
         data, at = self._data, self._at
         size = len(data)
@@ -271,7 +271,7 @@ class ServerSession:
         self.is_partial = at < size or self._list is not None or not self.is_validated
         return None
 
-    def _read(self, data: bytes, at: int) -> tuple[Request | None, int, int]:
+    def _read(self, data: bytes, at: int) -> tuple[StoreRequest | None, int, int]:
         """What is rarer: a VALIDATE, for which there is no request, or a list, or a part of it.
 
         Returns where that begins which is still to be read, and where it ends: after `data`, if it
@@ -311,7 +311,7 @@ class ServerSession:
         return end
 
 
-def _read_fixed(data: bytes, at: int, shape: _Shape) -> tuple[Request | None, int]:
+def _read_fixed(data: bytes, at: int, shape: _Shape) -> tuple[StoreRequest | None, int]:
     """The request of this shape. If it is not all there: None, and a place that it reaches."""
     make, limits, number = shape
     size = len(data)
@@ -378,7 +378,7 @@ class _List:
         self._missing, self._bytes = missing, total + at
         return at, end
 
-    def request(self) -> Request:
+    def request(self) -> StoreRequest:
         """What has been read, when nothing is missing."""
         found = self._found
         if len(self._limits) == 1:

@@ -41,7 +41,7 @@ from rallypoint.errors import (
     UsageError,
     VersionMismatchError,
 )
-from rallypoint.wire.keys import PROOF_BYTES, Context, SessionKeys
+from rallypoint.wire.keys import PROOF_BYTES, ProofContext, SessionKeys
 from rallypoint.wire.preamble import SESSION_MAGIC, describe_foreign
 from rallypoint.wire.versions import SPOKEN, WITH_RANGES, Versions
 
@@ -168,7 +168,7 @@ class _Handshake:
                 "the endpoint"
             )
 
-    def _finish(self, context: Context, token: bytes | None) -> None:
+    def _finish(self, context: ProofContext, token: bytes | None) -> None:
         self.result = Established(
             run_id=context.run_id,
             keys=None if token is None else context.keys(token),
@@ -200,7 +200,7 @@ class ClientHandshake(_Handshake):
             raise ValueError("an empty token proves nothing")
         self._run_id = run_id
         self._token = token
-        self._context: Context | None = None
+        self._context: ProofContext | None = None
 
     def hello(self) -> bytes:
         """The first bytes of the connection."""
@@ -224,7 +224,7 @@ class ClientHandshake(_Handshake):
                 return None
             case _Reply.CHALLENGE, None:
                 return self._on_challenge()
-            case _Reply.WELCOME, Context() as context:
+            case _Reply.WELCOME, ProofContext() as context:
                 return self._on_welcome(context)
         raise ProtocolError(f"the coordinator sent message {kind} out of turn in the handshake")
 
@@ -250,7 +250,9 @@ class ClientHandshake(_Handshake):
         flags, nonce, server_id = _CHALLENGE.unpack_from(message, _REPLY.size)
         theirs = self._spoken_by_server(nonce)
         nonces = self._nonce, nonce
-        context = Context(self._version, self._run_id, *nonces, server_id, self._spoken, theirs)
+        context = ProofContext(
+            self._version, self._run_id, *nonces, server_id, self._spoken, theirs
+        )
         wants_token = bool(flags & _WANTS_TOKEN)
         if self._token is None:
             if wants_token:
@@ -277,7 +279,7 @@ class ClientHandshake(_Handshake):
             raise altered()
         return theirs
 
-    def _on_welcome(self, context: Context) -> bytes | None:
+    def _on_welcome(self, context: ProofContext) -> bytes | None:
         message = self._take(_REPLY.size + PROOF_BYTES)
         if message is None:
             return None
@@ -312,7 +314,7 @@ class ServerHandshake(_Handshake):
         self._server_id = server_id
         self._lookup_token = lookup_token
         self._insecure = insecure
-        self._context: Context | None = None
+        self._context: ProofContext | None = None
 
     def _advance(self) -> bytes | None:
         match self._stage:
@@ -347,7 +349,7 @@ class ServerHandshake(_Handshake):
             self.last_words = self._refusal(str(fault))
             raise fault
         nonces, own = (client_nonce, self._nonce), self._spoken
-        context = Context(self._version, run_id, *nonces, self._server_id, offered, own)
+        context = ProofContext(self._version, run_id, *nonces, self._server_id, offered, own)
         return self._challenge(context, has_token=bool(flags & _HAS_TOKEN))
 
     def _agreed(self, theirs: Versions) -> int:
@@ -359,7 +361,7 @@ class ServerHandshake(_Handshake):
             self.last_words = self._refusal(str(error))
             raise
 
-    def _challenge(self, context: Context, has_token: bool) -> bytes:
+    def _challenge(self, context: ProofContext, has_token: bool) -> bytes:
         """If one side has a token and the other has none, each reports that."""
         flags = 0 if self._insecure else _WANTS_TOKEN
         challenge = self._head(_Reply.CHALLENGE) + _CHALLENGE.pack(

@@ -90,7 +90,7 @@ def register_key(token: bytes, run_id: str) -> bytes:
     return hkdf_expand(hkdf_extract(b"", token), info, KEY_BYTES)
 
 
-class Context(Struct, frozen=True):
+class ProofContext(Struct, frozen=True):
     """What both proofs are about. Nonces and server id have fixed lengths."""
 
     version: int

@@ -43,7 +43,7 @@ class Hello(Struct, frozen=True, tag=True):
     port: int
 
 
-class Refused(Struct, frozen=True, tag=True):
+class AgentRefused(Struct, frozen=True, tag="Refused"):
     """An agent can't run there: why."""
 
     why: str
@@ -56,14 +56,14 @@ class Started(Struct, frozen=True, tag=True):
     log: str = ""
 
 
-class Output(Struct, frozen=True, tag=True):
+class AgentOutput(Struct, frozen=True, tag="Output"):
     """What the agent and its workers have written to stdout (1) or stderr (2)."""
 
     stream: int
     data: bytes
 
 
-class Ended(Struct, frozen=True, tag=True):
+class AgentEnded(Struct, frozen=True, tag="Ended"):
     """The agent's exit code (minus the number of a signal), and its summary, empty if it has
     written none."""
 
@@ -101,7 +101,7 @@ class Beat(Struct, frozen=True, tag=True):
     """Nothing but that this side is there."""
 
 
-FromHost = Here | Hello | Refused | Started | Output | Ended
+FromHost = Here | Hello | AgentRefused | Started | AgentOutput | AgentEnded
 ToHost = Look | Start | Deliver | Beat
 _encoder = msgspec.msgpack.Encoder()
 M = TypeVar("M")

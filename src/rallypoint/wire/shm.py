@@ -53,7 +53,7 @@ class Header(NamedTuple):
     deadline_ns: int
 
 
-class Slot(NamedTuple):
+class WorkerSlot(NamedTuple):
     """What one worker says; every value may be anything."""
 
     owner: int
@@ -84,7 +84,7 @@ class Reported(NamedTuple):
 
 
 NOTHING_REPORTED = Reported(0, 0, None, None, None, 0)
-EMPTY_SLOT = Slot(0, False, 0, 0, 0, False, NOTHING_REPORTED, NOTHING_REPORTED)
+EMPTY_SLOT = WorkerSlot(0, False, 0, 0, 0, False, NOTHING_REPORTED, NOTHING_REPORTED)
 
 
 def fresh_shm(workers: int, agent_pid: int = 0) -> bytes:
@@ -120,16 +120,16 @@ def parse_header(shm: bytes) -> Header | None:
     return Header(workers, current == 1, *split_request(request), deadline)
 
 
-def parse_slots(shm: bytes, workers: int) -> Sequence[Slot]:
+def parse_slots(shm: bytes, workers: int) -> Sequence[WorkerSlot]:
     """What each worker says; empty slots where the file was cut off."""
     whole = shm.ljust(at.shm_bytes(workers), b"\0")
     return [_slot(whole, local_rank) for local_rank in range(workers)]
 
 
-def _slot(shm: bytes, local_rank: int) -> Slot:
+def _slot(shm: bytes, local_rank: int) -> WorkerSlot:
     words = _SLOT.unpack_from(shm, at.WORD_BYTES * at.first_word(local_rank))
     owner, listens, step, at_ns, answered, checkpoint, stacks, holds = words[: at.TOTAL]
-    return Slot(
+    return WorkerSlot(
         owner,
         bool(listens),
         answered,

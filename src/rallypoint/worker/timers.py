@@ -10,7 +10,7 @@ MAX_PER_PROCESS = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Timer:
+class Countdown:
     """One countdown of one process: what it guards, when it ends, and how long it was then.
 
     A process is named by its pid; clients of torch's may have another name for a worker.
@@ -29,9 +29,9 @@ class PendingTimers:
 
     def __init__(self, most: int | None = MAX_PER_PROCESS) -> None:
         self._most = most
-        self._timers: dict[Any, dict[str, Timer]] = {}
+        self._timers: dict[Any, dict[str, Countdown]] = {}
 
-    def acquire(self, timer: Timer) -> None:
+    def acquire(self, timer: Countdown) -> None:
         """Start this one."""
         scopes = self._timers.setdefault(timer.pid, {})
         if self._most is None or timer.scope in scopes or len(scopes) < self._most:
@@ -55,11 +55,11 @@ class PendingTimers:
         ends = (timer.ends_at for scopes in self._timers.values() for timer in scopes.values())
         return min(ends, default=None)
 
-    def expired(self, now: float) -> list[Timer]:
+    def expired(self, now: float) -> list[Countdown]:
         """Of each process the one that ended first, if any has. They stay until `forget`."""
         return [timers[0] for timers in self.all_expired(now).values()]
 
-    def all_expired(self, now: float) -> dict[Any, list[Timer]]:
+    def all_expired(self, now: float) -> dict[Any, list[Countdown]]:
         """By process all that have ended, the first one first. They stay until `forget`."""
         found = {}
         for worker, scopes in self._timers.items():

@@ -22,11 +22,11 @@ from tests.simulator.workers import Worker, message_of
 
 from rallypoint.core import messages as m
 from rallypoint.core.cause import COLLATERAL_S
-from rallypoint.core.group_events import SPAWN_FAILED
 from rallypoint.core.job_state import JobEffect, JobEvent, JobState
 from rallypoint.core.model import Cause, EndKind, Outcome, SharedSettings, Stamp
+from rallypoint.core.node.events import SPAWN_FAILED
 from rallypoint.core.restarts.crash_loop import PAUSE_MAX_S, PAUSE_S, CrashLoop, ending_of, is_same
-from rallypoint.core.round_state import Phase
+from rallypoint.core.round_state import RoundPhase
 
 SLACK_S = 0.5
 DELAY_S = 0.3
@@ -131,7 +131,7 @@ class Charges(Rule):
 
     def _check_pause(self, state: JobState, seen: Followed) -> None:
         """Once the next round is formed."""
-        if state.round.phase is not Phase.ACTIVE or not seen.judged_at or seen.loop.count < 2:
+        if state.round.phase is not RoundPhase.ACTIVE or not seen.judged_at or seen.loop.count < 2:
             return
         pause_s = min(PAUSE_S * 2.0 ** (seen.loop.count - 2), PAUSE_MAX_S)
         waited_s, seen.judged_at = self.facts.now_s - seen.judged_at, 0.0

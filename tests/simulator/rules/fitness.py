@@ -24,7 +24,7 @@ from rallypoint.core.fitness_state import RECENT_LOSS_S
 from rallypoint.core.job_fitness import name_of
 from rallypoint.core.job_state import JobEffect, JobEvent, JobState
 from rallypoint.core.model import Cause, EndKind, NodeRef, Outcome, Verdict
-from rallypoint.core.round_state import MemberState, Phase, RoundState
+from rallypoint.core.round_state import MemberState, RoundPhase, RoundState
 from rallypoint.core.takeover.record import JobRecord
 
 CLOCKS = 0.9
@@ -81,7 +81,7 @@ class FitnessRules:
         if isinstance(event, m.FromNode) and isinstance(event.message, m.Join):
             self._seen_since.setdefault(event.ref, now_s)
         self.charges = max(self.charges, job.ledger.total)
-        if self._active_since is not None and job.round.phase is not Phase.ACTIVE:
+        if self._active_since is not None and job.round.phase is not RoundPhase.ACTIVE:
             lasted_s = now_s - self._active_since
             self._active_since = None
             self.has_passed |= lasted_s * CLOCKS > PROBATION_S

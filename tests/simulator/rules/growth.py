@@ -23,7 +23,7 @@ from rallypoint.core.fitness import is_trusted
 from rallypoint.core.job_state import JobEffect, JobEvent, JobState
 from rallypoint.core.messages import StopNow, ToNode
 from rallypoint.core.model import EndKind, SharedSettings, Stamp
-from rallypoint.core.round_state import Member, MemberState, Phase, RoundState
+from rallypoint.core.round_state import MemberState, RoundMember, RoundPhase, RoundState
 from rallypoint.core.settings import OnJoin
 
 SLACK_S = 1.0
@@ -76,7 +76,7 @@ class Growth(Rule):
         self._leader = self.facts.leader
         if state.verdict is not None:
             return
-        if state.round.phase is Phase.ACTIVE:
+        if state.round.phase is RoundPhase.ACTIVE:
             self._formed_at.setdefault(named, self.facts.now_s)
         self._check_counts(state.round)
         self._check_places(state.round, named)
@@ -125,7 +125,7 @@ class Growth(Rule):
         if any(state.counts[each] != counts[each] for each in MemberState):
             raise Violation("counts", f"{state.counts} are not the members: {counts}")
         roster = sum(member.in_roster for member in members)
-        if state.phase is not Phase.ACTIVE and state.roster_size != roster:
+        if state.phase is not RoundPhase.ACTIVE and state.roster_size != roster:
             raise Violation("counts", f"the roster has {roster} nodes, not {state.roster_size}")
 
     def _check_places(self, state: RoundState, named: Stamp) -> None:
@@ -143,7 +143,7 @@ class Growth(Rule):
 
     def _has_vacancy(self, state: RoundState) -> bool:
         settings = self.settings
-        is_open = state.phase is Phase.ACTIVE and not state.finishing
+        is_open = state.phase is RoundPhase.ACTIVE and not state.finishing
         if not is_open or settings.on_join is not OnJoin.RESTART or settings.world_multiple_of > 1:
             return False
         if len(state.world) >= settings.max_nodes:
@@ -151,6 +151,6 @@ class Growth(Rule):
         return any(self._may_come(state, member) for member in state.members.values())
 
     @staticmethod
-    def _may_come(state: RoundState, member: Member) -> bool:
+    def _may_come(state: RoundState, member: RoundMember) -> bool:
         is_late = member.state in (MemberState.WAITING, MemberState.STANDBY)
         return is_late and is_trusted(state, member)

@@ -31,7 +31,7 @@ from rallypoint.core.job_fitness import name_of
 from rallypoint.core.job_state import JobEffect, JobEvent, JobState, SessionLost
 from rallypoint.core.messages import FromNode, ToNode
 from rallypoint.core.model import EndKind, EndReason, SharedSettings, Stamp
-from rallypoint.core.round_state import STOP_SLACK_S, Phase, RoundState
+from rallypoint.core.round_state import STOP_SLACK_S, RoundPhase, RoundState
 from rallypoint.core.takeover.record import JobRecord
 from rallypoint.core.watch.turns import RoundEnded
 
@@ -133,7 +133,7 @@ class RoundRules:
             if not _was_counted(state.round, turn):
                 ends.lossy.add(turn.round)
             ends.doubtful.add(turn.round)
-        if reason.kind is EndKind.GROWTH and state.round.phase is not Phase.ACTIVE:
+        if reason.kind is EndKind.GROWTH and state.round.phase is not RoundPhase.ACTIVE:
             size = len(state.round.world)
             if size >= state.round.settings.max_nodes:
                 raise Violation("spare", f"a round of {size} nodes ended: {reason.text}")

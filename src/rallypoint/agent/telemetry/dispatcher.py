@@ -1,6 +1,6 @@
 """What happened to this node's part of a job, and when: kept for the summary, passed to observers.
 
-The driver reports what its worker group was given and did. Nothing here can fail or block, and
+The driver reports what its node's machine was given and did. Nothing here can fail or block, and
 nothing of the job depends on it.
 """
 
@@ -15,18 +15,18 @@ from msgspec.structs import replace
 
 from rallypoint.agent.progress import Progress, furthest
 from rallypoint.agent.worker_shm import WorkerShm
-from rallypoint.core import timeline
 from rallypoint.core.event_kinds import Record
-from rallypoint.core.group_events import (
+from rallypoint.core.messages import Ended, Failed
+from rallypoint.core.node import timeline
+from rallypoint.core.node.events import (
     EndState,
-    GroupEffect,
-    GroupEvent,
+    NodeEffect,
+    NodeEvent,
     ReportNow,
     WorkerEnded,
     WorkersExited,
 )
-from rallypoint.core.messages import Ended, Failed
-from rallypoint.core.timeline import Phase, RoundLife, Timeline
+from rallypoint.core.node.timeline import Milestone, RoundLife, Timeline
 from rallypoint.core.watch.goodput_view import GoodputView
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.observe.records import AgentEvent, Observer, StatusView, event_now
@@ -67,8 +67,8 @@ class EventDispatcher:
         """Report everything to this one too, from now on."""
         self._observers.append(observer)
 
-    def stepped(self, event: GroupEvent, effects: list[GroupEffect]) -> None:
-        """The worker group was given this event, and asked for these effects."""
+    def stepped(self, event: NodeEvent, effects: list[NodeEffect]) -> None:
+        """The machine of the node was given this event, and asked for these effects."""
         at, line = self.clock(), self.timeline
         newest, since = line.newest, line.joining_since
         phases = timeline.step(line, event, effects, at)
@@ -171,7 +171,7 @@ class EventDispatcher:
         for observer in self._observers:
             observer.worker_ended(life, ended.state, exit_)
 
-    def _report_phases(self, phases: list[Phase]) -> None:
+    def _report_phases(self, phases: list[Milestone]) -> None:
         for phase in phases:
             life = next(x for x in reversed(self.timeline.rounds) if x.number == phase.round)
             for observer in self._observers:

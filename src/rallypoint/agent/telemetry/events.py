@@ -12,9 +12,9 @@ from rallypoint.agent.telemetry.dispatcher import EventDispatcher
 from rallypoint.config import AgentConfig, WorkerConfig
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.event_kinds import EventKind, ReportedBy
-from rallypoint.core.group_events import EndState
 from rallypoint.core.model import Verdict
-from rallypoint.core.timeline import Phase, RoundLife
+from rallypoint.core.node.events import EndState
+from rallypoint.core.node.timeline import Milestone, RoundLife
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.observe.event import Event, EventMetadataValue, EventSource, milliseconds_now
 from rallypoint.observe.printing import json_text
@@ -39,7 +39,7 @@ class EventEmitter(Observer):
     def round_began(self, life: RoundLife, before: RoundLife | None, joined_s: float) -> None:
         self._agent("RENDEZVOUS", life, life.assignment.why, duration_ms=_ms(joined_s))
 
-    def phase_ended(self, life: RoundLife, phase: Phase) -> None:
+    def phase_ended(self, life: RoundLife, phase: Milestone) -> None:
         if phase.name == "rendezvous":
             took_s = time.monotonic() - life.began_at
             place = place_text(life.assignment, self._config.workers.count)

@@ -22,9 +22,9 @@ from rallypoint.clocks import wall_time
 from rallypoint.config import AgentConfig, RendezvousConfig
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.model import Cause
+from rallypoint.core.node.timeline import RoundLife
 from rallypoint.core.settings import FOR_DIRECTORIES
-from rallypoint.core.timeline import RoundLife
-from rallypoint.core.watch.history_file import Begin, Line, Lost
+from rallypoint.core.watch.history_file import Begin, HistoryLine, LinesLost
 from rallypoint.core.watch.kept_jobs import KeptLine, NodeNote, directory_name
 from rallypoint.core.watch.past_round import first_cause
 from rallypoint.machine_name import process_name
@@ -81,7 +81,7 @@ class Keeping(Observer):
         self._incarnation = 0
         self._began = 0.0
         self._life: RoundLife | None = None
-        self._lines: list[Line] = []
+        self._lines: list[HistoryLine] = []
         self._lost = 0
         self._is_news = False
         self._thread: threading.Thread | None = None
@@ -106,7 +106,7 @@ class Keeping(Observer):
     def event(self, event: AgentEvent) -> None:
         self._part.node = event.node or self._part.node
 
-    def write(self, run_id: str, line: Line) -> None:
+    def write(self, run_id: str, line: HistoryLine) -> None:
         """Implements `HistorySink`: the line is written soon."""
         if len(self._lines) >= WAITING_MAX:
             self._lost += 1
@@ -197,7 +197,7 @@ class Keeping(Observer):
         except RuntimeError as error:
             self._thread, self.why = None, str(error)
 
-    def _work(self, lines: list[Line], *, is_news: bool) -> None:
+    def _work(self, lines: list[HistoryLine], *, is_news: bool) -> None:
         for line in lines:
             if isinstance(line, Begin):
                 self._incarnation = self._incarnation or line.incarnation
@@ -218,7 +218,7 @@ class Keeping(Observer):
         self.path = path
         if lines:
             lost, self._lost = self._lost, 0
-            kept_jobs.append(path, [*lines, Lost(lost)] if lost else lines)
+            kept_jobs.append(path, [*lines, LinesLost(lost)] if lost else lines)
 
     def _note(self) -> NodeNote:
         part, machine, rendezvous = self._part, socket.gethostname(), self._config.rendezvous

@@ -11,9 +11,9 @@ from rallypoint.agent.progress import Progress
 from rallypoint.agent.telemetry.dispatcher import EventDispatcher
 from rallypoint.config import AgentConfig
 from rallypoint.core import event_kinds as kinds
-from rallypoint.core.group_events import EndState
 from rallypoint.core.model import EndKind, Verdict
-from rallypoint.core.timeline import Phase, RoundLife, kind_between
+from rallypoint.core.node.events import EndState
+from rallypoint.core.node.timeline import Milestone, RoundLife, kind_between
 from rallypoint.core.watch.goodput_view import GoodputView
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.observe.goodput_metrics import goodput_families
@@ -51,7 +51,7 @@ class PrometheusMetrics(Observer):
             self._losses += kind == "loss"
         self._running.clear()
 
-    def phase_ended(self, life: RoundLife, phase: Phase) -> None:
+    def phase_ended(self, life: RoundLife, phase: Milestone) -> None:
         self._phases.setdefault(phase.name, Histogram(PHASE_BOUNDS_S)).observe(phase.took_s)
 
     def workers_started(self, life: RoundLife, pids: Sequence[int]) -> None:
@@ -202,7 +202,7 @@ class MetricEmitter(Observer):
         self._succeeded = 0
         self._worker_metric("remaining_restarts", self._remaining)
 
-    def phase_ended(self, life: RoundLife, phase: Phase) -> None:
+    def phase_ended(self, life: RoundLife, phase: Milestone) -> None:
         self._emit(f"phase.{phase.name}.duration.ms", int(phase.took_s * 1000))
         if phase.name in METHODS:
             self._method(METHODS[phase.name], phase.took_s)

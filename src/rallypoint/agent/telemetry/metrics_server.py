@@ -23,7 +23,7 @@ from itertools import count
 from typing import Any, NamedTuple
 
 from rallypoint.config import Endpoint
-from rallypoint.core.admission import Admission
+from rallypoint.core.admission import AdmissionLimits
 from rallypoint.core.text import shown
 from rallypoint.errors import UsageError
 from rallypoint.observe.faults import describe_fault
@@ -93,7 +93,7 @@ class Page(NamedTuple):
 HEALTH = Page(lambda _lag_s: "alive\n", PLAIN_TEXT)
 
 
-class Place(Enum):
+class PlaceKind(Enum):
     """The kinds of places, each of which has `CONNECTIONS`."""
 
     ASKING = auto()  # no whole request has come
@@ -118,7 +118,7 @@ class MetricsServer:
         self._accepting: AcceptLoop | None = None
         self._making: set[asyncio.Task[None]] = set()
         self._places = {
-            place: Admission(CONNECTIONS, CONNECTION_S, patience_s=0.0) for place in Place
+            place: AdmissionLimits(CONNECTIONS, CONNECTION_S, patience_s=0.0) for place in PlaceKind
         }
         self._connections: dict[int, _Connection] = {}
         """All of them, by their numbers."""
@@ -164,7 +164,7 @@ class MetricsServer:
         name = _without_port(host).lower()
         return name in ("localhost", self._name.lower()) or _is_loopback(name)
 
-    def take_place(self, connection: _Connection, place: Place, source: str) -> None:
+    def take_place(self, connection: _Connection, place: PlaceKind, source: str) -> None:
         """Give a connection a place of this kind, and take away any other that it has. If all are
         taken, one of the connections there is cut off."""
         self.forget(connection)
@@ -217,7 +217,7 @@ class _Connection(asyncio.Protocol):
         # A client that sends or reads too slowly is cut off, whatever is unwritten.
         self._limit = asyncio.get_running_loop().call_later(CONNECTION_S, self.abort)
         self._source = source_of(transport.get_extra_info("peername")[0])
-        self._server.take_place(self, Place.ASKING, self._source)
+        self._server.take_place(self, PlaceKind.ASKING, self._source)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._limit is not None:
@@ -261,7 +261,7 @@ class _Connection(asyncio.Protocol):
             except Exception as error:
                 self._answer("500 Internal Server Error", f"{describe_fault(error)}\n", to=words[0])
             else:
-                place = Place.HEALTH if page is HEALTH else Place.OTHER
+                place = PlaceKind.HEALTH if page is HEALTH else PlaceKind.OTHER
                 self._answer("200 OK", text, to=words[0], kind=page.kind, place=place)
 
     def _foreign_host(self, fields: list[str]) -> str | None:
@@ -280,7 +280,7 @@ class _Connection(asyncio.Protocol):
         *,
         to: str = "GET",
         kind: str = PLAIN_TEXT,
-        place: Place = Place.OTHER,
+        place: PlaceKind = PlaceKind.OTHER,
     ) -> None:
         assert self._transport is not None
         self._answered = True

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from rallypoint.agent.environ import TORCHELASTIC_HEALTH_CHECK_PORT, progress_receiver_asked_for
 from rallypoint.agent.telemetry.dispatcher import EventDispatcher
 from rallypoint.config import AgentConfig, Endpoint
-from rallypoint.core.group_events import Finish
 from rallypoint.core.model import Outcome
+from rallypoint.core.node.events import Finish
 from rallypoint.core.text import signal_name
 from rallypoint.observe.printing import print_error, say
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rallypoint.observe.event import Event
     from rallypoint.observe.history_log import HistoryLogs
     from rallypoint.observe.metrics import MetricData
-    from rallypoint.observe.parameter_names import Names
+    from rallypoint.observe.parameter_names import ParameterNames
     from rallypoint.observe.queue import BoundedQueue
 
 CLOSE_S = 2.0
@@ -40,7 +40,7 @@ class Telemetry:
         self,
         config: AgentConfig,
         print_line: Callable[[str], None] = say,
-        names: Names | None = None,
+        names: ParameterNames | None = None,
     ) -> None:
         """`print_line` takes the lines of the event log handler `console`. `names`: the parameters
         of a program's call, which events name in place of options. Raises UsageError for an event

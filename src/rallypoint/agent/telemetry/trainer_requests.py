@@ -6,10 +6,10 @@ from urllib.parse import urlsplit
 
 from rallypoint.agent.environ import ProgressReceiver
 from rallypoint.core.text import shown
-from rallypoint.register.http import HttpConnection, HttpError, Kind, Request, tls_context
+from rallypoint.register.http import HttpConnection, HttpError, HttpRequest, ServerKind, tls_context
 
 LIMIT_S = 5.0
-_KIND = Kind("no Kubeflow Trainer", "http://...", "https://...")
+_KIND = ServerKind("no Kubeflow Trainer", "http://...", "https://...")
 _PORTS = {"http": 80, "https": 443}
 
 
@@ -49,7 +49,7 @@ def _asked(receiver: ProgressReceiver, body: bytes, limit_s: float) -> tuple[int
     path = url._replace(scheme="", netloc="", fragment="").geturl() or "/"
     connection = HttpConnection(where, tls, _KIND)
     try:
-        answer = connection.ask(Request("POST", path, body, headers), limit_s)
+        answer = connection.ask(HttpRequest("POST", path, body, headers), limit_s)
     finally:
         connection.close()
     return answer.status, answer.data[:200].decode("utf-8", "replace")

@@ -22,7 +22,7 @@ from rallypoint.agent.progress import Progress
 from rallypoint.agent.telemetry.dispatcher import EventDispatcher
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.model import Assignment, Verdict
-from rallypoint.core.timeline import RoundLife
+from rallypoint.core.node.timeline import RoundLife
 from rallypoint.observe.queue import BoundedQueue
 from rallypoint.observe.records import Observer, StatusView, event_now
 
@@ -32,7 +32,7 @@ MAX_INT32 = (1 << 31) - 1
 MAX_PAUSE_S = 60.0
 """Between two requests while they fail: each failure doubles the time, from `EVERY_S`."""
 
-Status = dict[str, object]
+StatusBody = dict[str, object]
 Post = Callable[[bytes], None]
 """Sends one status. Called in a thread; raises when it fails."""
 
@@ -40,7 +40,7 @@ Post = Callable[[bytes], None]
 class _Sent(Struct):
     """What the thread knows."""
 
-    waiting: Status | None = None
+    waiting: StatusBody | None = None
     error: str = ""
     """Of the last request; empty: it has arrived."""
     pause_s: float = EVERY_S
@@ -64,7 +64,7 @@ class TrainerStatus(Observer):
         self._queue: BoundedQueue[bool] = BoundedQueue(self._send)
         self._lock = threading.Lock()
         self._sent = _Sent()
-        self._last: Status = {}
+        self._last: StatusBody = {}
         self._since = _Since(-1, 0, 0.0)
         self._looked_at, self._is_told = -math.inf, False
 
@@ -90,7 +90,7 @@ class TrainerStatus(Observer):
         if not succeeded or life is None or life.assignment.group_rank:
             return
         if (progress := self._dispatcher.reached(life.number)) is not None:
-            done: Status = {"progressPercentage": 100, "estimatedRemainingSeconds": 0}
+            done: StatusBody = {"progressPercentage": 100, "estimatedRemainingSeconds": 0}
             self._put(_metrics(progress, life.assignment) | done)
 
     def close(self, limit_s: float) -> str:
@@ -108,7 +108,7 @@ class TrainerStatus(Observer):
         told = [progress for progress in shm.progress() if progress is not None]
         return min(told, key=lambda progress: progress.step, default=None)
 
-    def _how_far(self, life: RoundLife, progress: Progress, now: float) -> Status:
+    def _how_far(self, life: RoundLife, progress: Progress, now: float) -> StatusBody:
         """Where it is known how many steps there will be. The time left is by the pace of this
         round, from when its first step was seen."""
         if life.number != self._since.round:
@@ -116,13 +116,13 @@ class TrainerStatus(Observer):
         if not progress.total or progress.total < 0:
             return {}
         share = min(max(progress.step / progress.total, 0.0), 1.0)
-        found: Status = {"progressPercentage": int(100 * share)}
+        found: StatusBody = {"progressPercentage": int(100 * share)}
         if (made := progress.step - self._since.step) > 0 and share:
             left_s = (progress.total - progress.step) * (now - self._since.at) / made
             found["estimatedRemainingSeconds"] = min(max(round(left_s), 0), MAX_INT32)
         return found
 
-    def _put(self, status: Status) -> None:
+    def _put(self, status: StatusBody) -> None:
         if status == self._last:
             return
         self._last = status
@@ -143,7 +143,7 @@ class TrainerStatus(Observer):
             sent.error, sent.pause_s = str(error), min(sent.pause_s * 2, MAX_PAUSE_S)
 
 
-def _metrics(progress: Progress, place: Assignment) -> Status:
+def _metrics(progress: Progress, place: Assignment) -> StatusBody:
     """Of the job's last step, and what it runs with."""
     values = {"step": progress.step, "loss": progress.loss, "tokens": progress.tokens}
     values |= {"nodes": place.group_world_size, "workers": place.world_size}

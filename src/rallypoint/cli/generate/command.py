@@ -13,11 +13,11 @@ from msgspec import Struct
 
 from rallypoint.cli.generate import kubernetes, rbac, slurm
 from rallypoint.cli.parser import Command, Scanned, parse, with_hint
-from rallypoint.cli.values import Value, choice
+from rallypoint.cli.values import Given, choice
 from rallypoint.observe.printing import write_text
 
 
-class Kind(Struct, frozen=True):
+class TextKind(Struct, frozen=True):
     """One kind of text that can be generated."""
 
     about: str
@@ -27,11 +27,11 @@ class Kind(Struct, frozen=True):
 
 
 KINDS = {
-    "kubernetes": Kind(
+    "kubernetes": TextKind(
         "a job in pods: Job, JobSet or TrainJob, as YAML", kubernetes.KUBERNETES, kubernetes.text
     ),
-    "slurm": Kind("a batch script for sbatch", slurm.SLURM, slurm.text),
-    "rbac": Kind("the rights that pods need in Kubernetes, as YAML", rbac.RBAC, rbac.text),
+    "slurm": TextKind("a batch script for sbatch", slurm.SLURM, slurm.text),
+    "rbac": TextKind("the rights that pods need in Kubernetes, as YAML", rbac.RBAC, rbac.text),
 }
 _LIST = "\n".join(f"  {name:<12}{kind.about}" for name, kind in KINDS.items())
 
@@ -60,7 +60,7 @@ def run(argv: list[str]) -> int:
     return 0
 
 
-def _kind(argv: list[str]) -> Kind:
+def _kind(argv: list[str]) -> TextKind:
     if not argv or argv[0].startswith("-"):
         parse(GENERATE, argv, {})  # Raises: it has no options.
-    return KINDS[choice(Value(argv[0], argv[0]), tuple(KINDS))]
+    return KINDS[choice(Given(argv[0], argv[0]), tuple(KINDS))]

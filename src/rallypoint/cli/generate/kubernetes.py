@@ -9,7 +9,7 @@ from typing import Any
 from rallypoint.cli.generate.quoting import container_word, fill, yaml_value
 from rallypoint.cli.parser import Command, Scanned
 from rallypoint.cli.run_options.wrong_script import generated_words
-from rallypoint.cli.values import Value, integer_within, nodes, seconds
+from rallypoint.cli.values import Given, integer_within, nodes, seconds
 from rallypoint.core.settings import (
     MAX_GIVEN,
     MAX_NODES,
@@ -248,8 +248,8 @@ def _given(row: Collection[object]) -> str | None:
     return yaml_value(row) if row else None
 
 
-def _nodes(scanned: Scanned) -> Value:
-    return scanned.get("--nodes") or Value("2", "--nodes 2")
+def _nodes(scanned: Scanned) -> Given:
+    return scanned.get("--nodes") or Given("2", "--nodes 2")
 
 
 def _counts(scanned: Scanned, kind: str, workers: int) -> list[str]:
@@ -278,7 +278,7 @@ def _checked(scanned: Scanned, flag: str, fits: Callable[[str], object], needs: 
     return "" if given is None else _check(given, fits, needs)
 
 
-def _check(given: Value, fits: Callable[[str], object], needs: str) -> str:
+def _check(given: Given, fits: Callable[[str], object], needs: str) -> str:
     if not fits(given.text):
         raise given.wrong(f"needs {needs}")
     return given.text
@@ -305,7 +305,7 @@ def _pairs(scanned: Scanned, flag: str, values: re.Pattern[str] | None) -> dict[
 
 
 def _drain(scanned: Scanned) -> float:
-    given = scanned.get("--drain-deadline") or Value("60", "--drain-deadline 60")
+    given = scanned.get("--drain-deadline") or Given("60", "--drain-deadline 60")
     found = seconds(given)
     if found > MAX_WAIT_S:
         raise given.wrong(f"needs at most {MAX_WAIT_S:.0f} seconds")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rallypoint.cli.generate.quoting import fill
 from rallypoint.cli.parser import Command, Scanned
-from rallypoint.cli.values import Value
+from rallypoint.cli.values import Given
 from rallypoint.core.settings import Setting
 
 _NAMESPACE, _ACCOUNT = "default", "rallypoint"
@@ -46,8 +46,8 @@ def text(scanned: Scanned) -> str:
     """The YAML. Raises UsageError."""
     from rallypoint.register.kubernetes.parameters import is_label, is_subdomain
 
-    def given(flag: str, default: str) -> Value:
-        return scanned.get(flag) or Value(default, f"{flag} {default}")
+    def given(flag: str, default: str) -> Given:
+        return scanned.get(flag) or Given(default, f"{flag} {default}")
 
     namespace, account = given("--namespace", _NAMESPACE), given("--service-account", _ACCOUNT)
     space, colon, name = account.text.rpartition(":")

@@ -7,7 +7,7 @@ import re
 from rallypoint.cli.generate.quoting import bash_word, fill
 from rallypoint.cli.parser import Command, Scanned
 from rallypoint.cli.run_options.wrong_script import generated_words
-from rallypoint.cli.values import Value, integer, integer_within, nodes, seconds
+from rallypoint.cli.values import Given, integer, integer_within, nodes, seconds
 from rallypoint.core.settings import (
     MAX_GIVEN,
     MAX_NODES,
@@ -71,8 +71,8 @@ one agent on each, with comments: to be read, changed, and given to sbatch.
 def text(scanned: Scanned) -> str:
     """The script. Raises UsageError."""
 
-    def given(flag: str, default: str) -> Value:
-        return scanned.get(flag) or Value(default, f"{flag} {default}")
+    def given(flag: str, default: str) -> Given:
+        return scanned.get(flag) or Given(default, f"{flag} {default}")
 
     name, limit = given("--name", "train"), given("--time", "1:00:00")
     if not _NAME.fullmatch(name.text):
@@ -122,7 +122,7 @@ def _seconds_of(limit: str) -> float:
     return 86_400 * int(days or 0) + 3600 * hours + 60 * minutes + seconds_
 
 
-def _nodes(wanted: Value, spares: Value) -> int:
+def _nodes(wanted: Given, spares: Given) -> int:
     least, most = nodes(wanted)
     if least != most:
         raise wanted.wrong("needs one number: Slurm gives a job a fixed number of nodes")

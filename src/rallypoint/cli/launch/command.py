@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from rallypoint.cli.access import keep_secrets
 from rallypoint.cli.launch.job import Launch
 from rallypoint.cli.launch.options import LAUNCH
-from rallypoint.cli.launch.output import Output
+from rallypoint.cli.launch.output import OutputWriter
 from rallypoint.cli.launch.plan import Asked, read_launch
-from rallypoint.cli.machine import Machine
+from rallypoint.cli.machine import ThisHost
 from rallypoint.cli.parser import with_hint
 from rallypoint.observe.printing import print_error
 
@@ -20,7 +20,7 @@ from rallypoint.observe.printing import print_error
 def run(argv: list[str]) -> int:
     """The exit code of the job. Raises UsageError, AccessError and HelpRequested for what is wrong
     before a host is reached."""
-    asked = with_hint(LAUNCH, lambda: read_launch(argv, os.environ, Machine()))
+    asked = with_hint(LAUNCH, lambda: read_launch(argv, os.environ, ThisHost()))
     for remark in asked.remarks:
         print_error("rallypoint launch", remark)
     keep_secrets()  # Before there are children that would inherit them.
@@ -39,7 +39,7 @@ def _as_here(asked: Asked) -> Asked:
 
 
 async def _launch(asked: Asked) -> int:
-    output = Output(tuple(host.name for host in asked.plan.hosts), asked.plan.output)
+    output = OutputWriter(tuple(host.name for host in asked.plan.hosts), asked.plan.output)
     writing = asyncio.get_running_loop().create_task(output.run())
     launch = Launch(asked, output)
     try:

@@ -13,22 +13,22 @@ import sys
 from contextlib import suppress
 
 from rallypoint import __version__
-from rallypoint.cli.machine import Machine
+from rallypoint.cli.machine import ThisHost
 from rallypoint.cli.run_options.script import check_script
 from rallypoint.config import TOKEN_VARIABLE
 from rallypoint.core.settings import FLAGS
 from rallypoint.errors import UsageError
 from rallypoint.files import make_private_dir, safe_open
-from rallypoint.process.linked_program import FromProgram, Link, LinkedProgram, start_program
+from rallypoint.process.linked_program import FromProgram, LinkedProgram, ProgramLink, start_program
 from rallypoint.process.logs.log_dir import safe_name
 from rallypoint.process.syscalls import hide_process
 from rallypoint.wire.launch_link import (
     MARK,
-    Ended,
+    AgentEnded,
+    AgentRefused,
     Hello,
     Here,
     Look,
-    Refused,
     Start,
     Started,
     frame,
@@ -44,13 +44,13 @@ STATE = ".local/state/rallypoint/launched"
 def main() -> int:
     """0, unless the link is no use."""
     hide_process()  # It will know the token.
-    link = Link(0, os.dup(1), reader_of_launcher())
+    link = ProgramLink(0, os.dup(1), reader_of_launcher())
     link.put(MARK + frame(Here(__version__)))
     link.flush()
     look = link.wait_for(Look)
     why = "" if look is None else _why_not_here(look)
     hello = Hello(_own_address(), _free_port())
-    link.put(frame(Refused(why) if why else hello))
+    link.put(frame(AgentRefused(why) if why else hello))
     link.flush()
     start = None if why else link.wait_for(Start)
     if start is None:
@@ -59,7 +59,7 @@ def main() -> int:
     try:
         _run_on(start, link) if start.detached_as else _run(start, link)
     except OSError as error:
-        link.put(frame(Refused(f"the agent can't be started: {error}")))
+        link.put(frame(AgentRefused(f"the agent can't be started: {error}")))
     link.flush()
     return 0
 
@@ -73,7 +73,7 @@ def _why_not_here(look: Look) -> str:
     if not look.script:
         return ""
     try:
-        check_script(look.script, Machine())
+        check_script(look.script, ThisHost())
     except UsageError as error:
         missing = "no such file"
         there = f"{missing} in {look.directory}: copy it there, or give --chdir"
@@ -82,7 +82,7 @@ def _why_not_here(look: Look) -> str:
     return ""
 
 
-def _run(start: Start, link: Link) -> None:
+def _run(start: Start, link: ProgramLink) -> None:
     scratch = make_private_dir(os.path.join(os.environ.get("TMPDIR") or "/tmp", "rallypoint-host-"))
     path = _summary_path(start) or os.path.join(scratch, "summary.json")
     before = _version(path)
@@ -94,14 +94,14 @@ def _run(start: Start, link: Link) -> None:
         if code >= 0 and _version(path) != before:
             with suppress(OSError), open(path, "rb") as file:
                 summary = file.read()
-        link.put(frame(Ended(code, summary)))
+        link.put(frame(AgentEnded(code, summary)))
     finally:
         for left in (os.path.join(scratch, "summary.json"), scratch):
             with suppress(OSError):
                 os.rmdir(left) if left == scratch else os.unlink(left)
 
 
-def _run_on(start: Start, link: Link) -> None:
+def _run_on(start: Start, link: ProgramLink) -> None:
     folder = os.path.join(os.path.expanduser("~"), STATE, safe_name(start.detached_as))
     os.makedirs(folder, mode=0o700, exist_ok=True)
     stem = os.path.join(folder, safe_name(start.node))

@@ -11,29 +11,29 @@ from contextlib import suppress
 
 from rallypoint import __version__
 from rallypoint.cli.exit_codes import SIGNALLED
-from rallypoint.cli.job_verdict import Said, read_said
+from rallypoint.cli.job_verdict import SummaryRead, read_said
 from rallypoint.cli.launch.link import HostLink
-from rallypoint.cli.launch.output import Output
+from rallypoint.cli.launch.output import OutputWriter
 from rallypoint.cli.launch.plan import Asked, detached_lines
-from rallypoint.cli.launch.roster import Part, Roster
+from rallypoint.cli.launch.roster import HostPart, Roster
 from rallypoint.config import Endpoint
-from rallypoint.core.group_leave import REPEAT_S
 from rallypoint.core.json_reader import UnreadableJsonError
+from rallypoint.core.node.leave import REPEAT_S
 from rallypoint.core.text import count, job_name, signal_name
 from rallypoint.errors import ExitClass
 from rallypoint.wire.launch_link import (
+    AgentEnded,
+    AgentOutput,
+    AgentRefused,
     Beat,
     Deliver,
-    Ended,
     FromHost,
     Hello,
     Here,
     Look,
-    Refused,
     Start,
     Started,
 )
-from rallypoint.wire.launch_link import Output as Written
 
 REACH_S = 60.0
 """So long a host may take to answer."""
@@ -53,7 +53,7 @@ _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 class Launch:
     """`run` once."""
 
-    def __init__(self, asked: Asked, output: Output) -> None:
+    def __init__(self, asked: Asked, output: OutputWriter) -> None:
         self._asked, self._plan, self._output = asked, asked.plan, output
         plan = asked.plan
         look = Look(plan.remote.directory, plan.script)
@@ -90,7 +90,7 @@ class Launch:
             if not await self._reach():
                 return self._not_started()
             self._start()
-            await self._until(lambda: not self._roster.those(Part.RUNS))
+            await self._until(lambda: not self._roster.those(HostPart.RUNS))
             return self._detached() if self._asked.detach else self._end()
         finally:
             self._is_over = True
@@ -113,8 +113,8 @@ class Launch:
         roster = self._roster
         with suppress(TimeoutError):
             async with asyncio.timeout(REACH_S):
-                await self._until(lambda: bool(self._caught) or not roster.those(Part.ASKED))
-        for name in () if self._caught else roster.those(Part.ASKED):
+                await self._until(lambda: bool(self._caught) or not roster.those(HostPart.ASKED))
+        for name in () if self._caught else roster.those(HostPart.ASKED):
             self._output.say(f"{name}: can't be used: it has not answered in {REACH_S:g} s")
             roster.failed(name)
             self._links[name].kill()
@@ -124,8 +124,8 @@ class Launch:
         if self._caught:
             self._output.say(f"got {signal_name(self._caught[0])}: nothing was started")
             return SIGNALLED + self._caught[0]
-        gone = self._roster.those(Part.GONE)
-        ready = len(self._roster.those(Part.READY))
+        gone = self._roster.those(HostPart.GONE)
+        ready = len(self._roster.those(HostPart.READY))
         self._output.lines(
             f"rallypoint: nothing was started: {count(ready, 'host')} can take part, and --nodes "
             f"needs {self._plan.least}; without {', '.join(gone)}"
@@ -134,7 +134,7 @@ class Launch:
 
     def _start(self) -> None:
         plan, asked = self._plan, self._asked
-        ready = self._roster.those(Part.READY)
+        ready = self._roster.those(HostPart.READY)
         leader = self._leader(ready)
         if plan.picks_endpoint:
             hello = self._hellos[leader]
@@ -165,7 +165,7 @@ class Launch:
         spare = len(ready) - max(self._plan.least, min(self._plan.most, len(ready)))
         stands_by = f", of which {spare} stand by" if spare > 1 else ", of which 1 stands by"
         where = f"; the nodes connect at {self._where}" if self._where else ""
-        gone = self._roster.those(Part.GONE)
+        gone = self._roster.those(HostPart.GONE)
         without = f", without {', '.join(gone)}" if gone else ""
         self._output.say(
             f"{job_name(self._plan.run_id)} starts on {count(len(ready), 'host')}"
@@ -175,21 +175,21 @@ class Launch:
     async def _heard(self, name: str, message: FromHost) -> None:
         """What a host says."""
         match message:
-            case Written():
+            case AgentOutput():
                 await self._output.take(name, message.stream, message.data)
             case Here() if message.version != __version__:
                 there = f"rallypoint {message.version} is there, and {__version__} here"
                 self._failed(name, f"can't be used: {there}", is_mistake=True)
-            case Hello() if self._roster.parts[name] is Part.ASKED:
+            case Hello() if self._roster.parts[name] is HostPart.ASKED:
                 self._hellos[name] = message
                 self._roster.answered(name)
             case Started():
                 self._links[name].started = message
                 if self._asked.detach:
                     self._roster.ended(name, None)
-            case Refused():
+            case AgentRefused():
                 self._failed(name, f"can't take part: {message.why}", is_mistake=True)
-            case Ended():
+            case AgentEnded():
                 self._ended(name, message)
             case _:
                 pass
@@ -200,9 +200,9 @@ class Launch:
         part = self._roster.parts[name]
         if self._is_over:
             return
-        if part in (Part.ASKED, Part.READY):
+        if part in (HostPart.ASKED, HostPart.READY):
             self._failed(name, why, is_mistake=is_mistake)
-        elif part is Part.RUNS:
+        elif part is HostPart.RUNS:
             self._output.ended(name)
             self._output.show_last(name, as_one_host=True)
             self._failed(
@@ -216,11 +216,11 @@ class Launch:
         self._links[name].hang_up()
         self._end_if_too_few()
 
-    def _ended(self, name: str, end: Ended) -> None:
+    def _ended(self, name: str, end: AgentEnded) -> None:
         said = _said(name, end)
         self._output.ended(name)
         self._roster.ended(name, said)
-        if self._roster.parts[name] is Part.GONE:
+        if self._roster.parts[name] is HostPart.GONE:
             self._output.show_last(name, as_one_host=True)
             if end.code == -signal.SIGTERM and (self._caught or self._ending_code):
                 pass  # It had begun a moment ago.
@@ -235,7 +235,7 @@ class Launch:
         if self._caught or self._ending_code or not roster.too_few_are_left:
             return
         self._ending_code = roster.not_enough_code()
-        left = count(len(roster.those(Part.RUNS)), "host")
+        left = count(len(roster.those(HostPart.RUNS)), "host")
         self._output.say(f"{left} left, and --nodes needs {self._plan.least}: ending the job")
         self._deliver(signal.SIGTERM)
 
@@ -248,7 +248,7 @@ class Launch:
             for other in self._links:
                 if other not in same:
                     self._output.show_last(other, as_one_host=True)
-            if self._roster.parts[name] is Part.ENDED or not self._ending_code:
+            if self._roster.parts[name] is HostPart.ENDED or not self._ending_code:
                 return said.exit_code
         else:
             self._output.lines("rallypoint: no agent has told how the job ended")
@@ -267,12 +267,12 @@ class Launch:
     async def _beat(self) -> None:
         while True:
             await asyncio.sleep(BEAT_S)
-            for name in self._roster.those(Part.RUNS):
+            for name in self._roster.those(HostPart.RUNS):
                 self._links[name].send(Beat())
             self._output.settle()
 
     def _deliver(self, number: int) -> None:
-        for name in self._roster.those(Part.RUNS):
+        for name in self._roster.those(HostPart.RUNS):
             self._links[name].send(Deliver(number))
 
     def _signalled(self, number: int) -> None:
@@ -285,7 +285,7 @@ class Launch:
         if len(self._caught) <= _HURRIED:
             self._deliver(number)
             return
-        for name in self._roster.those(Part.RUNS):
+        for name in self._roster.those(HostPart.RUNS):
             self._output.say(f"{name}: not waited for")
             self._roster.failed(name)
 
@@ -293,12 +293,12 @@ class Launch:
         self._output.say("Ctrl-Z has no effect: the hosts would take the link for broken")
 
 
-def _said(name: str, end: Ended) -> Said | None:
+def _said(name: str, end: AgentEnded) -> SummaryRead | None:
     if end.summary:
         with suppress(UnreadableJsonError):
             return read_said(end.summary)
     if end.code == ExitClass.USAGE.value:
-        return Said("usage", end.code, "wrong usage", name, 0)
+        return SummaryRead("usage", end.code, "wrong usage", name, 0)
     return None
 
 

@@ -40,7 +40,7 @@ class _Stream:
         """The last line was one of the last lines."""
 
 
-class Output:
+class OutputWriter:
     """For one loop. `run` writes until `close`."""
 
     def __init__(self, names: tuple[str, ...], mode: str) -> None:

@@ -18,13 +18,13 @@ from msgspec import Struct
 
 from rallypoint.cli import access
 from rallypoint.cli.launch.options import HERE, LAUNCH, PASSED_ON
-from rallypoint.cli.machine import Machine
+from rallypoint.cli.machine import ThisHost
 from rallypoint.cli.options import RUN, read_run
 from rallypoint.cli.parser import Scanned, parse
 from rallypoint.cli.run_options.empty_values import without_empty
 from rallypoint.cli.run_options.script import options_behind
 from rallypoint.cli.run_options.wrong_script import refuse_a_program
-from rallypoint.cli.values import Value, integer, integer_within, nodes
+from rallypoint.cli.values import Given, integer, integer_within, nodes
 from rallypoint.config import TOKEN_VARIABLE, Endpoint, RegisterConfig, check_name
 from rallypoint.core.settings import FLAGS, MAX_NODES
 from rallypoint.core.text import job_name, shown
@@ -121,7 +121,7 @@ class Asked(Struct, frozen=True):
     """Lines for the person, before a host is reached."""
 
 
-def read_launch(argv: Sequence[str], environ: Mapping[str, str], machine: Machine) -> Asked:
+def read_launch(argv: Sequence[str], environ: Mapping[str, str], machine: ThisHost) -> Asked:
     """Reads the words behind `rallypoint launch`. May make the user's token. Raises UsageError,
     AccessError and HelpRequested."""
     scanned = without_empty(parse(LAUNCH, argv, environ))
@@ -136,7 +136,7 @@ def read_launch(argv: Sequence[str], environ: Mapping[str, str], machine: Machin
     least, most = _nodes(scanned, len(hosts))
     where, conf = scanned.get("--rdzv-endpoint"), scanned.get("--rdzv-conf")
     backend = scanned.get("--rdzv-backend")
-    run_id = scanned.get("--rdzv-id") or Value(machine.random_id(), "--rdzv-id")
+    run_id = scanned.get("--rdzv-id") or Given(machine.random_id(), "--rdzv-id")
     check_name(run_id.origin, run_id.text)
     workers = scanned.get("--nproc-per-node")
     plan = Plan(
@@ -165,7 +165,7 @@ def read_launch(argv: Sequence[str], environ: Mapping[str, str], machine: Machin
     )
 
 
-def _hosts(scanned: Scanned, machine: Machine) -> tuple[Host, ...]:
+def _hosts(scanned: Scanned, machine: ThisHost) -> tuple[Host, ...]:
     listed, file = scanned.get("--hosts"), scanned.get("--hostfile")
     if listed is not None and file is not None:
         raise listed.wrong(f"the hosts are in {file.origin} too; give one of the two")
@@ -209,8 +209,8 @@ def _nodes(scanned: Scanned, hosts: int) -> tuple[int, int]:
     return least, work
 
 
-def _remote(scanned: Scanned, environ: Mapping[str, str], machine: Machine) -> Remote:
-    given = scanned.get("--ssh") or Value("ssh", "ssh")
+def _remote(scanned: Scanned, environ: Mapping[str, str], machine: ThisHost) -> Remote:
+    given = scanned.get("--ssh") or Given("ssh", "ssh")
     try:
         ssh = shlex.split(given.text)
     except ValueError as error:
@@ -239,7 +239,7 @@ def _here(environ: Mapping[str, str]) -> str:
     return named if same else here
 
 
-def _variable(given: Value, environ: Mapping[str, str]) -> tuple[str, str]:
+def _variable(given: Given, environ: Mapping[str, str]) -> tuple[str, str]:
     name, equals, value = given.text.partition("=")
     if not _VARIABLE.fullmatch(name):
         raise given.wrong("needs NAME or NAME=VALUE")
@@ -265,7 +265,7 @@ def _passed_on(scanned: Scanned) -> list[str]:
     return words
 
 
-class _AnyMachine(Machine):
+class _AnyMachine(ThisHost):
     """One of which nothing is known yet."""
 
     def count_workers(
@@ -295,7 +295,7 @@ class _AnyMachine(Machine):
             super().check_register(register)
 
 
-def _check(plan: Plan, workers: Value | None) -> None:
+def _check(plan: Plan, workers: Given | None) -> None:
     """Raises UsageError for what an agent would refuse wherever it runs."""
     for host in plan.hosts:
         check_name("--hosts", host.name)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from enum import Enum
 
-from rallypoint.cli.job_verdict import OF_THE_JOB, Said, surest
+from rallypoint.cli.job_verdict import OF_THE_JOB, SummaryRead, surest
 from rallypoint.errors import ExitClass
 
 
-class Part(Enum):
+class HostPart(Enum):
     """What a host does."""
 
     ASKED = "asked"
@@ -26,43 +26,43 @@ class Roster:
 
     def __init__(self, names: Sequence[str], least: int) -> None:
         self._least = least
-        self._parts = dict.fromkeys(names, Part.ASKED)
-        self._said: dict[str, Said] = {}
+        self._parts = dict.fromkeys(names, HostPart.ASKED)
+        self._said: dict[str, SummaryRead] = {}
         self._mistakes = 0
         """So many hosts were reached and lack something, or their agents refuse the job."""
 
     @property
-    def parts(self) -> Mapping[str, Part]:
+    def parts(self) -> Mapping[str, HostPart]:
         """By name, in their order."""
         return self._parts
 
-    def those(self, part: Part) -> list[str]:
+    def those(self, part: HostPart) -> list[str]:
         """The hosts of which that is so, in their order."""
         return [name for name, found in self._parts.items() if found is part]
 
     @property
     def suffices(self) -> bool:
         """Whether those that answered are as many as the job needs."""
-        return len(self.those(Part.READY)) >= self._least
+        return len(self.those(HostPart.READY)) >= self._least
 
     def answered(self, name: str) -> None:
         """It can take part."""
-        self._parts[name] = Part.READY
+        self._parts[name] = HostPart.READY
 
     def failed(self, name: str, *, is_mistake: bool = False) -> None:
         """It can't, or does no more."""
-        self._parts[name] = Part.GONE
+        self._parts[name] = HostPart.GONE
         self._mistakes += is_mistake
 
     def started(self) -> None:
         """All that are ready run from now on."""
-        for name in self.those(Part.READY):
-            self._parts[name] = Part.RUNS
+        for name in self.those(HostPart.READY):
+            self._parts[name] = HostPart.RUNS
 
-    def ended(self, name: str, said: Said | None) -> None:
+    def ended(self, name: str, said: SummaryRead | None) -> None:
         """Its agent has, and has left a summary or not."""
         is_of_job = said is not None and said.outcome in OF_THE_JOB
-        self._parts[name] = Part.ENDED if is_of_job else Part.GONE
+        self._parts[name] = HostPart.ENDED if is_of_job else HostPart.GONE
         if said is not None:
             self._said[name] = said
             self._mistakes += said.outcome == "usage"
@@ -70,16 +70,16 @@ class Roster:
     @property
     def too_few_are_left(self) -> bool:
         """The job can't go on: nobody will come in place of those that are gone."""
-        left = len(self.those(Part.RUNS)) + len(self.those(Part.ENDED))
-        return bool(self.those(Part.RUNS)) and left < self._least
+        left = len(self.those(HostPart.RUNS)) + len(self.those(HostPart.ENDED))
+        return bool(self.those(HostPart.RUNS)) and left < self._least
 
     def not_enough_code(self) -> int:
         """The exit code where too few hosts are there: mistakes are the same the next time."""
-        is_mistake = self._mistakes == len(self.those(Part.GONE))
+        is_mistake = self._mistakes == len(self.those(HostPart.GONE))
         code: int = (ExitClass.USAGE if is_mistake else ExitClass.INFRASTRUCTURE).value
         return code
 
-    def verdict(self) -> tuple[str, Said] | None:
+    def verdict(self) -> tuple[str, SummaryRead] | None:
         """How the job has ended, and the host that says it; None: no host does."""
         said = surest(self._said.values())
         if said is None:

@@ -7,7 +7,7 @@ with one line that says so. Pure.
 from __future__ import annotations
 
 from rallypoint.cli.parser import Scanned
-from rallypoint.cli.values import Value, nodes
+from rallypoint.cli.values import Given, nodes
 from rallypoint.core.settings import FLAGS
 from rallypoint.errors import UsageError
 
@@ -68,5 +68,5 @@ def refuse_empty(flag: str) -> None:
 
 
 def _most(scanned: Scanned) -> int:
-    given: Value | None = scanned.get("--nnodes")
+    given: Given | None = scanned.get("--nnodes")
     return nodes(given)[1] if given else 1

@@ -7,9 +7,9 @@ Both are read first, and become what the rest of the command line means by `--nn
 
 from __future__ import annotations
 
-from rallypoint.cli.machine import Machine
+from rallypoint.cli.machine import ThisHost
 from rallypoint.cli.parser import Scanned
-from rallypoint.cli.values import Value, integer, nodes
+from rallypoint.cli.values import Given, integer, nodes
 from rallypoint.config import check_name
 from rallypoint.errors import UsageError
 
@@ -20,12 +20,12 @@ _FIXED = ("--node-rank", "--master-addr", "--master-port", "--standalone")
 """What says that every node of the job takes part."""
 
 
-def with_placement(scanned: Scanned, machine: Machine) -> Scanned:
+def with_placement(scanned: Scanned, machine: ThisHost) -> Scanned:
     """The same with the number of nodes that work and the key of the topology itself.
 
     Raises UsageError. Blocks while a file or a command is asked, 10 s at most for a command.
     """
-    found: dict[str, list[Value]] = {}
+    found: dict[str, list[Given]] = {}
     if (spares := scanned.get("--spares")) is not None and (number := _number(spares)):
         found["--nnodes"] = [_less(scanned, spares, number)]
     if (topology := scanned.get("--topology")) is not None:
@@ -33,14 +33,14 @@ def with_placement(scanned: Scanned, machine: Machine) -> Scanned:
     return Scanned(scanned.words, scanned.values | found, scanned.empty)
 
 
-def _number(spares: Value) -> int:
+def _number(spares: Given) -> int:
     number = integer(spares)
     if number < 0:
         raise spares.wrong("needs 0 or more nodes")
     return number
 
 
-def _less(scanned: Scanned, spares: Value, number: int) -> Value:
+def _less(scanned: Scanned, spares: Given, number: int) -> Given:
     nnodes = scanned.get("--nnodes")
     for fixed in filter(None, map(scanned.get, _FIXED)):
         raise spares.wrong(f"with {fixed.origin} every node takes part, and none stands by")
@@ -54,10 +54,10 @@ def _less(scanned: Scanned, spares: Value, number: int) -> Value:
         least = work
     if work < max(least, 1):
         raise UsageError(f"{nnodes.origin}, {spares.origin}: leaves {max(work, 0)} nodes to work")
-    return Value(f"{least}:{work}", f"{nnodes.origin}, {spares.origin}")
+    return Given(f"{least}:{work}", f"{nnodes.origin}, {spares.origin}")
 
 
-def _key(topology: Value, machine: Machine) -> Value:
+def _key(topology: Given, machine: ThisHost) -> Given:
     text = topology.text
     if text.startswith(_FILE):
         key = _read(topology, machine)
@@ -69,12 +69,12 @@ def _key(topology: Value, machine: Machine) -> Value:
     if len(lines) != 1:
         says = "nothing" if not lines else f"{len(lines)} lines"
         raise topology.wrong(f"says {says}: one line is needed, like rack-07")
-    found = Value(lines[0].strip(), f"{topology.origin}, which says {lines[0].strip()}")
+    found = Given(lines[0].strip(), f"{topology.origin}, which says {lines[0].strip()}")
     check_name(topology.origin, found.text)
     return found
 
 
-def _read(topology: Value, machine: Machine) -> str:
+def _read(topology: Given, machine: ThisHost) -> str:
     try:
         return machine.read_text(topology.text.removeprefix(_FILE))
     except (OSError, UnicodeDecodeError) as error:
@@ -82,7 +82,7 @@ def _read(topology: Value, machine: Machine) -> str:
         raise topology.wrong(f"can't be read: {why}") from None
 
 
-def _ask(topology: Value, machine: Machine) -> str:
+def _ask(topology: Given, machine: ThisHost) -> str:
     answer = machine.ask_command(topology.text.removeprefix(_COMMAND), COMMAND_TIMEOUT_S)
     if answer is None:
         limit = f"{COMMAND_TIMEOUT_S:g} s"

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from functools import partial
 
-from rallypoint.cli.machine import Machine
+from rallypoint.cli.machine import ThisHost
 from rallypoint.cli.parser import Scanned
 from rallypoint.cli.run_options.empty_values import was_empty
-from rallypoint.cli.values import Value, conf_words, place
+from rallypoint.cli.values import Given, conf_words, place
 from rallypoint.config import RegisterConfig, password_variable
 from rallypoint.core.settings import FLAGS, UNNAMED_RUN_ID
 from rallypoint.errors import UsageError
@@ -24,7 +24,7 @@ _OF_A_FIXED_HOST = ("is_host", "host_timeout")
 
 
 def read_register(
-    scanned: Scanned, backend: str, machine: Machine
+    scanned: Scanned, backend: str, machine: ThisHost
 ) -> tuple[RegisterConfig, Scanned]:
     """Where the register is, and where a leader listens; and the options without those keys of
     `--rdzv-conf` that say so. Raises UsageError, also without a run id: the records of many jobs
@@ -40,7 +40,7 @@ def read_register(
     return register, rest
 
 
-def read_place(scanned: Scanned, backend: str, machine: Machine) -> tuple[RegisterConfig, Scanned]:
+def read_place(scanned: Scanned, backend: str, machine: ThisHost) -> tuple[RegisterConfig, Scanned]:
     """The same for all jobs that are kept there."""
     row, where = _row(backend), scanned.get("--rdzv-endpoint")
     if where is None and row.needs:
@@ -70,7 +70,7 @@ def _row(backend: str) -> Row:
     return row
 
 
-def _add_password(conf: dict[str, str], row: Row, backend: str, machine: Machine) -> None:
+def _add_password(conf: dict[str, str], row: Row, backend: str, machine: ThisHost) -> None:
     if PASSWORD in conf:
         ways = [f"{key}=FILE" for key in row.keys if key == PASSWORD_FILE]
         ways.append(f"{password_variable(backend)} in the environment")
@@ -96,7 +96,7 @@ def remarks_on(scanned: Scanned, backend: str) -> list[str]:
     ]
 
 
-def _directory(where: Value, backend: str, machine: Machine) -> str:
+def _directory(where: Given, backend: str, machine: ThisHost) -> str:
     """The absolute path. What is there is not looked at: a file server may not answer."""
     host, _, port = where.text.rpartition(":")
     if host and "/" not in host and is_port(port):
@@ -107,8 +107,8 @@ def _directory(where: Value, backend: str, machine: Machine) -> str:
     return machine.absolute_path(place(where, "a directory that all nodes share"))
 
 
-def _absolute(machine: Machine, path: str) -> str:
-    return machine.absolute_path(place(Value(path, path), "a file"))
+def _absolute(machine: ThisHost, path: str) -> str:
+    return machine.absolute_path(place(Given(path, path), "a file"))
 
 
 def _parted(scanned: Scanned, fields: Collection[str]) -> tuple[dict[str, str], Scanned]:
@@ -118,6 +118,6 @@ def _parted(scanned: Scanned, fields: Collection[str]) -> tuple[dict[str, str], 
         return {}, scanned
     words = list(conf_words(given))
     rest = ",".join(f"{key}={text}" for key, text in words if key not in fields)
-    values = scanned.values | {"--rdzv-conf": [Value(rest, f"--rdzv-conf {rest}")]}
+    values = scanned.values | {"--rdzv-conf": [Given(rest, f"--rdzv-conf {rest}")]}
     conf = {key: text for key, text in words if key in fields}
     return conf, Scanned(scanned.words, values, scanned.empty)

@@ -19,12 +19,12 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
-from rallypoint.cli.machine import Machine
+from rallypoint.cli.machine import ThisHost
 from rallypoint.cli.parser import Scanned
 from rallypoint.cli.run_options.empty_values import was_empty
 from rallypoint.cli.run_options.fixed_ranks import is_static, most_nodes, without_fixed_ranks
 from rallypoint.cli.values import (
-    Value,
+    Given,
     check_range,
     conf_words,
     endpoint,
@@ -78,7 +78,7 @@ or, with fixed ranks (K is 0 on the node ADDRESS, then 1, 2, ...),
   rallypoint run --nnodes {most} --node-rank K --master-addr ADDRESS ..."""
 
 
-def read_rendezvous(scanned: Scanned, machine: Machine, notices: list[str]) -> RendezvousConfig:
+def read_rendezvous(scanned: Scanned, machine: ThisHost, notices: list[str]) -> RendezvousConfig:
     """Build the configuration; remarks for the person are added to `notices`. Raises UsageError."""
     if (often := scanned.get("--max-no-progress")) is not None and integer(often) == 1:
         raise often.wrong("needs 2 or more: to end the job at its first failure: --max-restarts 0")
@@ -169,7 +169,7 @@ def with_conf(scanned: Scanned, notices: list[str]) -> Scanned:
     A key that no torch knows is an error: a setting that looks obeyed and is not is worse than
     none. One that has no effect here is said in `notices`.
     """
-    conf: dict[str, list[Value]] = {}
+    conf: dict[str, list[Given]] = {}
     given = scanned.get("--rdzv-conf")
     for key, text in conf_words(given) if given is not None else ():
         assert given is not None
@@ -177,7 +177,7 @@ def with_conf(scanned: Scanned, notices: list[str]) -> Scanned:
             continue
         if key not in CONF:
             raise given.wrong(_no_key(key, text))
-        value = Value(text, f"--rdzv-conf {key}={text}")
+        value = Given(text, f"--rdzv-conf {key}={text}")
         conf[key] = [value]
         if key == "store_type" and text == "file":
             raise value.wrong(f"leave it out to use TCP, or give {BY_DIRECTORY}")
@@ -224,7 +224,7 @@ def _lease(scanned: Scanned) -> float:
 
 
 def _by_register(
-    scanned: Scanned, backend: str, machine: Machine, notices: list[str]
+    scanned: Scanned, backend: str, machine: ThisHost, notices: list[str]
 ) -> RendezvousConfig:
     """All that a coordinator has, but no node is the one that hosts it."""
     from rallypoint.cli.run_options.register import read_register, remarks_on
@@ -280,7 +280,7 @@ def _by_handler(scanned: Scanned, backend: str, notices: list[str]) -> Rendezvou
     return RendezvousConfig(**chosen)
 
 
-def _backend(given: Value | None, handlers: Callable[[], Sequence[str]]) -> str | None:
+def _backend(given: Given | None, handlers: Callable[[], Sequence[str]]) -> str | None:
     if given is None or given.text in _BACKENDS or is_by_register(given.text):
         return given.text if given else None
     from rallypoint.register.engines import RENAMED, known_engines

@@ -1,14 +1,14 @@
 """Read the words behind the options: the script, the module or the program that workers run.
 
 A command that can't run as it was written is refused. `wrong_script.py` looks at the file for the
-reason. Pure: `Machine` looks.
+reason. Pure: `ThisHost` looks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from rallypoint.cli.machine import Machine
+from rallypoint.cli.machine import ThisHost
 from rallypoint.cli.parser import Command, Scanned
 from rallypoint.core.text import shown
 from rallypoint.errors import UsageError
@@ -59,7 +59,7 @@ def options_behind(command: Command, argv: Sequence[str], scanned: Scanned) -> l
 
 
 def worker_command(
-    scanned: Scanned, environ: Mapping[str, str], machine: Machine
+    scanned: Scanned, environ: Mapping[str, str], machine: ThisHost
 ) -> tuple[str, ...]:
     """The worker's argv: torchrun's `python -u [-m] script args`, or the program itself. Raises
     UsageError."""
@@ -88,7 +88,7 @@ def worker_command(
     return (*python, script, *arguments)
 
 
-def check_script(script: str, machine: Machine, after: Sequence[str] = ()) -> str:
+def check_script(script: str, machine: ThisHost, after: Sequence[str] = ()) -> str:
     """The path of a file that Python can run. `after`: the words after it. Raises UsageError."""
     path = _meant(script, machine.script_exists) or _refuse("script", script, machine, after)
     if not path.endswith(".py"):  # Python itself says best what is wrong with such a file.
@@ -96,7 +96,7 @@ def check_script(script: str, machine: Machine, after: Sequence[str] = ()) -> st
     return path
 
 
-def interpreter(environ: Mapping[str, str], machine: Machine) -> str:
+def interpreter(environ: Mapping[str, str], machine: ThisHost) -> str:
     """The interpreter of the workers. Raises UsageError."""
     given = environ.get("PYTHON_EXEC", "")
     origin = f"PYTHON_EXEC={shown(given)}"
@@ -117,7 +117,7 @@ def _meant(name: str, find: Callable[[str], object], origin: str = "") -> str:
     return other if other and find(other) else ""
 
 
-def _refuse(what: str, name: str, machine: Machine, after: Sequence[str] = ()) -> str:
+def _refuse(what: str, name: str, machine: ThisHost, after: Sequence[str] = ()) -> str:
     """Raises UsageError if there is a reason why it can't be run as a `what`; else returns ''."""
     from rallypoint.cli.run_options import wrong_script
 

@@ -14,7 +14,7 @@ from rallypoint.agent.environ import SHUTDOWN_TIMEOUT_VARIABLE, shutdown_timeout
 from rallypoint.cli import values
 from rallypoint.cli.exit_codes import CLASSES
 from rallypoint.cli.parser import Scanned
-from rallypoint.cli.values import Value
+from rallypoint.cli.values import Given
 from rallypoint.config import StopConfig
 from rallypoint.core.settings import Setting
 from rallypoint.core.text import shown
@@ -35,7 +35,7 @@ def read_stop(
     in seconds since 1970. Remarks are added to `notices`. Raises UsageError."""
     text = shutdown_timeout_asked_for(environ)
     if text and scanned.get("--shutdown-timeout") is None:
-        given = Value(text, f"{SHUTDOWN_TIMEOUT_VARIABLE}={shown(text)}")
+        given = Given(text, f"{SHUTDOWN_TIMEOUT_VARIABLE}={shown(text)}")
         scanned = Scanned(scanned.words, scanned.values | {"--shutdown-timeout": [given]})
     codes = tuple(values.exit_override(v, CLASSES) for v in scanned.all("--exit-code"))
     end = scanned.get("--stop-at")
@@ -68,7 +68,7 @@ def _leave_in_s(scanned: Scanned, now: float, notices: list[str]) -> float | Non
     return leave_in_s
 
 
-def _end(given: Value) -> float | None:
+def _end(given: Given) -> float | None:
     """In seconds since 1970; None: there is none."""
     text = given.text.strip()
     if text.lower() in _NO_END:

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rallypoint.cli.machine import Machine
+from rallypoint.cli.machine import ThisHost
 from rallypoint.cli.parser import Scanned
-from rallypoint.cli.values import Value, choice, is_by_register, nodes
+from rallypoint.cli.values import Given, choice, is_by_register, nodes
 from rallypoint.core.settings import FLAGS, FOR_DIRECTORIES
 from rallypoint.core.text import shown
 
@@ -32,7 +32,7 @@ srun rallypoint run ... to train on all (if one is wanted, add --standalone)"""
 
 
 def with_surroundings(
-    scanned: Scanned, environ: Mapping[str, str], machine: Machine, notices: list[str]
+    scanned: Scanned, environ: Mapping[str, str], machine: ThisHost, notices: list[str]
 ) -> Scanned:
     """The same with what the scheduler says; remarks are added to `notices`. Raises UsageError.
 
@@ -44,7 +44,7 @@ def with_surroundings(
         return scanned
     is_slurm = scheduler == "slurm"
     if not is_slurm and _lacks_a_rank(scanned) and (index := environ.get(_INDEX)):
-        rank = Value(index, f"{_INDEX}={shown(index)}")
+        rank = Given(index, f"{_INDEX}={shown(index)}")
         return Scanned(scanned.words, scanned.values | {"--node-rank": [rank]}, scanned.empty)
     if not is_slurm and _says_how(scanned):
         return scanned
@@ -86,7 +86,7 @@ def _is_typed(environ: Mapping[str, str]) -> bool:
 
 
 def _with_slurm(
-    scanned: Scanned, environ: Mapping[str, str], machine: Machine, notices: list[str]
+    scanned: Scanned, environ: Mapping[str, str], machine: ThisHost, notices: list[str]
 ) -> Scanned:
     from rallypoint.integrations.slurm_step import (
         options_of,
@@ -97,11 +97,11 @@ def _with_slurm(
     step = read_step(environ)
     if scanned.get("--nproc-per-node") is None:
         refuse_a_task_for_each_worker(step)
-    said = {flag: Value(each.text, each.origin) for flag, each in options_of(step).items()}
+    said = {flag: Given(each.text, each.origin) for flag, each in options_of(step).items()}
     backend = scanned.get("--rdzv-backend")
     in_home = backend is None or backend.text == FOR_DIRECTORIES
     if in_home and (home := machine.shared_home()):
-        where = Value(f"{home}/{step.cluster}", "the shared home directory")
+        where = Given(f"{home}/{step.cluster}", "the shared home directory")
         said |= _recorded_in(where, backend, machine, notices)
     elif backend is not None and is_by_register(backend.text):
         del said["--rdzv-endpoint"]
@@ -110,8 +110,8 @@ def _with_slurm(
 
 
 def _recorded_in(
-    where: Value, backend: Value | None, machine: Machine, notices: list[str]
-) -> dict[str, Value]:
+    where: Given, backend: Given | None, machine: ThisHost, notices: list[str]
+) -> dict[str, Given]:
     """The options by which the job's record lies there, if it can."""
     if backend is None and (why := machine.why_no_records(where.text)):
         notices.append(f"the job ends with its first node, as its record can't be kept: {why}")
@@ -121,7 +121,7 @@ def _recorded_in(
             f"the record of the job lies in {where.text}, so that any node may be lost"
             " (--rdzv-backend tcp: the first node hosts the job instead)"
         )
-    return {"--rdzv-backend": Value(FOR_DIRECTORIES, where.origin), "--rdzv-endpoint": where}
+    return {"--rdzv-backend": Given(FOR_DIRECTORIES, where.origin), "--rdzv-endpoint": where}
 
 
 def _number(environ: Mapping[str, str], name: str) -> int:

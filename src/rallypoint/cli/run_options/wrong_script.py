@@ -1,5 +1,5 @@
 """Explain why the words behind the options can't be run as they were written, and name the fix. The
-file itself is looked at first. Pure: `Machine` looks."""
+file itself is looked at first. Pure: `ThisHost` looks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from rallypoint.cli.machine import Machine
+from rallypoint.cli.machine import ThisHost
 from rallypoint.core.text import shown
 from rallypoint.errors import UsageError
 
@@ -31,7 +31,7 @@ _TO_PYTHON = ("'''", '"""')
 """How the second line begins of a file that a shell hands on to Python, as pip makes them."""
 
 
-def _why_no_program(program: str, after: Sequence[str], machine: Machine) -> str:
+def _why_no_program(program: str, after: Sequence[str], machine: ThisHost) -> str:
     if not program.strip():
         return _no_name("the program's")
     kind = machine.path_kind(program)
@@ -46,7 +46,7 @@ def _why_no_program(program: str, after: Sequence[str], machine: Machine) -> str
     return _one_word(program, machine) or "no such program; check its path, or PATH"
 
 
-def _why_no_module(module: str, after: Sequence[str], machine: Machine) -> str:
+def _why_no_module(module: str, after: Sequence[str], machine: ThisHost) -> str:
     if not module.strip():
         return _no_name("the module's")
     if machine.path_kind(module) == "file":
@@ -55,7 +55,7 @@ def _why_no_module(module: str, after: Sequence[str], machine: Machine) -> str:
     return f"not the name of a module; did you mean -m {shown('.'.join(parts) or 'NAME')}?"
 
 
-def _why_no_script(script: str, after: Sequence[str], machine: Machine) -> str:
+def _why_no_script(script: str, after: Sequence[str], machine: ThisHost) -> str:
     if not script.strip():
         return _no_name("the script's")
     if machine.path_kind(script) == "directory":
@@ -136,7 +136,7 @@ def _before_a_script(first: str, after: Sequence[str]) -> list[str]:
     return lead if any(word.endswith(".py") for word in after) else []
 
 
-def _why_not_python(script: str, after: Sequence[str], machine: Machine) -> str:
+def _why_not_python(script: str, after: Sequence[str], machine: ThisHost) -> str:
     """The reason not to run an existing file by Python; empty: there is none."""
     try:
         head = machine.head(script).removeprefix(b"\xef\xbb\xbf")
@@ -162,7 +162,7 @@ def _why_not_python(script: str, after: Sequence[str], machine: Machine) -> str:
     return _of_another_language(by, script, machine) if by in _OTHER_LANGUAGES else ""
 
 
-def _of_another_language(by: str, script: str, machine: Machine) -> str:
+def _of_another_language(by: str, script: str, machine: ThisHost) -> str:
     path = script if "/" in script else f"./{script}"
     runs = machine.find_program(path) is not None
     words = shown(path) if runs else f"{by} {shown(path)}"
@@ -177,7 +177,7 @@ def _interpreter_of(line: str) -> str:
     return words[0] if words else ""
 
 
-def _one_word(text: str, machine: Machine) -> str:
+def _one_word(text: str, machine: ThisHost) -> str:
     """For a whole command within quotes."""
     first, *others = text.split() or [""]
     if not others or (machine.path_kind(first) != "file" and machine.find_program(first) is None):
@@ -192,7 +192,7 @@ def _no_name(whose: str) -> str:
     )
 
 
-REASONS: Mapping[str, Callable[[str, Sequence[str], Machine], str]] = {
+REASONS: Mapping[str, Callable[[str, Sequence[str], ThisHost], str]] = {
     "program": _why_no_program,
     "module": _why_no_module,
     "script": _why_no_script,

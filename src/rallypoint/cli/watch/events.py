@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from rallypoint.cli import access, values
 from rallypoint.cli.parser import Command, parse, with_hint
-from rallypoint.cli.values import Value, word
+from rallypoint.cli.values import Given, word
 from rallypoint.cli.watch.events_text import LINES_MAX, MOMENTS, event_lines, newest_of, since
 from rallypoint.cli.watch.kept import Kept, answer_or_kept, events_of, is_kept, read_kept
 from rallypoint.cli.watch.reach import (
@@ -28,7 +28,7 @@ from rallypoint.cli.watch.reach import (
 from rallypoint.cli.watch.recorded import is_history, read_history, refuse_options
 from rallypoint.cli.watch.terminal import COLOUR, print_lines, shows_colours
 from rallypoint.clocks import wall_time
-from rallypoint.coordinator.token import Token
+from rallypoint.coordinator.token import JobToken
 from rallypoint.core.json_reader import UnreadableJsonError, read_as
 from rallypoint.core.settings import MAX_GIVEN, Setting
 from rallypoint.core.text import count, shown
@@ -116,7 +116,7 @@ def run(argv: list[str]) -> int:
 def _run(argv: list[str]) -> int:
     options = with_hint(EVENTS, lambda: _parse(argv))
     if options.job is None:
-        is_dir = is_kept(Value(options.file, ""))
+        is_dir = is_kept(Given(options.file, ""))
         known = events_of(read_kept(options.file)) if is_dir else read_history(options.file)
         _show_recorded(known, options)
         return 0
@@ -169,7 +169,7 @@ def _parse(argv: list[str], kept: str = "") -> _Options:
     )
 
 
-def _since(value: Value) -> float:
+def _since(value: Given) -> float:
     try:
         return since(value.text, wall_time(0.0))
     except (ValueError, OverflowError):
@@ -177,7 +177,7 @@ def _since(value: Value) -> float:
 
 
 class _Events:
-    def __init__(self, options: _Options, job: JobAt, token: Token | None) -> None:
+    def __init__(self, options: _Options, job: JobAt, token: JobToken | None) -> None:
         self._options, self._job, self._token = options, job, token
         self._last = 0
         """The number of the newest event that was printed, or passed over."""

@@ -18,10 +18,10 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from rallypoint.agent.telemetry.keeping import meeting_place
-from rallypoint.cli.machine import Machine, brief
+from rallypoint.cli.machine import ThisHost, brief
 from rallypoint.cli.parser import Command, Scanned, parse
 from rallypoint.cli.render import duration_text
-from rallypoint.cli.values import Value, word
+from rallypoint.cli.values import Given, word
 from rallypoint.cli.watch.events_text import moment_text
 from rallypoint.cli.watch.reach import (
     LOCAL_HOSTS,
@@ -51,7 +51,7 @@ from rallypoint.core.model import Outcome
 from rallypoint.core.text import job_name, shown
 from rallypoint.core.watch import kept_jobs as rules
 from rallypoint.core.watch.advice import Advice, advice_after_the_end
-from rallypoint.core.watch.history_file import Recorded, Status
+from rallypoint.core.watch.history_file import Recorded, StatusLine
 from rallypoint.core.watch.job_view import HowItEnded, JobLine, JobView
 from rallypoint.core.watch.kept_jobs import NodeNote, is_logged_in
 from rallypoint.core.watch.names import fold_names
@@ -101,7 +101,7 @@ class Kept(Struct):
         return max(self.notes, key=_how_much_it_knows, default=None)
 
     @property
-    def last(self) -> Status | None:
+    def last(self) -> StatusLine | None:
         """The last status in the history."""
         return None if self.recorded is None else self.recorded.status
 
@@ -212,11 +212,11 @@ def _kept_of(
     try:
         return asyncio.run(look())
     except TimeoutError:
-        why = f"{shown(Machine().kept_jobs())} does not answer: what is kept of it can't be read"
+        why = f"{shown(ThisHost().kept_jobs())} does not answer: what is kept of it can't be read"
         raise RendezvousConnectionError(f"{asked}; {why}" if asked else why) from asked
 
 
-def is_kept(where: Value | None) -> bool:
+def is_kept(where: Given | None) -> bool:
     """A person means a directory in which something of a job is kept, or of several."""
     return where is not None and bool(kept_at(where.text))
 
@@ -231,7 +231,7 @@ def kept_at(path: str) -> list[str]:
     for root in (path, os.path.join(path, "kept")):
         if found := [os.path.join(root, one.name) for one in directories(root)]:
             return found
-    root, wanted = Machine().kept_jobs(), os.path.abspath(path)
+    root, wanted = ThisHost().kept_jobs(), os.path.abspath(path)
     found = [os.path.join(root, one.name) for one in directories(root)] if root else []
     return [one for one in found if any(is_logged_in(note, wanted) for note in notes_in(one, 1))]
 
@@ -360,7 +360,7 @@ def _where_else(command: Command, argv: Sequence[str]) -> str:
 
 def _path_of(command: Command, argv: Sequence[str]) -> str:
     """Where the job is kept that the command line means; empty: nowhere."""
-    if not (root := Machine().kept_jobs()):
+    if not (root := ThisHost().kept_jobs()):
         return ""
     job, scanned = _meant(command, argv), parse(command, argv, {})
     named = scanned.get("--job") or scanned.get("--rdzv-id")
@@ -380,7 +380,7 @@ def _meant(command: Command, argv: Sequence[str]) -> JobAt | None:
     if words and words[0] in ("exclude", "allow"):
         words = words[2:]
     if words and command.may_have[0].startswith("ENDPOINT"):
-        where: Value | None = word(words[0])
+        where: Given | None = word(words[0])
     else:
         where = next((word(each) for each in words if is_endpoint(each)), None)
     try:

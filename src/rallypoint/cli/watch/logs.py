@@ -11,7 +11,7 @@ from msgspec.structs import astuple, replace
 
 from rallypoint.cli import access, values
 from rallypoint.cli.parser import Command, parse, with_hint
-from rallypoint.cli.values import Value
+from rallypoint.cli.values import Given
 from rallypoint.cli.watch.kept import Kept, answer_or_kept, is_kept, read_kept
 from rallypoint.cli.watch.reach import (
     EXIT_CODES,
@@ -34,7 +34,7 @@ from rallypoint.cli.watch.workers import (
 from rallypoint.core.settings import MAX_GIVEN, Setting
 from rallypoint.core.text import count, shown
 from rallypoint.core.watch.collecting import ALL_LINES, Gathered, HowFar, RankTold
-from rallypoint.core.watch.line_groups import Line, fold_lines, lines_of, log_lines
+from rallypoint.core.watch.line_groups import WorkerLine, fold_lines, lines_of, log_lines
 from rallypoint.core.watch.names import brief_ranks, fold_names
 from rallypoint.core.watch.questions import READ_MAX, Ask, Subject
 from rallypoint.errors import RendezvousConnectionError
@@ -109,7 +109,7 @@ def run(argv: list[str]) -> int:
 
 def _run(argv: list[str]) -> int:
     for path in with_hint(LOGS, lambda: parse(LOGS, argv, {})).words:
-        if is_kept(Value(path, path)):
+        if is_kept(Given(path, path)):
             return _show_kept(argv, read_kept(path), "")
     options = with_hint(LOGS, lambda: _parse(argv))
     access.keep_secrets()
@@ -130,7 +130,7 @@ def _show_kept(argv: list[str], kept: Kept, head: str) -> int:
     if head:
         say(head)
     scanned = parse(LOGS, argv, {})
-    words = [word for word in scanned.words if not is_kept(Value(word, word))]
+    words = [word for word in scanned.words if not is_kept(Given(word, word))]
     ranks, nodes, _ = read_workers(scanned, words)
     last = scanned.get("--last")
     newest = LINES_MAX if last is None else values.integer_within(last, 0, MAX_GIVEN)
@@ -145,7 +145,7 @@ def _show_kept(argv: list[str], kept: Kept, head: str) -> int:
     if scanned.on("--json"):
         print_lines([JsonLine(json_text(line)) for line in found])
         return 0
-    groups = fold_lines(Line(one.time, one.rank, one.line) for one in found)
+    groups = fold_lines(WorkerLine(one.time, one.rank, one.line) for one in found)
     lines = log_lines(groups)
     print_lines(lines[max(len(lines) - newest, 0) :])
     if not found:
@@ -162,7 +162,7 @@ def _show_kept(argv: list[str], kept: Kept, head: str) -> int:
 class _Logs:
     def __init__(self, options: _Options) -> None:
         self._options, self._job = options, options.wanted.job
-        self._held: list[tuple[float, Line]] = []
+        self._held: list[tuple[float, WorkerLine]] = []
         """Lines that were not printed yet, each with when it arrived."""
         self._held_json: list[LogLine] = []
         """The same for `--json`."""
@@ -267,8 +267,8 @@ class _Logs:
                 continue
             if told.left_out:
                 cut = left_out_text(told.left_out)
-                self._held.append((now, Line(told.wall_time, told.rank, cut)))
-            lines = (Line(told.wall_time, told.rank, text) for text in lines_of(told.text))
+                self._held.append((now, WorkerLine(told.wall_time, told.rank, cut)))
+            lines = (WorkerLine(told.wall_time, told.rank, text) for text in lines_of(told.text))
             self._held += ((now, line) for line in lines)
 
     def _take_json(self, part: Gathered, told: RankTold) -> None:

@@ -20,10 +20,10 @@ from msgspec.structs import replace
 
 from rallypoint import __version__
 from rallypoint.cli import access, values
-from rallypoint.cli.machine import Machine
+from rallypoint.cli.machine import ThisHost
 from rallypoint.cli.parser import Command, Scanned
 from rallypoint.cli.run_options.register import check_conf, read_place, read_register
-from rallypoint.cli.values import Value
+from rallypoint.cli.values import Given
 from rallypoint.config import (
     DEFAULT_COORDINATOR_PORT,
     TOKEN_VARIABLE,
@@ -32,7 +32,7 @@ from rallypoint.config import (
 )
 from rallypoint.coordinator.connection import ClientConnection, dial, knock
 from rallypoint.coordinator.endpoint import NotYet, resolve
-from rallypoint.coordinator.token import Token, no_token_error
+from rallypoint.coordinator.token import JobToken, no_token_error
 from rallypoint.core import messages as m
 from rallypoint.core.json_reader import UnreadableJsonError, read_as
 from rallypoint.core.model import UNNAMED_RUN_ID
@@ -127,7 +127,7 @@ class JobAt(Struct, frozen=True):
         return f"{self.given} --job {quote(self.name)}".strip() if has_name else self.given
 
 
-def read_job(command: Command, scanned: Scanned, where: Value | None) -> list[JobAt]:
+def read_job(command: Command, scanned: Scanned, where: Given | None) -> list[JobAt]:
     """The job that is meant, or jobs on this machine: at least one.
 
     Raises UsageError, and RendezvousConnectionError for nothing on this machine.
@@ -140,7 +140,7 @@ def read_job(command: Command, scanned: Scanned, where: Value | None) -> list[Jo
             raise slurm.wrong("says which job is meant, and where it is: leave the other out")
         from rallypoint.cli.watch.slurm_job import locate, read_slurm_job
 
-        run_id, endpoint, register = locate(read_slurm_job(slurm), Machine())
+        run_id, endpoint, register = locate(read_slurm_job(slurm), ThisHost())
         endpoint = endpoint or Endpoint("localhost", DEFAULT_COORDINATOR_PORT)
         return [JobAt(run_id, endpoint, register, reading)]
     backend = str(scanned.read(command, "--rdzv-backend", "tcp"))
@@ -184,7 +184,7 @@ def _is_directory(text: str) -> bool:
 
 
 def _register(
-    scanned: Scanned, backend: str, where: Value | None, run_id: str | None
+    scanned: Scanned, backend: str, where: Given | None, run_id: str | None
 ) -> RegisterConfig:
     """Read the place as `--rdzv-endpoint` and `--rdzv-id` of `run` say; without a name,
     of all jobs there."""
@@ -192,9 +192,9 @@ def _register(
     if where is not None:
         said["--rdzv-endpoint"] = [where]
     if run_id is not None:
-        said["--rdzv-id"] = [Value(run_id, f"--job {run_id}")]
+        said["--rdzv-id"] = [Given(run_id, f"--job {run_id}")]
     read = read_place if run_id is None else read_register
-    register, rest = read(Scanned(scanned.words, said), backend, Machine())
+    register, rest = read(Scanned(scanned.words, said), backend, ThisHost())
     check_conf(rest)
     if backend == FOR_DIRECTORIES and not os.path.isdir(register.where):
         raise UsageError(f"{shown(register.where)}: there is no such directory on this machine")
@@ -289,7 +289,7 @@ class Asking:
         connection.listen(self._answers.put_nowait)
 
     @classmethod
-    async def open(cls, job: JobAt, token: Token | None) -> Asking:
+    async def open(cls, job: JobAt, token: JobToken | None) -> Asking:
         """Raises RendezvousConnectionError, AccessError, ProtocolError, and UsageError."""
         connection = await reach(job, token)
         if connection.version < QUESTIONS_SINCE:
@@ -343,7 +343,7 @@ class Asking:
 
 
 async def answer_within(
-    job: JobAt, token: Token | None, question: Ask, limit_s: float, late: str
+    job: JobAt, token: JobToken | None, question: Ask, limit_s: float, late: str
 ) -> bytes:
     """The one value that answers a question, on a connection of its own. Raises as `Asking.open`
     and `Asking.ask`, and RendezvousConnectionError after `limit_s`: `late`, and where to look."""
@@ -358,7 +358,7 @@ async def answer_within(
         asking.close()
 
 
-async def named(job: JobAt, token: Token | None) -> JobAt:
+async def named(job: JobAt, token: JobToken | None) -> JobAt:
     """For a command about one job, with its name: where nobody has said which, it is the only one
     that the coordinator hosts. Raises as `Asking.open`."""
     if job.run_id is not None:
@@ -382,7 +382,7 @@ async def recorded_jobs(register: RegisterConfig) -> list[str]:
     return sorted(await run_in_thread(engine.changed, "rallypoint-registers"))
 
 
-async def ask_for_all(job: JobAt, token: Token | None) -> tuple[Asking, list[JobLine]]:
+async def ask_for_all(job: JobAt, token: JobToken | None) -> tuple[Asking, list[JobLine]]:
     """Ask about all jobs there, where nobody has said which, or about this job. Returns the
     connection, for further calls of `jobs_of`, and the answer. Raises as `Asking.open`."""
     try:
@@ -394,7 +394,7 @@ async def ask_for_all(job: JobAt, token: Token | None) -> tuple[Asking, list[Job
     return await _ask_for_all(replace(job, run_id=ALL_JOBS), token)
 
 
-async def _ask_for_all(job: JobAt, token: Token | None) -> tuple[Asking, list[JobLine]]:
+async def _ask_for_all(job: JobAt, token: JobToken | None) -> tuple[Asking, list[JobLine]]:
     asking = await Asking.open(job, token)
     try:
         return asking, await jobs_of(asking)
@@ -419,7 +419,7 @@ def decoded(value: bytes, kind: type[_T]) -> _T:
         ) from None
 
 
-async def open_to_follow(job: JobAt, token: Token | None) -> Asking:
+async def open_to_follow(job: JobAt, token: JobToken | None) -> Asking:
     """Connect to the job's coordinator. Where another node may take the job over, wait for that as
     `again`. Raises as `Asking.open`."""
     try:
@@ -433,7 +433,7 @@ async def open_to_follow(job: JobAt, token: Token | None) -> Asking:
             raise error from None
 
 
-async def again(job: JobAt, token: Token | None) -> Asking:
+async def again(job: JobAt, token: JobToken | None) -> Asking:
     """After the coordinator went away: another one may take over, or the same be started again,
     which hosts the job once a node has come. Raises as `Asking.open`, at the latest after
     `LOST_S`."""
@@ -473,7 +473,7 @@ def runs_here(job: JobAt) -> bool:
     return any(one.pid == job.pid or _endpoint_of(one) == job.endpoint for one in _notes_of(job))
 
 
-async def _hosted(job: JobAt, token: Token | None) -> Asking:
+async def _hosted(job: JobAt, token: JobToken | None) -> Asking:
     """A connection to a coordinator that hosts the job. Raises as `Asking.open`, and
     NotHostedError."""
     asking = await Asking.open(job, token)
@@ -485,7 +485,7 @@ async def _hosted(job: JobAt, token: Token | None) -> Asking:
     return asking
 
 
-def token_of(job: JobAt) -> Token | None:
+def token_of(job: JobAt) -> JobToken | None:
     """The one that a person has, if the job needs one. Raises AccessError."""
     return None if job.secret else job.access.find(create=False)
 
@@ -500,7 +500,7 @@ class JobEndedError(UsageError):
         self.outcome, self.reason, self.leader = outcome, reason, leader
 
 
-async def reach(job: JobAt, token: Token | None) -> ClientConnection:
+async def reach(job: JobAt, token: JobToken | None) -> ClientConnection:
     """A connection to the coordinator. Safe to retry. Raises RendezvousConnectionError,
     AccessError, ProtocolError, UsageError for no such record, and JobEndedError."""
     secret = job.secret or (None if token is None else token.for_job(job.name))

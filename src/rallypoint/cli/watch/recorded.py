@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from rallypoint.cli.parser import Command, Scanned
-from rallypoint.cli.values import Value
+from rallypoint.cli.values import Given
 from rallypoint.core.text import shown
 from rallypoint.core.watch.history_file import NoHistoryError, Recorded, read
 from rallypoint.core.watch.job_view import JobView
@@ -20,7 +20,7 @@ SIZE_MAX = 1 << 30
 """A larger file is not read."""
 
 
-def is_history(where: Value | None) -> bool:
+def is_history(where: Given | None) -> bool:
     """A person means a file, and no endpoint."""
     if where is None or "\0" in where.text:
         return False

@@ -8,8 +8,8 @@ import re
 
 from msgspec import Struct
 
-from rallypoint.cli.machine import Machine
-from rallypoint.cli.values import Value
+from rallypoint.cli.machine import ThisHost
+from rallypoint.cli.values import Given
 from rallypoint.config import Endpoint, RegisterConfig
 from rallypoint.core.settings import FOR_DIRECTORIES
 from rallypoint.errors import RendezvousConnectionError
@@ -32,14 +32,14 @@ class SlurmJob(Struct, frozen=True):
         return run_id_of(self.job, self.step, 0)
 
 
-def read_slurm_job(given: Value) -> SlurmJob:
+def read_slurm_job(given: Given) -> SlurmJob:
     """Raises UsageError."""
     if (found := _NUMBER.fullmatch(given.text)) is None:
         raise given.wrong("needs the number of a Slurm job, as in 10, or of a step: 10.1")
     return SlurmJob(int(found[1]), str(int(found[2] or 0)))
 
 
-def locate(job: SlurmJob, machine: Machine) -> tuple[str, Endpoint | None, RegisterConfig | None]:
+def locate(job: SlurmJob, machine: ThisHost) -> tuple[str, Endpoint | None, RegisterConfig | None]:
     """The name of the job, and its endpoint or where its record lies. Asks Slurm, and may block for
     seconds. Raises RendezvousConnectionError."""
     told = machine.ask_command(f"scontrol show job -o {job.job}", _ASK_S) or ""
@@ -57,7 +57,7 @@ def locate(job: SlurmJob, machine: Machine) -> tuple[str, Endpoint | None, Regis
     return run_id, Endpoint(first, port_of(job.job, job.step)), None
 
 
-def _recorded_in(run_id: str, machine: Machine) -> str:
+def _recorded_in(run_id: str, machine: ThisHost) -> str:
     """The directory of a shared home in which the job's record lies; empty: there is none."""
     from rallypoint.register.version_file import register_name
 

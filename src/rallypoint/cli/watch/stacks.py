@@ -20,7 +20,7 @@ from rallypoint.core.settings import Setting
 from rallypoint.core.text import count
 from rallypoint.core.watch.names import fold_names, rank_names
 from rallypoint.core.watch.questions import Ask, Subject
-from rallypoint.core.watch.stack_groups import Frame, StackGroup, Thread, fold_stacks
+from rallypoint.core.watch.stack_groups import StackFrame, StackGroup, Thread, fold_stacks
 from rallypoint.errors import RendezvousConnectionError
 from rallypoint.observe.printing import JsonLine, json_text
 
@@ -166,7 +166,7 @@ def _block(group: StackGroup, nodes: Mapping[int, str], width: int) -> list[str]
     return lines
 
 
-def _frame(frame: Frame, width: int) -> str:
+def _frame(frame: StackFrame, width: int) -> str:
     """The function, and where it is: of a long path the end, with the number of the line."""
     margin = " " * _MARGIN
     if not frame.place:

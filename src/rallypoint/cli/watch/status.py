@@ -56,7 +56,7 @@ from rallypoint.cli.watch.terminal import (
 )
 from rallypoint.clocks import wall_time
 from rallypoint.config import RegisterConfig
-from rallypoint.coordinator.token import Token
+from rallypoint.coordinator.token import JobToken
 from rallypoint.core.settings import Setting
 from rallypoint.core.text import job_name, shown
 from rallypoint.core.watch.job_view import JobLine, JobView
@@ -168,19 +168,19 @@ def _parse(argv: list[str]) -> _Options:
     return _Options(jobs, scanned.on("--watch"), is_whole, as_json, colour)
 
 
-async def _recorded(job: JobAt, register: RegisterConfig, token: Token | None) -> list[JobLine]:
+async def _recorded(job: JobAt, register: RegisterConfig, token: JobToken | None) -> list[JobLine]:
     """All jobs that have a record in this place."""
     run_ids = await recorded_jobs(register)
     return await _lines_of([(replace(job, run_id=run_id), token) for run_id in run_ids])
 
 
-async def _lines_of(jobs: list[tuple[JobAt, Token | None]]) -> list[JobLine]:
+async def _lines_of(jobs: list[tuple[JobAt, JobToken | None]]) -> list[JobLine]:
     """Of all at once: one that does not answer, a stopped process say, holds up no other."""
     found = await asyncio.gather(*(_line_of(job, token) for job, token in jobs))
     return [line for lines in found for line in lines]
 
 
-async def _line_of(job: JobAt, token: Token | None) -> list[JobLine]:
+async def _line_of(job: JobAt, token: JobToken | None) -> list[JobLine]:
     job = as_noted(job)  # Another node may lead it since the last look.
     try:
         async with asyncio.timeout(ANSWER_S):
@@ -208,7 +208,7 @@ def _unknown(job: JobAt, state: str, why: str, since_s: float = 0.0) -> JobLine:
 
 
 class _Status:
-    def __init__(self, options: _Options, token: Token | None) -> None:
+    def __init__(self, options: _Options, token: JobToken | None) -> None:
         self._options, self._job, self._token = options, options.jobs[0], token
         self._shown: tuple[JobView, float] | None = None
         """The newest view, and when it came."""

@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Sequence
 from msgspec import Struct
 
 from rallypoint.cli.parser import Command, Scanned
-from rallypoint.cli.values import Value
+from rallypoint.cli.values import Given
 from rallypoint.cli.watch.reach import Asking, JobAt, decoded, only_one, read_job, token_of
-from rallypoint.coordinator.token import Token
+from rallypoint.coordinator.token import JobToken
 from rallypoint.core.limits import MAX_FAILURES, MAX_WORLD
 from rallypoint.core.text import shown
 from rallypoint.core.watch.collecting import Gathered
@@ -28,7 +28,7 @@ class Wanted(Struct, frozen=True):
     """Which workers of which job."""
 
     job: JobAt
-    token: Token | None
+    token: JobToken | None
     ranks: tuple[RankRange, ...]
     nodes: tuple[str, ...]
 
@@ -53,18 +53,18 @@ def read_wanted(command: Command, scanned: Scanned) -> Wanted:
 
 def read_workers(
     scanned: Scanned, words: Sequence[str]
-) -> tuple[list[RankRange], list[str], Value | None]:
+) -> tuple[list[RankRange], list[str], Given | None]:
     """The ranks, the nodes and the endpoint that these words name. Raises UsageError."""
     ranks: list[RankRange] = []
     nodes: list[str] = []
-    where: Value | None = None
+    where: Given | None = None
     for word in words:
         if _RANKS.fullmatch(word):
             ranks += map(_range, word.split(","))
         elif is_endpoint(word):
             if where is not None or scanned.get("--rdzv-endpoint") is not None:
                 raise UsageError(f"{shown(word)}: the endpoint is given already")
-            where = Value(word, word)
+            where = Given(word, word)
         else:
             nodes.append(word)
     if len(ranks) > MAX_FAILURES or len(nodes) > MAX_FAILURES:

@@ -35,7 +35,7 @@ _LONGEST = 30
 """Doublings, so that no power overflows."""
 
 
-class Ending(Struct, frozen=True, array_like=True):
+class ComparedExit(Struct, frozen=True, array_like=True):
     """How a worker ended, as far as two failures are compared."""
 
     how: str
@@ -48,14 +48,14 @@ class CrashLoop(Struct, frozen=True, array_like=True):
     count: int = 0
     step: int = -1
     """The furthest that was known when it failed last; -1: none was."""
-    ending: Ending | None = None
+    ending: ComparedExit | None = None
 
 
 NO_LOOP = CrashLoop()
 """Nothing has failed yet."""
 
 
-class Reach(Struct, frozen=True):
+class StepReach(Struct, frozen=True):
     """How far the job had come when a round ended."""
 
     step: int
@@ -64,7 +64,7 @@ class Reach(Struct, frozen=True):
     """How long the workers of the round ran."""
 
 
-def after(loop: CrashLoop, failure: WorkerExit, reach: Reach) -> CrashLoop:
+def after(loop: CrashLoop, failure: WorkerExit, reach: StepReach) -> CrashLoop:
     """A round has ended by this failure."""
     ending = ending_of(failure)
     repeats = loop.ending is not None and is_same(loop.ending, ending)
@@ -72,7 +72,7 @@ def after(loop: CrashLoop, failure: WorkerExit, reach: Reach) -> CrashLoop:
     return CrashLoop(count, max(loop.step, reach.step), ending)
 
 
-def after_another_end(loop: CrashLoop, reach: Reach, *, is_planned: bool) -> CrashLoop:
+def after_another_end(loop: CrashLoop, reach: StepReach, *, is_planned: bool) -> CrashLoop:
     """A round has ended and no worker is to blame. A planned end says nothing of the failures
     before it, unless the job got further; any other is another cause between them."""
     if is_planned and not _is_further(loop, reach):
@@ -80,7 +80,7 @@ def after_another_end(loop: CrashLoop, reach: Reach, *, is_planned: bool) -> Cra
     return CrashLoop(step=max(loop.step, reach.step))
 
 
-def _is_further(loop: CrashLoop, reach: Reach) -> bool:
+def _is_further(loop: CrashLoop, reach: StepReach) -> bool:
     return reach.step > loop.step if reach.step >= 0 else reach.lived_s >= LIVED_S
 
 
@@ -111,7 +111,7 @@ def same_cause(first: WorkerExit, second: WorkerExit) -> bool:
     return is_same(ending_of(first), ending_of(second))
 
 
-def is_same(first: Ending, second: Ending) -> bool:
+def is_same(first: ComparedExit, second: ComparedExit) -> bool:
     """The same, of what is kept of them."""
     if first.how != second.how:
         return False
@@ -125,15 +125,15 @@ def digest(failure: WorkerExit) -> str:
     return blake2s(said.encode("utf-8", "replace"), digest_size=8).hexdigest()
 
 
-def ending_of(failure: WorkerExit) -> Ending:
+def ending_of(failure: WorkerExit) -> ComparedExit:
     """What is compared of a failure."""
     if failure.code is None and failure.signal is None and failure.reason:
-        return Ending(HANG, "")  # How far it was is compared as progress.
+        return ComparedExit(HANG, "")  # How far it was is compared as progress.
     if failure.signal is not None:
         how = signal_name(failure.signal)
     else:
         how = f"exit code {failure.code}"
-    return Ending(how, _last_line(failure))
+    return ComparedExit(how, _last_line(failure))
 
 
 def _last_line(failure: WorkerExit) -> str:

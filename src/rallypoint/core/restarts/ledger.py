@@ -27,7 +27,7 @@ class Restart(Struct, frozen=True):
     """How often the same has happened; empty: it has not."""
 
 
-class GiveUp(Struct, frozen=True):
+class GiveUpJob(Struct, frozen=True):
     """Do not try again."""
 
     reason: str
@@ -35,7 +35,7 @@ class GiveUp(Struct, frozen=True):
     """How often the same has happened, if that is why."""
 
 
-Decision = Restart | GiveUp
+RestartDecision = Restart | GiveUpJob
 
 
 class Ledger(Struct):
@@ -47,24 +47,24 @@ class Ledger(Struct):
 
 def decide(
     ledger: Ledger, settings: SharedSettings, failure: WorkerExit, loop: CrashLoop = NO_LOOP
-) -> Decision:
+) -> RestartDecision:
     """What one more failure would lead to. `loop`: with it, how often the same has happened."""
     code, budget, used = failure.code, settings.max_restarts, len(ledger.entries)
     if failure.message.startswith(UNGUARDED):
-        return GiveUp("a restart can't help")
+        return GiveUpJob("a restart can't help")
     if code is not None and code in settings.no_restart_exit_codes:
-        return GiveUp(f"exit code {code} is not to be retried")
+        return GiveUpJob(f"exit code {code} is not to be retried")
     said, most = crash_loop.describe(loop), settings.max_no_progress
     if crash_loop.is_hopeless(loop, most):
         often = said or "it has failed once"
-        return GiveUp(f"{often}, restarting does not help (--max-no-progress {most})", often)
+        return GiveUpJob(f"{often}, restarting does not help (--max-no-progress {most})", often)
     if used >= budget:
         if budget == 0:
-            return GiveUp("no restarts were allowed (--max-restarts 0)")
+            return GiveUpJob("no restarts were allowed (--max-restarts 0)")
         window = settings.restart_window_s
         within = f" within {window:g} s" if window else ""
         all_used = "the only restart was" if budget == 1 else f"all {budget} restarts were"
-        return GiveUp(f"{all_used} used{within}")
+        return GiveUpJob(f"{all_used} used{within}")
     backoff_s = 0.0
     if settings.restart_backoff_s:
         backoff_s = min(settings.restart_backoff_s * 2.0 ** min(used, 30), BACKOFF_MAX_S)
@@ -74,7 +74,7 @@ def decide(
 
 def charge(
     ledger: Ledger, settings: SharedSettings, failure: WorkerExit, loop: CrashLoop = NO_LOOP
-) -> Decision:
+) -> RestartDecision:
     """Decide about one failure and, if the workers restart, book it."""
     decision = decide(ledger, settings, failure, loop)
     if isinstance(decision, Restart):

@@ -22,13 +22,13 @@ from msgspec.structs import replace
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core import fitness
 from rallypoint.core import messages as m
-from rallypoint.core.cause import Report
+from rallypoint.core.cause import NodeFailure
 from rallypoint.core.events import RoundOver, RoundReleased, TooManyLosses
 from rallypoint.core.job_rounds import perform, run_round
 from rallypoint.core.job_state import JobEffect, JobState
 from rallypoint.core.liveness import DIED, DIED_FOR_MEMORY
 from rallypoint.core.model import EndKind, EndReason, NodeLoss, NodeRef, WorldEntry, world_entry
-from rallypoint.core.round_state import Member, MemberState, Phase, add, is_active
+from rallypoint.core.round_state import MemberState, RoundMember, RoundPhase, add, is_active
 from rallypoint.core.settings import MAX_SECONDS
 from rallypoint.core.takeover.record import (
     LEFT_CHARS,
@@ -176,7 +176,7 @@ def _begun(record: JobRecord, predecessor: Predecessor) -> Recovery:
 def _recover(job: JobState, found: Recovery, at: float) -> list[JobEffect]:
     record, state = found.record, job.round
     assert record.newest_round is not None
-    state.round, state.phase = record.newest_round, Phase.ACTIVE
+    state.round, state.phase = record.newest_round, RoundPhase.ACTIVE
     for rank in range(record.nodes):
         state.world.append(_taken_back(job, found, rank))
     fitness.taken_over(state)
@@ -191,7 +191,7 @@ def _recover(job: JobState, found: Recovery, at: float) -> list[JobEffect]:
         if blamed is not None and blamed.node_id in here:
             blamed = None  # It tells of that itself.
         if blamed is not None:
-            job.reports.append(Report(blamed.node_id, blamed.failure, 0.0))
+            job.reports.append(NodeFailure(blamed.node_id, blamed.failure, 0.0))
             if blamed.lacking is not None:
                 job.lacking[blamed.node_id] = blamed.lacking
         if reason.kind is EndKind.FAILURE:
@@ -367,7 +367,7 @@ def _taken_back(job: JobState, found: Recovery, rank: int) -> WorldEntry:
     if node is None:
         return WorldEntry(node_id, "", 0, "")
     ref, candidate = node.ref, node.candidate
-    member = Member(ref, node.place.joined.seq, candidate, MemberState.RUNNING)
+    member = RoundMember(ref, node.place.joined.seq, candidate, MemberState.RUNNING)
     member.succeeded = has_succeeded
     add(job.round, member)
     job.assigned[ref.node_id] = node.place.assignment

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from rallypoint.core.model import DeadPlace, SharedSettings, Stamp
 from rallypoint.core.takeover.record import JobRecord, LeadRecord
-from rallypoint.core.takeover.told import Told
+from rallypoint.core.takeover.told import Position
 
 RANKS = 4
 """Nodes with lower group ranks than this are heirs."""
@@ -68,7 +68,7 @@ class Claimant(Struct, frozen=True):
     """It has taken no part in the job: it would begin one anew that has ended."""
     dead: tuple[DeadPlace, ...] = ()
     """Places of which nothing runs any more, as it knew before it looked for a leader."""
-    told: Told | None = None
+    told: Position | None = None
     """The newest position of the job's record that a leader has told it."""
     settings: SharedSettings | None = None
     """The job's, if it knows them."""
@@ -115,7 +115,7 @@ def turn_of(record: LeadRecord, claimant: Claimant) -> Turn:
     return Turn(delay_s + AFTER_HEIRS_S, not waits) if ranks else Turn(delay_s, True)
 
 
-class Candidates:
+class HeardCandidates:
     """Those that one leader hears."""
 
     def __init__(self) -> None:

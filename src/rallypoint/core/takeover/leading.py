@@ -40,7 +40,7 @@ from rallypoint.core.model import DeadPlace, Epoch, Outcome, Promise
 from rallypoint.core.settings import HOLD_S
 from rallypoint.core.takeover.clock_rates import own_lease_s, with_margin
 from rallypoint.core.takeover.consent import Consent, Speaker, heirs_in, promised_s
-from rallypoint.core.takeover.heirs import Candidates, Claimant, Turn, knows_dead_heir, turn_of
+from rallypoint.core.takeover.heirs import Claimant, HeardCandidates, Turn, knows_dead_heir, turn_of
 from rallypoint.core.takeover.record import SCHEMA, JobRecord, Leader, LeadRecord, is_set
 
 ATTACH_S = 0.5
@@ -271,7 +271,7 @@ class Lead:
         self._sent_at = self._consent_at = sent_at
         # Other processes than nodes promise nothing.
         self._consent = Consent() if record.leader.has_workers else None
-        self._candidates = Candidates()
+        self._candidates = HeardCandidates()
         self._heirs = {heirs_in(record.job, record.candidates)}
         """Who may claim soon, by each record that the register may hold."""
         self._is_vacant = False

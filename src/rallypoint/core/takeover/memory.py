@@ -21,12 +21,12 @@ from rallypoint.core.job_lives import EARLIER_MAX
 from rallypoint.core.model import Epoch, SharedSettings
 from rallypoint.core.takeover.record import JobRecord, LeadRecord, WorldNames
 from rallypoint.core.takeover.record_limits import Counts, advance_fault, counts_of, counts_told
-from rallypoint.core.takeover.told import NEVER, Order, Told
+from rallypoint.core.takeover.told import NEVER, Position, PositionOrder
 
 EPOCHS_REMEMBERED = 64
 
 
-def order_of(record: LeadRecord | None) -> Order:
+def order_of(record: LeadRecord | None) -> PositionOrder:
     """The order of this record; `NEVER`: there is none."""
     if record is None:
         return NEVER
@@ -34,13 +34,13 @@ def order_of(record: LeadRecord | None) -> Order:
     return record.epoch.number, life, record.beat
 
 
-def told_of(record: LeadRecord) -> Told:
+def told_of(record: LeadRecord) -> Position:
     """The position of this record, without a digest."""
     job = record.job
     if job is None:
-        return Told(record.epoch.as_int(), record.beat, 0)
+        return Position(record.epoch.as_int(), record.beat, 0)
     newest = -1 if job.newest_round is None else job.newest_round
-    return Told(
+    return Position(
         record.epoch.as_int(),
         record.beat,
         job.incarnation,
@@ -55,7 +55,7 @@ def told_of(record: LeadRecord) -> Told:
     )
 
 
-def is_of_life(job: JobRecord, told: Told) -> bool:
+def is_of_life(job: JobRecord, told: Position) -> bool:
     """Whether the record and the position are of one life of the job, also if that has got other
     numbers by two records since. An older version tells no first number."""
     if told.first_number == job.first_number:
@@ -63,7 +63,7 @@ def is_of_life(job: JobRecord, told: Told) -> bool:
     return told.told_life == job.incarnation or told.told_life in job.earlier
 
 
-def is_overtaken(told: Told, job: JobRecord | None, newest_claimed: int) -> bool:
+def is_overtaken(told: Position, job: JobRecord | None, newest_claimed: int) -> bool:
     """Whether a leader with this record has nothing to learn from a position that it does not know:
     it has formed a world since it claimed the job with the round `newest_claimed`, and knows as
     much, or another life of the job runs."""
@@ -82,7 +82,7 @@ class Memory:
         """`settings`: the job's, if they are known."""
         self._settings = settings
         self._newest: LeadRecord | None = None
-        self._told: Told | None = None
+        self._told: Position | None = None
         self._epochs: dict[Epoch, None] = {}
         """The epochs of all records that this process has read or written."""
         self._counts: dict[str, int] = {}
@@ -95,7 +95,7 @@ class Memory:
         """The newest position that was ever known, also of an epoch that was given up."""
 
     @property
-    def order(self) -> Order:
+    def order(self) -> PositionOrder:
         """The newest position that is to be continued."""
         told = NEVER if self._told is None else self._told.order
         return max(order_of(self._newest), told)
@@ -123,7 +123,7 @@ class Memory:
         nothing."""
         return advance_fault(counts_of(record), self._counts)
 
-    def is_too_far(self, told: Told) -> bool:
+    def is_too_far(self, told: Position) -> bool:
         """Whether a position is too far beyond all that this process knows."""
         return bool(advance_fault(counts_told(told), self._counts))
 
@@ -131,7 +131,7 @@ class Memory:
         for name, count in counts.items():
             self._counts[name] = max(self._counts.get(name, 0), count)
 
-    def was_told(self, told: Told, settings: SharedSettings | None = None) -> None:
+    def was_told(self, told: Position, settings: SharedSettings | None = None) -> None:
         """A leader has told this to this process, or to a node that has said so. One that is too
         far is ignored."""
         if self.is_too_far(told):
@@ -149,7 +149,7 @@ class Memory:
         return is_given_up or order_of(record) < self.order
 
     def gives_up(
-        self, epoch: Epoch, told: Told, settings: SharedSettings, *, keeps_round: bool
+        self, epoch: Epoch, told: Position, settings: SharedSettings, *, keeps_round: bool
     ) -> None:
         """Note that this process leads no more by this epoch: a node knows a newer record.
         In the same life of the job both are continued; else that record is forgotten, and so is
@@ -166,7 +166,7 @@ class Memory:
             self._told = None
         self.was_told(told, settings)
 
-    def goes_on(self, epoch: Epoch, told: Told) -> None:
+    def goes_on(self, epoch: Epoch, told: Position) -> None:
         """Note that this process claims the job anew with the record of this epoch, above the epoch
         of a position that has nothing newer: an agent follows no lower epoch than before."""
         self._given_up = epoch
@@ -205,7 +205,7 @@ class Memory:
 
 
 def _raised(
-    job: JobRecord | None, told: Told, settings: SharedSettings, *, keeps_round: bool = False
+    job: JobRecord | None, told: Position, settings: SharedSettings, *, keeps_round: bool = False
 ) -> JobRecord | None:
     """The record of a job with what is newer in this position. Of the newest world only the number
     of its nodes is known: those that live tell the rest. `keeps_round`: a round of the same number

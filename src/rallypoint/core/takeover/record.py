@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from rallypoint.core import job_state
 from rallypoint.core import messages as m
-from rallypoint.core.fitness_state import BadRoute, Failure, Fitness, Loss, Machine, relative
+from rallypoint.core.fitness_state import BadMachine, BadRoute, Failure, Fitness, Loss, relative
 from rallypoint.core.job_state import JobState
 from rallypoint.core.model import (
     EndKind,
@@ -32,7 +32,7 @@ from rallypoint.core.model import (
 )
 from rallypoint.core.restarts.crash_loop import CrashLoop
 from rallypoint.core.restarts.ledger import Ledger
-from rallypoint.core.round_state import MemberState, Phase, RoundState, is_active
+from rallypoint.core.round_state import MemberState, RoundPhase, RoundState, is_active
 from rallypoint.core.settings import HOLD_S
 from rallypoint.core.watch.carried import Carried
 from rallypoint.core.worker_exits import WorkerExit
@@ -106,7 +106,7 @@ class MachinesRecord(Struct, frozen=True, array_like=True):
     """The fitness of machines (`fitness_state.Fitness`), besides their losses.
     Quarantines are in seconds from when the record was made."""
 
-    machines: dict[str, Machine] = field(default_factory=dict)
+    machines: dict[str, BadMachine] = field(default_factory=dict)
     holds: int = 0
     failures: tuple[Failure, ...] = ()
     failure_count: int = 0
@@ -281,7 +281,7 @@ def record_of(job: JobState, former: FormerLife | None = None, own_agent: str = 
         settings=state.settings,
         incarnation=job.incarnation,
         round=state.round,
-        is_active=state.phase is Phase.ACTIVE,
+        is_active=state.phase is RoundPhase.ACTIVE,
         is_started=job.started,
         nodes=len(state.world),
         succeeded=_bits(has_succeeded(job)) if state.succeeded else b"",
@@ -376,7 +376,7 @@ def _blamed(job: JobState, own_agent: str) -> Blamed | None:
 def _is_to_be_judged(job: JobState) -> bool:
     """Workers have failed, and it is not decided yet what follows."""
     state = job.round
-    is_over = state.phase is not Phase.ACTIVE and job.judged_round != state.round
+    is_over = state.phase is not RoundPhase.ACTIVE and job.judged_round != state.round
     return bool(job.reports) and is_over
 
 
@@ -451,7 +451,7 @@ def mark_of(job: JobState) -> Mark:
     return (
         job.incarnation,
         state.round,
-        state.phase is Phase.ACTIVE,
+        state.phase is RoundPhase.ACTIVE,
         job.started,
         job.judged_round,
         job.ledger.total,

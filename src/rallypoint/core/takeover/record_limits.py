@@ -24,7 +24,7 @@ from rallypoint.core.restarts.ledger import BACKOFF_MAX_S
 from rallypoint.core.settings import HOLD_MAX_S, MAX_NODES, MAX_NUMBER, MAX_SECONDS, MIN_SECONDS
 from rallypoint.core.takeover.heirs import CANDIDATES_MAX
 from rallypoint.core.takeover.record import LEFT_MAX, NAMED_MAX, NAMES_CHARS, JobRecord, LeadRecord
-from rallypoint.core.takeover.told import Told
+from rallypoint.core.takeover.told import Position
 from rallypoint.core.watch.carried import PARTS_MAX
 
 ADVANCE_MAX = 2**20
@@ -151,7 +151,7 @@ def counts_of(record: LeadRecord) -> Counts:
     return found
 
 
-def counts_told(told: Told) -> Counts:
+def counts_told(told: Position) -> Counts:
     """The counts in a position."""
     return {
         "epoch.number": epoch_number(told.epoch),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from rallypoint.core.job_state import JobState
 from rallypoint.core.model import Stamp
-from rallypoint.core.round_state import Phase
+from rallypoint.core.round_state import RoundPhase
 from rallypoint.core.takeover.consent import NO_ROUND, Speaker
 from rallypoint.core.takeover.heirs import RANKS
 from rallypoint.core.takeover.recovery import Recovery
@@ -25,7 +25,7 @@ def agent(
         stamp, first = _newest_recorded(recovery), _returned(recovery)
     else:
         state = job.round
-        stamp = Stamp(job.incarnation, state.round - (state.phase is not Phase.ACTIVE))
+        stamp = Stamp(job.incarnation, state.round - (state.phase is not RoundPhase.ACTIVE))
         first = [entry.incarnation for entry in state.world[:RANKS]]
     if stamp is None or incarnation not in first:
         return None

@@ -36,7 +36,7 @@ from msgspec import Struct
 from rallypoint.core.job_state import JobState
 from rallypoint.core.liveness import DEAF_SHARE, pace_of
 from rallypoint.core.model import Stamp
-from rallypoint.core.round_state import Phase
+from rallypoint.core.round_state import RoundPhase
 from rallypoint.core.takeover.handover import Recovery
 from rallypoint.core.takeover.leading import Lead
 from rallypoint.core.takeover.record import JobRecord, has_succeeded
@@ -158,7 +158,7 @@ def silence_of(
         return Silence(max(0, recovery.awaited + silent - len(anew)), recovery.record.nodes)
     if job.verdict is not None:
         return Silence()
-    if job.round.phase is not Phase.ACTIVE:
+    if job.round.phase is not RoundPhase.ACTIVE:
         members = job.round.members.values()
         is_alone = all(member.ref.incarnation == job.own_agent for member in members)
         return Silence(is_alone=is_alone and job.round.settings.max_nodes > 1)

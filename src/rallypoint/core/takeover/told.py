@@ -24,15 +24,15 @@ from rallypoint.core.model import epoch_number
 DIGEST_BYTES = 16
 _PERSON = b"rp-told"
 
-Order = tuple[int, int, int]
+PositionOrder = tuple[int, int, int]
 """The number of the epoch, the incarnation, and the beat: a later record of a job has a larger one,
 whatever versions its register counts. The epoch is first: who continues what was put aside claims
 above all epochs, and a life that has begun without knowing of it has a larger number."""
-NEVER: Order = (0, 0, -1)
+NEVER: PositionOrder = (0, 0, -1)
 """The order of no record."""
 
 
-class Told(Struct, frozen=True, array_like=True):
+class Position(Struct, frozen=True, array_like=True):
     """The position of one confirmed record, and the parts of it that must not be forgotten."""
 
     epoch: int
@@ -65,7 +65,7 @@ class Told(Struct, frozen=True, array_like=True):
         return self.origin or self.told_life
 
     @property
-    def order(self) -> Order:
+    def order(self) -> PositionOrder:
         """The order of the record."""
         return epoch_number(self.epoch), self.told_life, self.beat
 
@@ -79,15 +79,15 @@ class Seal:
         self._run_id = run_id.encode()
         self._key = blake2s(secret).digest() if secret else b""
 
-    def sealed(self, told: Told) -> Told:
+    def sealed(self, told: Position) -> Position:
         """The same with its digest."""
         return replace(told, digest=self._digest(told))
 
-    def is_genuine(self, told: Told) -> bool:
+    def is_genuine(self, told: Position) -> bool:
         """Whether the digest is that of this position, of this job."""
         return compare_digest(told.digest, self._digest(told))
 
-    def _digest(self, told: Told) -> bytes:
+    def _digest(self, told: Position) -> bytes:
         made = blake2s(key=self._key, digest_size=DIGEST_BYTES, person=_PERSON)
         made.update(self._run_id + b"\0")
         numbers = (told.epoch, told.beat, told.told_life, told.last_round, told.nodes)

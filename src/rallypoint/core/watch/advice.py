@@ -29,7 +29,7 @@ _ALLOWED = 3
 """`--max-no-progress` in the advice."""
 
 
-class Behind(Struct, frozen=True):
+class StalledWorker(Struct, frozen=True):
     """The worker that has made the least progress, if it has made none for a while."""
 
     node: NodeView
@@ -50,7 +50,7 @@ class Advice(Struct, frozen=True):
     text: str = ""
 
 
-def behind(view: JobView) -> Behind | None:
+def behind(view: JobView) -> StalledWorker | None:
     """None: nobody is, or it is not known."""
     told = [node for node in view.nodes if node.step >= 0 and node.quiet_s is not None]
     if not told or view.verdict is not None:
@@ -60,7 +60,7 @@ def behind(view: JobView) -> Behind | None:
     if (worst.quiet_s or 0.0) < max(QUIET_S, usual_s):
         return None
     same = (node.node for node in told if node.step == worst.step and node is not worst)
-    return Behind(worst, tuple(same), worst.step >= view.step and view.world_workers > 1)
+    return StalledWorker(worst, tuple(same), worst.step >= view.step and view.world_workers > 1)
 
 
 def silent(view: JobView) -> list[NodeView]:

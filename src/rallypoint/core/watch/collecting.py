@@ -50,7 +50,7 @@ class CollectMore(Struct, frozen=True, array_like=True, tag=19):
     """False: nothing more of it is wanted."""
 
 
-class Told(Struct, frozen=True, array_like=True):
+class WorkerAnswer(Struct, frozen=True, array_like=True):
     """Of one worker."""
 
     local_rank: int
@@ -73,13 +73,13 @@ class Collected(Struct, frozen=True, array_like=True, tag=25):
 
     number: int
     round: int = 0
-    told: tuple[Told, ...] = ()
+    told: tuple[WorkerAnswer, ...] = ()
     is_last: bool = False
     """Nothing follows."""
 
 
 class RankTold(Struct, frozen=True):
-    """As `Told`, as people get it."""
+    """As `WorkerAnswer`, as people get it."""
 
     rank: int
     text: str
@@ -90,7 +90,7 @@ class RankTold(Struct, frozen=True):
     next: int = -1
 
 
-def of_rank(rank: int, told: Told) -> RankTold:
+def of_rank(rank: int, told: WorkerAnswer) -> RankTold:
     """The same, of this worker."""
     detail, stream, at = told.detail, told.stream, told.wall_time
     return RankTold(rank, detail, stream, at, told.left_out, told.is_kept, told.next)

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from rallypoint.core.job_state import JobState
 from rallypoint.core.model import PLANNED, EndKind, EndReason
-from rallypoint.core.round_state import MemberState, Phase
+from rallypoint.core.round_state import MemberState, RoundPhase
 from rallypoint.core.watch.node_progress import NodeProgress
 from rallypoint.core.watch.segments import Segment, Sums, add, relabelled
 from rallypoint.core.watch.segments import Spending as Spending
@@ -128,7 +128,7 @@ def spending_of(job: JobState) -> Spending | None:
     state = job.round
     if job.verdict is not None:
         return None
-    if state.phase is Phase.ACTIVE:
+    if state.phase is RoundPhase.ACTIVE:
         if not job.started:
             return Spending.RENDEZVOUS
         # For nodes that leave: the round is about to end. For those that join it trains on.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 
-class Part(Struct, frozen=True):
+class TimePart(Struct, frozen=True):
     """Seconds that were spent so, for this cause."""
 
     spent: str
@@ -19,7 +19,7 @@ class GoodputView(Struct, frozen=True):
     wall_s: float
     useful_s: float | None
     """In which it did steps for the first time; None: no steps are known."""
-    parts: tuple[Part, ...]
+    parts: tuple[TimePart, ...]
     """They add up to `wall_s`; the largest first."""
     furthest_step: int
     """The largest that the job has done; -1: no steps are known."""

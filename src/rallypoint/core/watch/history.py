@@ -57,7 +57,7 @@ class HistoryEntry(Struct, frozen=True):
     """It tells of something that went wrong, and of nothing that a person or a plan wanted."""
 
 
-class Told(Struct, frozen=True):
+class NodeReport(Struct, frozen=True):
     """What a node has said of its workers, and when that came."""
 
     progress: NodeProgress
@@ -103,7 +103,7 @@ class JobHistory:
         self.entries: deque[HistoryEntry] = deque(maxlen=ENTRIES_MAX)
         self.rounds: deque[PastRound] = deque(maxlen=ROUNDS_SHOWN + 1)
         self.rounds_formed = 0
-        self.told: dict[str, Told] = {}
+        self.told: dict[str, NodeReport] = {}
         """By the ids of the nodes of the newest round."""
         self.news: deque[HistoryEntry | PastRound] = deque(maxlen=ENTRIES_MAX)
         """What has happened, and rounds that have ended, that the host has not passed on yet: it
@@ -228,7 +228,7 @@ class JobHistory:
             return None
         if node_id not in job.assigned:
             return None
-        self.told[node_id] = Told(progress, at)
+        self.told[node_id] = NodeReport(progress, at)
         note_step(job, progress.furthest)
         before = self.account.now
         goodput.told(self.account, node_id, progress, at)

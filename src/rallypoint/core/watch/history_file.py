@@ -44,40 +44,40 @@ class Begin(Struct, frozen=True):
     schema: int = SCHEMA
 
 
-class Status(Struct, frozen=True):
+class StatusLine(Struct, frozen=True):
     """What the job did at this time."""
 
     time: UnixTime
     view: JobView
 
 
-class Lost(Struct, frozen=True):
+class LinesLost(Struct, frozen=True):
     """So many lines are missing here."""
 
     number: Annotated[int, Meta(ge=0)]
 
 
-Line = Begin | HistoryEntry | PastRound | Status | Lost
+HistoryLine = Begin | HistoryEntry | PastRound | StatusLine | LinesLost
 _KINDS: dict[type, str] = {
     Begin: "begin",
     HistoryEntry: "event",
     PastRound: "round",
-    Status: "status",
-    Lost: "lost",
+    StatusLine: "status",
+    LinesLost: "lost",
 }
 
 
-def as_object(line: Line) -> dict[str, Any]:
+def as_object(line: HistoryLine) -> dict[str, Any]:
     """To be written as JSON."""
     return {"kind": _KINDS[type(line)], **msgspec.to_builtins(line)}
 
 
-def compact(view: JobView, at: float) -> Status:
+def compact(view: JobView, at: float) -> StatusLine:
     """The status that is written: rounds have lines of their own, once they are over."""
     left_out = view.nodes_left_out + max(len(view.nodes) - NODES_WRITTEN, 0)
     nodes = view.nodes[:NODES_WRITTEN]
     ending = view.past[-1:] if view.state == "stopping" else ()
-    return Status(at, replace(view, nodes=nodes, nodes_left_out=left_out, past=ending))
+    return StatusLine(at, replace(view, nodes=nodes, nodes_left_out=left_out, past=ending))
 
 
 class Recorded(Struct):
@@ -87,7 +87,7 @@ class Recorded(Struct):
     entries: list[HistoryEntry] = field(default_factory=list)
     rounds: list[PastRound] = field(default_factory=list)
     """Of the newest life of the job."""
-    status: Status | None = None
+    status: StatusLine | None = None
     """The newest one."""
     lost: int = 0
     """Lines that could not be written."""
@@ -131,9 +131,9 @@ def _take(found: Recorded, number: int, kind: object, record: dict[str, Any]) ->
         case "round":
             _add(found.rounds, _as(record, PastRound, number))
         case "status":
-            found.status = _as(record, Status, number)
+            found.status = _as(record, StatusLine, number)
         case "lost":
-            found.lost += _as(record, Lost, number).number
+            found.lost += _as(record, LinesLost, number).number
 
 
 def _add(rounds: list[PastRound], past: PastRound) -> None:

@@ -18,10 +18,10 @@ from rallypoint.core.job_rounds import presumed_cause
 from rallypoint.core.job_state import JobState
 from rallypoint.core.model import Verdict
 from rallypoint.core.restarts import crash_loop
-from rallypoint.core.round_state import Member, MemberState, Phase
+from rallypoint.core.round_state import MemberState, RoundMember, RoundPhase
 from rallypoint.core.watch import goodput
 from rallypoint.core.watch.goodput import WORKING, Spending
-from rallypoint.core.watch.goodput_view import GoodputView, Part
+from rallypoint.core.watch.goodput_view import GoodputView, TimePart
 from rallypoint.core.watch.history import SCHEMA, JobHistory, UnixTime
 from rallypoint.core.watch.names import fold_names, gaps_in_names
 from rallypoint.core.watch.past_round import ROUNDS_SHOWN, PastRound, first_cause
@@ -185,7 +185,7 @@ def view_of(
 ) -> JobView:
     """O(number of nodes). `heard`: of the agent of this incarnation."""
     state, settings, account = job.round, job.round.settings, history.account
-    active, verdict = state.phase is Phase.ACTIVE, job.verdict
+    active, verdict = state.phase is RoundPhase.ACTIVE, job.verdict
     newest = state.round if active else max(state.round - 1, 0)
     tells = [told.progress for told in history.told.values()]
     step, total = account.steps.step, max((one.total for one in tells), default=-1)
@@ -264,7 +264,7 @@ def goodput_view(history: JobHistory, at: float) -> GoodputView:
     return GoodputView(
         wall_s=wall_s,
         useful_s=sums.get((Spending.STEPS, WORKING), 0.0) if known else None,
-        parts=tuple(Part(str(kind.value), cause, s) for (kind, cause), s in parts),
+        parts=tuple(TimePart(str(kind.value), cause, s) for (kind, cause), s in parts),
         furthest_step=account.furthest,
         lost_steps=account.lost_steps,
         faults=account.faults,
@@ -278,7 +278,7 @@ def waits_for(job: JobState, history: JobHistory) -> str:
     state, settings = job.round, job.round.settings
     if job.verdict is not None:
         return ""
-    if state.phase is Phase.ACTIVE:
+    if state.phase is RoundPhase.ACTIVE:
         if job.notice is not None and job.notice.awaited:
             return f"a checkpoint of {_nodes(job.notice.awaited)}"
         if not job.started:
@@ -308,7 +308,7 @@ def waits_for(job: JobState, history: JobHistory) -> str:
 def _awaited(job: JobState, history: JobHistory) -> set[str]:
     if job.verdict is not None:
         return set()
-    if job.round.phase is not Phase.ACTIVE:
+    if job.round.phase is not RoundPhase.ACTIVE:
         return _in_state(job, MemberState.STOPPING)
     if job.notice is not None and job.notice.awaited:
         return job.notice.awaited
@@ -320,7 +320,7 @@ def _awaited(job: JobState, history: JobHistory) -> set[str]:
 def _waits_at_most_s(job: JobState, history: JobHistory, at: float) -> float | None:
     if job.verdict is not None:
         return None
-    if job.round.phase is Phase.ACTIVE:
+    if job.round.phase is RoundPhase.ACTIVE:
         if job.notice is None or not job.notice.awaited or job.notice.until == inf:
             return None
         return max(job.notice.until - at, 0.0)
@@ -355,7 +355,7 @@ def _missing(job: JobState, number: int) -> str:
 def _state(job: JobState, history: JobHistory) -> str:
     if job.verdict is not None:
         return str(job.verdict.outcome.value)
-    if job.inquiry is not None and job.round.phase is Phase.ACTIVE:
+    if job.inquiry is not None and job.round.phase is RoundPhase.ACTIVE:
         return "hang suspected"
     now = history.account.now
     if now is Spending.RENDEZVOUS and history.rounds_formed <= 1:
@@ -377,15 +377,17 @@ def _stuck_s(history: JobHistory, at: float) -> float | None:
 def _reason(job: JobState, history: JobHistory) -> str:
     if job.verdict is not None:
         return job.verdict.text
-    if job.notice is not None and job.round.phase is Phase.ACTIVE:
+    if job.notice is not None and job.round.phase is RoundPhase.ACTIVE:
         return job.notice.reason
-    if job.round.phase is not Phase.ACTIVE and job.end_reason is not None:
+    if job.round.phase is not RoundPhase.ACTIVE and job.end_reason is not None:
         return job.end_reason.text
     newest = history.rounds[-1] if history.rounds else None
     return newest.why if newest is not None and newest.ended is None else ""
 
 
-def _node(job: JobState, history: JobHistory, member: Member, heard: Heard, at: float) -> NodeView:
+def _node(
+    job: JobState, history: JobHistory, member: RoundMember, heard: Heard, at: float
+) -> NodeView:
     node_id = member.ref.node_id
     place, told = job.assigned.get(node_id), history.told.get(node_id)
     runs = member.state in (MemberState.RUNNING, MemberState.STOPPING)
@@ -417,7 +419,7 @@ def _stands_out(node: NodeView) -> tuple[bool, bool, bool, float]:
     return is_usual, node.is_connected, not node.held_back, -(node.quiet_s or node.silent_s)
 
 
-def _node_state(job: JobState, member: Member, *, has_workers: bool) -> str:
+def _node_state(job: JobState, member: RoundMember, *, has_workers: bool) -> str:
     if member.succeeded:
         return "done"
     if member.state is MemberState.RUNNING and not has_workers:

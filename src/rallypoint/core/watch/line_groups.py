@@ -15,7 +15,7 @@ SAME_S = 5.0
 _ESCAPES = re.compile(r"\x1b(\[[0-9;:?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)|[@-Z\\^_])")
 
 
-class Line(Struct, frozen=True):
+class WorkerLine(Struct, frozen=True):
     """A line that one worker wrote."""
 
     at: float
@@ -33,7 +33,7 @@ class LineGroup(Struct, eq=False):
     ranks: set[int] = field(default_factory=set)
 
 
-def fold_lines(lines: Iterable[Line]) -> list[LineGroup]:
+def fold_lines(lines: Iterable[WorkerLine]) -> list[LineGroup]:
     """In the order in which they came. A line that one rank writes twice is there twice."""
     found: list[LineGroup] = []
     by_text: dict[str, deque[LineGroup]] = {}

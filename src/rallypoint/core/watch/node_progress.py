@@ -53,7 +53,7 @@ class NodeProgress(Struct, frozen=True, array_like=True):
 
     @property
     def phases(self) -> tuple[tuple[str, float | None], ...]:
-        """The lengths of the phases of the round, by their names in `core/timeline.py`."""
+        """The lengths of the phases of the round, by their names in `core/node/timeline.py`."""
         return (
             ("rendezvous", self.rendezvous_s),
             ("spawn", self.spawn_s),

@@ -13,7 +13,7 @@ _HEAD = re.compile(r"(Current thread|Thread) 0x[0-9a-fA-F]+(.*?) \(most recent c
 _FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
 
 
-class Frame(Struct, frozen=True):
+class StackFrame(Struct, frozen=True):
     """One call of a thread."""
 
     function: str
@@ -26,7 +26,7 @@ class Thread(Struct, frozen=True):
 
     name: str
     """Empty: it has none."""
-    frames: tuple[Frame, ...]
+    frames: tuple[StackFrame, ...]
 
 
 class StackGroup(Struct, frozen=True):
@@ -72,8 +72,8 @@ def _blocks(text: str) -> list[Sequence[str]]:
     return [block for block in blocks if block]
 
 
-def _frame(line: str) -> Frame:
+def _frame(line: str) -> StackFrame:
     found = _FRAME.fullmatch(line)
     if found is None:
-        return Frame(line.strip(), "")
-    return Frame(found[3], f"{found[1]}:{found[2]}")
+        return StackFrame(line.strip(), "")
+    return StackFrame(found[3], f"{found[1]}:{found[2]}")

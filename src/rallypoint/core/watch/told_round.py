@@ -25,7 +25,7 @@ ROUNDS_TOLD = 3
 
 
 class PhaseLengths(Struct, frozen=True, array_like=True):
-    """Seconds on one node; None: not known. See `core/timeline.py`."""
+    """Seconds on one node; None: not known. See `core/node/timeline.py`."""
 
     rendezvous_s: float | None = None
     spawn_s: float | None = None

@@ -45,4 +45,4 @@ class RoundJudged(Struct, frozen=True):
     cause: Cause | None
 
 
-Turn: TypeAlias = RoundFormed | RoundEnded | RoundJudged
+RoundTurn: TypeAlias = RoundFormed | RoundEnded | RoundJudged

@@ -47,7 +47,7 @@ from rallypoint.process.logs.specs import (
 )
 from rallypoint.process.logs.worker_output import OutputSettings
 from rallypoint.process.prepared.calls import ResultFiles, bootstrap_argv, pickle_calls
-from rallypoint.process.spawn import Command, WorkerStartError
+from rallypoint.process.spawn import WorkerCommand, WorkerStartError
 from rallypoint.process.syscalls import open_fds
 from rallypoint.worker.error_file import ERROR_FILE_VARIABLE
 
@@ -347,7 +347,7 @@ class MultiprocessContext(PContext):
         commands, calls = [], pickle_calls(function)
         for rank, environ in enumerate(environs):
             argv, fds = bootstrap_argv(calls[rank], results.open(rank), f"{self.name}{rank}")
-            commands.append(Command(argv, environ, pass_fds=fds))
+            commands.append(WorkerCommand(argv, environ, pass_fds=fds))
         return Programs(_bound(commands, self._numa_options), calls, results)
 
 
@@ -383,13 +383,13 @@ class SubprocessContext(PContext):
 
     def _programs(self, environs: Sequence[Mapping[str, str]]) -> Programs:
         argvs = [[self._program, *map(str, args)] for args in self.args.values()]
-        commands = list(map(Command, argvs, environs))
+        commands = list(map(WorkerCommand, argvs, environs))
         return Programs(_bound(commands, self._numa_options), (), ResultFiles())
 
 
 def _forks(
     call: FunctionCall, environs: Sequence[Mapping[str, str]], results: ResultFiles
-) -> list[Command]:
+) -> list[WorkerCommand]:
     """The function in forks of this process, which have its descriptors, too."""
     from rallypoint.process.prepared.bootstrap import run_call
 
@@ -397,11 +397,11 @@ def _forks(
     for rank, environ in enumerate(environs):
         result_fd = results.open(rank)
         body = partial(run_call, call.function, call.args[rank], result_fd, environ)
-        commands.append(Command([call.name], environ, pass_fds=(result_fd, *fds), body=body))
+        commands.append(WorkerCommand([call.name], environ, pass_fds=(result_fd, *fds), body=body))
     return commands
 
 
-def _bound(commands: list[Command], numa: NumaOptions | None) -> list[Command]:
+def _bound(commands: list[WorkerCommand], numa: NumaOptions | None) -> list[WorkerCommand]:
     from rallypoint.process.affinity import worker_cpus
 
     if numa is None:

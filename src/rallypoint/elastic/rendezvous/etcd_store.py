@@ -31,8 +31,8 @@ from rallypoint.elastic.etcd.lease import CommonLease
 from rallypoint.elastic.stores.store import (
     DEFAULT_TIMEOUT,
     Store,
+    StoreValue,
     Timeout,
-    Value,
     to_bytes,
     to_key,
     to_keys,
@@ -69,8 +69,8 @@ WATCH_S = 30.0
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.002, 0.2
 """Of those who change one value at once."""
 
-Answer = dict[str, Any]
-Pair = dict[str, str]
+EtcdAnswer = dict[str, Any]
+EtcdPair = dict[str, str]
 """A key and its value, as etcd gives them."""
 
 
@@ -82,7 +82,7 @@ class _Range(NamedTuple):
     """Empty: only that key."""
     keys_only: bool = False
 
-    def request(self) -> Answer:
+    def request(self) -> EtcdAnswer:
         where = {"key": encoded(self.begin), "range_end": encoded(self.end), "limit": "1"}
         return {**where, "keys_only": self.keys_only}
 
@@ -114,7 +114,7 @@ class EtcdStore(Store):
             raise ParameterError(f"EtcdStore: {error}") from None
         self._client, self._lease, self._peer = client, lease, f"etcd at {client.config}"
 
-    def set(self, key: str, value: Value) -> None:
+    def set(self, key: str, value: StoreValue) -> None:
         self._put("set", self._value(key).begin, _checked(value))
 
     def get(self, key: str) -> bytes:
@@ -149,7 +149,7 @@ class EtcdStore(Store):
 
         return int(self._change("add", key, added) or b"0")
 
-    def compare_set(self, key: str, expected_value: Value, desired_value: Value) -> bytes:
+    def compare_set(self, key: str, expected_value: StoreValue, desired_value: StoreValue) -> bytes:
         expected, desired = to_bytes(expected_value), _checked(desired_value)
 
         def swapped(value: bytes | None) -> bytes | None:
@@ -158,11 +158,11 @@ class EtcdStore(Store):
         found = self._change("compare_set", key, swapped)
         return expected if found is None else found
 
-    def append(self, key: str, value: Value) -> None:
+    def append(self, key: str, value: StoreValue) -> None:
         more = to_bytes(value)
         self._change("append", key, lambda now: _checked((now or b"") + more))
 
-    def multi_set(self, keys: Sequence[str], values: Sequence[Value]) -> None:
+    def multi_set(self, keys: Sequence[str], values: Sequence[StoreValue]) -> None:
         pairs = zip(keys, (value for _, value in to_pairs(keys, values)), strict=True)
         for part in _batches({self._value(key).begin: _checked(value) for key, value in pairs}):
             puts = [{"request_put": self._stored(name, value)} for name, value in part.items()]
@@ -183,7 +183,7 @@ class EtcdStore(Store):
         names = self._names()
         return [unquote(name[:-2]) for name in names if name.endswith("/v")]
 
-    def queue_push(self, key: str, value: Value) -> None:
+    def queue_push(self, key: str, value: StoreValue) -> None:
         folder, item = self._folder(key), _checked(value)
         number, _ = self._number("queue_push", f"{folder}n")
         if self._put("queue_push", f"{folder}q/{number:019}", item):
@@ -284,14 +284,14 @@ class EtcdStore(Store):
                 found.append(_decoded(there))
         return found
 
-    def _firsts(self, doing: str, ranges: Sequence[_Range]) -> tuple[list[Pair | None], int]:
+    def _firsts(self, doing: str, ranges: Sequence[_Range]) -> tuple[list[EtcdPair | None], int]:
         """What each of them has now, and which revision that is."""
         reads = [{"request_range": each.request()} for each in ranges]
         answer, _ = self._ask(doing, "/v3/kv/txn", {"success": reads})
         found = [each["response_range"].get("kvs") for each in answer.get("responses", ())]
         return [pairs[0] if pairs else None for pairs in found], revision_of(answer)
 
-    def _first_in_time(self, doing: str, where: _Range, ends_at: float) -> Pair | None:
+    def _first_in_time(self, doing: str, where: _Range, ends_at: float) -> EtcdPair | None:
         """The first there, once there is one; None: there was none in time."""
         while True:
             (first,), revision = self._firsts(doing, [where])
@@ -318,7 +318,7 @@ class EtcdStore(Store):
         answer, is_unsure = self._ask(doing, "/v3/kv/put", body)
         return number_given(answer), is_unsure
 
-    def _stored(self, name: str, value: bytes) -> Answer:
+    def _stored(self, name: str, value: bytes) -> EtcdAnswer:
         """What is to be put."""
         try:
             lease = 0 if self._lease is None else self._lease.number()
@@ -357,7 +357,7 @@ class EtcdStore(Store):
         why = "an answer was lost, and it is not known whether it was done"
         return StoreConnectionError(self._peer, doing, why)
 
-    def _ask(self, doing: str, path: str, body: Answer) -> tuple[Answer, bool]:
+    def _ask(self, doing: str, path: str, body: EtcdAnswer) -> tuple[EtcdAnswer, bool]:
         """The answer, and whether it may have been done before. Raises StoreConnectionError."""
         ends_at, is_unsure = time.monotonic() + min(AWAY_S, self._timeout_s), False
         while True:
@@ -374,11 +374,11 @@ class EtcdStore(Store):
             time.sleep(AGAIN_S)
 
 
-def _decoded(pair: Pair) -> bytes:
+def _decoded(pair: EtcdPair) -> bytes:
     return b64decode(pair.get("value", ""))
 
 
-def _checked(value: Value) -> bytes:
+def _checked(value: StoreValue) -> bytes:
     data = to_bytes(value)
     if len(data) > MAX_VALUE:
         raise StoreError(

@@ -200,7 +200,7 @@ class ReplyBuffer:
         """Whether nothing has arrived that nobody asked for."""
         return self.position == len(self.data)
 
-    def take(self, size: int) -> Reading[bytes]:
+    def take(self, size: int) -> ReplyReader[bytes]:
         """The next `size` bytes."""
         while len(self.data) - self.position < size:
             yield
@@ -209,12 +209,12 @@ class ReplyBuffer:
             return bytes(view[start : self.position])
 
 
-Reading = Generator[None, None, T]
+ReplyReader = Generator[None, None, T]
 """Yields when it needs more bytes, returns what it read; may raise ProtocolError."""
-Read = Callable[[ReplyBuffer], Reading[T]]
+Read = Callable[[ReplyBuffer], ReplyReader[T]]
 
 
-def read_flag(buffer: ReplyBuffer) -> Reading[int]:
+def read_flag(buffer: ReplyBuffer) -> ReplyReader[int]:
     """The answer to CHECK, WAIT, BARRIER and CANCEL_WAIT: 0 or 1."""
     (flag,) = yield from buffer.take(1)
     if flag > 1:
@@ -222,12 +222,12 @@ def read_flag(buffer: ReplyBuffer) -> Reading[int]:
     return flag
 
 
-def read_check(buffer: ReplyBuffer) -> Reading[bool]:
+def read_check(buffer: ReplyBuffer) -> ReplyReader[bool]:
     """Whether everything that was checked is there."""
     return (yield from read_flag(buffer)) == 0
 
 
-def read_is_cancelled(buffer: ReplyBuffer) -> Reading[bool]:
+def read_is_cancelled(buffer: ReplyBuffer) -> ReplyReader[bool]:
     """The answer to CANCEL_WAIT while a wait was pending; False if the wait had been answered."""
     # That answer may have been under way: then it comes first.
     is_cancelled = (yield from read_flag(buffer)) == 1
@@ -236,19 +236,19 @@ def read_is_cancelled(buffer: ReplyBuffer) -> Reading[bool]:
     return is_cancelled
 
 
-def read_i64(buffer: ReplyBuffer) -> Reading[int]:
+def read_i64(buffer: ReplyBuffer) -> ReplyReader[int]:
     """A counter or a length."""
     number: int = I64.unpack((yield from buffer.take(8)))[0]
     return number
 
 
-def read_ping(buffer: ReplyBuffer) -> Reading[int]:
+def read_ping(buffer: ReplyBuffer) -> ReplyReader[int]:
     """The nonce that came back."""
     nonce: int = U32.unpack((yield from buffer.take(4)))[0]
     return nonce
 
 
-def read_string(buffer: ReplyBuffer) -> Reading[bytes]:
+def read_string(buffer: ReplyBuffer) -> ReplyReader[bytes]:
     """A value."""
     (value,) = yield from _strings(buffer, 1, MAX_REPLY_VALUE_BYTES, "value")
     return value
@@ -257,13 +257,13 @@ def read_string(buffer: ReplyBuffer) -> Reading[bytes]:
 def read_strings(count: int) -> Read[list[bytes]]:
     """As many values."""
 
-    def read(buffer: ReplyBuffer) -> Reading[list[bytes]]:
+    def read(buffer: ReplyBuffer) -> ReplyReader[list[bytes]]:
         return (yield from _strings(buffer, count, MAX_REPLY_VALUE_BYTES, "value"))
 
     return read
 
 
-def read_popped(buffer: ReplyBuffer) -> Reading[bytes | None]:
+def read_popped(buffer: ReplyBuffer) -> ReplyReader[bytes | None]:
     """The first item of a queue, or None if it had none."""
     length = yield from read_i64(buffer)
     if length < 0:
@@ -271,7 +271,7 @@ def read_popped(buffer: ReplyBuffer) -> Reading[bytes | None]:
     return (yield from read_string(buffer)) if length else None
 
 
-def read_listed(buffer: ReplyBuffer) -> Reading[list[bytes]]:
+def read_listed(buffer: ReplyBuffer) -> ReplyReader[list[bytes]]:
     """The keys."""
     count = yield from read_i64(buffer)
     if count < 0:
@@ -282,7 +282,7 @@ def read_listed(buffer: ReplyBuffer) -> Reading[list[bytes]]:
 def both(first: Read[T], second: Read[U]) -> Read[tuple[T, U]]:
     """The answers to two requests that were sent together."""
 
-    def read(buffer: ReplyBuffer) -> Reading[tuple[T, U]]:
+    def read(buffer: ReplyBuffer) -> ReplyReader[tuple[T, U]]:
         return ((yield from first(buffer)), (yield from second(buffer)))
 
     return read
@@ -291,7 +291,7 @@ def both(first: Read[T], second: Read[U]) -> Read[tuple[T, U]]:
 def read_checks(count: int) -> Read[list[bool]]:
     """The answers to as many CHECKs."""
 
-    def read(buffer: ReplyBuffer) -> Reading[list[bool]]:
+    def read(buffer: ReplyBuffer) -> ReplyReader[list[bool]]:
         checks = []
         for _ in range(count):
             checks.append((yield from read_check(buffer)))  # noqa: PERF401 - yields
@@ -300,7 +300,7 @@ def read_checks(count: int) -> Read[list[bool]]:
     return read
 
 
-def _strings(buffer: ReplyBuffer, count: int, limit: int, what: str) -> Reading[list[bytes]]:
+def _strings(buffer: ReplyBuffer, count: int, limit: int, what: str) -> ReplyReader[list[bytes]]:
     # One loop without a generator per string: a reply may have 131,072 of them.
     strings: list[bytes] = []
     data = buffer.data

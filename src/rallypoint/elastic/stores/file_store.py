@@ -26,8 +26,8 @@ from rallypoint.elastic.stores.file_records import (
 from rallypoint.elastic.stores.store import (
     DEFAULT_TIMEOUT,
     Store,
+    StoreValue,
     Timeout,
-    Value,
     to_bytes,
     to_key,
     to_keys,
@@ -37,7 +37,7 @@ from rallypoint.errors import StoreError, StoreQueueEmptyError, StoreTimeoutErro
 from rallypoint.wire.c10d_fields import I64_MAX, I64_MIN, counter_of
 
 T = TypeVar("T")
-Names = set[bytes]
+KeyNames = set[bytes]
 
 
 class FileStore(Store):
@@ -96,7 +96,7 @@ class FileStore(Store):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def set(self, key: str, value: Value) -> None:
+    def set(self, key: str, value: StoreValue) -> None:
         record = encode(_raw(key), to_bytes(value))
         self._append("set", lambda _: record)
 
@@ -107,7 +107,7 @@ class FileStore(Store):
         name, amount = _raw(key), index(amount)
         return self._change("add", lambda file: _add(file, name, amount))
 
-    def compare_set(self, key: str, expected_value: Value, desired_value: Value) -> bytes:
+    def compare_set(self, key: str, expected_value: StoreValue, desired_value: StoreValue) -> bytes:
         name, expected, desired = _raw(key), to_bytes(expected_value), to_bytes(desired_value)
         record = encode(name, desired)
 
@@ -128,7 +128,7 @@ class FileStore(Store):
 
     def wait(self, keys: Sequence[str], timeout: Timeout | None = None) -> None:
         names, wait_s, started = to_keys(keys, _raw), self._wait_s(timeout), monotonic()
-        missing: Names = set()
+        missing: KeyNames = set()
 
         def begin(replay: Replay) -> None:
             missing.update(name for name in names if not replay.has(name))
@@ -157,18 +157,18 @@ class FileStore(Store):
     def list_keys(self) -> list[str]:
         return self._look("list_keys", lambda replay: [k[1:].decode() for k in replay.values])
 
-    def append(self, key: str, value: Value) -> None:
+    def append(self, key: str, value: StoreValue) -> None:
         name, more = _raw(key), to_bytes(value)
         self._append("append", lambda now: encode(name, now.values.get(name, b"") + more))
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
         return self._read("multi_get", keys)
 
-    def multi_set(self, keys: Sequence[str], values: Sequence[Value]) -> None:
+    def multi_set(self, keys: Sequence[str], values: Sequence[StoreValue]) -> None:
         records = encode_batch(to_pairs(keys, values, _raw))
         self._append("multi_set", lambda _: records)
 
-    def queue_push(self, key: str, value: Value) -> None:
+    def queue_push(self, key: str, value: StoreValue) -> None:
         record = encode_push(_raw(key), to_bytes(value))
         self._append("queue_push", lambda _: record)
 
@@ -263,7 +263,7 @@ class FileStore(Store):
             raise StoreTimeoutError(doing, missing, monotonic() - started)
         return read
 
-    def _wait_until_written(self, doing: str, missing: Names, wait_s: float) -> bool:
+    def _wait_until_written(self, doing: str, missing: KeyNames, wait_s: float) -> bool:
         """Whether all were; `missing` is among the watchers, and leaves them here."""
 
         def look(left_s: float) -> bool | None:

@@ -16,8 +16,8 @@ from typing import Self
 from rallypoint.elastic.stores.store import (
     DEFAULT_TIMEOUT,
     Store,
+    StoreValue,
     Timeout,
-    Value,
     to_bytes,
     to_key,
     to_keys,
@@ -42,7 +42,7 @@ class HashStore(Store):
         super().__init__(timeout)
         self._room = _Room()
 
-    def set(self, key: str, value: Value) -> None:
+    def set(self, key: str, value: StoreValue) -> None:
         self._room.ask(c10d.Set(to_key(key), to_bytes(value)))
 
     def get(self, key: str) -> bytes:
@@ -51,7 +51,7 @@ class HashStore(Store):
     def add(self, key: str, amount: int) -> int:
         return _integer(self._room.ask(c10d.Add(to_key(key), index(amount))))
 
-    def compare_set(self, key: str, expected_value: Value, desired_value: Value) -> bytes:
+    def compare_set(self, key: str, expected_value: StoreValue, desired_value: StoreValue) -> bytes:
         request = c10d.CompareSet(to_key(key), to_bytes(expected_value), to_bytes(desired_value))
         return _strings(self._room.ask(request))[0]
 
@@ -61,7 +61,7 @@ class HashStore(Store):
     def wait(self, keys: Sequence[str], timeout: Timeout | None = None) -> None:
         waited = _Waited(self._wait_s(timeout))
         with _Caller(self._room) as caller:
-            if not caller.wait(c10d.Wait(to_keys(keys)), waited):
+            if not caller.wait(c10d.WaitKeys(to_keys(keys)), waited):
                 raise self._missing("wait", keys, waited)
 
     def delete_key(self, key: str) -> bool:
@@ -74,16 +74,16 @@ class HashStore(Store):
         reply = self._room.ask(c10d.ListKeys())
         return [key.decode() for key in _strings(reply[I64.size :])]
 
-    def append(self, key: str, value: Value) -> None:
+    def append(self, key: str, value: StoreValue) -> None:
         self._room.ask(c10d.Append(to_key(key), to_bytes(value)))
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
         return self._read("multi_get", keys)
 
-    def multi_set(self, keys: Sequence[str], values: Sequence[Value]) -> None:
+    def multi_set(self, keys: Sequence[str], values: Sequence[StoreValue]) -> None:
         self._room.ask(c10d.MultiSet(to_pairs(keys, values)))
 
-    def queue_push(self, key: str, value: Value) -> None:
+    def queue_push(self, key: str, value: StoreValue) -> None:
         self._room.ask(c10d.QueuePush(to_key(key), to_bytes(value)))
 
     def queue_pop(self, key: str, block: bool = True) -> bytes:
@@ -96,7 +96,7 @@ class HashStore(Store):
                 if not block:
                     raise StoreQueueEmptyError(key)
                 # Another thread may pop the item before this one runs.
-                if not caller.wait(c10d.Wait((name,)), waited):
+                if not caller.wait(c10d.WaitKeys((name,)), waited):
                     raise self._missing("queue_pop", [key], waited)
 
     def queue_len(self, key: str) -> int:
@@ -122,7 +122,7 @@ class HashStore(Store):
                 if reply is not None:
                     return _strings(reply)
                 # A key can be gone again before this thread runs: then it waits again.
-                if not caller.wait(c10d.Wait(names), waited):
+                if not caller.wait(c10d.WaitKeys(names), waited):
                     raise self._missing(doing, keys, waited)
 
     def _missing(self, doing: str, keys: Sequence[str], waited: _Waited) -> StoreTimeoutError:
@@ -139,7 +139,7 @@ class _Room:
         self.wakes: dict[int, threading.Event] = {}
         self.ids = itertools.count(_NOT_WAITING + 1)
 
-    def ask(self, request: c10d.Request, client: int = _NOT_WAITING) -> bytes:
+    def ask(self, request: c10d.StoreRequest, client: int = _NOT_WAITING) -> bytes:
         """The answer to a request that never waits; empty to one that has none."""
         with self.lock:
             return self.apply(client, request) or b""
@@ -151,7 +151,7 @@ class _Room:
                 return None
             return self.apply(_NOT_WAITING, c10d.MultiGet(keys)) or b""
 
-    def apply(self, client: int, request: c10d.Request) -> bytes | None:
+    def apply(self, client: int, request: c10d.StoreRequest) -> bytes | None:
         """With the lock held: wakes the calls that the request wakes; None: no answer yet."""
         try:
             replies = self.machine.apply(client, request)
@@ -188,7 +188,7 @@ class _Caller:
             del self._room.wakes[self.id]
             self._room.deliver(self.id, self._room.machine.drop(self.id))
 
-    def wait(self, request: c10d.Wait | c10d.Barrier, waited: _Waited) -> bool:
+    def wait(self, request: c10d.WaitKeys | c10d.Barrier, waited: _Waited) -> bool:
         """Whether the answer came in time; if not, the wait has ended too."""
         with self._room.lock:
             self._woken.clear()

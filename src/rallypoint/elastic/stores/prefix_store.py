@@ -7,8 +7,8 @@ from datetime import timedelta
 
 from rallypoint.elastic.stores.store import (
     Store,
+    StoreValue,
     Timeout,
-    Value,
     check_store,
     to_key,
     to_keys,
@@ -42,7 +42,7 @@ class PrefixStore(Store):
     def set_timeout(self, timeout: Timeout) -> None:
         self._store.set_timeout(_span(timeout))
 
-    def set(self, key: str, value: Value) -> None:
+    def set(self, key: str, value: StoreValue) -> None:
         self._store.set(self._whole(key), value)
 
     def get(self, key: str) -> bytes:
@@ -51,7 +51,7 @@ class PrefixStore(Store):
     def add(self, key: str, amount: int) -> int:
         return self._store.add(self._whole(key), amount)
 
-    def compare_set(self, key: str, expected_value: Value, desired_value: Value) -> bytes:
+    def compare_set(self, key: str, expected_value: StoreValue, desired_value: StoreValue) -> bytes:
         return self._store.compare_set(self._whole(key), expected_value, desired_value)
 
     def check(self, keys: Sequence[str]) -> bool:
@@ -73,16 +73,16 @@ class PrefixStore(Store):
         skipped = len(self._prefix)
         return [key[skipped:] for key in self._store.list_keys() if key.startswith(self._prefix)]
 
-    def append(self, key: str, value: Value) -> None:
+    def append(self, key: str, value: StoreValue) -> None:
         self._store.append(self._whole(key), value)
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
         return self._store.multi_get(self._all_whole(keys))
 
-    def multi_set(self, keys: Sequence[str], values: Sequence[Value]) -> None:
+    def multi_set(self, keys: Sequence[str], values: Sequence[StoreValue]) -> None:
         self._store.multi_set(self._all_whole(keys), values)
 
-    def queue_push(self, key: str, value: Value) -> None:
+    def queue_push(self, key: str, value: StoreValue) -> None:
         self._store.queue_push(self._whole(key), value)
 
     def queue_pop(self, key: str, block: bool = True) -> bytes:

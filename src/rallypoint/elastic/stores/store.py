@@ -14,7 +14,7 @@ from operator import index
 
 from rallypoint.errors import ParameterError, StoreError
 
-Value = str | bytes
+StoreValue = str | bytes
 Timeout = timedelta | float
 ToKey = Callable[[str], bytes]
 
@@ -23,7 +23,7 @@ _MAX_PORT = 65535
 _FOR_EVER_S = 1e9  # what every clock, lock and kernel takes, and so does a `timedelta`
 
 
-def to_bytes(value: Value) -> bytes:
+def to_bytes(value: StoreValue) -> bytes:
     """A value as it is stored. Raises TypeError for anything but text and bytes."""
     if isinstance(value, str):
         return value.encode()
@@ -47,7 +47,7 @@ def to_keys(keys: Sequence[str], one: ToKey = to_key) -> tuple[bytes, ...]:
 
 
 def to_pairs(
-    keys: Sequence[str], values: Sequence[Value], one: ToKey = to_key
+    keys: Sequence[str], values: Sequence[StoreValue], one: ToKey = to_key
 ) -> tuple[tuple[bytes, bytes], ...]:
     """Keys and values as they are stored. Raises ValueError if the lengths differ."""
     names = to_keys(keys, one)
@@ -112,7 +112,7 @@ class Store:
         """Changes `timeout` for this object, not for clones that exist already."""
         self._timeout_s = to_seconds(timeout)
 
-    def set(self, key: str, value: Value) -> None:
+    def set(self, key: str, value: StoreValue) -> None:
         """Stores a value, whatever was there. May be retried."""
         raise self._lacks("set")
 
@@ -124,7 +124,7 @@ class Store:
         """Adds to a counter, 0 if missing, and returns the sum. Not to be retried blindly."""
         raise self._lacks("add")
 
-    def compare_set(self, key: str, expected_value: Value, desired_value: Value) -> bytes:
+    def compare_set(self, key: str, expected_value: StoreValue, desired_value: StoreValue) -> bytes:
         """Stores `desired_value` if the key has `expected_value`; returns what is there then.
 
         A missing key matches an empty `expected_value`; with another one nothing is stored, and
@@ -152,7 +152,7 @@ class Store:
         """The keys of the values, in no order; through a prefix, its own keys only."""
         raise self._lacks("list_keys")
 
-    def append(self, key: str, value: Value) -> None:
+    def append(self, key: str, value: StoreValue) -> None:
         """Lengthens a value; a missing one counts as empty. Not to be retried blindly."""
         raise self._lacks("append")
 
@@ -160,13 +160,13 @@ class Store:
         """The values, in order, once all are there. Raises StoreTimeoutError. Blocks."""
         return [self.get(key) for key in keys]
 
-    def multi_set(self, keys: Sequence[str], values: Sequence[Value]) -> None:
+    def multi_set(self, keys: Sequence[str], values: Sequence[StoreValue]) -> None:
         """Stores all values at once. Raises ValueError if the lengths differ."""
         pairs = to_pairs(keys, values)  # Checked before the first is stored.
         for key, (_, value) in zip(keys, pairs, strict=True):
             self.set(key, value)
 
-    def queue_push(self, key: str, value: Value) -> None:
+    def queue_push(self, key: str, value: StoreValue) -> None:
         """Puts an item at the end of a queue. Not to be retried blindly."""
         raise self._lacks("queue_push")
 

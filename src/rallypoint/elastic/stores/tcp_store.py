@@ -21,8 +21,8 @@ from rallypoint.elastic.stores import c10d_operations as operations
 from rallypoint.elastic.stores.store import (
     DEFAULT_TIMEOUT,
     Store,
+    StoreValue,
     Timeout,
-    Value,
     to_bytes,
     to_keys,
     to_pairs,
@@ -138,7 +138,7 @@ class TCPStore(Store):
 
     # Values
 
-    def set(self, key: str, value: Value) -> None:
+    def set(self, key: str, value: StoreValue) -> None:
         request = wire.set_value(wire.wired_key(key), to_bytes(value))
         self._client.tell("set", (key,), request, again=True)
 
@@ -153,7 +153,7 @@ class TCPStore(Store):
         request = wire.add(wire.wired_key(key), amount)
         return self._client.ask("add", (key,), request, wire.read_i64, again=False)
 
-    def compare_set(self, key: str, expected_value: Value, desired_value: Value) -> bytes:
+    def compare_set(self, key: str, expected_value: StoreValue, desired_value: StoreValue) -> bytes:
         request = wire.compare_set(
             wire.wired_key(key), to_bytes(expected_value), to_bytes(desired_value)
         )
@@ -181,7 +181,7 @@ class TCPStore(Store):
         listed = self._client.ask("list_keys", (), wire.LIST_KEYS, wire.read_listed, again=True)
         return [wire.key_shown(key) for key in listed if key[:1] == b"/"]
 
-    def append(self, key: str, value: Value) -> None:
+    def append(self, key: str, value: StoreValue) -> None:
         request = wire.append(wire.wired_key(key), to_bytes(value))
         self._client.tell("append", (key,), request, again=False)
 
@@ -189,7 +189,7 @@ class TCPStore(Store):
         operation = operations.multi_get(to_keys(keys, wire.wired_key))
         return self._client.run("multi_get", keys, operation, self._timeout_s)
 
-    def multi_set(self, keys: Sequence[str], values: Sequence[Value]) -> None:
+    def multi_set(self, keys: Sequence[str], values: Sequence[StoreValue]) -> None:
         """Stores all values at once. Raises ValueError if the lengths differ.
 
         Also for more than 131,072 keys: they would not fit into one request, and two are not
@@ -200,7 +200,7 @@ class TCPStore(Store):
 
     # Queues, and waiting for each other
 
-    def queue_push(self, key: str, value: Value) -> None:
+    def queue_push(self, key: str, value: StoreValue) -> None:
         request = wire.queue_push(wire.wired_key(key), to_bytes(value))
         self._client.tell("queue_push", (key,), request, again=False)
 

@@ -245,7 +245,7 @@ def _log() -> logging.Logger:
 
 def register(pending: PendingTimers, requests: Iterable[TimerRequest]) -> None:
     """Start these timers, and end those whose time is negative."""
-    from rallypoint.worker.timers import Timer
+    from rallypoint.worker.timers import Countdown
 
     for request in requests:
         if request.expiration_time < 0:
@@ -253,4 +253,4 @@ def register(pending: PendingTimers, requests: Iterable[TimerRequest]) -> None:
         else:
             number = getattr(request, "signal", 0)  # FileTimerRequest has one.
             ends_at = request.expiration_time
-            pending.acquire(Timer(request.worker_id, request.scope_id, ends_at, signal=number))
+            pending.acquire(Countdown(request.worker_id, request.scope_id, ends_at, signal=number))

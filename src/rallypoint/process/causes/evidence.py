@@ -21,7 +21,7 @@ from rallypoint.process.causes.handlers import exits_after, is_handled, is_withi
 from rallypoint.process.causes.known_tails import is_known_tail, is_rule, only_known_tails
 from rallypoint.process.causes.program import Program, SourceOf, may_have_told
 from rallypoint.process.causes.rows import is_gap, shown_rows
-from rallypoint.process.causes.tracebacks import Link, Traceback, is_exception, read_tracebacks
+from rallypoint.process.causes.tracebacks import ChainLink, Traceback, is_exception, read_tracebacks
 from rallypoint.process.plain_text import clip_end
 
 _SIGABRT = 6
@@ -116,7 +116,7 @@ def _uncaught(
     return None, possible
 
 
-def _reached_the_top(link: Link, program: Program) -> bool | None:
+def _reached_the_top(link: ChainLink, program: Program) -> bool | None:
     """Return whether the source proves that nothing caught the exception; None: a handler did, or
     may have, or the traceback is of another program."""
     frames = [frame for frame in link.frames if not frame.file.startswith("<frozen ")]
@@ -153,11 +153,11 @@ def _left_by_handler(
     return None
 
 
-def _class_of(link: Link) -> str:
+def _class_of(link: ChainLink) -> str:
     return link.error.partition(":")[0].rpartition(".")[2].strip()
 
 
-def _text_rows(rows: Sequence[str], link: Link, found: Sequence[Traceback]) -> list[str]:
+def _text_rows(rows: Sequence[str], link: ChainLink, found: Sequence[Traceback]) -> list[str]:
     """Return the rows of the exception's text below its first row, without known tails. It
     includes later output, which can't be distinguished from the text."""
     begins = {each.begin for each in found}
@@ -177,7 +177,7 @@ def _text_rows(rows: Sequence[str], link: Link, found: Sequence[Traceback]) -> l
     return kept
 
 
-def _error(link: Link, text: Sequence[str]) -> str:
+def _error(link: ChainLink, text: Sequence[str]) -> str:
     """Return the exception's text. If its first row has only the name, the next row is joined."""
     said = shown_rows(text)
     words = [n for n, row in enumerate(said) if row.strip() and not is_rule(row)]
@@ -203,7 +203,7 @@ def _whole(rows: Sequence[str], traceback: Traceback, text: Sequence[str]) -> st
     return "\n".join(shown)
 
 
-def _link_rows(link: Link, limit: int) -> list[str]:
+def _link_rows(link: ChainLink, limit: int) -> list[str]:
     """Return one traceback: the first row, the last of the other rows, and the exception."""
     first, *rest = shown_rows(link.rows)
     kept: list[str] = []

@@ -6,13 +6,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from rallypoint.process.plain_text import plain_text
-from rallypoint.process.relay.remembered import HEADER, Piece
+from rallypoint.process.relay.remembered import HEADER, StreamPiece
 
 GAP = "\0"
 """First character of a row that stands for a gap. No other row has this character."""
 
 
-def rows_of(pieces: Iterable[Piece]) -> list[str]:
+def rows_of(pieces: Iterable[StreamPiece]) -> list[str]:
     """Return the rows of these pieces of one stream, each once; pieces may overlap."""
     rows: list[str] = []
     text, end = b"", 0

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from rallypoint.process.causes.rows import is_gap
 
 
-class Frame(Struct, frozen=True):
+class TraceFrame(Struct, frozen=True):
     """A place in the code; `line` 0: not known."""
 
     file: str
@@ -24,7 +24,7 @@ class Frame(Struct, frozen=True):
     name: str
 
 
-class Link(Struct, frozen=True):
+class ChainLink(Struct, frozen=True):
     """One traceback of a chain. Rows are numbered from 0."""
 
     begin: int
@@ -32,7 +32,7 @@ class Link(Struct, frozen=True):
     """Number of the exception's first row."""
     error: str
     """Text of that row."""
-    frames: tuple[Frame, ...]
+    frames: tuple[TraceFrame, ...]
     """Outermost frame first."""
     rows: tuple[str, ...]
     """All rows before the exception, without their prefix."""
@@ -40,7 +40,7 @@ class Link(Struct, frozen=True):
     """Removes the prefix from a row; returns None if the row has another one."""
     is_whole: bool = False
     """True if `rows` have the exception too."""
-    catcher: Frame | None = None
+    catcher: TraceFrame | None = None
     """The frame that caught the exception, if frames above it are shown too."""
 
 
@@ -48,12 +48,12 @@ class Traceback(Struct, frozen=True):
     """A chain of tracebacks; the last one is of the exception that left the code."""
 
     begin: int
-    links: tuple[Link, ...]
+    links: tuple[ChainLink, ...]
     is_ignored: bool
     """True if Python printed an exception that it ignored."""
 
     @property
-    def last(self) -> Link:
+    def last(self) -> ChainLink:
         return self.links[-1]
 
 
@@ -121,7 +121,7 @@ def is_exception(row: str) -> bool:
     )
 
 
-def last_of_group(link: Link) -> str:
+def last_of_group(link: ChainLink) -> str:
     """Return the exception of a group's last part; empty: this is no group."""
     parts = [m[1] for row in link.rows if (m := re.match(_GROUP_PART, row)) and is_exception(m[1])]
     return parts[-1] if parts else ""
@@ -132,7 +132,7 @@ _BOX_PART = r"(?:[│|] )+(\S.*?)(?: *[│|])+$"
 _GROUP_PART = r"\s+\| (\S.*)$"
 
 
-def _row_before(rows: Sequence[str], link: Link) -> str | None:
+def _row_before(rows: Sequence[str], link: ChainLink) -> str | None:
     """Return the nearest row before it that is not blank."""
     own = rows[link.begin]
     if f"Original {_TITLE}" in own:
@@ -145,7 +145,7 @@ def _row_before(rows: Sequence[str], link: Link) -> str | None:
     return None
 
 
-def _follows(rows: Sequence[str], earlier: Link, link: Link, before: str | None) -> bool:
+def _follows(rows: Sequence[str], earlier: ChainLink, link: ChainLink, before: str | None) -> bool:
     """Return whether `link` is chained to `earlier`, or is part of its exception's text."""
     if before is None:
         return False
@@ -156,7 +156,7 @@ def _follows(rows: Sequence[str], earlier: Link, link: Link, before: str | None)
     return is_text or (rows_between <= 6 and re.search(_INNER, before) is not None)
 
 
-def _links(rows: Sequence[str]) -> Iterator[Link]:
+def _links(rows: Sequence[str]) -> Iterator[ChainLink]:
     at = 0
     while at < len(rows):
         link = None
@@ -210,13 +210,13 @@ def _outdented(row: str, width: int) -> str | None:
     return row[width:] if not row[:width].strip() else None
 
 
-def _frame(found: re.Match[str] | None) -> Frame | None:
+def _frame(found: re.Match[str] | None) -> TraceFrame | None:
     if found is None:
         return None
-    return Frame(found["file"] or "", int(found["line"] or 0), found["name"] or "<module>")
+    return TraceFrame(found["file"] or "", int(found["line"] or 0), found["name"] or "<module>")
 
 
-def _plain(rows: Sequence[str], at: int) -> Link | None:
+def _plain(rows: Sequence[str], at: int) -> ChainLink | None:
     """Read Python's own form: also of a group, with values (loguru, better_exceptions), logged."""
     header = re.search(_HEADER, rows[at])
     if header is None or _is_ipython(rows[at]):
@@ -226,7 +226,7 @@ def _plain(rows: Sequence[str], at: int) -> Link | None:
     return _body(rows, at, strip, rows[at][len(prefix) :])
 
 
-def _cut_off(rows: Sequence[str], at: int) -> Link | None:
+def _cut_off(rows: Sequence[str], at: int) -> ChainLink | None:
     """Read the end of a traceback whose header is lost."""
     if at > 2:
         return None
@@ -238,7 +238,7 @@ def _cut_off(rows: Sequence[str], at: int) -> Link | None:
     return link if link is not None and (len(link.frames) or is_exception(link.error)) else None
 
 
-def _syntax(rows: Sequence[str], at: int) -> Link | None:
+def _syntax(rows: Sequence[str], at: int) -> ChainLink | None:
     """Read the error of a program that Python can't parse; it has no header."""
     if not rows[at].startswith('  File "'):
         return None
@@ -251,10 +251,10 @@ def _syntax(rows: Sequence[str], at: int) -> Link | None:
 
 def _body(
     rows: Sequence[str], at: int, strip: Callable[[str], str | None], first: str
-) -> Link | None:
+) -> ChainLink | None:
     """Read indented rows and the exception below them."""
     kept, foreign, others = [first], 0, 0
-    catcher: Frame | None = None
+    catcher: TraceFrame | None = None
     frame = _frame(re.match(_FRAME, first))
     frames = [] if frame is None else [frame]
     has_body = frame is not None
@@ -274,14 +274,16 @@ def _body(
             and _ends_here(rows, index, row, strip)
             and (has_body or is_exception(row))
         ):
-            return Link(at, index, row.rstrip(), tuple(frames), tuple(kept), strip, catcher=catcher)
+            return ChainLink(
+                at, index, row.rstrip(), tuple(frames), tuple(kept), strip, catcher=catcher
+            )
         elif row is None:
             if (others := others + 1) > _OTHER_ROWS:
                 break
         elif re.search(_HEADER, row) or (foreign := foreign + 1) > _FOREIGN_ROWS:
             break
     last = min(len(rows), at + len(kept)) - 1
-    group = Link(at, last, "", tuple(frames), tuple(kept), strip, is_whole=True)
+    group = ChainLink(at, last, "", tuple(frames), tuple(kept), strip, is_whole=True)
     error = last_of_group(group)
     return replace(group, error=error) if error else None
 
@@ -300,7 +302,7 @@ def _ends_here(
     return True
 
 
-def _box(rows: Sequence[str], at: int) -> Link | None:
+def _box(rows: Sequence[str], at: int) -> ChainLink | None:
     """Read rich's form: frames in a box, and the exception below it."""
     if f" {_TITLE} " not in rows[at]:
         return None
@@ -308,7 +310,7 @@ def _box(rows: Sequence[str], at: int) -> Link | None:
     if header is None:
         return None
     strip = _stripper(rows, at, rows[at][: header.start()])
-    kept, frames, end = [rows[at][header.start() :]], list[Frame](), -1
+    kept, frames, end = [rows[at][header.start() :]], list[TraceFrame](), -1
     for index in range(at + 1, min(len(rows), at + _SCANNED_ROWS)):
         row = rows[index] if is_gap(rows[index]) else strip(rows[index])
         if row is None:
@@ -322,13 +324,13 @@ def _box(rows: Sequence[str], at: int) -> Link | None:
             if index - end > 8:
                 return None
             error = row.strip().rstrip("│|").rstrip()
-            link = Link(at, index, error, tuple(frames), tuple(kept), strip)
+            link = ChainLink(at, index, error, tuple(frames), tuple(kept), strip)
             return _with_parts(rows, link)
         kept.append(row)
     return None
 
 
-def _with_parts(rows: Sequence[str], link: Link) -> Link:
+def _with_parts(rows: Sequence[str], link: ChainLink) -> ChainLink:
     """Add the parts of a group in rich's form: their boxes follow; the last part is the error."""
     parts: list[str] = []
     end = error_at = link.error_at
@@ -350,16 +352,16 @@ def _with_parts(rows: Sequence[str], link: Link) -> Link:
     return replace(link, error=error, error_at=max(end, error_at), rows=kept, is_whole=True)
 
 
-def _ipython(rows: Sequence[str], at: int) -> Link | None:
+def _ipython(rows: Sequence[str], at: int) -> ChainLink | None:
     """Read IPython's form: the first row has the exception's name, and so has the last."""
     header = re.match(_IPYTHON, rows[at]) if _is_ipython(rows[at]) else None
     if header is None:
         return None
-    name, kept, frames = header["name"], [rows[at]], list[Frame]()
+    name, kept, frames = header["name"], [rows[at]], list[TraceFrame]()
     for index in range(at + 1, min(len(rows), at + _SCANNED_ROWS)):
         row = rows[index]
         if row.rstrip() == name or re.match(rf"(\w+\.)*{name}:", row):
-            return Link(at, index, row.rstrip(), tuple(frames), tuple(kept), _as_it_is)
+            return ChainLink(at, index, row.rstrip(), tuple(frames), tuple(kept), _as_it_is)
         frame = _frame(re.match(_CELL_FRAME, row))
         if frame is not None:
             frames.append(frame)
@@ -371,12 +373,12 @@ def _is_ipython(row: str) -> bool:
     return row.endswith(f" {_TITLE}") and re.match(_IPYTHON, row) is not None
 
 
-def _stackprinter(rows: Sequence[str], at: int) -> Link | None:
+def _stackprinter(rows: Sequence[str], at: int) -> ChainLink | None:
     """Read stackprinter's form: frames begin at the left margin, and there is no header."""
     first = re.match(_FRAME, rows[at]) if rows[at].startswith("File ") else None
     if first is None:
         return None
-    kept, frames = [rows[at]], [Frame(first["file"], int(first["line"]), first["name"] or "")]
+    kept, frames = [rows[at]], [TraceFrame(first["file"], int(first["line"]), first["name"] or "")]
     for index in range(at + 1, min(len(rows), at + _SCANNED_ROWS)):
         row = rows[index]
         frame = _frame(re.match(_FRAME, row))
@@ -385,16 +387,16 @@ def _stackprinter(rows: Sequence[str], at: int) -> Link | None:
         elif row.strip() and not row[0].isspace() and not row.startswith("-->") and not is_gap(row):
             if re.match(_EXCEPTION, row) is None:
                 return None
-            return Link(at, index, row.rstrip(), tuple(frames), tuple(kept), _as_it_is)
+            return ChainLink(at, index, row.rstrip(), tuple(frames), tuple(kept), _as_it_is)
         kept.append(row)
     return None
 
 
-def _pretty_errors(rows: Sequence[str], at: int) -> Link | None:
+def _pretty_errors(rows: Sequence[str], at: int) -> ChainLink | None:
     """Read pretty_errors' form: a rule, frames of one row, the text below the exception's name."""
     if not rows[at].startswith("-----") or re.match(r"-{20,}$", rows[at]) is None:
         return None
-    kept, frames = [rows[at]], list[Frame]()
+    kept, frames = [rows[at]], list[TraceFrame]()
     for index in range(at + 1, min(len(rows), at + 400)):
         row = rows[index]
         frame = _frame(re.match(r"(?P<file>\S+) (?P<line>\d+) (?P<name><?\w+>?)$", row))
@@ -406,12 +408,12 @@ def _pretty_errors(rows: Sequence[str], at: int) -> Link | None:
             below = rows[index + 1].strip() if index + 1 < len(rows) and row.endswith(":") else ""
             end = min(index + 1, len(rows) - 1) if below else index
             error = f"{row} {below}".rstrip()
-            return Link(at, end, error, tuple(frames), tuple(kept), _as_it_is)
+            return ChainLink(at, end, error, tuple(frames), tuple(kept), _as_it_is)
         kept.append(row)
     return None
 
 
-def _pytest(rows: Sequence[str], at: int) -> Link | None:
+def _pytest(rows: Sequence[str], at: int) -> ChainLink | None:
     """Read pytest's report; the error is that of the last test that failed."""
     if rows[at][:1] != "=" or re.match(r"=+ (FAILURES|ERRORS) =+$", rows[at]) is None:
         return None
@@ -429,15 +431,15 @@ def _pytest(rows: Sequence[str], at: int) -> Link | None:
         elif " in " in row and re.match(r"(=+ )?\d+ (failed|error|passed).* in [\d.:]+", row):
             break
     kept = tuple(rows[at:end])
-    return Link(at, end, error, (), kept, _as_it_is, is_whole=True) if error else None
+    return ChainLink(at, end, error, (), kept, _as_it_is, is_whole=True) if error else None
 
 
-def _escaped(rows: Sequence[str], at: int) -> Link | None:
+def _escaped(rows: Sequence[str], at: int) -> ChainLink | None:
     """Read a traceback within a quoted text, as in JSON, on one row."""
     fields = re.search(_FIELDS, rows[at]) if '"exc_type"' in rows[at] else None
     if fields is not None:
         error = f"{fields['type']}: {_unescaped(fields['value'])}".partition("\n")[0]
-        return Link(at, at, error, (), (rows[at],), _as_it_is)
+        return ChainLink(at, at, error, (), (rows[at],), _as_it_is)
     found = re.search(_ESCAPED, rows[at]) if "\\n" in rows[at] else None
     if found is None:
         return None
@@ -447,14 +449,14 @@ def _escaped(rows: Sequence[str], at: int) -> Link | None:
         return None
     link = inner[-1].last
     lines = tuple(text.splitlines()[: link.error_at])
-    return Link(at, at, link.error, link.frames, lines, _as_it_is, catcher=link.catcher)
+    return ChainLink(at, at, link.error, link.frames, lines, _as_it_is, catcher=link.catcher)
 
 
 def _unescaped(text: str) -> str:
     return re.sub(r"\\(.)", lambda m: {"n": "\n", "t": "\t"}.get(m[1], m[1]), text)
 
 
-_SHAPES: tuple[Callable[[Sequence[str], int], Link | None], ...] = (
+_SHAPES: tuple[Callable[[Sequence[str], int], ChainLink | None], ...] = (
     _escaped,
     _box,
     _ipython,

@@ -33,7 +33,7 @@ from rallypoint.errors import MACHINE_ERRNOS, LogStorageError, RallypointError, 
 from rallypoint.files import local_path, make_private_dir, open_named, remove_tree, safe_open
 from rallypoint.process.limits import out_of_files
 from rallypoint.process.logs.plan import NULL_DEVICE
-from rallypoint.process.relay.remembered import RECENT_BYTES, Piece, Remembered, last_pieces
+from rallypoint.process.relay.remembered import RECENT_BYTES, Remembered, StreamPiece, last_pieces
 
 _PROBE_BYTES = 4096
 LEAST_FREE_BYTES = 1 << 20
@@ -165,7 +165,7 @@ def open_log(path: str) -> int:
         raise storage_error(path, error) from error
 
 
-def read_remembered(path: str) -> tuple[Piece, ...]:
+def read_remembered(path: str) -> tuple[StreamPiece, ...]:
     """Return the pieces of this log file that a relay would have remembered, and its end; empty if
     it can't be read. Blocks on the file. Reads at most the last 8 MiB."""
     try:
@@ -182,7 +182,7 @@ def read_remembered(path: str) -> tuple[Piece, ...]:
             # The first traceback may be chained to one before it.
             remembered = _remembered(fd, size, size - remembered.first_at + 8 * RECENT_BYTES)
         begin = max(0, size - _FIRST_REACH_BYTES)
-        end = Piece(begin, os.pread(fd, _FIRST_REACH_BYTES, begin))
+        end = StreamPiece(begin, os.pread(fd, _FIRST_REACH_BYTES, begin))
         return last_pieces(remembered.pieces(), end)
     except OSError:
         return ()

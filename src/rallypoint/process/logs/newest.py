@@ -31,7 +31,7 @@ class OutputLines(Struct, frozen=True):
     """The position after them."""
 
 
-class Start(Struct, frozen=True):
+class ReadStart(Struct, frozen=True):
     """Where to begin to read."""
 
     newest: int
@@ -49,7 +49,7 @@ class OutputReader:
         outputs: WorkerOutputs,
         round_number: int,
         local_ranks: Sequence[int],
-        start: Start,
+        start: ReadStart,
         *,
         unfinished: bool,
     ) -> None:

@@ -47,7 +47,7 @@ NULL_DEVICE = "/dev/null"
 _COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
 
 
-class Console(Enum):
+class ConsoleRoute(Enum):
     """What of a relayed stream reaches the agent's own stdout or stderr."""
 
     NONE = "none"
@@ -57,7 +57,7 @@ class Console(Enum):
     TEE = "tee"  # whole lines behind torchrun's `[role<local rank>]:`
 
 
-class Wish(Struct, frozen=True):
+class StreamWish(Struct, frozen=True):
     """What was asked for one stream of one worker."""
 
     path: str = ""
@@ -95,7 +95,7 @@ class ToRelay(Struct, frozen=True):
     """The worker writes to a pipe that the relay empties. `path` is empty without a file, which is
     rotated when it reaches `max_bytes`; 0: it grows."""
 
-    console: Console
+    console: ConsoleRoute
     path: str
     keep_tail: bool
     max_bytes: int = 0
@@ -115,7 +115,7 @@ def resolve_mode(
     return OutputMode.PREFIX if watched and workers > 1 else OutputMode.INHERIT
 
 
-def plan_stream(stream: Std, wish: Wish, *, mode: OutputMode, inherits: Std) -> Route:
+def plan_stream(stream: Std, wish: StreamWish, *, mode: OutputMode, inherits: Std) -> Route:
     """The route of one stream; `mode` is a settled one (see `resolve_mode`). `inherits`: those of
     the agent's streams that workers are to have themselves, as terminals."""
     if mode is OutputMode.AUTO:
@@ -123,17 +123,17 @@ def plan_stream(stream: Std, wish: Wish, *, mode: OutputMode, inherits: Std) -> 
     keep_tail = stream is Std.ERR
     path = "" if wish.path == NULL_DEVICE else wish.path
     if wish.tee:
-        return ToRelay(Console.TEE, path, keep_tail, wish.max_bytes, wish.copies)
+        return ToRelay(ConsoleRoute.TEE, path, keep_tail, wish.max_bytes, wish.copies)
     if wish.path or wish.hidden:
         if (path and wish.max_bytes) or (keep_tail and not path) or wish.is_read:
-            return ToRelay(Console.NONE, path, keep_tail, wish.max_bytes)
+            return ToRelay(ConsoleRoute.NONE, path, keep_tail, wish.max_bytes)
         return ToFile(path or NULL_DEVICE)
     if mode is OutputMode.PREFIX:
-        return ToRelay(Console.PREFIX, "", keep_tail)
+        return ToRelay(ConsoleRoute.PREFIX, "", keep_tail)
     if not wish.is_read and stream in inherits:
         return Inherit()
     # The bytes of two pipes, a bar and what is printed beside it, come in any order.
-    console = Console.LINES if stream in inherits else Console.RAW
+    console = ConsoleRoute.LINES if stream in inherits else ConsoleRoute.RAW
     return ToRelay(console, "", keep_tail)
 
 
@@ -162,12 +162,12 @@ class LinePrefix(Struct, frozen=True):
     given: Mapping[int, str] = {}
     host: str = ""
 
-    def text(self, console: Console, local_rank: int, rank: int) -> bytes:
+    def text(self, console: ConsoleRoute, local_rank: int, rank: int) -> bytes:
         """The prefix of one stream."""
         match console:
-            case Console.NONE | Console.RAW | Console.LINES:
+            case ConsoleRoute.NONE | ConsoleRoute.RAW | ConsoleRoute.LINES:
                 return b""
-            case Console.TEE:
+            case ConsoleRoute.TEE:
                 text = self.given.get(local_rank)
                 if text is None:
                     text = self.template or "[${role_name}${local_rank}]:"
@@ -175,7 +175,7 @@ class LinePrefix(Struct, frozen=True):
                     text = text.replace("${hostname}", self.host)
                     text = text.replace("${local_rank}", str(local_rank))
                     text = text.replace("${rank}", str(rank))
-            case Console.PREFIX:
+            case ConsoleRoute.PREFIX:
                 text = f"[{self.role} {rank}]"
                 if self.colour:
                     text = f"\x1b[{_COLOURS[rank % len(_COLOURS)]}m{text}\x1b[0m"

@@ -14,21 +14,21 @@ from rallypoint.process.limits import out_of_files
 from rallypoint.process.logs.log_dir import open_log, read_remembered, set_aside
 from rallypoint.process.logs.plan import (
     NULL_DEVICE,
-    Console,
+    ConsoleRoute,
     Copies,
     Inherit,
     LinePrefix,
     Route,
     Std,
+    StreamWish,
     ToFile,
     ToRelay,
-    Wish,
     is_named,
     plan_stream,
 )
 from rallypoint.process.logs.specs import DefaultLogsSpecs, Environs, LogsDest, Reifies, checked
 from rallypoint.process.relay.client import Relay
-from rallypoint.process.relay.drawing import Worker
+from rallypoint.process.relay.drawing import WorkerKey
 from rallypoint.process.relay.remembered import LastWords
 
 
@@ -167,7 +167,7 @@ class WorkerOutputs(Struct, eq=False):
         tees = dest.tee_stdouts if is_out else dest.tee_stderrs
         copy_to = dest.filtered_stdout if is_out else dest.filtered_stderr
         texts = settings.stdout_filters if is_out else settings.stderr_filters
-        wish = Wish(
+        wish = StreamWish(
             path=tees.get(local_rank) or paths.get(local_rank) or "",
             tee=local_rank in tees,
             hidden=not is_named(settings.local_ranks_filter, local_rank, rank),
@@ -177,14 +177,14 @@ class WorkerOutputs(Struct, eq=False):
         )
         return plan_stream(stream, wish, mode=settings.mode, inherits=settings.inherits)
 
-    def _open(self, route: Route, stream: Std, worker: Worker, rank: int) -> int | None:
+    def _open(self, route: Route, stream: Std, worker: WorkerKey, rank: int) -> int | None:
         match route:
             case Inherit():
                 return None
             case ToFile(path):
                 return open_log(path)
             case ToRelay():
-                only_file = route.path or route.console is Console.NONE
+                only_file = route.path or route.console is ConsoleRoute.NONE
                 if (self.relay is None or self.relay.is_lost) and only_file:
                     return open_log(route.path or NULL_DEVICE)
                 if self.relay is None:

@@ -18,7 +18,7 @@ from rallypoint.errors import InfrastructureError, UsageError
 from rallypoint.process import signals, syscalls
 from rallypoint.process.guard import Guard
 from rallypoint.process.spawn import (
-    Command,
+    WorkerCommand,
     WorkerForkError,
     WorkerProcess,
     abandon,
@@ -99,7 +99,9 @@ class PreparedProcess:
             argv += preparation.argv  # Room for that of a worker.
             shown = {**environ, **dict.fromkeys(KEPT_AT_ONE, "1")}
             ignored = signals.SENT_TO_EVERYBODY
-            command = Command(argv, shown, pass_fds=(theirs.fileno(),), ignored_signals=ignored)
+            command = WorkerCommand(
+                argv, shown, pass_fds=(theirs.fileno(),), ignored_signals=ignored
+            )
             process = spawn_workers([command], guard)[0]
         except BaseException:
             ours.close()
@@ -135,7 +137,7 @@ class PreparedProcess:
             bool(answer.get("ready")), answer.get("error", ""), tuple(answer.get("warnings", ()))
         )
 
-    def fork(self, commands: Sequence[Command], guard: Guard | None) -> list[WorkerProcess]:
+    def fork(self, commands: Sequence[WorkerCommand], guard: Guard | None) -> list[WorkerProcess]:
         """Fork all workers, or none; they are children of this process. Blocks for some 10 ms per
         worker, as forking a large process takes. After it has said that it is ready.
 
@@ -179,7 +181,7 @@ class PreparedProcess:
         self._control.close()
         abandon([self.pid], self._guard)
 
-    def _send_worker(self, command: Command) -> None:
+    def _send_worker(self, command: WorkerCommand) -> None:
         streams = command.stdout_fd, command.stderr_fd
         self._send(
             [*(fd for fd in streams if fd is not None), *command.pass_fds],

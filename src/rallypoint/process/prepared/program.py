@@ -60,7 +60,7 @@ _OPEN_FILES = resource.getrlimit(resource.RLIMIT_NOFILE)
 _PR_SET_PDEATHSIG = 1
 
 
-class Worker(NamedTuple):
+class WorkerToFork(NamedTuple):
     """One to fork: its command (empty: the call in `fds`), environment and descriptors."""
 
     argv: list[str]
@@ -72,7 +72,7 @@ class Worker(NamedTuple):
     unbound_if_refused: bool
 
 
-class Gate(NamedTuple):
+class StartGate(NamedTuple):
     """What a new worker needs of the agent."""
 
     agent_pid: int
@@ -151,14 +151,14 @@ def prepare(modules: list[str], argv: list[str], fds: list[int]) -> list[str]:
     return warnings
 
 
-def serve(agent: socket.socket, prctl: Any) -> Worker:
+def serve(agent: socket.socket, prctl: Any) -> WorkerToFork:
     """Fork workers until the agent is gone. Returns in each worker."""
     while True:
-        batch: list[Worker] = []
+        batch: list[WorkerToFork] = []
         while "fork" not in (received := _receive(agent))[0]:
             batch.append(_worker(*received))
         order, fds = received
-        gate = Gate(order["fork"], fds[0], fds[1] if len(fds) > 1 else None)
+        gate = StartGate(order["fork"], fds[0], fds[1] if len(fds) > 1 else None)
         try:
             read, write = os.pipe()
             child = _fork_or_close(read, write)
@@ -193,7 +193,7 @@ def _fork_or_close(read: int, write: int) -> int:
         raise
 
 
-def _close_all(fds: list[int], batch: list[Worker]) -> None:
+def _close_all(fds: list[int], batch: list[WorkerToFork]) -> None:
     for fd in fds:
         os.close(fd)
     for worker in batch:
@@ -207,7 +207,7 @@ def _wait_for(child: int) -> None:
         pass  # A module has SIGCHLD ignored, or handled by reaping everybody: it is gone.
 
 
-def become(worker: Worker) -> None:
+def become(worker: WorkerToFork) -> None:
     """In a worker: be what was asked for, with the user's frames on top of nothing."""
     bootstrap.set_environ(worker.env)
     titles.overwrite(worker.argv or [titles.of_worker(worker.env)])
@@ -223,7 +223,7 @@ def become(worker: Worker) -> None:
     command_line.run(line, worker.argv)
 
 
-def _fork_all(batch: list[Worker], report: int, gate: Gate) -> Worker:
+def _fork_all(batch: list[WorkerToFork], report: int, gate: StartGate) -> WorkerToFork:
     """In the short-lived child: fork each, tell its number or minus the error, and exit. Returns
     in each worker."""
     try:
@@ -239,7 +239,7 @@ def _fork_all(batch: list[Worker], report: int, gate: Gate) -> Worker:
     os._exit(0)
 
 
-def _tell_guard(gate: Gate, record: int) -> None:
+def _tell_guard(gate: StartGate, record: int) -> None:
     if gate.guard is not None:
         try:
             os.write(gate.guard, _RECORD.pack(record))
@@ -247,7 +247,7 @@ def _tell_guard(gate: Gate, record: int) -> None:
             pass  # A dead guard is no reason not to start: the agent learns of it.
 
 
-def _begin(worker: Worker, batch: list[Worker], gate: Gate, prctl: Any) -> None:
+def _begin(worker: WorkerToFork, batch: list[WorkerToFork], gate: StartGate, prctl: Any) -> None:
     """In a worker: signals, streams, and then wait for the agent's word."""
     try:
         for number in signals.SENT_TO_EVERYBODY:
@@ -276,7 +276,7 @@ def _begin(worker: Worker, batch: list[Worker], gate: Gate, prctl: Any) -> None:
         os._exit(127)
 
 
-def _bind(worker: Worker) -> None:
+def _bind(worker: WorkerToFork) -> None:
     if worker.cpus:
         try:
             os.sched_setaffinity(0, worker.cpus)
@@ -285,13 +285,13 @@ def _bind(worker: Worker) -> None:
                 raise
 
 
-def _worker(order: dict[str, Any], fds: list[int]) -> Worker:
+def _worker(order: dict[str, Any], fds: list[int]) -> WorkerToFork:
     streams = [fds.pop(0) if given else None for given in order["streams"]]
     cpus, unbound = order["cpus"], order["unbound_if_refused"]
-    return Worker(order["argv"], order["env"], streams[0], streams[1], fds, cpus, unbound)
+    return WorkerToFork(order["argv"], order["env"], streams[0], streams[1], fds, cpus, unbound)
 
 
-def _close(worker: Worker, keep: list[int] | None = None) -> None:
+def _close(worker: WorkerToFork, keep: list[int] | None = None) -> None:
     for fd in (worker.stdout, worker.stderr, *worker.fds):
         if fd is not None and fd not in (keep or ()):
             os.close(fd)

@@ -8,8 +8,8 @@ from collections import deque
 
 from rallypoint.process.relay.messages import (
     MAX_PACKET,
-    Report,
-    Request,
+    RelayReport,
+    RelayRequest,
     WriteFailed,
     decode_request,
     encode,
@@ -34,9 +34,9 @@ class Channel:
         """Whether there are reports that did not fit; `send` when the channel is writable."""
         return bool(self._reports)
 
-    def receive(self) -> tuple[list[tuple[Request, list[int]]], bool]:
+    def receive(self) -> tuple[list[tuple[RelayRequest, list[int]]], bool]:
         """What has come, each with its descriptors, and whether the agent is there still."""
-        found: list[tuple[Request, list[int]]] = []
+        found: list[tuple[RelayRequest, list[int]]] = []
         while True:
             try:
                 packet, fds, _, _ = socket.recv_fds(self._control, 2 * MAX_PACKET, 1)
@@ -48,7 +48,7 @@ class Channel:
                 return found, False
             found.append((decode_request(packet), fds))
 
-    def report(self, report: Report) -> None:
+    def report(self, report: RelayReport) -> None:
         """Tell the agent."""
         self._reports.append(encode(report))
         self.send()

@@ -16,8 +16,8 @@ from msgspec import Struct, field
 
 from rallypoint.observe.printing import printed, visible
 from rallypoint.process.forks import ForkedProcess, fork_process
-from rallypoint.process.logs.plan import Console, Std, ToRelay
-from rallypoint.process.relay.drawing import Worker
+from rallypoint.process.logs.plan import ConsoleRoute, Std, ToRelay
+from rallypoint.process.relay.drawing import WorkerKey
 from rallypoint.process.relay.events import RelayEvents
 from rallypoint.process.relay.lines import last_lines
 from rallypoint.process.relay.messages import (
@@ -31,12 +31,12 @@ from rallypoint.process.relay.messages import (
     FoldInterrupts,
     OutputIs,
     ReadProgress,
-    Request,
-    Say,
+    RelayRequest,
     ShowStatus,
     StreamOutput,
     TailIs,
     WriteFailed,
+    WriteLines,
     decode_report,
     encode,
 )
@@ -103,7 +103,7 @@ class Relay(Struct, eq=False):
 
     def add(
         self,
-        worker: Worker,
+        worker: WorkerKey,
         stream: Std,
         route: ToRelay,
         prefix: bytes = b"",
@@ -124,14 +124,14 @@ class Relay(Struct, eq=False):
         reader, writer = os.pipe()
         request = AddStream(
             worker=worker,
-            fd=0 if route.console is Console.NONE else fd,
-            lines=route.console not in (Console.NONE, Console.RAW),
+            fd=0 if route.console is ConsoleRoute.NONE else fd,
+            lines=route.console not in (ConsoleRoute.NONE, ConsoleRoute.RAW),
             prefix=prefix,
             path=os.fsencode(route.path),
             keep_tail=route.keep_tail,
             max_bytes=route.max_bytes,
             draws=draws,
-            teed=route.console is Console.TEE,
+            teed=route.console is ConsoleRoute.TEE,
             copy_to=os.fsencode(route.copies.path) if route.copies else b"",
             copy_if=tuple(map(os.fsencode, route.copies.texts)) if route.copies else (),
             stream=fd,
@@ -165,7 +165,7 @@ class Relay(Struct, eq=False):
         while text:
             end = len(text) if len(text) <= _SAY_BYTES else text.rfind(b"\n", 0, _SAY_BYTES) + 1
             end = end or _SAY_BYTES
-            self._send(Say(text[:end]))
+            self._send(WriteLines(text[:end]))
             text = text[end:]
 
     async def tail(self, round_number: int, local_rank: int, *, timeout_s: float = 2.0) -> bytes:
@@ -255,7 +255,7 @@ class Relay(Struct, eq=False):
         self._last_ask += 1
         return self._last_ask
 
-    async def _ask(self, request: Request, ask: int, timeout_s: float | None) -> bytes | None:
+    async def _ask(self, request: RelayRequest, ask: int, timeout_s: float | None) -> bytes | None:
         """The answer to one request; None when there is none within `timeout_s`."""
         if self._lost:
             return None
@@ -270,7 +270,7 @@ class Relay(Struct, eq=False):
             self._asks.pop(ask, None)
         return answer.result() if answer.done() else None
 
-    def _send(self, request: Request, fd: int = -1) -> None:
+    def _send(self, request: RelayRequest, fd: int = -1) -> None:
         self._queue.append((encode(request), fd))
         self._pump()
 
@@ -397,7 +397,7 @@ def _abandon(packet: bytes, fd: int) -> None:
     from rallypoint.process.relay.messages import decode_request
 
     match decode_request(packet):
-        case Say(lines):
+        case WriteLines(lines):
             _write_directly(lines)
         case _:
             pass

@@ -246,9 +246,9 @@ _WRAP_OFF, _WRAP_ON = b"\x1b[?7l", b"\x1b[?7h"
 _ESCAPES = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]|[\x80-\xbf]")
 _WIDE = re.compile(rb"[\xe3-\xed\xf0-\xf4]")
 
-Worker: TypeAlias = tuple[int, int]
+WorkerKey: TypeAlias = tuple[int, int]
 """Round and local rank."""
-Key: TypeAlias = tuple[Worker, int]
+Key: TypeAlias = tuple[WorkerKey, int]
 """A worker's stdout (1) or stderr (2)."""
 
 

@@ -11,7 +11,7 @@ from collections import deque
 
 from msgspec import Struct
 
-from rallypoint.process.relay.drawing import Worker
+from rallypoint.process.relay.drawing import WorkerKey
 from rallypoint.process.relay.messages import (
     OUTPUT_BYTES,
     AddStream,
@@ -22,8 +22,8 @@ from rallypoint.process.relay.messages import (
 from rallypoint.process.relay.remembered import (
     RECENT_BYTES,
     LastWords,
-    Piece,
     Remembered,
+    StreamPiece,
     last_pieces,
 )
 
@@ -86,10 +86,10 @@ class KeptOutput:
             self._begin += gone
             del self._held[:gone]
 
-    def end_of(self, most: int) -> Piece:
+    def end_of(self, most: int) -> StreamPiece:
         """Return the newest bytes, at most `most`."""
         data = bytes(self._held[-most:])
-        return Piece(self.end - len(data), data)
+        return StreamPiece(self.end - len(data), data)
 
     def newest_at(self, lines: int) -> int:
         """The position of the newest so many lines; one that is not finished is one of them."""
@@ -144,10 +144,10 @@ class RoundsOutput:
     """What is kept of the output of the workers of this round and the one before it."""
 
     def __init__(self) -> None:
-        self._remembered: dict[Worker, Remembered] = {}
-        self._kept: dict[tuple[Worker, int], KeptOutput] = {}
+        self._remembered: dict[WorkerKey, Remembered] = {}
+        self._kept: dict[tuple[WorkerKey, int], KeptOutput] = {}
 
-    def begin(self, worker: Worker, request: AddStream) -> tuple[KeptOutput, Remembered | None]:
+    def begin(self, worker: WorkerKey, request: AddStream) -> tuple[KeptOutput, Remembered | None]:
         """For a new stream. The round before may still be asked about; older ones are history."""
         oldest = worker[0] - 1
         self._kept = {key: kept for key, kept in self._kept.items() if key[0][0] >= oldest}
@@ -158,7 +158,7 @@ class RoundsOutput:
         remembered = self._remembered[worker] = Remembered()
         return kept, remembered
 
-    def last_words(self, worker: Worker) -> LastWords:
+    def last_words(self, worker: WorkerKey) -> LastWords:
         """Return the last words of this worker."""
         out, err = self._kept.get((worker, 1)), self._kept.get((worker, 2))
         remembered = self._remembered.get(worker)

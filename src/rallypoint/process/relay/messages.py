@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from rallypoint.process.relay.drawing import Worker
+from rallypoint.process.relay.drawing import WorkerKey
 from rallypoint.process.relay.remembered import LastWords
 
 # Well below the default send buffer of a Unix socket (208 KiB), above which a packet is refused.
@@ -27,7 +27,7 @@ class AddStream(msgspec.Struct, frozen=True, tag="add"):
     not finish. Lines that are `teed` go to the program's object in place of the console, if there
     is one."""
 
-    worker: Worker
+    worker: WorkerKey
     fd: int
     lines: bool
     prefix: bytes
@@ -48,7 +48,7 @@ class ShowStatus(msgspec.Struct, frozen=True, tag="status"):
     text: bytes
 
 
-class Say(msgspec.Struct, frozen=True, tag="say"):
+class WriteLines(msgspec.Struct, frozen=True, tag="say"):
     """Write whole lines of the agent to stderr, torn by no worker."""
 
     lines: bytes
@@ -161,10 +161,10 @@ class NothingMatched(msgspec.Struct, frozen=True, tag="unmatched"):
 
 
 PatternReport: TypeAlias = PatternOff | NothingMatched
-Request: TypeAlias = (
+RelayRequest: TypeAlias = (
     AddStream
     | ShowStatus
-    | Say
+    | WriteLines
     | FoldInterrupts
     | ReadProgress
     | AskTail
@@ -172,23 +172,23 @@ Request: TypeAlias = (
     | AskDrain
     | AskOutput
 )
-Report: TypeAlias = (
+RelayReport: TypeAlias = (
     TailIs | Drained | OutputIs | WriteFailed | FirstOutput | SharedInput | PatternReport
 )
 
 
-def encode(message: Request | Report) -> bytes:
+def encode(message: RelayRequest | RelayReport) -> bytes:
     """One packet."""
     return msgspec.msgpack.encode(message)
 
 
-def decode_request(packet: bytes) -> Request:
+def decode_request(packet: bytes) -> RelayRequest:
     """What the agent wants. Both ends are one program: a packet always parses."""
-    request: Request = msgspec.msgpack.decode(packet, type=Request)
+    request: RelayRequest = msgspec.msgpack.decode(packet, type=RelayRequest)
     return request
 
 
-def decode_report(packet: bytes) -> Report:
+def decode_report(packet: bytes) -> RelayReport:
     """What the relay says."""
-    report: Report = msgspec.msgpack.decode(packet, type=Report)
+    report: RelayReport = msgspec.msgpack.decode(packet, type=RelayReport)
     return report

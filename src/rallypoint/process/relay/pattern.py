@@ -69,7 +69,7 @@ PROFILES: dict[str, Profile] = {
 }
 
 
-class Reading(Struct, frozen=True):
+class PatternReading(Struct, frozen=True):
     """What some lines of one worker tell. None: they do not tell that."""
 
     step: int | None = None
@@ -91,10 +91,10 @@ class ProgressPattern:
             raise ValueError(_no_step(text))
         self._wanted = groups & {STEP, "loss", "tokens"}
 
-    def read(self, newest_first: Iterable[str]) -> Reading:
+    def read(self, newest_first: Iterable[str]) -> PatternReading:
         """What the newest lines tell, each value as it was told last. Takes as long as the regular
         expression does."""
-        found = Reading()
+        found = PatternReading()
         wanted = set(self._wanted)
         for line in newest_first:
             for expression in self._expressions:
@@ -119,7 +119,7 @@ class PrintedProgress:
         """Step and total of a shorter loop."""
         self.progress = NOTHING_REPORTED
 
-    def read(self, found: Reading, now: float) -> Reported:
+    def read(self, found: PatternReading, now: float) -> Reported:
         """How far it is with this, which was found now, in seconds on CLOCK_MONOTONIC."""
         known = self.progress
         known = known._replace(
@@ -172,9 +172,9 @@ def _no_step(text: str) -> str:
     return f"there is no such profile; there are: {known}{near} (an expression needs {NEEDS})"
 
 
-def _merged(newer: Reading, older: Reading) -> Reading:
+def _merged(newer: PatternReading, older: PatternReading) -> PatternReading:
     newest = newer if newer.step is not None else older
-    return Reading(
+    return PatternReading(
         newest.step,
         newest.total,
         older.loss if newer.loss is None else newer.loss,
@@ -182,15 +182,15 @@ def _merged(newer: Reading, older: Reading) -> Reading:
     )
 
 
-def _reading(groups: dict[str, str | None]) -> Reading:
+def _reading(groups: dict[str, str | None]) -> PatternReading:
     step, total = _whole(groups.get(STEP)), _whole(groups.get("total"))
     loss, tokens = _number(groups.get("loss")), _whole(groups.get("tokens"))
     epoch = _whole(groups.get("epoch"))
     if STEP in groups and step is None:
-        return Reading()
+        return PatternReading()
     if step is not None and epoch is not None and total is not None:
         step, total = epoch * total + step, None
-    return Reading(step, total, loss, tokens)
+    return PatternReading(step, total, loss, tokens)
 
 
 def _whole(text: str | None) -> int | None:

@@ -23,8 +23,8 @@ from typing import TypeVar
 from msgspec import Struct
 
 from rallypoint.files import open_named
-from rallypoint.process.relay.drawing import Worker
-from rallypoint.process.relay.messages import NothingMatched, PatternOff, ReadProgress, Report
+from rallypoint.process.relay.drawing import WorkerKey
+from rallypoint.process.relay.messages import NothingMatched, PatternOff, ReadProgress, RelayReport
 from rallypoint.process.relay.newest_lines import UNMATCHED_S, NewestLines, UnmatchedNotice
 from rallypoint.process.relay.pattern import PrintedProgress, ProgressPattern
 from rallypoint.wire import shm_words as at
@@ -46,13 +46,15 @@ class ProgressReader:
     """Of all workers whose output comes through this relay. `report` gets what a person should
     know."""
 
-    def __init__(self, report: Callable[[Report], None], unmatched_s: float = UNMATCHED_S) -> None:
+    def __init__(
+        self, report: Callable[[RelayReport], None], unmatched_s: float = UNMATCHED_S
+    ) -> None:
         self._report = report
         self._pattern: ProgressPattern | None = None
         self._limit: MatchLimit | None = None
         self._memory = _Memory()
-        self._ranks: dict[Worker, _Rank] = {}
-        self._fresh: set[Worker] = set()
+        self._ranks: dict[WorkerKey, _Rank] = {}
+        self._fresh: set[WorkerKey] = set()
         self._look_s = -inf
         self._unmatched = UnmatchedNotice(unmatched_s)
         self._newest_line = ""
@@ -65,21 +67,21 @@ class ProgressReader:
         self._memory.close()
         self._memory = _Memory(request.round_number, os.fsdecode(request.shm))
 
-    def add(self, worker: Worker, fd: int, now: float) -> None:
+    def add(self, worker: WorkerKey, fd: int, now: float) -> None:
         """A stream of this worker is read from now on."""
         if self._pattern is not None and worker[0] == self._memory.round_number:
             fresh = _Rank({}, PrintedProgress(self._pattern.draws_bars))
             self._ranks.setdefault(worker, fresh).streams[fd] = NewestLines()
             self._unmatched.run(now)
 
-    def feed(self, worker: Worker, fd: int, data: bytes, now: float) -> None:
+    def feed(self, worker: WorkerKey, fd: int, data: bytes, now: float) -> None:
         """It has written this."""
         rank = self._ranks.get(worker)
         if rank is not None and fd in rank.streams:
             rank.streams[fd].feed(data, now)
             self._fresh.add(worker)
 
-    def end(self, worker: Worker, fd: int, now: float) -> None:
+    def end(self, worker: WorkerKey, fd: int, now: float) -> None:
         """The stream has ended."""
         rank = self._ranks.get(worker)
         if rank is None or fd not in rank.streams:
@@ -111,7 +113,9 @@ class ProgressReader:
             if (rank := self._ranks.get(worker)) is not None:
                 self._look_at(worker, rank, now)
 
-    def _look_at(self, worker: Worker, rank: _Rank, now: float, *, is_over: bool = False) -> None:
+    def _look_at(
+        self, worker: WorkerKey, rank: _Rank, now: float, *, is_over: bool = False
+    ) -> None:
         self._fresh.discard(worker)
         # What was written last is told last.
         for stream in sorted(rank.streams.values(), key=lambda stream: stream.fed_s):
@@ -122,7 +126,7 @@ class ProgressReader:
                 self._newest_line = lines[0]
                 self._read(worker, rank, lines, now)
 
-    def _read(self, worker: Worker, rank: _Rank, lines: list[str], now: float) -> None:
+    def _read(self, worker: WorkerKey, rank: _Rank, lines: list[str], now: float) -> None:
         pattern, limit = self._pattern, self._limit
         if pattern is None or limit is None:
             return

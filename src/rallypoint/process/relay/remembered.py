@@ -39,7 +39,7 @@ _IGNORED = re.compile(rb"Exception ignored (in|on|while|from)\b|--- Logging erro
 _CHAINED = re.compile(rb"(another exception occurred|of the following exception):\s*\Z")
 
 
-class Piece(Struct, frozen=True, array_like=True):
+class StreamPiece(Struct, frozen=True, array_like=True):
     """A part of a stream; `at` is the number of bytes before it."""
 
     at: int
@@ -49,26 +49,26 @@ class Piece(Struct, frozen=True, array_like=True):
 class LastWords(Struct, frozen=True):
     """The parts of a worker's output that may show why it failed."""
 
-    stderr: tuple[Piece, ...] = ()
+    stderr: tuple[StreamPiece, ...] = ()
     """Pieces in the order of their place; they may overlap. The last one is the stream's end."""
-    stdout: tuple[Piece, ...] = ()
+    stdout: tuple[StreamPiece, ...] = ()
     """Pieces of stdout, for programs that write their errors there."""
 
 
-def what_in(end: Piece) -> tuple[Piece, ...]:
+def what_in(end: StreamPiece) -> tuple[StreamPiece, ...]:
     """Return the last message of a C++ exception in the end of a stream as a piece; empty: there
     is none."""
     at = end.data.rfind(_WHAT)
     if at < 0:
         return ()
     begin = max(0, end.data.rfind(b"\n", 0, at))
-    return (Piece(end.at + begin, end.data[begin : begin + WHAT_BYTES]),)
+    return (StreamPiece(end.at + begin, end.data[begin : begin + WHAT_BYTES]),)
 
 
-def last_pieces(remembered: Sequence[Piece], end: Piece) -> tuple[Piece, ...]:
+def last_pieces(remembered: Sequence[StreamPiece], end: StreamPiece) -> tuple[StreamPiece, ...]:
     """Return the pieces of stderr for a worker's last words. `end`: of the stream, as much as is
     kept."""
-    recent = Piece(end.at + max(0, len(end.data) - RECENT_BYTES), end.data[-RECENT_BYTES:])
+    recent = StreamPiece(end.at + max(0, len(end.data) - RECENT_BYTES), end.data[-RECENT_BYTES:])
     return (*remembered, *what_in(end), recent)
 
 
@@ -96,7 +96,7 @@ class Remembered:
         self._end += len(data)
         self._before = data[-_LINE_BYTES:] if len(data) >= _LINE_BYTES else self._joined(data)
 
-    def pieces(self) -> tuple[Piece, ...]:
+    def pieces(self) -> tuple[StreamPiece, ...]:
         """Return the remembered pieces in the order of their place."""
         found = [piece for block in self._blocks for piece in block.pieces()]
         return tuple(sorted(found, key=lambda piece: piece.at))
@@ -154,8 +154,8 @@ class _Growing:
             start = max(0, self.at - position)
             self.data += data[start : start + room]
 
-    def piece(self) -> Piece:
-        return Piece(self.at, bytes(self.data))
+    def piece(self) -> StreamPiece:
+        return StreamPiece(self.at, bytes(self.data))
 
 
 class _Block:
@@ -163,7 +163,7 @@ class _Block:
 
     __slots__ = ("_chain", "_exception", "_head", "_roll", "_seen", "_text", "begin", "is_done")
 
-    def __init__(self, begin: int, chain: Sequence[Piece], prefix: bytes) -> None:
+    def __init__(self, begin: int, chain: Sequence[StreamPiece], prefix: bytes) -> None:
         self.begin, self._chain, self.is_done = begin, tuple(chain), False
         self._head = _Growing(begin, HEAD_BYTES)
         self._roll = b""
@@ -190,26 +190,26 @@ class _Block:
             self.is_done = True
         self._seen = end
 
-    def as_chain(self, until: int) -> tuple[Piece, ...]:
+    def as_chain(self, until: int) -> tuple[StreamPiece, ...]:
         """Return a shorter form of this traceback, for the next one in its chain, which begins at
         `until`."""
         pieces = (*self._chain, *self._own())
-        kept: list[Piece] = []
+        kept: list[StreamPiece] = []
         room = CHAIN_BYTES
         for piece in pieces:
             data = piece.data[: max(0, min(until - piece.at, room))]
             room -= len(data)
             if data:
-                kept.append(Piece(piece.at, data))
+                kept.append(StreamPiece(piece.at, data))
         return tuple(kept)
 
-    def pieces(self) -> list[Piece]:
+    def pieces(self) -> list[StreamPiece]:
         return [*self._chain, *self._own()]
 
-    def _own(self) -> list[Piece]:
+    def _own(self) -> list[StreamPiece]:
         found = [self._head.piece()]
         if self._roll and self._text is not None:
-            found.append(Piece(self._text.at - len(self._roll), self._roll))
+            found.append(StreamPiece(self._text.at - len(self._roll), self._roll))
         if self._text is not None:
             found.append(self._text.piece())
         return found

@@ -34,12 +34,12 @@ from rallypoint.process.relay.messages import (
     Drained,
     FoldInterrupts,
     ReadProgress,
-    Request,
-    Say,
+    RelayRequest,
     ShowStatus,
     TailIs,
+    WriteLines,
 )
-from rallypoint.process.relay.sinks import Console, open_consoles
+from rallypoint.process.relay.sinks import ConsoleSink, open_consoles
 from rallypoint.process.relay.streams import Streams
 from rallypoint.process.sessions import is_stopped
 
@@ -56,7 +56,7 @@ class _DrainMark(Struct, frozen=True):
     """What every console must have written before `ask` is answered."""
 
     ask: int
-    marks: list[tuple[Console, int]]
+    marks: list[tuple[ConsoleSink, int]]
 
 
 class _RelayLoop:
@@ -66,7 +66,7 @@ class _RelayLoop:
         self._all_consoles = list({id(c): c for c in self._consoles.values()}.values())
         self._streams = Streams(self._channel, self._poller, self._consoles[2, True])
         self._now = time.monotonic()
-        self._requests: deque[tuple[Request, list[int]]] = deque()
+        self._requests: deque[tuple[RelayRequest, list[int]]] = deque()
         self._said = b""
         self._drains: list[_DrainMark] = []
         self._agent_lives, self._agent_pid = True, agent_pid
@@ -126,7 +126,7 @@ class _RelayLoop:
             else:
                 self._requests.append((request, fds))
 
-    def _serve(self, wanted: Request, fds: list[int]) -> None:
+    def _serve(self, wanted: RelayRequest, fds: list[int]) -> None:
         match wanted:
             case AddStream() as request if fds:
                 console = self._consoles.get((request.fd, request.teed))
@@ -135,7 +135,7 @@ class _RelayLoop:
                 self._channel.report_failure(path or b"stdout", errno.EMFILE)
             case ShowStatus(text):
                 self._consoles[2, False].show_status(text)
-            case Say(lines):
+            case WriteLines(lines):
                 self._said += lines
                 if self._said.endswith(b"\n"):  # A long line comes in several packets.
                     self._consoles[2, False].write_lines(self._said)
@@ -167,7 +167,7 @@ class _RelayLoop:
 
     # --- the consoles
 
-    def _write(self, console: Console) -> None:
+    def _write(self, console: ConsoleSink) -> None:
         console.write_some(self._now)
         if console.failure is not None:
             self._channel.report_failure(console.name.encode(), console.failure)
@@ -198,10 +198,10 @@ class _RelayLoop:
             stalled_at = time.monotonic() + STALL_S
 
 
-def _consoles(objects: Mapping[int, int]) -> dict[tuple[int, bool], Console]:
+def _consoles(objects: Mapping[int, int]) -> dict[tuple[int, bool], ConsoleSink]:
     """By descriptor, 1 or 2, and whether it is for teed lines."""
     plain = open_consoles()
     consoles = {(fd, teed): console for fd, console in plain.items() for teed in (False, True)}
     for fd, pipe in objects.items():
-        consoles[fd, True] = Console(pipe, "stdout" if fd == 1 else "stderr")
+        consoles[fd, True] = ConsoleSink(pipe, "stdout" if fd == 1 else "stderr")
     return consoles

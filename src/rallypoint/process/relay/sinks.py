@@ -22,7 +22,7 @@ from collections.abc import Callable
 from math import inf
 
 from rallypoint.files import open_named
-from rallypoint.process.relay.drawing import Key, Region, Worker
+from rallypoint.process.relay.drawing import Key, Region, WorkerKey
 
 # A writer whose console is this far behind is not read from: its pipe fills, and it waits.
 BACKLOG_LIMIT = 256 * 1024
@@ -97,7 +97,7 @@ class _Backlog:
             self._head = 0
 
 
-class Console:
+class ConsoleSink:
     """Bytes for one descriptor. `failure` holds the errno of a first failed write until taken.
 
     A reader that went away (`| head`) loses the rest: its bytes are discarded and the workers run
@@ -124,7 +124,7 @@ class Console:
         self.is_terminal = os.isatty(fd)
         self._backlog = _Backlog(fd)
         self._at_line_start = True
-        self._asking: Worker | None = None
+        self._asking: WorkerKey | None = None
         self._erases = False
         self._region, self._paused = Region(), False
         self._gone = self._reported = False
@@ -183,7 +183,7 @@ class Console:
             self._close_line()
             self.write_raw(lines)
 
-    def ask(self, worker: Worker, prompt: bytes, *, is_kept: bool) -> None:
+    def ask(self, worker: WorkerKey, prompt: bytes, *, is_kept: bool) -> None:
         """Append what a worker waits behind for a person's answer. The line stays open, and nothing
         is shown below it, until somebody has something else to write. One that is kept comes again,
         as a row or a whole line, and is erased before."""
@@ -192,7 +192,7 @@ class Console:
         self.write_raw(prompt)
         self._asking, self._erases = worker, is_kept
 
-    def resume(self, worker: Worker) -> None:
+    def resume(self, worker: WorkerKey) -> None:
         """The worker has more to write: the answer to its prompt, if any, has ended the line."""
         if self._asking == worker:
             if self._erases:
@@ -258,7 +258,7 @@ def _reopen(fd: int) -> int:
         return fd
 
 
-def open_consoles() -> dict[int, Console]:
+def open_consoles() -> dict[int, ConsoleSink]:
     """The consoles of descriptors 1 and 2: one object when both are the same file."""
     for fd in (1, 2):
         try:
@@ -270,8 +270,8 @@ def open_consoles() -> dict[int, Console]:
                 os.close(null)
     out, err = os.fstat(1), os.fstat(2)
     same = (out.st_dev, out.st_ino, out.st_rdev) == (err.st_dev, err.st_ino, err.st_rdev)
-    console = Console(2, "stderr")
-    return {1: console if same else Console(1, "stdout"), 2: console}
+    console = ConsoleSink(2, "stderr")
+    return {1: console if same else ConsoleSink(1, "stdout"), 2: console}
 
 
 OVERHANG_BYTES = 64 * 1024

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from rallypoint.process.relay.channel import Channel, Poller
-from rallypoint.process.relay.drawing import Key, Worker
+from rallypoint.process.relay.drawing import Key, WorkerKey
 from rallypoint.process.relay.interrupts import Interrupts
 from rallypoint.process.relay.kept import KeptOutput, RoundsOutput
 from rallypoint.process.relay.lines import LineAssembler
@@ -29,7 +29,7 @@ from rallypoint.process.relay.messages import (
     SharedInput,
 )
 from rallypoint.process.relay.remembered import LastWords, Remembered
-from rallypoint.process.relay.sinks import Console, LogFile, LogFiles
+from rallypoint.process.relay.sinks import ConsoleSink, LogFile, LogFiles
 
 if TYPE_CHECKING:
     from rallypoint.process.relay.progress import ProgressReader
@@ -43,9 +43,9 @@ and its end one after the other, and other workers between them."""
 
 class _Stream(Struct, eq=False):
     fd: int
-    worker: Worker
+    worker: WorkerKey
     key: Key
-    console: Console | None
+    console: ConsoleSink | None
     is_shown: bool  # what it draws or does not finish is shown below the lines
     lines: LineAssembler | None
     rest: bytes  # of what is passed on byte for byte: the line that has not ended
@@ -59,19 +59,19 @@ class _Stream(Struct, eq=False):
 class Streams:
     """All streams that the agent has added and that have not ended."""
 
-    def __init__(self, channel: Channel, poller: Poller, stderr: Console) -> None:
+    def __init__(self, channel: Channel, poller: Poller, stderr: ConsoleSink) -> None:
         self._channel, self._poller, self._stderr = channel, poller, stderr
         self._streams: dict[int, _Stream] = {}
         self._past = RoundsOutput()
         self._due: dict[int, float] = {}  # when what a stream has not finished is looked at again
-        self._held: set[Console] = set()
+        self._held: set[ConsoleSink] = set()
         self._files = LogFiles(channel.report_failure)
         self._newest_heard = -1  # the round whose workers were last heard first
         self._prompts = _Prompts(channel)
         self.interrupts = Interrupts()
         self._progress: ProgressReader | None = None
 
-    def add(self, request: AddStream, fd: int, console: Console | None, now: float) -> None:
+    def add(self, request: AddStream, fd: int, console: ConsoleSink | None, now: float) -> None:
         """Read from this pipe from now on."""
         os.set_blocking(fd, False)
         worker = request.worker
@@ -108,7 +108,7 @@ class Streams:
         if self._progress is not None:
             self._progress.look_at_all(now)
 
-    def hold_if_full(self, console: Console) -> None:
+    def hold_if_full(self, console: ConsoleSink) -> None:
         """Whoever writes to a console that is behind is not read from."""
         hold = console.is_full
         if hold == (console in self._held):
@@ -147,7 +147,7 @@ class Streams:
             self._read(stream, _PIPE_BYTES, now)
             self._pass_on_rest(stream)
 
-    def last_words(self, worker: Worker, now: float) -> LastWords:
+    def last_words(self, worker: WorkerKey, now: float) -> LastWords:
         """Read the worker's pipes, and return its last words until now."""
         for stream in list(self._streams.values()):
             if stream.worker == worker:
@@ -233,7 +233,7 @@ class Streams:
             console.ask(stream.worker, prompt, is_kept=bool(left))
             self._prompts.asked(stream.worker)
 
-    def _show(self, stream: _Stream, console: Console, lines: bytes, now: float) -> None:
+    def _show(self, stream: _Stream, console: ConsoleSink, lines: bytes, now: float) -> None:
         assert stream.lines is not None
         console.write_lines(self.interrupts.feed(stream.fd, lines, stream.lines.begin, now))
         if stream.copy is not None and (found := stream.lines.matching(lines, stream.copy_if)):
@@ -269,16 +269,16 @@ class _Prompts:
         self._channel = channel
         # The workers' standard input is ours, too: where it is a terminal, somebody may answer.
         self.has_person = os.isatty(0)
-        self._asking: set[Worker] = set()
+        self._asking: set[WorkerKey] = set()
         self._is_reported = False
 
-    def asked(self, worker: Worker) -> None:
+    def asked(self, worker: WorkerKey) -> None:
         """The agent is told once when several ask."""
         self._asking.add(worker)
         if len(self._asking) > 1 and not self._is_reported:
             self._is_reported = True
             self._channel.report(SharedInput())
 
-    def answered(self, worker: Worker) -> None:
+    def answered(self, worker: WorkerKey) -> None:
         """It writes again, or never will."""
         self._asking.discard(worker)

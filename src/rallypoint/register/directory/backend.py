@@ -26,9 +26,9 @@ from rallypoint.register.directory.chain import (
     BELIEVED_S,
     FIRST,
     Seen,
-    Slot,
     Version,
     VersionChain,
+    VersionSlot,
     directory_name,
     following_slot,
     seen_then,
@@ -200,7 +200,7 @@ class DirectoryBackend(RendezvousBackend):
                 tidy(self._files, self._job, slot.directory, written_at)
         return state, seen, True
 
-    def _link(self, slot: Slot, version: VersionFile) -> tuple[float, OSError | None]:
+    def _link(self, slot: VersionSlot, version: VersionFile) -> tuple[float, OSError | None]:
         """Returns when it was written, and what linking it raised."""
         new = temporary(self._files, self._job)
         try:
@@ -221,7 +221,7 @@ class DirectoryBackend(RendezvousBackend):
         self._file_system = self._files.file_system(self._job)
         self._files.sync(self._directory)
 
-    def _make_directory_after(self, slot: Slot) -> str:
+    def _make_directory_after(self, slot: VersionSlot) -> str:
         """A durable directory for what follows the version in this slot; empty if it is the same
         one."""
         if slot.directory and slot.number < self.versions_in_a_directory:

@@ -40,7 +40,7 @@ _DIRECTORY = re.compile(r"([0-9]{8,})-[0-9a-f]{16}")
 _NUMBER = re.compile(r"[0-9]{6,}")
 
 
-class Slot(NamedTuple):
+class VersionSlot(NamedTuple):
     """A place for one version. Later ones are greater."""
 
     serial: int
@@ -53,16 +53,16 @@ class Slot(NamedTuple):
         return f"{self.directory}/{self.number:06}" if self.directory else "first"
 
 
-FIRST = Slot(0, "", 1)
+FIRST = VersionSlot(0, "", 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
     """The token: one version, as one reader has seen it."""
 
-    slot: Slot
+    slot: VersionSlot
     nonce: bytes
-    following: Slot = field(compare=False)
+    following: VersionSlot = field(compare=False)
     """Where its successor goes."""
     seen_at: float = field(compare=False)
     """When nothing had followed it yet, on the clock of `Files`."""
@@ -123,7 +123,7 @@ class VersionChain:
             self.newest = tip
         return self.newest
 
-    def read(self, slot: Slot) -> Version | None:
+    def read(self, slot: VersionSlot) -> Version | None:
         """The version in a slot; None if the file system finds none."""
         seen_at = self._files.now()
         path = self.path(slot.name)
@@ -179,7 +179,7 @@ class VersionChain:
         numbers = [int(name) for name in self._names(directory) or [] if _NUMBER.fullmatch(name)]
         if not numbers:
             return None
-        slot = Slot(serial_of(directory), directory, max(numbers))
+        slot = VersionSlot(serial_of(directory), directory, max(numbers))
         if (version := self.read(slot)) is None:
             raise _failed(self.path(slot.name), "it was listed and is not there")
         return version
@@ -207,10 +207,10 @@ def seen_then(version: Version, seen_at: float) -> Version:
     return version._replace(seen=replace(version.seen, seen_at=seen_at))
 
 
-def following_slot(slot: Slot, version: VersionFile) -> Slot:
+def following_slot(slot: VersionSlot, version: VersionFile) -> VersionSlot:
     """Where the successor of a version goes."""
     if version.following:
-        return Slot(slot.serial + 1, version.following, 1)
+        return VersionSlot(slot.serial + 1, version.following, 1)
     return slot._replace(number=slot.number + 1)
 
 

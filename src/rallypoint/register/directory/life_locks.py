@@ -10,7 +10,7 @@ import struct
 from contextlib import suppress
 
 from rallypoint.core.takeover.record import LifeLock
-from rallypoint.file_systems import FileSystem, Reach, file_system_at
+from rallypoint.file_systems import FileSystem, FileSystemReach, file_system_at
 from rallypoint.files import safe_open
 
 LOCKS = "processes.lock"
@@ -68,7 +68,7 @@ class DirectoryLocks:
 
 def are_locks_trusted(there: FileSystem) -> bool:
     """Whether one kernel alone serves what lies there, and so its locks. Pure."""
-    return there.reach is Reach.LOCAL and not there.type.startswith("fuse")
+    return there.reach is FileSystemReach.LOCAL and not there.type.startswith("fuse")
 
 
 def _flock(kind: int, place: int) -> bytes:

@@ -21,7 +21,7 @@ from rallypoint.errors import AccessError, ParameterError, RendezvousConnectionE
 from rallypoint.register import http
 from rallypoint.register.etcd.answers import check_answer
 from rallypoint.register.etcd.parameters import EtcdConfig
-from rallypoint.register.http import HttpConnection, HttpError, Kind, Request
+from rallypoint.register.http import HttpConnection, HttpError, HttpRequest, ServerKind
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -42,7 +42,7 @@ _BY_CODE = {
     8: "has no space left: compact and defragment it, and disarm its alarm",
 }
 
-_KIND = Kind("no etcd", "protocol=http", "protocol=https")
+_KIND = ServerKind("no etcd", "protocol=http", "protocol=https")
 _WATCH = "/v3/watch"
 _SHOWN_BYTES = 60
 _OWN = "etcdserver: "
@@ -63,7 +63,7 @@ class _Failure(NamedTuple):
     is_lasting: bool
 
 
-class Member(HttpConnection):
+class EtcdMember(HttpConnection):
     """One connection to one member of etcd: a POST of JSON at a time. Blocks, for one thread at a
     time; `abort` from any."""
 
@@ -118,13 +118,13 @@ class Member(HttpConnection):
         )
 
 
-def _request(path: str, body: Any, token: str) -> Request:
+def _request(path: str, body: Any, token: str) -> HttpRequest:
     headers = {"Content-Type": "application/json"}
     if token:
         headers["Authorization"] = token
     if path == _WATCH:  # A member that is cut off from the others would be silent for ever.
         headers["Grpc-Metadata-hasleader"] = "true"
-    return Request("POST", path, json.dumps(body).encode(), headers)
+    return HttpRequest("POST", path, json.dumps(body).encode(), headers)
 
 
 class Gateway:
@@ -133,7 +133,7 @@ class Gateway:
     def __init__(self, config: EtcdConfig, attempt_s: float = ATTEMPT_S) -> None:
         """Does no I/O."""
         self._config, self._attempt_s = config, attempt_s
-        self._members: list[Member] = []
+        self._members: list[EtcdMember] = []
         self._at = 0
         """Of the member that has answered last."""
         self._token = ""
@@ -190,10 +190,10 @@ class Gateway:
             member.abort()
 
     @property
-    def _member(self) -> Member:
+    def _member(self) -> EtcdMember:
         if not self._members:
             tls = tls_context(self._config)
-            self._members = [Member(endpoint, tls) for endpoint in self._config.endpoints]
+            self._members = [EtcdMember(endpoint, tls) for endpoint in self._config.endpoints]
         return self._members[self._at]
 
     def _ask(self, path: str, body: dict[str, Any], ends_at: float) -> dict[str, Any]:

@@ -22,7 +22,14 @@ from urllib.parse import quote, urlencode, urlsplit
 from rallypoint.core.json_reader import UnreadableJsonError, check_kind, read_object
 from rallypoint.core.text import shown
 from rallypoint.errors import AccessError, ParameterError, RendezvousConnectionError
-from rallypoint.register.http import Answer, HttpConnection, HttpError, Kind, Request, tls_context
+from rallypoint.register.http import (
+    HttpConnection,
+    HttpError,
+    HttpReply,
+    HttpRequest,
+    ServerKind,
+    tls_context,
+)
 from rallypoint.register.kubernetes.parameters import KubernetesConfig
 
 if TYPE_CHECKING:
@@ -35,7 +42,7 @@ NONE: Query = {}
 LIMIT_S = 5.0
 """Of a call: half the hold of a leader."""
 
-_KIND = Kind("no API server of Kubernetes", "server=http://...", "server=https://...")
+_KIND = ServerKind("no API server of Kubernetes", "server=http://...", "server=https://...")
 _ANSWERS = (200, 201, 404, 409, 410)
 _PAUSE_S = 1.0
 """Before a request that was not executed is sent again, if the server does not say."""
@@ -157,7 +164,7 @@ class ApiServer:
                 if status == 200:
                     yield _parsed(line)
                 else:
-                    reply = self._reply(Answer(status, HTTPMessage(), line))
+                    reply = self._reply(HttpReply(status, HTTPMessage(), line))
                     yield {"type": "ERROR", "object": reply.body}
         except UnreadableJsonError:
             return  # It was cut off.
@@ -177,7 +184,7 @@ class ApiServer:
             )
         time.sleep(max(left_s, 0.0))
 
-    def _answer(self, request: Request, limit_s: float) -> Answer:
+    def _answer(self, request: HttpRequest, limit_s: float) -> HttpReply:
         http = self._connected()
         try:
             answer = http.ask(request, limit_s)
@@ -195,7 +202,7 @@ class ApiServer:
 
     def _request(
         self, method: str, name: str, body: Object | None, token: str, query: Query
-    ) -> Request:
+    ) -> HttpRequest:
         path = f"{urlsplit(self._config.server).path}/api/v1/namespaces/{quote(self.namespace)}"
         path += "/configmaps"
         if name:
@@ -207,9 +214,9 @@ class ApiServer:
         if token:
             headers["Authorization"] = f"Bearer {token}"
         if body is None:
-            return Request(method, path, None, headers)
+            return HttpRequest(method, path, None, headers)
         headers["Content-Type"] = "application/json"
-        return Request(method, path, json.dumps(body).encode(), headers)
+        return HttpRequest(method, path, json.dumps(body).encode(), headers)
 
     def _token(self) -> str:
         """Empty: a proxy without TLS shows its own."""
@@ -231,7 +238,7 @@ class ApiServer:
     def _path(self, name: str) -> str:
         return os.path.join(self._config.service_account, name)
 
-    def _reply(self, answer: Answer) -> Reply:
+    def _reply(self, answer: HttpReply) -> Reply:
         """Raises what the call raises for an answer that is none."""
         try:
             body = _parsed(answer.data)
@@ -296,13 +303,13 @@ def _parsed(data: bytes) -> Object:
     return body
 
 
-def _pause_s(answer: Answer) -> float:
+def _pause_s(answer: HttpReply) -> float:
     """What the server asks for."""
     text = answer.headers.get("Retry-After", "")
     return min(max(float(text), 0.1), _MAX_PAUSE_S) if text.isdecimal() else _PAUSE_S
 
 
-def _date(answer: Answer) -> datetime | None:
+def _date(answer: HttpReply) -> datetime | None:
     try:
         return parsedate_to_datetime(answer.headers["Date"])
     except (KeyError, TypeError, ValueError, OverflowError, IndexError):

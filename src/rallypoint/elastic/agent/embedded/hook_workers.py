@@ -33,7 +33,7 @@ UNKNOWN_FAILURE = 1
 """Exit code of a group that failed without saying which worker did."""
 
 
-class Hooks(Protocol):
+class AgentHooks(Protocol):
     """What a `SimpleElasticAgent` is extended by."""
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]: ...
@@ -46,7 +46,7 @@ class HookWorkers:
 
     def __init__(
         self,
-        hooks: Hooks,
+        hooks: AgentHooks,
         group: WorkerGroup,
         round_: WorkerRound,
         on_broken: Callable[[Exception], None],

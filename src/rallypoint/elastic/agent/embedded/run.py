@@ -16,13 +16,13 @@ from rallypoint.agent.telemetry.telemetry import Telemetry
 from rallypoint.config import AgentConfig
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.event_kinds import ReportedBy
-from rallypoint.core.group_events import Finish, FinishKind
 from rallypoint.core.model import Outcome, Verdict
+from rallypoint.core.node.events import Finish, FinishKind
 from rallypoint.core.text import brief_seconds, job_name, shown
 from rallypoint.elastic.agent.embedded.worker_spec import ToldEnd, failures
 from rallypoint.elastic.multiprocessing.errors import ProcessFailure
 from rallypoint.errors import UsageError
-from rallypoint.observe.parameter_names import Names, in_parameters
+from rallypoint.observe.parameter_names import ParameterNames, in_parameters
 from rallypoint.observe.printing import visible
 from rallypoint.observe.queue import BoundedQueue
 from rallypoint.observe.records import AgentEvent, Observer, StatusView
@@ -40,7 +40,7 @@ class JobLog(Observer):
     """Writes events to the logger `rallypoint`. `close` when the agent has ended. `names`: the
     parameters of the program's call, which lines name."""
 
-    def __init__(self, names: Names) -> None:
+    def __init__(self, names: ParameterNames) -> None:
         self.names = names
         self._lines: BoundedQueue[tuple[int, str]] = BoundedQueue(lambda line: _log.log(*line))
         self._reported_wait = ""

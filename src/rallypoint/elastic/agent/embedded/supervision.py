@@ -20,7 +20,7 @@ from rallypoint.process.logs.worker_output import OutputSettings, WorkerOutput, 
 from rallypoint.process.prepared.calls import PickledCall, ResultFiles
 from rallypoint.process.relay.client import Relay
 from rallypoint.process.relay.remembered import LastWords
-from rallypoint.process.spawn import Command
+from rallypoint.process.spawn import WorkerCommand
 from rallypoint.process.workers import WorkerSet
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class RunProcsResult:
 class Programs(Struct, frozen=True):
     """What to execute, by local rank."""
 
-    commands: Sequence[Command]
+    commands: Sequence[WorkerCommand]
     """But for their streams."""
     calls: Sequence[PickledCall]
     results: ResultFiles

@@ -18,9 +18,9 @@ from msgspec.structs import replace
 
 from rallypoint.agent.environ import WorkerContext
 from rallypoint.agent.run import JobEnd, first_failure
-from rallypoint.core.group_events import SPAWN_FAILED, FinishKind
 from rallypoint.core.limits import MAX_NAME_BYTES, is_name
 from rallypoint.core.model import Outcome, Verdict
+from rallypoint.core.node.events import SPAWN_FAILED, FinishKind
 from rallypoint.core.settings import MAX_WORKERS_PER_NODE
 from rallypoint.core.text import LEFT
 from rallypoint.core.worker_exits import WorkerExit

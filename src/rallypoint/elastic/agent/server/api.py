@@ -9,7 +9,7 @@
     result = MyAgent(spec).run()
 
 Rounds, restarts, the budget and the end of the job are decided as for `rallypoint run`, by the same
-machines (`core.group`, `core.restart`); a hook only does what it is called for.
+machines (`core.node`, `core.restart`); a hook only does what it is called for.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     step(member, event) -> effects
 
-The agent has `core.group` for this, because it runs workers. Here the program runs them: that a
+The agent has `core.node` for this, because it runs workers. Here the program runs them: that a
 round is over is merely shown to it, and joining again says that nothing of it runs any more.
 
     IDLE       the program has asked for nothing
@@ -23,9 +23,9 @@ from enum import IntEnum
 from msgspec import Struct
 
 from rallypoint.core import messages as m
-from rallypoint.core.group_events import EnrolmentDone, LeaseEnded, SessionOpened
 from rallypoint.core.liveness import LEASE_OVER
 from rallypoint.core.model import Assignment, Candidate, Outcome, Stamp, Verdict
+from rallypoint.core.node.events import EnrolmentDone, LeaseEnded, SessionOpened
 from rallypoint.errors import (
     RallypointError,
     RendezvousClosedError,
@@ -35,7 +35,7 @@ from rallypoint.errors import (
 )
 
 
-class Phase(IntEnum):
+class MemberPhase(IntEnum):
     """See the module's docstring."""
 
     IDLE = 0
@@ -72,7 +72,7 @@ class SessionFailed(Struct, frozen=True):
     error: RallypointError
 
 
-class Acknowledged(Struct, frozen=True):
+class ReportAcknowledged(Struct, frozen=True):
     """The coordinator has this report."""
 
     report: m.Report
@@ -87,7 +87,7 @@ MemberEvent = (
     | SessionOpened
     | SessionFailed
     | LeaseEnded
-    | Acknowledged
+    | ReportAcknowledged
     | EnrolmentDone
 )
 
@@ -132,10 +132,10 @@ MemberEffect = (
 )
 
 
-class Member(Struct):
+class HandlerMember(Struct):
     """All that the machine knows. Only `step` changes it."""
 
-    phase: Phase = Phase.IDLE
+    phase: MemberPhase = MemberPhase.IDLE
     candidate: Candidate | None = None
     joins: int = 0
     stamp: Stamp | None = None
@@ -155,11 +155,11 @@ class Member(Struct):
     """Why the last round ended, one sentence."""
 
 
-def step(member: Member, event: MemberEvent) -> list[MemberEffect]:
+def step(member: HandlerMember, event: MemberEvent) -> list[MemberEffect]:
     """Apply one event and return what must be done, in order."""
     match event:
         case JoinWanted(candidate):
-            member.candidate, member.phase = candidate, Phase.JOINING
+            member.candidate, member.phase = candidate, MemberPhase.JOINING
             sends = member.is_attached and member.verdict is None
             return _send_join(member) if sends else []
         case CancelWanted(why):
@@ -176,7 +176,7 @@ def step(member: Member, event: MemberEvent) -> list[MemberEffect]:
             return _fail(member, error)
         case LeaseEnded():
             return _round_over(member, LEASE_OVER)
-        case Acknowledged(report):
+        case ReportAcknowledged(report):
             # A job that no node is in has no node to give a verdict to.
             if isinstance(report, m.Cancel) and member.verdict is None:
                 return _end(member, Verdict(Outcome.CANCELLED, report.why, 0))
@@ -187,7 +187,7 @@ def step(member: Member, event: MemberEvent) -> list[MemberEffect]:
             return _ordered(member, event)
 
 
-def join_error(member: Member) -> RallypointError | None:
+def join_error(member: HandlerMember) -> RallypointError | None:
     """Why this node is in no further round; None: it is, or may be."""
     verdict = member.verdict
     if verdict is None:
@@ -203,26 +203,26 @@ def join_error(member: Member) -> RallypointError | None:
 
 
 _DOING = {
-    Phase.IDLE: m.Doing.IDLE,
-    Phase.JOINING: m.Doing.JOINED,
-    Phase.ENROLLING: m.Doing.ENROLLING,
-    Phase.READY: m.Doing.ENROLLED,
-    Phase.RUNNING: m.Doing.RUNNING,
-    Phase.OVER: m.Doing.IDLE,
+    MemberPhase.IDLE: m.Doing.IDLE,
+    MemberPhase.JOINING: m.Doing.JOINED,
+    MemberPhase.ENROLLING: m.Doing.ENROLLING,
+    MemberPhase.READY: m.Doing.ENROLLED,
+    MemberPhase.RUNNING: m.Doing.RUNNING,
+    MemberPhase.OVER: m.Doing.IDLE,
 }
 
 
-def claim(member: Member) -> m.Claim:
+def claim(member: HandlerMember) -> m.Claim:
     """What this node does now, for a coordinator that it attaches to."""
     return m.Claim(_DOING[member.phase], member.stamp)
 
 
-def _ordered(member: Member, order: m.Order) -> list[MemberEffect]:
+def _ordered(member: HandlerMember, order: m.Order) -> list[MemberEffect]:
     match order:
         case m.Assigned(stamp, assignment):
             return _assigned(member, stamp, assignment)
         case m.StartNow(stamp):
-            ready = member.phase is Phase.READY and stamp == member.stamp
+            ready = member.phase is MemberPhase.READY and stamp == member.stamp
             return _run(member) if ready else []
         case m.StopNow(stamp, reason):
             return _stop(member, stamp, reason.text)
@@ -241,7 +241,7 @@ def _ordered(member: Member, order: m.Order) -> list[MemberEffect]:
             return []
 
 
-def _opened(member: Member, event: SessionOpened) -> list[MemberEffect]:
+def _opened(member: HandlerMember, event: SessionOpened) -> list[MemberEffect]:
     member.is_attached = True
     if event.resumed:
         return [ShowChange()]
@@ -251,33 +251,33 @@ def _opened(member: Member, event: SessionOpened) -> list[MemberEffect]:
     effects: list[MemberEffect] = [StopReaching()]
     if member.cancel_why:
         effects.append(SendReport(m.Cancel(member.cancel_why, 0)))
-    elif member.phase in (Phase.JOINING, Phase.ENROLLING, Phase.READY):
+    elif member.phase in (MemberPhase.JOINING, MemberPhase.ENROLLING, MemberPhase.READY):
         effects += _send_join(member)
     else:
         effects += _round_over(member, "the coordinator does not know this node any more")
     return [*effects, ShowChange()]
 
 
-def _send_join(member: Member) -> list[MemberEffect]:
+def _send_join(member: HandlerMember) -> list[MemberEffect]:
     assert member.candidate is not None
-    member.phase = Phase.JOINING
+    member.phase = MemberPhase.JOINING
     member.joins += 1
     return [SendReport(m.Join(member.joins, member.candidate))]
 
 
-def _assigned(member: Member, stamp: Stamp, assignment: Assignment) -> list[MemberEffect]:
-    if member.phase is not Phase.JOINING or not _is_newer(member, stamp):
+def _assigned(member: HandlerMember, stamp: Stamp, assignment: Assignment) -> list[MemberEffect]:
+    if member.phase is not MemberPhase.JOINING or not _is_newer(member, stamp):
         return []
     member.stamp, member.assignment = stamp, assignment
-    member.phase = Phase.ENROLLING
+    member.phase = MemberPhase.ENROLLING
     if assignment.group_rank == 0:
         return [ServeStore(stamp)]
     return [ReachStore(stamp, assignment)] if assignment.enrol else _run(member)
 
 
-def _enrolled(member: Member, event: EnrolmentDone) -> list[MemberEffect]:
+def _enrolled(member: HandlerMember, event: EnrolmentDone) -> list[MemberEffect]:
     stamp, error = event.stamp, event.error
-    if member.phase is not Phase.ENROLLING or stamp != member.stamp:
+    if member.phase is not MemberPhase.ENROLLING or stamp != member.stamp:
         return []
     assert member.assignment is not None
     if error and member.assignment.group_rank == 0:
@@ -285,44 +285,44 @@ def _enrolled(member: Member, event: EnrolmentDone) -> list[MemberEffect]:
         return _fail(member, RendezvousConnectionError(text))
     if not member.assignment.enrol:
         return _run(member)
-    member.phase = Phase.READY
+    member.phase = MemberPhase.READY
     return [SendReport(m.NotEnrolled(stamp, error) if error else m.Enrolled(stamp))]
 
 
-def _run(member: Member) -> list[MemberEffect]:
-    member.phase, member.was_needed = Phase.RUNNING, True
+def _run(member: HandlerMember) -> list[MemberEffect]:
+    member.phase, member.was_needed = MemberPhase.RUNNING, True
     return [ShowChange()]
 
 
-def _stop(member: Member, stamp: Stamp, why: str) -> list[MemberEffect]:
-    if member.phase is Phase.JOINING and _is_newer(member, stamp):
+def _stop(member: HandlerMember, stamp: Stamp, why: str) -> list[MemberEffect]:
+    if member.phase is MemberPhase.JOINING and _is_newer(member, stamp):
         # It ended before this node heard of it, and took its last join with it.
         member.stamp = stamp
         return _send_join(member)
     if stamp != member.stamp:
         return []
-    if member.phase in (Phase.ENROLLING, Phase.READY):
+    if member.phase in (MemberPhase.ENROLLING, MemberPhase.READY):
         return [StopReaching(), *_send_join(member)]
     return _round_over(member, why)
 
 
-def _round_over(member: Member, why: str) -> list[MemberEffect]:
-    if member.phase is not Phase.RUNNING:
+def _round_over(member: HandlerMember, why: str) -> list[MemberEffect]:
+    if member.phase is not MemberPhase.RUNNING:
         return []
-    member.phase, member.why_over = Phase.OVER, why
+    member.phase, member.why_over = MemberPhase.OVER, why
     return [ShowChange()]
 
 
-def _workers_succeeded(member: Member) -> list[MemberEffect]:
+def _workers_succeeded(member: HandlerMember) -> list[MemberEffect]:
     """Void if the round is not this node's any more."""
-    runs = member.phase is Phase.RUNNING and member.verdict is None and member.is_attached
+    runs = member.phase is MemberPhase.RUNNING and member.verdict is None and member.is_attached
     if not runs:
         return []
     assert member.stamp is not None
     return [SendReport(m.Succeeded(member.stamp))]
 
 
-def _end(member: Member, verdict: Verdict) -> list[MemberEffect]:
+def _end(member: HandlerMember, verdict: Verdict) -> list[MemberEffect]:
     """The job is over: let its host go."""
     effects: list[MemberEffect] = [StopReaching()]
     if member.verdict is None:
@@ -331,7 +331,7 @@ def _end(member: Member, verdict: Verdict) -> list[MemberEffect]:
     return [*effects, *_close(member)]
 
 
-def _leave(member: Member) -> list[MemberEffect]:
+def _leave(member: HandlerMember) -> list[MemberEffect]:
     effects: list[MemberEffect] = [StopReaching()]
     if member.verdict is None and member.trouble is None:
         member.trouble = RendezvousClosedError("this node has left the job")
@@ -339,7 +339,7 @@ def _leave(member: Member) -> list[MemberEffect]:
     return [*effects, *_close(member)]
 
 
-def _close(member: Member) -> list[MemberEffect]:
+def _close(member: HandlerMember) -> list[MemberEffect]:
     if member.is_closing:
         return []
     member.is_closing = True
@@ -347,13 +347,13 @@ def _close(member: Member) -> list[MemberEffect]:
     return [*leave, CloseSession()]
 
 
-def _fail(member: Member, error: RallypointError) -> list[MemberEffect]:
+def _fail(member: HandlerMember, error: RallypointError) -> list[MemberEffect]:
     member.trouble = error
     over = _round_over(member, str(error))
     return [StopReaching(), AbortSession(), *(over or [ShowChange()])]
 
 
-def _is_newer(member: Member, stamp: Stamp) -> bool:
+def _is_newer(member: HandlerMember, stamp: Stamp) -> bool:
     """Rounds of another life of the job can't be compared: the session has accepted them."""
     mine = member.stamp
     if mine is None or mine.incarnation != stamp.incarnation:

@@ -16,18 +16,18 @@ from msgspec.structs import replace
 
 from rallypoint.coordinator.client import (
     CoordinatorSession,
-    Pushed,
+    FromCoordinator,
     SessionHandler,
     fresh_identity,
 )
 from rallypoint.coordinator.discovery import discover, embed
 from rallypoint.coordinator.server import Coordinator
 from rallypoint.core import messages as m
-from rallypoint.core.group_events import EnrolmentDone, LeaseEnded, SessionOpened
 from rallypoint.core.model import Assignment, Candidate, Outcome
+from rallypoint.core.node.events import EnrolmentDone, LeaseEnded, SessionOpened
 from rallypoint.core.session import AgentEnd, SessionRules
 from rallypoint.elastic.rendezvous.led import member as core
-from rallypoint.elastic.rendezvous.led.member import Phase
+from rallypoint.elastic.rendezvous.led.member import MemberPhase
 from rallypoint.elastic.rendezvous.led.parameters import CoordinatorSettings
 from rallypoint.elastic.rendezvous.led.round_listener import reach_round_store
 from rallypoint.errors import RallypointError, RendezvousClosedError, RendezvousConnectionError
@@ -50,7 +50,7 @@ class TcpMember:
         """`make_session`: one that reports to this member, and is about to be opened."""
         self._loop = asyncio.get_running_loop()
         self._on_change, self._enrol_timeout_s = on_change, enrol_timeout_s
-        self._state = core.Member()
+        self._state = core.HandlerMember()
         self._serve: Callable[[], None] | None = None
         self._reaching: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
@@ -59,7 +59,7 @@ class TcpMember:
         self._watch_fence()
 
     @property
-    def state(self) -> core.Member:
+    def state(self) -> core.HandlerMember:
         """What is known now; for reading."""
         return self._state
 
@@ -67,7 +67,7 @@ class TcpMember:
     def is_over(self) -> bool:
         """This node's round has ended, and the job continues, or may."""
         self.session.check_fence()
-        return self._state.phase is Phase.OVER and self._state.verdict is None
+        return self._state.phase is MemberPhase.OVER and self._state.verdict is None
 
     async def join(self, candidate: Candidate, serve: Callable[[], None]) -> Assignment:
         """Be in the next round; nothing of an earlier one runs here any more. `serve` starts the
@@ -80,7 +80,7 @@ class TcpMember:
         self._serve = serve
         self._step(core.JoinWanted(candidate))
         # A round that is over by now was missed by the program, which learns that next.
-        while self._state.phase not in (Phase.RUNNING, Phase.OVER):
+        while self._state.phase not in (MemberPhase.RUNNING, MemberPhase.OVER):
             await self._wait_change_or_error()
         assert self._state.assignment is not None
         return self._state.assignment
@@ -135,12 +135,12 @@ class TcpMember:
     def lease_ended(self, waits_for: str) -> None:
         self._step(LeaseEnded(waits_for))
 
-    def pushed(self, message: Pushed) -> None:
+    def pushed(self, message: FromCoordinator) -> None:
         if not isinstance(message, m.HeartbeatAck):
             self._step(message)
 
     def acknowledged(self, report: m.Report) -> None:
-        self._step(core.Acknowledged(report))
+        self._step(core.ReportAcknowledged(report))
 
     # Within
 

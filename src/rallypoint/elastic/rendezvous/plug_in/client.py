@@ -23,7 +23,7 @@ from rallypoint.coordinator.own_addresses import reachable_host
 from rallypoint.core.model import EndKind, EndReason, Verdict
 from rallypoint.elastic.rendezvous.api import RendezvousParameters
 from rallypoint.elastic.rendezvous.plug_in import round as rounds
-from rallypoint.elastic.rendezvous.plug_in.round import Change, NodeInfo
+from rallypoint.elastic.rendezvous.plug_in.round import HandlerChange, NodeInfo
 from rallypoint.elastic.rendezvous.registry import get_rendezvous_handler
 from rallypoint.errors import (
     RallypointError,
@@ -65,7 +65,7 @@ def own_name() -> str:
     return f"{host}.{os.getpid()}.{number}" if number else f"{host}.{os.getpid()}"
 
 
-class HandlerRound:
+class AgreedRound:
     """A round that a handler has agreed on, and what its nodes tell each other by its store."""
 
     def __init__(
@@ -197,11 +197,11 @@ class HandlerClient:
                 f"{type(error).__name__}: {error}"
             ) from error
 
-    async def next_round(self) -> HandlerRound:
+    async def next_round(self) -> AgreedRound:
         """`next_rendezvous`. Raises what that raises, RendezvousPlugInError for no such tuple."""
         return await in_thread(self._next_round)
 
-    def _next_round(self) -> HandlerRound:
+    def _next_round(self) -> AgreedRound:
         info = self._handler.next_rendezvous()
         try:
             # Torch's own has these names; the oldest handlers return a plain tuple.
@@ -218,14 +218,14 @@ class HandlerClient:
         self.store = store
         own = getattr(info, "bootstrap_store_info", None)
         if own is None or not getattr(self._handler, "use_agent_store", False):
-            return HandlerRound(store, rank, size)
-        return HandlerRound(store, rank, size, (own.master_addr, own.master_port))
+            return AgreedRound(store, rank, size)
+        return AgreedRound(store, rank, size, (own.master_addr, own.master_port))
 
-    async def look(self) -> Change:
+    async def look(self) -> HandlerChange:
         """What the handler says now."""
         return await in_thread(self._look)
 
-    async def wait_change(self) -> Change:
+    async def wait_change(self) -> HandlerChange:
         """What it says when something may have changed, or after some seconds."""
         if not hasattr(self._handler, "wait_for_change"):
             await asyncio.sleep(POLL_S)
@@ -233,15 +233,15 @@ class HandlerClient:
         await in_thread(lambda: self._handler.wait_for_change(WAIT_SLICE_S))
         return await self.look()
 
-    def _look(self) -> Change:
+    def _look(self) -> HandlerChange:
         """Not once this node has left: a handler may begin anew when it is asked then."""
         with self._using:
-            return Change.NONE if self._has_left else self._look_now()
+            return HandlerChange.NONE if self._has_left else self._look_now()
 
-    def _look_now(self) -> Change:
+    def _look_now(self) -> HandlerChange:
         if self._handler.is_closed():
-            return Change.CLOSED
-        return Change.OVER if self._handler.num_nodes_waiting() > 0 else Change.NONE
+            return HandlerChange.CLOSED
+        return HandlerChange.OVER if self._handler.num_nodes_waiting() > 0 else HandlerChange.NONE
 
     @property
     def settings(self) -> Any:
@@ -306,7 +306,7 @@ class HandlerRendezvous:
         self.store: RoundStore | None = None
         """That of this node, once it was of rank 0 without a store of the handler's."""
 
-    async def next_round(self, info: NodeInfo) -> tuple[HandlerRound, list[NodeInfo]]:
+    async def next_round(self, info: NodeInfo) -> tuple[AgreedRound, list[NodeInfo]]:
         """Join the next round, and exchange infos with its other nodes. Returns when it has begun.
 
         Raises RendezvousTimeoutError when a node of the round gives no info, RendezvousClosedError,
@@ -320,7 +320,7 @@ class HandlerRendezvous:
             except _Over:
                 continue
 
-    async def _with_store(self, round_: HandlerRound, info: NodeInfo) -> NodeInfo:
+    async def _with_store(self, round_: AgreedRound, info: NodeInfo) -> NodeInfo:
         """Rank 0 says where the workers' store is, its own or the handler's."""
         config = self._config
         if round_.bootstrap is not None and not (config.store.host or config.store.port):
@@ -337,7 +337,7 @@ class HandlerRendezvous:
             self.store, self._address = self._make_store(host), given or host
         return replace(info, address=self._address, port=self.store.port, secret=os.urandom(32))
 
-    async def _exchange(self, round_: HandlerRound, info: NodeInfo) -> list[NodeInfo]:
+    async def _exchange(self, round_: AgreedRound, info: NodeInfo) -> list[NodeInfo]:
         """One set and one read for each node."""
         if round_.size == 1:
             return [info]
@@ -353,7 +353,7 @@ class HandlerRendezvous:
                 "node info in its store"
             ) from None
 
-    async def _exchange_infos(self, round_: HandlerRound, info: NodeInfo) -> list[NodeInfo]:
+    async def _exchange_infos(self, round_: AgreedRound, info: NodeInfo) -> list[NodeInfo]:
         keys = [rounds.node_key(rank) for rank in range(round_.size)]
         await round_.put(keys[round_.rank], rounds.encode(info))
         loop = asyncio.get_running_loop()
@@ -368,7 +368,7 @@ class HandlerRendezvous:
 
     async def _check_round(self) -> None:
         change = await self.client.look()
-        if change is Change.CLOSED:
+        if change is HandlerChange.CLOSED:
             raise RendezvousClosedError("the job was closed during the rendezvous")
-        if change is Change.OVER:
+        if change is HandlerChange.OVER:
             raise _Over

@@ -28,7 +28,7 @@ from msgspec.structs import replace
 
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core import messages as m
-from rallypoint.core.cause import Breakdown, Report, describe, first_cause
+from rallypoint.core.cause import Breakdown, NodeFailure, describe, first_cause
 from rallypoint.core.model import (
     Cause,
     EndKind,
@@ -59,12 +59,12 @@ class HandlerRound(Struct):
 
     stamp: Stamp
     size: int
-    reports: list[Report] = field(default_factory=list)
+    reports: list[NodeFailure] = field(default_factory=list)
     """What has failed here, unless it failed because of the round's end."""
     breakdown: Breakdown | None = None
     """A helper died here."""
     ended: EndReason | None = None
-    decision: restart.Decision | None = None
+    decision: restart.RestartDecision | None = None
     verdict: Verdict | None = None
     """Of this node, if there is no further restart."""
 
@@ -123,7 +123,7 @@ def step(job: HandlerJob, event: e.HandlerEvent, at: float) -> list[e.HandlerEff
         case m.NotEnrolled(_, text):
             text = f"node {job.node.node_id}: {text}"
             return _end(job, _judge(job, Outcome.INFRASTRUCTURE, text))
-        case e.RoundFormed():
+        case e.HandlerRoundFormed():
             return _formed(job, event, at)
         case e.NextRoundFailed():
             return _got_no_round(job, event)
@@ -158,11 +158,11 @@ def _join(job: HandlerJob) -> list[e.HandlerEffect]:
         if last.ended is not None and last.ended.node_id == job.node.node_id:
             reason = last.ended
         match last.decision:
-            case restart.GiveUp():
+            case restart.GiveUpJob():
                 job.has_stopped = True
                 if job.published is not None:
                     return [*effects, *_give_verdict(job)]
-                return [*effects, e.Wait(PUBLISH_S, e.PublishIsSlow())]
+                return [*effects, e.RoundTimer(PUBLISH_S, e.PublishIsSlow())]
             case restart.Restart(delay_s):
                 pass
     return [
@@ -173,7 +173,7 @@ def _join(job: HandlerJob) -> list[e.HandlerEffect]:
     ]
 
 
-def _formed(job: HandlerJob, event: e.RoundFormed, at: float) -> list[e.HandlerEffect]:
+def _formed(job: HandlerJob, event: e.HandlerRoundFormed, at: float) -> list[e.HandlerEffect]:
     stamp = next_stamp(event.nodes)
     if stamp.round and job.node.last_round < 0:
         job.why = event.why
@@ -229,7 +229,7 @@ def _in_round(
     match event:
         case e.WatchFailed(stamp, text):
             if at - job.watched_at > job.settings.lease_s:  # it is as good as lost
-                return [e.GiveUp(f"the rendezvous handler {job.handler!r} failed: {text}")]
+                return [e.GiveUpHandler(f"the rendezvous handler {job.handler!r} failed: {text}")]
             return [e.WatchRound(stamp, RETRY_S)]
         case e.AllSucceeded():
             return _succeeded(job)
@@ -237,11 +237,11 @@ def _in_round(
             return _charge(job, workers_run=True)
         case e.RoundWatched(stamp, change):
             job.watched_at = at
-            if change is e.Change.NONE:
+            if change is e.HandlerChange.NONE:
                 return [e.WatchRound(stamp)]
             if event.all_succeeded:
                 return _succeeded(job)
-            if change is e.Change.CLOSED:
+            if change is e.HandlerChange.CLOSED:
                 text = "the job was closed by another node"
                 return _closed_by_another(job, text, event.verdict)
             assert event.reason is not None
@@ -260,13 +260,13 @@ def _failed(
 ) -> list[e.HandlerEffect]:
     if not failures or (round_.ended is not None and not round_.reports):
         return []  # these failed because the round had ended
-    round_.reports += [Report(job.node.node_id, failure, at) for failure in failures]
+    round_.reports += [NodeFailure(job.node.node_id, failure, at) for failure in failures]
     if round_.ended is not None:
         return []
     first = first_cause(round_.stamp.round, round_.reports, ())
     assert first is not None
     reason = EndReason(EndKind.FAILURE, describe(first), job.node.node_id)
-    slow = e.Wait(STOP_S, e.StopIsSlow(round_.stamp))
+    slow = e.RoundTimer(STOP_S, e.StopIsSlow(round_.stamp))
     return [e.DropCalls(), *_end_round(job, round_, reason), slow]
 
 
@@ -299,7 +299,7 @@ def _charge(job: HandlerJob, *, workers_run: bool = False) -> list[e.HandlerEffe
     blame, was_said = describe(cause), round_.ended.text
     decision = round_.decision = restart.charge(job.ledger, job.settings, cause.failure)
     round_.ended, job.why = replace(round_.ended, text=blame), blame
-    if isinstance(decision, restart.GiveUp):
+    if isinstance(decision, restart.GiveUpJob):
         round_.verdict = _judge(job, Outcome.FAILED, f"{blame}; {decision.reason}", cause)
         return [e.PublishVerdict(round_.verdict)]
     total = job.ledger.total
@@ -307,7 +307,7 @@ def _charge(job: HandlerJob, *, workers_run: bool = False) -> list[e.HandlerEffe
     text = restart.describe(decision, "" if blame == was_said else blame)
     effects: list[e.HandlerEffect] = [kinds.RESTART(text, node_id=job.node.node_id)]
     if window_s := job.settings.restart_window_s:
-        effects.append(e.Wait(window_s, e.ChargeExpired(str(total))))
+        effects.append(e.RoundTimer(window_s, e.ChargeExpired(str(total))))
     return effects
 
 

@@ -141,7 +141,7 @@ def assign(infos: Sequence[NodeInfo], rank: int, why: str) -> Assignment:
     )
 
 
-class Change(Enum):
+class HandlerChange(Enum):
     """What a handler says of the round."""
 
     NONE = auto()
@@ -149,7 +149,7 @@ class Change(Enum):
     CLOSED = auto()
 
 
-class RoundFormed(Struct, frozen=True):
+class HandlerRoundFormed(Struct, frozen=True):
     """The handler has formed a round, whose nodes have exchanged their infos (in rank order)."""
 
     rank: int
@@ -181,7 +181,7 @@ class RoundWatched(Struct, frozen=True):
     """The handler was asked, and if anything has changed also the round's store."""
 
     stamp: Stamp
-    change: Change
+    change: HandlerChange
     all_succeeded: bool = False
     verdict: Verdict | None = None
     """Which another node has published."""
@@ -233,7 +233,7 @@ class SessionEnds(Struct, frozen=True):
 
 HandlerEvent = (
     m.Report
-    | RoundFormed
+    | HandlerRoundFormed
     | NextRoundFailed
     | RoundWatched
     | WatchFailed
@@ -260,7 +260,7 @@ class Acknowledge(Struct, frozen=True):
 
 class JoinNextRound(Struct, frozen=True):
     """Tell the other nodes of the last round `reason`, if there is one; wait; then ask
-    the handler for the next one. Answer with `RoundFormed` or `NextRoundFailed`."""
+    the handler for the next one. Answer with `HandlerRoundFormed` or `NextRoundFailed`."""
 
     info: NodeInfo
     reason: EndReason | None = None
@@ -293,14 +293,14 @@ class PublishVerdict(Struct, frozen=True):
     report: m.Cancel | None = None
 
 
-class Wait(Struct, frozen=True):
+class RoundTimer(Struct, frozen=True):
     """Answer with `event` after so long."""
 
     length_s: float
     event: StopIsSlow | PublishIsSlow | ChargeExpired
 
 
-class GiveUp(Struct, frozen=True):
+class GiveUpHandler(Struct, frozen=True):
     """Tell the agent that the handler is lost."""
 
     text: str
@@ -328,8 +328,8 @@ HandlerEffect = (
     | AwaitSuccess
     | DropCalls
     | PublishVerdict
-    | Wait
-    | GiveUp
+    | RoundTimer
+    | GiveUpHandler
     | LeaveJob
     | CloseJob
 )

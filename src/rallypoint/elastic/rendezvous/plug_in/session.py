@@ -14,13 +14,13 @@ from typing import Any, Protocol, assert_never
 from rallypoint.agent.round_store import StoreAccess
 from rallypoint.clocks import wall_ms
 from rallypoint.config import AgentConfig
-from rallypoint.coordinator.client import Pushed, SessionHandler, raise_in_loop
+from rallypoint.coordinator.client import FromCoordinator, SessionHandler, raise_in_loop
 from rallypoint.core import messages as m
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.model import Candidate, SharedSettings
 from rallypoint.elastic.rendezvous.plug_in import job as handler_job
 from rallypoint.elastic.rendezvous.plug_in import round as e
-from rallypoint.elastic.rendezvous.plug_in.client import HandlerRendezvous, HandlerRound, own_name
+from rallypoint.elastic.rendezvous.plug_in.client import AgreedRound, HandlerRendezvous, own_name
 from rallypoint.elastic.rendezvous.plug_in.job import HandlerJob
 from rallypoint.elastic.rendezvous.plug_in.round import NodeInfo
 from rallypoint.errors import InfrastructureError, RendezvousClosedError, UsageError
@@ -54,7 +54,7 @@ class HandlerSession:
         """What this node brings; `JoinNextRound` says where its store is, when it is of rank 0."""
         node = NodeInfo(self.node_id, workers.count, workers.role, wall_ms(), -1, 0)
         self._job = HandlerJob(client.name, node, settings)
-        self._round: HandlerRound | None = None
+        self._round: AgreedRound | None = None
         self._calls: set[asyncio.Task[None]] = set()
         self._parting: asyncio.Task[None] | None = None
         self._is_closed = False
@@ -113,9 +113,9 @@ class HandlerSession:
                     task.cancel()
             case e.PublishVerdict():
                 self._part(self._publish(effect))
-            case e.Wait(length_s, event):
+            case e.RoundTimer(length_s, event):
                 self._loop.call_later(length_s, self._step, event)
-            case e.GiveUp(text):
+            case e.GiveUpHandler(text):
                 self._agent.session_given_up(text)
             case e.LeaveJob():
                 self._part(self._rendezvous.client.leave())
@@ -124,7 +124,7 @@ class HandlerSession:
             case _:
                 assert_never(effect)
 
-    def _push(self, message: Pushed) -> None:
+    def _push(self, message: FromCoordinator) -> None:
         if not self._is_closed:
             self._agent.pushed(message)
 
@@ -160,7 +160,9 @@ class HandlerSession:
             is_first = secret is not None and round_.rank == 0
             self._access.use(secret, self._rendezvous.store if is_first else None)
             self._step(
-                e.RoundFormed(round_.rank, tuple(nodes), self._rendezvous.client.end_reason.text)
+                e.HandlerRoundFormed(
+                    round_.rank, tuple(nodes), self._rendezvous.client.end_reason.text
+                )
             )
 
     async def _why_no_round(self, error: Exception) -> e.NextRoundFailed:
@@ -189,11 +191,11 @@ class HandlerSession:
         except Exception as error:
             self._step(e.WatchFailed(stamp, str(error) or type(error).__name__))
             return
-        if change is e.Change.NONE:
+        if change is e.HandlerChange.NONE:
             event = e.RoundWatched(stamp, change)
         elif await round_.have_all_succeeded():
             event = e.RoundWatched(stamp, change, all_succeeded=True)
-        elif change is e.Change.CLOSED:
+        elif change is e.HandlerChange.CLOSED:
             event = e.RoundWatched(stamp, change, verdict=await round_.verdict())
         else:
             reason = await round_.reason() or self._rendezvous.client.end_reason

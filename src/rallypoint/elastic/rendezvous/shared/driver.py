@@ -28,9 +28,9 @@ from rallypoint.elastic.rendezvous.shared.member import (
 from rallypoint.elastic.rendezvous.shared.round import SharedState
 from rallypoint.elastic.rendezvous.shared.value import (
     FIRST_BACKOFF_S,
-    Change,
-    NodeView,
     SharedValue,
+    SharedView,
+    StateChange,
 )
 from rallypoint.errors import RendezvousConnectionError, RendezvousError, RendezvousStateError
 from rallypoint.store.backoff import uniform
@@ -59,9 +59,9 @@ class SharedDriver:
         on_change: Callable[[], None],
     ) -> None:
         self._settings, self._ref, self._backend = settings, ref, backend
-        self.view = NodeView(settings, ref, on_change)
+        self.view = SharedView(settings, ref, on_change)
         self._value = SharedValue(settings, backend, self.view.read)
-        self._heartbeat = Heartbeat(ref, backend, self._value)
+        self._heartbeat = HeartbeatCounter(ref, backend, self._value)
         self._interval_s = self.view.member.interval_s
         self._counted_in: Outlook = Outside()
         """The outlook at the last count."""
@@ -282,7 +282,7 @@ class SharedDriver:
                     self._if_member(lambda s, w: shared_round.apply(s, duty, w))
                 )
 
-    def _if_member(self, change: Change) -> Change:
+    def _if_member(self, change: StateChange) -> StateChange:
         """An event by a node that is no longer in the state is void (behaviour F5)."""
 
         def guarded(shared: SharedState, writer: str) -> list[Effect] | None:
@@ -321,7 +321,7 @@ class SharedDriver:
         await asyncio.sleep(min(self._interval_s, POLL_ACTIVE_S) * uniform(0.5, 1))
 
 
-class Heartbeat:
+class HeartbeatCounter:
     """The counter of one node, which the others watch, and theirs. It is in the backend's own place
     for counters, or else in the state."""
 

@@ -25,7 +25,7 @@ from msgspec import Struct
 
 from rallypoint.core.events import Timer, TimerEnded, TimerKind
 from rallypoint.core.model import NodeRef
-from rallypoint.core.round_state import MemberState, Phase, RoundState, timers_wanted
+from rallypoint.core.round_state import MemberState, RoundPhase, RoundState, timers_wanted
 from rallypoint.core.text import quoted_job
 from rallypoint.elastic.rendezvous.shared.round import SharedState
 from rallypoint.errors import (
@@ -242,12 +242,12 @@ class SharedMember:
             return Outside()
         member = shared.round.members.get(self.ref.node_id)
         is_member = member is not None and member.ref == self.ref
-        if shared.round.phase is Phase.CLOSED:
+        if shared.round.phase is RoundPhase.CLOSED:
             stands_by = member is not None and is_member and member.state is MemberState.STANDBY
             return Closed(shared.why, was_needed=not stands_by)
         if member is None or not is_member:
             return Outside()
-        if shared.round.phase is Phase.ACTIVE and member.state is MemberState.RUNNING:
+        if shared.round.phase is RoundPhase.ACTIVE and member.state is MemberState.RUNNING:
             rank = next(
                 rank
                 for rank, entry in enumerate(shared.round.world)

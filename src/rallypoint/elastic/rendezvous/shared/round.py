@@ -21,18 +21,18 @@ from msgspec import Struct
 from rallypoint.core import limits
 from rallypoint.core.events import (
     Effect,
-    Event,
     FormWorld,
     JobClosed,
     NodeJoined,
     NodeLost,
+    RoundEvent,
     RoundReleased,
     RoundSettled,
     StopRound,
 )
 from rallypoint.core.model import Candidate, EndReason, NodeRef, SharedSettings
 from rallypoint.core.round import NEVER_AGAIN, step
-from rallypoint.core.round_state import Phase, RoundState
+from rallypoint.core.round_state import RoundPhase, RoundState
 from rallypoint.core.settings import settings_conflict
 from rallypoint.errors import MessageError, RendezvousGracefulExitError, RendezvousStateError
 
@@ -77,7 +77,7 @@ def new_state(settings: SharedSettings, job: str, writer: str, own_request: int 
     return SharedState(job, 0, writer, RoundState(settings), {}, taken=taken)
 
 
-def apply(shared: SharedState, event: Event, writer: str) -> list[Effect]:
+def apply(shared: SharedState, event: RoundEvent, writer: str) -> list[Effect]:
     """Apply one event, and what follows from it; returns what a host may want to know.
 
     The state is to be stored only if it was loaded for this: a failed write throws it away.
@@ -168,7 +168,7 @@ def join_refused(shared: SharedState, ref: NodeRef, settings: SharedSettings) ->
 
 def close(shared: SharedState, why: str, writer: str) -> None:
     """The job is over, for all nodes and for good."""
-    if shared.round.phase is not Phase.CLOSED:
+    if shared.round.phase is not RoundPhase.CLOSED:
         shared.why = why
     apply(shared, JobClosed(), writer)
 

@@ -36,7 +36,7 @@ DELETED_AT_ONCE = 64
 VOID_MAX = 1024
 """Of the join requests before a new state, so many are looked for to be deleted."""
 
-Change = Callable[[SharedState, str], list[Effect] | None]
+StateChange = Callable[[SharedState, str], list[Effect] | None]
 """Changes the state under a writer's name; None: nothing to be done."""
 Condition = Callable[[], Awaitable[bool]]
 
@@ -76,7 +76,7 @@ class SharedValue:
             self._forget()
 
     async def update(
-        self, change: Change, still: Condition | None = None, own_request: int = 0
+        self, change: StateChange, still: Condition | None = None, own_request: int = 0
     ) -> list[Effect]:
         """Apply a change to the state that is current when it is stored. Tries until it is.
 
@@ -190,7 +190,7 @@ class SharedValue:
         self._on_read(self.state)
 
 
-class NodeView:
+class SharedView:
     """What a node has read of the job, and where it is in it. For the thread of one loop."""
 
     def __init__(

@@ -10,24 +10,24 @@ from hypothesis.stateful import (
     rule,
 )
 from msgspec.structs import replace
-from tests.harness.groups import KILL, REASON, RULES, assigned, stamp, verdict
+from tests.harness.node_machine import KILL, REASON, RULES, assigned, stamp, verdict
 from tests.harness.properties import explore
 
-from rallypoint.core import group
 from rallypoint.core import messages as m
-from rallypoint.core.group import Desired, GroupState, Phase
-from rallypoint.core.group_events import (
+from rallypoint.core.model import Outcome, Stamp
+from rallypoint.core.node import machine
+from rallypoint.core.node.events import (
     Announced,
     DrainSignalWanted,
     EnrolmentDone,
     EnrolWithStore,
     Finish,
-    GiveUp,
-    GroupEffect,
-    GroupEvent,
+    GiveUpNode,
     JoinRound,
     KillWorkers,
     LeaseEnded,
+    NodeEffect,
+    NodeEvent,
     ReportNow,
     SessionGivenUp,
     SessionOpened,
@@ -44,7 +44,7 @@ from rallypoint.core.group_events import (
     WorkersGone,
     WorkersStarted,
 )
-from rallypoint.core.model import Outcome, Stamp
+from rallypoint.core.node.machine import Desired, NodePhase, WorkersState
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.errors import InfrastructureError, UsageError
 
@@ -65,7 +65,7 @@ EXITS = st.lists(
 
 
 ERRORS = st.sampled_from([UsageError("no such program"), InfrastructureError("no process left")])
-EVENTS: st.SearchStrategy[GroupEvent] = st.one_of(
+EVENTS: st.SearchStrategy[NodeEvent] = st.one_of(
     st.builds(SessionOpened, st.booleans()),
     st.builds(assigned, ROUNDS, enrol=st.booleans()),
     st.builds(m.StartNow, STAMPS),
@@ -91,7 +91,7 @@ ONCE = (JoinRound, SpawnWorkers, EnrolWithStore, Finish)
 """Effects that applying an event twice must not repeat, except where an event is new each time."""
 
 
-def is_once(effect: GroupEffect) -> bool:
+def is_once(effect: NodeEffect) -> bool:
     if isinstance(effect, ReportNow):
         return isinstance(effect.message, m.Succeeded | m.Failed)
     return isinstance(effect, ONCE)
@@ -102,7 +102,7 @@ class Hammer(RuleBasedStateMachine):
 
     @initialize(has_witness=st.booleans())
     def begin(self, has_witness: bool) -> None:
-        self.state = GroupState(replace(RULES, has_witness=has_witness))
+        self.state = WorkersState(replace(RULES, has_witness=has_witness))
         self.running: Stamp | None = None
         self.told_to_stop = False
         self.finishes = 0
@@ -110,7 +110,7 @@ class Hammer(RuleBasedStateMachine):
         self.ended: set[tuple[Stamp, int]] = set()
 
     @rule(event=EVENTS)
-    def happens(self, event: GroupEvent) -> None:
+    def happens(self, event: NodeEvent) -> None:
         self.apply(event)
         if not isinstance(event, SignalCaught | SessionOpened):
             again = self.apply(event)
@@ -137,8 +137,8 @@ class Hammer(RuleBasedStateMachine):
                 self.apply(WorkersGone(gone))
                 assert self.apply(WorkersGone(gone)) == []
 
-    def apply(self, event: GroupEvent) -> list[GroupEffect]:
-        effects = group.step(self.state, event)
+    def apply(self, event: NodeEvent) -> list[NodeEffect]:
+        effects = machine.step(self.state, event)
         for effect in effects:
             match effect:
                 case SpawnWorkers(new):
@@ -154,7 +154,7 @@ class Hammer(RuleBasedStateMachine):
                 case Finish():
                     assert self.running is None, "ended with workers alive"
                     self.finishes += 1
-                case GiveUp():
+                case GiveUpNode():
                     # The agent kills what runs.
                     self.running, self.told_to_stop = None, False
                     self.finishes += 1
@@ -166,7 +166,7 @@ class Hammer(RuleBasedStateMachine):
         final = isinstance(event, m.Ended | SessionGivenUp)
         if final or (isinstance(event, m.Expelled) and event.final):
             self.must_end = True
-        if isinstance(event, LeaseEnded) and self.state.phase is not Phase.FINISHED:
+        if isinstance(event, LeaseEnded) and self.state.phase is not NodePhase.FINISHED:
             assert self.running is None or self.told_to_stop
         return effects
 
@@ -174,11 +174,11 @@ class Hammer(RuleBasedStateMachine):
     def hold(self) -> None:
         if not hasattr(self, "state"):
             return
-        assert self.finishes == (self.state.phase is Phase.DONE)
-        if self.must_end and self.state.phase is not Phase.DONE:
-            assert self.state.phase is Phase.STOPPING
+        assert self.finishes == (self.state.phase is NodePhase.DONE)
+        if self.must_end and self.state.phase is not NodePhase.DONE:
+            assert self.state.phase is NodePhase.STOPPING
             assert self.state.desired > Desired.JOIN
-        stopping = self.state.phase is Phase.STOPPING
+        stopping = self.state.phase is NodePhase.STOPPING
         told = self.told_to_stop or (stopping and self.state.signals.held_stop > 0)
         assert (self.running is not None and told) == stopping
 
@@ -188,9 +188,9 @@ class Hammer(RuleBasedStateMachine):
             self.apply(verdict(Outcome.FAILED))
             self.goes_on("told")
             self.goes_on("gone")
-            assert self.state.phase is Phase.DONE
+            assert self.state.phase is NodePhase.DONE
             assert self.finishes == 1
 
 
-def test_the_group_under_hammer() -> None:
+def test_the_machine_of_a_node_under_hammer() -> None:
     explore(Hammer, 200, steps=40)

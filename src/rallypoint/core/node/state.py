@@ -1,6 +1,6 @@
-"""What one node's worker group knows, and how its workers end: they exit, or are stopped.
+"""What the machine of one node knows, and how its workers end: they exit, or are stopped.
 
-`group.py` has the essay; who decides when to stop is there, and in `group_leave.py`.
+`machine.py` has the essay; when to stop is decided there, and in `leave.py`.
 
 Each exit counts once, as it was first noticed. What ends a worker while the round runs is its
 failure, or its success; one that was ended by a signal that schedulers send to every process is a
@@ -16,34 +16,34 @@ from typing import assert_never
 from msgspec import Struct, field
 
 from rallypoint.core import event_kinds as kinds
-from rallypoint.core.group_events import (
+from rallypoint.core.liveness import LEASE_OVER
+from rallypoint.core.messages import Claim, Doing, Failed, Finishing, Prove, Proved, Succeeded
+from rallypoint.core.model import Assignment, Lacking, Stamp, Verdict
+from rallypoint.core.node.events import (
     SPAWN_FAILED,
     AbandonRound,
     EndState,
     Finish,
     FinishKind,
-    GiveUp,
-    GroupEffect,
+    GiveUpNode,
     JoinRound,
     KillWorkers,
+    NodeEffect,
+    NodeTimer,
     ReportNow,
     SignalWorkers,
     Tried,
     TryToStart,
-    Wait,
     WaitKind,
     WorkerEnded,
 )
-from rallypoint.core.liveness import LEASE_OVER
-from rallypoint.core.messages import Claim, Doing, Failed, Finishing, Prove, Proved, Succeeded
-from rallypoint.core.model import Assignment, Lacking, Stamp, Verdict
 from rallypoint.core.text import CANT_START
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.core.worker_signals import WorkerSignals, awaits_own_signal, received
 from rallypoint.errors import InfrastructureError, LogsSpecsError, RallypointError
 
 
-class Phase(IntEnum):
+class NodePhase(IntEnum):
     """What is observed; see the module's essay."""
 
     IDLE = 0
@@ -64,7 +64,7 @@ class Desired(IntEnum):
     GIVE_UP = 3
 
 
-class GroupSettings(Struct, frozen=True):
+class NodeSettings(Struct, frozen=True):
     """How this node stops its workers. Seconds."""
 
     workers: int
@@ -83,11 +83,11 @@ class GroupSettings(Struct, frozen=True):
     """A handler forms the rounds. It may block, and has its own time to end the job for others."""
 
 
-class GroupState(Struct):
+class WorkersState(Struct):
     """All that the machine knows. Only `step` changes it."""
 
-    settings: GroupSettings
-    phase: Phase = Phase.IDLE
+    settings: NodeSettings
+    phase: NodePhase = NodePhase.IDLE
     desired: Desired = Desired.JOIN
     stamp: Stamp | None = None
     is_foreign: bool = False
@@ -153,7 +153,7 @@ class GroupState(Struct):
     """Number of its first wait: the one that ends first ends the grace."""
 
 
-def proceed(state: GroupState) -> list[GroupEffect]:
+def proceed(state: WorkersState) -> list[NodeEffect]:
     """Nothing runs here: do what is desired."""
     if state.desired is Desired.JOIN:
         if state.leaving and not state.announced:
@@ -163,11 +163,11 @@ def proceed(state: GroupState) -> list[GroupEffect]:
     assert state.finish is not None
     if state.desired is Desired.LEAVE and is_untold(state):
         return _tell(state)
-    state.phase = Phase.DONE
+    state.phase = NodePhase.DONE
     return [state.finish]
 
 
-def is_untold(state: GroupState) -> bool:
+def is_untold(state: WorkersState) -> bool:
     """Whether the job should still hear that this node goes. Whoever has lost its place has nothing
     to say but that the job is cancelled."""
     if not state.leaving or state.heard:
@@ -175,7 +175,7 @@ def is_untold(state: GroupState) -> bool:
     return state.has_coordinator if state.cancels else state.is_member
 
 
-def _tell(state: GroupState) -> list[GroupEffect]:
+def _tell(state: WorkersState) -> list[NodeEffect]:
     """The connection is down, or slow: without a word the others would take this node for lost, or
     go on with a job that was cancelled."""
     if state.telling:
@@ -190,26 +190,26 @@ def _tell(state: GroupState) -> list[GroupEffect]:
     return [kinds.TELLING(text), wait(state, WaitKind.TELL, time_s)]
 
 
-def stop(state: GroupState, desired: Desired, number: int, grace_s: float) -> list[GroupEffect]:
+def stop(state: WorkersState, desired: Desired, number: int, grace_s: float) -> list[NodeEffect]:
     """Stop what runs, politely. A stop that is under way goes on, with no more time than this."""
     state.desired = max(state.desired, desired)
     match state.phase:
-        case Phase.IDLE | Phase.ENROLLING | Phase.READY:
+        case NodePhase.IDLE | NodePhase.ENROLLING | NodePhase.READY:
             return _end_before_start(state)
-        case Phase.RUNNING | Phase.FINISHED:
-            state.phase, state.grace_s = Phase.STOPPING, grace_s
+        case NodePhase.RUNNING | NodePhase.FINISHED:
+            state.phase, state.grace_s = NodePhase.STOPPING, grace_s
             return end_by_signal(state, number)
-        case Phase.STOPPING if grace_s < state.grace_s and not state.killing:
+        case NodePhase.STOPPING if grace_s < state.grace_s and not state.killing:
             state.grace_s = grace_s
             is_held = state.signals.held_stop > 0  # Then the grace has not begun.
             return [] if is_held else [wait(state, WaitKind.GRACE, grace_s)]
-        case Phase.STOPPING | Phase.DONE:
+        case NodePhase.STOPPING | NodePhase.DONE:
             return []
         case _:
             assert_never(state.phase)
 
 
-def end_by_signal(state: GroupState, number: int) -> list[GroupEffect]:
+def end_by_signal(state: WorkersState, number: int) -> list[NodeEffect]:
     """Send the workers the signal that ends them, or hold it while a scheduler may be sending it.
     The grace of the workers begins with the signal."""
     who = received(state.signals, number, state.settings.signals)
@@ -221,67 +221,67 @@ def end_by_signal(state: GroupState, number: int) -> list[GroupEffect]:
     return [SignalWorkers(number, who), grace]
 
 
-def abort(state: GroupState, desired: Desired, finish: Finish | None) -> list[GroupEffect]:
+def abort(state: WorkersState, desired: Desired, finish: Finish | None) -> list[NodeEffect]:
     """Stop what runs, at once."""
     state.desired = max(state.desired, desired)
     state.finish = state.finish or finish
     match state.phase:
-        case Phase.IDLE | Phase.ENROLLING | Phase.READY:
+        case NodePhase.IDLE | NodePhase.ENROLLING | NodePhase.READY:
             return _end_before_start(state)
-        case Phase.RUNNING | Phase.FINISHED | Phase.STOPPING:
-            state.phase, state.killing = Phase.STOPPING, True
+        case NodePhase.RUNNING | NodePhase.FINISHED | NodePhase.STOPPING:
+            state.phase, state.killing = NodePhase.STOPPING, True
             state.seeks_culprit = False
             return [KillWorkers()]
-        case Phase.DONE:
+        case NodePhase.DONE:
             return []
         case _:
             assert_never(state.phase)
 
 
-def _end_before_start(state: GroupState) -> list[GroupEffect]:
+def _end_before_start(state: WorkersState) -> list[NodeEffect]:
     """No worker was started yet: drop what was prepared for the round, and do what is desired."""
-    if state.phase is Phase.IDLE:
+    if state.phase is NodePhase.IDLE:
         return proceed(state) if state.desired is not Desired.JOIN else []
-    state.phase = Phase.IDLE
+    state.phase = NodePhase.IDLE
     return [AbandonRound(), *proceed(state)]
 
 
-def wait(state: GroupState, kind: WaitKind, length_s: float) -> Wait:
+def wait(state: WorkersState, kind: WaitKind, length_s: float) -> NodeTimer:
     """A wait that makes older ones of its kind void."""
     state.waits += 1
     state.newest_wait[kind] = state.waits
-    return Wait(kind, state.waits, length_s)
+    return NodeTimer(kind, state.waits, length_s)
 
 
-def claim(state: GroupState, drains_for_s: float = 0.0) -> Claim:
+def claim(state: WorkersState, drains_for_s: float = 0.0) -> Claim:
     """What this node does, for a coordinator that it attaches to; it was told to drain so long
     ago."""
     if state.leaving:
         why, number = state.leaving_why, state.signal
         return Claim(Doing.DRAINING, state.stamp, why, number, drains_for_s)
     match state.phase:
-        case Phase.IDLE:
+        case NodePhase.IDLE:
             doing = Doing.JOINED if state.has_joined else Doing.IDLE
             return Claim(doing, state.stamp, LEASE_OVER if state.stop_why == LEASE_OVER else "")
-        case Phase.ENROLLING:
+        case NodePhase.ENROLLING:
             doing = Doing.ENROLLING
-        case Phase.READY:
+        case NodePhase.READY:
             doing = Doing.ENROLLED
-        case Phase.RUNNING:
+        case NodePhase.RUNNING:
             doing = Doing.FINISHING if succeeded(state) else Doing.RUNNING
-        case Phase.FINISHED:
+        case NodePhase.FINISHED:
             asked = state.succeeded_when_asked
             doing = Doing.SUCCEEDED_WHEN_ASKED if asked else Doing.SUCCEEDED
-        case Phase.STOPPING:
+        case NodePhase.STOPPING:
             return Claim(Doing.STOPPING, state.stamp, state.stop_why)
-        case Phase.DONE:
+        case NodePhase.DONE:
             doing = Doing.IDLE
         case _:
             assert_never(state.phase)
     return Claim(doing, state.stamp)
 
 
-def succeeded(state: GroupState) -> int:
+def succeeded(state: WorkersState) -> int:
     """The number of the round's workers that ended well, as far as that is certain."""
     judged = state.exits.keys() - state.unjudged
     return sum(state.exits[local_rank].code == 0 for local_rank in judged)
@@ -291,7 +291,7 @@ SUSPECT_S = 2.0
 """How long an agent may get such a signal later than its workers."""
 
 
-def exited(state: GroupState, stamp: Stamp, exits: tuple[WorkerExit, ...]) -> list[GroupEffect]:
+def exited(state: WorkersState, stamp: Stamp, exits: tuple[WorkerExit, ...]) -> list[NodeEffect]:
     """These workers have ended, as noticed together."""
     if stamp != state.stamp:
         return []
@@ -299,47 +299,49 @@ def exited(state: GroupState, stamp: Stamp, exits: tuple[WorkerExit, ...]) -> li
     exits = tuple(exit_ for exit_ in exits if exit_.local_rank not in known)
     state.exits.update((exit_.local_rank, exit_) for exit_ in exits)
     well = [exit_ for exit_ in exits if exit_.code == 0]
-    is_stopping = state.phase is Phase.STOPPING
+    is_stopping = state.phase is NodePhase.STOPPING
     ends = [] if is_stopping else _report_ended(state, well)
     state.unjudged.update(exit_.local_rank for exit_ in exits)
-    if state.phase is Phase.RUNNING and awaits_own_signal(state.signals, state.settings.signals):
+    if state.phase is NodePhase.RUNNING and awaits_own_signal(
+        state.signals, state.settings.signals
+    ):
         return ends
     return ends + judge(state)
 
 
-def judge(state: GroupState) -> list[GroupEffect]:
+def judge(state: WorkersState) -> list[NodeEffect]:
     """Do what follows from the ends of workers that are not judged yet."""
     stamp, had_success = state.stamp, succeeded(state) > 0
     exits = tuple(state.exits[local_rank] for local_rank in sorted(state.unjudged))
     state.unjudged.clear()
     if stamp is None or not exits or state.leaving:
         return []
-    if state.phase is not Phase.RUNNING:
+    if state.phase is not NodePhase.RUNNING:
         killed = tuple(exit_ for exit_ in exits if exit_.signal == signal.SIGKILL)
         return [_report(state, stamp, killed)] if killed and state.seeks_culprit else []
     bad = [exit_ for exit_ in exits if exit_.code != 0]
     blamed = [exit_ for exit_ in bad if exit_.signal not in state.settings.signals]
     if blamed:
         return _fail(state, blamed)
-    effects: list[GroupEffect] = []
+    effects: list[NodeEffect] = []
     if bad:
         effects.append(wait(state, WaitKind.SUSPECT, SUSPECT_S))
     if succeeded(state) and not had_success:
         effects.append(ReportNow(Finishing(stamp)))
     if succeeded(state) == state.settings.workers:
-        state.phase = Phase.FINISHED
+        state.phase = NodePhase.FINISHED
         state.succeeded_when_asked = state.checkpoint_asked is not None
         effects.append(ReportNow(Succeeded(stamp)))
     return effects
 
 
-def suspects_time_is_over(state: GroupState) -> list[GroupEffect]:
+def suspects_time_is_over(state: WorkersState) -> list[NodeEffect]:
     """The agent did not get the signal: those that it ended have failed by it."""
-    is_void = state.phase is not Phase.RUNNING or state.leaving or not _suspects(state)
+    is_void = state.phase is not NodePhase.RUNNING or state.leaving or not _suspects(state)
     return [] if is_void else _fail(state, [])
 
 
-def _fail(state: GroupState, blamed: list[WorkerExit]) -> list[GroupEffect]:
+def _fail(state: WorkersState, blamed: list[WorkerExit]) -> list[NodeEffect]:
     assert state.stamp is not None
     report = _report(state, state.stamp, (*blamed, *_suspects(state)))
     state.seeks_culprit, state.stop_why = True, "a worker of this node failed"
@@ -347,7 +349,7 @@ def _fail(state: GroupState, blamed: list[WorkerExit]) -> list[GroupEffect]:
 
 
 def _report(
-    state: GroupState,
+    state: WorkersState,
     stamp: Stamp,
     exits: tuple[WorkerExit, ...],
     lacking: Lacking | None = None,
@@ -356,25 +358,25 @@ def _report(
     return ReportNow(Failed(stamp, exits, lacking=lacking))
 
 
-def _suspects(state: GroupState) -> list[WorkerExit]:
+def _suspects(state: WorkersState) -> list[WorkerExit]:
     """Those that were ended by a signal that this agent may be about to get, too."""
     signals = state.settings.signals
     return [exit_ for exit_ in state.exits.values() if exit_.signal in signals]
 
 
-def spawn_failed(state: GroupState, stamp: Stamp, error: RallypointError) -> list[GroupEffect]:
+def spawn_failed(state: WorkersState, stamp: Stamp, error: RallypointError) -> list[NodeEffect]:
     """Alone, a node that lacks something can only tell its user. In a job of several nodes the
     others may go on without it, so that it counts as the failure of a worker: the first one. So
     does what the command or its arguments are to blame for, wherever it happens. The coordinator
     is told if this machine is to blame: then nobody is charged."""
-    if stamp != state.stamp or state.phase is not Phase.RUNNING:
+    if stamp != state.stamp or state.phase is not NodePhase.RUNNING:
         return []
     short = error.shortage
     lacks_something = short is not None or isinstance(error, InfrastructureError | LogsSpecsError)
     if lacks_something and state.settings.is_alone:
         return give_up(state, error)
     state.stop_why, text = "the workers of this node could not be started", str(error)
-    effects: list[GroupEffect] = [kinds.SPAWN_FAILED(text)]
+    effects: list[NodeEffect] = [kinds.SPAWN_FAILED(text)]
     if not state.leaving:
         failure = WorkerExit(SPAWN_FAILED, None, message=text)
         lacking = None if short is None else Lacking(short.stage, short.errno)
@@ -382,9 +384,9 @@ def spawn_failed(state: GroupState, stamp: Stamp, error: RallypointError) -> lis
     return effects + stop(state, Desired.JOIN, signal.SIGTERM, state.settings.restart_grace_s)
 
 
-def prove(state: GroupState, order: Prove) -> list[GroupEffect]:
+def prove(state: WorkersState, order: Prove) -> list[NodeEffect]:
     """A round may end for this node, which waits for a place: first it tries to start workers."""
-    waits = state.phase is Phase.IDLE and state.has_joined and state.desired is Desired.JOIN
+    waits = state.phase is NodePhase.IDLE and state.has_joined and state.desired is Desired.JOIN
     question = order.stamp, order.number
     if not waits or state.leaving or state.proving == question:
         return []
@@ -392,7 +394,7 @@ def prove(state: GroupState, order: Prove) -> list[GroupEffect]:
     return [TryToStart(order)]
 
 
-def tried(state: GroupState, said: Tried) -> list[GroupEffect]:
+def tried(state: WorkersState, said: Tried) -> list[NodeEffect]:
     """A node that can't start workers leaves: its machine, or its options, would have to change.
     One that does not reach the store stays: another round may have its store elsewhere."""
     if state.proving != (said.stamp, said.number):
@@ -401,7 +403,7 @@ def tried(state: GroupState, said: Tried) -> list[GroupEffect]:
     if state.leaving or state.desired is not Desired.JOIN:
         return []
     report = Proved(said.stamp, said.number, said.unfit, said.lacking, said.unreached)
-    effects: list[GroupEffect] = [ReportNow(report)]
+    effects: list[NodeEffect] = [ReportNow(report)]
     if said.unfit:
         text = f"{CANT_START}: {said.unfit}"
         finish = Finish(FinishKind.UNFIT, text=f"{text}: {said.fix}" if said.fix else text)
@@ -411,13 +413,13 @@ def tried(state: GroupState, said: Tried) -> list[GroupEffect]:
     return effects
 
 
-def give_up(state: GroupState, error: RallypointError) -> list[GroupEffect]:
+def give_up(state: WorkersState, error: RallypointError) -> list[NodeEffect]:
     """No worker is to blame, and the same would happen in every round."""
-    state.phase = Phase.DONE
-    return [GiveUp(error)]
+    state.phase = NodePhase.DONE
+    return [GiveUpNode(error)]
 
 
-def report_ends(state: GroupState) -> list[GroupEffect]:
+def report_ends(state: WorkersState) -> list[NodeEffect]:
     """Nothing of the round runs any more: the ends that were not reported yet are of workers that
     failed, or that were stopped."""
     ranks = {*range(state.settings.workers), *state.failed} - state.ends_reported
@@ -430,6 +432,6 @@ def report_ends(state: GroupState) -> list[GroupEffect]:
     ]
 
 
-def _report_ended(state: GroupState, well: list[WorkerExit]) -> list[GroupEffect]:
+def _report_ended(state: WorkersState, well: list[WorkerExit]) -> list[NodeEffect]:
     state.ends_reported |= {exit_.local_rank for exit_ in well}
     return [WorkerEnded(EndState.SUCCEEDED, exit_) for exit_ in well]

@@ -6,7 +6,7 @@ import copy
 
 import pytest
 from msgspec.structs import replace
-from tests.harness.groups import (
+from tests.harness.node_machine import (
     INT,
     KILL,
     PHASES,
@@ -21,22 +21,23 @@ from tests.harness.groups import (
     verdict,
 )
 
-from rallypoint.core import group, group_leave
 from rallypoint.core import messages as m
 from rallypoint.core.event_kinds import Record
-from rallypoint.core.group import Phase
-from rallypoint.core.group_events import (
+from rallypoint.core.model import EndKind, Outcome
+from rallypoint.core.node import leave, machine
+from rallypoint.core.node.events import (
     AbandonRound,
     Announced,
     EnrolmentDone,
     EnrolWithStore,
     Finish,
     FinishKind,
-    GroupEvent,
     JoinRound,
     KillWorkers,
     LeaseEnded,
     LeaveWanted,
+    NodeEvent,
+    NodeTimer,
     ReportNow,
     RoundEnding,
     SessionGivenUp,
@@ -45,15 +46,14 @@ from rallypoint.core.group_events import (
     SignalWorkers,
     SkipWaits,
     SpawnWorkers,
-    Wait,
     WaitEnded,
     WaitKind,
     WorkersGone,
 )
-from rallypoint.core.model import EndKind, Outcome
+from rallypoint.core.node.machine import NodePhase
 from rallypoint.core.worker_exits import WorkerExit
 
-STALE: list[GroupEvent] = [
+STALE: list[NodeEvent] = [
     m.StartNow(stamp(5)),
     m.StartNow(stamp(life=2)),
     EnrolmentDone(stamp(5)),
@@ -70,7 +70,7 @@ ENDING = RoundEnding(stamp(), REASON)
 
 @pytest.mark.parametrize("phase", PHASES, ids=lambda phase: phase.name)
 @pytest.mark.parametrize("event", STALE, ids=lambda event: type(event).__name__)
-def test_F1_what_is_about_another_round_changes_nothing(phase: Phase, event: GroupEvent) -> None:
+def test_F1_what_is_about_another_round_changes_nothing(phase: NodePhase, event: NodeEvent) -> None:
     node = Node(phase)
     before = copy.deepcopy(node.state)
     assert node.step(event) == []
@@ -78,14 +78,14 @@ def test_F1_what_is_about_another_round_changes_nothing(phase: Phase, event: Gro
 
 
 @pytest.mark.parametrize("phase", PHASES[1:], ids=lambda phase: phase.name)
-def test_F1_an_order_to_stop_another_round_is_not_ours(phase: Phase) -> None:
+def test_F1_an_order_to_stop_another_round_is_not_ours(phase: NodePhase) -> None:
     node = Node(phase)
     assert node.step(m.StopNow(stamp(5), REASON)) == []
     assert node.state.phase is phase
 
 
 @pytest.mark.parametrize("phase", PHASES[1:], ids=lambda phase: phase.name)
-def test_F1_a_world_is_taken_only_when_nothing_runs(phase: Phase) -> None:
+def test_F1_a_world_is_taken_only_when_nothing_runs(phase: NodePhase) -> None:
     assert Node(phase).step(assigned(1)) == []
 
 
@@ -93,20 +93,20 @@ LEFT = Finish(FinishKind.SIGNAL, signal=TERM, text="this node left the job: it g
 
 
 def test_F1_an_older_world_is_not_taken() -> None:
-    node = Node(Phase.STOPPING)
+    node = Node(NodePhase.STOPPING)
     assert node.step(WorkersGone(stamp())) == [JoinRound()]
     assert node.step(assigned(0)) == []
     assert node.step(assigned(1)) == [EnrolWithStore(stamp(1), assigned(1).assignment)]
 
 
 def test_F1_another_coordinator_may_count_anew() -> None:
-    node = Node(Phase.STOPPING)
+    node = Node(NodePhase.STOPPING)
     node.steps(WorkersGone(stamp()), SessionOpened(resumed=False))
     assert isinstance(node.step(assigned(0, life=2))[0], EnrolWithStore)
 
 
 def test_a_round_that_ended_before_it_was_heard_of_needs_a_new_join() -> None:
-    node = Node(Phase.IDLE)
+    node = Node(NodePhase.IDLE)
     assert node.step(m.StopNow(stamp(3), REASON)) == [JoinRound()]
     assert node.step(m.StopNow(stamp(3), REASON)) == [RoundEnding(stamp(3), REASON)]
     assert node.step(assigned(3)) == [], "it has ended"
@@ -114,7 +114,7 @@ def test_a_round_that_ended_before_it_was_heard_of_needs_a_new_join() -> None:
 
 
 def test_F9_workers_are_spawned_when_all_have_enrolled() -> None:
-    node = Node(Phase.ENROLLING)
+    node = Node(NodePhase.ENROLLING)
     assert node.step(m.StartNow(stamp())) == [], "not enrolled itself"
     assert node.step(EnrolmentDone(stamp())) == [ReportNow(m.Enrolled(stamp()))]
     assert node.step(EnrolmentDone(stamp())) == []
@@ -123,20 +123,20 @@ def test_F9_workers_are_spawned_when_all_have_enrolled() -> None:
 
 
 def test_F9_a_node_alone_spawns_at_once() -> None:
-    node = Node(Phase.IDLE)
+    node = Node(NodePhase.IDLE)
     assert isinstance(node.step(assigned(enrol=False))[0], SpawnWorkers)
 
 
 def test_F9_a_failed_enrolment_is_reported_and_starts_nothing() -> None:
-    node = Node(Phase.ENROLLING)
+    node = Node(NodePhase.ENROLLING)
     assert node.step(EnrolmentDone(stamp(), "no route")) == [
         ReportNow(m.NotEnrolled(stamp(), "no route"))
     ]
     assert node.step(m.StartNow(stamp())) == []
 
 
-@pytest.mark.parametrize("phase", [Phase.ENROLLING, Phase.READY])
-def test_a_round_that_ends_before_workers_run_is_abandoned(phase: Phase) -> None:
+@pytest.mark.parametrize("phase", [NodePhase.ENROLLING, NodePhase.READY])
+def test_a_round_that_ends_before_workers_run_is_abandoned(phase: NodePhase) -> None:
     assert Node(phase).step(m.StopNow(stamp(), REASON)) == [
         ENDING,
         AbandonRound(),
@@ -146,11 +146,11 @@ def test_a_round_that_ends_before_workers_run_is_abandoned(phase: Phase) -> None
 
 
 def test_A4_success_is_reported_when_all_ended_well() -> None:
-    node = Node(Phase.RUNNING)
+    node = Node(NodePhase.RUNNING)
     assert node.step(exited(0)) == [ReportNow(m.Finishing(stamp()))]
     assert node.step(exited(0)) == [], "the same exit again"
     assert node.step(exited(None, 0)) == [ReportNow(m.Succeeded(stamp()))]
-    assert node.state.phase is Phase.FINISHED
+    assert node.state.phase is NodePhase.FINISHED
     assert node.step(verdict(Outcome.SUCCEEDED))[0] == SignalWorkers(TERM)
     [finish] = node.step(WorkersGone(stamp()))
     assert finish == Finish(FinishKind.VERDICT, verdict(Outcome.SUCCEEDED).verdict)
@@ -158,17 +158,17 @@ def test_A4_success_is_reported_when_all_ended_well() -> None:
 
 
 def test_A4_an_early_finisher_runs_again_when_the_round_ends() -> None:
-    node = Node(Phase.FINISHED)
+    node = Node(NodePhase.FINISHED)
     assert node.step(m.StopNow(stamp(), REASON))[1] == SignalWorkers(TERM)
     assert node.steps(WorkersGone(stamp())) == [JoinRound()]
 
 
 def test_a_failure_stops_the_node_without_being_told() -> None:
-    node = Node(Phase.RUNNING)
+    node = Node(NodePhase.RUNNING)
     report, stop, wait = node.step(exited(3))
     assert report == failures((WorkerExit(3, None),))
     assert stop == SignalWorkers(TERM)
-    assert wait == Wait(WaitKind.GRACE, 1, 5.0)
+    assert wait == NodeTimer(WaitKind.GRACE, 1, 5.0)
     assert node.step(exited(None, -TERM)) == [], "exits after one's own stop are no failures"
     assert node.step(m.StopNow(stamp(), REASON)) == [ENDING]
     assert node.step(WorkersGone(stamp())) == [JoinRound()]
@@ -176,17 +176,17 @@ def test_a_failure_stops_the_node_without_being_told() -> None:
 
 
 def test_an_order_to_stop_counts_once() -> None:
-    node = Node(Phase.RUNNING)
+    node = Node(NodePhase.RUNNING)
     assert node.step(m.StopNow(stamp(), REASON)) == [
         ENDING,
         SignalWorkers(TERM),
-        Wait(WaitKind.GRACE, 1, 5.0),
+        NodeTimer(WaitKind.GRACE, 1, 5.0),
     ]
     assert node.step(m.StopNow(stamp(), REASON)) == [], "nothing is stopped or told again"
 
 
 def test_workers_that_ignore_the_signal_are_killed_after_the_grace() -> None:
-    node = Node(Phase.STOPPING)
+    node = Node(NodePhase.STOPPING)
     assert node.step(WaitEnded(WaitKind.GRACE, 1)) == [KillWorkers()]
     [finish] = node.step(WorkersGone(stamp(), (71, 72)))
     assert isinstance(finish, Finish)
@@ -198,10 +198,10 @@ def test_workers_that_ignore_the_signal_are_killed_after_the_grace() -> None:
 
 def patient() -> Node:
     """Its workers were killed for the next round, and do not die."""
-    node = Node(Phase.RUNNING, replace(RULES, stop_patience_s=60.0))
+    node = Node(NodePhase.RUNNING, replace(RULES, stop_patience_s=60.0))
     node.steps(m.StopNow(stamp(), REASON), WaitEnded(WaitKind.GRACE, 1))
     wait, kill = node.step(WorkersGone(stamp(), (71,)))
-    assert (wait, kill) == (Wait(WaitKind.STUCK, 2, 60.0), KillWorkers())
+    assert (wait, kill) == (NodeTimer(WaitKind.STUCK, 2, 60.0), KillWorkers())
     assert node.step(WorkersGone(stamp(), (71,))) == [KillWorkers()], "again"
     assert node.said == ["killing", "stuck"], "told once"
     return node
@@ -222,7 +222,7 @@ def test_F3_a_node_whose_workers_die_late_takes_part_in_the_next_round() -> None
     ids=["time is over", "expelled", "lease ended", "verdict"],
 )
 def test_a_node_whose_workers_do_not_die_waits_no_longer_than_it_is_waited_for(
-    event: GroupEvent, kind: FinishKind
+    event: NodeEvent, kind: FinishKind
 ) -> None:
     node = patient()
     node.step(event)
@@ -232,14 +232,14 @@ def test_a_node_whose_workers_do_not_die_waits_no_longer_than_it_is_waited_for(
 
 
 def test_A5_a_worker_ended_by_a_scheduler_s_signal_is_a_suspect_first() -> None:
-    node = Node(Phase.RUNNING)
-    assert node.step(exited(-TERM)) == [Wait(WaitKind.SUSPECT, 1, group.SUSPECT_S)]
+    node = Node(NodePhase.RUNNING)
+    assert node.step(exited(-TERM)) == [NodeTimer(WaitKind.SUSPECT, 1, machine.SUSPECT_S)]
     report, *_ = node.step(WaitEnded(WaitKind.SUSPECT, 1))
     assert report == failures((WorkerExit(None, TERM),))
 
 
 def test_A5_a_suspect_is_innocent_when_the_agent_gets_the_signal_too() -> None:
-    node = Node(Phase.RUNNING)
+    node = Node(NodePhase.RUNNING)
     node.step(exited(-TERM))
     assert node.step(SignalCaught(TERM))[0] == ReportNow(
         m.Drain("it got SIGTERM", TERM, notice_s=20.0)
@@ -251,7 +251,7 @@ def test_A5_a_suspect_is_innocent_when_the_agent_gets_the_signal_too() -> None:
 
 
 def test_A5_a_suspect_is_named_after_the_one_to_blame() -> None:
-    node = Node(Phase.RUNNING)
+    node = Node(NodePhase.RUNNING)
     node.step(exited(-TERM))
     report, *_ = node.step(exited(None, -KILL))
     assert report == failures((WorkerExit(None, KILL, local_rank=1), WorkerExit(None, TERM)))
@@ -259,23 +259,23 @@ def test_A5_a_suspect_is_named_after_the_one_to_blame() -> None:
 
 def test_A5_a_drain_is_announced_before_workers_are_signalled() -> None:
     for word in (m.LeaveNow(stamp()), WaitEnded(WaitKind.ANNOUNCE, 1)):
-        node = Node(Phase.RUNNING)
+        node = Node(NodePhase.RUNNING)
         assert node.step(SignalCaught(TERM)) == [
             ReportNow(m.Drain("it got SIGTERM", TERM, notice_s=20.0)),
-            Wait(WaitKind.ANNOUNCE, 1, group.ANNOUNCE_S),
-            Wait(WaitKind.CHECKPOINT, 2, 22.5),
-            Wait(WaitKind.DRAIN, 3, 25.0),
-            Wait(WaitKind.REPEAT, 4, group_leave.REPEAT_S),
+            NodeTimer(WaitKind.ANNOUNCE, 1, machine.ANNOUNCE_S),
+            NodeTimer(WaitKind.CHECKPOINT, 2, 22.5),
+            NodeTimer(WaitKind.DRAIN, 3, 25.0),
+            NodeTimer(WaitKind.REPEAT, 4, leave.REPEAT_S),
         ]
-        assert node.step(word) == [SignalWorkers(TERM), Wait(WaitKind.GRACE, 5, 25.0)]
+        assert node.step(word) == [SignalWorkers(TERM), NodeTimer(WaitKind.GRACE, 5, 25.0)]
         assert node.step(word) == []
         node.step(Announced())
         assert node.step(WorkersGone(stamp())) == [LEFT]
 
 
 @pytest.mark.parametrize("word", [m.LeaveNow(stamp()), WaitEnded(WaitKind.CHECKPOINT, 2)])
-def test_A5_workers_run_on_for_a_checkpoint_until_the_job_is_ready(word: GroupEvent) -> None:
-    node = Node(Phase.RUNNING)
+def test_A5_workers_run_on_for_a_checkpoint_until_the_job_is_ready(word: NodeEvent) -> None:
+    node = Node(NodePhase.RUNNING)
     node.steps(SignalCaught(TERM))
     assert node.steps(Announced(), WaitEnded(WaitKind.ANNOUNCE, 1)) == []
     assert node.step(exited(0, 0)) == [], "they exit because they were asked to (A4)"
@@ -285,7 +285,7 @@ def test_A5_workers_run_on_for_a_checkpoint_until_the_job_is_ready(word: GroupEv
 
 def test_A5_the_drain_deadline_bounds_it_all() -> None:
     for words in ([Announced()], [Announced(), m.LeaveNow(stamp())], []):
-        node = Node(Phase.RUNNING)
+        node = Node(NodePhase.RUNNING)
         node.steps(SignalCaught(TERM), *words)
         assert node.step(WaitEnded(WaitKind.DRAIN, 3)) == [KillWorkers()]
         assert node.said == ["signal", "killing"]
@@ -293,19 +293,19 @@ def test_A5_the_drain_deadline_bounds_it_all() -> None:
 
 
 def test_A5_a_round_that_ends_during_the_checkpoint_ends_the_node_s_part() -> None:
-    node = Node(Phase.RUNNING)
+    node = Node(NodePhase.RUNNING)
     node.steps(SignalCaught(TERM), Announced())
     assert node.step(m.StopNow(stamp(), REASON))[1] == SignalWorkers(TERM)
     assert node.step(WorkersGone(stamp())) == [LEFT], "it does not join again"
 
 
 def test_A5_a_notice_is_a_drain_and_the_signal_that_follows_is_no_second_one() -> None:
-    node = Node(Phase.RUNNING)
+    node = Node(NodePhase.RUNNING)
     drain, *_ = node.step(LeaveWanted("/run/preempted has appeared"))
     assert drain == ReportNow(m.Drain("/run/preempted has appeared", TERM, notice_s=20.0))
     assert node.step(LeaveWanted("/run/preempted has appeared")) == []
     node.step(Announced())
-    assert node.step(SignalCaught(TERM)) == [Wait(WaitKind.REPEAT, 4, group_leave.REPEAT_S)]
+    assert node.step(SignalCaught(TERM)) == [NodeTimer(WaitKind.REPEAT, 4, leave.REPEAT_S)]
     assert node.step(m.LeaveNow(stamp()))[0] == SignalWorkers(TERM)
     assert node.step(WaitEnded(WaitKind.REPEAT, 4)) == []
     second = node.step(SignalCaught(TERM))
@@ -316,46 +316,46 @@ def test_A5_a_notice_is_a_drain_and_the_signal_that_follows_is_no_second_one() -
 
 
 def test_A5_an_interrupt_during_a_notice_cancels_the_job() -> None:
-    node = Node(Phase.RUNNING)
+    node = Node(NodePhase.RUNNING)
     node.steps(LeaveWanted("drained"), Announced())
     assert node.step(SignalCaught(INT))[0] == ReportNow(m.Cancel("got SIGINT", INT))
     assert node.step(Announced())[0] == SignalWorkers(INT)
 
 
 @pytest.mark.parametrize("first", [WorkersGone(stamp()), Announced()])
-def test_A5_a_drain_during_a_stop_never_joins_again(first: GroupEvent) -> None:
-    node = Node(Phase.STOPPING)
+def test_A5_a_drain_during_a_stop_never_joins_again(first: NodeEvent) -> None:
+    node = Node(NodePhase.STOPPING)
     node.step(SignalCaught(TERM))
     last = Announced() if isinstance(first, WorkersGone) else WorkersGone(stamp())
     assert node.step(first) == []
     assert node.step(last) == [LEFT]
 
 
-@pytest.mark.parametrize("phase", [Phase.IDLE, Phase.ENROLLING, Phase.READY])
-def test_A5_a_node_without_workers_leaves_at_once(phase: Phase) -> None:
+@pytest.mark.parametrize("phase", [NodePhase.IDLE, NodePhase.ENROLLING, NodePhase.READY])
+def test_A5_a_node_without_workers_leaves_at_once(phase: NodePhase) -> None:
     node = Node(phase)
     node.step(SignalCaught(TERM))
     assert node.step(assigned(1)) == [], "it takes no part any more"
     drain = ReportNow(m.Drain("it got SIGTERM", TERM, notice_s=20.0))
     assert node.step(SessionOpened(resumed=False)) == (
-        [drain] if phase is Phase.IDLE else [AbandonRound(), drain]
+        [drain] if phase is NodePhase.IDLE else [AbandonRound(), drain]
     )
     assert node.step(Announced()) == [LEFT]
 
 
 def test_A5_a_node_that_leaves_starts_no_workers_by_an_order_that_it_reads_late() -> None:
-    node = Node(Phase.READY)
+    node = Node(NodePhase.READY)
     node.step(SignalCaught(TERM))
     assert node.step(m.StartNow(stamp())) == [], "others do not wait for it"
     assert node.step(Announced()) == [AbandonRound(), LEFT]
 
 
 def test_A5_sigint_cancels_the_job() -> None:
-    node = Node(Phase.RUNNING)
+    node = Node(NodePhase.RUNNING)
     assert node.step(SignalCaught(INT))[0] == ReportNow(m.Cancel("got SIGINT", INT))
     stop, wait = node.step(verdict(Outcome.CANCELLED, INT))
     assert stop == SignalWorkers(INT)
-    assert wait == Wait(WaitKind.GRACE, 3, 25.0)
+    assert wait == NodeTimer(WaitKind.GRACE, 3, 25.0)
     assert node.step(Announced()) == []
     [finish] = node.step(WorkersGone(stamp()))
     assert isinstance(finish, Finish)
@@ -363,11 +363,11 @@ def test_A5_sigint_cancels_the_job() -> None:
 
 
 @pytest.mark.parametrize("phase", PHASES[:-1], ids=lambda phase: phase.name)
-def test_A5_a_second_signal_skips_the_grace(phase: Phase) -> None:
+def test_A5_a_second_signal_skips_the_grace(phase: NodePhase) -> None:
     node = Node(phase)
     node.step(SignalCaught(TERM))
     effects = node.step(SignalCaught(INT))
-    if phase >= Phase.RUNNING:
+    if phase >= NodePhase.RUNNING:
         assert effects == [SkipWaits(), KillWorkers()]
         effects = node.step(WorkersGone(stamp()))
     assert effects[-1] == LEFT
@@ -375,23 +375,25 @@ def test_A5_a_second_signal_skips_the_grace(phase: Phase) -> None:
 
 @pytest.mark.parametrize(("first", "word"), [(TERM, "too"), (INT, "again")])
 def test_A5_a_second_signal_is_said_to_come_again_if_it_does(first: int, word: str) -> None:
-    node = Node(Phase.RUNNING)
+    node = Node(NodePhase.RUNNING)
     node.step(SignalCaught(first))
     node.step(WaitEnded(WaitKind.REPEAT, node.state.waits))
     said = [
-        effect for effect in group.step(node.state, SignalCaught(INT)) if isinstance(effect, Record)
+        effect
+        for effect in machine.step(node.state, SignalCaught(INT))
+        if isinstance(effect, Record)
     ]
     assert said[0].text == f"got SIGINT {word}: killing the workers"
 
 
 @pytest.mark.parametrize("phase", PHASES[:-1], ids=lambda phase: phase.name)
 @pytest.mark.parametrize("outcome", list(Outcome), ids=lambda outcome: outcome.name)
-def test_a_verdict_ends_the_agent_from_every_phase(phase: Phase, outcome: Outcome) -> None:
+def test_a_verdict_ends_the_agent_from_every_phase(phase: NodePhase, outcome: Outcome) -> None:
     node = Node(phase)
     given = verdict(outcome, TERM if outcome in (Outcome.CANCELLED, Outcome.PREEMPTED) else 0)
     effects = node.step(given)
     assert node.step(verdict(Outcome.FAILED)) == [], "given once"
-    if phase >= Phase.RUNNING:
+    if phase >= NodePhase.RUNNING:
         assert not any(isinstance(effect, Finish) for effect in effects)
         effects = node.step(WorkersGone(stamp()))
     [finish] = [effect for effect in effects if isinstance(effect, Finish)]
@@ -400,19 +402,19 @@ def test_a_verdict_ends_the_agent_from_every_phase(phase: Phase, outcome: Outcom
 
 
 def test_a_verdict_during_a_drain_keeps_the_signal_as_the_reason() -> None:
-    node = Node(Phase.RUNNING)
+    node = Node(NodePhase.RUNNING)
     node.steps(SignalCaught(TERM), Announced(), verdict(Outcome.FAILED))
     assert node.step(WorkersGone(stamp())) == [LEFT]
 
 
 @pytest.mark.parametrize("phase", PHASES[:-1], ids=lambda phase: phase.name)
-def test_F2_at_the_fence_workers_are_killed_at_once(phase: Phase) -> None:
+def test_F2_at_the_fence_workers_are_killed_at_once(phase: NodePhase) -> None:
     node = Node(phase)
     effects = node.step(LeaseEnded())
-    if phase in (Phase.IDLE, Phase.FINISHED):
+    if phase in (NodePhase.IDLE, NodePhase.FINISHED):
         assert effects == [], "no worker lives; a success may still count"
         assert node.state.phase is phase
-    elif phase in (Phase.RUNNING, Phase.STOPPING):
+    elif phase in (NodePhase.RUNNING, NodePhase.STOPPING):
         assert effects == [KillWorkers()]
         assert node.step(WorkersGone(stamp())) == [JoinRound()]
         assert node.said[0] == "fenced"
@@ -421,10 +423,10 @@ def test_F2_at_the_fence_workers_are_killed_at_once(phase: Phase) -> None:
 
 
 @pytest.mark.parametrize("phase", PHASES[:-1], ids=lambda phase: phase.name)
-def test_F2_a_coordinator_that_does_not_know_us_gets_a_fresh_join(phase: Phase) -> None:
+def test_F2_a_coordinator_that_does_not_know_us_gets_a_fresh_join(phase: NodePhase) -> None:
     node = Node(phase)
     effects = node.step(SessionOpened(resumed=False))
-    if phase >= Phase.RUNNING:
+    if phase >= NodePhase.RUNNING:
         assert effects == [KillWorkers()]
         effects = node.step(WorkersGone(stamp()))
     assert effects[-1] == JoinRound()
@@ -432,26 +434,26 @@ def test_F2_a_coordinator_that_does_not_know_us_gets_a_fresh_join(phase: Phase) 
 
 @pytest.mark.parametrize("phase", PHASES[:-1], ids=lambda phase: phase.name)
 @pytest.mark.parametrize("final", [True, False])
-def test_F2_an_expelled_node_kills_its_workers(phase: Phase, final: bool) -> None:
+def test_F2_an_expelled_node_kills_its_workers(phase: NodePhase, final: bool) -> None:
     node = Node(phase)
     effects = node.step(m.Expelled(stamp(), "another agent has joined as node a", final))
-    if phase >= Phase.RUNNING:
+    if phase >= NodePhase.RUNNING:
         assert effects == [KillWorkers()]
         effects = node.step(WorkersGone(stamp()))
     if final:
         why = "another agent has joined as node a"
         assert effects[-1] == Finish(FinishKind.EXPELLED, text=why)
-    elif phase is Phase.IDLE:
+    elif phase is NodePhase.IDLE:
         assert effects == [], "the next session says when to join"
     else:
         assert effects[-1] == JoinRound()
 
 
 @pytest.mark.parametrize("phase", PHASES[:-1], ids=lambda phase: phase.name)
-def test_F2_without_a_coordinator_the_agent_gives_up(phase: Phase) -> None:
+def test_F2_without_a_coordinator_the_agent_gives_up(phase: NodePhase) -> None:
     node = Node(phase)
     effects = node.step(SessionGivenUp("no answer"))
-    if phase >= Phase.RUNNING:
+    if phase >= NodePhase.RUNNING:
         assert effects == [KillWorkers()]
         effects = node.step(WorkersGone(stamp()))
     assert effects[-1] == Finish(FinishKind.COORDINATOR_LOST, text="no answer")
@@ -459,16 +461,16 @@ def test_F2_without_a_coordinator_the_agent_gives_up(phase: Phase) -> None:
 
 @pytest.mark.parametrize(
     ("restart_grace_s", "more", "ends"),
-    [(60.0, [Wait(WaitKind.GRACE, 6, 25.0)], (1, 6)), (5.0, [], (1,))],
+    [(60.0, [NodeTimer(WaitKind.GRACE, 6, 25.0)], (1, 6)), (5.0, [], (1,))],
     ids=["shorter", "longer"],
 )
 def test_A5_a_leave_may_shorten_a_stop_that_is_under_way_and_never_extends_it(
-    restart_grace_s: float, more: list[Wait], ends: tuple[int, ...]
+    restart_grace_s: float, more: list[NodeTimer], ends: tuple[int, ...]
 ) -> None:
     for number in ends:
-        node = Node(Phase.RUNNING)
+        node = Node(NodePhase.RUNNING)
         node.state.settings = replace(RULES, restart_grace_s=restart_grace_s)
-        assert node.step(exited(3))[-1] == Wait(WaitKind.GRACE, 1, restart_grace_s)
+        assert node.step(exited(3))[-1] == NodeTimer(WaitKind.GRACE, 1, restart_grace_s)
         node.step(SignalCaught(TERM))
         assert node.step(Announced()) == more
         assert node.step(WaitEnded(WaitKind.GRACE, number)) == [KillWorkers()]
@@ -477,14 +479,18 @@ def test_A5_a_leave_may_shorten_a_stop_that_is_under_way_and_never_extends_it(
 
 @pytest.mark.parametrize("others_need_it", [False, True])
 @pytest.mark.parametrize("phase", PHASES)
-def test_A3_a_dead_helper_is_reported_and_no_worker_is(phase: Phase, others_need_it: bool) -> None:
+def test_A3_a_dead_helper_is_reported_and_no_worker_is(
+    phase: NodePhase, others_need_it: bool
+) -> None:
     """The coordinator is told even when workers have failed before: that may have been why."""
     node = Node(phase)
     done = node.step(m.HelperDied(stamp(), "it was killed", others_need_it))
     report = ReportNow(m.HelperDied(stamp(), "it was killed", others_need_it))
-    if phase in (Phase.IDLE, Phase.DONE) or (phase is Phase.FINISHED and not others_need_it):
+    if phase in (NodePhase.IDLE, NodePhase.DONE) or (
+        phase is NodePhase.FINISHED and not others_need_it
+    ):
         assert done == []
-    elif phase in (Phase.RUNNING, Phase.FINISHED):
+    elif phase in (NodePhase.RUNNING, NodePhase.FINISHED):
         assert done[:2] == [report, SignalWorkers(TERM)]
         assert node.step(exited(1, -9)) == []
     else:
@@ -492,39 +498,39 @@ def test_A3_a_dead_helper_is_reported_and_no_worker_is(phase: Phase, others_need
     assert node.step(m.HelperDied(stamp(9), "of another round", others_need_it)) == []
 
 
-def claims(*events: GroupEvent, node: Node | None = None) -> m.Claim:
+def claims(*events: NodeEvent, node: Node | None = None) -> m.Claim:
     node = node or Node()
     node.steps(*events)
-    return group.claim(node.state)
+    return machine.claim(node.state)
 
 
 def test_L5_a_node_claims_what_it_does() -> None:
     asked = m.CheckpointWanted(stamp(), 1, EndKind.GROWTH, "1 more node", None)
-    assert group.claim(group.GroupState(RULES)) == m.Claim(m.Doing.IDLE)
+    assert machine.claim(machine.WorkersState(RULES)) == m.Claim(m.Doing.IDLE)
     assert claims() == m.Claim(m.Doing.JOINED)
     assert claims(assigned()) == m.Claim(m.Doing.ENROLLING, stamp())
-    assert claims(node=Node(Phase.READY)) == m.Claim(m.Doing.ENROLLED, stamp())
-    assert claims(node=Node(Phase.RUNNING)) == m.Claim(m.Doing.RUNNING, stamp())
-    assert claims(exited(0), node=Node(Phase.RUNNING)) == m.Claim(m.Doing.FINISHING, stamp())
-    assert claims(exited(0, 0), node=Node(Phase.RUNNING)) == m.Claim(m.Doing.SUCCEEDED, stamp())
-    when_asked = claims(asked, exited(0, 0), node=Node(Phase.RUNNING))
+    assert claims(node=Node(NodePhase.READY)) == m.Claim(m.Doing.ENROLLED, stamp())
+    assert claims(node=Node(NodePhase.RUNNING)) == m.Claim(m.Doing.RUNNING, stamp())
+    assert claims(exited(0), node=Node(NodePhase.RUNNING)) == m.Claim(m.Doing.FINISHING, stamp())
+    assert claims(exited(0, 0), node=Node(NodePhase.RUNNING)) == m.Claim(m.Doing.SUCCEEDED, stamp())
+    when_asked = claims(asked, exited(0, 0), node=Node(NodePhase.RUNNING))
     assert when_asked == m.Claim(m.Doing.SUCCEEDED_WHEN_ASKED, stamp())
     dropped = m.CheckpointNotWanted(stamp(), 1)
-    withdrawn = claims(asked, exited(0, 0), dropped, node=Node(Phase.RUNNING))
+    withdrawn = claims(asked, exited(0, 0), dropped, node=Node(NodePhase.RUNNING))
     assert withdrawn == m.Claim(m.Doing.SUCCEEDED, stamp())
-    stopping = claims(node=Node(Phase.STOPPING))
+    stopping = claims(node=Node(NodePhase.STOPPING))
     assert stopping == m.Claim(m.Doing.STOPPING, stamp(), REASON.text)
-    node = Node(Phase.RUNNING)
+    node = Node(NodePhase.RUNNING)
     node.step(SignalCaught(TERM))
     draining = m.Claim(m.Doing.DRAINING, stamp(), "it got SIGTERM", TERM, 7.0)
-    assert group.claim(node.state, 7.0) == draining
-    assert claims(m.StopNow(stamp(), REASON), WorkersGone(stamp()), node=Node(Phase.RUNNING)) == (
-        m.Claim(m.Doing.JOINED, stamp())
-    )
+    assert machine.claim(node.state, 7.0) == draining
+    assert claims(
+        m.StopNow(stamp(), REASON), WorkersGone(stamp()), node=Node(NodePhase.RUNNING)
+    ) == (m.Claim(m.Doing.JOINED, stamp()))
 
 
 def test_L0_rounds_of_a_coordinator_that_knows_nothing_of_ours_can_t_be_compared() -> None:
-    node = Node(Phase.STOPPING)
+    node = Node(NodePhase.STOPPING)
     node.step(WorkersGone(stamp()))
     assert node.step(assigned(0)) == [], "it has ended"
     node.step(SessionOpened(resumed=True, replaced=True))
@@ -565,15 +571,15 @@ def test_L0_rounds_of_a_coordinator_that_knows_nothing_of_ours_can_t_be_compared
     ],
 )
 def test_each_worker_s_end_is_reported_to_observers_once_and_as_what_it_was(
-    events: list[GroupEvent], ended: list[tuple[int, str]]
+    events: list[NodeEvent], ended: list[tuple[int, str]]
 ) -> None:
-    node = Node(Phase.RUNNING)
+    node = Node(NodePhase.RUNNING)
     node.steps(*events)
     assert node.ended == ended
 
 
 def test_the_ends_of_a_round_do_not_count_for_the_next() -> None:
-    node = Node(Phase.RUNNING)
+    node = Node(NodePhase.RUNNING)
     node.steps(exited(0, 3), WorkersGone(stamp()))
     node.steps(assigned(1, enrol=False), exited(0, 0, round_=1))
     assert node.ended == [(0, "SUCCEEDED"), (1, "FAILED"), (0, "SUCCEEDED"), (1, "SUCCEEDED")]

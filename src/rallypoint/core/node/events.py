@@ -152,7 +152,7 @@ class WaitEnded(Struct, frozen=True):
     number: int
 
 
-GroupEvent = (
+NodeEvent = (
     Order
     | SessionOpened
     | LeaseEnded
@@ -240,7 +240,7 @@ class KillWorkers(Struct, frozen=True):
     """SIGKILL to every process group of the round; answer with `WorkersGone`."""
 
 
-class Wait(Struct, frozen=True):
+class NodeTimer(Struct, frozen=True):
     """Answer with `WaitEnded` after so long."""
 
     kind: WaitKind
@@ -252,7 +252,7 @@ SPAWN_FAILED = 127
 """Exit code of a worker that could not be started, as a shell would say it."""
 
 
-class GiveUp(Struct, frozen=True):
+class GiveUpNode(Struct, frozen=True):
     """End this agent by this error: no worker is to blame, and the same would happen again."""
 
     error: RallypointError
@@ -311,7 +311,7 @@ class Finish(Struct, frozen=True):
         return Outcome.CANCELLED if self.signal == SIGINT else Outcome.PREEMPTED
 
 
-GroupEffect = (
+NodeEffect = (
     JoinRound
     | ReportNow
     | EnrolWithStore
@@ -322,8 +322,8 @@ GroupEffect = (
     | SignalWorkers
     | NotifyWorkers
     | KillWorkers
-    | Wait
-    | GiveUp
+    | NodeTimer
+    | GiveUpNode
     | WorkerEnded
     | SkipWaits
     | Finish

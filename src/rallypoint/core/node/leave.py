@@ -11,29 +11,29 @@ from __future__ import annotations
 import signal
 
 from rallypoint.core import event_kinds as kinds
-from rallypoint.core.group_events import (
+from rallypoint.core.messages import Cancel, Drain
+from rallypoint.core.node.events import (
     Finish,
     FinishKind,
-    GroupEffect,
-    GroupEvent,
+    NodeEffect,
+    NodeEvent,
     ReportNow,
     SignalCaught,
     SkipWaits,
     WaitEnded,
     WaitKind,
 )
-from rallypoint.core.group_signals import agent_got
-from rallypoint.core.group_state import (
+from rallypoint.core.node.signals import agent_got
+from rallypoint.core.node.state import (
     Desired,
-    GroupSettings,
-    GroupState,
-    Phase,
+    NodePhase,
+    NodeSettings,
+    WorkersState,
     abort,
     proceed,
     stop,
     wait,
 )
-from rallypoint.core.messages import Cancel, Drain
 from rallypoint.core.text import LEFT, signal_name
 
 REPEAT_S = 1.0
@@ -45,13 +45,13 @@ STOP_SHARE = 0.2
 """Of a drain's time, kept for the workers to stop after their checkpoint."""
 
 
-def notice_s(settings: GroupSettings) -> float:
+def notice_s(settings: NodeSettings) -> float:
     """How long the workers may take for a last checkpoint. Seconds."""
     deadline_s = settings.drain_deadline_s
     return deadline_s - min(settings.shutdown_grace_s, STOP_SHARE * deadline_s)
 
 
-def caught(state: GroupState, number: int) -> list[GroupEffect]:
+def caught(state: WorkersState, number: int) -> list[NodeEffect]:
     """A signal told this agent to go; a second one, or one after the end, skips every wait."""
     effects = agent_got(state, number)
     if number == state.repeated:
@@ -63,23 +63,23 @@ def caught(state: GroupState, number: int) -> list[GroupEffect]:
     return [*effects, *_first(state, number), wait(state, WaitKind.REPEAT, REPEAT_S)]
 
 
-def _skip_waits(state: GroupState, number: int) -> list[GroupEffect]:
+def _skip_waits(state: WorkersState, number: int) -> list[NodeEffect]:
     word = "again" if number == state.signal else "too"
-    kills = state.phase in (Phase.RUNNING, Phase.FINISHED, Phase.STOPPING)
+    kills = state.phase in (NodePhase.RUNNING, NodePhase.FINISHED, NodePhase.STOPPING)
     what = "killing the workers" if kills else "ending without further waits"
-    effects: list[GroupEffect] = [
+    effects: list[NodeEffect] = [
         kinds.SIGNAL(f"got {signal_name(number)} {word}: {what}"),
         SkipWaits(),
     ]
-    if state.phase is not Phase.DONE:
+    if state.phase is not NodePhase.DONE:
         state.heard = True
         effects += abort(state, Desired.LEAVE, state.finish or _finish(state))
     return effects
 
 
-def _first(state: GroupState, number: int) -> list[GroupEffect]:
+def _first(state: WorkersState, number: int) -> list[NodeEffect]:
     name = signal_name(number)
-    if state.phase is Phase.DONE:
+    if state.phase is NodePhase.DONE:
         return [kinds.SIGNAL(f"got {name}: ending without further waits"), SkipWaits()]
     if number == signal.SIGINT:
         return _cancel(state, number)
@@ -88,7 +88,7 @@ def _first(state: GroupState, number: int) -> list[GroupEffect]:
     return _go(state, number, f"it got {name}", f"got {name}: leaving the job")
 
 
-def after_the_end(state: GroupState, event: GroupEvent) -> list[GroupEffect]:
+def after_the_end(state: WorkersState, event: NodeEvent) -> list[NodeEffect]:
     """What happens when the agent has said how it ended: only signals count, as others may still
     have to hear of it."""
     match event:
@@ -99,14 +99,14 @@ def after_the_end(state: GroupState, event: GroupEvent) -> list[GroupEffect]:
     return []
 
 
-def leave_wanted(state: GroupState, why: str) -> list[GroupEffect]:
+def leave_wanted(state: WorkersState, why: str) -> list[NodeEffect]:
     """A person, or a notice of this node's end, told it to go. Said twice it does nothing more."""
     if state.leaving:
         return []
     return _go(state, signal.SIGTERM, why, f"leaving the job: {why}")
 
 
-def announced(state: GroupState) -> list[GroupEffect]:
+def announced(state: WorkersState) -> list[NodeEffect]:
     """The job knows that this node goes. What runs here runs on until `leave_now`."""
     if not state.leaving:
         return []
@@ -115,7 +115,7 @@ def announced(state: GroupState) -> list[GroupEffect]:
         return proceed(state)
     if state.announced:
         return []
-    runs = state.phase in (Phase.RUNNING, Phase.FINISHED)
+    runs = state.phase in (NodePhase.RUNNING, NodePhase.FINISHED)
     if state.cancels or not runs or not notice_s(state.settings):
         return leave_now(state)
     state.announced = True
@@ -124,29 +124,29 @@ def announced(state: GroupState) -> list[GroupEffect]:
     return []
 
 
-def _is_newest(state: GroupState, number: int) -> bool:
+def _is_newest(state: WorkersState, number: int) -> bool:
     return number == state.newest_wait.get(WaitKind.REPEAT)
 
 
-def opened_anew(state: GroupState) -> list[GroupEffect]:
+def opened_anew(state: WorkersState) -> list[NodeEffect]:
     """A coordinator that knows nothing of this node, nor of what it was told before."""
     if not state.leaving or state.heard:
         return []
     return [_announce_cancel(state) if state.cancels else _announce_drain(state)]
 
 
-def told_enough(state: GroupState) -> list[GroupEffect]:
+def told_enough(state: WorkersState) -> list[NodeEffect]:
     """Nobody is left who should hear that this node goes, or the time for it is over."""
     state.heard = state.heard or state.telling
-    return proceed(state) if state.telling and state.phase is Phase.IDLE else []
+    return proceed(state) if state.telling and state.phase is NodePhase.IDLE else []
 
 
-def unheard(state: GroupState) -> list[GroupEffect]:
+def unheard(state: WorkersState) -> list[NodeEffect]:
     """The job can't be told in time."""
     return [] if state.announced else leave_now(state)
 
 
-def leave_now(state: GroupState) -> list[GroupEffect]:
+def leave_now(state: WorkersState) -> list[NodeEffect]:
     """The job is ready for this node to go: stop its workers."""
     if not state.leaving:
         return []
@@ -155,10 +155,14 @@ def leave_now(state: GroupState) -> list[GroupEffect]:
     return stop(state, Desired.LEAVE, state.signal, state.settings.shutdown_grace_s)
 
 
-def time_is_over(state: GroupState) -> list[GroupEffect]:
+def time_is_over(state: WorkersState) -> list[NodeEffect]:
     """The drain has taken all of its time."""
-    effects: list[GroupEffect] = []
-    if not state.killing and state.phase in (Phase.RUNNING, Phase.FINISHED, Phase.STOPPING):
+    effects: list[NodeEffect] = []
+    if not state.killing and state.phase in (
+        NodePhase.RUNNING,
+        NodePhase.FINISHED,
+        NodePhase.STOPPING,
+    ):
         time_s = state.settings.drain_deadline_s
         text = f"the workers did not stop in the {time_s:g} s of the drain"
         effects.append(kinds.KILLING(text))
@@ -166,7 +170,7 @@ def time_is_over(state: GroupState) -> list[GroupEffect]:
     return [*effects, *abort(state, Desired.LEAVE, _finish(state))]
 
 
-def _go(state: GroupState, number: int, why: str, said: str) -> list[GroupEffect]:
+def _go(state: WorkersState, number: int, why: str, said: str) -> list[NodeEffect]:
     state.leaving, state.signal, state.leaving_why = True, number, why
     settings = state.settings
     return [
@@ -179,16 +183,16 @@ def _go(state: GroupState, number: int, why: str, said: str) -> list[GroupEffect
     ]
 
 
-def _announce_drain(state: GroupState) -> ReportNow:
+def _announce_drain(state: WorkersState) -> ReportNow:
     time_s = notice_s(state.settings)
     return ReportNow(Drain(state.leaving_why, state.signal, notice_s=time_s))
 
 
-def _announce_cancel(state: GroupState) -> ReportNow:
+def _announce_cancel(state: WorkersState) -> ReportNow:
     return ReportNow(Cancel(f"got {signal_name(state.signal)}", state.signal))
 
 
-def _cancel(state: GroupState, number: int) -> list[GroupEffect]:
+def _cancel(state: WorkersState, number: int) -> list[NodeEffect]:
     state.leaving, state.cancels, state.signal, state.announced = True, True, number, False
     state.heard = state.telling = False
     state.leaving_why = f"it got {signal_name(number)}"
@@ -199,6 +203,6 @@ def _cancel(state: GroupState, number: int) -> list[GroupEffect]:
     ]
 
 
-def _finish(state: GroupState) -> Finish:
+def _finish(state: WorkersState) -> Finish:
     text = f"{LEFT}: {state.leaving_why}"
     return Finish(FinishKind.SIGNAL, signal=state.signal, text=text)

@@ -1,6 +1,6 @@
 """What became of each round of a job on one node, and how long each phase of it took.
 
-Fed with what a group of workers is told and does, and with when; the times are seconds on any one
+Fed with what a node's machine is told and does, and with when; the times are seconds on any one
 clock of this node. A round comes up and goes down in these phases:
 
     rendezvous      from asking for a round to the order to start its workers
@@ -22,19 +22,19 @@ from itertools import zip_longest
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from rallypoint.core.group_events import (
+from rallypoint.core.messages import Assigned
+from rallypoint.core.model import Assignment, EndKind, EndReason, Stamp, Verdict
+from rallypoint.core.node.events import (
     EnrolWithStore,
-    GroupEffect,
-    GroupEvent,
     JoinRound,
     KillWorkers,
+    NodeEffect,
+    NodeEvent,
     RoundEnding,
     SignalWorkers,
     SpawnWorkers,
     WorkersGone,
 )
-from rallypoint.core.messages import Assigned
-from rallypoint.core.model import Assignment, EndKind, EndReason, Stamp, Verdict
 from rallypoint.core.watch.told_round import ROUNDS_TOLD, PhaseLengths, ToldRound, ended_the_round
 from rallypoint.core.worker_exits import WorkerExit
 
@@ -42,7 +42,7 @@ UNKNOWN = "unknown"
 """Why a round ended that this node was not told the end of."""
 
 
-class Phase(Struct, frozen=True):
+class Milestone(Struct, frozen=True):
     """A phase that has just ended."""
 
     round: int
@@ -71,7 +71,7 @@ class RoundLife(Struct):
         return self.assignment.round
 
 
-class Restart(Struct, frozen=True):
+class RestartedRound(Struct, frozen=True):
     """A round that followed another one. `counted`: it was paid from the restart budget."""
 
     round: int
@@ -94,10 +94,10 @@ class Timeline(Struct):
 
 
 def step(
-    timeline: Timeline, event: GroupEvent, effects: list[GroupEffect], at: float
-) -> list[Phase]:
-    """What the group was told, and what it does about it. Returns the phases that have ended."""
-    ended: list[Phase] = []
+    timeline: Timeline, event: NodeEvent, effects: list[NodeEffect], at: float
+) -> list[Milestone]:
+    """What the machine was told, and what it does about it. Returns the phases that have ended."""
+    ended: list[Milestone] = []
     match event:
         case Assigned(stamp, assignment) if any(map(_takes_place, effects)):
             timeline.rounds.append(RoundLife(assignment, at, incarnation=stamp.incarnation))
@@ -122,7 +122,7 @@ def step(
     return ended
 
 
-def spawned(timeline: Timeline, took_s: float, at: float) -> list[Phase]:
+def spawned(timeline: Timeline, took_s: float, at: float) -> list[Milestone]:
     """The processes of the newest round have been started, which took so long."""
     life = timeline.newest
     if life is None:
@@ -131,7 +131,7 @@ def spawned(timeline: Timeline, took_s: float, at: float) -> list[Phase]:
     return _end(life, "spawn", took_s)
 
 
-def first_seen(timeline: Timeline, round_: int, name: str, at: float) -> list[Phase]:
+def first_seen(timeline: Timeline, round_: int, name: str, at: float) -> list[Milestone]:
     """`first_output` or `first_progress` of this round. What comes again, or late, is not told."""
     life = _life(timeline, round_)
     if life is None or life.spawned_at is None or life.stopping_at is not None:
@@ -139,7 +139,7 @@ def first_seen(timeline: Timeline, round_: int, name: str, at: float) -> list[Ph
     return _end(life, name, at - life.spawned_at)
 
 
-def failed_here(timeline: Timeline, round_: int, failures: Sequence[WorkerExit]) -> list[Phase]:
+def failed_here(timeline: Timeline, round_: int, failures: Sequence[WorkerExit]) -> list[Milestone]:
     """These workers of this node have failed; more may be known of them than before."""
     life, first = _life(timeline, round_), max(failures, key=lambda one: one.age_s, default=None)
     if life is None or first is None:
@@ -197,10 +197,10 @@ def _told(life: RoundLife, end: EndReason | None, node_id: str, at: float) -> To
     )
 
 
-def restarts(timeline: Timeline) -> list[Restart]:
+def restarts(timeline: Timeline) -> list[RestartedRound]:
     """Every time that this node's workers were started again."""
     return [
-        Restart(
+        RestartedRound(
             following.number,
             kind_between(life, following),
             following.assignment.why,
@@ -227,7 +227,7 @@ def _is_counted(life: RoundLife, following: RoundLife) -> bool:
     return following.assignment.restart_count > life.assignment.restart_count
 
 
-def _ordered_to_stop(timeline: Timeline, round_: int, reason: EndReason) -> list[Phase]:
+def _ordered_to_stop(timeline: Timeline, round_: int, reason: EndReason) -> list[Milestone]:
     life = _life(timeline, round_)
     if life is None or life.end is not None:
         return []
@@ -235,7 +235,7 @@ def _ordered_to_stop(timeline: Timeline, round_: int, reason: EndReason) -> list
     return [] if reason.age_s is None else _end(life, "detect", reason.age_s)
 
 
-def _takes_place(effect: GroupEffect) -> bool:
+def _takes_place(effect: NodeEffect) -> bool:
     return isinstance(effect, EnrolWithStore | SpawnWorkers)
 
 
@@ -244,8 +244,8 @@ def _life(timeline: Timeline, round_: int) -> RoundLife | None:
     return next((life for life in reversed(timeline.rounds) if life.number == round_), None)
 
 
-def _end(life: RoundLife, name: str, took_s: float) -> list[Phase]:
+def _end(life: RoundLife, name: str, took_s: float) -> list[Milestone]:
     if name in life.phases:
         return []
     life.phases[name] = max(took_s, 0.0)
-    return [Phase(life.number, name, life.phases[name])]
+    return [Milestone(life.number, name, life.phases[name])]

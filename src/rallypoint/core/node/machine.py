@@ -29,56 +29,6 @@ import signal
 from typing import assert_never
 
 from rallypoint.core import event_kinds as kinds
-from rallypoint.core import group_leave, group_signals
-from rallypoint.core.group_events import (
-    Announced,
-    CoordinatorRefuses,
-    DrainSignalWanted,
-    EnrolmentDone,
-    EnrolWithStore,
-    Finish,
-    FinishKind,
-    GroupEffect,
-    GroupEvent,
-    KillWorkers,
-    LeaseEnded,
-    LeaveWanted,
-    ReportNow,
-    RoundEnding,
-    SessionGivenUp,
-    SessionOpened,
-    SignalCaught,
-    SourceFailed,
-    SpawnFailed,
-    SpawnWorkers,
-    Tried,
-    WaitEnded,
-    WaitKind,
-    WitnessSignalled,
-    WorkersExited,
-    WorkersGone,
-    WorkersStarted,
-)
-from rallypoint.core.group_leave import ANNOUNCE_S as ANNOUNCE_S
-from rallypoint.core.group_state import SUSPECT_S as SUSPECT_S
-from rallypoint.core.group_state import Desired as Desired
-from rallypoint.core.group_state import GroupSettings as GroupSettings
-from rallypoint.core.group_state import GroupState as GroupState
-from rallypoint.core.group_state import Phase as Phase
-from rallypoint.core.group_state import (
-    abort,
-    exited,
-    give_up,
-    proceed,
-    prove,
-    report_ends,
-    spawn_failed,
-    stop,
-    suspects_time_is_over,
-    tried,
-    wait,
-)
-from rallypoint.core.group_state import claim as claim
 from rallypoint.core.liveness import LEASE_OVER
 from rallypoint.core.messages import (
     Assigned,
@@ -98,13 +48,63 @@ from rallypoint.core.messages import (
     WorkerRequest,
 )
 from rallypoint.core.model import Assignment, EndKind, EndReason, Outcome, Stamp, Verdict
+from rallypoint.core.node import leave, signals
+from rallypoint.core.node.events import (
+    Announced,
+    CoordinatorRefuses,
+    DrainSignalWanted,
+    EnrolmentDone,
+    EnrolWithStore,
+    Finish,
+    FinishKind,
+    KillWorkers,
+    LeaseEnded,
+    LeaveWanted,
+    NodeEffect,
+    NodeEvent,
+    ReportNow,
+    RoundEnding,
+    SessionGivenUp,
+    SessionOpened,
+    SignalCaught,
+    SourceFailed,
+    SpawnFailed,
+    SpawnWorkers,
+    Tried,
+    WaitEnded,
+    WaitKind,
+    WitnessSignalled,
+    WorkersExited,
+    WorkersGone,
+    WorkersStarted,
+)
+from rallypoint.core.node.leave import ANNOUNCE_S as ANNOUNCE_S
+from rallypoint.core.node.state import SUSPECT_S as SUSPECT_S
+from rallypoint.core.node.state import Desired as Desired
+from rallypoint.core.node.state import NodePhase as NodePhase
+from rallypoint.core.node.state import NodeSettings as NodeSettings
+from rallypoint.core.node.state import WorkersState as WorkersState
+from rallypoint.core.node.state import (
+    abort,
+    exited,
+    give_up,
+    proceed,
+    prove,
+    report_ends,
+    spawn_failed,
+    stop,
+    suspects_time_is_over,
+    tried,
+    wait,
+)
+from rallypoint.core.node.state import claim as claim
 from rallypoint.core.worker_signals import WorkerSignals
 
 
-def step(state: GroupState, event: GroupEvent) -> list[GroupEffect]:
+def step(state: WorkersState, event: NodeEvent) -> list[NodeEffect]:
     """Apply one event and return what must be done, in order. Safe to apply twice."""
-    if state.phase is Phase.DONE:
-        return group_leave.after_the_end(state, event)
+    if state.phase is NodePhase.DONE:
+        return leave.after_the_end(state, event)
     if isinstance(event, Order):
         return _ordered(state, event)
     match event:
@@ -114,10 +114,10 @@ def step(state: GroupState, event: GroupEvent) -> list[GroupEffect]:
                 state.is_foreign &= not replaced  # one that has taken over knows our round
                 return []
             state.is_foreign |= replaced
-            return [*_forgotten(state), *group_leave.opened_anew(state)]
+            return [*_forgotten(state), *leave.opened_anew(state)]
         case CoordinatorRefuses():
             state.is_member = state.has_coordinator = False
-            return group_leave.told_enough(state)
+            return leave.told_enough(state)
         case LeaseEnded(waits_for):
             return _lease_ended(state, waits_for)
         case SessionGivenUp(text):
@@ -126,7 +126,7 @@ def step(state: GroupState, event: GroupEvent) -> list[GroupEffect]:
         case EnrolmentDone(stamp, error):
             return _enrolled(state, stamp, error)
         case WorkersStarted(stamp):
-            return group_signals.workers_started(state, stamp)
+            return signals.workers_started(state, stamp)
         case WorkersExited(stamp, exits):
             return exited(state, stamp, exits)
         case SpawnFailed(stamp, error):
@@ -140,22 +140,22 @@ def step(state: GroupState, event: GroupEvent) -> list[GroupEffect]:
         case WorkersGone(stamp, stuck):
             return _gone(state, stamp, stuck)
         case SignalCaught(number):
-            return group_leave.caught(state, number)
+            return leave.caught(state, number)
         case WitnessSignalled(number):
-            return group_signals.witness_got(state, number)
+            return signals.witness_got(state, number)
         case DrainSignalWanted(number):
-            return group_signals.notify(state, number)
+            return signals.notify(state, number)
         case LeaveWanted(why):
-            return group_leave.leave_wanted(state, why)
+            return leave.leave_wanted(state, why)
         case Announced():
-            return group_leave.announced(state)
+            return leave.announced(state)
         case WaitEnded(kind, number):
             return _wait_ended(state, kind, number)
         case _:
             assert_never(event)
 
 
-def _ordered(state: GroupState, order: Order) -> list[GroupEffect]:
+def _ordered(state: WorkersState, order: Order) -> list[NodeEffect]:
     """What the coordinator wants of this node."""
     if isinstance(order, WorkerRequest):
         _requested(state, order)
@@ -164,7 +164,7 @@ def _ordered(state: GroupState, order: Order) -> list[GroupEffect]:
         case Assigned(stamp, assignment):
             return _assigned(state, stamp, assignment)
         case StartNow(stamp):
-            if state.phase is not Phase.READY or stamp != state.stamp or state.leaving:
+            if state.phase is not NodePhase.READY or stamp != state.stamp or state.leaving:
                 return []  # A node that leaves is not waited for: the next round may run already.
             return _spawn(state)
         case StopNow(stamp, reason):
@@ -175,16 +175,16 @@ def _ordered(state: GroupState, order: Order) -> list[GroupEffect]:
             return _expelled(state, why, final)
         case LeaveNow():
             state.heard = state.heard or state.leaving
-            return group_leave.leave_now(state)
+            return leave.leave_now(state)
         case DrainWanted(_, why):
-            return group_leave.leave_wanted(state, why)
+            return leave.leave_wanted(state, why)
         case Prove():
             return prove(state, order)
         case _:
             assert_never(order)
 
 
-def _requested(state: GroupState, request: WorkerRequest) -> None:
+def _requested(state: WorkersState, request: WorkerRequest) -> None:
     """`checkpoint.py` and `hang.py` answer; a success meanwhile may be due to it."""
     match request:
         case CheckpointWanted(stamp, number) if stamp == state.stamp:
@@ -193,22 +193,22 @@ def _requested(state: GroupState, request: WorkerRequest) -> None:
             state.checkpoint_asked, state.succeeded_when_asked = None, False
 
 
-def is_fenced(state: GroupState) -> bool:
+def is_fenced(state: WorkersState) -> bool:
     """Whether what runs here must end with the lease. Workers that have all ended can't disturb
     anybody, and their success may still count."""
-    return state.phase not in (Phase.IDLE, Phase.FINISHED, Phase.DONE)
+    return state.phase not in (NodePhase.IDLE, NodePhase.FINISHED, NodePhase.DONE)
 
 
-def _forgotten(state: GroupState) -> list[GroupEffect]:
+def _forgotten(state: WorkersState) -> list[NodeEffect]:
     """A coordinator that knows nothing of us: whatever runs here belongs to no world."""
     state.proving = None
-    if state.phase is Phase.IDLE:
+    if state.phase is NodePhase.IDLE:
         return proceed(state) if state.desired is Desired.JOIN else []
     return abort(state, Desired.JOIN, None)
 
 
-def _assigned(state: GroupState, stamp: Stamp, assignment: Assignment) -> list[GroupEffect]:
-    if state.phase is not Phase.IDLE or state.desired is not Desired.JOIN or state.leaving:
+def _assigned(state: WorkersState, stamp: Stamp, assignment: Assignment) -> list[NodeEffect]:
+    if state.phase is not NodePhase.IDLE or state.desired is not Desired.JOIN or state.leaving:
         return []
     if not _is_newer(state, stamp):
         return []
@@ -219,37 +219,37 @@ def _assigned(state: GroupState, stamp: Stamp, assignment: Assignment) -> list[G
     state.unjudged = set()
     state.seeks_culprit = False
     if assignment.enrol:
-        state.phase = Phase.ENROLLING
+        state.phase = NodePhase.ENROLLING
         return [EnrolWithStore(stamp, assignment)]
     return _spawn(state)
 
 
-def _spawn(state: GroupState) -> list[GroupEffect]:
+def _spawn(state: WorkersState) -> list[NodeEffect]:
     assert state.stamp is not None
     assert state.assignment is not None
-    state.phase, state.killing, state.signals = Phase.RUNNING, False, WorkerSignals()
+    state.phase, state.killing, state.signals = NodePhase.RUNNING, False, WorkerSignals()
     state.is_patient, state.patience_is_over = False, not state.settings.stop_patience_s
     return [SpawnWorkers(state.stamp, state.assignment)]
 
 
-def _enrolled(state: GroupState, stamp: Stamp, error: str) -> list[GroupEffect]:
-    if state.phase is not Phase.ENROLLING or stamp != state.stamp:
+def _enrolled(state: WorkersState, stamp: Stamp, error: str) -> list[NodeEffect]:
+    if state.phase is not NodePhase.ENROLLING or stamp != state.stamp:
         return []
     if not error:
-        state.phase = Phase.READY
+        state.phase = NodePhase.READY
     return [ReportNow(NotEnrolled(stamp, error) if error else Enrolled(stamp))]
 
 
-def _stop_ordered(state: GroupState, stamp: Stamp, reason: EndReason) -> list[GroupEffect]:
-    if state.phase is Phase.IDLE and _is_newer(state, stamp):
+def _stop_ordered(state: WorkersState, stamp: Stamp, reason: EndReason) -> list[NodeEffect]:
+    if state.phase is NodePhase.IDLE and _is_newer(state, stamp):
         # A round that ended before we heard of it: it took our last join with it.
         _name_round(state, stamp)
         return proceed(state) if state.desired is Desired.JOIN else []
     if stamp != state.stamp:
         return []
-    state.seeks_culprit |= reason.kind is EndKind.FAILURE and state.phase is Phase.RUNNING
+    state.seeks_culprit |= reason.kind is EndKind.FAILURE and state.phase is NodePhase.RUNNING
     state.stop_why = reason.text
-    expects = group_signals.other_leaves(state) if reason.kind is EndKind.DRAIN else []
+    expects = signals.other_leaves(state) if reason.kind is EndKind.DRAIN else []
     stops = [
         *expects,
         *stop(state, Desired.JOIN, signal.SIGTERM, state.settings.restart_grace_s),
@@ -260,7 +260,7 @@ def _stop_ordered(state: GroupState, stamp: Stamp, reason: EndReason) -> list[Gr
     return [RoundEnding(stamp, reason), *stops]
 
 
-def _verdict(state: GroupState, verdict: Verdict) -> list[GroupEffect]:
+def _verdict(state: WorkersState, verdict: Verdict) -> list[NodeEffect]:
     if state.verdict is not None:
         return []
     state.verdict, state.stop_why = verdict, verdict.text
@@ -270,11 +270,11 @@ def _verdict(state: GroupState, verdict: Verdict) -> list[GroupEffect]:
     number = verdict.signal if asked_to_stop and verdict.signal else signal.SIGTERM
     settings = state.settings
     grace_s = settings.shutdown_grace_s if asked_to_stop else settings.restart_grace_s
-    expects = group_signals.other_leaves(state) if asked_to_stop else []
+    expects = signals.other_leaves(state) if asked_to_stop else []
     return [*expects, *stop(state, Desired.END, number, grace_s)]
 
 
-def _expelled(state: GroupState, why: str, final: bool) -> list[GroupEffect]:
+def _expelled(state: WorkersState, why: str, final: bool) -> list[NodeEffect]:
     say = kinds.EXPELLED(why=why)
     state.is_member, state.patience_is_over, state.stop_why = False, True, why
     if final:
@@ -282,40 +282,40 @@ def _expelled(state: GroupState, why: str, final: bool) -> list[GroupEffect]:
     return [say, *abort(state, Desired.JOIN, None)]
 
 
-def _lease_ended(state: GroupState, waits_for: str) -> list[GroupEffect]:
+def _lease_ended(state: WorkersState, waits_for: str) -> list[NodeEffect]:
     text = LEASE_OVER
     state.is_member = False
     if state.telling and not state.cancels:
-        return group_leave.told_enough(state)
+        return leave.told_enough(state)
     if state.leaving:
         waits_for = ""
     if not is_fenced(state):
         return [kinds.FENCED(f"{text}: {waits_for}")] if waits_for else []
     state.patience_is_over, state.stop_why = True, text
-    kills = state.phase in (Phase.RUNNING, Phase.STOPPING)
+    kills = state.phase in (NodePhase.RUNNING, NodePhase.STOPPING)
     doing = [*(["killing the workers"] if kills else []), *([waits_for] if waits_for else [])]
     said = f"{text}: {', '.join(doing)}" if doing else text
     return [kinds.FENCED(said), *abort(state, Desired.JOIN, None)]
 
 
-def _helper_died(state: GroupState, event: HelperDied) -> list[GroupEffect]:
+def _helper_died(state: WorkersState, event: HelperDied) -> list[NodeEffect]:
     """Also told when workers have failed before: it may have been because of this."""
-    if event.stamp != state.stamp or state.phase is Phase.IDLE:
+    if event.stamp != state.stamp or state.phase is NodePhase.IDLE:
         return []
-    if state.phase is Phase.FINISHED and not event.others_need_it:
+    if state.phase is NodePhase.FINISHED and not event.others_need_it:
         return []
     report = ReportNow(event)
-    if state.phase not in (Phase.RUNNING, Phase.FINISHED) or state.leaving:
+    if state.phase not in (NodePhase.RUNNING, NodePhase.FINISHED) or state.leaving:
         return [report]
     state.stop_why = event.text
     return [report, *stop(state, Desired.JOIN, signal.SIGTERM, state.settings.restart_grace_s)]
 
 
-def _gone(state: GroupState, stamp: Stamp, stuck: tuple[int, ...]) -> list[GroupEffect]:
+def _gone(state: WorkersState, stamp: Stamp, stuck: tuple[int, ...]) -> list[NodeEffect]:
     if stamp != state.stamp:
         return []
     effects = report_ends(state)
-    if state.phase is not Phase.STOPPING:
+    if state.phase is not NodePhase.STOPPING:
         return effects
     if stuck:
         pids = ", ".join(map(str, stuck))
@@ -326,11 +326,11 @@ def _gone(state: GroupState, stamp: Stamp, stuck: tuple[int, ...]) -> list[Group
         if state.desired is Desired.JOIN:
             # They hold the devices, and perhaps files, that the next round would need.
             state.desired, state.finish = Desired.GIVE_UP, Finish(FinishKind.STUCK, text=said.text)
-    state.phase = Phase.IDLE
+    state.phase = NodePhase.IDLE
     return effects + proceed(state)
 
 
-def _be_patient(state: GroupState, pids: str) -> list[GroupEffect]:
+def _be_patient(state: WorkersState, pids: str) -> list[NodeEffect]:
     """A file system that hangs lets go of them, mostly: this node keeps its place until then."""
     if state.is_patient:
         return [KillWorkers()]
@@ -340,14 +340,14 @@ def _be_patient(state: GroupState, pids: str) -> list[GroupEffect]:
     return [say, wait(state, WaitKind.STUCK, patience_s), KillWorkers()]
 
 
-def _wait_ended(state: GroupState, kind: WaitKind, number: int) -> list[GroupEffect]:
+def _wait_ended(state: WorkersState, kind: WaitKind, number: int) -> list[NodeEffect]:
     newest = state.newest_wait.get(kind, 0)
     oldest = state.first_grace if kind is WaitKind.GRACE else newest
     if not 0 < oldest <= number <= newest:
         return []
     match kind:
         case WaitKind.GRACE:
-            if state.phase is not Phase.STOPPING:
+            if state.phase is not NodePhase.STOPPING:
                 return []
             if state.killing:
                 return []
@@ -362,29 +362,29 @@ def _wait_ended(state: GroupState, kind: WaitKind, number: int) -> list[GroupEff
         case WaitKind.SUSPECT:
             return suspects_time_is_over(state)
         case WaitKind.ANNOUNCE:
-            return group_leave.unheard(state)
+            return leave.unheard(state)
         case WaitKind.CHECKPOINT:
-            return group_leave.leave_now(state)
+            return leave.leave_now(state)
         case WaitKind.DRAIN:
-            return group_leave.time_is_over(state)
+            return leave.time_is_over(state)
         case WaitKind.TELL:
-            return group_leave.told_enough(state)
+            return leave.told_enough(state)
         case WaitKind.REPEAT:
             state.repeated = 0
             return []
         case WaitKind.WITNESS:
-            return group_signals.witness_time_is_over(state)
+            return signals.witness_time_is_over(state)
         case WaitKind.OWN_SIGNAL:
-            return group_signals.own_time_is_over(state)
+            return signals.own_time_is_over(state)
         case _:
             assert_never(kind)
 
 
-def _name_round(state: GroupState, stamp: Stamp) -> None:
+def _name_round(state: WorkersState, stamp: Stamp) -> None:
     state.stamp, state.is_foreign = stamp, False
 
 
-def _is_newer(state: GroupState, stamp: Stamp) -> bool:
+def _is_newer(state: WorkersState, stamp: Stamp) -> bool:
     """Rounds of another life, or of a coordinator that knows of none of ours, can't be compared:
     the session has accepted who speaks."""
     than = state.stamp

@@ -6,24 +6,24 @@ from collections.abc import Sequence
 
 import pytest
 from msgspec.structs import replace
-from tests.harness.groups import RULES, TERM, Node, exited, stamp
+from tests.harness.node_machine import RULES, TERM, Node, exited, stamp
 
-from rallypoint.core.group import GroupSettings, Phase
-from rallypoint.core.group_events import (
-    GiveUp,
-    GroupEffect,
+from rallypoint.core.messages import Failed, LeaveNow
+from rallypoint.core.node.events import (
+    GiveUpNode,
     JoinRound,
     LeaveWanted,
+    NodeEffect,
+    NodeTimer,
     ReportNow,
     SignalCaught,
     SignalWorkers,
     SkipWaits,
     SourceFailed,
     SpawnFailed,
-    Wait,
     WorkersGone,
 )
-from rallypoint.core.messages import Failed, LeaveNow
+from rallypoint.core.node.machine import NodePhase, NodeSettings
 from rallypoint.errors import InfrastructureError, LogsSpecsError, RallypointError, UsageError
 
 ALONE = replace(RULES, is_alone=True)
@@ -42,8 +42,8 @@ def failed(error: RallypointError, round_: int = 0) -> SpawnFailed:
     return SpawnFailed(stamp(round_), error)
 
 
-def without_waits(effects: Sequence[GroupEffect]) -> list[GroupEffect]:
-    return [effect for effect in effects if not isinstance(effect, Wait)]
+def without_waits(effects: Sequence[NodeEffect]) -> list[NodeEffect]:
+    return [effect for effect in effects if not isinstance(effect, NodeTimer)]
 
 
 @pytest.mark.parametrize(
@@ -51,9 +51,9 @@ def without_waits(effects: Sequence[GroupEffect]) -> list[GroupEffect]:
     [(RULES, COMMAND), (RULES, NODE), (RULES, PLUG_IN), (ALONE, COMMAND)],
 )
 def test_workers_that_cant_be_started_are_a_failure_of_the_round(
-    rules: GroupSettings, fault: RallypointError
+    rules: NodeSettings, fault: RallypointError
 ) -> None:
-    node = Node(Phase.RUNNING, rules)
+    node = Node(NodePhase.RUNNING, rules)
     report, signal = without_waits(node.step(failed(fault)))
     assert isinstance(report, ReportNow)
     assert isinstance(report.message, Failed)
@@ -68,53 +68,53 @@ def test_workers_that_cant_be_started_are_a_failure_of_the_round(
 
 @pytest.mark.parametrize("error", [NODE, PLUG_IN])
 def test_a_job_of_one_node_that_lacks_something_ends_by_that_error(error: RallypointError) -> None:
-    node = Node(Phase.RUNNING, ALONE)
-    assert node.step(failed(error)) == [GiveUp(error)]
-    assert node.state.phase is Phase.DONE
+    node = Node(NodePhase.RUNNING, ALONE)
+    assert node.step(failed(error)) == [GiveUpNode(error)]
+    assert node.state.phase is NodePhase.DONE
     assert node.said == [], "the error itself is what a person reads"
     assert without_waits(node.step(SignalCaught(TERM))) == [SkipWaits()]
 
 
-@pytest.mark.parametrize("phase", [phase for phase in Phase if phase is not Phase.RUNNING])
-def test_a_failed_spawn_counts_only_while_workers_are_to_run(phase: Phase) -> None:
+@pytest.mark.parametrize("phase", [phase for phase in NodePhase if phase is not NodePhase.RUNNING])
+def test_a_failed_spawn_counts_only_while_workers_are_to_run(phase: NodePhase) -> None:
     node = Node(phase, ALONE)
     assert node.step(failed(NODE)) == []
     assert node.state.phase is phase
 
 
 def test_F1_a_failed_spawn_of_another_round_changes_nothing() -> None:
-    node = Node(Phase.RUNNING)
+    node = Node(NodePhase.RUNNING)
     assert node.step(failed(COMMAND, round_=1)) == []
-    assert node.state.phase is Phase.RUNNING
+    assert node.state.phase is NodePhase.RUNNING
 
 
 def test_A5_a_leaving_node_whose_workers_cant_be_started_blames_nobody_and_leaves() -> None:
-    node = Node(Phase.RUNNING)
+    node = Node(NodePhase.RUNNING)
     node.step(LeaveWanted("maintenance"))
     assert without_waits(node.step(failed(COMMAND))) == [SignalWorkers(TERM)]
     assert node.step(WorkersGone(stamp())) == [], "the job has not heard of it yet"
     node.step(LeaveNow(stamp()))
-    assert node.state.phase is Phase.DONE
+    assert node.state.phase is NodePhase.DONE
 
 
 def test_what_was_started_after_all_is_not_forgotten_by_a_second_word() -> None:
     """Told twice, a failed spawn is reported once."""
-    node = Node(Phase.RUNNING)
+    node = Node(NodePhase.RUNNING)
     node.step(failed(COMMAND))
     assert node.step(failed(COMMAND)) == []
     assert node.step(exited(1, None)) == []
 
 
-@pytest.mark.parametrize("phase", [phase for phase in Phase if phase is not Phase.DONE])
+@pytest.mark.parametrize("phase", [phase for phase in NodePhase if phase is not NodePhase.DONE])
 @pytest.mark.parametrize("rules", [RULES, ALONE])
 def test_a_node_whose_workers_come_from_nothing_ends_by_that_error_in_any_phase(
-    rules: GroupSettings, phase: Phase
+    rules: NodeSettings, phase: NodePhase
 ) -> None:
     """The next round could not start any either."""
     node = Node(phase, rules)
     said = list(node.said)
-    assert node.step(SourceFailed(NODE)) == [GiveUp(NODE)]
-    assert node.state.phase is Phase.DONE
+    assert node.step(SourceFailed(NODE)) == [GiveUpNode(NODE)]
+    assert node.state.phase is NodePhase.DONE
     assert node.said == said, "the error itself is what a person reads"
     assert node.step(SourceFailed(COMMAND)) == [], "it ends once"
     assert without_waits(node.step(SignalCaught(TERM))) == [SkipWaits()]

@@ -1,17 +1,17 @@
-"""A node's group of workers, in any phase."""
+"""The machine of one node, in any phase."""
 
 from __future__ import annotations
 
 import signal
 
-from rallypoint.core import group
 from rallypoint.core import messages as m
 from rallypoint.core.event_kinds import Record
-from rallypoint.core.group import GroupSettings, GroupState, Phase
-from rallypoint.core.group_events import (
+from rallypoint.core.model import Assignment, EndKind, EndReason, Outcome, Stamp, Verdict
+from rallypoint.core.node import machine
+from rallypoint.core.node.events import (
     EnrolmentDone,
-    GroupEffect,
-    GroupEvent,
+    NodeEffect,
+    NodeEvent,
     ReportNow,
     SessionOpened,
     WaitEnded,
@@ -20,13 +20,13 @@ from rallypoint.core.group_events import (
     WorkersExited,
     WorkersGone,
 )
-from rallypoint.core.model import Assignment, EndKind, EndReason, Outcome, Stamp, Verdict
+from rallypoint.core.node.machine import NodePhase, NodeSettings, WorkersState
 from rallypoint.core.worker_exits import WorkerExit
 
 TERM, INT, KILL = signal.SIGTERM, signal.SIGINT, signal.SIGKILL
-RULES = GroupSettings(2, 25.0, 5.0, (TERM, INT, signal.SIGHUP, signal.SIGQUIT))
+RULES = NodeSettings(2, 25.0, 5.0, (TERM, INT, signal.SIGHUP, signal.SIGQUIT))
 REASON = EndReason(EndKind.LOSS, "node b was lost")
-PHASES = list(Phase)
+PHASES = list(NodePhase)
 
 
 def stamp(round_: int = 0, *, life: int = 1) -> Stamp:
@@ -63,38 +63,38 @@ def exited(*codes: int | None, round_: int = 0) -> WorkersExited:
 class Node:
     """The machine, and its effects without what it merely reports."""
 
-    def __init__(self, phase: Phase = Phase.IDLE, rules: GroupSettings = RULES) -> None:
-        self.state = GroupState(rules)
+    def __init__(self, phase: NodePhase = NodePhase.IDLE, rules: NodeSettings = RULES) -> None:
+        self.state = WorkersState(rules)
         self.said: list[str] = []
         self.ended: list[tuple[int, str]] = []
         """Workers whose end was reported to observers, in this order, and as what."""
-        way: list[GroupEvent] = [SessionOpened(resumed=False)]
-        if phase >= Phase.ENROLLING:
+        way: list[NodeEvent] = [SessionOpened(resumed=False)]
+        if phase >= NodePhase.ENROLLING:
             way.append(assigned())
-        if phase >= Phase.READY:
+        if phase >= NodePhase.READY:
             way.append(EnrolmentDone(stamp()))
-        if phase >= Phase.RUNNING:
+        if phase >= NodePhase.RUNNING:
             way.append(m.StartNow(stamp()))
-        if phase is Phase.FINISHED:
+        if phase is NodePhase.FINISHED:
             way.append(exited(0, 0))
-        if phase >= Phase.STOPPING:
+        if phase >= NodePhase.STOPPING:
             way.append(m.StopNow(stamp(), REASON))
-        if phase is Phase.DONE:
+        if phase is NodePhase.DONE:
             way += [verdict(Outcome.SUCCEEDED), WorkersGone(stamp())]
         for event in way:
             self.step(event)
         assert self.state.phase is phase
 
-    def step(self, event: GroupEvent) -> list[GroupEffect]:
-        effects = group.step(self.state, event)
+    def step(self, event: NodeEvent) -> list[NodeEffect]:
+        effects = machine.step(self.state, event)
         self.said += [effect.name for effect in effects if isinstance(effect, Record)]
         ended = [effect for effect in effects if isinstance(effect, WorkerEnded)]
         self.ended += [(effect.exit.local_rank, effect.state) for effect in ended]
         return [effect for effect in effects if not isinstance(effect, Record | WorkerEnded)]
 
-    def steps(self, *events: GroupEvent) -> list[GroupEffect]:
+    def steps(self, *events: NodeEvent) -> list[NodeEffect]:
         """The effects of the last one."""
-        effects: list[GroupEffect] = []
+        effects: list[NodeEffect] = []
         for event in events:
             effects = self.step(event)
         return effects

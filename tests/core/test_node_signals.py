@@ -6,38 +6,38 @@ from collections.abc import Sequence
 
 import pytest
 from msgspec.structs import replace
-from tests.harness.groups import INT, PHASES, RULES, TERM, Node, ended, stamp, verdict
+from tests.harness.node_machine import INT, PHASES, RULES, TERM, Node, ended, stamp, verdict
 
 from rallypoint.core import messages as m
-from rallypoint.core.group import Phase
-from rallypoint.core.group_events import (
+from rallypoint.core.model import Outcome
+from rallypoint.core.node.events import (
     AbandonRound,
     Announced,
     CoordinatorRefuses,
     Finish,
     FinishKind,
-    GroupEffect,
-    GroupEvent,
     KillWorkers,
     LeaseEnded,
+    NodeEffect,
+    NodeEvent,
+    NodeTimer,
     ReportNow,
     SessionGivenUp,
     SessionOpened,
     SignalCaught,
     SignalWorkers,
     SkipWaits,
-    Wait,
     WaitEnded,
     WaitKind,
     WorkersGone,
 )
-from rallypoint.core.group_leave import REPEAT_S
-from rallypoint.core.model import Outcome
+from rallypoint.core.node.leave import REPEAT_S
+from rallypoint.core.node.machine import NodePhase
 
 DRAIN = ReportNow(m.Drain("it got SIGTERM", TERM, notice_s=20.0))
 
 
-def text(effects: Sequence[GroupEffect]) -> str:
+def text(effects: Sequence[NodeEffect]) -> str:
     [finish] = effects
     assert isinstance(finish, Finish)
     assert finish.kind is FinishKind.SIGNAL
@@ -46,11 +46,11 @@ def text(effects: Sequence[GroupEffect]) -> str:
 
 @pytest.mark.parametrize("number", [TERM, INT])
 @pytest.mark.parametrize("phase", PHASES[:-1], ids=lambda phase: phase.name)
-def test_A5_equal_signals_within_a_second_are_one(phase: Phase, number: int) -> None:
+def test_A5_equal_signals_within_a_second_are_one(phase: NodePhase, number: int) -> None:
     """A scheduler signals the whole step, and who has started the agent forwards the same."""
     node = Node(phase)
     wait = node.step(SignalCaught(number))[-1]
-    assert wait == Wait(WaitKind.REPEAT, node.state.waits, REPEAT_S)
+    assert wait == NodeTimer(WaitKind.REPEAT, node.state.waits, REPEAT_S)
     for _ in range(3):
         assert node.step(SignalCaught(number)) == []
     assert node.said.count("signal") == 1
@@ -60,7 +60,7 @@ def test_A5_equal_signals_within_a_second_are_one(phase: Phase, number: int) -> 
 
 
 def test_A5_another_signal_is_a_second_one_at_once() -> None:
-    node = Node(Phase.RUNNING)
+    node = Node(NodePhase.RUNNING)
     node.step(SignalCaught(TERM))
     assert node.step(SignalCaught(INT)) == [SkipWaits(), KillWorkers()]
     assert text(node.step(WorkersGone(stamp()))) == "this node left the job: it got SIGTERM"
@@ -68,9 +68,9 @@ def test_A5_another_signal_is_a_second_one_at_once() -> None:
 
 def test_A5_the_first_signal_after_the_end_skips_what_is_waited_for_then() -> None:
     """Others may have yet to hear how the job ended, and a console may be blocked."""
-    node = Node(Phase.DONE)
+    node = Node(NodePhase.DONE)
     skip, repeat = node.step(SignalCaught(TERM))
-    assert (skip, repeat) == (SkipWaits(), Wait(WaitKind.REPEAT, node.state.waits, REPEAT_S))
+    assert (skip, repeat) == (SkipWaits(), NodeTimer(WaitKind.REPEAT, node.state.waits, REPEAT_S))
     assert node.said[-1] == "signal"
     assert node.step(SignalCaught(TERM)) == []
     assert node.step(WaitEnded(WaitKind.REPEAT, 0)) == []
@@ -80,31 +80,31 @@ def test_A5_the_first_signal_after_the_end_skips_what_is_waited_for_then() -> No
 
 
 def test_A5_a_second_signal_counts_when_the_first_has_ended_the_agent() -> None:
-    node = Node(Phase.RUNNING)
+    node = Node(NodePhase.RUNNING)
     node.steps(SignalCaught(TERM), Announced(), verdict(Outcome.PREEMPTED, TERM))
     node.step(WorkersGone(stamp()))
-    assert node.state.phase is Phase.DONE
+    assert node.state.phase is NodePhase.DONE
     node.step(ended(node, WaitKind.REPEAT))
     assert node.step(SignalCaught(TERM)) == [SkipWaits()]
 
 
-def telling(number: int, phase: Phase = Phase.RUNNING) -> Node:
+def telling(number: int, phase: NodePhase = NodePhase.RUNNING) -> Node:
     """It got this signal while the connection was down; its workers have gone since."""
     node = Node(phase)
     node.step(SignalCaught(number))
     effects = node.step(ended(node, WaitKind.ANNOUNCE))
-    if phase >= Phase.RUNNING:
+    if phase >= NodePhase.RUNNING:
         assert effects[0] == SignalWorkers(number), "the workers do not wait for the connection"
         effects = node.step(WorkersGone(stamp()))
     effects = [effect for effect in effects if not isinstance(effect, AbandonRound)]
-    assert effects == [Wait(WaitKind.TELL, node.state.waits, 25.0)]
+    assert effects == [NodeTimer(WaitKind.TELL, node.state.waits, 25.0)]
     assert node.said[-1] == "telling"
     return node
 
 
-@pytest.mark.parametrize("phase", [Phase.IDLE, Phase.READY, Phase.RUNNING])
+@pytest.mark.parametrize("phase", [NodePhase.IDLE, NodePhase.READY, NodePhase.RUNNING])
 @pytest.mark.parametrize("number", [TERM, INT])
-def test_A5_a_signal_is_told_when_the_connection_is_back(number: int, phase: Phase) -> None:
+def test_A5_a_signal_is_told_when_the_connection_is_back(number: int, phase: NodePhase) -> None:
     node = telling(number, phase)
     assert node.step(SessionOpened(resumed=True)) == [], "the session sends what was not heard"
     assert "left the job" in text(node.step(Announced()))
@@ -128,9 +128,9 @@ def test_A5_a_cancelled_job_ends_as_soon_as_it_can_be_told() -> None:
     ],
     ids=lambda event: type(event).__name__,
 )
-def test_A5_a_node_that_is_no_member_any_more_has_nothing_to_tell(event: GroupEvent) -> None:
+def test_A5_a_node_that_is_no_member_any_more_has_nothing_to_tell(event: NodeEvent) -> None:
     assert text(telling(TERM).step(event)).startswith("this node left the job")
-    node = Node(Phase.IDLE)
+    node = Node(NodePhase.IDLE)
     if not isinstance(event, SessionGivenUp):
         node.steps(event, SignalCaught(TERM))
         assert text(node.step(ended(node, WaitKind.ANNOUNCE)))
@@ -167,7 +167,7 @@ def test_A5_a_second_signal_skips_telling_the_job(first: int) -> None:
 
 @pytest.mark.parametrize("number", [TERM, INT])
 def test_A5_a_handler_that_blocks_keeps_nobody_waiting_for_others_to_be_told(number: int) -> None:
-    node = Node(Phase.RUNNING, replace(RULES, by_handler=True))
+    node = Node(NodePhase.RUNNING, replace(RULES, by_handler=True))
     node.step(SignalCaught(number))
     node.step(ended(node, WaitKind.ANNOUNCE))
     assert text(node.step(WorkersGone(stamp())))
@@ -176,16 +176,14 @@ def test_A5_a_handler_that_blocks_keeps_nobody_waiting_for_others_to_be_told(num
 @pytest.mark.parametrize(
     ("number", "told"), [(TERM, DRAIN), (INT, ReportNow(m.Cancel("got SIGINT", INT)))]
 )
-def test_A5_a_signal_while_nodes_meet_is_told_when_they_have(
-    number: int, told: GroupEffect
-) -> None:
+def test_A5_a_signal_while_nodes_meet_is_told_when_they_have(number: int, told: NodeEffect) -> None:
     """The node may host the coordinator that others have joined already."""
-    node = Node(Phase.IDLE)
+    node = Node(NodePhase.IDLE)
     node.state.is_member = node.state.has_coordinator = False  # as before the first session
     node.step(SignalCaught(number))
     assert node.step(SessionOpened(resumed=False)) == [told]
     assert text(node.step(Announced()))
-    alone = Node(Phase.IDLE)
+    alone = Node(NodePhase.IDLE)
     alone.state.is_member = alone.state.has_coordinator = False
     alone.step(SignalCaught(number))
     assert text(alone.step(ended(alone, WaitKind.ANNOUNCE))), "there is nobody to tell"

@@ -6,22 +6,22 @@
 from __future__ import annotations
 
 from rallypoint.core import worker_signals as known
-from rallypoint.core.group_events import GroupEffect, NotifyWorkers, WaitKind
-from rallypoint.core.group_state import GroupState, Phase, end_by_signal, judge, wait
 from rallypoint.core.model import Stamp
+from rallypoint.core.node.events import NodeEffect, NotifyWorkers, WaitKind
+from rallypoint.core.node.state import NodePhase, WorkersState, end_by_signal, judge, wait
 from rallypoint.core.worker_signals import Received
 
-_WORKERS = (Phase.RUNNING, Phase.FINISHED, Phase.STOPPING)
+_WORKERS = (NodePhase.RUNNING, NodePhase.FINISHED, NodePhase.STOPPING)
 
 
-def workers_started(state: GroupState, stamp: Stamp) -> list[GroupEffect]:
+def workers_started(state: WorkersState, stamp: Stamp) -> list[NodeEffect]:
     """The workers run from now on. No earlier signal has reached them."""
     if stamp == state.stamp:
         known.workers_started(state.signals)
     return []
 
 
-def agent_got(state: GroupState, number: int) -> list[GroupEffect]:
+def agent_got(state: WorkersState, number: int) -> list[NodeEffect]:
     """A signal has reached the agent: alone, or with every process of this node."""
     if not state.settings.has_witness or state.phase not in _WORKERS:
         return []
@@ -30,7 +30,7 @@ def agent_got(state: GroupState, number: int) -> list[GroupEffect]:
     return _wait_for_witness(state)
 
 
-def witness_got(state: GroupState, number: int) -> list[GroupEffect]:
+def witness_got(state: WorkersState, number: int) -> list[NodeEffect]:
     """A signal has reached the witness, and the workers that run."""
     if state.phase not in _WORKERS:
         return []
@@ -39,50 +39,50 @@ def witness_got(state: GroupState, number: int) -> list[GroupEffect]:
     return [*_release(state), wait(state, WaitKind.OWN_SIGNAL, known.OWN_SIGNAL_S)]
 
 
-def other_leaves(state: GroupState) -> list[GroupEffect]:
+def other_leaves(state: WorkersState) -> list[NodeEffect]:
     """Another node leaves. A scheduler may signal this one too, a few milliseconds later."""
-    is_next = state.settings.has_witness and state.phase is Phase.RUNNING and not state.leaving
+    is_next = state.settings.has_witness and state.phase is NodePhase.RUNNING and not state.leaving
     return _wait_for_witness(state) if is_next else []
 
 
-def notify(state: GroupState, number: int) -> list[GroupEffect]:
+def notify(state: WorkersState, number: int) -> list[NodeEffect]:
     """Ask the workers for a checkpoint by this signal."""
-    if state.phase is not Phase.RUNNING:
+    if state.phase is not NodePhase.RUNNING:
         return []
     state.signals.held_notice = number
     return [*other_leaves(state), *_release(state)]
 
 
-def witness_time_is_over(state: GroupState) -> list[GroupEffect]:
+def witness_time_is_over(state: WorkersState) -> list[NodeEffect]:
     """The signal has not reached the witness: a scheduler has not signalled the workers."""
     state.signals.is_waiting = False
     return _release(state)
 
 
-def own_time_is_over(state: GroupState) -> list[GroupEffect]:
+def own_time_is_over(state: WorkersState) -> list[NodeEffect]:
     """The signal has not reached the agent: it may not have reached the workers either."""
     state.signals.by_witness.clear()
     return [*_release(state), *judge(state)]
 
 
-def _wait_for_witness(state: GroupState) -> list[GroupEffect]:
+def _wait_for_witness(state: WorkersState) -> list[NodeEffect]:
     state.signals.is_waiting = True
     return [wait(state, WaitKind.WITNESS, known.WITNESS_S)]
 
 
-def _release(state: GroupState) -> list[GroupEffect]:
+def _release(state: WorkersState) -> list[NodeEffect]:
     """Send the signals that are held, unless a scheduler may still be sending them."""
     signals = state.signals
-    effects: list[GroupEffect] = []
+    effects: list[NodeEffect] = []
     if number := signals.held_notice:
         who = known.received(signals, number, state.settings.signals)
         if who is not None:
             signals.held_notice = 0
-        if who is Received.NOBODY and state.phase is Phase.RUNNING:
+        if who is Received.NOBODY and state.phase is NodePhase.RUNNING:
             signals.notified.add(number)
             effects.append(NotifyWorkers(number))
     if number := signals.held_stop:
         signals.held_stop = 0
-        if state.phase is Phase.STOPPING and not state.killing:
+        if state.phase is NodePhase.STOPPING and not state.killing:
             effects += end_by_signal(state, number)
     return effects

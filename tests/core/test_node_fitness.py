@@ -6,15 +6,16 @@ from __future__ import annotations
 import errno
 
 import pytest
-from tests.harness.groups import RULES, TERM, Node, assigned, stamp
+from tests.harness.node_machine import RULES, TERM, Node, assigned, stamp
 
 from rallypoint.cli.exit_codes import of_finish
 from rallypoint.config import AgentConfig, RendezvousConfig, WorkerConfig
-from rallypoint.core.group import GroupSettings, Phase
-from rallypoint.core.group_events import (
+from rallypoint.core.messages import Failed, Prove, Proved
+from rallypoint.core.model import Lacking
+from rallypoint.core.node.events import (
     Finish,
     FinishKind,
-    GiveUp,
+    GiveUpNode,
     JoinRound,
     ReportNow,
     SessionOpened,
@@ -24,8 +25,7 @@ from rallypoint.core.group_events import (
     TryToStart,
     WorkersGone,
 )
-from rallypoint.core.messages import Failed, Prove, Proved
-from rallypoint.core.model import Lacking
+from rallypoint.core.node.machine import NodePhase, NodeSettings
 from rallypoint.errors import (
     MACHINE_ERRNOS,
     InfrastructureError,
@@ -56,7 +56,7 @@ def test_A10_a_waiting_node_tries_to_start_workers_and_tells_that_it_can() -> No
     node = Node()
     assert node.step(asked()) == [TryToStart(asked())]
     assert node.step(tried()) == [ReportNow(Proved(stamp(4), 1))]
-    assert node.state.phase is Phase.IDLE, "it waits for its place"
+    assert node.state.phase is NodePhase.IDLE, "it waits for its place"
     assert node.step(assigned(5)), "and gets one"
 
 
@@ -68,7 +68,7 @@ def test_A10_a_node_that_cant_start_workers_tells_why_and_leaves() -> None:
     assert isinstance(finish, Finish)
     assert finish.kind is FinishKind.UNFIT
     assert finish.text == f"this node can't start workers: {CANT_WRITE}: {FIX}"
-    assert node.state.phase is Phase.DONE
+    assert node.state.phase is NodePhase.DONE
     assert of_finish(config(), finish, 0.0) == 75, "a scheduler may start it elsewhere"
 
 
@@ -102,8 +102,8 @@ def test_A10_a_later_question_makes_the_earlier_one_void() -> None:
     assert node.step(tried(2)) == [], "answered"
 
 
-@pytest.mark.parametrize("phase", [phase for phase in Phase if phase is not Phase.IDLE])
-def test_A10_only_a_node_that_waits_for_a_place_is_asked(phase: Phase) -> None:
+@pytest.mark.parametrize("phase", [phase for phase in NodePhase if phase is not NodePhase.IDLE])
+def test_A10_only_a_node_that_waits_for_a_place_is_asked(phase: NodePhase) -> None:
     assert Node(phase).step(asked()) == []
 
 
@@ -120,7 +120,7 @@ def test_A10_a_question_is_void_once_the_node_has_a_place_or_leaves() -> None:
 
 
 def test_A10_the_coordinator_is_told_what_the_machine_lacks_and_no_option_is_to_blame() -> None:
-    node = Node(Phase.RUNNING)
+    node = Node(NodePhase.RUNNING)
     error = during("fork", errno.EAGAIN, InfrastructureError("could not fork worker 0"))
     report, *_ = node.step(SpawnFailed(stamp(), error))
     assert isinstance(report, ReportNow)
@@ -131,7 +131,7 @@ def test_A10_the_coordinator_is_told_what_the_machine_lacks_and_no_option_is_to_
 
 
 def test_A10_a_program_that_is_missing_is_the_jobs_own_fault() -> None:
-    node = Node(Phase.RUNNING)
+    node = Node(NodePhase.RUNNING)
     error = during("exec", errno.ENOENT, UsageError("cannot run 'train'"))
     report, *_ = node.step(SpawnFailed(stamp(), error))
     assert isinstance(report, ReportNow)
@@ -141,9 +141,9 @@ def test_A10_a_program_that_is_missing_is_the_jobs_own_fault() -> None:
 
 @pytest.mark.parametrize("kind", [InfrastructureError, UsageError])
 def test_A10_a_job_of_one_node_ends_by_what_its_machine_lacks(kind: type[RallypointError]) -> None:
-    alone = GroupSettings(2, 25.0, 5.0, RULES.signals, is_alone=True)
+    alone = NodeSettings(2, 25.0, 5.0, RULES.signals, is_alone=True)
     error = during("exec", errno.ENOMEM, kind("no memory"))
-    assert Node(Phase.RUNNING, alone).step(SpawnFailed(stamp(), error)) == [GiveUp(error)]
+    assert Node(NodePhase.RUNNING, alone).step(SpawnFailed(stamp(), error)) == [GiveUpNode(error)]
 
 
 def test_A10_only_what_a_machine_lacks_is_a_shortage() -> None:

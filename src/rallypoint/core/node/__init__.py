@@ -1,0 +1,1 @@
+"""The machine of one node: when its workers start, run and stop."""
