@@ -134,7 +134,6 @@ FLAT_FOLDERS: dict[str, str] = {
 }
 """Packages without sub-packages that have more modules than that."""
 THIN_FOLDERS: dict[str, str] = {
-    "core/restarts": "the ledger and the crash loop",
     "elastic/": "torch has these packages",
 }
 """Sub-packages with fewer modules than that. A key that ends with / is for all below it."""

@@ -3,8 +3,8 @@
 An addition is the commit in which a name came into the table of its kind, under whatever name that
 file had then. A name that was in the sources before, or that takes the place of another one, was
 moved or renamed, and is no addition; nor is a name that came with the table, or with the oldest
-commit of a shallow clone. An engine is added by the commit that made its `backend.py`. What belongs
-to an addition and came with another commit is not counted.
+commit of a shallow clone. An engine is added by the commit that made its `backend.py` or
+`store.py`, the older one. What belongs to an addition and came with another commit is not counted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LAST = 5
 SOURCE = "src/rallypoint"
 PARTS = {"source": ("src/",), "tests": ("tests/", "scenarios/"), "docs": ("docs/", "*.md")}
 """What is counted apart: paths that begin so, or end so."""
-ENGINES = re.compile(rf"{SOURCE}/(?:register|rendezvous)/(\w+)/backend\.py")
+ENGINES = re.compile(rf"{SOURCE}/(?:register|rendezvous)/(\w+)/(?:backend|store)\.py")
 
 
 @dataclass(frozen=True)
@@ -126,13 +126,14 @@ class History:
 
     def _engines(self) -> Iterator[Addition]:
         listing = self._git("ls-tree", "-r", "--name-only", self._commit, SOURCE) or ""
-        made = []
+        made: dict[str, tuple[int, str]] = {}
         for path in listing.split():
             if engine := ENGINES.fullmatch(path):
                 *_, (commit, _, _) = self._versions(path)
                 date = self._git("log", "-1", "--format=%ct", commit) or "0"
-                made.append((int(date), commit, engine[1]))
-        for _, commit, name in sorted(made, reverse=True):
+                known = made.get(engine[1])
+                made[engine[1]] = min(known or (int(date), commit), (int(date), commit))
+        for name, (_, commit) in sorted(made.items(), key=lambda each: each[1], reverse=True):
             if self._has_parent(commit):
                 yield self._addition(commit, {name})
 

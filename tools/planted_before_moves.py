@@ -105,7 +105,7 @@ BUGS_BEFORE_MOVES = (
     # After many failures a job with --restart-backoff stands still for days.
     MovedBug(
         "the pause before a restart grows without a limit",
-        "core/restarts/ledger.py",
+        "core/restarts.py",
         "min(settings.restart_backoff_s * 2.0 ** min(used, 30), BACKOFF_MAX_S)",
         "settings.restart_backoff_s * 2.0 ** min(used, 30)",
         found_by="test_A2_a_pause_doubles_up_to_a_minute",

@@ -142,7 +142,7 @@ BUGS = (
     ),
     Bug(
         "one restart more than was allowed",
-        "restarts/ledger.py",
+        "restarts.py",
         "if used >= budget:",
         "if used > budget:",
     ),

@@ -9,7 +9,7 @@ BUGS_BY_A_READER = (
     # A job with --restart-window ends, though its last failures were hours ago.
     Bug(
         "restarts count for ever, whatever the window",
-        "restarts/ledger.py",
+        "restarts.py",
         "settings.max_restarts, len(ledger.entries)",
         "settings.max_restarts, ledger.total",
     ),
@@ -131,7 +131,7 @@ BUGS_BY_A_READER = (
     # A job that fails at the same step again and again is restarted at once, and never ends.
     Bug(
         "a job that fails at the same step again has got further",
-        "restarts/crash_loop.py",
+        "restarts.py",
         "return reach.step > loop.step if",
         "return reach.step >= loop.step if",
     ),

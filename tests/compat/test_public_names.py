@@ -8,7 +8,7 @@ import warnings
 from collections import defaultdict
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import pytest
@@ -167,6 +167,23 @@ def test_a_name_is_one_object_by_whichever_path_it_came(torch_said: Recordings) 
     assert len(several) > 50
     for names in several.values():
         assert len({id(attribute(name)) for name in names}) == 1, names
+
+
+def test_a_package_and_its_modules_have_no_two_things_of_one_name() -> None:
+    """Also those that torch has in one of them only."""
+    found = {name: things(name) for name in modules()}
+    pairs = [(a, b) for a in found for b in found if b.startswith(f"{a}.")]
+    assert len(pairs) > 50
+    for package, module in pairs:
+        for name in found[package].keys() & found[module].keys():
+            assert found[package][name] is found[module][name], (package, module, name)
+
+
+def things(module: str) -> dict[str, object]:
+    """The classes and functions of a module, by name, wherever they are defined."""
+    values = vars(import_module(module)).items()
+    known = (type, FunctionType)
+    return {name: each for name, each in values if isinstance(each, known) and name[0] != "_"}
 
 
 def attribute(name: str) -> object:

@@ -9,7 +9,6 @@ from contextlib import suppress
 from typing import Self
 
 import pytest
-from msgspec.structs import replace
 from tests.harness.limits import patience
 
 from rallypoint.clocks import boot_time
@@ -124,19 +123,6 @@ class Case:
         """For a leader."""
         with suppress(RendezvousConnectionError):
             await self.succession.dial()
-
-
-async def test_L2_a_node_whose_claim_may_still_be_stored_promises_nothing() -> None:
-    async with Case(replace(RECORD, is_vacant=True)) as case:
-        case.promises.answered(1, 100.0)
-        assert case.promises.next(0.0, RECORD.epoch.as_int()) is not None
-        case.register.may_read.set()
-        while "claim" not in case.register.calls:
-            await case.look()
-        assert case.promises.next(0.0, RECORD.epoch.as_int()) is None
-        case.register.put(replace(RECORD, beat=1))
-        while case.promises.next(0.0, RECORD.epoch.as_int()) is None:
-            await case.look()
 
 
 async def test_L2_a_node_that_promises_while_it_reads_does_not_claim_by_what_it_reads() -> None:

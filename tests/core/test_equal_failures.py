@@ -9,20 +9,20 @@ from msgspec.structs import replace
 from tests.harness.job_machine import RULES, A, B, Host, failed, orders, stamp
 
 from rallypoint.core import messages as m
+from rallypoint.core import restarts
 from rallypoint.core.event_kinds import RESTART
 from rallypoint.core.events import Timer, TimerEnded, TimerKind
 from rallypoint.core.job import timers_wanted
 from rallypoint.core.messages import FromNode
 from rallypoint.core.model import Outcome
-from rallypoint.core.restarts import crash_loop
-from rallypoint.core.restarts.crash_loop import (
+from rallypoint.core.restarts import (
     NO_LOOP,
     PAUSE_MAX_S,
     CrashLoop,
     StepReach,
-    after,
     after_another_end,
-    describe,
+    after_failure,
+    describe_loop,
     normalised,
     pause_s,
     same_cause,
@@ -98,8 +98,8 @@ def test_A2_a_hang_that_repeats_tells_how_far_the_job_was_not_the_rank_that_hung
     hang = WorkerExit(None, None, message="m", reason="no progress for 9 s: at step 8")
     loop = NO_LOOP
     for _ in range(2):
-        loop = after(loop, hang, StepReach(24, 60.0))
-    assert describe(loop) == "the same failure 2 times, the job being at step 24"
+        loop = after_failure(loop, hang, StepReach(24, 60.0))
+    assert describe_loop(loop) == "the same failure 2 times, the job being at step 24"
 
 
 def test_A2_without_a_message_the_last_line_is_compared() -> None:
@@ -121,20 +121,20 @@ def test_A2_any_line_can_be_compared(line: str) -> None:
 def test_A2_the_first_failure_is_followed_at_once_and_equal_ones_ever_later() -> None:
     loop, pauses = NO_LOOP, []
     for _ in range(9):
-        loop = after(loop, said("x"), EARLY)
+        loop = after_failure(loop, said("x"), EARLY)
         pauses.append(pause_s(loop))
     assert pauses == [0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0]
     assert pause_s(CrashLoop(10**6)) == PAUSE_MAX_S
 
 
 def test_A2_a_failure_of_another_kind_is_a_first_one() -> None:
-    loop = after(after(NO_LOOP, said("x"), EARLY), said("x"), EARLY)
-    assert (loop.count, describe(loop)) == (
+    loop = after_failure(after_failure(NO_LOOP, said("x"), EARLY), said("x"), EARLY)
+    assert (loop.count, describe_loop(loop)) == (
         2,
         "the same failure 2 times, each within a minute of the start",
     )
-    assert after(loop, said("y"), EARLY).count == 1
-    assert describe(after(loop, said("y"), EARLY)) == ""
+    assert after_failure(loop, said("y"), EARLY).count == 1
+    assert describe_loop(after_failure(loop, said("y"), EARLY)) == ""
 
 
 @pytest.mark.parametrize(
@@ -148,20 +148,20 @@ def test_A2_a_failure_of_another_kind_is_a_first_one() -> None:
 def test_A2_where_steps_are_known_only_a_larger_one_is_progress(
     reach: StepReach, count: int
 ) -> None:
-    loop = CrashLoop(2, 120, crash_loop.ending_of(said("x")))
-    loop = after(loop, said("x"), reach)
+    loop = CrashLoop(2, 120, restarts.ending_of(said("x")))
+    loop = after_failure(loop, said("x"), reach)
     assert loop.count == count
     assert loop.step == max(120, reach.step)
 
 
 @pytest.mark.parametrize(("lived_s", "count"), [(59.0, 3), (60.0, 1), (float("inf"), 1)])
 def test_A2_where_no_steps_are_known_a_minute_is_progress(lived_s: float, count: int) -> None:
-    loop = CrashLoop(2, -1, crash_loop.ending_of(said("x")))
-    assert after(loop, said("x"), StepReach(-1, lived_s)).count == count
+    loop = CrashLoop(2, -1, restarts.ending_of(said("x")))
+    assert after_failure(loop, said("x"), StepReach(-1, lived_s)).count == count
 
 
 def test_A2_a_planned_end_between_two_failures_does_not_tell_them_apart() -> None:
-    loop = after(NO_LOOP, said("x"), StepReach(7, 1.0))
+    loop = after_failure(NO_LOOP, said("x"), StepReach(7, 1.0))
     assert after_another_end(loop, StepReach(7, 1.0), is_planned=True) == loop
     assert after_another_end(loop, StepReach(8, 1.0), is_planned=True) == CrashLoop(step=8)
     assert after_another_end(loop, StepReach(7, 1.0), is_planned=False) == CrashLoop(step=7)
@@ -179,7 +179,7 @@ def test_A2_what_is_counted_is_equal_failures_without_progress(
     loop, furthest = NO_LOOP, -1
     for number, (line, step, lived_s) in enumerate(rounds):
         before, furthest = loop, max(furthest, step)
-        loop = after(loop, said(line), StepReach(furthest, lived_s))
+        loop = after_failure(loop, said(line), StepReach(furthest, lived_s))
         assert loop.count in (1, before.count + 1)
         assert loop.step == furthest
         last = rounds[: number + 1][-loop.count :]

@@ -23,7 +23,7 @@ from rallypoint.core.model import (
     Stamp,
     Verdict,
 )
-from rallypoint.core.restarts.crash_loop import ComparedExit, CrashLoop
+from rallypoint.core.restarts import ComparedExit, CrashLoop
 from rallypoint.core.settings import MAX_NUMBER
 from rallypoint.core.takeover.heirs import Claimant, rank_in
 from rallypoint.core.takeover.memory import Memory

@@ -6,7 +6,7 @@ import pytest
 
 from rallypoint.core.events import Timer, TimerKind
 from rallypoint.core.model import SharedSettings
-from rallypoint.core.restarts.ledger import (
+from rallypoint.core.restarts import (
     BACKOFF_MAX_S,
     GiveUpJob,
     Ledger,

@@ -26,8 +26,7 @@ from rallypoint.core.model import (
     Verdict,
     WorldEntry,
 )
-from rallypoint.core.restarts.crash_loop import ComparedExit, CrashLoop
-from rallypoint.core.restarts.ledger import Ledger
+from rallypoint.core.restarts import ComparedExit, CrashLoop, Ledger
 from rallypoint.core.round_state import MemberState, RoundMember, RoundPhase, add
 from rallypoint.core.takeover.durable import Durable
 from rallypoint.core.takeover.handover import Handover

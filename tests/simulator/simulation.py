@@ -14,7 +14,7 @@ from tests.simulator.faults import Faults
 from tests.simulator.plan import PUT_BACK, Fault, Plan
 from tests.simulator.rules.fitness import check_end
 
-from rallypoint.core.restarts.crash_loop import PAUSE_MAX_S
+from rallypoint.core.restarts import PAUSE_MAX_S
 from rallypoint.core.search import NO_ANSWER_S
 from rallypoint.core.settings import HOLD_S
 from rallypoint.core.takeover.clock_rates import with_margin

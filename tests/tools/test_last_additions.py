@@ -122,7 +122,7 @@ def test_an_engine_is_added_by_the_commit_that_made_it_wherever_it_lay_then(
     made = repository.commit(**{f"{SOURCE}/rendezvous/etcd/backend.py": text})
     (repository.root / SOURCE / "register").mkdir()
     repository.git("mv", f"{SOURCE}/rendezvous/etcd", f"{SOURCE}/register/etcd")
-    repository.commit(**{MAIN: "# moved"})
+    repository.commit(**{MAIN: "# moved", f"{SOURCE}/register/etcd/store.py": "x = 1\n"})
     assert repository.found("an engine") == [(("etcd",), made)]
 
 

@@ -32,13 +32,13 @@ DIAL_TIMEOUT_S = 5.0
 FIRST_MESSAGE_MAX_BYTES = 16 * 1024
 """Until a peer has attached its messages are short."""
 BUFFER_BYTES = 8 * 1024
-"""So much is read at once."""
+"""Bytes that are read at once."""
 UNSENT_MAX_BYTES = 1024 * 1024
 """A peer that reads so slowly is cut off; it connects again and gets the current state."""
 
 
 class FramedConnection(asyncio.BufferedProtocol):
-    """What both ends share: messages in frames, once the handshake is over.
+    """The part that both ends share: messages in frames, once the handshake is over.
 
     A small message costs little but its system calls. So all that is sent while bytes are handled
     goes out at once; and they come into a small buffer: for a protocol without one asyncio
@@ -51,7 +51,7 @@ class FramedConnection(asyncio.BufferedProtocol):
         self._encoder: FrameEncoder | None = None
         self._decoder: FrameDecoder | None = None
         self._held: list[bytes] | None = None
-        """What answers the bytes that are handled just now; None: none are."""
+        """The answers to the bytes that are handled just now; None: none are."""
 
     def get_buffer(self, sizehint: int) -> bytearray:
         self._buffer = bytearray(BUFFER_BYTES)  # None is kept between messages.
@@ -62,7 +62,7 @@ class FramedConnection(asyncio.BufferedProtocol):
         self.data_received(data)
 
     def data_received(self, data: bytes) -> None:
-        """These bytes have come."""
+        """Handle bytes that have come, and send what answers them."""
         self._held = []
         try:
             self._handle(data)
@@ -100,7 +100,7 @@ class FramedConnection(asyncio.BufferedProtocol):
 
 
 class ConnectionObserver(Protocol):
-    """What a connection reports to. All calls are synchronous and short."""
+    """The object that a connection reports to. All calls are synchronous and short."""
 
     def new_handshake(self) -> ServerHandshake: ...
 
@@ -133,7 +133,7 @@ class ServerConnection(FramedConnection):
         self.ended_by_peer = False
         """The peer said that it sends nothing more, as the kernel does for a process that ended."""
         self.owner: object | None = None
-        """What handles the messages of this connection; set by the observer."""
+        """The object that handles the messages of this connection; set by the observer."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -177,7 +177,7 @@ class ServerConnection(FramedConnection):
 
     @property
     def is_closed(self) -> bool:
-        """Nothing that is sent would arrive."""
+        """Whether nothing that is sent would arrive."""
         return self._transport is None or self._transport.is_closing()
 
     def admit(self) -> None:
@@ -223,10 +223,10 @@ class ClientConnection(FramedConnection):
         self.lost: asyncio.Future[str] = loop.create_future()
         """Set when the connection has ended, with the reason."""
         self.was_cut = False
-        """It was not this node that has ended it."""
+        """Whether another side than this node has ended the connection."""
         self.local_host = ""
         self.peer = Address("", 0)
-        """What was reached, in digits."""
+        """The address that was reached, in digits."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -279,7 +279,7 @@ class ClientConnection(FramedConnection):
 
     @property
     def version(self) -> int:
-        """Of the protocol that both sides use, once it is established."""
+        """The version of the protocol that both sides use, once it is established."""
         return found.version if (found := self.established.result()) else 0
 
     def _deliver(self, message: ToAgent) -> None:

@@ -62,7 +62,7 @@ class Failure(Struct, array_like=True):
     """The global rank of the worker."""
     group_rank: int
     digest: str
-    """Equal for failures that are alike (`crash_loop.digest`)."""
+    """Equal for failures that are alike (`restarts.digest`)."""
     is_charged: bool
     holds: bool = False
     """Set if this failure has held the machine back."""

@@ -26,6 +26,7 @@ from rallypoint.core import (
     job_fitness,
     job_machines,
     person,
+    restarts,
     round_state,
 )
 from rallypoint.core import event_kinds as kinds
@@ -98,7 +99,6 @@ from rallypoint.core.messages import (
     ToNode,
 )
 from rallypoint.core.model import EndKind, NodeLoss, NodeRef, Outcome, Stamp
-from rallypoint.core.restarts import ledger as restart
 from rallypoint.core.round_state import MemberState, RoundPhase, is_active
 from rallypoint.core.watch.node_progress import NodeProgress
 from rallypoint.core.worker_exits import WorkerExit
@@ -259,7 +259,7 @@ def _timer_ended(job: JobState, timer: Timer, at: float) -> list[JobEffect]:
         case TimerKind.READY | TimerKind.ENROLMENT:
             return job_enrolment.time_is_over(job, timer, at)
         case TimerKind.CHARGE:
-            restart.forget(job.ledger, timer.id)
+            restarts.forget(job.ledger, timer.id)
             return []
         case TimerKind.PROBATION:
             if timer in timers_wanted(job):
@@ -291,7 +291,7 @@ def timers_wanted(job: JobState) -> dict[Timer, float]:
     if job.verdict is not None:
         return {}
     wanted = round_state.timers_wanted(job.round)
-    wanted.update(restart.timers_wanted(job.ledger, job.round.settings))
+    wanted.update(restarts.timers_wanted(job.ledger, job.round.settings))
     wanted.update(job_enrolment.timers_wanted(job))
     wanted.update(job_fitness.timers_wanted(job))
     if (inquiry := _inquiry(job)) is not None:

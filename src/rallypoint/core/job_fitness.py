@@ -13,7 +13,7 @@ from rallypoint.core.fitness_state import Failure
 from rallypoint.core.job_state import JobEffect, JobState, stamp
 from rallypoint.core.messages import Prove, ToNode
 from rallypoint.core.model import Cause, Lacking, NodeRef
-from rallypoint.core.restarts.crash_loop import digest
+from rallypoint.core.restarts import digest
 from rallypoint.core.round_state import RoundPhase, RoundState
 
 PROBE_MAX_S = 10.0

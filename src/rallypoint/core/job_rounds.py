@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from rallypoint.core import cause as causes
 from rallypoint.core import event_kinds as kinds
-from rallypoint.core import fitness, job_fitness
+from rallypoint.core import fitness, job_fitness, restarts
 from rallypoint.core import text as words
 from rallypoint.core.events import (
     Effect,
@@ -45,8 +45,6 @@ from rallypoint.core.model import (
     SharedSettings,
 )
 from rallypoint.core.ranks import worker_ranks
-from rallypoint.core.restarts import crash_loop
-from rallypoint.core.restarts import ledger as restart
 from rallypoint.core.round import count_loss
 from rallypoint.core.round import step as step_round
 from rallypoint.core.round_state import MemberState
@@ -222,7 +220,7 @@ def _judge(job: JobState, round_: int, at: float) -> list[JobEffect]:
     if job.verdict is not None:
         return effects
     lived_s = inf if job.started_at is None else job.ended_at - job.started_at
-    reach = crash_loop.StepReach(job.furthest_step, lived_s)
+    reach = restarts.StepReach(job.furthest_step, lived_s)
     if cause is None or cause.failure is None:
         return effects + _judge_without_failure(job, round_, cause, reach, at)
     return effects + _judge_failure(job, round_, cause, reach, at)
@@ -257,7 +255,7 @@ def _reports_that_count(job: JobState, reason: EndReason) -> list[causes.NodeFai
 
 
 def _judge_without_failure(
-    job: JobState, round_: int, cause: Cause | None, reach: crash_loop.StepReach, at: float
+    job: JobState, round_: int, cause: Cause | None, reach: restarts.StepReach, at: float
 ) -> list[JobEffect]:
     """No worker is to blame for the end of the round: nothing is charged."""
     assert job.end_reason is not None
@@ -271,7 +269,7 @@ def _judge_without_failure(
         text = causes.describe_losses(job.losses)
         job.end_reason = EndReason(EndKind.LOSS, text, job.end_reason.node_id)
     is_planned = job.end_reason.kind.is_planned
-    job.crash_loop = crash_loop.after_another_end(job.crash_loop, reach, is_planned=is_planned)
+    job.crash_loop = restarts.after_another_end(job.crash_loop, reach, is_planned=is_planned)
     _note_judgement(job, round_ - 1, job.end_reason.text)
     effects: list[JobEffect] = []
     if cause is not None and cause.loss is job.store_lost:
@@ -283,7 +281,7 @@ def _judge_without_failure(
 
 
 def _judge_failure(
-    job: JobState, round_: int, cause: Cause, reach: crash_loop.StepReach, at: float
+    job: JobState, round_: int, cause: Cause, reach: restarts.StepReach, at: float
 ) -> list[JobEffect]:
     """A worker is to blame: charge the budget, unless the machine alone is at fault."""
     assert job.end_reason is not None
@@ -304,18 +302,18 @@ def _judge_failure(
         _note_judgement(job, round_ - 1, blame)
         text = f"{blame}: not charged, since {judged.text}"
         return [*effects, kinds.RESTART(text, node_id=cause.node_id), *_released(job, round_, at)]
-    job.crash_loop = crash_loop.after(job.crash_loop, failure, reach)
-    decision = restart.charge(job.ledger, settings, failure, job.crash_loop)
-    if judged.charges > 1 and isinstance(decision, restart.Restart):
-        decision = restart.charge(job.ledger, settings, failure, job.crash_loop)
-    if isinstance(decision, restart.GiveUpJob):
+    job.crash_loop = restarts.after_failure(job.crash_loop, failure, reach)
+    decision = restarts.charge(job.ledger, settings, failure, job.crash_loop)
+    if judged.charges > 1 and isinstance(decision, restarts.Restart):
+        decision = restarts.charge(job.ledger, settings, failure, job.crash_loop)
+    if isinstance(decision, restarts.GiveUpJob):
         job.no_progress = decision.no_progress
         text = "; ".join(filter(None, (blame, judged.text, decision.reason)))
         _note_judgement(job, round_ - 1, text)
         return effects + close(job, Outcome.FAILED, text, cause=True)
     _note_judgement(job, round_ - 1, blame)
     # Told once: the end of the round has named the culprit, unless it was found since.
-    text = restart.describe(decision, "" if blame == said else blame)
+    text = restarts.describe(decision, "" if blame == said else blame)
     if judged.text:
         text += f"; {judged.text}"
     effects.append(kinds.RESTART(text, node_id=cause.node_id))

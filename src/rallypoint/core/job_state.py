@@ -12,6 +12,7 @@ from msgspec import Struct, field
 
 from rallypoint.core import cause as causes
 from rallypoint.core import event_kinds as kinds
+from rallypoint.core import restarts
 from rallypoint.core.checkpoint import Save, SaveNotice
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.events import JobClosed, NodeJoined, RefuseNode, TimerEnded
@@ -33,8 +34,7 @@ from rallypoint.core.model import (
     Stamp,
     Verdict,
 )
-from rallypoint.core.restarts import ledger as restart
-from rallypoint.core.restarts.crash_loop import CrashLoop
+from rallypoint.core.restarts import CrashLoop
 from rallypoint.core.round import step as step_round
 from rallypoint.core.round_state import MemberState, RoundMember, RoundPhase, RoundState
 from rallypoint.core.watch.carried import Carried
@@ -88,7 +88,7 @@ class JobState(Struct):
     """The first number of this life; 0: it had no other one."""
     next_incarnation: int = 0
     """The number that the job has from the next round on; 0: it keeps its number."""
-    ledger: restart.Ledger = field(default_factory=restart.Ledger)
+    ledger: restarts.Ledger = field(default_factory=restarts.Ledger)
     crash_loop: CrashLoop = CrashLoop()
     carried: Carried | None = None
     """What of its history the next coordinator has to know; its host changes it."""

@@ -50,7 +50,7 @@ class Host(Struct, frozen=True):
     """How many workers it takes; None: the list does not say."""
     max_slots: int | None = None
     name: str = ""
-    """What it is called in the job: `host`, unless two entries share that."""
+    """The name of the node in the job: `host`, unless two entries share that."""
 
     @property
     def target(self) -> str:
@@ -79,8 +79,8 @@ def read_hostfile(text: str) -> tuple[Host, ...]:
 
 
 def without(hosts: Sequence[Host], excluded: str) -> tuple[Host, ...]:
-    """Those that `excluded`, a list with commas, does not name. Raises ValueError for a name that
-    is none of them, and where none is left."""
+    """The hosts that `excluded`, a list with commas, does not name. Raises ValueError for a name
+    that is none of them, and where none is left."""
     named: dict[str, list[Host]] = {}
     for host in hosts:
         for name in {host.name, host.host, host.target}:

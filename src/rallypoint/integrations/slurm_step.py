@@ -34,7 +34,7 @@ class SlurmValue(Struct, frozen=True):
 
 
 class Step(Struct, frozen=True):
-    """What a task knows."""
+    """The facts that a task knows of its step."""
 
     job: int
     step: str
@@ -75,7 +75,7 @@ def port_of(job: int, step: str) -> int:
 
 
 def read_step(environ: Mapping[str, str]) -> Step:
-    """Of this task. Raises UsageError if something is missing or wrong."""
+    """Read the facts of this task. Raises UsageError if something is missing or wrong."""
 
     def given(name: str) -> SlurmValue:
         if not environ.get(name):
@@ -116,7 +116,7 @@ def read_step(environ: Mapping[str, str]) -> Step:
 
 
 def options_of(step: Step) -> dict[str, SlurmValue]:
-    """What the step says of the options that a person has left out, with the first node as host."""
+    """The step's values of the options that a person has left out; the first node is the host."""
     job = f"SLURM_JOB_ID={step.job}"
     where = f"{step.nodes[0]}:{step.port}"
     found = {

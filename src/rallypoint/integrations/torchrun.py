@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 
 BACKEND = "rallypoint"
 _OF_TORCHRUN = ("timeout", "rank")
-"""What torchrun puts among a backend's keys for another one."""
+"""Keys that torchrun puts among those of a backend, and that are another one's."""
 
 _tokens: list[str] = []
-"""What was in the environment, for further handlers of this process."""
+"""The values that were in the environment, for further handlers of this process."""
 
 
 def make_creator() -> Callable[[Any], RendezvousHandler]:
-    """What makes torch's kind of handler from torch's kind of parameters."""
+    """The function that makes torch's kind of handler from torch's kind of parameters."""
     return create_handler
 
 
@@ -129,7 +129,7 @@ def _wrap(handler: CoordinatorRendezvousHandler) -> RendezvousHandler:
 
 
 def _runs_torchrun() -> bool:
-    """This process is the command, not a program that calls torch's launcher."""
+    """Whether this process is the command, not a program that calls torch's launcher."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     is_module = spec is not None and spec.name == "torch.distributed.run"
     return is_module or os.path.basename(sys.argv[0]) == "torchrun"

@@ -1,4 +1,4 @@
-"""What a script can ask and tell its launcher. Needs the standard library alone.
+"""The API by which a script asks and informs its launcher. Needs the standard library alone.
 
     from rallypoint import worker
 

@@ -25,7 +25,7 @@ _words: memoryview | None = None
 _takes_wishes = False
 """The agent knows that this worker saves when a person asks for it."""
 _handler: object = None
-"""What handled SIGTERM when the agent was last told."""
+"""The handler of SIGTERM that the agent was informed of last."""
 _tried_to_hold = False
 _held_words: memoryview | None = None
 """The shared memory, while SIGTERM is held back."""
@@ -97,7 +97,7 @@ def is_current() -> bool:
 
 
 def _listen() -> memoryview | None:
-    """What there is to read. Where this process speaks for its worker, the agent learns of it."""
+    """Return the words to read. The agent learns of it, if this process speaks for its worker."""
     global _words, _handler
     found = shm()
     if found is None:
@@ -159,7 +159,7 @@ def _ignore(number: int, _frame: object) -> None:
 
 
 def _lives(pid: int) -> bool:
-    """Not by /proc: where that is mounted with hidepid an agent, which hides, is not in it."""
+    """Look without /proc: if that is mounted with hidepid, an agent, which hides, is not in it."""
     try:
         os.getpgid(pid)
     except OSError:

@@ -1,4 +1,4 @@
-"""What the workers of a round do together without any framework: a store, and barriers."""
+"""A store and barriers of the workers of a round, without any framework."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PREFIX = "rallypoint.worker"
 CONNECT_S = 300.0
 """How long the store is looked for, where the caller does not say."""
 MIN_CONNECT_S = 5.0
-"""Who waits for nobody still has to reach it."""
+"""Seconds to reach the store for a call that waits for nobody."""
 
 _lock = threading.Lock()
 _store: Store | None = None

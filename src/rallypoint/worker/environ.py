@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """This worker's place in this round. Outside of any launcher: a job of one process.
+    """The place of this worker in this round. Outside of any launcher: a job of one process.
 
     Ranks count from 0. A *node* is one agent; `node_rank` is torch's GROUP_RANK.
     """
@@ -27,10 +27,10 @@ class Context:
     node_id: str = ""
     """The name of the node; empty where the launcher gives none (torchrun)."""
     round: int = 0
-    """Which agreement on who takes part this is: never used twice in one life of a job. Under
-    torchrun the number of restarts."""
+    """The number of the round; never used twice in one life of a job. Under torchrun the number of
+    restarts."""
     incarnation: int = 0
-    """Which life of the job this is: later ones have higher numbers, and begin at round 0 again.
+    """The number of the life of the job; later lives have higher ones, and begin at round 0 again.
     (incarnation, round) orders all rounds of a run id. Under torchrun 0."""
     restart_count: int = 0
     """Restarts that were charged to the budget so far."""
@@ -38,7 +38,7 @@ class Context:
     restart_reason: str = ""
     """Why there is this round, in words; empty where the launcher does not say."""
     master_addr: str = ""
-    """Of the store of this round; empty outside of a launcher."""
+    """The host of this round's store; empty outside of a launcher."""
     master_port: int = 0
     launched: bool = False
     """Whether a launcher started this process: rallypoint or torchrun."""
@@ -55,7 +55,7 @@ class Context:
 
 
 def context() -> Context:
-    """This worker's place, read anew at each call.
+    """Return the place of this worker, read anew at each call.
 
     Raises ValueError where a rank or size of the environment is no number.
     """

@@ -34,7 +34,7 @@ R = TypeVar("R")
 
 
 class ErrorHandler:
-    """What `record` does about failures. To do something else, override its methods."""
+    """The handler of failures that `record` calls. To do something else, override its methods."""
 
     _fn_name: str | None = None
 

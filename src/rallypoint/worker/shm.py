@@ -1,5 +1,5 @@
-"""This process's slot of the shared memory (`wire/shm.py`): found by the environment, claimed once;
-and the step that the worker has reached, which it writes there.
+"""The slot of this process in the shared memory (`wire/shm.py`): found by the environment, claimed
+once; and the step that the worker has reached, which it writes there.
 
 The first process of a worker that speaks owns its slot. Whoever is forked or started by it finds
 the slot taken, and is heard no more than a stranger, until the owner is dead. So loaders of data do
@@ -17,7 +17,7 @@ from rallypoint.wire import shm_words as at
 
 
 class Shm:
-    """What this process sees of the shared memory, and its slot of it where it owns one."""
+    """The shared memory as this process sees it, and its slot of it where it owns one."""
 
     def __init__(self, words: memoryview, folder: str, rank: int) -> None:
         self.words = words
@@ -61,7 +61,7 @@ _shm: Shm | None = None
 
 
 def shm() -> Shm | None:
-    """What this process sees; None outside of rallypoint. Looked for once."""
+    """Return what this process sees; None outside of rallypoint. Looks for it once."""
     global _found, _shm
     if not _found:
         _shm = _find()
@@ -114,7 +114,7 @@ def shm_path() -> str:
 
 
 def local_rank() -> int:
-    """This worker's slot; -1 when the environment does not say.
+    """Return the slot of this worker; -1 when the environment does not say.
 
     LOCAL_RANK is no slot where each worker sees one device only (`--virtual-local-rank`).
     """
@@ -129,7 +129,7 @@ def may_hold_sigterm() -> bool:
 
 _STEP, _PROGRESS_AT = at.STEP, at.PROGRESS_AT
 _slot: memoryview | None = None
-"""This worker's slot, once the agent knows that it tells of its progress."""
+"""The slot of this worker, once the agent knows that it reports progress."""
 
 
 def progress(
@@ -181,7 +181,7 @@ def _tell_more(slot: memoryview, total: int | None, loss: float | None, tokens: 
 
 
 def _whole(step: float) -> int:
-    """What fits into a word: any number that a script may count by must do."""
+    """Return the step as it fits into a word: any number that a script may count by must do."""
     return max(min(int(step), at.MAX_WORD), -at.MAX_WORD)
 
 

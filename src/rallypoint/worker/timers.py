@@ -46,7 +46,7 @@ class PendingTimers:
                 del self._timers[worker]
 
     def forget(self, *workers: Any) -> None:
-        """These processes have ended, or were told to."""
+        """Forget the timers of processes that have ended, or are being ended."""
         for worker in workers:
             self._timers.pop(worker, None)
 
@@ -56,11 +56,11 @@ class PendingTimers:
         return min(ends, default=None)
 
     def expired(self, now: float) -> list[Countdown]:
-        """Of each process the one that ended first, if any has. They stay until `forget`."""
+        """Return the first that ended of each process, if one has. It stays until `forget`."""
         return [timers[0] for timers in self.all_expired(now).values()]
 
     def all_expired(self, now: float) -> dict[Any, list[Countdown]]:
-        """By process all that have ended, the first one first. They stay until `forget`."""
+        """Return all that have ended by process, the first one first. They stay until `forget`."""
         found = {}
         for worker, scopes in self._timers.items():
             ended = [timer for timer in scopes.values() if timer.ends_at <= now]

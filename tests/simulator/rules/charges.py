@@ -25,7 +25,7 @@ from rallypoint.core.cause import COLLATERAL_S
 from rallypoint.core.job_state import JobEffect, JobEvent, JobState
 from rallypoint.core.model import Cause, EndKind, Outcome, SharedSettings, Stamp
 from rallypoint.core.node.events import SPAWN_FAILED
-from rallypoint.core.restarts.crash_loop import PAUSE_MAX_S, PAUSE_S, CrashLoop, ending_of, is_same
+from rallypoint.core.restarts import PAUSE_MAX_S, PAUSE_S, CrashLoop, ending_of, is_same
 from rallypoint.core.round_state import RoundPhase
 
 SLACK_S = 0.5

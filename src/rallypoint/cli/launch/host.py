@@ -136,7 +136,7 @@ def _version(path: str) -> tuple[int, int] | None:
 
 
 def _own_address() -> str:
-    """By which ssh has reached this host: SSH_CONNECTION is the client's and the server's."""
+    """The address of this host that ssh has reached; SSH_CONNECTION has the client's, too."""
     words = os.environ.get("SSH_CONNECTION", "").split()
     return words[2] if len(words) == 4 else ""
 

@@ -36,17 +36,17 @@ from rallypoint.wire.launch_link import (
 )
 
 REACH_S = 60.0
-"""So long a host may take to answer."""
+"""Seconds that a host may take to answer."""
 BEAT_S = 2.0
 SILENCE_S = 60.0
-"""So long a host hears nothing from here until its agent takes the link for broken."""
+"""Seconds without a message until the agent of a host takes the link for broken."""
 AT_ONCE = 64
-"""So many hosts are being reached at the same time: a machine that ssh jumps by takes no more."""
+"""Hosts that are being reached at the same time: a machine that ssh jumps by takes no more."""
 APART_S = 1.5 * REPEAT_S
 """Two of the same signal so close are one: agents take them so, also when they come a little later
 or earlier there."""
 _HURRIED = 2
-"""So many signals in, the agents have been told to wait for nothing."""
+"""The number of the signal that tells the agents to wait for nothing."""
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
@@ -173,7 +173,7 @@ class Launch:
         )
 
     async def _heard(self, name: str, message: FromHost) -> None:
-        """What a host says."""
+        """Handle a message of a host."""
         match message:
             case AgentOutput():
                 await self._output.take(name, message.stream, message.data)
@@ -196,7 +196,7 @@ class Launch:
         self._changed.set()
 
     def _over(self, name: str, why: str, is_mistake: bool) -> None:
-        """Nothing more comes from this host."""
+        """Note that nothing more comes from this host."""
         part = self._roster.parts[name]
         if self._is_over:
             return

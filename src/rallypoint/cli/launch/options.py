@@ -12,13 +12,13 @@ _NOT_HERE = frozenset(
     {"--standalone", "--scheduler", "--node-id", "--explain", "--print-completion"}
     | {"--node-rank", "--master-addr", "--master-port"}
 )
-"""What says of one node what this command says of all, or has no meaning here."""
+"""Options that say of one node what this command says of all, or have no meaning here."""
 PASSED_ON = FLAGS.keys() - _NOT_HERE
 """The options of `rallypoint run` that it takes."""
 HERE = frozenset(
     {"--nnodes", "--spares", "--rdzv-id", "--rdzv-conf", "--output", "--token-file", "--token-fd"}
 )
-"""Those of them that it reads itself. What the agents then get says the same, or is shorter."""
+"""Options that the command reads itself. Agents then get the same, or less."""
 
 _OTHERWISE = {
     "--nnodes": ("the same as --nodes, by its name in torchrun", "all hosts"),
@@ -30,7 +30,7 @@ _OTHERWISE = {
     "--rdzv-id": ("name of the job", "random"),
     "--token-file": ("the secret that nodes share, a file here", ""),
 }
-"""What these do here, and their defaults."""
+"""The meaning of these options here, and their defaults."""
 
 
 def _row(row: Setting) -> Setting:

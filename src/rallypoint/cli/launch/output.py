@@ -1,4 +1,4 @@
-"""What the hosts write becomes one output.
+"""One output, of what all hosts write.
 
 The lines of agents have the names of their hosts, and those of workers their ranks (--output
 prefix); any other gets the name of its host. The last lines of an agent tell how the job has ended,
@@ -26,7 +26,7 @@ from rallypoint.threads import run_in_thread
 
 _STDOUT, _STDERR = 1, 2
 _FULL_BYTES = 1024 * 1024
-"""So much may wait for the console before the hosts have to."""
+"""The bytes that may wait for the console before the hosts have to."""
 _DATED = re.compile(rb"rallypoint \d\d:\d\d:\d\d")
 _LAST = (b"rallypoint: ", b'{"event":"verdict"')
 
@@ -65,7 +65,7 @@ class OutputWriter:
         self._put(_STDERR, printed(*lines).encode())
 
     async def take(self, name: str, fd: int, data: bytes) -> None:
-        """What a host has written. Waits while the console is slow."""
+        """Take what a host has written. Waits while the console is slow."""
         if fd not in (_STDOUT, _STDERR):
             return
         if self._is_alone or (self._mode == "inherit" and fd == _STDOUT):
@@ -80,7 +80,7 @@ class OutputWriter:
             self._each(name, fd, lambda lines: lines.settle(time.monotonic()))
 
     def ended(self, name: str) -> None:
-        """Nothing more comes of this host."""
+        """Show the rest of this host: nothing more comes from it."""
         for fd in (_STDOUT, _STDERR):
             self._each(name, fd, LineAssembler.finish)
 
@@ -109,7 +109,7 @@ class OutputWriter:
                 self._changed.set()
 
     def close(self) -> None:
-        """Nothing more is put."""
+        """Have `run` return when all is written."""
         self._is_closed = True
         self._changed.set()
 
@@ -120,7 +120,7 @@ class OutputWriter:
             self._put(fd, b"".join(shown))
 
     def _line(self, name: str, fd: int, stream: _Stream, line: bytes) -> bytes:
-        """As it is shown, with a line feed; empty: not now."""
+        """The line as it is shown, with a line feed; empty: it is not shown now."""
         if fd == _STDERR:
             if line.startswith(_LAST) or (stream.holds and line.startswith(b"    ")):
                 stream.holds = True

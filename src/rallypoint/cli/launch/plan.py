@@ -34,7 +34,7 @@ from rallypoint.wire.launch_link import Started
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _PLUG_INS = frozenset({"--logs-specs", "--event-log-handler"})
-"""Of packages that may be installed on the hosts alone."""
+"""Options that name plug-ins of packages which may be installed on the hosts alone."""
 _SSH = (
     *("-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ControlMaster=no"),
     *("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3"),
@@ -57,15 +57,15 @@ class Plan(Struct, frozen=True):
 
     hosts: tuple[Host, ...]
     least: int
-    """So many must take part."""
+    """The number of hosts that must take part."""
     most: int
-    """So many work; further ones stand by."""
+    """The number of hosts that work; further ones stand by."""
     remote: Remote
     run_id: str
     options: tuple[str, ...]
-    """Of `rallypoint run`, equal on all hosts."""
+    """Options of `rallypoint run`, equal on all hosts."""
     conf: str
-    """What --rdzv-conf is given; with `picks_endpoint` there is more."""
+    """The value of --rdzv-conf; with `picks_endpoint` a host adds to it."""
     workers: bool
     """The number of workers is among the options; else it is the slots of a host."""
     picks_endpoint: bool
@@ -74,7 +74,7 @@ class Plan(Struct, frozen=True):
     script: str
     """The file that every host must have; empty: it is a module or a program."""
     output: str
-    """What --output says."""
+    """The value of --output."""
 
     def ssh_command(self, host: Host) -> tuple[str, ...]:
         """The words that reach it. The last is for its login shell, whichever that is."""
@@ -82,12 +82,12 @@ class Plan(Struct, frozen=True):
         return (*self.remote.ssh, *_port(host), *_SSH, "--", host.target, there)
 
     def ssh_words(self, name: str) -> tuple[str, ...]:
-        """As a person would type it, before the command there."""
+        """The words that a person would type, before the command there."""
         host = next(each for each in self.hosts if each.name == name)
         return (*self.remote.ssh, *_port(host), host.target)
 
     def agent_words(self, host: Host, where: Endpoint | None, leads: bool, ready: int) -> list[str]:
-        """What stands behind `rallypoint run` there. `where` the nodes connect, if nobody has said
+        """The words behind `rallypoint run` there. `where` the nodes connect, if nobody has said
         it; `leads`: that is this host. `ready`: so many hosts can take part."""
         # Nobody else will come: the first round need not wait for more.
         most = max(self.least, min(self.most, ready))
@@ -114,7 +114,7 @@ class Asked(Struct, frozen=True):
 
     plan: Plan
     token: str
-    """Of the job; empty: it has none."""
+    """The secret of the job; empty: it has none."""
     summary: str
     detach: bool
     remarks: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Which hosts take part, whether they suffice, and how the job has ended. Pure."""
+"""The hosts that take part, whether they suffice, and how the job has ended. Pure."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from rallypoint.errors import ExitClass
 
 
 class HostPart(Enum):
-    """What a host does."""
+    """The part that a host has in the launch."""
 
     ASKED = "asked"
     READY = "ready"
     RUNS = "runs"
     ENDED = "ended"
-    """Its agent has told how the job ended."""
+    """The host's agent has told how the job ended."""
     GONE = "gone"
-    """It never was there, or has left or lost the job."""
+    """The host never was there, or has left or lost the job."""
 
 
 class Roster:
@@ -29,11 +29,11 @@ class Roster:
         self._parts = dict.fromkeys(names, HostPart.ASKED)
         self._said: dict[str, SummaryRead] = {}
         self._mistakes = 0
-        """So many hosts were reached and lack something, or their agents refuse the job."""
+        """Hosts that were reached and lack something, or whose agents refuse the job."""
 
     @property
     def parts(self) -> Mapping[str, HostPart]:
-        """By name, in their order."""
+        """The part of each host by its name, in their order."""
         return self._parts
 
     def those(self, part: HostPart) -> list[str]:
@@ -46,11 +46,11 @@ class Roster:
         return len(self.those(HostPart.READY)) >= self._least
 
     def answered(self, name: str) -> None:
-        """It can take part."""
+        """Note that this host can take part."""
         self._parts[name] = HostPart.READY
 
     def failed(self, name: str, *, is_mistake: bool = False) -> None:
-        """It can't, or does no more."""
+        """Note that this host can't take part, or does no more."""
         self._parts[name] = HostPart.GONE
         self._mistakes += is_mistake
 
@@ -60,7 +60,7 @@ class Roster:
             self._parts[name] = HostPart.RUNS
 
     def ended(self, name: str, said: SummaryRead | None) -> None:
-        """Its agent has, and has left a summary or not."""
+        """Note that the agent of this host has ended, and has left a summary or not."""
         is_of_job = said is not None and said.outcome in OF_THE_JOB
         self._parts[name] = HostPart.ENDED if is_of_job else HostPart.GONE
         if said is not None:

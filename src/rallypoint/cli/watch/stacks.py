@@ -60,7 +60,7 @@ _FUNCTION_MAX = 30
 _PLACE_LEAST = 24
 """The length of the end of a place that is shown, however long the name of the function is."""
 _PROCESS = re.compile(r"process \d+ \((.*?)\) ")
-"""As the agent names one (`process/stacks.py`): of a group the program only."""
+"""A process as the agent names one (`process/stacks.py`): a group shows the program only."""
 
 
 class RankStacks(Struct, frozen=True):
@@ -139,7 +139,7 @@ def _cut(groups: Sequence[StackGroup], blocks: Sequence[list[str]], most: int) -
 
 
 def _shares(sizes: Sequence[int], room: int) -> list[int]:
-    """Of the room: what the short ones leave is for the long ones."""
+    """The share of the room for each block: what the short ones leave is for the long ones."""
     shares = [0] * len(sizes)
     by_size = sorted(range(len(sizes)), key=lambda number: sizes[number])
     for done, number in enumerate(by_size):

@@ -30,8 +30,7 @@ from rallypoint.core.model import (
     Verdict,
     WorldEntry,
 )
-from rallypoint.core.restarts.crash_loop import CrashLoop
-from rallypoint.core.restarts.ledger import Ledger
+from rallypoint.core.restarts import CrashLoop, Ledger
 from rallypoint.core.round_state import MemberState, RoundPhase, RoundState, is_active
 from rallypoint.core.settings import HOLD_S
 from rallypoint.core.watch.carried import Carried
@@ -159,7 +158,7 @@ class JobRecord(Struct, frozen=True, array_like=True):
     """The forming round whose predecessor has been judged."""
     restarts: int = 0
     restarts_counted: tuple[int, ...] = ()
-    """Those that still count, by their numbers; see `restart.Ledger`."""
+    """Those that still count, by their numbers; see `restarts.Ledger`."""
     backoff_s: float = 0.0
     end_reason: EndReason | None = None
     """Why the newest round has ended, for those that have yet to hear it."""

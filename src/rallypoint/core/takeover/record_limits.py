@@ -20,7 +20,7 @@ from rallypoint.core import limits
 from rallypoint.core.fitness import QUARANTINE_MAX_S, REMEMBERED_MAX
 from rallypoint.core.job_lives import EARLIER_MAX
 from rallypoint.core.model import EPOCHS_MAX, NONCE_BITS, epoch_number
-from rallypoint.core.restarts.ledger import BACKOFF_MAX_S
+from rallypoint.core.restarts import BACKOFF_MAX_S
 from rallypoint.core.settings import HOLD_MAX_S, MAX_NODES, MAX_NUMBER, MAX_SECONDS, MIN_SECONDS
 from rallypoint.core.takeover.heirs import CANDIDATES_MAX
 from rallypoint.core.takeover.record import LEFT_MAX, NAMED_MAX, NAMES_CHARS, JobRecord, LeadRecord

@@ -12,12 +12,12 @@ from math import inf
 from msgspec import Struct
 from msgspec.structs import replace
 
+from rallypoint.core import restarts
 from rallypoint.core import text as words
 from rallypoint.core.fitness import HeldBack, held_back, why_held_back
 from rallypoint.core.job_rounds import presumed_cause
 from rallypoint.core.job_state import JobState
 from rallypoint.core.model import Verdict
-from rallypoint.core.restarts import crash_loop
 from rallypoint.core.round_state import MemberState, RoundMember, RoundPhase
 from rallypoint.core.watch import goodput
 from rallypoint.core.watch.goodput import WORKING, Spending
@@ -236,7 +236,7 @@ def view_of(
         lease_s=lease_s,
         awaited=tuple(sorted(_awaited(job, history))[:NODES_SHOWN]),
         waits_at_most_s=_waits_at_most_s(job, history, at),
-        same_failures=job.crash_loop.count if crash_loop.describe(job.crash_loop) else 0,
+        same_failures=job.crash_loop.count if restarts.describe_loop(job.crash_loop) else 0,
     )
 
 
@@ -293,7 +293,7 @@ def waits_for(job: JobState, history: JobHistory) -> str:
     if job.former:
         return f"{words.count(job.former, 'agent')} of the job's last life to leave"
     if job.backoff_s:
-        again = crash_loop.describe(job.crash_loop)
+        again = restarts.describe_loop(job.crash_loop)
         why = f": {again}" if again else ""
         return f"the pause of {words.brief_seconds(job.backoff_s)} s before the restart{why}"
     joined = state.counts[MemberState.JOINED]

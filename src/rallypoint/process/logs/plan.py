@@ -48,7 +48,7 @@ _COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
 
 
 class ConsoleRoute(Enum):
-    """What of a relayed stream reaches the agent's own stdout or stderr."""
+    """The part of a relayed stream that reaches the agent's own stdout or stderr."""
 
     NONE = "none"
     RAW = "raw"  # every byte as it came
@@ -58,18 +58,18 @@ class ConsoleRoute(Enum):
 
 
 class StreamWish(Struct, frozen=True):
-    """What was asked for one stream of one worker."""
+    """The output that was asked for, of one stream of one worker."""
 
     path: str = ""
-    """Its file; empty: none."""
+    """The file of the stream; empty: none."""
     tee: bool = False
-    """Its lines go to the console too."""
+    """Whether its lines go to the console too."""
     hidden: bool = False
-    """Whatever is not written to a file is discarded (`--local-ranks-filter`)."""
+    """Whether all that is not written to a file is discarded (`--local-ranks-filter`)."""
     max_bytes: int = 0
     """The size at which its file is rotated; 0: it grows."""
     copies: Copies | None = None
-    """Of a tee."""
+    """The second file for some of the lines, as a tee has it."""
     is_read: bool = False
     """The relay looks for the worker's progress in it."""
 
@@ -148,7 +148,7 @@ def drawing_wanted(*, term: str | None) -> bool:
 
 
 class LinePrefix(Struct, frozen=True):
-    """What stands before each line of a worker's streams.
+    """The text before each line of a worker's streams.
 
     `template` is that of `--log-line-prefix-template`, with the macros ${role_name},
     ${local_rank}, ${rank} and ${hostname}, which is `host`; unless it is empty it replaces

@@ -38,12 +38,18 @@ class HealthCheckServer:
         return time.time() - self._alive_callback() <= self._timeout
 
     def start(self) -> None:
-        """Listen, in a thread, and return at once. Raises OSError where the port is taken."""
+        """Listen, in a thread, and return at once; again: nothing happens. Raises OSError where the
+        port is taken."""
+        if self._server is not None:
+            return
         from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
         answers_well = self.is_alive
 
         class Handler(BaseHTTPRequestHandler):
+            timeout = 5.0
+            """A connection without a request is closed after so many seconds."""
+
             def do_GET(self) -> None:  # Its name in http.server.
                 """Answer with a code and no body."""
                 self.send_response(200 if answers_well() else 503)

@@ -28,6 +28,7 @@ from msgspec.structs import replace
 
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core import messages as m
+from rallypoint.core import restarts
 from rallypoint.core.cause import Breakdown, NodeFailure, describe, first_cause
 from rallypoint.core.model import (
     Cause,
@@ -39,7 +40,6 @@ from rallypoint.core.model import (
     Stamp,
     Verdict,
 )
-from rallypoint.core.restarts import ledger as restart
 from rallypoint.core.text import NOT_NEEDED
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.elastic.rendezvous.plug_in import round as e
@@ -64,7 +64,7 @@ class HandlerRound(Struct):
     breakdown: Breakdown | None = None
     """A helper died here."""
     ended: EndReason | None = None
-    decision: restart.RestartDecision | None = None
+    decision: restarts.RestartDecision | None = None
     verdict: Verdict | None = None
     """Of this node, if there is no further restart."""
 
@@ -79,7 +79,7 @@ class HandlerJob(Struct):
     settings: SharedSettings
     why: str = "the first round"
     """Why there is a new round."""
-    ledger: restart.Ledger = field(default_factory=restart.Ledger)
+    ledger: restarts.Ledger = field(default_factory=restarts.Ledger)
     round: HandlerRound | None = None
     watched_at: float = 0.0
     """When the handler answered last."""
@@ -108,7 +108,7 @@ def step(job: HandlerJob, event: e.HandlerEvent, at: float) -> list[e.HandlerEff
         case e.VerdictPublished():
             return _published(job, event)
         case e.ChargeExpired(entry):
-            restart.forget(job.ledger, entry)
+            restarts.forget(job.ledger, entry)
             return []
         case e.SessionEnds():
             job.leaving = True
@@ -158,12 +158,12 @@ def _join(job: HandlerJob) -> list[e.HandlerEffect]:
         if last.ended is not None and last.ended.node_id == job.node.node_id:
             reason = last.ended
         match last.decision:
-            case restart.GiveUpJob():
+            case restarts.GiveUpJob():
                 job.has_stopped = True
                 if job.published is not None:
                     return [*effects, *_give_verdict(job)]
                 return [*effects, e.RoundTimer(PUBLISH_S, e.PublishIsSlow())]
-            case restart.Restart(delay_s):
+            case restarts.Restart(delay_s):
                 pass
     return [
         *effects,
@@ -293,18 +293,18 @@ def _charge(job: HandlerJob, *, workers_run: bool = False) -> list[e.HandlerEffe
         return []
     assert cause.failure is not None
     if workers_run and isinstance(
-        restart.decide(job.ledger, job.settings, cause.failure), restart.Restart
+        restarts.decide(job.ledger, job.settings, cause.failure), restarts.Restart
     ):
         return []
     blame, was_said = describe(cause), round_.ended.text
-    decision = round_.decision = restart.charge(job.ledger, job.settings, cause.failure)
+    decision = round_.decision = restarts.charge(job.ledger, job.settings, cause.failure)
     round_.ended, job.why = replace(round_.ended, text=blame), blame
-    if isinstance(decision, restart.GiveUpJob):
+    if isinstance(decision, restarts.GiveUpJob):
         round_.verdict = _judge(job, Outcome.FAILED, f"{blame}; {decision.reason}", cause)
         return [e.PublishVerdict(round_.verdict)]
     total = job.ledger.total
     job.node = replace(job.node, restarts=total)
-    text = restart.describe(decision, "" if blame == was_said else blame)
+    text = restarts.describe(decision, "" if blame == was_said else blame)
     effects: list[e.HandlerEffect] = [kinds.RESTART(text, node_id=job.node.node_id)]
     if window_s := job.settings.restart_window_s:
         effects.append(e.RoundTimer(window_s, e.ChargeExpired(str(total))))

@@ -1,13 +1,17 @@
-"""Equal failures, one after the other, of a job that gets no further (behaviour A2). Pure.
+"""What the failure of a worker costs, and when restarting does not help (behaviour A2). Pure.
 
-    after(loop, failure, reach) -> loop
+The ledger is that of the whole job. Only worker failures are charged: nodes that are lost, drained
+or join late never cost budget.
+
+A crash loop is equal failures, one after the other, of a job that gets no further:
+
+    after_failure(loop, failure, reach) -> loop
 
 Two failures are equal when their workers ended in the same way (exit code, signal, hang) and with
 the same last line, numbers in it aside. A job has got further when its workers have reported a
-larger step than ever before; where they report none, when they lived for a minute.
-
-The first failure says nothing of the next, so it is followed by a restart at once. Each equal one
-after it is paused for twice as long, and after `--max-no-progress` of them the job ends.
+larger step than ever before; where they report none, when they lived for a minute. The first
+failure says nothing of the next, so it is followed by a restart at once. Each equal one after it is
+paused for twice as long, and after `--max-no-progress` of them the job ends.
 """
 
 from __future__ import annotations
@@ -16,14 +20,17 @@ from functools import cache
 from hashlib import blake2s
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
+from msgspec import Struct, field
 
-from rallypoint.core.text import signal_name
+from rallypoint.core.events import Timer, TimerKind
+from rallypoint.core.model import SharedSettings
+from rallypoint.core.text import UNGUARDED, signal_name
 from rallypoint.core.worker_exits import WorkerExit
 
 if TYPE_CHECKING:
     from re import Pattern
 
+BACKOFF_MAX_S = 60.0
 PAUSE_S, PAUSE_MAX_S = 1.0, 30.0
 """Before the restart after the second of them; doubled with each, up to the maximum."""
 HANG = "hang"
@@ -64,7 +71,7 @@ class StepReach(Struct, frozen=True):
     """How long the workers of the round ran."""
 
 
-def after(loop: CrashLoop, failure: WorkerExit, reach: StepReach) -> CrashLoop:
+def after_failure(loop: CrashLoop, failure: WorkerExit, reach: StepReach) -> CrashLoop:
     """A round has ended by this failure."""
     ending = ending_of(failure)
     repeats = loop.ending is not None and is_same(loop.ending, ending)
@@ -96,7 +103,7 @@ def is_hopeless(loop: CrashLoop, most: int) -> bool:
     return 0 < most <= loop.count
 
 
-def describe(loop: CrashLoop) -> str:
+def describe_loop(loop: CrashLoop) -> str:
     """`the same failure 3 times at step 120`; empty for a first one."""
     if loop.count < 2:
         return ""
@@ -180,3 +187,89 @@ def _number() -> Pattern[str]:
     long = r"\b(?=[0-9a-f]*\d)[0-9a-f]{8,}\b"
     decimal = r"(?:(?<![\w.])[-+])?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
     return re.compile(f"{address}|{uuid}|{long}|{decimal}")
+
+
+class Restart(Struct, frozen=True):
+    """Try again, after a pause."""
+
+    delay_s: float
+    reason: str
+    repeats: str = ""
+    """How often the same has happened; empty: it has not."""
+
+
+class GiveUpJob(Struct, frozen=True):
+    """Do not try again."""
+
+    reason: str
+    no_progress: str = ""
+    """How often the same has happened, if that is why."""
+
+
+RestartDecision = Restart | GiveUpJob
+
+
+class Ledger(Struct):
+    """What has been spent: `total` in the job's life, `entries` of those that still count."""
+
+    total: int = 0
+    entries: list[int] = field(default_factory=list)
+
+
+def decide(
+    ledger: Ledger, settings: SharedSettings, failure: WorkerExit, loop: CrashLoop = NO_LOOP
+) -> RestartDecision:
+    """What one more failure would lead to. `loop`: with it, how often the same has happened."""
+    code, budget, used = failure.code, settings.max_restarts, len(ledger.entries)
+    if failure.message.startswith(UNGUARDED):
+        return GiveUpJob("a restart can't help")
+    if code is not None and code in settings.no_restart_exit_codes:
+        return GiveUpJob(f"exit code {code} is not to be retried")
+    said, most = describe_loop(loop), settings.max_no_progress
+    if is_hopeless(loop, most):
+        often = said or "it has failed once"
+        return GiveUpJob(f"{often}, restarting does not help (--max-no-progress {most})", often)
+    if used >= budget:
+        if budget == 0:
+            return GiveUpJob("no restarts were allowed (--max-restarts 0)")
+        window = settings.restart_window_s
+        within = f" within {window:g} s" if window else ""
+        all_used = "the only restart was" if budget == 1 else f"all {budget} restarts were"
+        return GiveUpJob(f"{all_used} used{within}")
+    backoff_s = 0.0
+    if settings.restart_backoff_s:
+        backoff_s = min(settings.restart_backoff_s * 2.0 ** min(used, 30), BACKOFF_MAX_S)
+    delay_s = max(backoff_s, pause_s(loop))
+    return Restart(delay_s, f"restart {used + 1} of {budget}", said)
+
+
+def charge(
+    ledger: Ledger, settings: SharedSettings, failure: WorkerExit, loop: CrashLoop = NO_LOOP
+) -> RestartDecision:
+    """Decide about one failure and, if the workers restart, book it."""
+    decision = decide(ledger, settings, failure, loop)
+    if isinstance(decision, Restart):
+        ledger.total += 1
+        ledger.entries.append(ledger.total)
+    return decision
+
+
+def describe(decision: Restart, cause: str) -> str:
+    """`restart 1 of 3 in 2 s: rank 0 (node a, local rank 0) exited with code 1`; without a cause
+    that is known already. `restart 3 of 9 in 2 s: the same failure 3 times at step 120`."""
+    pause = f" in {decision.delay_s:g} s" if decision.delay_s else ""
+    why = "; ".join(filter(None, (cause, decision.repeats)))
+    return f"{decision.reason}{pause}: {why}" if why else f"{decision.reason}{pause}"
+
+
+def timers_wanted(ledger: Ledger, settings: SharedSettings) -> dict[Timer, float]:
+    """With a window, every entry is forgotten when it has passed."""
+    if not settings.restart_window_s:
+        return {}
+    kind, length_s = TimerKind.CHARGE, settings.restart_window_s
+    return {Timer(kind, id=str(entry)): length_s for entry in ledger.entries}
+
+
+def forget(ledger: Ledger, entry_id: str) -> None:
+    """An entry's window has passed. Safe to apply twice."""
+    ledger.entries = [entry for entry in ledger.entries if str(entry) != entry_id]
