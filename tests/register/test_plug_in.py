@@ -232,7 +232,7 @@ def test_a_package_can_not_replace_what_is_built_in_and_is_not_looked_for(tmp_pa
         "from rallypoint.agent.leading import make_for\n"
         f"words = {[*words, 'x.py']!r}\n"
         "open('x.py', 'w').close()\n"
-        "print(make_for(parse_run(words, {}, Machine()).rendezvous).name)\n"
+        "print(make_for(parse_run(words, {}, ThisHost()).rendezvous).name)\n"
         "print('importlib.metadata' in sys.modules)\n"
     )
     ended = subprocess.run(
