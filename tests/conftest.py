@@ -43,6 +43,8 @@ HAS_FAILED = pytest.StashKey[bool]()
 """Set where the test itself has failed."""
 SECONDS = Path(__file__).with_name("seconds.txt")
 """How long the longest test files took, one per line; a file that is not there is short."""
+MARKS = {"fault": "fault", "pods": "clusters", "slurm": "clusters", "ssh": "clusters"}
+"""Of each folder with tests of one kind."""
 
 settings.register_profile("steady", derandomize=True, deadline=None)
 settings.register_profile("search", derandomize=False, print_blob=True, deadline=None)
@@ -62,7 +64,12 @@ for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The files that take longest are begun first, so that none is waited for at the end."""
+    """The files that take longest are begun first, so that none is waited for at the end. What
+    needs a network or a cluster is marked by its folder."""
+    for item in items:
+        for folder, mark in MARKS.items():
+            if SECONDS.with_name(folder) in item.path.parents:
+                item.add_marker(mark)
     seconds = dict(line.split() for line in SECONDS.read_text().splitlines())
     items.sort(key=lambda item: -float(seconds.get(item.path.name, 0)))
 

@@ -36,35 +36,6 @@ def test_no_more_docstrings_begin_with_a_word_that_names_nothing() -> None:
     assert judge_budget("src", LESS["riddles"], number, "riddles (tools/plain_english.py)") is None
 
 
-def borrowed(source: str) -> list[str]:
-    """The test modules that this one imports, one for each statement."""
-    named = [
-        [alias.name for alias in node.names]
-        if isinstance(node, ast.Import)
-        else [node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)]
-        for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.Import | ast.ImportFrom)
-    ]
-    return [
-        name
-        for names in named
-        for name in names
-        if name.startswith("tests.") and name.rpartition(".")[2].startswith("test_")
-    ]
-
-
-def test_fewer_and_fewer_test_modules_import_another() -> None:
-    files = [file for file in (ROOT / "tests").rglob("*.py") if "programs" not in file.parts]
-    number = sum(len(borrowed(file.read_text("utf-8"))) for file in files)
-    assert judge_budget("tests", LESS["borrowed"], number, "imports of a test module") is None
-
-
-def test_an_import_of_a_test_module_is_seen() -> None:
-    source = "from tests.core.test_a import B\nfrom tests.core import test_c\nimport tests.a.test_d"
-    assert borrowed(source) == ["tests.core.test_a", "tests.core.test_c", "tests.a.test_d"]
-    assert borrowed("from tests.harness.cluster import port") == []
-
-
 def test_groups_are_made_of_paths_that_exist() -> None:
     paths = [path for group in GROUPS for path in group.paths]
     assert [path for path in [*paths, *NOT_OURS] if not (ROOT / path).exists()] == []

@@ -493,6 +493,29 @@ def engines_are_named_in_their_packages_and_tables(path: str, source: str) -> li
 
 
 # Each word is broken by a class of one letter, so that this file does not say what it forbids.
+TEST_MODULE = re.compile(
+    r"\b(?:from|import) (tests\.(?:\w+\.)*test_\w+)|\bfrom tests(?:\.\w+)* import .*\b(test_\w+)"
+)
+TESTS_THAT_IMPORT_TESTS = frozenset(
+    {
+        "tests/etcd/test_etcd_jobs.py",
+        "tests/kubernetes/test_kubernetes_jobs.py",
+        "tests/kubernetes/test_kubernetes_page.py",
+        "tests/kubernetes/test_kubernetes_refusals.py",
+        "tests/kubernetes/test_kubernetes_serve.py",
+        "tests/register/test_mad_records.py",
+    }
+)
+"""They still do. The list only shrinks: what tests share lies in `tests/harness`."""
+
+
+def no_test_imports_another(path: str, source: str) -> list[str]:
+    """Also in the text of a program that a test runs."""
+    if not path.startswith("tests/") or path in TESTS_THAT_IMPORT_TESTS:
+        return []
+    return [f"imports {found[1] or found[2]}" for found in TEST_MODULE.finditer(source)]
+
+
 LATER_MARKS = re.compile(r"\b(T[O]DO|F[I]XME|X[X]X)\b")
 ELSEWHERE = re.compile(
     r"p[y]pi\.org|p[y]thonhosted\.org|a[r]tifactory|i[n]dex-url|registry\.n[p]mjs"
@@ -526,7 +549,11 @@ PACKAGE_RULES: tuple[Rule, ...] = (
     what_is_public_has_a_docstring,
     engines_are_named_in_their_packages_and_tables,
 )
-TEXT_RULES: tuple[Rule, ...] = (nothing_is_put_off_in_a_comment, no_host_or_path_of_one_machine)
+TEXT_RULES: tuple[Rule, ...] = (
+    nothing_is_put_off_in_a_comment,
+    no_host_or_path_of_one_machine,
+    no_test_imports_another,
+)
 
 
 def crowded_folders(modules: list[Module]) -> dict[str, str]:
@@ -714,6 +741,12 @@ def test_a_module_that_may_name_an_engine_does() -> None:
     assert unneeded == []
 
 
+def test_a_test_that_imports_no_other_one_any_more_is_removed_from_the_list() -> None:
+    there = {path for path in TESTS_THAT_IMPORT_TESTS if (ROOT / path).is_file()}
+    assert there == TESTS_THAT_IMPORT_TESTS
+    assert [path for path in there if not TEST_MODULE.search(text_of(ROOT / path))] == []
+
+
 @pytest.mark.parametrize("rule", TEXT_RULES, ids=lambda rule: rule.__name__)
 def test_tracked_files_keep(rule: Rule) -> None:
     files = [file for file in tracked() if b"\0" not in file.read_bytes()[:4096]]
@@ -847,6 +880,18 @@ SELF_TESTS: tuple[tuple[Rule, str, str, str], ...] = (
         'if backend == "tcp": pass',
     ),
     (nothing_is_put_off_in_a_comment, "README.md", "# TO" + "DO: later", "TODOS"),
+    (
+        no_test_imports_another,
+        "tests/core/test_a.py",
+        "from tests.core." + "test_b import c",
+        "from tests.harness.b import c",
+    ),
+    (
+        no_test_imports_another,
+        "tests/harness/a.py",
+        "def f():\n    from te" + "sts.core import a, test_b",
+        "from tests.simulator import machine",
+    ),
     (no_host_or_path_of_one_machine, "a.lock", "https://py" + "pi.org/simple", "PyPI"),
     (no_host_or_path_of_one_machine, "a.md", "cd /wo" + "rk/tree", "docs/work/a"),
 )

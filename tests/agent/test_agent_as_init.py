@@ -11,6 +11,7 @@ from shutil import rmtree
 
 import pytest
 from tests.harness.one_agent import OneAgent, agent, eventually
+from tests.harness.proc import children_of
 
 UNSHARE = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
 # Tells the pid of a grandchild that the agent adopts, and what state that pid is in.
@@ -41,8 +42,7 @@ def _namespaces() -> None:
 
 def init_of(run: OneAgent) -> int:
     """The agent itself, from outside; `run.pid` is that of unshare."""
-    children = Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()
-    return int(children[0])
+    return children_of(run.pid)[0]
 
 
 def test_orphans_are_reaped_and_the_job_ends_well(tmp_path: Path) -> None:

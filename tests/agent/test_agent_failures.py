@@ -8,7 +8,8 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.harness.one_agent import agent, eventually, is_alive
+from tests.harness.one_agent import agent, ended, eventually
+from tests.harness.proc import is_alive, stat_of
 
 from rallypoint.wire.c10d_fields import VALIDATE_MAGIC
 
@@ -19,7 +20,7 @@ TELL_PID = "tell('pid', os.getpid())\n"
 
 def cpu_and_wakeups(pid: int) -> tuple[float, int]:
     """Seconds of CPU time, and how often a process went to sleep by itself."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    fields = stat_of(pid)
     ticks = int(fields[11]) + int(fields[12])
     status = Path(f"/proc/{pid}/status").read_text().splitlines()
     switches = next(line for line in status if line.startswith("voluntary_ctxt_switches"))
@@ -66,8 +67,7 @@ def test_A1_all_workers_restart_together(tmp_path: Path) -> None:
         + "    sys.exit(5)\n"
         + "if round_ == 0: time.sleep(600)"
     )
-    with agent(tmp_path, "--nproc-per-node=3", "--max-restarts=2", program=program) as run:
-        assert run.wait() == 0
+    run = ended(agent(tmp_path, "--nproc-per-node=3", "--max-restarts=2", program=program), 0)
     told = [line.split() for line in run.told("round")]
     assert sorted(told) == [
         [str(round_), str(rank), str(round_), "2"] for round_ in (0, 1) for rank in (0, 1, 2)
@@ -77,8 +77,7 @@ def test_A1_all_workers_restart_together(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("budget", "rounds"), [(0, 1), (2, 3)])
 def test_A2_restarts_are_counted(tmp_path: Path, budget: int, rounds: int) -> None:
     program = ROUND + "tell('round', round_); sys.exit(3)"
-    with agent(tmp_path, f"--max-restarts={budget}", program=program) as run:
-        assert run.wait() == 1
+    run = ended(agent(tmp_path, f"--max-restarts={budget}", program=program), 1)
     assert run.told("round") == [str(n) for n in range(rounds)]
     if budget:
         assert f"restarts: {budget} of {budget} used" in run.err
@@ -87,22 +86,19 @@ def test_A2_restarts_are_counted(tmp_path: Path, budget: int, rounds: int) -> No
 def test_A2_a_restart_out_of_the_window_is_forgotten(tmp_path: Path) -> None:
     program = ROUND + TELL_PID + "if round_ < 3: time.sleep(1.2); sys.exit(3)"
     options = ("--max-restarts=1", "--restart-window=1")
-    with agent(tmp_path, *options, program=program) as run:
-        assert run.wait() == 0
+    run = ended(agent(tmp_path, *options, program=program), 0)
     assert len(run.told("pid")) == 4
 
 
 def test_A2_a_restart_within_the_window_counts(tmp_path: Path) -> None:
     options = ("--max-restarts=1", "--restart-window=60")
-    with agent(tmp_path, *options, program=ROUND + TELL_PID + "sys.exit(3)") as run:
-        assert run.wait() == 1
+    run = ended(agent(tmp_path, *options, program=ROUND + TELL_PID + "sys.exit(3)"), 1)
     assert len(run.told("pid")) == 2
 
 
 def test_A2_a_restart_waits_for_its_backoff(tmp_path: Path) -> None:
     program = ROUND + "tell('at', time.monotonic()); round_ == 2 or sys.exit(3)"
-    with agent(tmp_path, "--max-restarts=2", "--restart-backoff=0.4", program=program) as run:
-        assert run.wait() == 0
+    run = ended(agent(tmp_path, "--max-restarts=2", "--restart-backoff=0.4", program=program), 0)
     first, second, third = map(float, run.told("at"))
     assert second - first > 0.4
     assert third - second > 0.8
@@ -111,8 +107,7 @@ def test_A2_a_restart_waits_for_its_backoff(tmp_path: Path) -> None:
 def test_A2_an_exit_code_that_must_not_be_retried(tmp_path: Path) -> None:
     program = ROUND + "tell('round', round_); sys.exit(7 if round_ else 3)"
     options = ("--max-restarts=5", "--no-restart-on=7,8")
-    with agent(tmp_path, *options, program=program) as run:
-        assert run.wait() == 1
+    run = ended(agent(tmp_path, *options, program=program), 1)
     assert run.told("round") == ["0", "1"]
     assert "exited with code 7" in run.said[-1]
 
@@ -190,8 +185,7 @@ def test_every_round_has_a_store_of_its_own(tmp_path: Path) -> None:
         + "tell('missing', *answers)\n"
         + "sys.exit(0 if round_ else 3)"
     )
-    with agent(tmp_path, "--max-restarts=1", program=program) as run:
-        assert run.wait() == 0
+    run = ended(agent(tmp_path, "--max-restarts=1", program=program), 0)
     assert run.told("missing") == ["1 0", "1 0"]
 
 
@@ -205,6 +199,5 @@ def test_real_torch_workers_meet_and_reduce(tmp_path: Path, torch_python: str) -
         "dist.destroy_process_group()"
     )
     env = {"PYTHON_EXEC": torch_python}
-    with agent(tmp_path, "--nproc-per-node=2", program=program, env=env) as run:
-        assert run.wait() == 0, run.err
+    run = ended(agent(tmp_path, "--nproc-per-node=2", program=program, env=env), 0)
     assert run.told("sum") == ["3.0", "3.0"]

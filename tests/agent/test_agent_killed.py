@@ -8,7 +8,8 @@ from pathlib import Path
 from shutil import rmtree
 
 import pytest
-from tests.harness.one_agent import OneAgent, agent, eventually, is_alive
+from tests.harness.one_agent import OneAgent, agent, ended, eventually
+from tests.harness.proc import is_alive
 
 # Asks for the store, so that its process starts; has children in and out of its group; all of them
 # ignore what can be ignored.
@@ -119,5 +120,4 @@ def test_A6_a_guard_that_is_killed_does_not_disturb_the_workers(tmp_path: Path) 
 def test_A6_the_last_process_of_a_job_that_succeeds_is_the_agent(tmp_path: Path) -> None:
     """Also the store, which a worker has used."""
     program = WORKER.replace("time.sleep(600)", "")
-    with agent(tmp_path, program=program) as run:
-        assert run.wait() == 0
+    ended(agent(tmp_path, program=program), 0)

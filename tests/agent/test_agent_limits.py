@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from tests.harness.one_agent import agent, eventually, free_port
+from tests.harness.one_agent import agent, ended, eventually, free_port
 
 WORKER = """
 import os, resource, time
@@ -49,8 +49,7 @@ def limited(files: str) -> tuple[str, ...]:
 
 
 def test_too_few_open_files_are_one_line_before_anything_starts(tmp_path: Path) -> None:
-    with agent(tmp_path, program=WORKER, under=limited("-n 12")) as run:
-        assert run.wait() == 75
+    run = ended(agent(tmp_path, program=WORKER, under=limited("-n 12")), 75)
     (line,) = run.err.splitlines()
     assert line.startswith("rallypoint: too many open files: raise ulimit -n (now 12) to ")
     assert not run.out
@@ -60,16 +59,14 @@ def test_a_soft_limit_of_open_files_that_is_too_low_is_raised_for_the_agent(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "end").touch()
-    with agent(tmp_path, program=WORKER, under=limited("-Sn 12")) as run:
-        assert run.wait() == 0, run.err
+    run = ended(agent(tmp_path, program=WORKER, under=limited("-Sn 12")), 0)
     assert run.told("limits")[0].split()[0] == "12"
 
 
 def test_a_relay_has_descriptors_for_the_pipes_and_files_of_all_workers(tmp_path: Path) -> None:
     (tmp_path / "end").touch()
     options = ("--nproc-per-node=40", "--tee=3", "--log-dir=logs")
-    with agent(tmp_path, *options, program=WORKER, under=limited("-Sn 155")) as run:
-        assert run.wait() == 0, run.err
+    run = ended(agent(tmp_path, *options, program=WORKER, under=limited("-Sn 155")), 0)
     told = re.findall(r"^\[default(\d+)\]:limits 155 ", run.out, re.MULTILINE)
     assert sorted(map(int, told)) == list(range(40))
     assert len(list((tmp_path / "logs").rglob("*.log"))) == 80

@@ -7,7 +7,8 @@ import signal
 from pathlib import Path
 
 import pytest
-from tests.harness.one_agent import OneAgent, agent, eventually, free_port, is_alive
+from tests.harness.one_agent import OneAgent, agent, eventually, free_port
+from tests.harness.proc import is_alive
 
 TELL = "tell('pid', os.getpid())\n"
 SLEEPS = "import os, signal, sys, time\n" + TELL + "time.sleep(600)"

@@ -9,7 +9,7 @@ import socket
 from pathlib import Path
 
 import pytest
-from tests.harness.one_agent import OneAgent, agent, free_port
+from tests.harness.one_agent import OneAgent, agent, ended, free_port
 
 FAILS = """
 import os, sys, time
@@ -38,15 +38,13 @@ def verdict(run: OneAgent) -> str:
 
 
 def test_A7_success_is_0_and_one_last_line(tmp_path: Path) -> None:
-    with agent(tmp_path, program="print('done')") as run:
-        assert run.wait() == 0
+    run = ended(agent(tmp_path, program="print('done')"), 0)
     assert re.fullmatch(r"rallypoint: job-\w+ succeeded in [\d.]+ s\n", run.err), run.err
     assert run.out == "done\n"
 
 
 def test_A7_failure_is_1_and_names_the_worker_without_a_decorator(tmp_path: Path) -> None:
-    with agent(tmp_path, "--nproc-per-node=2", program=FAILS) as run:
-        assert run.wait() == 1
+    run = ended(agent(tmp_path, "--nproc-per-node=2", program=FAILS), 1)
     first, *rest = verdict(run).splitlines()
     assert re.search(
         rf"failed: rank 1 \(node {socket.gethostname().partition('.')[0]}-0, local rank 1, "
@@ -61,22 +59,19 @@ def test_A7_failure_is_1_and_names_the_worker_without_a_decorator(tmp_path: Path
 
 def test_A7_the_words_of_a_program_that_is_no_python(tmp_path: Path) -> None:
     command = ("--no-python", "sh", "-c", "echo 'cannot read the disk' >&2; exit 33")
-    with agent(tmp_path, *command) as run:
-        assert run.wait() == 1
+    run = ended(agent(tmp_path, *command), 1)
     assert "exited with code 33" in verdict(run)
     assert "cannot read the disk" in verdict(run)
 
 
 def test_A7_a_signal_is_named(tmp_path: Path) -> None:
     program = "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"
-    with agent(tmp_path, program=program) as run:
-        assert run.wait() == 1
+    run = ended(agent(tmp_path, program=program), 1)
     assert "was killed by SIGSEGV" in verdict(run)
 
 
 def test_A7_the_error_file_of_torch_tells_the_traceback(tmp_path: Path) -> None:
-    with agent(tmp_path, program=ERROR_FILE) as run:
-        assert run.wait() == 1
+    run = ended(agent(tmp_path, program=ERROR_FILE), 1)
     assert "exited with code 17" in verdict(run)
     assert "error: OSError: no such shard" in verdict(run)
     assert "deep inside" in verdict(run)
@@ -84,8 +79,7 @@ def test_A7_the_error_file_of_torch_tells_the_traceback(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", ["--redirects=3", "--tee=3"])
 def test_A7_the_log_file_is_named_and_stays(tmp_path: Path, how: str) -> None:
-    with agent(tmp_path, "--nproc-per-node=2", "--log-dir=logs", how, program=FAILS) as run:
-        assert run.wait() == 1
+    run = ended(agent(tmp_path, "--nproc-per-node=2", "--log-dir=logs", how, program=FAILS), 1)
     found = re.search(r"log: (\S+)", verdict(run))
     assert found, run.err
     assert "the batch is empty" in Path(found[1]).read_text()
@@ -96,8 +90,7 @@ def test_A7_the_log_file_is_named_and_stays(tmp_path: Path, how: str) -> None:
 def test_A7_no_node_within_the_join_timeout_is_75(tmp_path: Path) -> None:
     endpoint = f"--rdzv-endpoint=127.0.0.1:{free_port()}"
     options = ("--nnodes=2", endpoint, "--rdzv-id=lonely", "--rdzv-conf=join_timeout=1")
-    with agent(tmp_path, *options, program="") as run:
-        assert run.wait() == 75
+    run = ended(agent(tmp_path, *options, program=""), 75)
     assert "timed out" in verdict(run)
     assert "1 joined" in verdict(run)
 
@@ -112,14 +105,12 @@ def test_A7_no_node_within_the_join_timeout_is_75(tmp_path: Path) -> None:
 def test_A7_exit_codes_may_be_overridden(
     tmp_path: Path, option: str, program: str, code: int
 ) -> None:
-    with agent(tmp_path, option, program=program) as run:
-        assert run.wait() == code
+    ended(agent(tmp_path, option, program=program), code)
 
 
 def test_A7_as_json_the_verdict_is_the_last_line(tmp_path: Path) -> None:
     options = ("--nproc-per-node=2", "--log-format=json")
-    with agent(tmp_path, *options, program=FAILS) as run:
-        assert run.wait() == 1
+    run = ended(agent(tmp_path, *options, program=FAILS), 1)
     last = json.loads(run.err.splitlines()[-1])
     assert (last["event"], last["outcome"]) == ("verdict", "failed")
     cause = last["cause"]
@@ -132,8 +123,7 @@ def test_A7_a_launcher_around_this_one_gets_the_error_file_of_the_first_cause(
     tmp_path: Path,
 ) -> None:
     outer = tmp_path / "outer.json"
-    with agent(tmp_path, program=ERROR_FILE, env={"TORCHELASTIC_ERROR_FILE": str(outer)}) as run:
-        assert run.wait() == 1
+    ended(agent(tmp_path, program=ERROR_FILE, env={"TORCHELASTIC_ERROR_FILE": str(outer)}), 1)
     message = json.loads(outer.read_text())["message"]
     assert message["message"] == "OSError: no such shard"
     assert message["extraInfo"]["timestamp"] == "1", "copied, not made anew"
@@ -145,8 +135,7 @@ def test_A7_a_launcher_around_this_one_gets_an_exception_that_no_worker_has_writ
 ) -> None:
     outer = tmp_path / "outer.json"
     more = {"TORCHELASTIC_ERROR_FILE": str(outer)}
-    with agent(tmp_path, "--nproc-per-node=2", program=FAILS, env=more) as run:
-        assert run.wait() == 1
+    ended(agent(tmp_path, "--nproc-per-node=2", program=FAILS, env=more), 1)
     message = json.loads(outer.read_text())["message"]
     assert (message["message"], message["errorCode"]) == ("ValueError: the batch is empty", 1)
     assert "the batch is empty" in message["extraInfo"]["py_callstack"]
@@ -167,8 +156,7 @@ def test_A7_an_exception_that_was_handled_is_nowhere_the_cause(
 ) -> None:
     outer = tmp_path / "outer.json"
     more = {"TORCHELASTIC_ERROR_FILE": str(outer)}
-    with agent(tmp_path, "--log-format=json", *how, program=HANDLED, env=more) as run:
-        assert run.wait() == 1
+    run = ended(agent(tmp_path, "--log-format=json", *how, program=HANDLED, env=more), 1)
     cause = json.loads(run.err.splitlines()[-1])["cause"]
     expected = "exit code 1; last line: config error: lr must be positive"
     assert (cause["message"], cause["detail_is_traceback"]) == (expected, False)
@@ -187,8 +175,7 @@ raise ValueError("loss is NaN at step 7\\n" + "\\n".join(f"param {n}: nan" for n
 def test_A7_an_exception_is_named_whatever_its_length_and_what_comes_after_it(
     tmp_path: Path, how: tuple[str, ...]
 ) -> None:
-    with agent(tmp_path, *how, program=LONG) as run:
-        assert run.wait() == 1
+    run = ended(agent(tmp_path, *how, program=LONG), 1)
     text = verdict(run)
     assert "    error: ValueError: loss is NaN at step 7\n    its traceback:\n" in text
     assert "      | ValueError: loss is NaN at step 7\n      | param 0: nan\n" in text
@@ -197,12 +184,10 @@ def test_A7_an_exception_is_named_whatever_its_length_and_what_comes_after_it(
 
 def test_A7_a_path_that_holds_nothing_is_not_named(tmp_path: Path) -> None:
     filtered = "--nproc-per-node=2", "--local-ranks-filter=0"
-    with agent(tmp_path, *filtered, program=FAILS) as run:
-        assert run.wait() == 1
+    run = ended(agent(tmp_path, *filtered, program=FAILS), 1)
     assert "log:" not in verdict(run)
     program = "print('no data'); raise SystemExit(3)"
-    with agent(tmp_path, "--log-dir=logs", "--redirects=3", program=program) as run:
-        assert run.wait() == 1
+    run = ended(agent(tmp_path, "--log-dir=logs", "--redirects=3", program=program), 1)
     assert re.search(r"log: \S+/stdout\.log \(on ", verdict(run)), run.err
 
 
@@ -210,8 +195,7 @@ def test_A7_a_launcher_around_this_one_is_told_that_no_node_came(tmp_path: Path)
     outer = tmp_path / "outer.json"
     words = ("--nnodes=2", f"--rdzv-endpoint=127.0.0.1:{free_port()}", "--rdzv-id=lonely")
     more = {"TORCHELASTIC_ERROR_FILE": str(outer)}
-    with agent(tmp_path, *words, "--rdzv-conf=join_timeout=0.2", program="", env=more) as run:
-        assert run.wait() == 75
+    run = ended(agent(tmp_path, *words, "--rdzv-conf=join_timeout=0.2", program="", env=more), 75)
     assert "waited 0.2 s" in json.loads(outer.read_text())["message"]["message"], run.err
 
 
@@ -220,8 +204,7 @@ def test_A7_a_launcher_around_this_one_is_told_why_nothing_was_started(tmp_path:
     more = {"TORCHELASTIC_ERROR_FILE": str(outer)}
     with socket.create_server(("127.0.0.1", 0)) as taken:
         words = f"--metrics-port=127.0.0.1:{taken.getsockname()[1]}"
-        with agent(tmp_path, words, program="", env=more) as run:
-            assert run.wait() == 2
+        ended(agent(tmp_path, words, program="", env=more), 2)
     assert "--metrics-port 127.0.0.1:" in json.loads(outer.read_text())["message"]["message"]
 
 
@@ -230,8 +213,7 @@ def test_A7_a_launcher_around_this_one_is_told_nothing_of_a_success_or_a_cancell
 ) -> None:
     outer = tmp_path / "outer.json"
     more = {"TORCHELASTIC_ERROR_FILE": str(outer)}
-    with agent(tmp_path, program="print('done')", env=more) as run:
-        assert run.wait() == 0
+    ended(agent(tmp_path, program="print('done')", env=more), 0)
     with agent(tmp_path, program="import time; tell('here'); time.sleep(600)", env=more) as run:
         run.wait_told("here")
         run.send(signal.SIGINT)

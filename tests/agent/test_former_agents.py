@@ -13,7 +13,8 @@ from pathlib import Path
 import msgspec
 import pytest
 from msgspec.structs import replace
-from tests.harness.one_agent import eventually, is_alive
+from tests.harness.one_agent import eventually
+from tests.harness.proc import is_alive
 
 from rallypoint.agent import former_agents
 from rallypoint.agent.former_agents import PLACE_NOTE, SESSIONS_NOTE, dead_places

@@ -27,9 +27,7 @@ def impatient(cluster: Cluster) -> Cluster:
 
 def test_A2_the_rank_that_is_behind_is_blamed_and_the_job_restarts(impatient: Cluster) -> None:
     """All fall silent, but only one of them hangs; its node may notice it last."""
-    impatient.options |= {"max_restarts": 1}
-    a, b = impatient.agents("a", "b")
-    impatient.wait_workers(2, round=0)
+    a, b = impatient.running("a", "b", max_restarts=1)
     impatient.order(AHEAD, round=0, rank=0)
     impatient.order(STUCK, round=0, rank=1)
     ended = a.wait_event("round_ended", "no progress for", round=0).message
@@ -52,8 +50,7 @@ def test_A2_the_rank_that_is_behind_is_blamed_and_the_job_restarts(impatient: Cl
 
 
 def test_A3_a_hang_is_the_first_cause_on_every_node(impatient: Cluster) -> None:
-    a, b = impatient.agents("a", "b", log_dir=str(impatient.folder / "logs"))
-    impatient.wait_workers(2)
+    a, b = impatient.running("a", "b", log_dir=str(impatient.folder / "logs"), round=None)
     impatient.order(AHEAD, rank=0)
     impatient.order(STUCK, rank=1)
     assert [a.wait_exit(), b.wait_exit()] == [1, 1]
@@ -67,8 +64,7 @@ def test_A3_a_hang_is_the_first_cause_on_every_node(impatient: Cluster) -> None:
 
 
 def test_A4_who_never_tells_or_has_ended_does_not_hang(impatient: Cluster) -> None:
-    a, b = impatient.agents("a", "b", nproc=2)
-    impatient.wait_workers(4)
+    a, b = impatient.running("a", "b", nproc=2, round=None)
     impatient.order("from rallypoint import worker; worker.progress(1); sys.exit(0)", rank=0)
     impatient.order(
         "from rallypoint import worker\n"
@@ -84,9 +80,7 @@ def test_A4_who_never_tells_or_has_ended_does_not_hang(impatient: Cluster) -> No
 
 def test_A4_hang_timeout_says_once_that_no_worker_tells_its_steps(impatient: Cluster) -> None:
     """Without steps a hang is never seen, so a person must not believe that it would be."""
-    impatient.options |= {"max_restarts": 1}
-    a, b = impatient.agents("a", "b", log_dir=str(impatient.folder / "logs"))
-    impatient.wait_workers(2, round=0)
+    a, b = impatient.running("a", "b", log_dir=str(impatient.folder / "logs"), max_restarts=1)
     said = a.wait_event("notice", "--hang-timeout").message
     assert said == (
         "--hang-timeout 1.5 sees no hang yet: no worker of this node has told a step; call "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import subprocess
@@ -11,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tests.worker.test_worker_shm import SERVE, Worker, a_shm, workers
+from tests.harness.shm_workers import SERVE, Worker, a_shm, workers, working
 
 from rallypoint.agent.worker_shm import WorkerShm
 from rallypoint.wire import shm_words as at
@@ -49,112 +48,82 @@ def ends_by_sigterm(worker: Worker) -> bool:
     return worker.process.wait() == -signal.SIGTERM
 
 
-def test_A5_sigterm_is_held_back_until_the_round_ends(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with a_shm(tmp_path, 2) as shm:
-            with workers(shm, 2) as (one, other):
-                other.ask("worker.progress(1)")
-                assert shm.holders() == {}
-                one.ask("worker.should_restart_at_checkpoint()")
-                assert shm.holders() == {0: one.process.pid}
-                terminate(one)
-                terminate(other)
-                assert one.ask("1") == "1"
-                assert ends_by_sigterm(other), "who does not ask is as it was"
-                assert one.ask(FORKED) == "1", "what it forks ends by SIGTERM"
-                shm.retire()
-                terminate(one)
-                assert ends_by_sigterm(one)
-
-    asyncio.run(body())
+async def test_A5_sigterm_is_held_back_until_the_round_ends(tmp_path: Path) -> None:
+    with working(tmp_path, 2) as (shm, (one, other)):
+        other.ask("worker.progress(1)")
+        assert shm.holders() == {}
+        one.ask("worker.should_restart_at_checkpoint()")
+        assert shm.holders() == {0: one.process.pid}
+        terminate(one)
+        terminate(other)
+        assert one.ask("1") == "1"
+        assert ends_by_sigterm(other), "who does not ask is as it was"
+        assert one.ask(FORKED) == "1", "what it forks ends by SIGTERM"
+        shm.retire()
+        terminate(one)
+        assert ends_by_sigterm(one)
 
 
-def test_A5_sigterm_is_held_back_for_no_agent_that_is_dead(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with a_shm(tmp_path, 1) as shm:
-            with workers(shm, 1) as (one,):
-                one.ask(LISTEN)
-                write_agent(shm, pid_of_nobody())
-                terminate(one)
-                assert ends_by_sigterm(one)
-
-    asyncio.run(body())
+async def test_A5_sigterm_is_held_back_for_no_agent_that_is_dead(tmp_path: Path) -> None:
+    with working(tmp_path, 1) as (shm, (one,)):
+        one.ask(LISTEN)
+        write_agent(shm, pid_of_nobody())
+        terminate(one)
+        assert ends_by_sigterm(one)
 
 
-def test_A5_nor_for_an_agent_that_would_wait_for_it(tmp_path: Path) -> None:
+async def test_A5_nor_for_an_agent_that_would_wait_for_it(tmp_path: Path) -> None:
     """One of an older version ends nobody by SIGKILL at once."""
-
-    async def body() -> None:
-        async with a_shm(tmp_path, 1) as shm:
-            write_agent(shm, 0)
-            with workers(shm, 1) as (one,):
-                one.ask(LISTEN)
-                assert shm.holders() == {}
-                terminate(one)
-                assert ends_by_sigterm(one)
-
-    asyncio.run(body())
+    with a_shm(tmp_path, 1) as shm:
+        write_agent(shm, 0)
+        with workers(shm, 1) as (one,):
+            one.ask(LISTEN)
+            assert shm.holders() == {}
+            terminate(one)
+            assert ends_by_sigterm(one)
 
 
-def test_A5_a_programs_own_handler_wins_whenever_it_is_set(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with a_shm(tmp_path, 1) as shm:
-            with workers(shm, 1, SERVE_WITH_HANDLER) as (before,):
-                before.ask(LISTEN)
-                assert shm.holders() == {}
-                terminate(before)
-                assert before.ask("1") == "mine"
-            with workers(shm, 1) as (later,):
-                later.ask(LISTEN)
-                assert shm.holders() == {0: later.process.pid}
-                later.ask(OWN_HANDLER)
-                later.ask(LISTEN)
-                assert shm.holders() == {}
-                terminate(later)
-                assert later.ask("1") == "mine"
-
-    asyncio.run(body())
+async def test_A5_a_programs_own_handler_wins_whenever_it_is_set(tmp_path: Path) -> None:
+    with working(tmp_path, 1, SERVE_WITH_HANDLER) as (shm, (before,)):
+        before.ask(LISTEN)
+        assert shm.holders() == {}
+        terminate(before)
+        assert before.ask("1") == "mine"
+    with working(tmp_path, 1) as (shm, (later,)):
+        later.ask(LISTEN)
+        assert shm.holders() == {0: later.process.pid}
+        later.ask(OWN_HANDLER)
+        later.ask(LISTEN)
+        assert shm.holders() == {}
+        terminate(later)
+        assert later.ask("1") == "mine"
 
 
-def test_A5_it_can_be_forbidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_A5_it_can_be_forbidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RALLYPOINT_HOLD_SIGTERM", "0")
-
-    async def body() -> None:
-        async with a_shm(tmp_path, 1) as shm:
-            with workers(shm, 1) as (one,):
-                one.ask(LISTEN)
-                assert shm.holders() == {}
-                terminate(one)
-                assert ends_by_sigterm(one)
-
-    asyncio.run(body())
+    with working(tmp_path, 1) as (shm, (one,)):
+        one.ask(LISTEN)
+        assert shm.holders() == {}
+        terminate(one)
+        assert ends_by_sigterm(one)
 
 
-def test_A5_another_thread_asks_and_the_first_one_holds_it_back_later(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with a_shm(tmp_path, 1) as shm:
-            with workers(shm, 1) as (one,):
-                thread = "__import__('threading').Thread(target=worker.drain_requested)"
-                one.ask(f"[thread := {thread}, thread.start(), thread.join()]")
-                assert shm.listeners() == {0}
-                assert shm.holders() == {}
-                one.ask(LISTEN)
-                assert shm.holders() == {0: one.process.pid}
-
-    asyncio.run(body())
+async def test_A5_another_thread_asks_and_the_first_one_holds_it_back_later(tmp_path: Path) -> None:
+    with working(tmp_path, 1) as (shm, (one,)):
+        thread = "__import__('threading').Thread(target=worker.drain_requested)"
+        one.ask(f"[thread := {thread}, thread.start(), thread.join()]")
+        assert shm.listeners() == {0}
+        assert shm.holders() == {}
+        one.ask(LISTEN)
+        assert shm.holders() == {0: one.process.pid}
 
 
-def test_A5_a_process_that_a_worker_starts_holds_nothing_back(tmp_path: Path) -> None:
+async def test_A5_a_process_that_a_worker_starts_holds_nothing_back(tmp_path: Path) -> None:
     """It does not speak for the worker, and an exec gives the default back."""
-
-    async def body() -> None:
-        async with a_shm(tmp_path, 1) as shm:
-            with workers(shm, 1) as (one,):
-                one.ask(LISTEN)
-                code = "from rallypoint import worker; import os, signal; worker.drain_requested();"
-                code += "os.kill(os.getpid(), signal.SIGTERM)"
-                started = f"__import__('subprocess').run([sys.executable, '-c', {code!r}])"
-                assert one.ask(f"{started}.returncode") == str(-signal.SIGTERM)
-                assert os.path.exists(f"/proc/{one.process.pid}")
-
-    asyncio.run(body())
+    with working(tmp_path, 1) as (_shm, (one,)):
+        one.ask(LISTEN)
+        code = "from rallypoint import worker; import os, signal; worker.drain_requested();"
+        code += "os.kill(os.getpid(), signal.SIGTERM)"
+        started = f"__import__('subprocess').run([sys.executable, '-c', {code!r}])"
+        assert one.ask(f"{started}.returncode") == str(-signal.SIGTERM)
+        assert os.path.exists(f"/proc/{one.process.pid}")

@@ -27,33 +27,27 @@ def test_A5_a_wait_ends_with_its_limit() -> None:
 
 
 @pytest.mark.parametrize("is_late", [False, True])
-def test_A5_a_second_signal_ends_a_wait_that_has_begun_or_not(is_late: bool) -> None:
-    async def body() -> None:
-        hurried, ended = asyncio.Event(), list[str]()
-        if is_late:
-            asyncio.get_running_loop().call_soon(hurried.set)
-        else:
-            hurried.set()
-        await wait_unless(hurried, for_ever(ended), 600.0)
-        assert ended == ["cancelled"]
-
-    asyncio.run(body())
-
-
-def test_A5_what_needs_no_waiting_is_done_all_the_same() -> None:
-    async def body() -> None:
-        hurried = asyncio.Event()
+async def test_A5_a_second_signal_ends_a_wait_that_has_begun_or_not(is_late: bool) -> None:
+    hurried, ended = asyncio.Event(), list[str]()
+    if is_late:
+        asyncio.get_running_loop().call_soon(hurried.set)
+    else:
         hurried.set()
-        done: list[str] = []
+    await wait_unless(hurried, for_ever(ended), 600.0)
+    assert ended == ["cancelled"]
 
-        async def work() -> None:
-            await asyncio.sleep(0)
-            done.append("sent")
 
-        await wait_unless(hurried, work(), 600.0)
-        assert done == ["sent"]
+async def test_A5_what_needs_no_waiting_is_done_all_the_same() -> None:
+    hurried = asyncio.Event()
+    hurried.set()
+    done: list[str] = []
 
-    asyncio.run(body())
+    async def work() -> None:
+        await asyncio.sleep(0)
+        done.append("sent")
+
+    await wait_unless(hurried, work(), 600.0)
+    assert done == ["sent"]
 
 
 def test_what_it_raises_is_raised() -> None:

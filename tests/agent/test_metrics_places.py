@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 
 from rallypoint.agent.telemetry.metrics_server import (
@@ -19,12 +18,6 @@ from rallypoint.agent.telemetry.metrics_server import (
 
 LARGE = "# a line\n" * 2_000_000
 """More than the kernel keeps for a peer that does not read."""
-
-
-async def with_sockets(run: Callable[[ExitStack], Awaitable[None]]) -> None:
-    """All are closed before the loop ends."""
-    with ExitStack() as opened:
-        await run(opened)
 
 
 async def served(stack: ExitStack) -> int:
@@ -64,10 +57,9 @@ def request(path: str) -> bytes:
     return f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode()
 
 
-def test_F8_the_address_with_most_connections_loses_its_oldest() -> None:
+async def test_F8_the_address_with_most_connections_loses_its_oldest() -> None:
     """A client of another address keeps its place, though it came first."""
-
-    async def run(opened: ExitStack) -> None:
+    with ExitStack() as opened:
         port = await served(opened)
         slow = await connected(opened, port, "127.0.0.2", b"GET /health HTTP/1.1\r\n")
         idle = [await connected(opened, port, "127.0.0.3") for _ in range(2 * CONNECTIONS)]
@@ -75,11 +67,9 @@ def test_F8_the_address_with_most_connections_loses_its_oldest() -> None:
         await asyncio.get_running_loop().sock_sendall(slow, b"\r\n")
         assert (await received(slow)).startswith(b"HTTP/1.1 200 OK")
 
-    asyncio.run(with_sockets(run))
 
-
-def test_F8_readers_of_metrics_that_stall_keep_no_health_check_out() -> None:
-    async def run(opened: ExitStack) -> None:
+async def test_F8_readers_of_metrics_that_stall_keep_no_health_check_out() -> None:
+    with ExitStack() as opened:
         port = await served(opened)
         for _ in range(CONNECTIONS):
             await connected(opened, port, "127.0.0.3", request(PATH))
@@ -87,5 +77,3 @@ def test_F8_readers_of_metrics_that_stall_keep_no_health_check_out() -> None:
         assert (await received(probe)).endswith(b"alive\n")
         reader = await connected(opened, port, "127.0.0.2", request(PATH))
         assert (await received(reader)).endswith(LARGE[-100:].encode())
-
-    asyncio.run(with_sockets(run))

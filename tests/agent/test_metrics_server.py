@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import http.client
-import re
 import socket
 import textwrap
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from tests.elastic.test_agent_over_handler import plug_in
 from tests.harness.cluster import Cluster, is_listening
-from tests.harness.one_agent import OneAgent, agent, eventually, free_port
-from tests.harness.prometheus_parser import Samples, parse
+from tests.harness.metrics_client import ask, one, port_of, scrape
+from tests.harness.one_agent import agent, ended, eventually, free_port
+from tests.harness.plug_ins import offer_handlers
+from tests.harness.prometheus_parser import Samples
 
 from rallypoint.agent.telemetry.metrics_server import CONNECTIONS
 
@@ -31,34 +30,6 @@ while not os.path.exists("end"):
     time.sleep(0.01)
 """
 WAITS = "import os, time\ntell('up', 1)\nwhile not os.path.exists('end'): time.sleep(0.01)\n"
-
-
-def port_of(one: OneAgent) -> int:
-    one.wait_said("metrics are served at ")
-    found = re.search(r"http://127\.0\.0\.1:(\d+)/metrics", one.err)
-    assert found
-    return int(found[1])
-
-
-def ask(
-    port: int, method: str = "GET", path: str = "/metrics", **headers: str
-) -> tuple[int, str, str]:
-    """Status, kind and text of an answer."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-    connection.request(method, path, headers=headers)
-    answer = connection.getresponse()
-    kind = answer.headers["Content-Type"]
-    return answer.status, kind, answer.read().decode()
-
-
-def scrape(port: int) -> Samples:
-    status, kind, text = ask(port)
-    assert (status, kind) == (200, "text/plain; version=0.0.4; charset=utf-8")
-    return parse(text)
-
-
-def one(samples: Samples, name: str, **labels: str) -> float:
-    return samples["rallypoint_" + name, tuple(labels.items())]
 
 
 def phases(samples: Samples) -> dict[str, float]:
@@ -256,8 +227,7 @@ def test_a_port_that_can_not_be_had_is_one_line_before_anything_starts(
     with socket.create_server(("127.0.0.1", 0)) as taken:
         number = taken.getsockname()[1]
         options = ("--metrics-port", given.format(taken=number))
-        with agent(tmp_path, *options, program="tell('started')") as running:
-            assert running.wait() == 2
+        running = ended(agent(tmp_path, *options, program="tell('started')"), 2)
     assert running.out == ""
     (line,) = running.err.splitlines()
     assert said.format(taken=number) in line
@@ -267,7 +237,7 @@ def test_who_has_no_coordinator_has_no_age_of_its_heartbeat(tmp_path: Path) -> N
     """It would only grow."""
     meeting = ("--rdzv-backend", "peers", "--rdzv-endpoint", str(tmp_path / "meeting"))
     options = ("--nnodes", "1:2", *meeting, "--rdzv-conf", "last_call_timeout=1")
-    env = dict(plug_in(tmp_path))
+    env = offer_handlers(tmp_path)
     with agent(tmp_path, *options, "--metrics-port", "0", program=WAITS, env=env) as running:
         port = port_of(running)
         running.wait_told("up")
@@ -335,6 +305,5 @@ def test_a_port_for_health_checks_that_is_taken_is_said_and_the_job_runs(tmp_pat
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         env = {"TORCHELASTIC_HEALTH_CHECK_PORT": str(port)}
-        with agent(tmp_path, program="tell('up', 1)\n", env=env) as running:
-            assert running.wait() == 0
-            assert f"health checks get no answer: 127.0.0.1:{port}: address already" in running.err
+        running = ended(agent(tmp_path, program="tell('up', 1)\n", env=env), 0)
+        assert f"health checks get no answer: 127.0.0.1:{port}: address already" in running.err

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
+import pytest
 from tests.harness.own_program import program
-from tests.harness.round_workers import run
+from tests.harness.round_workers import leaves_nothing as leaves_nothing
 
 from rallypoint.agent.environ import context_maker
 from rallypoint.agent.node_workers import WorkerRound
@@ -53,8 +53,9 @@ def test_an_agent_whose_own_state_has_failed_ends_with_a_line_and_leaves_no_work
     assert told.endswith("please report it")
 
 
-def test_A6_workers_that_an_agent_abandons_are_reaped_and_their_ends_are_not_reported(
-    tmp_path: Path,
+@pytest.mark.parametrize("is_stopping", [False, True])
+async def test_A6_workers_that_an_agent_abandons_are_reaped_and_their_ends_are_not_reported(
+    tmp_path: Path, is_stopping: bool
 ) -> None:
     config = AgentConfig(
         rendezvous=RendezvousConfig(run_id="job"),
@@ -62,31 +63,26 @@ def test_A6_workers_that_an_agent_abandons_are_reaped_and_their_ends_are_not_rep
         workers=WorkerConfig(argv=("sleep", "1000"), count=2),
     )
     assignment = Assignment(0, 0, 1, 0, 2, 0, 2, "127.0.0.1", 1, 0, "the first round", False)
-
-    async def abandon(*, is_stopping: bool) -> None:
-        settings = OutputSettings(OutputMode.INHERIT, LinePrefix("default"), Std.NONE)
-        outputs = WorkerOutputs(settings, DefaultLogsSpecs(str(tmp_path), redirects=Std.ALL), None)
-        source, faults = WorkerSource(config.workers), Faults(print)
-        setup = WorkerSetup(config.workers, source, outputs, None, str(tmp_path), print, faults)
-        called: list[object] = []
-        round_ = WorkerRound(
-            Stamp(1, 0),
-            assignment,
-            lambda: None,
-            called.append,
-            called.append,
-            lambda *gone: called.append(gone),
-        )
-        workers = RoundWorkers(setup, round_)
-        workers.start(context_maker(assignment, Stamp(1, 0), config, "a"))
-        if is_stopping:
-            workers.clear()
-        assert len(workers.pids) == 2
-        await workers.abandon()
-        assert not any(map(workers.owns, workers.pids))
-        workers.notice()
-        workers.kill()
-        assert called == []
-
-    run(partial(abandon, is_stopping=False))
-    run(partial(abandon, is_stopping=True))
+    settings = OutputSettings(OutputMode.INHERIT, LinePrefix("default"), Std.NONE)
+    outputs = WorkerOutputs(settings, DefaultLogsSpecs(str(tmp_path), redirects=Std.ALL), None)
+    source, faults = WorkerSource(config.workers), Faults(print)
+    setup = WorkerSetup(config.workers, source, outputs, None, str(tmp_path), print, faults)
+    called: list[object] = []
+    round_ = WorkerRound(
+        Stamp(1, 0),
+        assignment,
+        lambda: None,
+        called.append,
+        called.append,
+        lambda *gone: called.append(gone),
+    )
+    workers = RoundWorkers(setup, round_)
+    workers.start(context_maker(assignment, Stamp(1, 0), config, "a"))
+    if is_stopping:
+        workers.clear()
+    assert len(workers.pids) == 2
+    await workers.abandon()
+    assert not any(map(workers.owns, workers.pids))
+    workers.notice()
+    workers.kill()
+    assert called == []

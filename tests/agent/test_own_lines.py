@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import pty
 import signal
 from pathlib import Path
 
-from tests.harness.one_agent import agent, eventually
-from tests.process.test_relay import (
+from tests.harness.one_agent import agent, ended, eventually
+from tests.harness.relays import (
     LIMIT_S,
     RAW,
     add,
     end_of,
-    file_console,
     receive,
+    relay_to,
     running,
     spawn,
 )
@@ -25,46 +24,33 @@ from rallypoint.observe.printing import json_line
 from rallypoint.process.logs.plan import Std
 
 
-def test_our_lines_are_escaped_and_the_workers_pass_as_they_are(tmp_path: Path) -> None:
-    async def main(console: int) -> None:
-        async with running(console, console) as relay:
-            program = "import os; os.write(2, b'\\x1b[31mmine\\x1b[0m\\n')"
-            await end_of(spawn(program, stderr=add(relay, Std.ERR, RAW)))
-            await relay.drain(LIMIT_S)
-            relay.say("rallypoint: a\x1b[2J\u202eb\nrallypoint: forged", "    c\udcff")
-
-    with file_console(tmp_path / "console") as console:
-        asyncio.run(main(console))
+async def test_our_lines_are_escaped_and_the_workers_pass_as_they_are(tmp_path: Path) -> None:
+    async with relay_to(tmp_path / "console") as relay:
+        program = "import os; os.write(2, b'\\x1b[31mmine\\x1b[0m\\n')"
+        await end_of(spawn(program, stderr=add(relay, Std.ERR, RAW)))
+        await relay.drain(LIMIT_S)
+        relay.say("rallypoint: a\x1b[2J\u202eb\nrallypoint: forged", "    c\udcff")
     ours = "rallypoint: a\\x1b[2J\\u202eb | rallypoint: forged\n    c\\xff\n"
     assert (tmp_path / "console").read_text() == "\x1b[31mmine\x1b[0m\n" + ours
 
 
-def test_a_long_json_line_is_one_line_of_json(tmp_path: Path) -> None:
+async def test_a_long_json_line_is_one_line_of_json(tmp_path: Path) -> None:
     record = {"event": "verdict", "detail": ["\x1b" * 1000] * 50}
-
-    async def main(console: int) -> None:
-        async with running(console, console) as relay:
-            relay.say(json_line(record))
-
-    with file_console(tmp_path / "console") as console:
-        asyncio.run(main(console))
+    async with relay_to(tmp_path / "console") as relay:
+        relay.say(json_line(record))
     (line,) = (tmp_path / "console").read_text().splitlines()
     assert len(line) > 200_000
     assert json.loads(line) == record
 
 
-def test_a_status_line_is_escaped_and_still_drawn_in_place() -> None:
+async def test_a_status_line_is_escaped_and_still_drawn_in_place() -> None:
     master, terminal = pty.openpty()
     os.set_blocking(master, False)
     seen = bytearray()
-
-    async def main() -> None:
-        async with running(terminal, terminal) as relay:
-            relay.status("waiting for \x1b]0;owned\x07")
-            await receive(master, seen, lambda: b"owned\\x07\x1b[?7h" in seen)
-        await receive(master, seen, lambda: seen.endswith(b"\r\x1b[2K"))
-
-    asyncio.run(main())
+    async with running(terminal, terminal) as relay:
+        relay.status("waiting for \x1b]0;owned\x07")
+        await receive(master, seen, lambda: b"owned\\x07\x1b[?7h" in seen)
+    await receive(master, seen, lambda: seen.endswith(b"\r\x1b[2K"))
     os.close(terminal)
     os.close(master)
     assert seen == b"\x1b[?7lwaiting for \\x1b]0;owned\\x07\x1b[?7h\r\x1b[2K"
@@ -74,8 +60,7 @@ def test_what_a_worker_leaves_for_its_report_moves_no_cursor(tmp_path: Path) -> 
     program = (
         "import sys; print('\\x1b]0;owned\\x07 \\u202e \\x85 x', file=sys.stderr); sys.exit(3)"
     )
-    with agent(tmp_path, "--log-dir=a\x1b[2J", "--redirects=3", program=program) as run:
-        assert run.wait() == 1
+    run = ended(agent(tmp_path, "--log-dir=a\x1b[2J", "--redirects=3", program=program), 1)
     assert [line for line in run.err.splitlines() if not line.isprintable()] == []
     assert r"a\x1b[2J" in run.err
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 from tests.harness.cluster import Cluster
-from tests.harness.one_agent import agent, eventually, is_alive
+from tests.harness.one_agent import agent, eventually
+from tests.harness.proc import is_alive
 
 SLEEPS = "import os, time\ntell('pid', os.getpid())\ntime.sleep(600)"
 
@@ -17,15 +18,13 @@ SLEEPS = "import os, time\ntell('pid', os.getpid())\ntime.sleep(600)"
 def test_A5_a_notice_drains_this_node(cluster: Cluster, kind: str, tmp_path: Path) -> None:
     notice = tmp_path / "the end is near"
     spec = str(notice) if kind == "file" else f"cmd:until test -e '{notice}'; do sleep 0.1; done"
-    a, b = cluster.agents("a", "b")
-    cluster.wait_workers(2)
+    a, b = cluster.running("a", "b", round=None)
     c = cluster.agent("c", preempt_notice=spec)
     c.wait_event("waiting")
     notice.touch()
     assert c.wait_exit() == 143, "it stood by"
     notice.unlink()
-    cluster.order("sys.exit(0)")
-    assert [a.wait_exit(), b.wait_exit()] == [0, 0]
+    cluster.end_well(a, b)
     reason = c.verdict["reason"]
     assert str(notice) in reason
     assert reason.startswith("this node left the job: the notice")
@@ -68,9 +67,7 @@ def test_a_command_that_can_not_be_run_is_told_once(tmp_path: Path) -> None:
 
 def test_A5_A7_a_node_leaves_after_a_checkpoint_before_its_time_is_over(cluster: Cluster) -> None:
     """Every node does at about the same time, and all say that the job is to be started again."""
-    cluster.options |= {"stop_at": int(time.time()) + 63, "stop_before": 60}
-    a, b = cluster.agents("a", "b")
-    cluster.wait_workers(2, round=0)
+    a, b = cluster.running("a", "b", stop_at=int(time.time()) + 63, stop_before=60)
     assert [a.wait_exit(), b.wait_exit()] == [75, 75]
     told = "leaving the job: its time is over (--stop-before)"
     assert told in a.said + b.said

@@ -8,13 +8,15 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from tests.harness import hanging_directory
-from tests.harness.round_workers import run, until
+from tests.harness.limits import until
+from tests.harness.programs import run_program
+from tests.harness.round_workers import leaves_nothing as leaves_nothing
+from tests.harness.round_workers import nothing_left
+from tests.harness.small_disk import mounted
 from tests.harness.unprivileged import become_somebody
 
 from rallypoint.agent.preflight import Directories, Preflight, Unfit, places
@@ -36,37 +38,16 @@ print("fit" if unfit is None else f"{unfit.text}; {unfit.lacking.errno}; {unfit.
 
 def try_(*paths: Path | str, workers: int = 2, **rest: object) -> Unfit | None:
     """What comes of it; nothing of it is left."""
-    found: list[Unfit | None] = []
     where = [Directories((str(path),)) for path in paths]
-
-    async def main() -> None:
-        found.append(await Preflight(where, workers, **rest).run())  # type: ignore[arg-type]
-
-    run(main)
-    return found[0]
+    with nothing_left():
+        return asyncio.run(Preflight(where, workers, **rest).run())  # type: ignore[arg-type]
 
 
 def try_under(
     *words: object, number: int = 0, most: int = 0, workers: int = 2, before: tuple[str, ...] = ()
 ) -> str:
     command = [*before, sys.executable, "-c", UNDER, number, most, workers, 2, *words]
-    return subprocess.run(
-        list(map(str, command)), capture_output=True, text=True, check=True
-    ).stdout.strip()
-
-
-@contextmanager
-def mounted(place: Path, options: str) -> Iterator[Path]:
-    place.mkdir()
-    tried = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", options, "small", str(place)], capture_output=True
-    )
-    if tried.returncode:
-        pytest.skip("mounting a file system needs root")
-    try:
-        yield place
-    finally:
-        subprocess.run(["umount", str(place)], check=True)
+    return run_program(list(map(str, command)), check=True).stdout.strip()
 
 
 def test_A10_a_machine_that_lacks_nothing_is_fit_and_nothing_is_left(tmp_path: Path) -> None:
@@ -101,18 +82,14 @@ def test_A10_a_directory_that_is_none_is_an_option_s_fault(tmp_path: Path) -> No
     assert "--log-dir" in found.fix
 
 
-def test_A10_the_first_directory_that_can_be_written_is_enough(tmp_path: Path) -> None:
+async def test_A10_the_first_directory_that_can_be_written_is_enough(tmp_path: Path) -> None:
     nowhere = str(tmp_path / "none")
-
-    async def main() -> None:
-        for where, is_fit in (
-            (Directories((nowhere, str(tmp_path))), True),
-            (Directories((nowhere, nowhere)), False),
-            (Directories((nowhere,), is_given=True), True),
-        ):
-            assert (await Preflight([where], 1).run() is None) is is_fit
-
-    run(main)
+    for where, is_fit in (
+        (Directories((nowhere, str(tmp_path))), True),
+        (Directories((nowhere, nowhere)), False),
+        (Directories((nowhere,), is_given=True), True),
+    ):
+        assert (await Preflight([where], 1).run() is None) is is_fit
 
 
 def test_A10_too_few_descriptors_are_named() -> None:
@@ -142,21 +119,19 @@ def hang(_path: str) -> None:
     signal.pause()
 
 
-def test_A10_a_directory_that_does_not_answer_is_named_and_delays_nothing(tmp_path: Path) -> None:
+async def test_A10_a_directory_that_does_not_answer_is_named_and_delays_nothing(
+    tmp_path: Path,
+) -> None:
     found: list[Unfit | None] = []
-
-    async def main() -> None:
-        trying = asyncio.ensure_future(
-            Preflight([Directories((str(tmp_path),))], 2, limit_s=0.5, write=hang).run()
-        )
-        turns = 0
-        while not trying.done():
-            await asyncio.sleep(0.01)
-            turns += 1
-        assert turns > 5, "heartbeats and signals are handled meanwhile"
-        found.append(await trying)
-
-    run(main)
+    trying = asyncio.ensure_future(
+        Preflight([Directories((str(tmp_path),))], 2, limit_s=0.5, write=hang).run()
+    )
+    turns = 0
+    while not trying.done():
+        await asyncio.sleep(0.01)
+        turns += 1
+    assert turns > 5, "heartbeats and signals are handled meanwhile"
+    found.append(await trying)
     assert found[0] is not None
     assert found[0].text == f"can't write to {tmp_path}: no answer within 0.5 s"
     assert found[0].lacking == Lacking(f"write to {tmp_path}", errno.ETIMEDOUT)
@@ -180,17 +155,14 @@ def test_A10_a_file_system_that_not_even_sigkill_gets_past_delays_no_end(tmp_pat
     assert said.startswith(f"can't write to {directory}: no answer within 1 s; {errno.ETIMEDOUT}")
 
 
-def test_A10_a_leaving_node_does_not_wait_for_its_try(tmp_path: Path) -> None:
-    async def main() -> None:
-        preflight = Preflight([Directories((str(tmp_path),))], 2, write=hang)
-        trying = asyncio.ensure_future(preflight.run())
-        await until(lambda: preflight.is_left)
-        trying.cancel()
-        await asyncio.wait((trying,))
-        assert trying.cancelled()
-        assert not preflight.is_left
-
-    run(main)
+async def test_A10_a_leaving_node_does_not_wait_for_its_try(tmp_path: Path) -> None:
+    preflight = Preflight([Directories((str(tmp_path),))], 2, write=hang)
+    trying = asyncio.ensure_future(preflight.run())
+    await until(lambda: preflight.is_left)
+    trying.cancel()
+    await asyncio.wait((trying,))
+    assert trying.cancelled()
+    assert not preflight.is_left
 
 
 def kill(_path: str) -> None:

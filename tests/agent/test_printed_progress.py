@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import re
@@ -13,8 +12,8 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import pytest
-from tests.agent.test_metrics_server import one, port_of, scrape
 from tests.harness.cluster import Cluster
+from tests.harness.metrics_client import one, port_of, scrape
 from tests.harness.one_agent import agent, eventually
 
 from rallypoint.agent.worker_shm import WorkerShm
@@ -87,9 +86,7 @@ def test_V5_a_script_that_only_prints_tells_its_progress(tmp_path: Path) -> None
 
 def test_A2_a_rank_that_prints_no_more_steps_is_blamed(cluster: Cluster) -> None:
     cluster.options |= {"hang_timeout": 1.5, "restart_grace": 0.5, "max_restarts": 1}
-    cluster.options |= {"log_dir": "/dev/null", "progress_pattern": r"step (?P<step>\d+) of"}
-    a, b = cluster.agents("a", "b")
-    cluster.wait_workers(2, round=0)
+    a, b = cluster.running("a", "b", log_dir="/dev/null", progress_pattern=r"step (?P<step>\d+) of")
     cluster.order("step = 400" + PRINTS_UNTIL_SEEN, round=0, rank=0)
     cluster.order("step = 17" + PRINTS_UNTIL_SEEN, round=0, rank=1)
     ended = a.wait_event("round_ended", "no progress for", round=0).message
@@ -154,73 +151,63 @@ async def reading(
             shm.close()
 
 
-def test_what_was_read_is_forgotten_when_the_pattern_is_switched_off(tmp_path: Path) -> None:
-    async def body() -> None:
-        pattern = rf"step (?P<step>\d+)|{CATASTROPHE.replace('step', 'no')}"
-        async with reading(tmp_path, pattern) as (reader, shm, reports):
-            reader.feed((3, 0), 7, b"step 3\n", 1.0)
-            reader.look(1.0)
-            first = shm.progress()[0]
-            assert first is not None
-            assert (first.step, first.is_timed) == (3, False)
-            reader.feed((3, 0), 7, b"step 4\n", 2.0)
-            reader.look(2.0)
-            second = shm.progress()[0]
-            assert second is not None
-            assert (second.step, second.is_timed) == (4, True)
-            reader.feed((3, 0), 7, b"x" * 60 + b"\n", 3.0)
-            reader.look(3.0)
-            assert shm.progress() == (None,), "a rank that is not looked at does not hang"
-            reader.feed((3, 0), 7, b"step 5\n" + b"x" * 60 + b"\n", 4.0)
-            reader.look(4.0)
-            assert shm.progress() == (None,)
-            assert reports == [PatternOff("x" * 60)]
-
-    asyncio.run(body())
+async def test_what_was_read_is_forgotten_when_the_pattern_is_switched_off(tmp_path: Path) -> None:
+    pattern = rf"step (?P<step>\d+)|{CATASTROPHE.replace('step', 'no')}"
+    async with reading(tmp_path, pattern) as (reader, shm, reports):
+        reader.feed((3, 0), 7, b"step 3\n", 1.0)
+        reader.look(1.0)
+        first = shm.progress()[0]
+        assert first is not None
+        assert (first.step, first.is_timed) == (3, False)
+        reader.feed((3, 0), 7, b"step 4\n", 2.0)
+        reader.look(2.0)
+        second = shm.progress()[0]
+        assert second is not None
+        assert (second.step, second.is_timed) == (4, True)
+        reader.feed((3, 0), 7, b"x" * 60 + b"\n", 3.0)
+        reader.look(3.0)
+        assert shm.progress() == (None,), "a rank that is not looked at does not hang"
+        reader.feed((3, 0), 7, b"step 5\n" + b"x" * 60 + b"\n", 4.0)
+        reader.look(4.0)
+        assert shm.progress() == (None,)
+        assert reports == [PatternOff("x" * 60)]
 
 
 @pytest.mark.parametrize(
     ("written", "line"),
     [(b"epoch 1\nepoch 2\nepo", "epo"), (b"epoch 1\n", "epoch 1"), (b"", "")],
 )
-def test_that_nothing_has_ever_matched_is_reported_once_with_the_newest_line(
+async def test_that_nothing_has_ever_matched_is_reported_once_with_the_newest_line(
     tmp_path: Path, written: bytes, line: str
 ) -> None:
-    async def body() -> None:
-        async with reading(tmp_path, r"step (?P<step>\d+)") as (reader, _, reports):
-            reader.feed((3, 0), 7, written, 1.0)
-            reader.look(1.0)
-            reader.look(119.0)
-            assert reader.due_at() == 120.0
-            assert reports == []
-            reader.look(120.0)
-            reader.look(500.0)
-            assert reports == [NothingMatched(line)]
-
-    asyncio.run(body())
+    async with reading(tmp_path, r"step (?P<step>\d+)") as (reader, _, reports):
+        reader.feed((3, 0), 7, written, 1.0)
+        reader.look(1.0)
+        reader.look(119.0)
+        assert reader.due_at() == 120.0
+        assert reports == []
+        reader.look(120.0)
+        reader.look(500.0)
+        assert reports == [NothingMatched(line)]
 
 
-def test_what_has_matched_once_is_no_report(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with reading(tmp_path, r"step (?P<step>\d+)") as (reader, _, reports):
-            reader.feed((3, 0), 7, b"step 0\n", 1.0)
-            reader.look(1.0)
-            reader.look(500.0)
-            assert reports == []
-
-    asyncio.run(body())
+async def test_what_has_matched_once_is_no_report(tmp_path: Path) -> None:
+    async with reading(tmp_path, r"step (?P<step>\d+)") as (reader, _, reports):
+        reader.feed((3, 0), 7, b"step 0\n", 1.0)
+        reader.look(1.0)
+        reader.look(500.0)
+        assert reports == []
 
 
-def test_a_worker_that_breaks_the_shared_memory_does_not_end_the_relay(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with reading(tmp_path, r"step (?P<step>\d+)") as (reader, shm, reports):
-            Path(shm.path).write_bytes(b"")
-            Path(shm.wake_up_path).unlink()
-            reader.feed((3, 0), 7, b"step 1\n", 1.0)
-            reader.look(1.0)
-            assert reports == []
-
-    asyncio.run(body())
+async def test_a_worker_that_breaks_the_shared_memory_does_not_end_the_relay(
+    tmp_path: Path,
+) -> None:
+    async with reading(tmp_path, r"step (?P<step>\d+)") as (reader, shm, reports):
+        Path(shm.path).write_bytes(b"")
+        Path(shm.wake_up_path).unlink()
+        reader.feed((3, 0), 7, b"step 1\n", 1.0)
+        reader.look(1.0)
+        assert reports == []
 
 
 @pytest.mark.parametrize("expression", [r"(a+)+$", r"(a|a)*b", r"a*a*a*a*a*b", r"(?:a*)*b"])

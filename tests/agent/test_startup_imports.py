@@ -7,12 +7,12 @@ msgspec are used throughout, so what these import is not listed.
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from tests.harness.one_agent import environment
+from tests.harness.programs import run_program, run_python
 
 STANDARD = {
     "_blake2",
@@ -78,14 +78,7 @@ except SystemExit:
 
 
 def python(script: str, home: Path) -> str:
-    return subprocess.run(
-        [sys.executable, "-c", script],
-        cwd=home,
-        env=environment(home, "imports"),
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
+    return run_python(script, cwd=home, env=environment(home, "imports"), check=True).stdout
 
 
 def test_what_is_imported_when_the_workers_are_forked(tmp_path: Path) -> None:
@@ -110,14 +103,8 @@ def test_a_job_without_a_plug_in_imports_nothing_of_the_library(
     (tmp_path / "worker.py").write_text(f"raise SystemExit({ends})")
     error_file = tmp_path / "error.json"
     told = {"PYTHONPROFILEIMPORTTIME": "1", "TORCHELASTIC_ERROR_FILE": str(error_file)}
-    ran = subprocess.run(
-        [sys.executable, "-m", "rallypoint", "run", *where, "worker.py"],
-        cwd=tmp_path,
-        env=environment(tmp_path, "imports") | told,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    line = [sys.executable, "-m", "rallypoint", "run", *where, "worker.py"]
+    ran = run_program(line, cwd=tmp_path, env=environment(tmp_path, "imports") | told)
     imported = {line.rpartition("|")[2].strip() for line in ran.stderr.splitlines()}
     assert bool(ran.returncode) == error_file.exists() == (ends != "0")
     assert "rallypoint.agent.run" in imported

@@ -64,14 +64,10 @@ def test_a_start_that_fails_later_is_the_same_event_as_one_that_fails_at_once() 
     assert rounds.current is None, "nothing is left to be signalled"
 
 
-def test_A3_the_failures_of_a_round_are_not_told_as_those_of_the_next() -> None:
+async def test_A3_the_failures_of_a_round_are_not_told_as_those_of_the_next() -> None:
     """A program that has launched a job gets them with its end."""
-
-    async def body() -> None:
-        rounds, _, _ = await begun(ERROR)
-        rounds.report_failures(m.Failed(stamp(), (WorkerExit(None, None, local_rank=1),)))
-        assert list(rounds.failures) == [1]
-        rounds.spawn(stamp(1), assigned(1).assignment, "a")
-        assert rounds.failures == {}
-
-    asyncio.run(body())
+    rounds, _, _ = await begun(ERROR)
+    rounds.report_failures(m.Failed(stamp(), (WorkerExit(None, None, local_rank=1),)))
+    assert list(rounds.failures) == [1]
+    rounds.spawn(stamp(1), assigned(1).assignment, "a")
+    assert rounds.failures == {}

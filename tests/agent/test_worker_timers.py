@@ -8,7 +8,7 @@ import stat
 from pathlib import Path
 
 import pytest
-from tests.harness.one_agent import agent
+from tests.harness.one_agent import agent, ended
 
 STUCK = """
 import os, signal, sys, time
@@ -50,11 +50,10 @@ time.sleep(600)
 
 @pytest.mark.executed
 def test_W6_an_expired_timer_ends_its_worker_alone_and_the_job_restarts(tmp_path: Path) -> None:
-    with agent(tmp_path, "--nproc-per-node=2", "--max-restarts=1", program=FAILS_ONCE) as run:
-        assert run.wait() == 0, run.err
-        # The other one has lived until the round was stopped, and was asked to end, not killed.
-        assert run.told("told") == ["False"]
-        rounds = run.told("round")
+    run = ended(agent(tmp_path, "--nproc-per-node=2", "--max-restarts=1", program=FAILS_ONCE), 0)
+    # The other one has lived until the round was stopped, and was asked to end, not killed.
+    assert run.told("told") == ["False"]
+    rounds = run.told("round")
     assert len(rounds) == 2
     for line in rounds:
         assert line.startswith("1 1 ")
@@ -67,9 +66,8 @@ def test_W6_an_expired_timer_ends_its_worker_alone_and_the_job_restarts(tmp_path
 
 
 def test_W6_the_last_lines_name_the_timer_and_show_the_stacks(tmp_path: Path) -> None:
-    with agent(tmp_path, "--nproc-per-node=2", program=FAILS) as run:
-        assert run.wait() == 1
-        verdict = run.err[run.err.index("rallypoint: job-") :]
+    run = ended(agent(tmp_path, "--nproc-per-node=2", program=FAILS), 1)
+    verdict = run.err[run.err.index("rallypoint: job-") :]
     assert "rank 1 (" in verdict.splitlines()[0]
     assert "SIGKILL" in verdict.splitlines()[0]
     assert "error: timer 'all reduce' expired after 1 s" in verdict
@@ -98,10 +96,9 @@ time.sleep(1)
 tell("done", 1)
 """
     )
-    with agent(tmp_path, program=program) as run:
-        assert run.wait() == 0, run.err
-        assert run.told("done") == ["1"]
-        assert "expired" not in run.err
+    run = ended(agent(tmp_path, program=program), 0)
+    assert run.told("done") == ["1"]
+    assert "expired" not in run.err
 
 
 PAUSED = """
@@ -147,10 +144,9 @@ subprocess.run([sys.executable, "-c", text])
 tell("survived")
 time.sleep(600)
 """
-    with agent(tmp_path, program=program) as run:
-        assert run.wait() == 1
-        assert run.told("survived") == []
-        assert "timer 'in a child' expired after 1 s" in run.err
+    run = ended(agent(tmp_path, program=program), 1)
+    assert run.told("survived") == []
+    assert "timer 'in a child' expired after 1 s" in run.err
 
 
 def test_a_request_for_a_process_of_somebody_else_ends_nobody(tmp_path: Path) -> None:
@@ -167,11 +163,10 @@ for number in (0, -5, 10**9):
 time.sleep(1)
 tell("done", 1)
 """
-    with agent(tmp_path, program=program) as run:
-        assert run.wait() == 0, run.err
-        assert run.told("done") == ["1"]
-        assert "rank 0: timer 'mine' expired" in run.err
-        assert "left alone" in run.err
+    run = ended(agent(tmp_path, program=program), 0)
+    assert run.told("done") == ["1"]
+    assert "rank 0: timer 'mine' expired" in run.err
+    assert "left alone" in run.err
 
 
 PIPE = """
@@ -224,9 +219,8 @@ os.write(pipe, b"x\\n")
 def test_nothing_that_a_worker_writes_ends_its_agent(tmp_path: Path) -> None:
     """A line about a time that no clock can show did, and so the job of all nodes."""
     options = "--hang-timeout=30", "--json-summary=summary.json"
-    with agent(tmp_path, *options, program=HOSTILE) as run:
-        assert run.wait() == 0, run.err
-        assert "Traceback" not in run.err
+    run = ended(agent(tmp_path, *options, program=HOSTILE), 0)
+    assert "Traceback" not in run.err
 
 
 def test_a_pipe_at_the_place_that_torchs_variable_names_is_served_and_removed(
@@ -235,10 +229,9 @@ def test_a_pipe_at_the_place_that_torchs_variable_names_is_served_and_removed(
     path = tmp_path / "timers"
     os.mkfifo(path)  # Left behind by an agent that was killed.
     env = {"TORCHELASTIC_TIMER_FILE": str(path)}
-    with agent(tmp_path, "--max-restarts=1", program=PIPE, env=env) as run:
-        assert run.wait() == 1
-        assert run.told("pipe") == [str(path)] * 2
-        assert "timer 'by the pipe' expired after " in run.err
+    run = ended(agent(tmp_path, "--max-restarts=1", program=PIPE, env=env), 1)
+    assert run.told("pipe") == [str(path)] * 2
+    assert "timer 'by the pipe' expired after " in run.err
     assert not path.exists()
 
 
@@ -248,10 +241,9 @@ def test_a_pipe_that_somebody_else_reads_is_left_to_him(tmp_path: Path) -> None:
     fd = os.open(path, os.O_RDWR | os.O_NONBLOCK)
     try:
         env = {"TORCHELASTIC_TIMER_FILE": str(path)}
-        with agent(tmp_path, program=PIPE, env=env) as run:
-            assert run.wait() == 1
-            assert run.told("pipe") != [str(path)]
-            assert "timer 'by the pipe' expired after " in run.err
+        run = ended(agent(tmp_path, program=PIPE, env=env), 1)
+        assert run.told("pipe") != [str(path)]
+        assert "timer 'by the pipe' expired after " in run.err
         assert stat.S_ISFIFO(path.stat().st_mode)
     finally:
         os.close(fd)

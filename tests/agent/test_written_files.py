@@ -10,7 +10,7 @@ from shutil import rmtree
 from typing import Any
 
 import pytest
-from tests.harness.one_agent import agent
+from tests.harness.one_agent import agent, ended
 
 from rallypoint.observe.summary import SummaryFile
 
@@ -51,8 +51,7 @@ def test_A8_stacks_go_through_nothing_that_another_user_has_put_there(
         assert as_another(shared, *plant, name) == 0
     options = ("--rdzv-id=mine", "--hang-timeout=1", "--restart-grace=0.5")
     env = {"TMPDIR": str(shared)}
-    with agent(tmp_path, *options, program=HANGS, env=env) as run:
-        assert run.wait() == 1
+    run = ended(agent(tmp_path, *options, program=HANGS, env=env), 1)
     (told,) = [line.partition(TOLD)[2] for line in run.said if TOLD in line]
     assert "rank 0, at step 1" in Path(told).read_text()
     assert stat.S_IMODE(os.stat(told).st_mode) == 0o600
@@ -68,23 +67,20 @@ def test_A8_stacks_go_through_nothing_that_another_user_has_put_there(
 
 def test_A8_stacks_are_kept_under_the_log_directory(tmp_path: Path) -> None:
     options = ("--rdzv-id=mine", "--hang-timeout=1", "--restart-grace=0.5", "--log-dir=logs")
-    with agent(tmp_path, *options, program=HANGS) as run:
-        assert run.wait() == 1
+    run = ended(agent(tmp_path, *options, program=HANGS), 1)
     (kept,) = (tmp_path / "logs").glob("mine_stacks_*/round0_rank0.txt")
     assert f"{TOLD}{kept}" in run.err
 
 
 def test_A7_a_file_of_stacks_is_named_after_all_ranks_in_it(tmp_path: Path) -> None:
     options = ("--hang-timeout=1", "--restart-grace=0.5", "--log-dir=logs", "--rdzv-id=mine")
-    with agent(tmp_path, *options, "--nproc-per-node=2", program=HANGS) as run:
-        assert run.wait() == 1
+    run = ended(agent(tmp_path, *options, "--nproc-per-node=2", program=HANGS), 1)
     assert list((tmp_path / "logs").glob("mine_stacks_*/round0_ranks0-1.txt")), run.err
 
 
 def test_A8_no_stacks_are_kept_where_there_are_to_be_no_files(tmp_path: Path) -> None:
     options = ("--hang-timeout=1", "--restart-grace=0.5", "--log-dir=/dev/null")
-    with agent(tmp_path, *options, program=HANGS) as run:
-        assert run.wait() == 1
+    run = ended(agent(tmp_path, *options, program=HANGS), 1)
     assert TOLD not in run.err
     assert "what it was doing:" in run.err
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -14,8 +13,10 @@ import uuid
 from pathlib import Path
 
 import pytest
-from tests.harness.one_agent import agent, environment, eventually, marked
+from tests.harness.commands import is_one_line_with
+from tests.harness.one_agent import agent, ended, environment, eventually, marked
 from tests.harness.prepared import processes
+from tests.harness.small_disk import mounted
 from tests.harness.unprivileged import become_somebody
 
 from rallypoint.cli.main import main
@@ -79,16 +80,6 @@ OF_AN_AGENT: list[tuple[list[str], list[str], int]] = [
 ]
 
 
-def is_one_line_with(text: str, *words: str) -> bool:
-    lines = text.splitlines()
-    assert len(lines) == 1, text
-    assert re.match("rallypoint( run)?: ", lines[0]), text
-    assert "Traceback" not in text
-    for word in words:
-        assert word in text, f"{word!r} is not in {text!r}"
-    return True
-
-
 @pytest.mark.parametrize(
     ("words", "parts", "code"), COMMANDS, ids=[ascii(words)[1:-1] for words, _, _ in COMMANDS]
 )
@@ -127,8 +118,7 @@ def test_a_mistake_is_one_line_of_an_agent(
 ) -> None:
     (tmp_path / "plain").write_text("echo no\n")
     (tmp_path / "w.py").write_text("print('ran')")
-    with agent(tmp_path, *words) as run:
-        assert run.wait() == code, run.err
+    run = ended(agent(tmp_path, *words), code)
     assert is_one_line_with(run.err, *parts)
     assert run.out == ""
 
@@ -136,8 +126,7 @@ def test_a_mistake_is_one_line_of_an_agent(
 def test_what_can_not_be_printed_is_shown_in_quotes(tmp_path: Path) -> None:
     cases = {"\udcff:1": r"'\xff:1'", "a\x1b[2J": r"'a\x1b[2J'", "a\nb": r"'a\nb'"}
     for given, shown in cases.items():
-        with agent(tmp_path, "--nnodes=2", "--rdzv-endpoint", given, program=WORKER) as run:
-            assert run.wait() == 2
+        run = ended(agent(tmp_path, "--nnodes=2", "--rdzv-endpoint", given, program=WORKER), 2)
         assert is_one_line_with(run.err, f"--rdzv-endpoint {shown}: needs a host name")
         assert not run.told("ran")
 
@@ -146,8 +135,7 @@ def test_an_endpoint_that_is_in_use(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         where = f"--master-port={port}"
-        with agent(tmp_path, "--nnodes=1", "--node-rank=0", where, program=WORKER) as run:
-            assert run.wait() == 2
+        run = ended(agent(tmp_path, "--nnodes=1", "--node-rank=0", where, program=WORKER), 2)
     assert is_one_line_with(run.err, f"127.0.0.1:{port}", "in use")
     assert not run.told("ran")
 
@@ -155,8 +143,7 @@ def test_an_endpoint_that_is_in_use(tmp_path: Path) -> None:
 def test_a_name_that_does_not_resolve(tmp_path: Path) -> None:
     """It is waited for, since names of pods appear late; then it is one more line, and 75."""
     where = "--rdzv-endpoint=no-such-host.invalid:29400"
-    with agent(tmp_path, *TWO, where, "--rdzv-conf=join_timeout=1", program=WORKER) as run:
-        assert run.wait() == 75
+    run = ended(agent(tmp_path, *TWO, where, "--rdzv-conf=join_timeout=1", program=WORKER), 75)
     assert "Traceback" not in run.err
     *before, last = run.err.splitlines()
     assert "no-such-host.invalid" in last
@@ -166,8 +153,7 @@ def test_a_name_that_does_not_resolve(tmp_path: Path) -> None:
 
 def test_several_nodes_need_a_place_to_meet(tmp_path: Path) -> None:
     """Here the fix is a choice of two command lines, each on a line that can be copied."""
-    with agent(tmp_path, "--nnodes=2", program=WORKER) as run:
-        assert run.wait() == 2
+    run = ended(agent(tmp_path, "--nnodes=2", program=WORKER), 2)
     assert "\n    rallypoint run --nnodes 2 --rdzv-endpoint HOST:29400 ...\n" in run.err
     assert not run.told("ran")
 
@@ -185,21 +171,11 @@ def fill(path: Path) -> None:
 
 
 def test_a_full_disk_under_the_log_directory(tmp_path: Path) -> None:
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=64k", "full", str(disk)], capture_output=True
-    )
-    if mounted.returncode:
-        pytest.skip("mounting a file system needs root")
-    try:
+    with mounted(tmp_path / "disk", "size=64k") as disk:
         fill(disk / "filler")
-        with agent(tmp_path, f"--log-dir={disk}/logs", "--tee=3", program=WORKER) as run:
-            assert run.wait() == 75
+        run = ended(agent(tmp_path, f"--log-dir={disk}/logs", "--tee=3", program=WORKER), 75)
         assert is_one_line_with(run.err, str(disk), "No space left", "free space")
         assert not run.told("ran")
-    finally:
-        subprocess.run(["umount", str(disk)], check=True)
 
 
 FILLS_ITS_LOG = "while True: print('x' * 4000, flush=True)"
@@ -207,48 +183,27 @@ FILLS_ITS_LOG = "while True: print('x' * 4000, flush=True)"
 
 def test_a_worker_that_fails_since_its_log_file_is_full_is_said_to(tmp_path: Path) -> None:
     """It can't write its error anywhere: both streams go to that file system."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=64k", "full", str(disk)], capture_output=True
-    )
-    if mounted.returncode:
-        pytest.skip("mounting a file system needs root")
-    try:
+    with mounted(tmp_path / "disk", "size=64k") as disk:
         options = (f"--log-dir={disk}/logs", "--redirects=3")
-        with agent(tmp_path, *options, program=FILLS_ITS_LOG) as run:
-            assert run.wait() == 1
+        run = ended(agent(tmp_path, *options, program=FILLS_ITS_LOG), 1)
         said = f"can't write logs under {disk}/logs/"
         reason = "No space left on device: free space there or choose another --log-dir"
         lines = run.err.splitlines()
         assert [line for line in lines if f": {said}" in line and line.endswith(reason)]
         assert [line for line in lines if line.startswith(f"    error: {said}")]
-    finally:
-        subprocess.run(["umount", str(disk)], check=True)
 
 
 def test_a_read_only_log_directory(tmp_path: Path) -> None:
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "ro", "none", str(disk)], capture_output=True
-    )
-    if mounted.returncode:
-        pytest.skip("mounting a file system needs root")
-    try:
-        with agent(tmp_path, f"--log-dir={disk}", program=WORKER) as run:
-            assert run.wait() == 75
+    with mounted(tmp_path / "disk", "ro") as disk:
+        run = ended(agent(tmp_path, f"--log-dir={disk}", program=WORKER), 75)
         assert is_one_line_with(run.err, str(disk), "Read-only", "--log-dir")
-    finally:
-        subprocess.run(["umount", str(disk)], check=True)
 
 
 @pytest.mark.parametrize("home", ["/proc/no/home", ""])
 def test_a_home_that_can_not_be_written_is_no_harm_to_a_job_of_one_node(
     tmp_path: Path, home: str
 ) -> None:
-    with agent(tmp_path, program=WORKER, env={"HOME": home}) as run:
-        assert run.wait() == 0
+    run = ended(agent(tmp_path, program=WORKER, env={"HOME": home}), 0)
     assert run.out == "ran\n"
 
 
@@ -257,8 +212,7 @@ def test_closed_standard_streams(tmp_path: Path, closed: str) -> None:
     """A worker finds the null device in their place, and the job runs."""
     program = "import os\nfor fd in (0, 1, 2): os.fstat(fd)\nopen('ran', 'w').write('yes')"
     under = ("sh", "-c", f'exec "$@" {closed}', "sh")
-    with agent(tmp_path, program=program, under=under) as run:
-        assert run.wait() == 0, run.err
+    ended(agent(tmp_path, program=program, under=under), 0)
     assert (tmp_path / "ran").read_text() == "yes"
 
 
@@ -319,8 +273,7 @@ def test_a_machine_without_a_process_to_spare(tmp_path: Path, count: int) -> Non
     """The guard, the relay, the thread that looks a name up, the second worker."""
     under, env = limit_processes(count), {"OMP_NUM_THREADS": "1"}
     options = ("--nproc-per-node=2", "--max-restarts=1")
-    with agent(tmp_path, *options, program=WORKER, under=under, env=env) as run:
-        assert run.wait() == 75, run.err
+    run = ended(agent(tmp_path, *options, program=WORKER, under=under, env=env), 75)
     assert is_one_line_with(run.err, "ulimit -u")
     # The first worker may have run for a moment when there is none for the second one.
     assert count == 4 or not run.told("ran")
@@ -345,8 +298,7 @@ def test_worker_output_that_nobody_takes_is_told_once(tmp_path: Path, full: bool
     to_full, to_nobody = '"$@" >/dev/full; echo $? >code', '{ "$@"; echo $? >code; } | true'
     program = "for n in range(20): print('lost', n, flush=True)"
     under = ("sh", "-c", to_full if full else to_nobody, "sh")
-    with agent(tmp_path, "--output=prefix", program=program, under=under) as run:
-        assert run.wait() == 0
+    run = ended(agent(tmp_path, "--output=prefix", program=program, under=under), 0)
     assert (tmp_path / "code").read_text() == "0\n"
     told = [line for line in run.said if "worker output can't be written to stdout" in line]
     assert len(told) == 1, run.err
@@ -356,8 +308,7 @@ def test_worker_output_that_nobody_takes_is_told_once(tmp_path: Path, full: bool
 
 def test_a_log_directory_whose_name_is_no_text(tmp_path: Path) -> None:
     options = ("--log-dir=\udcff", "--tee=3", "--log-format=json")
-    with agent(tmp_path, *options, program="raise SystemExit('boom')") as run:
-        assert run.wait() == 1
+    run = ended(agent(tmp_path, *options, program="raise SystemExit('boom')"), 1)
     verdict = json.loads(run.err.splitlines()[-1])
     assert verdict["cause"]["message"].endswith("boom")
     assert "\\xff" in verdict["cause"]["log_file"]

@@ -6,25 +6,13 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 
 import pytest
 from tests.harness.cluster import AgentProcess, Cluster, at_a_terminal, free_port
+from tests.harness.commands import drain, line_of
 from tests.harness.prepared import processes
 
 DEAF = "signal.signal(signal.SIGTERM, signal.SIG_IGN)"
-
-
-def command(cluster: Cluster, *words: str, rdzv_id: str = "job") -> list[str]:
-    place = ["--rdzv-endpoint", str(cluster.options["rdzv_endpoint"]), "--rdzv-id", rdzv_id]
-    if (backend := cluster.options.get("rdzv_backend")) is not None:
-        place += ["--rdzv-backend", str(backend)]
-    return [sys.executable, "-m", "rallypoint", "drain", *place, *words]
-
-
-def drain(cluster: Cluster, *words: str, rdzv_id: str = "job") -> subprocess.CompletedProcess[str]:
-    line = command(cluster, *words, rdzv_id=rdzv_id)
-    return processes.run(line, env=cluster.environ(), capture_output=True, timeout=60)
 
 
 UNASKED = "no checkpoint was saved: no worker listens for such requests"
@@ -34,8 +22,7 @@ UNASKED = "no checkpoint was saved: no worker listens for such requests"
 def test_A5_drain_has_a_node_leave_and_waits_for_it(cluster: Cluster, serves: bool) -> None:
     if serves:
         cluster.serve()
-    a, b = cluster.agents("a", "b", hosts=None if serves else True)
-    cluster.wait_workers(2, round=0)
+    a, b = cluster.running("a", "b", hosts=None if serves else True)
     done = drain(cluster, "b")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
@@ -57,8 +44,7 @@ def test_A5_drain_has_a_node_leave_and_waits_for_it(cluster: Cluster, serves: bo
 def test_A5_drain_may_return_before_the_node_has_left(cluster: Cluster) -> None:
     cluster.options |= {"shutdown_timeout": 600}
     cluster.order(DEAF, node="b", round=0)
-    a, b = cluster.agents("a", "b")
-    cluster.wait_workers(2, round=0)
+    a, b = cluster.running("a", "b")
     assert drain(cluster, "b", "--no-wait").stdout == "node b was asked to leave\n"
     cluster.wait_workers(1, round=1)
     assert b.process.poll() is None
@@ -71,8 +57,7 @@ def test_A5_drain_may_return_before_the_node_has_left(cluster: Cluster) -> None:
 
 
 def test_A5_draining_the_host_ends_the_job_as_preempted(cluster: Cluster) -> None:
-    a, b = cluster.agents("a", "b")
-    cluster.wait_workers(2)
+    a, b = cluster.running("a", "b", round=None)
     done = drain(cluster, "a")
     assert done.returncode == 0
     first, *_, last = done.stdout.splitlines()
@@ -84,13 +69,12 @@ def test_A5_draining_the_host_ends_the_job_as_preempted(cluster: Cluster) -> Non
 
 
 def test_A5_at_a_terminal_drain_asks_before_it_ends_the_job(cluster: Cluster) -> None:
-    a, b = cluster.agents("a", "b")
-    cluster.wait_workers(2)
-    code, seen = at_a_terminal(cluster, command(cluster, "a"), b"\n")
+    a, b = cluster.running("a", "b", round=None)
+    code, seen = at_a_terminal(cluster, line_of(cluster, "drain", "a"), b"\n")
     asked = "node a: it hosts the job, which ends with it (2 nodes); drain it? [y/N] "
     assert (code, seen.rstrip()) == (1, asked.rstrip())
     assert a.process.poll() is None
-    code, seen = at_a_terminal(cluster, command(cluster, "a"), b"y\n")
+    code, seen = at_a_terminal(cluster, line_of(cluster, "drain", "a"), b"y\n")
     assert code == 0, seen
     assert asked in seen
     assert "and the job has ended: node a, which hosts the coordinator, is leaving" in seen
@@ -98,9 +82,8 @@ def test_A5_at_a_terminal_drain_asks_before_it_ends_the_job(cluster: Cluster) ->
 
 
 def test_A5_yes_answers_before_drain_asks(cluster: Cluster) -> None:
-    a, b = cluster.agents("a", "b")
-    cluster.wait_workers(2)
-    code, seen = at_a_terminal(cluster, command(cluster, "a", "--yes"), b"")
+    a, b = cluster.running("a", "b", round=None)
+    code, seen = at_a_terminal(cluster, line_of(cluster, "drain", "a", "--yes"), b"")
     assert code == 0, seen
     assert "[y/N]" not in seen
     assert [a.wait_exit(), b.wait_exit()] == [143, 143]
@@ -118,9 +101,8 @@ def test_A5_the_name_of_a_host_names_its_only_node(cluster: Cluster) -> None:
 
 
 def test_A7_drain_names_what_is_wrong_in_one_line(cluster: Cluster) -> None:
-    a, b = cluster.agents("a", "b")
-    cluster.wait_workers(2)
-    other = drain(cluster, "a", rdzv_id="another")
+    a, b = cluster.running("a", "b", round=None)
+    other = drain(cluster, "a", job="another")
     assert other.returncode == 2
     assert "wrong token for job 'another', or another job uses this endpoint" in other.stderr
     assert "--rdzv-id" in other.stderr
@@ -163,8 +145,7 @@ def test_A5_L6_draining_the_node_that_leads_by_a_directory_leaves_the_job_to_the
     by_directory(cluster)
     # Who takes over between two rounds may not know whom they waited for.
     cluster.options["rdzv_conf"] = "last_call_timeout=20"
-    agents = [cluster.agent(name) for name in "ab"]
-    cluster.wait_workers(2, round=0)
+    agents = cluster.running("a", "b", hosts=None)
     leader = leader_of(agents)
     done = drain(cluster, leader.name)
     assert done.returncode == 0, done.stderr
@@ -186,13 +167,14 @@ def test_A5_L5_a_drain_goes_on_when_another_node_takes_over_meanwhile(cluster: C
     """Whether the leader had told the node by then or not."""
     by_directory(cluster)
     cluster.options |= {"shutdown_timeout": 600, "nnodes": "1:3"}
-    agents = cluster.agents("a", "b", "c", hosts=None)
-    cluster.wait_workers(3, round=0)
+    agents = cluster.running("a", "b", "c", hosts=None)
     leader = leader_of(agents)
     drained, kept = (one for one in agents if one is not leader)
     cluster.order(DEAF, node=drained.name)
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    draining = processes.start(command(cluster, drained.name), env=cluster.environ(), **pipes)
+    draining = processes.start(
+        line_of(cluster, "drain", drained.name), env=cluster.environ(), **pipes
+    )
     drained.wait_event("leaving")
     leader.kill()
     drained.wait_event("session_resumed")
@@ -214,12 +196,13 @@ def test_A5_L6_who_drains_a_leading_node_that_is_killed_meanwhile_hears_so_soon(
     """Before the time is over that nodes may take to come to the next leader."""
     by_directory(cluster)
     cluster.options |= {"nnodes": "1:2", "restart_grace": 600}
-    agents = cluster.agents("a", "b", hosts=None)
-    cluster.wait_workers(2, round=0)
+    agents = cluster.running("a", "b", hosts=None)
     leader = leader_of(agents)
     cluster.order(DEAF, node=leader.name)
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    draining = processes.start(command(cluster, leader.name), env=cluster.environ(), **pipes)
+    draining = processes.start(
+        line_of(cluster, "drain", leader.name), env=cluster.environ(), **pipes
+    )
     leader.wait_event("leaving")
     leader.kill()
     out, err = draining.communicate(timeout=60)
@@ -236,7 +219,7 @@ def test_A7_a_directory_that_does_not_have_the_job_is_named(cluster: Cluster) ->
     empty = drain(cluster, "a")
     (cluster.folder / "jobs").rmdir()
     none = drain(cluster, "a")
-    unnamed = drain(cluster, "a", rdzv_id="none")
+    unnamed = drain(cluster, "a", job="none")
     for failed, says in (
         (none, "jobs: there is no such directory on this machine"),
         (empty, "jobs has no record of job job: check --rdzv-endpoint and --rdzv-id"),

@@ -6,27 +6,16 @@ import json
 import os
 import re
 import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.harness.cluster import Cluster, free_port, wait_until
+from tests.harness.commands import ask, is_refused, line_of, rallypoint, start, wrong_token
 from tests.harness.limits import patience
-from tests.harness.prepared import processes
 
 LIMIT_S = 60.0
-
-
-def line_of(cluster: Cluster, *words: str, job: str = "job") -> list[str]:
-    where = str(cluster.options["rdzv_endpoint"])
-    return [sys.executable, "-m", "rallypoint", "events", where, "--job", job, *words]
-
-
-def events(cluster: Cluster, *words: str, job: str = "job") -> subprocess.CompletedProcess[str]:
-    line = line_of(cluster, *words, job=job)
-    return processes.run(line, env=cluster.environ(), capture_output=True, timeout=LIMIT_S)
 
 
 def texts(done: subprocess.CompletedProcess[str]) -> list[str]:
@@ -38,7 +27,7 @@ def texts(done: subprocess.CompletedProcess[str]) -> list[str]:
 
 def follow(cluster: Cluster, out: Path) -> subprocess.Popen[Any]:
     with out.open("wb") as file:
-        return processes.start(line_of(cluster, "-f"), env=cluster.environ(), stdout=file)
+        return start(cluster, "events", "-f", stdout=file, stderr=None)
 
 
 def tells_of(out: Path, text: str) -> bool:
@@ -50,8 +39,7 @@ def test_V2_events_tell_the_story_of_a_job_and_follow_it_to_its_end(
 ) -> None:
     """Also of one that a coordinator for many jobs hosts."""
     cluster.serve()
-    (a,) = cluster.agents("a", nnodes="1", max_restarts=2, hosts=None)
-    cluster.wait_workers(1, round=0)
+    (a,) = cluster.running("a", nnodes="1", max_restarts=2, hosts=None)
     out, left = tmp_path / "followed", tmp_path / "left"
     following, leaver = follow(cluster, out), follow(cluster, left)
     for each in (out, left):
@@ -60,7 +48,7 @@ def test_V2_events_tell_the_story_of_a_job_and_follow_it_to_its_end(
     leaver.wait()
     cluster.order("sys.exit(3)", round=0)
     cluster.wait_workers(1, round=1)
-    failed = events(cluster, "--failed")
+    failed = ask(cluster, "events", "--failed")
     assert texts(failed) == [
         "! round 0 ended: rank 0 (node a, local rank 0) exited with code 3",
         "! restart 1 of 2 (node a)",
@@ -78,17 +66,17 @@ def test_V2_events_tell_the_story_of_a_job_and_follow_it_to_its_end(
         "  job succeeded: all workers exited with code 0",
     ]
     # The job has ended by now, and a coordinator for many still knows it.
-    assert texts(events(cluster)) == texts(events(cluster, "-f")) == told
-    newest = events(cluster, "--last", "3")
+    assert texts(ask(cluster, "events")) == texts(ask(cluster, "events", "-f")) == told
+    newest = ask(cluster, "events", "--last", "3")
     assert newest.stdout.splitlines()[0] == "... 4 earlier events: --all, or --last N"
     assert texts(newest) == told[-2:]
-    assert texts(events(cluster, "--all", "--since", "1h")) == told
-    records = [json.loads(line) for line in events(cluster, "--json").stdout.splitlines()]
+    assert texts(ask(cluster, "events", "--all", "--since", "1h")) == told
+    records = [json.loads(line) for line in ask(cluster, "events", "--json").stdout.splitlines()]
     assert [record["number"] for record in records] == list(range(1, 7))
     assert [record["event"] for record in records][-1] == "verdict"
     assert [record["is_wrong"] for record in records].count(True) == 2
-    assert events(cluster, "--failed", "--since", "23456d").returncode == 0
-    assert events(cluster, "--json", "--last", "1").stdout.count("\n") == 1
+    assert ask(cluster, "events", "--failed", "--since", "23456d").returncode == 0
+    assert ask(cluster, "events", "--json", "--last", "1").stdout.count("\n") == 1
 
 
 def test_V2_who_follows_sees_all_events_of_a_job_that_was_begun_anew(
@@ -126,46 +114,40 @@ def test_events_of_no_more_than_a_screen(cluster: Cluster) -> None:
         cluster.order(f"sys.exit({round_ + 1})", round=round_)
     cluster.wait_workers(1, round=9)
     # It is found without an endpoint.
-    line = [sys.executable, "-m", "rallypoint", "events", "--job", job]
-    done = processes.run(line, env=cluster.environ(), capture_output=True, timeout=LIMIT_S)
+    done = rallypoint(cluster, "events", "--job", job)
     assert len(done.stdout.splitlines()) == 24, done.stderr
     assert done.stdout.startswith("... 6 earlier events: --all, or --last N\n")
-    assert len(texts(events(cluster, "--all", job=job))) == 29
+    assert len(texts(ask(cluster, "events", "--all", job=job))) == 29
     cluster.end_well(a)
 
 
 def test_events_name_what_is_wrong_in_one_line(cluster: Cluster, tmp_path: Path) -> None:
-    (a,) = cluster.agents("a", nnodes="1", rdzv_id="job")
-    cluster.wait_workers(1)
-    other = tmp_path / "token"
-    other.touch(0o600)
-    other.write_text("ab" * 32)
+    (a,) = cluster.running("a", nnodes="1", rdzv_id="job", round=None)
     nobody = f"127.0.0.1:{free_port()}"
-    line = [sys.executable, "-m", "rallypoint", "events", nobody, "--job", "job"]
     cases = [
-        (events(cluster, "--token-file", str(other)), 2, "wrong token for job 'job'"),
-        (events(cluster, "--since", "yesterday"), 2, "--since yesterday: needs an age like 90s"),
-        (events(cluster, "--last", "0"), 2, "--last 0: needs 1 to"),
-        (events(cluster, "--last", "3", "--all"), 2, "--all shows more than that"),
         (
-            processes.run(line, env=cluster.environ(), capture_output=True, timeout=LIMIT_S),
-            75,
-            "can't reach the coordinator",
+            ask(cluster, "events", "--token-file", wrong_token(tmp_path)),
+            2,
+            "wrong token for job 'job'",
         ),
+        (
+            ask(cluster, "events", "--since", "yesterday"),
+            2,
+            "--since yesterday: needs an age like 90s",
+        ),
+        (ask(cluster, "events", "--last", "0"), 2, "--last 0: needs 1 to"),
+        (ask(cluster, "events", "--last", "3", "--all"), 2, "--all shows more than that"),
+        (ask(cluster, "events", endpoint=nobody), 75, "can't reach the coordinator"),
     ]
     cluster.end_well(a)
     for failed, code, said in cases:
-        assert failed.returncode == code, failed.stderr
-        assert said in failed.stderr
-        assert len(failed.stderr.splitlines()) == 1
-        assert failed.stdout == ""
+        is_refused(failed, code, said)
 
 
 @pytest.mark.executed
 def test_a_reader_that_leaves_ends_events_quietly(cluster: Cluster) -> None:
-    (a,) = cluster.agents("a", nnodes="1", max_restarts=1)
-    cluster.wait_workers(1, round=0)
-    line = " ".join(line_of(cluster, "-f"))
+    (a,) = cluster.running("a", nnodes="1", max_restarts=1)
+    line = " ".join(line_of(cluster, "events", "-f"))
     reading = subprocess.Popen(
         ["bash", "-c", f"set -o pipefail; {line} | head -n 1"],
         env=cluster.environ(),

@@ -12,7 +12,6 @@ import pty
 import re
 import struct
 import subprocess
-import sys
 import termios
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -21,6 +20,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from tests.harness.cluster import Cluster, free_port, wait_until
+from tests.harness.commands import RALLYPOINT, WISHES, is_refused, rallypoint, wrong_token
 from tests.harness.light_jobs import NODE, STUCK, LightJobs
 from tests.harness.limits import patience
 from tests.harness.prepared import processes
@@ -44,13 +44,6 @@ QUESTIONS = {
     "stacks": r"rank 0 \(node-0\):$",
     "nodes": r"no machine is held back$",
 }
-WISHES = {
-    "checkpoint": r"the workers of 1 node have saved a checkpoint$",
-    "restart": r"round 1 has begun: 1 node, 1 worker$",
-    "cancel": r"the job was cancelled: a person cancelled it \(rallypoint cancel\)$",
-    "drain": r"node node-0 was asked to leave$",
-}
-"""What the first line of each command's answer is."""
 COMMANDS = QUESTIONS | WISHES
 FOLLOWERS = (("status", "--watch"), ("events", "-f"), ("logs", "-f"))
 NUMBER = {name: number for number, name in enumerate(COMMANDS)}
@@ -69,22 +62,13 @@ class Place(NamedTuple):
         where = (
             ["--rdzv-endpoint", self.endpoint] if name in ("logs", "stacks") else [self.endpoint]
         )
-        line = [
-            sys.executable,
-            "-m",
-            "rallypoint",
-            name,
-            *([NODE] if name == "drain" else []),
-            *where,
-        ]
-        return [*line, *(["--job", job] if job else []), *words]
+        node = [NODE] if name == "drain" else []
+        return [*RALLYPOINT, name, *node, *where, *(["--job", job] if job else []), *words]
 
     def run(self, name: str, *words: str, job: str = "") -> subprocess.CompletedProcess[str]:
         """Nothing of it is a terminal."""
         line = self.line(name, *words, job=job)
-        return processes.run(
-            line, env=self.cluster.environ(), capture_output=True, timeout=patience(LIMIT_S)
-        )
+        return rallypoint(self.cluster, *line[len(RALLYPOINT) :])
 
     def start(self, name: str, *words: str, job: str, stdout: Any) -> subprocess.Popen[Any]:
         """Without waiting for it."""
@@ -113,12 +97,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
             yield made
 
 
-def is_one_line(done: subprocess.CompletedProcess[str], code: int, said: str) -> None:
-    assert (done.returncode, done.stdout) == (code, ""), done.stderr
-    assert said in done.stderr
-    assert done.stderr.count("\n") == 1
-
-
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_job_that_is_named_answers(place: Place, name: str) -> None:
     job = job_of(0, name)
@@ -143,7 +121,7 @@ def test_without_a_name_there_is_a_table_or_a_line_that_says_what_to_give(
 ) -> None:
     done = place.run(name)
     if name != "status":
-        is_one_line(
+        is_refused(
             done, 2, f"rallypoint {name}: {place.endpoint}: several jobs are there (stuck-0,"
         )
         assert " more): say which by --job ID" in done.stderr
@@ -159,18 +137,16 @@ def test_without_a_name_there_is_a_table_or_a_line_that_says_what_to_give(
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_mistakes_are_one_line(place: Place, name: str, tmp_path: Path) -> None:
-    other = tmp_path / "token"
-    other.touch(0o600)
-    other.write_text("ab" * 32)
+    other = wrong_token(tmp_path)
     job = job_of(2, name)
-    wrong_token = place.run(name, "--token-file", str(other), job=job)
-    is_one_line(wrong_token, 2, f"wrong token for job '{job}', or another job uses this endpoint: ")
-    unnamed = place.run(name, "--token-file", str(other))
-    is_one_line(unnamed, 2, f"{place.endpoint}: this token opens no job without a name")
-    is_one_line(place.run(name, job="nope"), 2, "does not host job 'nope': check --rdzv-id")
+    other_token = place.run(name, "--token-file", other, job=job)
+    is_refused(other_token, 2, f"wrong token for job '{job}', or another job uses this endpoint: ")
+    unnamed = place.run(name, "--token-file", other)
+    is_refused(unnamed, 2, f"{place.endpoint}: this token opens no job without a name")
+    is_refused(place.run(name, job="nope"), 2, "does not host job 'nope': check --rdzv-id")
     nobody = place._replace(endpoint=f"127.0.0.1:{free_port()}")
-    is_one_line(nobody.run(name, job=job), 75, "can't reach the coordinator at 127.0.0.1:")
-    is_one_line(place.run(name, "--qqqqqqqq", job=job), 2, "--qqqqqqqq: unknown option (see ")
+    is_refused(nobody.run(name, job=job), 75, "can't reach the coordinator at 127.0.0.1:")
+    is_refused(place.run(name, "--qqqqqqqq", job=job), 2, "--qqqqqqqq: unknown option (see ")
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -182,7 +158,7 @@ def test_a_job_that_has_ended(place: Place, name: str) -> None:
     elif name == "nodes":
         assert (done.returncode, done.stdout) == (0, "no machine is held back\n")
     else:
-        is_one_line(done, 2, "the job has ended: a person cancelled it (rallypoint cancel)")
+        is_refused(done, 2, "the job has ended: a person cancelled it (rallypoint cancel)")
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -284,7 +260,7 @@ def test_a_job_that_ends_before_what_a_person_wants_is_done(place: Place, tmp_pa
     restart = place.start("restart", job=job, stdout=subprocess.PIPE)
     wait_until(lambda: "stopping for" in place.run("status", job=job).stdout, "the round to end")
     late = place.run("restart", "--timeout", "0.05", job=job)
-    is_one_line(late, 2, "no workers run now: the job waits for node node-0 to stop")
+    is_refused(late, 2, "no workers run now: the job waits for node node-0 to stop")
     assert place.run("cancel", job=job).returncode == 0
     out, said = restart.communicate(timeout=patience(LIMIT_S))
     assert (restart.returncode, said) == (1, "")
@@ -293,16 +269,14 @@ def test_a_job_that_ends_before_what_a_person_wants_is_done(place: Place, tmp_pa
 
 @pytest.mark.parametrize("name", ["logs", "stacks"])
 def test_an_endpoint_that_is_given_twice_is_refused(place: Place, name: str) -> None:
-    line = [sys.executable, "-m", "rallypoint", name, "7", place.endpoint, place.endpoint]
-    done = processes.run(line, env=place.cluster.environ(), capture_output=True)
+    done = rallypoint(place.cluster, name, "7", place.endpoint, place.endpoint)
     said = f"rallypoint {name}: {place.endpoint}: the endpoint is given already"
-    is_one_line(done, 2, said)
+    is_refused(done, 2, said)
 
 
 @pytest.mark.parametrize("name", ["logs", "stacks"])
 def test_a_host_without_a_port_is_told_how_it_is_written(place: Place, name: str) -> None:
-    line = [sys.executable, "-m", "rallypoint", name, "node-0", "--job", "nowhere"]
-    done = processes.run(line, env=place.cluster.environ(), capture_output=True)
+    done = rallypoint(place.cluster, name, "node-0", "--job", "nowhere")
     assert done.returncode == 75
     assert "to ask the coordinator at host node-0, write node-0:PORT" in done.stderr
 
@@ -319,8 +293,7 @@ def test_all_events_are_all_of_them_however_many(cluster: Cluster, tmp_path: Pat
     path.write_text("\n".join([*lines, ""]))
 
     def events(*words: str) -> list[str]:
-        line = [sys.executable, "-m", "rallypoint", "events", str(path), "--all", *words]
-        done = processes.run(line, env=cluster.environ(), capture_output=True)
+        done = rallypoint(cluster, "events", path, "--all", *words)
         assert (done.returncode, done.stderr) == (0, "")
         return done.stdout.splitlines()
 
@@ -350,6 +323,6 @@ def test_F8_the_token_of_one_job_lists_no_other_job(place: Place, job: str, tmp_
 
     assert [line.job for line in asyncio.run(ask())] in ([], [job])
     unnamed = place.run("status", "--token-file", str(file))
-    is_one_line(unnamed, 2, f"{place.endpoint}: this token opens no job without a name")
+    is_refused(unnamed, 2, f"{place.endpoint}: this token opens no job without a name")
     another = place.run("status", "--token-file", str(file), job="train-002")
-    is_one_line(another, 2, "wrong token for job 'train-002', or another job uses this endpoint: ")
+    is_refused(another, 2, "wrong token for job 'train-002', or another job uses this endpoint: ")

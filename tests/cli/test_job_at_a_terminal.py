@@ -16,7 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.harness.one_agent import LIMIT_S, agent, environment, eventually, marked
+from tests.harness.one_agent import LIMIT_S, agent, ended, environment, eventually, marked
+from tests.harness.proc import state_of
 from tests.harness.terminal import Terminal
 
 BAR = """
@@ -143,8 +144,7 @@ def test_a_worker_that_is_killed_leaves_the_last_state_of_its_bar(tmp_path: Path
 
 def test_A9_where_no_terminal_is_only_the_last_state_of_a_bar_is_written(tmp_path: Path) -> None:
     draws = BAR.replace('os.path.exists("go" + rank)', "n == 20")
-    with agent(tmp_path, "--nproc-per-node=2", "--output=prefix", program=draws) as job:
-        assert job.wait() == 0
+    job = ended(agent(tmp_path, "--nproc-per-node=2", "--output=prefix", program=draws), 0)
     lines = [line for line in job.err.splitlines() if "bar" in line]
     assert sorted(lines) == ["[default 0] bar 0: over", "[default 1] bar 1: over"]
 
@@ -261,10 +261,6 @@ def test_while_the_agent_is_stopped_the_terminal_is_left_alone(tmp_path: Path) -
         assert job.rows[: len(quiet) - 1] == quiet[:-1]
         job.go(0, 1)
         assert job.rest() == 0
-
-
-def state_of(pid: int) -> str:
-    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
 
 
 def test_V6_what_goes_to_a_terminal_as_it_is_is_not_kept_which_is_said(tmp_path: Path) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
 from tests.harness.certificates import make_certificates
 from tests.harness.one_agent import environment
+from tests.harness.programs import run_program, run_python
 
 WORKER = """
 import os, pathlib
@@ -64,19 +64,15 @@ print("_ssl" in sys.modules, asyncio.base_events.ssl is sys.modules["ssl"])
 
 
 def python(script: str, *words: str) -> str:
-    return subprocess.run(
-        [sys.executable, "-c", script, *words], capture_output=True, text=True, check=True
-    ).stdout
+    return run_python(script, *words, check=True).stdout
 
 
 def test_the_agent_of_a_job_without_tls_has_no_openssl_for_it(tmp_path: Path) -> None:
     (tmp_path / "worker.py").write_text(WORKER)
-    ran = subprocess.run(
+    ran = run_program(
         [sys.executable, "-m", "rallypoint", "run", "--quiet", "worker.py"],
         cwd=tmp_path,
         env=environment(tmp_path, "tls"),
-        capture_output=True,
-        text=True,
         check=True,
     )
     assert ran.stdout == "agent: True False\n"
@@ -84,9 +80,7 @@ def test_the_agent_of_a_job_without_tls_has_no_openssl_for_it(tmp_path: Path) ->
 
 def test_asyncio_speaks_tls_as_soon_as_somebody_asks_for_it(tmp_path: Path) -> None:
     folder = make_certificates(tmp_path)
-    ran = subprocess.run(
-        [sys.executable, "-c", TLS, str(folder)], capture_output=True, text=True, check=False
-    )
+    ran = run_python(TLS, str(folder))
     assert ran.stderr == ""
     assert ran.stdout == "b'hello\\n' False\nb'hello\\n' True\nrefused\n"
 

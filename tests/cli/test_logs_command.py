@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 from tests.harness.cluster import Cluster, free_port, wait_until
+from tests.harness.commands import ask, first_line, is_refused, line_of, start, wrong_token
 from tests.harness.limits import patience
-from tests.harness.prepared import processes
 from tests.harness.restarted_serve import RestartedServe
 
 from rallypoint.cli.watch.reach import RETRY_S
@@ -27,22 +25,9 @@ print("the end", file=sys.stderr, flush=True); sys.exit(0)
 """
 
 
-def line_of(cluster: Cluster, *words: str, job: str = "job", port: int = 0) -> list[str]:
-    at = f"127.0.0.1:{port or cluster.port}"
-    line = [sys.executable, "-m", "rallypoint", "logs", *words]
-    return [*line, "--rdzv-endpoint", at, "--job", job]
-
-
-def logs(
-    cluster: Cluster, *words: str, job: str = "job", port: int = 0
-) -> subprocess.CompletedProcess[str]:
-    line = line_of(cluster, *words, job=job, port=port)
-    return processes.run(line, env=cluster.environ(), capture_output=True, timeout=LIMIT_S)
-
-
 def shown(cluster: Cluster, *words: str) -> list[str]:
     """The lines, without those in which a worker of the cluster presents itself."""
-    done = logs(cluster, *words)
+    done = ask(cluster, "logs", *words)
     assert done.returncode == 0, done.stderr
     return [line for line in done.stdout.splitlines() if "RANK" not in line]
 
@@ -55,13 +40,7 @@ class Following:
         self._out = cluster.folder / f"follows.{number}.out"
         self._err = cluster.folder / f"follows.{number}.err"
         with self._out.open("wb") as out, self._err.open("wb") as err:
-            self.process = processes.start(
-                line_of(cluster, "-f", *words),
-                env=cluster.environ(),
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-            )
+            self.process = start(cluster, "logs", "-f", *words, stdout=out, stderr=err)
 
     @property
     def lines(self) -> list[str]:
@@ -94,7 +73,7 @@ def test_V6_lines_of_all_nodes_are_shown_from_the_relay_and_from_files(
     cluster.order(says("to stdout", "stdout"), round=0)
     all_of_them = ["[0-3] epoch 1 done", "[0-3] to stdout", "[3] odd"]
     wait_until(lambda: sorted(shown(cluster)) == all_of_them, "the lines of all ranks")
-    done = logs(cluster)
+    done = ask(cluster, "logs")
     assert done.stderr == ""
     assert sorted(shown(cluster, "3")) == ["[3] epoch 1 done", "[3] odd", "[3] to stdout"]
     assert len(shown(cluster, "b", "--last", "1")) == 1
@@ -128,7 +107,7 @@ def test_V6_lines_of_all_nodes_are_shown_from_the_relay_and_from_files(
     assert "[0-3] last words" in from_now.lines, from_now.lines
     assert "epoch 1" not in "\n".join(from_now.lines)
     assert from_now.said.endswith("the job has ended\n")
-    gone = logs(cluster)  # Of which its nodes have kept something.
+    gone = ask(cluster, "logs")  # Of which its nodes have kept something.
     assert gone.returncode == 0
     assert "[0-3] last words" in gone.stdout.splitlines()
     assert gone.stderr.startswith("the job has ended; this is kept of it on this machine: ~/")
@@ -143,7 +122,7 @@ def test_V6_json_has_as_many_lines_as_are_asked_for_and_says_what_is_left_out(
     wait_until(lambda: shown(cluster, "--last", "1") == ["[0-2] 8"], "the last lines")
     newest = [
         json.loads(line)["line"]
-        for line in logs(cluster, "--json", "--last", "4").stdout.splitlines()
+        for line in ask(cluster, "logs", "--json", "--last", "4").stdout.splitlines()
     ]
     assert len(newest) == 4
     follows = Following(cluster, "1", "--json", "--last", "2")
@@ -158,34 +137,27 @@ def test_V6_json_has_as_many_lines_as_are_asked_for_and_says_what_is_left_out(
 
 
 def test_what_is_wrong_is_named_in_one_line(cluster: Cluster, tmp_path: Path) -> None:
-    (a,) = cluster.agents("a", nnodes="1")
-    cluster.wait_workers(1)
-    other = tmp_path / "token"
-    other.touch(0o600)
-    other.write_text("ab" * 32)
+    (a,) = cluster.running("a", nnodes="1", round=None)
     for failed, code, said in (
-        (logs(cluster, "1"), 2, "there is no rank 1 in round 0; the last is 0"),
-        (logs(cluster, "b"), 2, "there is no node 'b' in round 0; there are a"),
-        (logs(cluster, "--last", "x"), 2, "--last x: "),
-        (logs(cluster, job="another"), 2, "wrong token for job 'another'"),
-        (logs(cluster, "--token-file", str(other)), 2, "wrong token for job 'job'"),
-        (logs(cluster, port=free_port()), 75, "can't reach the coordinator"),
+        (ask(cluster, "logs", "1"), 2, "there is no rank 1 in round 0; the last is 0"),
+        (ask(cluster, "logs", "b"), 2, "there is no node 'b' in round 0; there are a"),
+        (ask(cluster, "logs", "--last", "x"), 2, "--last x: "),
+        (ask(cluster, "logs", job="another"), 2, "wrong token for job 'another'"),
+        (
+            ask(cluster, "logs", "--token-file", wrong_token(tmp_path)),
+            2,
+            "wrong token for job 'job'",
+        ),
+        (
+            ask(cluster, "logs", endpoint=f"127.0.0.1:{free_port()}"),
+            75,
+            "can't reach the coordinator",
+        ),
     ):
-        assert failed.returncode == code, failed.stderr
-        assert said in failed.stderr
-        assert len(failed.stderr.splitlines()) == 1
-        assert failed.stdout == ""
+        is_refused(failed, code, said)
     cluster.order(f"for n in range(5000): {says('many', 'stderr')}")
     wait_until(lambda: shown(cluster, "--last", "3") == ["[0] many"] * 3, "the last lines")
-    line = " ".join(line_of(cluster, "--last", "1000"))
-    head = subprocess.run(
-        ["sh", "-c", f"{line} | head -n 1"],
-        env=cluster.environ(),
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        check=False,
-    )
+    head = first_line(cluster, line_of(cluster, "logs", "--last", "1000"))
     assert head.stdout == "[0] many\n"
     assert "Traceback" not in head.stderr
     assert "rror" not in head.stderr
@@ -233,7 +205,7 @@ def test_V6_who_follows_waits_until_a_coordinator_that_was_started_again_hosts_t
         wait_until(lambda: "looking for it" in follows.said, "the command to notice")
         asks_again_by = time.monotonic() + 2 * RETRY_S
         while time.monotonic() < asks_again_by:
-            asked = logs(cluster)
+            asked = ask(cluster, "logs")
             assert (asked.returncode, asked.stdout) == (2, "")
             assert ": this coordinator " in asked.stderr
         assert follows.process.poll() is None, follows.said

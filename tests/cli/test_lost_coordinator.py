@@ -7,15 +7,13 @@ import pty
 import re
 import signal
 import subprocess
-import sys
 import termios
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from tests.harness.cluster import Cluster, wait_until
+from tests.harness.commands import start
 from tests.harness.limits import patience
-from tests.harness.prepared import processes
 
 from rallypoint.cli.watch.reach import LOST_S
 
@@ -28,22 +26,12 @@ GONE = (
 DEAF = "signal.signal(signal.SIGTERM, signal.SIG_IGN)"
 
 
-def start(
-    cluster: Cluster, name: str, *words: str, stdout: Any, stderr: Any = subprocess.PIPE
-) -> subprocess.Popen[Any]:
-    where = ["--rdzv-endpoint", f"127.0.0.1:{cluster.port}", "--job", "job"]
-    line = [sys.executable, "-m", "rallypoint", name, *words, *where]
-    how = {"stdout": stdout, "stderr": stderr, "text": True}
-    return processes.start(line, env=cluster.environ(), **how)
-
-
 def test_they_end_with_75_and_a_line_and_leave_the_terminal_as_it_was(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     ours, theirs = pty.openpty()
     before = termios.tcgetattr(theirs)
-    (a,) = cluster.agents("a", nnodes="1", shutdown_timeout=600, history="none")
-    cluster.wait_workers(1)
+    (a,) = cluster.running("a", nnodes="1", shutdown_timeout=600, history="none", round=None)
     cluster.order(DEAF)
     files = {name: tmp_path / name for name in ("status", "events", "logs")}
     following = [start(cluster, "status", "--watch", stdout=theirs)]
@@ -81,8 +69,7 @@ def test_V1_who_watches_is_told_when_the_coordinator_is_silent_and_watches_on(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     shown, said = tmp_path / "shown", tmp_path / "said"
-    (a,) = cluster.agents("a", nnodes="1")
-    cluster.wait_workers(1)
+    (a,) = cluster.running("a", nnodes="1", round=None)
     with shown.open("w") as out, said.open("w") as err:
         watching = start(cluster, "status", "--watch", stdout=out, stderr=err)
     wait_until(shown.read_text, "the first lines")

@@ -8,16 +8,15 @@ import os
 import signal
 import stat
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tests.harness.cluster import Cluster, free_port, wait_until
+from tests.harness.commands import rallypoint
 from tests.harness.dead_disk import dead_disk
-from tests.harness.one_agent import agent
-from tests.harness.prepared import processes
-from tests.watch.test_live_faults import small_disk
+from tests.harness.one_agent import agent, ended
+from tests.harness.small_disk import small_disk
 
 from rallypoint.cli.watch import kept as kept_commands
 from rallypoint.cli.watch import logs, status, wishes
@@ -31,9 +30,7 @@ LIMIT_S = 60.0
 
 def command(cluster: Cluster, state: Path, *words: object) -> subprocess.CompletedProcess[str]:
     """As a person who sees only this state directory."""
-    line = [sys.executable, "-m", "rallypoint", *map(str, words)]
-    env = cluster.environ() | {"RALLYPOINT_STATE_DIR": str(state)}
-    return processes.run(line, env=env, capture_output=True, timeout=LIMIT_S)
+    return rallypoint(cluster, *words, RALLYPOINT_STATE_DIR=str(state))
 
 
 def kept_in(state: Path) -> list[Path]:
@@ -89,8 +86,7 @@ def test_V7_a_job_that_has_failed_is_asked_on_each_of_its_nodes(
 
 def test_V7_all_agents_were_killed_and_a_home_that_is_shared_knows_them(cluster: Cluster) -> None:
     state = cluster.home / ".local" / "state" / "rallypoint"
-    agents = cluster.agents("a", "b", nnodes="2")
-    cluster.wait_workers(2)
+    agents = cluster.running("a", "b", nnodes="2", round=None)
     wait_until(
         lambda: [len(list(one.glob("node-*.json"))) for one in kept_in(state)] == [2],
         "both nodes to say that they have begun",
@@ -122,8 +118,7 @@ def test_V7_agents_that_were_killed_while_a_round_ended_have_kept_its_cause(
     state = cluster.home / ".local" / "state" / "rallypoint"
     cluster.options |= {"restart_grace": 600}
     cluster.order(DEAF, node="b", round=0)
-    agents = cluster.agents("a", "b", nnodes="2", max_restarts=3)
-    cluster.wait_workers(2)
+    agents = cluster.running("a", "b", nnodes="2", max_restarts=3, round=None)
     cluster.order("raise RuntimeError('loss is NaN')", node="a", round=0)
 
     def told() -> str:
@@ -140,12 +135,10 @@ def test_V7_agents_that_were_killed_while_a_round_ended_have_kept_its_cause(
 
 def test_what_is_kept_is_for_its_user_alone_and_history_none_keeps_nothing(tmp_path: Path) -> None:
     state = tmp_path / ".local" / "state" / "rallypoint"
-    with agent(tmp_path, "--history", "none", program="raise SystemExit(3)") as run:
-        assert run.wait() == 1
+    run = ended(agent(tmp_path, "--history", "none", program="raise SystemExit(3)"), 1)
     assert not state.exists()
     assert "its end is kept" not in run.err
-    with agent(tmp_path, program="raise SystemExit(3)") as run:
-        assert run.wait() == 1
+    run = ended(agent(tmp_path, program="raise SystemExit(3)"), 1)
     (kept,) = kept_in(state)
     where = f"~/{kept.relative_to(tmp_path)}"
     assert run.err.endswith(f"    its end is kept: rallypoint status {where}\n")
@@ -168,8 +161,7 @@ def test_a_state_directory_that_cant_be_used_disturbs_no_job_and_no_link_is_foll
     (state / "kept").symlink_to(other)
     env = {"RALLYPOINT_STATE_DIR": str(state), "LOGLEVEL": "DEBUG"}
     program = "import time\ntime.sleep(1.5)\nraise SystemExit(3)"
-    with agent(tmp_path, program=program, env=env) as run:
-        assert run.wait() == 1
+    run = ended(agent(tmp_path, program=program, env=env), 1)
     why = f"{state}/kept is no directory of this user"
     assert f"nothing of this job is kept in {state}/kept: {why}" in run.err
     assert "its end is kept" not in run.err
@@ -196,10 +188,9 @@ with open({state!r} + '/checkpoint.pt', 'wb', buffering=0) as file:
     for _ in range(64):
         file.write(bytes(4096))
 """
-        with agent(
-            tmp_path, "--history", str(tmp_path / "h.jsonl"), program=program, env=env
-        ) as run:
-            assert run.wait() == 1
+        run = ended(
+            agent(tmp_path, "--history", str(tmp_path / "h.jsonl"), program=program, env=env), 1
+        )
         assert "its end is kept: rallypoint status " in run.err
         (kept,) = kept_in(Path(state))
         (note,) = map(json.loads, (path.read_text() for path in kept.glob("node-*.json")))
@@ -211,8 +202,7 @@ def test_a_file_server_that_is_gone_delays_neither_the_job_nor_its_end(tmp_path:
     with dead_disk(tmp_path / "state") as state:
         env = {"RALLYPOINT_STATE_DIR": str(state)}
         program = "import time\ntime.sleep(1.5)\nraise SystemExit(3)"
-        with agent(tmp_path, "--max-restarts", "1", program=program, env=env) as run:
-            assert run.wait() == 1
+        run = ended(agent(tmp_path, "--max-restarts", "1", program=program, env=env), 1)
         assert "the only restart was used" in run.err or "restarts: 1 of 1 used" in run.err
         assert "its end is kept" not in run.err
         assert "Traceback" not in run.err

@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
 from tests.harness.cluster import Cluster, wait_until
-from tests.harness.prepared import processes
-
-RALLYPOINT = (sys.executable, "-m", "rallypoint")
-
-
-def run(cluster: Cluster, *words: str) -> subprocess.CompletedProcess[str]:
-    place = ["--rdzv-endpoint", str(cluster.options["rdzv_endpoint"]), "--rdzv-id", "job"]
-    line = [*RALLYPOINT, *words, *place]
-    return processes.run(line, env=cluster.environ(), capture_output=True, timeout=60)
+from tests.harness.commands import ask
 
 
 def nodes(cluster: Cluster, *words: str) -> list[str]:
-    done = run(cluster, "nodes", *words)
+    done = ask(cluster, "nodes", *words)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.splitlines()
 
@@ -42,9 +32,9 @@ def test_A11_a_person_excludes_a_machine_and_allows_it_again(cluster: Cluster, b
     assert "it is allowed" in row
     (held,) = json.loads(nodes(cluster, "--json")[0])
     assert (held["node"], held["machine"], held["left_s"]) == ("b", "machine-b", None)
-    status = run(cluster, "status").stdout
+    status = ask(cluster, "status").stdout
     assert "machine-b" in status or "node b" in status, status
-    assert "exclude" in run(cluster, "events").stdout
+    assert "exclude" in ask(cluster, "events").stdout
 
     again = cluster.agent("c", machine_id="machine-b")
     again.wait_event("waiting", "held back")
@@ -57,8 +47,7 @@ def test_A11_a_person_excludes_a_machine_and_allows_it_again(cluster: Cluster, b
 
 def test_A11_a_machine_that_is_held_back_is_shown_with_the_reason(cluster: Cluster) -> None:
     cluster.options |= {"max_restarts": 2, "nnodes": "1:2"}
-    a = cluster.agent("a", hosts=True, machine_id="machine-a")
-    cluster.wait_workers(1, round=0)
+    [a] = cluster.running("a", machine_id="machine-a")
     for round_ in (1, 2):
         cluster.order("sys.exit(3)", node="b", round=round_)
     b = cluster.agent("b", hosts=False, machine_id="machine-b")
@@ -67,8 +56,8 @@ def test_A11_a_machine_that_is_held_back_is_shown_with_the_reason(cluster: Clust
     row = nodes(cluster)[1]
     assert row.startswith("b on machine-b  ")
     assert row.endswith("its workers failed 2 times within an hour"), row
-    assert "held back" in run(cluster, "status").stdout
-    assert "held back" in run(cluster, "events").stdout
+    assert "held back" in ask(cluster, "status").stdout
+    assert "held back" in ask(cluster, "events").stdout
     nodes(cluster, "allow", "b")
     cluster.wait_workers(2)
     cluster.end_well(a, b)
@@ -79,13 +68,13 @@ def test_A11_a_mistake_in_a_node_s_name_is_one_line(cluster: Cluster) -> None:
     cluster.agents("a")
     cluster.wait_workers(1)
     for deed in ("exclude", "allow"):
-        done = run(cluster, "nodes", deed, "z")
+        done = ask(cluster, "nodes", deed, "z")
         assert (done.returncode, done.stdout) == (2, "")
         assert "'z'" in done.stderr, done.stderr
         assert done.stderr.count("\n") == 1
-    nothing = run(cluster, "nodes", "exclude")
+    nothing = ask(cluster, "nodes", "exclude")
     assert nothing.returncode == 2
     assert "nodes exclude needs a NODE" in nothing.stderr
-    wrong = run(cluster, "nodes", "forget", "a")
+    wrong = ask(cluster, "nodes", "forget", "a")
     assert wrong.returncode == 2
     assert "exclude or allow" in wrong.stderr

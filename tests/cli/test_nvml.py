@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from tests.harness.one_agent import agent
+from tests.harness.one_agent import agent, ended
+from tests.harness.programs import run_python
 
 from rallypoint.cli.machine import cpu_count
 
@@ -103,9 +103,7 @@ def test_where_the_gpus_sit_is_told_as_sys_names_it(driver: dict[str, str]) -> N
         "from rallypoint.process.devices import nvml_gpus\n"
         "for gpu in nvml_gpus(): print(gpu.uuid[:12], gpu.pci_address)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", ask], env=os.environ | driver, capture_output=True, text=True
-    )
+    done = run_python(ask, env=os.environ | driver)
     assert done.stdout.splitlines() == [
         "GPU-0000aaa1 10000:1b:00.0",
         "GPU-0000aaa2 10000:1c:01.0",
@@ -116,8 +114,7 @@ def test_where_the_gpus_sit_is_told_as_sys_names_it(driver: dict[str, str]) -> N
 
 def test_binding_asks_for_a_gpu_for_each_worker(driver: dict[str, str], tmp_path: Path) -> None:
     options = ("--numa-binding=node", "--nproc-per-node=5", "--quiet")
-    with agent(tmp_path, *options, program=WORKER, env=driver) as run:
-        assert run.wait() == 2
+    run = ended(agent(tmp_path, *options, program=WORKER, env=driver), 2)
     (line,) = run.said
     assert "--numa-binding node: 5 workers, but 4 GPUs visible" in line
 
@@ -127,7 +124,6 @@ def test_a_library_without_its_driver_leaves_the_question_to_torch(
 ) -> None:
     (tmp_path / "torch.py").write_text("class cuda:\n    device_count = lambda: 3\n")
     env = driver | {"NVML_TEST_NO_DRIVER": "1"}
-    with agent(tmp_path, "--nproc-per-node=gpu", program=WORKER, env=env) as run:
-        assert run.wait() == 0, run.err
+    run = ended(agent(tmp_path, "--nproc-per-node=gpu", program=WORKER, env=env), 0)
     assert run.told("world") == ["3"] * 3
     assert "torch is asked, which takes seconds: NVIDIA's library can't reach its" in run.err

@@ -17,8 +17,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 def test_a_job_of_two_nodes_that_succeeds_prints_nothing(cluster: Cluster) -> None:
     cluster.options["nnodes"] = 2
-    a, b = cluster.agents("a", "b", nproc=2)
-    cluster.wait_workers(4)
+    a, b = cluster.running("a", "b", nproc=2, round=None)
     cluster.end_well(a, b)
     assert (a.stderr_lines, b.stderr_lines) == ([], [])
 
@@ -28,16 +27,14 @@ def test_in_json_too_only_a_job_that_fails_prints_its_verdict(
     cluster: Cluster, code: int, said: list[str]
 ) -> None:
     cluster.options["log_format"] = "json"
-    a = cluster.agent("a")
-    cluster.wait_workers(1)
+    [a] = cluster.running("a", hosts=None, round=None)
     cluster.order(f"sys.exit({code})")
     a.wait_exit()
     assert [event.name for event in a.events] == said
 
 
 def test_a_job_that_grows_and_succeeds_prints_nothing(cluster: Cluster) -> None:
-    a = cluster.agent("a", hosts=True)
-    cluster.wait_workers(1)
+    [a] = cluster.running("a", round=None)
     b = cluster.agent("b", hosts=False)
     cluster.wait_workers(2)
     cluster.end_well(a, b)
@@ -45,9 +42,7 @@ def test_a_job_that_grows_and_succeeds_prints_nothing(cluster: Cluster) -> None:
 
 
 def test_a_failure_that_a_restart_heals_is_printed_by_every_node(cluster: Cluster) -> None:
-    cluster.options |= {"nnodes": 2, "max_restarts": 1}
-    a, b = cluster.agents("a", "b")
-    cluster.wait_workers(2, round=0)
+    a, b = cluster.running("a", "b", nnodes=2, max_restarts=1)
     cluster.order("sys.exit(3)", round=0, rank=1)
     cluster.wait_workers(2, round=1)
     cluster.end_well(a, b)
@@ -59,8 +54,7 @@ def test_a_failure_that_a_restart_heals_is_printed_by_every_node(cluster: Cluste
 
 def test_a_job_that_fails_prints_its_verdict(cluster: Cluster) -> None:
     cluster.options["nnodes"] = 2
-    a, b = cluster.agents("a", "b")
-    cluster.wait_workers(2)
+    a, b = cluster.running("a", "b", round=None)
     cluster.order("sys.exit(3)", rank=1)
     assert (a.wait_exit(), b.wait_exit()) == (1, 1)
     for agent in (a, b):

@@ -11,10 +11,11 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
+from typing import Any
 
 import pytest
 from tests.harness.cluster import LIMIT_S, AgentProcess, Cluster, Option, wait_until
+from tests.harness.one_agent import ended
 from tests.harness.own_program import program
 from tests.harness.prepared import processes
 
@@ -43,12 +44,7 @@ class Serve:
     def __enter__(self) -> Serve:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         print("--- serve", *self.process.stderr_lines, sep="\n")
         if self.process.process.poll() is None:
             self.process.signal(signal.SIGTERM)
@@ -57,6 +53,13 @@ class Serve:
 
 def wait_started(agent: AgentProcess, round_: int) -> None:
     wait_until(lambda: agent.workers(round_), f"a worker of {agent.name} in round {round_}")
+
+
+def started(cluster: Cluster, name: str, **options: Any) -> AgentProcess:
+    """An agent that hosts nothing, in its first round."""
+    agent = cluster.agent(name, hosts=False, **options)
+    wait_started(agent, 0)
+    return agent
 
 
 @pytest.mark.executed
@@ -75,9 +78,7 @@ def test_two_jobs_side_by_side_and_a_drain_disturbs_only_its_own(tmp_path: Path)
         assert b.workers(1)[0].env["TORCHELASTIC_RESTART_COUNT"] == "0"
         serve.said("job one: node a is leaving")
         assert worker.is_alive
-        cluster.order("sys.exit(0)")
-        assert b.wait_exit() == 0
-        assert c.wait_exit() == 0
+        cluster.end_well(b, c)
         assert [w.pid for w in c.workers()] == [worker.pid]
         serve.said("job two: job succeeded")
 
@@ -86,28 +87,23 @@ def test_A5_draining_the_first_node_of_a_served_job_promotes_one_that_stands_by(
     tmp_path: Path,
 ) -> None:
     with Cluster(tmp_path, nnodes="1") as cluster, Serve(cluster) as serve:
-        a = cluster.agent("a", hosts=False)
-        wait_started(a, 0)
+        a = started(cluster, "a")
         b = cluster.agent("b", hosts=False)
         serve.said("job job: node b joined")
         a.signal(signal.SIGTERM)
         assert a.wait_exit() == 128 + signal.SIGTERM
         wait_started(b, 1)
-        cluster.order("sys.exit(0)")
-        assert b.wait_exit() == 0
+        cluster.end_well(b)
 
 
 def test_R5_a_failed_job_begins_anew_and_one_that_succeeded_does_not(tmp_path: Path) -> None:
     with Cluster(tmp_path, nnodes="1") as cluster, Serve(cluster) as serve:
-        first = cluster.agent("a", hosts=False)
-        wait_started(first, 0)
+        first = started(cluster, "a")
         [worker] = first.workers()
         cluster.order(f"if os.getpid() == {worker.pid}: sys.exit(3)")
         assert first.wait_exit() == 1
-        second = cluster.agent("a", hosts=False)
-        wait_started(second, 0)
-        cluster.order("sys.exit(0)")
-        assert second.wait_exit() == 0
+        second = started(cluster, "a")
+        cluster.end_well(second)
         late = cluster.agent("late", hosts=False)
         assert late.wait_exit() == 0
         assert late.workers() == []
@@ -119,8 +115,7 @@ def test_R5_a_failed_job_begins_anew_and_one_that_succeeded_does_not(tmp_path: P
 
 def test_L7_a_job_that_begins_anew_waits_for_the_workers_of_its_last_life(tmp_path: Path) -> None:
     with Cluster(tmp_path, nnodes="1") as cluster, Serve(cluster) as serve:
-        first = cluster.agent("a", hosts=False)
-        wait_started(first, 0)
+        first = started(cluster, "a")
         [worker] = first.workers()
         cluster.order("signal.signal(signal.SIGINT, signal.SIG_IGN); os.write(1, b'deaf\\n')")
         wait_until(lambda: "deaf" in first.stdout_lines, "a worker that ignores SIGINT")
@@ -132,8 +127,7 @@ def test_L7_a_job_that_begins_anew_waits_for_the_workers_of_its_last_life(tmp_pa
         os.kill(worker.pid, signal.SIGKILL)
         wait_started(second, 0)
         assert first.wait_exit() == 128 + signal.SIGINT
-        cluster.order("sys.exit(0)")
-        assert second.wait_exit() == 0
+        cluster.end_well(second)
 
 
 @pytest.mark.parametrize("end", ["failed", "cancelled"])
@@ -167,10 +161,8 @@ def test_R5_who_comes_after_the_success_says_that_nothing_was_started(
 ) -> None:
     options: dict[str, Option] = {"nnodes": "1", "log_format": "text", "quiet": quiet}
     with Cluster(tmp_path, **options) as cluster, Serve(cluster):
-        first = cluster.agent("a", hosts=False)
-        wait_started(first, 0)
-        cluster.order("sys.exit(0)")
-        assert first.wait_exit() == 0
+        first = started(cluster, "a")
+        cluster.end_well(first)
         again = cluster.agent("a", hosts=False)
         assert again.wait_exit() == 0
         assert again.workers() == []
@@ -187,12 +179,10 @@ def test_R5_R7_who_comes_after_the_success_with_other_settings_is_told_of_the_su
     tmp_path: Path,
 ) -> None:
     with Cluster(tmp_path, nnodes="1", log_format="text") as cluster, Serve(cluster):
-        first = cluster.agent("a", hosts=False)
-        wait_started(first, 0)
+        first = started(cluster, "a")
         other = cluster.agent("b", hosts=False, max_restarts=2)
         assert other.wait_exit() == 2, "while the job runs its settings are the job's"
-        cluster.order("sys.exit(0)")
-        assert first.wait_exit() == 0
+        cluster.end_well(first)
         again = cluster.agent("a", hosts=False, max_restarts=2, nnodes="1:2", lease=3)
         assert again.wait_exit() == 0, again.stderr_lines
         assert again.workers() == []
@@ -203,26 +193,21 @@ def test_R5_R7_a_job_whose_agents_were_all_killed_begins_anew_with_other_setting
     tmp_path: Path,
 ) -> None:
     with Cluster(tmp_path, nnodes="1") as cluster, Serve(cluster) as serve:
-        first = cluster.agent("a", hosts=False)
-        wait_started(first, 0)
+        first = started(cluster, "a")
         first.kill()
         serve.said("node a was lost")
-        other = cluster.agent("b", hosts=False, max_restarts=2)
-        wait_started(other, 0)
+        other = started(cluster, "b", max_restarts=2)
         [before], [after] = first.workers(), other.workers()
         numbers = [int(worker.env["RALLYPOINT_INCARNATION"]) for worker in (before, after)]
         assert numbers == sorted(set(numbers))
-        cluster.order("sys.exit(0)")
-        assert other.wait_exit() == 0
+        cluster.end_well(other)
         assert other.verdict["max_restarts"] == 2
 
 
 def test_A7_a_run_that_starts_nothing_has_an_exit_code_of_its_own(tmp_path: Path) -> None:
     with Cluster(tmp_path, nnodes="1", exit_code="already-succeeded=3") as cluster, Serve(cluster):
-        first = cluster.agent("a", hosts=False)
-        wait_started(first, 0)
-        cluster.order("sys.exit(0)")
-        assert first.wait_exit() == 0
+        first = started(cluster, "a")
+        cluster.end_well(first)
         assert cluster.agent("a", hosts=False).wait_exit() == 3
         assert cluster.agent("a", hosts=False, exit_code="success=4").wait_exit() == 4
 
@@ -242,8 +227,7 @@ for _ in range(2):
 def test_R5_a_program_that_launches_a_job_that_has_succeeded_is_warned(tmp_path: Path) -> None:
     """Its results are those of nobody."""
     with Cluster(tmp_path) as cluster, Serve(cluster, "--insecure"):
-        with program(tmp_path / "program", LAUNCH_TWICE, f"127.0.0.1:{cluster.port}") as run:
-            assert run.wait() == 0, run.err
+        run = ended(program(tmp_path / "program", LAUNCH_TWICE, f"127.0.0.1:{cluster.port}"), 0)
         assert run.told("got") == ["{0: 1}", "{}"]
         assert run.told("work") == [""]
         (line,) = [line for line in run.err.splitlines() if "nothing was started" in line]
@@ -262,10 +246,8 @@ def test_a_job_that_nobody_named_is_refused(tmp_path: Path, nnodes: str) -> None
         assert "--rdzv-id" in line
         assert a.workers() == []
         serve.said("distinguishes them by their run ids")
-        named = cluster.agent("a", hosts=False, rdzv_id="job", nnodes="1")
-        wait_started(named, 0)
-        cluster.order("sys.exit(0)")
-        assert named.wait_exit() == 0
+        named = started(cluster, "a", rdzv_id="job", nnodes="1")
+        cluster.end_well(named)
 
 
 def test_F2_without_their_coordinator_agents_stop_their_workers(tmp_path: Path) -> None:
@@ -305,10 +287,8 @@ def test_F2_agents_that_outlive_their_coordinator_begin_anew_with_the_next(tmp_p
 def test_lines_as_json(tmp_path: Path) -> None:
     with Cluster(tmp_path, nnodes="1") as cluster:
         with Serve(cluster, "--log-format", "json", "--insecure") as serve:
-            a = cluster.agent("a", hosts=False, insecure=True)
-            wait_started(a, 0)
-            cluster.order("sys.exit(0)")
-            assert a.wait_exit() == 0
+            a = started(cluster, "a", insecure=True)
+            cluster.end_well(a)
         told = [json.loads(line) for line in serve.process.stderr_lines]
         assert told[0]["event"] == "serving"
         assert "--insecure" in told[0]["message"]
@@ -334,10 +314,8 @@ def test_quiet_says_nothing(tmp_path: Path) -> None:
         argv = [*SERVE, "--host", "127.0.0.1", "--port", str(cluster.port), "--quiet"]
         serve = AgentProcess("serve", argv, cluster.environ(), cluster.folder)
         try:
-            a = cluster.agent("a", hosts=False)
-            wait_started(a, 0)
-            cluster.order("sys.exit(0)")
-            assert a.wait_exit() == 0
+            a = started(cluster, "a")
+            cluster.end_well(a)
         finally:
             serve.signal(signal.SIGTERM)
             assert serve.wait_exit() == 128 + signal.SIGTERM

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
-from tests.agent.test_metrics_server import ask
 from tests.harness.cluster import Cluster, free_port, wait_until
+from tests.harness.commands import rallypoint
+from tests.harness.metrics_client import ask
 from tests.harness.prometheus_parser import Samples, parse
 
 
@@ -30,8 +29,7 @@ def test_a_coordinator_tells_its_jobs_and_itself(tmp_path: Path) -> None:
         server.wait_event("metrics", f"metrics are served at http://127.0.0.1:{port}/metrics")
         before = scrape(port)
         assert one(before, "jobs", state="running") == one(before, "leads") == 0
-        agents = cluster.agents("a", "b", hosts=None)
-        cluster.wait_workers(2, round=0)
+        agents = cluster.running("a", "b", hosts=None)
         during = scrape(port)
         assert one(during, "jobs", state="running") == 1
         assert one(during, "leads") == one(during, "claims_total") == 1
@@ -88,13 +86,7 @@ def test_a_port_of_metrics_that_is_in_use_is_one_line_before_anything_is_served(
     with Cluster(tmp_path) as cluster, socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         words = ["serve", "--host", "127.0.0.1", "--port", "0", "--metrics-port", str(port)]
-        ended = subprocess.run(
-            [sys.executable, "-m", "rallypoint", *words],
-            env=cluster.environ(),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        ended = rallypoint(cluster, *words)
         assert (ended.returncode, ended.stdout) == (2, "")
         assert ended.stderr == (
             f"rallypoint serve: --metrics-port 127.0.0.1:{port}: address already in use: "

@@ -79,7 +79,6 @@ def test_L6_a_coordinator_in_a_container_that_is_killed_and_started_again_leads_
         finally:
             os.close(namespace)
         assert "leads this job: waiting" not in serve.server.said
-        cluster.order("sys.exit(0)")
-        assert [a.wait_exit(), b.wait_exit()] == [0, 0]
+        cluster.end_well(a, b)
         assert cluster.workers() == workers
         serve.kill()

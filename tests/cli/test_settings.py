@@ -5,13 +5,12 @@ from __future__ import annotations
 import ast
 import json
 import re
-import subprocess
-import sys
 from enum import Enum
 from pathlib import Path
 
 import pytest
 from tests.harness.command_line import parse
+from tests.harness.programs import run_python
 
 from rallypoint.cli import values
 from rallypoint.cli.options import default_of
@@ -172,9 +171,7 @@ def test_one_more_setting_of_the_job_is_one_field_and_one_row(tmp_path: Path) ->
         str(tmp_path),
         str(root / "docs" / "from-torchrun.md"),
     ]
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, *arguments], capture_output=True, text=True, check=False
-    )
+    done = run_python(SCRIPT, *arguments)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["parsed"] == [4.0, 7.0, 3.0]

@@ -9,14 +9,21 @@ import pty
 import re
 import signal
 import struct
-import subprocess
-import sys
 import termios
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.harness.cluster import Cluster, free_port, wait_until
+from tests.harness.commands import (
+    ask,
+    first_line,
+    is_refused,
+    line_of,
+    rallypoint,
+    start,
+    wrong_token,
+)
 from tests.harness.limits import patience
 from tests.harness.prepared import processes
 
@@ -30,17 +37,8 @@ for step in range({}):
 LIMIT_S = 60.0
 
 
-def status(cluster: Cluster, *words: str) -> subprocess.CompletedProcess[str]:
-    line = [sys.executable, "-m", "rallypoint", "status", *words]
-    return processes.run(line, env=cluster.environ(), capture_output=True, timeout=LIMIT_S)
-
-
-def at(cluster: Cluster, *words: str, job: str = "job") -> subprocess.CompletedProcess[str]:
-    return status(cluster, str(cluster.options["rdzv_endpoint"]), "--job", job, *words)
-
-
 def view_of(cluster: Cluster) -> dict[str, object]:
-    done = at(cluster, "--json")
+    done = ask(cluster, "status", "--json")
     assert done.returncode == 0, done.stderr
     view: dict[str, object] = json.loads(done.stdout)
     return view
@@ -52,15 +50,14 @@ def test_V1_status_shows_what_a_job_does_and_how_it_came_to_that(
 ) -> None:
     if serves:
         cluster.serve()
-    a, b = cluster.agents("a", "b", hosts=None if serves else True, max_restarts=2)
-    cluster.wait_workers(2, round=0)
+    a, b = cluster.running("a", "b", hosts=None if serves else True, max_restarts=2)
     cluster.order(LOOPS.format(30), round=0)
     wait_until(lambda: view_of(cluster)["step"] == 29, "the last step")
     cluster.order("raise RuntimeError('loss is NaN')", round=0, node="b")
     cluster.wait_workers(2, round=1)
     cluster.order(STEPS.format(10), round=1)
     wait_until(lambda: view_of(cluster)["step"] == 10, "a step of the next round")
-    done = at(cluster)
+    done = ask(cluster, "status")
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert len(lines) <= 24
@@ -88,7 +85,9 @@ def test_V1_while_another_worker_of_the_node_stops_status_has_the_traceback(
     cluster.order("signal.signal(signal.SIGTERM, signal.SIG_IGN); tell(ready=1)", round=0, rank=0)
     wait_until(lambda: len(a.workers()) == 3, "the worker to ignore SIGTERM")
     cluster.order("raise RuntimeError('loss is NaN')", round=0, rank=1)
-    wait_until(lambda: "| RuntimeError: loss is NaN" in at(cluster).stdout, "the traceback")
+    wait_until(
+        lambda: "| RuntimeError: loss is NaN" in ask(cluster, "status").stdout, "the traceback"
+    )
     view = view_of(cluster)
     assert view["state"] == "stopping"
     assert view["past"][-1]["cause"]["rank"] == 1  # type: ignore[index]
@@ -104,18 +103,18 @@ def test_V1_status_finds_a_job_on_this_machine_by_itself(cluster: Cluster) -> No
     cluster.wait_workers(1)
 
     def runs() -> bool:
-        found = status(cluster, "--job", job)
+        found = rallypoint(cluster, "status", "--job", job)
         assert found.returncode == 0, found.stderr
         return found.stdout.startswith(f"job {job}: running for ")
 
     wait_until(runs, "the job to be found, and to run")
-    mistyped = status(cluster, "--job", f"{job}0")
+    mistyped = rallypoint(cluster, "status", "--job", f"{job}0")
     assert mistyped.returncode == 75
     assert mistyped.stderr == (
         f"rallypoint: job {job}0 does not run on this machine; did you mean --job {job}?\n"
     )
     cluster.env["RALLYPOINT_TOKEN"] = "ab" * 32
-    elsewhere = status(cluster, "--job", job)
+    elsewhere = rallypoint(cluster, "status", "--job", job)
     assert elsewhere.returncode == 2
     assert elsewhere.stderr.startswith(
         f"rallypoint status: job {job} runs here with another token than that of "
@@ -123,7 +122,7 @@ def test_V1_status_finds_a_job_on_this_machine_by_itself(cluster: Cluster) -> No
     )
     del cluster.env["RALLYPOINT_TOKEN"]
     cluster.end_well(a)
-    gone = status(cluster, "--job", job)
+    gone = rallypoint(cluster, "status", "--job", job)
     assert gone.returncode == 75
     assert gone.stderr == (
         f"rallypoint: job {job} does not run on this machine: give the job's --rdzv-endpoint "
@@ -137,9 +136,8 @@ def test_a_job_of_one_node_that_nobody_else_can_find_is_found_by_its_user(
     """It has a token of its own, and no port that anybody has chosen."""
     name = f"alone-{os.getpid()}-{cluster.port}"
     cluster.options |= {"rdzv_endpoint": None, "rdzv_conf": None, "nnodes": "1", "rdzv_id": name}
-    a = cluster.agent("a")
-    cluster.wait_workers(1)
-    found = status(cluster, "--job", name)
+    [a] = cluster.running("a", hosts=None, round=None)
+    found = rallypoint(cluster, "status", "--job", name)
     assert found.returncode == 0, found.stderr
     assert found.stdout.startswith(f"job {name}: ")
     (note,) = cluster.temp.glob("rallypoint-agent-*/job")
@@ -161,16 +159,16 @@ def test_a_coordinator_of_many_jobs_shows_them_in_a_table(cluster: Cluster) -> N
     assert re.fullmatch(r"\(\d\d:\d\d:\d\d\)", clock)
     assert re.match(r"first +running +\d+ s +0 +1 +1 +- +- ", first + " ")
     assert re.match(r"second +waiting .* 1 more node: 1 of 2 nodes are here", second)
-    one = at(cluster, job="second")
+    one = ask(cluster, "status", job="second")
     assert "waits for   1 more node: 1 of 2 nodes are here" in one.stdout
-    none = at(cluster, job="third")
+    none = ask(cluster, "status", job="third")
     assert none.returncode == 2
     assert "does not host job 'third'" in none.stderr
     assert len(none.stderr.splitlines()) == 1
     b.signal(signal.SIGINT)
     b.wait_exit()
     cluster.end_well(a)
-    over = at(cluster, job="first")
+    over = ask(cluster, "status", job="first")
     assert over.returncode == 0
     assert re.match(r"job first: succeeded \d+ s ago, round 0: all workers exited", over.stdout)
 
@@ -184,12 +182,7 @@ def test_a_directory_of_jobs_is_shown_as_a_table(cluster: Cluster, tmp_path: Pat
     b = cluster.agent("b", rdzv_id="second.one")
     wait_until(lambda: len(re.findall("running", table(cluster))) == 2, "both jobs to run")
     assert [line.split()[0] for line in table(cluster).splitlines()[1:]] == ["first", "second.one"]
-    either = processes.run(
-        [sys.executable, "-m", "rallypoint", "events", str(shared)],
-        env=cluster.environ(),
-        capture_output=True,
-        timeout=LIMIT_S,
-    )
+    either = rallypoint(cluster, "events", shared)
     assert either.returncode == 2
     assert "several jobs are there (first, second.one): say which by --job ID" in either.stderr
     cluster.end_well(a, b)
@@ -199,27 +192,25 @@ def test_a_directory_of_jobs_is_shown_as_a_table(cluster: Cluster, tmp_path: Pat
 
 
 def table(cluster: Cluster) -> str:
-    done = status(cluster, str(cluster.options["rdzv_endpoint"]))
+    done = rallypoint(cluster, "status", str(cluster.options["rdzv_endpoint"]))
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 def test_status_names_what_is_wrong_in_one_line(cluster: Cluster, tmp_path: Path) -> None:
-    (a,) = cluster.agents("a", nnodes="1", rdzv_id="job", history="none")
-    cluster.wait_workers(1)
-    other = tmp_path / "token"
-    other.touch(0o600)
-    other.write_text("ab" * 32)
-    wrong_token = at(cluster, "--token-file", str(other))
-    unknown_job = at(cluster, job="another")
-    nobody = status(cluster, f"127.0.0.1:{free_port()}", "--job", "job")
-    too_many = status(cluster, "one", "two")
-    its_name = status(cluster, "train-8.invalid")
-    no_directory = status(cluster, "/does/not/exist", "--rdzv-backend", "file", "--job", "job")
+    (a,) = cluster.running("a", nnodes="1", rdzv_id="job", history="none", round=None)
+    other_token = ask(cluster, "status", "--token-file", wrong_token(tmp_path))
+    unknown_job = ask(cluster, "status", job="another")
+    nobody = rallypoint(cluster, "status", f"127.0.0.1:{free_port()}", "--job", "job")
+    too_many = rallypoint(cluster, "status", "one", "two")
+    its_name = rallypoint(cluster, "status", "train-8.invalid")
+    no_directory = rallypoint(
+        cluster, "status", "/does/not/exist", "--rdzv-backend", "file", "--job", "job"
+    )
     cluster.end_well(a)
-    gone = at(cluster)
+    gone = ask(cluster, "status")
     for failed, code, said in (
-        (wrong_token, 2, "wrong token for job 'job'"),
+        (other_token, 2, "wrong token for job 'job'"),
         (unknown_job, 2, "wrong token for job 'another', or another job uses this endpoint"),
         (nobody, 75, "can't reach the coordinator"),
         (too_many, 2, "two: unexpected"),
@@ -228,10 +219,7 @@ def test_status_names_what_is_wrong_in_one_line(cluster: Cluster, tmp_path: Path
         (no_directory, 2, "/does/not/exist: there is no such directory"),
         (gone, 75, "can't reach the coordinator"),
     ):
-        assert failed.returncode == code, failed.stderr
-        assert said in failed.stderr
-        assert len(failed.stderr.splitlines()) == 1
-        assert failed.stdout == ""
+        is_refused(failed, code, said)
 
 
 @pytest.fixture
@@ -246,15 +234,10 @@ def test_status_watch_redraws_until_the_job_ends(
     cluster: Cluster, terminal: tuple[int, int]
 ) -> None:
     ours, theirs = terminal
-    (a,) = cluster.agents("a", nnodes="1")
-    cluster.wait_workers(1)
+    (a,) = cluster.running("a", nnodes="1", round=None)
     wait_until(lambda: view_of(cluster)["state"] == "running", "the job to run")
-    line = [sys.executable, "-m", "rallypoint", "status", f"127.0.0.1:{cluster.port}"]
-    watching = subprocess.Popen(
-        [*line, "--job", "job", "--watch"],
-        env=cluster.environ() | {"TERM": "xterm", "NO_COLOR": ""},
-        stdout=theirs,
-    )
+    cluster.env |= {"TERM": "xterm", "NO_COLOR": ""}
+    watching = start(cluster, "status", "--watch", stdout=theirs, stderr=None)
     os.close(theirs)
     seen = b""
     while seen.count(b"\x1b[H\x1b[2J") < 2:
@@ -279,33 +262,13 @@ def plain(seen: bytes) -> bytes:
 
 
 def test_a_reader_that_leaves_ends_status_quietly(cluster: Cluster) -> None:
-    (a,) = cluster.agents("a", nnodes="1")
-    cluster.wait_workers(1)
+    (a,) = cluster.running("a", nnodes="1", round=None)
     wait_until(lambda: view_of(cluster)["state"] == "running", "the job to run")
-    line = f"{sys.executable} -m rallypoint status 127.0.0.1:{cluster.port} --job job --all"
-    done = subprocess.run(
-        ["sh", "-c", f"{line} | head -n 1"],
-        env=cluster.environ(),
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        check=False,
-    )
+    done = first_line(cluster, line_of(cluster, "status", "--all"))
     assert done.stdout.startswith("job job: running for")
     assert done.stdout.count("\n") == 1
-    assert done.stderr == ""
+    assert (done.returncode, done.stderr) == (0, "")
     cluster.end_well(a)
-
-
-def watching(cluster: Cluster, stdout: int) -> subprocess.Popen[str]:
-    line = [sys.executable, "-m", "rallypoint", "status", f"127.0.0.1:{cluster.port}", "--job"]
-    return subprocess.Popen(
-        [*line, "job", "--watch"],
-        env=cluster.environ(),
-        stdout=stdout,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
 
 
 def resize(terminal: int, columns: int) -> None:
@@ -320,7 +283,7 @@ def test_status_watch_fits_the_terminal_also_a_resized_one_and_ctrl_c_ends_it_qu
     agents = cluster.agents(*(f"a-node-of-a-long-name-{n}" for n in "abc"), nnodes="3", hosts=None)
     cluster.wait_workers(3)
     resize(ours, 200)
-    watch = watching(cluster, theirs)
+    watch = start(cluster, "status", "--watch", stdout=theirs)
     os.close(theirs)
     seen = b""
     names = b"a-node-of-a-long-name-a, a-node-of-a-long-name-b, a-node-of-a-long-name-c"
@@ -340,10 +303,9 @@ def test_status_watch_fits_the_terminal_also_a_resized_one_and_ctrl_c_ends_it_qu
 
 
 def test_status_watch_ends_when_its_reader_leaves(cluster: Cluster) -> None:
-    (a,) = cluster.agents("a", nnodes="1")
-    cluster.wait_workers(1)
+    (a,) = cluster.running("a", nnodes="1", round=None)
     ours, theirs = os.pipe()
-    watch = watching(cluster, theirs)
+    watch = start(cluster, "status", "--watch", stdout=theirs)
     os.close(theirs)
     assert os.read(ours, 65536).startswith(b"job job: ")
     os.close(ours)
@@ -353,10 +315,9 @@ def test_status_watch_ends_when_its_reader_leaves(cluster: Cluster) -> None:
 
 
 def test_status_without_stdout_ends_quietly(cluster: Cluster) -> None:
-    (a,) = cluster.agents("a", nnodes="1")
-    cluster.wait_workers(1)
-    line = f"{sys.executable} -m rallypoint status 127.0.0.1:{cluster.port} --job job >&-"
-    done = processes.run(["sh", "-c", line], env=cluster.environ(), capture_output=True)
+    (a,) = cluster.running("a", nnodes="1", round=None)
+    line = " ".join(line_of(cluster, "status"))
+    done = processes.run(["sh", "-c", f"{line} >&-"], env=cluster.environ(), capture_output=True)
     assert (done.returncode, done.stderr) == (0, "")
     cluster.end_well(a)
 
@@ -367,46 +328,35 @@ def test_status_watch_finds_the_next_leader_and_says_how_the_job_ended(
     directory = tmp_path / "jobs"
     directory.mkdir()
     cluster.options |= {"rdzv_backend": "file", "rdzv_endpoint": str(directory)}
-    first = cluster.agent("a")
-    cluster.wait_workers(1)
+    [first] = cluster.running("a", hosts=None, round=None)
     second = cluster.agent("b")
     cluster.wait_workers(2)
-    words = [sys.executable, "-m", "rallypoint", "status", str(directory), "--job", "job"]
     with (tmp_path / "seen").open("wb") as seen:
-        watch = subprocess.Popen(
-            [*words, "--watch"],
-            env=cluster.environ(),
-            stdout=seen,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        watch = start(cluster, "status", "--watch", stdout=seen)
     text = (tmp_path / "seen").read_text
     wait_until(lambda: "2 of 1 to 2 in the round" in text(), "both nodes to be seen")
     first.kill()
-    words[3] = "logs"
     with (tmp_path / "lines").open("wb") as out:
-        pipes = {"stdout": out, "stderr": subprocess.PIPE, "text": True}
-        begun = processes.start([*words, "-f"], env=cluster.environ(), **pipes)
+        begun = start(cluster, "logs", "-f", stdout=out)
     wait_until(lambda: "1 of 1 to 2 in the round" in text(), "the next leader to be seen")
     cluster.order("print('epoch 1', file=sys.stderr, flush=True)")
     wait_until(lambda: "epoch 1" in (tmp_path / "lines").read_text(), "a line of the worker")
     cluster.end_well(second)
     assert begun.communicate(timeout=patience(LIMIT_S))[1].endswith("the job has ended\n")
     assert begun.returncode == 0
-    words[3] = "status"
     _, said = watch.communicate(timeout=patience(LIMIT_S))
     assert (watch.returncode, said) == (
         0,
         ("rallypoint: the coordinator went away: looking for it, or another\n"),
     )
     assert "job job: succeeded 0 s ago" in text()
-    over = processes.run(words, env=cluster.environ(), capture_output=True)
+    over = ask(cluster, "status")
     assert over.returncode == 0, over.stderr
     head, line, *_ = over.stdout.splitlines()
     assert head.startswith("the job has ended; this is kept of it on this machine: ~/")
     assert line.endswith(", round 2: all workers exited with code 0")
-    nowhere = cluster.environ() | {"RALLYPOINT_STATE_DIR": str(tmp_path / "none")}
-    over = processes.run(words, env=nowhere, capture_output=True)
+    cluster.env["RALLYPOINT_STATE_DIR"] = str(tmp_path / "none")
+    over = ask(cluster, "status")
     ended, where = over.stdout.rstrip().split(" (", 1)
     assert ended == "job job: the job has ended: all workers exited with code 0"
     assert re.fullmatch(
@@ -421,7 +371,7 @@ def test_a_job_on_this_machine_that_does_not_answer_holds_up_no_other(cluster: C
     cluster.wait_workers(2)
 
     def row(job: str) -> str:
-        done = status(cluster, "--all")
+        done = rallypoint(cluster, "status", "--all")
         assert done.returncode == 0, done.stderr
         return next((line for line in done.stdout.splitlines() if line.startswith(job)), "")
 
@@ -436,10 +386,9 @@ def test_a_job_on_this_machine_that_does_not_answer_holds_up_no_other(cluster: C
 
 def test_a_job_without_a_token_names_the_option(cluster: Cluster) -> None:
     cluster.make_token()
-    (a,) = cluster.agents("a", nnodes="1", insecure=True)
-    cluster.wait_workers(1)
+    (a,) = cluster.running("a", nnodes="1", insecure=True, round=None)
     endpoint = f"127.0.0.1:{cluster.port}"
-    refused, answered = at(cluster), at(cluster, "--insecure")
+    refused, answered = ask(cluster, "status"), ask(cluster, "status", "--insecure")
     cluster.end_well(a)
     assert refused.returncode == 2
     assert refused.stderr == (

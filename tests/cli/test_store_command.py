@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from tests.harness.limits import patience
 from tests.harness.prepared import processes
+from tests.harness.programs import run_program
 from torch.distributed import TCPStore
 
 STORE = (sys.executable, "-m", "rallypoint", "store")
@@ -169,9 +170,7 @@ def test_too_few_open_files_are_said_at_the_start_with_the_number_that_is_needed
 
 
 def test_help_names_it() -> None:
-    whole = subprocess.run(
-        [sys.executable, "-m", "rallypoint", "--help"], capture_output=True, text=True, check=True
-    )
+    whole = run_program([sys.executable, "-m", "rallypoint", "--help"], check=True)
     assert re.search(r"^  store +host", whole.stdout, re.MULTILINE)
     own = subprocess.run([*STORE, "--help"], capture_output=True, text=True, check=True)
     for word in ("--allow CIDR", "--max-memory SIZE", "--stats [SECONDS]", "143"):

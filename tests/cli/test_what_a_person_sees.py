@@ -20,6 +20,7 @@ from tests.harness.one_agent import (
     LIMIT_S,
     TELL,
     agent,
+    ended,
     environment,
     eventually,
     free_port,
@@ -119,42 +120,36 @@ def test_out_of_a_terminal_the_workers_bytes_are_their_own(tmp_path: Path, worke
         "    with open(1, 'wb', closefd=False) as out:\n"
         "        out.write(random.Random(7).randbytes(5 << 20))"
     )
-    with agent(tmp_path, f"--nproc-per-node={workers}", program=program) as run:
-        assert run.wait() == 0
+    run = ended(agent(tmp_path, f"--nproc-per-node={workers}", program=program), 0)
     wrote = random.Random(7).randbytes(5 << 20)
     assert hashlib.sha256(run.raw_out).digest() == hashlib.sha256(wrote).digest()
 
 
 def test_a_job_that_goes_well_is_one_line_of_ours(tmp_path: Path) -> None:
-    with agent(tmp_path, program="print('mine')") as run:
-        assert run.wait() == 0
+    run = ended(agent(tmp_path, program="print('mine')"), 0)
     assert len(run.err.splitlines()) == 1
     assert run.out == "mine\n"
 
 
 def test_a_restart_is_told_with_its_reason(tmp_path: Path) -> None:
-    with agent(tmp_path, "--max-restarts=2", program=FAILS_ONCE) as run:
-        assert run.wait() == 0
-    ended, restart, last = run.err.splitlines()
-    assert "round 0 ended: rank 0" in ended
-    assert "exited with code 3" in ended
+    run = ended(agent(tmp_path, "--max-restarts=2", program=FAILS_ONCE), 0)
+    end, restart, last = run.err.splitlines()
+    assert "round 0 ended: rank 0" in end
+    assert "exited with code 3" in end
     assert "restart 1 of 2" in restart
     assert "after 1 restart" in last
 
 
 def test_quiet_leaves_what_matters(tmp_path: Path) -> None:
-    with agent(tmp_path, "--quiet", program="print('mine')") as run:
-        assert run.wait() == 0
+    run = ended(agent(tmp_path, "--quiet", program="print('mine')"), 0)
     assert run.err == ""
-    with agent(tmp_path, "--quiet", program="raise SystemExit(4)") as run:
-        assert run.wait() == 1
+    run = ended(agent(tmp_path, "--quiet", program="raise SystemExit(4)"), 1)
     assert "exited with code 4" in run.err
 
 
 def test_every_line_of_json_parses(tmp_path: Path) -> None:
     options = ("--log-format=json", "--max-restarts=1", "--nproc-per-node=2")
-    with agent(tmp_path, *options, program=FAILS_ONCE) as run:
-        assert run.wait() == 0
+    run = ended(agent(tmp_path, *options, program=FAILS_ONCE), 0)
     records = [json.loads(line) for line in run.err.splitlines()]
     names = [record["event"] for record in records]
     for name in ("round_joined", "workers_started", "round_ended", "restart"):
@@ -166,14 +161,12 @@ def test_every_line_of_json_parses(tmp_path: Path) -> None:
 def test_LOGLEVEL_says_how_much_is_told(tmp_path: Path) -> None:
     told = {}
     for level in ("DEBUG", "INFO", "ERROR"):
-        with agent(
-            tmp_path, "--max-restarts=1", program=FAILS_ONCE, env={"LOGLEVEL": level}
-        ) as run:
-            assert run.wait() == 0
+        run = ended(
+            agent(tmp_path, "--max-restarts=1", program=FAILS_ONCE, env={"LOGLEVEL": level}), 0
+        )
         told[level] = len(run.err.splitlines())
     assert told["DEBUG"] > told["INFO"] > told["ERROR"] == 1
-    with agent(tmp_path, program="", env={"LOGLEVEL": "loud"}) as run:
-        assert run.wait() == 2
+    run = ended(agent(tmp_path, program="", env={"LOGLEVEL": "loud"}), 2)
     assert "LOGLEVEL=loud" in run.err
 
 
@@ -192,10 +185,8 @@ def test_a_missing_module_names_the_python_that_the_person_uses_else(tmp_path: P
     other.symlink_to(sys.executable)
     missing = "import no_such_module_at_all"
     env = {"VIRTUAL_ENV": str(tmp_path / "env")}
-    with agent(tmp_path, program=missing, env=env) as run:
-        assert run.wait() == 1
+    run = ended(agent(tmp_path, program=missing, env=env), 1)
     hint = f"no_such_module_at_all is installed for {other}, set PYTHON_EXEC={other}"
     assert hint in run.err.splitlines()[-2]
-    with agent(tmp_path, program=missing, env=env | {"PYTHON_EXEC": str(other)}) as run:
-        assert run.wait() == 1
+    run = ended(agent(tmp_path, program=missing, env=env | {"PYTHON_EXEC": str(other)}), 1)
     assert "set PYTHON_EXEC" not in run.err

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 from tests.harness.cluster import Cluster, at_a_terminal, free_port, wait_until
-from tests.harness.prepared import processes
+from tests.harness.commands import RALLYPOINT, ask, rallypoint
 
 SAVES = """
 from rallypoint import worker
@@ -25,36 +22,29 @@ tell(listens=True)
 """
 
 
-def wish(cluster: Cluster, name: str, *words: str) -> subprocess.CompletedProcess[str]:
-    where = [str(cluster.options["rdzv_endpoint"]), "--job", "job"]
-    line = [sys.executable, "-m", "rallypoint", name, *where, *words]
-    return processes.run(line, env=cluster.environ(), capture_output=True, timeout=60)
-
-
 @pytest.mark.parametrize("serves", [False, True], ids=["embedded", "serve"])
 def test_V4_a_job_saves_restarts_and_ends_as_a_person_wants(cluster: Cluster, serves: bool) -> None:
     if serves:
         cluster.serve()
-    a, b = cluster.agents("a", "b", hosts=None if serves else True, max_restarts=1)
-    cluster.wait_workers(2, round=0)
-    nobody = wish(cluster, "checkpoint")
+    a, b = cluster.running("a", "b", hosts=None if serves else True, max_restarts=1)
+    nobody = ask(cluster, "checkpoint")
     assert nobody.returncode == 1
     assert nobody.stdout.startswith(
         "no worker looks whether a person wants a checkpoint: call rallypoint."
     )
     cluster.order(LISTENS, round=0)
     cluster.order(SAVES, round=0)
-    done = wish(cluster, "checkpoint")
+    done = ask(cluster, "checkpoint")
     while done.stdout.startswith("no worker looks"):  # Neither has begun to ask yet.
-        done = wish(cluster, "checkpoint")
+        done = ask(cluster, "checkpoint")
     assert done.stdout.startswith("the workers of "), done.stderr
     assert done.returncode == 0
-    anew = wish(cluster, "restart")
+    anew = ask(cluster, "restart")
     assert anew.stdout == "round 1 has begun: 2 nodes, 2 workers\n", anew.stderr
     workers = cluster.wait_workers(2, round=1)
     assert {worker.env["TORCHELASTIC_RESTART_COUNT"] for worker in workers} == {"0"}
     a.wait_event("round_ended", "a person asked for a restart (rallypoint restart)", round=0)
-    over = wish(cluster, "cancel")
+    over = ask(cluster, "cancel")
     assert over.returncode == 0
     assert over.stdout == "the job was cancelled: a person cancelled it (rallypoint cancel)\n"
     assert [a.wait_exit(), b.wait_exit()] == [130, 130]
@@ -66,17 +56,16 @@ def test_V4_a_person_is_answered_soon_where_workers_only_ask_whether_the_job_re_
 ) -> None:
     """Nobody waits for a checkpoint that they never save; once they ask for it, they are waited
     for."""
-    a = cluster.agent("a", nnodes="1")
-    cluster.wait_workers(1, round=0)
+    [a] = cluster.running("a", nnodes="1", hosts=None)
     cluster.order(ONLY_FOR_RESTARTS, round=0)
     wait_until(lambda: any('"listens": true' in line for line in a.stdout_lines), "the question")
-    refused = wish(cluster, "checkpoint")
+    refused = ask(cluster, "checkpoint")
     assert refused.returncode == 1
     assert "should_restart_at_checkpoint() are for other requests" in refused.stdout
     cluster.order(SAVES, round=0)
-    done = wish(cluster, "checkpoint")
+    done = ask(cluster, "checkpoint")
     while done.stdout.startswith("no worker looks"):
-        done = wish(cluster, "checkpoint")
+        done = ask(cluster, "checkpoint")
     assert done.stdout == "the workers of 1 node have saved a checkpoint\n", done.stderr
     cluster.end_well(a)
 
@@ -84,24 +73,22 @@ def test_V4_a_person_is_answered_soon_where_workers_only_ask_whether_the_job_re_
 def test_a_wish_that_can_not_be_granted_is_one_line(cluster: Cluster) -> None:
     a = cluster.agent("a", nnodes="2")
     a.wait_event("waiting", "more node")
-    refused = [wish(cluster, name) for name in ("checkpoint", "restart")]
+    refused = [ask(cluster, name) for name in ("checkpoint", "restart")]
     assert [one.returncode for one in refused] == [2, 2]
     for one in refused:
         assert "no workers run now: the job waits for" in one.stderr
         assert len(one.stderr.splitlines()) == 1
-    assert wish(cluster, "cancel").returncode == 0
+    assert ask(cluster, "cancel").returncode == 0
     assert a.wait_exit() == 130
     cluster.options |= {"rdzv_endpoint": f"127.0.0.1:{free_port()}"}
-    gone = wish(cluster, "restart")
+    gone = ask(cluster, "restart")
     assert gone.returncode == 75
     assert len(gone.stderr.splitlines()) == 1
 
 
 def test_V4_cancel_without_a_word_names_the_job_that_it_found(cluster: Cluster) -> None:
-    a = cluster.agent("a", nnodes="1")
-    cluster.wait_workers(1, round=0)
-    line = [sys.executable, "-m", "rallypoint", "cancel"]
-    over = processes.run(line, env=cluster.environ(), capture_output=True, timeout=60)
+    [a] = cluster.running("a", nnodes="1", hosts=None)
+    over = rallypoint(cluster, "cancel")
     where = f"127.0.0.1:{cluster.port}"
     said = f"rallypoint: cancel job job at {where}, the only job of yours on this machine\n"
     assert over.stderr.replace("'", "") == said
@@ -112,11 +99,9 @@ def test_V4_cancel_without_a_word_names_the_job_that_it_found(cluster: Cluster) 
 def test_V4_at_a_terminal_cancel_asks_whether_the_job_that_it_found_is_meant(
     cluster: Cluster,
 ) -> None:
-    a = cluster.agent("a", nnodes="1")
-    cluster.wait_workers(1, round=0)
+    [a] = cluster.running("a", nnodes="1", hosts=None)
     for answer, code in (b"\n", 1), (b"y\n", 0):
-        line = [sys.executable, "-m", "rallypoint", "cancel"]
-        ended, seen = at_a_terminal(cluster, line, answer)
+        ended, seen = at_a_terminal(cluster, [*RALLYPOINT, "cancel"], answer)
         assert ended == code, seen
         assert f"at 127.0.0.1:{cluster.port}, the only job of yours on this machine? [y/N]" in seen
         assert code == 0 or a.process.poll() is None

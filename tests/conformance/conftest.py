@@ -8,13 +8,7 @@ from pathlib import Path
 import pytest
 from tests.conformance.known_wrong import what_is_wrong
 from tests.conformance.stores import SUBJECTS, OurServers, Pair, Subject, opened
-from tests.harness.resolver import nobody_asked
-
-
-@pytest.fixture(autouse=True, scope="module")
-def no_names() -> Iterator[None]:
-    with nobody_asked():
-        yield
+from tests.harness.resolver import no_names as no_names
 
 
 @pytest.fixture(params=SUBJECTS, ids=str)

@@ -8,8 +8,7 @@ import socket
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 
-from tests.harness.limits import patience
-from tests.harness.round_workers import until
+from tests.harness.limits import patience, until
 
 from rallypoint.coordinator.acceptor import Acceptor, ConnectionLog
 from rallypoint.core.admission import AdmissionLimits

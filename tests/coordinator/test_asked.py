@@ -4,23 +4,15 @@ workers do or wanted something of it (F8)."""
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 from tests.harness.cluster import AgentProcess, Cluster
-from tests.harness.prepared import processes
+from tests.harness.commands import ask
 
 from rallypoint import __version__
 from rallypoint.core.watch.askers import WINDOW_S
-
-
-def run(cluster: Cluster, *words: str) -> subprocess.CompletedProcess[str]:
-    place = ["--rdzv-endpoint", str(cluster.options["rdzv_endpoint"]), "--job", "job"]
-    line = [sys.executable, "-m", "rallypoint", *words, *place]
-    return processes.run(line, env=cluster.environ(), capture_output=True, timeout=60)
 
 
 def told(command: str) -> str:
@@ -48,16 +40,16 @@ def test_F8_the_history_says_where_somebody_has_read_or_wanted_something(
     cluster.wait_workers(2, round=0)
     began = time.monotonic()
     for _ in range(10):
-        assert run(cluster, "logs").returncode == 0
+        assert ask(cluster, "logs").returncode == 0
     lasted_s = time.monotonic() - began
-    assert run(cluster, "status").returncode == 0
-    assert run(cluster, "stacks").returncode == 0
-    assert run(cluster, "checkpoint").returncode == 1, "no worker asks for it"
-    assert run(cluster, "restart").returncode == 0
+    assert ask(cluster, "status").returncode == 0
+    assert ask(cluster, "stacks").returncode == 0
+    assert ask(cluster, "checkpoint").returncode == 1, "no worker asks for it"
+    assert ask(cluster, "restart").returncode == 0
     cluster.wait_workers(2, round=1)
-    assert run(cluster, "drain", "b").returncode == 0
+    assert ask(cluster, "drain", "b").returncode == 0
     b.wait_exit()
-    events = run(cluster, "events", "--json")
+    events = ask(cluster, "events", "--json")
     asked = [one for one in map(json.loads, events.stdout.splitlines()) if one["event"] == "asked"]
     reads = [one["text"] for one in asked if told("logs") in one["text"]]
     assert reads[0] == told("logs")
@@ -65,7 +57,7 @@ def test_F8_the_history_says_where_somebody_has_read_or_wanted_something(
     wanted = ["stacks", "checkpoint", "restart", "drain b"]
     assert [one["text"] for one in asked[len(reads) :]] == [told(one) for one in wanted]
     assert {one["level"] for one in asked} == {"INFO"}
-    assert run(cluster, "cancel").returncode == 0
+    assert ask(cluster, "cancel").returncode == 0
     assert a.wait_exit() == 130
     assert in_log(host) == [*(one["text"] for one in asked), told("cancel")]
     (path,) = folder.iterdir() if serves else [kept]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
-from tests.harness.round_workers import until
+from tests.harness.limits import until
 from tests.harness.sessions import rally
 
 from rallypoint.coordinator import hosted_job, jobs

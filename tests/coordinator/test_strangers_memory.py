@@ -9,10 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from tests.harness.limits import patience
-from tests.harness.round_workers import until
+from tests.harness.limits import patience, until
 from tests.harness.sessions import rally
-from tests.store.test_round_store import (
+from tests.harness.store_client import (
     KEY,
     PING,
     VALIDATE,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.docs.page import DOCS, blocks, commands
-from tests.harness.limits import patience
+from tests.harness.programs import run_program
 
 SOURCE = DOCS.parent / "src" / "rallypoint"
 FIELD = re.compile(r"\{[^{}]*\}")
@@ -86,13 +86,8 @@ def test_the_lines_to_copy_run(tmp_path: Path) -> None:
     env = {"PATH": path, "HOME": str(tmp_path)}
     said = []
     for line in commands(blocks("troubleshooting.md")[0]):
-        done = subprocess.run(
-            [*(ALONE if can_be_alone else ()), "/bin/sh", "-c", line],
-            cwd=tmp_path,
-            env=env,
-            capture_output=True,
-            text=True,
-            timeout=patience(60),
+        done = run_program(
+            [*(ALONE if can_be_alone else ()), "/bin/sh", "-c", line], cwd=tmp_path, env=env
         )
         assert done.returncode == 0, (line, done.stderr)
         said.append(done.stdout + done.stderr)

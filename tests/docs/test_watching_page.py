@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from msgspec import structs
-from tests.cli.test_every_command import WISHES
 from tests.harness.broken_jobs import BROKEN, NAN, NODES, running
+from tests.harness.commands import WISHES
 from tests.harness.watched_cluster import NOON
 
 from rallypoint.cli.verdict import VerdictView, verdict_lines

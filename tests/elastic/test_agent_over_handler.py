@@ -6,14 +6,14 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from tests.cli.test_bad_input import is_one_line_with
 from tests.harness.cluster import Cluster, Option, wait_until
-from tests.harness.one_agent import agent, name_of
+from tests.harness.commands import is_one_line_with
+from tests.harness.one_agent import agent, ended
+from tests.harness.plug_ins import offer_handlers
+from tests.harness.proc import name_of
 
 KEEP_ALIVE = "keep_alive_interval=0.3,keep_alive_max_attempt=4"
 ALL_REDUCE = """
@@ -25,57 +25,6 @@ dist.all_reduce(value)
 os.write(1, f"sum {value.item():g} of {dist.get_world_size()}\\n".encode())
 dist.destroy_process_group()
 """
-FIVE_METHODS = """
-import os, sys, time
-from rallypoint.errors import RendezvousGracefulExitError
-from rallypoint.elastic.stores.hash_store import HashStore
-class Handler:
-    closed = False
-    def __init__(self, params):
-        assert params.endpoint == "anything" and params.get("colour") == "blue", vars(params)
-        self.params = params
-    def next_rendezvous(self):
-        return HashStore(), 0, 1
-    def is_closed(self): return self.closed
-    def set_closed(self):
-        self.closed = True
-        os.write(1, b"closed\\n")
-    def num_nodes_waiting(self): return 0
-    def get_run_id(self): return self.params.run_id
-class Broken(Handler):
-    def next_rendezvous(self): raise KeyError("no such cluster")
-class Unready(Handler):
-    def next_rendezvous(self): return None
-class Stuck(Handler):
-    def next_rendezvous(self):
-        os.write(1, b"meeting now\\n")
-        while self.params.get("meets") == "never": time.sleep(60)
-        return super().next_rendezvous()
-    def set_closed(self):
-        while True: time.sleep(60)
-class Changing(Handler):
-    met = 0
-    def next_rendezvous(self):
-        self.met += 1
-        return super().next_rendezvous()
-    def num_nodes_waiting(self): return int(self.met == 1)
-class Unneeded(Handler):
-    def next_rendezvous(self): raise RendezvousGracefulExitError("the job ended without it")
-def stuck(): return Stuck
-def unneeded(): return Unneeded
-def changing(): return Changing
-def peers():
-    from rallypoint.elastic.rendezvous.c10d_rendezvous_backend import create_handler_from
-    def create(params):
-        params.config.setdefault("store_type", "file")
-        words = dict(zip(sys.argv, sys.argv[1:]))
-        if name := words.get("--node-id"): params.config["node_id"] = name
-        return create_handler_from(params)
-    return create
-def five(): return Handler
-def broken(): return Broken
-def unready(): return Unready
-"""
 WORKER = """
 import os
 e = os.environ
@@ -85,7 +34,7 @@ tell("rank", e["RANK"], e["WORLD_SIZE"], e["TORCHELASTIC_RESTART_COUNT"], e["MAS
 
 def by_file(cluster: Cluster, **options: Option) -> None:
     """The nodes of this cluster meet in a file."""
-    cluster.env |= plug_in(cluster.folder)
+    cluster.env |= offer_handlers(cluster.folder)
     cluster.options |= {
         "rdzv_backend": "peers",
         "rdzv_endpoint": str(cluster.folder),
@@ -256,27 +205,13 @@ def test_torch_reduces_over_two_nodes_that_meet_in_a_file(
     assert [line for one in (a, b) for line in one.stdout_lines] == ["sum 3 of 2"] * 2
 
 
-def plug_in(folder: Path) -> Mapping[str, str]:
-    """A package that offers handlers; the environment in which it is installed."""
-    site = folder / "site"
-    info = site / "someone_elses-1.0.dist-info"
-    info.mkdir(parents=True)
-    (site / "someone_elses.py").write_text(FIVE_METHODS)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: someone-elses\nVersion: 1.0\n")
-    names = ("five", "broken", "unready", "stuck", "unneeded", "changing", "peers")
-    entries = "\n".join(f"{name} = someone_elses:{name}" for name in names)
-    (info / "entry_points.txt").write_text(f"[rallypoint.handlers]\n{entries}\n")
-    return {"PYTHONPATH": ":".join([str(site), *filter(None, sys.path)])}
-
-
 FOREIGN = ("--rdzv-endpoint=anything", "--rdzv-conf=colour=blue")
 
 
 def test_a_handler_of_another_package_with_the_five_oldest_methods(tmp_path: Path) -> None:
-    env = dict(plug_in(tmp_path))
+    env = offer_handlers(tmp_path)
     options = ("--rdzv-backend=five", *FOREIGN, "--nproc-per-node=2")
-    with agent(tmp_path, *options, program=WORKER, env=env) as run:
-        assert run.wait() == 0, run.err
+    run = ended(agent(tmp_path, *options, program=WORKER, env=env), 0)
     assert sorted(run.told("rank")) == ["0 2 0 127.0.0.1", "1 2 0 127.0.0.1"]
     assert run.out.splitlines().count("closed") == 1, "who comes late must know, and is told once"
 
@@ -288,9 +223,8 @@ def test_its_workers_restart_and_reach_the_store_of_their_agent(
     program = WORKER + "import sys\n" + ALL_REDUCE
     program += "sys.exit(3 if e['TORCHELASTIC_RESTART_COUNT'] == '0' else 0)\n"
     options = ("--rdzv-backend=five", *FOREIGN, "--nproc-per-node=2", "--max-restarts=1")
-    env = {**plug_in(tmp_path), "PYTHON_EXEC": torch_python}
-    with agent(tmp_path, *options, program=program, env=env) as run:
-        assert run.wait() == 0, run.err
+    env = {**offer_handlers(tmp_path), "PYTHON_EXEC": torch_python}
+    run = ended(agent(tmp_path, *options, program=program, env=env), 0)
     assert run.told("sum") == ["3 of 2"] * 4
     assert {line.split()[2] for line in run.told("rank")} == {"0", "1"}
 
@@ -299,9 +233,8 @@ def test_a_handler_that_can_not_wake_its_agent_is_asked_whether_the_round_is_ove
     tmp_path: Path,
 ) -> None:
     program = WORKER + "import time\nif e['RALLYPOINT_ROUND'] == '0': time.sleep(600)"
-    env = dict(plug_in(tmp_path))
-    with agent(tmp_path, "--rdzv-backend=changing", *FOREIGN, program=program, env=env) as run:
-        assert run.wait() == 0, run.err
+    env = offer_handlers(tmp_path)
+    run = ended(agent(tmp_path, "--rdzv-backend=changing", *FOREIGN, program=program, env=env), 0)
     assert run.told("rank") == ["0 1 0 127.0.0.1"] * 2, "it costs no budget"
 
 
@@ -313,17 +246,15 @@ def test_a_handler_that_breaks_its_contract_is_named(
     tmp_path: Path, name: str, parts: list[str]
 ) -> None:
     options = (f"--rdzv-backend={name}", *FOREIGN)
-    with agent(tmp_path, *options, program=WORKER, env=dict(plug_in(tmp_path))) as run:
-        assert run.wait() == 75
+    run = ended(agent(tmp_path, *options, program=WORKER, env=offer_handlers(tmp_path)), 75)
     assert is_one_line_with(run.err, *parts)
     assert not run.told("rank")
 
 
 def test_a_handler_that_blocks_for_ever_does_not_hold_its_agent(tmp_path: Path) -> None:
     """Neither when the job has ended, nor when a signal tells the agent to go."""
-    env = dict(plug_in(tmp_path))
-    with agent(tmp_path, "--rdzv-backend=stuck", *FOREIGN, program=WORKER, env=env) as run:
-        assert run.wait() == 0, run.err
+    env = offer_handlers(tmp_path)
+    run = ended(agent(tmp_path, "--rdzv-backend=stuck", *FOREIGN, program=WORKER, env=env), 0)
     assert "Traceback" not in run.err
     assert "destroyed" not in run.err
     program = WORKER + "import time\ntime.sleep(600)"
@@ -342,8 +273,7 @@ def test_a_handler_that_blocks_for_ever_does_not_hold_its_agent(tmp_path: Path) 
 
 def test_a_node_that_is_not_needed_says_so_and_ends_well(tmp_path: Path) -> None:
     options = ("--rdzv-backend=unneeded", *FOREIGN)
-    with agent(tmp_path, *options, program=WORKER, env=dict(plug_in(tmp_path))) as run:
-        assert run.wait() == 0
+    run = ended(agent(tmp_path, *options, program=WORKER, env=offer_handlers(tmp_path)), 0)
     assert is_one_line_with(run.err, "this node was not needed: the job ended without it")
     assert not run.told("rank")
 
@@ -365,16 +295,14 @@ def test_a_node_that_is_not_needed_says_so_and_ends_well(tmp_path: Path) -> None
 def test_a_mistake_with_a_handler_is_one_line(
     tmp_path: Path, words: list[str], parts: list[str], code: int
 ) -> None:
-    with agent(tmp_path, *words, program=WORKER, env=dict(plug_in(tmp_path))) as run:
-        assert run.wait() == code, run.err
+    run = ended(agent(tmp_path, *words, program=WORKER, env=offer_handlers(tmp_path)), code)
     assert is_one_line_with(run.err, *parts)
     assert not run.told("rank")
 
 
 def test_F8_the_file_in_which_nodes_meet_is_this_user_s_alone(tmp_path: Path) -> None:
     options = ("--rdzv-backend=peers", "--rdzv-endpoint=f")
-    with agent(tmp_path, *options, program=WORKER, env=dict(plug_in(tmp_path))) as run:
-        assert run.wait() == 0, run.err
+    ended(agent(tmp_path, *options, program=WORKER, env=offer_handlers(tmp_path)), 0)
     assert (tmp_path / "f").stat().st_mode & 0o777 == 0o600
 
 
@@ -397,8 +325,7 @@ def test_F8_nodes_do_not_meet_in_a_file_that_others_could_have_written(
             pytest.skip("only root can give a file away")
         os.chown(file, 12345, -1)
     options = ("--rdzv-backend=peers", f"--rdzv-endpoint={where}", "--rdzv-id=job")
-    with agent(tmp_path, *options, program=WORKER, env=dict(plug_in(tmp_path))) as run:
-        assert run.wait() == 2
+    run = ended(agent(tmp_path, *options, program=WORKER, env=offer_handlers(tmp_path)), 2)
     says = {
         "open to others": f"mode 0666): run `chmod 600 {file}`",
         "a link": f"{file} is a symbolic link: name another one",
@@ -411,9 +338,8 @@ def test_F8_nodes_do_not_meet_in_a_file_that_others_could_have_written(
 
 def test_nodes_that_do_not_come_are_waited_for_and_named(tmp_path: Path) -> None:
     options = ("--nnodes=2", "--rdzv-backend=peers", "--rdzv-endpoint=f", "--log-format=json")
-    conf, env = "--rdzv-conf=join_timeout=1", dict(plug_in(tmp_path))
-    with agent(tmp_path, *options, conf, program=WORKER, env=env) as run:
-        assert run.wait() == 75
+    conf, env = "--rdzv-conf=join_timeout=1", offer_handlers(tmp_path)
+    run = ended(agent(tmp_path, *options, conf, program=WORKER, env=env), 75)
     verdict = json.loads(run.err.splitlines()[-1])
     assert verdict["outcome"] == "timed out"
     assert "1 s" in verdict["reason"]
@@ -423,7 +349,7 @@ def test_nodes_that_do_not_come_are_waited_for_and_named(tmp_path: Path) -> None
 def test_a_signal_while_nobody_else_comes(tmp_path: Path) -> None:
     where = f"--rdzv-endpoint={tmp_path}"
     options = ("--nnodes=2", "--rdzv-backend=peers", where, "--log-format=json")
-    with agent(tmp_path, *options, program=WORKER, env=dict(plug_in(tmp_path))) as run:
+    with agent(tmp_path, *options, program=WORKER, env=offer_handlers(tmp_path)) as run:
         run.wait_said("waiting for the next round")
         wait_until(lambda: list(tmp_path.glob("rallypoint-rendezvous-*")), "the file")
         run.send(signal.SIGTERM)

@@ -31,19 +31,16 @@ class SlowBackend(RendezvousBackend):
         return None
 
 
-def test_who_waits_for_a_call_that_never_began_learns_that_this_node_has_left() -> None:
-    async def main() -> None:
-        backend = SlowBackend()
-        thread = BackendThread(backend)
-        begun = asyncio.create_task(thread.get_state())
-        await asyncio.to_thread(backend.begun.wait, 60)
-        queued = asyncio.create_task(thread.set_state(b"", None))
-        await asyncio.sleep(0)
-        closing = asyncio.create_task(thread.close())
-        with pytest.raises(RendezvousClosedError, match="this node has left the job"):
-            await queued
-        backend.let.set()
-        assert await begun is None
-        await closing
-
-    asyncio.run(main())
+async def test_who_waits_for_a_call_that_never_began_learns_that_this_node_has_left() -> None:
+    backend = SlowBackend()
+    thread = BackendThread(backend)
+    begun = asyncio.create_task(thread.get_state())
+    await asyncio.to_thread(backend.begun.wait, 60)
+    queued = asyncio.create_task(thread.set_state(b"", None))
+    await asyncio.sleep(0)
+    closing = asyncio.create_task(thread.close())
+    with pytest.raises(RendezvousClosedError, match="this node has left the job"):
+        await queued
+    backend.let.set()
+    assert await begun is None
+    await closing

@@ -6,15 +6,15 @@ import json
 import re
 import signal
 import socket
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
 import pytest
-from tests.harness.one_agent import agent, environment, free_port
+from tests.harness.one_agent import agent, ended, environment, free_port
 from tests.harness.own_program import LAUNCHER, last_line, program
 from tests.harness.prepared import processes
+from tests.harness.programs import run_program
 
 TRAIN = """
 def train(word):
@@ -35,8 +35,7 @@ def train(word):
 def test_ten_lines_give_the_values_of_all_workers_and_print_nothing(tmp_path: Path) -> None:
     text = f"{LAUNCHER}{TRAIN}---\n"
     text += "print('got', elastic_launch(LaunchConfig(1, 1, 2), train)('fine'))\n"
-    with program(tmp_path, text) as run:
-        assert run.wait() == 0, run.err
+    run = ended(program(tmp_path, text), 0)
     assert run.told("got") == ["{0: (0, 'fine'), 1: (10, 'fine')}"]
     assert sorted(run.told("train")) == ["0 2 default_role 0", "1 2 default_role 0"]
     assert run.err == ""
@@ -46,8 +45,7 @@ def test_a_configuration_with_its_own_logs_specs_can_be_launched_again(tmp_path:
     text = TRAIN + "---\nfrom rallypoint.elastic.multiprocessing import DefaultLogsSpecs\n"
     text += "config = LaunchConfig(1, 1, 1, logs_specs=DefaultLogsSpecs())\n"
     text += "for _ in range(2): print('got', elastic_launch(config, train)('fine'))\n"
-    with program(tmp_path, text) as run:
-        assert run.wait() == 0, run.err
+    run = ended(program(tmp_path, text), 0)
     assert run.told("got") == ["{0: (0, 'fine')}"] * 2
 
 
@@ -60,8 +58,7 @@ def test_V7_a_launch_of_several_nodes_keeps_its_end_and_one_of_a_single_node_doe
     for config in ("1, 1, 2", f"1, 2, 2, history='none', {several}", f"1, 2, 2, {several}"):
         text += f"try: elastic_launch(LaunchConfig({config}, max_restarts=0), train)('fail')\n"
         text += "except Exception as error: print('raised', type(error).__name__)\n"
-    with program(tmp_path, text) as run:
-        assert run.wait() == 0, run.err
+    run = ended(program(tmp_path, text), 0)
     assert run.told("raised") == ["ChildFailedError"] * 3
     (kept,) = (tmp_path / ".local" / "state" / "rallypoint" / "kept").glob("*-*")
     assert run.err.count("is kept: ") == 1
@@ -76,8 +73,7 @@ def test_V7_a_launch_of_several_nodes_keeps_its_end_and_one_of_a_single_node_doe
 def test_a_command_line_maps_to_none(tmp_path: Path, entrypoint: str) -> None:
     args = "('told', 3, 0.5)" if entrypoint == "'echo'" else "(3, 0.5)"
     text = f"---\nprint('got', elastic_launch(LaunchConfig(1, 1, 2), {entrypoint})(*{args}))\n"
-    with program(tmp_path, text) as run:
-        assert run.wait() == 0, run.err
+    run = ended(program(tmp_path, text), 0)
     assert run.told("got") == ["{0: None, 1: None}"]
     assert run.told("told") == ["3 0.5"] * 2
 
@@ -85,8 +81,7 @@ def test_a_command_line_maps_to_none(tmp_path: Path, entrypoint: str) -> None:
 def test_A7_the_one_line_of_a_command_that_failed_is_told_once(tmp_path: Path) -> None:
     command = "('-c', 'echo no data >&2; exit 3')"
     text = f"---\nelastic_launch(LaunchConfig(1, 1, 1, max_restarts=0), 'sh')(*{command})\n"
-    with program(tmp_path, text) as run:
-        assert run.wait() == 1
+    run = ended(program(tmp_path, text), 1)
     told = run.err.partition("  traceback : ")[2]
     assert told.startswith("exit code 3; last line: no data\n")
     assert told.count("no data") == 1
@@ -95,8 +90,9 @@ def test_A7_the_one_line_of_a_command_that_failed_is_told_once(tmp_path: Path) -
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_a_launch_without_the_usual_guard_is_one_line(tmp_path: Path, method: str) -> None:
     config = f"LaunchConfig(1, 1, 2, start_method={method!r})"
-    with program(tmp_path, f"{TRAIN}elastic_launch({config}, train)('fine')\n---\npass\n") as run:
-        assert run.wait() == 1
+    run = ended(
+        program(tmp_path, f"{TRAIN}elastic_launch({config}, train)('fine')\n---\npass\n"), 1
+    )
     line = "put the launch under `if __name__ == '__main__':`"
     assert run.said[0].startswith("rallypoint: workers import the program"), run.err
     assert run.said[0].endswith(line)
@@ -111,8 +107,7 @@ def test_a_launch_without_the_usual_guard_is_one_line(tmp_path: Path, method: st
 def test_a_job_that_gets_no_further_ends_and_its_history_is_kept(tmp_path: Path) -> None:
     kept = tmp_path / "jobs"
     config = f"LaunchConfig(1, 1, 2, run_id='a', max_no_progress=2, history={f'{kept}/'!r})"
-    with program(tmp_path, f"{TRAIN}---\nelastic_launch({config}, train)('fail')\n") as run:
-        assert run.wait() == 1
+    ended(program(tmp_path, f"{TRAIN}---\nelastic_launch({config}, train)('fail')\n"), 1)
     lines = [json.loads(line) for line in (kept / "a.jsonl").read_text().splitlines()]
     (verdict,) = (line for line in lines if line.get("event") == "verdict")
     assert "the same failure 2 times, each within a minute of the start" in verdict["text"]
@@ -120,8 +115,7 @@ def test_a_job_that_gets_no_further_ends_and_its_history_is_kept(tmp_path: Path)
 
 def test_A2_workers_restart_and_what_went_wrong_is_told(tmp_path: Path) -> None:
     text = TRAIN + "---\nprint('got', elastic_launch(LaunchConfig(1, 1, 1), train)('once'))\n"
-    with program(tmp_path, text) as run:
-        assert run.wait() == 0, run.err
+    run = ended(program(tmp_path, text), 0)
     assert run.told("got") == ["{0: (0, 'once')}"]
     assert len(run.said) == 2, run.err
     assert run.said[0].endswith("exited with code 1")
@@ -129,9 +123,7 @@ def test_A2_workers_restart_and_what_went_wrong_is_told(tmp_path: Path) -> None:
 
 
 def test_A3_a_failure_is_raised_with_its_first_cause(tmp_path: Path) -> None:
-    text = (
-        TRAIN
-        + """---
+    text = """---
 from rallypoint.errors import ChildFailedError
 try:
     elastic_launch(LaunchConfig(1, 1, 2, max_restarts=0), train)("fail")
@@ -141,9 +133,7 @@ except ChildFailedError as error:
     tell("first", error.name, rank, failure.local_rank, failure.exitcode, what)
     raise
 """
-    )
-    with program(tmp_path, text) as run:
-        assert run.wait() == 1
+    run = ended(program(tmp_path, text, before=TRAIN), 1)
     assert run.told("first") == ["train 1 1 1 ValueError: bad luck"]
     assert "Root Cause (first observed failure):" in run.err
     assert "ValueError: bad luck" in run.err
@@ -154,9 +144,7 @@ except ChildFailedError as error:
 def test_P7_what_a_worker_has_written_is_passed_on_by_record_around_the_launch(
     tmp_path: Path, logs: str
 ) -> None:
-    text = (
-        TRAIN
-        + f"""---
+    text = f"""---
 from rallypoint.elastic.multiprocessing import ChildFailedError, DefaultLogsSpecs, record
 os.environ["TORCHELASTIC_ERROR_FILE"] = sys.argv[2]
 config = LaunchConfig(1, 1, 2, max_restarts=0, logs_specs={logs})
@@ -169,11 +157,9 @@ except ChildFailedError as error:
     tell("file", failure.error_file)
     tell("there", os.path.isfile(failure.error_file))
 """
-    )
     own, root = tmp_path / "own.json", tmp_path / "logs"
     root.mkdir()
-    with program(tmp_path, text, str(root), str(own)) as run:
-        assert run.wait() == 0, run.err
+    run = ended(program(tmp_path, text, str(root), str(own), before=TRAIN), 0)
     assert run.told("data") == ["True 1"], run.err
     assert run.told("own code") == ["False"], "that is for the file which is written"
     message = json.loads(own.read_text())["message"]
@@ -223,8 +209,7 @@ def test_what_a_worker_left_beside_its_error_file_is_there_until_the_program_end
             pool.close()
             pool.join()
     """
-    with program(tmp_path, text) as run:
-        assert run.wait() == 0, run.err
+    run = ended(program(tmp_path, text), 0)
     assert run.told("first") == ["True"], run.err
     (beside,) = run.told("beside")
     assert {name.split("-")[0] for name in beside.split()} == {"kept", "rallypoint"}, (
@@ -260,8 +245,7 @@ except ChildFailedError as error:
 """
     own, root = tmp_path / "own.json", tmp_path / "logs"
     root.mkdir()
-    with program(tmp_path, text, str(root), str(own)) as run:
-        assert run.wait() == 0, run.err
+    run = ended(program(tmp_path, text, str(root), str(own)), 0)
     assert run.told("message") == ["ValueError: no checkpoint"], run.err
     message = json.loads(own.read_text())["message"]
     assert message["message"] == "ValueError: no checkpoint"
@@ -281,8 +265,7 @@ try:
 except ChildFailedError as error:
     tell("file", error.get_first_failure()[1].error_file_data["message"]["extraInfo"]["disk"])
 """
-    with program(tmp_path, text) as run:
-        assert run.wait() == 0, run.err
+    run = ended(program(tmp_path, text), 0)
     assert run.told("file") == ["sda"]
 
 
@@ -342,9 +325,7 @@ def test_F8_a_program_takes_the_token_from_the_variable_as_the_command_line_does
 
 
 def test_two_threads_of_one_program_are_two_nodes_of_one_job(tmp_path: Path) -> None:
-    text = (
-        TRAIN
-        + """---
+    text = """---
 port, got = int(sys.argv[1]), {}
 def node(role):
     config = LaunchConfig(2, 2, 1, role=role, rdzv_endpoint=f"127.0.0.1:{port}")
@@ -354,9 +335,7 @@ for thread in threads: thread.start()
 for thread in threads: thread.join()
 print("got", sorted(got.items()))
 """
-    )
-    with program(tmp_path, text, str(free_port())) as run:
-        assert run.wait() == 0, run.err
+    run = ended(program(tmp_path, text, str(free_port()), before=TRAIN), 0)
     assert run.told("got") == ["[(0, (0, 'fine')), (1, (10, 'fine'))]"]
     assert {line.split()[2] for line in run.told("train")} == {"actor", "learner"}
 
@@ -417,8 +396,7 @@ def test_a_node_that_waits_for_others_says_so(tmp_path: Path) -> None:
     ],
 )
 def test_a_mistake_is_one_clear_line(tmp_path: Path, call: str, says: str) -> None:
-    with program(tmp_path, TRAIN + f"---\nelastic_launch({call})(*sys.argv[1:])\n") as run:
-        assert run.wait() == 1
+    run = ended(program(tmp_path, TRAIN + f"---\nelastic_launch({call})(*sys.argv[1:])\n"), 1)
     assert says in last_line(run)
     assert last_line(run).startswith("rallypoint.errors.")
     assert run.err.count("Traceback") == 1, "no chain of what has led to it"
@@ -432,8 +410,7 @@ def test_a_port_that_another_program_has_is_named(tmp_path: Path) -> None:
     )
     with socket.create_server(("127.0.0.1", 0)) as taken:
         where = f"127.0.0.1:{taken.getsockname()[1]}"
-        with program(tmp_path, text, where) as run:
-            assert run.wait() == 1
+        run = ended(program(tmp_path, text, where), 1)
     assert f"this node must host the coordinator at {where}, but" in last_line(run)
     assert run.told("train") == []
 
@@ -463,9 +440,7 @@ def test_A6_a_signal_to_the_program_leaves_no_worker(
 def test_A6_a_handler_of_the_program_may_raise_and_leaves_nothing(
     tmp_path: Path, method: str
 ) -> None:
-    text = (
-        TRAIN
-        + f"""
+    text = f"""
 def late(number, frame):
     raise TimeoutError("too long")
 ---
@@ -480,8 +455,7 @@ with open(f"/proc/self/task/{{os.getpid()}}/children") as children:
     tell("left", children.read(), threading.active_count() - 1)
 tell("files", os.listdir("/proc/self/fd") == before)
 """
-    )
-    with program(tmp_path, text) as run:
+    with program(tmp_path, text, before=TRAIN) as run:
         run.wait_told("train", 2)
         run.send(signal.SIGUSR1)
         assert run.wait() == 0, run.err
@@ -500,9 +474,7 @@ except ValueError as error: print(error)
 print(elastic_launch(LaunchConfig(1, 1, 2, start_method="fork"), train)())
 """
     env = environment(tmp_path, "prompt")
-    ran = subprocess.run(
-        [sys.executable, "-"], input=text, env=env, capture_output=True, text=True, timeout=60
-    )
+    ran = run_program([sys.executable, "-"], input=text, env=env)
     refused, values = ran.stdout.splitlines()
     assert refused.startswith("the function train is defined in a notebook or at a prompt")
     assert refused.endswith("start_method='fork'")
@@ -575,9 +547,7 @@ def test_the_twin_for_a_running_loop_lets_it_go_on_and_can_be_cancelled(tmp_path
 
 @pytest.mark.parametrize("backend", ["file", "static"])
 def test_nodes_meet_by_other_backends(tmp_path: Path, backend: str) -> None:
-    text = (
-        TRAIN
-        + """---
+    text = """---
 backend, where, got = sys.argv[1], sys.argv[2], {}
 def node(rank):
     conf = {"rank": rank} if backend == "static" else {"last_call_timeout": 0.3}
@@ -590,10 +560,8 @@ for thread in threads: thread.join()
 print("got", sorted(got))
 if backend == "static": assert [value[1] for _, value in sorted(got.items())] == ["0", "1"], got
 """
-    )
     where = str(tmp_path / "meet") if backend == "file" else f"127.0.0.1:{free_port()}"
-    with program(tmp_path, text, backend, where) as run:
-        assert run.wait() == 0, run.err
+    run = ended(program(tmp_path, text, backend, where, before=TRAIN), 0)
     assert run.told("got") == ["[0, 1]"]
 
 
@@ -622,16 +590,13 @@ tell("held", seen[0] == seen[1] == seen[2], seen)
 
 
 def test_a_program_that_launches_again_and_again_holds_nothing_of_it(tmp_path: Path) -> None:
-    with program(tmp_path, AGAIN) as run:
-        assert run.wait() == 0, run.err
+    run = ended(program(tmp_path, AGAIN), 0)
     assert run.told("held")[0].startswith("True"), run.told("held")
     assert "['MainThread']" in run.told("held")[0]
 
 
 def test_logs_specs_decide_on_files_and_the_environment_stays(tmp_path: Path) -> None:
-    text = (
-        TRAIN
-        + """---
+    text = """---
 import json, signal
 from rallypoint.elastic.multiprocessing import DefaultLogsSpecs, Std
 def state():
@@ -641,9 +606,7 @@ specs = DefaultLogsSpecs(log_dir="logs", redirects=Std.ALL)
 elastic_launch(LaunchConfig(1, 1, 2, logs_specs=specs), train)("fine")
 tell("same", json.dumps(before == state()))
 """
-    )
-    with program(tmp_path, text) as run:
-        assert run.wait() == 0, run.err
+    run = ended(program(tmp_path, text, before=TRAIN), 0)
     assert json.loads(run.told("same")[0])
     files = sorted((tmp_path / "logs").glob("*/attempt_0/*/stdout.log"))
     assert [file.read_text().split()[1] for file in files] == ["0", "1"]

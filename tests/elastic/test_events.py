@@ -12,6 +12,8 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.harness.plug_ins import offer_event_handler
+from tests.harness.programs import run_python
 
 from rallypoint.elastic.events import (
     Event,
@@ -31,23 +33,7 @@ DEVICE_THAT_IS_FULL = Path("/dev/full")
 def run(program: str, *paths: Path) -> subprocess.CompletedProcess[str]:
     """A program of its own, with these folders to import from."""
     found = os.pathsep.join([*map(str, paths), *sys.path])
-    return subprocess.run(
-        [sys.executable, "-c", program],
-        env=os.environ | {"PYTHONPATH": found},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-
-
-def offer(folder: Path, name: str, module: str, text: str) -> None:
-    """Install, in a folder, a package whose `module.make` is an event handler's maker."""
-    info = folder / f"{module}-1.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1\n")
-    (info / "entry_points.txt").write_text(f"[rallypoint.event_handlers]\n{name} = {module}:make\n")
-    (folder / f"{module}.py").write_text(text)
+    return run_python(program, env=os.environ | {"PYTHONPATH": found})
 
 
 def test_W18_an_event_has_a_true_time_in_milliseconds_and_an_id_of_its_own() -> None:
@@ -173,7 +159,7 @@ def test_a_handler_that_there_is_not_is_a_key_error_as_with_torch() -> None:
 
 
 def test_a_package_offers_a_handler_and_gets_the_text_after_the_colon(tmp_path: Path) -> None:
-    offer(
+    offer_event_handler(
         tmp_path,
         "mine",
         "my_events",
@@ -198,7 +184,7 @@ def test_a_package_offers_a_handler_and_gets_the_text_after_the_colon(tmp_path: 
 
 
 def test_a_handler_of_logging_gets_the_json_as_its_message(tmp_path: Path) -> None:
-    offer(
+    offer_event_handler(
         tmp_path,
         "logs",
         "log_events",
@@ -223,7 +209,7 @@ def test_a_handler_of_logging_gets_the_json_as_its_message(tmp_path: Path) -> No
 def test_a_handler_of_a_package_that_cant_be_made_is_one_line(
     tmp_path: Path, text: str, why: str
 ) -> None:
-    offer(tmp_path, "bad", "bad_events", text)
+    offer_event_handler(tmp_path, "bad", "bad_events", text)
     ran = run(
         "from rallypoint.elastic.events import *\n"
         "from rallypoint.errors import ParameterError\n"
@@ -248,7 +234,7 @@ def test_rendezvous_events_go_to_a_package_that_wants_them_and_else_cost_nothing
         "step()\n"
     )
     assert run(program).stdout == ""
-    offer(
+    offer_event_handler(
         tmp_path,
         "dynamic_rendezvous",
         "rdzv_events",

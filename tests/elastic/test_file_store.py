@@ -76,31 +76,12 @@ def torch_store(path: Path, world_size: int = -1) -> TorchFileStore:
 # One file for both
 
 
-def test_values_pass_both_ways_between_ours_and_torchs(path: Path) -> None:
+def test_torch_lists_its_count_of_users_and_ours_keeps_it(path: Path) -> None:
     ours, theirs = FileStore(path), torch_store(path)
     ours.set("k", "v")
-    theirs.set("t", "w")
-    assert (theirs.get("k"), ours.get("t")) == (b"v", b"w")
-    assert [ours.add("n", 2), theirs.add("n", 3), ours.add("n", -6)] == [2, 5, -1]
-    assert ours.compare_set("c", "", "1") == theirs.get("c") == b"1"
-    assert theirs.compare_set("c", "1", "2") == ours.get("c") == b"2"
-    assert ours.compare_set("c", "1", "3") == b"2"
-    assert ours.compare_set("missing", "x", "3") == b"x"
-    ours.append("a", "x")
-    theirs.append("a", "y")  # type: ignore[attr-defined]
-    ours.append("a", "z")
-    assert theirs.get("a") == ours.get("a") == b"xyz"
-    ours.multi_set(["m1", "m2"], ["1", "2"])
-    assert theirs.multi_get(["m2", "m1"]) == ours.multi_get(["m2", "m1"]) == [b"2", b"1"]
-    assert [ours.delete_key("m1"), ours.delete_key("m1")] == [True, False]
-    assert not theirs.check(["m1"])
-    theirs.delete_key("m2")
-    assert not ours.check(["m2"])
-    expected = {"k", "t", "n", "c", "a"}
-    assert set(ours.list_keys()) == expected
-    assert ours.num_keys() == len(expected)
-    # Torch's own lists its count of users too, without the first letter.
-    assert set(theirs.list_keys()) == expected | {"efcount/"}
+    assert ours.list_keys() == ["k"]
+    # Torch's own lists the count too, without the first letter.
+    assert set(theirs.list_keys()) == {"k", "efcount/"}
     assert not ours.delete_key("refcount/")
 
 

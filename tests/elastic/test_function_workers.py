@@ -2,30 +2,43 @@
 
 from __future__ import annotations
 
-import signal
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 from tests.harness.function_job import function_job
-from tests.harness.one_agent import eventually
+from tests.harness.one_agent import ended
 
-every_method = pytest.mark.parametrize("method", ["spawn", "forkserver", "fork"])
+NEEDS_PICKLE = ["spawn", "forkserver"]
+without_fork = pytest.mark.parametrize("method", NEEDS_PICKLE, indirect=True)
+End = Callable[..., tuple[int, str, str]]
 
 
-def end(home: Path, functions: str, launch: str) -> tuple[int, str, str]:
-    """Run to the end: exit code, stdout, stderr."""
-    with function_job(home, functions, launch) as job:
+@pytest.fixture(params=[*NEEDS_PICKLE, "fork"])
+def method(request: pytest.FixtureRequest) -> str:
+    """Each start method."""
+    return str(request.param)
+
+
+@pytest.fixture
+def end(tmp_path: Path, method: str) -> End:
+    """Run a function to its end by this method: exit code, stdout, stderr."""
+    return partial(run_to_end, tmp_path, method=method)
+
+
+def run_to_end(home: Path, functions: str, launch: str, method: str) -> tuple[int, str, str]:
+    with function_job(home, functions, f"{launch}, method={method!r}") as job:
         return job.wait(), job.out, job.err
 
 
-@every_method
 @pytest.mark.executed
-def test_what_a_function_returns_comes_back_by_global_rank(method: str, tmp_path: Path) -> None:
+def test_what_a_function_returns_comes_back_by_global_rank(end: End) -> None:
     functions = """
 def double(a, b):
     return int(os.environ["RANK"]), a, b
 """
-    code, out, err = end(tmp_path, functions, f"double, 'x', [1], method={method!r}")
+    code, out, err = end(functions, "double, 'x', [1]")
     assert (code, out) == (0, "returned {0: (0, 'x', [1]), 1: (1, 'x', [1])}\n"), err
 
 
@@ -36,7 +49,7 @@ def double(a, b):
         *((method, 10_000_000) for method in ("spawn", "forkserver", "fork")),
     ],
 )
-def test_P3_large_results_of_four_workers_come_back(method: str, size: int, tmp_path: Path) -> None:
+def test_P3_large_results_of_four_workers_come_back(end: End, size: int) -> None:
     functions = f"""
 class Long(bytes):
     def __repr__(self):
@@ -45,14 +58,13 @@ class Long(bytes):
 def many():
     return Long(bytes([65 + int(os.environ["RANK"])]) * {size})
 """
-    code, out, err = end(tmp_path, functions, f"many, count=4, method={method!r}")
+    code, out, err = end(functions, "many, count=4")
     each = ", ".join(f"{rank}: {size} times {65 + rank}" for rank in range(4))
     assert (code, out) == (0, f"returned {{{each}}}\n"), err
 
 
-@every_method
 def test_the_environment_is_there_when_the_users_modules_are_imported(
-    method: str, tmp_path: Path
+    end: End, method: str, tmp_path: Path
 ) -> None:
     (tmp_path / "mine.py").write_text("import os\nSEEN = os.environ.get('LOCAL_RANK')\n")
     functions = """
@@ -62,15 +74,14 @@ def look():
     import mine
     return SEEN, mine.SEEN
 """
-    code, out, err = end(tmp_path, functions, f"look, method={method!r}")
+    code, out, err = end(functions, "look")
     # A fork has its main module from before it was one.
     own = [None, None] if method == "fork" else ["0", "1"]
     expected = {rank: (own[rank], str(rank)) for rank in (0, 1)}
     assert (code, out) == (0, f"returned {expected}\n"), err
 
 
-@every_method
-def test_what_a_function_raises_is_told_with_its_cause(method: str, tmp_path: Path) -> None:
+def test_what_a_function_raises_is_told_with_its_cause(end: End) -> None:
     functions = """
 def fail():
     try:
@@ -78,7 +89,7 @@ def fail():
     except KeyError as error:
         raise ValueError("bad loss") from error
 """
-    code, out, err = end(tmp_path, functions, f"fail, count=1, method={method!r}")
+    code, out, err = end(functions, "fail, count=1")
     assert (code, out) == (1, "returned {}\n")
     verdict = err[err.index("\nrallypoint: job") :]
     assert "ValueError: bad loss" in verdict
@@ -87,7 +98,6 @@ def fail():
     assert "bootstrap.py" not in err, "a person looks for their own frames"
 
 
-@every_method
 @pytest.mark.parametrize(
     ("body", "code", "said"),
     [
@@ -99,10 +109,10 @@ def fail():
     ],
 )
 def test_A7_how_a_function_ends_its_process_is_what_is_told(
-    method: str, body: str, code: int, said: str, tmp_path: Path
+    end: End, body: str, code: int, said: str
 ) -> None:
     functions = f"def leave():\n    {body}\n"
-    got, out, err = end(tmp_path, functions, f"leave, count=1, method={method!r}")
+    got, out, err = end(functions, "leave, count=1")
     if code == 0:
         assert (got, out) == (0, "returned {0: None}\n"), err
     else:
@@ -110,16 +120,15 @@ def test_A7_how_a_function_ends_its_process_is_what_is_told(
         assert said in err
 
 
-@every_method
-def test_a_result_that_cannot_be_pickled_fails_the_worker(method: str, tmp_path: Path) -> None:
+def test_a_result_that_cannot_be_pickled_fails_the_worker(end: End) -> None:
     functions = "def give():\n    return open(__file__)\n"
-    code, out, err = end(tmp_path, functions, f"give, count=1, method={method!r}")
+    code, out, err = end(functions, "give, count=1")
     assert (code, out) == (1, "returned {}\n")
     assert "the result of give (TextIOWrapper) can't be pickled" in err
     assert "return plain data" in err
 
 
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@without_fork
 @pytest.mark.parametrize(
     ("launch", "said"),
     [
@@ -127,20 +136,16 @@ def test_a_result_that_cannot_be_pickled_fails_the_worker(method: str, tmp_path:
         ("print, open(__file__)", "the arguments of print for local rank 0 can't be given to a "),
     ],
 )
-def test_what_cannot_be_pickled_is_one_line(
-    method: str, launch: str, said: str, tmp_path: Path
-) -> None:
-    code, out, err = end(tmp_path, "", f"{launch}, method={method!r}")
+def test_what_cannot_be_pickled_is_one_line(end: End, method: str, launch: str, said: str) -> None:
+    code, out, err = end("", f"{launch}")
     assert (code, out) == (1, "")
     assert err.startswith(f"UsageError: {said}")
     assert err.count("\n") == 1
     assert "use the start method fork" in err
 
 
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_arguments_that_all_workers_have_in_common_are_kept_once(
-    method: str, tmp_path: Path
-) -> None:
+@without_fork
+def test_arguments_that_all_workers_have_in_common_are_kept_once(end: End) -> None:
     functions = """
 def give(data):
     def calls():
@@ -153,13 +158,12 @@ def give(data):
                 pass
     return len(data), len(set(calls()))
 """
-    code, out, err = end(tmp_path, functions, f"give, b'x' * 2_000_000, method={method!r}")
+    code, out, err = end(functions, "give, b'x' * 2_000_000")
     each = (2_000_000, 1)
     assert (code, out) == (0, f"returned { {0: each, 1: each} }\n"), err
 
 
-@every_method
-def test_a_pipe_among_the_arguments_reaches_the_worker(method: str, tmp_path: Path) -> None:
+def test_a_pipe_among_the_arguments_reaches_the_worker(end: End) -> None:
     functions = """
 def talk(pipe):
     pipe.send(os.environ["RANK"])
@@ -172,11 +176,10 @@ def ends():
     atexit.register(lambda: tell("heard", *sorted([ours.recv(), ours.recv()])))
     return theirs
 """
-    code, out, err = end(tmp_path, functions, f"talk, ends(), method={method!r}")
+    code, out, err = end(functions, "talk, ends()")
     assert (code, out.splitlines()[-1]) == (0, "heard 0 1"), err
 
 
-@every_method
 def test_A6_nothing_is_left_of_a_killed_agent(method: str, tmp_path: Path) -> None:
     functions = """
 def stay():
@@ -187,14 +190,10 @@ def stay():
 """
     with function_job(tmp_path, functions, f"stay, method={method!r}") as job:
         job.wait_told("up", 2)
-        job.send(signal.SIGKILL)
-        job.process.wait()
-        eventually(lambda: not job.processes(), "everything is gone")
-        eventually(lambda: not list((tmp_path / "tmp").iterdir()), "no file is left")
+        job.kill()
 
 
-@every_method
-def test_a_failed_function_is_started_again(method: str, tmp_path: Path) -> None:
+def test_a_failed_function_is_started_again(end: End) -> None:
     functions = """
 def second_time():
     tell("up", os.environ["TORCHELASTIC_RESTART_COUNT"])
@@ -202,12 +201,11 @@ def second_time():
         sys.exit(5)
     return os.environ["RANK"]
 """
-    code, out, err = end(tmp_path, functions, f"second_time, max_restarts=1, method={method!r}")
+    code, out, err = end(functions, "second_time, max_restarts=1")
     assert (code, out.splitlines()[-1]) == (0, "returned {0: '0', 1: '1'}"), err
 
 
-@every_method
-def test_a_function_may_run_a_loop_and_start_processes(method: str, tmp_path: Path) -> None:
+def test_a_function_may_run_a_loop_and_start_processes(end: End) -> None:
     functions = """
 async def say(word):
     return word
@@ -219,7 +217,7 @@ def work():
     word = subprocess.run(["echo", "x"], capture_output=True, text=True).stdout
     return asyncio.run(say("done")), number, word
 """
-    code, out, err = end(tmp_path, functions, f"work, count=1, method={method!r}")
+    code, out, err = end(functions, "work, count=1")
     assert (code, out) == (0, "returned {0: ('done', 4, 'x\\n')}\n"), err
 
 
@@ -234,22 +232,20 @@ def again():
         sys.exit(1)
 """
     launch = "again, max_restarts=1, preload=('__main__', 'json')"
-    with function_job(tmp_path, functions, launch) as job:
-        assert job.wait() == 0, job.err
-        lines = [list(map(int, line.split())) for line in job.told("born")[-2:]]
-        assert len({born for born, _, _ in lines}) == 1, "in one process for both"
-        assert all(parent == job.pid for _, _, parent in lines)
-        assert job.pid not in {born for born, _, _ in lines}
+    job = ended(function_job(tmp_path, functions, launch), 0)
+    lines = [list(map(int, line.split())) for line in job.told("born")[-2:]]
+    assert len({born for born, _, _ in lines}) == 1, "in one process for both"
+    assert all(parent == job.pid for _, _, parent in lines)
+    assert job.pid not in {born for born, _, _ in lines}
 
 
 def test_a_preload_that_cannot_be_imported_is_an_error_of_the_call(tmp_path: Path) -> None:
-    code, out, err = end(tmp_path, "", "print, preload=('nosuch',)")
+    code, out, err = run_to_end(tmp_path, "", "print, preload=('nosuch',)", "")
     assert (code, out) == (1, "")
     assert err.startswith("UsageError: --preload nosuch: can't be imported (ModuleNotFoundError")
     assert err.count("\n") == 1
 
 
-@every_method
 def test_a_job_may_be_launched_by_another_thread(method: str, tmp_path: Path) -> None:
     functions = """
 def child():
@@ -272,19 +268,17 @@ def start():
     return lambda: None
 """
     functions = functions.replace("METHOD", repr(method))
-    with function_job(tmp_path, functions, "start(), method='fork', count=1") as job:
-        assert job.wait() == 0, job.err
-        assert job.told("got") == ["[{0: '0', 1: '1'}]"], job.err
+    job = ended(function_job(tmp_path, functions, "start(), method='fork', count=1"), 0)
+    assert job.told("got") == ["[{0: '0', 1: '1'}]"], job.err
 
 
-@every_method
-def test_what_a_function_raises_is_told_without_its_stderr(method: str, tmp_path: Path) -> None:
+def test_what_a_function_raises_is_told_without_its_stderr(end: End) -> None:
     functions = """
 def fail():
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     raise ValueError("unseen")
 """
-    code, _, err = end(tmp_path, functions, f"fail, count=1, method={method!r}")
+    code, _, err = end(functions, "fail, count=1")
     assert code == 1
     assert "error: ValueError: unseen" in err
 
@@ -303,7 +297,7 @@ def look():
     rest = [link for fd, link in links.items() if fd > 2 and fd not in ours]
     return set(ours) <= set(links), [link for link in rest if not link.startswith("/")]
 """
-    code, out, err = end(tmp_path, functions, "look, count=1, method='fork'")
+    code, out, err = run_to_end(tmp_path, functions, "look, count=1", "fork")
     assert (code, out) == (0, "returned {0: (True, [])}\n"), err
 
 
@@ -336,14 +330,12 @@ def start():
         tell("clean")
     return print
 """
-    with function_job(tmp_path, functions, "start(), method='spawn', count=1") as job:
-        assert job.wait() == 0, job.err
-        assert job.told("got") == ["{0: None, 1: None} 5 0"]
-        assert "clean" in job.out.splitlines()
+    job = ended(function_job(tmp_path, functions, "start(), method='spawn', count=1"), 0)
+    assert job.told("got") == ["{0: None, 1: None} 5 0"]
+    assert "clean" in job.out.splitlines()
 
 
-@every_method
-def test_what_a_function_registers_for_its_exit_is_run(method: str, tmp_path: Path) -> None:
+def test_what_a_function_registers_for_its_exit_is_run(end: End) -> None:
     functions = """
 def leave():
     import atexit
@@ -355,14 +347,11 @@ def launcher():
     atexit.register(tell, "end")
     return leave
 """
-    code, out, err = end(tmp_path, functions, f"launcher(), count=1, method={method!r}")
+    code, out, err = end(functions, "launcher(), count=1")
     assert (code, out.splitlines()) == (0, ["bye", "returned {0: None}", "end"]), err
 
 
-@every_method
-def test_what_a_fork_of_a_worker_returns_is_not_the_workers_result(
-    method: str, tmp_path: Path
-) -> None:
+def test_what_a_fork_of_a_worker_returns_is_not_the_workers_result(end: End) -> None:
     functions = """
 def fork():
     pid = os.fork()
@@ -370,24 +359,22 @@ def fork():
         os.waitpid(pid, 0)
     return "worker" if pid else "its child"
 """
-    code, out, err = end(tmp_path, functions, f"fork, count=1, method={method!r}")
+    code, out, err = end(functions, "fork, count=1")
     assert (code, out) == (0, "returned {0: 'worker'}\n"), err
 
 
-@every_method
-def test_a_result_that_cannot_be_handed_over_is_named(method: str, tmp_path: Path) -> None:
+def test_a_result_that_cannot_be_handed_over_is_named(end: End) -> None:
     functions = """
 def give():
     import resource
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
     return "x" * 100_000
 """
-    code, out, err = end(tmp_path, functions, f"give, count=1, method={method!r}")
+    code, out, err = end(functions, "give, count=1")
     assert (code, out) == (1, "returned {}\n")
     assert "the result of give (str) can't be handed over: [Errno 27] File too large" in err
 
 
-@every_method
 @pytest.mark.parametrize(
     ("raised", "told"),
     [
@@ -397,18 +384,17 @@ def give():
     ],
 )
 def test_A7_an_end_by_no_exception_is_that_of_a_python_program(
-    method: str, raised: str, told: str, tmp_path: Path
+    end: End, raised: str, told: str
 ) -> None:
     functions = f"def leave():\n    raise {raised}\n"
-    code, out, err = end(tmp_path, functions, f"leave, count=1, method={method!r}")
+    code, out, err = end(functions, "leave, count=1")
     assert (code, out) == (1, "returned {}\n")
     assert told in err
     assert "Process ForkProcess" not in err
     assert "bootstrap.py" not in err, "a person looks for their own frames"
 
 
-@every_method
-def test_a_function_reads_what_its_launcher_would(method: str, tmp_path: Path) -> None:
+def test_a_function_reads_what_its_launcher_would(end: End) -> None:
     functions = """
 def read():
     return sys.stdin.read()
@@ -419,12 +405,12 @@ def given():
     os.dup2(os.open("input", os.O_RDONLY), 0)
     return read
 """
-    code, out, err = end(tmp_path, functions, f"given(), count=1, method={method!r}")
+    code, out, err = end(functions, "given(), count=1")
     assert (code, out) == (0, "returned {0: 'two\\nlines\\n'}\n"), err
 
 
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_a_launch_without_a_guard_is_told_in_one_line(method: str, tmp_path: Path) -> None:
+@without_fork
+def test_a_launch_without_a_guard_is_told_in_one_line(end: End, method: str) -> None:
     functions = f"""
 def give():
     return 1
@@ -436,7 +422,7 @@ def again():
 
 again()
 """
-    code, out, err = end(tmp_path, functions, f"give, count=1, method={method!r}")
+    code, out, err = end(functions, "give, count=1")
     assert (code, out) == (1, "returned {}\n")
     assert "freeze_support" not in err
     start = "UnguardedLaunchError: workers import"

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
+from tests.harness.bare_backend import members
 from tests.harness.coordinator_nodes import place
 from tests.harness.one_agent import eventually
 
@@ -20,7 +21,6 @@ from rallypoint.elastic.rendezvous.dynamic_rendezvous import (
     RendezvousTimeout,
 )
 from rallypoint.elastic.rendezvous.led.loop_handler import SHARED
-from rallypoint.elastic.rendezvous.shared.round import decode
 from rallypoint.elastic.stores import HashStore, TCPStore
 from rallypoint.errors import ParameterError, RendezvousClosedError
 from rallypoint.register.contract import MemoryRendezvousBackend, RendezvousBackend
@@ -31,11 +31,6 @@ def node(backend: RendezvousBackend, low: int = 1) -> DynamicRendezvousHandler:
     return DynamicRendezvousHandler.from_backend(
         "job", HashStore(), backend, low, 2, "127.0.0.1", quick, keep_alive_interval=0.2
     )
-
-
-def members(backend: RendezvousBackend) -> int:
-    found = backend.get_state()
-    return len(decode(found[0]).round.members) if found is not None else 0
 
 
 class BackendThreads:
@@ -124,19 +119,15 @@ def test_what_was_shut_down_says_so_and_starts_nothing() -> None:
     assert threads.count() == 0
 
 
-def test_a_cancelled_join_leaves_no_member_behind() -> None:
+async def test_a_cancelled_join_leaves_no_member_behind() -> None:
     backend = MemoryRendezvousBackend()
     handler = node(backend, low=2)
-
-    async def begin_and_cancel() -> None:
-        joining = asyncio.create_task(handler.next_rendezvous_async())
-        async with asyncio.timeout(60):
-            await asyncio.to_thread(eventually, lambda: members(backend) == 1, "it has joined")
-        joining.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await joining
-
-    asyncio.run(begin_and_cancel())
+    joining = asyncio.create_task(handler.next_rendezvous_async())
+    async with asyncio.timeout(60):
+        await asyncio.to_thread(eventually, lambda: members(backend) == 1, "it has joined")
+    joining.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await joining
     eventually(lambda: members(backend) == 0, "it has left")
     handler.shutdown()
 

@@ -8,8 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
-from tests.elastic.test_handler_endings import members
-from tests.harness.bare_backend import Bare
+from tests.harness.bare_backend import Bare, members
 from tests.harness.one_agent import eventually
 
 from rallypoint.elastic.rendezvous.dynamic_rendezvous import (

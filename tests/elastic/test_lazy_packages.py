@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from tests.harness.programs import run_python
 
 SOURCE = Path(__file__).parents[2] / "src" / "rallypoint"
 PACKAGES = sorted(
@@ -29,12 +28,7 @@ def test_most_packages_are_lazy() -> None:
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_importing_a_package_imports_nothing_else(package: str) -> None:
-    ran = subprocess.run(
-        [sys.executable, "-c", LOOK.format(package=package)],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    ran = run_python(LOOK.format(package=package), check=True)
     assert set(ran.stdout.split()) == {package, "rallypoint.lazy"}
 
 

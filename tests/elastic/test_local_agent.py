@@ -8,7 +8,7 @@ import socket
 from pathlib import Path
 
 import pytest
-from tests.harness.one_agent import eventually, free_port
+from tests.harness.one_agent import ended, eventually, free_port
 from tests.harness.own_program import program
 
 from rallypoint.elastic.agent.server import LocalElasticAgent, WorkerSpec
@@ -41,23 +41,18 @@ def work(word):
 @pytest.mark.executed
 def test_A6_workers_and_their_children_die_with_the_program_of_their_agent(tmp_path: Path) -> None:
     """torch's live on under init."""
-    text = (
-        HEAD
-        + """---
+    text = """---
 command = ("sh", "-c", "sleep 600 & sleep 600")
 LocalElasticAgent(WorkerSpec("default", 2, entrypoint=command)).run()
 """
-    )
-    with program(tmp_path, text) as run:
+    with program(tmp_path, text, before=HEAD) as run:
         eventually(lambda: len(run.named("sleep")) == 4, "four processes of workers")
         run.send(signal.SIGKILL)
         run.wait_gone()
 
 
 def test_its_group_says_who_runs_and_where(tmp_path: Path) -> None:
-    text = (
-        HEAD
-        + """---
+    text = """---
 agent = LocalElasticAgent(WorkerSpec("trainer", 2, entrypoint=work, args=("wait",)))
 group = agent.get_worker_group()
 thread = threading.Thread(target=agent.run)
@@ -70,8 +65,7 @@ agent.interrupt(signal.SIGTERM)
 thread.join()
 tell("after", group.state)
 """
-    )
-    with program(tmp_path, text) as run:
+    with program(tmp_path, text, before=HEAD) as run:
         run.wait_told("pid", 2)
         (tmp_path / "look").touch()
         assert run.wait() == 0, run.err
@@ -84,9 +78,7 @@ tell("after", group.state)
 
 def test_agents_of_several_sizes_and_roles_meet_by_live_handlers(tmp_path: Path) -> None:
     """A handler may be in the spec, as torch has it, or be given to the agent."""
-    text = (
-        HEAD
-        + """---
+    text = """---
 where, values = sys.argv[1], {}
 def node(role, count):
     meet = handler(where, 2, 2)
@@ -101,9 +93,7 @@ for thread in threads: thread.start()
 for thread in threads: thread.join()
 tell("values", json.dumps(sorted(values.items())))
 """
-    )
-    with program(tmp_path, text, str(tmp_path / "meet")) as run:
-        assert run.wait() == 0, run.err
+    run = ended(program(tmp_path, text, str(tmp_path / "meet"), before=HEAD), 0)
     values: list[tuple[int, list[str]]] = json.loads(run.told("values")[0])
     assert [rank for rank, _ in values] == [0, 1, 2]
     assert [int(value[0]) for _, value in values] == [0, 1, 2]
@@ -114,9 +104,7 @@ tell("values", json.dumps(sorted(values.items())))
 
 
 def test_a_failure_without_budget_is_told_by_every_agent(tmp_path: Path) -> None:
-    text = (
-        HEAD
-        + """---
+    text = """---
 where = sys.argv[1]
 def node():
     spec = WorkerSpec("default", 1, handler(where, 2, 2), entrypoint=work, args=("once",),
@@ -129,9 +117,7 @@ threads = [threading.Thread(target=node) for _ in range(2)]
 for thread in threads: thread.start()
 for thread in threads: thread.join()
 """
-    )
-    with program(tmp_path, text, str(tmp_path / "meet")) as run:
-        assert run.wait() == 0, run.err
+    run = ended(program(tmp_path, text, str(tmp_path / "meet"), before=HEAD), 0)
     assert run.told("result") == ["FAILED True [1] 1 ValueError: once"] * 2
 
 
@@ -148,26 +134,20 @@ def test_who_makes_an_agent_is_told_about_parameters(tmp_path: Path) -> None:
 
 
 def test_a_spec_says_where_the_workers_store_listens(tmp_path: Path) -> None:
-    text = (
-        HEAD
-        + """---
+    text = """---
 command = ("sh", "-c", "echo at $MASTER_ADDR:$MASTER_PORT")
 port = int(sys.argv[1])
 spec = WorkerSpec("x", 1, entrypoint=command, master_addr="localhost", master_port=port)
 LocalElasticAgent(spec).run()
 """
-    )
     port = free_port()
-    with program(tmp_path, text, str(port)) as run:
-        assert run.wait() == 0, run.err
+    run = ended(program(tmp_path, text, str(port), before=HEAD), 0)
     assert run.told("at") == [f"localhost:{port}"]
 
 
 @pytest.mark.parametrize("backend", ["c10d", "static", "tcp"])
 def test_a_spec_says_so_whatever_store_the_handler_has(tmp_path: Path, backend: str) -> None:
-    text = (
-        HEAD
-        + """---
+    text = """---
 backend, meet, port = sys.argv[1], sys.argv[2], int(sys.argv[3])
 more = {"c10d": {}, "static": {"rank": 0, "insecure": True}, "tcp": {"insecure": True}}[backend]
 handler = get_rendezvous_handler(RendezvousParameters(backend, meet, "job", 1, 1, **more))
@@ -178,10 +158,9 @@ agent.run()
 event = agent.get_event_succeeded()
 tell("event", event.metadata["run_id"], event.metadata["rdzv_backend"])
 """
-    )
     port = free_port()
-    with program(tmp_path, text, backend, f"127.0.0.1:{free_port()}", str(port)) as run:
-        assert run.wait() == 0, run.err
+    words = (backend, f"127.0.0.1:{free_port()}", str(port))
+    run = ended(program(tmp_path, text, *words, before=HEAD), 0)
     assert run.told("at") == [f"127.0.0.7:{port}"]
     assert run.told("event") == [f"job {backend}"]
 
@@ -190,9 +169,7 @@ tell("event", event.metadata["run_id"], event.metadata["rdzv_backend"])
 def test_health_checks_are_answered_while_an_agent_of_a_program_runs(
     tmp_path: Path, where: str
 ) -> None:
-    text = (
-        HEAD
-        + """
+    text = """
 import socket
 from urllib.request import urlopen
 def ask():
@@ -205,18 +182,14 @@ result = LocalElasticAgent(WorkerSpec("default", 1, given, entrypoint=ask)).run(
 tell("ended", result.state)
 tell("left", socket.socket().connect_ex(("127.0.0.1", int(sys.argv[1]))) == 0)
 """
-    )
     words = [] if where == "alone" else [str(tmp_path / "meet")]
-    with program(tmp_path, text, str(free_port()), *words) as run:
-        assert run.wait() == 0, run.err
+    run = ended(program(tmp_path, text, str(free_port()), *words, before=HEAD), 0)
     assert (run.told("said"), run.told("ended")) == (["alive"], ["SUCCEEDED"]), run.err
     assert run.told("left") == ["False"]
 
 
 def test_torchs_variable_has_the_signals_that_end_it(tmp_path: Path) -> None:
-    text = (
-        HEAD
-        + """---
+    text = """---
 os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGUSR1"
 agent = LocalElasticAgent(WorkerSpec("default", 1, entrypoint=work, args=("wait",)))
 try:
@@ -224,8 +197,7 @@ try:
 except BaseException as error:
     tell("ended", type(error).__name__, error.sigval.name)
 """
-    )
-    with program(tmp_path, text) as run:
+    with program(tmp_path, text, before=HEAD) as run:
         run.wait_told("pid")
         run.send(signal.SIGUSR1)
         assert run.wait() == 0, run.err

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from tests.harness.one_agent import agent
+from tests.harness.one_agent import agent, ended
+from tests.harness.plug_ins import install
 
 from rallypoint.elastic import multiprocessing as process
 from rallypoint.elastic.multiprocessing import DefaultLogsSpecs, LogsDest, LogsSpecs, Std
@@ -65,6 +66,7 @@ class Torchs(DefaultLogsSpecs):
         assert isinstance(redirects, Std)
         super().__init__(redirects=redirects, **options)
 """
+CLASSES = {"mine": "Mine", "empty": "NoReify", "gone": "Gone", "odd": "Odd", "same": "Same"}
 TALKS = """
 import os, sys
 tell("out of", os.environ["RANK"], os.environ["TORCHELASTIC_ERROR_FILE"])
@@ -74,18 +76,10 @@ os.write(2, b"err of " + os.environ["RANK"].encode() + b"\\n")
 
 def package(home: Path) -> dict[str, str]:
     """An installed package with plug-ins in both groups; the environment that finds it."""
-    folder = home / "site"
-    info = folder / "archive-1.dist-info"
-    info.mkdir(parents=True)
-    (folder / "archive.py").write_text(PLUG_IN)
-    (folder / "torchs.py").write_text(TORCHS)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: archive\nVersion: 1\n")
-    (info / "entry_points.txt").write_text(
-        "[rallypoint.logs_specs]\nmine = archive:Mine\nempty = archive:NoReify\n"
-        "gone = archive:Gone\nodd = archive:Odd\nsame = archive:Same\n"
-        "[torchrun.logs_specs]\nmine = torchs:Torchs\ntorchs = torchs:Torchs\n"
-    )
-    return {"PYTHONPATH": os.pathsep.join((str(folder), os.environ.get("PYTHONPATH", "")))}
+    ours = [f"{name} = archive:{made}" for name, made in CLASSES.items()]
+    theirs = [f"{name} = torchs:Torchs" for name in ("mine", "torchs")]
+    groups = {"rallypoint.logs_specs": ours, "torchrun.logs_specs": theirs}
+    return install(home / "site", groups, archive=PLUG_IN, torchs=TORCHS)
 
 
 @pytest.mark.executed
@@ -99,8 +93,7 @@ def test_a_package_places_files_tees_and_error_files(tmp_path: Path) -> None:
         "--local-ranks-filter=0,1",
         "--duplicate-stdout-filters=of 1",
     )
-    with agent(tmp_path, *options, program=TALKS, env=package(tmp_path)) as run:
-        assert run.wait() == 0
+    run = ended(agent(tmp_path, *options, program=TALKS, env=package(tmp_path)), 0)
     assert run.out == "[default1]:out of 1 \n"
     assert "err of 0\n" in run.err
     there = tmp_path / "there"
@@ -121,8 +114,7 @@ if os.environ["RALLYPOINT_ROUND"] == "0":
 os._exit(7)
 """
     options = ("--logs-specs=same", "--log-dir=there", "--local-ranks-filter=0", "--max-restarts=1")
-    with agent(tmp_path, *options, program=program, env=package(tmp_path)) as run:
-        assert run.wait() == 1
+    run = ended(agent(tmp_path, *options, program=program, env=package(tmp_path)), 1)
     assert "exited with code 7" in run.err
     _, _, verdict = run.err.partition(" failed: ")
     assert "first" not in verdict, run.err
@@ -134,8 +126,7 @@ def test_a_package_that_was_written_for_torchrun_places_files(
 ) -> None:
     options = ("--logs-specs=torchs", "--log-dir=there", "--redirects=3", "--rdzv-id=job")
     env = package(tmp_path)
-    with agent(tmp_path, *options, program=TALKS, env=env, python=torch_python) as run:
-        assert run.wait() == 0, run.err
+    ended(agent(tmp_path, *options, program=TALKS, env=env, python=torch_python), 0)
     (place,) = (tmp_path / "there").glob("job_*/attempt_0/0")
     assert (place / "stdout.log").read_text() == (
         f"out of 0 {place.relative_to(tmp_path)}/error.json\n"
@@ -165,8 +156,7 @@ def test_a_package_that_fails_is_one_line(
     tmp_path: Path, options: Sequence[str], said: str
 ) -> None:
     more = ("--local-ranks-filter=0",)
-    with agent(tmp_path, *options, *more, program="", env=package(tmp_path)) as run:
-        assert run.wait() == 2
+    run = ended(agent(tmp_path, *options, *more, program="", env=package(tmp_path)), 2)
     (line,) = run.err.splitlines()
     assert line.startswith("rallypoint")
     assert said in line
@@ -175,8 +165,7 @@ def test_a_package_that_fails_is_one_line(
 def test_a_package_that_names_a_pipe_which_nobody_reads_stops_no_agent(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     options = ("--logs-specs=odd", "--log-dir=pipe", "--local-ranks-filter=0")
-    with agent(tmp_path, *options, program=TALKS, env=package(tmp_path)) as run:
-        assert run.wait() == 1
+    run = ended(agent(tmp_path, *options, program=TALKS, env=package(tmp_path)), 1)
     assert "can't write logs under pipe: No such device or address" in run.said[0]
 
 

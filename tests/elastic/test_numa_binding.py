@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.harness.one_agent import agent
+from tests.harness.one_agent import agent, ended
 from tests.harness.own_program import program
 
 from rallypoint.config import AffinityMode
@@ -41,10 +41,9 @@ def told(lines: list[str]) -> dict[int, set[int]]:
 def test_workers_run_on_what_the_mode_gives_them(tmp_path: Path, mode: AffinityMode) -> None:
     count = min(2, CORES)
     options = ("--numa-binding", mode.value, "--nproc-per-node", str(count))
-    with agent(tmp_path, *options, program=WHERE, env=HIDDEN) as run:
-        assert run.wait() == 0
-        found = told(run.told("cpus"))
-        assert "no NVIDIA GPU is visible: the workers are spread over" in run.err
+    run = ended(agent(tmp_path, *options, program=WHERE, env=HIDDEN), 0)
+    found = told(run.told("cpus"))
+    assert "no NVIDIA GPU is visible: the workers are spread over" in run.err
     assert set(found) == set(range(count))
     nodes = [{cpu.number for cpu in HERE if cpu.node == node} for node in range(64)]
     for cpus in found.values():
@@ -59,17 +58,15 @@ def test_workers_run_on_what_the_mode_gives_them(tmp_path: Path, mode: AffinityM
 def test_the_agent_itself_stays_where_it_was(tmp_path: Path) -> None:
     program = WHERE + 'tell("agent", *sorted(os.sched_getaffinity(os.getppid())))'
     options = ("--numa-binding", "exclusive", "--nproc-per-node", str(CORES))
-    with agent(tmp_path, *options, program=program, env=HIDDEN) as run:
-        assert run.wait() == 0
-        assert {*run.told("agent")} == {" ".join(map(str, sorted(os.sched_getaffinity(0))))}
+    run = ended(agent(tmp_path, *options, program=program, env=HIDDEN), 0)
+    assert {*run.told("agent")} == {" ".join(map(str, sorted(os.sched_getaffinity(0))))}
 
 
 def test_what_this_machine_can_not_do_is_one_line_and_no_worker_starts(tmp_path: Path) -> None:
     options = ("--numa-binding", "exclusive", "--nproc-per-node", str(len(HERE) + 1), "--quiet")
-    with agent(tmp_path, *options, program=WHERE, env=HIDDEN) as run:
-        assert run.wait() == 2
-        assert run.out == ""
-        [line] = run.err.splitlines()
+    run = ended(agent(tmp_path, *options, program=WHERE, env=HIDDEN), 2)
+    assert run.out == ""
+    [line] = run.err.splitlines()
     assert line.startswith("rallypoint: --numa-binding exclusive: NUMA node ")
     assert line.endswith(" exclusive shares; leave it out")
 
@@ -133,11 +130,10 @@ except ParameterError as error:
 
 
 def test_jobs_that_a_program_launches_are_bound_if_it_asks(tmp_path: Path) -> None:
-    with program(tmp_path, PROGRAM.replace("{count}", str(min(2, CORES)))) as run:
-        assert run.wait() == 0, run.err
-        found = [set(line.split()[1:]) for line in run.told("cpus")]
-        assert all(found)
-        assert sum(map(len, found)) == len(set().union(*found))
-        modes = "node, socket, exclusive, core-complex"
-        [refused] = run.told("refused")
-        assert refused == f"numa_options='node': needs a NumaOptions with a mode of {modes}"
+    run = ended(program(tmp_path, PROGRAM.replace("{count}", str(min(2, CORES)))), 0)
+    found = [set(line.split()[1:]) for line in run.told("cpus")]
+    assert all(found)
+    assert sum(map(len, found)) == len(set().union(*found))
+    modes = "node, socket, exclusive, core-complex"
+    [refused] = run.told("refused")
+    assert refused == f"numa_options='node': needs a NumaOptions with a mode of {modes}"

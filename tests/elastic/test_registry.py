@@ -2,56 +2,26 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.harness.plug_ins import Fixed, install
+from tests.harness.programs import run_python
 
 from rallypoint.elastic.rendezvous.api import (
     RendezvousClosedError,
     RendezvousClosedException,
     RendezvousError,
-    RendezvousHandler,
     RendezvousHandlerRegistry,
-    RendezvousInfo,
     RendezvousNonRetryableError,
     RendezvousParameters,
     RendezvousTimeoutError,
     RendezvousTimeoutException,
 )
 from rallypoint.errors import ParameterError, RendezvousPlugInError
-
-
-class Fixed(RendezvousHandler):
-    """What an out-of-tree handler may look like: the original methods alone."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def get_backend(self) -> str:
-        return self._name
-
-    def next_rendezvous(self) -> RendezvousInfo:
-        return RendezvousInfo("store", 1, 2, None)
-
-    def is_closed(self) -> bool:
-        return False
-
-    def set_closed(self) -> None:
-        pass
-
-    def num_nodes_waiting(self) -> int:
-        return 0
-
-    def get_run_id(self) -> str:
-        return "job"
-
-    def shutdown(self) -> bool:
-        return True
 
 
 def params(backend: str) -> RendezvousParameters:
@@ -106,23 +76,15 @@ def test_an_unknown_backend_is_told_with_the_known_ones() -> None:
 
 
 def test_a_plug_in_is_found_by_its_entry_point_and_a_broken_one_is_named(tmp_path: Path) -> None:
-    package = tmp_path / "someone_elses"
-    package.mkdir()
-    (package / "__init__.py").write_text(
-        textwrap.dedent("""
+    text = textwrap.dedent("""
         def good():
-            from tests.elastic.test_registry import Fixed
+            from tests.harness.plug_ins import Fixed
             return lambda params: Fixed(params.backend)
         def broken():
             raise OSError("no such cluster")
         """)
-    )
-    info = tmp_path / "someone_elses-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: someone-elses\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(
-        "[rallypoint.handlers]\ngood = someone_elses:good\nbroken = someone_elses:broken\n"
-    )
+    entries = [f"{name} = someone_elses:{name}" for name in ("good", "broken")]
+    install(tmp_path, {"rallypoint.handlers": entries}, someone_elses=text)
     program = textwrap.dedent("""
         from rallypoint.elastic.rendezvous.api import RendezvousParameters as P
         from rallypoint.elastic.rendezvous.registry import get_rendezvous_handler
@@ -132,18 +94,13 @@ def test_a_plug_in_is_found_by_its_entry_point_and_a_broken_one_is_named(tmp_pat
         except Exception as error:
             print(type(error).__name__, error)
         """)
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-        env={"PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[2]}"},
+    done = run_python(
+        program, check=True, env={"PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[2]}"}
     )
     rank, failure = done.stdout.splitlines()
     assert rank == "1"
     assert failure == (
-        "RendezvousPlugInError the rendezvous backend 'broken' of the package someone-elses "
+        "RendezvousPlugInError the rendezvous backend 'broken' of the package someone_elses "
         "(someone_elses:broken) could not be loaded: OSError: no such cluster"
     )
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.harness.one_agent import environment, free_port
+from tests.harness.one_agent import ended, environment, free_port
 from tests.harness.own_program import program
 
 WORKER = "echo told $RANK $WORLD_SIZE $ROLE_NAME"
@@ -19,8 +19,7 @@ def test_lightning_calls_main_with_words(tmp_path: Path) -> None:
     words = ["--nproc_per_node=2", "--nnodes=1", "--node_rank=0", "--master_addr=127.0.0.1"]
     words += [f"--master_port={free_port()}", "--no-python", "sh", "-c", WORKER]
     text = f"---\nimport rallypoint.elastic.run as torchrun\nprint('got', torchrun.main({words}))\n"
-    with program(tmp_path, text) as run:
-        assert run.wait() == 0, run.err
+    run = ended(program(tmp_path, text), 0)
     assert sorted(run.told("told")) == ["0 2 default", "1 2 default"]
     assert run.told("got") == ["None"]
 
@@ -36,8 +35,7 @@ def test_accelerate_runs_a_namespace_and_catches_the_failure(tmp_path: Path) -> 
     except Exception as error:
         print("got", type(error).__name__, error.get_first_failure()[1].exitcode)
     """
-    with program(tmp_path, text) as run:
-        assert run.wait() == 0, run.err
+    run = ended(program(tmp_path, text), 0)
     assert run.told("got") == ["ChildFailedError 3"]
 
 
@@ -50,8 +48,7 @@ def test_a_launcher_makes_the_configuration_its_own(tmp_path: Path) -> None:
     config.nproc_per_node, config.role = 3, "mine"
     print("got", elastic_launch(config, command)(*arguments))
     """
-    with program(tmp_path, text, WORKER) as run:
-        assert run.wait() == 0, run.err
+    run = ended(program(tmp_path, text, WORKER), 0)
     assert sorted(run.told("told")) == [f"{rank} 3 mine" for rank in range(3)]
     assert run.told("got") == ["{0: None, 1: None, 2: None}"]
 
@@ -62,8 +59,7 @@ def test_a_failure_leaves_main_as_an_exception(tmp_path: Path) -> None:
     from rallypoint.elastic.run import main
     main(["--no-python", "sh", "-c", "exit 7"])
     """
-    with program(tmp_path, text) as run:
-        assert run.wait() == 1
+    run = ended(program(tmp_path, text), 1)
     assert "ChildFailedError" in run.err
     assert "exitcode  : 7" in run.err
 
@@ -80,8 +76,7 @@ def test_main_passes_on_what_a_worker_has_told(tmp_path: Path) -> None:
     from rallypoint.elastic.run import main
     main([{str(script)!r}])
     """
-    with program(tmp_path / "home", text) as run:
-        assert run.wait() == 1
+    ended(program(tmp_path / "home", text), 1)
     assert "bad luck" in json.loads(there.read_text())["message"]["message"]
 
 

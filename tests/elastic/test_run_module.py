@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from tests.harness.plug_ins import install
 
 from rallypoint.agent.output_files import logs_specs
 from rallypoint.cli.main import main as command
@@ -193,14 +194,11 @@ def test_output_without_a_directory_goes_below_tmpdir(
 
 
 def test_a_package_places_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    info = tmp_path / "archive-1.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: archive\nVersion: 1\n")
-    (info / "entry_points.txt").write_text("[rallypoint.logs_specs]\nmine = archive:Mine\n")
-    (tmp_path / "archive.py").write_text(
+    text = (
         "from rallypoint.elastic.multiprocessing import DefaultLogsSpecs\n"
         "class Mine(DefaultLogsSpecs): pass\n"
     )
+    install(tmp_path, {"rallypoint.logs_specs": ["mine = archive:Mine"]}, archive=text)
     monkeypatch.syspath_prepend(tmp_path)
     args = parse_args(["--logs-specs=mine", "--log-dir=/logs", "--tee=1", *SCRIPT])
     specs = config_from_args(args)[0].logs_specs

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import TypeVar
 
 import pytest
 from tests.harness.bare_backend import Bare
-from tests.harness.limits import patience
+from tests.harness.limits import patience, until
 
 from rallypoint.core.model import Candidate, NodeRef, SharedSettings
 from rallypoint.elastic.rendezvous.shared import round as shared_round
@@ -68,20 +68,6 @@ async def started(*nodes: Node) -> None:
 async def stop(*nodes: Node) -> None:
     for node in nodes:
         await node.driver.stop()
-
-
-async def until(true: Callable[[], object]) -> None:
-    async with asyncio.timeout(LIMIT_S):
-        while not true():  # noqa: ASYNC110  of another thread
-            await asyncio.sleep(0.01)
-
-
-def run(main: Awaitable[T]) -> T:
-    async def bounded() -> T:
-        async with asyncio.timeout(2 * LIMIT_S):
-            return await main
-
-    return asyncio.run(bounded())
 
 
 def members(backend: RendezvousBackend) -> list[str]:
@@ -152,103 +138,88 @@ async def start_in_spite(node: Node) -> None:
 
 
 @pytest.mark.parametrize("backend", [MemoryRendezvousBackend, Bare])
-def test_F5_nodes_meet_lose_one_and_meet_again(backend: type[RendezvousBackend]) -> None:
-    async def main() -> None:
-        store = backend()
-        nodes = [Node(name, store, 2, 3) for name in ("a", "b", "c")]
-        await started(*nodes)
-        worlds = await asyncio.gather(*(node.join() for node in nodes))
-        assert [(world.rank, world.world_size) for world in worlds] == [(0, 3), (1, 3), (2, 3)]
-        await nodes[0].driver.stop()  # as if it were killed: not a word
-        await until(lambda: not isinstance(nodes[1].driver.view.outlook, InWorld))
-        again = await asyncio.gather(*(node.join() for node in nodes[1:]))
-        assert [(world.rank, world.world_size) for world in again] == [(0, 2), (1, 2)]
-        assert len({world.round for world in (*worlds, *again)}) == 2
-        await stop(*nodes[1:])
-
-    run(main())
+async def test_F5_nodes_meet_lose_one_and_meet_again(backend: type[RendezvousBackend]) -> None:
+    store = backend()
+    nodes = [Node(name, store, 2, 3) for name in ("a", "b", "c")]
+    await started(*nodes)
+    worlds = await asyncio.gather(*(node.join() for node in nodes))
+    assert [(world.rank, world.world_size) for world in worlds] == [(0, 3), (1, 3), (2, 3)]
+    await nodes[0].driver.stop()  # as if it were killed: not a word
+    await until(lambda: not isinstance(nodes[1].driver.view.outlook, InWorld))
+    again = await asyncio.gather(*(node.join() for node in nodes[1:]))
+    assert [(world.rank, world.world_size) for world in again] == [(0, 2), (1, 2)]
+    assert len({world.round for world in (*worlds, *again)}) == 2
+    await stop(*nodes[1:])
 
 
 @pytest.mark.parametrize("error", [RendezvousConnectionError, OSError, ValueError])
 @pytest.mark.parametrize("kind", [Flaky, FlakyWithAll])
-def test_F5_rounds_form_though_calls_fail_at_random(
+async def test_F5_rounds_form_though_calls_fail_at_random(
     kind: type[Flaky], error: type[Exception]
 ) -> None:
-    async def main() -> None:
-        memory = MemoryRendezvousBackend()
-        backends = [kind(memory, 6, error) for _ in range(3)]
-        nodes = [Node(f"n{n}", backend, 3, 3) for n, backend in enumerate(backends)]
-        for node in nodes:
-            await start_in_spite(node)
-        for _ in range(2):
-            worlds = await asyncio.gather(*(node.join() for node in nodes))
-            for world in worlds:
-                assert world.world_size == 3
-        assert sum(backend.failures for backend in backends) > 3
-        await stop(*nodes)
-
-    run(main())
+    memory = MemoryRendezvousBackend()
+    backends = [kind(memory, 6, error) for _ in range(3)]
+    nodes = [Node(f"n{n}", backend, 3, 3) for n, backend in enumerate(backends)]
+    for node in nodes:
+        await start_in_spite(node)
+    for _ in range(2):
+        worlds = await asyncio.gather(*(node.join() for node in nodes))
+        for world in worlds:
+            assert world.world_size == 3
+    assert sum(backend.failures for backend in backends) > 3
+    await stop(*nodes)
 
 
 @pytest.mark.parametrize("foreign", [b"somebody else's", b"", b"\x80\x04\x95pickle"])
-def test_F5_a_foreign_state_is_an_error_at_once_and_left_alone(foreign: bytes) -> None:
-    async def main() -> None:
-        backend = MemoryRendezvousBackend()
-        backend.set_state(foreign)
-        node = Node("a", backend)
-        with pytest.raises(RendezvousStateError, match="is not Rallypoint's"):
-            await node.driver.start()
-        await node.driver.stop()
-        assert backend.get_state() == (foreign, 1)
-
-    run(main())
+async def test_F5_a_foreign_state_is_an_error_at_once_and_left_alone(foreign: bytes) -> None:
+    backend = MemoryRendezvousBackend()
+    backend.set_state(foreign)
+    node = Node("a", backend)
+    with pytest.raises(RendezvousStateError, match="is not Rallypoint's"):
+        await node.driver.start()
+    await node.driver.stop()
+    assert backend.get_state() == (foreign, 1)
 
 
 @pytest.mark.parametrize("kind", [MemoryRendezvousBackend, Bare])
-def test_F5_a_state_that_is_damaged_later_ends_the_wait_and_is_left_alone(
+async def test_F5_a_state_that_is_damaged_later_ends_the_wait_and_is_left_alone(
     kind: type[RendezvousBackend],
 ) -> None:
-    async def main() -> None:
-        backend = kind()
-        node = Node("a", backend)
-        await started(node)
-        joining = asyncio.create_task(node.join())
-        await until(lambda: members(backend) == ["a"])
-        damaged: tuple[bytes, Token, bool] | None = None
-        while damaged is None or not damaged[2]:  # the node writes too
-            value, token = backend.get_state() or (b"", 0)
-            damaged = backend.set_state(value[:-1], token)
-        with pytest.raises(RendezvousStateError, match="damaged"):
-            await joining
-        await stop(node)
-        assert backend.get_state() == damaged[:2]
-
-    run(main())
+    backend = kind()
+    node = Node("a", backend)
+    await started(node)
+    joining = asyncio.create_task(node.join())
+    await until(lambda: members(backend) == ["a"])
+    damaged: tuple[bytes, Token, bool] | None = None
+    while damaged is None or not damaged[2]:  # the node writes too
+        value, token = backend.get_state() or (b"", 0)
+        damaged = backend.set_state(value[:-1], token)
+    with pytest.raises(RendezvousStateError, match="damaged"):
+        await joining
+    await stop(node)
+    assert backend.get_state() == damaged[:2]
 
 
 @pytest.mark.parametrize("kind", [MemoryRendezvousBackend, Bare])
-def test_F5_R3_a_join_timeout_names_who_was_missing_and_leaves_no_member_behind(
+async def test_F5_R3_a_join_timeout_names_who_was_missing_and_leaves_no_member_behind(
     kind: type[RendezvousBackend],
 ) -> None:
-    async def main() -> None:
-        backend = kind()
-        alone = Node("first", backend)
-        await started(alone)
-        with pytest.raises(RendezvousTimeoutError, match=r"waited 1 s for 2 nodes .* and 1 came"):
-            await alone.join(1.0)
-        assert members(backend) == []
-        other = Node("other", backend)
-        await started(other)
-        worlds = await asyncio.gather(alone.join(), other.join())
-        assert sorted(world.rank for world in worlds) == [0, 1]
-        await other.driver.stop()
-        await until(lambda: not isinstance(alone.driver.view.outlook, InWorld))
-        with pytest.raises(RendezvousTimeoutError, match="missing: other"):
-            await alone.join(1.0)
-        assert members(backend) == []
-        await stop(alone)
-
-    run(main())
+    backend = kind()
+    alone = Node("first", backend)
+    await started(alone)
+    with pytest.raises(RendezvousTimeoutError, match=r"waited 1 s for 2 nodes .* and 1 came"):
+        await alone.join(1.0)
+    assert members(backend) == []
+    other = Node("other", backend)
+    await started(other)
+    worlds = await asyncio.gather(alone.join(), other.join())
+    assert sorted(world.rank for world in worlds) == [0, 1]
+    await other.driver.stop()
+    await until(lambda: not isinstance(alone.driver.view.outlook, InWorld))
+    with pytest.raises(RendezvousTimeoutError, match="missing: other"):
+        await alone.join(1.0)
+    assert members(backend) == []
+    await stop(alone)
 
 
 class FailsInside(MemoryRendezvousBackend):
@@ -277,60 +248,50 @@ class FailsToWait(FailsInside):
 
 @pytest.mark.parametrize("error", [KeyError, TypeError, AssertionError, ZeroDivisionError])
 @pytest.mark.parametrize("kind", [FailsInside, FailsToWait])
-def test_F5_W14_an_unexpected_exception_does_not_end_the_heartbeat(
+async def test_F5_W14_an_unexpected_exception_does_not_end_the_heartbeat(
     kind: type[FailsInside], error: type[Exception]
 ) -> None:
-    async def main() -> None:
-        backend = kind()
-        one = Node("a", backend, 1, 1)
-        await started(one)
-        world = await one.join()
-        backend.error = error
-        await until(lambda: one.driver.view.trouble is not None)
-        assert "a bug" in str(one.driver.view.trouble)
-        before = backend.calls
-        await asyncio.sleep(0.5)
-        assert backend.calls - before < 100, "it hammers a store that fails"
-        backend.error = None
-        await until(lambda: one.driver.view.trouble is None)
-        beats = backend.get_beats(["a"])
-        await until(lambda: backend.get_beats(["a"]) > beats)
-        assert one.driver.view.outlook == world
-        await stop(one)
-
-    run(main())
+    backend = kind()
+    one = Node("a", backend, 1, 1)
+    await started(one)
+    world = await one.join()
+    backend.error = error
+    await until(lambda: one.driver.view.trouble is not None)
+    assert "a bug" in str(one.driver.view.trouble)
+    before = backend.calls
+    await asyncio.sleep(0.5)
+    assert backend.calls - before < 100, "it hammers a store that fails"
+    backend.error = None
+    await until(lambda: one.driver.view.trouble is None)
+    beats = backend.get_beats(["a"])
+    await until(lambda: backend.get_beats(["a"]) > beats)
+    assert one.driver.view.outlook == world
+    await stop(one)
 
 
-def test_F5_a_store_that_lost_everything_is_joined_anew() -> None:
+async def test_F5_a_store_that_lost_everything_is_joined_anew() -> None:
     """It was started again, empty: nobody is a member any more, and says so."""
-
-    async def main() -> None:
-        backend = Bare()
-        nodes = [Node(name, backend) for name in ("a", "b")]
-        await started(*nodes)
-        await asyncio.gather(*(node.join() for node in nodes))
-        backend.memory = MemoryRendezvousBackend()
-        await until(lambda: all(node.driver.view.outlook == Outside() for node in nodes))
-        worlds = await asyncio.gather(*(node.join() for node in nodes))
-        assert [world.world_size for world in worlds] == [2, 2]
-        await stop(*nodes)
-
-    run(main())
+    backend = Bare()
+    nodes = [Node(name, backend) for name in ("a", "b")]
+    await started(*nodes)
+    await asyncio.gather(*(node.join() for node in nodes))
+    backend.memory = MemoryRendezvousBackend()
+    await until(lambda: all(node.driver.view.outlook == Outside() for node in nodes))
+    worlds = await asyncio.gather(*(node.join() for node in nodes))
+    assert [world.world_size for world in worlds] == [2, 2]
+    await stop(*nodes)
 
 
-def test_F5_trouble_is_over_when_the_store_answers_though_nobody_has_joined() -> None:
-    async def main() -> None:
-        backend = FailsInside()
-        node = Node("a", backend)
-        await started(node)
-        backend.error = OSError
-        await until(lambda: node.driver.view.trouble is not None)
-        assert isinstance(node.driver.view.trouble, RendezvousError)
-        backend.error = None
-        await until(lambda: node.driver.view.trouble is None)
-        await stop(node)
-
-    run(main())
+async def test_F5_trouble_is_over_when_the_store_answers_though_nobody_has_joined() -> None:
+    backend = FailsInside()
+    node = Node("a", backend)
+    await started(node)
+    backend.error = OSError
+    await until(lambda: node.driver.view.trouble is not None)
+    assert isinstance(node.driver.view.trouble, RendezvousError)
+    backend.error = None
+    await until(lambda: node.driver.view.trouble is None)
+    await stop(node)
 
 
 class ForgetsBeats(MemoryRendezvousBackend):
@@ -342,20 +303,17 @@ class ForgetsBeats(MemoryRendezvousBackend):
         return [] if self.is_broken else super().get_beats(nodes)
 
 
-def test_F5_W14_an_answer_that_makes_no_sense_does_not_end_the_heartbeat() -> None:
-    async def main() -> None:
-        backend = ForgetsBeats()
-        nodes = [Node(name, backend) for name in ("a", "b")]
-        await started(*nodes)
-        worlds = await asyncio.gather(*(node.join() for node in nodes))
-        backend.is_broken = True
-        await until(lambda: all(node.driver.view.trouble is not None for node in nodes))
-        backend.is_broken = False
-        beats = backend.get_beats(["a", "b"])
-        await until(
-            lambda: all(x > y for x, y in zip(backend.get_beats(["a", "b"]), beats, strict=True))
-        )
-        assert [node.driver.view.outlook for node in nodes] == worlds
-        await stop(*nodes)
-
-    run(main())
+async def test_F5_W14_an_answer_that_makes_no_sense_does_not_end_the_heartbeat() -> None:
+    backend = ForgetsBeats()
+    nodes = [Node(name, backend) for name in ("a", "b")]
+    await started(*nodes)
+    worlds = await asyncio.gather(*(node.join() for node in nodes))
+    backend.is_broken = True
+    await until(lambda: all(node.driver.view.trouble is not None for node in nodes))
+    backend.is_broken = False
+    beats = backend.get_beats(["a", "b"])
+    await until(
+        lambda: all(x > y for x, y in zip(backend.get_beats(["a", "b"]), beats, strict=True))
+    )
+    assert [node.driver.view.outlook for node in nodes] == worlds
+    await stop(*nodes)

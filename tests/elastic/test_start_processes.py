@@ -17,8 +17,9 @@ import pytest
 from tests.harness.descriptors import open_descriptors, own_children
 from tests.harness.limits import patience
 from tests.harness.memory_cgroup import inside, memory_cgroup
-from tests.harness.one_agent import eventually, is_alive
+from tests.harness.one_agent import eventually
 from tests.harness.prepared import processes
+from tests.harness.proc import is_alive
 
 from rallypoint.elastic.multiprocessing import (
     DefaultLogsSpecs,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -14,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from tests.conformance.stores import Call
 from tests.harness.limits import patience
+from tests.harness.programs import run_program, run_python
 from tests.harness.proxy import Proxy
 from tests.harness.scripted_store import Act, Script, ScriptedStore
 
@@ -434,13 +434,7 @@ print("ok")
 
 
 def test_a_forked_child_is_told_to_open_its_own() -> None:
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", FORKS],
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        check=False,
-    )
+    done = run_program([sys.executable, "-W", "ignore", "-c", FORKS])
     assert (done.stdout, done.stderr) == ("ok\n", "")
 
 
@@ -587,13 +581,7 @@ def test_another_user_is_served_where_that_was_said(
     with TCPStore(host, 0, is_master=True, timeout=LIMIT_S, allow=allow) as store:
         store.set("k", "v")
         patience = LIMIT_S if is_served else 0.1
-        done = subprocess.run(
-            [sys.executable, "-c", OTHER_USER, str(store.port), str(patience)],
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_S,
-            check=False,
-        )
+        done = run_python(OTHER_USER, str(store.port), str(patience))
         assert store.get("k") == b"v"
     assert (done.stdout == "1\n") is is_served, done.stderr
     assert ("belongs to user 65534" in capfd.readouterr().err) is not is_served
@@ -640,27 +628,6 @@ def test_values_of_every_size_come_back(master: TCPStore) -> None:
 
 
 # torch on the other side
-
-
-def test_torchs_server_is_served_by_our_client() -> None:
-    torch = pytest.importorskip("torch.distributed")
-    server = torch.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    with TCPStore("127.0.0.1", server.port, 2, timeout=LIMIT_S) as store:
-        store.set("e", "")
-        assert store.get("e") == b""
-        for _ in range(3):
-            with pytest.raises(StoreTimeoutError):
-                store.wait(["e", "missing"], timeout=0.01)
-        # A failed compare_set wakes who waits there, and the value is still missing.
-        with ThreadPoolExecutor(1) as pool:
-            value = pool.submit(store.get, "late")
-            wait_until(lambda: is_waiting(store))
-            assert server.compare_set("late", "other", "x") == b"other"
-            server.set("late", "v")
-            assert value.result(LIMIT_S) == b"v"
-        store.barrier("b", 1)
-        assert server.get("e") == b""
-        assert store.num_keys() == server.num_keys() == 4
 
 
 def test_torchs_client_is_served_by_our_master() -> None:

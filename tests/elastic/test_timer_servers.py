@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from tests.harness.one_agent import eventually
+from tests.harness.programs import run_python
 
 from rallypoint.elastic.timer import (
     FileTimerClient,
@@ -170,12 +171,6 @@ def test_what_would_set_no_timer_is_refused(after: float, scope: Any, says: str)
 
 def test_without_any_client_a_block_does_not_begin() -> None:
     script = "from rallypoint.elastic.timer import expires\nwith expires(after=1): print('began')"
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        env={"PATH": os.environ["PATH"]},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_python(script, env={"PATH": os.environ["PATH"]})
     assert done.stdout == ""
     assert "RuntimeError: there is no timer client" in done.stderr

@@ -6,15 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 from tests.etcd.servers import Etcd
-from tests.harness.resolver import nobody_asked
+from tests.harness.resolver import no_names as no_names
 
 from rallypoint.register.etcd.parameters import EtcdConfig, read_etcd
-
-
-@pytest.fixture(autouse=True, scope="module")
-def no_names() -> Iterator[None]:
-    with nobody_asked():
-        yield
 
 
 @pytest.fixture(scope="module")

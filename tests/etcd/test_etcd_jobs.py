@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.cli.test_drain_command import drain
 from tests.etcd.servers import Etcd, cluster_of, encoded
 from tests.harness.cluster import Option, wait_until
+from tests.harness.commands import drain
 from tests.harness.leading_agents import leader_of, leads
 from tests.register.test_mad_records import survives_mad_records
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from urllib.error import HTTPError
 
 import pytest
-from tests.cli.test_bad_input import is_one_line_with
 from tests.etcd.servers import Etcd, add_users
 from tests.harness.certificates import make_certificates
 from tests.harness.cluster import free_port
+from tests.harness.commands import is_one_line_with
 from tests.harness.engines import etcd_engine
 from tests.harness.http_thread import HttpThread
 from tests.harness.one_agent import OneAgent, agent

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.cli.test_drain_command import drain
 from tests.etcd.servers import Etcd, add_users, cluster_of
 from tests.harness.certificates import make_certificates
 from tests.harness.cluster import free_port
+from tests.harness.commands import drain
 
 pytestmark = pytest.mark.executed
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 from base64 import b64encode
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from tests.etcd.servers import Etcd, encoded
+from tests.fault import hidden_register
 from tests.fault.leaders import RUN_ID, LeaderCluster
 from tests.fault.network import Network
 from tests.harness.cluster import Option, wait_until
@@ -56,6 +56,8 @@ class NetworkEtcd(Etcd):
 
 class EtcdLeaderCluster(LeaderCluster):
     """Options are those of `rallypoint run`, and hold for every node."""
+
+    register_hosts = MEMBERS
 
     def __init__(self, folder: Path, *hosts: str, is_real_disk: bool = False, **options: Option):
         super().__init__(folder, *hosts, *MEMBERS, is_real_disk=is_real_disk, **options)
@@ -103,39 +105,14 @@ class EtcdLeaderCluster(LeaderCluster):
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.etcd.__exit__(kind, error, traceback)
-        super().__exit__(kind, error, traceback)
+    def __exit__(self, kind: object, error: BaseException | None, at: object) -> None:
+        self.etcd.__exit__(None, None, None)
+        super().__exit__(kind, error, at)
 
 
 def _of(job: Job) -> EtcdLeaderCluster:
     assert isinstance(job.cluster, EtcdLeaderCluster)
     return job.cluster
-
-
-def cut(job: Job) -> None:
-    """The leader reaches etcd, and no other node."""
-    others = [host for host in job.cluster.network.hosts if host not in (*MEMBERS, job.leader.name)]
-    job.cluster.network.cut(job.leader.name, *others)
-    job.wait_other()
-    job.cluster.network.heal(job.leader.name, *others)
-
-
-def cut_and_hide(job: Job) -> None:
-    """The leader reaches neither."""
-    job.cut()
-
-
-def hide(job: Job) -> None:
-    """The leader reaches all but etcd."""
-    job.cluster.network.cut(job.leader.name, *MEMBERS)
-    job.sleep(2, 14)
-    job.cluster.network.heal(job.leader.name, *MEMBERS)
 
 
 def kill_member(job: Job) -> None:
@@ -186,10 +163,7 @@ def _without(job: Job, *numbers: int) -> None:
     etcd.wait_ready()
 
 
-FAULTS: dict[str, Callable[[Job], None]] = {
-    "cut": cut,
-    "cut_and_hide": cut_and_hide,
-    "hide": hide,
+FAULTS: dict[str, Callable[[Job], None]] = hidden_register.FAULTS | {
     "kill_member": kill_member,
     "kill_etcd_leader": kill_etcd_leader,
     "pause_etcd_leader": pause_etcd_leader,

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
+from typing import Any
 
 from tests.fault.network import Network
 from tests.harness.cluster import AgentProcess, Cluster, Option, wait_until
@@ -38,17 +38,12 @@ class HostCluster(Cluster):
         nproc: int = 1,
         *,
         host: Option = None,
-        script: Sequence[str] | None = None,
-        env: Mapping[str, str] | None = None,
         prefix: Sequence[str] = (),
-        hosts: bool | None = None,
-        **options: Option,
+        **options: Any,
     ) -> AgentProcess:
         """As in every cluster; `hosts` is whether it hosts the coordinator."""
         inside = (*prefix, *self.network.inside(str(host or name)))
-        return super().agent(
-            name, nproc, script=script, env=env, prefix=inside, hosts=hosts, **options
-        )
+        return super().agent(name, nproc, prefix=inside, **options)
 
     def serve(
         self, host: str = "", *words: str, port: int = PORT, prefix: Sequence[str] = ()
@@ -72,14 +67,9 @@ class HostCluster(Cluster):
         self.network.__enter__()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, at: object) -> None:
         try:
-            super().__exit__(kind, error, traceback)
+            super().__exit__(kind, error, at)
             if error is None:
                 assert self.network.processes() == []
         finally:

@@ -12,9 +12,9 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING
 
+from tests.fault import hidden_register
 from tests.fault.leaders import RUN_ID, LeaderCluster
 from tests.harness.certificates import make_certificates
 from tests.harness.cluster import Option
@@ -37,6 +37,8 @@ HOST = "x"
 
 class KubernetesLeaderCluster(LeaderCluster):
     """Options are those of `rallypoint run`, and hold for every node."""
+
+    register_hosts = (HOST,)
 
     def __init__(self, folder: Path, *hosts: str, is_real_disk: bool = False, **options: Option):
         super().__init__(folder, *hosts, HOST, is_real_disk=is_real_disk, **options)
@@ -90,39 +92,14 @@ class KubernetesLeaderCluster(LeaderCluster):
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        super().__exit__(kind, error, traceback)
+    def __exit__(self, kind: object, error: BaseException | None, at: object) -> None:
+        super().__exit__(kind, error, at)
         self._serving.close()
 
 
 def _of(job: Job) -> KubernetesLeaderCluster:
     assert isinstance(job.cluster, KubernetesLeaderCluster)
     return job.cluster
-
-
-def cut(job: Job) -> None:
-    """The leader reaches the API server, and no other node."""
-    others = [host for host in job.cluster.network.hosts if host not in (HOST, job.leader.name)]
-    job.cluster.network.cut(job.leader.name, *others)
-    job.wait_other()
-    job.cluster.network.heal(job.leader.name, *others)
-
-
-def cut_and_hide(job: Job) -> None:
-    """The leader reaches neither."""
-    job.cut()
-
-
-def hide(job: Job) -> None:
-    """The leader reaches all but the API server."""
-    job.cluster.network.cut(job.leader.name, HOST)
-    job.sleep(2, 14)
-    job.cluster.network.heal(job.leader.name, HOST)
 
 
 def away(job: Job) -> None:
@@ -178,10 +155,7 @@ def forbid(job: Job) -> None:
     api.apply(role)
 
 
-FAULTS: dict[str, Callable[[Job], None]] = {
-    "cut": cut,
-    "cut_and_hide": cut_and_hide,
-    "hide": hide,
+FAULTS: dict[str, Callable[[Job], None]] = hidden_register.FAULTS | {
     "away": away,
     "away_for_long": away_for_long,
     "slow": slow,

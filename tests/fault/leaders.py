@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from types import TracebackType
+from typing import Any
 
 from tests.fault.hosts import HostCluster
 from tests.fault.mounts import Disk, View
@@ -34,6 +34,8 @@ RUN_ID = "job"
 class LeaderCluster(HostCluster):
     """Options are those of `rallypoint run`, and hold for every node."""
 
+    register_hosts: tuple[str, ...] = ()
+    """Where the register lies, if not on a disk."""
     conf = ""
     """Keys of `--rdzv-conf` that every node needs, with a comma at their end."""
 
@@ -56,20 +58,15 @@ class LeaderCluster(HostCluster):
         nproc: int = 1,
         *,
         host: Option = None,
-        script: Sequence[str] | None = None,
-        env: Mapping[str, str] | None = None,
         prefix: Sequence[str] = (),
-        hosts: bool | None = None,
-        **options: Option,
+        **options: Any,
     ) -> AgentProcess:
         """As in every cluster; each node may lead."""
         place = str(host or name)
-        options.setdefault("local_addr", self.network.address(place))
+        options = {"local_addr": self.network.address(place), **options, "hosts": None}
         inside = (*prefix, *self.views[place].prefix, *self.within.get(place, ()))
         # Past the host cluster: a view is in its host's network already.
-        return super(HostCluster, self).agent(
-            name, nproc, script=script, env=env, prefix=inside, hosts=None, **options
-        )
+        return super(HostCluster, self).agent(name, nproc, prefix=inside, **options)
 
     def candidate(self, host: str) -> AgentProcess:
         """`serve --candidate` on this host, which is listed when this returns."""
@@ -162,14 +159,9 @@ class LeaderCluster(HostCluster):
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, at: object) -> None:
         try:
-            super(HostCluster, self).__exit__(kind, error, traceback)
+            super(HostCluster, self).__exit__(kind, error, at)
             self._opened.close()
             if error is None:
                 assert self.network.processes() == []

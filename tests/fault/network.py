@@ -26,6 +26,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.harness.proc import birth_of
+
 PREFIX = "rallypoint-fault"
 """What the name of every namespace begins with."""
 MAIN, DATA = 1, 2
@@ -223,7 +225,7 @@ def remove_abandoned() -> None:
     """Remove the networks of test processes that live no more, with what still runs there."""
     for name in _spaces():
         pid, _, began = name.removeprefix(f"{PREFIX}.").split(".")[0].partition("-")
-        if began != _began(int(pid)):
+        if began != birth_of(int(pid)):
             _remove([name])
 
 
@@ -234,15 +236,7 @@ def left() -> list[str]:
 
 
 def _owner() -> str:
-    return f"{os.getpid()}-{_began(os.getpid())}"
-
-
-def _began(pid: int) -> str:
-    """When it began, in ticks of the kernel; empty when there is no such process."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except (FileNotFoundError, ProcessLookupError):
-        return ""
+    return f"{os.getpid()}-{birth_of(os.getpid())}"
 
 
 def _spaces() -> list[str]:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 from tests.fault.hosts import HostCluster
-from tests.harness.cluster import AgentProcess, is_alive, wait_until
+from tests.harness.cluster import AgentProcess, wait_until
+from tests.harness.proc import is_alive
 
 LONG_S = 50
 """A grace that no test waits for."""
@@ -66,8 +67,7 @@ def test_F2_a_container_that_is_killed_whole_is_lost_after_the_reconnect_grace(
     tmp_path: Path,
 ) -> None:
     with HostCluster(tmp_path, "a", "b", nnodes="1:2", lease=LONG_S) as cluster:
-        a, _b = cluster.agents("a", "b")
-        cluster.wait_workers(2, round=0)
+        a, _b = cluster.running("a", "b")
         send(cluster, "b", signal.SIGKILL)
         ended = wait_event_soon(a, "round_ended", "node b was lost")
         assert "its connection broke and did not come back" in ended

@@ -19,8 +19,7 @@ def test_F1_a_host_waits_for_a_node_that_was_cut_off_to_tell_it_that_the_job_suc
 ) -> None:
     with HostCluster(tmp_path, "a", "b", nnodes=2, lease=LEASE_S) as cluster:
         cluster.options["reset_grace"] = reset_grace
-        a, b = cluster.agents("a", "b")
-        cluster.wait_workers(2, round=0)
+        a, b = cluster.running("a", "b")
         cluster.order("sys.exit(0)", node="b")
         b.wait_event("succeeded")
         cluster.network.refuse("b", "a")
@@ -36,8 +35,7 @@ def test_F1_a_host_waits_for_a_node_that_was_cut_off_to_tell_it_that_the_job_suc
 
 def test_F1_a_host_waits_for_a_node_that_fell_silent_as_the_job_succeeded(tmp_path: Path) -> None:
     with HostCluster(tmp_path, "a", "b", nnodes=2, lease=9) as cluster:
-        a, b = cluster.agents("a", "b")
-        cluster.wait_workers(2, round=0)
+        a, b = cluster.running("a", "b")
         cluster.order("sys.exit(0)", node="b")
         b.wait_event("succeeded")
         cluster.network.cut("b")

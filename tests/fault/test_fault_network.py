@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import pytest
 from tests.fault import network as networks
 from tests.fault.network import DATA, Network
-from tests.harness.cluster import is_alive, wait_until
+from tests.harness.cluster import wait_until
+from tests.harness.proc import is_alive
 
 SERVER = """
 import socket, sys

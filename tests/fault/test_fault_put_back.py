@@ -33,9 +33,7 @@ def kind(request: pytest.FixtureRequest) -> type[LeaderCluster]:
 def started(cluster: LeaderCluster) -> list[AgentProcess]:
     """Three agents whose first round has begun."""
     cluster.options["rdzv_conf"] = f"{cluster.conf}last_call_timeout=30"
-    agents = cluster.agents(*"abc", hosts=None)
-    cluster.wait_workers(3, round=0)
-    return agents
+    return cluster.running(*"abc", hosts=None)
 
 
 def wait_beats(cluster: LeaderCluster) -> None:

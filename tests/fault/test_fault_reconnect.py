@@ -64,9 +64,7 @@ def test_F6_a_host_that_comes_back_under_its_name_with_another_address_is_found(
     with HostCluster(tmp_path, *"abc", nnodes=2, lease=3, reconnect_timeout=60) as cluster:
         cluster.options["rdzv_endpoint"] = endpoint
         cluster.network.call("job-worker-0.job", cluster.network.address("a"))
-        a = cluster.agent("a", hosts=True)
-        b = cluster.agent("b", hosts=False)
-        cluster.wait_workers(2, round=0)
+        a, b = cluster.running("a", "b")
         a.kill()
         cluster.network.cut("a")
         b.wait_event("fenced")

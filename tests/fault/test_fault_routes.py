@@ -37,8 +37,7 @@ def test_F9_a_node_alone_whose_address_nobody_reaches_runs_on_and_a_newcomer_hea
 ) -> None:
     """Alone it runs well: nobody else needs its store."""
     with HostCluster(tmp_path, "a", "b", nnodes="1:2") as cluster:
-        a = cluster.agent("a", hosts=True, local_addr=NOWHERE)
-        cluster.wait_workers(1, round=0)
+        [a] = cluster.running("a", local_addr=NOWHERE)
         b = cluster.agent("b", hosts=False)
         told = b.wait_event("store_unreached").message
         assert "the round that runs goes on without this node" in told
@@ -77,8 +76,7 @@ def test_F9_two_nodes_cut_from_each_other_at_a_restart_try_both_and_one_goes_on(
 ) -> None:
     with HostCluster(tmp_path, "s", "a", "b", nnodes="1:2", max_restarts=1) as cluster:
         cluster.serve()
-        a, b = cluster.agents("a", "b", hosts=None)
-        cluster.wait_workers(2, round=0)
+        a, b = cluster.running("a", "b", hosts=None)
         cluster.network.cut("a", "b")
         cluster.order("sys.exit(3)", round=0, node="b")
         b.wait_event("round_ended", "another node becomes rank 0", round=1)

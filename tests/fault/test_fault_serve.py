@@ -15,8 +15,7 @@ def test_R5_a_node_that_was_cut_off_hears_how_its_job_ended_and_starts_nothing(
 ) -> None:
     with HostCluster(tmp_path, *"sab", nnodes="1:2", reconnect_timeout=600) as cluster:
         cluster.serve()
-        a, b = cluster.agents("a", "b", hosts=None)
-        cluster.wait_workers(2, round=0)
+        a, b = cluster.running("a", "b", hosts=None)
         cluster.network.cut("b")
         cluster.wait_workers(1, round=1)
         b.wait_event("fenced")

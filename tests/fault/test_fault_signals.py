@@ -34,8 +34,7 @@ def test_A5_a_node_told_to_go_while_the_connection_is_down_has_left_when_it_is_b
     tmp_path: Path,
 ) -> None:
     with HostCluster(tmp_path, "a", "b", nnodes="1:2", lease=30) as cluster:
-        a, b = cluster.agents("a", "b")
-        cluster.wait_workers(2, round=0)
+        a, b = cluster.running("a", "b")
         cluster.network.cut("b")
         b.signal(signal.SIGTERM)
         b.wait_event("telling", "for the coordinator to acknowledge that this node leaves")
@@ -48,8 +47,7 @@ def test_A5_a_node_told_to_go_while_the_connection_is_down_has_left_when_it_is_b
 
 def test_A5_a_second_signal_ends_the_wait_for_a_node_that_has_not_heard(tmp_path: Path) -> None:
     with HostCluster(tmp_path, "a", "b", nnodes=2, lease=600) as cluster:
-        a, _ = cluster.agents("a", "b")
-        cluster.wait_workers(2, round=0)
+        a, _ = cluster.running("a", "b")
         cluster.network.cut("b")
         a.signal(signal.SIGINT)
         a.wait_event("verdict")

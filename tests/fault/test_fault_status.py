@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
 from tests.fault.hosts import HostCluster
 from tests.harness.cluster import wait_until
 from tests.harness.finder import culprit_of, text_of
+from tests.harness.programs import run_program
 
 from rallypoint.cli.watch.status_text import LINES_MAX
 
@@ -23,13 +23,7 @@ def test_V1_a_node_that_does_not_reach_rank_0_is_named(tmp_path: Path) -> None:
         lines: list[str] = []
 
         def is_found() -> bool:
-            done = subprocess.run(
-                [*words, endpoint, "--job", "job"],
-                env=cluster.environ(),
-                capture_output=True,
-                text=True,
-                check=False,
-            )
+            done = run_program([*words, endpoint, "--job", "job"], env=cluster.environ())
             lines[:] = done.stdout.splitlines()[:LINES_MAX]
             return culprit_of(lines) == "node-2"
 

@@ -8,13 +8,11 @@ Without atheris: `python -m tests.fuzz.fuzz_texts --runs 100000` reads random in
 
 from __future__ import annotations
 
-import os
 import sys
 import time
-from pathlib import Path
 from random import Random
 
-SEEDS = 64
+from tests.fuzz.fuzzing import run
 
 
 def at_random(runs: int) -> None:
@@ -43,16 +41,8 @@ def main() -> None:
 
     with atheris.instrument_imports(include=["rallypoint"]):
         from tests.fuzz.hostile_texts import read_bytes
-    folder = Path(".fuzz")
-    corpus = folder / "texts"
-    corpus.mkdir(parents=True, exist_ok=True)
-    for number in range(SEEDS):
-        (corpus / f"seed-{number}").write_bytes(Random(number).randbytes(120))
-    limits = [f"-max_total_time={os.environ.get('FUZZ_SECONDS', '0')}", "-rss_limit_mb=2048"]
-    found = [f"-artifact_prefix={folder}/", "-max_len=512", "-timeout=60"]
-    replayed = [name for name in sys.argv[1:] if not name.startswith("-")]
-    atheris.Setup([*sys.argv, *limits, *found, *([] if replayed else [str(corpus)])], read_bytes)
-    atheris.Fuzz()
+    seeds = (Random(number).randbytes(120) for number in range(64))
+    run(read_bytes, "texts", seeds, 512, 60)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rallypoint.elastic.rendezvous.shared.round import decode
 from rallypoint.register.contract import MemoryRendezvousBackend, RendezvousBackend, Token
 
 
@@ -22,3 +23,9 @@ class Bare(RendezvousBackend):
         self, state: bytes, token: Token | None = None
     ) -> tuple[bytes, Token, bool] | None:
         return self.memory.set_state(state, token)
+
+
+def members(backend: RendezvousBackend) -> int:
+    """How many nodes are in the state that the backend holds."""
+    found = backend.get_state()
+    return len(decode(found[0]).round.members) if found is not None else 0

@@ -1,8 +1,7 @@
 """A small cluster on loopback: real agents, their workers, and a look at what must not remain.
 
     with Cluster(tmp_path, nnodes=2) as cluster:
-        a, b = cluster.agents("a", "b")
-        cluster.wait_workers(2)
+        a, b = cluster.running("a", "b")
         b.kill()
         a.wait_event("round_ended", "node b was lost")
         cluster.order("sys.exit(0)")
@@ -29,11 +28,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TypeVar
 
 from tests.harness.limits import load, patience
 from tests.harness.prepared import processes
+from tests.harness.proc import is_alive
 
 LIMIT_S = 60.0
 LAZINESS = 3
@@ -134,15 +133,6 @@ class Worker:
     @property
     def is_alive(self) -> bool:
         return is_alive(self.pid)
-
-
-def is_alive(pid: int) -> bool:
-    """Whether it runs or is stopped; a zombie is dead."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return stat.rpartition(")")[2].split()[0] not in "ZX"
 
 
 class AgentProcess:
@@ -320,6 +310,14 @@ class Cluster:
         """
         return [self.agent(name, hosts=hosts and name == names[0], **options) for name in names]
 
+    def running(
+        self, *names: str, nproc: int = 1, round: int | None = 0, **options: Any
+    ) -> list[AgentProcess]:
+        """Start the first nodes at once, as `agents` does, and wait until their workers run."""
+        started = self.agents(*names, nproc=nproc, **options)
+        self.wait_workers(len(names) * nproc, round=round)
+        return started
+
     def serve(self, *options: str, port: int = 0, prefix: Sequence[str] = ()) -> AgentProcess:
         """A coordinator of its own at the endpoint (or this port), up when this returns."""
         words = [*prefix, self.python, "-m", "rallypoint", "serve", "--host", "127.0.0.1"]
@@ -405,12 +403,7 @@ class Cluster:
     def __enter__(self) -> Cluster:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, at: object) -> None:
         for agent in self.all_agents:
             agent.resume()
             agent.kill()

@@ -6,14 +6,12 @@ What the workers return is printed in one line.
 
 from __future__ import annotations
 
-import os
 import sys
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.harness.one_agent import TELL, OneAgent, environment
+from tests.harness.one_agent import TELL, OneAgent, started
 
 PREAMBLE = (
     TELL
@@ -76,15 +74,8 @@ def function_job(
     home: Path, functions: str, launch: str, *, env: dict[str, str] | None = None
 ) -> Iterator[OneAgent]:
     """Run `launch(...)`, whose arguments are the text `launch`, in a file with these functions."""
-    mark = uuid.uuid4().hex
     program = home / "job.py"
     text = f"{PREAMBLE}{functions}\n\nif __name__ == '__main__':\n    launch({launch})\n"
     program.write_text(text)
-    command = [sys.executable, str(program)]
-    running = OneAgent(home, command, environment(home, mark, **(env or {})), mark)
-    try:
+    with started(home, [sys.executable, str(program)], **(env or {})) as running:
         yield running
-        running.wait()
-        assert not os.listdir(home / "tmp"), "temporary files are left"
-    finally:
-        running.clear()

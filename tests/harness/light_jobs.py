@@ -7,7 +7,6 @@ import asyncio
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
-from types import TracebackType
 from typing import Self
 
 from tests.harness.limits import patience
@@ -99,12 +98,7 @@ class LightJobs:
         self._run(self._begin())
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._run(self._end())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()

@@ -13,15 +13,15 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 from tests.harness import leftovers
 from tests.harness.cluster import free_port as free_port
-from tests.harness.cluster import is_alive as is_alive
 from tests.harness.cluster import wait_until
 from tests.harness.limits import patience
 from tests.harness.prepared import processes
+from tests.harness.proc import is_alive, name_of
 
 LIMIT_S = 30.0
 TELL = """
@@ -37,14 +37,6 @@ _INHERITED = ("PATH", "PYTHONPATH", "VIRTUAL_ENV", "LANG", leftovers.NAME)
 def eventually(condition: Callable[[], object], what: str, limit_s: float = LIMIT_S) -> None:
     """Wait until `condition()` is true; fail saying `what` was waited for."""
     wait_until(condition, what, limit_s)
-
-
-def name_of(pid: int) -> str:
-    """Its name as `ps -o comm` shows it; empty when it is gone."""
-    try:
-        return Path(f"/proc/{pid}/comm").read_text().strip()
-    except OSError:
-        return ""
 
 
 class OneAgent:
@@ -126,6 +118,13 @@ class OneAgent:
         """Wait until nothing of the job lives, when it was killed and others clear up."""
         eventually(lambda: not self.processes(), "all of the job to go")
 
+    def kill(self) -> None:
+        """SIGKILL to the agent; then its guard has nothing of the job remain, and no file."""
+        self.send(signal.SIGKILL)
+        self.process.wait()
+        self.wait_gone()
+        eventually(lambda: not os.listdir(self.home / "tmp"), "no file is left")
+
     def processes(self) -> dict[int, str]:
         """All living processes of the job by pid, with their names."""
         return {pid: name_of(pid) for pid in marked(self._mark)}
@@ -181,16 +180,32 @@ def agent(
     Without a program, `options` are all. `under` goes before the whole command, which `python`
     runs. At the end nothing may be left: no process of the job, no file in the temporary directory.
     """
-    mark = uuid.uuid4().hex
     words = [*under, python, "-m", "rallypoint", "run", *options]
     if program is not None:
         script = home / "worker.py"
         script.write_text(TELL + program)
         words += [str(script), *arguments]
-    running = OneAgent(home, words, environment(home, mark, **(env or {})), mark)
+    with started(home, words, **(env or {})) as running:
+        yield running
+
+
+@contextmanager
+def started(home: Path, command: Sequence[str], **env: str) -> Iterator[OneAgent]:
+    """A command that runs a job. At the end nothing may be left: no process of it, no file in the
+    temporary directory."""
+    mark = uuid.uuid4().hex
+    running = OneAgent(home, command, environment(home, mark, **env), mark)
     try:
         yield running
         running.wait()
         assert not os.listdir(home / "tmp"), "temporary files are left"
     finally:
         running.clear()
+
+
+def ended(job: AbstractContextManager[OneAgent], code: int) -> OneAgent:
+    """A job that has run to its end, with this exit code."""
+    with job as running:
+        found = running.wait()
+        assert found == code, f"exit code {found}:\n{running.err}"
+    return running

@@ -3,15 +3,13 @@ remains."""
 
 from __future__ import annotations
 
-import os
 import sys
 import textwrap
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.harness.one_agent import TELL, OneAgent, environment
+from tests.harness.one_agent import TELL, OneAgent, started
 
 IMPORTS = "\nimport os, sys, threading, time\n"
 LAUNCHER = "from rallypoint.elastic.launcher import LaunchConfig, elastic_launch\n"
@@ -20,10 +18,12 @@ the functions need it."""
 
 
 @contextmanager
-def program(home: Path, text: str, *arguments: str, name: str = "job") -> Iterator[OneAgent]:
-    """Run `text`, whose last paragraph, after a line `---`, is what is run as the main program."""
+def program(
+    home: Path, text: str, *arguments: str, name: str = "job", before: str = ""
+) -> Iterator[OneAgent]:
+    """Run `before` and `text`. What follows a line `---` is what is run as the main program."""
     home.mkdir(exist_ok=True)
-    functions, _, main = textwrap.dedent(text).partition("---\n")
+    functions, _, main = textwrap.dedent(before + text).partition("---\n")
     if "elastic_launch" not in functions:
         main = LAUNCHER + main
     elif LAUNCHER not in functions:
@@ -31,15 +31,8 @@ def program(home: Path, text: str, *arguments: str, name: str = "job") -> Iterat
     body = textwrap.indent(main, "    ")
     script = home / f"{name}.py"
     script.write_text(f"{TELL}{IMPORTS}{functions}\nif __name__ == '__main__':\n{body}")
-    mark = uuid.uuid4().hex
-    command = [sys.executable, str(script), *arguments]
-    running = OneAgent(home, command, environment(home, mark), mark)
-    try:
+    with started(home, [sys.executable, str(script), *arguments]) as running:
         yield running
-        running.wait()
-        assert not os.listdir(home / "tmp"), "temporary files are left"
-    finally:
-        running.clear()
 
 
 def last_line(running: OneAgent) -> str:

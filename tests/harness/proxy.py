@@ -6,7 +6,6 @@ import socket
 import struct
 import threading
 from contextlib import suppress
-from types import TracebackType
 
 CHUNK_BYTES = 65536
 
@@ -82,12 +81,7 @@ class Proxy:
     def __enter__(self) -> Proxy:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _start(self, body: object, *args: socket.socket) -> threading.Thread:

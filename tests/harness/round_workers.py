@@ -1,19 +1,16 @@
 """Commands to run as workers, and how to wait for their ends."""
 
-# ruff: noqa: ASYNC110
-
 from __future__ import annotations
 
-import asyncio
 import errno
 import os
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from tests.harness.descriptors import open_descriptors, own_children
-from tests.harness.limits import patience
 
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.process import syscalls
@@ -46,13 +43,6 @@ def python(code: str) -> WorkerCommand:
     return WorkerCommand([sys.executable, "-S", "-E", "-c", code], ENVIRONMENT)
 
 
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
-
-
 def sleeping(seconds: str) -> list[int]:
     """Processes `sleep <seconds>`."""
     found = []
@@ -66,22 +56,20 @@ def sleeping(seconds: str) -> list[int]:
     return found
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(patience(LIMIT_S)):
-        while not condition():
-            await asyncio.sleep(0.005)
-
-
-def run(body: Callable[[], Awaitable[None]]) -> None:
-    """Run, and assert that no child and no descriptor is left."""
+@contextmanager
+def nothing_left() -> Iterator[None]:
+    """Assert that no child and no descriptor is left."""
     before, children = open_descriptors(), own_children()
-
-    async def main() -> None:
-        await body()
-
-    asyncio.run(main())
+    yield
     assert open_descriptors() - before == set()
     assert own_children() - children == set()
+
+
+@pytest.fixture(autouse=True)
+def leaves_nothing() -> Iterator[None]:
+    """For each test of a file that imports it."""
+    with nothing_left():
+        yield
 
 
 class Outcomes(dict[int, WorkerExit]):

@@ -13,12 +13,13 @@ from typing import NamedTuple
 
 from tests.harness.limits import patience
 from tests.harness.prepared import processes
+from tests.harness.store_client import VALIDATE as VALIDATE
+from tests.harness.store_client import text as text
 
-from rallypoint.wire.c10d_fields import VALIDATE_MAGIC, Opcode
+from rallypoint.wire.c10d_fields import Opcode
 
 COMMAND = (sys.executable, "-m", "rallypoint", "store", "--host", "127.0.0.1", "--port", "0")
 LIMIT_S = patience(60.0)
-VALIDATE = b"\x00" + struct.pack("<I", VALIDATE_MAGIC)
 
 Field = bytes | int | Sequence[bytes] | Sequence[tuple[bytes, bytes]]
 
@@ -44,11 +45,6 @@ def store_process() -> Iterator[RunningStore]:
     finally:
         process.kill()
         process.communicate(timeout=LIMIT_S)
-
-
-def text(value: bytes) -> bytes:
-    """A string of the protocol."""
-    return struct.pack("<Q", len(value)) + value
 
 
 def encode(opcode: Opcode, *fields: Field) -> bytes:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator
-
 import hostlist
 import pytest
 from ClusterShell.NodeSet import NodeSet
+from tests.harness.node_lists import lists
 
 from rallypoint.integrations.slurm_nodes import node_names
 
@@ -36,27 +34,8 @@ def test_what_is_no_list_is_refused(text: str) -> None:
         node_names(text)
 
 
-def lists(number: int) -> Iterator[str]:
-    """So many of all kinds, always the same."""
-    rng = random.Random(20)
-    for _ in range(number):
-        yield ",".join(_part(rng) for _ in range(rng.randint(1, 3)))
-
-
 def test_other_readers_read_the_same() -> None:
     for text in lists(300):
         names = node_names(text)
         assert list(names) == hostlist.expand_hostlist(text, allow_duplicates=True), text
         assert set(names) == set(NodeSet(text)), text
-
-
-def _part(rng: random.Random) -> str:
-    text = rng.choice(("n", "gpu", "c-r")) + str(rng.choice(("", 1)))
-    for _ in range(rng.randint(0, 2)):
-        ranges = []
-        for _ in range(rng.randint(1, 3)):
-            width, first = rng.choice((1, 3)), rng.randint(0, 20)
-            last = first + rng.randint(0, 4)
-            ranges.append(rng.choice((f"{first:0{width}}", f"{first:0{width}}-{last:0{width}}")))
-        text += f"x[{','.join(ranges)}]"
-    return text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.harness.one_agent import agent
+from tests.harness.one_agent import agent, ended
 
 TASK = {
     "SLURM_JOB_ID": "1",
@@ -20,8 +20,7 @@ def test_a_plain_run_in_two_tasks_of_a_node_runs_no_job_and_says_how_to_run_one(
     tmp_path: Path,
 ) -> None:
     for task in ("0", "1"):
-        with agent(tmp_path, program=WORKER, env=TASK | {"SLURM_PROCID": task}) as run:
-            assert run.wait() == 2
+        run = ended(agent(tmp_path, program=WORKER, env=TASK | {"SLURM_PROCID": task}), 2)
         assert "srun has started 2 tasks on 1 node" in run.err
         assert ("srun --ntasks-per-node 1 rallypoint run" in run.err) == (task == "0")
         assert len(run.err.splitlines()) == 1
@@ -31,6 +30,5 @@ def test_a_plain_run_in_two_tasks_of_a_node_runs_no_job_and_says_how_to_run_one(
 def test_standalone_runs_a_job_of_its_own_in_each_task(tmp_path: Path) -> None:
     for task in ("0", "1"):
         env = TASK | {"SLURM_PROCID": task}
-        with agent(tmp_path, "--standalone", program=WORKER, env=env) as run:
-            assert run.wait() == 0, run.err
+        run = ended(agent(tmp_path, "--standalone", program=WORKER, env=env), 0)
         assert len(run.told("ran")) == 1

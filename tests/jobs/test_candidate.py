@@ -6,8 +6,8 @@ import signal
 from pathlib import Path
 
 import pytest
-from tests.cli.test_drain_command import drain
 from tests.harness.cluster import AgentProcess, free_port, wait_until
+from tests.harness.commands import drain
 from tests.harness.leading_agents import candidate_of, cluster_of, leader_of, leads, led_job
 
 
@@ -79,7 +79,7 @@ def test_A7_a_candidate_that_is_asked_for_a_node_says_who_leads_the_job(tmp_path
         cluster.wait_workers(1)
         (led,) = (event for event in a.events if event.name == "leads")
         cluster.options |= {"rdzv_backend": "tcp", "rdzv_endpoint": f"127.0.0.1:{port}"}
-        told, none = drain(cluster, "a"), drain(cluster, "a", rdzv_id="other")
+        told, none = drain(cluster, "a"), drain(cluster, "a", job="other")
         assert told.returncode == none.returncode == 2
         assert told.stderr == (
             "rallypoint drain: a: this coordinator only stands ready to lead job 'job', which is "

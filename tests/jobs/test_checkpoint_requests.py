@@ -45,8 +45,7 @@ def test_A5_a_node_leaves_when_all_have_saved_and_the_rest_goes_on(cluster: Clus
 
 
 def test_A5_a_checkpoint_that_is_not_saved_in_time_holds_up_nobody(cluster: Cluster) -> None:
-    a, b = cluster.agents("a", "b", drain_deadline=1)
-    cluster.wait_workers(2, round=0)
+    a, b = cluster.running("a", "b", drain_deadline=1)
     listening(cluster, a, b)
     b.signal(signal.SIGTERM)
     assert b.wait_exit() == 143
@@ -93,8 +92,7 @@ def test_A4_exit_0_after_the_checkpoint_of_a_growth_is_no_success(cluster: Clust
 
 def test_A4_a_job_that_ends_while_nodes_wait_has_succeeded(cluster: Cluster) -> None:
     cluster.options |= {"on_join": "at-checkpoint"}
-    a = cluster.agent("a")
-    cluster.wait_workers(1, round=0)
+    [a] = cluster.running("a", hosts=None)
     listening(cluster, a)
     b = cluster.agent("b")
     a.wait_event("checkpoint", "1 more node waits for a checkpoint")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.harness.one_agent import agent
+from tests.harness.one_agent import agent, ended
 
 TRAIN = """
 import os, sys, time
@@ -23,8 +23,7 @@ def test_A2_a_job_that_fails_at_the_same_step_ends_when_restarting_does_not_help
         "raise ValueError(f'batch {os.getpid()} is empty, at {time.time()}')"
     )
     options = ("--max-restarts=10", "--max-no-progress=3", "--exit-code=no-progress=9")
-    with agent(tmp_path, *options, "--json-summary=summary.json", program=program) as run:
-        assert run.wait() == 9
+    run = ended(agent(tmp_path, *options, "--json-summary=summary.json", program=program), 9)
     began = {int(line.split()[0]): float(line.split()[1]) for line in run.told("began")}
     assert sorted(began) == [0, 1, 2]
     assert began[2] - began[1] >= 1.0, "the second equal failure is followed by a pause"
@@ -44,8 +43,7 @@ def test_A2_a_job_that_gets_further_each_time_is_neither_paused_nor_ended(tmp_pa
         "for step in range(10 * round_, 10 * round_ + 10): progress(step)\n"
         "if round_ < 4: raise ValueError(f'batch {os.getpid()} is empty')"
     )
-    with agent(tmp_path, "--max-restarts=9", "--max-no-progress=2", program=program) as run:
-        assert run.wait() == 0
+    run = ended(agent(tmp_path, "--max-restarts=9", "--max-no-progress=2", program=program), 0)
     assert len(run.told("began")) == 5
     restarts = [line.partition(": ")[2] for line in run.said if "restart " in line]
     assert restarts[:4] == [f"restart {number} of 9" for number in (1, 2, 3, 4)]

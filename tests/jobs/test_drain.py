@@ -57,8 +57,7 @@ def test_A4_exit_0_of_all_is_preempted_when_nobody_is_left(listening: Cluster, c
 
 def test_A4_exit_0_elsewhere_before_the_drain_is_announced(listening: Cluster) -> None:
     """The workers heard of it from one another before this agent got its signal."""
-    a, b = listening.agents("a", "b")
-    listening.wait_workers(2, round=0)
+    a, b = listening.running("a", "b")
     listening.order("sys.exit(0)", round=0, node="a")
     a.wait_event("succeeded", round=0)
     b.signal(signal.SIGTERM)
@@ -69,8 +68,7 @@ def test_A4_exit_0_elsewhere_before_the_drain_is_announced(listening: Cluster) -
 
 def test_A4_exit_0_just_before_the_agent_s_own_signal_is_no_success(listening: Cluster) -> None:
     """A scheduler signals every process of a node, and its workers are faster than the agent."""
-    a, b = listening.agents("a", "b")
-    listening.wait_workers(2, round=0)
+    a, b = listening.running("a", "b")
     listening.order("sys.exit(0)", round=0, node="b")
     b.wait_event("succeeded", round=0)
     b.signal(signal.SIGTERM)
@@ -83,8 +81,7 @@ def test_A5_the_host_leaves_after_the_checkpoint_and_the_job_is_preempted(
     listening: Cluster,
 ) -> None:
     listening.order(LISTEN)
-    a, b = listening.agents("a", "b")
-    listening.wait_workers(2)
+    a, b = listening.running("a", "b", round=None)
     a.signal(signal.SIGTERM)
     assert [a.wait_exit(), b.wait_exit()] == [143, 143]
     for agent in (a, b):
@@ -112,8 +109,7 @@ def test_A5_W7_the_drain_deadline_bounds_it_all(listening: Cluster) -> None:
 
 def test_A5_a_second_signal_skips_the_checkpoint(listening: Cluster) -> None:
     listening.order(DEAF, round=0)
-    a, b = listening.agents("a", "b")
-    listening.wait_workers(2, round=0)
+    a, b = listening.running("a", "b")
     b.signal(signal.SIGTERM)
     b.wait_event("checkpoint_wanted")
     b.signal_again(signal.SIGTERM)
@@ -138,8 +134,7 @@ def test_R3_a_node_lost_in_its_notice_has_left(listening: Cluster) -> None:
     """It said that it would go: it is not counted among the lost."""
     listening.options |= {"max_node_losses": 0}
     listening.order(DEAF, round=0)
-    a, b = listening.agents("a", "b")
-    listening.wait_workers(2, round=0)
+    a, b = listening.running("a", "b")
     b.signal(signal.SIGTERM)
     a.wait_event("checkpoint_wanted")
     b.kill()

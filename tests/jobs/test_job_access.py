@@ -60,8 +60,7 @@ def test_F8_who_has_no_token_of_the_job_is_told_so_in_one_line(
 
 def test_F8_without_a_token_a_node_says_how_to_get_one(cluster: Cluster, tmp_path: Path) -> None:
     """The host has nothing to tell: that node may get its token yet."""
-    a = cluster.agent("a")
-    cluster.wait_workers(1)
+    [a] = cluster.running("a", hosts=None, round=None)
     empty = tmp_path / "elsewhere"
     empty.mkdir()
     conf = "last_call_timeout=0.3,host_timeout=1"
@@ -76,8 +75,7 @@ def test_F8_without_a_token_a_node_says_how_to_get_one(cluster: Cluster, tmp_pat
 
 
 def test_F8_a_node_without_a_token_does_not_slip_into_an_insecure_job(cluster: Cluster) -> None:
-    a = cluster.agent("a", insecure=True)
-    cluster.wait_workers(1)
+    [a] = cluster.running("a", insecure=True, hosts=None, round=None)
     b = cluster.agent("b")
     assert b.wait_exit() == 2
     (line,) = b.lines
@@ -114,8 +112,6 @@ def test_F8_a_token_file_that_does_not_exist_is_told_at_once(
 
 
 def test_F8_insecure_jobs_need_no_token(cluster: Cluster) -> None:
-    cluster.options |= {"insecure": True, "nnodes": 2}
-    a, b = cluster.agents("a", "b")
-    cluster.wait_workers(2)
+    a, b = cluster.running("a", "b", round=None, insecure=True, nnodes=2)
     cluster.end_well(a, b)
     assert [path.name for path in cluster.home.iterdir()] == [".local"], "no token"

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from tests.harness.cluster import AgentProcess, Cluster, wait_until
+from tests.harness.proc import state_of
 
 LOST_PEER = "raise ConnectionResetError('Connection reset by peer')"
 
@@ -15,16 +14,11 @@ def verdict_without_time(agent: AgentProcess) -> dict[str, object]:
 
 def wait_asleep(agent: AgentProcess) -> None:
     """Until it waits for events: everything that it had to say has been sent."""
-    stat = Path(f"/proc/{agent.pid}/stat")
-    wait_until(
-        lambda: stat.read_text().rpartition(")")[2].split()[0] == "S", f"{agent.name} to wait"
-    )
+    wait_until(lambda: state_of(agent.pid) == "S", f"{agent.name} to wait")
 
 
 def test_A2_the_budget_is_the_jobs_whichever_node_fails(cluster: Cluster) -> None:
-    cluster.options |= {"max_restarts": 1}
-    agents = cluster.agents("a", "b")
-    cluster.wait_workers(2, round=0)
+    agents = cluster.running("a", "b", max_restarts=1)
     cluster.order("sys.exit(3)", round=0, node="a")
     workers = cluster.wait_workers(2, round=1)
     assert [worker.env["TORCHELASTIC_RESTART_COUNT"] for worker in workers] == ["1", "1"]
@@ -39,8 +33,7 @@ def test_A2_the_budget_is_the_jobs_whichever_node_fails(cluster: Cluster) -> Non
 
 def test_A3_a_failing_peer_ends_the_job_at_once_with_one_cause_for_all(cluster: Cluster) -> None:
     """A healthy node learns it, and why, although its own workers sleep (A7 there)."""
-    cluster.options |= {"nnodes": 3}
-    agents = cluster.agents("a", "b", "c")
+    agents = cluster.agents("a", "b", "c", nnodes=3)
     workers = cluster.wait_workers(3)
     cluster.order("print('out of cheese', file=sys.stderr); sys.exit(3)", rank=1)
     assert [agent.wait_exit() for agent in agents] == [1, 1, 1]
@@ -56,8 +49,7 @@ def test_A3_a_failing_peer_ends_the_job_at_once_with_one_cause_for_all(cluster: 
 
 
 def test_A3_a_lost_node_outranks_its_peers_errors_and_costs_no_budget(cluster: Cluster) -> None:
-    a, b = cluster.agents("a", "b")
-    cluster.wait_workers(2, round=0)
+    a, b = cluster.running("a", "b")
     b.kill()
     cluster.order(LOST_PEER, round=0, node="a")
     (worker,) = cluster.wait_workers(1, round=1)
@@ -84,9 +76,7 @@ def test_A3_a_fatal_signal_outranks_an_exception_that_tells_of_it(cluster: Clust
 
 
 def test_A4_an_early_finisher_waits_and_is_run_again(cluster: Cluster) -> None:
-    cluster.options |= {"max_restarts": 1}
-    a, b = cluster.agents("a", "b")
-    cluster.wait_workers(2, round=0)
+    a, b = cluster.running("a", "b", max_restarts=1)
     cluster.order("sys.exit(0)", round=0, node="b")
     b.wait_event("succeeded", round=0)
     cluster.order("sys.exit(3)", round=0, node="a")
@@ -97,8 +87,7 @@ def test_A4_an_early_finisher_waits_and_is_run_again(cluster: Cluster) -> None:
 
 
 def test_A4_a_node_lost_after_its_success_has_succeeded(cluster: Cluster) -> None:
-    a, b = cluster.agents("a", "b")
-    cluster.wait_workers(2, round=0)
+    a, b = cluster.running("a", "b")
     cluster.order("sys.exit(0)", node="b")
     b.wait_event("succeeded")
     wait_asleep(b)

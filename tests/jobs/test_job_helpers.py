@@ -6,11 +6,10 @@ import os
 import signal
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 
 import pytest
 from tests.harness.cluster import AgentProcess, Cluster, wait_until
-from tests.harness.one_agent import name_of
+from tests.harness.proc import name_of, parent_of
 
 # Whoever loses the store, or can't write, fails at once.
 NEEDS_THE_STORE = """
@@ -32,10 +31,6 @@ def is_busy(agent: AgentProcess) -> bool:
     return agent.stdout_lines.count("busy") == 2
 
 
-def parent_of(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-
-
 @pytest.mark.parametrize(
     ("helper", "program", "why"),
     [
@@ -47,8 +42,7 @@ def parent_of(pid: int) -> int:
 def test_A3_a_helper_that_is_killed_ends_the_round_and_no_rank_is_blamed(
     cluster: Cluster, helper: str, program: str, why: str
 ) -> None:
-    cluster.options |= {"nnodes": 2, "max_restarts": 0}
-    a, b = cluster.agents("a", "b", nproc=2)
+    a, b = cluster.agents("a", "b", nproc=2, nnodes=2, max_restarts=0)
     first = cluster.wait_workers(4, round=0)
     cluster.order(program, round=0)
     for agent in (a, b):
@@ -69,9 +63,7 @@ def test_A3_a_helper_that_is_killed_ends_the_round_and_no_rank_is_blamed(
 def test_a_relay_that_is_killed_again_and_again_is_not_replaced_without_end(
     cluster: Cluster,
 ) -> None:
-    cluster.options |= {"nnodes": 1}
-    [agent] = cluster.agents("a")
-    cluster.wait_workers(1)
+    [agent] = cluster.running("a", round=None, nnodes=1)
 
     def is_done_without() -> bool:
         for pid in cluster.processes():

@@ -122,8 +122,7 @@ def test_A5_who_is_told_to_go_while_it_waits_for_a_name(
 
 def test_an_embedded_coordinator_serves_its_own_job_only(cluster: Cluster) -> None:
     cluster.options["insecure"] = True
-    a = cluster.agent("a")
-    cluster.wait_workers(1)
+    [a] = cluster.running("a", hosts=None, round=None)
     stranger = cluster.agent("stranger", rdzv_id="another")
     assert stranger.wait_exit() == 2
     line = (
@@ -137,8 +136,7 @@ def test_an_embedded_coordinator_serves_its_own_job_only(cluster: Cluster) -> No
 
 
 def test_F8_an_agent_that_hosts_knows_no_token_but_its_jobs(cluster: Cluster) -> None:
-    a = cluster.agent("a")
-    cluster.wait_workers(1)
+    [a] = cluster.running("a", hosts=None, round=None)
     stranger = cluster.agent("stranger", rdzv_id="another")
     assert stranger.wait_exit() == 2
     (line,) = stranger.lines
@@ -150,8 +148,7 @@ def test_F8_an_agent_that_hosts_knows_no_token_but_its_jobs(cluster: Cluster) ->
 
 
 def test_F6_a_coordinator_drops_strangers_and_serves_on(cluster: Cluster) -> None:
-    a = cluster.agent("a")
-    cluster.wait_workers(1)
+    [a] = cluster.running("a", hosts=None, round=None)
     with socket.create_connection(("127.0.0.1", cluster.port)) as stranger:
         stranger.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
         while stranger.recv(4096):
@@ -166,8 +163,7 @@ def test_the_node_that_hosts_the_coordinator_says_where_and_what_its_end_means(
     cluster: Cluster,
 ) -> None:
     """Once, and with the options that change it."""
-    cluster.options |= {"nnodes": 2}
-    a, b = cluster.agents("a", "b", nproc_per_node=2)
+    a, b = cluster.agents("a", "b", nproc_per_node=2, nnodes=2)
     cluster.wait_workers(4)
     # The first line of the job, before any remark on its options.
     look = f"look at this job: rallypoint status 127.0.0.1:{cluster.port} --job job"

@@ -5,19 +5,17 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from tests.harness.cluster import AgentProcess, Cluster, is_alive, wait_until
+from tests.harness.cluster import AgentProcess, Cluster, wait_until
+from tests.harness.proc import children_of, is_alive, name_of
 from tests.harness.proxy import Proxy
 
 from rallypoint.clocks import boot_time
 
 
 def guard_of(agent: int) -> int:
-    children = Path(f"/proc/{agent}/task/{agent}/children").read_text().split()
-    names = {int(pid): Path(f"/proc/{pid}/comm").read_text().strip() for pid in children}
-    return next(pid for pid, name in names.items() if name == "worker-guard")
+    return next(pid for pid in children_of(agent) if name_of(pid) == "worker-guard")
 
 
 @pytest.fixture
@@ -44,8 +42,7 @@ def test_R3_a_node_of_which_nothing_is_left_is_lost_after_the_reconnect_grace(
     cluster: Cluster,
 ) -> None:
     """A container that was killed, or a machine that was switched off in order."""
-    cluster.options |= {"reconnect_grace": 0.3}
-    a, b = cluster.agents("a", "b")
+    a, b = cluster.agents("a", "b", reconnect_grace=0.3)
     [_, worker] = cluster.wait_workers(2, round=0)
     guard = guard_of(b.pid)
     os.kill(guard, signal.SIGSTOP)
@@ -60,8 +57,7 @@ def test_R3_a_node_of_which_nothing_is_left_is_lost_after_the_reconnect_grace(
 def test_R3_nodes_that_are_lost_together_are_all_named(cluster: Cluster) -> None:
     cluster.options |= {"nnodes": "1:3", "restart_grace": 4}
     cluster.order("signal.signal(signal.SIGTERM, signal.SIG_IGN)", node="a", round=0)
-    a, b, c = cluster.agents("a", "b", "c")
-    cluster.wait_workers(3, round=0)
+    a, b, c = cluster.running("a", "b", "c")
     for lost in (b, c):
         lost.process.kill()
     named = a.wait_event("round_ended", round=0).message
@@ -76,8 +72,7 @@ def test_R3_nodes_that_are_lost_together_are_all_named(cluster: Cluster) -> None
 def test_R3_a_killed_node_is_replaced_while_rank_0_survives(cluster: Cluster) -> None:
     """Below the minimum the survivor waits; the newcomer has another name, and sorts first."""
     cluster.options |= {"nnodes": 2}
-    b, c = cluster.agents("b", "c")
-    cluster.wait_workers(2, round=0)
+    b, c = cluster.running("b", "c")
     c.kill()
     b.wait_event("waiting", "1 more node (1 of 2 joined)")
     a = cluster.agent("a")
@@ -88,8 +83,7 @@ def test_R3_a_killed_node_is_replaced_while_rank_0_survives(cluster: Cluster) ->
 
 def test_R3_a_replacement_that_does_not_come_is_named(cluster: Cluster) -> None:
     cluster.options |= {"nnodes": 2, "rdzv_conf": "join_timeout=3"}
-    a, b = cluster.agents("a", "b")
-    cluster.wait_workers(2)
+    a, b = cluster.running("a", "b", round=None)
     b.kill()
     assert a.wait_exit() == 75
     assert a.verdict["outcome"] == "timed out"
@@ -113,9 +107,7 @@ def test_R3_a_node_that_keeps_getting_lost_is_told_on_it_and_at_the_coordinator(
 
 
 def test_R3_a_job_that_only_loses_nodes_ends(cluster: Cluster) -> None:
-    cluster.options |= {"max_node_losses": 0}
-    a, b = cluster.agents("a", "b")
-    cluster.wait_workers(2)
+    a, b = cluster.running("a", "b", round=None, max_node_losses=0)
     b.kill()
     assert a.wait_exit() == 75
     reason = a.verdict["reason"]
@@ -149,8 +141,7 @@ def test_F2_W4_a_node_paused_past_its_lease_kills_its_workers_and_rejoins(
 
 def test_F2_a_job_of_one_node_alone_outlives_a_pause_of_its_agent(cluster: Cluster) -> None:
     """Ctrl-Z, or a laptop that sleeps: nobody takes the place of this node meanwhile."""
-    cluster.options |= {"nnodes": 1, "lease": 1}
-    a = cluster.agent("a")
+    a = cluster.agent("a", nnodes=1, lease=1)
     [worker] = cluster.wait_workers(1)
     a.pause()
     over_at = boot_time() + 1.5
@@ -162,8 +153,7 @@ def test_F2_a_job_of_one_node_alone_outlives_a_pause_of_its_agent(cluster: Clust
 
 
 def test_F2_without_a_coordinator_workers_run_until_the_fence(cluster: Cluster) -> None:
-    cluster.options |= {"lease": 2}
-    a, b = cluster.agents("a", "b")
+    a, b = cluster.agents("a", "b", lease=2)
     worker = cluster.wait_workers(2)[1]
     a.kill()
     b.wait_event("session_suspended", "the workers keep running")

@@ -94,8 +94,7 @@ def test_R4_an_agent_that_was_killed_is_replaced_at_once_by_one_with_its_id(
 ) -> None:
     """Its guard has reported its death: nobody waits for its lease."""
     cluster.options |= {"nnodes": 2, "lease": 600}
-    a, older = cluster.agents("a", "b")
-    cluster.wait_workers(2, round=0)
+    a, older = cluster.running("a", "b")
     older.kill()
     newer = cluster.agent("b")
     cluster.wait_workers(2, round=1)
@@ -107,8 +106,7 @@ def test_R4_an_agent_that_leaves_is_replaced_by_one_that_waits_until_it_has_left
     cluster: Cluster,
 ) -> None:
     cluster.options |= {"nnodes": 2, "lease": 60, "shutdown_timeout": 600}
-    a, older = cluster.agents("a", "b")
-    cluster.wait_workers(2, round=0)
+    a, older = cluster.running("a", "b")
     cluster.order("signal.signal(signal.SIGTERM, signal.SIG_IGN); open(sys.argv[1] + '/.on', 'w')")
     wait_until(lambda: next(cluster.folder.rglob(".on"), None), "a worker that ignores SIGTERM")
     older.signal(signal.SIGTERM)
@@ -134,8 +132,7 @@ def test_R4_nodes_without_names_get_the_host_name_and_a_number(cluster: Cluster)
 def test_R5_the_host_lingers_until_every_member_has_the_verdict(cluster: Cluster) -> None:
     """Also one that merely stands by, and does not answer for a while."""
     cluster.options |= {"lease": 20, "nnodes": 1}
-    a = cluster.agent("a")
-    cluster.wait_workers(1)
+    [a] = cluster.running("a", hosts=None, round=None)
     b = cluster.agent("b")
     b.wait_event("waiting", "a place (standing by)")
     b.pause()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 import textwrap
 import time
@@ -14,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.elastic.test_events import offer
 from tests.harness.cluster import Cluster
-from tests.harness.one_agent import OneAgent, agent
+from tests.harness.one_agent import OneAgent, agent, ended
+from tests.harness.plug_ins import offer_event_handler
+from tests.harness.programs import run_program
 
 FAILS_ONCE = """
 import os, sys, time
@@ -143,14 +143,14 @@ def test_a_handler_that_hangs_delays_no_heartbeat_and_what_it_missed_is_told(
         "    def handle(self, event): time.sleep(600)\n"
         "    def close(self): pass\n"
     )
-    offer(packages, "slow", "slow_events", text)
+    offer_event_handler(packages, "slow", "slow_events", text)
     summary = tmp_path / "summary.json"
     path = os.pathsep.join([str(packages), os.environ.get("PYTHONPATH", "")]).strip(os.pathsep)
     options = ("--lease", "2", "--event-log-handler", "slow", "--json-summary", str(summary))
-    with agent(
-        tmp_path, *options, program="import time\ntime.sleep(4)\n", env={"PYTHONPATH": path}
-    ) as one:
-        assert one.wait() == 0
+    one = ended(
+        agent(tmp_path, *options, program="import time\ntime.sleep(4)\n", env={"PYTHONPATH": path}),
+        0,
+    )
     (said,) = (line for line in one.said if "events" in line)
     assert said.endswith("dropped, as it was too slow")
     assert not [line for line in one.said if "connection" in line or "lease" in line]
@@ -171,12 +171,11 @@ def test_A5_a_signal_while_a_handler_hangs_at_the_end_changes_no_exit_code(
         f"        for _ in range(3): os.kill(os.getpid(), {int(number)})\n"
         "        time.sleep(600)\n"
     )
-    offer(packages, "slow", "slow_events", text)
+    offer_event_handler(packages, "slow", "slow_events", text)
     summary = tmp_path / "summary.json"
     path = os.pathsep.join([str(packages), os.environ.get("PYTHONPATH", "")]).strip(os.pathsep)
     options = ("--event-log-handler", "slow", "--json-summary", str(summary))
-    with agent(tmp_path, *options, program="pass", env={"PYTHONPATH": path}) as one:
-        assert one.wait() == 0
+    one = ended(agent(tmp_path, *options, program="pass", env={"PYTHONPATH": path}), 0)
     assert summary_in(summary)["exit_code"] == 0
     assert "Traceback" not in one.err
 
@@ -328,9 +327,7 @@ def test_a_node_that_the_job_refuses_leaves_a_summary_too(cluster: Cluster) -> N
 
 def test_a_node_that_loses_its_coordinator_leaves_a_summary(cluster: Cluster) -> None:
     file = cluster.folder / "summary.json"
-    cluster.options |= {"lease": 2, "json_summary": str(file)}
-    a, b = cluster.agents("a", "b")
-    cluster.wait_workers(2)
+    a, b = cluster.running("a", "b", round=None, lease=2, json_summary=str(file))
     a.kill()
     assert b.wait_exit() == 75
     told = summary_in(file)
@@ -417,9 +414,7 @@ if __name__ == "__main__":
 def test_a_program_that_launches_a_job_is_told_its_events_and_its_metrics(tmp_path: Path) -> None:
     script, file = tmp_path / "launches.py", tmp_path / "events"
     script.write_text(LAUNCHES)
-    done = subprocess.run(
-        [sys.executable, script, file], capture_output=True, text=True, timeout=60, check=True
-    )
+    done = run_program([sys.executable, script, file], check=True)
     lines = done.stdout.splitlines()
     assert "RESULT {0: 42, 1: 42}" in lines
     assert "METRIC workers.trainer.run_success_no_retries 1" in lines

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from tests.harness.cluster import Cluster, wait_until
-from tests.harness.one_agent import agent, eventually
+from tests.harness.one_agent import agent, ended, eventually
 
 TWO = "--nproc-per-node=2"
 TALKS = """
@@ -41,9 +41,8 @@ def files(folder: Path, random: str = "_RANDOM/") -> dict[str, str]:
 @pytest.mark.executed
 def test_P5_W19_a_restart_erases_no_logs(tmp_path: Path) -> None:
     options = (TWO, "--max-restarts=1", "--log-dir=logs", "--redirects=0:1", "--tee=1:2")
-    with agent(tmp_path, *options, "--rdzv-id=job", program=FAILS_ONCE) as run:
-        assert run.wait() == 0
-        assert run.err.count("[default1]:err of 1\n") == 2
+    run = ended(agent(tmp_path, *options, "--rdzv-id=job", program=FAILS_ONCE), 0)
+    assert run.err.count("[default1]:err of 1\n") == 2
     base = "job_RANDOM/attempt"
     written = files(tmp_path / "logs")
     assert {path: text for path, text in written.items() if not path.endswith("json")} == {
@@ -55,8 +54,7 @@ def test_P5_W19_a_restart_erases_no_logs(tmp_path: Path) -> None:
 
 
 def test_W19_temporary_files_go_when_the_job_succeeds(tmp_path: Path) -> None:
-    with agent(tmp_path, TWO, "--tee=3", program=TALKS) as run:
-        assert run.wait() == 0
+    run = ended(agent(tmp_path, TWO, "--tee=3", program=TALKS), 0)
     assert "kept" not in run.err
 
 
@@ -100,8 +98,7 @@ os.write(1, b"\\n")
 
 def test_a_line_that_a_crash_left_open_is_kept_and_comes_before_the_verdict(tmp_path: Path) -> None:
     program = "import os, signal; os.write(2, b'last words'); os.kill(os.getpid(), signal.SIGKILL)"
-    with agent(tmp_path, "--tee=2", "--log-dir=logs", program=program) as run:
-        assert run.wait() == 1
+    run = ended(agent(tmp_path, "--tee=2", "--log-dir=logs", program=program), 1)
     lines = run.err.splitlines()
     (verdict,) = (line for line in lines if " failed: rank 0" in line)
     assert lines.index("[default0]:last words") < lines.index(verdict)
@@ -112,8 +109,7 @@ def test_a_filter_hides_ranks_on_the_console_and_their_files_are_written(tmp_pat
     """The last lines of a hidden rank still tell why the job failed."""
     options = ("--nproc-per-node=3", "--log-dir=logs", "--local-ranks-filter=0,g2", "--rdzv-id=j")
     program = FAILS
-    with agent(tmp_path, *options, "--tee=0:1,1:1,2:2", program=program) as run:
-        assert run.wait() == 1
+    run = ended(agent(tmp_path, *options, "--tee=0:1,1:1,2:2", program=program), 1)
     assert sorted(re.findall("out of .|err of .", run.out)) == ["out of 0", "out of 2"]
     shown = [line for line in run.err.splitlines() if re.search("err of", line)]
     assert sorted(shown) == ["      | err of 1", "[default2]:err of 2", "err of 0"]
@@ -126,10 +122,9 @@ def test_a_filter_hides_ranks_on_the_console_and_their_files_are_written(tmp_pat
 
 def test_a_filter_holds_for_whatever_the_console_gets(tmp_path: Path) -> None:
     for mode in ("inherit", "prefix"):
-        with agent(
-            tmp_path, TWO, f"--output={mode}", "--local-ranks-filter=1", program=TALKS
-        ) as run:
-            assert run.wait() == 0
+        run = ended(
+            agent(tmp_path, TWO, f"--output={mode}", "--local-ranks-filter=1", program=TALKS), 0
+        )
         assert "of 0" not in run.out + run.err
         assert "out of 1" in run.out
         assert "err of 1" in run.err
@@ -138,8 +133,7 @@ def test_a_filter_holds_for_whatever_the_console_gets(tmp_path: Path) -> None:
 def test_W19_copies_without_a_log_directory_are_none(tmp_path: Path) -> None:
     """torchrun looks for a file below the null device."""
     options = ("--log-dir=/dev/null", "--tee=1", "--duplicate-stdout-filters=out")
-    with agent(tmp_path, *options, program=TALKS) as run:
-        assert run.wait() == 0
+    run = ended(agent(tmp_path, *options, program=TALKS), 0)
     assert run.out == "[default0]:out of 0\n"
     assert [line for line in run.err.splitlines() if "null" in line] == []
 
@@ -148,10 +142,7 @@ def test_nodes_share_a_log_directory_by_rounds(tmp_path: Path) -> None:
     """Two of one name, too: a launch after the other, or two agents on one machine."""
     options = (TWO, "--max-restarts=1", "--log-dir=logs", "--redirects=1", "--log-layout=rounds")
     for _ in range(2):
-        with agent(
-            tmp_path, *options, "--rdzv-id=job", "--node-id=rack/7", program=FAILS_ONCE
-        ) as run:
-            assert run.wait() == 0
+        ended(agent(tmp_path, *options, "--rdzv-id=job", "--node-id=rack/7", program=FAILS_ONCE), 0)
     logs = tmp_path / "logs"
     written = files(logs)
     assert {path: text for path, text in written.items() if not path.endswith("json")} == {
@@ -197,8 +188,7 @@ for number in range(1000):
 os.write(1, b"the end")
 """
     options = ("--redirects=1", "--log-max-bytes=4K", "--log-dir=logs")
-    with agent(tmp_path, *options, program=program) as run:
-        assert run.wait() == 0
+    run = ended(agent(tmp_path, *options, program=program), 0)
     assert "line" not in run.out
     new, old = (next((tmp_path / "logs").rglob(name)) for name in ("stdout.log", "stdout.log.1"))
     assert sorted(os.listdir(new.parent)) == ["stdout.log", "stdout.log.1"]
@@ -221,8 +211,7 @@ for number in range(200):
 )
 def test_lines_of_sixty_four_workers_are_whole_on_the_console(tmp_path: Path, how: str) -> None:
     """Half of them 10 kB. The full storm is benchmarks/output.py."""
-    with agent(tmp_path, "--nproc-per-node=64", how, program=SIXTY_FOUR) as run:
-        assert run.wait() == 0
+    run = ended(agent(tmp_path, "--nproc-per-node=64", how, program=SIXTY_FOUR), 0)
     bodies = ("short \N{ROCKET}", "\N{SNOWMAN}\N{ROCKET} long " * 833)
     heard = [0] * 64
     for line in run.out.splitlines():

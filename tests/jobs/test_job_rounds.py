@@ -8,9 +8,7 @@ from tests.harness.cluster import Cluster, Option
 
 def test_R1_W25_D9_a_roster_that_is_back_starts_at_once(cluster: Cluster) -> None:
     """Elastic, below the maximum, after a loss and after a crash: no second last call."""
-    cluster.options |= {"nnodes": "1:3", "max_restarts": 1}
-    a, b, c = cluster.agents("a", "b", "c")
-    cluster.wait_workers(3, round=0)
+    a, b, c = cluster.running("a", "b", "c", nnodes="1:3", max_restarts=1)
     c.kill()
     cluster.wait_workers(2, round=1)
     cluster.order("sys.exit(3)", round=1, node="b")
@@ -49,8 +47,7 @@ def test_R2_a_late_node_waits_until_the_round_ends_anyway(
     cluster: Cluster, option: dict[str, Option]
 ) -> None:
     cluster.options |= {"max_restarts": 1, **option}
-    a = cluster.agent("a")
-    cluster.wait_workers(1, round=0)
+    [a] = cluster.running("a", hosts=None)
     b = cluster.agent("b")
     b.wait_event("waiting", "the next round")
     assert b.workers() == []
@@ -83,8 +80,7 @@ def test_R2_the_fifth_node_stands_by_and_is_promoted(cluster: Cluster, nnodes: s
 def test_F4_rounds_only_rise_and_no_two_worlds_share_one(cluster: Cluster) -> None:
     """After a crash, a loss and a replacement; each node saw the same world."""
     cluster.options |= {"max_restarts": 1}
-    a, b = cluster.agents("a", "b")
-    cluster.wait_workers(2, round=0)
+    a, b = cluster.running("a", "b")
     cluster.order("sys.exit(3)", round=0, node="b")
     cluster.wait_workers(2, round=1)
     b.kill()

@@ -30,8 +30,7 @@ def test_A5_one_node_leaves_and_the_others_go_on(cluster: Cluster) -> None:
 
 
 def test_A5_when_the_host_leaves_the_job_is_preempted(cluster: Cluster) -> None:
-    a, b = cluster.agents("a", "b")
-    cluster.wait_workers(2)
+    a, b = cluster.running("a", "b", round=None)
     a.signal(signal.SIGTERM)
     assert [a.wait_exit(), b.wait_exit()] == [143, 143]
     for agent in (a, b):
@@ -48,8 +47,7 @@ def test_A5_when_every_node_leaves_nobody_restarts(cluster: Cluster, serves: boo
     cluster.order(EXIT_0_ON_SIGTERM)
     if serves:
         cluster.serve()
-    a, b, c = cluster.agents("a", "b", "c", hosts=None)
-    cluster.wait_workers(3)
+    a, b, c = cluster.running("a", "b", "c", hosts=None, round=None)
     for agent in (c, b, a):
         agent.signal(signal.SIGTERM)
     assert [agent.wait_exit() for agent in (a, b, c)] == [143] * 3
@@ -79,8 +77,7 @@ def test_A5_a_second_signal_skips_the_grace(cluster: Cluster) -> None:
     """Of the node that got it; the others go on."""
     cluster.options |= {"shutdown_timeout": 600}
     cluster.order("signal.signal(signal.SIGTERM, signal.SIG_IGN)", node="b")
-    a, b = cluster.agents("a", "b")
-    cluster.wait_workers(2, round=0)
+    a, b = cluster.running("a", "b")
     b.signal(signal.SIGTERM)
     cluster.wait_workers(1, round=1)
     assert b.process.poll() is None

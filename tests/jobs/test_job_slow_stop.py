@@ -13,8 +13,7 @@ pytestmark = pytest.mark.fault
 
 
 def test_F3_nodes_whose_workers_all_die_late_are_not_lost(cluster: Cluster, freezer: Path) -> None:
-    cluster.options |= {"nnodes": 4, "restart_grace": 0.1, "max_restarts": 1}
-    a, b, c, d = cluster.agents("a", "b", "c", "d")
+    a, b, c, d = cluster.agents("a", "b", "c", "d", nnodes=4, restart_grace=0.1, max_restarts=1)
     first = cluster.wait_workers(4, round=0)
     for worker in first[1:]:
         (freezer / "cgroup.procs").write_text(str(worker.pid))

@@ -7,15 +7,14 @@ import json
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
 import pytest
 from tests.harness.cluster import Cluster, wait_until
+from tests.harness.commands import rallypoint
 from tests.harness.leading_agents import cluster_of, leader_of
-from tests.harness.prepared import processes
 
 from rallypoint.core.watch.history_file import Recorded, read
 
@@ -29,11 +28,6 @@ for step in range({}):
 
 def recorded(path: Path) -> Recorded:
     return read(path.read_bytes().split(b"\n"))
-
-
-def command(cluster: Cluster, *words: object) -> subprocess.CompletedProcess[str]:
-    line = [sys.executable, "-m", "rallypoint", *map(str, words)]
-    return processes.run(line, env=cluster.environ(), capture_output=True, timeout=LIMIT_S)
 
 
 def metrics_of(url: str) -> dict[str, float]:
@@ -128,7 +122,7 @@ def status_at(cluster: Cluster) -> dict[str, Any]:
     """Also while no node leads."""
     where = cluster.options["rdzv_endpoint"]
     done = wait_until(
-        lambda: answered(command(cluster, "status", where, "--job", "job", "--json")), "a leader"
+        lambda: answered(rallypoint(cluster, "status", where, "--job", "job", "--json")), "a leader"
     )
     assert done is not None
     view: dict[str, Any] = json.loads(done.stdout)
@@ -143,7 +137,7 @@ def answered(
 
 def status_of(cluster: Cluster) -> dict[str, Any]:
     where = cluster.options["rdzv_endpoint"]
-    done = command(cluster, "status", where, "--job", "job", "--json")
+    done = rallypoint(cluster, "status", where, "--job", "job", "--json")
     assert done.returncode == 0, done.stderr
     view: dict[str, Any] = json.loads(done.stdout)
     return view
@@ -164,12 +158,12 @@ def test_a_coordinator_of_many_jobs_writes_a_file_for_each(
         found = recorded(path)
         assert [begin.job for begin in found.begins] == [job]
         assert found.entries[0].text == f"node {node} joined"
-        events, status = command(cluster, "events", path), command(cluster, "status", path)
+        events, status = rallypoint(cluster, "events", path), rallypoint(cluster, "status", path)
         assert events.stdout.endswith(" job succeeded: all workers exited with code 0\n")
         head, line = status.stdout.splitlines()[:2]
         assert re.fullmatch(rf"as {re.escape(str(path))} had it at \d\d:\d\d:\d\d:", head)
         assert line.startswith(f"job {job}: succeeded 0 s ago, round 0: all workers exited")
-        as_json = json.loads(command(cluster, "status", path, "--json").stdout)
+        as_json = json.loads(rallypoint(cluster, "status", path, "--json").stdout)
         assert (as_json["state"], as_json["rounds"]) == ("succeeded", 1)
 
 
@@ -201,19 +195,18 @@ def test_what_is_no_history_is_refused_in_one_line(cluster: Cluster, tmp_path: P
         ),
     ]
     for words, said in cases:
-        failed = command(cluster, *words)
+        failed = rallypoint(cluster, *words)
         assert failed.returncode == 2, failed.stderr
         assert said in failed.stderr
         assert len(failed.stderr.splitlines()) == 1
         assert failed.stdout == ""
-    assert command(cluster, "events", history).stdout == "nothing has happened yet\n"
+    assert rallypoint(cluster, "events", history).stdout == "nothing has happened yet\n"
 
 
 def test_the_next_leader_goes_on_with_the_same_file(tmp_path: Path) -> None:
     with cluster_of(tmp_path, "2:3") as cluster:
         history = tmp_path / "history.jsonl"
-        agents = [cluster.agent(name, history=str(history), max_restarts=1) for name in "abc"]
-        cluster.wait_workers(3, round=0)
+        agents = cluster.running(*"abc", history=str(history), max_restarts=1, hosts=None)
         leader = leader_of(*agents)
         others = [agent for agent in agents if agent is not leader]
         cluster.order("raise RuntimeError('loss is NaN')", round=0, node=others[0].name)
@@ -247,7 +240,9 @@ def test_the_next_leader_goes_on_with_the_same_file(tmp_path: Path) -> None:
         assert after["past"][1]["why"] == told["end_text"]
         spent = sum(part["seconds"] for part in after["goodput"]["parts"])
         assert spent == pytest.approx(after["goodput"]["wall_s"], rel=0.005)
-        text = command(cluster, "status", cluster.options["rdzv_endpoint"], "--job", "job").stdout
+        text = rallypoint(
+            cluster, "status", cluster.options["rdzv_endpoint"], "--job", "job"
+        ).stdout
         assert re.search(r"unknown     events before \d\d:\d\d:\d\d are known to the node", text)
         cluster.end_well(*others)
         found = recorded(history)

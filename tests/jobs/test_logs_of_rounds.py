@@ -11,8 +11,7 @@ def test_P5_a_membership_change_erases_no_logs(cluster: Cluster, tmp_path: Path)
     logs = tmp_path / "logs"
     cluster.options |= {"log_dir": str(logs), "redirects": 2}
     cluster.order("print('said in round', me[0], 'by', me[1], file=sys.stderr, flush=True)")
-    a = cluster.agent("a", hosts=True)
-    cluster.wait_workers(1, round=0)
+    [a] = cluster.running("a")
     b = cluster.agent("b")
     workers = cluster.wait_workers(2, round=1)
     assert {worker.env["TORCHELASTIC_RESTART_COUNT"] for worker in workers} == {"0"}

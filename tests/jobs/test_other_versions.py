@@ -224,8 +224,7 @@ def test_R7_a_node_that_can_not_talk_with_the_node_that_leads_is_refused_with_on
     )
     with cluster_of(tmp_path, "1:2") as cluster:
         cluster.options["rdzv_conf"] = "last_call_timeout=1"
-        a = cluster.agent("a", env=environ_of(leader, folder))
-        cluster.wait_workers(1, round=0)
+        [a] = cluster.running("a", env=environ_of(leader, folder), hosts=None)
         b = cluster.agent("b", env=environ_of(node, folder))
         assert b.wait_exit() == 2
         assert [said for said in b.lines if "protocol" in said] == [line]

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 from tests.harness.cluster import is_listening
-from tests.harness.one_agent import OneAgent, agent, eventually, free_port, is_alive
+from tests.harness.one_agent import OneAgent, agent, eventually, free_port
+from tests.harness.proc import is_alive
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGKILL)
 # One child in the worker's group, one in a group apart. `leave`: only they stay.

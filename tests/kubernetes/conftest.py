@@ -7,17 +7,11 @@ from pathlib import Path
 
 import pytest
 from tests.harness.certificates import make_certificates
-from tests.harness.resolver import nobody_asked
+from tests.harness.resolver import no_names as no_names
 from tests.kubernetes.api_stand_in import KubernetesApi
 from tests.kubernetes.stand_in import Pod, stand_in
 
 from rallypoint.register.kubernetes.parameters import KubernetesConfig
-
-
-@pytest.fixture(autouse=True, scope="module")
-def no_names() -> Iterator[None]:
-    with nobody_asked():
-        yield
 
 
 @pytest.fixture(scope="session")

@@ -6,8 +6,8 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
-from tests.cli.test_drain_command import drain
 from tests.harness.cluster import Option, wait_until
+from tests.harness.commands import drain
 from tests.harness.leading_agents import leader_of, leads
 from tests.kubernetes.api_stand_in import KubernetesApi
 from tests.kubernetes.stand_in import Pod, cluster_of, names

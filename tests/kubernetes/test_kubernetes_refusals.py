@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.cli.test_bad_input import is_one_line_with
 from tests.etcd.test_etcd_refusals import Other
 from tests.harness.certificates import make_certificates
 from tests.harness.cluster import free_port
 from tests.harness.command_line import refusal
+from tests.harness.commands import is_one_line_with
 from tests.harness.http_thread import HttpThread
 from tests.harness.one_agent import OneAgent, agent
 from tests.kubernetes.api_stand_in import KubernetesApi

@@ -17,6 +17,7 @@ import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.harness.limits import patience
+from tests.harness.programs import run_program
 from tests.harness.properties import examples
 
 from rallypoint.cli.generate.quoting import bash_word, container_word, yaml_value
@@ -185,9 +186,7 @@ def test_a_text_that_is_not_all_written_is_an_error(
     line = f"{sys.executable} -m rallypoint {command} {target}; exit ${{PIPESTATUS[0]}}"
     line = f"ulimit -f 1; {line}" if target == ">out" else line
     env = {"PATH": os.environ["PATH"], "PYTHONUNBUFFERED": buffered, "HOME": str(tmp_path)}
-    done = subprocess.run(
-        ["bash", "-c", line], capture_output=True, text=True, env=env, cwd=tmp_path
-    )
+    done = run_program(["bash", "-c", line], env=env, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (75, f"rallypoint: stdout can't be written: {why}\n")
 
 

@@ -6,7 +6,6 @@ import socket
 import struct
 import threading
 from contextlib import suppress
-from types import TracebackType
 
 _HEADER = struct.Struct("!6H")
 _ANSWER, _NO_SUCH_NAME = 0x8580, 0x8583
@@ -34,12 +33,7 @@ class NameServer:
     def __enter__(self) -> NameServer:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _serve(self) -> None:

@@ -18,7 +18,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -27,8 +26,9 @@ from typing import Any
 
 from tests.fault.hosts import PORT, HostCluster
 from tests.harness.certificates import make_certificates
-from tests.harness.cluster import LIMIT_S, AgentProcess, Option
-from tests.harness.limits import patience
+from tests.harness.cluster import AgentProcess, Option
+from tests.harness.proc import children_of
+from tests.harness.programs import run_program
 from tests.harness.proxy import Proxy
 from tests.kubernetes.stand_in import NAMESPACE, Pod, apply, rbac, stand_in
 from tests.kubernetes.stand_in import manifest as stand_in_manifest
@@ -127,8 +127,7 @@ class Pods(HostCluster):
 
     def init_of(self, pod: AgentProcess) -> int:
         """The agent, from outside."""
-        children = Path(f"/proc/{pod.pid}/task/{pod.pid}/children").read_text().split()
-        return int(children[0])
+        return children_of(pod.pid)[0]
 
     def execute(self, pod: AgentProcess, home: Path, *words: str) -> str:
         """Run a command as `kubectl exec POD -- ...` does: in the namespaces of the container, with
@@ -138,14 +137,10 @@ class Pods(HostCluster):
         env = {"PATH": os.environ["PATH"], "HOME": str(home), "TMPDIR": str(home)}
         env |= self._env(pod.name, self.address_of(pod))
         del env["RALLYPOINT_LOG_FORMAT"]  # It is of the tests alone.
-        ran = subprocess.run(
+        ran = run_program(
             ["nsenter", f"--target={self.init_of(pod)}", *spaces, sys.executable, "-m", *words],
             env=env,
             cwd="/",
-            capture_output=True,
-            text=True,
-            timeout=patience(LIMIT_S),
-            check=False,
         )
         assert ran.returncode == 0, ran.stderr
         return ran.stdout

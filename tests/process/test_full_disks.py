@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.harness.limits import patience
+from tests.harness.programs import run_program
 
 NO_SPACE = "No space left on device"
 FULL = (
@@ -30,12 +30,9 @@ def without_space(
     places: str, *words: str, cwd: str, env: dict[str, str]
 ) -> subprocess.CompletedProcess[str]:
     """Run this while the file systems in these places have no space left."""
-    done = subprocess.run(
+    done = run_program(
         ["unshare", "-rm", "sh", "-c", FULL, "sh", *words],
         env=os.environ | {"PLACES": places} | env,
-        capture_output=True,
-        text=True,
-        timeout=patience(60),
         cwd=cwd,
     )
     if done.returncode == 77 or "unshare:" in done.stderr:

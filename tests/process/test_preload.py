@@ -11,7 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.harness.one_agent import OneAgent, agent, eventually, free_port, is_alive
+from tests.harness.one_agent import OneAgent, agent, ended, eventually, free_port
+from tests.harness.proc import children_of, is_alive, parent_of, state_of
 
 from rallypoint.errors import Shortage
 from rallypoint.process.guard import Guard
@@ -67,10 +68,9 @@ if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
     raise SystemExit(7)
 """
     options = "--nproc-per-node=3", "--max-restarts=1", "--preload=slow"
-    with agent(home, *options, program=program) as job:
-        assert job.wait() == 0, job.err
-        assert job.err.count("slow is imported") == 1
-        assert sorted(job.told("rank"))[3:] == ["1 1 None", "2 0 None", "2 1 None"]
+    job = ended(agent(home, *options, program=program), 0)
+    assert job.err.count("slow is imported") == 1
+    assert sorted(job.told("rank"))[3:] == ["1 1 None", "2 0 None", "2 1 None"]
 
 
 def test_a_worker_has_what_an_execd_one_has(home: Path) -> None:
@@ -96,9 +96,10 @@ print(json.dumps({
         under = "bash", "-c", 'ulimit -S -n 600; exec "$@"', "bash"
         words = "-x", "${local_rank}"
         env = {"PYTHONPATH": str(home / "lib"), "PYTHONWARNINGS": "error::UserWarning"}
-        with agent(home, *options, program=program, arguments=words, env=env, under=under) as job:
-            assert job.wait() == 0, job.err
-            said.append(json.loads(job.out))
+        job = ended(
+            agent(home, *options, program=program, arguments=words, env=env, under=under), 0
+        )
+        said.append(json.loads(job.out))
     by_exec, by_fork = said
     assert by_exec.pop("hooks") is True
     assert by_fork.pop("hooks") in (True, "ours")
@@ -108,9 +109,8 @@ print(json.dumps({
 @pytest.mark.parametrize("how", [("-m", "thing"), ("--run-path", "thing.py"), ("thing.py",)])
 def test_scripts_modules_and_paths_can_be_preloaded(how: tuple[str, ...], home: Path) -> None:
     (home / "thing.py").write_text("import slow, sys\nprint(__name__, slow.SEEN, sys.argv[1:])\n")
-    with agent(home, "--preload", "slow", *how, "a", "${local_rank}") as job:
-        assert job.wait() == 0, job.err
-        assert job.out == "__main__ None ['a', '0']\n"
+    job = ended(agent(home, "--preload", "slow", *how, "a", "${local_rank}"), 0)
+    assert job.out == "__main__ None ['a', '0']\n"
 
 
 @pytest.mark.parametrize("module", ["package", "json.none", "none.at.all"])
@@ -119,8 +119,7 @@ def test_a_module_that_is_not_found_is_one_line_as_from_python(module: str, home
     (home / "package" / "__init__.py").touch()
     said = []
     for preload in (("--preload", "slow"), ()):
-        with agent(home, *preload, "-m", module) as job:
-            assert job.wait() == 1
+        job = ended(agent(home, *preload, "-m", module), 1)
         said += [[line for line in job.err.splitlines() if line.startswith(sys.executable)]]
         assert "Traceback" not in job.err
     assert len(said[0]) == 1
@@ -132,8 +131,7 @@ def test_a_module_that_is_found_has_its_own_traceback(module: str, home: Path) -
     (home / "package").mkdir()
     for name in ("broken.py", "package/__init__.py"):
         (home / name).write_text("import not_there\n")
-    with agent(home, "--preload", "slow", "-m", module) as job:
-        assert job.wait() == 1
+    job = ended(agent(home, "--preload", "slow", "-m", module), 1)
     assert "ModuleNotFoundError: No module named 'not_there'" in job.err
     assert "Traceback" in job.err
 
@@ -141,9 +139,8 @@ def test_a_module_that_is_found_has_its_own_traceback(module: str, home: Path) -
 @pytest.mark.parametrize("method", ["spawn", "forkserver", "fork"])
 def test_run_path_has_a_start_method(method: str, home: Path) -> None:
     (home / "thing.py").write_text("import os, sys\nprint(sys.argv, os.environ['RANK'])\n")
-    with agent(home, f"--start-method={method}", "--run-path", "thing.py", "a") as job:
-        assert job.wait() == 0, job.err
-        assert job.out == "['thing.py', 'a'] 0\n"
+    job = ended(agent(home, f"--start-method={method}", "--run-path", "thing.py", "a"), 0)
+    assert job.out == "['thing.py', 'a'] 0\n"
 
 
 @pytest.mark.parametrize(
@@ -164,15 +161,14 @@ def test_A7_a_forked_worker_ends_as_an_execd_one(
     ends = []
     for options in ((), ("--preload=slow",)):
         program = f"import os, signal, sys\ndef main():\n    {body}\nmain()\n"
-        with agent(home, *options, "--json-summary=end.json", program=program) as job:
-            assert job.wait() == 1
-            cause = json.loads((home / "end.json").read_text())["cause"]
-            assert (cause["exit_code"], cause["signal"]) == code
-            assert said in job.err
-            told = [line for line in [*cause["detail"], *job.err.splitlines()] if "  File" in line]
-            if "Fatal Python error" in job.err:
-                told = [line for line in told if "worker.py" in line]  # It shows every frame.
-            ends.append((cause["message"], job.out, told))
+        job = ended(agent(home, *options, "--json-summary=end.json", program=program), 1)
+        cause = json.loads((home / "end.json").read_text())["cause"]
+        assert (cause["exit_code"], cause["signal"]) == code
+        assert said in job.err
+        told = [line for line in [*cause["detail"], *job.err.splitlines()] if "  File" in line]
+        if "Fatal Python error" in job.err:
+            told = [line for line in told if "worker.py" in line]  # It shows every frame.
+        ends.append((cause["message"], job.out, told))
     assert ends[0] == ends[1]
 
 
@@ -183,20 +179,14 @@ def test_A6_nothing_is_left_of_a_killed_agent(home: Path) -> None:
         # The agent, guard, relay, prepared process, and two of each worker: one of these
         # may be between its fork and its exec, where /proc shows no environment.
         eventually(lambda: len(job.processes()) == 8, "all of the job to be seen")
-        job.send(signal.SIGKILL)
-        job.process.wait()
-        eventually(lambda: not job.processes(), "everything is gone")
-        eventually(lambda: not list((home / "tmp").iterdir()), "no file is left")
+        job.kill()
 
 
 def test_A6_nothing_is_left_of_an_agent_that_is_killed_while_it_prepares(home: Path) -> None:
     (home / "slow.py").write_text("import time\nprint('begun', flush=True)\ntime.sleep(600)\n")
     with agent(home, "--preload=slow", program="") as job:
         eventually(lambda: "begun" in job.out, "the import has begun")
-        job.send(signal.SIGKILL)
-        job.process.wait()
-        eventually(lambda: not job.processes(), "everything is gone")
-        eventually(lambda: not list((home / "tmp").iterdir()), "no file is left")
+        job.kill()
 
 
 def test_A5_a_signal_while_it_prepares_ends_the_agent(home: Path) -> None:
@@ -258,10 +248,7 @@ def test_it_survives_what_a_terminal_or_a_scheduler_sends_to_everybody(home: Pat
         job.wait_told("up", 2)
         assert is_alive(prepared)
         assert prepared_pid(job) == prepared
-        job.send(signal.SIGKILL)
-        job.process.wait()
-        eventually(lambda: not job.processes(), "everything is gone")
-        eventually(lambda: not list((home / "tmp").iterdir()), "no file is left")
+        job.kill()
 
 
 def test_W15_the_number_of_a_forked_worker_stays_its_own_until_its_children_are_gone(
@@ -279,13 +266,12 @@ time.sleep(600)
     options = "--nproc-per-node=2", "--preload=slow", "--shutdown-timeout=1"
     with agent(home, *options, program=program) as job:
         left, child = int(job.wait_told("left")[0]), int(job.wait_told("child")[0])
-        stat = Path(f"/proc/{left}/stat")
-        eventually(lambda: stat.read_text().rpartition(")")[2].split()[0] == "Z", "a zombie")
-        assert int(stat.read_text().rpartition(")")[2].split()[1]) == job.pid
+        eventually(lambda: state_of(left) == "Z", "a zombie")
+        assert parent_of(left) == job.pid
         job.send(signal.SIGINT)
         assert job.wait() == 128 + signal.SIGINT
         assert not is_alive(child)
-        assert not stat.exists()
+        assert not state_of(left)
 
 
 def test_a_node_that_cannot_prepare_starts_no_worker_anywhere(home: Path) -> None:
@@ -319,8 +305,7 @@ time.sleep(600)
 """
     with agent(home, "--preload=slow", program=program) as job:
         job.wait_told("up")
-        children = Path(f"/proc/{job.pid}/task/{job.pid}/children")
-        eventually(lambda: len(children.read_text().split()) == 4, "only those that live are left")
+        eventually(lambda: len(children_of(job.pid)) == 4, "only those that live are left")
         job.send(signal.SIGINT)
         assert job.wait() == 128 + signal.SIGINT
 
@@ -353,13 +338,12 @@ def test_what_cannot_be_preloaded_is_one_line(
 ) -> None:
     if text:
         (home / f"{module}.py").write_text(text)
-    with agent(home, f"--preload=json,{module}", program="tell('up')") as job:
-        assert job.wait() == 2
-        lines = job.err.splitlines()
-        assert len(lines) == 1
-        assert lines[0].startswith(f"rallypoint: --preload {module}: ")
-        assert said in lines[0]
-        assert job.out == ""
+    job = ended(agent(home, f"--preload=json,{module}", program="tell('up')"), 2)
+    lines = job.err.splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith(f"rallypoint: --preload {module}: ")
+    assert said in lines[0]
+    assert job.out == ""
 
 
 def test_native_threads_are_named_in_a_warning(home: Path) -> None:
@@ -371,10 +355,9 @@ def test_native_threads_are_named_in_a_warning(home: Path) -> None:
         "pause = ctypes.cast(lib.pause, ctypes.c_void_p)\n"
         "assert lib.pthread_create(ctypes.byref(thread), None, pause, None) == 0\n"
     )
-    with agent(home, "--preload=json,pool", program="import pool\ntell('up')") as job:
-        assert job.wait() == 0, job.err
-        assert job.told("up") == [""] or job.out == "up\n"
-        assert "--preload pool: it has started 1 native threads" in job.err
+    job = ended(agent(home, "--preload=json,pool", program="import pool\ntell('up')"), 0)
+    assert job.told("up") == [""] or job.out == "up\n"
+    assert "--preload pool: it has started 1 native threads" in job.err
 
 
 def test_modules_may_change_signals_and_directory_and_fork(home: Path) -> None:
@@ -385,19 +368,17 @@ def test_modules_may_change_signals_and_directory_and_fork(home: Path) -> None:
         "os.fork()\n"
     )
     program = "import os\ntell('up', os.getcwd(), os.path.abspath(__file__))\n"
-    with agent(home, "--preload=bad", program=program) as job:
-        assert job.wait() == 0, job.err
-        assert job.told("up") == [f"{home} {home / 'worker.py'}"]
-        assert "was lost" not in job.err
+    job = ended(agent(home, "--preload=bad", program=program), 0)
+    assert job.told("up") == [f"{home} {home / 'worker.py'}"]
+    assert "was lost" not in job.err
 
 
 def test_any_number_of_workers_can_be_forked_however_slowly(home: Path) -> None:
     (home / "slow.py").write_text(
         "import os, time\nos.register_at_fork(before=lambda: time.sleep(0.4))\n"
     )
-    with agent(home, "--preload=slow", "--nproc-per-node=20", program="tell('up')") as job:
-        assert job.wait() == 0, job.err
-        assert "was lost" not in job.err
+    job = ended(agent(home, "--preload=slow", "--nproc-per-node=20", program="tell('up')"), 0)
+    assert "was lost" not in job.err
 
 
 def test_a_module_that_makes_forking_fail_ends_the_job(home: Path) -> None:
@@ -405,16 +386,14 @@ def test_a_module_that_makes_forking_fail_ends_the_job(home: Path) -> None:
         "import os, signal\n"
         "os.register_at_fork(before=lambda: os.kill(os.getpid(), signal.SIGKILL))\n"
     )
-    with agent(home, "--preload=bad", program="") as job:
-        assert job.wait() == 75
-        assert "the process that imports bad for the workers died 3 times" in job.err
+    job = ended(agent(home, "--preload=bad", program=""), 75)
+    assert "the process that imports bad for the workers died 3 times" in job.err
 
 
 def test_a_module_that_kills_its_process_ends_the_job(home: Path) -> None:
     (home / "bad.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
-    with agent(home, "--preload=bad", program="") as job:
-        assert job.wait() == 75
-        assert "the process that imports bad for the workers died 3 times" in job.err
+    job = ended(agent(home, "--preload=bad", program=""), 75)
+    assert "the process that imports bad for the workers died 3 times" in job.err
 
 
 THREADS = """
@@ -448,22 +427,22 @@ def test_a_worker_has_the_threads_that_its_environment_asks_for(
     program = ("import torch" if torch else "torch = None") + THREADS
     preload = "--preload=numpy,torch" if torch else "--preload=numpy"
     for options in ((), (preload,)):
-        with agent(home, *options, program=program, env=env) as job:
-            assert job.wait() == 0, job.err
-            assert "native threads" not in job.err
-            said.append((job.told("has"), job.told("torch has")))
-            drawn |= {*job.told("drew")}
+        job = ended(agent(home, *options, program=program, env=env), 0)
+        assert "native threads" not in job.err
+        said.append((job.told("has"), job.told("torch has")))
+        drawn |= {*job.told("drew")}
     assert said[0] == said[1]
     assert len(drawn) == 2
 
 
 def test_each_worker_draws_its_own_numbers(home: Path) -> None:
     program = "import numpy, random\ntell('drew', numpy.random.rand(), random.random())"
-    with agent(home, "--preload=numpy.random,random", "--nproc-per-node=2", program=program) as job:
-        assert job.wait() == 0, job.err
-        first, second = (line.split() for line in job.told("drew"))
-        assert first[0] != second[0]
-        assert first[1] != second[1]
+    job = ended(
+        agent(home, "--preload=numpy.random,random", "--nproc-per-node=2", program=program), 0
+    )
+    first, second = (line.split() for line in job.told("drew"))
+    assert first[0] != second[0]
+    assert first[1] != second[1]
 
 
 TRAIN = """
@@ -496,9 +475,8 @@ dist.destroy_process_group()
 def test_workers_of_a_preloaded_torch_train_after_one_was_killed(home: Path) -> None:
     options = "--nproc-per-node=2", "--max-restarts=1", "--preload=torch,torch._dynamo"
     env = {"TORCHINDUCTOR_CACHE_DIR": str(home / "inductor")}  # Torch's own, and left by it.
-    with agent(home, *options, program=TRAIN, env=env) as job:
-        assert job.wait() == 0, job.err
-        assert sorted(job.told("trained")) == ["0 True", "1 True"]
+    job = ended(agent(home, *options, program=TRAIN, env=env), 0)
+    assert sorted(job.told("trained")) == ["0 True", "1 True"]
 
 
 def test_the_interpreter_of_the_workers_needs_none_of_our_packages(home: Path) -> None:
@@ -511,9 +489,8 @@ assert not any("site-packages" in path for path in sys.path), sys.path
 tell("up", "msgspec" in sys.modules)
 """
     env = {"PYTHON_EXEC": str(bare)}
-    with agent(home, "--preload=json", program=program, env=env) as job:
-        assert job.wait() == 0, job.err
-        assert job.told("up") == ["False"]
+    job = ended(agent(home, "--preload=json", program=program, env=env), 0)
+    assert job.told("up") == ["False"]
 
 
 def test_A10_a_prepared_process_that_can_t_fork_says_why_and_lives(tmp_path: Path) -> None:

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.harness.one_agent import eventually, is_alive
+from tests.harness.one_agent import eventually
 from tests.harness.prepared import processes
 from tests.harness.prepared.processes import ForkedProcess, run, start
+from tests.harness.proc import is_alive, state_of
 
 SHOWS = """
 import ctypes, gc, json, multiprocessing, os, resource, signal, sys, threading
@@ -161,11 +162,10 @@ def test_it_is_waited_for_and_signalled_as_a_child_is(tmp_path: Path) -> None:
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(0.01)
         process.terminate()
-        state = Path(f"/proc/{process.pid}/stat")
-        eventually(lambda: state.read_text().rpartition(")")[2].split()[0] == "Z", "a zombie")
+        eventually(lambda: state_of(process.pid) == "Z", "a zombie")
         process.kill()
         assert process.wait(60) == process.poll() == -signal.SIGTERM
-    eventually(lambda: not state.exists(), "its number to be free")
+    eventually(lambda: not state_of(process.pid), "its number to be free")
 
 
 def test_what_an_interpreter_reads_at_its_start_takes_an_exec(tmp_path: Path) -> None:

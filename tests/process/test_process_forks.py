@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from tests.harness.limits import patience
+from tests.harness.programs import run_program
 
 from rallypoint.process import syscalls
 from rallypoint.process.exits import Reaper
@@ -91,49 +92,45 @@ signal.pause()
         os.close(fd)
 
 
-def test_fork_within_a_running_loop_leaves_the_loop_alone() -> None:
+async def test_fork_within_a_running_loop_leaves_the_loop_alone() -> None:
     """The helper runs a loop of its own and gets signals of its own; ours sees none of it."""
+    loop = asyncio.get_running_loop()
+    ours: list[int] = []
+    loop.add_signal_handler(signal.SIGUSR1, ours.append, 1)
+    to_child, from_parent = os.pipe()
+    to_parent, from_child = os.pipe()
 
-    async def parent() -> None:
-        loop = asyncio.get_running_loop()
-        ours: list[int] = []
-        loop.add_signal_handler(signal.SIGUSR1, ours.append, 1)
-        to_child, from_parent = os.pipe()
-        to_parent, from_child = os.pipe()
+    async def child() -> None:
+        got = asyncio.Event()
+        own = asyncio.get_running_loop()
+        own.add_signal_handler(signal.SIGUSR1, got.set)
+        own.add_reader(to_child, got.set)
+        os.write(from_child, b"up")
+        await got.wait()
+        os.write(from_child, b"ok")
 
-        async def child() -> None:
-            got = asyncio.Event()
-            own = asyncio.get_running_loop()
-            own.add_signal_handler(signal.SIGUSR1, got.set)
-            own.add_reader(to_child, got.set)
-            os.write(from_child, b"up")
-            await got.wait()
-            os.write(from_child, b"ok")
-
-        helper = fork_process(
-            lambda: asyncio.run(child()), name="loop", keep_fds=(to_child, from_child)
-        )
-        os.close(to_child)
-        os.close(from_child)
-        said: asyncio.Queue[bytes] = asyncio.Queue()
-        loop.add_reader(to_parent, lambda: said.put_nowait(os.read(to_parent, 2)))
-        async with asyncio.timeout(LIMIT_S):
-            assert await said.get() == b"up"
-            os.kill(helper.pid, signal.SIGUSR1)
-            assert await said.get() == b"ok"
-            assert await said.get() == b""  # Its end.
-        assert helper.wait() == 0
-        assert ours == []
-        os.kill(os.getpid(), signal.SIGUSR1)
-        async with asyncio.timeout(LIMIT_S):
-            while not ours:
-                await asyncio.sleep(0)
-        loop.remove_reader(to_parent)
-        loop.remove_signal_handler(signal.SIGUSR1)
-        os.close(to_parent)
-        os.close(from_parent)
-
-    asyncio.run(parent())
+    helper = fork_process(
+        lambda: asyncio.run(child()), name="loop", keep_fds=(to_child, from_child)
+    )
+    os.close(to_child)
+    os.close(from_child)
+    said: asyncio.Queue[bytes] = asyncio.Queue()
+    loop.add_reader(to_parent, lambda: said.put_nowait(os.read(to_parent, 2)))
+    async with asyncio.timeout(LIMIT_S):
+        assert await said.get() == b"up"
+        os.kill(helper.pid, signal.SIGUSR1)
+        assert await said.get() == b"ok"
+        assert await said.get() == b""  # Its end.
+    assert helper.wait() == 0
+    assert ours == []
+    os.kill(os.getpid(), signal.SIGUSR1)
+    async with asyncio.timeout(LIMIT_S):
+        while not ours:
+            await asyncio.sleep(0)
+    loop.remove_reader(to_parent)
+    loop.remove_signal_handler(signal.SIGUSR1)
+    os.close(to_parent)
+    os.close(from_parent)
 
 
 def test_helper_never_wakes_the_parents_loop() -> None:
@@ -223,9 +220,7 @@ def test_agent_as_pid_1_reaps_orphans_and_keeps_its_workers_statuses() -> None:
     isolated = [str(unshare), "--pid", "--fork", "--mount-proc", "--kill-child"]
     if unshare is None or subprocess.run([*isolated, "true"], capture_output=True).returncode:
         pytest.skip("PID namespaces can't be made here (needs unshare and root)")
-    result = subprocess.run(
-        [*isolated, sys.executable, "-c", PID_ONE], capture_output=True, text=True, timeout=60
-    )
+    result = run_program([*isolated, sys.executable, "-c", PID_ONE])
     assert (result.stdout, result.returncode) == ("[7, 7, 7]\nclean\n", 0), result.stderr
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from tests.harness.limits import patience
+from tests.harness.proc import birth_of, is_alive
 from tests.harness.round_workers import spawn_worker
 
 from rallypoint.clocks import boot_time
@@ -79,12 +80,8 @@ def eventually(condition: Callable[[], bool], what: str) -> None:
 
 
 def birth(pid: int) -> str | None:
-    """The start time of a live process, which tells it from a later one with its pid."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return None if fields[0] in "ZX" else fields[19]
+    """The start time of a live process."""
+    return birth_of(pid) if is_alive(pid) else None
 
 
 class Living:

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from tests.harness.cluster import Cluster
 from tests.harness.function_job import function_job
-from tests.harness.one_agent import OneAgent, agent, eventually, free_port, name_of
+from tests.harness.one_agent import OneAgent, agent, eventually, free_port
+from tests.harness.proc import name_of
 
 pytestmark = pytest.mark.executed
 

@@ -13,17 +13,17 @@ from pathlib import Path
 
 import pytest
 from tests.harness.descriptors import own_children
+from tests.harness.limits import until
+from tests.harness.proc import is_alive
 from tests.harness.round_workers import (
     ENVIRONMENT,
     LIMIT_S,
     Outcomes,
-    alive,
     python,
-    run,
     sleeping,
     spawn_worker,
-    until,
 )
+from tests.harness.round_workers import leaves_nothing as leaves_nothing
 
 from rallypoint.process.guard import Guard
 from rallypoint.process.spawn import Stage, WorkerCommand, WorkerStartError, spawn_workers
@@ -39,70 +39,58 @@ for apart in (False, True):
 """
 
 
-def test_A6_children_of_an_exited_worker_remain_visible_and_die_with_the_round() -> None:
-    async def body() -> None:
-        workers, outcomes, seconds = WorkerSet(None), Outcomes(), f"601.{os.getpid()}"
-        workers.start([python(ORPHANER.format(seconds=seconds))], outcomes.note)
-        await until(lambda: len(outcomes) == 1 and len(sleeping(seconds)) == 2)
-        assert workers.remaining() == 2
-        waiting = asyncio.ensure_future(workers.wait_gone())
-        workers.signal_all(signal.SIGTERM)  # The group's only, as under torchrun.
-        await until(lambda: len(sleeping(seconds)) == 1)
-        assert workers.remaining() == 1
-        assert not waiting.done()
-        assert await workers.reap(LIMIT_S) == []
-        assert sleeping(seconds) == []
-        await waiting
-
-    run(body)
+async def test_A6_children_of_an_exited_worker_remain_visible_and_die_with_the_round() -> None:
+    workers, outcomes, seconds = WorkerSet(None), Outcomes(), f"601.{os.getpid()}"
+    workers.start([python(ORPHANER.format(seconds=seconds))], outcomes.note)
+    await until(lambda: len(outcomes) == 1 and len(sleeping(seconds)) == 2)
+    assert workers.remaining() == 2
+    waiting = asyncio.ensure_future(workers.wait_gone())
+    workers.signal_all(signal.SIGTERM)  # The group's only, as under torchrun.
+    await until(lambda: len(sleeping(seconds)) == 1)
+    assert workers.remaining() == 1
+    assert not waiting.done()
+    assert await workers.reap(LIMIT_S) == []
+    assert sleeping(seconds) == []
+    await waiting
 
 
-def test_A6_reap_also_ends_what_ignores_sigterm_or_is_stopped() -> None:
-    async def body() -> None:
-        workers, outcomes, seconds = WorkerSet(None), Outcomes(), f"603.{os.getpid()}"
-        deaf = f"trap '' TERM; sleep {seconds} & {{}}; wait"
-        commands = [["sh", "-c", deaf.format(then)] for then in ("kill -STOP $$", "true")]
-        workers.start([WorkerCommand(argv, ENVIRONMENT) for argv in commands], outcomes.note)
-        await until(lambda: len(sleeping(seconds)) == 2)
-        workers.signal_all(signal.SIGTERM)
-        assert await workers.reap(LIMIT_S) == []
-        assert [outcome.signal for outcome in outcomes.values()] == [signal.SIGKILL] * 2
-
-    run(body)
+async def test_A6_reap_also_ends_what_ignores_sigterm_or_is_stopped() -> None:
+    workers, outcomes, seconds = WorkerSet(None), Outcomes(), f"603.{os.getpid()}"
+    deaf = f"trap '' TERM; sleep {seconds} & {{}}; wait"
+    commands = [["sh", "-c", deaf.format(then)] for then in ("kill -STOP $$", "true")]
+    workers.start([WorkerCommand(argv, ENVIRONMENT) for argv in commands], outcomes.note)
+    await until(lambda: len(sleeping(seconds)) == 2)
+    workers.signal_all(signal.SIGTERM)
+    assert await workers.reap(LIMIT_S) == []
+    assert [outcome.signal for outcome in outcomes.values()] == [signal.SIGKILL] * 2
 
 
-def test_reap_gives_up_on_a_process_that_does_not_die(freezer: Path) -> None:
-    async def body() -> None:
-        workers, outcomes = WorkerSet(None), Outcomes()
-        workers.start([WorkerCommand(["sleep", "600"], ENVIRONMENT)] * 2, outcomes.note)
-        frozen, other = workers.pids
-        (freezer / "cgroup.procs").write_text(str(frozen))
-        (freezer / "freezer.state").write_text("FROZEN")
-        await until(lambda: (freezer / "freezer.state").read_text() == "FROZEN\n")
-        assert await workers.reap(0.3) == [frozen]
-        assert workers.owns(frozen)
-        assert not workers.owns(other)
-        (freezer / "freezer.state").write_text("THAWED")
-        assert await workers.reap(LIMIT_S) == []
-
-    run(body)
+async def test_reap_gives_up_on_a_process_that_does_not_die(freezer: Path) -> None:
+    workers, outcomes = WorkerSet(None), Outcomes()
+    workers.start([WorkerCommand(["sleep", "600"], ENVIRONMENT)] * 2, outcomes.note)
+    frozen, other = workers.pids
+    (freezer / "cgroup.procs").write_text(str(frozen))
+    (freezer / "freezer.state").write_text("FROZEN")
+    await until(lambda: (freezer / "freezer.state").read_text() == "FROZEN\n")
+    assert await workers.reap(0.3) == [frozen]
+    assert workers.owns(frozen)
+    assert not workers.owns(other)
+    (freezer / "freezer.state").write_text("THAWED")
+    assert await workers.reap(LIMIT_S) == []
 
 
-def test_reap_waits_for_a_grandchild_that_dies_late(freezer: Path) -> None:
-    async def body() -> None:
-        workers, outcomes, seconds = WorkerSet(None), Outcomes(), f"604.{os.getpid()}"
-        orphaner = WorkerCommand(["sh", "-c", f"sleep {seconds} & exit 0"], ENVIRONMENT)
-        workers.start([orphaner], outcomes.note)
-        await until(lambda: len(outcomes) == 1 and len(sleeping(seconds)) == 1)
-        (freezer / "cgroup.procs").write_text(str(sleeping(seconds)[0]))
-        (freezer / "freezer.state").write_text("FROZEN")
-        await until(lambda: (freezer / "freezer.state").read_text() == "FROZEN\n")
-        thaw = partial((freezer / "freezer.state").write_text, "THAWED")
-        asyncio.get_running_loop().call_later(0.1, thaw)
-        assert await workers.reap(LIMIT_S) == []
-        assert sleeping(seconds) == []
-
-    run(body)
+async def test_reap_waits_for_a_grandchild_that_dies_late(freezer: Path) -> None:
+    workers, outcomes, seconds = WorkerSet(None), Outcomes(), f"604.{os.getpid()}"
+    orphaner = WorkerCommand(["sh", "-c", f"sleep {seconds} & exit 0"], ENVIRONMENT)
+    workers.start([orphaner], outcomes.note)
+    await until(lambda: len(outcomes) == 1 and len(sleeping(seconds)) == 1)
+    (freezer / "cgroup.procs").write_text(str(sleeping(seconds)[0]))
+    (freezer / "freezer.state").write_text("FROZEN")
+    await until(lambda: (freezer / "freezer.state").read_text() == "FROZEN\n")
+    thaw = partial((freezer / "freezer.state").write_text, "THAWED")
+    asyncio.get_running_loop().call_later(0.1, thaw)
+    assert await workers.reap(LIMIT_S) == []
+    assert sleeping(seconds) == []
 
 
 def test_worker_runs_exactly_the_command_and_leads_its_own_session(tmp_path: Path) -> None:
@@ -210,43 +198,36 @@ def test_every_stage_before_the_program_runs_is_told(
     assert words in str(caught.value)
 
 
-def test_start_that_fails_midway_leaves_nothing() -> None:
+async def test_start_that_fails_midway_leaves_nothing() -> None:
     seconds = f"602.{os.getpid()}"
-
-    async def body() -> None:
-        guard = Guard.start()
-        workers = WorkerSet(guard)
-        good = WorkerCommand(["sh", "-c", f"sleep {seconds} & sleep {seconds}"], ENVIRONMENT)
-        commands = [good, good, WorkerCommand(["/absent"], ENVIRONMENT), good]
-        with pytest.raises(WorkerStartError, match="/absent") as caught:
-            workers.start(commands, lambda *_: pytest.fail("no worker was started"))
-        assert caught.value.index == 2
-        await until(lambda: not sleeping(seconds))
-        assert workers.running() == workers.remaining() == 0
-        assert await workers.reap(LIMIT_S) == []
-        guard.stop()
-
-    run(body)
+    guard = Guard.start()
+    workers = WorkerSet(guard)
+    good = WorkerCommand(["sh", "-c", f"sleep {seconds} & sleep {seconds}"], ENVIRONMENT)
+    commands = [good, good, WorkerCommand(["/absent"], ENVIRONMENT), good]
+    with pytest.raises(WorkerStartError, match="/absent") as caught:
+        workers.start(commands, lambda *_: pytest.fail("no worker was started"))
+    assert caught.value.index == 2
+    await until(lambda: not sleeping(seconds))
+    assert workers.running() == workers.remaining() == 0
+    assert await workers.reap(LIMIT_S) == []
+    guard.stop()
 
 
-def test_guard_that_was_replaced_knows_the_living_workers() -> None:
-    async def body() -> None:
-        first = Guard.start()
-        workers, outcomes = WorkerSet(first), Outcomes()
-        workers.start([WorkerCommand(["sleep", "600"], ENVIRONMENT)], outcomes.note)
-        os.kill(first.pid, signal.SIGKILL)
-        second = Guard.start()
-        workers.use_guard(second)
-        first.stop()
-        assert alive(workers.pids[0])
-        second.stop()
-        await until(lambda: len(outcomes) == 1)
-        third = Guard.start()
-        workers.use_guard(third)
-        assert await workers.reap(LIMIT_S) == []
-        third.stop()
-
-    run(body)
+async def test_guard_that_was_replaced_knows_the_living_workers() -> None:
+    first = Guard.start()
+    workers, outcomes = WorkerSet(first), Outcomes()
+    workers.start([WorkerCommand(["sleep", "600"], ENVIRONMENT)], outcomes.note)
+    os.kill(first.pid, signal.SIGKILL)
+    second = Guard.start()
+    workers.use_guard(second)
+    first.stop()
+    assert is_alive(workers.pids[0])
+    second.stop()
+    await until(lambda: len(outcomes) == 1)
+    third = Guard.start()
+    workers.use_guard(third)
+    assert await workers.reap(LIMIT_S) == []
+    third.stop()
 
 
 CLOSED_CONSOLE = """

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
 import pytest
+from tests.harness.programs import run_program
 
 from rallypoint.process.prepared import command_line
 from rallypoint.process.prepared.command_line import RUN_PATH, CommandLine, parse
@@ -60,9 +60,7 @@ def test_the_program_of_run_path_is_known() -> None:
 
 def output(home: Path, *argv: str) -> object:
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
-    done = subprocess.run(
-        [sys.executable, *argv], cwd=home, env=environ, capture_output=True, text=True, check=True
-    )
+    done = run_program([sys.executable, *argv], cwd=home, env=environ, check=True)
     return json.loads(done.stdout)
 
 

@@ -12,12 +12,26 @@ import select
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.harness.limits import patience
+from tests.harness.limits import until
+from tests.harness.proc import children_of, is_alive
+from tests.harness.programs import run_program
+from tests.harness.relays import (
+    LIMIT_S,
+    RAW,
+    add,
+    consoles,
+    end_of,
+    file_console,
+    open_fds,
+    receive,
+    relay_to,
+    running,
+    spawn,
+)
 
 from rallypoint.config import OutputMode
 from rallypoint.errors import UsageError
@@ -26,91 +40,8 @@ from rallypoint.process.logs.plan import ConsoleRoute, LinePrefix, Std, ToRelay,
 from rallypoint.process.logs.specs import DefaultLogsSpecs
 from rallypoint.process.logs.worker_output import OutputSettings, WorkerOutputs
 from rallypoint.process.relay.client import Relay
-from rallypoint.process.relay.events import RelayEvents
 
-LIMIT_S = patience(30.0)
-RAW = ToRelay(ConsoleRoute.RAW, "", keep_tail=True)
 LINES = ToRelay(ConsoleRoute.PREFIX, "", keep_tail=True)
-
-
-@contextlib.contextmanager
-def consoles(out: int, err: int) -> Iterator[None]:
-    """Let descriptors 1 and 2 be these while a relay is forked."""
-    saved = os.dup(1), os.dup(2)
-    os.dup2(out, 1)
-    os.dup2(err, 2)
-    try:
-        with (
-            contextlib.redirect_stdout(open(1, "w", closefd=False)),
-            contextlib.redirect_stderr(open(2, "w", closefd=False)),
-        ):
-            yield
-    finally:
-        for fd, old in zip((1, 2), saved, strict=True):
-            os.dup2(old, fd)
-            os.close(old)
-
-
-@contextlib.asynccontextmanager
-async def running(
-    out: int,
-    err: int,
-    on_storage_error: Callable[[str, int], None] | None = None,
-    on_first_output: Callable[[int], None] | None = None,
-) -> AsyncIterator[Relay]:
-    """A relay that is stopped in the end; nothing of it may remain."""
-    before = open_fds()
-    with consoles(out, err):
-        relay = Relay.start(RelayEvents(on_storage_error, on_first_output))
-    try:
-        yield relay
-    finally:
-        await relay.stop(LIMIT_S)
-    assert not Path(f"/proc/{relay.process.pid}").exists()
-    assert open_fds() - before == set()
-
-
-def open_fds() -> set[str]:
-    with os.scandir("/proc/self/fd") as entries:
-        return {entry.name for entry in entries if os.path.exists(f"/proc/self/fd/{entry.name}")}
-
-
-@contextlib.contextmanager
-def file_console(path: Path) -> Iterator[int]:
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
-
-
-def add(relay: Relay, stream: Std, route: ToRelay, *, rank: int = 0, prefix: bytes = b"") -> int:
-    return relay.add((1, rank), stream, route, prefix)
-
-
-def spawn(
-    program: str, *args: str, stdout: int | None = None, stderr: int | None = None
-) -> subprocess.Popen[bytes]:
-    """A worker that gets these descriptors; ours are closed."""
-    command = [sys.executable, "-S", "-c", program, *args]
-    process = subprocess.Popen(command, stdout=stdout, stderr=stderr)
-    for fd in (stdout, stderr):
-        if fd is not None:
-            os.close(fd)
-    return process
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true"
-        await asyncio.sleep(0.005)
-
-
-async def end_of(*processes: subprocess.Popen[bytes]) -> None:
-    for process in processes:
-        await until(lambda process=process: process.poll() is not None)  # type: ignore[misc]
-        assert process.returncode == 0
 
 
 COPY = """
@@ -121,17 +52,12 @@ while data:
 """
 
 
-def test_raw_bytes_arrive_unchanged_and_the_tail_is_their_end(tmp_path: Path) -> None:
+async def test_raw_bytes_arrive_unchanged_and_the_tail_is_their_end(tmp_path: Path) -> None:
     data = os.urandom(5_000_000).replace(b"\r", b"") + b"\nlast words\n"
     (tmp_path / "in").write_bytes(data)
-
-    async def main(console: int) -> bytes:
-        async with running(console, console) as relay:
-            await end_of(spawn(COPY, str(tmp_path / "in"), stderr=add(relay, Std.ERR, RAW)))
-            return await relay.tail(1, 0, timeout_s=LIMIT_S)
-
-    with file_console(tmp_path / "console") as console:
-        tail = asyncio.run(main(console))
+    async with relay_to(tmp_path / "console") as relay:
+        await end_of(spawn(COPY, str(tmp_path / "in"), stderr=add(relay, Std.ERR, RAW)))
+        tail = await relay.tail(1, 0, timeout_s=LIMIT_S)
     assert (tmp_path / "console").read_bytes() == data
     assert data.endswith(tail)
     assert tail.endswith(b"\nlast words\n")
@@ -150,23 +76,19 @@ os.write(2, f"{me} err open".encode())
 """
 
 
-def test_lines_of_sixteen_writers_are_never_torn(tmp_path: Path) -> None:
-    async def main(console: int) -> None:
-        async with running(console, console) as relay:
-            workers = []
-            for rank in range(16):
-                prefix = f"[w {rank}] ".encode()
-                out = add(relay, Std.OUT, LINES, rank=rank, prefix=prefix)
-                err = add(relay, Std.ERR, LINES, rank=rank, prefix=prefix)
-                workers.append(spawn(SIXTEENTH, str(rank), stdout=out, stderr=err))
-                relay.say(f"rallypoint: worker {rank} started")
-                relay.status("no terminal, so never seen")
-            await end_of(*workers)
-            tail = await relay.tail(1, 3, timeout_s=LIMIT_S)
-            assert tail.endswith(b"\n3 err open")
-
-    with file_console(tmp_path / "console") as console:
-        asyncio.run(main(console))
+async def test_lines_of_sixteen_writers_are_never_torn(tmp_path: Path) -> None:
+    async with relay_to(tmp_path / "console") as relay:
+        workers = []
+        for rank in range(16):
+            mark = f"[w {rank}] ".encode()
+            out = add(relay, Std.OUT, LINES, rank=rank, prefix=mark)
+            err = add(relay, Std.ERR, LINES, rank=rank, prefix=mark)
+            workers.append(spawn(SIXTEENTH, str(rank), stdout=out, stderr=err))
+            relay.say(f"rallypoint: worker {rank} started")
+            relay.status("no terminal, so never seen")
+        await end_of(*workers)
+        tail = await relay.tail(1, 3, timeout_s=LIMIT_S)
+        assert tail.endswith(b"\n3 err open")
     lines = (tmp_path / "console").read_text().splitlines()
     assert len(lines) == 16 * 503
     seen: dict[str, list[str]] = {}
@@ -203,17 +125,6 @@ def pipe_console() -> Iterator[tuple[int, int]]:
     finally:
         os.close(reader)
         os.close(writer)
-
-
-async def receive(reader: int, received: bytearray, enough: Callable[[], bool]) -> None:
-    """Read the console until there is enough."""
-    deadline = time.monotonic() + LIMIT_S
-    while not enough():
-        assert time.monotonic() < deadline, f"only {len(received)} bytes came"
-        try:
-            received += os.read(reader, 1 << 16)
-        except BlockingIOError:
-            await asyncio.sleep(0.001)
 
 
 def test_a_slow_console_slows_the_worker_and_drops_nothing(tmp_path: Path) -> None:
@@ -321,24 +232,19 @@ def test_a_grandchild_that_holds_the_pipe_delays_neither_tail_nor_end(tmp_path: 
     assert text == "[r 0] Traceback\nrallypoint: done\n[r 0] ValueError: 7\n"
 
 
-def test_a_full_disk_is_reported_once_and_the_console_goes_on(tmp_path: Path) -> None:
+async def test_a_full_disk_is_reported_once_and_the_console_goes_on(tmp_path: Path) -> None:
     (tmp_path / "full.log").symlink_to("/dev/full")
     (tmp_path / "gone").mkdir()
     failures: list[tuple[str, int]] = []
-
-    async def main(console: int) -> None:
-        async with running(console, console, lambda *failure: failures.append(failure)) as relay:
-            full = ToRelay(ConsoleRoute.TEE, str(tmp_path / "full.log"), keep_tail=True)
-            absent = ToRelay(ConsoleRoute.TEE, str(tmp_path / "gone/x/err.log"), keep_tail=True)
-            for n in range(2):
-                for rank, route in enumerate((full, absent)):
-                    program = f"import os; os.write(2, b'hello {n}'); os.write(2, b' you')"
-                    prefix = f"[default{rank}]:".encode()
-                    await end_of(spawn(program, stderr=add(relay, Std.ERR, route, prefix=prefix)))
-                    await relay.drain(LIMIT_S)
-
-    with file_console(tmp_path / "console") as console:
-        asyncio.run(main(console))
+    async with relay_to(tmp_path / "console", lambda *failure: failures.append(failure)) as relay:
+        full = ToRelay(ConsoleRoute.TEE, str(tmp_path / "full.log"), keep_tail=True)
+        absent = ToRelay(ConsoleRoute.TEE, str(tmp_path / "gone/x/err.log"), keep_tail=True)
+        for n in range(2):
+            for rank, route in enumerate((full, absent)):
+                program = f"import os; os.write(2, b'hello {n}'); os.write(2, b' you')"
+                prefix = f"[default{rank}]:".encode()
+                await end_of(spawn(program, stderr=add(relay, Std.ERR, route, prefix=prefix)))
+                await relay.drain(LIMIT_S)
     assert (tmp_path / "console").read_text().splitlines() == [
         "[default0]:hello 0 you",
         "[default1]:hello 0 you",
@@ -375,67 +281,49 @@ def test_a_full_console_and_a_broken_one_are_reported_once(tmp_path: Path) -> No
     assert log.stat().st_size == 300_000
 
 
-def test_a_line_that_is_written_in_two_parts_is_not_mixed_with_those_of_others(
+async def test_a_line_that_is_written_in_two_parts_is_not_mixed_with_those_of_others(
     tmp_path: Path,
 ) -> None:
     program = "import os\nfor _ in range(2000): os.write(1, b'a line'); os.write(1, b' as one\\n')"
-
-    async def main(console: int) -> None:
-        async with running(console, console) as relay:
-            streams = [add(relay, Std.OUT, RAW, rank=rank) for rank in range(3)]
-            await end_of(*(spawn(program, stdout=stream) for stream in streams))
-
-    with file_console(tmp_path / "console") as console:
-        asyncio.run(main(console))
+    async with relay_to(tmp_path / "console") as relay:
+        streams = [add(relay, Std.OUT, RAW, rank=rank) for rank in range(3)]
+        await end_of(*(spawn(program, stdout=stream) for stream in streams))
     assert set((tmp_path / "console").read_text().splitlines()) == {"a line as one"}
 
 
-def test_what_is_no_line_yet_is_shown_though_more_of_it_comes_at_once(tmp_path: Path) -> None:
+async def test_what_is_no_line_yet_is_shown_though_more_of_it_comes_at_once(tmp_path: Path) -> None:
     program = (
         "import os, time\nwhile not os.path.exists('seen'): os.write(1, b'.'); time.sleep(0.01)"
     )
-
-    async def main(console: int) -> None:
-        async with running(console, console) as relay:
-            worker = spawn(
-                f"import os; os.chdir({str(tmp_path)!r})\n{program}",
-                stdout=add(relay, Std.OUT, RAW),
-            )
-            await until(lambda: (tmp_path / "console").read_bytes().startswith(b"..."))
-            (tmp_path / "seen").touch()
-            await end_of(worker)
-
-    with file_console(tmp_path / "console") as console:
-        asyncio.run(main(console))
+    async with relay_to(tmp_path / "console") as relay:
+        worker = spawn(
+            f"import os; os.chdir({str(tmp_path)!r})\n{program}",
+            stdout=add(relay, Std.OUT, RAW),
+        )
+        await until(lambda: (tmp_path / "console").read_bytes().startswith(b"..."))
+        (tmp_path / "seen").touch()
+        await end_of(worker)
     assert set((tmp_path / "console").read_text()) == {"."}
 
 
-def test_a_line_of_the_agent_starts_where_a_line_starts(tmp_path: Path) -> None:
-    async def main(console: int) -> None:
-        async with running(console, console) as relay:
-            await end_of(spawn("import os; os.write(2, b'50%')", stderr=add(relay, Std.ERR, RAW)))
-            await relay.drain(LIMIT_S)
-            relay.say("rallypoint: one")
-            relay.say("rallypoint: two\n")
-
-    with file_console(tmp_path / "console") as console:
-        asyncio.run(main(console))
+async def test_a_line_of_the_agent_starts_where_a_line_starts(tmp_path: Path) -> None:
+    async with relay_to(tmp_path / "console") as relay:
+        await end_of(spawn("import os; os.write(2, b'50%')", stderr=add(relay, Std.ERR, RAW)))
+        await relay.drain(LIMIT_S)
+        relay.say("rallypoint: one")
+        relay.say("rallypoint: two\n")
     assert (tmp_path / "console").read_text() == "50%\nrallypoint: one\nrallypoint: two\n"
 
 
-def test_signals_to_everybody_do_not_end_the_output(tmp_path: Path) -> None:
-    async def main(console: int) -> None:
-        async with running(console, console) as relay:
-            writer = add(relay, Std.ERR, RAW)
-            # Also in the first moment of its life.
-            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
-                os.kill(relay.process.pid, number)
-            assert await relay.drain(LIMIT_S)
-            assert os.getsid(relay.process.pid) == relay.process.pid
-            await end_of(spawn("import os; os.write(2, b'last words')", stderr=writer))
-
-    with file_console(tmp_path / "console") as console:
-        asyncio.run(main(console))
+async def test_signals_to_everybody_do_not_end_the_output(tmp_path: Path) -> None:
+    async with relay_to(tmp_path / "console") as relay:
+        writer = add(relay, Std.ERR, RAW)
+        # Also in the first moment of its life.
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+            os.kill(relay.process.pid, number)
+        assert await relay.drain(LIMIT_S)
+        assert os.getsid(relay.process.pid) == relay.process.pid
+        await end_of(spawn("import os; os.write(2, b'last words')", stderr=writer))
     assert (tmp_path / "console").read_text() == "last words"
 
 
@@ -470,21 +358,9 @@ def test_the_relay_goes_with_a_killed_agent_and_its_last_words_are_out(stranger:
     # Standard error ends when its last holder, the relay, has gone.
     _, err = agent.communicate(timeout=LIMIT_S)
     assert err == b"last words"
-    asyncio.run(until(lambda: not is_running(relay_pid)))
+    asyncio.run(until(lambda: not is_alive(relay_pid)))
     with contextlib.suppress(ProcessLookupError):
         os.killpg(agent.pid, signal.SIGKILL)
-
-
-def children_of(pid: int) -> list[str]:
-    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-
-
-def is_running(pid: int) -> bool:
-    """Whether the process runs; one that has ended and was not reaped by its parent does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def test_a_lost_relay_costs_decoration_not_output(tmp_path: Path) -> None:
@@ -507,41 +383,33 @@ def test_a_lost_relay_costs_decoration_not_output(tmp_path: Path) -> None:
     assert open_fds() - before == set()
 
 
-def test_the_first_output_of_each_round_is_told_once(tmp_path: Path) -> None:
+async def test_the_first_output_of_each_round_is_told_once(tmp_path: Path) -> None:
     heard: list[int] = []
-
-    async def main(console: int) -> None:
-        async with running(console, console, on_first_output=heard.append) as relay:
-            for round_number in (3, 4):
-                streams = [relay.add((round_number, rank), Std.OUT, LINES) for rank in (0, 1)]
-                await relay.drain(LIMIT_S)
-                assert round_number not in heard  # nothing was said yet
-                for stream in streams:
-                    await end_of(spawn("print('hello')", stdout=stream))
-                await until(lambda n=round_number: n in heard)  # type: ignore[misc]
-
-    with file_console(tmp_path / "console") as console:
-        asyncio.run(main(console))
+    async with relay_to(tmp_path / "console", on_first_output=heard.append) as relay:
+        for round_number in (3, 4):
+            streams = [relay.add((round_number, rank), Std.OUT, LINES) for rank in (0, 1)]
+            await relay.drain(LIMIT_S)
+            assert round_number not in heard  # nothing was said yet
+            for stream in streams:
+                await end_of(spawn("print('hello')", stdout=stream))
+            await until(lambda n=round_number: n in heard)  # type: ignore[misc]
     assert heard == [3, 4]
 
 
-def test_a_question_that_is_withdrawn_as_the_answer_comes_stays_withdrawn(tmp_path: Path) -> None:
+async def test_a_question_that_is_withdrawn_as_the_answer_comes_stays_withdrawn(
+    tmp_path: Path,
+) -> None:
     """Else its task would go on, and wait for something that nobody knows of any more."""
-
-    async def main(console: int) -> None:
-        async with running(console, console) as relay:
-            asking = asyncio.create_task(relay.output(0, (), newest=0, unfinished=False))
-            await asyncio.sleep(0)
-            (answer,) = relay._asks.values()
-            assert select.select([relay._control], [], [], LIMIT_S)[0]
-            relay._receive()
-            asking.cancel()
-            await asyncio.wait((asking,))
-            assert answer.done()
-            assert asking.cancelled()
-
-    with file_console(tmp_path / "console") as console:
-        asyncio.run(main(console))
+    async with relay_to(tmp_path / "console") as relay:
+        asking = asyncio.create_task(relay.output(0, (), newest=0, unfinished=False))
+        await asyncio.sleep(0)
+        (answer,) = relay._asks.values()
+        assert select.select([relay._control], [], [], LIMIT_S)[0]
+        relay._receive()
+        asking.cancel()
+        await asyncio.wait((asking,))
+        assert answer.done()
+        assert asking.cancelled()
 
 
 def test_a_lost_relay_costs_no_file_and_shows_nothing_hidden(tmp_path: Path) -> None:
@@ -564,27 +432,23 @@ def test_a_lost_relay_costs_no_file_and_shows_nothing_hidden(tmp_path: Path) -> 
     assert [log.read_text() for log in (tmp_path / "logs").rglob("*.log")] == ["out 0"]
 
 
-def test_status_line_stays_below_the_lines_and_goes_in_the_end() -> None:
+async def test_status_line_stays_below_the_lines_and_goes_in_the_end() -> None:
     master, terminal = pty.openpty()
     os.set_blocking(master, False)
     seen = bytearray()
-
-    async def main() -> None:
-        async with running(terminal, terminal) as relay:
-            writer = add(relay, Std.OUT, LINES, prefix=b"[w 0] ")
-            relay.status("round 1 · waiting")
-            await receive(master, seen, lambda: b"waiting\x1b[?7h" in seen)
-            program = "import os; os.write(1, b'one\\ntwo\\n')"
-            await end_of(spawn(program, stdout=writer))
-            await relay.drain(LIMIT_S)
-            await receive(master, seen, lambda: seen.count(b"waiting\x1b[?7h") == 2)
-            relay.status("round 1 · running")
-            await receive(master, seen, lambda: b"running\x1b[?7h" in seen)
-            relay.say("rallypoint: done")
-            await receive(master, seen, lambda: seen.count(b"running\x1b[?7h") == 2)
-        await receive(master, seen, lambda: seen.endswith(b"\r\x1b[2K"))
-
-    asyncio.run(main())
+    async with running(terminal, terminal) as relay:
+        writer = add(relay, Std.OUT, LINES, prefix=b"[w 0] ")
+        relay.status("round 1 · waiting")
+        await receive(master, seen, lambda: b"waiting\x1b[?7h" in seen)
+        program = "import os; os.write(1, b'one\\ntwo\\n')"
+        await end_of(spawn(program, stdout=writer))
+        await relay.drain(LIMIT_S)
+        await receive(master, seen, lambda: seen.count(b"waiting\x1b[?7h") == 2)
+        relay.status("round 1 · running")
+        await receive(master, seen, lambda: b"running\x1b[?7h" in seen)
+        relay.say("rallypoint: done")
+        await receive(master, seen, lambda: seen.count(b"running\x1b[?7h") == 2)
+    await receive(master, seen, lambda: seen.endswith(b"\r\x1b[2K"))
     os.close(terminal)
     os.close(master)
     text = seen.decode()
@@ -615,28 +479,23 @@ def environs(round_number: int, workers: int) -> dict[int, dict[str, str]]:
     }
 
 
-def test_P5_redirects_and_tee_end_to_end_and_no_round_erases_another(tmp_path: Path) -> None:
+async def test_P5_redirects_and_tee_end_to_end_and_no_round_erases_another(tmp_path: Path) -> None:
     program = "import os,sys; os.write(1, b'hello'); os.write(2, sys.argv[1].encode() + b' oops')"
     specs = DefaultLogsSpecs(
         str(tmp_path / "logs"), redirects=parse_std_map("0:3", 3), tee=parse_std_map("2:3", 3)
     )
     log_dir = specs.open("../my job")
-
-    async def main(console: int) -> None:
-        async with running(console, console) as relay:
-            outputs = WorkerOutputs(SETTINGS, specs, relay)
-            for round_number in (1, 2):
-                opened = outputs.open_round(round_number, environs(round_number, 3))
-                for rank, output in enumerate(opened):
-                    words, out, err = f"r{round_number}w{rank}", output.stdout_fd, output.stderr_fd
-                    await end_of(spawn(program, words, stdout=out, stderr=err))
-                    end = (await outputs.last_words(round_number, rank)).stderr[-1]
-                    assert end.data.decode() == f"{words} oops"
-                    assert (output.log_file == "") == (rank == 1)
-                    await relay.drain(LIMIT_S)
-
-    with file_console(tmp_path / "console") as console:
-        asyncio.run(main(console))
+    async with relay_to(tmp_path / "console") as relay:
+        outputs = WorkerOutputs(SETTINGS, specs, relay)
+        for round_number in (1, 2):
+            opened = outputs.open_round(round_number, environs(round_number, 3))
+            for rank, output in enumerate(opened):
+                words, out, err = f"r{round_number}w{rank}", output.stdout_fd, output.stderr_fd
+                await end_of(spawn(program, words, stdout=out, stderr=err))
+                end = (await outputs.last_words(round_number, rank)).stderr[-1]
+                assert end.data.decode() == f"{words} oops"
+                assert (output.log_file == "") == (rank == 1)
+                await relay.drain(LIMIT_S)
     shown = (tmp_path / "console").read_text()
     assert shown.count("hello") == 4
     assert shown.count("[default2]:hello\n") == 2
@@ -711,9 +570,7 @@ def test_a_full_log_dir_is_noticed_before_any_worker_starts(tmp_path: Path) -> N
         'echo full > "$1/file"; "$2" -c "$3" "$1"; ls "$1"'
     )
     arguments = [str(tmp_path), sys.executable, FULL]
-    done = subprocess.run(
-        ["unshare", "-rm", "sh", "-c", command, "sh", *arguments], capture_output=True, text=True
-    )
+    done = run_program(["unshare", "-rm", "sh", "-c", command, "sh", *arguments])
     if done.returncode == 77 or "unshare" in done.stderr:
         pytest.skip("no mount namespace may be made here")
     line, *files = done.stdout.splitlines()

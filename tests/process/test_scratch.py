@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.harness.one_agent import OneAgent, agent, eventually, free_port
+from tests.harness.one_agent import OneAgent, agent, ended, eventually, free_port
 
 from rallypoint.machine_name import kernel_id
 from rallypoint.process.scratch import Scratch, is_ours, sweep
@@ -86,8 +86,7 @@ def test_A6_what_a_killed_container_left_is_removed_by_the_next_agent(tmp_path: 
     with agent(homes[1], program=UNTIL, arguments=[str(go)], env=env) as alive:
         eventually(lambda: len(listed(shared) - {left}) == 1, "a directory of the agent that lives")
         (used,) = listed(shared) - {left}
-        with agent(homes[2], program=UNTIL, arguments=[str(shared / left)], env=env) as following:
-            assert following.wait() == 0
+        ended(agent(homes[2], program=UNTIL, arguments=[str(shared / left)], env=env), 0)
         assert listed(shared) == {used}
         go.unlink()
         assert alive.wait() == 0

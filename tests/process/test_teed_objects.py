@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from tests.harness.limits import patience
-from tests.harness.one_agent import LIMIT_S, eventually
+from tests.harness.one_agent import LIMIT_S, ended, eventually
 from tests.harness.own_program import program
 
 from rallypoint.process.logs.plan import ConsoleRoute, Std, ToRelay
@@ -74,8 +74,7 @@ with redirect_stdout(notebook), redirect_stderr(Around()):
     {way}
 tell("notebook", notebook.text.strip())
 """
-    with program(tmp_path, HEAD + main) as run:
-        assert run.wait() == 0, run.err
+    run = ended(program(tmp_path, HEAD + main), 0)
     expected = {"around [default_role0]:complaint", "notebook [default_role0]:sn\u00f6"}
     assert set(run.out.splitlines()) == expected
     assert run.err == ""
@@ -131,8 +130,7 @@ while not blocks.text:
     time.sleep(0.01)
 tell("then", blocks.text.strip())
 """
-    with program(tmp_path, HEAD + BLOCKS + main) as run:
-        assert run.wait() == 0, run.err
+    run = ended(program(tmp_path, HEAD + BLOCKS + main), 0)
     assert run.told("got") == ["{0: 'hello'} ''"]
     assert run.told("then") == ["[default_role0]:hello"]
     assert run.err == ""
@@ -180,8 +178,7 @@ tell("got", got)
 
 
 def test_P6_an_object_that_raises_costs_its_own_lines_only(tmp_path: Path) -> None:
-    with program(tmp_path, HEAD + RAISES) as run:
-        assert run.wait() == 0, run.err
+    run = ended(program(tmp_path, HEAD + RAISES), 0)
     assert run.out == "got {0: 'hello'}\n"
     assert run.err == ""
     [kept] = (tmp_path / "logs").rglob("stdout.log")

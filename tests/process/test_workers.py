@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
-from tests.harness.limits import patience
+from tests.harness.programs import run_program
 
 COMMAND = [sys.executable, "-m", "pytest", "-p", "tests.workers", "-p", "no:cacheprovider"]
 FIXTURES = """
@@ -33,13 +32,9 @@ def run(folder: Path, files: dict[str, str], *options: str) -> tuple[int, str, l
         (folder / name).write_text(text)
     notes = folder / "notes"
     notes.touch()
-    ran = subprocess.run(
+    ran = run_program(
         [*COMMAND, "-c", os.devnull, "--rootdir", folder, *options, folder],
         env={**os.environ, "NOTES": str(notes), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
-        timeout=patience(60),
-        capture_output=True,
-        text=True,
-        check=False,
     )
     return ran.returncode, ran.stdout + ran.stderr, notes.read_text().splitlines()
 

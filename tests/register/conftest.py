@@ -5,14 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from tests.harness.resolver import nobody_asked
+from tests.harness.resolver import no_names as no_names
 from tests.register.installed import Environment, shelf_server
-
-
-@pytest.fixture(autouse=True, scope="module")
-def no_names() -> Iterator[None]:
-    with nobody_asked():
-        yield
 
 
 @pytest.fixture(scope="session")

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from tests.cli.test_bad_input import is_one_line_with
 from tests.harness.cluster import AgentProcess, Cluster, wait_until
+from tests.harness.commands import is_one_line_with
 from tests.harness.leading_agents import cluster_of, led_job
 from tests.harness.one_agent import agent
 from tests.register.test_shared_directory import BY_DIRECTORY, WORKER

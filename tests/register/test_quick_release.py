@@ -14,7 +14,8 @@ import pytest
 from msgspec.structs import replace
 from tests.harness import hanging_directory
 from tests.harness.limits import patience
-from tests.harness.one_agent import eventually, is_alive, name_of
+from tests.harness.one_agent import eventually
+from tests.harness.proc import is_alive, name_of
 
 from rallypoint.core.job_state import new_job
 from rallypoint.core.model import Epoch, SharedSettings

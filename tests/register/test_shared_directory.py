@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.cli.test_bad_input import is_one_line_with
+from tests.harness.commands import is_one_line_with
 from tests.harness.one_agent import agent, eventually
 
 from rallypoint.core.model import Epoch, Outcome, SharedSettings, Verdict

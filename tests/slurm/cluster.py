@@ -16,11 +16,10 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 
 from tests.fault.network import Network
 from tests.harness.cluster import wait_until
-from tests.harness.limits import patience
+from tests.harness.programs import run_program
 
 HEAD, NODES = "head", ("n1", "n2", "n3", "n4")
 _LIMIT_S = 60.0
@@ -88,13 +87,8 @@ class Slurm:
         self, *words: str, env: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
         """A command on the head node, to its end."""
-        return subprocess.run(
-            [*self._inside(HEAD), *words],
-            cwd=self.work,
-            env=self.env | dict(env or {}),
-            capture_output=True,
-            text=True,
-            timeout=patience(_LIMIT_S),
+        return run_program(
+            [*self._inside(HEAD), *words], cwd=self.work, env=self.env | dict(env or {})
         )
 
     def srun(
@@ -164,12 +158,7 @@ class Slurm:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop()
 
     def _configure(self) -> None:

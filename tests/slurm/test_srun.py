@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from tests.harness.cluster import wait_until
-from tests.integrations.test_slurm_nodes import lists
+from tests.harness.node_lists import lists
 from tests.slurm.cluster import Slurm
 
 from rallypoint.integrations.slurm_nodes import node_names

@@ -19,11 +19,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 
 from tests.harness.cluster import wait_until
-from tests.harness.limits import patience
 from tests.harness.one_agent import free_port
+from tests.harness.proc import children_of, command_line, descendants
+from tests.harness.programs import run_program
 
 _LIMIT_S = 60.0
 _PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
@@ -126,14 +126,8 @@ class Hosts:
         self, argv: Sequence[str], env: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
         """Any command of the person, to its end."""
-        return subprocess.run(
-            argv,
-            cwd=self.work,
-            env=self.env | dict(env or {}),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=patience(_LIMIT_S),
+        return run_program(
+            argv, cwd=self.work, env=self.env | dict(env or {}), stdin=subprocess.DEVNULL
         )
 
     @property
@@ -153,7 +147,7 @@ class Hosts:
 
     def cut(self, name: str) -> None:
         """Break the links to that host: its side of the connections is gone."""
-        for pid in children(self._servers[name].pid):
+        for pid in children_of(self._servers[name].pid):
             os.kill(pid, signal.SIGKILL)
         for pid in self.below(name):
             if command_line(pid).startswith("sshd"):
@@ -177,12 +171,7 @@ class Hosts:
             wait_until(lambda path=path: "listening" in path.read_text(), f"{name} to listen")  # type: ignore[misc]
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.clean()
         for server in self._servers.values():
             server.kill()
@@ -217,25 +206,3 @@ class Hosts:
         text = _CLIENT.format(folder=folder, user=user, hosts="".join(aliases))
         (folder / "config").write_text(text)
         (folder / "known_hosts").write_text("".join(known))
-
-
-def children(pid: int) -> list[int]:
-    """Those that the kernel says are there."""
-    try:
-        text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
-    except OSError:
-        return []
-    return [int(word) for word in text.split()]
-
-
-def descendants(pid: int) -> list[int]:
-    """And theirs."""
-    return [found for child in children(pid) for found in (child, *descendants(child))]
-
-
-def command_line(pid: int) -> str:
-    """As `ps` shows it; empty if it is gone."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-    except OSError:
-        return ""

@@ -10,8 +10,9 @@ from pathlib import Path
 
 from tests.harness.cluster import wait_until
 from tests.harness.limits import patience
-from tests.ssh.servers import Hosts, children, command_line
-from tests.ssh.test_launch import STEPS, TELL, code_of, told, wait_ran
+from tests.harness.proc import children_of, command_line
+from tests.ssh.launched import STEPS, TELL, code_of, told, wait_ran
+from tests.ssh.servers import Hosts
 
 STUBBORN = """
 import os, signal, time
@@ -31,7 +32,7 @@ def saved(hosts: Hosts) -> set[str]:
 
 def clients(started: subprocess.Popen[bytes], name: str) -> list[int]:
     """The ssh clients of a launch that lead to that host."""
-    return [pid for pid in children(started.pid) if f" {name} exec " in command_line(pid)]
+    return [pid for pid in children_of(started.pid) if f" {name} exec " in command_line(pid)]
 
 
 def test_agents_run_on_without_the_terminal_and_are_drained_and_cancelled_as_it_says(
@@ -116,7 +117,7 @@ def test_an_ssh_client_or_a_hosts_end_that_is_killed_costs_that_host(hosts: Host
         if victim == "client":
             (pid,) = clients(started, "node-b")
         else:
-            (pid,) = (p for p in hosts.below("node-b") if agent in children(p))
+            (pid,) = (p for p in hosts.below("node-b") if agent in children_of(p))
         os.kill(pid, signal.SIGKILL)
         wait_ran(hosts, 2, "node-a", "node-c")
         wait_until(lambda agent=agent: not command_line(agent), f"the agent to leave: {victim}")  # type: ignore[misc]

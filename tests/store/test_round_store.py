@@ -13,81 +13,43 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
-from tests.harness.descriptors import open_descriptors
-from tests.harness.round_workers import until
+from tests.harness.descriptors import open_descriptors, own_children
+from tests.harness.limits import until
+from tests.harness.store_client import (
+    KEY,
+    LIMIT_S,
+    PING,
+    VALIDATE,
+    RawClient,
+    as_remote,
+    connect_from,
+    get_key,
+    in_thread,
+    make_listener,
+    set_key,
+    text,
+)
 
 from rallypoint.errors import EnrolmentError
 from rallypoint.process.forks import fork_process
-from rallypoint.store.access import EVERYBODY, AccessGate, Peer, PeerReach, round_policy
+from rallypoint.store.access import EVERYBODY, AccessGate, round_policy
 from rallypoint.store.enrol import enrol, reach
-from rallypoint.store.peer_owner import SocketName, owner_of
+from rallypoint.store.peer_owner import owner_of
 from rallypoint.store.refusal_log import LINES_MAX
 from rallypoint.store.round_store import RoundStore
 from rallypoint.store.server import StoreServer
 from rallypoint.store.server_connection import MAX_UNREAD_BYTES
-from rallypoint.wire.c10d_fields import VALIDATE_MAGIC
 
 # The blocking clients of these tests are threads beside the loop; an agent has none.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 
-KEY = b"r" * 32
-LIMIT_S = 60.0
 CROWD = 400  # more than fit into the channel to the process at once
-VALIDATE = b"\x00" + struct.pack("<I", VALIDATE_MAGIC)
-PING = b"\x0d\x01\x02\x03\x04"
-
-TORCH_STORE = """
-import sys
-from datetime import timedelta
-from torch.distributed import DistStoreError, QueueEmptyError, TCPStore
-
-port = int(sys.argv[1])
-store = TCPStore("127.0.0.1", port, 2, False, timeout=timedelta(seconds=30))
-other = store.clone()
-store.set("k", "v")
-assert other.get("k") == b"v"
-assert store.add("n", 2) == 2 and other.add("n", -5) == -3 and store.get("n") == b"-3"
-assert store.compare_set("c", "", "1") == b"1"
-assert store.compare_set("c", "0", "2") == b"1"
-assert store.compare_set("c", "1", "2") == b"2"
-assert store.check(["k", "n"]) and not store.check(["k", "missing"])
-store.append("k", "+more")
-assert store.get("k") == b"v+more"
-store.multi_set(["m1", "m2"], ["1", "2"])
-assert other.multi_get(["m2", "m1"]) == [b"2", b"1"]
-assert store.num_keys() == 6, store.num_keys()
-assert sorted(store.list_keys()) == ["c", "k", "m1", "m2", "n"]
-assert store.delete_key("m1") and not store.delete_key("m1")
-big = bytes(8 << 20)
-store.set("big", big)
-assert other.get("big") == big
-store.queue_push("q", "1"); store.queue_push("q", "2")
-assert other.queue_len("q") == 2
-assert other.queue_pop("q") == b"1" and store.queue_pop("q") == b"2"
-try:
-    other.queue_pop("q", False)
-    raise AssertionError("an empty queue gave a value")
-except QueueEmptyError:
-    pass
-try:
-    store.wait(["never"], timedelta(milliseconds=50))
-    raise AssertionError("a missing key was found")
-except DistStoreError as error:
-    assert "wait timeout" in str(error), error
-try:
-    store.barrier("b", 2, timedelta(milliseconds=50))
-    raise AssertionError("one of two passed a barrier")
-except DistStoreError as error:
-    assert "timeout" in str(error), error
-other.barrier("b", 2)
-assert store.get("k") == b"v+more"
-print("ok")
-"""
 
 TORCH_GLOO = """
 import os
@@ -115,20 +77,9 @@ async def loopback() -> list[str]:
     return ["127.0.0.1"]
 
 
-def make_listener() -> socket.socket:
-    listener = socket.create_server(("127.0.0.1", 0), backlog=socket.SOMAXCONN)
-    listener.setblocking(False)
-    return listener
-
-
 def new_since(before: tuple[set[tuple[str, str]], set[int]]) -> set[tuple[str, str] | int]:
     """The descriptors and children that there were not before."""
-    return {*(open_descriptors() - before[0]), *(children() - before[1])}
-
-
-def children() -> set[int]:
-    own = os.getpid()
-    return set(map(int, Path(f"/proc/{own}/task/{own}/children").read_text().split()))
+    return {*(open_descriptors() - before[0]), *(own_children() - before[1])}
 
 
 @pytest.fixture
@@ -138,8 +89,11 @@ def lines(tmp_path: Path) -> Callable[[], str]:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[RoundStore]:
-    """A store with its own listener; after the test nothing of it may remain."""
+def store(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[AbstractAsyncContextManager[RoundStore]]:
+    """A store with its own listener; after the test nothing of it may remain. A test may give it
+    arguments."""
     said = tmp_path / "said"
     said.touch()
 
@@ -147,64 +101,23 @@ def store(tmp_path: Path) -> Iterator[RoundStore]:
         with said.open("a") as file:
             file.write(line + "\n")
 
-    before = open_descriptors(), children()
-    store = RoundStore(make_listener(), fork=fork_process, say=say)
+    before = open_descriptors(), own_children()
+    arguments = {"fork": fork_process} | getattr(request, "param", {})
+    store = RoundStore(make_listener(), say=say, **arguments)
     port = store.port
-    yield store
-    store.shutdown()
+    yield while_the_loop_runs(store)
     assert new_since(before) == set()
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port))
 
 
-async def in_thread(function: Callable[[], object]) -> None:
-    """Blocking clients run beside the loop, as workers do."""
-    await asyncio.wait_for(asyncio.to_thread(function), LIMIT_S)
-
-
-def run(main: Callable[[], Awaitable[None]], store: RoundStore) -> None:
-    """Runs a test's coroutine; the store is shut down while the loop still runs, as by an agent."""
-
-    async def whole() -> None:
-        try:
-            await main()
-        finally:
-            store.shutdown()
-
-    asyncio.run(whole())
-
-
-class RawClient:
-    """A c10d client of a few lines, to send what torch's would not."""
-
-    def __init__(self, port: int, *, timeout_s: float = LIMIT_S) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout_s)
-
-    def __enter__(self) -> RawClient:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.socket.close()
-
-    def ask(self, request: bytes, size: int) -> bytes:
-        self.socket.sendall(request)
-        return self.read(size)
-
-    def read(self, size: int) -> bytes:
-        reply = b""
-        while len(reply) < size:
-            data = self.socket.recv(min(size - len(reply), 1 << 20))
-            if not data:
-                raise ConnectionResetError(f"closed after {len(reply)} of {size} bytes")
-            reply += data
-        return reply
-
-    def is_closed(self) -> bool:
-        """Waits for the end of the connection; False if there comes something else."""
-        try:
-            return self.socket.recv(1) == b""
-        except ConnectionResetError:
-            return True
+@asynccontextmanager
+async def while_the_loop_runs(store: RoundStore) -> AsyncIterator[RoundStore]:
+    """As an agent has it, which shuts it down before the loop ends."""
+    try:
+        yield store
+    finally:
+        store.shutdown()
 
 
 def check(condition: bool) -> None:
@@ -217,18 +130,6 @@ async def expect_answer(client: RawClient) -> None:
 
 async def expect_end(client: RawClient) -> None:
     await in_thread(lambda: check(client.is_closed()))
-
-
-def text(value: bytes) -> bytes:
-    return struct.pack("<Q", len(value)) + value
-
-
-def set_key(key: bytes, value: bytes) -> bytes:
-    return b"\x01" + text(key) + text(value)
-
-
-def get_key(key: bytes) -> bytes:
-    return b"\x03" + text(key)
 
 
 def run_client(python: str, script: str, *args: str, **environment: str) -> subprocess.Popen[str]:
@@ -250,403 +151,311 @@ def assert_all_ok(processes: list[subprocess.Popen[str]]) -> None:
 # Torch
 
 
-def test_every_method_of_a_torch_store_works(store: RoundStore, torch_python: str) -> None:
-    async def main() -> None:
-        store.open(1, KEY, open_access=False)
-        client = run_client(torch_python, TORCH_STORE, str(store.port))
-        await in_thread(lambda: assert_all_ok([client]))
-
-    run(main, store)
-
-
 @pytest.mark.parametrize("world_size", [2, 4])
-def test_unmodified_torch_forms_a_gloo_group(
+async def test_unmodified_torch_forms_a_gloo_group(
     store: RoundStore, world_size: int, torch_python: str
 ) -> None:
-    async def main() -> None:
-        store.open(1, KEY, open_access=False)
-        workers = [
-            run_client(
-                torch_python,
-                TORCH_GLOO,
-                RANK=str(rank),
-                WORLD_SIZE=str(world_size),
-                MASTER_ADDR="127.0.0.1",
-                MASTER_PORT=str(store.port),
-                TORCHELASTIC_USE_AGENT_STORE="True",
-            )
-            for rank in range(world_size)
-        ]
-        await in_thread(lambda: assert_all_ok(workers))
-
-    run(main, store)
+    store.open(1, KEY, open_access=False)
+    workers = [
+        run_client(
+            torch_python,
+            TORCH_GLOO,
+            RANK=str(rank),
+            WORLD_SIZE=str(world_size),
+            MASTER_ADDR="127.0.0.1",
+            MASTER_PORT=str(store.port),
+            TORCHELASTIC_USE_AGENT_STORE="True",
+        )
+        for rank in range(world_size)
+    ]
+    await in_thread(lambda: assert_all_ok(workers))
 
 
 # The process of a round
 
 
-def test_the_process_is_started_by_the_first_connection(store: RoundStore) -> None:
-    before = children()
+async def test_the_process_is_started_by_the_first_connection(store: RoundStore) -> None:
+    before = own_children()
+    store.open(1, KEY, open_access=False)
+    await asyncio.sleep(0)
+    assert own_children() == before
+    with RawClient(store.port) as client:
+        await expect_answer(client)
+    [process] = own_children() - before
+    assert os.readlink(f"/proc/{process}/exe") == os.readlink("/proc/self/exe")
+    assert os.getsid(process) == process
+    store.close()
+    assert own_children() == before
 
-    async def main() -> None:
+
+async def test_each_round_begins_empty_on_the_same_port(store: RoundStore) -> None:
+    port = store.port
+    with RawClient(port) as old:
         store.open(1, KEY, open_access=False)
-        await asyncio.sleep(0)
-        assert children() == before
+        # The one who was queued before the round was opened came for an older one.
+        await expect_end(old)
+    for round_ in range(2, 5):
+        store.open(round_, KEY, open_access=False)
 
         def talk() -> None:
-            with RawClient(store.port) as client:
-                assert client.ask(VALIDATE + PING, 4) == PING[1:]
+            with RawClient(port) as client:
+                assert client.ask(VALIDATE + get_key(b"k"), 8) == text(b"")
+                assert client.ask(set_key(b"k", b"v") + get_key(b"k"), 9) == text(b"v")
 
         await in_thread(talk)
-        [process] = children() - before
-        assert os.readlink(f"/proc/{process}/exe") == os.readlink("/proc/self/exe")
-        assert os.getsid(process) == process
-        store.close()
-        assert children() == before
-
-    run(main, store)
+        with RawClient(port) as survivor:
+            await expect_answer(survivor)
+            store.close()
+            await expect_end(survivor)
 
 
-def test_each_round_begins_empty_on_the_same_port(store: RoundStore) -> None:
-    async def main() -> None:
-        port = store.port
-        old = await asyncio.to_thread(RawClient, port)
-        with old:
-            store.open(1, KEY, open_access=False)
-            # The one who was queued before the round was opened came for an older one.
-            await expect_end(old)
-        for round_ in range(2, 5):
-            store.open(round_, KEY, open_access=False)
-
-            def talk() -> None:
-                with RawClient(port) as client:
-                    assert client.ask(VALIDATE + get_key(b"k"), 8) == text(b"")
-                    assert client.ask(set_key(b"k", b"v") + get_key(b"k"), 9) == text(b"v")
-
-            await in_thread(talk)
-            survivor = await asyncio.to_thread(RawClient, port)
-            with survivor:
-                await expect_answer(survivor)
-                store.close()
-                await expect_end(survivor)
-
-    run(main, store)
+async def test_between_rounds_whoever_connects_is_closed_at_once(store: RoundStore) -> None:
+    store.open(1, KEY, open_access=False)
+    store.close()
+    with RawClient(store.port) as client:
+        await expect_end(client)
+    store.close()
 
 
-def test_between_rounds_whoever_connects_is_closed_at_once(store: RoundStore) -> None:
-    async def main() -> None:
-        store.open(1, KEY, open_access=False)
-        store.close()
-
-        def talk() -> None:
-            with RawClient(store.port) as client:
-                assert client.is_closed()
-
-        await in_thread(talk)
-        store.close()
-
-    run(main, store)
-
-
-def test_a_store_whose_process_dies_turns_its_clients_away(
+async def test_a_store_whose_process_dies_turns_its_clients_away(
     store: RoundStore, lines: Callable[[], str]
 ) -> None:
-    before = children()
-
-    async def main() -> None:
-        store.open(7, KEY, open_access=False)
-        client = await asyncio.to_thread(RawClient, store.port)
-        with client:
-            await expect_answer(client)
-            [process] = children() - before
-            os.kill(process, signal.SIGKILL)
-            await expect_end(client)
-
-        def talk() -> None:
-            with RawClient(store.port) as late:
-                assert late.is_closed()
-
-        await in_thread(talk)
-        assert "was killed by SIGKILL, and with it what the workers of round 7 had" in lines()
-        store.open(8, KEY, open_access=False)
-        again = await asyncio.to_thread(RawClient, store.port)
-        with again:
-            await expect_answer(again)
-
-    run(main, store)
+    before = own_children()
+    store.open(7, KEY, open_access=False)
+    with RawClient(store.port) as client:
+        await expect_answer(client)
+        [process] = own_children() - before
+        os.kill(process, signal.SIGKILL)
+        await expect_end(client)
+    with RawClient(store.port) as late:
+        await expect_end(late)
+    assert "was killed by SIGKILL, and with it what the workers of round 7 had" in lines()
+    store.open(8, KEY, open_access=False)
+    with RawClient(store.port) as again:
+        await expect_answer(again)
 
 
-def test_A3_who_has_opened_it_hears_once_that_what_was_stored_is_gone(store: RoundStore) -> None:
-    before = children()
+async def test_A3_who_has_opened_it_hears_once_that_what_was_stored_is_gone(
+    store: RoundStore,
+) -> None:
+    before = own_children()
     lost: list[str] = []
+    told = asyncio.Event()
 
-    async def main() -> None:
-        told = asyncio.Event()
+    def on_lost(why: str) -> None:
+        lost.append(why)
+        told.set()
 
-        def on_lost(why: str) -> None:
-            lost.append(why)
-            told.set()
-
-        store.open(7, KEY, open_access=False, on_lost=on_lost)
-        with await asyncio.to_thread(RawClient, store.port) as client:
-            await expect_answer(client)
-            [process] = children() - before
-            os.kill(process, signal.SIGKILL)
-            await expect_end(client)
-        await told.wait()
-        store.close()
-        store.open(8, KEY, open_access=False, on_lost=lost.append)
-        with await asyncio.to_thread(RawClient, store.port) as client:
-            await expect_answer(client)
-        store.close()
-        await asyncio.sleep(0)
-
-    run(main, store)
+    store.open(7, KEY, open_access=False, on_lost=on_lost)
+    with RawClient(store.port) as client:
+        await expect_answer(client)
+        [process] = own_children() - before
+        os.kill(process, signal.SIGKILL)
+        await expect_end(client)
+    await told.wait()
+    store.close()
+    store.open(8, KEY, open_access=False, on_lost=lost.append)
+    with RawClient(store.port) as client:
+        await expect_answer(client)
+    store.close()
+    await asyncio.sleep(0)
     assert lost == ["the process of the round store was killed by SIGKILL"]
 
 
-def test_A3_who_has_opened_it_hears_that_its_process_can_not_be_started(tmp_path: Path) -> None:
-    def fork(
-        body: Callable[[], None], *, name: str, title: str, keep_fds: Iterable[int]
-    ) -> NoReturn:
-        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+def no_process(
+    body: Callable[[], None], *, name: str, title: str, keep_fds: Iterable[int]
+) -> NoReturn:
+    raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
-    store, lost = RoundStore(make_listener(), fork=fork), list[str]()
 
-    async def main() -> None:
-        store.open(7, KEY, open_access=False, on_lost=lost.append)
-        with await asyncio.to_thread(RawClient, store.port) as client:
-            await expect_end(client)
-
-    run(main, store)
+@pytest.mark.parametrize("store", [{"fork": no_process}], indirect=True)
+async def test_A3_who_has_opened_it_hears_that_its_process_can_not_be_started(
+    store: RoundStore,
+) -> None:
+    lost: list[str] = []
+    store.open(7, KEY, open_access=False, on_lost=lost.append)
+    with RawClient(store.port) as client:
+        await expect_end(client)
     assert lost == [f"the process of the round store can't be started: {os.strerror(errno.EAGAIN)}"]
 
 
-def test_closing_ends_even_a_process_that_hangs(store: RoundStore) -> None:
-    before = children()
-
-    async def main() -> None:
-        store.open(1, KEY, open_access=False)
-        client = await asyncio.to_thread(RawClient, store.port)
-        with client:
-            await expect_answer(client)
-            [process] = children() - before
-            os.kill(process, signal.SIGSTOP)
-            store.close()
-            assert children() == before
-            await expect_end(client)
-
-    run(main, store)
+async def test_closing_ends_even_a_process_that_hangs(store: RoundStore) -> None:
+    before = own_children()
+    store.open(1, KEY, open_access=False)
+    with RawClient(store.port) as client:
+        await expect_answer(client)
+        [process] = own_children() - before
+        os.kill(process, signal.SIGSTOP)
+        store.close()
+        assert own_children() == before
+        await expect_end(client)
 
 
-def test_the_loop_of_the_agent_goes_on_while_the_store_is_busy(store: RoundStore) -> None:
+async def test_the_loop_of_the_agent_goes_on_while_the_store_is_busy(store: RoundStore) -> None:
     """The agent's loop serves none of the store's traffic: its process does not even see it."""
-
-    async def main() -> None:
-        store.open(1, KEY, open_access=False)
-        used = time.process_time()
-        script = (
-            "import socket,sys\n"
-            "s=socket.create_connection(('127.0.0.1',int(sys.argv[1])))\n"
-            "s.sendall(bytes.fromhex(sys.argv[2]))\n"
-            "for _ in range(30):\n"
-            "    s.sendall(bytes.fromhex(sys.argv[3])*20000)\n"
-            "s.shutdown(socket.SHUT_WR)\n"
-            "assert s.recv(1)==b''\n"
-            "print('ok')\n"
-        )
-        request = set_key(b"key", b"value")
-        load = run_client(sys.executable, script, str(store.port), VALIDATE.hex(), request.hex())
-        await in_thread(lambda: assert_all_ok([load]))
-        assert time.process_time() - used < 0.5  # the store's process used several times that
-
-    run(main, store)
+    store.open(1, KEY, open_access=False)
+    used = time.process_time()
+    script = (
+        "import socket,sys\n"
+        "s=socket.create_connection(('127.0.0.1',int(sys.argv[1])))\n"
+        "s.sendall(bytes.fromhex(sys.argv[2]))\n"
+        "for _ in range(30):\n"
+        "    s.sendall(bytes.fromhex(sys.argv[3])*20000)\n"
+        "s.shutdown(socket.SHUT_WR)\n"
+        "assert s.recv(1)==b''\n"
+        "print('ok')\n"
+    )
+    request = set_key(b"key", b"value")
+    load = run_client(sys.executable, script, str(store.port), VALIDATE.hex(), request.hex())
+    await in_thread(lambda: assert_all_ok([load]))
+    assert time.process_time() - used < 0.5  # the store's process used several times that
 
 
 # A shared port: connections are handed over
 
 
-def test_connections_are_handed_over_where_the_port_is_shared() -> None:
-    before = open_descriptors(), children()
+async def test_connections_are_handed_over_where_the_port_is_shared() -> None:
+    before = open_descriptors(), own_children()
+    store = RoundStore(None, fork=fork_process)
+    listener = make_listener()
+    port = listener.getsockname()[1]
+    loop = asyncio.get_running_loop()
 
-    async def main() -> None:
-        store = RoundStore(None, fork=fork_process)
-        listener = make_listener()
-        port = listener.getsockname()[1]
-        loop = asyncio.get_running_loop()
+    async def hand_over(count: int) -> None:
+        for _ in range(count):
+            connection, _ = await loop.sock_accept(listener)
+            store.adopt(connection)
 
-        async def hand_over(count: int) -> None:
-            for _ in range(count):
-                connection, _ = await loop.sock_accept(listener)
-                store.adopt(connection)
-
-        def talk(expected: bytes) -> None:
-            clients = [RawClient(port) for _ in range(CROWD)]
-            try:
-                for client in clients:
-                    client.socket.sendall(VALIDATE + get_key(b"k"))
-                for client in clients:
-                    assert client.read(8 + len(expected)) == text(expected)
-                assert clients[0].ask(set_key(b"k", b"v") + PING, 4) == PING[1:]
-            finally:
-                for client in clients:
-                    client.socket.close()
-
-        def is_closed() -> None:
-            with RawClient(port) as client:
-                assert client.is_closed()
-
+    def talk(expected: bytes) -> None:
+        clients = [RawClient(port) for _ in range(CROWD)]
         try:
-            await asyncio.gather(hand_over(1), in_thread(is_closed))  # no round is open
-            store.open(1, KEY, open_access=False)
-            await asyncio.gather(hand_over(CROWD), in_thread(lambda: talk(b"")))
-            [process] = children() - before[1]
-            os.kill(process, signal.SIGSTOP)  # it falls behind, and the channel fills up
-            handed = asyncio.create_task(hand_over(CROWD))
-            talking = asyncio.create_task(in_thread(lambda: talk(b"v")))
-            await handed
-            os.kill(process, signal.SIGCONT)
-            await talking
-            store.open(2, KEY, open_access=False)
-            await asyncio.gather(hand_over(CROWD), in_thread(lambda: talk(b"")))
-            assert len(children() - before[1]) == 1
+            for client in clients:
+                client.socket.sendall(VALIDATE + get_key(b"k"))
+            for client in clients:
+                assert client.read(8 + len(expected)) == text(expected)
+            assert clients[0].ask(set_key(b"k", b"v") + PING, 4) == PING[1:]
         finally:
-            store.shutdown()
-            listener.close()
+            for client in clients:
+                client.socket.close()
 
-    asyncio.run(main())
+    def is_closed() -> None:
+        with RawClient(port) as client:
+            assert client.is_closed()
+
+    try:
+        await asyncio.gather(hand_over(1), in_thread(is_closed))  # no round is open
+        store.open(1, KEY, open_access=False)
+        await asyncio.gather(hand_over(CROWD), in_thread(lambda: talk(b"")))
+        [process] = own_children() - before[1]
+        os.kill(process, signal.SIGSTOP)  # it falls behind, and the channel fills up
+        handed = asyncio.create_task(hand_over(CROWD))
+        talking = asyncio.create_task(in_thread(lambda: talk(b"v")))
+        await handed
+        os.kill(process, signal.SIGCONT)
+        await talking
+        store.open(2, KEY, open_access=False)
+        await asyncio.gather(hand_over(CROWD), in_thread(lambda: talk(b"")))
+        assert len(own_children() - before[1]) == 1
+    finally:
+        store.shutdown()
+        listener.close()
     assert new_since(before) == set()
 
 
 # Enrolment and access
 
 
-def test_F9_an_agent_enrols_and_learns_its_address(store: RoundStore) -> None:
-    async def main() -> None:
-        store.open(1, KEY, open_access=False)
-        address = await enrol(loopback, store.port, KEY, "node-1", LIMIT_S)
-        assert address == "127.0.0.1"
-
-    run(main, store)
+async def test_F9_an_agent_enrols_and_learns_its_address(store: RoundStore) -> None:
+    store.open(1, KEY, open_access=False)
+    address = await enrol(loopback, store.port, KEY, "node-1", LIMIT_S)
+    assert address == "127.0.0.1"
 
 
-def test_F9_enrolment_waits_for_the_round_to_be_opened(store: RoundStore) -> None:
-    before = children()
-
-    async def main() -> None:
-        store.open(1, b"old" * 11, open_access=False)
-        enrolling = asyncio.create_task(enrol(loopback, store.port, KEY, "node-1", LIMIT_S))
-        while children() == before:  # noqa: ASYNC110 - the old round's store meets the agent
-            await asyncio.sleep(0.01)
-        store.close()
-        store.open(2, KEY, open_access=False)
-        assert await enrolling == "127.0.0.1"
-
-    run(main, store)
+async def test_F9_enrolment_waits_for_the_round_to_be_opened(store: RoundStore) -> None:
+    before = own_children()
+    store.open(1, b"old" * 11, open_access=False)
+    enrolling = asyncio.create_task(enrol(loopback, store.port, KEY, "node-1", LIMIT_S))
+    while own_children() == before:  # noqa: ASYNC110 - the old round's store meets the agent
+        await asyncio.sleep(0.01)
+    store.close()
+    store.open(2, KEY, open_access=False)
+    assert await enrolling == "127.0.0.1"
 
 
-def test_F9_enrolment_that_fails_names_both_addresses_and_the_fix(store: RoundStore) -> None:
-    async def main() -> None:
-        store.open(1, b"other" * 7, open_access=False)
-        with pytest.raises(EnrolmentError) as caught:
-            await enrol(loopback, store.port, KEY, "node-1", 0.5)
-        line = str(caught.value)
-        assert f"at 127.0.0.1 could not reach the round store at 127.0.0.1:{store.port}" in line
-        assert "another round or job" in line
-        assert "--local-addr" in line
-        assert "\n" not in line
-        with socket.create_server(("127.0.0.1", 0)) as unused:
-            port = unused.getsockname()[1]
-        with pytest.raises(EnrolmentError, match=r"Connection refused.*firewall"):
-            await enrol(loopback, port, KEY, "node-1", 0.3)
-
-    run(main, store)
+async def test_F9_enrolment_that_fails_names_both_addresses_and_the_fix(store: RoundStore) -> None:
+    store.open(1, b"other" * 7, open_access=False)
+    with pytest.raises(EnrolmentError) as caught:
+        await enrol(loopback, store.port, KEY, "node-1", 0.5)
+    line = str(caught.value)
+    assert f"at 127.0.0.1 could not reach the round store at 127.0.0.1:{store.port}" in line
+    assert "another round or job" in line
+    assert "--local-addr" in line
+    assert "\n" not in line
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    with pytest.raises(EnrolmentError, match=r"Connection refused.*firewall"):
+        await enrol(loopback, port, KEY, "node-1", 0.3)
 
 
-def as_remote(peer_name: SocketName, own_name: SocketName, own_uid: int) -> Peer:
-    """Looks at loopback addresses as if each were another machine's."""
-    return Peer(peer_name[0], peer_name[1], PeerReach.REMOTE)
+def stranger_gate(hold_s: float) -> AccessGate:
+    """Holds the connection of a stranger for so long."""
+    return AccessGate(round_policy(KEY, everybody=False), hold_s=hold_s)
 
 
-def serve_locally(
-    gate: AccessGate, main: Callable[[StoreServer, int, list[str]], Awaitable[None]]
-) -> None:
-    """Runs a server on the test's own loop."""
-
-    async def whole() -> None:
-        said: list[str] = []
-        listener = make_listener()
-        server = StoreServer(gate, said.append, as_remote)
-        await server.listen(listener)
-        try:
-            await main(server, listener.getsockname()[1], said)
-        finally:
-            server.close()
-            await asyncio.sleep(0)
-            await asyncio.sleep(0)
-
-    asyncio.run(whole())
+@asynccontextmanager
+async def serve_locally(gate: AccessGate) -> AsyncIterator[tuple[StoreServer, int, list[str]]]:
+    """A server on the test's own loop, its port, and what it says."""
+    said: list[str] = []
+    listener = make_listener()
+    server = StoreServer(gate, said.append, as_remote)
+    await server.listen(listener)
+    try:
+        yield server, listener.getsockname()[1], said
+    finally:
+        server.close()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
 
 
-def connect_from(address: str, port: int) -> RawClient:
-    client = RawClient.__new__(RawClient)
-    client.socket = socket.create_connection(("127.0.0.1", port), LIMIT_S, (address, 0))
-    return client
-
-
-def test_A10_who_only_looks_whether_it_reaches_the_store_is_neither_admitted_nor_refused() -> None:
-    async def main(server: StoreServer, port: int, said: list[str]) -> None:
+async def test_A10_who_looks_whether_it_reaches_the_store_is_neither_admitted_nor_refused() -> None:
+    async with serve_locally(stranger_gate(0.3)) as (server, port, said):
         await reach(loopback, port, "node-1", LIMIT_S)
         await until(lambda: not server.stats.connections)
-
-        def strangers() -> None:
-            with connect_from("127.0.0.9", port) as other:
-                assert other.is_closed(), "held after them, and dropped after them"
-
-        await in_thread(strangers)
+        with connect_from("127.0.0.9", port) as other:
+            await expect_end(other)
         assert ["127.0.0.9" in line for line in said] == [True]
-
-        def unadmitted() -> None:
-            with connect_from("127.0.0.1", port) as client:
-                client.socket.sendall(VALIDATE + PING)
-                assert client.is_closed()
-
-        await in_thread(unadmitted)
+        with connect_from("127.0.0.1", port) as client:
+            client.socket.sendall(VALIDATE + PING)
+            await expect_end(client)
         assert len(said) == 2
 
-    serve_locally(AccessGate(round_policy(KEY, everybody=False), hold_s=0.3), main)
 
-
-def test_A10_where_no_place_is_left_for_a_stranger_none_is_kept_by_who_looks() -> None:
-    async def main(server: StoreServer, port: int, said: list[str]) -> None:
+async def test_A10_where_no_place_is_left_for_a_stranger_none_is_kept_by_who_looks() -> None:
+    async with serve_locally(stranger_gate(LIMIT_S)) as (server, port, said):
         for _ in range(50):
             await reach(loopback, port, "node-1", LIMIT_S)
         await until(lambda: not server.stats.connections)
         assert said == []
 
-    serve_locally(AccessGate(round_policy(KEY, everybody=False), hold_s=LIMIT_S), main)
 
-
-def test_A10_a_store_is_reached_without_its_key_and_one_that_is_not_there_is_named(
+async def test_A10_a_store_is_reached_without_its_key_and_one_that_is_not_there_is_named(
     store: RoundStore, lines: Callable[[], str]
 ) -> None:
-    async def main() -> None:
-        store.open(1, KEY, open_access=False)
-        await reach(loopback, store.port, "node-1", LIMIT_S)
-        store.close()  # Between rounds connections are closed at once.
-        with pytest.raises(EnrolmentError, match=r"closed before an answer.*firewall"):
-            await reach(loopback, store.port, "node-1", 0.3)
-        with socket.create_server(("127.0.0.1", 0)) as unused:
-            port = unused.getsockname()[1]
-        with pytest.raises(EnrolmentError, match=r"node node-1 at .*Connection refused.*firewall"):
-            await reach(loopback, port, "node-1", 0.3)
-
-    run(main, store)
+    store.open(1, KEY, open_access=False)
+    await reach(loopback, store.port, "node-1", LIMIT_S)
+    store.close()  # Between rounds connections are closed at once.
+    with pytest.raises(EnrolmentError, match=r"closed before an answer.*firewall"):
+        await reach(loopback, store.port, "node-1", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    with pytest.raises(EnrolmentError, match=r"node node-1 at .*Connection refused.*firewall"):
+        await reach(loopback, port, "node-1", 0.3)
     assert lines() == ""
 
 
-def test_F9_an_unknown_address_is_held_unserved_then_dropped_with_one_line() -> None:
-    async def main(server: StoreServer, port: int, said: list[str]) -> None:
+async def test_F9_an_unknown_address_is_held_unserved_then_dropped_with_one_line() -> None:
+    async with serve_locally(stranger_gate(0.3)) as (_server, port, said):
+
         def strangers() -> None:
             with connect_from("127.0.0.9", port) as one, connect_from("127.0.0.9", port) as two:
                 one.socket.sendall(VALIDATE + set_key(b"k", b"v") + PING)
@@ -659,11 +468,10 @@ def test_F9_an_unknown_address_is_held_unserved_then_dropped_with_one_line() -> 
         assert "--local-addr" in said[0]
         assert "--insecure" in said[0]
 
-    serve_locally(AccessGate(round_policy(KEY, everybody=False), hold_s=0.3), main)
 
+async def test_F9_many_strangers_do_not_fill_the_log_and_are_counted() -> None:
+    async with serve_locally(stranger_gate(0.01)) as (server, port, said):
 
-def test_F9_many_strangers_do_not_fill_the_log_and_are_counted() -> None:
-    async def main(server: StoreServer, port: int, said: list[str]) -> None:
         def strangers() -> None:
             for last in range(LINES_MAX + 6):
                 with connect_from(f"127.0.1.{last + 1}", port) as stranger:
@@ -674,11 +482,10 @@ def test_F9_many_strangers_do_not_fill_the_log_and_are_counted() -> None:
         server.close()
         assert said[LINES_MAX:] == ["refused 6 more within 60 s"]
 
-    serve_locally(AccessGate(round_policy(KEY, everybody=False), hold_s=0.01), main)
 
+async def test_F9_what_a_stranger_sends_is_not_even_read() -> None:
+    async with serve_locally(stranger_gate(1.0)) as (_server, port, _said):
 
-def test_F9_what_a_stranger_sends_is_not_even_read() -> None:
-    async def main(server: StoreServer, port: int, said: list[str]) -> None:
         def flood() -> None:
             sent = 0
             with connect_from("127.0.0.9", port) as stranger:
@@ -692,11 +499,9 @@ def test_F9_what_a_stranger_sends_is_not_even_read() -> None:
 
         await in_thread(flood)
 
-    serve_locally(AccessGate(round_policy(KEY, everybody=False), hold_s=1.0), main)
 
-
-def test_F9_an_unknown_address_that_is_held_is_served_once_its_node_has_enrolled() -> None:
-    async def main(server: StoreServer, port: int, said: list[str]) -> None:
+async def test_F9_an_unknown_address_that_is_held_is_served_once_its_node_has_enrolled() -> None:
+    async with serve_locally(stranger_gate(LIMIT_S)) as (_server, port, said):
         with connect_from("127.0.0.1", port) as client:
             client.socket.sendall(VALIDATE + PING)
             client.socket.settimeout(0.1)
@@ -708,38 +513,30 @@ def test_F9_an_unknown_address_that_is_held_is_served_once_its_node_has_enrolled
             await in_thread(lambda: check(client.ask(PING, 4) == PING[1:]))
         assert said == []
 
-    serve_locally(AccessGate(round_policy(KEY, everybody=False), hold_s=LIMIT_S), main)
-
 
 @pytest.mark.parametrize("key", [b"", bytes(32)], ids=["empty", "zeros"])
-def test_F9_where_the_store_has_no_key_no_node_can_enrol(key: bytes) -> None:
-    async def main(server: StoreServer, port: int, said: list[str]) -> None:
+async def test_F9_where_the_store_has_no_key_no_node_can_enrol(key: bytes) -> None:
+    async with serve_locally(AccessGate(EVERYBODY)) as (_server, port, said):
         with pytest.raises(EnrolmentError):
             await enrol(loopback, port, key, "node-1", 2.0)
         assert "does not hold the key of this round" in said[0]
 
-    serve_locally(AccessGate(EVERYBODY), main)
-
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can run a client as another user")
 @pytest.mark.parametrize("way_in", ["", "everybody", "--store-allow 127.0.0.0/8"])
-def test_F9_another_user_of_this_machine_is_refused(
+async def test_F9_another_user_of_this_machine_is_refused(
     store: RoundStore, lines: Callable[[], str], way_in: str
 ) -> None:
-    async def main() -> None:
-        networks = way_in.split()[1:]
-        store.open(1, KEY, open_access=way_in == "everybody", networks=networks)
-
-        codecs.lookup("idna")  # another user may not be allowed to read it either
-        pid = os.fork()
-        if pid == 0:  # of this interpreter, which another user may not be allowed to execute
-            os._exit(become_another_user(store.port))
-        status = (await asyncio.to_thread(os.waitpid, pid, 0))[1]
-        outcome = {0: "served", 1: "closed"}[os.waitstatus_to_exitcode(status)]
-        assert outcome == ("served" if way_in else "closed")
-        assert ("user 65534 of this machine" in lines()) is not bool(way_in)
-
-    run(main, store)
+    networks = way_in.split()[1:]
+    store.open(1, KEY, open_access=way_in == "everybody", networks=networks)
+    codecs.lookup("idna")  # another user may not be allowed to read it either
+    pid = os.fork()
+    if pid == 0:  # of this interpreter, which another user may not be allowed to execute
+        os._exit(become_another_user(store.port))
+    status = (await asyncio.to_thread(os.waitpid, pid, 0))[1]
+    outcome = {0: "served", 1: "closed"}[os.waitstatus_to_exitcode(status)]
+    assert outcome == ("served" if way_in else "closed")
+    assert ("user 65534 of this machine" in lines()) is not bool(way_in)
 
 
 def become_another_user(port: int) -> int:
@@ -773,84 +570,73 @@ def test_F9_the_kernel_names_the_owner_of_a_live_connection_only(family: int) ->
 # What breaks the rules
 
 
-def test_random_segmentation_and_garbage_never_harm_other_clients(store: RoundStore) -> None:
+async def test_random_segmentation_and_garbage_never_harm_other_clients(store: RoundStore) -> None:
     seed = 20240
     chance = random.Random(seed)
+    store.open(1, KEY, open_access=False)
 
-    async def main() -> None:
-        store.open(1, KEY, open_access=False)
+    def hammer() -> None:
+        with RawClient(store.port) as witness:
+            assert witness.ask(VALIDATE + set_key(b"w", b"here") + PING, 4) == PING[1:]
+            for _ in range(40):
+                with RawClient(store.port) as client:
+                    client.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    stream = VALIDATE + set_key(b"k", chance.randbytes(300)) + PING
+                    while stream:
+                        size = chance.randint(1, 100)
+                        client.socket.sendall(stream[:size])
+                        stream = stream[size:]
+                    assert client.read(4) == PING[1:]
+                with RawClient(store.port) as client:
+                    client.socket.sendall(b"\x01" + chance.randbytes(50))
+                    assert client.is_closed()
+            assert witness.ask(get_key(b"w"), 12) == text(b"here")
 
-        def hammer() -> None:
-            with RawClient(store.port) as witness:
-                assert witness.ask(VALIDATE + set_key(b"w", b"here") + PING, 4) == PING[1:]
-                for _ in range(40):
-                    with RawClient(store.port) as client:
-                        client.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                        stream = VALIDATE + set_key(b"k", chance.randbytes(300)) + PING
-                        while stream:
-                            size = chance.randint(1, 100)
-                            client.socket.sendall(stream[:size])
-                            stream = stream[size:]
-                        assert client.read(4) == PING[1:]
-                    with RawClient(store.port) as client:
-                        client.socket.sendall(b"\x01" + chance.randbytes(50))
-                        assert client.is_closed()
-                assert witness.ask(get_key(b"w"), 12) == text(b"here")
-
-        await in_thread(hammer)
-
-    run(main, store)
+    await in_thread(hammer)
 
 
-def test_who_breaks_the_protocol_is_closed_with_one_line(
+async def test_who_breaks_the_protocol_is_closed_with_one_line(
     store: RoundStore, lines: Callable[[], str]
 ) -> None:
-    async def main() -> None:
-        store.open(1, KEY, open_access=False)
+    store.open(1, KEY, open_access=False)
 
-        def talk() -> None:
-            for _ in range(3):
-                with RawClient(store.port) as client:
-                    client.socket.sendall(b"GET / HTTP/1.1\r\n\r\n")
-                    assert client.is_closed()
+    def talk() -> None:
+        for _ in range(3):
             with RawClient(store.port) as client:
-                client.socket.sendall(VALIDATE + set_key(b"k", b"x") + b"\x04" + text(b"k"))
-                client.socket.sendall(struct.pack("<q", 1))
+                client.socket.sendall(b"GET / HTTP/1.1\r\n\r\n")
                 assert client.is_closed()
+        with RawClient(store.port) as client:
+            client.socket.sendall(VALIDATE + set_key(b"k", b"x") + b"\x04" + text(b"k"))
+            client.socket.sendall(struct.pack("<q", 1))
+            assert client.is_closed()
 
-        await in_thread(talk)
-        assert lines().count("not a c10d VALIDATE") == 1
-        assert "not a 64-bit number" in lines()
-
-    run(main, store)
+    await in_thread(talk)
+    assert lines().count("not a c10d VALIDATE") == 1
+    assert "not a 64-bit number" in lines()
 
 
-def test_a_client_that_does_not_read_is_not_served_further(store: RoundStore) -> None:
+async def test_a_client_that_does_not_read_is_not_served_further(store: RoundStore) -> None:
     """Forty pipelined requests for 8 MiB must not make the store hold 320 MiB."""
     value = bytes(8 << 20)
-    before = children()
+    before = own_children()
+    store.open(1, KEY, open_access=False)
 
-    async def main() -> None:
-        store.open(1, KEY, open_access=False)
+    def talk() -> None:
+        with RawClient(store.port) as client:
+            client.socket.sendall(VALIDATE + set_key(b"big", value) + get_key(b"big") * 40)
+            with RawClient(store.port) as other:
+                assert other.ask(VALIDATE + PING, 4) == PING[1:]
+            [process] = own_children() - before
+            status = Path(f"/proc/{process}/status").read_text()
+            [peak] = [line for line in status.splitlines() if line.startswith("VmHWM")]
+            assert int(peak.split()[1]) << 10 < own_memory() + 8 * len(value)
+            assert len(value) > MAX_UNREAD_BYTES
+            for _ in range(40):  # and when it reads, it gets everything
+                assert client.read(8) == struct.pack("<Q", len(value))
+                assert client.read(len(value)) == value
+            assert client.ask(PING, 4) == PING[1:]
 
-        def talk() -> None:
-            with RawClient(store.port) as client:
-                client.socket.sendall(VALIDATE + set_key(b"big", value) + get_key(b"big") * 40)
-                with RawClient(store.port) as other:
-                    assert other.ask(VALIDATE + PING, 4) == PING[1:]
-                [process] = children() - before
-                status = Path(f"/proc/{process}/status").read_text()
-                [peak] = [line for line in status.splitlines() if line.startswith("VmHWM")]
-                assert int(peak.split()[1]) << 10 < own_memory() + 8 * len(value)
-                assert len(value) > MAX_UNREAD_BYTES
-                for _ in range(40):  # and when it reads, it gets everything
-                    assert client.read(8) == struct.pack("<Q", len(value))
-                    assert client.read(len(value)) == value
-                assert client.ask(PING, 4) == PING[1:]
-
-        await in_thread(talk)
-
-    run(main, store)
+    await in_thread(talk)
 
 
 def own_memory() -> int:
@@ -862,29 +648,21 @@ def own_memory() -> int:
     return int(line.split()[1]) << 10
 
 
-def test_a_round_stores_as_much_as_its_node_has_room_for_and_no_more(tmp_path: Path) -> None:
-    said = tmp_path / "said"
+@pytest.mark.parametrize("store", [{"max_bytes": 10_000}], indirect=True)
+async def test_a_round_stores_as_much_as_its_node_has_room_for_and_no_more(
+    store: RoundStore, lines: Callable[[], str]
+) -> None:
+    store.open(1, KEY, open_access=True)
 
-    def say(line: str) -> None:
-        with said.open("a") as file:
-            file.write(line + "\n")
+    def talk() -> None:
+        with RawClient(store.port) as witness, RawClient(store.port) as client:
+            assert witness.ask(VALIDATE + set_key(b"w", b"1") + PING, 4) == PING[1:]
+            client.socket.sendall(VALIDATE + set_key(b"big", bytes(10_000)))
+            assert client.is_closed()
+            assert witness.ask(get_key(b"big") + get_key(b"w"), 17) == text(b"") + text(b"1")
 
-    store = RoundStore(make_listener(), fork=fork_process, say=say, max_bytes=10_000)
-
-    async def main() -> None:
-        store.open(1, KEY, open_access=True)
-
-        def talk() -> None:
-            with RawClient(store.port) as witness, RawClient(store.port) as client:
-                assert witness.ask(VALIDATE + set_key(b"w", b"1") + PING, 4) == PING[1:]
-                client.socket.sendall(VALIDATE + set_key(b"big", bytes(10_000)))
-                assert client.is_closed()
-                assert witness.ask(get_key(b"big") + get_key(b"w"), 17) == text(b"") + text(b"1")
-
-        await in_thread(talk)
-
-    run(main, store)
-    (line,) = said.read_text().splitlines()
+    await in_thread(talk)
+    (line,) = lines().splitlines()
     grown, used = 10_000 + 3 + 128, 1 + 1 + 128
     assert line.endswith(
         f"storing {grown} bytes more would pass the limit of 10000 (half of this node's memory), "

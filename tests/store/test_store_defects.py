@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from tests.harness.limits import patience
-from tests.store.test_round_store import PING, VALIDATE, RawClient, get_key, set_key, text
+from tests.harness.store_client import PING, VALIDATE, RawClient, get_key, set_key, text
 from torch.distributed import DistStoreError, TCPStore
 
 LIMIT_S = patience(60.0)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 
 import pytest
-from tests.store.test_round_store import (
+from tests.harness.store_client import (
     LIMIT_S,
     PING,
     VALIDATE,

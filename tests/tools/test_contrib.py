@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from tests.harness.cluster import Cluster
 from tests.harness.limits import patience
+from tests.harness.programs import run_program
 
 CONTRIB = Path(__file__).resolve().parents[2] / "contrib"
 INSTALLED = "/opt/rallypoint/bin/rallypoint"
@@ -34,9 +35,7 @@ def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path: Path) -> None:
         pytest.skip("there is no systemd-analyze")
     copy = tmp_path / "rallypoint.service"
     copy.write_text(unit().replace(INSTALLED, sys.executable))
-    found = subprocess.run(
-        [analyze, "verify", str(copy)], capture_output=True, text=True, check=False
-    )
+    found = run_program([analyze, "verify", str(copy)])
     assert (found.returncode, found.stdout + found.stderr) == (0, "")
 
 
@@ -67,8 +66,7 @@ def test_the_command_of_the_unit_says_when_it_is_ready_and_ends_as_the_unit_expe
         serve = subprocess.Popen(words, env=environ, stderr=subprocess.PIPE, text=True)
         try:
             assert manager.recv(100) == b"READY=1"
-            agent = cluster.agent("a")
-            cluster.wait_workers(1)
+            [agent] = cluster.running("a", hosts=None, round=None)
             cluster.end_well(agent)
             serve.send_signal(signal.SIGTERM)
             assert manager.recv(100) == b"STOPPING=1"

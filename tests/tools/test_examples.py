@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.harness.one_agent import agent
+from tests.harness.one_agent import agent, ended
 
 pytestmark = pytest.mark.executed
 
@@ -43,8 +43,7 @@ dist.destroy_process_group()
 
 def test_hello_says_who_every_worker_is(tmp_path: Path) -> None:
     script = str(EXAMPLES / "hello" / "hello.py")
-    with agent(tmp_path, "--nproc-per-node=2", script, "0") as run:
-        assert run.wait() == 0, run.err
+    run = ended(agent(tmp_path, "--nproc-per-node=2", script, "0"), 0)
     said = sorted(line.partition(", pid")[0] for line in run.out.splitlines())
     assert said == ["rank 0 of 2: round 0", "rank 1 of 2: round 0"]
 
@@ -66,8 +65,7 @@ def test_digits_resumes_from_its_checkpoint(tmp_path: Path, digits_python: str) 
         "PYTHON_EXEC": digits_python,
     }
 
-    with agent(tmp_path, *options, *train, "2", env=env) as run:
-        assert run.wait() == 0, run.err
+    run = ended(agent(tmp_path, *options, *train, "2", env=env), 0)
     assert "resumed" not in run.out
     assert epochs(run.out) == ["1/2", "2/2"]
     assert accuracy(run.out) > 0.5  # Guessing is right once in ten.
@@ -76,8 +74,7 @@ def test_digits_resumes_from_its_checkpoint(tmp_path: Path, digits_python: str) 
     second.hardlink_to(checkpoint)
     written = second.read_bytes()
 
-    with agent(tmp_path, *options, "outlive.py", *train, "3", env=env) as run:
-        assert run.wait() == 0, run.err
+    run = ended(agent(tmp_path, *options, "outlive.py", *train, "3", env=env), 0)
     assert "resumed after epoch 2" in run.out.splitlines()
     assert epochs(run.out) == ["3/3"]
     assert losses(run.out)[0] < second_loss, "it learnt on from what it knew"

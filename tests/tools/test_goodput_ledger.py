@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.tools.test_benchmarks import quick
+from tests.harness.benchmarks import quick
 
 ROUNDING_S = 1e-3
 USEFUL = "useful steps"

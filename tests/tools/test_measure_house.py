@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ast
-import subprocess
 import sys
 from pathlib import Path
 
+from tests.harness.programs import run_program
 from tools.last_additions import Addition
 from tools.measure_house import (
     Figures,
@@ -90,9 +90,7 @@ def test_before_and_after_stand_side_by_side(tmp_path: Path) -> None:
     write_tree(before, a="x = 1\n", b="import rallypoint.a\n")
     write_tree(after, a="x = 1\n")
     words = ["--tree", after, "--against", before, "--no-job"]
-    done = subprocess.run(
-        [sys.executable, TOOL, *map(str, words)], capture_output=True, text=True, check=True
-    )
+    done = run_program([sys.executable, TOOL, *map(str, words)], check=True)
     lines = done.stdout.splitlines()
     assert lines[0] == "|  | before (old) | after |"
     assert "| modules | 2 | 1 |" in lines

@@ -10,8 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.harness.one_agent import eventually, is_alive
+from tests.harness.one_agent import eventually
 from tests.harness.prepared.interpreter import PreparedInterpreter, prepared_interpreter
+from tests.harness.proc import is_alive
+from tests.harness.programs import run_program
 
 SHOWS = """
 import atexit, json, os, sys
@@ -31,15 +33,8 @@ def prepared() -> Iterator[PreparedInterpreter]:
 
 def ran(python: str, folder: Path, *words: str) -> tuple[int, str, str]:
     """How it ends, and what it prints, without the frames of the prepared process."""
-    done = subprocess.run(
-        [python, *words],
-        cwd=folder,
-        env={"A": "b", "LANG": "C.UTF-8"},
-        input="typed",
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
+    done = run_program(
+        [python, *words], cwd=folder, env={"A": "b", "LANG": "C.UTF-8"}, input="typed"
     )
     lines = done.stderr.splitlines(keepends=True)
     return done.returncode, done.stdout, "".join(line for line in lines if line[0] != " ")

@@ -6,17 +6,15 @@ Each fault has a node of its own, so that the one before is not taken for it.
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tests.harness.cluster import Cluster, wait_until
 from tests.harness.live_job import LiveJob
 from tests.harness.memory_cgroup import inside, memory_cgroup
+from tests.harness.small_disk import small_disk
 
 MEMORY_BYTES = 200 << 20
 NODES = 64
@@ -105,21 +103,6 @@ FAULTS: tuple[Callable[[LiveJob, int], None], ...] = (
     out_of_memory,
     drain_that_does_not_end,
 )
-
-
-@contextmanager
-def small_disk(folder: Path) -> Iterator[str]:
-    """A directory of a file system that is soon full; without root, what is always full."""
-    folder.mkdir()
-    if os.geteuid() != 0:
-        (folder / "checkpoint.pt").symlink_to("/dev/full")
-        yield str(folder)
-        return
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(folder)], check=True)
-    try:
-        yield str(folder)
-    finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 def missing_at_the_start(job: LiveJob, index: int) -> None:

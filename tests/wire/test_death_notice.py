@@ -164,7 +164,7 @@ class Helpers:
         self.page.leave_notice(notice)
 
 
-def test_F2_of_an_agent_that_has_left_its_job_the_guard_reports_no_death() -> None:
+async def test_F2_of_an_agent_that_has_left_its_job_the_guard_reports_no_death() -> None:
     """It may be killed while it waits for its console."""
     helpers = Helpers()
     helpers.leave_notice(encode(NOTICE))
@@ -173,9 +173,5 @@ def test_F2_of_an_agent_that_has_left_its_job_the_guard_reports_no_death() -> No
     )
     nothing: Any = None
     setup = AgentSetup(config, (), nothing, nothing, cast(HelperProcesses, helpers))
-
-    async def leave() -> None:
-        await Membership(setup, nothing, nothing, nothing).close(asyncio.Event(), 0.0)
-
-    asyncio.run(leave())
+    await Membership(setup, nothing, nothing, nothing).close(asyncio.Event(), 0.0)
     assert helpers.page.notice == b""

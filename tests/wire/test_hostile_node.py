@@ -5,8 +5,8 @@ The first tests are what a node with the job's token has done to others; then an
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from random import Random
 from typing import Any
 
@@ -134,14 +134,13 @@ JOINS: dict[str, dict[str, Any]] = {
 }
 
 
-def play(act: Callable[[Scene], None], rules: SharedSettings = RULES) -> None:
-    async def body() -> None:
-        scene = Scene(rules)
-        act(scene)
-        scene.said()
-        scene.close()
-
-    asyncio.run(body())
+@contextmanager
+def playing(rules: SharedSettings = RULES) -> Iterator[Scene]:
+    """A job, on which nobody may complain at the end either."""
+    scene = Scene(rules)
+    yield scene
+    scene.said()
+    scene.close()
 
 
 def member(scene: Scene, name: str = "zz", **join: Any) -> Liar:
@@ -153,23 +152,25 @@ def member(scene: Scene, name: str = "zz", **join: Any) -> Liar:
     return liar
 
 
-@pytest.mark.parametrize("name", ACTS)
-def test_what_one_node_tells_stops_no_other(name: str) -> None:
-    def act(scene: Scene) -> None:
-        liar = member(scene)
-        assert liar.assigned is not None
-        ACTS[name](liar, liar.assigned.stamp)
+def joined(scene: Scene) -> tuple[Liar, m.Assigned]:
+    """One more member, and what it was assigned."""
+    liar = member(scene)
+    assert liar.assigned is not None
+    return liar, liar.assigned
 
-    play(act, NO_BUDGET)
+
+@pytest.mark.parametrize("name", ACTS)
+async def test_what_one_node_tells_stops_no_other(name: str) -> None:
+    with playing(NO_BUDGET) as scene:
+        liar, assigned = joined(scene)
+        ACTS[name](liar, assigned.stamp)
 
 
 @pytest.mark.parametrize("node_id", ["zz", "a"], ids=["last", "rank 0"])
 @pytest.mark.parametrize("name", JOINS)
-def test_what_one_node_brings_stops_no_other(name: str, node_id: str) -> None:
-    def act(scene: Scene) -> None:
+async def test_what_one_node_brings_stops_no_other(name: str, node_id: str) -> None:
+    with playing() as scene:
         member(scene, node_id, **JOINS[name])
-
-    play(act)
 
 
 def honest(scene: Scene) -> tuple[Honest, Honest]:
@@ -177,8 +178,8 @@ def honest(scene: Scene) -> tuple[Honest, Honest]:
     return first, second
 
 
-def test_a_name_that_is_too_long_is_refused_and_nobody_else_hears_of_it() -> None:
-    def act(scene: Scene) -> None:
+async def test_a_name_that_is_too_long_is_refused_and_nobody_else_hears_of_it() -> None:
+    with playing() as scene:
         liar = Liar(scene, "zz")
         liar.attach(node_id=ESCAPES + "n" * 10_000)
         scene.said()
@@ -188,11 +189,11 @@ def test_a_name_that_is_too_long_is_refused_and_nobody_else_hears_of_it() -> Non
         assert len(refused.text) < 500
         assert not any(node.assignment for node in honest(scene))
 
-    play(act)
 
-
-def test_a_message_out_of_its_limits_ends_that_nodes_part_with_one_line_here_and_there() -> None:
-    def act(scene: Scene) -> None:
+async def test_a_message_out_of_its_limits_ends_that_nodes_part_with_one_line_here_and_there() -> (
+    None
+):
+    with playing() as scene:
         liar = member(scene)
         liar.report(m.Drain("x", 15, False, 1e300))
         scene.said()
@@ -205,67 +206,50 @@ def test_a_message_out_of_its_limits_ends_that_nodes_part_with_one_line_here_and
         scene.said()
         assert all(node.assignment and node.assignment.world_size == 4 for node in scene.nodes)
 
-    play(act)
 
-
-def test_an_agent_ends_with_one_line_when_the_coordinator_sends_what_none_sends() -> None:
+async def test_an_agent_ends_with_one_line_when_the_coordinator_sends_what_none_sends() -> None:
     """On a new connection it would send the same again."""
-
-    async def body() -> None:
-        scene = Scene()
-        scene.servers[1].send(m.Expelled(Stamp(1, 3), "x" * 20_000, final=False))
-        scene.go_on()
-        text = "refused: the coordinator sent an invalid message: Expelled.why = 'xxx"
-        assert scene.nodes[1].trouble.startswith(text)
-        assert scene.nodes[1].wire.lost.done()
-        assert not scene.nodes[0].trouble
-        scene.close()
-
-    asyncio.run(body())
+    scene = Scene()
+    scene.servers[1].send(m.Expelled(Stamp(1, 3), "x" * 20_000, final=False))
+    scene.go_on()
+    text = "refused: the coordinator sent an invalid message: Expelled.why = 'xxx"
+    assert scene.nodes[1].trouble.startswith(text)
+    assert scene.nodes[1].wire.lost.done()
+    assert not scene.nodes[0].trouble
+    scene.close()
 
 
-def test_the_number_of_a_job_is_not_raised_to_where_no_node_could_tell_it_any_more() -> None:
-    def act(scene: Scene) -> None:
+async def test_the_number_of_a_job_is_not_raised_to_where_no_node_could_tell_it_any_more() -> None:
+    with playing() as scene:
         liar = Liar(scene, "zz")
         liar.attach(last_incarnation=MAX_NUMBER, last_epoch=1)
         scene.said()
         numbers = [x.incarnation for x in scene.nodes[0].heard if isinstance(x, m.Attached)]
         assert numbers[0] < numbers[-1] < 10**13
 
-    play(act)
+
+async def test_only_the_coordinators_own_agent_takes_it_along() -> None:
+    scene = Scene()
+    member(scene).report(m.Drain("because", 15, True, 0.0))
+    scene.said()
+    assert not any(node.verdict for node in scene.nodes)
+    scene.nodes[0].report(m.Drain("got SIGTERM", 15, True, 0.0))
+    scene.go_on()
+    verdict = scene.nodes[1].verdict
+    assert verdict is not None
+    assert verdict.outcome is Outcome.PREEMPTED
+    scene.close()
 
 
-def test_only_the_coordinators_own_agent_takes_it_along() -> None:
-    def act(scene: Scene) -> None:
-        member(scene).report(m.Drain("because", 15, True, 0.0))
-        scene.said()
-        assert not any(node.verdict for node in scene.nodes)
-        scene.nodes[0].report(m.Drain("got SIGTERM", 15, True, 0.0))
-        scene.go_on()
-        verdict = scene.nodes[1].verdict
-        assert verdict is not None
-        assert verdict.outcome is Outcome.PREEMPTED
-
-    async def body() -> None:
-        scene = Scene()
-        act(scene)
-        scene.close()
-
-    asyncio.run(body())
-
-
-def test_a_failure_is_told_of_a_rank_that_the_node_has() -> None:
-    def act(scene: Scene) -> None:
-        liar = member(scene)
-        assert liar.assigned is not None
-        stamp = liar.assigned.stamp
+async def test_a_failure_is_told_of_a_rank_that_the_node_has() -> None:
+    with playing() as scene:
+        liar, assigned = joined(scene)
+        stamp = assigned.stamp
         liar.report(m.Failed(stamp, (failure(local_rank=1, rank=0), failure(local_rank=7))))
         scene.said()
         lines = "".join(scene.nodes[1].printed)
         assert "rank 5 (node zz, local rank 1) exited with code 1" in lines
         assert "local rank 7" not in lines
-
-    play(act)
 
 
 def view(scene: Scene) -> JobView:
@@ -273,14 +257,12 @@ def view(scene: Scene) -> JobView:
     return job.watch.view
 
 
-def test_a_worker_that_is_behind_is_one_of_the_node_that_tells_of_it() -> None:
+async def test_a_worker_that_is_behind_is_one_of_the_node_that_tells_of_it() -> None:
     """`rallypoint status` would name an honest node's worker."""
-
-    def act(scene: Scene) -> None:
-        liar = member(scene)
-        assert liar.assigned is not None
-        base = liar.assigned.assignment.base_rank
-        told = NodeProgress(liar.assigned.stamp, running_s=9.0, furthest=70, step=70, silent_s=9.0)
+    with playing() as scene:
+        liar, assigned = joined(scene)
+        base = assigned.assignment.base_rank
+        told = NodeProgress(assigned.stamp, running_s=9.0, furthest=70, step=70, silent_s=9.0)
         for rank, known in ((0, -1), (base + 2, -1), (base, base), (base + 1, base + 1)):
             liar.say(m.Heartbeat(1, progress=replace(told, rank=rank)))
             scene.said()
@@ -288,22 +270,19 @@ def test_a_worker_that_is_behind_is_one_of_the_node_that_tells_of_it() -> None:
             assert node.behind == known, rank
         assert view(scene).furthest_step == 70, "what its own workers have done"
 
-    play(act)
-
 
 @pytest.mark.parametrize("field", ["furthest", "step", "total", "tokens", "saved"])
-def test_a_step_that_no_job_does_ends_the_part_of_the_node_that_tells_of_it(field: str) -> None:
-    def act(scene: Scene) -> None:
-        liar = member(scene)
-        assert liar.assigned is not None
-        told = replace(NodeProgress(liar.assigned.stamp), **{field: 2**53 + 1})
+async def test_a_step_that_no_job_does_ends_the_part_of_the_node_that_tells_of_it(
+    field: str,
+) -> None:
+    with playing() as scene:
+        liar, assigned = joined(scene)
+        told = replace(NodeProgress(assigned.stamp), **{field: 2**53 + 1})
         liar.say(m.Heartbeat(1, progress=told))
         scene.said()
         (refused,) = (x for x in liar.heard if isinstance(x, m.Refused))
         assert f"Heartbeat.progress.{field} = " in refused.text
         assert view(scene).furthest_step == -1
-
-    play(act)
 
 
 def test_an_honest_node_says_of_a_step_that_is_too_large_the_largest_one() -> None:
@@ -314,11 +293,10 @@ def test_an_honest_node_says_of_a_step_that_is_too_large_the_largest_one() -> No
         assert fitting.furthest == 2**53
 
 
-def test_who_takes_no_part_in_a_round_can_not_speak_for_its_workers() -> None:
-    def act(scene: Scene) -> None:
-        liar = member(scene)
-        assert liar.assigned is not None
-        stamp = liar.assigned.stamp
+async def test_who_takes_no_part_in_a_round_can_not_speak_for_its_workers() -> None:
+    with playing() as scene:
+        liar, assigned = joined(scene)
+        stamp = assigned.stamp
         stranger = Liar(scene, "standby")
         stranger.attach()
         stranger.join()
@@ -333,41 +311,33 @@ def test_who_takes_no_part_in_a_round_can_not_speak_for_its_workers() -> None:
         assert m.CollectStacks not in kinds
         assert kinds <= {m.StartNow, m.Ack}
 
-    play(act)
 
-
-def test_a_node_whose_output_matches_no_pattern_has_one_line_of_the_host() -> None:
-    def act(scene: Scene) -> None:
-        liar = member(scene)
-        assert liar.assigned is not None
+async def test_a_node_whose_output_matches_no_pattern_has_one_line_of_the_host() -> None:
+    with playing() as scene:
+        liar, assigned = joined(scene)
         said = "STEP for 2 minutes; rank 0 wrote nothing"
         for text in (said, "again"):
-            liar.say(m.Heartbeat(1, progress=NodeProgress(liar.assigned.stamp, unmatched=text)))
+            liar.say(m.Heartbeat(1, progress=NodeProgress(assigned.stamp, unmatched=text)))
             scene.said()
         lines = [record.text for record in scene.records if record.name == "pattern_unmatched"]
         assert lines == [f"no line of any worker has matched --progress-pattern {said}"]
         assert sum(lines[0] in line for line in scene.nodes[0].printed) == 2, "as text and JSON"
         assert not any(lines[0] in line for line in scene.nodes[1].printed)
 
-    play(act)
-
 
 @pytest.mark.parametrize("text", [ESCAPES, "x" * 2001, "a\nb"], ids=["escapes", "long", "lines"])
-def test_what_no_honest_node_says_of_a_pattern_ends_its_part(text: str) -> None:
-    def act(scene: Scene) -> None:
-        liar = member(scene)
-        assert liar.assigned is not None
-        liar.say(m.Heartbeat(1, progress=NodeProgress(liar.assigned.stamp, unmatched=text)))
+async def test_what_no_honest_node_says_of_a_pattern_ends_its_part(text: str) -> None:
+    with playing() as scene:
+        liar, assigned = joined(scene)
+        liar.say(m.Heartbeat(1, progress=NodeProgress(assigned.stamp, unmatched=text)))
         scene.said()
         assert not any(record.name == "pattern_unmatched" for record in scene.records)
         (refused,) = (x for x in liar.heard if isinstance(x, m.Refused))
         assert ": Heartbeat.progress.unmatched = " in refused.text
 
-    play(act)
 
-
-def test_a_running_node_that_claims_a_taken_rank_is_lost_to_its_round() -> None:
-    def act(scene: Scene) -> None:
+async def test_a_running_node_that_claims_a_taken_rank_is_lost_to_its_round() -> None:
+    with playing() as scene:
         scene.nodes[0].join_again(node_rank=0)
         liar = member(scene)
         liar.join(2, node_rank=0)
@@ -375,8 +345,6 @@ def test_a_running_node_that_claims_a_taken_rank_is_lost_to_its_round() -> None:
         assert all(node.assignment for node in scene.nodes)
         assert scene.nodes[0].assignment is not None
         assert scene.nodes[0].assignment.world_size == 4
-
-    play(act)
 
 
 @pytest.mark.parametrize(
@@ -488,11 +456,10 @@ def asked_for(scene: Scene, node: Liar, question: m.Ask) -> tuple[Person, int]:
     return person, number
 
 
-def test_V6_a_node_tells_of_its_own_workers_and_only_when_it_is_told_to() -> None:
-    def act(scene: Scene) -> None:
-        liar = member(scene)
-        assert liar.assigned is not None
-        base, round_ = liar.assigned.assignment.base_rank, liar.assigned.stamp.round
+async def test_V6_a_node_tells_of_its_own_workers_and_only_when_it_is_told_to() -> None:
+    with playing() as scene:
+        liar, assigned = joined(scene)
+        base, round_ = assigned.assignment.base_rank, assigned.stamp.round
         person, number = asked_for(scene, liar, m.Ask(Subject.STACKS))
 
         def says(
@@ -521,14 +488,11 @@ def test_V6_a_node_tells_of_its_own_workers_and_only_when_it_is_told_to() -> Non
         assert (list(end.told), end.missing) == ([], {})
         assert [x.is_last for x in person.heard if isinstance(x, m.Answer)] == [False, True]
 
-    play(act)
 
-
-def test_V6_so_many_pieces_are_under_way_and_no_more_until_the_person_has_taken_one() -> None:
-    def act(scene: Scene) -> None:
-        liar = member(scene)
-        assert liar.assigned is not None
-        round_ = liar.assigned.stamp.round
+async def test_V6_so_many_pieces_are_under_way_and_no_more_until_the_person_has_taken_one() -> None:
+    with playing() as scene:
+        liar, assigned = joined(scene)
+        round_ = assigned.stamp.round
         person, number = asked_for(scene, liar, m.Ask(Subject.LOGS, follow=True))
         for _ in range(2 * PIECES_IN_FLIGHT):
             liar.say(m.Collected(number))
@@ -549,11 +513,9 @@ def test_V6_so_many_pieces_are_under_way_and_no_more_until_the_person_has_taken_
         scene.said()
         assert liar.heard[-1] == m.CollectMore(number, is_wanted=False)
 
-    play(act)
 
-
-def test_a_node_whose_connection_breaks_is_named() -> None:
-    def act(scene: Scene) -> None:
+async def test_a_node_whose_connection_breaks_is_named() -> None:
+    with playing() as scene:
         liar = member(scene)
         person, _ = asked_for(scene, liar, m.Ask(Subject.STACKS))
         assert person.gathered() == []
@@ -562,11 +524,9 @@ def test_a_node_whose_connection_breaks_is_named() -> None:
         (end,) = person.gathered()
         assert end.missing == {"zz": "its connection broke"}
 
-    play(act)
 
-
-def test_a_node_of_an_older_version_is_named_and_not_asked() -> None:
-    def act(scene: Scene) -> None:
+async def test_a_node_of_an_older_version_is_named_and_not_asked() -> None:
+    with playing() as scene:
         liar = member(scene)
         scene.servers[-1].version = 2
         person = Person(scene, "person")
@@ -575,8 +535,6 @@ def test_a_node_of_an_older_version_is_named_and_not_asked() -> None:
         (end,) = person.gathered()
         assert end.missing == {"zz": "it runs an older version of Rallypoint"}
         assert not any(isinstance(x, m.Collect) for x in liar.heard)
-
-    play(act)
 
 
 @settings(max_examples=examples(400), deadline=None)

@@ -10,7 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.harness.one_agent import agent, eventually, free_port
+from tests.harness.one_agent import agent, ended, eventually, free_port
+from tests.harness.programs import run_program
 
 
 @pytest.mark.executed
@@ -27,10 +28,9 @@ if place.rank == 1 and place.round == 0:
 worker.barrier("end", 60)
 """
     options = ("--nproc-per-node=2", "--max-restarts=2", "--rdzv-id=job", "--role=trainer")
-    with agent(tmp_path, *options, program=program) as run:
-        assert run.wait() == 0, run.err
-        places = [json.loads(line) for line in run.told("place")]
-        said = set(run.told("says"))
+    run = ended(agent(tmp_path, *options, program=program), 0)
+    places = [json.loads(line) for line in run.told("place")]
+    said = set(run.told("says"))
     assert said == {"False False False None True"}
     first, second = (
         sorted((p for p in places if p["round"] == number), key=lambda p: p["rank"])
@@ -65,9 +65,8 @@ if place.rank == 0:
         tell("timeout", error)
 worker.barrier("end", 60)
 """
-    with agent(tmp_path, "--nproc-per-node=2", program=program) as run:
-        assert run.wait() == 0, run.err
-        assert "rank 1" in run.told("timeout")[0]
+    run = ended(agent(tmp_path, "--nproc-per-node=2", program=program), 0)
+    assert "rank 1" in run.told("timeout")[0]
 
 
 def test_who_waited_in_vain_at_a_barrier_may_come_again(tmp_path: Path) -> None:
@@ -88,8 +87,7 @@ for turn in range(3):
     worker.barrier("late", 60)
     assert worker.store().check([f"{turn}/{1 - rank}"]), turn
 """
-    with agent(tmp_path, "--nproc-per-node=2", program=program) as run:
-        assert run.wait() == 0, run.err
+    ended(agent(tmp_path, "--nproc-per-node=2", program=program), 0)
 
 
 def test_a_barrier_without_a_store_waits_no_longer_than_it_was_told() -> None:
@@ -103,9 +101,7 @@ def test_a_barrier_without_a_store_waits_no_longer_than_it_was_told() -> None:
         "    except (StoreConnectionError, ValueError) as error: print(type(error).__name__)\n"
     )
     command = [sys.executable, "-c", program]
-    ran = subprocess.run(
-        command, env=os.environ | place | where, capture_output=True, text=True, timeout=60
-    )
+    ran = run_program(command, env=os.environ | place | where)
     assert ran.stdout.split() == ["StoreConnectionError", "ValueError", "ValueError"], ran.stderr
 
 
@@ -117,9 +113,8 @@ worker.progress(1)
 tell("shm", os.environ["RALLYPOINT_SHM"])
 time.sleep(float(sys.argv[1]))
 """
-    with agent(tmp_path, "--log-dir=logs", program=program, arguments=["0"]) as run:
-        assert run.wait() == 0, run.err
-        path = Path(run.told("shm")[0])
+    run = ended(agent(tmp_path, "--log-dir=logs", program=program, arguments=["0"]), 0)
+    path = Path(run.told("shm")[0])
     assert not path.parent.parent.exists()
     with agent(tmp_path, "--log-dir=logs", program=program, arguments=["600"]) as run:
         path = Path(run.wait_told("shm")[0])
@@ -139,9 +134,8 @@ names = os.listdir(os.path.dirname(os.path.dirname(shm)))
 tell("rounds", *(name for name in names if name.startswith("round_")))
 raise SystemExit(worker.context().round == 0)
 """
-    with agent(tmp_path, "--max-restarts=1", program=program) as run:
-        assert run.wait() == 0, run.err
-        assert run.told("rounds") == ["round_0", "round_1"]
+    run = ended(agent(tmp_path, "--max-restarts=1", program=program), 0)
+    assert run.told("rounds") == ["round_0", "round_1"]
 
 
 def test_a_worker_whose_round_has_ended_is_not_current(tmp_path: Path) -> None:
@@ -162,10 +156,9 @@ if place.rank == 0:
 worker.barrier("ready")
 raise SystemExit(1)
 """
-    with agent(tmp_path, "--nproc-per-node=2", "--max-restarts=1", program=program) as run:
-        assert run.wait() == 0, run.err
-        assert run.told("before") == ["True"]
-        assert run.told("current") == ["False"]
+    run = ended(agent(tmp_path, "--nproc-per-node=2", "--max-restarts=1", program=program), 0)
+    assert run.told("before") == ["True"]
+    assert run.told("current") == ["False"]
 
 
 def test_F2_a_worker_knows_that_the_lease_is_over_while_its_agent_is_paused(tmp_path: Path) -> None:
@@ -243,9 +236,7 @@ print(*sys.modules)
         "import sys; sys.path.append(sys.argv[1])" + script,
     ]
     source = Path(__file__).parents[2] / "src"
-    done = subprocess.run(
-        [*command, str(source)], env={}, capture_output=True, text=True, check=True
-    )
+    done = run_program([*command, str(source)], env={}, check=True)
     light, whole = (set(line.split()) for line in done.stdout.splitlines())
     ours = {name for name in light if name.partition(".")[0] == "rallypoint"}
     assert {name.partition(".")[0] for name in light - ours} <= LIGHT

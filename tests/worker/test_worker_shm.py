@@ -1,21 +1,15 @@
 """The shared memory between an agent and its workers, with real workers on the other side."""
 
-# ruff: noqa: ASYNC110
-
 from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import stat
-import subprocess
-import sys
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from tests.harness.limits import patience
+from tests.harness.limits import patience, until
+from tests.harness.shm_workers import a_shm, workers, working
 
 from rallypoint.agent.worker_shm import WorkerShm
 from rallypoint.wire import shm_words as at
@@ -23,207 +17,116 @@ from rallypoint.wire.shm import ShmRequest, pack_word
 from rallypoint.wire.shm_words import ask_stacks_path
 
 LIMIT_S = patience(30.0)
-SERVE = """
-import os, sys
-from rallypoint import worker
-for line in sys.stdin:
-    print(eval(line), flush=True)
-"""
 
 
-class Worker:
-    """A process that evaluates what it is told, in a session of its own as a worker has."""
-
-    def __init__(self, shm: WorkerShm, local_rank: int, program: str = SERVE) -> None:
-        env = dict(os.environ) | {"RALLYPOINT_SHM": shm.path, "LOCAL_RANK": str(local_rank)}
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", program],
-            env=env,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-
-    def ask(self, expression: str) -> str:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write(expression + "\n")
-        self.process.stdin.flush()
-        return self.process.stdout.readline().strip()
-
-    def end(self) -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.communicate()
+async def test_a_request_is_seen_and_answered(tmp_path: Path) -> None:
+    with working(tmp_path, 2) as (shm, (first, second)):
+        assert first.ask("worker.drain_requested()") == "False"
+        assert shm.listeners() == {0}
+        shm.request(ShmRequest.GROWTH, 60)
+        assert first.ask("worker.drain_requested()") == "False"
+        assert first.ask("worker.should_restart_at_checkpoint()") == "True"
+        assert shm.answered() == frozenset()
+        assert second.ask("worker.checkpoint_saved(7)") == "True"
+        assert shm.answered() == {1}
+        assert shm.checkpoints() == (None, 7)
+        shm.request(ShmRequest.DRAIN, 60)
+        assert shm.answered() == frozenset(), "that was for the growth"
+        assert first.ask("worker.drain_requested()") == "True"
+        assert first.ask("worker.checkpoint_saved()") == "True"
+        shm.request(ShmRequest.DRAIN, 5)
+        assert shm.answered() == {0}, "the deadline alone has moved"
+        shm.withdraw()
+        assert first.ask("worker.should_restart_at_checkpoint()") == "False"
+        assert first.ask("worker.checkpoint_saved(9)") == "False"
+        assert shm.answered() == frozenset()
+        assert shm.checkpoints() == (9, 7)
+        assert shm.listeners() == {0}
 
 
-@contextmanager
-def workers(shm: WorkerShm, count: int, program: str = SERVE) -> Iterator[list[Worker]]:
-    started = [Worker(shm, rank, program) for rank in range(count)]
-    shm.pids = [worker.process.pid for worker in started]
-    try:
-        yield started
-    finally:
-        for worker in started:
-            worker.end()
+async def test_V4_a_person_who_asks_again_gets_another_checkpoint(tmp_path: Path) -> None:
+    with working(tmp_path, 1) as (shm, (worker,)):
+        for step in (5, 9):
+            shm.request(ShmRequest.SAVE, 60)
+            assert shm.answered() == frozenset()
+            assert worker.ask("worker.checkpoint_requested()") == "True"
+            assert worker.ask(f"worker.checkpoint_saved({step})") == "False", "the round goes on"
+            assert shm.answered() == {0}
+            assert worker.ask("worker.checkpoint_requested()") == "False"
 
 
-@asynccontextmanager
-async def a_shm(folder: Path, count: int) -> AsyncIterator[WorkerShm]:
-    shm = WorkerShm.open(str(folder), 3, count)
-    try:
-        yield shm
-    finally:
-        shm.close()
-        shm.close()
-    assert os.listdir(folder) == []
+async def test_progress_is_seen_and_ages(tmp_path: Path) -> None:
+    with working(tmp_path, 2) as (shm, (first, _)):
+        assert shm.progress() == (None, None)
+        for step in ("1", "2", "-3", "10**30", "2.5", "41"):
+            assert first.ask(f"worker.progress({step})") == "None"
+        told, silent = shm.progress()
+        assert told is not None
+        assert told.step == 41
+        assert silent is None
+        await until(lambda: (p := shm.progress()[0]) is not None and p.age_s > told.age_s)
 
 
-async def until(condition: object) -> None:
-    async with asyncio.timeout(LIMIT_S):
-        while not condition():  # type: ignore[operator]
-            await asyncio.sleep(0.005)
+async def test_what_is_left_out_of_progress_stays_as_it_was_told_last(tmp_path: Path) -> None:
+    shm = WorkerShm.open(str(tmp_path), 3, 2)
+    with workers(shm, 2) as (first, second):
+        first.ask("worker.progress(1, total=100, loss=0.0)")
+        second.ask("worker.progress(1)")
+        told, plain = shm.progress()
+        assert told is not None
+        assert (told.total, told.loss, told.tokens) == (100, 0.0, None)
+        assert plain is not None
+        assert (plain.total, plain.loss, plain.tokens) == (None, None, None)
+        first.ask("worker.progress(2)")
+        first.ask("worker.progress(3, 100, float('nan'), 100)")
+    shm.close()
+    last = shm.progress()[0]
+    assert last is not None, "also when the round is over"
+    assert (last.step, last.total, last.tokens) == (3, 100, 100)
+    assert last.loss != last.loss
+    assert last.is_timed
 
 
-def test_a_request_is_seen_and_answered(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with a_shm(tmp_path, 2) as shm:
-            with workers(shm, 2) as (first, second):
-                assert first.ask("worker.drain_requested()") == "False"
-                assert shm.listeners() == {0}
-                shm.request(ShmRequest.GROWTH, 60)
-                assert first.ask("worker.drain_requested()") == "False"
-                assert first.ask("worker.should_restart_at_checkpoint()") == "True"
-                assert shm.answered() == frozenset()
-                assert second.ask("worker.checkpoint_saved(7)") == "True"
-                assert shm.answered() == {1}
-                assert shm.checkpoints() == (None, 7)
-                shm.request(ShmRequest.DRAIN, 60)
-                assert shm.answered() == frozenset(), "that was for the growth"
-                assert first.ask("worker.drain_requested()") == "True"
-                assert first.ask("worker.checkpoint_saved()") == "True"
-                shm.request(ShmRequest.DRAIN, 5)
-                assert shm.answered() == {0}, "the deadline alone has moved"
-                shm.withdraw()
-                assert first.ask("worker.should_restart_at_checkpoint()") == "False"
-                assert first.ask("worker.checkpoint_saved(9)") == "False"
-                assert shm.answered() == frozenset()
-                assert shm.checkpoints() == (9, 7)
-                assert shm.listeners() == {0}
-
-    asyncio.run(body())
-
-
-def test_V4_a_person_who_asks_again_gets_another_checkpoint(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with a_shm(tmp_path, 1) as shm:
-            with workers(shm, 1) as (worker,):
-                for step in (5, 9):
-                    shm.request(ShmRequest.SAVE, 60)
-                    assert shm.answered() == frozenset()
-                    assert worker.ask("worker.checkpoint_requested()") == "True"
-                    assert worker.ask(f"worker.checkpoint_saved({step})") == "False", (
-                        "the round goes on"
-                    )
-                    assert shm.answered() == {0}
-                    assert worker.ask("worker.checkpoint_requested()") == "False"
-
-    asyncio.run(body())
-
-
-def test_progress_is_seen_and_ages(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with a_shm(tmp_path, 2) as shm:
-            with workers(shm, 2) as (first, _):
-                assert shm.progress() == (None, None)
-                for step in ("1", "2", "-3", "10**30", "2.5", "41"):
-                    assert first.ask(f"worker.progress({step})") == "None"
-                told, silent = shm.progress()
-                assert told is not None
-                assert told.step == 41
-                assert silent is None
-                await until(lambda: (p := shm.progress()[0]) is not None and p.age_s > told.age_s)
-
-    asyncio.run(body())
-
-
-def test_what_is_left_out_of_progress_stays_as_it_was_told_last(tmp_path: Path) -> None:
-    async def body() -> None:
-        shm = WorkerShm.open(str(tmp_path), 3, 2)
-        with workers(shm, 2) as (first, second):
-            first.ask("worker.progress(1, total=100, loss=0.0)")
-            second.ask("worker.progress(1)")
-            told, plain = shm.progress()
-            assert told is not None
-            assert (told.total, told.loss, told.tokens) == (100, 0.0, None)
-            assert plain is not None
-            assert (plain.total, plain.loss, plain.tokens) == (None, None, None)
-            first.ask("worker.progress(2)")
-            first.ask("worker.progress(3, 100, float('nan'), 100)")
-        shm.close()
-        last = shm.progress()[0]
-        assert last is not None, "also when the round is over"
-        assert (last.step, last.total, last.tokens) == (3, 100, 100)
-        assert last.loss != last.loss
-        assert last.is_timed
-
-    asyncio.run(body())
-
-
-def test_the_wake_up_pipe_is_written_for_what_is_new(tmp_path: Path) -> None:
-    async def body() -> None:
-        rung: list[None] = []
-        async with a_shm(tmp_path, 1) as shm:
-            shm.watch(lambda: rung.append(None))
-            with workers(shm, 1) as (one,):
-                for asked in ("drain_requested()", "progress(1)", "checkpoint_saved()"):
-                    rung.clear()
-                    one.ask(f"worker.{asked}")
-                    await until(lambda: rung)
+async def test_the_wake_up_pipe_is_written_for_what_is_new(tmp_path: Path) -> None:
+    rung: list[None] = []
+    with a_shm(tmp_path, 1) as shm:
+        shm.watch(lambda: rung.append(None))
+        with workers(shm, 1) as (one,):
+            for asked in ("drain_requested()", "progress(1)", "checkpoint_saved()"):
                 rung.clear()
-                one.ask(
-                    "[(worker.drain_requested(), worker.progress(2)) for _ in range(999)] and 1"
-                )
-                await asyncio.sleep(0)
-                assert rung == [], "what is asked at every step must not wake the agent"
-
-    asyncio.run(body())
+                one.ask(f"worker.{asked}")
+                await until(lambda: rung)
+            rung.clear()
+            one.ask("[(worker.drain_requested(), worker.progress(2)) for _ in range(999)] and 1")
+            await asyncio.sleep(0)
+            assert rung == [], "what is asked at every step must not wake the agent"
 
 
 @pytest.mark.parametrize("time_s", [1e12, 1e30, 1e300])
-def test_a_time_of_the_far_future_fits_in_shared_memory(tmp_path: Path, time_s: float) -> None:
-    async def body() -> None:
-        async with a_shm(tmp_path, 1) as shm:
-            shm.request(ShmRequest.DRAIN, time_s)
-            shm.hold(time_s)
-            with workers(shm, 1) as (one,):
-                assert one.ask("worker.drain_requested()") == "True"
-                assert one.ask("worker.is_current()") == "True"
-
-    asyncio.run(body())
-
-
-def test_is_current_until_the_round_ends(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with a_shm(tmp_path, 1) as shm:
-            with workers(shm, 1) as (one,):
-                assert one.ask("worker.is_current()") == "True"
-                shm.retire()
-                assert one.ask("worker.is_current()") == "False"
-
-    asyncio.run(body())
+async def test_a_time_of_the_far_future_fits_in_shared_memory(
+    tmp_path: Path, time_s: float
+) -> None:
+    with a_shm(tmp_path, 1) as shm:
+        shm.request(ShmRequest.DRAIN, time_s)
+        shm.hold(time_s)
+        with workers(shm, 1) as (one,):
+            assert one.ask("worker.drain_requested()") == "True"
+            assert one.ask("worker.is_current()") == "True"
 
 
-def test_nobody_else_may_read_the_shared_memory(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with a_shm(tmp_path, 1) as shm:
-            folder = Path(shm.path).parent
-            assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-            for file in folder.iterdir():
-                assert stat.S_IMODE(file.stat().st_mode) == 0o600, file
+async def test_is_current_until_the_round_ends(tmp_path: Path) -> None:
+    with working(tmp_path, 1) as (shm, (one,)):
+        assert one.ask("worker.is_current()") == "True"
+        shm.retire()
+        assert one.ask("worker.is_current()") == "False"
 
-    asyncio.run(body())
+
+async def test_nobody_else_may_read_the_shared_memory(tmp_path: Path) -> None:
+    with a_shm(tmp_path, 1) as shm:
+        folder = Path(shm.path).parent
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        for file in folder.iterdir():
+            assert stat.S_IMODE(file.stat().st_mode) == 0o600, file
 
 
 GARBAGE = (
@@ -236,51 +139,46 @@ GARBAGE = (
 
 
 @pytest.mark.parametrize("garbage", GARBAGE, ids=range(len(GARBAGE)))
-def test_garbage_in_the_wake_up_pipe_is_no_harm(tmp_path: Path, garbage: bytes) -> None:
-    async def body() -> None:
-        rung: list[None] = []
-        async with a_shm(tmp_path, 1) as shm:
-            shm.watch(lambda: rung.append(None))
-            fd = os.open(shm.wake_up_path, os.O_WRONLY | os.O_NONBLOCK)
-            try:
-                left = garbage
-                while left:
-                    try:
-                        left = left[os.write(fd, left) :]
-                    except BlockingIOError:
-                        await asyncio.sleep(0)
-            finally:
-                os.close(fd)
-            with workers(shm, 1) as (one,):
-                await asyncio.sleep(0)
-                rung.clear()
-                one.ask("worker.drain_requested()")
-                await until(lambda: rung)
-                assert shm.listeners() == {0}
-
-    asyncio.run(body())
+async def test_garbage_in_the_wake_up_pipe_is_no_harm(tmp_path: Path, garbage: bytes) -> None:
+    rung: list[None] = []
+    with a_shm(tmp_path, 1) as shm:
+        shm.watch(lambda: rung.append(None))
+        fd = os.open(shm.wake_up_path, os.O_WRONLY | os.O_NONBLOCK)
+        try:
+            left = garbage
+            while left:
+                try:
+                    left = left[os.write(fd, left) :]
+                except BlockingIOError:
+                    await asyncio.sleep(0)
+        finally:
+            os.close(fd)
+        with workers(shm, 1) as (one,):
+            await asyncio.sleep(0)
+            rung.clear()
+            one.ask("worker.drain_requested()")
+            await until(lambda: rung)
+            assert shm.listeners() == {0}
 
 
-def test_garbage_on_the_board_is_no_harm(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with a_shm(tmp_path, 2) as shm:
-            with workers(shm, 2):
-                size = os.stat(shm.path).st_size
-                for data in (b"\xff" * size, b"\x80" * size, os.urandom(size), b""):
-                    Path(shm.path).write_bytes(data)
-                    shm.request(ShmRequest.DRAIN, 1)
-                    assert len(shm.progress()) == 2
-                    assert shm.listeners() <= {0, 1}
-                    assert shm.answered() <= {0, 1}
-                    assert len(shm.checkpoints()) == 2
-                    texts = await shm.dump_stacks(0.1)
-                    assert set(texts) == {0, 1}
-                    assert all(text.startswith("process ") for text in texts.values())
-
-    asyncio.run(body())
+async def test_garbage_on_the_board_is_no_harm(tmp_path: Path) -> None:
+    with a_shm(tmp_path, 2) as shm, workers(shm, 2):
+        size = os.stat(shm.path).st_size
+        for data in (b"\xff" * size, b"\x80" * size, os.urandom(size), b""):
+            Path(shm.path).write_bytes(data)
+            shm.request(ShmRequest.DRAIN, 1)
+            assert len(shm.progress()) == 2
+            assert shm.listeners() <= {0, 1}
+            assert shm.answered() <= {0, 1}
+            assert len(shm.checkpoints()) == 2
+            texts = await shm.dump_stacks(0.1)
+            assert set(texts) == {0, 1}
+            assert all(text.startswith("process ") for text in texts.values())
 
 
-def test_a_process_that_a_worker_forks_or_starts_does_not_speak_for_it(tmp_path: Path) -> None:
+async def test_a_process_that_a_worker_forks_or_starts_does_not_speak_for_it(
+    tmp_path: Path,
+) -> None:
     program = """
 import os, subprocess, sys
 from rallypoint import worker
@@ -295,26 +193,21 @@ def children():
 for line in sys.stdin:
     print(eval(line), flush=True)
 """
-
-    async def body() -> None:
-        async with a_shm(tmp_path, 1) as shm:
-            with workers(shm, 1, program) as (one,):
-                one.ask("worker.progress(1)")
-                shm.request(ShmRequest.DRAIN, 60)
-                # They may know (the one forked sees the request), but are not heard.
-                assert one.ask("children()") == "(11, b'True\\n')"
-                assert shm.answered() == frozenset()
-                assert shm.listeners() == frozenset()
-                told = shm.progress()[0]
-                assert told is not None
-                assert told.step == 1
-                assert one.ask("worker.checkpoint_saved(2)") == "True"
-                assert shm.answered() == {0}
-
-    asyncio.run(body())
+    with working(tmp_path, 1, program) as (shm, (one,)):
+        one.ask("worker.progress(1)")
+        shm.request(ShmRequest.DRAIN, 60)
+        # They may know (the one forked sees the request), but are not heard.
+        assert one.ask("children()") == "(11, b'True\\n')"
+        assert shm.answered() == frozenset()
+        assert shm.listeners() == frozenset()
+        told = shm.progress()[0]
+        assert told is not None
+        assert told.step == 1
+        assert one.ask("worker.checkpoint_saved(2)") == "True"
+        assert shm.answered() == {0}
 
 
-def test_a_script_that_a_shell_runs_speaks_for_the_worker_one_after_the_other(
+async def test_a_script_that_a_shell_runs_speaks_for_the_worker_one_after_the_other(
     tmp_path: Path,
 ) -> None:
     program = """
@@ -325,18 +218,12 @@ for step in (5, 6):
     print(step, flush=True)
 sys.stdin.read()
 """
-
-    async def body() -> None:
-        async with a_shm(tmp_path, 1) as shm:
-            with workers(shm, 1, program) as (one,):
-                assert one.process.stdout is not None
-                for expected in (5, 6):
-                    assert one.process.stdout.readline().strip() == str(expected)
-                told = shm.progress()[0]
-                assert told is not None
-                assert told.step == 6
-
-    asyncio.run(body())
+    with working(tmp_path, 1, program) as (shm, (one,)):
+        for expected in (5, 6):
+            assert one.line() == str(expected)
+        told = shm.progress()[0]
+        assert told is not None
+        assert told.step == 6
 
 
 STUCK = """
@@ -356,24 +243,19 @@ busy_in_step()
 """
 
 
-def test_stacks_of_all_threads_of_a_worker_that_never_yields(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with a_shm(tmp_path, 2) as shm:
-            with workers(shm, 2, STUCK) as started:
-                for worker in started:
-                    assert worker.process.stdout is not None
-                    worker.process.stdout.readline()
-                texts = await shm.dump_stacks(LIMIT_S)
-                assert set(texts) == {0, 1}
-                for text in texts.values():
-                    assert "busy_in_step" in text
-                    assert "waits_for_ever" in text
-                again = await shm.dump_stacks(LIMIT_S, [1])
-                assert set(again) == {1}
-                assert again[1].count("busy_in_step") == 1, "only what is new"
-                assert all(worker.process.poll() is None for worker in started)
-
-    asyncio.run(body())
+async def test_stacks_of_all_threads_of_a_worker_that_never_yields(tmp_path: Path) -> None:
+    with working(tmp_path, 2, STUCK) as (shm, started):
+        for worker in started:
+            worker.line()
+        texts = await shm.dump_stacks(LIMIT_S)
+        assert set(texts) == {0, 1}
+        for text in texts.values():
+            assert "busy_in_step" in text
+            assert "waits_for_ever" in text
+        again = await shm.dump_stacks(LIMIT_S, [1])
+        assert set(again) == {1}
+        assert again[1].count("busy_in_step") == 1, "only what is new"
+        assert all(worker.process.poll() is None for worker in started)
 
 
 def ask_stacks_of(shm: WorkerShm, rank: int) -> Path:
@@ -381,30 +263,24 @@ def ask_stacks_of(shm: WorkerShm, rank: int) -> Path:
     return Path(ask_stacks_path(str(Path(shm.path).parent / f"stacks_{rank}")))
 
 
-def test_V6_a_busy_worker_writes_its_stacks_without_a_signal(tmp_path: Path) -> None:
+async def test_V6_a_busy_worker_writes_its_stacks_without_a_signal(tmp_path: Path) -> None:
     """At a signal Python's faulthandler may end a process that runs Python code just then."""
-
-    async def body() -> None:
-        async with a_shm(tmp_path, 1) as shm:
-            with workers(shm, 1, STUCK) as (one,):
-                assert one.process.stdout is not None
-                one.process.stdout.readline()
-                with open(shm.path, "r+b") as file:
-                    file.seek(at.WORD_BYTES * (at.first_word(0) + at.STACKS))
-                    file.write(pack_word(0))
-                for _ in range(3):
-                    text = (await shm.dump_stacks(LIMIT_S))[0]
-                    assert text.count("in busy_in_step\n") == 1, "only what is new"
-                    assert "in waits_for_ever\n" in text
-                    assert "worker/stacks.py" not in text, "the thread that writes"
-                    assert text.split("\n\n")[-1].startswith("Current thread 0x")
-                assert one.process.poll() is None
-
-    asyncio.run(body())
+    with working(tmp_path, 1, STUCK) as (shm, (one,)):
+        one.line()
+        with open(shm.path, "r+b") as file:
+            file.seek(at.WORD_BYTES * (at.first_word(0) + at.STACKS))
+            file.write(pack_word(0))
+        for _ in range(3):
+            text = (await shm.dump_stacks(LIMIT_S))[0]
+            assert text.count("in busy_in_step\n") == 1, "only what is new"
+            assert "in waits_for_ever\n" in text
+            assert "worker/stacks.py" not in text, "the thread that writes"
+            assert text.split("\n\n")[-1].startswith("Current thread 0x")
+        assert one.process.poll() is None
 
 
 @pytest.mark.parametrize("has_thread", [True, False])
-def test_V6_a_worker_that_keeps_the_interpreter_lock_writes_its_stacks_at_a_signal(
+async def test_V6_a_worker_that_keeps_the_interpreter_lock_writes_its_stacks_at_a_signal(
     tmp_path: Path, has_thread: bool
 ) -> None:
     program = """
@@ -417,85 +293,60 @@ def holds_the_lock():
 worker.progress(1)
 holds_the_lock()
 """
-
-    async def body() -> None:
-        async with a_shm(tmp_path, 1) as shm:
-            with workers(shm, 1, program) as (one,):
-                assert one.process.stdout is not None
-                one.process.stdout.readline()
-                if not has_thread:
-                    ask_stacks_of(shm, 0).unlink()
-                text = (await shm.dump_stacks(2.0))[0]
-                assert text.count("in holds_the_lock\n") == 1
-                assert "worker/stacks.py" not in text
-                assert one.process.poll() is None
-
-    asyncio.run(body())
+    with working(tmp_path, 1, program) as (shm, (one,)):
+        one.line()
+        if not has_thread:
+            ask_stacks_of(shm, 0).unlink()
+        text = (await shm.dump_stacks(2.0))[0]
+        assert text.count("in holds_the_lock\n") == 1
+        assert "worker/stacks.py" not in text
+        assert one.process.poll() is None
 
 
-def test_a_worker_that_offers_no_stacks_is_not_signalled(tmp_path: Path) -> None:
+async def test_a_worker_that_offers_no_stacks_is_not_signalled(tmp_path: Path) -> None:
     program = "print(1, flush=True); import time; time.sleep(600)"
-
-    async def body() -> None:
-        async with a_shm(tmp_path, 1) as shm:
-            with workers(shm, 1, program) as (one,):
-                assert one.process.stdout is not None
-                one.process.stdout.readline()
-                texts = await shm.dump_stacks()
-                assert f"process {one.process.pid} (python" in texts[0]
-                assert one.process.poll() is None
-
-    asyncio.run(body())
+    with working(tmp_path, 1, program) as (shm, (one,)):
+        one.line()
+        texts = await shm.dump_stacks()
+        assert f"process {one.process.pid} (python" in texts[0]
+        assert one.process.poll() is None
 
 
-def test_a_process_of_another_session_is_not_signalled(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with a_shm(tmp_path, 2) as shm:
-            with workers(shm, 2) as (first, second):
-                for worker in (first, second):
-                    worker.ask("worker.progress(1)")
-                with open(shm.path, "r+b") as file:
-                    file.seek(at.WORD_BYTES * (at.first_word(0) + at.OWNER))
-                    file.write(pack_word(second.process.pid))
-                ask_stacks_of(shm, 0).unlink()
-                texts = await shm.dump_stacks(local_ranks=[0])
-                assert texts[0].startswith(f"process {first.process.pid} ")
-                assert (Path(shm.path).parent / "stacks_1").read_text() == ""
-
-    asyncio.run(body())
+async def test_a_process_of_another_session_is_not_signalled(tmp_path: Path) -> None:
+    with working(tmp_path, 2) as (shm, (first, second)):
+        for worker in (first, second):
+            worker.ask("worker.progress(1)")
+        with open(shm.path, "r+b") as file:
+            file.seek(at.WORD_BYTES * (at.first_word(0) + at.OWNER))
+            file.write(pack_word(second.process.pid))
+        ask_stacks_of(shm, 0).unlink()
+        texts = await shm.dump_stacks(local_ranks=[0])
+        assert texts[0].startswith(f"process {first.process.pid} ")
+        assert (Path(shm.path).parent / "stacks_1").read_text() == ""
 
 
-def test_a_worker_that_became_another_program_is_not_signalled(tmp_path: Path) -> None:
+async def test_a_worker_that_became_another_program_is_not_signalled(tmp_path: Path) -> None:
     program = """
 import os
 from rallypoint import worker
 worker.progress(1)
 os.execv("/bin/sh", ["sh", "-c", "echo 1; sleep 600"])
 """
-
-    async def body() -> None:
-        async with a_shm(tmp_path, 1) as shm:
-            with workers(shm, 1, program) as (one,):
-                assert one.process.stdout is not None
-                one.process.stdout.readline()
-                texts = await shm.dump_stacks()
-                assert texts[0].startswith("process ")
-                assert one.process.poll() is None
-
-    asyncio.run(body())
+    with working(tmp_path, 1, program) as (shm, (one,)):
+        one.line()
+        texts = await shm.dump_stacks()
+        assert texts[0].startswith("process ")
+        assert one.process.poll() is None
 
 
-def test_without_a_place_for_it_a_board_is_silent(tmp_path: Path) -> None:
-    async def body() -> None:
-        for scratch in ("", str(tmp_path / "missing")):
-            shm = WorkerShm.open(scratch, 1, 2)
-            assert shm.path == ""
-            shm.request(ShmRequest.DRAIN, 1)
-            shm.withdraw()
-            shm.retire()
-            assert shm.progress() == (None, None)
-            assert shm.listeners() | shm.answered() == frozenset()
-            assert await shm.dump_stacks() == {}
-            shm.close()
-
-    asyncio.run(body())
+async def test_without_a_place_for_it_a_board_is_silent(tmp_path: Path) -> None:
+    for scratch in ("", str(tmp_path / "missing")):
+        shm = WorkerShm.open(scratch, 1, 2)
+        assert shm.path == ""
+        shm.request(ShmRequest.DRAIN, 1)
+        shm.withdraw()
+        shm.retire()
+        assert shm.progress() == (None, None)
+        assert shm.listeners() | shm.answered() == frozenset()
+        assert await shm.dump_stacks() == {}
+        shm.close()

@@ -16,8 +16,9 @@ from tests.fault import leader_runs
 from tests.fault.leader_runs import BY_BACKEND
 from tests.fault.soak import ledger
 from tests.fault.soak.job import LEASE_S, LEAST, MOST, Node, SoakJob
-from tests.fault.soak.worlds import WorkerRecord, runs
+from tests.fault.soak.worlds import WorkerRecord
 from tests.harness.cluster import Worker, wait_until
+from tests.harness.proc import is_alive
 
 Event = Callable[[SoakJob], None]
 
@@ -58,7 +59,7 @@ def kill_agent_and_guard(job: SoakJob) -> None:
     workers = [worker.pid for worker in job.newest() if worker.node == node.id]
     job.kill(node, with_guards=True)
     for pid in [*workers, *(pid for pid in job.cluster.network.processes(node.host) if pid)]:
-        if pid not in job.cluster.views[node.host].keepers and runs(pid):
+        if pid not in job.cluster.views[node.host].keepers and is_alive(pid):
             _kill(pid)
     job.settle()
     job.add()

@@ -21,7 +21,6 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from tests.fault import network
@@ -29,9 +28,11 @@ from tests.fault.leader_runs import CLUSTERS
 from tests.fault.leaders import RUN_ID, LeaderCluster
 from tests.fault.soak import ledger, worlds
 from tests.fault.soak.ledger import Broken
-from tests.fault.soak.worlds import Reader, WorkerRecord, Worlds, runs
+from tests.fault.soak.worlds import Reader, WorkerRecord, Worlds
 from tests.harness.cluster import AgentProcess, Event, wait_until
 from tests.harness.limits import patience
+from tests.harness.proc import command_line, descendants, is_alive
+from tests.harness.programs import run_program
 
 from rallypoint.core.fitness import PROBATION_S
 from rallypoint.process import guard
@@ -84,11 +85,11 @@ class Node:
 
     def children(self) -> list[int]:
         """All processes below the agent."""
-        return _children(self.agent.pid)
+        return descendants(self.agent.pid)
 
     def guards(self) -> list[int]:
         """Its guard, by the title."""
-        return [pid for pid in self.children() if _title(pid).startswith(guard.TITLE)]
+        return [pid for pid in self.children() if command_line(pid).startswith(guard.TITLE)]
 
     def left(self) -> list[str]:
         """The temporary files that it has."""
@@ -137,13 +138,8 @@ class SoakJob:
         self.cluster.options["rdzv_conf"] = conf
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.cluster.__exit__(kind, error, traceback)
+    def __exit__(self, kind: object, error: BaseException | None, at: object) -> None:
+        self.cluster.__exit__(kind, error, at)
         if kind is None and network.left():
             raise AssertionError(f"network namespaces were left behind: {network.left()}")
 
@@ -225,13 +221,7 @@ class SoakJob:
         ends_at = time.monotonic() + patience(COMMAND_S)
         while True:
             try:
-                done = subprocess.run(
-                    command,
-                    env=self.cluster.environ(),
-                    capture_output=True,
-                    text=True,
-                    timeout=patience(COMMAND_S),
-                )
+                done = run_program(command, env=self.cluster.environ())
             except subprocess.TimeoutExpired:
                 raise RuleBroken(ledger.OUTCOME, f"`rallypoint {name}` did not end") from None
             if not done.returncode:
@@ -275,7 +265,7 @@ class SoakJob:
         return (
             worlds.is_complete(newest)
             and {worker.node for worker in newest} == set(self.good)
-            and all(runs(worker.pid) for worker in newest)
+            and all(is_alive(worker.pid) for worker in newest)
         )
 
     def settle(self) -> None:
@@ -379,19 +369,3 @@ class SoakJob:
 
 def _is_verdict(event: Event) -> bool:
     return event.name == "verdict" and bool(event.fields.get("reason"))
-
-
-def _children(pid: int) -> list[int]:
-    """Of a process and of its children."""
-    found = []
-    with contextlib.suppress(OSError):
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            found += [int(child) for child in (task / "children").read_text().split()]
-    return found + [below for child in found for below in _children(child)]
-
-
-def _title(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
-    except (FileNotFoundError, ProcessLookupError):
-        return ""

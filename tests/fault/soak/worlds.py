@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from msgspec import Struct
+from tests.harness.proc import is_alive
 
 OVERLAP_S = 0.5
 """So long a worker may be seen after the first one of a later world began: clocks of files are
@@ -55,21 +56,13 @@ class Reader:
         for name in os.listdir(self._folder):
             worker = self._ended.get(name)
             if worker is None:
-                has_ended = not runs(int(name.rpartition("-")[2]))
+                has_ended = not is_alive(int(name.rpartition("-")[2]))
                 worker = _read(self._folder / name)
                 if worker is not None and has_ended:
                     self._ended[name] = worker
             if worker is not None:
                 found.append(worker)
         return sorted(found, key=lambda worker: (worker.world, worker.rank))
-
-
-def runs(pid: int) -> bool:
-    """Whether this process is there, and no zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 def _read(path: Path) -> WorkerRecord | None:
