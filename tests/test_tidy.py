@@ -211,6 +211,7 @@ WALL_CLOCK_READERS: dict[str, str] = {
     "observe/event.py": "dates events for whoever reads them",
     "agent/telemetry/trainer_status.py": "dates progress for whoever reads it",
     "observe/metrics.py": "dates numbers for whoever reads them",
+    "elastic/metrics/api.py": "tells how long it is since a time of day",
     "agent/timers.py": "turns what torch's clients date into what is left",
     "elastic/timer/api.py": "torch's requests of timers are dated by it",
     "elastic/timer/file_based_local_timer.py": "torch's requests of timers are dated by it",
