@@ -497,22 +497,11 @@ def engines_are_named_in_their_packages_and_tables(path: str, source: str) -> li
 TEST_MODULE = re.compile(
     r"\b(?:from|import) (tests\.(?:\w+\.)*test_\w+)|\bfrom tests(?:\.\w+)* import .*\b(test_\w+)"
 )
-TESTS_THAT_IMPORT_TESTS = frozenset(
-    {
-        "tests/etcd/test_etcd_jobs.py",
-        "tests/kubernetes/test_kubernetes_jobs.py",
-        "tests/kubernetes/test_kubernetes_page.py",
-        "tests/kubernetes/test_kubernetes_refusals.py",
-        "tests/kubernetes/test_kubernetes_serve.py",
-        "tests/register/test_mad_records.py",
-    }
-)
-"""They still do. The list only shrinks: what tests share lies in `tests/harness`."""
 
 
 def no_test_imports_another(path: str, source: str) -> list[str]:
     """Also in the text of a program that a test runs."""
-    if not path.startswith("tests/") or path in TESTS_THAT_IMPORT_TESTS:
+    if not path.startswith("tests/"):
         return []
     return [f"imports {found[1] or found[2]}" for found in TEST_MODULE.finditer(source)]
 
@@ -740,12 +729,6 @@ def test_a_module_that_may_name_an_engine_does() -> None:
         if not ENGINE_WORDS.search((PACKAGE / path).read_text("utf-8"))
     ]
     assert unneeded == []
-
-
-def test_a_test_that_imports_no_other_one_any_more_is_removed_from_the_list() -> None:
-    there = {path for path in TESTS_THAT_IMPORT_TESTS if (ROOT / path).is_file()}
-    assert there == TESTS_THAT_IMPORT_TESTS
-    assert [path for path in there if not TEST_MODULE.search(text_of(ROOT / path))] == []
 
 
 @pytest.mark.parametrize("rule", TEXT_RULES, ids=lambda rule: rule.__name__)

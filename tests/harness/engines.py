@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from rallypoint.config import RegisterConfig
+from rallypoint.core.model import Epoch, SharedSettings
+from rallypoint.core.takeover.record import JobRecord, Leader, LeadRecord, Process
 from rallypoint.register.engines import Use
 from rallypoint.register.etcd.parameters import FIELDS, EtcdConfig
 from rallypoint.register.etcd.store import EtcdEngine
 from rallypoint.register.kubernetes.parameters import KubernetesConfig
 from rallypoint.register.kubernetes.store import KubernetesEngine
+from rallypoint.register.record import Register, encode
 from rallypoint.wire.death_notice import RegisterAt
 
 
@@ -68,3 +71,11 @@ def read_by_kubernetes(register: RegisterConfig | None) -> KubernetesConfig:
 def directory_at(path: object) -> RegisterAt:
     """What a guard is told of a directory."""
     return RegisterAt.of(directory_register(path))
+
+
+def write_record(backend: Register, run_id: str, beat: int) -> None:
+    """Write a record as a leader does: the first one has no job."""
+    found = backend.get_state()
+    job = JobRecord(SharedSettings(run_id, 1, 2), 1) if beat else None
+    record = LeadRecord(1, Epoch(1, 1), Leader((), Process("boot", 1, 1)), beat, job)
+    assert backend.set_state(encode(record), None if found is None else found[1]) is not None

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 from tests.harness.cluster import AgentProcess, Cluster, free_port
-from tests.harness.engines import kubernetes_engine
+from tests.harness.engines import kubernetes_engine, write_record
 from tests.harness.leading_agents import leader_of
 from tests.kubernetes.stand_in import Pod, cluster_of
-from tests.register.test_registers_in import write
 
 from rallypoint.register.kubernetes.parameters import KubernetesConfig
 
@@ -55,9 +54,9 @@ def test_L1_jobs_are_found_by_their_registers_when_these_have_changed(
     registers.changed()
     foreign, backend = registers.open("foreign", None), registers.open("A_Job", b"token")
     assert foreign.set_state(b"no record") is not None
-    write(backend, "A_Job", 0)
+    write_record(backend, "A_Job", 0)
     assert registers.changed() == []  # It does not name its job yet.
     for beat in (1, 2):
-        write(backend, "A_Job", beat)
+        write_record(backend, "A_Job", beat)
         assert registers.changed() == ["A_Job"]
         assert registers.changed() == []
