@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from tests.harness.broken_jobs import CULPRIT, FULL, NAN, NODES, running
 from tests.harness.cluster import free_port
 from tests.harness.finder import culprit_of
+from tests.harness.kept_notes import BEGAN_MS, ENDPOINT, note
 from tests.harness.narrowed import known
 from tests.harness.watched_cluster import WatchedCluster
 
@@ -24,39 +25,13 @@ from rallypoint.cli.watch.status_text import LINES_MAX, status_lines
 from rallypoint.core.model import SharedSettings
 from rallypoint.core.watch.history_file import Begin, Recorded, compact
 from rallypoint.core.watch.job_view import HowItEnded
-from rallypoint.core.watch.kept_jobs import KeptLine, NodeNote, directory_name, ended_lines
+from rallypoint.core.watch.kept_jobs import KeptLine, directory_name, ended_lines
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.errors import RallypointError, UsageError
 from rallypoint.machine_name import process_name
 from rallypoint.observe import kept_jobs
 
-ENDPOINT = "node-0:29400"
 DIR = "/kept/train-7-20300128-031258-6fcee5b6"
-BEGAN_MS = 1_795_801_423_459
-
-
-def note(number: int, **fields: object) -> NodeNote:
-    """Of a node that has failed with the others."""
-    known = NodeNote(
-        job="train-7",
-        node=f"node-{number}",
-        machine=f"m{number}",
-        pid=7000 + number,
-        incarnation=BEGAN_MS,
-        endpoints=(ENDPOINT,),
-        host="node-0",
-        is_host=number == 0,
-        began=1.0,
-        round=0,
-        nodes=NODES,
-        first_rank=8 * number,
-        workers=8,
-        ended=2.0,
-        outcome="failed",
-        text="rank 171 (node node-21, local rank 3) exited with code 1",
-        exit_code=1,
-    )
-    return replace(known, **fields)
 
 
 def recorded(job: WatchedCluster) -> Recorded:

@@ -13,35 +13,19 @@ from pathlib import Path
 import msgspec
 import pytest
 from tests.harness.cluster import free_port
+from tests.harness.kept_notes import note
 from tests.harness.limits import patience
 
 from rallypoint.cli import drain
 from rallypoint.cli.parser import parse
 from rallypoint.cli.watch import events, logs, nodes, reach, stacks, status, wishes
 from rallypoint.cli.watch.reach import UnreachedHereError
-from rallypoint.core.watch.kept_jobs import NodeNote, directory_name
+from rallypoint.core.watch.kept_jobs import directory_name
 from rallypoint.errors import RendezvousConnectionError, UsageError
 from rallypoint.observe import kept_jobs
 from rallypoint.process.scratch import LocalJob, Scratch, leave_note
 
 AGAIN = "the coordinator went away: looking for it, or another"
-ENDED = NodeNote(
-    job="train-7",
-    node="a",
-    machine="m",
-    pid=1,
-    incarnation=1,
-    endpoints=(),
-    host="a",
-    is_host=True,
-    began=1.0,
-    round=0,
-    nodes=1,
-    first_rank=0,
-    workers=1,
-    ended=2.0,
-    outcome="failed",
-)
 ONE_JOB = [
     (status.run, []),
     (events.run, []),
@@ -172,7 +156,7 @@ def test_the_end_of_an_earlier_job_of_that_name_is_not_taken_for_the_one_that_ru
     starts(machine, "train-7")
     path = machine / "state" / "kept" / directory_name("train-7", 1)
     kept_jobs.make_directory(str(path))
-    kept_jobs.write_note(str(path), ENDED)
+    kept_jobs.write_note(str(path), note(0, incarnation=1))
     said = f"; the newest that is kept: rallypoint status {path}"
     with pytest.raises(RendezvousConnectionError, match=said):
         status.run([])
