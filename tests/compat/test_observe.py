@@ -116,6 +116,7 @@ def told_by(package: ModuleType) -> list[list[object]]:
 
     class Kept(package.MetricHandler):  # type: ignore[name-defined, misc]
         def emit(self, metric_data: Any) -> None:
+            assert type(metric_data.value) is int
             value = -1 if metric_data.name.endswith(".ms") else metric_data.value
             told.append([metric_data.group_name, metric_data.name, value])
 

@@ -85,24 +85,6 @@ def test_torch_lists_its_count_of_users_and_ours_keeps_it(path: Path) -> None:
     assert not ours.delete_key("refcount/")
 
 
-def test_waits_end_when_the_other_kind_writes(
-    path: Path, start: Callable[..., subprocess.Popen[str]]
-) -> None:
-    ours = FileStore(path, timeout=LIMIT_S)
-    answer = "store.wait(['go']); store.set('answer', store.get('question') + b'!')"
-    process = start(answer, TORCHS)
-    ours.set("go", "")
-    ours.set("question", "why")
-    assert ours.get("answer") == b"why!"
-    ours.wait(["answer", "go"], 0)
-    said(process)
-    theirs = torch_store(path)
-    process = start("print(store.get('late'), store.multi_get(['late', 'later']))")
-    theirs.set("late", "1")
-    theirs.set("later", "2")
-    assert said(process) == "b'1' [b'1', b'2']"
-
-
 def test_ours_and_torchs_meet_in_one_barrier(
     path: Path, start: Callable[..., subprocess.Popen[str]]
 ) -> None:
@@ -117,29 +99,6 @@ def test_ours_and_torchs_meet_in_one_barrier(
     with pytest.raises(StoreTimeoutError, match="barrier of 2, 1 came") as caught:
         store.barrier("b9", 2, 0.01)
     assert caught.value.missing == ("b9",)
-
-
-def test_no_add_is_lost_between_processes_of_both_kinds(
-    path: Path, start: Callable[..., subprocess.Popen[str]]
-) -> None:
-    adds = "for _ in range(200): store.add('n', 1)"
-    for process in [start(adds, kind) for kind in (OURS, TORCHS, OURS, TORCHS)]:
-        said(process)
-    assert FileStore(path).get("n") == b"800"
-
-
-def test_one_of_many_wins_each_compare_set(
-    path: Path, start: Callable[..., subprocess.Popen[str]]
-) -> None:
-    race = (
-        "won = 0\n"
-        "for i in range(100):\n"
-        "    mine = b'%d of %d' % (i, id(store) + __import__('os').getpid())\n"
-        "    won += store.compare_set(f'c{i}', '', mine) == mine\n"
-        "print(won)"
-    )
-    racers = [start(race, kind) for kind in (OURS, TORCHS, OURS)]
-    assert sum(int(said(racer)) for racer in racers) == 100
 
 
 def test_the_file_is_removed_by_the_last_of_a_full_world(path: Path) -> None:

@@ -65,6 +65,7 @@ Serve = Callable[[StoreLimits, Talk], None]
         (b"GET / HTTP/1.1\r\n\r\n", "the first byte is 0x47, not a c10d VALIDATE"),
         (b"\x00\x01\x02\x03\x04", "the c10d VALIDATE magic is 0x04030201"),
         (VALIDATE + b"\x63", "unknown c10d opcode 99"),
+        (VALIDATE + set_key(b"k", b"x") + b"\x04" + text(b"k") + bytes(8), "not a 64-bit number"),
     ],
 )
 def test_who_speaks_something_else_is_closed_at_once(

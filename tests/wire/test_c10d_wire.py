@@ -119,12 +119,6 @@ def test_any_segmentation_gives_the_same_requests_then_the_same_error(
     assert (error == "unknown c10d opcode 99; known are 0 to 18") is broken
 
 
-def test_one_byte_at_a_time() -> None:
-    sent: list[c10d.StoreRequest] = [c10d.MultiSet(((b"a", b"1"), (b"", b""))), c10d.Ping(7)]
-    stream = VALIDATE + b"".join(map(encode, sent))
-    assert parse(stream[i : i + 1] for i in range(len(stream))) == (sent, None)
-
-
 def test_an_incomplete_request_is_not_seen_and_its_bytes_are_parsed_once() -> None:
     """A MULTI_SET is atomic, and linear: 20 000 pairs in pieces of 100 bytes would take minutes if
     each piece started anew. The bound is on work, not on time: no byte may be looked at twice."""
