@@ -6,12 +6,11 @@ test_store_model.py.
 
 from __future__ import annotations
 
-import struct
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.harness.properties import examples
+from tests.harness.store_client import i64, text
 
 from rallypoint.errors import ProtocolError
 from rallypoint.store.keyvalue import KeyValueMachine
@@ -36,14 +35,6 @@ from rallypoint.wire.c10d_server import (
 )
 
 A, B, C = 1, 2, 3
-
-
-def text(value: bytes) -> bytes:
-    return struct.pack("<Q", len(value)) + value
-
-
-def i64(number: int) -> bytes:
-    return struct.pack("<q", number)
 
 
 class Store:

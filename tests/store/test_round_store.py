@@ -206,14 +206,6 @@ async def test_each_round_begins_empty_on_the_same_port(store: RoundStore) -> No
             await expect_end(survivor)
 
 
-async def test_between_rounds_whoever_connects_is_closed_at_once(store: RoundStore) -> None:
-    store.open(1, KEY, open_access=False)
-    store.close()
-    with RawClient(store.port) as client:
-        await expect_end(client)
-    store.close()
-
-
 async def test_a_store_whose_process_dies_turns_its_clients_away(
     store: RoundStore, lines: Callable[[], str]
 ) -> None:
@@ -360,12 +352,6 @@ async def test_connections_are_handed_over_where_the_port_is_shared() -> None:
 
 
 # Enrolment and access
-
-
-async def test_F9_an_agent_enrols_and_learns_its_address(store: RoundStore) -> None:
-    store.open(1, KEY, open_access=False)
-    address = await enrol(loopback, store.port, KEY, "node-1", LIMIT_S)
-    assert address == "127.0.0.1"
 
 
 async def test_F9_enrolment_waits_for_the_round_to_be_opened(store: RoundStore) -> None:

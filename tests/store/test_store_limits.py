@@ -184,18 +184,6 @@ def test_one_connection_too_many_is_closed_and_there_is_room_again_later(serve: 
     serve(StoreLimits(max_connections=2), talk)
 
 
-def test_who_would_store_too_much_is_closed_and_nothing_is_stored(serve: Serve) -> None:
-    def talk(port: int, said: list[str]) -> None:
-        with RawClient(port) as witness, RawClient(port) as client:
-            assert witness.ask(VALIDATE + set_key(b"w", b"1") + PING, 4) == PING[1:]
-            client.socket.sendall(VALIDATE + set_key(b"big", bytes(10_000)))
-            assert client.is_closed()
-            assert witness.ask(get_key(b"big") + get_key(b"w"), 17) == text(b"") + text(b"1")
-        assert "limit of 10000 (--max-memory)" in said[0]
-
-    serve(StoreLimits(max_bytes=10_000), talk)
-
-
 def test_who_does_not_read_is_held_to_a_bounded_backlog_then_gets_everything(serve: Serve) -> None:
     value = bytes(1 << 20)
 

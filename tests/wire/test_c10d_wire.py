@@ -9,24 +9,15 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.fuzz.store_conversation import buffered_bytes
+from tests.fuzz.store_conversation import VALIDATE, buffered_bytes
+from tests.harness.store_client import text, u64
 
 from rallypoint.errors import ProtocolError
 from rallypoint.wire import c10d_server
 from rallypoint.wire import c10d_server as c10d
-from rallypoint.wire.c10d_fields import VALIDATE_MAGIC, Opcode
+from rallypoint.wire.c10d_fields import Opcode
 from rallypoint.wire.c10d_server import ServerSession
 from rallypoint.wire.preamble import Preamble, classify
-
-VALIDATE = b"\x00" + struct.pack("<I", VALIDATE_MAGIC)
-
-
-def u64(number: int) -> bytes:
-    return struct.pack("<Q", number)
-
-
-def text(value: bytes) -> bytes:
-    return u64(len(value)) + value
 
 
 def encode(request: c10d.StoreRequest) -> bytes:
