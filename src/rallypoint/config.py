@@ -27,15 +27,25 @@ from rallypoint.core.settings import (
 )
 from rallypoint.core.settings import OnJoin as OnJoin
 from rallypoint.errors import UsageError
-from rallypoint.wire.etcd_config import EtcdConfig
-from rallypoint.wire.kubernetes_config import KubernetesConfig
 
 TOKEN_VARIABLE = "RALLYPOINT_TOKEN"
+_PASSWORD = "RALLYPOINT_", "_PASSWORD"
 DEFAULT_COORDINATOR_PORT = 29400
 """The coordinator's port when an endpoint names none (torchrun's number, on purpose)."""
 DEFAULT_STATIC_PORT = 29500
 """`--master-port` of a static command line that names none (torchrun's number)."""
 ENROL_MIN_S = 15.0
+
+
+def password_variable(backend: str) -> str:
+    """Return the name of the variable that has the password of what keeps the records of jobs."""
+    return backend.upper().replace("-", "_").join(_PASSWORD)
+
+
+def is_secret(variable: str) -> bool:
+    """Whether no worker and no other program is shown this variable."""
+    begin, end = _PASSWORD
+    return variable == TOKEN_VARIABLE or (variable.startswith(begin) and variable.endswith(end))
 
 
 def environ_token(environ: Mapping[str, str] | None = None) -> str | None:
@@ -105,14 +115,21 @@ ANY_PORTS = (0, 0)
 class RegisterConfig(Struct, frozen=True):
     """Where the record of the job lies, and where a node that leads the job listens."""
 
-    directory: str = ""
-    """Absolute, and shared by all nodes. Empty: it is elsewhere."""
+    engine: str
+    """The name of what keeps the record: see `register/engines.py`."""
+    where: str = ""
+    """The endpoint, as the engine reads it; a path is absolute."""
+    settings: tuple[tuple[str, str], ...] = ()
+    """Those of the engine, by key. Paths are absolute."""
     ports: tuple[int, int] = ANY_PORTS
     """The first and the last of those that a leader may listen on."""
     hold_s: float = HOLD_S
     """How long this node, if it leads, may act after it has written the record."""
-    etcd: EtcdConfig | None = None
-    kubernetes: KubernetesConfig | None = None
+
+    def __repr__(self) -> str:
+        """Never shows the value of a setting, which may be a password."""
+        keys = ", ".join(key for key, _ in self.settings)
+        return f"RegisterConfig({self.engine!r}, {self.where!r}, settings: {keys or 'none'})"
 
 
 class HandlerConfig(Struct, frozen=True):

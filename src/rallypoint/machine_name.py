@@ -18,7 +18,7 @@ _STARTED_AT = 19
 """The place of the start time in /proc/PID/stat, counted from the state on; see proc(5)."""
 _INITIAL_PID_NAMESPACE = 0xEFFFFFFC
 """The inode number that Linux gives to it (PROC_PID_INIT_INO)."""
-_KUBERNETES_NODE = "NODE_NAME"
+_NODE_VARIABLE = "NODE_NAME"
 """A pod is told by this variable on which machine it runs, if its manifest says so."""
 _MAX_BYTES = 255
 """The limit that `core/limits.py` sets for names in messages."""
@@ -30,7 +30,7 @@ def machine_name(given: str, address: str) -> str:
     if given:
         return given
     kernel = "" if _is_in_container() else kernel_id()
-    return choose_name(address, kernel=kernel, node_name=os.environ.get(_KUBERNETES_NODE, ""))
+    return choose_name(address, kernel=kernel, node_name=os.environ.get(_NODE_VARIABLE, ""))
 
 
 def choose_name(address: str, *, kernel: str, node_name: str) -> str:

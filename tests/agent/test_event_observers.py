@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -13,11 +13,14 @@ from rallypoint.cli.console import Printer
 from rallypoint.config import (
     AccessConfig,
     AgentConfig,
+    HandlerConfig,
     OutputConfig,
+    RegisterConfig,
     RendezvousConfig,
     WorkerConfig,
 )
 from rallypoint.core.event_kinds import KINDS, Detail, EventKind, Level, ReportedBy
+from rallypoint.core.settings import ENGINE_NAMES
 from rallypoint.elastic.agent.embedded.run import JobLog
 from rallypoint.observe.event import Event
 from rallypoint.observe.records import AgentEvent, Observer
@@ -96,3 +99,23 @@ def test_an_event_handler_gets_all_but_what_only_a_console_shows() -> None:
     assert [event.name for event in got] == [
         OWN + kind.name for kind in ON_A_NODE if kind.reported_by is not ReportedBy.CONSOLE
     ]
+
+
+@pytest.mark.parametrize(
+    ("meeting", "name"),
+    [
+        ({}, "tcp"),
+        ({"static": True}, "static"),
+        ({"handler": HandlerConfig("theirs")}, "theirs"),
+        *(({"register": RegisterConfig(name)}, name) for name in (*ENGINE_NAMES, "a_package's")),
+    ],
+)
+def test_events_name_what_keeps_the_record_of_the_job(meeting: dict[str, Any], name: str) -> None:
+    got: list[Event] = []
+    config = AgentConfig(
+        rendezvous=RendezvousConfig(run_id="job", **meeting),
+        access=AccessConfig(insecure=True),
+        workers=WorkerConfig(argv=("x",)),
+    )
+    EventEmitter(config, EventDispatcher(), got.append).finished(True, "", None)
+    assert [event.metadata["rdzv_backend"] for event in got] == [name]

@@ -13,15 +13,18 @@ from rallypoint.cli.watch.reach import read_job
 from rallypoint.cli.watch.status import STATUS
 from rallypoint.config import AccessConfig, Endpoint, RegisterConfig, RendezvousConfig
 from rallypoint.core.settings import UNNAMED_RUN_ID
-from rallypoint.wire.etcd_config import EtcdConfig
 
-ETCD = EtcdConfig(("e1:2379", "e2:2379"), "https", "/other", cacert="/etc/ca.pem")
+ETCD = RegisterConfig(
+    "etcd",
+    "e1:2379,e2:2379",
+    (("protocol", "https"), ("etcd_prefix", "/other"), ("cacert", "/etc/ca.pem")),
+)
 
 BY_ETCD = (
     "--rdzv-backend etcd --rdzv-endpoint e1:2379,e2:2379 --rdzv-conf "
     "protocol=https,etcd_prefix=/other,cacert=/etc/ca.pem"
 )
-KEPT = RendezvousConfig("digits", register=RegisterConfig(etcd=ETCD))
+KEPT = RendezvousConfig("digits", register=ETCD)
 
 
 def tcp(run_id: str) -> RendezvousConfig:
@@ -35,7 +38,7 @@ def tcp(run_id: str) -> RendezvousConfig:
         (tcp("a b"), AccessConfig(token_file="/t"), "n1:20010 --job 'a b' --token-file /t"),
         (tcp(UNNAMED_RUN_ID), AccessConfig(insecure=True), "n1:20010 --insecure"),
         (
-            RendezvousConfig("digits", register=RegisterConfig("/shared/my jobs")),
+            RendezvousConfig("digits", register=RegisterConfig("file", "/shared/my jobs")),
             AccessConfig(),
             "'/shared/my jobs' --job digits",
         ),
@@ -52,9 +55,7 @@ def test_it_names_the_job_as_its_nodes_have_it(
     assert look_command(rendezvous, access) == f"rallypoint status {command}"
 
 
-@pytest.mark.parametrize(
-    "rendezvous", [tcp("digits"), RendezvousConfig("x", register=RegisterConfig(etcd=ETCD))]
-)
+@pytest.mark.parametrize("rendezvous", [tcp("digits"), RendezvousConfig("x", register=ETCD)])
 def test_the_command_that_is_named_finds_the_job(rendezvous: RendezvousConfig) -> None:
     words = shlex.split(look_command(rendezvous, AccessConfig()))[2:]
     scanned = parse(STATUS, words, {})

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
-from tests.harness.command_line import MACHINE, PYTHON, SameMachine, parse
+from tests.harness.command_line import MACHINE, PYTHON, parse
+from tests.harness.engines import read_by_etcd, read_by_kubernetes
 
 from rallypoint.cli.options import RUN, default_of, parse_run
 from rallypoint.cli.parser import HelpRequested, help_text
 from rallypoint.config import (
     AffinityMode,
-    AgentConfig,
     Endpoint,
     HandlerConfig,
     NumaOptions,
@@ -21,9 +21,8 @@ from rallypoint.config import (
 )
 from rallypoint.core.settings import FLAGS
 from rallypoint.errors import UsageError
-from rallypoint.register.kubernetes.parameters import pod_server
-from rallypoint.wire.etcd_config import EtcdConfig
-from rallypoint.wire.kubernetes_config import KubernetesConfig
+from rallypoint.register.etcd.parameters import EtcdConfig
+from rallypoint.register.kubernetes.parameters import KubernetesConfig, pod_server
 
 BY_REGISTER = "--rdzv-backend file --rdzv-endpoint /shared/jobs --rdzv-id mine"
 EMPTY_FOR_TORCHRUN = frozenset(
@@ -254,16 +253,16 @@ def test_a_directory_means_that_any_node_may_lead() -> None:
     line = f"{BY_REGISTER} --nnodes 2:4 train.py"
     config = parse(line)
     meeting = config.rendezvous
-    assert meeting.register == RegisterConfig("/shared/jobs", (0, 0))
+    assert meeting.register == RegisterConfig("file", "/shared/jobs", ports=(0, 0))
     assert (meeting.handler, meeting.is_host, meeting.static) == (None, None, False)
     assert (meeting.min_nodes, meeting.max_nodes, meeting.run_id) == (2, 4, "mine")
     assert not config.access.insecure
     assert config.notices == ()
     assert parse(f"--port-range 29400-29409 {line}").rendezvous.register == RegisterConfig(
-        "/shared/jobs", (29400, 29409)
+        "file", "/shared/jobs", ports=(29400, 29409)
     )
     assert parse(line, RALLYPOINT_PORT_RANGE="5").rendezvous.register == RegisterConfig(
-        "/shared/jobs", (5, 5)
+        "file", "/shared/jobs", ports=(5, 5)
     )
 
 
@@ -271,9 +270,9 @@ def test_an_etcd_means_that_any_node_may_lead() -> None:
     """With the keys of either of torch's backends; the others mean what they always do."""
     line = "--rdzv-backend etcd --rdzv-endpoint e1,e2:5,[::1]:6 --rdzv-id mine --nnodes 2:4"
     config = parse(f"{line} --port-range 5-6 train.py")
-    assert config.rendezvous.register == RegisterConfig(
-        "", (5, 6), etcd=EtcdConfig(("e1:2379", "e2:5", "[::1]:6"))
-    )
+    register = config.rendezvous.register
+    assert register == RegisterConfig("etcd", "e1,e2:5,[::1]:6", ports=(5, 6))
+    assert read_by_etcd(register) == EtcdConfig(("e1:2379", "e2:5", "[::1]:6"))
     assert (config.rendezvous.handler, config.rendezvous.is_host) == (None, None)
     assert config.notices == ()
     expected = EtcdConfig(
@@ -289,7 +288,7 @@ def test_an_etcd_means_that_any_node_may_lead() -> None:
     conf = "protocol=https,etcd_prefix=/a/b/,user=u,password_file=p,join_timeout=5"
     for files in ("cacert=/ca,cert=c,key=k", "ca_cert=/ca,ssl_cert=c,ssl_cert_key=k"):
         meeting = parse(f"{line} --rdzv-conf {conf},{files} train.py").rendezvous
-        assert meeting.register == RegisterConfig(etcd=expected)
+        assert read_by_etcd(meeting.register) == expected
         assert meeting.join_timeout_s == 5
     (notice,) = parse(f"{line} --node-rank 1 train.py").notices
     assert notice == (
@@ -298,29 +297,24 @@ def test_an_etcd_means_that_any_node_may_lead() -> None:
     )
 
 
-def test_kubernetes_means_that_any_node_may_lead() -> None:
+def test_kubernetes_means_that_any_node_may_lead(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a pod nothing else needs to be said."""
     line = "--rdzv-backend kubernetes --rdzv-id mine --nnodes 2:4"
-    config = parse_in_pod(f"{line} train.py", "https://10.0.0.1:443")
-    assert config.rendezvous.register == RegisterConfig(
-        kubernetes=KubernetesConfig("https://10.0.0.1:443")
-    )
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    config = parse(f"{line} train.py")
+    assert config.rendezvous.register == RegisterConfig("kubernetes")
+    expected = KubernetesConfig("https://10.0.0.1:443")
+    assert read_by_kubernetes(config.rendezvous.register) == expected
     assert (config.rendezvous.handler, config.rendezvous.is_host) == (None, None)
     assert config.notices == ()
     conf = "server=http://h:80/k8s/,service_account=sa,join_timeout=5,hold=5"
     line = f"{line} --rdzv-endpoint training --port-range 5-6 --rdzv-conf {conf} train.py"
     meeting = parse(line).rendezvous
     expected = KubernetesConfig("http://h:80/k8s", "training", "/where/i/am/sa")
-    assert meeting.register == RegisterConfig("", (5, 6), 5, kubernetes=expected)
+    assert meeting.register is not None
+    assert (meeting.register.ports, meeting.register.hold_s) == ((5, 6), 5)
+    assert read_by_kubernetes(meeting.register) == expected
     assert meeting.join_timeout_s == 5
-
-
-def parse_in_pod(line: str, server: str) -> AgentConfig:
-    class Pod(SameMachine):
-        def kubernetes_server(self) -> str:
-            return server
-
-    return parse_run(line.split(), {}, Pod())
 
 
 @pytest.mark.parametrize(
@@ -346,7 +340,7 @@ def test_a_pod_is_told_where_its_api_server_is(environ: dict[str, str], server: 
 )
 def test_a_relative_directory_is_one_of_the_current_directory(given: str, path: str) -> None:
     line = f"--rdzv-backend file --rdzv-endpoint {given} --rdzv-id mine train.py"
-    assert parse(line).rendezvous.register == RegisterConfig(path)
+    assert parse(line).rendezvous.register == RegisterConfig("file", path)
 
 
 def test_with_a_directory_the_coordinator_has_all_its_options() -> None:

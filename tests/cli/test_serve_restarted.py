@@ -12,7 +12,7 @@ from tests.harness.cluster import Cluster, wait_until
 from tests.harness.restarted_serve import STEPS, STOP, RestartedServe, steps_of
 
 from rallypoint.core.liveness import DEAF_SHARE
-from rallypoint.register.directory.file_systems import local_file_system
+from rallypoint.file_systems import local_file_system
 
 CONTAINER = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
 

@@ -12,7 +12,7 @@ from rallypoint.cli.watch.slurm_job import locate, read_slurm_job
 from rallypoint.config import Endpoint, RegisterConfig
 from rallypoint.errors import RendezvousConnectionError, UsageError
 from rallypoint.integrations.slurm_step import options_of, read_step
-from rallypoint.register.directory.backend import job_directory
+from rallypoint.register.version_file import register_name
 
 RUNS = "JobId=10 JobState=RUNNING Restarts={} ReqNodeList=(null) NodeList=n[3-4] BatchHost=n3"
 
@@ -51,10 +51,10 @@ def test_it_is_where_a_task_of_the_step_says(step: str, restarts: str) -> None:
 
 def test_a_record_in_a_shared_home_comes_first(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
-    (tmp_path / "cluster" / job_directory("slurm-10.0")).mkdir(parents=True)
+    (tmp_path / "cluster" / register_name("slurm-10.0")).mkdir(parents=True)
     machine = SlurmMachine(None, str(tmp_path))
     found = locate(read_slurm_job(Given("10", "")), machine)
-    assert found == ("slurm-10.0", None, RegisterConfig(f"{tmp_path}/cluster"))
+    assert found == ("slurm-10.0", None, RegisterConfig("file", f"{tmp_path}/cluster"))
 
 
 @pytest.mark.parametrize("told", [None, "", RUNS.format(0).replace("RUNNING", "PENDING")])

@@ -51,7 +51,7 @@ def test_with_a_shared_home_any_node_may_be_lost_and_a_line_says_so() -> None:
     config = parse_at_home("train.py", **STEP)
     register = config.rendezvous.register
     assert register is not None
-    assert register.directory == "/shared/me/jobs/big"
+    assert register.where == "/shared/me/jobs/big"
     assert config.notices == (
         (
             "the record of the job lies in /shared/me/jobs/big, so that any node may be lost"
@@ -86,7 +86,7 @@ def test_a_shared_home_that_takes_no_records_is_named_and_the_first_node_hosts(
     (tmp_path / "file").unlink()
     register = parse_run(["train.py"], STEP, FullHome()).rendezvous.register
     assert register is not None
-    assert register.directory == f"{tmp_path}/file/jobs/big"
+    assert register.where == f"{tmp_path}/file/jobs/big"
 
 
 def test_what_a_person_says_wins_over_the_scheduler() -> None:
@@ -102,7 +102,7 @@ def test_a_register_that_a_person_names_gets_the_rest_from_the_step() -> None:
     line = "--rdzv-backend file --rdzv-endpoint /shared/jobs train.py"
     meeting = parse(line, **STEP).rendezvous
     assert meeting.register is not None
-    assert meeting.register.directory == "/shared/jobs"
+    assert meeting.register.where == "/shared/jobs"
     assert (meeting.run_id, meeting.max_nodes, meeting.node_id) == ("slurm-4711.0", 4, "n09")
     assert "needs --rdzv-endpoint DIR" in refusal("--rdzv-backend file train.py", **STEP)
 

@@ -156,7 +156,9 @@ def test_nodes_meet_in_the_same_directory_however_it_is_written(
     monkeypatch.setenv("HOME", "/users/me")
     for written in ("file:///users/me/jobs", "~/jobs", "/users/me/jobs ", "/users/me/jobs\r"):
         words = ["--rdzv-backend=file", "--rdzv-endpoint", written, "--rdzv-id=j", "train.py"]
-        assert parse_run(words, {}, MACHINE).rendezvous.register == RegisterConfig("/users/me/jobs")
+        assert parse_run(words, {}, MACHINE).rendezvous.register == RegisterConfig(
+            "file", "/users/me/jobs"
+        )
 
 
 def test_a_program_meets_there_too(tmp_path: Path) -> None:
@@ -166,7 +168,7 @@ def test_a_program_meets_there_too(tmp_path: Path) -> None:
 
     register = made(f"file://{tmp_path}/jobs").rendezvous.register
     assert register is not None
-    assert register.directory == f"{tmp_path}/jobs"
+    assert register.where == f"{tmp_path}/jobs"
     with pytest.raises(ParameterError, match=r"^rdzv_endpoint='s3://b': needs a directory, and s3"):
         made("s3://b")
 
@@ -185,7 +187,7 @@ def test_a_job_is_found_in_a_directory_that_is_written_as_an_address(tmp_path: P
     words = [f" file://{tmp_path}", "--job", "j ", "--insecure"]
     scanned = parse(STATUS, words, {})
     (job,) = read_job(STATUS, scanned, given(FLAGS["--rdzv-endpoint"], scanned.words[0]))
-    assert (job.run_id, job.register) == ("j", RegisterConfig(str(tmp_path)))
+    assert (job.run_id, job.register) == ("j", RegisterConfig("file", str(tmp_path)))
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from tests.harness.wires import Wire
 
 from rallypoint.coordinator.hosted_job import HostedJob
 from rallypoint.coordinator.hosting import Hosting
+from rallypoint.coordinator.leader_process import Runtime
 from rallypoint.coordinator.leadership import Leadership
 from rallypoint.coordinator.server import Coordinator
 from rallypoint.core import messages as m
@@ -29,7 +30,6 @@ from rallypoint.core.takeover.leading import LONELY_S, LONELY_SHARE, Lead
 from rallypoint.core.takeover.record import JobRecord, Leader, LeadRecord, Process
 from rallypoint.core.takeover.stepping_down import Deference
 from rallypoint.errors import MessageError
-from rallypoint.register.leader_process import Runtime
 from rallypoint.register.record import encode
 from rallypoint.wire.codec import decode_to_agent, decode_to_coordinator
 from rallypoint.wire.codec import encode as encoded

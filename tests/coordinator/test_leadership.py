@@ -19,6 +19,7 @@ from tests.harness.leading_process import (
 )
 from tests.harness.limits import patience
 
+from rallypoint.coordinator.leader_process import Runtime, is_gone, this_process
 from rallypoint.core.host_effects import HangUp
 from rallypoint.core.model import WorldEntry
 from rallypoint.core.round_state import RoundPhase
@@ -26,7 +27,6 @@ from rallypoint.core.settings import HOLD_S
 from rallypoint.core.takeover.record import Process
 from rallypoint.errors import RendezvousStateError
 from rallypoint.register.directory.backend import DirectoryBackend
-from rallypoint.register.leader_process import Runtime, is_gone, this_process
 
 
 @pytest.fixture

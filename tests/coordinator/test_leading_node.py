@@ -11,6 +11,7 @@ from tests.harness.faulty_register import FaultyRegister
 from tests.harness.leading_process import LeadingProcess
 
 from rallypoint.coordinator.hosted_job import Gate
+from rallypoint.coordinator.leader_process import Runtime
 from rallypoint.core.host_effects import HangUp
 from rallypoint.core.job_lives import Life
 from rallypoint.core.job_state import new_job
@@ -29,7 +30,6 @@ from rallypoint.core.takeover.clock_rates import with_margin
 from rallypoint.core.takeover.heirs import Claimant
 from rallypoint.core.takeover.record import FormerLife, JobRecord, Leader, LeadRecord, Process
 from rallypoint.core.takeover.stepping_down import Deference
-from rallypoint.register.leader_process import Runtime
 from rallypoint.register.record import encode
 
 SETTINGS = SharedSettings("job", 1, 3)

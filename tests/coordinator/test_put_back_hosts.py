@@ -14,6 +14,7 @@ from tests.harness.faulty_register import FaultyRegister
 from tests.harness.leading_process import LeadingProcess
 from tests.harness.led_jobs import CANDIDATE, fresh, host_of
 
+from rallypoint.coordinator.leader_process import Runtime
 from rallypoint.coordinator.leadership import Leadership
 from rallypoint.core import messages as m
 from rallypoint.core.model import Epoch
@@ -21,7 +22,6 @@ from rallypoint.core.takeover.heirs import Claimant
 from rallypoint.core.takeover.record import LeadRecord
 from rallypoint.core.takeover.told import Position, Seal
 from rallypoint.errors import UnfitRecordError
-from rallypoint.register.leader_process import Runtime
 from rallypoint.register.record import encode
 from rallypoint.register.release import mark_dead
 

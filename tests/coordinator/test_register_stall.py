@@ -10,11 +10,11 @@ from tests.harness.faulty_register import FaultyRegister
 from tests.harness.leading_process import no_wait
 from tests.harness.virtual_time import in_virtual_time
 
+from rallypoint.coordinator.leader_process import Runtime
 from rallypoint.coordinator.leadership import Leadership
 from rallypoint.core.settings import HOLD_S
 from rallypoint.core.takeover.record import Leader, Process
 from rallypoint.errors import RallypointError
-from rallypoint.register.leader_process import Runtime
 
 T = TypeVar("T")
 

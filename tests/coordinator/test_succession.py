@@ -13,6 +13,7 @@ from tests.harness.limits import patience
 
 from rallypoint.clocks import boot_time
 from rallypoint.coordinator.connection import ClientConnection
+from rallypoint.coordinator.leader_process import Runtime
 from rallypoint.coordinator.led_jobs import LocalLeader
 from rallypoint.coordinator.server import Coordinator
 from rallypoint.coordinator.succession import Listening, OwnLeadership, Succession
@@ -22,7 +23,6 @@ from rallypoint.core.takeover.heirs import Claimant
 from rallypoint.core.takeover.record import JobRecord, Leader, LeadRecord, Process
 from rallypoint.errors import RecordError, RendezvousConnectionError
 from rallypoint.register.contract import MemoryRendezvousBackend, Token
-from rallypoint.register.leader_process import Runtime
 from rallypoint.register.record import encode
 from rallypoint.threads import CallThread
 from rallypoint.wire.address import Address

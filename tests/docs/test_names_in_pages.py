@@ -18,6 +18,7 @@ IMPORT = re.compile(
 QUOTED = re.compile(r"`(rallypoint\.[\w.]+\w)(?:\(.*?\))?`")
 NO_MODULES = frozenset(
     {"rallypoint.handlers", "rallypoint.logs_specs", "rallypoint.event_handlers"}
+    | {"rallypoint.registers"}
 )
 """Groups of entry points."""
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.harness.engines import read_by_etcd, read_by_kubernetes
 from tests.harness.refusals import refused_in_one_line
 
 from rallypoint.cli.options import parse_run
@@ -18,8 +19,8 @@ from rallypoint.elastic.launcher.api import agent_config
 from rallypoint.elastic.rendezvous.api import RendezvousHandlerRegistry
 from rallypoint.elastic.run import config_from_args, parse_args
 from rallypoint.errors import ParameterError, UsageError
-from rallypoint.wire.etcd_config import EtcdConfig
-from rallypoint.wire.kubernetes_config import SERVICE_ACCOUNT, KubernetesConfig
+from rallypoint.register.etcd.parameters import EtcdConfig
+from rallypoint.register.kubernetes.parameters import SERVICE_ACCOUNT, KubernetesConfig
 
 AT = "127.0.0.1:29999"
 
@@ -90,7 +91,7 @@ def test_R7_nodes_that_share_a_directory_agree_with_those_of_the_command_line() 
     assert ours.rendezvous.shared() == theirs.rendezvous.shared()
     assert ours.rendezvous.register == theirs.rendezvous.register
     assert (ours.rendezvous.endpoint, ours.rendezvous.is_host) == (Endpoint("localhost", 0), None)
-    assert ours.rendezvous.register == RegisterConfig(os.path.abspath("jobs"), (5, 6))
+    assert ours.rendezvous.register == RegisterConfig("file", os.path.abspath("jobs"), ports=(5, 6))
     assert not ours.access.insecure
 
 
@@ -98,10 +99,8 @@ def test_an_etcd_is_chosen_as_by_the_command_line() -> None:
     conf = {"join_timeout": 5, "protocol": "https", "cacert": "ca", "user": "u", "password": "p"}
     etcd = {"rdzv_backend": "etcd", "rdzv_endpoint": "e1,e2:5", "run_id": "job"}
     ours = settings(2, 2, **etcd, rdzv_configs=conf).rendezvous
-    assert ours.register == RegisterConfig(
-        etcd=EtcdConfig(
-            ("e1:2379", "e2:5"), "https", user="u", password="p", cacert=os.path.abspath("ca")
-        )
+    assert read_by_etcd(ours.register) == EtcdConfig(
+        ("e1:2379", "e2:5"), "https", user="u", password="p", cacert=os.path.abspath("ca")
     )
     assert ours.join_timeout_s == 5
     assert "'p'" not in repr(ours.register)
@@ -141,9 +140,9 @@ def test_kubernetes_is_chosen_as_by_the_command_line(monkeypatch: pytest.MonkeyP
         made, *_ = config_from_args(parse_args([*words, "--no-python", "true"]))
         server = given.get("server", "https://10.0.0.1:443")
         account = os.path.abspath("sa") if given else SERVICE_ACCOUNT
-        expected = RegisterConfig(kubernetes=KubernetesConfig(server, "training", account))
+        expected = KubernetesConfig(server, "training", account)
         for each in (ours, command_line(*words), settings_of(made)):
-            assert each.rendezvous.register == expected
+            assert read_by_kubernetes(each.rendezvous.register) == expected
             assert each.rendezvous.join_timeout_s == 5
 
 
@@ -242,7 +241,7 @@ def test_functions_are_forked_from_a_prepared_process_unless_told_otherwise() ->
         ({"max_no_progress": -1}, "max_no_progress=-1: needs 0 to "),
         ({"history": ""}, "history='': needs a file, or a directory with a slash"),
         ({"history": 5}, "history=5: needs a file"),
-        ({"rdzv_backend": "etcd"}, "rdzv_backend='etcd': needs an rdzv_endpoint, HOST:2379"),
+        ({"rdzv_backend": "etcd"}, "rdzv_backend='etcd': needs an rdzv_endpoint, HOST[:2379]"),
         ({"rdzv_backend": "kubernetes", "run_id": "job"}, "this is no pod (KUBERNETES_SERVICE"),
         (
             {"rdzv_backend": "kubernetes", "run_id": "job", "rdzv_endpoint": "a:5"},

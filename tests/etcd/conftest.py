@@ -8,8 +8,7 @@ import pytest
 from tests.etcd.servers import Etcd
 from tests.harness.resolver import no_names as no_names
 
-from rallypoint.register.etcd.parameters import read_etcd
-from rallypoint.wire.etcd_config import EtcdConfig
+from rallypoint.register.etcd.parameters import EtcdConfig, read_etcd
 
 
 @pytest.fixture(scope="module")

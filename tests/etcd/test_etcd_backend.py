@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 from tests.etcd.servers import Etcd, state_of, stored
 from tests.harness.cluster import free_port, wait_until
+from tests.harness.engines import etcd_at, etcd_engine
 from tests.harness.limits import patience
 from tests.harness.proxy import Proxy
 
@@ -20,14 +21,13 @@ from rallypoint.core.takeover.record import Leader, LeadRecord, Process, record_
 from rallypoint.errors import RecordError, RendezvousConnectionError, RendezvousStateError
 from rallypoint.register.contract import RendezvousBackend
 from rallypoint.register.etcd.backend import MAX_STATE, EtcdBackend, key_of
-from rallypoint.register.etcd.gateway import Gateway
-from rallypoint.register.etcd.members import EtcdMember
-from rallypoint.register.etcd.place import EtcdPlace, sweep
+from rallypoint.register.etcd.gateway import EtcdMember, Gateway
+from rallypoint.register.etcd.parameters import EtcdConfig
+from rallypoint.register.etcd.store import sweep
 from rallypoint.register.record import RegisterWatch, encode
 from rallypoint.register.release import release
 from rallypoint.testing.backend_contract import RendezvousBackendContract
 from rallypoint.wire.death_notice import ReleaseNotice
-from rallypoint.wire.etcd_config import EtcdConfig
 
 TOKEN = b"a token of the job"
 
@@ -194,7 +194,7 @@ def test_two_nodes_that_sweep_at_once_leave_one_mark_and_one_lease(
 
     def at_once() -> None:
         gates.wait()
-        EtcdPlace(config, "job").sweep()
+        etcd_engine(config, "job").sweep()
 
     sweeping = [threading.Thread(target=at_once) for _ in range(4)]
     for thread in sweeping:
@@ -278,11 +278,11 @@ def test_L6_the_record_of_a_dead_leader_is_marked_and_no_other(config: EtcdConfi
     register = EtcdBackend(config, "job", TOKEN)
     stored(register, encode(led))
     for epoch in (Epoch(2, 7), Epoch(3, 8)):
-        assert not release(ReleaseNotice(b"", "job", TOKEN, epoch, config), 1.0)
+        assert not release(ReleaseNotice(etcd_at(config), "job", TOKEN, epoch), 1.0)
     assert state_of(register) == encode(led)
     silent = replace(config, endpoints=(f"127.0.0.1:{free_port()}", *config.endpoints))
-    assert release(ReleaseNotice(b"", "job", TOKEN, led.epoch, silent), 1.0)
+    assert release(ReleaseNotice(etcd_at(silent), "job", TOKEN, led.epoch), 1.0)
     assert state_of(register) == encode(replace(led, beat=13, is_vacant=True, is_dead=True))
     gone = replace(config, endpoints=silent.endpoints[:1])
     with pytest.raises(RendezvousConnectionError):
-        release(ReleaseNotice(b"", "job", TOKEN, led.epoch, gone), 0.2)
+        release(ReleaseNotice(etcd_at(gone), "job", TOKEN, led.epoch), 0.2)

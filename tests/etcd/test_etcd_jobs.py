@@ -12,7 +12,7 @@ from tests.etcd.servers import Etcd, cluster_of, encoded
 from tests.harness.cluster import Option, wait_until
 from tests.harness.commands import drain
 from tests.harness.leading_agents import leader_of, leads
-from tests.register.test_mad_records import survives_mad_records
+from tests.harness.mad_records import survives_mad_records
 
 from rallypoint.cli.exit_codes import SIGNALLED
 from rallypoint.errors import RendezvousConnectionError

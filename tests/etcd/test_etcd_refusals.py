@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from urllib.error import HTTPError
 
@@ -13,14 +12,13 @@ from tests.etcd.servers import Etcd, add_users
 from tests.harness.certificates import make_certificates
 from tests.harness.cluster import free_port
 from tests.harness.commands import is_one_line_with
-from tests.harness.http_thread import HttpThread
+from tests.harness.engines import etcd_engine
+from tests.harness.http_thread import HttpThread, SaysHello
 from tests.harness.one_agent import OneAgent, agent
 
 from rallypoint.errors import RendezvousConnectionError
 from rallypoint.register.etcd.backend import key_of
-from rallypoint.register.etcd.parameters import read_etcd
-from rallypoint.register.etcd.place import EtcdPlace
-from rallypoint.wire.etcd_config import EtcdConfig
+from rallypoint.register.etcd.parameters import EtcdConfig, read_etcd
 
 WORKER = "import os\ntell('rank', os.environ['RANK'])\ntell('env', *os.environ)\n"
 
@@ -55,20 +53,8 @@ def test_an_etcd_without_space_is_waited_for_and_said(tmp_path: Path) -> None:
     assert is_one_line_with(last, "etcd has no space left: compact and defragment it")
 
 
-class Other(BaseHTTPRequestHandler):
-    """A web server that is no etcd."""
-
-    def do_POST(self) -> None:
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(b"hello")
-
-    def log_message(self, *_: object) -> None:
-        return
-
-
 def test_another_web_server_is_no_etcd(tmp_path: Path) -> None:
-    with HttpThread(Other) as server:
+    with HttpThread(SaysHello) as server:
         ended = run(tmp_path, f"127.0.0.1:{server.port}")
     assert is_one_line_with(ended.err, "it is no etcd: it answers 200, 'hello'")
 
@@ -149,7 +135,7 @@ def test_a_password_may_be_changed_while_a_job_runs(tmp_path: Path, guarded: Etc
     root = guarded.call("/v3/auth/authenticate", {"name": "root", "password": "root"})["token"]
     guarded.call("/v3/auth/user/grant", {"user": "other", "role": "READWRITE"}, token=root)
     conf = {"user": "other", "password_file": str(file)}
-    register = EtcdPlace(read_etcd(guarded.endpoints, conf, str), "changed").open(None)
+    register = etcd_engine(read_etcd(guarded.endpoints, conf, str), "changed").open("changed", None)
     after = register.set_state(b"1")
     assert after is not None
     change = {"name": "other", "password": "changed"}

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from tests.etcd.servers import Etcd, cluster_of
 from tests.harness.cluster import AgentProcess, Cluster, Option, free_port, wait_until
+from tests.harness.engines import etcd_engine
 
 from rallypoint.register.etcd.parameters import read_etcd
-from rallypoint.register.etcd.registers import PAGE, EtcdRegisters
+from rallypoint.register.etcd.store import PAGE
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +84,7 @@ def leader_of(job: str, processes: list[AgentProcess]) -> AgentProcess:
 
 def test_L1_jobs_are_found_in_etcd_page_by_page_and_those_that_change_again(etcd: Etcd) -> None:
     config = read_etcd(etcd.endpoints, {"etcd_prefix": "/pages"}, str)
-    registers, count = EtcdRegisters(config), PAGE + 7
+    registers, count = etcd_engine(config), PAGE + 7
     for number in range(count):
         assert registers.open(f"job-{number:04}", b"token").set_state(b"content") is not None
     etcd.put("/pages/jobs/somebody", b"else's")

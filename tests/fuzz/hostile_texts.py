@@ -50,7 +50,7 @@ from rallypoint.register import record as register_record
 from rallypoint.register.etcd.answers import check_answer, next_key
 from rallypoint.register.http import HttpReply
 from rallypoint.register.kubernetes.api_server import ApiServer
-from rallypoint.wire.kubernetes_config import KubernetesConfig
+from rallypoint.register.kubernetes.parameters import KubernetesConfig
 
 DEEP = b"\x91" * 10_000
 """Lists within lists, as MessagePack has them."""

@@ -248,6 +248,9 @@ def _whole_lines(path: Path) -> list[str]:
 class Cluster:
     """Options are those of `rallypoint run`: `max_restarts=2` is `--max-restarts 2`."""
 
+    python = sys.executable
+    """The interpreter of its agents."""
+
     def __init__(self, folder: Path, **options: Option) -> None:
         self.folder = folder
         self.port = free_port()
@@ -284,7 +287,7 @@ class Cluster:
         **options: Option,
     ) -> AgentProcess:
         """Start a node. An option that is None is left out; True is a switch."""
-        words = [*prefix, sys.executable, "-m", "rallypoint", "run"]
+        words = [*prefix, self.python, "-m", "rallypoint", "run"]
         own: dict[str, Option] = {"node_id": name, "nproc_per_node": nproc}
         if hosts is not None:
             own["rdzv_conf"] = f"{self.options['rdzv_conf']},is_host={hosts:d}"
@@ -317,7 +320,7 @@ class Cluster:
 
     def serve(self, *options: str, port: int = 0, prefix: Sequence[str] = ()) -> AgentProcess:
         """A coordinator of its own at the endpoint (or this port), up when this returns."""
-        words = [*prefix, sys.executable, "-m", "rallypoint", "serve", "--host", "127.0.0.1"]
+        words = [*prefix, self.python, "-m", "rallypoint", "serve", "--host", "127.0.0.1"]
         words += ["--port", str(port or self.port), "--log-format", "json", *options]
         told = sum(agent.name.startswith("serve") for agent in self.all_agents)
         name = f"serve.{told + 1}" if told else "serve"

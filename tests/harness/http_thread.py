@@ -29,3 +29,15 @@ class HttpThread:
         self._http.shutdown()
         self._thread.join()
         self._http.server_close()
+
+
+class SaysHello(BaseHTTPRequestHandler):
+    """A web server that is neither an etcd nor an API server."""
+
+    def do_POST(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"hello")
+
+    def log_message(self, *_: object) -> None:
+        return

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rallypoint.coordinator.hosted_job import Gate
+from rallypoint.coordinator.leader_process import REAL_RUNTIME, Runtime
 from rallypoint.coordinator.leadership import Leadership
 from rallypoint.coordinator.led_job import RecordedLife
 from rallypoint.core.event_kinds import Record
@@ -16,7 +17,6 @@ from rallypoint.core.model import SharedSettings
 from rallypoint.core.takeover.memory import Memory
 from rallypoint.core.takeover.record import Leader, Process
 from rallypoint.core.takeover.stepping_down import Deference
-from rallypoint.register.leader_process import REAL_RUNTIME, Runtime
 from rallypoint.register.record import Register
 from rallypoint.threads import CallThread
 

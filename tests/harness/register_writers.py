@@ -12,10 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from rallypoint.errors import RendezvousConnectionError
-from rallypoint.register.directory.backend import DirectoryBackend, job_directory
-from rallypoint.register.directory.chain import Seen
-from rallypoint.register.directory.chain_upkeep import REMOVED
-from rallypoint.register.version_file import VersionFile, VersionFormat
+from rallypoint.register.directory.backend import DirectoryBackend
+from rallypoint.register.directory.chain import REMOVED, Seen
+from rallypoint.register.version_file import VersionFile, VersionFormat, register_name
 from rallypoint.testing.unreliable_files import Crash, Fault, FileNode, FileServer, UnreliableFiles
 
 RUN_ID, SHARED = "job", "/shared"
@@ -92,14 +91,14 @@ class History:
 
     def _job(self) -> FileNode | None:
         try:
-            return self.server.find(f"{SHARED}/{job_directory(RUN_ID)}")
+            return self.server.find(f"{SHARED}/{register_name(RUN_ID)}")
         except FileNotFoundError:
             return None
 
     def _linked(self, directory: FileNode, name: str, node: FileNode) -> None:
         if directory.name.startswith(REMOVED):
             return
-        is_first = directory.name == job_directory(RUN_ID)
+        is_first = directory.name == register_name(RUN_ID)
         place = name if is_first else f"{directory.name}/{name}"
         assert place not in self._slots, f"{place} is written again"
         assert node.data is not None

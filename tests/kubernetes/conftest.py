@@ -11,7 +11,7 @@ from tests.harness.resolver import no_names as no_names
 from tests.kubernetes.api_stand_in import KubernetesApi
 from tests.kubernetes.stand_in import Pod, stand_in
 
-from rallypoint.wire.kubernetes_config import KubernetesConfig
+from rallypoint.register.kubernetes.parameters import KubernetesConfig
 
 
 @pytest.fixture(scope="session")

@@ -16,8 +16,7 @@ from tests.kubernetes.objects import Selector
 
 from rallypoint.cli.main import main
 from rallypoint.register.kubernetes.backend import KubernetesRendezvousBackend
-from rallypoint.register.kubernetes.parameters import kubernetes_config
-from rallypoint.wire.kubernetes_config import KubernetesConfig
+from rallypoint.register.kubernetes.parameters import KubernetesConfig, kubernetes_config
 
 NAMESPACE, ACCOUNT = "training", "rallypoint"
 

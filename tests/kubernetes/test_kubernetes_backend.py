@@ -11,6 +11,7 @@ import kubernetes_validate
 import pytest
 from msgspec.structs import replace
 from tests.harness.cluster import free_port, wait_until
+from tests.harness.engines import kubernetes_at, kubernetes_engine
 from tests.harness.limits import patience
 from tests.kubernetes.api_stand_in import Fault, KubernetesApi
 from tests.kubernetes.stand_in import NAMESPACE, Pod, names, state_of, stored
@@ -27,12 +28,12 @@ from rallypoint.register.kubernetes.backend import (
     config_map,
     name_of,
 )
-from rallypoint.register.kubernetes.place import KubernetesPlace, sweep
+from rallypoint.register.kubernetes.parameters import KubernetesConfig
+from rallypoint.register.kubernetes.store import sweep
 from rallypoint.register.record import encode
 from rallypoint.register.release import release
 from rallypoint.testing.backend_contract import RendezvousBackendContract
 from rallypoint.wire.death_notice import ReleaseNotice
-from rallypoint.wire.kubernetes_config import KubernetesConfig
 
 TOKEN = b"a token of the job"
 
@@ -402,7 +403,7 @@ def test_a_register_that_is_not_dated_is_left(api: KubernetesApi, config: Kubern
     stored(KubernetesRendezvousBackend(config, "undated"), b"x")
     api.config_maps.date(NAMESPACE, name_of("undated"), datetime(2020, 1, 1, tzinfo=UTC))
     api.config_maps.date(NAMESPACE, name_of("undated"), None)
-    KubernetesPlace(config, "job").sweep()
+    kubernetes_engine(config, "job").sweep()
     assert state_of(KubernetesRendezvousBackend(config, "undated")) == b"x"
 
 
@@ -426,4 +427,4 @@ def test_L6_the_record_of_a_dead_leader_is_marked_and_no_other(config: Kubernete
 
 
 def notice(epoch: Epoch, config: KubernetesConfig) -> ReleaseNotice:
-    return ReleaseNotice(b"", "job", TOKEN, epoch, None, config)
+    return ReleaseNotice(kubernetes_at(config), "job", TOKEN, epoch)

@@ -9,9 +9,9 @@ from pathlib import Path
 from tests.harness.cluster import Option, wait_until
 from tests.harness.commands import drain
 from tests.harness.leading_agents import leader_of, leads
+from tests.harness.mad_records import survives_mad_records
 from tests.kubernetes.api_stand_in import KubernetesApi
 from tests.kubernetes.stand_in import Pod, cluster_of, names
-from tests.register.test_mad_records import survives_mad_records
 
 from rallypoint.cli.exit_codes import SIGNALLED
 from rallypoint.register.kubernetes.backend import KubernetesRendezvousBackend, name_of

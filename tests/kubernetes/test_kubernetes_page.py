@@ -17,7 +17,7 @@ import yaml
 from tests.docs.page import blocks, commands
 from tests.harness.limits import patience
 from tests.kubernetes.kubectl_server import LOG, KubectlServer
-from tests.kubernetes.test_pod_security import broken, pods
+from tests.kubernetes.pod_standard import broken, pods
 
 LINES = [
     line

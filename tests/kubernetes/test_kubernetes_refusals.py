@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.etcd.test_etcd_refusals import Other
 from tests.harness.certificates import make_certificates
 from tests.harness.cluster import free_port
 from tests.harness.command_line import refusal
 from tests.harness.commands import is_one_line_with
-from tests.harness.http_thread import HttpThread
+from tests.harness.http_thread import HttpThread, SaysHello
 from tests.harness.one_agent import OneAgent, agent
 from tests.kubernetes.api_stand_in import KubernetesApi
 from tests.kubernetes.stand_in import ACCOUNT, NAMESPACE, Pod, apply, manifest, names, rbac
@@ -123,7 +122,7 @@ def test_nothing_there_is_waited_for_and_said(tmp_path: Path, pod: Pod) -> None:
 
 
 def test_another_web_server_is_no_api_server(tmp_path: Path, pod: Pod) -> None:
-    with HttpThread(Other) as server:
+    with HttpThread(SaysHello) as server:
         where = f"127.0.0.1:{server.port}"
         conf = f"service_account={pod.folder}"
         plain = run(tmp_path, f"server=http://{where},{conf}").err

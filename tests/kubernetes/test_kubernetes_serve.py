@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 from tests.harness.cluster import AgentProcess, Cluster, free_port
+from tests.harness.engines import kubernetes_engine, write_record
 from tests.harness.leading_agents import leader_of
 from tests.kubernetes.stand_in import Pod, cluster_of
-from tests.register.test_registers_in import write
 
-from rallypoint.register.kubernetes.registers import KubernetesRegisters
-from rallypoint.wire.kubernetes_config import KubernetesConfig
+from rallypoint.register.kubernetes.parameters import KubernetesConfig
 
 
 @pytest.mark.fault
@@ -50,14 +49,14 @@ def candidate_of(cluster: Cluster, pod: Pod) -> AgentProcess:
 def test_L1_jobs_are_found_by_their_registers_when_these_have_changed(
     config: KubernetesConfig,
 ) -> None:
-    registers = KubernetesRegisters(config)
+    registers = kubernetes_engine(config)
     assert registers.prepare() == []
     registers.changed()
     foreign, backend = registers.open("foreign", None), registers.open("A_Job", b"token")
     assert foreign.set_state(b"no record") is not None
-    write(backend, "A_Job", 0)
+    write_record(backend, "A_Job", 0)
     assert registers.changed() == []  # It does not name its job yet.
     for beat in (1, 2):
-        write(backend, "A_Job", beat)
+        write_record(backend, "A_Job", beat)
         assert registers.changed() == ["A_Job"]
         assert registers.changed() == []

@@ -35,7 +35,7 @@ from tests.kubernetes.stand_in import manifest as stand_in_manifest
 from tests.pods.name_server import NameServer
 
 from rallypoint.coordinator.token import parse_token
-from rallypoint.wire.kubernetes_config import SERVICE_ACCOUNT
+from rallypoint.register.kubernetes.parameters import SERVICE_ACCOUNT
 
 NAME = "digits"
 __all__ = ["NAME", "PORT", "Pods", "manifest"]

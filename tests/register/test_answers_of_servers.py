@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.harness.engines import etcd_engine, kubernetes_engine
 from tests.harness.http_thread import HttpThread
 from tests.harness.resolver import nobody_asked
 
@@ -25,13 +26,8 @@ from rallypoint.errors import (
 from rallypoint.register.etcd.backend import EtcdBackend
 from rallypoint.register.etcd.gateway import Gateway
 from rallypoint.register.etcd.parameters import read_etcd
-from rallypoint.register.etcd.place import EtcdPlace
-from rallypoint.register.etcd.registers import EtcdRegisters
 from rallypoint.register.kubernetes.backend import KubernetesRendezvousBackend
-from rallypoint.register.kubernetes.parameters import kubernetes_config
-from rallypoint.register.kubernetes.place import KubernetesPlace
-from rallypoint.register.kubernetes.registers import KubernetesRegisters
-from rallypoint.wire.kubernetes_config import KubernetesConfig
+from rallypoint.register.kubernetes.parameters import KubernetesConfig, kubernetes_config
 
 TOKEN = b"a token of the job"
 HEADER = b'"header":{"revision":"1"}'
@@ -150,12 +146,12 @@ def test_F10_an_answer_that_is_not_etcds_is_one_error(
         backend.get_state,
         lambda: backend.set_state(b"1"),
         backend.try_writing,
-        EtcdPlace(config, "job").prepare,
+        etcd_engine(config, "job").prepare,
         lambda: Gateway(config).watch("key", 2, 20.0) or backend.get_state(),
     ):
         may_be_made_again(call)
     assert backend.wait_for_change(None, 0.01)
-    registers = EtcdRegisters(config)
+    registers = etcd_engine(config)
     assert registers.changed() == []
     registers.sweep()
     client = EtcdClient(where)
@@ -186,11 +182,11 @@ def test_F10_an_answer_that_is_not_an_api_servers_is_one_error(
     backend = KubernetesRendezvousBackend(pod, "job", TOKEN)
     calls: list[Callable[[], Any]] = [lambda: backend.set_state(b"1")]
     if name not in OF_KUBERNETES or status == 500:
-        calls += [backend.get_state, backend.try_writing, KubernetesPlace(pod, "job").prepare]
+        calls += [backend.get_state, backend.try_writing, kubernetes_engine(pod, "job").prepare]
     for call in calls:
         may_be_made_again(call)
     assert backend.wait_for_change(None, 0.01) in (True, False)
-    registers = KubernetesRegisters(pod)
+    registers = kubernetes_engine(pod)
     assert registers.changed() == []
     registers.sweep()
 
@@ -215,8 +211,8 @@ def test_F10_pages_that_would_not_end_are_not_read_for_ever(
     pair = b'{"key":"AA==","mod_revision":"1"}'
     server.answer = b"{" + HEADER + b',"more":true,"kvs":[' + pair + b"]}"
     where = f"127.0.0.1:{server.port}"
-    registers = EtcdRegisters(read_etcd(where, {}, os.path.abspath))
+    registers = etcd_engine(read_etcd(where, {}, os.path.abspath))
     assert registers.changed() == []
     may_be_made_again(EtcdStore(EtcdClient(where), "/store").list_keys)
     server.answer = b'{"kind":"List","metadata":{"continue":"x"},"items":[]}'
-    assert KubernetesRegisters(pod).changed() == []
+    assert kubernetes_engine(pod).changed() == []

@@ -11,17 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from rallypoint.config import RegisterConfig, RendezvousConfig
 from rallypoint.errors import (
     InfrastructureError,
     RallypointError,
     RendezvousConnectionError,
     UsageError,
 )
-from rallypoint.register.directory.backend import DirectoryBackend, job_directory
+from rallypoint.register.directory.backend import DirectoryBackend
 from rallypoint.register.directory.files import LocalFiles
+from rallypoint.register.directory.store import DirectoryEngine
 from rallypoint.register.directory.upkeep import RETENTION_S, prepare, remove_register, sweep
-from rallypoint.register.engines import DirectoryPlace
+from rallypoint.register.engines import Use
+from rallypoint.register.version_file import register_name
 from rallypoint.testing.unreliable_files import FileServer, UnreliableFiles
 
 FLAG = "--rdzv-endpoint"
@@ -39,7 +40,7 @@ def test_a_directory_is_made_private_with_those_above_it(tmp_path: Path) -> None
 def test_a_job_of_one_node_says_which_directories_it_has_made(tmp_path: Path) -> None:
     """A mistyped path is one that was missing."""
     path = f"{tmp_path}/shraed/jobs"
-    place = DirectoryPlace(path, RendezvousConfig("a", register=RegisterConfig(directory=path)))
+    place = DirectoryEngine(path, {}, Use("a"))
     made = f"made {path}, and {tmp_path}/shraed above it, which were missing"
     assert place.prepare() == [made]
     assert place.prepare() == []
@@ -174,7 +175,7 @@ def test_a_register_that_has_not_changed_for_a_week_is_removed_and_no_other() ->
     assert sweep(files, DIRECTORY) == 0
     server.advance(2)
     assert sweep(files, DIRECTORY) == 1
-    assert files.names(DIRECTORY) == [job_directory("new"), "somebody's"]
+    assert files.names(DIRECTORY) == [register_name("new"), "somebody's"]
     assert DirectoryBackend(DIRECTORY, "old", files=files).get_state() is None
 
 
@@ -188,7 +189,7 @@ def test_what_an_interrupted_removal_has_left_is_removed() -> None:
 
     failing.remove_directory = remove_directory  # type: ignore[method-assign]
     with pytest.raises(OSError, match="no"):
-        remove_register(failing, f"{DIRECTORY}/{job_directory('job')}", always)
+        remove_register(failing, f"{DIRECTORY}/{register_name('job')}", always)
     [left] = files.names(DIRECTORY)
     assert left.startswith("gone-")
     server.advance(RETENTION_S - 1)
@@ -216,7 +217,7 @@ def test_a_register_that_is_written_to_while_it_is_removed_keeps_its_job() -> No
 
     late.rename = write_then_rename  # type: ignore[method-assign]
     assert sweep(late, DIRECTORY) == 0
-    assert files.names(DIRECTORY) == [job_directory("job")]
+    assert files.names(DIRECTORY) == [register_name("job")]
     write(files, "job")
 
 
@@ -231,7 +232,7 @@ def test_a_register_is_removed_by_its_newest_version_only() -> None:
     found = ours.get_state()
     assert found is not None
     assert ours.remove(found[1])
-    assert files.names(DIRECTORY) == [job_directory("other")]
+    assert files.names(DIRECTORY) == [register_name("other")]
 
 
 def test_who_watches_a_register_that_is_removed_begins_the_job_anew() -> None:

@@ -22,8 +22,9 @@ from rallypoint.errors import (
     RendezvousStateError,
 )
 from rallypoint.register.contract import RendezvousBackend
-from rallypoint.register.directory.backend import DirectoryBackend, job_directory
+from rallypoint.register.directory.backend import DirectoryBackend
 from rallypoint.register.directory.files import LocalFiles
+from rallypoint.register.version_file import register_name
 from rallypoint.testing.backend_contract import RendezvousBackendContract
 from rallypoint.testing.unreliable_files import Fault, FileServer, UnreliableFiles
 
@@ -78,7 +79,7 @@ def test_processes_that_race_lose_no_update(tmp_path: Path) -> None:
     found = DirectoryBackend(str(tmp_path), "job", b"token").get_state()
     assert found is not None
     assert found[0] == b"60"
-    left = os.listdir(tmp_path / job_directory("job"))
+    left = os.listdir(tmp_path / register_name("job"))
     assert not [name for name in left if name.startswith("new-")]
 
 
@@ -87,14 +88,14 @@ def test_any_run_id_names_a_directory_of_its_own(tmp_path: Path, run_id: str) ->
     """Directly in the one that is shared."""
     backend = DirectoryBackend(str(tmp_path), run_id)
     assert backend.set_state(b"x") is not None
-    assert os.listdir(tmp_path) == [job_directory(run_id)]
+    assert os.listdir(tmp_path) == [register_name(run_id)]
     assert DirectoryBackend(str(tmp_path), run_id + "-").get_state() is None
     assert len(os.listdir(tmp_path)) == 1
 
 
 def test_run_ids_that_read_alike_do_not_meet() -> None:
     """Their directories are told apart by a hash."""
-    names = {job_directory(run_id) for run_id in ("a b", "a/b", "a-b", "A-b", "a.b")}
+    names = {register_name(run_id) for run_id in ("a b", "a/b", "a-b", "A-b", "a.b")}
     assert len(names) == 5
 
 
@@ -139,7 +140,7 @@ def test_a_known_position_costs_two_operations(tmp_path: Path) -> None:
 
 def removed_last(tmp_path: Path, count: int) -> None:
     """So many of the newest versions."""
-    files = sorted((tmp_path / job_directory("job")).glob("0*/0*"))
+    files = sorted((tmp_path / register_name("job")).glob("0*/0*"))
     for path in files[-count:]:
         path.unlink()
 
@@ -176,7 +177,7 @@ def test_L9_a_writer_sees_that_its_directory_of_versions_was_removed(tmp_path: P
     backend.versions_in_a_directory = 3
     for number in range(9):
         token = stored(backend, b"%d" % number, token)
-    shutil.rmtree(max((tmp_path / job_directory("job")).glob("0*-*")))
+    shutil.rmtree(max((tmp_path / register_name("job")).glob("0*-*")))
     after = backend.set_state(b"9", token)
     assert after is not None
     assert not after[2]
@@ -196,7 +197,7 @@ def test_a_reader_that_is_new_reads_few_versions(tmp_path: Path) -> None:
         assert found is not None
         assert (found[0], found[1]) == (b"69", token)
         assert files.asked.total() < 8, head
-        (tmp_path / job_directory("job") / "head").unlink(missing_ok=True)
+        (tmp_path / register_name("job") / "head").unlink(missing_ok=True)
 
 
 class Rig:
@@ -214,7 +215,7 @@ class Rig:
 
     def left(self) -> list[str]:
         """What is in the job's directory."""
-        return sorted(self.server.find(f"/shared/{job_directory('job')}").names)
+        return sorted(self.server.find(f"/shared/{register_name('job')}").names)
 
 
 def test_old_directories_are_removed(rig: Rig) -> None:
@@ -224,7 +225,7 @@ def test_old_directories_are_removed(rig: Rig) -> None:
     for number in range(60):
         token = stored(backend, b"%d" % number, token)
         if number == 2:
-            top = f"/shared/{job_directory('job')}"
+            top = f"/shared/{register_name('job')}"
             files.make_directory(f"{top}/00000002-0123456789abcdef")
             files.write(f"{top}/new-left", b"left by a process that died")
     assert len(rig.left()) == 24
@@ -314,7 +315,7 @@ def test_a_file_that_is_no_version_is_refused_and_kept(
 ) -> None:
     """With one line that names it and the fix; nothing is overwritten."""
     stored(DirectoryBackend(str(tmp_path), "job", token), b"x")
-    first = tmp_path / job_directory("job") / "first"
+    first = tmp_path / register_name("job") / "first"
     spoilt = spoil(first.read_bytes())
     first.write_bytes(spoilt)
     backend = DirectoryBackend(str(tmp_path), "job", token)
@@ -332,7 +333,7 @@ def test_a_version_is_bound_to_its_job_its_place_and_its_token(tmp_path: Path) -
     for token, says in ((None, "by a job with a token"), (b"other", "with another token")):
         with pytest.raises(RendezvousStateError, match=says):
             DirectoryBackend(str(tmp_path), "job", token).get_state()
-    job, other = tmp_path / job_directory("job"), tmp_path / job_directory("other")
+    job, other = tmp_path / register_name("job"), tmp_path / register_name("other")
     (directory,) = (path for path in job.iterdir() if path.is_dir())
     (directory / "000002").write_bytes((directory / "000001").read_bytes())
     (directory / "000002").chmod(0o600)
@@ -425,7 +426,7 @@ def test_a_directory_of_somebody_else_is_refused(
 ) -> None:
     """Or one that others may write to."""
     stored(DirectoryBackend(str(tmp_path), "job"), b"x")
-    job = tmp_path / job_directory("job")
+    job = tmp_path / register_name("job")
     job.chmod(0o770)
     with pytest.raises(AccessError, match="other users may write to it"):
         DirectoryBackend(str(tmp_path), "job").get_state()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rallypoint.register.directory.file_systems import (
+from rallypoint.file_systems import (
     FileSystem,
     FileSystemReach,
     file_system_of,

@@ -11,14 +11,14 @@ from tempfile import TemporaryDirectory
 import pytest
 from msgspec.structs import replace
 
+from rallypoint.coordinator.leader_process import is_gone, this_process
 from rallypoint.core.takeover.record import LifeLock
-from rallypoint.register.directory.file_systems import FileSystem, local_file_system
-from rallypoint.register.directory.store import DirectoryLocks, are_locks_trusted
-from rallypoint.register.leader_process import is_gone, this_process
+from rallypoint.file_systems import FileSystem, local_file_system
+from rallypoint.register.directory.life_locks import DirectoryLocks, are_locks_trusted
 
 HOLDER = """
 import sys, time
-from rallypoint.register.directory.store import DirectoryLocks
+from rallypoint.register.directory.life_locks import DirectoryLocks
 own = DirectoryLocks(sys.argv[1]).own
 print(own.device, own.inode, own.place, flush=True)
 time.sleep(1000)

@@ -44,7 +44,7 @@ from rallypoint.wire.death_notice import encode_release
 directory, temporary, token, *argv = sys.argv[1:]
 token = open(token, "rb").read()
 helpers = HelperProcesses([temporary], WorkerSource(WorkerConfig(argv=("true",))), "")
-helpers.leave_notice(encode_release(RegisterConfig(directory), "job", token, Epoch(3, 7)))
+helpers.leave_notice(encode_release(RegisterConfig("file", directory), "job", token, Epoch(3, 7)))
 spawn_workers([WorkerCommand(argv, dict(os.environ))], helpers.guard)
 print("agent", os.getpid(), "guard", helpers.guard.pid, flush=True)
 for order in sys.stdin:

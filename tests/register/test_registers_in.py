@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rallypoint.core.model import Epoch, SharedSettings
-from rallypoint.core.takeover.record import JobRecord, Leader, LeadRecord, Process
-from rallypoint.register.directory.backend import DirectoryBackend
-from rallypoint.register.directory.store import RegistersIn
-from rallypoint.register.record import Register, encode
+from tests.harness.engines import write_record
 
-FLAG = "--data-dir"
+from rallypoint.register.directory.backend import DirectoryBackend
+from rallypoint.register.directory.store import DirectoryEngine
+from rallypoint.register.engines import Use
+
 RUN_IDS = ["a_job", "job-1", "exp/7: lr=0.1", "--", "ä" * 60, "x" * 200]
 
 
@@ -18,37 +17,33 @@ def register(directory: Path, run_id: str, token: bytes | None = None) -> Direct
     return DirectoryBackend(str(directory), run_id, token)
 
 
-def write(backend: Register, run_id: str, beat: int) -> None:
-    """What a leader does: the first record has no job."""
-    found = backend.get_state()
-    job = JobRecord(SharedSettings(run_id, 1, 2), 1) if beat else None
-    record = LeadRecord(1, Epoch(1, 1), Leader((), Process("boot", 1, 1)), beat, job)
-    assert backend.set_state(encode(record), None if found is None else found[1]) is not None
+def engine(directory: Path) -> DirectoryEngine:
+    return DirectoryEngine(str(directory), {}, Use())
 
 
 def test_L1_jobs_are_found_by_their_registers_whatever_their_names_and_tokens(
     tmp_path: Path,
 ) -> None:
-    registers = RegistersIn(str(tmp_path), FLAG)
+    registers = engine(tmp_path)
     assert registers.changed() == []
     for run_id in RUN_IDS:
         backend = register(tmp_path, run_id, b"secret of " + run_id.encode())
-        write(backend, run_id, 0)
+        write_record(backend, run_id, 0)
         registers.changed()
-        write(backend, run_id, 1)
+        write_record(backend, run_id, 1)
         assert registers.changed() == [run_id]
-    assert sorted(RegistersIn(str(tmp_path), FLAG).changed()) == sorted(RUN_IDS)
+    assert sorted(engine(tmp_path).changed()) == sorted(RUN_IDS)
 
 
 def test_L1_only_registers_that_have_changed_are_read_again(tmp_path: Path) -> None:
-    registers = RegistersIn(str(tmp_path), FLAG)
+    registers = engine(tmp_path)
     backends = {run_id: register(tmp_path, run_id) for run_id in RUN_IDS}
     for run_id, backend in backends.items():
-        write(backend, run_id, 0)
-        write(backend, run_id, 1)
+        write_record(backend, run_id, 0)
+        write_record(backend, run_id, 1)
     assert len(registers.changed()) == len(RUN_IDS)
     assert registers.changed() == []
-    write(backends["job-1"], "job-1", 2)
+    write_record(backends["job-1"], "job-1", 2)
     assert registers.changed() == ["job-1"]
 
 
@@ -60,6 +55,6 @@ def test_L1_what_is_no_register_is_passed_over(tmp_path: Path) -> None:
     broken.mkdir()
     (broken / "first").write_bytes(b"rallypoint")
     (tmp_path / f"gone-0123456789abcdef-rallypoint-job-{'3' * 32}").mkdir()
-    write(register(tmp_path, "job"), "job", 0)
-    assert RegistersIn(str(tmp_path), FLAG).changed() == ["job"]
-    assert RegistersIn(str(tmp_path / "missing"), FLAG).changed() == []
+    write_record(register(tmp_path, "job"), "job", 0)
+    assert engine(tmp_path).changed() == ["job"]
+    assert engine(tmp_path / "missing").changed() == []

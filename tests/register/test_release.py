@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from tests.harness.engines import directory_at, etcd_at
 from tests.harness.limits import patience
 
 from rallypoint.core.job_state import new_job
@@ -17,10 +18,11 @@ from rallypoint.core.takeover.record import Leader, LeadRecord, Process, record_
 from rallypoint.errors import RallypointError, RendezvousConnectionError
 from rallypoint.register import record as register_record
 from rallypoint.register.contract import MemoryRendezvousBackend, Token
-from rallypoint.register.directory.backend import DirectoryBackend, job_directory
+from rallypoint.register.directory.backend import DirectoryBackend
+from rallypoint.register.etcd.parameters import EtcdConfig
 from rallypoint.register.release import mark_dead, release, who_hears
+from rallypoint.register.version_file import register_name
 from rallypoint.wire.death_notice import DeathNotice, ReleaseNotice
-from rallypoint.wire.etcd_config import EtcdConfig
 
 TOKEN = b"a token of the job"
 EPOCH = Epoch(3, 7)
@@ -31,7 +33,7 @@ LIMIT_S = 0.3
 
 
 def notice_of(directory: Path) -> ReleaseNotice:
-    return ReleaseNotice(str(directory).encode(), "job", TOKEN, EPOCH)
+    return ReleaseNotice(directory_at(directory), "job", TOKEN, EPOCH)
 
 
 def written(directory: Path, data: bytes, token: bytes | None = TOKEN) -> None:
@@ -93,7 +95,7 @@ def under_another_token(directory: Path) -> None:
 
 def open_to_others(directory: Path) -> None:
     written(directory, register_record.encode(LED))
-    (directory / job_directory("job")).chmod(0o777)
+    (directory / register_name("job")).chmod(0o777)
 
 
 @pytest.mark.parametrize(
@@ -174,7 +176,7 @@ PLACE = DeadPlace(Stamp(5, 0), 1, "b")
 def test_L4_who_hears_of_a_death_is_read_in_the_register(tmp_path: Path) -> None:
     job = replace(JOB, round=0, is_active=True, nodes=2, leader_rank=0)
     notice = DeathNotice(
-        *("127.0.0.1", 1, "job", TOKEN, "life", 1, b"s"), PLACE, path=str(tmp_path).encode()
+        *("127.0.0.1", 1, "job", TOKEN, "life", 1, b"s"), PLACE, register=directory_at(tmp_path)
     )
     look = who_hears(notice, LIMIT_S)
     assert look() == (), "there is no record yet"
@@ -190,5 +192,5 @@ def test_L4_who_hears_of_a_death_is_read_in_the_register(tmp_path: Path) -> None
 def test_L4_a_register_that_is_away_may_tell_later_who_hears_of_a_death(tmp_path: Path) -> None:
     notice = replace(notice_of(tmp_path / "away"), place=PLACE)
     assert who_hears(notice, LIMIT_S)() == ()
-    nobody_answers = replace(notice, etcd=EtcdConfig(("127.0.0.1:1",)))
+    nobody_answers = replace(notice, register=etcd_at(EtcdConfig(("127.0.0.1:1",))))
     assert who_hears(nobody_answers, LIMIT_S)() == ()

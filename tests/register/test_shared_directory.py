@@ -13,10 +13,11 @@ from tests.harness.one_agent import agent, eventually
 
 from rallypoint.core.model import Epoch, Outcome, SharedSettings, Verdict
 from rallypoint.core.takeover.record import JobRecord, Leader, LeadRecord, Process
-from rallypoint.register.directory.backend import DirectoryBackend, job_directory
-from rallypoint.register.directory.file_systems import local_file_system
+from rallypoint.file_systems import local_file_system
+from rallypoint.register.directory.backend import DirectoryBackend
 from rallypoint.register.directory.upkeep import RETENTION_S
 from rallypoint.register.record import decode, encode
+from rallypoint.register.version_file import register_name
 
 BY_DIRECTORY = ("--rdzv-backend=file", "--rdzv-id=job", "--local-addr=127.0.0.1")
 WORKER = "import os\ntell('rank', os.environ['RANK'])\n"
@@ -232,7 +233,7 @@ def test_a_node_that_leads_removes_what_other_jobs_have_left_a_week_ago(tmp_path
         jobs = tmp_path / "jobs"
         jobs.mkdir(mode=0o700, exist_ok=True)
         assert DirectoryBackend(str(jobs), name).set_state(b"state")
-    old, new = (jobs / job_directory(name) for name in ("old", "new"))
+    old, new = (jobs / register_name(name) for name in ("old", "new"))
     for path in (old, *old.iterdir()):
         os.utime(path, (time.time() - RETENTION_S - 10,) * 2)
     waits = WORKER + "import time\nwhile not os.path.exists('go'): time.sleep(0.02)\n"
@@ -240,7 +241,7 @@ def test_a_node_that_leads_removes_what_other_jobs_have_left_a_week_ago(tmp_path
         eventually(lambda: not old.exists(), "the old register to go")
         (tmp_path / "go").touch()
         assert run.wait() == 0, run.err
-    assert sorted(path.name for path in jobs.iterdir()) == sorted([new.name, job_directory("job")])
+    assert sorted(path.name for path in jobs.iterdir()) == sorted([new.name, register_name("job")])
 
 
 def test_a_node_that_can_not_host_the_job_says_why_once_and_at_the_end(tmp_path: Path) -> None:

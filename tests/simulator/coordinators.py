@@ -18,6 +18,7 @@ from tests.simulator.workers import Badness, Program, Witness
 from rallypoint.config import AgentConfig
 from rallypoint.coordinator.connection import FramedConnection, ServerConnection
 from rallypoint.coordinator.hosting import Hosting, Leaderships
+from rallypoint.coordinator.leader_process import Runtime
 from rallypoint.coordinator.leadership import Leadership
 from rallypoint.coordinator.led_jobs import LocalLeader, ManyLeaderships
 from rallypoint.coordinator.server import Coordinator
@@ -32,7 +33,6 @@ from rallypoint.core.node.events import Finish
 from rallypoint.core.takeover.record import Process
 from rallypoint.core.watch.past_round import PastRound
 from rallypoint.errors import MessageError
-from rallypoint.register.leader_process import Runtime
 from rallypoint.wire.handshake import Established, ServerHandshake
 
 WALL_MS = 1_000_000

@@ -23,6 +23,7 @@ from rallypoint.agent.helper_processes import wait_unless
 from rallypoint.agent.leading import Hosts, LeadingNode
 from rallypoint.coordinator.client import CoordinatorSession, Hooks
 from rallypoint.coordinator.connection import ClientConnection
+from rallypoint.coordinator.leader_process import Runtime
 from rallypoint.coordinator.leadership import Leadership
 from rallypoint.coordinator.led_jobs import LocalLeader
 from rallypoint.coordinator.server import Coordinator
@@ -36,7 +37,6 @@ from rallypoint.core.takeover.record import LeadRecord, Process
 from rallypoint.core.takeover.told import Position
 from rallypoint.errors import RallypointError, RendezvousConnectionError
 from rallypoint.register import record as register_record
-from rallypoint.register.leader_process import Runtime
 
 RETRY_S = 0.1
 

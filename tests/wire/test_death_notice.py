@@ -11,29 +11,36 @@ from typing import Any, cast
 import msgspec
 import pytest
 from msgspec.structs import replace
+from tests.harness.engines import (
+    directory_register,
+    etcd_register,
+    kubernetes_register,
+    read_by_etcd,
+    read_by_kubernetes,
+)
 
 from rallypoint.agent.helper_processes import HelperProcesses
 from rallypoint.agent.membership import AgentSetup, Membership
-from rallypoint.config import AgentConfig, RegisterConfig, RendezvousConfig, WorkerConfig
+from rallypoint.config import AgentConfig, RendezvousConfig, WorkerConfig
 from rallypoint.core.model import DeadPlace, Epoch, Stamp
 from rallypoint.process.death_report import report_death, tell_next
 from rallypoint.process.guard import SharedPage
+from rallypoint.register.etcd.parameters import EtcdConfig
+from rallypoint.register.kubernetes.parameters import KubernetesConfig
 from rallypoint.wire.death_notice import (
     SECRET_BYTES,
     ByRegister,
     DeathNotice,
     Notice,
+    RegisterAt,
     ReleaseNotice,
     commitment,
     decode,
-    directory_of,
     encode,
     encode_release,
     is_proven,
     with_register,
 )
-from rallypoint.wire.etcd_config import EtcdConfig
-from rallypoint.wire.kubernetes_config import KubernetesConfig
 
 NOTICE = DeathNotice("127.0.0.1", 29400, "job", b"t" * 32, "life", 7, b"s" * SECRET_BYTES)
 
@@ -69,11 +76,11 @@ def test_F2_a_page_has_a_whole_notice_or_none() -> None:
 
 def test_L6_a_notice_of_a_leader_names_its_register_and_fits_or_is_none() -> None:
     directory = b"/shared/\xff\xc3\xa9".decode("utf-8", "surrogateescape")
-    data = encode_release(RegisterConfig(directory), "job", b"t" * 32, Epoch(3, 2**31))
+    data = encode_release(directory_register(directory), "job", b"t" * 32, Epoch(3, 2**31))
     notice = decode(data)
     assert isinstance(notice, ReleaseNotice)
-    assert (directory_of(notice.path), notice.run_id, notice.token, notice.epoch) == (
-        directory,
+    assert (notice.register.config(), notice.run_id, notice.token, notice.epoch) == (
+        directory_register(directory),
         "job",
         b"t" * 32,
         Epoch(3, 2**31),
@@ -84,28 +91,31 @@ def test_L6_a_notice_of_a_leader_names_its_register_and_fits_or_is_none() -> Non
     assert decode(page.notice) == notice
     page.leave_notice(encode(NOTICE))
     assert decode(page.notice) == NOTICE
-    page.leave_notice(encode_release(RegisterConfig("/" + "d" * 5000), "job", None, Epoch(3, 7)))
+    page.leave_notice(
+        encode_release(directory_register("/" + "d" * 5000), "job", None, Epoch(3, 7))
+    )
     assert page.notice == b""
 
 
 def test_L6_a_notice_of_a_leader_tells_all_that_an_etcd_asks_for_and_shows_no_password() -> None:
     etcd = EtcdConfig(("e1:2379", "e2:2379"), "https", "/p", "u", "secret", "", "/ca", "/c", "/k")
-    data = encode_release(RegisterConfig(etcd=etcd), "job", b"t" * 32, Epoch(3, 7))
+    data = encode_release(etcd_register(etcd), "job", b"t" * 32, Epoch(3, 7))
     page = SharedPage()
     page.leave_notice(data)
     notice = decode(page.notice)
     assert isinstance(notice, ReleaseNotice)
-    assert (notice.etcd, notice.run_id, notice.token) == (etcd, "job", b"t" * 32)
+    assert read_by_etcd(notice.register.config()) == etcd
+    assert (notice.run_id, notice.token) == ("job", b"t" * 32)
     assert "secret" not in repr(notice)
     assert "tttt" not in repr(notice)
 
 
 def test_L6_a_notice_of_a_leader_tells_which_api_server_has_the_record() -> None:
     kubernetes = KubernetesConfig("https://10.0.0.1:443", "training", "/account")
-    data = encode_release(RegisterConfig(kubernetes=kubernetes), "job", None, Epoch(3, 7))
+    data = encode_release(kubernetes_register(kubernetes), "job", None, Epoch(3, 7))
     notice = decode(data)
     assert isinstance(notice, ReleaseNotice)
-    assert (notice.kubernetes, notice.etcd, directory_of(notice.path)) == (kubernetes, None, "")
+    assert read_by_kubernetes(notice.register.config()) == kubernetes
 
 
 def test_F2_a_coordinator_that_is_gone_or_says_nothing_is_left_alone_soon() -> None:
@@ -117,13 +127,13 @@ def test_F2_a_coordinator_that_is_gone_or_says_nothing_is_left_alone_soon() -> N
 
 def test_L4_a_notice_with_its_register_and_place_fits_or_tells_the_next_leader_nothing() -> None:
     place = DeadPlace(Stamp(5, 2), 1, "b")
-    notice = with_register(replace(NOTICE, place=place), RegisterConfig("/shared/jobs"))
+    notice = with_register(replace(NOTICE, place=place), directory_register("/shared/jobs"))
     page = SharedPage()
     page.leave_notice(encode(notice))
     assert decode(page.notice) == notice
-    assert notice.path == b"/shared/jobs"
+    assert notice.register == RegisterAt("file", b"/shared/jobs")
     # The coordinator that the agent was connected to is told in any case.
-    too_long = with_register(NOTICE, RegisterConfig("/" + "d" * 5000))
+    too_long = with_register(NOTICE, directory_register("/" + "d" * 5000))
     assert too_long == NOTICE
     assert with_register(NOTICE, None) == NOTICE
 
@@ -137,7 +147,7 @@ def test_L4_the_next_leader_is_told_until_it_is_recorded_that_it_knows() -> None
         return lambda: answers.pop(0)
 
     place = DeadPlace(Stamp(5, 2), 1, "b")
-    notice = with_register(replace(NOTICE, place=place), RegisterConfig("/shared/jobs"))
+    notice = with_register(replace(NOTICE, place=place), directory_register("/shared/jobs"))
     by_register = ByRegister(lambda notice, limit_s: None, who_hears)
     tell_next(notice, by_register, out_of_memory=False)
     assert opened == [notice]

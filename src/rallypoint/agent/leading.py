@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from math import ceil
 from random import SystemRandom
 from socket import socket
@@ -30,7 +31,7 @@ from rallypoint.core.session import AgentEnd
 from rallypoint.core.takeover.heirs import Claimant
 from rallypoint.core.takeover.leading import takeover_s
 from rallypoint.errors import RendezvousConnectionError, RendezvousTimeoutError
-from rallypoint.register.engines import place_of
+from rallypoint.register.engines import make_for, prepare, unanswered
 from rallypoint.register.record import Register
 from rallypoint.threads import run_in_thread
 from rallypoint.wire.address import Address
@@ -149,11 +150,11 @@ class LeadingNode:
             self._telling = asyncio.get_running_loop().create_task(self._say_alone())
 
     async def _say_alone(self) -> None:
-        place = place_of(self._rendezvous)
-        is_the_same = await run_in_thread(place.is_the_same, "rallypoint-registers")
+        wording = make_for(self._rendezvous).wording()
+        same = await run_in_thread(wording.same, "rallypoint-registers")
         self.notice(
             f"no other node has come for {ALONE_S:g} s: see that all nodes have the same "
-            f"--rdzv-id, and that {is_the_same}"
+            f"--rdzv-id, and that {same}"
         )
 
     def _sweep(self) -> None:
@@ -162,9 +163,9 @@ class LeadingNode:
         if self._has_swept:
             return
         self._has_swept = True
-        place = place_of(self._rendezvous)
+        engine = make_for(self._rendezvous)
         with suppress(RuntimeError):  # The system has no thread left.
-            Thread(target=place.sweep, name="rallypoint-sweep", daemon=True).start()
+            Thread(target=engine.sweep, name="rallypoint-sweep", daemon=True).start()
 
     def notice(self, text: str) -> None:
         self._agent.say(kinds.NOTICE(text))
@@ -196,8 +197,9 @@ async def register_of(
     Raises UsageError or InfrastructureError if the register can't be kept there, and
     RendezvousTimeoutError.
     """
-    place, limit_s = place_of(rendezvous), rendezvous.join_timeout_s
-    waiting = f"waiting for {place.name}"
+    engine, chosen = make_for(rendezvous), rendezvous.register
+    assert chosen is not None
+    limit_s, waiting = rendezvous.join_timeout_s, f"waiting for {engine.where}"
     silent = f"{waiting}, which does not answer"
     told = asyncio.get_running_loop().call_later(UNANSWERED_S, on_wait, silent)
     why = ""
@@ -205,7 +207,8 @@ async def register_of(
         async with asyncio.timeout(limit_s):
             while True:
                 try:
-                    remarks = await run_in_thread(place.prepare, "rallypoint-registers")
+                    call = partial(prepare, engine, chosen)
+                    remarks = await run_in_thread(call, "rallypoint-registers")
                     break
                 except RendezvousConnectionError as error:
                     told.cancel()
@@ -214,16 +217,15 @@ async def register_of(
                         say(kinds.NOTICE(f"{waiting}: {why}"))
                 await asyncio.sleep(RETRY_S)
     except TimeoutError:
-        raise RendezvousTimeoutError(place.unanswered(limit_s, why)) from None
+        raise RendezvousTimeoutError(unanswered(engine, chosen, limit_s, why)) from None
     finally:
         told.cancel()
     for remark in remarks:
         say(kinds.NOTICE(remark))
-    assert rendezvous.register is not None
-    hold_s, lease_s = rendezvous.register.hold_s, rendezvous.lease_s
+    hold_s, lease_s = chosen.hold_s, rendezvous.lease_s
     if rendezvous.max_nodes > 1 and takeover_s(hold_s) >= lease_s:
         say(kinds.NOTICE(short_lease(hold_s, lease_s)))
-    return place.open(secret)
+    return engine.open(rendezvous.run_id, secret)
 
 
 def short_lease(hold_s: float, lease_s: float) -> str:

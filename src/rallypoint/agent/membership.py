@@ -33,7 +33,7 @@ from rallypoint.core.event_kinds import Record, ReportedBy
 from rallypoint.core.model import Candidate, DeadPlace
 from rallypoint.core.ranks import id_of_rank
 from rallypoint.core.session import AgentEnd, SessionRules
-from rallypoint.core.settings import UNNAMED_RUN_ID
+from rallypoint.core.settings import FOR_DIRECTORIES, UNNAMED_RUN_ID
 from rallypoint.core.text import names, part_of, shown
 from rallypoint.core.watch.goodput_view import GoodputView
 from rallypoint.core.watch.node_progress import NodeProgress
@@ -507,17 +507,11 @@ def look_command(rendezvous: RendezvousConfig, access: AccessConfig) -> str:
 
 
 def _where_records_are(register: RegisterConfig) -> list[str]:
-    if register.etcd is not None:
-        etcd = register.etcd
-        conf = {"protocol": etcd.protocol, "etcd_prefix": etcd.prefix, "user": etcd.user}
-        conf |= {"password_file": etcd.password_file, "cacert": etcd.cacert}
-        conf |= {"cert": etcd.cert, "key": etcd.key}
-        usual = {"protocol": "http", "etcd_prefix": "/rallypoint"}
-        said = [f"{k}={text}" for k, text in conf.items() if text and usual.get(k) != text]
-        words = ["--rdzv-backend", "etcd", "--rdzv-endpoint", str(etcd)]
-        return [*words, "--rdzv-conf", ",".join(said)] if said else words
-    if register.kubernetes is not None:
-        namespace = register.kubernetes.namespace
-        words = ["--rdzv-backend", "kubernetes"]
-        return [*words, "--rdzv-endpoint", namespace] if namespace else words
-    return [register.directory]
+    from rallypoint.register.engines import PASSWORD
+
+    if register.engine == FOR_DIRECTORIES:
+        return [register.where]
+    words = ["--rdzv-backend", register.engine]
+    words += ["--rdzv-endpoint", register.where] if register.where else []
+    conf = ",".join(f"{key}={text}" for key, text in register.settings if key != PASSWORD)
+    return [*words, "--rdzv-conf", conf] if conf else words

@@ -8,10 +8,9 @@ import os
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rallypoint.agent.environ import ETCD_PASSWORD_VARIABLE
 from rallypoint.cli.parser import Scanned
 from rallypoint.cli.values import Given, integer
-from rallypoint.config import TOKEN_VARIABLE, AgentConfig, environ_token
+from rallypoint.config import TOKEN_VARIABLE, AgentConfig, environ_token, is_secret
 from rallypoint.coordinator.token import JobToken, find_token, parse_token, read_token, user_home
 from rallypoint.core.settings import Setting
 from rallypoint.core.text import shown
@@ -19,13 +18,12 @@ from rallypoint.process import syscalls
 
 
 def keep_secrets() -> None:
-    """From now on no other process of this user is shown the token, nor the password of etcd. For a
+    """From now on no other process of this user is shown the token, nor a password. For a
     command's own process."""
     syscalls.hide_process()
-    for name in (TOKEN_VARIABLE, ETCD_PASSWORD_VARIABLE):
-        if name in os.environ:
-            syscalls.erase_variable(name)
-            del os.environ[name]
+    for name in filter(is_secret, list(os.environ)):
+        syscalls.erase_variable(name)
+        del os.environ[name]
 
 
 def check(*given: Given | None, insecure: bool) -> None:

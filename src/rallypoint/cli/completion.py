@@ -83,7 +83,7 @@ def _choices(row: Setting) -> str:
     """The words that an option takes, with blanks between them; empty: anything."""
     if row.kind == "pattern":
         return " ".join(sorted(PROFILES))
-    return row.metavar.replace("|", " ") if row.kind == "choice" else ""
+    return row.metavar.replace("|", " ") if row.kind in ("choice", "engine") else ""
 
 
 def _bash(*, zsh: bool) -> Iterator[str]:

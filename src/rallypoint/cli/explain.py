@@ -103,9 +103,9 @@ def _meeting(job: RendezvousConfig) -> tuple[str, list[str]]:
     if job.handler is not None:
         return f"by the backend {job.handler.backend} at {job.handler.endpoint}", said_by
     if (register := job.register) is not None:
-        from rallypoint.register.engines import place_of
+        from rallypoint.register.engines import make_for
 
-        where = place_of(job).name
+        where = make_for(job).where
         text = f"any node leads the job, and another takes over from it; its record is in {where}"
         return f"{text}; a leader acts {_seconds(register.hold_s)} without it", said_by
     if job.endpoint.port == 0:

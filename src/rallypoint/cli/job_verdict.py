@@ -18,10 +18,9 @@ from rallypoint.cli.machine import ThisHost
 from rallypoint.cli.parser import Command, Scanned, parse, with_hint
 from rallypoint.cli.run_options.register import read_register
 from rallypoint.cli.values import Given, place, word
-from rallypoint.config import RendezvousConfig
 from rallypoint.core.json_reader import UnreadableJsonError, read_as
 from rallypoint.core.model import Outcome
-from rallypoint.core.settings import Setting
+from rallypoint.core.settings import ENGINE_NAMES, FOR_DIRECTORIES, Setting
 from rallypoint.core.text import ended_text, names, shown
 from rallypoint.errors import ExitClass, InfrastructureError, UsageError
 from rallypoint.observe.printing import print_error, print_text
@@ -53,10 +52,10 @@ it is the endpoint where the job's record lies, as the job's nodes have it.
                 Setting("--rdzv-id", "ID", "the same as --job"),
                 Setting(
                     "--rdzv-backend",
-                    "file|etcd|kubernetes",
+                    "|".join(ENGINE_NAMES),
                     "the backend of that record",
-                    "choice",
-                    default="file",
+                    "engine",
+                    default=ENGINE_NAMES[0],
                 ),
                 Setting(
                     "--rdzv-conf", "K=V,...", "where the records are: as the job's nodes have it"
@@ -154,20 +153,20 @@ def _read(path: str) -> SummaryRead:
 
 
 def _of_record(scanned: Scanned, where: str, job: Given) -> int:
-    from rallypoint.register.engines import place_of
+    from rallypoint.register.engines import Use, make
     from rallypoint.register.record import decode
 
-    backend = scanned.read(VERDICT, "--rdzv-backend", "file")
+    backend = scanned.read(VERDICT, "--rdzv-backend", FOR_DIRECTORIES)
     endpoint = [Given(where, f"--rdzv-endpoint {where}")]
     asked = Scanned((), scanned.values | {"--rdzv-endpoint": endpoint, "--rdzv-id": [job]})
     register, _ = read_register(asked, backend, ThisHost())
     run_id = job.text
     token = access.read_access(scanned).find(create=False)
-    place = place_of(RendezvousConfig(run_id, register=register))
-    found = place.open(None if token is None else token.for_job(run_id)).get_state()
+    engine = make(register, Use(run_id))
+    found = engine.open(run_id, None if token is None else token.for_job(run_id)).get_state()
     record = None if found is None else decode(found[0], run_id).job
     if record is None:
-        raise UsageError(f"{place.name} has no record of job {shown(run_id)}")
+        raise UsageError(f"{engine.where} has no record of job {shown(run_id)}")
     if record.verdict is None:
         raise InfrastructureError(f"job {shown(run_id)} has not ended")
     outcome = record.verdict.outcome

@@ -10,11 +10,12 @@ import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from errno import EFBIG
+from errno import EDQUOT, EFBIG, ENOSPC, EROFS
 from typing import TYPE_CHECKING
 
-from rallypoint.agent.environ import ETCD_PASSWORD_VARIABLE, kept_jobs
+from rallypoint.agent.environ import kept_jobs
 from rallypoint.cli import raise_interrupts
+from rallypoint.config import RegisterConfig, password_variable
 from rallypoint.errors import InfrastructureError, UsageError
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ _ASK_TORCH = {
     "xpu": "import torch; print(torch.xpu.device_count())",
     "auto": "import torch; print(torch.accelerator.device_count())",
 }
+_LASTING = (ENOSPC, EDQUOT, EROFS)
+"""A file system that is full or read-only stays so."""
 _RECORDS = ".local/state/rallypoint/jobs"
 _MISSING = r"ModuleNotFoundError: No module named '(?P<module>[\w.]+)'"
 
@@ -105,15 +108,17 @@ class ThisHost:
         raise_interrupts()  # Who is asked must not be left behind.
         return ask_program(["/bin/sh", "-c", command], os.environ, timeout_s=timeout_s)
 
-    def etcd_password(self) -> str:
-        """RALLYPOINT_ETCD_PASSWORD; empty: there is none."""
-        return os.environ.get(ETCD_PASSWORD_VARIABLE, "")
+    def password(self, backend: str) -> str:
+        """The variable of the environment that has the password of this backend; empty: there is
+        none."""
+        return os.environ.get(password_variable(backend), "")
 
-    def kubernetes_server(self) -> str:
-        """Where a pod finds the API server; empty: this is no pod."""
-        from rallypoint.register.kubernetes.parameters import pod_server
+    def check_register(self, register: RegisterConfig) -> None:
+        """Check where records of jobs lie, without I/O. Raises UsageError, also if this machine
+        lacks what is needed."""
+        from rallypoint.register.engines import Use, make
 
-        return pod_server()
+        make(register, Use())
 
     def kept_jobs(self) -> str:
         """The directory in which something is kept of this user's jobs; empty: there is none."""
@@ -123,7 +128,7 @@ class ThisHost:
         """A directory for the records of jobs in a home that other machines see; empty: this one's
         is its own. Blocks as long as a file server does not answer."""
         from rallypoint.coordinator.token import user_home
-        from rallypoint.register.directory.file_systems import is_shared
+        from rallypoint.file_systems import is_shared
 
         home = user_home()
         return os.path.join(home, _RECORDS) if home is not None and is_shared(home) else ""
@@ -131,17 +136,16 @@ class ThisHost:
     def why_no_records(self, path: str) -> str:
         """Why the records of jobs can't be kept in this directory, which is made if it is missing;
         empty: they can, or what the file server does now may pass. Blocks as `shared_home`."""
-        from rallypoint.register.directory.files import FIXES, LocalFiles
-        from rallypoint.register.directory.upkeep import prepare
+        from rallypoint.core.settings import FOR_DIRECTORIES
+        from rallypoint.register.engines import Use, make
 
         try:
-            prepare(path, LocalFiles(), "")
+            make(RegisterConfig(FOR_DIRECTORIES, path), Use()).prepare()
         except UsageError as error:
-            return str(error).strip()
+            return str(error)
         except InfrastructureError as error:
             cause = error.__cause__
-            lasts = isinstance(cause, OSError) and cause.errno in FIXES
-            return str(error).strip() if lasts else ""
+            return str(error) if isinstance(cause, OSError) and cause.errno in _LASTING else ""
         return ""
 
     def now(self) -> float:

@@ -115,13 +115,12 @@ def _other_python_hint(message: str, argv: Sequence[str]) -> tuple[str, ...]:
 
 def _not_shared_hint(register: RegisterConfig | None) -> tuple[str, ...]:
     """For a person whose nodes did not come together: why they may not have seen each other."""
-    from rallypoint.register.directory.file_systems import lies_here, local_file_system
-
-    directory = "" if register is None else register.directory
-    if not directory or not (local := local_file_system(directory)):
+    if register is None:
         return ()
-    fix = "if other nodes run on other machines, name a directory that all of them share"
-    return (f"    what to do: {fix}: {lies_here(directory, local)}",)
+    from rallypoint.register.engines import Use, make
+
+    apart = make(register, Use()).wording().apart()
+    return (f"    what to do: {apart}",) if apart else ()
 
 
 def _tell_starter(error: RallypointError, end: JobEnd | None = None) -> None:

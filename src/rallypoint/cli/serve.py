@@ -19,7 +19,7 @@ from rallypoint.cli import access
 from rallypoint.cli.machine import ThisHost
 from rallypoint.cli.parser import Command, Scanned, parse, with_hint
 from rallypoint.cli.run_options.empty_values import needs_a_value
-from rallypoint.cli.run_options.register import BY_REGISTER, check_conf, read_place
+from rallypoint.cli.run_options.register import check_conf, read_place
 from rallypoint.cli.service import (
     EndingSignal,
     EventLines,
@@ -37,11 +37,26 @@ from rallypoint.coordinator.server import Coordinator
 from rallypoint.coordinator.token import JobToken
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.event_kinds import Record
-from rallypoint.core.settings import HOLD_MAX_S, HOLD_MIN_S, HOLD_S, Setting
+from rallypoint.core.settings import (
+    ENGINE_NAMES,
+    FOR_DIRECTORIES,
+    HOLD_MAX_S,
+    HOLD_MIN_S,
+    HOLD_S,
+    Setting,
+)
 from rallypoint.errors import RendezvousConnectionError, UsageError
 from rallypoint.observe.faults import Faults
 from rallypoint.observe.printing import print_error
 from rallypoint.process import titles
+from rallypoint.register.engines import (
+    Engine,
+    LifeLocks,
+    LockingEngine,
+    Use,
+    make,
+    prepare,
+)
 from rallypoint.threads import run_in_thread
 
 if TYPE_CHECKING:  # for some options alone
@@ -49,8 +64,6 @@ if TYPE_CHECKING:  # for some options alone
     from rallypoint.coordinator.led_jobs import ManyLeaderships
     from rallypoint.coordinator.metrics import CoordinatorMetrics
     from rallypoint.observe.history_log import HistoryLogs
-    from rallypoint.register.engines import Registers
-    from rallypoint.register.leader_process import LifeLocks
     from rallypoint.register.record import Register
 
 CLOSE_S = 2.0
@@ -112,15 +125,14 @@ Jobs may also be kept in an etcd. On three machines, so that each may be lost:
                 ),
                 Setting(
                     "--rdzv-backend",
-                    "|".join(BY_REGISTER),
-                    "where jobs are kept, as for rallypoint run; file is --data-dir",
-                    "choice",
+                    "|".join(ENGINE_NAMES),
+                    f"where jobs are kept, as for rallypoint run; {ENGINE_NAMES[0]} is --data-dir",
+                    "engine",
                 ),
                 Setting(
                     "--rdzv-endpoint",
                     "DIR|HOST[:PORT],...",
-                    "with --rdzv-backend: the directory, the members of the etcd, or the namespace"
-                    " in Kubernetes",
+                    "with --rdzv-backend: the place, as for rallypoint run",
                 ),
                 Setting("--rdzv-conf", "K=V,...", "with these: as for rallypoint run"),
                 Setting(
@@ -237,10 +249,12 @@ class _Server:
         raise_open_files_limit()
         faults = Faults(lambda text: lines.say(kinds.FAULT(text)))
         asyncio.get_running_loop().set_exception_handler(faults.of_loop)
-        registers, led = await self._registers(), None
-        if registers is not None:
-            locks = await run_in_thread(registers.life_locks, "rallypoint-prepare")
-            led = self._led(registers, tuple(map(str, listening_at(listeners))), locks)
+        engine, led = await self._engine(), None
+        if engine is not None:
+            locks = None
+            if isinstance(engine, LockingEngine):
+                locks = await run_in_thread(engine.life_locks, "rallypoint-prepare")
+            led = self._led(engine, tuple(map(str, listening_at(listeners))), locks)
         who_leads = None if led is None else led.who_leads
         hosting = Hosting(self._record, led=led, who_leads=who_leads, history=self._history)
         coordinator = Coordinator(listeners, hosting, self._lookup_token)
@@ -248,17 +262,17 @@ class _Server:
             closing.callback(faults.tell_counts)
             closing.callback(coordinator.close)
             ending = EndingSignal()
-            lines.say(_serving(listeners, self._token, registers))
+            lines.say(_serving(listeners, self._token, engine))
             if metrics_at is not None:
                 server = self._metrics_server(metrics_at, coordinator, led)
                 closing.callback(server.close)
                 await server.open()
                 lines.say(kinds.METRICS(url=server.url))
             candidates = None
-            if registers is not None and led is not None and options.is_candidate:
+            if engine is not None and led is not None and options.is_candidate:
                 from rallypoint.coordinator.candidates import Candidates
 
-                jobs, find = coordinator.jobs, registers.changed
+                jobs, find = coordinator.jobs, engine.changed
                 candidates = Candidates(led, jobs, find, self._lookup_token)
             notify("READY=1")
             code = await ending.wait(lines, kinds.SERVE_SIGNAL)
@@ -274,24 +288,23 @@ class _Server:
         person. Blocks, for 2 s at most."""
         return "" if self._history is None else self._history.close(CLOSE_S)
 
-    async def _registers(self) -> Registers | None:
-        """Those in the directory, which is made if there is none, or in the etcd. None: jobs are
-        not kept. Raises UsageError or InfrastructureError if they can't be kept there."""
+    async def _engine(self) -> Engine | None:
+        """Return what keeps the jobs, after it was prepared; None: jobs are not kept. Raises
+        UsageError or InfrastructureError if they can't be kept there."""
         options, lines = self._options, self._lines
         if options.register is None:
             return None
-        from rallypoint.register.engines import registers_of
-
-        registers = registers_of(options.register, options.place_flag)
+        engine = make(options.register, Use(limit_s=options.register.hold_s / 2))
+        call = partial(prepare, engine, options.register, options.place_flag)
         try:
-            for remark in await run_in_thread(registers.prepare, "rallypoint-prepare"):
+            for remark in await run_in_thread(call, "rallypoint-prepare"):
                 lines.say(kinds.NOTICE(remark))
         except RendezvousConnectionError as error:
-            lines.say(kinds.NOTICE(f"jobs wait until {registers.name} can be used: {error}"))
-        return registers
+            lines.say(kinds.NOTICE(f"jobs wait until {engine.where} can be used: {error}"))
+        return engine
 
     def _led(
-        self, registers: Registers, addresses: tuple[str, ...], locks: LifeLocks | None
+        self, engine: Engine, addresses: tuple[str, ...], locks: LifeLocks | None
     ) -> ManyLeaderships:
         from rallypoint.coordinator.led_jobs import ManyLeaderships, local_leader, no_secret
 
@@ -302,13 +315,13 @@ class _Server:
             local = replace(local, calls=self._metrics.measured(local.calls))
 
         def open_register(run_id: str) -> Register:
-            return registers.open(run_id, None if token_of is None else token_of(run_id))
+            return engine.open(run_id, None if token_of is None else token_of(run_id))
 
         def on_wait(run_id: str, text: str) -> None:
             self._record(run_id, kinds.WAITS_TO_LEAD(text))
 
         led = ManyLeaderships(open_register, addresses, on_wait, local)
-        led.call(registers.sweep)
+        led.call(engine.sweep)
         return led
 
     def _record(self, run_id: str, record: Record) -> None:
@@ -334,12 +347,10 @@ def _bind_metrics(endpoint: Endpoint) -> socket:
     return bind_metrics(endpoint)
 
 
-def _serving(
-    listeners: list[socket], token: JobToken | None, registers: Registers | None
-) -> Record:
+def _serving(listeners: list[socket], token: JobToken | None, engine: Engine | None) -> Record:
     secret = "--insecure: anyone may take part" if token is None else f"token {token.source}"
-    if registers is not None:
-        secret += f"; jobs are kept in {registers.name}"
+    if engine is not None:
+        secret += f"; jobs are kept in {engine.where}"
     return kinds.SERVING(places=", ".join(map(str, listening_at(listeners))), secret=secret)
 
 
@@ -356,7 +367,7 @@ def _parse(argv: list[str]) -> _Options:
     if scanned.on("--candidate") and register is None:
         raise UsageError(
             "--candidate: add --data-dir DIR, the directory that the nodes name as "
-            "--rdzv-endpoint, or --rdzv-backend etcd --rdzv-endpoint HOST[:2379],..."
+            "--rdzv-endpoint, or their --rdzv-backend and --rdzv-endpoint"
         )
     return _Options(
         host=scanned.read(SERVE, "--host"),
@@ -390,11 +401,12 @@ def _place(scanned: Scanned) -> tuple[RegisterConfig | None, str]:
     if backend is None:
         for name in ("--rdzv-endpoint", "--rdzv-conf"):
             if (given := scanned.get(name)) is not None:
-                raise given.wrong(f"add --rdzv-backend {' or '.join(BY_REGISTER)}")
+                raise given.wrong(f"add --rdzv-backend {' or '.join(ENGINE_NAMES)}")
         if directory is None:
             return None, ""
         # Agents elsewhere are told of files in it.
-        return RegisterConfig(machine.absolute_path(directory.text)), "--data-dir"
+        where = machine.absolute_path(directory.text)
+        return RegisterConfig(FOR_DIRECTORIES, where), "--data-dir"
     if directory is not None:
         raise directory.wrong(f"jobs are kept by --rdzv-backend {backend}: give one of the two")
     register, rest = read_place(scanned, backend, machine)

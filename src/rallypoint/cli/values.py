@@ -14,7 +14,16 @@ from msgspec import Struct
 
 from rallypoint.config import DEFAULT_COORDINATOR_PORT, Endpoint
 from rallypoint.core.limits import MAX_PORT
-from rallypoint.core.settings import MAX_NODES, Setting, SettingKind, out_of_range
+from rallypoint.core.settings import (
+    BY_DIRECTORY,
+    BY_ENDPOINT,
+    BY_REGISTER,
+    ENGINE_NAMES,
+    MAX_NODES,
+    Setting,
+    SettingKind,
+    out_of_range,
+)
 from rallypoint.core.text import shown
 from rallypoint.errors import UsageError
 from rallypoint.files import local_path
@@ -161,6 +170,26 @@ def choice(value: Given, known: Sequence[str]) -> str:
     return value.text
 
 
+def is_by_register(backend: str) -> bool:
+    """Whether the record of a job with this backend lies in a register, so that any node may lead.
+    Reads what packages offer only for a name that is not known."""
+    if backend in ENGINE_NAMES or backend in BY_ENDPOINT:
+        return backend in ENGINE_NAMES
+    from rallypoint.register.engines import find
+
+    return find(backend) is not None
+
+
+def engine(value: Given, known: Sequence[str]) -> str:
+    """One of `known`, or the name of an engine of records that a package offers: these are looked
+    for at a name alone that is not known."""
+    if value.text in known or is_by_register(value.text):
+        return value.text
+    from rallypoint.register.engines import known_engines
+
+    return choice(value, (*known, *(name for name in known_engines() if name not in known)))
+
+
 def nodes(value: Given) -> tuple[int, int]:
     """`N` or `MIN:MAX`, with 1 <= MIN <= MAX."""
     low, colon, high = value.text.partition(":")
@@ -186,12 +215,10 @@ def endpoint(
     if "," in value.text:
         raise value.wrong(
             "needs one HOST:PORT: nodes find the one of several coordinators that leads by "
-            "--rdzv-backend file, etcd or kubernetes"
+            f"{BY_REGISTER}"
         )
     if value.text.startswith(_PATH_BEGINS):
-        raise value.wrong(
-            "needs HOST:PORT; for a directory that all nodes share: --rdzv-backend file"
-        )
+        raise value.wrong(f"needs HOST:PORT; for a directory that all nodes share: {BY_DIRECTORY}")
     where = Endpoint(*_of_address(value, lambda text: split_endpoint(text, default_port)))
     if 0 <= where.port < least_port:
         raise value.wrong(f"{where.port} is not a valid port ({least_port}..{MAX_PORT})")
@@ -397,7 +424,7 @@ _READERS: Mapping[SettingKind, Callable[[Given], object]] = {
     "pattern": progress_pattern,
 }
 """By kind; options whose meaning depends on others or on the machine are read where that is."""
-PLAIN = frozenset({*_READERS, "choice"})
+PLAIN = frozenset({*_READERS, "choice", "engine"})
 """The kinds that `read` knows."""
 
 
@@ -406,6 +433,8 @@ def read(row: Setting, value: Given) -> object:
     with the others. Raises UsageError."""
     if row.kind == "choice":
         return choice(value, row.metavar.split("|"))
+    if row.kind == "engine":
+        return engine(value, row.metavar.split("|"))
     if row.kind == "seconds":
         return seconds(value, positive=row.least > 0 or row.above_zero)
     if row.kind == "integer":

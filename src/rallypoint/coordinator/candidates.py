@@ -18,6 +18,7 @@ from rallypoint.clocks import boot_time
 from rallypoint.coordinator.client import raise_in_loop
 from rallypoint.coordinator.connection import ClientConnection, dial
 from rallypoint.coordinator.jobs import HostedJobs
+from rallypoint.coordinator.leader_process import random_nonce
 from rallypoint.coordinator.leadership import Leadership
 from rallypoint.coordinator.led_jobs import ManyLeaderships
 from rallypoint.core import messages as m
@@ -28,7 +29,6 @@ from rallypoint.core.takeover.leading import RELEASE_S
 from rallypoint.core.takeover.record import LeadRecord
 from rallypoint.core.takeover.stepping_down import Deference
 from rallypoint.errors import RallypointError, RendezvousConnectionError
-from rallypoint.register.leader_process import random_nonce
 from rallypoint.wire.address import Address, told_addresses
 
 SCAN_S = 3.0

@@ -11,6 +11,7 @@ from math import inf
 from msgspec import Struct
 from msgspec.structs import replace
 
+from rallypoint.coordinator.leader_process import REAL_RUNTIME, Runtime
 from rallypoint.coordinator.led_job import RecordedLife, RecordGate, TakenOver
 from rallypoint.core import messages as m
 from rallypoint.core.event_kinds import Record
@@ -29,7 +30,6 @@ from rallypoint.core.takeover.stepping_down import CHECK_S, Deference, SteppingD
 from rallypoint.core.takeover.told import NEVER, Position, Seal
 from rallypoint.errors import RallypointError, RendezvousConnectionError, UnfitRecordError
 from rallypoint.observe.faults import describe_fault
-from rallypoint.register.leader_process import REAL_RUNTIME, Runtime
 from rallypoint.register.record import Caller, Register, RegisterRecord, Stall
 
 VACATE_S = 1.0

@@ -10,6 +10,12 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
+from rallypoint.coordinator.leader_process import (
+    REAL_RUNTIME,
+    Runtime,
+    is_gone,
+    this_process,
+)
 from rallypoint.coordinator.leadership import VACATE_S, Leadership
 from rallypoint.core.job_lives import REMEMBERED_MAX
 from rallypoint.core.settings import HOLD_S
@@ -19,13 +25,7 @@ from rallypoint.core.takeover.stepping_down import Deference
 from rallypoint.core.takeover.told import Seal
 from rallypoint.core.text import quoted_job
 from rallypoint.errors import RallypointError
-from rallypoint.register.leader_process import (
-    REAL_RUNTIME,
-    LifeLocks,
-    Runtime,
-    is_gone,
-    this_process,
-)
+from rallypoint.register.engines import LifeLocks
 from rallypoint.register.record import Caller, Register, RegisterRecord
 from rallypoint.threads import CallThread
 from rallypoint.wire.versions import SPOKEN

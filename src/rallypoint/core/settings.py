@@ -33,6 +33,15 @@ HOLD_S = 10.0
 HOLD_MIN_S, HOLD_MAX_S = 2, 300
 MAX_EXIT_CODES = 255
 """Of a list of them: all but 0."""
+ENGINE_NAMES = ("file", "etcd", "kubernetes")
+"""The engines of registers that are built in: `register/engines.py` has a row for each."""
+FOR_DIRECTORIES = "file"
+"""The engine of a directory that is named without one, and of records in a shared home."""
+BY_REGISTER = "--rdzv-backend file, etcd or kubernetes"
+"""How a person has any node lead a job."""
+BY_DIRECTORY = "--rdzv-backend file"
+BY_ENDPOINT = ("tcp", "c10d", "static")
+"""The backends of jobs whose endpoint says which node hosts them."""
 UNNAMED_RUN_ID = "none"
 """What a job is called that nobody named, as by torchrun: several nodes must agree on one."""
 
@@ -129,6 +138,7 @@ SettingKind = Literal[
     "integer",
     "bytes",
     "choice",
+    "engine",
     "nodes",
     "workers",
     "host",
@@ -162,7 +172,8 @@ class Setting(Struct, frozen=True):
     flag: str
     """`--name`; of a key of `--rdzv-conf` that has no flag, `name`; empty: a person gives none."""
     metavar: str = ""
-    """Empty: a switch. Of a `choice` it is the words, as `text|json`."""
+    """Empty: a switch. Of a `choice` it is the words, as `text|json`; of an `engine` those that are
+    built in."""
     about: str = ""
     """One line of help, without the default."""
     kind: SettingKind = "text"
@@ -245,7 +256,7 @@ RENDEZVOUS = (
     _torch("--local-addr", "ADDR", "address by which the other nodes reach this one",
            "host", "local_addr", "the address of its connection to the coordinator"),
     _own("--port-range", "FIRST-LAST",
-         "with --rdzv-backend file, etcd or kubernetes: ports on which this node may host the job",
+         f"with {BY_REGISTER}: ports on which this node may host the job",
          "ports", "ports", "29400 if it is free, else any", by_coordinator=True),
     _own("--store-port", "PORT", "port of the workers' store, if this node has rank 0",
          "port", default="the system chooses", of_one_agent=True),
@@ -484,8 +495,7 @@ KEYS = (
             "times keep_alive_max_attempt: the lease, unless --lease is given",
             "seconds", default="5", least=MIN_SECONDS, key="any"),
     Setting("hold", "SECONDS",
-            "with --rdzv-backend file, etcd or kubernetes: how long a leader may act after it has"
-            " written its record",
+            f"with {BY_REGISTER}: how long a leader may act after it has written its record",
             "seconds", "hold_s", least=HOLD_MIN_S, most=HOLD_MAX_S),
     Setting("keep_alive_max_attempt", "N", "see keep_alive_interval",
             "integer", default="3", least=1, most=MAX_GIVEN, key="any"),

@@ -52,7 +52,7 @@ from rallypoint.errors import ParameterError, UsageError
 from rallypoint.observe.printing import print_error, print_text, write_text
 from rallypoint.process.logs.plan import Std
 from rallypoint.process.logs.specs import DefaultLogsSpecs, LogsSpecs
-from rallypoint.wire.etcd_config import EtcdConfig
+from rallypoint.register.engines import PASSWORD
 from rallypoint.worker.error_file import record
 
 __all__ = [
@@ -396,14 +396,11 @@ def _rendezvous(asked: AgentConfig) -> tuple[str, str, dict[str, Any]]:
         conf["token_file"] = access.token_file
     elif access.token_text:
         conf["token"] = _Secret(access.token_text)
-    if (register := chosen.register) is not None and register.etcd is not None:
-        return "etcd", str(register.etcd), conf | _of_etcd(register.etcd)
-    if register is not None and (kubernetes := register.kubernetes) is not None:
-        from rallypoint.register.kubernetes.parameters import keys_of
-
-        return "kubernetes", kubernetes.namespace, conf | keys_of(kubernetes)
-    if register is not None:
-        return "file", register.directory, conf
+    if (register := chosen.register) is not None:
+        settings: dict[str, Any] = dict(register.settings)
+        if PASSWORD in settings:
+            settings[PASSWORD] = _Secret(settings[PASSWORD])
+        return register.engine, register.where, conf | settings
     if chosen.static:
         conf["rank"] = chosen.node_rank
         conf.pop("is_host", None)
@@ -412,10 +409,3 @@ def _rendezvous(asked: AgentConfig) -> tuple[str, str, dict[str, Any]]:
         conf.pop("is_host", None)
         return "tcp", "", conf
     return "tcp", str(chosen.endpoint), conf
-
-
-def _of_etcd(etcd: EtcdConfig) -> dict[str, Any]:
-    from rallypoint.register.etcd.parameters import keys_of
-
-    password = {"password": _Secret(etcd.password)} if etcd.password else {}
-    return {**keys_of(etcd), **password}

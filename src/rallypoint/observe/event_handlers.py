@@ -1,4 +1,4 @@
-"""Event handlers by name, built in or of another package, and recording events with them.
+"""Event handlers by name, built in or of another package.
 
 * `null` drops events; `console` writes a JSON line to stderr; `jsonl:FILE` appends one to a file.
 * A package offers more as entry points of the group `rallypoint.event_handlers`: the name is what
@@ -11,19 +11,16 @@ What a handler lost, by an error or because it was too slow, is printed to stder
 
 from __future__ import annotations
 
-import atexit
 import os
-import socket
 import stat
 import sys
-import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from rallypoint.errors import ParameterError, UnknownEventHandlerError
 from rallypoint.files import open_named
-from rallypoint.observe.event import Event, NodeState, RdzvEvent
-from rallypoint.observe.printing import print_error, say
+from rallypoint.observe.event import Event
+from rallypoint.observe.printing import say
 from rallypoint.observe.queue import BoundedQueue
 
 if TYPE_CHECKING:
@@ -33,11 +30,6 @@ if TYPE_CHECKING:
 GROUP = "rallypoint.event_handlers"
 RENDEZVOUS = "dynamic_rendezvous"
 """Where events of a rendezvous go: nowhere, unless a package offers a handler of this name."""
-CLOSE_S = 2.0
-"""How long a handler may take for the last events."""
-
-_queues: dict[tuple[int, str], BoundedQueue[Event] | None] = {}
-_lock = threading.Lock()
 
 
 class EventHandler(Protocol):
@@ -188,36 +180,6 @@ _BUILT_IN: dict[str, Callable[[str], EventHandler | None]] = {
 }
 
 
-def get_logging_handler(destination: str = "null") -> logging.Handler:
-    """A handler of `logging` for events: the message of a record is `event.serialize()`.
-
-    Raises ParameterError as `make_event_handler` does.
-    """
-    import logging
-
-    if destination == "console":
-        return logging.StreamHandler()
-    made = make_event_handler(destination)
-    if made is None:
-        return logging.NullHandler()
-    if isinstance(made, LoggingEvents):
-        return made.handler
-    handler = made
-
-    class Recording(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            try:
-                handler.handle(Event.deserialize(record.getMessage()))
-            except Exception:
-                self.handleError(record)
-
-        def close(self) -> None:
-            handler.close()
-            super().close()
-
-    return Recording()
-
-
 def open_queue(destination: str) -> BoundedQueue[Event] | None:
     """A new queue to the handler of this name; None when that takes nothing.
 
@@ -225,81 +187,3 @@ def open_queue(destination: str) -> BoundedQueue[Event] | None:
     """
     handler: EventHandler | None = make_event_handler(destination)
     return None if handler is None else BoundedQueue(handler.handle, handler.close)
-
-
-def record(event: Event, destination: str = "null") -> None:
-    """Give the event to a handler, by name (`console`, `null`, `jsonl:FILE`, or a package's).
-
-    Does not block. Raises ParameterError as `make_event_handler` does.
-    """
-    queue = _queue(destination)
-    if queue is not None:
-        queue.put(event)
-
-
-def record_rdzv_event(event: RdzvEvent) -> None:
-    """The same for a step of a rendezvous; it is dropped unless a package offers a handler named
-    `dynamic_rendezvous`."""
-    queue = _queue(RENDEZVOUS)
-    if queue is not None:
-        queue.put(event.as_event())
-
-
-def construct_and_record_rdzv_event(
-    run_id: str,
-    message: str,
-    node_state: NodeState,
-    name: str = "",
-    hostname: str = "",
-    pid: int | None = None,
-    master_endpoint: str = "",
-    local_id: int | None = None,
-    rank: int | None = None,
-) -> None:
-    """Make and record a step of a rendezvous; the name is by default `file:function` of the
-    caller. With FAILED, within an `except` block, the traceback is included. Costs nothing
-    without a handler."""
-    if _queue(RENDEZVOUS) is None:
-        return
-    error_trace = ""
-    if node_state is NodeState.FAILED and sys.exc_info()[0] is not None:
-        import traceback
-
-        error_trace = traceback.format_exc()
-    caller = sys._getframe(1).f_code
-    record_rdzv_event(
-        RdzvEvent(
-            name=name or f"{os.path.basename(caller.co_filename)}:{caller.co_name}",
-            run_id=run_id,
-            message=message,
-            hostname=hostname or socket.getfqdn(),
-            pid=os.getpid() if pid is None else pid,
-            node_state=node_state,
-            master_endpoint=master_endpoint,
-            rank=rank,
-            local_id=local_id,
-            error_trace=error_trace,
-        )
-    )
-
-
-def _queue(destination: str) -> BoundedQueue[Event] | None:
-    # A forked child has this table, but not the threads.
-    key = (os.getpid(), destination)
-    with _lock:
-        if key not in _queues:
-            _queues[key] = open_queue(destination)
-        return _queues[key]
-
-
-@atexit.register
-def flush_events() -> None:
-    """Let every handler have what was recorded, and close it; what is recorded later opens it
-    again. Blocks, at most 2 s for each handler. Called when the process ends."""
-    with _lock:
-        mine = [key for key in _queues if key[0] == os.getpid()]
-        closing = [(key[1], _queues.pop(key)) for key in mine]
-    for destination, queue in closing:
-        lost = queue.close(CLOSE_S) if queue is not None else ""
-        if lost:
-            print_error("rallypoint", f"events were lost ({destination}): {lost}")

@@ -48,7 +48,7 @@ def tell(
     is_told = False
     if isinstance(notice, DeathNotice):
         is_told = report_death(notice, out_of_memory=out_of_memory)
-        if notice.path is None and (is_told or not notice.may_follow):
+        if notice.register is None and (is_told or not notice.may_follow):
             return None
     if notice.place is None and isinstance(notice, DeathNotice):
         return None
@@ -72,7 +72,7 @@ def tell_next(notice: Notice, by_register: ByRegister | None, *, out_of_memory: 
     or does not need to be, or as long as a register hangs."""
     ends_at, pause_s = time.monotonic() + NEXT_LEADER_S, _PAUSE_S
     look = None
-    if isinstance(notice, ReleaseNotice) or notice.path is not None:
+    if notice.register is not None:
         if by_register is None:
             return
         look = by_register.who_hears(notice, _ATTEMPT_S)
@@ -92,7 +92,7 @@ def tell_next(notice: Notice, by_register: ByRegister | None, *, out_of_memory: 
 
 
 def _run_limited(body: Callable[[], None], limit_s: float, title: str) -> None:
-    """In a process that is killed after so long: a directory may hold up whoever looks at it for
+    """In a process that is killed after so long: a register may hold up whoever looks at it for
     ever, and the guard has more to do."""
 
     is_over, held_by_it = syscalls.pipe_above_standard_fds()
@@ -102,7 +102,7 @@ def _run_limited(body: Callable[[], None], limit_s: float, title: str) -> None:
         os.close(held_by_it)
     select.select([is_over], [], [], limit_s)
     process.kill()
-    # Not waited for: within a system call on such a directory a process may not even be killed.
+    # Not waited for: within a system call on a directory a process may not even be killed.
     syscalls.reap_if_exited(process.pid)
     os.close(is_over)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec import Struct
 
-_SECRETS = ("RALLYPOINT_TOKEN", "RALLYPOINT_ETCD_PASSWORD")
+from rallypoint.config import is_secret
 
 
 class Gpu(Struct, frozen=True):
@@ -134,7 +134,7 @@ def ask_program(
     Blocks for up to `timeout_s`; leaves no process behind; safe to retry. The answer is for us:
     the other's stderr is thrown away, and secrets are not shown to it.
     """
-    shown = {name: value for name, value in environ.items() if name not in _SECRETS}
+    shown = {name: value for name, value in environ.items() if not is_secret(name)}
     try:
         program = subprocess.Popen(
             command,

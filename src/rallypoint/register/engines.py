@@ -1,167 +1,291 @@
-"""Where the register of a job is kept that any node may lead: in a directory, in etcd or
-in Kubernetes."""
+"""The engines, which keep the records of jobs: what each has to do, and the table of all.
+
+An engine is chosen by name (`--rdzv-backend`). Its module is imported for a job that uses it. A
+package offers another engine as an entry point of the group `rallypoint.registers`, which loads a
+`Row`; entry points are looked at for a name alone that is not in the table.
+"""
 
 from __future__ import annotations
 
-import os.path
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
+
+from msgspec import Struct
 
 from rallypoint.config import RegisterConfig, RendezvousConfig
-from rallypoint.errors import RendezvousConnectionError, UsageError
-from rallypoint.register.directory.backend import DirectoryBackend
-from rallypoint.register.directory.file_systems import (
-    lies_here,
-    lies_on,
-    local_file_system,
-    why_not_there,
+from rallypoint.core.settings import ENGINE_NAMES, HOLD_S
+from rallypoint.errors import (
+    AccessError,
+    InfrastructureError,
+    RallypointError,
+    RendezvousConnectionError,
+    RendezvousPlugInError,
+    UsageError,
 )
-from rallypoint.register.directory.files import LocalFiles
-from rallypoint.register.directory.upkeep import prepare, sweep
-from rallypoint.register.leader_process import LifeLocks
-from rallypoint.register.record import Register
 
+if TYPE_CHECKING:
+    from rallypoint.core.takeover.record import LifeLock
+    from rallypoint.register.record import Register
+
+T = TypeVar("T")
+
+GROUP = "rallypoint.registers"
 FLAG = "--rdzv-endpoint"
+PASSWORD, PASSWORD_FILE = "password", "password_file"
+"""The key of a setting that is secret, and is not taken from a command line; and of its file."""
 
 
-class Place(Protocol):
-    """For one job. All but `open` block."""
+class NotHereError(UsageError):
+    """This machine lacks what the engine needs. Another one may have it."""
+
+
+class Wording(Struct, frozen=True):
+    """What an engine adds to lines for a person."""
+
+    check: str
+    """What to look at if the engine does not answer: `see that it runs there`."""
+    same: Callable[[], str]
+    """Returns what must be so on all nodes: `... is the same directory on all of them`. Blocks."""
+    apart: Callable[[], str] = str
+    """Returns what to do if nodes may not see each other's records, and why they may not; empty:
+    nothing is known. Blocks."""
+    has_fixes: bool = False
+    """Set if the errors of `prepare` say themselves what to look at."""
+
+
+class Use(Struct, frozen=True):
+    """What an engine is used for."""
+
+    run_id: str = ""
+    """The job whose record is used; empty: the records of all jobs, by a process that is no node
+    of any."""
+    nodes: tuple[int, int] = (1, 1)
+    """The least and the largest number of nodes of that job."""
+    limit_s: float = HOLD_S / 2
+    """How long a call should take at most; then it raises RendezvousConnectionError."""
+
+
+class LifeLocks(Protocol):
+    """Locks that tell which processes of this boot live, whatever their namespaces."""
+
+    @property
+    def own(self) -> LifeLock | None:
+        """The lock that this process holds until it ends; None: it holds none."""
+
+    def is_free(self, lock: LifeLock) -> bool:
+        """Whether the process that has held this lock is known to have ended."""
+
+
+class Engine(Protocol):
+    """All records in one place. It is made as `(where, settings, use)`: the endpoint, settings by
+    key, and `Use`. That does no I/O, and raises UsageError for what a person has to mend, which
+    begins with what was given: `key=value`, or the endpoint.
+
+    All methods but `open` and `wording` block. One thread at a time calls an engine and the
+    registers that it has opened, except for the waits of a `WakingRegister`.
+    """
 
     @property
     def name(self) -> str:
-        """What is waited for."""
-
-    def prepare(self) -> list[str]:
-        """See that the register can be kept there; returns remarks for a person. Raises UsageError
-        or InfrastructureError, and RendezvousConnectionError for what may end by itself."""
-
-    def unanswered(self, seconds: float, why: str) -> str:
-        """What a person reads who has waited so long. `why`: the last error, if there was one."""
-
-    def is_the_same(self) -> str:
-        """What must be so for all nodes of the job."""
-
-    def open(self, token: bytes | None) -> Register:
-        """The register, without I/O. `token`: the job's; None: it needs none."""
-
-    def sweep(self) -> None:
-        """Remove what other jobs have left long ago, as far as that is possible."""
-
-
-class Registers(Protocol):
-    """Those of all jobs in one place, for a process that is no node of any (`rallypoint serve`).
-    All but `open` block, and one thread calls them and the registers."""
+        """The name in the table, for events and errors."""
 
     @property
-    def name(self) -> str:
-        """Where jobs are kept."""
+    def where(self) -> str:
+        """The place, for people: `etcd at a:2379,b:2379`."""
 
     def prepare(self) -> list[str]:
-        """As `Place.prepare`."""
+        """See that records can be read and written. Returns remarks for a person.
+
+        Raises UsageError, AccessError or InfrastructureError, and RendezvousConnectionError for
+        what may end by itself.
+        """
 
     def open(self, run_id: str, token: bytes | None) -> Register:
-        """As `Place.open`, of the job with this run id."""
+        """Return the register of a job, without I/O. `token`: the secret by which the processes of
+        the job authenticate versions; None: there is none."""
 
     def changed(self) -> list[str]:
-        """The run ids of the jobs whose registers have changed since the last call. What can't be
-        read is left out."""
+        """Return the run ids of the jobs whose records have changed since the last call. Leaves out
+        what can't be read, and raises nothing."""
 
     def sweep(self) -> None:
-        """As `Place.sweep`."""
+        """Remove what jobs have left a week or more ago, as far as that is possible. Raises
+        nothing."""
+
+    def wording(self) -> Wording:
+        """Return what to tell a person of this engine."""
+
+
+@runtime_checkable
+class LockingEngine(Protocol):
+    """An engine with locks that show whether a process lives."""
 
     def life_locks(self) -> LifeLocks | None:
-        """Locks there, of which this process holds one until it ends; None: there are none."""
+        """Take a lock for this process; None: locks there can't be believed. Blocks."""
 
 
-def registers_of(register: RegisterConfig, flag: str = FLAG) -> Registers:
-    """All that lie where this one would. `flag`: how a person gave the place."""
-    # For `serve` alone.
-    if register.etcd is not None:
-        from rallypoint.register.etcd.registers import EtcdRegisters
+class Row(Struct, frozen=True):
+    """One engine in the table."""
 
-        return EtcdRegisters(register.etcd, register.hold_s)
-    if register.kubernetes is not None:
-        from rallypoint.register.kubernetes.registers import KubernetesRegisters
+    engine: str
+    """`MODULE:CLASS`, of which the class makes an `Engine`. The module is imported when a job uses
+    it."""
+    needs: str = ""
+    """What the endpoint names; empty: it may be left out."""
+    holds: str = "a place"
+    """What keeps many records, with its article: `a directory`."""
+    keys: tuple[str, ...] = ()
+    """The keys of `--rdzv-conf` that are the engine's. `password` is secret: the command takes it
+    from the variable RALLYPOINT_<NAME>_PASSWORD."""
+    files: tuple[str, ...] = ()
+    """Those keys that name files or directories: their values are made absolute."""
+    is_directory: bool = False
+    """Whether the endpoint is the path of a directory, which is made absolute."""
 
-        return KubernetesRegisters(register.kubernetes, register.hold_s)
-    from rallypoint.register.directory.store import RegistersIn
 
-    return RegistersIn(register.directory, flag)
+_ETCD_FILES = ("password_file", "cacert", "ca_cert", "cert", "ssl_cert", "key", "ssl_cert_key")
+ENGINES: dict[str, Row] = {
+    "file": Row(
+        "rallypoint.register.directory.store:DirectoryEngine",
+        needs="DIR, a directory that all nodes share",
+        holds="a directory",
+        is_directory=True,
+    ),
+    "etcd": Row(
+        "rallypoint.register.etcd.store:EtcdEngine",
+        needs="HOST[:2379],..., the members of an etcd that all nodes reach",
+        holds="an etcd",
+        keys=("protocol", "etcd_prefix", "user", PASSWORD, *_ETCD_FILES),
+        files=_ETCD_FILES,
+    ),
+    "kubernetes": Row(
+        "rallypoint.register.kubernetes.store:KubernetesEngine",
+        holds="a namespace",
+        keys=("server", "service_account"),
+        files=("service_account",),
+    ),
+}
+RENAMED = {"etcd-v2": "give --rdzv-backend etcd, with the same endpoint (it is API v3)"}
 
 
-def place_of(rendezvous: RendezvousConfig) -> Place:
-    """That of this node's job."""
+@cache
+def _offered(name: str) -> tuple[Row, str] | None:
+    """Return the row that a package offers, and what to call it in an error."""
+    from importlib.metadata import entry_points  # Only for an unknown name.
+
+    for entry in entry_points(group=GROUP, name=name):
+        package = entry.dist.name if entry.dist else "?"
+        what = f"the register engine {name!r} of the package {package} ({entry.value})"
+        row = _loaded(what, entry.load)
+        if isinstance(row, Row):
+            return row, what
+        raise RendezvousPlugInError(f"{what} is no {Row.__module__}.Row, but {row!r}")
+    return None
+
+
+def _loaded(what: str, load: Callable[[], T]) -> T:
+    """Return what this returns. An error that is not ours becomes one that names the package."""
+    try:
+        return load()
+    except RallypointError:
+        raise
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+        raise RendezvousPlugInError(f"{what} could not be loaded: {why}") from error
+
+
+def find(name: str) -> Row | None:
+    """Return the row of an engine; None: there is none of this name. Reads what packages offer if
+    the name is not in the table. Raises RendezvousPlugInError."""
+    if name in ENGINES:
+        return ENGINES[name]
+    found = _offered(name)
+    return None if found is None else found[0]
+
+
+def known_engines() -> list[str]:
+    """Return the names of all engines, first those of the table. Reads what packages offer."""
+    from importlib.metadata import entry_points
+
+    offered = (entry.name for entry in entry_points(group=GROUP))
+    return [*ENGINE_NAMES, *sorted(set(offered) - set(ENGINE_NAMES))]
+
+
+def make(register: RegisterConfig, use: Use) -> Engine:
+    """Make the engine that was chosen. Does no I/O, but imports it. Raises UsageError, and
+    RendezvousPlugInError for one of a package that can't be used."""
+    if row := ENGINES.get(register.engine):
+        return _made(row, register, use)
+    if (found := _offered(register.engine)) is None:
+        known = ", ".join(known_engines())
+        raise UsageError(f"there is no register engine {register.engine!r}: known are {known}")
+    row, what = found
+    return _loaded(what, partial(_made, row, register, use))
+
+
+def _made(row: Row, register: RegisterConfig, use: Use) -> Engine:
+    module, _, kind = row.engine.partition(":")
+    maker: Callable[[str, Mapping[str, str], Use], Engine] = getattr(import_module(module), kind)
+    return maker(register.where, dict(register.settings), use)
+
+
+def make_for(rendezvous: RendezvousConfig) -> Engine:
+    """Make the engine that keeps the record of this node's job. Raises as `make`."""
     register = rendezvous.register
     assert register is not None
-    # Most jobs need neither of these modules.
-    if register.etcd is not None:
-        from rallypoint.register.etcd.place import EtcdPlace
-
-        return EtcdPlace(register.etcd, rendezvous.run_id, register.hold_s)
-    if register.kubernetes is not None:
-        from rallypoint.register.kubernetes.place import KubernetesPlace
-
-        return KubernetesPlace(register.kubernetes, rendezvous.run_id, register.hold_s)
-    return DirectoryPlace(register.directory, rendezvous)
+    nodes = rendezvous.min_nodes, rendezvous.max_nodes
+    return make(register, Use(rendezvous.run_id, nodes, register.hold_s / 2))
 
 
-class DirectoryPlace:
-    """A directory, which is made if there is none."""
-
-    def __init__(self, path: str, rendezvous: RendezvousConfig) -> None:
-        self._path, self._run_id = path, rendezvous.run_id
-        self._is_shared = rendezvous.max_nodes > 1
-        self._may_part = rendezvous.min_nodes < rendezvous.max_nodes
-
-    @property
-    def name(self) -> str:
-        """See `Place`, also for the other methods."""
-        return f"the directory {self._path}"
-
-    def prepare(self) -> list[str]:
-        path = self._path
-        if self._is_shared and (why := why_not_there(path, may_part=self._may_part)):
-            raise RendezvousConnectionError(why)
-        if os.path.isfile(path):
-            raise UsageError(
-                f"{FLAG} {path}: it is a file, as earlier versions used for --rdzv-backend file: "
-                "name a directory that all nodes share (a file between peers is for a program's "
-                "DynamicRendezvousHandler)"
-            )
-        missing = _missing(path)
-        remarks = prepare(path, LocalFiles(), FLAG)
-        if self._is_shared and (local := local_file_system(path)):
-            remarks.append(lies_here(path, local))
-        if missing:
-            made = f"{path}, which was missing"
-            if len(missing) > 1:
-                made = f"{path}, and {missing[-1]} above it, which were missing"
-            shared = ": all nodes must see this directory" if self._is_shared else ""
-            remarks.append(f"made {made}{shared}")
-        return remarks
-
-    def unanswered(self, seconds: float, why: str) -> str:
-        waited = f"waited {seconds:g} s"
-        if why:
-            return f"{FLAG} {self._path}: {why} ({waited})"
-        return (
-            f"{FLAG} {self._path} does not answer: {waited}; see that its file server is up, or "
-            "name another directory"
-        )
-
-    def is_the_same(self) -> str:
-        return f"{self._path}{lies_on(self._path)} is the same directory on all of them"
-
-    def open(self, token: bytes | None) -> DirectoryBackend:
-        return DirectoryBackend(self._path, self._run_id, token)
-
-    def sweep(self) -> None:
-        sweep(LocalFiles(), self._path)
+def chosen(
+    name: str,
+    where: str,
+    settings: Mapping[str, str],
+    absolute_path: Callable[[str], str],
+    **more: Any,
+) -> RegisterConfig:
+    """Return the choice of an engine that there is, with its own settings. Names of files become
+    absolute by `absolute_path`; `more` are fields of RegisterConfig. Raises as `find`."""
+    row = find(name)
+    assert row is not None
+    said = (
+        (key, absolute_path(text) if key in row.files else text) for key, text in settings.items()
+    )
+    return RegisterConfig(name, where, tuple(said), **more)
 
 
-def _missing(path: str) -> list[str]:
-    """Return the absolute path and the directories above it that do not exist, the highest last."""
-    missing = []
-    while not os.path.lexists(path):
-        missing.append(path)
-        path = os.path.dirname(path)
-    return missing
+def prepare(engine: Engine, register: RegisterConfig, flag: str = FLAG) -> list[str]:
+    """Prepare an engine. Errors and remarks begin with how the place was given: by `flag`. Raises
+    as `Engine.prepare`, and UsageError in place of AccessError."""
+    try:
+        remarks = engine.prepare()
+    except RendezvousConnectionError:
+        raise
+    except (AccessError, UsageError) as error:
+        raise UsageError(as_given(register, str(error), flag)) from error
+    except InfrastructureError as error:
+        raise InfrastructureError(as_given(register, str(error), flag)) from error
+    named = f"{register.where}: "
+    return [f"{flag} {text}" if text.startswith(named) else text for text in remarks]
+
+
+def as_given(register: RegisterConfig, text: str, flag: str = FLAG) -> str:
+    """Return a text about a place, which begins with how a person gave it."""
+    row, where = find(register.engine), register.where
+    if row is None or not row.needs:
+        return f"--rdzv-backend {register.engine}: {text}"
+    return f"{flag} {where}: {text.removeprefix(f'{where}: ')}"
+
+
+def unanswered(engine: Engine, register: RegisterConfig, seconds: float, why: str) -> str:
+    """Return what a person reads who has waited so many seconds. `why`: the last error; empty:
+    there was no answer."""
+    waited, wording = f"waited {seconds:g} s", engine.wording()
+    if not why:
+        head = as_given(register, "").removesuffix(": ")
+        return f"{head} does not answer: {waited}; {wording.check}"
+    if wording.has_fixes:
+        return as_given(register, f"{why} ({waited})")
+    return as_given(register, f"{waited}: {why}; {wording.check}")

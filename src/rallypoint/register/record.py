@@ -4,7 +4,8 @@ thread."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
@@ -19,6 +20,12 @@ from rallypoint.errors import (
     RecordError,
     RendezvousConnectionError,
     UnfitRecordError,
+)
+from rallypoint.register.version_file import (
+    UnreadableVersionError,
+    UnsealedFormat,
+    readable_run_id,
+    register_name,
 )
 from rallypoint.threads import CallThread
 
@@ -298,3 +305,54 @@ def decode(data: bytes, run_id: str = "") -> LeadRecord:
         fault = f"record.job.settings.run_id = {job.settings.run_id!a} (needs {run_id!a})"
         raise UnfitRecordError(fault)
     return record
+
+
+def recorded_run_id(
+    content: bytes, name: str, name_of: Callable[[str], str] = register_name
+) -> str:
+    """Return the run id of the job with this record, which nobody has authenticated: `name_of` it
+    has to be the name of its register. Empty: a job that has just begun, or no record."""
+    with suppress(RallypointError):
+        job = decode(content).job
+        run_id = "" if job is None else job.settings.run_id
+        return run_id if name_of(run_id) == name else ""
+    return ""
+
+
+def run_id_of(
+    name: str, read: Callable[[], bytes], name_of: Callable[[str], str] = register_name
+) -> str:
+    """Return the run id of the job whose register has this name: by the name, or by what `read`
+    returns, which is stored there. Empty: it is not known. `name_of`: how another store names
+    registers. Raises what `read` raises, but no RallypointError."""
+    if name_of is register_name and (run_id := readable_run_id(name)):
+        return run_id
+    with suppress(RallypointError, UnreadableVersionError):
+        return recorded_run_id(UnsealedFormat().decode("", read()).content, name, name_of)
+    return ""
+
+
+class ChangedRecords:
+    """Tells which records have changed since the last look at all of them."""
+
+    def __init__(self, run_id_of: Callable[[str], str]) -> None:
+        """`run_id_of` returns the run id of the job whose register has this name; empty: it is not
+        known, as of a job that has just begun."""
+        self._run_id_of = run_id_of
+        self._known: dict[str, tuple[object, str]] = {}
+        """The version and the run id, by name, as of the last look."""
+
+    def look(self, versions: Iterable[tuple[str, object]]) -> list[str]:
+        """Return the run ids of the jobs whose registers have another version now, by name. Raises
+        what the iterable or `run_id_of` raises; then the next look tells of the same ones."""
+        seen: dict[str, tuple[object, str]] = {}
+        found = []
+        for name, version in versions:
+            before, run_id = self._known.get(name, (None, ""))
+            if not (run_id := run_id or self._run_id_of(name)):
+                continue
+            if before != version:
+                found.append(run_id)
+            seen[name] = version, run_id
+        self._known = seen
+        return found

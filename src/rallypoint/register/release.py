@@ -12,7 +12,7 @@ dead and no worker of its node lives: the guard has seen to both. Nothing else i
 * The same holds for a swap of this module whose process was killed: whoever has claimed meanwhile
   has its slot.
 
-All this blocks for as long as a directory does, so it is run by a process that can be killed.
+All this blocks for as long as a register does, so it is run by a process that can be killed.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from rallypoint.core.model import Epoch
 from rallypoint.core.takeover import leading
 from rallypoint.errors import RendezvousConnectionError, UnfitRecordError
 from rallypoint.register import record as register_record
-from rallypoint.register.directory.backend import DirectoryBackend
+from rallypoint.register.engines import Use, make
 from rallypoint.register.record import Register
-from rallypoint.wire.death_notice import Notice, ReleaseNotice, directory_of
+from rallypoint.wire.death_notice import Notice, ReleaseNotice
 
 _RETRY_S = 0.1
-_ATTEMPT_S = 0.7
-"""There is time for more than one server that does not answer."""
+_CALL_S = 1.75
+"""The limit of a call: there is time for more than one."""
 
 
 def release(notice: ReleaseNotice, limit_s: float) -> bool:
@@ -56,7 +56,7 @@ def who_hears(notice: Notice, limit_s: float) -> Callable[[], tuple[str, ...] | 
     """Opens the register of this notice. Returns what reads it, and tells who is to hear that the
     agent is dead, as `leading.who_hears`; a register that can't be reached within `limit_s` may
     be another time."""
-    register, place = _register_of(notice, limit_s), notice.place
+    register, place = _register_of(notice, 2 * limit_s), notice.place
     assert place is not None
 
     def look() -> tuple[str, ...] | None:
@@ -70,18 +70,10 @@ def who_hears(notice: Notice, limit_s: float) -> Callable[[], tuple[str, ...] | 
     return look
 
 
-def _register_of(notice: Notice, attempt_s: float = _ATTEMPT_S) -> Register:
-    run_id, token = notice.run_id, notice.token
-    if notice.etcd is not None:
-        from rallypoint.register.etcd.backend import EtcdBackend
-
-        return EtcdBackend(notice.etcd, run_id, token, attempt_s)
-    if notice.kubernetes is not None:
-        from rallypoint.register.kubernetes.backend import KubernetesRendezvousBackend
-
-        # There is one server, which may be slow.
-        return KubernetesRendezvousBackend(notice.kubernetes, run_id, token, 2 * attempt_s)
-    return DirectoryBackend(directory_of(notice.path or b""), run_id, token)
+def _register_of(notice: Notice, limit_s: float = _CALL_S) -> Register:
+    assert notice.register is not None
+    use = Use(notice.run_id, limit_s=limit_s)
+    return make(notice.register.config(), use).open(notice.run_id, notice.token)
 
 
 def mark_dead(register: Register, epoch: Epoch) -> bool:

@@ -12,11 +12,17 @@ from abc import abstractmethod
 from contextlib import AbstractContextManager
 from typing import NamedTuple
 
-from rallypoint.errors import RendezvousStateError
+from rallypoint.errors import ParameterError, RecordError, RendezvousStateError
 from rallypoint.register.contract import RendezvousBackend, Token
-from rallypoint.register.version_file import NONCE_BYTES, VersionFile
+from rallypoint.register.version_file import (
+    NONCE_BYTES,
+    UnreadableVersionError,
+    VersionFile,
+    VersionFormat,
+)
 
-VersionFound = tuple[VersionFile, Token]
+Stored = tuple[bytes, Token]
+"""What a store has, and the token of that."""
 
 
 class Swapped(NamedTuple):
@@ -24,27 +30,35 @@ class Swapped(NamedTuple):
 
     stored: Token | None
     """Of the version that it has stored; None: it has not."""
-    there: VersionFound | None = None
+    there: Stored | None = None
     """What it has instead."""
     has_repeated: bool = False
     """It was asked before, and may have stored the version then."""
 
 
 class SwappingBackend(RendezvousBackend):
-    """What is the same for etcd and for Kubernetes."""
+    """A backend whose store reads a value, and swaps it if the token is still the value's."""
 
     store: str
-    """Its name, for people."""
+    """The name of the store, for people."""
     max_state: int
     """Bytes."""
     token_type: type
     is_sure_of_absence = True
+    """Nothing is there when nothing is found."""
 
-    def get_state(self) -> tuple[bytes, Token] | None:
+    def __init__(self, run_id: str, key: str, layout: VersionFormat) -> None:
+        """`key`: where the store has the value. `layout`: how versions are written. Raises
+        ParameterError for an empty run id."""
+        if not run_id:
+            raise ParameterError("run_id='': a register needs the name of its job")
+        self._key, self._layout = key, layout
+
+    def get_state(self) -> Stored | None:
         """See `RendezvousBackend`. Raises RecordError for what is no version of this job."""
         with self._explained():
             there = self._read()
-        return None if there is None else (there[0].content, there[1])
+            return None if there is None else (self._version(there[0]).content, there[1])
 
     def set_state(
         self, state: bytes, token: Token | None = None
@@ -57,27 +71,38 @@ class SwappingBackend(RendezvousBackend):
                 f"a register in {self.store} takes {self.max_state} bytes, and this has "
                 f"{len(state)}"
             )
-        version = VersionFile(os.urandom(NONCE_BYTES), "", state)
+        nonce = os.urandom(NONCE_BYTES)
+        data = self._layout.encode(self._key, VersionFile(nonce, "", state))
         with self._explained():
-            swapped = self._swap(version, token)
-        if swapped.stored is not None:
-            return state, swapped.stored, True
-        if swapped.there is None:
-            return None
-        newest, now = swapped.there
-        is_ours = newest.nonce == version.nonce
+            swapped = self._swap(data, token)
+            if swapped.stored is not None:
+                return state, swapped.stored, True
+            if swapped.there is None:
+                return None
+            newest, now = self._version(swapped.there[0]), swapped.there[1]
+        is_ours = newest.nonce == nonce
         if swapped.has_repeated and not is_ours:
             return None  # Ours may have been stored, and replaced by now.
         return newest.content, now, is_ours
 
+    def _version(self, data: bytes) -> VersionFile:
+        try:
+            return self._layout.decode(self._key, data)
+        except UnreadableVersionError as error:
+            raise RecordError(f"{self._described()} {error}") from error
+
     @abstractmethod
-    def _read(self) -> VersionFound | None:
+    def _read(self) -> Stored | None:
         """The newest version; None: there is none."""
 
     @abstractmethod
-    def _swap(self, version: VersionFile, token: Token | None) -> Swapped:
+    def _swap(self, data: bytes, token: Token | None) -> Swapped:
         """Store this if what is there has this token; None: if nothing is there."""
 
     @abstractmethod
     def _explained(self) -> AbstractContextManager[None]:
         """Within it, what the store raises is told as `RendezvousBackend` says."""
+
+    def _described(self) -> str:
+        """Return what has the value, for people: `the key ... in etcd`."""
+        return f"{self._key} in {self.store}"

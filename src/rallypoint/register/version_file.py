@@ -10,6 +10,7 @@ nonce names the attempt that wrote the file: by it a writer that lost the answer
 
 from __future__ import annotations
 
+import re
 from hashlib import blake2s
 from hmac import compare_digest
 from struct import Struct as Layout
@@ -25,6 +26,25 @@ _MAGIC = b"rallypoint register\n"
 _SEAL_BYTES = 32
 _SCHEMA, _SEAL = Layout(">H"), Layout(f">B{_SEAL_BYTES}s")
 _PLAIN, _KEYED = 0, 1
+_PREFIX, _READABLE = "rallypoint-", 40
+_HASH = 33  # with the hyphen before it
+
+
+def register_name(run_id: str) -> str:
+    """Return the name of a job's register: readable, and unlike that of any other run id."""
+    readable = re.sub(r"[^A-Za-z0-9_]+", "-", run_id)[:_READABLE]
+    return f"{_PREFIX}{readable}-{blake2s(run_id.encode(), digest_size=16).hexdigest()}"
+
+
+def is_register(name: str) -> bool:
+    """Whether a job's register may have this name."""
+    return name.startswith(_PREFIX) and len(name) > len(_PREFIX) + _HASH
+
+
+def readable_run_id(name: str) -> str:
+    """Return the run id of the job whose register has this name; empty: the name does not tell."""
+    readable = name[len(_PREFIX) : -_HASH]
+    return readable if register_name(readable) == name else ""
 
 
 class VersionFile(Struct, frozen=True):

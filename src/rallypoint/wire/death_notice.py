@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from hashlib import sha256
 from hmac import compare_digest
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import msgspec
 from msgspec import Struct
@@ -27,14 +27,36 @@ from msgspec.structs import replace
 
 from rallypoint.config import RegisterConfig
 from rallypoint.core.model import DeadPlace, Epoch
-from rallypoint.wire.etcd_config import EtcdConfig
-from rallypoint.wire.kubernetes_config import KubernetesConfig
 
 SECRET_BYTES = 32
 LONGEST = 4080
 """Bytes of a notice: a page of the smallest kind, without the two words before it."""
 
 _LABEL = b"rallypoint agent died\0"
+
+
+class RegisterAt(Struct, frozen=True, array_like=True):
+    """The register of a job. Texts are bytes, since a path may be any; it is absolute, as a guard
+    has no directory of its own."""
+
+    engine: str
+    where: bytes
+    settings: tuple[tuple[str, bytes], ...] = ()
+
+    def __repr__(self) -> str:
+        """Never shows the value of a setting, which may be a password."""
+        return f"RegisterAt({self.engine!r}, {self.where!r})"
+
+    @classmethod
+    def of(cls, register: RegisterConfig) -> Self:
+        """Return the place of this register."""
+        settings = tuple((key, _bytes(text)) for key, text in register.settings)
+        return cls(register.engine, _bytes(register.where), settings)
+
+    def config(self) -> RegisterConfig:
+        """Return the register that lies there."""
+        settings = tuple((key, _text(data)) for key, data in self.settings)
+        return RegisterConfig(self.engine, _text(self.where), settings)
 
 
 class DeathNotice(Struct, frozen=True, array_like=True, tag=0):
@@ -52,10 +74,8 @@ class DeathNotice(Struct, frozen=True, array_like=True, tag=0):
     """The place of the agent in the newest world that it knows; None: it has none."""
     may_follow: bool = False
     """Another coordinator may take over at this address."""
-    path: bytes | None = None
-    """The path of the register, as in `ReleaseNotice`; None: nodes of this job read no register."""
-    etcd: EtcdConfig | None = None
-    kubernetes: KubernetesConfig | None = None
+    register: RegisterAt | None = None
+    """None: nodes of this job read no register."""
 
     def __repr__(self) -> str:
         """Never shows the token, nor the secret."""
@@ -66,23 +86,18 @@ class ReleaseNotice(Struct, frozen=True, array_like=True, tag=1):
     """All that a guard needs to mark the record of a job whose leader has died. Never printed: it
     has the token."""
 
-    path: bytes
-    """Of the register's directory; absolute, since a guard has no directory of its own. Empty: the
-    register is elsewhere."""
+    register: RegisterAt
     run_id: str
     token: bytes | None
     epoch: Epoch
     """The one that the agent leads by."""
-    etcd: EtcdConfig | None = None
-    kubernetes: KubernetesConfig | None = None
     incarnation: str = ""
     place: DeadPlace | None = None
     """The place of the agent, as in `DeathNotice`: another node may lead by then."""
 
     def __repr__(self) -> str:
         """Never shows the token, nor a password."""
-        where = self.etcd or self.kubernetes or directory_of(self.path)
-        return f"ReleaseNotice({where!r}, {self.run_id!r}, epoch={self.epoch})"
+        return f"ReleaseNotice({self.register!r}, {self.run_id!r}, epoch={self.epoch})"
 
 
 Notice = DeathNotice | ReleaseNotice
@@ -93,7 +108,7 @@ class ByRegister(NamedTuple):
     own that may be killed."""
 
     release: Callable[[ReleaseNotice, float], None]
-    """Marks the record that the notice names, within so many seconds if its directory answers."""
+    """Marks the record that the notice names, within so many seconds if its register answers."""
     who_hears: Callable[[Notice, float], Callable[[], tuple[str, ...] | None]]
     """Opens the register of this notice. Returns what reads it, which takes so many seconds at most
     if it can be reached, and tells who is to hear of the death, as `leading.who_hears`."""
@@ -102,9 +117,12 @@ class ByRegister(NamedTuple):
 _decoder: msgspec.msgpack.Decoder[Notice] = msgspec.msgpack.Decoder(Notice)
 
 
-def directory_of(path: bytes) -> str:
-    """The path of a notice as Python has it."""
-    return path.decode("utf-8", "surrogateescape")
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "surrogateescape")
 
 
 def commitment(secret: bytes) -> bytes:
@@ -127,12 +145,7 @@ def with_register(notice: DeathNotice, register: RegisterConfig | None) -> Death
     memory; else the next leader is not told."""
     if register is None:
         return notice
-    longer = replace(
-        notice,
-        path=register.directory.encode("utf-8", "surrogateescape"),
-        etcd=register.etcd,
-        kubernetes=register.kubernetes,
-    )
+    longer = replace(notice, register=RegisterAt.of(register))
     return longer if len(encode(longer)) <= LONGEST else notice
 
 
@@ -146,9 +159,8 @@ def encode_release(
 ) -> bytes:
     """The notice of an agent that leads a job by this register. One that is longer than the shared
     memory is none: then a claim waits for the hold."""
-    path = register.directory.encode("utf-8", "surrogateescape")
-    where = register.etcd, register.kubernetes
-    return encode(ReleaseNotice(path, run_id, token, epoch, *where, incarnation, place))
+    there = RegisterAt.of(register)
+    return encode(ReleaseNotice(there, run_id, token, epoch, incarnation, place))
 
 
 def decode(data: bytes) -> Notice:

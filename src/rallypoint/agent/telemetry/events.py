@@ -110,7 +110,7 @@ class EventEmitter(Observer):
         if rendezvous.handler is not None:
             backend = rendezvous.handler.backend
         elif rendezvous.register is not None:
-            backend = "file"
+            backend = rendezvous.register.engine
         return {
             "run_id": rendezvous.run_id,
             "global_rank": None,

@@ -23,6 +23,7 @@ from rallypoint.config import AgentConfig, RendezvousConfig
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.model import Cause
 from rallypoint.core.node.timeline import RoundLife
+from rallypoint.core.settings import FOR_DIRECTORIES
 from rallypoint.core.watch.history_file import Begin, HistoryLine, LinesLost
 from rallypoint.core.watch.kept_jobs import KeptLine, NodeNote, directory_name
 from rallypoint.core.watch.past_round import first_cause
@@ -44,7 +45,9 @@ WAITING_MAX = 2000
 def meeting_place(rendezvous: RendezvousConfig) -> str:
     """The endpoint or the directory of the job, as all who name it have it; empty: it has none."""
     register = rendezvous.register
-    return str(rendezvous.endpoint) if register is None else register.directory
+    if register is None:
+        return str(rendezvous.endpoint)
+    return register.where if register.engine == FOR_DIRECTORIES else ""
 
 
 class _Part:

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from rallypoint.cli.options import RUN
 from rallypoint.cli.parser import Command
-from rallypoint.core.settings import FLAGS, GROUPS, Setting
+from rallypoint.core.settings import BY_REGISTER, FLAGS, GROUPS, Setting
 
 _NOT_HERE = frozenset(
     {"--standalone", "--scheduler", "--node-id", "--explain", "--print-completion"}
@@ -24,7 +24,7 @@ _OTHERWISE = {
     "--nnodes": ("the same as --nodes, by its name in torchrun", "all hosts"),
     "--nproc-per-node": ("workers on each host", "its slots, or 1"),
     "--rdzv-endpoint": (
-        "where the nodes connect, with --rdzv-backend file, etcd or kubernetes as well",
+        f"where the nodes connect, with {BY_REGISTER} as well",
         "the first host, at a free port",
     ),
     "--rdzv-id": ("name of the job", "random"),

@@ -12,6 +12,7 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 
 from msgspec import Struct
 
@@ -24,7 +25,7 @@ from rallypoint.cli.run_options.empty_values import without_empty
 from rallypoint.cli.run_options.script import options_behind
 from rallypoint.cli.run_options.wrong_script import refuse_a_program
 from rallypoint.cli.values import Given, integer, integer_within, nodes
-from rallypoint.config import TOKEN_VARIABLE, Endpoint, check_name
+from rallypoint.config import TOKEN_VARIABLE, Endpoint, RegisterConfig, check_name
 from rallypoint.core.settings import FLAGS, MAX_NODES
 from rallypoint.core.text import job_name, shown
 from rallypoint.errors import UsageError
@@ -287,8 +288,11 @@ class _AnyMachine(ThisHost):
     def ask_command(self, command: str, timeout_s: float) -> str | None:
         return "any"
 
-    def kubernetes_server(self) -> str:
-        return "any"
+    def check_register(self, register: RegisterConfig) -> None:
+        from rallypoint.register.engines import NotHereError
+
+        with suppress(NotHereError):
+            super().check_register(register)
 
 
 def _check(plan: Plan, workers: Given | None) -> None:

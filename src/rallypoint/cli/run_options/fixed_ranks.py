@@ -7,11 +7,8 @@ whatever back end the job has. As with torchrun, an elastic one does not look at
 from __future__ import annotations
 
 from rallypoint.cli.parser import Scanned
-from rallypoint.cli.run_options.register import BY_REGISTER
-from rallypoint.cli.values import nodes
+from rallypoint.cli.values import is_by_register, nodes
 
-ELASTIC = ("tcp", "c10d", *BY_REGISTER)
-"""The back ends that give the ranks."""
 _OF_FIXED_RANKS = ("--node-rank", "--master-addr", "--master-port")
 
 
@@ -41,7 +38,8 @@ def _elastic_by(scanned: Scanned) -> str:
         return "--standalone"
     backend, where = scanned.get("--rdzv-backend"), scanned.get("--rdzv-endpoint")
     if backend is not None:
-        return backend.origin if backend.text in ELASTIC else ""
+        gives_ranks = backend.text in ("tcp", "c10d") or is_by_register(backend.text)
+        return backend.origin if gives_ranks else ""
     return where.origin if where is not None and not is_static(scanned, None) else ""
 
 

@@ -1,34 +1,24 @@
 """The register of a job, by which any of its nodes may lead it: what the command line says of it.
 
-`run` keeps the register in the directory of `--rdzv-endpoint`, in the etcd there, or in Kubernetes;
-other commands find the job's coordinator by it. Pure.
+`run` keeps the register where `--rdzv-backend` and `--rdzv-endpoint` say; other commands find the
+job's coordinator by it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from functools import partial
-from typing import Any
 
 from rallypoint.cli.machine import ThisHost
 from rallypoint.cli.parser import Scanned
 from rallypoint.cli.run_options.empty_values import was_empty
 from rallypoint.cli.values import Given, conf_words, place
-from rallypoint.config import RegisterConfig
+from rallypoint.config import RegisterConfig, password_variable
 from rallypoint.core.settings import FLAGS, UNNAMED_RUN_ID
 from rallypoint.errors import UsageError
+from rallypoint.register.engines import PASSWORD, PASSWORD_FILE, Row, chosen, find
 from rallypoint.wire.address import is_port
-from rallypoint.wire.etcd_config import EtcdConfig
-from rallypoint.wire.kubernetes_config import KubernetesConfig
 
-BY_REGISTER = ("file", "etcd", "kubernetes")
-"""The backends of jobs that have one."""
-WITH_ONE = "--rdzv-backend file, etcd or kubernetes"
-_NEEDS = {
-    "file": "DIR, a directory that all nodes share",
-    "etcd": "HOST[:2379],..., the members of an etcd that all nodes reach",
-}
-_PLACES = {"file": "a directory", "etcd": "an etcd", "kubernetes": "a namespace"}
 _OF_A_FIXED_HOST = ("is_host", "host_timeout")
 """What says which node hosts, or how long to wait for it."""
 
@@ -43,7 +33,7 @@ def read_register(
     job = scanned.get("--rdzv-id")
     if job is None or job.text == UNNAMED_RUN_ID:
         raise UsageError(
-            f"{was_empty(scanned, '--rdzv-id')}--rdzv-backend {backend}: {_PLACES[backend]} may "
+            f"{was_empty(scanned, '--rdzv-id')}--rdzv-backend {backend}: {_row(backend).holds} may "
             "hold many jobs, and distinguishes them by their run ids: give --rdzv-id, the same for "
             "all nodes of this job, like --rdzv-id my-job-1"
         )
@@ -52,20 +42,43 @@ def read_register(
 
 def read_place(scanned: Scanned, backend: str, machine: ThisHost) -> tuple[RegisterConfig, Scanned]:
     """The same for all jobs that are kept there."""
-    where = scanned.get("--rdzv-endpoint")
-    if where is None and backend in _NEEDS:
+    row, where = _row(backend), scanned.get("--rdzv-endpoint")
+    if where is None and row.needs:
         raise UsageError(
             f"{was_empty(scanned, '--rdzv-endpoint')}--rdzv-backend {backend}: needs "
-            f"--rdzv-endpoint {_NEEDS[backend]}"
+            f"--rdzv-endpoint {row.needs}"
         )
-    place: dict[str, Any] = {}
-    if backend == "file":
-        assert where is not None
-        place["directory"] = _directory(where, machine)
-    else:
-        read = _etcd if backend == "etcd" else _kubernetes
-        place[backend], scanned = read("" if where is None else where.text, scanned, machine)
-    return RegisterConfig(**place, **scanned.fields(RegisterConfig, FLAGS.values())), scanned
+    text = "" if where is None else where.text
+    if where is not None and row.is_directory:
+        text = _directory(where, backend, machine)
+    conf, scanned = _parted(scanned, row.keys)
+    if PASSWORD in row.keys:
+        _add_password(conf, row, backend, machine)
+    more = scanned.fields(RegisterConfig, FLAGS.values())
+    register = chosen(backend, text, conf, partial(_absolute, machine), **more)
+    try:
+        if row.keys or not row.is_directory:  # A directory has been checked, without its engine.
+            machine.check_register(register)
+    except UsageError as error:
+        raise UsageError(f"--rdzv-backend {backend}: {error}") from None
+    return register, scanned
+
+
+def _row(backend: str) -> Row:
+    row = find(backend)
+    assert row is not None
+    return row
+
+
+def _add_password(conf: dict[str, str], row: Row, backend: str, machine: ThisHost) -> None:
+    if PASSWORD in conf:
+        ways = [f"{key}=FILE" for key in row.keys if key == PASSWORD_FILE]
+        ways.append(f"{password_variable(backend)} in the environment")
+        raise UsageError(
+            f"--rdzv-conf {PASSWORD}: a command line is seen by others: give {', or '.join(ways)}"
+        )
+    if PASSWORD_FILE not in conf and (secret := machine.password(backend)):
+        conf[PASSWORD] = secret
 
 
 def check_conf(rest: Scanned) -> None:
@@ -83,45 +96,15 @@ def remarks_on(scanned: Scanned, backend: str) -> list[str]:
     ]
 
 
-def _directory(where: Given, machine: ThisHost) -> str:
+def _directory(where: Given, backend: str, machine: ThisHost) -> str:
     """The absolute path. What is there is not looked at: a file server may not answer."""
     host, _, port = where.text.rpartition(":")
     if host and "/" not in host and is_port(port):
         raise where.wrong(
-            "--rdzv-backend file needs a directory that all nodes share, and this looks like an "
-            f"address: leave --rdzv-backend out, or give the directory as ./{where.text}"
+            f"--rdzv-backend {backend} needs a directory that all nodes share, and this looks like "
+            f"an address: leave --rdzv-backend out, or give the directory as ./{where.text}"
         )
     return machine.absolute_path(place(where, "a directory that all nodes share"))
-
-
-def _etcd(endpoints: str, scanned: Scanned, machine: ThisHost) -> tuple[EtcdConfig, Scanned]:
-    from rallypoint.register.etcd.parameters import FIELDS, read_etcd
-
-    conf, rest = _parted(scanned, FIELDS)
-    if "password" in conf:
-        raise UsageError(
-            "--rdzv-conf password: a command line is seen by others: give password_file=FILE, or "
-            "RALLYPOINT_ETCD_PASSWORD in the environment"
-        )
-    if "user" in conf and "password_file" not in conf and (secret := machine.etcd_password()):
-        conf["password"] = secret
-    try:
-        return read_etcd(endpoints, conf, partial(_absolute, machine)), rest
-    except UsageError as error:
-        raise UsageError(f"--rdzv-backend etcd: {error}") from None
-
-
-def _kubernetes(
-    namespace: str, scanned: Scanned, machine: ThisHost
-) -> tuple[KubernetesConfig, Scanned]:
-    from rallypoint.register.kubernetes.parameters import FIELDS, read_kubernetes
-
-    conf, rest = _parted(scanned, FIELDS)
-    try:
-        server = machine.kubernetes_server()
-        return read_kubernetes(namespace, conf, partial(_absolute, machine), server), rest
-    except UsageError as error:
-        raise UsageError(f"--rdzv-backend kubernetes: {error}") from None
 
 
 def _absolute(machine: ThisHost, path: str) -> str:

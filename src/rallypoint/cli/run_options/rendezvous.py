@@ -6,9 +6,7 @@
                                                 what says them has no effect
     --node-rank, --master-addr, --master-port   static: ranks are given by the person
     --rdzv-backend static                       static, even when --rdzv-endpoint says where
-    --rdzv-backend file                         any node leads, by a register in the directory
-    --rdzv-backend etcd                         any node leads, by a register in that etcd
-    --rdzv-backend kubernetes                   any node leads, by a register in that namespace
+    --rdzv-backend of an engine of records      any node leads, by a register in that place
     --rdzv-backend of another package           by that handler, to which the endpoint belongs
 
 As under torchrun, one node with neither endpoint nor --master-port is alone whatever else it says,
@@ -25,7 +23,6 @@ from rallypoint.cli.machine import ThisHost
 from rallypoint.cli.parser import Scanned
 from rallypoint.cli.run_options.empty_values import was_empty
 from rallypoint.cli.run_options.fixed_ranks import is_static, most_nodes, without_fixed_ranks
-from rallypoint.cli.run_options.register import BY_REGISTER, WITH_ONE, read_register, remarks_on
 from rallypoint.cli.values import (
     Given,
     check_range,
@@ -33,6 +30,7 @@ from rallypoint.cli.values import (
     endpoint,
     host,
     integer,
+    is_by_register,
     nearest,
     nodes,
     port,
@@ -48,12 +46,21 @@ from rallypoint.config import (
     RendezvousConfig,
 )
 from rallypoint.core.liveness import RESET_SHARE
-from rallypoint.core.settings import CONF, FLAGS, KEYS, UNNAMED_RUN_ID
+from rallypoint.core.settings import (
+    BY_DIRECTORY,
+    BY_ENDPOINT,
+    BY_REGISTER,
+    CONF,
+    ENGINE_NAMES,
+    FLAGS,
+    KEYS,
+    UNNAMED_RUN_ID,
+)
 from rallypoint.core.text import shown
 from rallypoint.errors import UsageError
 from rallypoint.wire.address import ANY_PORT, Address
 
-_BACKENDS = ("tcp", "c10d", "static", *BY_REGISTER)
+_BACKENDS = (*BY_ENDPOINT, *ENGINE_NAMES)
 _INTERVAL_S, _ATTEMPTS = 5.0, 3
 """torchrun's defaults of the lease, where only one of its two keys is given."""
 HEARTBEAT_S, BEATS = 1.0, 5
@@ -79,12 +86,12 @@ def read_rendezvous(scanned: Scanned, machine: ThisHost, notices: list[str]) -> 
     nnodes = scanned.get("--nnodes")
     least, most = nodes(nnodes) if nnodes else (1, 1)
     backend = _backend(scanned.get("--rdzv-backend"), machine.handlers)
-    if backend is not None and backend not in _BACKENDS and not scanned.on("--standalone"):
+    if backend is not None and backend not in BY_ENDPOINT and not scanned.on("--standalone"):
+        if is_by_register(backend):
+            return _by_register(scanned, backend, machine, notices)
         return _by_handler(scanned, backend, notices)
-    if backend in BY_REGISTER and not scanned.on("--standalone"):
-        return _by_register(scanned, backend, machine, notices)
     if (ports := scanned.get("--port-range")) is not None:
-        notices.append(f"{ports.origin} has no effect without {WITH_ONE}")
+        notices.append(f"{ports.origin} has no effect without {BY_REGISTER}")
     alone = _is_alone(scanned, most, notices)
     static = not alone and is_static(scanned, backend)
     is_empty = was_empty(scanned, "--rdzv-endpoint")
@@ -95,7 +102,7 @@ def read_rendezvous(scanned: Scanned, machine: ThisHost, notices: list[str]) -> 
         raise UsageError(f"{is_empty}{two_ways}")
     scanned = with_conf(scanned, notices)
     if (hold := scanned.get("hold")) is not None:
-        notices.append(f"{hold.origin} has no effect without {WITH_ONE}")
+        notices.append(f"{hold.origin} has no effect without {BY_REGISTER}")
     rank = _node_rank(scanned, static=static)
     where = Endpoint("localhost", 0) if alone else _endpoint(scanned)
     if where.port == 0 and most > 1:
@@ -173,7 +180,7 @@ def with_conf(scanned: Scanned, notices: list[str]) -> Scanned:
         value = Given(text, f"--rdzv-conf {key}={text}")
         conf[key] = [value]
         if key == "store_type" and text == "file":
-            raise value.wrong("leave it out to use TCP, or give --rdzv-backend file")
+            raise value.wrong(f"leave it out to use TCP, or give {BY_DIRECTORY}")
         number = read(CONF[key], value)
         if isinstance(number, float):
             check_range(CONF[key], value, number)
@@ -220,6 +227,8 @@ def _by_register(
     scanned: Scanned, backend: str, machine: ThisHost, notices: list[str]
 ) -> RendezvousConfig:
     """All that a coordinator has, but no node is the one that hosts it."""
+    from rallypoint.cli.run_options.register import read_register, remarks_on
+
     nnodes = scanned.get("--nnodes")
     register, scanned = read_register(scanned, backend, machine)
     scanned = with_conf(scanned, notices)
@@ -272,11 +281,13 @@ def _by_handler(scanned: Scanned, backend: str, notices: list[str]) -> Rendezvou
 
 
 def _backend(given: Given | None, handlers: Callable[[], Sequence[str]]) -> str | None:
-    if given is None or given.text in _BACKENDS:
+    if given is None or given.text in _BACKENDS or is_by_register(given.text):
         return given.text if given else None
-    if given.text == "etcd-v2":
-        raise given.wrong("give --rdzv-backend etcd, with the same endpoint (it is API v3)")
-    known = (*_BACKENDS, *(name for name in handlers() if name not in _BACKENDS))
+    from rallypoint.register.engines import RENAMED, known_engines
+
+    if given.text in RENAMED:
+        raise given.wrong(RENAMED[given.text])
+    known = list(dict.fromkeys((*_BACKENDS, *known_engines(), *handlers())))
     if given.text in known:
         return given.text
     raise given.wrong(f"known are {', '.join(known)}{nearest(given.text, known)}")

@@ -12,9 +12,8 @@ from collections.abc import Mapping
 
 from rallypoint.cli.machine import ThisHost
 from rallypoint.cli.parser import Scanned
-from rallypoint.cli.run_options.register import BY_REGISTER
-from rallypoint.cli.values import Given, choice, nodes
-from rallypoint.core.settings import FLAGS
+from rallypoint.cli.values import Given, choice, is_by_register, nodes
+from rallypoint.core.settings import FLAGS, FOR_DIRECTORIES
 from rallypoint.core.text import shown
 
 _SAYS_HOW = ("--rdzv-endpoint", "--node-rank", "--master-addr", "--master-port")
@@ -64,7 +63,7 @@ def _says_how(scanned: Scanned) -> bool:
     nnodes, backend = scanned.get("--nnodes"), scanned.get("--rdzv-backend")
     if scanned.on("--standalone") or (nnodes is not None and nodes(nnodes) == (1, 1)):
         return True
-    if backend is not None and backend.text in BY_REGISTER:
+    if backend is not None and is_by_register(backend.text):
         return False  # Their endpoint is a place where many jobs are.
     return (backend is not None and backend.text not in ("tcp", "c10d")) or any(
         map(scanned.get, _SAYS_HOW)
@@ -100,10 +99,11 @@ def _with_slurm(
         refuse_a_task_for_each_worker(step)
     said = {flag: Given(each.text, each.origin) for flag, each in options_of(step).items()}
     backend = scanned.get("--rdzv-backend")
-    if (backend is None or backend.text == "file") and (home := machine.shared_home()):
+    in_home = backend is None or backend.text == FOR_DIRECTORIES
+    if in_home and (home := machine.shared_home()):
         where = Given(f"{home}/{step.cluster}", "the shared home directory")
         said |= _recorded_in(where, backend, machine, notices)
-    elif backend is not None and backend.text in BY_REGISTER:
+    elif backend is not None and is_by_register(backend.text):
         del said["--rdzv-endpoint"]
     further = {flag: [value] for flag, value in said.items() if scanned.get(flag) is None}
     return Scanned(scanned.words, scanned.values | further, scanned.empty)
@@ -121,7 +121,7 @@ def _recorded_in(
             f"the record of the job lies in {where.text}, so that any node may be lost"
             " (--rdzv-backend tcp: the first node hosts the job instead)"
         )
-    return {"--rdzv-backend": Given("file", where.origin), "--rdzv-endpoint": where}
+    return {"--rdzv-backend": Given(FOR_DIRECTORIES, where.origin), "--rdzv-endpoint": where}
 
 
 def _number(environ: Mapping[str, str], name: str) -> int:

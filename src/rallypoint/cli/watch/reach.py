@@ -22,14 +22,13 @@ from rallypoint import __version__
 from rallypoint.cli import access, values
 from rallypoint.cli.machine import ThisHost
 from rallypoint.cli.parser import Command, Scanned
-from rallypoint.cli.run_options.register import BY_REGISTER, check_conf, read_place, read_register
+from rallypoint.cli.run_options.register import check_conf, read_place, read_register
 from rallypoint.cli.values import Given
 from rallypoint.config import (
     DEFAULT_COORDINATOR_PORT,
     TOKEN_VARIABLE,
     Endpoint,
     RegisterConfig,
-    RendezvousConfig,
 )
 from rallypoint.coordinator.connection import ClientConnection, dial, knock
 from rallypoint.coordinator.endpoint import NotYet, resolve
@@ -37,7 +36,7 @@ from rallypoint.coordinator.token import JobToken, no_token_error
 from rallypoint.core import messages as m
 from rallypoint.core.json_reader import UnreadableJsonError, read_as
 from rallypoint.core.model import UNNAMED_RUN_ID
-from rallypoint.core.settings import Setting
+from rallypoint.core.settings import ENGINE_NAMES, FOR_DIRECTORIES, Setting
 from rallypoint.core.text import job_name, names_of_jobs, shown
 from rallypoint.core.watch.job_view import JobLine
 from rallypoint.core.watch.questions import ALL_JOBS, Ask, Subject
@@ -51,6 +50,7 @@ from rallypoint.errors import (
 from rallypoint.files import local_path
 from rallypoint.observe.printing import print_error
 from rallypoint.process.scratch import PLACES, LocalJob, lives, notes
+from rallypoint.register.engines import Use, make
 from rallypoint.threads import run_in_thread
 from rallypoint.wire.address import split_endpoint, told_addresses
 from rallypoint.wire.handshake import TokenNotWanted
@@ -79,9 +79,9 @@ HOW_TO_FIND = (
         ),
         Setting(
             "--rdzv-backend",
-            "tcp|file|etcd|kubernetes",
+            "|".join(("tcp", *ENGINE_NAMES)),
             "not tcp: the job's nodes were started with it",
-            "choice",
+            "engine",
             default="tcp",
         ),
         Setting("--rdzv-conf", "K=V,...", "where the records are: as the job's nodes have it"),
@@ -145,8 +145,8 @@ def read_job(command: Command, scanned: Scanned, where: Given | None) -> list[Jo
         return [JobAt(run_id, endpoint, register, reading)]
     backend = str(scanned.read(command, "--rdzv-backend", "tcp"))
     if backend == "tcp" and where is not None and _is_directory(where.text):
-        backend = "file"
-    if backend in BY_REGISTER:
+        backend = FOR_DIRECTORIES
+    if backend != "tcp":
         register = _register(scanned, backend, where, run_id)
         endpoint = Endpoint("localhost", DEFAULT_COORDINATOR_PORT)
         words = _words(scanned, "" if where is None else where.text, backend)
@@ -161,13 +161,13 @@ def read_job(command: Command, scanned: Scanned, where: Given | None) -> list[Jo
 
 def _words(scanned: Scanned, where: str, backend: str = "") -> str:
     """The words that say where a job is, for another command, quoted for a shell."""
-    if backend in ("etcd", "kubernetes"):
+    if backend == FOR_DIRECTORIES:
+        words = [where if "/" in where else f"./{where}"]
+    elif backend:
         words = [f"--rdzv-backend={backend}"]
         words += [f"--rdzv-endpoint={where}"] if where else []
         if (conf := scanned.get("--rdzv-conf")) is not None:
             words.append(f"--rdzv-conf={conf.text}")
-    elif backend:
-        words = [where if "/" in where else f"./{where}"]
     else:
         words = [where] if where else []
     if (file := scanned.get("--token-file")) is not None:
@@ -196,8 +196,8 @@ def _register(
     read = read_place if run_id is None else read_register
     register, rest = read(Scanned(scanned.words, said), backend, ThisHost())
     check_conf(rest)
-    if (directory := register.directory) and not os.path.isdir(directory):
-        raise UsageError(f"{shown(directory)}: there is no such directory on this machine")
+    if backend == FOR_DIRECTORIES and not os.path.isdir(register.where):
+        raise UsageError(f"{shown(register.where)}: there is no such directory on this machine")
     return register
 
 
@@ -378,10 +378,8 @@ async def named(job: JobAt, token: JobToken | None) -> JobAt:
 
 async def recorded_jobs(register: RegisterConfig) -> list[str]:
     """The names of all jobs that have a record there. A job that has just begun may be missing."""
-    from rallypoint.register.engines import registers_of
-
-    registers = registers_of(register)
-    return sorted(await run_in_thread(registers.changed, "rallypoint-registers"))
+    engine = make(register, Use())
+    return sorted(await run_in_thread(engine.changed, "rallypoint-registers"))
 
 
 async def ask_for_all(job: JobAt, token: JobToken | None) -> tuple[Asking, list[JobLine]]:
@@ -567,16 +565,15 @@ def _other_token(job: JobAt, error: AccessError) -> AccessError:
 async def _reach_leader(
     job: JobAt, register: RegisterConfig, secret: bytes | None
 ) -> ClientConnection:
-    from rallypoint.register.engines import place_of
     from rallypoint.register.record import decode
 
-    place = place_of(RendezvousConfig(job.name, register=register))
+    engine = make(register, Use(job.name))
     if secret is None and not job.access.insecure:
-        raise no_token_error(place.name)
-    found = await run_in_thread(place.open(secret).get_state, "rallypoint-register")
+        raise no_token_error(engine.where)
+    found = await run_in_thread(engine.open(job.name, secret).get_state, "rallypoint-register")
     if found is None:
         raise UsageError(
-            f"{place.name} has no record of {job_name(job.name)}: check --rdzv-endpoint and "
+            f"{engine.where} has no record of {job_name(job.name)}: check --rdzv-endpoint and "
             "--rdzv-id"
         )
     record = decode(found[0], job.name)

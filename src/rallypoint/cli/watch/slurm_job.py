@@ -11,6 +11,7 @@ from msgspec import Struct
 from rallypoint.cli.machine import ThisHost
 from rallypoint.cli.values import Given
 from rallypoint.config import Endpoint, RegisterConfig
+from rallypoint.core.settings import FOR_DIRECTORIES
 from rallypoint.errors import RendezvousConnectionError
 from rallypoint.integrations.slurm_nodes import node_names
 from rallypoint.integrations.slurm_step import port_of, run_id_of
@@ -45,7 +46,7 @@ def locate(job: SlurmJob, machine: ThisHost) -> tuple[str, Endpoint | None, Regi
     restarts = re.search(r"\bRestarts=(\d{1,9})\b", told)
     run_id = run_id_of(job.job, job.step, int(restarts[1]) if restarts else 0)
     if directory := _recorded_in(run_id, machine):
-        return run_id, None, RegisterConfig(directory)
+        return run_id, None, RegisterConfig(FOR_DIRECTORIES, directory)
     nodes = re.search(r"(?<!\w)NodeList=([^\s()]+)", told)
     if nodes is None or "JobState=RUNNING" not in told:
         raise RendezvousConnectionError(f"Slurm has no job {job.job} that runs")
@@ -58,7 +59,7 @@ def locate(job: SlurmJob, machine: ThisHost) -> tuple[str, Endpoint | None, Regi
 
 def _recorded_in(run_id: str, machine: ThisHost) -> str:
     """The directory of a shared home in which the job's record lies; empty: there is none."""
-    from rallypoint.register.directory.backend import job_directory
+    from rallypoint.register.version_file import register_name
 
     home = machine.shared_home()
     try:
@@ -66,4 +67,4 @@ def _recorded_in(run_id: str, machine: ThisHost) -> str:
     except OSError:
         return ""
     places = (os.path.join(home, cluster) for cluster in clusters)
-    return next((one for one in places if os.path.isdir(f"{one}/{job_directory(run_id)}")), "")
+    return next((one for one in places if os.path.isdir(f"{one}/{register_name(run_id)}")), "")

@@ -2,4 +2,35 @@
 
 from __future__ import annotations
 
-from rallypoint.observe.event_handlers import get_logging_handler as get_logging_handler
+import logging
+
+from rallypoint.observe.event import Event
+from rallypoint.observe.event_handlers import LoggingEvents, make_event_handler
+
+
+def get_logging_handler(destination: str = "null") -> logging.Handler:
+    """A handler of `logging` for events: the message of a record is `event.serialize()`.
+
+    Raises ParameterError as `make_event_handler` does.
+    """
+    if destination == "console":
+        return logging.StreamHandler()
+    made = make_event_handler(destination)
+    if made is None:
+        return logging.NullHandler()
+    if isinstance(made, LoggingEvents):
+        return made.handler
+    handler = made
+
+    class Recording(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            try:
+                handler.handle(Event.deserialize(record.getMessage()))
+            except Exception:
+                self.handleError(record)
+
+        def close(self) -> None:
+            handler.close()
+            super().close()
+
+    return Recording()

@@ -37,7 +37,7 @@ from rallypoint.config import (
     WorkerConfig,
 )
 from rallypoint.core.limits import MAX_PORT
-from rallypoint.core.settings import FLAGS, MAX_WORKERS_PER_NODE, UNNAMED_RUN_ID
+from rallypoint.core.settings import BY_ENDPOINT, FLAGS, MAX_WORKERS_PER_NODE, UNNAMED_RUN_ID
 from rallypoint.elastic.agent.embedded.entrypoint import (
     Entrypoint,
     entrypoint_name,
@@ -68,16 +68,10 @@ from rallypoint.errors import (
 )
 from rallypoint.files import local_path
 from rallypoint.observe.parameter_names import OF_A_LAUNCH, naming_parameters
+from rallypoint.register.engines import Row, Use, chosen, find, known_engines, make
 
 _log = logging.getLogger("rallypoint")
 NO_TIMEOUT = -1
-_BY_COORDINATOR = ("tcp", "c10d", "static", "file", "etcd", "kubernetes")
-_NEEDS = {
-    "file": "a directory that all nodes share",
-    "etcd": "HOST:2379 of each member",
-    "kubernetes": "",
-}
-"""The endpoints of jobs that any node may lead; empty: it may be left out."""
 _OF_A_FIXED_HOST = ("rank", "is_host", "host_timeout")
 _DEFAULTS = {"join_settle": 10.0, "min_growth_interval": 60.0, "host_timeout": 30.0}
 """Those of the command line, where a handler's own differ."""
@@ -108,8 +102,8 @@ class LaunchConfig:
     and `history` are as `--progress-pattern`, `--max-no-progress` and `--history`; the end of a job
     on one node is not kept. With an
     `rdzv_backend` of `file`, the endpoint is a directory that all nodes share, and any of them may
-    host the job, on a port of `port_range`: the first and the last; with `etcd` it is the members
-    of an etcd, with `kubernetes` the namespace, or empty.
+    host the job, on a port of `port_range`: the first and the last; with another engine of records
+    the endpoint is as for the command.
 
     A value that can't be used is refused when the job is launched, and the variable's at once:
     ParameterError or UsageError.
@@ -245,10 +239,11 @@ def _rendezvous(config: LaunchConfig) -> tuple[RendezvousConfig, AccessConfig]:
     conf = dict(config.rdzv_configs)
     if config.rdzv_timeout != NO_TIMEOUT:
         conf.setdefault("timeout", config.rdzv_timeout)
-    if backend not in _BY_COORDINATOR:
-        return _by_handler(config, conf), AccessConfig()
-    if backend in _NEEDS:
-        return _by_register(config, conf)
+    if backend not in BY_ENDPOINT:
+        row = find(backend)
+        if row is None:
+            return _by_handler(config, conf), AccessConfig()
+        return _by_register(config, row, conf)
     alone = most == 1 and not endpoint
     if not alone and not endpoint:
         raise ParameterError(
@@ -278,17 +273,17 @@ def _rendezvous(config: LaunchConfig) -> tuple[RendezvousConfig, AccessConfig]:
 
 
 def _by_register(
-    config: LaunchConfig, conf: dict[str, Any]
+    config: LaunchConfig, row: Row, conf: dict[str, Any]
 ) -> tuple[RendezvousConfig, AccessConfig]:
     backend = config.rdzv_backend
-    if not config.rdzv_endpoint and _NEEDS[backend]:
-        raise ParameterError(f"rdzv_backend={backend!r}: needs an rdzv_endpoint, {_NEEDS[backend]}")
+    if not config.rdzv_endpoint and row.needs:
+        raise ParameterError(f"rdzv_backend={backend!r}: needs an rdzv_endpoint, {row.needs}")
     if config.run_id in ("", UNNAMED_RUN_ID):
         raise ParameterError(
             f"run_id={config.run_id!r}: rdzv_backend={backend!r} needs one, the same on all nodes: "
             "many jobs may be kept there"
         )
-    register = _register(config, conf)
+    register = _register(config, row, conf)
     for name in _OF_A_FIXED_HOST:
         if conf.pop(name, None) is not None:
             _log.warning("the rendezvous parameter %s has no effect: any node may host", name)
@@ -312,27 +307,22 @@ def _by_register(
     return found, made.access
 
 
-def _register(config: LaunchConfig, conf: dict[str, Any]) -> RegisterConfig:
-    """Takes the keys of etcd, or of Kubernetes, out of `conf`."""
-    ports, where = _ports(config.port_range), config.rdzv_endpoint
-    if config.rdzv_backend == "file":
+def _register(config: LaunchConfig, row: Row, conf: dict[str, Any]) -> RegisterConfig:
+    """Takes the keys of the engine out of `conf`."""
+    backend, where = config.rdzv_backend, config.rdzv_endpoint
+    if row.is_directory:
         try:
-            return RegisterConfig(os.path.abspath(local_path(where, "needs a directory")), ports)
+            where = os.path.abspath(local_path(where, "needs a directory"))
         except ValueError as error:
             raise ParameterError(f"rdzv_endpoint={where!r}: {error}") from None
-    if config.rdzv_backend == "kubernetes":
-        from rallypoint.register.kubernetes import parameters as kubernetes
-
-        given = {name: str(conf.pop(name)) for name in kubernetes.FIELDS if name in conf}
-        found = kubernetes.kubernetes_config(where, **given)
-        return RegisterConfig("", ports, kubernetes=found)
-    from rallypoint.register.etcd.parameters import FIELDS, read_etcd
-
-    given = {name: str(conf.pop(name)) for name in FIELDS if name in conf}
+    given = {name: str(conf.pop(name)) for name in list(conf) if name in row.keys}
+    ports = _ports(config.port_range)
+    register = chosen(backend, where, given, os.path.abspath, ports=ports)
     try:
-        return RegisterConfig("", ports, etcd=read_etcd(where, given, os.path.abspath))
+        make(register, Use())
     except UsageError as error:
-        raise ParameterError(f"rdzv_backend='etcd': {error}") from None
+        raise ParameterError(f"rdzv_backend={backend!r}: {error}") from None
+    return register
 
 
 def _ports(given: tuple[int, int] | None) -> tuple[int, int]:
@@ -363,7 +353,7 @@ def _static(config: RendezvousConfig, endpoint: str, rank: Any) -> RendezvousCon
 
 def _by_handler(config: LaunchConfig, conf: dict[str, Any]) -> RendezvousConfig:
     backend, endpoint = config.rdzv_backend, config.rdzv_endpoint
-    known = {*_BY_COORDINATOR, *known_backends()}
+    known = {*BY_ENDPOINT, *known_engines(), *known_backends()}
     if backend not in known:
         why = RENAMED_TO if backend == RENAMED else f"known are {', '.join(sorted(known))}"
         raise ParameterError(f"rdzv_backend={backend!r}: {why}")

@@ -18,4 +18,7 @@ from rallypoint.elastic.metrics.api import (
     publish_metric as publish_metric,
     put_metric as put_metric,
 )
-from rallypoint.observe.metrics import initialize_metrics as initialize_metrics
+
+
+def initialize_metrics(cfg: MetricsConfig | None = None) -> None:
+    """Does nothing, as in torch: `configure` sets the handlers."""

@@ -27,11 +27,10 @@ from rallypoint.elastic.rendezvous.dynamic_rendezvous import (
 from rallypoint.elastic.rendezvous.etcd_store import EtcdStore
 from rallypoint.errors import ParameterError, UsageError
 from rallypoint.register.contract import Token
-from rallypoint.register.directory.backend import job_directory
 from rallypoint.register.etcd.backend import EtcdBackend, explained, number_given
 from rallypoint.register.etcd.gateway import LeaseEndedError, encoded
 from rallypoint.register.etcd.parameters import FIELDS, checked_prefix
-from rallypoint.register.version_file import VersionFormat
+from rallypoint.register.version_file import VersionFormat, register_name
 
 T = TypeVar("T")
 
@@ -163,7 +162,7 @@ def create_backend(params: RendezvousParameters) -> tuple[EtcdRendezvousBackend,
     options = {name: str(params.config[name]) for name in FIELDS if name in params.config}
     client = EtcdClient(params.endpoint, **options)
     backend = EtcdRendezvousBackend(client, params.run_id)
-    prefix = f"{client.config.prefix}/stores/{job_directory(params.run_id)}"
+    prefix = f"{client.config.prefix}/stores/{register_name(params.run_id)}"
     return backend, EtcdStore(client, prefix, lease=backend.lease)
 
 

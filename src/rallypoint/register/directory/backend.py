@@ -16,11 +16,9 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from hashlib import blake2s
 
 from rallypoint.errors import ParameterError, RendezvousConnectionError
 from rallypoint.register.contract import RendezvousBackend, Token
@@ -34,13 +32,13 @@ from rallypoint.register.directory.chain import (
     directory_name,
     following_slot,
     seen_then,
+    temporary,
+    tidy,
 )
-from rallypoint.register.directory.chain_upkeep import temporary, tidy
 from rallypoint.register.directory.files import FIXES, Files, LocalFiles
 from rallypoint.register.directory.upkeep import probe, remove_register
-from rallypoint.register.version_file import NONCE_BYTES, VersionFile, VersionFormat
+from rallypoint.register.version_file import NONCE_BYTES, VersionFile, VersionFormat, register_name
 
-_READABLE = 40
 _FIXES = FIXES | {
     errno.ENOENT: "it was removed, or is not mounted: it is tried again",
     errno.EPERM: "use a directory of your own, on a file system with hard links",
@@ -63,7 +61,7 @@ class DirectoryBackend(RendezvousBackend):
             raise ParameterError("run_id='': a register needs the name of its job")
         self._directory = directory
         self._files: Files = LocalFiles() if files is None else files
-        self._job = os.path.join(directory, job_directory(run_id))
+        self._job = os.path.join(directory, register_name(run_id))
         self._layout = VersionFormat(run_id, token)
         self._chain = VersionChain(self._files, self._job, self._layout)
         self._is_checked = False
@@ -253,9 +251,3 @@ class DirectoryBackend(RendezvousBackend):
             raise RendezvousConnectionError(
                 f"can't use the register in {self._directory}: {error.strerror or error}: {fix}"
             ) from error
-
-
-def job_directory(run_id: str) -> str:
-    """The name of one job's directory: readable, and unlike that of any other run id."""
-    readable = re.sub(r"[^A-Za-z0-9_]+", "-", run_id)[:_READABLE]
-    return f"rallypoint-{readable}-{blake2s(run_id.encode(), digest_size=16).hexdigest()}"

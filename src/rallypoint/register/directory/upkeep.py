@@ -37,7 +37,7 @@ def prepare(path: str, files: Files, flag: str) -> list[str]:
 
     Raises UsageError for what that person can change, InfrastructureError if the system refuses.
     """
-    what = f"{flag} {path}"
+    what = f"{flag} {path}".lstrip()
     try:
         _make(path)
         if why := why_not_own(os.stat(path), what, "name another directory"):

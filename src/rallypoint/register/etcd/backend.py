@@ -1,9 +1,8 @@
 """A register in etcd: one key per job, whose mod revision is the token of a version.
 
 A swap is a transaction that stores if the key still has that revision, and else reads what is
-there; a lost answer is no matter (`swapping_backend.py`). A late request finds another revision and
-stores nothing. The key has no lease, since a record must
-outlive whoever wrote it.
+there; a lost answer is no matter (`swapping.py`). A late request finds another revision and
+stores nothing. The key has no lease, since a record must outlive whoever wrote it.
 
 What is assumed of etcd: it is one cluster, which is not reset to an older backup while jobs run.
 """
@@ -13,17 +12,16 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 from msgspec import Struct
 
-from rallypoint.errors import AccessError, ParameterError, RecordError, RendezvousConnectionError
+from rallypoint.errors import AccessError, ParameterError, RendezvousConnectionError
 from rallypoint.register.contract import Token
-from rallypoint.register.directory.backend import job_directory
 from rallypoint.register.etcd.gateway import ATTEMPT_S, Gateway, decoded, encoded
-from rallypoint.register.swapping import Swapped, SwappingBackend, VersionFound
-from rallypoint.register.version_file import UnreadableVersionError, VersionFile, VersionFormat
-from rallypoint.wire.etcd_config import EtcdConfig
+from rallypoint.register.etcd.parameters import EtcdConfig
+from rallypoint.register.swapping import Stored, Swapped, SwappingBackend
+from rallypoint.register.version_file import VersionFormat, register_name
 
 MAX_STATE = 1 << 20
 """Bytes. etcd takes requests of 1.5 MiB as a rule."""
@@ -34,6 +32,16 @@ class Revision(Struct, frozen=True):
     """Which version of a key this is."""
 
     number: int
+
+
+class ManyRecords(Protocol):
+    """What reads the records of many jobs at once."""
+
+    gateway: Gateway
+
+    def newest(self, key: str, after: float) -> dict[str, Any] | None:
+        """Return what is stored under the key of a job, read after this time of the monotonic
+        clock; None: nothing is."""
 
 
 class EtcdBackend(SwappingBackend):
@@ -47,38 +55,47 @@ class EtcdBackend(SwappingBackend):
         run_id: str,
         token: bytes | None = None,
         attempt_s: float = ATTEMPT_S,
+        records: ManyRecords | None = None,
     ) -> None:
         """`token`: the job's, by which versions are authenticated; None: they are not.
-        `attempt_s`: after so long another member is asked. Does no I/O."""
-        if not run_id:
-            raise ParameterError("run_id='': a register needs the name of its job")
-        self._key = key_of(config.prefix, run_id)
-        self._layout = VersionFormat(run_id, token, "another etcd_prefix")
-        self._gateway, self._watching = Gateway(config, attempt_s), Gateway(config, attempt_s)
+        `attempt_s`: after so long another member is asked. `records`: what reads this register;
+        None: it reads for itself. Does no I/O."""
+        layout = VersionFormat(run_id, token, "another etcd_prefix")
+        super().__init__(run_id, key_of(config.prefix, run_id), layout)
+        self._records, self._written_at = records, 0.0
+        self._gateway = Gateway(config, attempt_s) if records is None else records.gateway
+        self._watching = Gateway(config, attempt_s)
         self._is_stopped = False
 
     @property
     def name(self) -> str:
         return "etcd"
 
-    def _read(self) -> VersionFound | None:
-        return self._version(self._gateway.call("/v3/kv/range", {"key": encoded(self._key)}))
+    def _read(self) -> Stored | None:
+        if self._records is None:
+            return _stored(self._gateway.call("/v3/kv/range", {"key": encoded(self._key)}))
+        kv = self._records.newest(self._key, self._written_at)
+        return _stored({} if kv is None else {"kvs": [kv]})
 
-    def _swap(self, version: VersionFile, token: Token | None) -> Swapped:
+    def _swap(self, data: bytes, token: Token | None) -> Swapped:
         key = encoded(self._key)
-        put = {"key": key, "value": encoded(self._layout.encode(self._key, version))}
-        answer = self._gateway.call(
-            "/v3/kv/txn",
-            {
-                "compare": [if_unchanged(key, 0 if token is None else token.number)],
-                "success": [{"request_put": put | {"lease": str(self._lease())}}],
-                "failure": [{"request_range": {"key": key}}],
-            },
-        )
+        put = {"key": key, "value": encoded(data), "lease": str(self._lease())}
+        body = {
+            "compare": [if_unchanged(key, 0 if token is None else token.number)],
+            "success": [{"request_put": put}],
+            "failure": [{"request_range": {"key": key}}],
+        }
+        try:
+            answer = self._gateway.call("/v3/kv/txn", body)
+        finally:
+            self._written_at = time.monotonic()
         if answer.get("succeeded"):
             return Swapped(Revision(revision_of(answer)))
-        there = self._version(answer["responses"][0]["response_range"])
+        there = _stored(answer["responses"][0]["response_range"])
         return Swapped(None, there, self._gateway.has_repeated)
+
+    def _described(self) -> str:
+        return f"the key {self._key} in etcd"
 
     def _explained(self) -> AbstractContextManager[None]:
         return explained()
@@ -114,22 +131,18 @@ class EtcdBackend(SwappingBackend):
         """Which lease of etcd the next version is on; 0: it stays."""
         return 0
 
-    def _version(self, answer: dict[str, Any]) -> VersionFound | None:
-        kvs = answer.get("kvs")
-        if not kvs:
-            return None
-        (kv,) = kvs
-        data = decoded(kv.get("value", ""))
-        try:
-            version = self._layout.decode(self._key, data)
-        except UnreadableVersionError as error:
-            raise RecordError(f"the key {self._key} in etcd {error}") from error
-        return version, Revision(int(kv["mod_revision"]))
+
+def _stored(answer: dict[str, Any]) -> Stored | None:
+    kvs = answer.get("kvs")
+    if not kvs:
+        return None
+    (kv,) = kvs
+    return decoded(kv.get("value", "")), Revision(int(kv["mod_revision"]))
 
 
 def key_of(prefix: str, run_id: str) -> str:
     """Where the register of a job is; the name is unlike that of any other run id."""
-    return f"{prefix}/jobs/{job_directory(run_id)}"
+    return f"{prefix}/jobs/{register_name(run_id)}"
 
 
 def if_unchanged(key: str, revision: int) -> dict[str, str]:

@@ -7,18 +7,24 @@ nonce. Reads are linearizable, as is the default of etcd.
 
 from __future__ import annotations
 
+import json
 import time
 from base64 import b64decode, b64encode
+from collections.abc import Generator
 from contextlib import closing
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rallypoint.core.json_reader import UnreadableJsonError
+from rallypoint.config import password_variable
+from rallypoint.core.json_reader import UnreadableJsonError, read_object
 from rallypoint.core.text import shown
 from rallypoint.errors import AccessError, ParameterError, RendezvousConnectionError
+from rallypoint.register import http
 from rallypoint.register.etcd.answers import check_answer
-from rallypoint.register.etcd.members import EtcdMember, tls_context
-from rallypoint.register.http import HttpError
-from rallypoint.wire.etcd_config import EtcdConfig
+from rallypoint.register.etcd.parameters import EtcdConfig
+from rallypoint.register.http import HttpConnection, HttpError, HttpRequest, ServerKind
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
 
 ATTEMPT_S = 2.0
 """A member that has not answered after so long is given up for now. An election takes 1 to 2 s."""
@@ -36,6 +42,14 @@ _BY_CODE = {
     8: "has no space left: compact and defragment it, and disarm its alarm",
 }
 
+_KIND = ServerKind("no etcd", "protocol=http", "protocol=https")
+_WATCH = "/v3/watch"
+_SHOWN_BYTES = 60
+_OWN = "etcdserver: "
+"""What etcd does not find, like a lease, it tells with 404, too, and in words that begin so."""
+_OF_A_PROXY = (502, 503, 504)
+"""When the member behind it is away."""
+
 
 class LeaseEndedError(RendezvousConnectionError):
     """There is no such lease in etcd; nothing was stored."""
@@ -47,6 +61,70 @@ class _Failure(NamedTuple):
     endpoint: str
     why: str
     is_lasting: bool
+
+
+class EtcdMember(HttpConnection):
+    """One connection to one member of etcd: a POST of JSON at a time. Blocks, for one thread at a
+    time; `abort` from any."""
+
+    def __init__(self, endpoint: str, tls: SSLContext | None) -> None:
+        super().__init__(endpoint, tls, _KIND)
+
+    def post(self, path: str, body: Any, token: str, limit_s: float) -> tuple[int, dict[str, Any]]:
+        """The HTTP status, and the JSON of the answer. Raises HttpError."""
+        answer = self.ask(_request(path, body, token), limit_s)
+        return answer.status, self._parsed(answer.status, answer.data)
+
+    def watch(
+        self, body: Any, token: str, limit_s: float, line_limit_s: float
+    ) -> Generator[dict[str, Any], None, None]:
+        """Yields the JSON lines of an answer that does not end, for `limit_s`; see
+        `HttpConnection.lines`. Raises HttpError."""
+        request = _request(_WATCH, body, token)
+        with closing(self.lines(request, limit_s, line_limit_s)) as lines:
+            for status, line in lines:
+                if not line.endswith(b"\n"):
+                    raise HttpError("it has ended a watch")
+                yield self._parsed(status, line)
+
+    def not_understood(self, why: UnreadableJsonError) -> HttpError:
+        """The error for an answer that etcd would not give. Closes the connection."""
+        self.close()
+        return HttpError(f"its answer is not understood: it {why}")
+
+    def _parsed(self, status: int, data: bytes) -> dict[str, Any]:
+        try:
+            answer = read_object(data)
+        except UnreadableJsonError as error:
+            if status != 404:
+                raise self._foreign(status, data, error) from None
+            answer = {}
+        if status != 404 or _OWN in str(answer.get("message")):
+            return answer
+        self.close()
+        raise HttpError(
+            "there is no JSON gateway of etcd's version 3: it is no etcd, or is older than "
+            "3.4, or was started without it (enable-grpc-gateway)",
+            is_lasting=True,
+        )
+
+    def _foreign(self, status: int, data: bytes, why: UnreadableJsonError) -> HttpError:
+        if not why.is_text:
+            return self.not_understood(why)
+        self.close()
+        begins = data[:_SHOWN_BYTES].decode("utf-8", "replace")
+        return HttpError(
+            f"it is no etcd: it answers {status}, {begins!r}", is_lasting=status not in _OF_A_PROXY
+        )
+
+
+def _request(path: str, body: Any, token: str) -> HttpRequest:
+    headers = {"Content-Type": "application/json"}
+    if token:
+        headers["Authorization"] = token
+    if path == _WATCH:  # A member that is cut off from the others would be silent for ever.
+        headers["Grpc-Metadata-hasleader"] = "true"
+    return HttpRequest("POST", path, json.dumps(body).encode(), headers)
 
 
 class Gateway:
@@ -232,6 +310,13 @@ class Gateway:
         return False
 
 
+def tls_context(config: EtcdConfig) -> SSLContext | None:
+    """Return None without TLS. Raises ParameterError for files that can't be used."""
+    if config.protocol != "https":
+        return None
+    return http.tls_context(config.cacert, config.cert, config.key)
+
+
 def encoded(key: str | bytes) -> str:
     """Keys and values as the gateway has them."""
     return b64encode(key.encode() if isinstance(key, str) else key).decode()
@@ -246,7 +331,7 @@ def _with_password(config: EtcdConfig) -> str:
     """What a person reads of a password that etcd refuses, and how to mend it."""
     if config.password_file:
         return f"with this password: see what is in password_file={config.password_file}"
-    fix = "password_file=FILE in --rdzv-conf, or RALLYPOINT_ETCD_PASSWORD"
+    fix = f"password_file=FILE in --rdzv-conf, or {password_variable('etcd')}"
     return (
         f"with this password: see {fix}" if config.password else f"without a password: give {fix}"
     )

@@ -1,14 +1,16 @@
 """How a person says which etcd to use: the endpoints, and keys of `--rdzv-conf`, in the spelling of
-either of torch's etcd backends. Pure."""
+either of torch's etcd backends."""
 
 from __future__ import annotations
 
+import os.path
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from msgspec import Struct
+
 from rallypoint.errors import UsageError
 from rallypoint.wire.address import Address, split_endpoint
-from rallypoint.wire.etcd_config import EtcdConfig
 
 DEFAULT_PORT = 2379
 FIELDS = {
@@ -29,8 +31,38 @@ _FILES = ("password_file", "cacert", "cert", "key")
 _PROTOCOLS = ("http", "https")
 
 
+class EtcdConfig(Struct, frozen=True):
+    """How the members of an etcd are reached. Paths are absolute."""
+
+    endpoints: tuple[str, ...]
+    """Each as HOST:PORT, with brackets around IPv6."""
+    protocol: str = "http"
+    """http or https."""
+    prefix: str = "/rallypoint"
+    """All keys begin with it; it begins with a slash and does not end with one."""
+    user: str = ""
+    """Empty: etcd asks for none."""
+    password: str = ""
+    password_file: str = ""
+    """In place of the password."""
+    cacert: str = ""
+    """Empty: whom the system trusts."""
+    cert: str = ""
+    key: str = ""
+    """Empty: it is in the file of the certificate."""
+
+    def __str__(self) -> str:
+        return ",".join(self.endpoints)
+
+    def __repr__(self) -> str:
+        """Never shows the password."""
+        return f"EtcdConfig({self}, prefix={self.prefix!r}, user={self.user!r})"
+
+
 def read_etcd(
-    endpoints: str, conf: Mapping[str, str], absolute_path: Callable[[str], str]
+    endpoints: str,
+    conf: Mapping[str, str],
+    absolute_path: Callable[[str], str] = os.path.abspath,
 ) -> EtcdConfig:
     """`conf` has keys of `FIELDS`. Raises UsageError, whose text names what was given."""
     given: dict[str, Any] = {}
@@ -61,17 +93,6 @@ def checked_prefix(name: str, prefix: str) -> str:
     if not prefix.startswith("/") or not prefix.strip("/") or not prefix.isprintable():
         raise UsageError(f"{name}={prefix}: needs a path that begins with a slash")
     return prefix.rstrip("/")
-
-
-def keys_of(config: EtcdConfig) -> dict[str, str]:
-    """What `read_etcd` reads as this, without the endpoints and the password."""
-    defaults = EtcdConfig(config.endpoints)
-    names = {field: name for name, field in reversed(FIELDS.items()) if field != "password"}
-    return {
-        name: getattr(config, field)
-        for field, name in names.items()
-        if getattr(config, field) != getattr(defaults, field)
-    }
 
 
 def _endpoint(text: str) -> str:

@@ -30,7 +30,7 @@ from rallypoint.register.http import (
     ServerKind,
     tls_context,
 )
-from rallypoint.wire.kubernetes_config import KubernetesConfig
+from rallypoint.register.kubernetes.parameters import KubernetesConfig
 
 if TYPE_CHECKING:
     from datetime import datetime

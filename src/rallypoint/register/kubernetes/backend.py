@@ -4,7 +4,7 @@ version.
 A swap is a PUT with both, or a POST for the first version; the API server refuses one that comes
 late, with 409. A ConfigMap without data counts as no version: it was made for the job, which then
 needs no right to make any, and the first version is a PUT there. A lost answer is no matter
-(`swapping_backend.py`). What is read is the newest version: a GET without resourceVersion asks
+(`swapping.py`). What is read is the newest version: a GET without resourceVersion asks
 etcd's quorum. Lists and watches may be older than that, so they only wake.
 
 What is assumed of Kubernetes: its etcd is not reset to an older backup while jobs run.
@@ -21,11 +21,10 @@ from msgspec import Struct
 
 from rallypoint.errors import AccessError, ParameterError, RecordError, RendezvousConnectionError
 from rallypoint.register.contract import Token
-from rallypoint.register.directory.backend import job_directory
 from rallypoint.register.kubernetes.api_server import LIMIT_S, ApiServer, Object, Query, Reply
-from rallypoint.register.swapping import Swapped, SwappingBackend, VersionFound
-from rallypoint.register.version_file import UnreadableVersionError, VersionFile, VersionFormat
-from rallypoint.wire.kubernetes_config import KubernetesConfig
+from rallypoint.register.kubernetes.parameters import KubernetesConfig
+from rallypoint.register.swapping import Stored, Swapped, SwappingBackend
+from rallypoint.register.version_file import VersionFormat, register_name
 
 MAX_STATE = 1_000_000
 """Bytes. A ConfigMap takes 1 MiB."""
@@ -59,15 +58,14 @@ class KubernetesRendezvousBackend(SwappingBackend):
         run_id: str,
         token: bytes | None = None,
         limit_s: float = LIMIT_S,
+        server: ApiServer | None = None,
     ) -> None:
         """`config`: see `kubernetes_config`. `token`: the job's, by which versions are
-        authenticated; None: they are not. `limit_s`: of each call. Does no I/O. Raises
-        ParameterError."""
-        if not run_id:
-            raise ParameterError("run_id='': a register needs the name of its job")
-        self._name = name_of(run_id)
-        self._layout = VersionFormat(run_id, token, "another namespace")
-        self._server, self._watching = ApiServer(config, limit_s), ApiServer(config, limit_s)
+        authenticated; None: they are not. `limit_s`: of each call. `server`: the connection of
+        other registers, which this one shares. Does no I/O. Raises ParameterError."""
+        super().__init__(run_id, name_of(run_id), VersionFormat(run_id, token, "another namespace"))
+        self._server = ApiServer(config, limit_s) if server is None else server
+        self._watching = ApiServer(config, limit_s)
         self._is_stopped = False
 
     @property
@@ -77,11 +75,11 @@ class KubernetesRendezvousBackend(SwappingBackend):
     def check(self) -> None:
         """See that the register can be read, made and changed, without doing it. Raises AccessError
         and ParameterError for what a person can mend, and RendezvousConnectionError."""
-        found = self._server.call("GET", self._name)
+        found = self._server.call("GET", self._key)
         # Both are judged as if they were meant, also by who may do that.
         if found.status != 200:
-            self._server.call("POST", body=config_map(self._name), query=DRY_RUN)
-        self._server.call("PUT", self._name, config_map(self._name), DRY_RUN)
+            self._server.call("POST", body=config_map(self._key), query=DRY_RUN)
+        self._server.call("PUT", self._key, config_map(self._key), DRY_RUN)
 
     def try_writing(self) -> None:
         """See `register_record.TriableRegister`. Nothing is stored."""
@@ -92,7 +90,7 @@ class KubernetesRendezvousBackend(SwappingBackend):
         """Until the object has another version. A watch only wakes: what it says is not read."""
         ends_at = time.monotonic() + timeout
         wanted = [] if token is None else [token]
-        name = {"fieldSelector": f"metadata.name={self._name}"}
+        name = {"fieldSelector": f"metadata.name={self._key}"}
         try:
             with _explained():
                 while not self._is_stopped:
@@ -126,52 +124,47 @@ class KubernetesRendezvousBackend(SwappingBackend):
                     return event.get("type") != "ERROR"
         return False
 
-    def _read(self) -> VersionFound | None:
-        return self._found(self._server.call("GET", self._name))
+    def _read(self) -> Stored | None:
+        return self._stored(self._server.call("GET", self._key))
 
-    def _found(self, reply: Reply) -> VersionFound | None:
+    def _stored(self, reply: Reply) -> Stored | None:
         if reply.status != 200 or not _is_used(reply.body):
             return None
-        where = f"the ConfigMap {self._name} in the namespace {self._server.namespace}"
         try:
             data = b64decode(reply.body["binaryData"][KEY], validate=True)
         except (KeyError, TypeError, ValueError):
             raise RecordError(
-                f"{where} was not written by Rallypoint (it has no {KEY}): delete it, or use "
-                "another namespace or run id"
+                f"{self._described()} was not written by Rallypoint (it has no {KEY}): delete it, "
+                "or use another namespace or run id"
             ) from None
-        try:
-            version = self._layout.decode(self._name, data)
-        except UnreadableVersionError as error:
-            raise RecordError(f"{where} {error}") from error
-        return version, _version_of(reply.body)
+        return data, _version_of(reply.body)
 
-    def _swap(self, version: VersionFile, token: Token | None) -> Swapped:
+    def _swap(self, data: bytes, token: Token | None) -> Swapped:
         if token is None:
-            there = self._server.call("GET", self._name)
-            if found := self._found(there):
+            there = self._server.call("GET", self._key)
+            if found := self._stored(there):
                 return Swapped(None, found)
             token = _version_of(there.body) if there.status == 200 else None
-        body = config_map(self._name, token, self._encoded(version))
+        body = config_map(self._key, token, b64encode(data).decode())
         if token is None:
             reply = self._server.call("POST", body=body)
         else:
-            reply = self._server.call("PUT", self._name, body)
+            reply = self._server.call("PUT", self._key, body)
         if reply.status in (200, 201):
             return Swapped(_version_of(reply.body))
         has_repeated = self._server.has_repeated
         return Swapped(None, self._read(), has_repeated)
 
+    def _described(self) -> str:
+        return f"the ConfigMap {self._key} in the namespace {self._server.namespace}"
+
     def _explained(self) -> AbstractContextManager[None]:
         return _explained()
 
-    def _encoded(self, version: VersionFile) -> str:
-        return b64encode(self._layout.encode(self._name, version)).decode()
-
 
 def name_of(run_id: str) -> str:
-    """Of the ConfigMap of a job; it is unlike that of any other run id."""
-    return job_directory(run_id).lower().replace("_", "-")
+    """Return the name of the ConfigMap of a job; it is unlike that of any other run id."""
+    return register_name(run_id).lower().replace("_", "-")
 
 
 def config_map(name: str, token: ObjectVersion | None = None, value: str = "") -> Object:

@@ -5,15 +5,17 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from urllib.parse import urlsplit
 
-from rallypoint.errors import ParameterError, UsageError
-from rallypoint.wire.address import Address, split_endpoint
-from rallypoint.wire.kubernetes_config import SERVICE_ACCOUNT, KubernetesConfig
+from msgspec import Struct
 
-FIELDS = ("server", "service_account")
-"""Keys, which are fields of `KubernetesConfig`."""
+from rallypoint.errors import ParameterError, UsageError
+from rallypoint.register.engines import NotHereError
+from rallypoint.wire.address import Address, split_endpoint
+
+SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
+"""Where a pod finds the files of its service account."""
 _PORTS = {"http": 80, "https": 443}
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _SUBDOMAIN = re.compile(rf"{_LABEL.pattern}(\.{_LABEL.pattern})*")
@@ -25,6 +27,20 @@ _NOT_A_POD = (
 )
 
 
+class KubernetesConfig(Struct, frozen=True):
+    """How an API server is reached, and as whom."""
+
+    server: str
+    """http:// or https://, HOST:PORT, and perhaps a path."""
+    namespace: str = ""
+    """The namespace of the registers; empty: the one that the file `namespace` names."""
+    service_account: str = SERVICE_ACCOUNT
+    """The absolute path of a directory with the files `token`, `ca.crt` and `namespace`."""
+
+    def __str__(self) -> str:
+        return self.server
+
+
 def kubernetes_config(
     namespace: str = "", server: str = "", service_account: str = ""
 ) -> KubernetesConfig:
@@ -34,34 +50,24 @@ def kubernetes_config(
     given = {"server": server, "service_account": service_account}
     conf = {name: text for name, text in given.items() if text}
     try:
-        return read_kubernetes(namespace, conf, os.path.abspath, pod_server())
+        return read_kubernetes(namespace, conf)
     except UsageError as error:
         raise ParameterError(f"kubernetes_config: {error}") from None
 
 
-def read_kubernetes(
-    namespace: str, conf: Mapping[str, str], absolute_path: Callable[[str], str], server: str
-) -> KubernetesConfig:
-    """`conf` has keys of `FIELDS`. `server`: the pod's; empty: this is none. Pure. Raises
-    UsageError, whose text names what was given."""
+def read_kubernetes(namespace: str, conf: Mapping[str, str]) -> KubernetesConfig:
+    """`conf` has `server` and `service_account`, or one of them, or none. Reads the environment
+    only. Raises UsageError, whose text names what was given, and NotHereError outside of a pod."""
     if namespace and not is_label(namespace):
         raise UsageError(
             f"{namespace}: is not the name of a namespace (lower-case letters, digits and hyphens, "
             "at most 63)"
         )
-    if not (server := conf.get("server", server)):
-        raise UsageError(_NOT_A_POD)
+    if not (server := conf.get("server") or pod_server()):
+        raise NotHereError(_NOT_A_POD)
     folder = conf.get("service_account")
-    return KubernetesConfig(
-        _server(server), namespace, absolute_path(folder) if folder else SERVICE_ACCOUNT
-    )
-
-
-def keys_of(config: KubernetesConfig) -> dict[str, str]:
-    """What `read_kubernetes` reads as this, without the namespace."""
-    folder = config.service_account
-    other = {} if folder == SERVICE_ACCOUNT else {"service_account": folder}
-    return {"server": config.server, **other}
+    account = os.path.abspath(folder) if folder else SERVICE_ACCOUNT
+    return KubernetesConfig(_server(server), namespace, account)
 
 
 def pod_server(environ: Mapping[str, str] | None = None) -> str:

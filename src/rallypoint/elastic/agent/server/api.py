@@ -65,7 +65,7 @@ from rallypoint.elastic.agent.embedded.worker_spec import (
 from rallypoint.elastic.rendezvous.plug_in.client import HandlerClient
 from rallypoint.errors import ParameterError, UsageError
 from rallypoint.observe.event import Event, EventMetadataValue, EventSource
-from rallypoint.observe.event_handlers import record
+from rallypoint.elastic.events import record
 from rallypoint.observe.parameter_names import OF_A_SPEC, naming_parameters
 
 DEFAULT_ROLE = "default"

@@ -1,5 +1,5 @@
-"""The API server of Kubernetes by which a job's register is kept, as the nodes of the job use it;
-and how it is rid of what jobs have left in a namespace, a week or more after their last change.
+"""The engine of Kubernetes: all ConfigMaps with records in one namespace, by one connection; and
+how it is rid of what jobs have left there, a week or more after their last change.
 
 Clocks of machines are not compared: the API server says when a ConfigMap was changed last, and what
 time it is there, in the same answer.
@@ -7,65 +7,79 @@ time it is there, in the same answer.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from base64 import b64decode
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any
 
-from rallypoint.core.settings import HOLD_S
-from rallypoint.errors import AccessError, RallypointError, RendezvousConnectionError, UsageError
+from rallypoint.errors import RallypointError, RendezvousConnectionError
+from rallypoint.register.engines import Use, Wording
 from rallypoint.register.kubernetes.api_server import LIMIT_S, ApiServer, Reply
-from rallypoint.register.kubernetes.backend import LABELS, KubernetesRendezvousBackend
-from rallypoint.wire.kubernetes_config import KubernetesConfig
+from rallypoint.register.kubernetes.backend import (
+    KEY,
+    LABELS,
+    KubernetesRendezvousBackend,
+    name_of,
+)
+from rallypoint.register.kubernetes.parameters import read_kubernetes
+from rallypoint.register.record import ChangedRecords, run_id_of
 
-BACKEND = "--rdzv-backend kubernetes"
 RETENTION = timedelta(days=7)
 PAGE = 500
 MAX_PAGES = 200
 
 
-class KubernetesPlace:
-    """A `places.Place`."""
+class KubernetesEngine:
+    """See `Engine`."""
 
-    def __init__(self, config: KubernetesConfig, run_id: str, hold_s: float = HOLD_S) -> None:
-        """`hold_s`: so long a leader may act that can't write."""
-        self._config, self._run_id = config, run_id
-        self._limit_s = min(LIMIT_S, hold_s / 2)
+    name = "kubernetes"
+
+    def __init__(self, where: str, settings: Mapping[str, str], use: Use) -> None:
+        self.config, self._run_id = read_kubernetes(where, settings), use.run_id
+        self._limit_s = min(LIMIT_S, use.limit_s)
+        self._server = ApiServer(self.config, self._limit_s)
+        self._changed = ChangedRecords(self._run_id_of)
 
     @property
-    def name(self) -> str:
-        """What is waited for."""
-        return f"the API server {self._config}"
+    def where(self) -> str:
+        return f"the API server {self.config}"
 
     def prepare(self) -> list[str]:
-        """See that the register can be read and written. A person can mend what raises UsageError;
-        anything else is worth waiting for."""
-        try:
-            KubernetesRendezvousBackend(self._config, self._run_id).check()
-        except (AccessError, UsageError) as error:
-            raise UsageError(f"{BACKEND}: {error}") from error
+        self.open(self._run_id or "any", None).check()
         return []
 
-    def unanswered(self, seconds: float, why: str) -> str:
-        """What a person reads who has waited so long."""
-        said = why or f"the API server {self._config} does not answer"
-        return (
-            f"{BACKEND}: waited {seconds:g} s: {said}; see that it runs, and is reached from here"
-        )
-
-    def is_the_same(self) -> str:
-        """See `places.Place`."""
-        namespace = self._config.namespace or "that each pod is in"
-        return f"they have the same API server ({self._config}) and namespace ({namespace})"
-
-    def open(self, token: bytes | None) -> KubernetesRendezvousBackend:
-        """The register, under the job's token."""
-        return KubernetesRendezvousBackend(self._config, self._run_id, token, self._limit_s)
+    def open(self, run_id: str, token: bytes | None) -> KubernetesRendezvousBackend:
+        more = self._limit_s, self._server
+        return KubernetesRendezvousBackend(self.config, run_id, token, *more)
 
     def sweep(self) -> None:
-        """Remove what other jobs have left long ago, as far as that is possible."""
         with suppress(RallypointError, KeyError, ValueError, TypeError):
-            sweep(ApiServer(self._config))
+            sweep(self._server)
+
+    def wording(self) -> Wording:
+        namespace = self.config.namespace or "that each pod is in"
+        same = f"they have the same API server ({self.config}) and namespace ({namespace})"
+        return Wording("see that it runs, and is reached from here", lambda: same)
+
+    def changed(self) -> list[str]:
+        try:
+            return self._changed.look(self._registers())
+        except (RallypointError, KeyError, ValueError, TypeError):
+            return []
+
+    def _registers(self) -> Iterator[tuple[str, str]]:
+        for page in listed(self._server):
+            for item in page.items:
+                yield item["metadata"]["name"], item["metadata"]["resourceVersion"]
+
+    def _run_id_of(self, name: str) -> str:
+        with suppress(KeyError, ValueError, TypeError):
+            return run_id_of(name, lambda: self._stored(name), name_of)
+        return ""
+
+    def _stored(self, name: str) -> bytes:
+        return b64decode(self._server.call("GET", name).body["binaryData"][KEY], validate=True)
 
 
 def sweep(server: ApiServer, page: int = PAGE) -> int:

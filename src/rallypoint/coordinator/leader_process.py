@@ -5,25 +5,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Protocol
 
 from msgspec import Struct
 
 from rallypoint.clocks import boot_time
 from rallypoint.core.model import NONCE_BITS
-from rallypoint.core.takeover.record import LifeLock, Process
+from rallypoint.core.takeover.record import Process
 from rallypoint.machine_name import process_space, started_at
-
-
-class LifeLocks(Protocol):
-    """Locks that tell which processes of this boot live, whatever their namespaces."""
-
-    @property
-    def own(self) -> LifeLock | None:
-        """The lock that this process holds until it ends; None: it holds none."""
-
-    def is_free(self, lock: LifeLock) -> bool:
-        """Whether the process that has held this lock is known to have ended."""
+from rallypoint.register.engines import LifeLocks
 
 
 def this_process(locks: LifeLocks | None = None) -> Process:

@@ -1,0 +1,75 @@
+"""A lock in a directory, by which another process that is no node of any job (`rallypoint serve`)
+sees whether this one lives."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import struct
+from contextlib import suppress
+
+from rallypoint.core.takeover.record import LifeLock
+from rallypoint.file_systems import FileSystem, FileSystemReach, file_system_at
+from rallypoint.files import safe_open
+
+LOCKS = "processes.lock"
+_PLACE_BITS = 62
+_FLOCK = struct.Struct("@hhqqi4x")
+"""`struct flock`: type, whence, start, length, pid."""
+
+
+class DirectoryLocks:
+    """A lock in a directory tells other processes of this machine whether its holder lives, also
+    those of other containers, which see no process of each other.
+
+    Each process locks one byte of one file, at a place that it draws. The kernel frees the lock
+    when the process has ended, and never before: a process that is stopped keeps it. A record names
+    the file by its device and its inode. While a process has that file open, no other file has its
+    inode.
+
+    A lock is held and believed only on a file system that one kernel alone serves: a file server
+    may free the lock of a process that lives, after a partition for example. The constructor
+    blocks.
+    """
+
+    def __init__(self, directory: str) -> None:
+        """Hold a lock there until this process ends, if locks there can be believed."""
+        self._fd = -1
+        self.own: LifeLock | None = None
+        """The lock of this process; None: it holds none there."""
+        with suppress(OSError):
+            self.own = self._lock(directory)
+
+    def _lock(self, directory: str) -> LifeLock | None:
+        found = file_system_at(directory)
+        if found is None or not are_locks_trusted(found):
+            return None
+        self._fd = safe_open(os.path.join(directory, LOCKS), os.O_RDWR | os.O_CREAT)
+        file, place = os.fstat(self._fd), secrets.randbits(_PLACE_BITS)
+        if file.st_dev != os.stat(directory).st_dev:
+            return None  # Two overlays may show this file, and each has its own locks then.
+        fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, _flock(fcntl.F_WRLCK, place))
+        return LifeLock(file.st_dev, file.st_ino, place)
+
+    def is_free(self, lock: LifeLock) -> bool:
+        """Whether this lock is known to be held by no process: its holder has ended then. Asks the
+        kernel, and not the disk."""
+        own = self.own
+        if own is None or (lock.device, lock.inode) != (own.device, own.inode):
+            return False
+        try:
+            answer = fcntl.fcntl(self._fd, fcntl.F_OFD_GETLK, _flock(fcntl.F_WRLCK, lock.place))
+        except OSError:
+            return False
+        assert isinstance(answer, bytes)
+        return lock != own and _FLOCK.unpack(answer)[0] == fcntl.F_UNLCK
+
+
+def are_locks_trusted(there: FileSystem) -> bool:
+    """Whether one kernel alone serves what lies there, and so its locks. Pure."""
+    return there.reach is FileSystemReach.LOCAL and not there.type.startswith("fuse")
+
+
+def _flock(kind: int, place: int) -> bytes:
+    return _FLOCK.pack(kind, os.SEEK_SET, place, 1, 0)
