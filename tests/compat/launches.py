@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from tests.harness.programs import said_by
 
 TOLD = Path(__file__).with_name("told.py")
 TORCHRUN = ("-m", "torch.distributed.run")
@@ -53,15 +54,8 @@ def launch(
     another run would have elsewhere are cut short.
     """
     folder.mkdir()
-    done = subprocess.run(
-        [*command, str(TOLD), *ARGUMENTS],
-        env=base | {"TOLD_DIR": str(folder)} | (token or {}),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    env = base | {"TOLD_DIR": str(folder)} | (token or {})
+    said_by([*command, TOLD, *ARGUMENTS], env=env, timeout=300)
     files = sorted(folder.iterdir())
     assert [file.name for file in files] == ["0.json", "1.json"]
     workers = []

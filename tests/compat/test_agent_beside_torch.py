@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import subprocess
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 from tests.compat.recordings import Recordings
 from tests.harness.cluster import free_port
+from tests.harness.programs import said_by
 
 import rallypoint.elastic.agent.server as our_agent
 import rallypoint.elastic.launcher as our_launcher
@@ -200,11 +200,7 @@ def printed(python: str, folder: Path, program: str, *words: str) -> list[str]:
     """The lines of a program that ends well."""
     script = folder / "program.py"
     script.write_text(program)
-    ran = subprocess.run(
-        [python, str(script), *words], capture_output=True, text=True, timeout=300, check=False
-    )
-    assert ran.returncode == 0, ran.stderr
-    return ran.stdout.splitlines()
+    return said_by([python, script, *words], timeout=300).splitlines()
 
 
 def test_a_subclass_that_was_written_for_torch_does_the_same_here(

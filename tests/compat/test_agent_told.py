@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 from tests.compat.launches import RALLYPOINT, TORCHRUN, plain_environ
 from tests.compat.recordings import Recordings
+from tests.harness.programs import run_program
 
 STATUS = "torchelastic.worker.status."
 WORKER = """
@@ -62,14 +62,8 @@ def script(tmp_path: Path) -> Path:
 
 def events_of(command: Sequence[str], script: Path) -> list[dict[str, Any]]:
     options = ["--nproc-per-node", "2", "--max-restarts", "1", "--event-log-handler", "console"]
-    done = subprocess.run(
-        [*command, *options, "--rdzv-id", "r", str(script)],
-        env=plain_environ(),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=True,
-    )
+    words = [*command, *options, "--rdzv-id", "r", str(script)]
+    done = run_program(words, env=plain_environ(), timeout=300, check=True)
     told = [json.loads(line) for line in done.stderr.splitlines() if line.startswith('{"name"')]
     events = [event for event in told if event["name"].startswith(STATUS)]
     for event in events:
@@ -137,20 +131,9 @@ def metrics_of(
     python: str, package: str, run: str, script: Path, max_restarts: int
 ) -> dict[str, str]:
     """The last value of each."""
-    done = subprocess.run(
-        [
-            python,
-            "-c",
-            MEASURED.format(package=package, run=run),
-            script,
-            str(max_restarts),
-        ],
-        env=plain_environ(),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    measured = MEASURED.format(package=package, run=run)
+    words: list[str | Path] = [python, "-c", measured, script, str(max_restarts)]
+    done = run_program(words, env=plain_environ(), timeout=300)
     told = [line.split(" ") for line in done.stdout.splitlines() if line.startswith("METRIC ")]
     assert told, done.stderr
     assert {group for _, group, _, _ in told} == {"torchelastic"}

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from tests.compat.launches import RALLYPOINT, TORCHRUN, plain_environ
 from tests.compat.recordings import Recordings
+from tests.harness.programs import run_program, said_by
 
 FAILING = Path(__file__).with_name("failing.py")
 # Nothing of the exception reaches stderr: what is told of it comes from the error file.
@@ -34,7 +35,7 @@ def failures_of(who: str, python: str, folder: Path) -> dict[str, Any]:
     """How each case ends with the decorator of `who`, and the error file that it leaves."""
     folder.mkdir()
     command = [python, str(FAILING), who, str(folder)]
-    subprocess.run(command, check=True, capture_output=True, timeout=300)
+    said_by(command, timeout=300)
     ends: dict[str, str] = json.loads((folder / "ends").read_text())
     return {
         name: {"end": end, "file": without_time_and_place(folder / f"{name}.json")}
@@ -82,14 +83,8 @@ def launch(
     """Run a program of two workers."""
     script = folder / "worker.py"
     script.write_text(program)
-    return subprocess.run(
-        [*launcher, "--nproc-per-node", "2", str(script)],
-        env=plain_environ() | env,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    words = [*launcher, "--nproc-per-node", "2", str(script)]
+    return run_program(words, env=plain_environ() | env, timeout=300)
 
 
 def test_P8_torchs_record_tells_our_agent(tmp_path: Path, torch_python: str) -> None:
@@ -139,8 +134,7 @@ def test_C8_exit_codes_of_a_job_are_torchruns(
 
 def test_C8_a_mistake_on_the_command_line_is_2(torch_said: Recordings, torch_python: str) -> None:
     def code(*launcher: str) -> int:
-        command = [*launcher, "--no-such-flag", "x.py"]
-        return subprocess.run(command, capture_output=True, timeout=300, check=False).returncode
+        return run_program([*launcher, "--no-such-flag", "x.py"], timeout=300).returncode
 
     theirs = torch_said("exit_codes", "a mistake", lambda: code(torch_python, *TORCHRUN))
     assert (code(*RALLYPOINT), theirs) == (2, 2)

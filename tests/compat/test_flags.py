@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from dataclasses import dataclass
 
 import pytest
 from msgspec.structs import replace
 from tests.compat.recordings import Recordings
+from tests.harness.programs import said_by
 
 from rallypoint.cli.options import parse_run
 from rallypoint.cli.parser import CompletionRequested
@@ -40,16 +40,7 @@ class TorchrunOption:
 
 def ask_torchrun(python: str) -> object:
     """Every option of the real torchrun, with no PET_* variable set."""
-    done = subprocess.run(
-        [python, "-c", _PROGRAM],
-        env={"PATH": "/usr/bin:/bin"},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=300,
-    )
-    said: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
-    return said
+    return last_answer(python, _PROGRAM)
 
 
 _TWICE = """
@@ -62,16 +53,14 @@ print(json.dumps({k: v for k, v in config.rdzv_configs.items() if k != "timeout"
 
 def ask_what_counts(python: str, line: list[str]) -> object:
     """The pairs of --rdzv-conf, as a backend of the real torchrun gets them."""
-    done = subprocess.run(
-        [python, "-c", _TWICE, *line],
-        env={"PATH": "/usr/bin:/bin"},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=300,
-    )
-    said: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
-    return said
+    return last_answer(python, _TWICE, *line)
+
+
+def last_answer(python: str, program: str, *words: str) -> object:
+    """What a program without an environment of its own says in its last line, which is JSON."""
+    said = said_by([python, "-c", program, *words], env={"PATH": "/usr/bin:/bin"}, timeout=300)
+    answer: object = json.loads(said.splitlines()[-1])
+    return answer
 
 
 SAMPLES = {

@@ -8,7 +8,6 @@ import logging
 import os
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -26,6 +25,7 @@ from urllib.request import urlopen
 import pytest
 from tests.compat.recordings import Recordings
 from tests.harness.limits import patience
+from tests.harness.programs import said_by
 
 from rallypoint.elastic.agent.server.health_check_server import create_healthcheck_server
 from rallypoint.elastic.control_plane import TORCH_WORKER_SERVER_SOCKET, worker_main
@@ -180,17 +180,11 @@ def test_the_older_command_tells_each_worker_its_local_rank(
     script = "import os, sys\nprint(*sys.argv[1:], os.environ['LOCAL_RANK'])\n"
     (tmp_path / "train.py").write_text(script)
     command = ["-m", "rallypoint.elastic.launch", "--nproc-per-node=2", *words, "train.py", "more"]
-    ran = subprocess.run(
-        [sys.executable, *command],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    said = said_by([sys.executable, *command], cwd=tmp_path)
     told = [
         " ".join([*(each.format(rank) for each in extra), "more", str(rank)]) for rank in (0, 1)
     ]
-    assert sorted(ran.stdout.splitlines()) == told
+    assert sorted(said.splitlines()) == told
 
 
 def test_a_loader_of_torch_takes_the_sampler() -> None:

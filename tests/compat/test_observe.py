@@ -60,31 +60,20 @@ def test_torch_reads_our_rendezvous_events_and_we_read_torchs(torchs: dict[str, 
     assert ours.RdzvEvent.deserialize(torchs["rdzv event"]) == RDZV_EVENT
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["record", "record_rdzv_event", "construct_and_record_rdzv_event"],
-)
-def test_functions_of_events_take_what_torchs_take(name: str, torch_said: Recordings) -> None:
-    theirs = torch_said("signatures", name, lambda: parameters(import_module(EVENTS), name))
-    assert parameters(ours, name) == theirs
+FUNCTIONS = {
+    EVENTS: "record record_rdzv_event construct_and_record_rdzv_event",
+    METRICS: "configure getStream put_metric prof publish_metric profile MetricsConfig "
+    "initialize_metrics",
+}
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        "configure",
-        "getStream",
-        "put_metric",
-        "prof",
-        "publish_metric",
-        "profile",
-        "MetricsConfig",
-        "initialize_metrics",
-    ],
+    ("package", "name"),
+    [(package, name) for package, names in FUNCTIONS.items() for name in names.split()],
 )
-def test_functions_of_metrics_take_what_torchs_take(name: str, torch_said: Recordings) -> None:
-    theirs = torch_said("signatures", name, lambda: parameters(import_module(METRICS), name))
-    assert parameters(our_metrics, name) == theirs
+def test_functions_take_what_torchs_take(package: str, name: str, torch_said: Recordings) -> None:
+    theirs = torch_said("signatures", name, lambda: parameters(import_module(package), name))
+    assert parameters(ours if package == EVENTS else our_metrics, name) == theirs
 
 
 def test_the_same_calls_put_the_same_metrics(
@@ -116,6 +105,7 @@ def told_by(package: ModuleType) -> list[list[object]]:
 
     class Kept(package.MetricHandler):  # type: ignore[name-defined, misc]
         def emit(self, metric_data: Any) -> None:
+            assert type(metric_data.value) is int
             value = -1 if metric_data.name.endswith(".ms") else metric_data.value
             told.append([metric_data.group_name, metric_data.name, value])
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import socket
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -13,6 +12,7 @@ import pytest
 from tests.compat.launches import RALLYPOINT, TORCHRUN, plain_environ
 from tests.compat.recordings import Recordings
 from tests.harness.cluster import free_port
+from tests.harness.programs import run_program
 
 TALKS = """
 import os, sys
@@ -37,15 +37,8 @@ def launch(launcher: Sequence[str], home: Path, options: list[str], env: dict[st
     (home / "talks.py").write_text(TALKS)
     meet = ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{free_port()}", "--rdzv-id=job"]
     words = ["--nproc-per-node=2", "--nnodes=1", "--log-dir=logs", *meet, *options, "talks.py"]
-    done = subprocess.run(
-        [*launcher, *words],
-        cwd=home,
-        env=plain_environ() | {"OMP_NUM_THREADS": "1"} | env,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    env = plain_environ() | {"OMP_NUM_THREADS": "1"} | env
+    done = run_program([*launcher, *words], cwd=home, env=env, timeout=300)
     assert done.returncode == 0, done.stderr
     logs = home / "logs"
     return Output(

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 from pathlib import Path
 
 from tests.compat.recordings import Recordings
+from tests.harness.programs import run_program
 
 PROGRAM = """
 import json, sys
@@ -47,14 +46,7 @@ print(json.dumps([
 def told(who: str, folder: Path, python: str) -> list[object]:
     """The results, and the lines on the console."""
     folder.mkdir()
-    done = subprocess.run(
-        [python, "-c", PROGRAM, who, str(folder)],
-        env=dict(os.environ),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    done = run_program([python, "-c", PROGRAM, who, str(folder)], timeout=300)
     assert done.returncode == 0, done.stderr
     return [json.loads(done.stderr.splitlines()[-1]), sorted(done.stdout.splitlines())]
 

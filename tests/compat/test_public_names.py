@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import warnings
 from collections import defaultdict
@@ -15,6 +14,7 @@ import pytest
 from tests.compat import every_name
 from tests.compat.recordings import Recordings
 from tests.compat.torch_names import OTHER, left_out, listing, ours, public_names
+from tests.harness.programs import run_python, said_by
 
 ROOT = Path(__file__).parents[2]
 LIBRARY = ROOT / "src" / "rallypoint" / "elastic"
@@ -99,23 +99,13 @@ def test_the_recording_has_all_of_torch(theirs: dict[str, list[str]]) -> None:
 
 def test_importing_every_path_loads_no_torch(theirs: dict[str, list[str]]) -> None:
     imports = "\n".join(f"import {ours(module)}" for module in theirs)
-    ran = subprocess.run(
-        [sys.executable, "-c", IMPORT_ALL.format(imports=imports)],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert ran.stdout.strip() == "[]"
+    said = said_by([sys.executable, "-c", IMPORT_ALL.format(imports=imports)])
+    assert said.strip() == "[]"
 
 
 def test_every_path_can_be_the_first_that_a_program_imports() -> None:
     """Also those that torch lacks."""
-    ran = subprocess.run(
-        [sys.executable, "-c", IMPORT_EACH, *modules()],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    ran = run_python(IMPORT_EACH, *modules(), check=True)
     assert ran.stdout.split() == [], ran.stderr
 
 

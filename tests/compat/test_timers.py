@@ -163,14 +163,3 @@ def test_a_scope_without_a_name_is_the_callers_place() -> None:
     # (torch says where its context manager was entered: in contextlib.py.)
     assert len(set(scopes)) == 1
     assert scopes[0].startswith(f"{__file__}#")
-
-
-def public(module: Any) -> list[str]:
-    """The names that it has besides modules."""
-    names = [name for name in dir(module) if not name.startswith("_")]
-    return [name for name in names if not isinstance(getattr(module, name), type(os))]
-
-
-def test_every_public_name_of_torchs_package_is_here(torch_said: Recordings) -> None:
-    theirs = torch_said("timers", "names", lambda: public(import_module(THEIRS)))
-    assert set(theirs) <= set(dir(ours)) | {"debug_info_logging"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,6 +22,7 @@ from tests.compat.launches import (
 )
 from tests.compat.recordings import Recordings
 from tests.harness.cluster import free_port
+from tests.harness.programs import said_by
 
 from rallypoint.agent.environ import WorkerContext, worker_argv, worker_environ
 from rallypoint.cli.options import parse_run
@@ -147,7 +147,5 @@ def test_run_path_runs_the_script_where_rallypoint_is_not_installed(tmp_path: Pa
     script = tmp_path / "s.py"
     script.write_text("import sys; print(__name__, __file__, sys.argv)")
     python, unbuffered, *rest = parse_run(["--run-path", str(script), "-a", "b"], {}).workers.argv
-    said = subprocess.run(
-        [python, "-I", "-S", unbuffered, *rest], capture_output=True, text=True, check=True
-    )
-    assert said.stdout.strip() == f"__main__ {script} {[str(script), '-a', 'b']}"
+    said = said_by([python, "-I", "-S", unbuffered, *rest])
+    assert said.strip() == f"__main__ {script} {[str(script), '-a', 'b']}"

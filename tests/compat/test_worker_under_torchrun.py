@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 
 from tests.compat.launches import TORCHRUN, plain_environ
+from tests.harness.programs import said_by
 
 PROGRAM = """
 import dataclasses, json, os, sys
@@ -31,10 +31,7 @@ def test_under_torchrun_the_place_is_known_and_nothing_is_asked_for(
     options = ["--nproc-per-node=2", "--max-restarts=3", "--rdzv-id=job", "--role=trainer"]
     options += ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
     command = [torch_python, *TORCHRUN, *options, str(script), str(tmp_path)]
-    done = subprocess.run(
-        command, env=plain_environ(), capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    said_by(command, env=plain_environ(), timeout=300)
     for rank in (0, 1):
         told = json.loads((tmp_path / str(rank)).read_text())
         assert told["calls"] == [False, False, False, None, True]

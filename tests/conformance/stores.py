@@ -337,21 +337,17 @@ class AnsweredTCPStore(TCPStore):
     def clone(self) -> AnsweredTCPStore:
         return AnsweredTCPStore("127.0.0.1", self.port, timeout=self.timeout)
 
-    def set(self, key: str, value: StoreValue) -> None:
-        super().set(key, value)
-        self.num_keys()
 
-    def append(self, key: str, value: StoreValue) -> None:
-        super().append(key, value)
-        self.num_keys()
+def answered(write: Callable[..., None]) -> Callable[..., None]:
+    def write_and_ask(store: TCPStore, *arguments: object) -> None:
+        write(store, *arguments)
+        store.num_keys()
 
-    def multi_set(self, keys: Sequence[str], values: Sequence[StoreValue]) -> None:
-        super().multi_set(keys, values)
-        self.num_keys()
+    return write_and_ask
 
-    def queue_push(self, key: str, value: StoreValue) -> None:
-        super().queue_push(key, value)
-        self.num_keys()
+
+for unanswered in TorchTCPStore.unanswered:
+    setattr(AnsweredTCPStore, unanswered, answered(getattr(TCPStore, unanswered)))
 
 
 T = TypeVar("T")

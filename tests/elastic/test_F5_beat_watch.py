@@ -28,6 +28,20 @@ class Observer:
         return [suspect.ref for suspect in self.watch.suspects()]
 
 
+@pytest.fixture
+def late() -> Observer:
+    """It would suspect A at its next read."""
+    observer = Observer()
+    for _ in range(4):
+        observer.read_after(3.0)
+    return observer
+
+
+def begins_anew(observer: Observer) -> bool:
+    """Whether A is suspected after a whole lease, and no sooner."""
+    return [observer.read_after(3.0) for _ in range(4)] == [[], [], [], [A]]
+
+
 def test_F5_who_stands_still_for_a_lease_is_suspected_with_what_was_seen() -> None:
     observer = Observer()
     for _ in range(4):
@@ -70,34 +84,21 @@ def test_F5_two_late_reads_are_not_enough() -> None:
     assert observer.read_after(5.0) == [A]
 
 
-def test_F5_a_gap_in_ones_own_reading_starts_everything_anew() -> None:
-    observer = Observer()
-    for _ in range(4):
-        observer.read_after(3.0)
-    assert observer.read_after(LEASE_S / 2 + 0.1) == []
-    for _ in range(3):
-        assert observer.read_after(3.0) == []
-    assert observer.read_after(3.0) == [A]
+def test_F5_a_gap_in_ones_own_reading_starts_everything_anew(late: Observer) -> None:
+    assert late.read_after(LEASE_S / 2 + 0.1) == []
+    assert begins_anew(late)
 
 
-def test_F5_who_was_not_watched_meanwhile_is_new() -> None:
-    observer = Observer()
-    for _ in range(4):
-        observer.read_after(3.0)
-    observer.watch.read({B: 99}, observer.clock.now())
-    assert observer.read_after(3.0) == []
-    for _ in range(3):
-        assert observer.read_after(3.0) == []
-    assert observer.read_after(3.0) == [A]
+def test_F5_who_was_not_watched_meanwhile_is_new(late: Observer) -> None:
+    late.watch.read({B: 99}, late.clock.now())
+    assert late.read_after(3.0) == []
+    assert begins_anew(late)
 
 
-def test_F5_another_life_of_a_node_is_another_counter() -> None:
-    observer = Observer()
-    for _ in range(4):
-        observer.read_after(3.0)
-    del observer.beats[A]
-    observer.beats[NodeRef("a", "a.2")] = 0
-    assert observer.read_after(3.0) == []
+def test_F5_another_life_of_a_node_is_another_counter(late: Observer) -> None:
+    del late.beats[A]
+    late.beats[NodeRef("a", "a.2")] = 0
+    assert late.read_after(3.0) == []
 
 
 @pytest.mark.parametrize("seconds", [-1.0, -1e-9, float("nan")])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.harness.store_client import i64, text, u64
 
 from rallypoint.elastic.stores import c10d_client as wire
 from rallypoint.elastic.stores import c10d_operations as operations
@@ -23,19 +23,6 @@ from rallypoint.wire.c10d_fields import (
     Opcode,
 )
 from rallypoint.wire.c10d_server import ServerSession
-
-
-def u64(number: int) -> bytes:
-    return struct.pack("<Q", number)
-
-
-def i64(number: int) -> bytes:
-    return struct.pack("<q", number)
-
-
-def text(value: bytes) -> bytes:
-    return u64(len(value)) + value
-
 
 REQUESTS: list[tuple[bytes, c10d.StoreRequest]] = [
     (wire.set_value(b"/k", b"v"), c10d.Set(b"/k", b"v")),

@@ -193,18 +193,6 @@ def stay():
         job.kill()
 
 
-def test_a_failed_function_is_started_again(end: End) -> None:
-    functions = """
-def second_time():
-    tell("up", os.environ["TORCHELASTIC_RESTART_COUNT"])
-    if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
-        sys.exit(5)
-    return os.environ["RANK"]
-"""
-    code, out, err = end(functions, "second_time, max_restarts=1")
-    assert (code, out.splitlines()[-1]) == (0, "returned {0: '0', 1: '1'}"), err
-
-
 def test_a_function_may_run_a_loop_and_start_processes(end: End) -> None:
     functions = """
 async def say(word):
@@ -407,24 +395,3 @@ def given():
 """
     code, out, err = end(functions, "given(), count=1")
     assert (code, out) == (0, "returned {0: 'two\\nlines\\n'}\n"), err
-
-
-@without_fork
-def test_a_launch_without_a_guard_is_told_in_one_line(end: End, method: str) -> None:
-    functions = f"""
-def give():
-    return 1
-
-def again():
-    if __name__ != "__main__":
-        launch(give, method={method!r})
-    return give
-
-again()
-"""
-    code, out, err = end(functions, "give, count=1")
-    assert (code, out) == (1, "returned {}\n")
-    assert "freeze_support" not in err
-    start = "UnguardedLaunchError: workers import"
-    (line,) = (line for line in err.splitlines() if line.startswith(start))
-    assert line.endswith("put the launch under `if __name__ == '__main__':`")

@@ -8,29 +8,23 @@ import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
 
 import pytest
 from tests.harness.bare_backend import members
 from tests.harness.coordinator_nodes import place
+from tests.harness.dynamic_node import quick_node
 from tests.harness.one_agent import eventually
 
 from rallypoint.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
-from rallypoint.elastic.rendezvous.dynamic_rendezvous import (
-    DynamicRendezvousHandler,
-    RendezvousTimeout,
-)
+from rallypoint.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler
 from rallypoint.elastic.rendezvous.led.loop_handler import SHARED
-from rallypoint.elastic.stores import HashStore, TCPStore
+from rallypoint.elastic.stores import TCPStore
 from rallypoint.errors import ParameterError, RendezvousClosedError
 from rallypoint.register.contract import MemoryRendezvousBackend, RendezvousBackend
 
 
 def node(backend: RendezvousBackend, low: int = 1) -> DynamicRendezvousHandler:
-    quick = RendezvousTimeout(last_call=timedelta(seconds=0.2))
-    return DynamicRendezvousHandler.from_backend(
-        "job", HashStore(), backend, low, 2, "127.0.0.1", quick, keep_alive_interval=0.2
-    )
+    return quick_node(backend, low, 2)
 
 
 class BackendThreads:

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
 
 import pytest
+from tests.harness.dynamic_node import quick_node
 from tests.harness.one_agent import eventually
 
 from rallypoint.core.events import NodeJoined
 from rallypoint.core.model import Candidate, NodeRef, SharedSettings
 from rallypoint.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
-from rallypoint.elastic.rendezvous.dynamic_rendezvous import (
-    DynamicRendezvousHandler,
-    RendezvousTimeout,
-)
+from rallypoint.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler
 from rallypoint.elastic.rendezvous.shared import round as shared_round
 from rallypoint.elastic.stores import HashStore
 
@@ -31,11 +28,7 @@ def nodes() -> Iterator[list[DynamicRendezvousHandler]]:
 
 
 def node(store: HashStore) -> DynamicRendezvousHandler:
-    quick = RendezvousTimeout(last_call=timedelta(seconds=0.2))
-    backend = C10dRendezvousBackend(store, "job")
-    return DynamicRendezvousHandler.from_backend(
-        "job", store, backend, 2, 4, "127.0.0.1", quick, keep_alive_interval=0.2
-    )
+    return quick_node(C10dRendezvousBackend(store, "job"), 2, 4, store=store)
 
 
 def meet(handlers: list[DynamicRendezvousHandler]) -> list[int]:

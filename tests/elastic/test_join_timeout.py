@@ -5,17 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
 
 import pytest
 from tests.harness.bare_backend import Bare, members
+from tests.harness.dynamic_node import quick_node
 from tests.harness.one_agent import eventually
 
-from rallypoint.elastic.rendezvous.dynamic_rendezvous import (
-    DynamicRendezvousHandler,
-    RendezvousTimeout,
-)
-from rallypoint.elastic.stores import HashStore
+from rallypoint.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler
 from rallypoint.errors import RendezvousTimeoutError
 from rallypoint.register.contract import RendezvousBackend, Token
 
@@ -69,14 +65,7 @@ def opened() -> Iterator[list[Gated]]:
 
 
 def node(backend: RendezvousBackend, nodes: int, join_s: float) -> DynamicRendezvousHandler:
-    timeout = RendezvousTimeout(
-        join=timedelta(seconds=join_s),
-        last_call=timedelta(seconds=0.1),
-        close=timedelta(seconds=0.3),
-    )
-    return DynamicRendezvousHandler.from_backend(
-        "job", HashStore(), backend, nodes, nodes, "127.0.0.1", timeout, keep_alive_interval=0.2
-    )
+    return quick_node(backend, nodes, nodes, join=join_s, last_call=0.1, close=0.3)
 
 
 def test_F5_a_backend_that_answers_none_is_read_back() -> None:

@@ -1,15 +1,13 @@
-"""Metrics as a library."""
+"""Metrics as a library; tests/compat/test_observe.py has what they share with torch's."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import NoReturn
 
 import pytest
 
 from rallypoint.elastic.metrics import (
-    ConsoleMetricHandler,
     MetricData,
     MetricHandler,
     MetricStream,
@@ -17,7 +15,6 @@ from rallypoint.elastic.metrics import (
     configure,
     get_stream,
     getStream,
-    prof,
     profile,
     publish_metric,
     put_metric,
@@ -55,20 +52,6 @@ def test_a_stream_may_have_a_handler_of_its_own(kept: Kept) -> None:
     assert kept.got == []
 
 
-class Thing:
-    @prof
-    def good(self, n: int) -> int:
-        return n + 1
-
-    @prof(group="own")
-    def bad(self) -> NoReturn:
-        raise KeyError("no")
-
-
-@prof
-def alone() -> None: ...
-
-
 def test_a_number_reaches_the_default_handler_with_the_time(kept: Kept) -> None:
     before = time.time()
     put_metric("n", 3)
@@ -89,23 +72,6 @@ def test_a_group_may_have_a_handler_of_its_own_also_for_streams_that_were_got_be
     assert own.named == [("g", "late", 2)]
 
 
-def test_a_decorated_function_tells_how_it_ended_and_how_long_it_took(kept: Kept) -> None:
-    assert Thing().good(1) == 2
-    with pytest.raises(KeyError):
-        Thing().bad()
-    alone()
-    assert [name for _, name, _ in kept.named] == [
-        "Thing.good.success",
-        "Thing.good.duration.ms",
-        "Thing.bad.failure",
-        "Thing.bad.duration.ms",
-        "test_metrics.alone.success",
-        "test_metrics.alone.duration.ms",
-    ]
-    assert {group for group, name, _ in kept.named if "bad" in name} == {"own"}
-    assert all(isinstance(value, int) for _, _, value in kept.named)
-
-
 def test_the_deprecated_names_say_so_and_work(kept: Kept) -> None:
     with pytest.warns(FutureWarning, match="prof"):
         decorated = profile("g")(abs)
@@ -114,8 +80,3 @@ def test_the_deprecated_names_say_so_and_work(kept: Kept) -> None:
         publish_metric("g", "n", 5)
     assert kept.named[0] == ("g", "abs.success", 1)
     assert kept.named[-1] == ("g", "n", 5)
-
-
-def test_the_console_gets_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    ConsoleMetricHandler().emit(MetricData(1.5, "g", "n", 2))
-    assert capsys.readouterr().out == "[1.5][g]: n=2\n"

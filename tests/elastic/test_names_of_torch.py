@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,6 @@ from rallypoint.elastic.rendezvous.static_tcp_rendezvous import (
     create_rdzv_handler,
 )
 from rallypoint.elastic.rendezvous.utils import parse_rendezvous_endpoint
-from rallypoint.elastic.stores import TCPStore
 from rallypoint.elastic.utils import macros
 from rallypoint.elastic.utils.distributed import (
     create_c10d_store,
@@ -50,19 +49,12 @@ LIMIT_S = patience(30.0)
 
 def test_a_program_agrees_on_a_free_port_and_meets_there() -> None:
     port = get_free_port()
-    made: list[TCPStore] = []
-
-    def serve() -> None:
-        made.append(create_c10d_store(True, "localhost", port, 2, LIMIT_S))
-
-    server = threading.Thread(target=serve)
-    server.start()
-    client = create_c10d_store(
-        is_server=False, server_addr="localhost", server_port=port, world_size=2, timeout=LIMIT_S
-    )
-    server.join()
-    with closing(client), closing(made[0]):
-        made[0].set("key", "value")
+    with ThreadPoolExecutor(1) as pool:
+        server = pool.submit(create_c10d_store, True, "localhost", port, 2, LIMIT_S)
+        address: dict[str, Any] = {"server_addr": "localhost", "server_port": port}
+        client = create_c10d_store(is_server=False, **address, world_size=2, timeout=LIMIT_S)
+    with closing(client), closing(server.result()) as made:
+        made.set("key", "value")
         assert client.get("key") == b"value"
 
 
@@ -165,17 +157,10 @@ def test_fixed_ranks_meet_with_torchs_parameters() -> None:
     assert [handler.get_backend() for handler in handlers] == ["static"] * 2
     assert handlers[0].get_run_id() == "job"
     assert handlers[0].settings.timeout.join.total_seconds() == LIMIT_S
-    threads = [threading.Thread(target=take_part, args=each[::-1]) for each in enumerate(handlers)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == {0: (0, 2, b"1"), 1: (1, 2, b"0")}
-    closing_ = [threading.Thread(target=handler.shutdown) for handler in handlers]
-    for thread in closing_:
-        thread.start()
-    for thread in closing_:
-        thread.join()
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(take_part, handlers, range(2)))
+        assert found == {0: (0, 2, b"1"), 1: (1, 2, b"0")}
+        list(pool.map(lambda handler: handler.shutdown(), handlers))
 
 
 def test_a_handler_of_fixed_ranks_refuses_what_is_no_rank() -> None:

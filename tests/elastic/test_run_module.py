@@ -324,15 +324,6 @@ def test_the_help_names_the_options(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--nproc-per-node" in capsys.readouterr().out
 
 
-def test_a_shell_gets_its_script_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        parse_args(["--print-completion", "bash"])
-    assert ended.value.code == 0
-    printed = capsys.readouterr().out
-    assert command(["completion", "bash"]) == 0
-    assert capsys.readouterr().out == printed
-
-
 def test_numbers_of_nodes_and_workers() -> None:
     assert parse_min_max_nnodes("3") == (3, 3)
     assert parse_min_max_nnodes("2:4") == (2, 4)
@@ -366,16 +357,19 @@ def test_what_has_no_effect_is_said(caplog: pytest.LogCaptureFixture) -> None:
     ]
 
 
-@pytest.mark.parametrize("spelled", ["--print-completion", "--print_completion"])
+@pytest.mark.parametrize(
+    ("spelled", "shell"), [("--print-completion", "bash"), ("--print_completion", "zsh")]
+)
 def test_a_parser_prints_the_completions_that_the_command_prints(
-    spelled: str, capsys: pytest.CaptureFixture[str]
+    spelled: str, shell: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert get_args_parser().parse_args(["x.py"]).print_completion is None
     assert parse_args([sys.executable]).print_completion is None
     printed = []
     for reads in (get_args_parser().parse_args, parse_args):
         with pytest.raises(SystemExit) as ended:
-            reads([spelled, "zsh"])
+            reads([spelled, shell])
         assert not ended.value.code
         printed.append(capsys.readouterr().out)
-    assert printed[0] == printed[1] != ""
+    assert command(["completion", shell]) == 0
+    assert printed[0] == printed[1] == capsys.readouterr().out != ""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -44,16 +44,8 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
 
 
 def on_every_rank(world_size: int, work: Callable[[int], object]) -> dict[int, object]:
-    results: dict[int, object] = {}
-    threads = [
-        threading.Thread(target=lambda r=rank: results.update({r: work(r)}), daemon=True)
-        for rank in range(world_size)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(LIMIT_S)
-    return results
+    with ThreadPoolExecutor(world_size) as pool:
+        return dict(enumerate(pool.map(work, range(world_size))))
 
 
 def test_every_rank_gets_the_data_of_all(store: Any) -> None:

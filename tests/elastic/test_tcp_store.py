@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from tests.conformance.stores import Call
+from tests.harness.cluster import free_port
 from tests.harness.limits import patience
 from tests.harness.programs import run_program, run_python
 from tests.harness.proxy import Proxy
@@ -67,15 +68,13 @@ def test_a_server_that_never_speaks_is_named_when_the_timeout_is_over() -> None:
 
 
 def test_a_store_where_nobody_listens_is_tried_until_the_timeout() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
+    port = free_port()
     with pytest.raises(StoreConnectionError, match="Connection refused"):
         TCPStore("127.0.0.1", port, timeout=0.2)
 
 
 def test_a_server_that_comes_late_is_found() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as placeholder:
-        port = placeholder.getsockname()[1]
+    port = free_port()
     with ThreadPoolExecutor(1) as pool:
         client = pool.submit(TCPStore, "127.0.0.1", port, timeout=LIMIT_S)
         with TCPStore("127.0.0.1", port, is_master=True) as server, client.result(LIMIT_S) as store:
@@ -528,8 +527,7 @@ def test_a_master_takes_a_bound_socket() -> None:
 
 
 def test_a_master_waits_until_all_workers_have_come() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as placeholder:
-        port = placeholder.getsockname()[1]
+    port = free_port()
 
     def join(is_master: bool) -> TCPStore:
         return TCPStore("127.0.0.1", port, 3, is_master, LIMIT_S)

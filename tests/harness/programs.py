@@ -22,3 +22,10 @@ def run_program(words: Sequence[str | Path], **how: Any) -> subprocess.Completed
 def run_python(text: str, *arguments: str, **how: Any) -> subprocess.CompletedProcess[str]:
     """The end of this text as a program of Python."""
     return run_program([sys.executable, "-c", text, *arguments], **how)
+
+
+def said_by(words: Sequence[str | Path], **how: Any) -> str:
+    """What a program wrote on stdout that has ended well."""
+    done = run_program(words, **how)
+    assert done.returncode == 0, done.stderr
+    return done.stdout

@@ -63,8 +63,16 @@ class RawClient:
             return True
 
 
+def u64(number: int) -> bytes:
+    return struct.pack("<Q", number)
+
+
+def i64(number: int) -> bytes:
+    return struct.pack("<q", number)
+
+
 def text(value: bytes) -> bytes:
-    return struct.pack("<Q", len(value)) + value
+    return u64(len(value)) + value
 
 
 def set_key(key: bytes, value: bytes) -> bytes:

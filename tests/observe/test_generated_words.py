@@ -6,17 +6,16 @@ import io
 import json
 import os
 import re
-import subprocess
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tests.harness.limits import patience
 from tests.harness.programs import run_program
 from tests.harness.properties import examples
 
@@ -53,13 +52,8 @@ def words_of(script: bytes, locale: str) -> list[str]:
     with TemporaryDirectory() as folder:
         path = Path(folder) / "train.sbatch"
         path.write_bytes(STAND_INS + script)
-        done = subprocess.run(
-            ["bash", str(path)],
-            capture_output=True,
-            env={"PATH": os.environ["PATH"], "LC_ALL": locale},
-            cwd=folder,
-            timeout=patience(60),
-        )
+        env = {"PATH": os.environ["PATH"], "LC_ALL": locale}
+        done: Any = run_program(["bash", path], env=env, cwd=folder, text=False)
     assert (done.returncode, done.stderr) == (0, b"")
     return [os.fsdecode(word) for word in done.stdout.split(b"\0")[:-1]]
 

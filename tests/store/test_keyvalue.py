@@ -1,18 +1,21 @@
-"""The key-value machine: what each operation answers, and who is woken."""
+"""The key-value machine: who is woken, who has reserved what, and what is kept of either.
+
+What each operation answers is shown by the conformance of the stores, and against a plain model by
+test_store_model.py.
+"""
 
 from __future__ import annotations
-
-import struct
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.harness.properties import examples
+from tests.harness.store_client import i64, text
 
 from rallypoint.errors import ProtocolError
 from rallypoint.store.keyvalue import KeyValueMachine
 from rallypoint.wire import c10d_server as c10d
-from rallypoint.wire.c10d_fields import NOT_READY, READY, STOP_WAITING, WAIT_CANCELED
+from rallypoint.wire.c10d_fields import NOT_READY, STOP_WAITING, WAIT_CANCELED
 from rallypoint.wire.c10d_server import (
     Add,
     Append,
@@ -23,10 +26,7 @@ from rallypoint.wire.c10d_server import (
     CountKeys,
     DeleteKey,
     Get,
-    ListKeys,
-    MultiGet,
     MultiSet,
-    Ping,
     QueueLength,
     QueuePop,
     QueuePush,
@@ -35,14 +35,6 @@ from rallypoint.wire.c10d_server import (
 )
 
 A, B, C = 1, 2, 3
-
-
-def text(value: bytes) -> bytes:
-    return struct.pack("<Q", len(value)) + value
-
-
-def i64(number: int) -> bytes:
-    return struct.pack("<q", number)
 
 
 class Store:
@@ -71,23 +63,6 @@ def store() -> Store:
     return Store()
 
 
-def test_set_get_delete(store: Store) -> None:
-    assert store(A, Get(b"k")) == [(A, text(b""))]
-    assert store(A, Set(b"k", b"v")) == []
-    assert store(B, Get(b"k")) == [(B, text(b"v"))]
-    assert store(B, Set(b"", b"")) == []
-    assert store(B, CountKeys()) == [(B, i64(2))]
-    assert store(B, DeleteKey(b"k")) == [(B, i64(1))]
-    assert store(B, DeleteKey(b"k")) == [(B, i64(0))]
-    assert store(A, Ping(77)) == [(A, struct.pack("<I", 77))]
-
-
-def test_multi_set_multi_get_list_keys(store: Store) -> None:
-    assert store(A, MultiSet(((b"a", b"1"), (b"b", b"2")))) == []
-    assert store(A, MultiGet((b"b", b"?", b"a"))) == [(A, text(b"2") + text(b"") + text(b"1"))]
-    assert store(A, ListKeys()) == [(A, i64(2) + text(b"a") + text(b"b"))]
-
-
 def test_append_grows_a_value_past_the_limit_of_a_set(store: Store) -> None:
     for _ in range(3):
         assert store(A, Append(b"k", b"x" * (4 << 20))) == []
@@ -96,50 +71,6 @@ def test_append_grows_a_value_past_the_limit_of_a_set(store: Store) -> None:
     store(A, Append(b"k", b"+"))
     assert store(A, Get(b"k")) == [(A, text(b"short+"))]
     assert store(A, CompareSet(b"k", b"short+", b"done")) == [(A, text(b"done"))]
-
-
-@pytest.mark.parametrize(
-    ("stored", "delta", "result"),
-    [(None, 5, 5), (b"7", -9, -2), (b"12abc", 1, 13), (b" +3 ", 1, 4), (b"-4", 1, -3)],
-)
-def test_add_reads_the_leading_number(
-    store: Store, stored: bytes | None, delta: int, result: int
-) -> None:
-    if stored is not None:
-        store(A, Set(b"k", stored))
-    assert store(A, Add(b"k", delta)) == [(A, i64(result))]
-    assert store(A, Get(b"k")) == [(A, text(b"%d" % result))]
-
-
-@pytest.mark.parametrize("stored", [b"abc", b"", b"99999999999999999999", b"9223372036854775807"])
-@pytest.mark.parametrize("counted", [Add(b"k", 1), Barrier(b"k", 1)], ids=["add", "barrier"])
-def test_to_count_on_from_what_is_no_number_closes_and_changes_nothing(
-    store: Store, stored: bytes, counted: Add | Barrier
-) -> None:
-    store(A, Set(b"k", stored))
-    with pytest.raises(ProtocolError, match="k"):
-        store(A, counted)
-    assert store(A, Get(b"k")) == [(A, text(stored))]
-
-
-def test_compare_set(store: Store) -> None:
-    assert store(A, CompareSet(b"k", b"x", b"new")) == [(A, text(b"x"))]
-    assert store(A, CountKeys()) == [(A, i64(0))]
-    assert store(A, CompareSet(b"k", b"", b"first")) == [(A, text(b"first"))]
-    assert store(A, CompareSet(b"k", b"", b"other")) == [(A, text(b"first"))]
-    assert store(A, CompareSet(b"k", b"first", b"second")) == [(A, text(b"second"))]
-    store(A, Set(b"empty", b""))
-    assert store(A, CompareSet(b"empty", b"", b"was empty")) == [(A, text(b"was empty"))]
-
-
-def test_check_counts_queues_as_present(store: Store) -> None:
-    assert store(A, Check(())) == [(A, READY)]
-    store(A, Set(b"k", b""))
-    store(A, QueuePush(b"q", b"1"))
-    assert store(A, Check((b"k", b"q"))) == [(A, READY)]
-    assert store(A, Check((b"k", b"missing"))) == [(A, NOT_READY)]
-    assert store(A, CountKeys()) == [(A, i64(1))]
-    assert store(A, DeleteKey(b"q")) == [(A, i64(0))]
 
 
 @pytest.mark.parametrize(
@@ -160,22 +91,6 @@ def test_a_write_wakes_all_who_wait(
     assert store(B, write) == [*own_reply, (A, STOP_WAITING), (C, STOP_WAITING)]
     assert store.is_clean()
     assert store(A, WaitKeys((b"k",))) == [(A, STOP_WAITING)]
-
-
-def test_a_wait_for_several_keys_ends_when_each_was_written_once(store: Store) -> None:
-    store(B, Set(b"there", b""))
-    assert store(A, WaitKeys((b"there", b"k1", b"k2"))) == []
-    assert store(B, Set(b"k1", b"")) == []
-    assert store(B, DeleteKey(b"k1")) == [(B, i64(1))]
-    assert store(B, Set(b"k1", b"")) == []
-    assert store(B, Set(b"k2", b"")) == [(A, STOP_WAITING)]
-    assert store(B, WaitKeys(())) == [(B, STOP_WAITING)]
-
-
-def test_a_compare_set_that_fails_wakes_nobody(store: Store) -> None:
-    assert store(A, WaitKeys((b"k",))) == []
-    assert store(B, CompareSet(b"k", b"expected", b"v")) == [(B, text(b"expected"))]
-    assert store(B, Set(b"k", b"")) == [(A, STOP_WAITING)]
 
 
 def test_cancel_is_always_answered(store: Store) -> None:
@@ -208,48 +123,6 @@ def test_a_client_that_is_gone_is_not_answered(store: Store) -> None:
     assert store(C, Get(b"b")) == [(C, text(b"1"))]
 
 
-def test_queue_is_first_in_first_out(store: Store) -> None:
-    assert store(A, QueuePop(b"q")) == [(A, i64(0))]
-    assert store(A, QueuePush(b"q", b"1")) == []
-    assert store(A, QueuePush(b"q", b"")) == []
-    assert store(A, QueueLength(b"q")) == [(A, i64(2))]
-    assert store(A, QueuePop(b"q")) == [(A, i64(2) + text(b"1"))]
-    assert store(A, QueuePop(b"q")) == [(A, i64(1) + text(b""))]
-    assert store(A, QueueLength(b"q")) == [(A, i64(0))]
-    assert store(A, Check((b"q",))) == [(A, NOT_READY)]
-
-
-def test_a_push_wakes_one_in_order_of_arrival(store: Store) -> None:
-    store(A, WaitKeys((b"q",)))
-    store(B, WaitKeys((b"q",)))
-    assert store(C, QueuePush(b"q", b"1")) == [(A, STOP_WAITING)]
-    assert store(A, QueuePop(b"q")) == [(A, i64(1) + text(b"1"))]
-    assert store(C, QueuePush(b"q", b"2")) == [(B, STOP_WAITING)]
-    assert store(B, QueuePop(b"q")) == [(B, i64(1) + text(b"2"))]
-    assert store.is_clean()
-
-
-def test_a_client_woken_by_a_push_does_not_stay_in_the_line(store: Store) -> None:
-    store(A, WaitKeys((b"q",)))
-    store(C, QueuePush(b"q", b"1"))
-    store(A, QueuePop(b"q"))
-    assert store(A, WaitKeys((b"other",))) == []
-    assert store(C, QueuePush(b"q", b"2")) == []
-
-
-def test_a_wait_for_a_filled_queue_and_a_missing_key_ends_with_the_key(store: Store) -> None:
-    store(C, QueuePush(b"q", b"1"))
-    assert store(A, WaitKeys((b"q", b"k"))) == []
-    assert store(C, Set(b"k", b"")) == [(A, STOP_WAITING)]
-
-
-def test_a_push_is_not_spent_on_one_who_still_waits_for_more(store: Store) -> None:
-    store(A, WaitKeys((b"q", b"k")))
-    store(B, WaitKeys((b"q",)))
-    assert store(C, QueuePush(b"q", b"1")) == [(B, STOP_WAITING)]
-    assert store(C, Set(b"k", b"")) == [(A, STOP_WAITING)]
-
-
 def test_the_next_is_woken_when_the_first_does_not_take_its_value(store: Store) -> None:
     store(A, WaitKeys((b"q",)))
     store(B, WaitKeys((b"q",)))
@@ -271,16 +144,6 @@ def test_what_a_push_woke_somebody_for_is_not_taken_by_another_pop(store: Store)
     assert store(A, QueuePop(b"q")) == [(A, i64(1) + text(b"1"))]
     assert store(C, QueuePush(b"q", b"2")) == [(B, STOP_WAITING)]
     assert store(B, QueuePop(b"q")) == [(B, i64(1) + text(b"2"))]
-    assert store.is_clean()
-
-
-def test_a_wait_that_is_answered_at_once_reserves_too(store: Store) -> None:
-    store(C, QueuePush(b"q", b"1"))
-    store(C, QueuePush(b"q", b"2"))
-    assert store(A, WaitKeys((b"q",))) == [(A, STOP_WAITING)]
-    assert store(B, QueuePop(b"q")) == [(B, i64(1) + text(b"1"))]
-    assert store(B, QueuePop(b"q")) == [(B, i64(0))]
-    assert store(A, QueuePop(b"q")) == [(A, i64(1) + text(b"2"))]
     assert store.is_clean()
 
 
@@ -337,23 +200,6 @@ def test_barrier_lets_all_go_at_world_size_and_is_never_reset(store: Store) -> N
     assert store(A, Barrier(b"b", 3)) == [(A, STOP_WAITING)]
     assert store(A, Get(b"b")) == [(A, text(b"4"))]
     assert store.is_clean()
-
-
-def test_barrier_at_world_size_wakes_those_who_wait_for_its_key(store: Store) -> None:
-    assert store(C, WaitKeys((b"b",))) == []
-    assert store(A, Barrier(b"b", 2)) == []
-    assert store(B, Barrier(b"b", 2)) == [
-        (B, STOP_WAITING),
-        (A, STOP_WAITING),
-        (C, STOP_WAITING),
-    ]
-
-
-def test_a_barrier_is_not_ended_by_a_write(store: Store) -> None:
-    assert store(A, Barrier(b"b", 3)) == []
-    assert store(C, Add(b"b", 1)) == [(C, i64(2))]
-    assert store(C, QueuePush(b"b", b"")) == []
-    assert store(B, Barrier(b"b", 3)) == [(B, STOP_WAITING), (A, STOP_WAITING)]
 
 
 names = st.sampled_from([b"a", b"b", b"c"])

@@ -6,10 +6,8 @@ import asyncio
 import codecs
 import errno
 import os
-import random
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import time
@@ -44,7 +42,6 @@ from rallypoint.store.peer_owner import owner_of
 from rallypoint.store.refusal_log import LINES_MAX
 from rallypoint.store.round_store import RoundStore
 from rallypoint.store.server import StoreServer
-from rallypoint.store.server_connection import MAX_UNREAD_BYTES
 
 # The blocking clients of these tests are threads beside the loop; an agent has none.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
@@ -209,14 +206,6 @@ async def test_each_round_begins_empty_on_the_same_port(store: RoundStore) -> No
             await expect_end(survivor)
 
 
-async def test_between_rounds_whoever_connects_is_closed_at_once(store: RoundStore) -> None:
-    store.open(1, KEY, open_access=False)
-    store.close()
-    with RawClient(store.port) as client:
-        await expect_end(client)
-    store.close()
-
-
 async def test_a_store_whose_process_dies_turns_its_clients_away(
     store: RoundStore, lines: Callable[[], str]
 ) -> None:
@@ -363,12 +352,6 @@ async def test_connections_are_handed_over_where_the_port_is_shared() -> None:
 
 
 # Enrolment and access
-
-
-async def test_F9_an_agent_enrols_and_learns_its_address(store: RoundStore) -> None:
-    store.open(1, KEY, open_access=False)
-    address = await enrol(loopback, store.port, KEY, "node-1", LIMIT_S)
-    assert address == "127.0.0.1"
 
 
 async def test_F9_enrolment_waits_for_the_round_to_be_opened(store: RoundStore) -> None:
@@ -568,84 +551,6 @@ def test_F9_the_kernel_names_the_owner_of_a_live_connection_only(family: int) ->
 
 
 # What breaks the rules
-
-
-async def test_random_segmentation_and_garbage_never_harm_other_clients(store: RoundStore) -> None:
-    seed = 20240
-    chance = random.Random(seed)
-    store.open(1, KEY, open_access=False)
-
-    def hammer() -> None:
-        with RawClient(store.port) as witness:
-            assert witness.ask(VALIDATE + set_key(b"w", b"here") + PING, 4) == PING[1:]
-            for _ in range(40):
-                with RawClient(store.port) as client:
-                    client.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                    stream = VALIDATE + set_key(b"k", chance.randbytes(300)) + PING
-                    while stream:
-                        size = chance.randint(1, 100)
-                        client.socket.sendall(stream[:size])
-                        stream = stream[size:]
-                    assert client.read(4) == PING[1:]
-                with RawClient(store.port) as client:
-                    client.socket.sendall(b"\x01" + chance.randbytes(50))
-                    assert client.is_closed()
-            assert witness.ask(get_key(b"w"), 12) == text(b"here")
-
-    await in_thread(hammer)
-
-
-async def test_who_breaks_the_protocol_is_closed_with_one_line(
-    store: RoundStore, lines: Callable[[], str]
-) -> None:
-    store.open(1, KEY, open_access=False)
-
-    def talk() -> None:
-        for _ in range(3):
-            with RawClient(store.port) as client:
-                client.socket.sendall(b"GET / HTTP/1.1\r\n\r\n")
-                assert client.is_closed()
-        with RawClient(store.port) as client:
-            client.socket.sendall(VALIDATE + set_key(b"k", b"x") + b"\x04" + text(b"k"))
-            client.socket.sendall(struct.pack("<q", 1))
-            assert client.is_closed()
-
-    await in_thread(talk)
-    assert lines().count("not a c10d VALIDATE") == 1
-    assert "not a 64-bit number" in lines()
-
-
-async def test_a_client_that_does_not_read_is_not_served_further(store: RoundStore) -> None:
-    """Forty pipelined requests for 8 MiB must not make the store hold 320 MiB."""
-    value = bytes(8 << 20)
-    before = own_children()
-    store.open(1, KEY, open_access=False)
-
-    def talk() -> None:
-        with RawClient(store.port) as client:
-            client.socket.sendall(VALIDATE + set_key(b"big", value) + get_key(b"big") * 40)
-            with RawClient(store.port) as other:
-                assert other.ask(VALIDATE + PING, 4) == PING[1:]
-            [process] = own_children() - before
-            status = Path(f"/proc/{process}/status").read_text()
-            [peak] = [line for line in status.splitlines() if line.startswith("VmHWM")]
-            assert int(peak.split()[1]) << 10 < own_memory() + 8 * len(value)
-            assert len(value) > MAX_UNREAD_BYTES
-            for _ in range(40):  # and when it reads, it gets everything
-                assert client.read(8) == struct.pack("<Q", len(value))
-                assert client.read(len(value)) == value
-            assert client.ask(PING, 4) == PING[1:]
-
-    await in_thread(talk)
-
-
-def own_memory() -> int:
-    [line] = [
-        line
-        for line in Path("/proc/self/status").read_text().splitlines()
-        if line.startswith("VmRSS")
-    ]
-    return int(line.split()[1]) << 10
 
 
 @pytest.mark.parametrize("store", [{"max_bytes": 10_000}], indirect=True)

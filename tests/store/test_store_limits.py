@@ -65,6 +65,7 @@ Serve = Callable[[StoreLimits, Talk], None]
         (b"GET / HTTP/1.1\r\n\r\n", "the first byte is 0x47, not a c10d VALIDATE"),
         (b"\x00\x01\x02\x03\x04", "the c10d VALIDATE magic is 0x04030201"),
         (VALIDATE + b"\x63", "unknown c10d opcode 99"),
+        (VALIDATE + set_key(b"k", b"x") + b"\x04" + text(b"k") + bytes(8), "not a 64-bit number"),
     ],
 )
 def test_who_speaks_something_else_is_closed_at_once(
@@ -181,18 +182,6 @@ def test_one_connection_too_many_is_closed_and_there_is_room_again_later(serve: 
             assert one.ask(PING, 4) == PING[1:]
 
     serve(StoreLimits(max_connections=2), talk)
-
-
-def test_who_would_store_too_much_is_closed_and_nothing_is_stored(serve: Serve) -> None:
-    def talk(port: int, said: list[str]) -> None:
-        with RawClient(port) as witness, RawClient(port) as client:
-            assert witness.ask(VALIDATE + set_key(b"w", b"1") + PING, 4) == PING[1:]
-            client.socket.sendall(VALIDATE + set_key(b"big", bytes(10_000)))
-            assert client.is_closed()
-            assert witness.ask(get_key(b"big") + get_key(b"w"), 17) == text(b"") + text(b"1")
-        assert "limit of 10000 (--max-memory)" in said[0]
-
-    serve(StoreLimits(max_bytes=10_000), talk)
 
 
 def test_who_does_not_read_is_held_to_a_bounded_backlog_then_gets_everything(serve: Serve) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from itertools import count
 from typing import Any
@@ -67,14 +68,9 @@ def test_what_concurrent_clients_see_of_a_key_has_one_order(
         opened = [connect(running.port) for connect in clients]
         moments, start = count(), threading.Barrier(len(opened))
         found: list[tuple[str, Call]] = []
-        threads = [
-            threading.Thread(target=record, args=(client, seed, moments, start, found))
-            for seed, client in enumerate(opened)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(LIMIT_S)
+        with ThreadPoolExecutor(len(opened)) as pool:
+            for seed, client in enumerate(opened):
+                pool.submit(record, client, seed, moments, start, found)
         first.close()
     assert len(found) == len(clients) * CALLS
     for key in KEYS:

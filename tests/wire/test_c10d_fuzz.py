@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import struct
 import tracemalloc
 
 import pytest
@@ -20,6 +19,7 @@ from tests.fuzz.store_conversation import (
     check_stream,
 )
 from tests.harness.properties import examples
+from tests.harness.store_client import u64
 
 from rallypoint.wire.c10d_fields import Opcode
 
@@ -31,10 +31,6 @@ many = settings(
     database=None,
 )
 decisions = st.binary(min_size=200, max_size=200)
-
-
-def u64(number: int) -> bytes:
-    return struct.pack("<Q", number)
 
 
 @many

@@ -9,24 +9,15 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.fuzz.store_conversation import buffered_bytes
+from tests.fuzz.store_conversation import VALIDATE, buffered_bytes
+from tests.harness.store_client import text, u64
 
 from rallypoint.errors import ProtocolError
 from rallypoint.wire import c10d_server
 from rallypoint.wire import c10d_server as c10d
-from rallypoint.wire.c10d_fields import VALIDATE_MAGIC, Opcode
+from rallypoint.wire.c10d_fields import Opcode
 from rallypoint.wire.c10d_server import ServerSession
 from rallypoint.wire.preamble import Preamble, classify
-
-VALIDATE = b"\x00" + struct.pack("<I", VALIDATE_MAGIC)
-
-
-def u64(number: int) -> bytes:
-    return struct.pack("<Q", number)
-
-
-def text(value: bytes) -> bytes:
-    return u64(len(value)) + value
 
 
 def encode(request: c10d.StoreRequest) -> bytes:
@@ -117,12 +108,6 @@ def test_any_segmentation_gives_the_same_requests_then_the_same_error(
     got, error = parse(pieces)
     assert got == sent
     assert (error == "unknown c10d opcode 99; known are 0 to 18") is broken
-
-
-def test_one_byte_at_a_time() -> None:
-    sent: list[c10d.StoreRequest] = [c10d.MultiSet(((b"a", b"1"), (b"", b""))), c10d.Ping(7)]
-    stream = VALIDATE + b"".join(map(encode, sent))
-    assert parse(stream[i : i + 1] for i in range(len(stream))) == (sent, None)
 
 
 def test_an_incomplete_request_is_not_seen_and_its_bytes_are_parsed_once() -> None:
