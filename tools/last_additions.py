@@ -130,9 +130,10 @@ class History:
         for path in listing.split():
             if engine := ENGINES.fullmatch(path):
                 *_, (commit, _, _) = self._versions(path)
-                date = self._git("log", "-1", "--format=%ct", commit) or "0"
+                # By how many commits lie before it: two commits may have the same second.
+                place = int(self._git("rev-list", "--count", commit) or "0")
                 known = made.get(engine[1])
-                made[engine[1]] = min(known or (int(date), commit), (int(date), commit))
+                made[engine[1]] = min(known or (place, commit), (place, commit))
         for name, (_, commit) in sorted(made.items(), key=lambda each: each[1], reverse=True):
             if self._has_parent(commit):
                 yield self._addition(commit, {name})
