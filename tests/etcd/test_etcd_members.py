@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from http.server import BaseHTTPRequestHandler
 from threading import Thread
@@ -21,12 +21,6 @@ from rallypoint.register.etcd.gateway import Gateway
 from rallypoint.register.etcd.parameters import read_etcd
 
 TOKEN = b"a token of the job"
-
-
-@pytest.fixture(scope="module")
-def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
-    with Etcd(tmp_path_factory.mktemp("three"), 3) as etcd:
-        yield etcd
 
 
 def test_a_register_is_used_by_any_member_that_lives(three: Etcd) -> None:
