@@ -9,18 +9,17 @@ from threading import Thread
 
 import pytest
 from msgspec.structs import replace
-from tests.etcd.servers import Etcd, state_of, stored
+from tests.etcd.servers import Etcd
 from tests.harness.cluster import wait_until
 from tests.harness.http_thread import HttpThread
 from tests.harness.limits import patience
 from tests.harness.proxy import Proxy
+from tests.harness.register_contract import TOKEN, state_of, stored
 
 from rallypoint.errors import RendezvousConnectionError
 from rallypoint.register.etcd.backend import EtcdBackend, revision_of
 from rallypoint.register.etcd.gateway import Gateway
 from rallypoint.register.etcd.parameters import read_etcd
-
-TOKEN = b"a token of the job"
 
 
 def test_a_register_is_used_by_any_member_that_lives(three: Etcd) -> None:
