@@ -3,16 +3,13 @@ Real agents, plain workers, a real etcd."""
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
 
 from tests.etcd.servers import Etcd, cluster_of, encoded
 from tests.harness.cluster import Option, wait_until
-from tests.harness.commands import drain
-from tests.harness.leading_agents import leader_of, leads
+from tests.harness.leading_agents import drain_leader, leader_of, lose_leader
 from tests.harness.mad_records import survives_mad_records
 
-from rallypoint.cli.exit_codes import SIGNALLED
 from rallypoint.errors import RendezvousConnectionError
 from rallypoint.register.etcd.backend import EtcdBackend
 from rallypoint.register.etcd.parameters import read_etcd
@@ -26,7 +23,7 @@ def test_L6_agents_that_lead_and_members_of_etcd_are_lost_one_after_another(
     with cluster_of(tmp_path, three, "job", "1:4", **waits) as cluster:
         agents = [cluster.agent(name) for name in "abcd"]
         first = cluster.wait_workers(4, round=0)
-        led_by = leader_of(*agents)
+        leader_of(*agents)
 
         others = [number for number in range(3) if number != three.leader]
         for number in others:
@@ -39,31 +36,13 @@ def test_L6_agents_that_lead_and_members_of_etcd_are_lost_one_after_another(
 
         member = (three.leader + 1) % 3
         three.kill(member)
-        lost = led_by.name
-        led_by.kill()
-        agents.remove(led_by)
-        for agent in agents:
-            agent.wait_event("round_ended", f"node {lost} was lost")
-        cluster.wait_workers(3, round=1)
-        assert not any(worker.is_alive for worker in first)
-        led_by = leader_of(*agents)
-        # Its guard has written that.
-        led_by.wait_event("taken_over", f"the one that led has died ({lost})")
+        lose_leader(cluster, agents, first)
         three.start(member)
         three.wait_ready()
 
         member = three.leader
         three.kill(member)
-        leaving = drain(cluster, led_by.name)
-        assert (leaving.returncode, leaving.stderr) == (0, "")
-        assert led_by.wait_exit() == SIGNALLED + signal.SIGTERM
-        agents.remove(led_by)
-        wait_until(lambda: all(a.workers(2) or a.workers(3) for a in agents), "workers")
-        wait_until(lambda: any(leads(agent) for agent in agents), "the next leader")
-        cluster.end_well(*agents)
-        assert agents[0].verdict["restarts"] == 0
-        rounds = {worker.round for worker in cluster.workers()}
-        assert max(rounds) <= 3
+        drain_leader(cluster, agents)
     three.start(member)
     three.wait_ready()
     (key,) = three.keys("/rallypoint/jobs/")

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.etcd.servers import Etcd, cluster_of
-from tests.harness.cluster import wait_until
-from tests.harness.leading_agents import leader_of, leads
+from tests.harness.leading_agents import hand_over_unnoticed, leader_of
 from tests.harness.proxy import Proxy
 
 pytestmark = [pytest.mark.fault, pytest.mark.executed]
@@ -48,18 +47,4 @@ def test_L2_a_leader_that_alone_does_not_reach_etcd_hands_over_and_no_worker_not
 ) -> None:
     with Proxy(three.ports[0]) as proxy, cluster_of(tmp_path, three, "cut", "1:3") as cluster:
         cluster.options["rdzv_conf"] = "last_call_timeout=20"
-        leader = cluster.agent("a", rdzv_endpoint=f"127.0.0.1:{proxy.port}")
-        leader.wait_event("leads")
-        others = [cluster.agent(name) for name in "bc"]
-        first = cluster.wait_workers(3, round=0)
-        proxy.cut()
-        leader.wait_event("not_recorded")
-        assert all(worker.is_alive for worker in first)
-        assert not any(leads(agent) for agent in others)
-        wait_until(lambda: any(leads(agent) for agent in others), "the next leader")
-        leader.wait_event("session_resumed")  # It finds the next leader without etcd.
-        assert all(worker.is_alive for worker in first)
-        proxy.mend()
-        cluster.end_well(leader, *others)
-        assert {worker.round for worker in cluster.workers()} == {0}
-        assert leader.verdict["restarts"] == 0
+        hand_over_unnoticed(cluster, proxy, rdzv_endpoint=f"127.0.0.1:{proxy.port}")
