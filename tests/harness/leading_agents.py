@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
+from typing import Any
 
-from tests.harness.cluster import AgentProcess, Cluster, Option, Worker, free_port, wait_until
+from tests.harness.cluster import AgentProcess, Cluster, Worker, free_port, wait_until
 from tests.harness.commands import drain
 from tests.harness.proxy import Proxy
 
@@ -84,7 +85,7 @@ def drain_leader(cluster: Cluster, agents: list[AgentProcess], *words: str) -> N
     assert max(worker.round for worker in cluster.workers()) <= 3
 
 
-def hand_over_unnoticed(cluster: Cluster, proxy: Proxy, **options: Option) -> None:
+def hand_over_unnoticed(cluster: Cluster, proxy: Proxy, **options: Any) -> None:
     """Cut the agent that leads off from the register, which it alone reaches by this proxy, given
     these options: another one leads then, and no worker notices."""
     leader = cluster.agent("a", **options)
