@@ -17,6 +17,13 @@ def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
         yield server
 
 
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
+    """An etcd of three members for one module, whose tests may kill any of them for a while."""
+    with Etcd(tmp_path_factory.mktemp("three"), 3) as members:
+        yield members
+
+
 @pytest.fixture
 def config(etcd: Etcd, request: pytest.FixtureRequest) -> EtcdConfig:
     """A prefix for one test."""

@@ -28,7 +28,6 @@ from tests.harness.cluster import Cluster, Option, free_port, is_listening, wait
 
 from rallypoint.elastic.rendezvous.etcd_server import BINARY_VARIABLE, find_etcd
 from rallypoint.errors import ParameterError
-from rallypoint.register.etcd.backend import EtcdBackend
 
 OWN = Path(__file__).resolve().parents[2] / ".venv/etcd/usr/bin/etcd"
 START_S = 20.0
@@ -226,16 +225,3 @@ def cluster_of(
 
 def encoded(text: str | bytes) -> str:
     return b64encode(text.encode() if isinstance(text, str) else text).decode()
-
-
-def stored(backend: EtcdBackend, state: bytes) -> None:
-    """In place of what is there."""
-    found = backend.get_state()
-    after = backend.set_state(state, None if found is None else found[1])
-    assert after is not None
-    assert after[2]
-
-
-def state_of(backend: EtcdBackend) -> bytes | None:
-    found = backend.get_state()
-    return None if found is None else found[0]

@@ -9,62 +9,44 @@ from collections.abc import Iterator
 
 import pytest
 from msgspec.structs import replace
-from tests.etcd.servers import Etcd, state_of, stored
+from tests.etcd.servers import Etcd
 from tests.harness.cluster import free_port, wait_until
 from tests.harness.engines import etcd_at, etcd_engine
 from tests.harness.limits import patience
 from tests.harness.proxy import Proxy
+from tests.harness.register_contract import ServedRegisterContract, state_of, stored
 
-from rallypoint.core.job_state import new_job
-from rallypoint.core.model import Epoch, SharedSettings
-from rallypoint.core.takeover.record import Leader, LeadRecord, Process, record_of
-from rallypoint.errors import RecordError, RendezvousConnectionError, RendezvousStateError
-from rallypoint.register.contract import RendezvousBackend
-from rallypoint.register.etcd.backend import MAX_STATE, EtcdBackend, key_of
+from rallypoint.errors import RecordError
+from rallypoint.register.etcd.backend import EtcdBackend, key_of
 from rallypoint.register.etcd.gateway import EtcdMember, Gateway
 from rallypoint.register.etcd.parameters import EtcdConfig
 from rallypoint.register.etcd.store import sweep
-from rallypoint.register.record import RegisterWatch, encode
-from rallypoint.register.release import release
-from rallypoint.testing.backend_contract import RendezvousBackendContract
-from rallypoint.wire.death_notice import ReleaseNotice
-
-TOKEN = b"a token of the job"
+from rallypoint.register.record import RegisterWatch
+from rallypoint.wire.death_notice import RegisterAt
 
 
-class TestEtcd(RendezvousBackendContract):
+class TestEtcd(ServedRegisterContract):
     """One member."""
 
     @pytest.fixture(autouse=True)
-    def _place(self, config: EtcdConfig) -> None:
-        self.config = config
+    def _place(self, etcd: Etcd, config: EtcdConfig) -> None:
+        self.etcd, self.config = etcd, config
+        nowhere = f"127.0.0.1:{free_port()}"
+        self.partly_away = replace(config, endpoints=(nowhere, *config.endpoints))
+        self.away = replace(config, endpoints=(nowhere,))
 
-    def make_backend(self) -> RendezvousBackend:
-        return EtcdBackend(self.config, "job", TOKEN)
+    def open(self, run_id: str, token: bytes | None) -> EtcdBackend:
+        return EtcdBackend(self.config, run_id, token)
 
-    def make_backend_of_another_job(self) -> RendezvousBackend:
-        return EtcdBackend(self.config, "job2", TOKEN)
+    def open_away(self) -> EtcdBackend:
+        return EtcdBackend(self.away, self.run_id)
 
+    def places(self) -> tuple[RegisterAt, RegisterAt]:
+        """Return the place of a member that is away before one that is not, and of the first."""
+        return etcd_at(self.partly_away), etcd_at(self.away)
 
-def test_L2_an_heir_tries_whether_etcd_takes_what_it_writes(etcd: Etcd, config: EtcdConfig) -> None:
-    """Nothing is left of that."""
-    backend = EtcdBackend(config, "job")
-    backend.try_writing()
-    assert etcd.keys(config.prefix) == {}
-    stored(backend, b"x")
-    found = backend.get_state()
-    backend.try_writing()
-    assert backend.get_state() == found
-    away = replace(config, endpoints=(f"127.0.0.1:{free_port()}",))
-    with pytest.raises(RendezvousConnectionError):
-        EtcdBackend(away, "job").try_writing()
-
-
-def test_a_state_that_is_too_large_for_a_request_is_refused(config: EtcdConfig) -> None:
-    backend = EtcdBackend(config, "job")
-    with pytest.raises(RendezvousStateError, match="takes 1048576 bytes"):
-        backend.set_state(b"x" * (MAX_STATE + 1))
-    assert backend.get_state() is None
+    def contents(self) -> dict[str, bytes]:
+        return self.etcd.keys(self.config.prefix)
 
 
 @pytest.mark.parametrize("run_id", ["..", "a/b", "x" * 300, "nœud", "\n", " ", "\0"])
@@ -96,25 +78,6 @@ def test_what_lies_there_that_is_no_register_is_named_and_left(
 
 def stored_new(config: EtcdConfig) -> None:
     EtcdBackend(config, "job").set_state(b"x")
-
-
-def test_another_token_s_register_can_not_be_read(config: EtcdConfig) -> None:
-    stored(EtcdBackend(config, "job", TOKEN), b"x")
-    for token in (None, b"another"):
-        with pytest.raises(RecordError, match="start all nodes with the same token"):
-            EtcdBackend(config, "job", token).get_state()
-
-
-def test_a_wait_in_another_thread_can_be_ended(config: EtcdConfig) -> None:
-    backend = EtcdBackend(config, "job")
-    stored(backend, b"x")
-    found = backend.get_state()
-    assert found is not None
-    waiting = threading.Thread(target=backend.wait_for_change, args=(found[1], 600.0))
-    waiting.start()
-    while waiting.is_alive():
-        backend.stop_waiting()
-        waiting.join(0.05)
 
 
 def test_L1_who_looks_for_a_leader_is_woken_by_a_watch(config: EtcdConfig) -> None:
@@ -266,23 +229,3 @@ def test_of_a_version_whose_answer_was_lost_and_that_was_replaced_nothing_is_sai
     assert backend.set_state(b"1", found[1]) is None
     following.join()
     assert state_of(backend) == b"2"
-
-
-# A leader that is dead
-
-
-def test_L6_the_record_of_a_dead_leader_is_marked_and_no_other(config: EtcdConfig) -> None:
-    leader = Leader(("10.0.0.1:29400",), Process("boot", 1, 10), has_workers=True)
-    job = record_of(new_job(SharedSettings("job", 1, 2), 5))
-    led = LeadRecord(1, Epoch(3, 7), leader, 12, job)
-    register = EtcdBackend(config, "job", TOKEN)
-    stored(register, encode(led))
-    for epoch in (Epoch(2, 7), Epoch(3, 8)):
-        assert not release(ReleaseNotice(etcd_at(config), "job", TOKEN, epoch), 1.0)
-    assert state_of(register) == encode(led)
-    silent = replace(config, endpoints=(f"127.0.0.1:{free_port()}", *config.endpoints))
-    assert release(ReleaseNotice(etcd_at(silent), "job", TOKEN, led.epoch), 1.0)
-    assert state_of(register) == encode(replace(led, beat=13, is_vacant=True, is_dead=True))
-    gone = replace(config, endpoints=silent.endpoints[:1])
-    with pytest.raises(RendezvousConnectionError):
-        release(ReleaseNotice(etcd_at(gone), "job", TOKEN, led.epoch), 0.2)

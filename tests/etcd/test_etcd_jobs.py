@@ -3,87 +3,58 @@ Real agents, plain workers, a real etcd."""
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from tests.etcd.servers import Etcd, cluster_of, encoded
 from tests.harness.cluster import Option, wait_until
-from tests.harness.commands import drain
-from tests.harness.leading_agents import leader_of, leads
+from tests.harness.leading_agents import drain_leader, leader_of, lose_leader
 from tests.harness.mad_records import survives_mad_records
 
-from rallypoint.cli.exit_codes import SIGNALLED
 from rallypoint.errors import RendezvousConnectionError
 from rallypoint.register.etcd.backend import EtcdBackend
 from rallypoint.register.etcd.parameters import read_etcd
 
 
-@pytest.fixture(scope="module")
-def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
-    with Etcd(tmp_path_factory.mktemp("three"), 3) as members:
-        yield members
-
-
 def test_L6_agents_that_lead_and_members_of_etcd_are_lost_one_after_another(
-    tmp_path: Path, etcd: Etcd
+    tmp_path: Path, three: Etcd
 ) -> None:
     """No worker is restarted but for a lost node; then the last leader is told to go."""
     waits: dict[str, Option] = {"lease": 30, "rdzv_conf": "last_call_timeout=20"}
-    with cluster_of(tmp_path, etcd, "job", "1:4", **waits) as cluster:
+    with cluster_of(tmp_path, three, "job", "1:4", **waits) as cluster:
         agents = [cluster.agent(name) for name in "abcd"]
         first = cluster.wait_workers(4, round=0)
-        led_by = leader_of(*agents)
+        leader_of(*agents)
 
-        others = [number for number in range(3) if number != etcd.leader]
+        others = [number for number in range(3) if number != three.leader]
         for number in others:
-            etcd.kill(number)
-        wait_until(lambda: is_away(etcd), "an etcd without a quorum")
+            three.kill(number)
+        wait_until(lambda: is_away(three), "an etcd without a quorum")
         for number in others:
-            etcd.start(number)
-        etcd.wait_ready()
+            three.start(number)
+        three.wait_ready()
         assert all(worker.is_alive for worker in first)
 
-        member = (etcd.leader + 1) % 3
-        etcd.kill(member)
-        lost = led_by.name
-        led_by.kill()
-        agents.remove(led_by)
-        for agent in agents:
-            agent.wait_event("round_ended", f"node {lost} was lost")
-        cluster.wait_workers(3, round=1)
-        assert not any(worker.is_alive for worker in first)
-        led_by = leader_of(*agents)
-        # Its guard has written that.
-        led_by.wait_event("taken_over", f"the one that led has died ({lost})")
-        etcd.start(member)
-        etcd.wait_ready()
+        member = (three.leader + 1) % 3
+        three.kill(member)
+        lose_leader(cluster, agents, first)
+        three.start(member)
+        three.wait_ready()
 
-        member = etcd.leader
-        etcd.kill(member)
-        leaving = drain(cluster, led_by.name)
-        assert (leaving.returncode, leaving.stderr) == (0, "")
-        assert led_by.wait_exit() == SIGNALLED + signal.SIGTERM
-        agents.remove(led_by)
-        wait_until(lambda: all(a.workers(2) or a.workers(3) for a in agents), "workers")
-        wait_until(lambda: any(leads(agent) for agent in agents), "the next leader")
-        cluster.end_well(*agents)
-        assert agents[0].verdict["restarts"] == 0
-        rounds = {worker.round for worker in cluster.workers()}
-        assert max(rounds) <= 3
-    etcd.start(member)
-    etcd.wait_ready()
-    (key,) = etcd.keys("/rallypoint/jobs/")
+        member = three.leader
+        three.kill(member)
+        drain_leader(cluster, agents)
+    three.start(member)
+    three.wait_ready()
+    (key,) = three.keys("/rallypoint/jobs/")
     assert key.startswith("/rallypoint/jobs/rallypoint-job-")
-    (kv,) = etcd.call("/v3/kv/range", {"key": encoded(key)})["kvs"]
+    (kv,) = three.call("/v3/kv/range", {"key": encoded(key)})["kvs"]
     assert "lease" not in kv, "it outlives whoever wrote it"
-    assert etcd.keys("/").keys() == {key, "/rallypoint/mark"}
+    assert three.keys("/").keys() == {key, "/rallypoint/mark"}
 
 
-def is_away(etcd: Etcd) -> bool:
+def is_away(three: Etcd) -> bool:
     """Whether a register could not be read now."""
-    register = EtcdBackend(read_etcd(etcd.endpoints, {}, str), "other", attempt_s=0.3)
+    register = EtcdBackend(read_etcd(three.endpoints, {}, str), "other", attempt_s=0.3)
     try:
         register.get_state()
     except RendezvousConnectionError:
@@ -91,7 +62,7 @@ def is_away(etcd: Etcd) -> bool:
     return False
 
 
-def test_L9_a_leader_writes_its_record_again_over_a_mad_one(tmp_path: Path, etcd: Etcd) -> None:
-    config = read_etcd(etcd.endpoints, {}, str)
-    with cluster_of(tmp_path, etcd, "mad", "3", lease=30) as cluster:
+def test_L9_a_leader_writes_its_record_again_over_a_mad_one(tmp_path: Path, three: Etcd) -> None:
+    config = read_etcd(three.endpoints, {}, str)
+    with cluster_of(tmp_path, three, "mad", "3", lease=30) as cluster:
         survives_mad_records(cluster, "mad", lambda token: EtcdBackend(config, "mad", token))

@@ -15,9 +15,10 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
-from tests.etcd.servers import Etcd, encoded, program, stored
+from tests.etcd.servers import Etcd, encoded, program
 from tests.harness.cluster import free_port, is_listening, wait_until
 from tests.harness.proxy import Proxy
+from tests.harness.register_contract import stored
 
 from rallypoint.elastic.etcd.client import EtcdClient
 from rallypoint.elastic.rendezvous.api import RendezvousParameters

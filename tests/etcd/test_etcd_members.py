@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from http.server import BaseHTTPRequestHandler
 from threading import Thread
 
 import pytest
 from msgspec.structs import replace
-from tests.etcd.servers import Etcd, state_of, stored
+from tests.etcd.servers import Etcd
 from tests.harness.cluster import wait_until
 from tests.harness.http_thread import HttpThread
 from tests.harness.limits import patience
 from tests.harness.proxy import Proxy
+from tests.harness.register_contract import TOKEN, state_of, stored
 
 from rallypoint.errors import RendezvousConnectionError
 from rallypoint.register.etcd.backend import EtcdBackend, revision_of
 from rallypoint.register.etcd.gateway import Gateway
 from rallypoint.register.etcd.parameters import read_etcd
-
-TOKEN = b"a token of the job"
-
-
-@pytest.fixture(scope="module")
-def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
-    with Etcd(tmp_path_factory.mktemp("three"), 3) as etcd:
-        yield etcd
 
 
 def test_a_register_is_used_by_any_member_that_lives(three: Etcd) -> None:

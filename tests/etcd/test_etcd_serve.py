@@ -4,10 +4,8 @@ workers, a real etcd of three members."""
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from tests.etcd.servers import Etcd, cluster_of
 from tests.harness.cluster import AgentProcess, Cluster, Option, free_port, wait_until
 from tests.harness.engines import etcd_engine
@@ -16,29 +14,23 @@ from rallypoint.register.etcd.parameters import read_etcd
 from rallypoint.register.etcd.store import PAGE
 
 
-@pytest.fixture(scope="module")
-def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
-    with Etcd(tmp_path_factory.mktemp("three"), 3) as members:
-        yield members
-
-
-def serve(cluster: Cluster, etcd: Etcd, *options: str) -> AgentProcess:
-    where = ("--rdzv-backend", "etcd", "--rdzv-endpoint", etcd.endpoints)
+def serve(cluster: Cluster, three: Etcd, *options: str) -> AgentProcess:
+    where = ("--rdzv-backend", "etcd", "--rdzv-endpoint", three.endpoints)
     return cluster.serve(*where, *options, port=free_port())
 
 
 def test_L1_of_three_candidates_that_lead_two_jobs_each_may_be_killed_and_no_worker_notices(
-    tmp_path: Path, etcd: Etcd
+    tmp_path: Path, three: Etcd
 ) -> None:
     waits: dict[str, Option] = {"lease": 15, "rdzv_conf": "last_call_timeout=600"}
-    with cluster_of(tmp_path, etcd, "one", "1:2", **waits) as cluster:
+    with cluster_of(tmp_path, three, "one", "1:2", **waits) as cluster:
         jobs = {
             job: [cluster.agent(f"{job}-{name}", rdzv_id=job) for name in "ab"]
             for job in ("one", "two")
         }
         agents = [agent for nodes in jobs.values() for agent in nodes]
         wait_until(lambda: all(agent.workers(0) for agent in agents), "workers of both jobs")
-        candidates = [serve(cluster, etcd, "--candidate") for _ in range(3)]
+        candidates = [serve(cluster, three, "--candidate") for _ in range(3)]
         for candidate in candidates:
             for job in jobs:
                 candidate.wait_event("waits_to_lead", f"job {job}: ready to take over from")
@@ -82,12 +74,12 @@ def leader_of(job: str, processes: list[AgentProcess]) -> AgentProcess:
     return found
 
 
-def test_L1_jobs_are_found_in_etcd_page_by_page_and_those_that_change_again(etcd: Etcd) -> None:
-    config = read_etcd(etcd.endpoints, {"etcd_prefix": "/pages"}, str)
+def test_L1_jobs_are_found_in_etcd_page_by_page_and_those_that_change_again(three: Etcd) -> None:
+    config = read_etcd(three.endpoints, {"etcd_prefix": "/pages"}, str)
     registers, count = etcd_engine(config), PAGE + 7
     for number in range(count):
         assert registers.open(f"job-{number:04}", b"token").set_state(b"content") is not None
-    etcd.put("/pages/jobs/somebody", b"else's")
+    three.put("/pages/jobs/somebody", b"else's")
     assert len(registers.changed()) == count
     assert registers.changed() == []
     second, other = registers.open("job-0002", b"token"), registers.open("job-0003", b"token")

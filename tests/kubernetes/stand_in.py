@@ -15,7 +15,6 @@ from tests.kubernetes.api_stand_in import KubernetesApi
 from tests.kubernetes.objects import Selector
 
 from rallypoint.cli.main import main
-from rallypoint.register.kubernetes.backend import KubernetesRendezvousBackend
 from rallypoint.register.kubernetes.parameters import KubernetesConfig, kubernetes_config
 
 NAMESPACE, ACCOUNT = "training", "rallypoint"
@@ -113,16 +112,3 @@ def names(api: KubernetesApi) -> list[str]:
     """Of all that is there."""
     items = api.config_maps.listed(Selector(NAMESPACE, {}), 0, "")["items"]
     return [found["metadata"]["name"] for found in items]
-
-
-def stored(backend: KubernetesRendezvousBackend, state: bytes) -> None:
-    """In place of what is there."""
-    found = backend.get_state()
-    after = backend.set_state(state, None if found is None else found[1])
-    assert after is not None
-    assert after[2]
-
-
-def state_of(backend: KubernetesRendezvousBackend) -> bytes | None:
-    found = backend.get_state()
-    return None if found is None else found[0]

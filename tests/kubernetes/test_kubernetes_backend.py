@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import kubernetes_validate
 import pytest
@@ -13,14 +14,11 @@ from msgspec.structs import replace
 from tests.harness.cluster import free_port, wait_until
 from tests.harness.engines import kubernetes_at, kubernetes_engine
 from tests.harness.limits import patience
+from tests.harness.register_contract import TOKEN, ServedRegisterContract, state_of, stored
 from tests.kubernetes.api_stand_in import Fault, KubernetesApi
-from tests.kubernetes.stand_in import NAMESPACE, Pod, names, state_of, stored
+from tests.kubernetes.stand_in import NAMESPACE, Pod, names
 
-from rallypoint.core.job_state import new_job
-from rallypoint.core.model import Epoch, SharedSettings
-from rallypoint.core.takeover.record import Leader, LeadRecord, Process, record_of
-from rallypoint.errors import RecordError, RendezvousConnectionError, RendezvousStateError
-from rallypoint.register.contract import RendezvousBackend
+from rallypoint.errors import RecordError, RendezvousConnectionError
 from rallypoint.register.kubernetes.api_server import ApiServer
 from rallypoint.register.kubernetes.backend import (
     MAX_STATE,
@@ -30,26 +28,31 @@ from rallypoint.register.kubernetes.backend import (
 )
 from rallypoint.register.kubernetes.parameters import KubernetesConfig
 from rallypoint.register.kubernetes.store import sweep
-from rallypoint.register.record import encode
-from rallypoint.register.release import release
-from rallypoint.testing.backend_contract import RendezvousBackendContract
-from rallypoint.wire.death_notice import ReleaseNotice
-
-TOKEN = b"a token of the job"
+from rallypoint.wire.death_notice import RegisterAt
 
 
-class TestKubernetes(RendezvousBackendContract):
+class TestKubernetes(ServedRegisterContract):
     max_bytes = MAX_STATE
 
     @pytest.fixture(autouse=True)
-    def _place(self, config: KubernetesConfig, request: pytest.FixtureRequest) -> None:
-        self.config, self.run_id = config, f"{type(self).__name__} {request.node.name}"
+    def _place(
+        self, api: KubernetesApi, config: KubernetesConfig, request: pytest.FixtureRequest
+    ) -> None:
+        self.api, self.config = api, config
+        self.run_id = f"{type(self).__name__} {request.node.name}"
+        self.away = replace(config, server=f"https://127.0.0.1:{free_port()}")
 
-    def make_backend(self) -> RendezvousBackend:
-        return KubernetesRendezvousBackend(self.config, self.run_id, TOKEN)
+    def open(self, run_id: str, token: bytes | None) -> KubernetesRendezvousBackend:
+        return KubernetesRendezvousBackend(self.config, run_id, token)
 
-    def make_backend_of_another_job(self) -> RendezvousBackend:
-        return KubernetesRendezvousBackend(self.config, self.run_id + "2", TOKEN)
+    def open_away(self) -> KubernetesRendezvousBackend:
+        return KubernetesRendezvousBackend(self.away, self.run_id)
+
+    def places(self) -> tuple[RegisterAt, RegisterAt]:
+        return kubernetes_at(self.config), kubernetes_at(self.away)
+
+    def contents(self) -> list[dict[str, Any]]:
+        return [self.api.config_maps.read(NAMESPACE, name) for name in names(self.api)]
 
 
 @pytest.fixture
@@ -85,26 +88,6 @@ def test_any_run_id_has_a_name_of_its_own(
     assert name_of(run_id) != name_of(run_id.lower()) or run_id == run_id.lower()
 
 
-def test_L2_an_heir_tries_whether_it_could_write_and_leaves_nothing(
-    api: KubernetesApi, backend: KubernetesRendezvousBackend, config: KubernetesConfig, job: str
-) -> None:
-    backend.try_writing()
-    assert backend.get_state() is None
-    stored(backend, b"x")
-    before = api.config_maps.read(NAMESPACE, name_of(job))
-    backend.try_writing()
-    assert api.config_maps.read(NAMESPACE, name_of(job)) == before
-    away = replace(config, server=f"https://127.0.0.1:{free_port()}")
-    with pytest.raises(RendezvousConnectionError, match="Connection refused"):
-        KubernetesRendezvousBackend(away, job).try_writing()
-
-
-def test_a_state_that_is_too_large_is_refused(backend: KubernetesRendezvousBackend) -> None:
-    with pytest.raises(RendezvousStateError, match="takes 1000000 bytes"):
-        backend.set_state(b"x" * (MAX_STATE + 1))
-    assert backend.get_state() is None
-
-
 def test_a_config_map_that_is_not_ours_is_named_and_left(
     api: KubernetesApi, backend: KubernetesRendezvousBackend, job: str
 ) -> None:
@@ -115,13 +98,6 @@ def test_a_config_map_that_is_not_ours_is_named_and_left(
             call()
         assert f"the ConfigMap {name_of(job)} in the namespace {NAMESPACE}" in str(raised.value)
     assert api.config_maps.read(NAMESPACE, name_of(job)) == there
-
-
-def test_another_token_s_register_can_not_be_read(config: KubernetesConfig, job: str) -> None:
-    stored(KubernetesRendezvousBackend(config, job, TOKEN), b"x")
-    for token in (None, b"another"):
-        with pytest.raises(RecordError, match="start all nodes with the same token"):
-            KubernetesRendezvousBackend(config, job, token).get_state()
 
 
 def test_a_register_that_was_deleted_and_made_anew_is_another_one(
@@ -265,17 +241,6 @@ def test_a_server_that_was_away_is_used_again(
 # Waiting
 
 
-def test_a_wait_in_another_thread_can_be_ended(backend: KubernetesRendezvousBackend) -> None:
-    stored(backend, b"x")
-    found = backend.get_state()
-    assert found is not None
-    waiting = threading.Thread(target=backend.wait_for_change, args=(found[1], 600.0))
-    waiting.start()
-    while waiting.is_alive():
-        backend.stop_waiting()
-        waiting.join(0.05)
-
-
 def test_a_wait_goes_on_when_changes_are_forgotten_and_when_watches_are_ended(
     api: KubernetesApi, backend: KubernetesRendezvousBackend
 ) -> None:
@@ -405,26 +370,3 @@ def test_a_register_that_is_not_dated_is_left(api: KubernetesApi, config: Kubern
     api.config_maps.date(NAMESPACE, name_of("undated"), None)
     kubernetes_engine(config, "job").sweep()
     assert state_of(KubernetesRendezvousBackend(config, "undated")) == b"x"
-
-
-# A leader that is dead
-
-
-def test_L6_the_record_of_a_dead_leader_is_marked_and_no_other(config: KubernetesConfig) -> None:
-    leader = Leader(("10.0.0.1:29400",), Process("boot", 1, 10), has_workers=True)
-    job = record_of(new_job(SharedSettings("job", 1, 2), 5))
-    led = LeadRecord(1, Epoch(3, 7), leader, 12, job)
-    register = KubernetesRendezvousBackend(config, "job", TOKEN)
-    stored(register, encode(led))
-    for epoch in (Epoch(2, 7), Epoch(3, 8)):
-        assert not release(notice(epoch, config), 1.0)
-    assert state_of(register) == encode(led)
-    assert release(notice(led.epoch, config), 1.0)
-    assert state_of(register) == encode(replace(led, beat=13, is_vacant=True, is_dead=True))
-    gone = replace(config, server=f"https://127.0.0.1:{free_port()}")
-    with pytest.raises(RendezvousConnectionError):
-        release(notice(led.epoch, gone), 0.2)
-
-
-def notice(epoch: Epoch, config: KubernetesConfig) -> ReleaseNotice:
-    return ReleaseNotice(kubernetes_at(config), "job", TOKEN, epoch)

@@ -7,8 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.harness.cluster import wait_until
-from tests.harness.leading_agents import leader_of, leads
+from tests.harness.leading_agents import hand_over_unnoticed, leader_of
 from tests.harness.proxy import Proxy
 from tests.kubernetes.api_stand_in import KubernetesApi
 from tests.kubernetes.stand_in import Pod, cluster_of
@@ -62,21 +61,8 @@ def test_L2_a_leader_that_alone_does_not_reach_it_hands_over_and_no_worker_notic
 ) -> None:
     with Proxy(api.port) as proxy, cluster_of(tmp_path, pod, "cut", "1:3") as cluster:
         cluster.options["rdzv_conf"] = f"{pod.conf()},last_call_timeout=20"
-        leader = cluster.agent("a", rdzv_conf=pod.conf(proxy.port, last_call_timeout=20))
-        leader.wait_event("leads")
-        others = [cluster.agent(name) for name in "bc"]
-        first = cluster.wait_workers(3, round=0)
-        proxy.cut()
-        leader.wait_event("not_recorded")
-        assert all(worker.is_alive for worker in first)
-        assert not any(leads(agent) for agent in others)
-        wait_until(lambda: any(leads(agent) for agent in others), "the next leader")
-        leader.wait_event("session_resumed")  # It finds the next leader without the register.
-        assert all(worker.is_alive for worker in first)
-        proxy.mend()
-        cluster.end_well(leader, *others)
-        assert {worker.round for worker in cluster.workers()} == {0}
-        assert leader.verdict["restarts"] == 0
+        own = pod.conf(proxy.port, last_call_timeout=20)
+        hand_over_unnoticed(cluster, proxy, rdzv_conf=own)
 
 
 def test_a_job_whose_rights_are_taken_away_for_a_while_goes_on(
