@@ -20,7 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 VERSIONS = ("3.11", "3.12", "3.13", "3.14")
-UNIT_TESTS = ("tests/core", "tests/wire", "tests/observe", "tests/coordinator", "tests/simulator")
+UNIT_TESTS = ("tests/core", "tests/wire", "tests/observe", "tests/simulator")
 _PROBE = "import sys, venv; print('%d.%d' % sys.version_info[:2])"
 
 Run = Callable[[Sequence[str]], int]

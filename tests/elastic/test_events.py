@@ -28,12 +28,18 @@ from rallypoint.elastic.events import (
 from rallypoint.errors import ParameterError
 
 DEVICE_THAT_IS_FULL = Path("/dev/full")
+EVENTS = "from rallypoint.elastic.events import *\n"
 
 
 def run(program: str, *paths: Path) -> subprocess.CompletedProcess[str]:
-    """A program of its own, with these folders to import from."""
+    """A program of its own that has the names of the library's events, with these folders to
+    import from."""
     found = os.pathsep.join([*map(str, paths), *sys.path])
-    return run_python(program, env=os.environ | {"PYTHONPATH": found})
+    return run_python(EVENTS + program, env=os.environ | {"PYTHONPATH": found})
+
+
+def names_in(file: Path) -> list[str]:
+    return [json.loads(line)["name"] for line in file.read_text().splitlines()]
 
 
 def test_W18_an_event_has_a_true_time_in_milliseconds_and_an_id_of_its_own() -> None:
@@ -85,15 +91,12 @@ def test_recorded_events_are_in_the_file_in_their_order_when_the_program_ends(
 ) -> None:
     file = tmp_path / "events"
     program = f"""
-from rallypoint.elastic.events import Event, EventSource, record
 for n in range(5000):
     record(Event(str(n), EventSource.AGENT), "jsonl:{file}")
 raise SystemExit(3)
 """
     assert run(program).returncode == 3
-    assert [json.loads(line)["name"] for line in file.read_text().splitlines()] == [
-        str(n) for n in range(5000)
-    ]
+    assert names_in(file) == [str(n) for n in range(5000)]
 
 
 def test_a_line_is_appended_behind_what_is_there(tmp_path: Path) -> None:
@@ -109,7 +112,6 @@ def test_a_line_is_appended_behind_what_is_there(tmp_path: Path) -> None:
 
 def test_the_console_is_stderr_and_null_is_nothing() -> None:
     ran = run(
-        "from rallypoint.elastic.events import *\n"
         "record(Event('seen', EventSource.AGENT), 'console')\n"
         "record(Event('unseen', EventSource.AGENT))\n"
     )
@@ -119,10 +121,7 @@ def test_the_console_is_stderr_and_null_is_nothing() -> None:
 
 @pytest.mark.skipif(not DEVICE_THAT_IS_FULL.exists(), reason="no /dev/full here")
 def test_a_full_disk_is_one_line_with_a_count() -> None:
-    ran = run(
-        "from rallypoint.elastic.events import *\n"
-        "for n in range(3): record(Event('a', EventSource.AGENT), 'jsonl:/dev/full')\n"
-    )
+    ran = run("for n in range(3): record(Event('a', EventSource.AGENT), 'jsonl:/dev/full')\n")
     assert ran.returncode == 0
     assert ran.stderr.splitlines() == [
         "rallypoint: events were lost (jsonl:/dev/full): 3 failed: No space left on device"
@@ -169,9 +168,7 @@ def test_a_package_offers_a_handler_and_gets_the_text_after_the_colon(tmp_path: 
         "    def close(self): print('closed', flush=True)\n",
     )
     ran = run(
-        "from rallypoint.elastic.events import *\n"
-        "print(known_event_handlers())\n"
-        "record(Event('a', EventSource.AGENT), 'mine:x:y')\n",
+        "print(known_event_handlers())\nrecord(Event('a', EventSource.AGENT), 'mine:x:y')\n",
         tmp_path,
     )
     assert ran.stderr == ""
@@ -191,7 +188,7 @@ def test_a_handler_of_logging_gets_the_json_as_its_message(tmp_path: Path) -> No
         "import logging, sys\ndef make(argument): return logging.StreamHandler(sys.stdout)\n",
     )
     ran = run(
-        "from rallypoint.elastic.events import *\nrecord(Event('a', EventSource.AGENT), 'logs')\n",
+        "record(Event('a', EventSource.AGENT), 'logs')\n",
         tmp_path,
     )
     assert json.loads(ran.stdout)["name"] == "a"
@@ -211,7 +208,6 @@ def test_a_handler_of_a_package_that_cant_be_made_is_one_line(
 ) -> None:
     offer_event_handler(tmp_path, "bad", "bad_events", text)
     ran = run(
-        "from rallypoint.elastic.events import *\n"
         "from rallypoint.errors import ParameterError\n"
         "try: make_event_handler('bad')\n"
         "except ParameterError as error: print(error)\n",
@@ -226,7 +222,6 @@ def test_rendezvous_events_go_to_a_package_that_wants_them_and_else_cost_nothing
     tmp_path: Path,
 ) -> None:
     program = (
-        "from rallypoint.elastic.events import *\n"
         "def step():\n"
         "    try: 1 / 0\n"
         "    except ZeroDivisionError:\n"
@@ -253,7 +248,6 @@ def test_events_of_a_forked_child_arrive_too(tmp_path: Path) -> None:
     file = tmp_path / "events"
     program = f"""
 import os
-from rallypoint.elastic.events import *
 record(Event("parent", EventSource.AGENT), "jsonl:{file}")
 flush_events()
 if not os.fork():
@@ -263,8 +257,7 @@ if not os.fork():
 os.wait()
 """
     assert run(program).returncode == 0
-    names = [json.loads(line)["name"] for line in file.read_text().splitlines()]
-    assert names == ["parent", "child"]
+    assert names_in(file) == ["parent", "child"]
 
 
 def test_a_line_that_the_disk_cut_short_does_not_spoil_the_next(tmp_path: Path) -> None:

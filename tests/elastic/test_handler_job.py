@@ -94,6 +94,14 @@ def node() -> Node:
     return node
 
 
+@pytest.fixture
+def paired() -> Node:
+    """In its first round with another node, with no restart."""
+    node = Node()
+    node.meet(other())
+    return node
+
+
 def other(node_id: str = "b", last: int = -1, job: int = 7) -> NodeInfo:
     return NodeInfo(node_id, 2, "default", job, last, 0)
 
@@ -315,45 +323,40 @@ def test_A2_a_restart_waits_for_its_back_off_and_is_forgotten_after_its_window()
 # Giving up
 
 
-def given_up() -> Node:
+@pytest.fixture
+def given_up(paired: Node) -> Node:
     """Its only failure was final, and its workers have stopped."""
-    node = Node()
-    node.meet(other())
-    node.fail()
-    node.apply(m.Join(2, CANDIDATE))
-    return node
+    paired.fail()
+    paired.apply(m.Join(2, CANDIDATE))
+    return paired
 
 
-def test_a_budget_that_is_used_up_publishes_the_verdict_and_ends_the_job() -> None:
-    node = given_up()
-    (publish,) = node.wanted(e.PublishVerdict)
+def test_a_budget_that_is_used_up_publishes_the_verdict_and_ends_the_job(given_up: Node) -> None:
+    (publish,) = given_up.wanted(e.PublishVerdict)
     assert isinstance(publish, e.PublishVerdict)
     assert "no restarts were allowed" in publish.verdict.text
-    assert list(node.orders()) == [], "another node may have been first"
-    node.apply(e.VerdictPublished(publish.verdict, None))
-    assert node.verdict() == publish.verdict
-    assert node.verdict().cause is not None
-    assert node.apply(e.SessionEnds()) == [e.DropCalls(), e.CloseJob(let_others_read=False)]
+    assert list(given_up.orders()) == [], "another node may have been first"
+    given_up.apply(e.VerdictPublished(publish.verdict, None))
+    assert given_up.verdict() == publish.verdict
+    assert given_up.verdict().cause is not None
+    assert given_up.apply(e.SessionEnds()) == [e.DropCalls(), e.CloseJob(let_others_read=False)]
 
 
-def test_the_first_verdict_that_any_node_has_published_counts() -> None:
-    node = given_up()
-    node.apply(e.VerdictPublished(OTHERS, None))
-    assert node.verdict() == OTHERS
+def test_the_first_verdict_that_any_node_has_published_counts(given_up: Node) -> None:
+    given_up.apply(e.VerdictPublished(OTHERS, None))
+    assert given_up.verdict() == OTHERS
 
 
-def test_a_verdict_does_not_wait_for_workers_that_are_slow_to_stop() -> None:
+def test_a_verdict_does_not_wait_for_workers_that_are_slow_to_stop(paired: Node) -> None:
     """But it is told here with what they have said of their failure in the end."""
-    node = Node()
-    node.meet(other())
-    node.fail()
-    (publish,) = node.apply(e.StopIsSlow(node.stamp))
+    paired.fail()
+    (publish,) = paired.apply(e.StopIsSlow(paired.stamp))
     assert isinstance(publish, e.PublishVerdict)
-    assert node.apply(e.VerdictPublished(publish.verdict, None)) == [], "they still run"
+    assert paired.apply(e.VerdictPublished(publish.verdict, None)) == [], "they still run"
     said = replace(failure(), message="a ValueError")
-    assert node.apply(m.Detailed(node.stamp, (said,))) == []
-    node.apply(m.Join(2, CANDIDATE))
-    cause = node.verdict().cause
+    assert paired.apply(m.Detailed(paired.stamp, (said,))) == []
+    paired.apply(m.Join(2, CANDIDATE))
+    cause = paired.verdict().cause
     assert cause is not None
     assert cause.failure is not None
     assert cause.failure.message == "a ValueError"
@@ -366,19 +369,17 @@ def test_a_restart_waits_for_workers_that_are_slow_to_stop(node: Node) -> None:
     assert node.job.ledger.total == 0
 
 
-def test_a_handler_that_does_not_publish_in_time_does_not_hold_up_the_end() -> None:
-    node = given_up()
-    assert e.RoundTimer(PUBLISH_S, e.PublishIsSlow()) in node.effects
-    node.apply(e.PublishIsSlow())
-    assert node.verdict().outcome is Outcome.FAILED
-    assert node.apply(e.VerdictPublished(OTHERS, None)) == [], "one verdict is given"
+def test_a_handler_that_does_not_publish_in_time_does_not_hold_up_the_end(given_up: Node) -> None:
+    assert e.RoundTimer(PUBLISH_S, e.PublishIsSlow()) in given_up.effects
+    given_up.apply(e.PublishIsSlow())
+    assert given_up.verdict().outcome is Outcome.FAILED
+    assert given_up.apply(e.VerdictPublished(OTHERS, None)) == [], "one verdict is given"
 
 
-def test_a_job_that_could_not_be_closed_says_why() -> None:
-    node = given_up()
-    node.apply(e.VerdictPublished(OTHERS, None, "the file is gone"))
-    stop, ended = node.orders()
-    assert stop == m.StopNow(node.stamp, EndReason(EndKind.FAILURE, "the file is gone"))
+def test_a_job_that_could_not_be_closed_says_why(given_up: Node) -> None:
+    given_up.apply(e.VerdictPublished(OTHERS, None, "the file is gone"))
+    stop, ended = given_up.orders()
+    assert stop == m.StopNow(given_up.stamp, EndReason(EndKind.FAILURE, "the file is gone"))
     assert isinstance(ended, m.Ended)
 
 
@@ -392,11 +393,9 @@ def test_A4_the_job_has_succeeded_when_every_node_has(node: Node) -> None:
     assert node.apply(e.SessionEnds()) == [e.DropCalls(), e.CloseJob(let_others_read=False)]
 
 
-def test_A4_a_success_of_several_nodes_lets_them_all_read_it() -> None:
-    node = Node()
-    node.meet(other())
-    node.apply(e.AllSucceeded(node.stamp))
-    assert node.apply(e.SessionEnds()) == [e.DropCalls(), e.CloseJob(let_others_read=True)]
+def test_A4_a_success_of_several_nodes_lets_them_all_read_it(paired: Node) -> None:
+    paired.apply(e.AllSucceeded(paired.stamp))
+    assert paired.apply(e.SessionEnds()) == [e.DropCalls(), e.CloseJob(let_others_read=True)]
 
 
 @pytest.mark.parametrize("change", [e.HandlerChange.OVER, e.HandlerChange.CLOSED])

@@ -16,6 +16,7 @@ from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.process import syscalls
 from rallypoint.process.guard import Guard
 from rallypoint.process.spawn import WorkerCommand, WorkerProcess, spawn_workers
+from rallypoint.process.workers import WorkerSet
 
 LIMIT_S = 30.0
 ENVIRONMENT = dict(os.environ)
@@ -71,3 +72,14 @@ class Outcomes(dict[int, WorkerExit]):
     def note(self, exit_: WorkerExit) -> None:
         assert exit_.local_rank not in self
         self[exit_.local_rank] = WorkerExit(exit_.code, exit_.signal, exit_.core_dumped)
+
+
+def started(
+    *commands: Sequence[str],
+    guard: Guard | None = None,
+    pidfd_open: syscalls.PidfdOpen = syscalls.pidfd_open,
+) -> tuple[WorkerSet, Outcomes]:
+    """Workers of these commands, one for each local rank, and what will be told of their ends."""
+    workers, outcomes = WorkerSet(guard, pidfd_open=pidfd_open), Outcomes()
+    workers.start([WorkerCommand(argv, ENVIRONMENT) for argv in commands], outcomes.note)
+    return workers, outcomes

@@ -13,7 +13,7 @@ import pytest
 
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.elastic.multiprocessing.errors import ProcessFailure
-from rallypoint.errors import ChildFailedError
+from rallypoint.errors import ChildFailedError, FailedProcess
 from rallypoint.process.failures import describe_failure, parse_error_file, read_error_file
 from rallypoint.worker import ErrorHandler, get_error_handler, record
 
@@ -34,6 +34,22 @@ class Quiet(ErrorHandler):
 
 def fail(error: BaseException) -> None:
     raise error
+
+
+def record_failure(text: str) -> None:
+    """A recorded function raises a `ValueError` of this text, which is raised here, too."""
+    with pytest.raises(ValueError, match=text):
+        record(fail, Quiet())(ValueError(text))
+
+
+def record_failed_child(
+    path: Path, code: int, handler: ErrorHandler | None = None
+) -> FailedProcess:
+    """A recorded launcher raises what it does when a child has ended so, which is raised here."""
+    error = ChildFailedError("trainer", {3: ProcessFailure(1, 22, code, str(path))})
+    with pytest.raises(ChildFailedError) as caught:
+        record(fail, handler or Quiet())(error)
+    return caught.value.get_first_failure()[1]
 
 
 def told(file: Path) -> dict[str, object]:
@@ -82,8 +98,7 @@ def test_P7_exit_with_code_0_is_a_return(file: Path) -> None:
 
 def test_P7_the_first_failure_is_kept(file: Path) -> None:
     for text in ("first", "second"):
-        with pytest.raises(ValueError, match=text):
-            record(fail, Quiet())(ValueError(text))
+        record_failure(text)
     assert told(file)["message"] == "ValueError: first"
     assert file.stat().st_mode & 0o222 == 0
     assert os.listdir(file.parent) == ["error.json"]
@@ -92,8 +107,7 @@ def test_P7_the_first_failure_is_kept(file: Path) -> None:
 def test_P7_a_file_that_somebody_prepared_is_replaced(file: Path) -> None:
     file.parent.mkdir()
     file.touch()
-    with pytest.raises(ValueError, match="x"):
-        record(fail, Quiet())(ValueError("x"))
+    record_failure("x")
     assert told(file)["message"] == "ValueError: x"
 
 
@@ -102,8 +116,7 @@ def test_P7_links_are_not_followed(file: Path, tmp_path: Path) -> None:
     precious.write_text("kept")
     file.parent.mkdir()
     file.symlink_to(precious)
-    with pytest.raises(ValueError, match="x"):
-        record(fail, Quiet())(ValueError("x"))
+    record_failure("x")
     assert precious.read_text() == "kept"
     assert not file.is_symlink()
     assert told(file)["message"] == "ValueError: x"
@@ -136,26 +149,19 @@ def test_P7_however_long_the_text_an_agent_reads_it(file: Path) -> None:
     assert read_error_file(str(file)) is not None
 
 
-def child_error(path: Path, code: int) -> ChildFailedError:
-    return ChildFailedError("trainer", {3: ProcessFailure(1, 22, code, str(path))})
-
-
 def test_P7_the_file_of_a_failed_child_is_copied_with_its_exit_code(
     file: Path, tmp_path: Path
 ) -> None:
     theirs = tmp_path / "child.json"
     theirs.write_text('{"message": {"message": "M", "extraInfo": {"timestamp": "5"}}}')
-    with pytest.raises(ChildFailedError):
-        record(fail, Quiet())(child_error(theirs, 7))
+    record_failed_child(theirs, 7)
     expected = {"message": "M", "extraInfo": {"timestamp": "5"}, "errorCode": 7}
     assert told(file) == expected
 
 
 def test_P7_a_child_that_inherited_our_file_has_its_exit_code_put_into_it(file: Path) -> None:
-    with pytest.raises(ValueError, match="x"):
-        record(fail, Quiet())(ValueError("x"))
-    with pytest.raises(ChildFailedError):
-        record(fail, Quiet())(child_error(file, 4))
+    record_failure("x")
+    record_failed_child(file, 4)
     assert told(file)["message"] == "ValueError: x"
     assert told(file)["errorCode"] == 4
     assert os.listdir(file.parent) == ["error.json"]
@@ -164,14 +170,12 @@ def test_P7_a_child_that_inherited_our_file_has_its_exit_code_put_into_it(file: 
 def test_P7_the_short_form_is_copied_as_it_is(file: Path, tmp_path: Path) -> None:
     theirs = tmp_path / "child.json"
     theirs.write_text('{"message": "text", "timestamp": 12}')
-    with pytest.raises(ChildFailedError):
-        record(fail, Quiet())(child_error(theirs, 7))
+    record_failed_child(theirs, 7)
     assert json.loads(file.read_text()) == {"message": "text", "timestamp": 12}
 
 
 def test_P7_a_child_without_a_file_leaves_none(file: Path, tmp_path: Path) -> None:
-    with pytest.raises(ChildFailedError):
-        record(fail, Quiet())(child_error(tmp_path / "absent", 7))
+    record_failed_child(tmp_path / "absent", 7)
     assert not file.exists()
 
 
@@ -225,15 +229,12 @@ def test_P7_a_handler_may_add_to_the_message_of_a_signal(
 
     path = tmp_path / "child.json"
     path.write_text('{"message": {"message": "out of order", "extraInfo": {"timestamp": "1"}}}')
-    with pytest.raises(ChildFailedError) as caught:
-        record(fail, Adding())(child_error(path, -11))
-    _, failure = caught.value.get_first_failure()
+    failure = record_failed_child(path, -11, Adding())
     logged = [note.getMessage() for note in caplog.records if note.levelname == "ERROR"]
     assert logged == [f"{failure.message}, see {path}"]
     caplog.clear()
     for handler, code in ((Adding(), 3), (Quiet(), -11), (Raising(), -11)):
-        with pytest.raises(ChildFailedError):
-            record(fail, handler)(child_error(path, code))
+        record_failed_child(path, code, handler)
     assert [note for note in caplog.records if note.levelname == "ERROR"] == []
 
 

@@ -58,6 +58,13 @@ def prepared_pid(running: OneAgent) -> int:
     return pid
 
 
+def assert_cancelled(job: OneAgent, sends: int = 1) -> None:
+    """Send SIGINT to the agent: once to stop its workers, twice to end what ignores that."""
+    for _ in range(sends):
+        job.send(signal.SIGINT)
+    assert job.wait() == 128 + signal.SIGINT
+
+
 @pytest.mark.executed
 def test_modules_are_imported_once_and_before_any_worker(home: Path) -> None:
     program = """
@@ -212,9 +219,7 @@ def test_a_killed_prepared_process_is_replaced_and_its_workers_live_on(home: Pat
         lines = job.wait_told("up", 4)[2:]
         assert sorted(line.split()[1:] for line in lines) == [["0", "1"], ["1", "1"]]
         assert not any(map(is_alive, workers))
-        job.send(signal.SIGINT)
-        job.send(signal.SIGINT)
-        assert job.wait() == 128 + signal.SIGINT
+        assert_cancelled(job, sends=2)
 
 
 def test_a_prepared_process_that_hangs_is_replaced(home: Path) -> None:
@@ -225,17 +230,14 @@ def test_a_prepared_process_that_hangs_is_replaced(home: Path) -> None:
         os.kill(worker, signal.SIGKILL)
         assert job.wait_told("up", 2)[1].split()[1:] == ["0", "1"]
         assert not is_alive(first)
-        job.send(signal.SIGINT)
-        job.send(signal.SIGINT)
-        assert job.wait() == 128 + signal.SIGINT
+        assert_cancelled(job, sends=2)
 
 
 def test_a_person_is_told_why_nothing_starts(home: Path) -> None:
     (home / "slow.py").write_text("import time\ntime.sleep(600)\n")
     with agent(home, "--preload=slow,json", program="") as job:
         job.wait_said("still importing slow, json: the workers start after that")
-        job.send(signal.SIGINT)
-        assert job.wait() == 128 + signal.SIGINT
+        assert_cancelled(job)
 
 
 def test_it_survives_what_a_terminal_or_a_scheduler_sends_to_everybody(home: Path) -> None:
@@ -268,8 +270,7 @@ time.sleep(600)
         left, child = int(job.wait_told("left")[0]), int(job.wait_told("child")[0])
         eventually(lambda: state_of(left) == "Z", "a zombie")
         assert parent_of(left) == job.pid
-        job.send(signal.SIGINT)
-        assert job.wait() == 128 + signal.SIGINT
+        assert_cancelled(job)
         assert not is_alive(child)
         assert not state_of(left)
 
@@ -306,8 +307,7 @@ time.sleep(600)
     with agent(home, "--preload=slow", program=program) as job:
         job.wait_told("up")
         eventually(lambda: len(children_of(job.pid)) == 4, "only those that live are left")
-        job.send(signal.SIGINT)
-        assert job.wait() == 128 + signal.SIGINT
+        assert_cancelled(job)
 
 
 @pytest.mark.parametrize(
@@ -381,17 +381,16 @@ def test_any_number_of_workers_can_be_forked_however_slowly(home: Path) -> None:
     assert "was lost" not in job.err
 
 
-def test_a_module_that_makes_forking_fail_ends_the_job(home: Path) -> None:
-    (home / "bad.py").write_text(
-        "import os, signal\n"
-        "os.register_at_fork(before=lambda: os.kill(os.getpid(), signal.SIGKILL))\n"
-    )
-    job = ended(agent(home, "--preload=bad", program=""), 75)
-    assert "the process that imports bad for the workers died 3 times" in job.err
-
-
-def test_a_module_that_kills_its_process_ends_the_job(home: Path) -> None:
-    (home / "bad.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
+@pytest.mark.parametrize(
+    "body",
+    [
+        "os.register_at_fork(before=lambda: os.kill(os.getpid(), signal.SIGKILL))",
+        "os.kill(os.getpid(), signal.SIGKILL)",
+    ],
+    ids=["when it forks", "when it is imported"],
+)
+def test_a_module_that_kills_its_process_ends_the_job(body: str, home: Path) -> None:
+    (home / "bad.py").write_text(f"import os, signal\n{body}\n")
     job = ended(agent(home, "--preload=bad", program=""), 75)
     assert "the process that imports bad for the workers died 3 times" in job.err
 

@@ -77,13 +77,16 @@ def ran(begin: START, folder: Path, *words: str, **how: Any) -> tuple[int, str, 
         return process.returncode, out.replace(f'"pid": {process.pid},', ""), err
 
 
+def ran_as_after_an_exec(folder: Path, *words: str, **how: Any) -> tuple[int, str, str]:
+    """What both ways to start this program have in common: all of its end."""
+    expected = ran(subprocess.Popen, folder, *words, **how)
+    assert ran(start, folder, *words, **how) == expected
+    return expected
+
+
 def test_a_program_finds_itself_as_after_an_exec(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(SHOWS)
-    expected, found = (
-        ran(begin, tmp_path, "program.py", "x", "-y") for begin in (subprocess.Popen, start)
-    )
-    assert found == expected
-    assert found[0] == 0
+    assert ran_as_after_an_exec(tmp_path, "program.py", "x", "-y")[0] == 0
 
 
 @pytest.mark.skipif("PYTHONPATH" in os.environ, reason="another PYTHONPATH takes an exec")
@@ -94,9 +97,7 @@ def test_what_PYTHONPATH_names_is_found_in_the_same_order(tmp_path: Path) -> Non
         (tmp_path / name / "own.py").touch()
     places = [str(tmp_path / "first"), os.fspath(processes.PACKAGE.parent), "", os.__file__[:-6]]
     env = {"PYTHONPATH": os.pathsep.join([*places, str(tmp_path / "second"), *places])}
-    expected = ran(subprocess.Popen, tmp_path, "program.py", env=env)
-    assert ran(start, tmp_path, "program.py", env=env) == expected
-    assert "first/own.py" in expected[1]
+    assert "first/own.py" in ran_as_after_an_exec(tmp_path, "program.py", env=env)[1]
 
 
 def test_a_session_of_its_own_is_one(tmp_path: Path) -> None:
@@ -132,8 +133,7 @@ def test_a_session_of_its_own_is_one(tmp_path: Path) -> None:
 )
 def test_a_program_ends_as_after_an_exec(tmp_path: Path, program: str) -> None:
     (tmp_path / "program.py").write_text(program)
-    expected = ran(subprocess.Popen, tmp_path, "program.py")
-    assert ran(start, tmp_path, "program.py") == expected
+    ran_as_after_an_exec(tmp_path, "program.py")
 
 
 @pytest.mark.parametrize(

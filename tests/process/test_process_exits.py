@@ -12,30 +12,22 @@ from tests.harness.limits import until
 from tests.harness.round_workers import (
     ENVIRONMENT,
     LIMIT_S,
-    Outcomes,
     either_way,
     no_pidfds,
     spawn_worker,
+    started,
 )
 from tests.harness.round_workers import leaves_nothing as leaves_nothing
 
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.process import syscalls
 from rallypoint.process.exits import ExitWatch, needs_main_thread
-from rallypoint.process.spawn import WorkerCommand
-from rallypoint.process.workers import WorkerSet
 
 
 @either_way
 async def test_A1_exit_is_noticed_with_code_or_signal(pidfd_open: syscalls.PidfdOpen) -> None:
-    workers, outcomes = WorkerSet(None, pidfd_open=pidfd_open), Outcomes()
-    commands = [
-        WorkerCommand(["true"], ENVIRONMENT),
-        WorkerCommand(["sh", "-c", "exit 3"], ENVIRONMENT),
-        WorkerCommand(["sh", "-c", "kill -KILL $$"], ENVIRONMENT),
-        WorkerCommand(["sleep", "600"], ENVIRONMENT),
-    ]
-    workers.start(commands, outcomes.note)
+    scripts = ["true", "exit 3", "kill -KILL $$", "exec sleep 600"]
+    workers, outcomes = started(*(["sh", "-c", it] for it in scripts), pidfd_open=pidfd_open)
     await until(lambda: len(outcomes) == 3)
     assert outcomes == {
         0: WorkerExit(0, None),
@@ -51,9 +43,8 @@ async def test_A1_exit_is_noticed_with_code_or_signal(pidfd_open: syscalls.Pidfd
 
 @either_way
 async def test_A1_waiting_and_reaping_work_without_pidfds(pidfd_open: syscalls.PidfdOpen) -> None:
-    workers, outcomes = WorkerSet(None, pidfd_open=pidfd_open), Outcomes()
-    lingering = "sleep 0.3 & exit 0"
-    workers.start([WorkerCommand(["sh", "-c", lingering], ENVIRONMENT)] * 2, outcomes.note)
+    lingering = ["sh", "-c", "sleep 0.3 & exit 0"]
+    workers, outcomes = started(lingering, lingering, pidfd_open=pidfd_open)
     async with asyncio.timeout(LIMIT_S):
         await workers.wait_gone()
     assert len(outcomes) == 2
@@ -77,8 +68,7 @@ async def test_A1_exit_before_it_is_watched_is_noticed(pidfd_open: syscalls.Pidf
 
 
 async def test_A1_lost_exit_status_is_an_exit_all_the_same() -> None:
-    workers, outcomes = WorkerSet(None), Outcomes()
-    workers.start([WorkerCommand(["true"], ENVIRONMENT)], outcomes.note)
+    workers, outcomes = started(["true"])
     os.waitpid(workers.pids[0], 0)  # Someone in this process who waits for any child.
     await until(lambda: len(outcomes) == 1)
     assert outcomes[0] == WorkerExit(None, None)
@@ -89,8 +79,7 @@ async def test_A1_lost_exit_status_is_an_exit_all_the_same() -> None:
 async def test_A1_sigchld_ignored_by_whoever_started_us_loses_no_status() -> None:
     before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     try:
-        workers, outcomes = WorkerSet(None), Outcomes()
-        workers.start([WorkerCommand(["sh", "-c", "exit 3"], ENVIRONMENT)], outcomes.note)
+        workers, outcomes = started(["sh", "-c", "exit 3"])
         await until(lambda: len(outcomes) == 1)
         assert outcomes[0] == WorkerExit(3, None)
         assert await workers.reap(LIMIT_S) == []
@@ -99,8 +88,7 @@ async def test_A1_sigchld_ignored_by_whoever_started_us_loses_no_status() -> Non
 
 
 async def test_W15_number_of_an_exited_worker_stays_reserved_until_it_is_reaped() -> None:
-    workers, outcomes = WorkerSet(None), Outcomes()
-    workers.start([WorkerCommand(["true"], ENVIRONMENT)], outcomes.note)
+    workers, outcomes = started(["true"])
     await until(lambda: len(outcomes) == 1)
     pid = workers.pids[0]
     assert workers.owns(pid)

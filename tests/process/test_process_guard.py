@@ -7,18 +7,19 @@ import select
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 from tests.harness.limits import patience
+from tests.harness.one_agent import eventually
 from tests.harness.proc import birth_of, is_alive
 from tests.harness.round_workers import spawn_worker
 
 from rallypoint.clocks import boot_time
 from rallypoint.process.guard import NAME, Guard, SharedPage
+from rallypoint.process.spawn import WorkerProcess
 
 LIMIT_S = patience(30.0)
 
@@ -70,13 +71,6 @@ argv = [sys.executable, "-S", "-E", "-c", sys.argv[1]]
 spawn_workers([WorkerCommand(argv, dict(os.environ))], guard)
 signal.pause()
 """
-
-
-def eventually(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.005)
 
 
 def birth(pid: int) -> str | None:
@@ -133,6 +127,24 @@ def bystander() -> Iterator[int]:
     with subprocess.Popen(["sleep", "600"], start_new_session=True) as process:
         yield process.pid
         process.kill()
+
+
+@pytest.fixture
+def guard() -> Iterator[Guard]:
+    """A guard of the test itself. The test may stop it, too."""
+    guard = Guard.start()
+    yield guard
+    guard.stop()
+
+
+def sleeper(guard: Guard) -> WorkerProcess:
+    """A worker that this guard knows and that does not end by itself."""
+    return spawn_worker(["sleep", "600"], dict(os.environ), guard=guard)
+
+
+def is_killed(worker: WorkerProcess) -> bool:
+    """Wait for its end, and say whether SIGKILL has ended it."""
+    return os.waitstatus_to_exitcode(os.waitpid(worker.pid, 0)[1]) == -signal.SIGKILL
 
 
 def test_A6_killed_agent_leaves_no_process_behind(bystander: int) -> None:
@@ -216,15 +228,13 @@ def test_A6_guard_holds_neither_console_nor_directory() -> None:
         os.close(inherited)
 
 
-def test_A6_stop_leaves_no_guard_and_kills_what_is_registered_only() -> None:
-    guard = Guard.start()
+def test_A6_stop_leaves_no_guard_and_kills_what_is_registered_only(guard: Guard) -> None:
     before = os.listdir("/proc/self/fd")
-    environment = dict(os.environ)
-    kept, forgotten = (spawn_worker(["sleep", "600"], environment, guard=guard) for _ in "ab")
+    kept, forgotten = sleeper(guard), sleeper(guard)
     guard.forget(forgotten.pid)
     guard.stop()
     guard.stop()
-    assert os.waitstatus_to_exitcode(os.waitpid(kept.pid, 0)[1]) == -signal.SIGKILL
+    assert is_killed(kept)
     assert birth(forgotten.pid) is not None
     os.kill(forgotten.pid, signal.SIGKILL)
     os.waitpid(forgotten.pid, 0)
@@ -232,41 +242,34 @@ def test_A6_stop_leaves_no_guard_and_kills_what_is_registered_only() -> None:
     assert len(os.listdir("/proc/self/fd")) == len(before) - 2
 
 
-def test_F2_guard_ends_workers_when_the_lease_is_over_and_nothing_else() -> None:
-    guard = Guard.start()
-    environment = dict(os.environ)
-    try:
-        worker, helper = (spawn_worker(["sleep", "600"], environment, guard=guard) for _ in "ab")
-        guard.spare(helper.pid)
-        for _ in range(3):
-            guard.hold(boot_time() + LIMIT_S)
-        assert birth(worker.pid) is not None
-        guard.hold(0.0)
-        guard.hold(boot_time() - 1.0)  # From none to one: that wakes it.
-        eventually(lambda: birth(worker.pid) is None, "the worker outlived the lease")
-        late = spawn_worker(["sleep", "600"], environment, guard=guard)
-        eventually(lambda: birth(late.pid) is None, "a worker that began too late lives")
+def test_F2_guard_ends_workers_when_the_lease_is_over_and_nothing_else(guard: Guard) -> None:
+    worker, helper = sleeper(guard), sleeper(guard)
+    guard.spare(helper.pid)
+    for _ in range(3):
         guard.hold(boot_time() + LIMIT_S)
-        fresh = spawn_worker(["sleep", "600"], environment, guard=guard)
-        guard.hold(0.0)
-        assert [birth(pid) is None for pid in (helper.pid, fresh.pid, guard.pid)] == [False] * 3
-    finally:
-        guard.stop()
-    for ended in (worker, helper, late, fresh):
-        assert os.waitstatus_to_exitcode(os.waitpid(ended.pid, 0)[1]) == -signal.SIGKILL
+    assert birth(worker.pid) is not None
+    guard.hold(0.0)
+    guard.hold(boot_time() - 1.0)  # From none to one: that wakes it.
+    eventually(lambda: birth(worker.pid) is None, "the worker outlived the lease")
+    late = sleeper(guard)
+    eventually(lambda: birth(late.pid) is None, "a worker that began too late lives")
+    guard.hold(boot_time() + LIMIT_S)
+    fresh = sleeper(guard)
+    guard.hold(0.0)
+    assert [birth(pid) is None for pid in (helper.pid, fresh.pid, guard.pid)] == [False] * 3
+    guard.stop()
+    assert all(map(is_killed, (worker, helper, late, fresh)))
 
 
-def test_F2_a_guard_that_was_frozen_keeps_the_fence_when_it_is_thawed() -> None:
-    guard = Guard.start()
-    worker = spawn_worker(["sleep", "600"], dict(os.environ), guard=guard)
+def test_F2_a_guard_that_was_frozen_keeps_the_fence_when_it_is_thawed(guard: Guard) -> None:
+    worker = sleeper(guard)
     guard.hold(boot_time() + 0.05)
     os.kill(guard.pid, signal.SIGSTOP)
     over_at = boot_time() + 0.3
     eventually(lambda: boot_time() > over_at, "the lease does not end")
     os.kill(guard.pid, signal.SIGCONT)
-    assert os.waitstatus_to_exitcode(os.waitpid(worker.pid, 0)[1]) == -signal.SIGKILL
+    assert is_killed(worker)
     guard.forget(worker.pid)
-    guard.stop()
 
 
 def test_F2_a_later_guard_knows_the_lease_of_the_one_before() -> None:
@@ -276,50 +279,41 @@ def test_F2_a_later_guard_knows_the_lease_of_the_one_before() -> None:
     os.kill(first.pid, signal.SIGKILL)
     first.stop()
     second = Guard.start(page=page)
-    worker = spawn_worker(["sleep", "600"], dict(os.environ), guard=second)
-    assert os.waitstatus_to_exitcode(os.waitpid(worker.pid, 0)[1]) == -signal.SIGKILL
+    assert is_killed(sleeper(second))
     second.stop()
 
 
-def test_A6_death_of_the_guard_is_noticed_and_hurts_nobody() -> None:
-    guard = Guard.start()
-    try:
-        assert not select.select([guard.fileno()], [], [], 0)[0]
-        os.kill(guard.pid, signal.SIGKILL)
-        assert select.select([guard.fileno()], [], [], LIMIT_S)[0]
-        worker = spawn_worker(["true"], dict(os.environ), guard=guard)
-        assert os.waitpid(worker.pid, 0)[1] == 0
-        guard.forget(worker.pid)
-    finally:
-        guard.stop()
+def test_A6_death_of_the_guard_is_noticed_and_hurts_nobody(guard: Guard) -> None:
+    assert not select.select([guard.fileno()], [], [], 0)[0]
+    os.kill(guard.pid, signal.SIGKILL)
+    assert select.select([guard.fileno()], [], [], LIMIT_S)[0]
+    worker = spawn_worker(["true"], dict(os.environ), guard=guard)
+    assert os.waitpid(worker.pid, 0)[1] == 0
+    guard.forget(worker.pid)
 
 
-def test_A5_a_guard_tells_the_signals_that_have_reached_it_and_lives_on() -> None:
-    guard = Guard.start()
-    try:
-        assert guard.read_signals() == ()
-        told: list[int] = []
-        for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGRTMAX):
+def test_A5_a_guard_tells_the_signals_that_have_reached_it_and_lives_on(guard: Guard) -> None:
+    assert guard.read_signals() == ()
+    told: list[int] = []
+    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGRTMAX):
 
-            def has_told(number: int = number) -> bool:
-                # A signal counts only after the guard has begun to note signals.
-                os.kill(guard.pid, number)
-                told.extend(guard.read_signals() or ())
-                return number in told
+        def has_told(number: int = number) -> bool:
+            # A signal counts only after the guard has begun to note signals.
+            os.kill(guard.pid, number)
+            told.extend(guard.read_signals() or ())
+            return number in told
 
-            eventually(has_told, f"signal {number} was not told")
-        assert set(told) == {signal.SIGTERM, signal.SIGUSR1, signal.SIGRTMAX}
-        os.kill(guard.pid, signal.SIGKILL)
-        assert select.select([guard.fileno()], [], [], LIMIT_S)[0]
-        eventually(lambda: guard.read_signals() is None, "its death was not told")
-    finally:
-        guard.stop()
+        eventually(has_told, f"signal {number} was not told")
+    assert set(told) == {signal.SIGTERM, signal.SIGUSR1, signal.SIGRTMAX}
+    os.kill(guard.pid, signal.SIGKILL)
+    assert select.select([guard.fileno()], [], [], LIMIT_S)[0]
+    eventually(lambda: guard.read_signals() is None, "its death was not told")
+    guard.stop()
     assert guard.read_signals() is None
 
 
-def test_A6_stopped_guard_delays_stop_by_a_bounded_time() -> None:
+def test_A6_stopped_guard_delays_stop_by_a_bounded_time(guard: Guard) -> None:
     """Also if it has told of a signal before, which is not its end."""
-    guard = Guard.start()
 
     def has_told() -> bool:
         os.kill(guard.pid, signal.SIGTERM)

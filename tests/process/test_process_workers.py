@@ -22,6 +22,7 @@ from tests.harness.round_workers import (
     python,
     sleeping,
     spawn_worker,
+    started,
 )
 from tests.harness.round_workers import leaves_nothing as leaves_nothing
 
@@ -55,23 +56,27 @@ async def test_A6_children_of_an_exited_worker_remain_visible_and_die_with_the_r
 
 
 async def test_A6_reap_also_ends_what_ignores_sigterm_or_is_stopped() -> None:
-    workers, outcomes, seconds = WorkerSet(None), Outcomes(), f"603.{os.getpid()}"
+    seconds = f"603.{os.getpid()}"
     deaf = f"trap '' TERM; sleep {seconds} & {{}}; wait"
-    commands = [["sh", "-c", deaf.format(then)] for then in ("kill -STOP $$", "true")]
-    workers.start([WorkerCommand(argv, ENVIRONMENT) for argv in commands], outcomes.note)
+    commands = (["sh", "-c", deaf.format(then)] for then in ("kill -STOP $$", "true"))
+    workers, outcomes = started(*commands)
     await until(lambda: len(sleeping(seconds)) == 2)
     workers.signal_all(signal.SIGTERM)
     assert await workers.reap(LIMIT_S) == []
     assert [outcome.signal for outcome in outcomes.values()] == [signal.SIGKILL] * 2
 
 
-async def test_reap_gives_up_on_a_process_that_does_not_die(freezer: Path) -> None:
-    workers, outcomes = WorkerSet(None), Outcomes()
-    workers.start([WorkerCommand(["sleep", "600"], ENVIRONMENT)] * 2, outcomes.note)
-    frozen, other = workers.pids
-    (freezer / "cgroup.procs").write_text(str(frozen))
+async def freeze(freezer: Path, pid: int) -> None:
+    """Stop this process so that not even SIGKILL ends it before the cgroup is thawed."""
+    (freezer / "cgroup.procs").write_text(str(pid))
     (freezer / "freezer.state").write_text("FROZEN")
     await until(lambda: (freezer / "freezer.state").read_text() == "FROZEN\n")
+
+
+async def test_reap_gives_up_on_a_process_that_does_not_die(freezer: Path) -> None:
+    workers, _ = started(*[["sleep", "600"]] * 2)
+    frozen, other = workers.pids
+    await freeze(freezer, frozen)
     assert await workers.reap(0.3) == [frozen]
     assert workers.owns(frozen)
     assert not workers.owns(other)
@@ -80,13 +85,10 @@ async def test_reap_gives_up_on_a_process_that_does_not_die(freezer: Path) -> No
 
 
 async def test_reap_waits_for_a_grandchild_that_dies_late(freezer: Path) -> None:
-    workers, outcomes, seconds = WorkerSet(None), Outcomes(), f"604.{os.getpid()}"
-    orphaner = WorkerCommand(["sh", "-c", f"sleep {seconds} & exit 0"], ENVIRONMENT)
-    workers.start([orphaner], outcomes.note)
+    seconds = f"604.{os.getpid()}"
+    workers, outcomes = started(["sh", "-c", f"sleep {seconds} & exit 0"])
     await until(lambda: len(outcomes) == 1 and len(sleeping(seconds)) == 1)
-    (freezer / "cgroup.procs").write_text(str(sleeping(seconds)[0]))
-    (freezer / "freezer.state").write_text("FROZEN")
-    await until(lambda: (freezer / "freezer.state").read_text() == "FROZEN\n")
+    await freeze(freezer, sleeping(seconds)[0])
     thaw = partial((freezer / "freezer.state").write_text, "THAWED")
     asyncio.get_running_loop().call_later(0.1, thaw)
     assert await workers.reap(LIMIT_S) == []
@@ -215,8 +217,7 @@ async def test_start_that_fails_midway_leaves_nothing() -> None:
 
 async def test_guard_that_was_replaced_knows_the_living_workers() -> None:
     first = Guard.start()
-    workers, outcomes = WorkerSet(first), Outcomes()
-    workers.start([WorkerCommand(["sleep", "600"], ENVIRONMENT)], outcomes.note)
+    workers, outcomes = started(["sleep", "600"], guard=first)
     os.kill(first.pid, signal.SIGKILL)
     second = Guard.start()
     workers.use_guard(second)

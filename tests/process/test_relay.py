@@ -12,7 +12,7 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -184,50 +184,41 @@ def test_whoever_waits_for_a_slow_console_has_a_turn(tmp_path: Path) -> None:
     assert min(shares.values()) > 200_000, shares
 
 
-def test_a_line_without_end_does_not_grow_the_relay(tmp_path: Path) -> None:
+async def test_a_line_without_end_does_not_grow_the_relay() -> None:
     program = "import os\nfor _ in range(3200): os.write(1, b'x' * 65536)"  # 200 MB
-
-    async def main(console: int) -> None:
-        async with running(console, console) as relay:
-            route = ToRelay(ConsoleRoute.PREFIX, "", keep_tail=False)
-            worker = spawn(program, stdout=add(relay, Std.OUT, route, prefix=b"> "))
-            before = resident_bytes(relay.process.pid)
-            most = 0
-            while worker.poll() is None:
-                most = max(most, resident_bytes(relay.process.pid))
-                await asyncio.sleep(0.01)
-            assert worker.returncode == 0
-            assert most - before < 20_000_000
-
-    with open("/dev/null", "wb") as null:
-        asyncio.run(main(null.fileno()))
+    async with relay_to(Path(os.devnull)) as relay:
+        route = ToRelay(ConsoleRoute.PREFIX, "", keep_tail=False)
+        worker = spawn(program, stdout=add(relay, Std.OUT, route, prefix=b"> "))
+        before = resident_bytes(relay.process.pid)
+        most = 0
+        while worker.poll() is None:
+            most = max(most, resident_bytes(relay.process.pid))
+            await asyncio.sleep(0.01)
+        assert worker.returncode == 0
+        assert most - before < 20_000_000
 
 
 def resident_bytes(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def test_a_grandchild_that_holds_the_pipe_delays_neither_tail_nor_end(tmp_path: Path) -> None:
-    async def main(console: int, hold: int, release: int) -> None:
-        async with running(console, console) as relay:
-            writer = add(relay, Std.ERR, LINES, prefix=b"[r 0] ")
-            worker = subprocess.Popen(  # noqa: ASYNC220
-                ["/bin/sh", "-c", "exec 4<&0; cat <&4 & printf 'Traceback\\nValueError: 7' >&2"],
-                stdin=hold,
-                stdout=writer,
-                stderr=writer,
-            )
-            os.close(writer)
-            await end_of(worker)
-            assert await relay.tail(1, 0, timeout_s=LIMIT_S) == b"Traceback\nValueError: 7"
-            assert await relay.drain(LIMIT_S)
-            relay.say("rallypoint: done")
-        os.close(release)
-
+async def test_a_grandchild_that_holds_the_pipe_delays_neither_tail_nor_end(tmp_path: Path) -> None:
     hold, release = os.pipe()
-    with file_console(tmp_path / "console") as console:
-        asyncio.run(main(console, hold, release))
-    os.close(hold)
+    async with relay_to(tmp_path / "console") as relay:
+        writer = add(relay, Std.ERR, LINES, prefix=b"[r 0] ")
+        worker = subprocess.Popen(  # noqa: ASYNC220
+            ["/bin/sh", "-c", "exec 4<&0; cat <&4 & printf 'Traceback\\nValueError: 7' >&2"],
+            stdin=hold,
+            stdout=writer,
+            stderr=writer,
+        )
+        os.close(writer)
+        await end_of(worker)
+        assert await relay.tail(1, 0, timeout_s=LIMIT_S) == b"Traceback\nValueError: 7"
+        assert await relay.drain(LIMIT_S)
+        relay.say("rallypoint: done")
+    for fd in (hold, release):
+        os.close(fd)
     text = (tmp_path / "console").read_text()
     assert text == "[r 0] Traceback\nrallypoint: done\n[r 0] ValueError: 7\n"
 
@@ -257,11 +248,12 @@ async def test_a_full_disk_is_reported_once_and_the_console_goes_on(tmp_path: Pa
     ]
 
 
-def test_a_full_console_and_a_broken_one_are_reported_once(tmp_path: Path) -> None:
+async def test_a_full_console_and_a_broken_one_are_reported_once(tmp_path: Path) -> None:
     failures: list[tuple[str, int]] = []
     log = tmp_path / "out.log"
-
-    async def main(out: int, err: int) -> None:
+    reader, out = os.pipe()
+    os.close(reader)
+    with file_console(Path("/dev/full")) as err:
         async with running(out, err, lambda *failure: failures.append(failure)) as relay:
             (tmp_path / "in").write_bytes(b"x" * 1_000_000)
             route = ToRelay(ConsoleRoute.RAW, str(log), keep_tail=True)
@@ -271,12 +263,7 @@ def test_a_full_console_and_a_broken_one_are_reported_once(tmp_path: Path) -> No
             # A reader that went away, as `| head` does, kills no worker.
             await end_of(spawn(program, str(tmp_path / "in"), stdout=out_fd, stderr=err_fd))
             await relay.drain(LIMIT_S)
-
-    reader, broken = os.pipe()
-    os.close(reader)
-    with open("/dev/full", "wb") as full:
-        asyncio.run(main(broken, full.fileno()))
-    os.close(broken)
+    os.close(out)
     assert sorted(failures) == [("stderr", errno.ENOSPC), ("stdout", errno.EPIPE)]
     assert log.stat().st_size == 300_000
 
@@ -363,22 +350,25 @@ def test_the_relay_goes_with_a_killed_agent_and_its_last_words_are_out(stranger:
         os.killpg(agent.pid, signal.SIGKILL)
 
 
-def test_a_lost_relay_costs_decoration_not_output(tmp_path: Path) -> None:
-    async def main(console: int) -> None:
-        with consoles(console, console):
-            relay = Relay.start()
-            relay.process.kill()
-            assert not await relay.drain(LIMIT_S)
-            assert await relay.tail(1, 0) == b""
-            writer = add(relay, Std.OUT, LINES, prefix=b"[never] ")
-            await end_of(spawn("import os; os.write(1, b'hello\\n')", stdout=writer))
-            relay.status("nowhere to show it")
-            await relay.stop()
-            await relay.stop()
+@contextlib.asynccontextmanager
+async def lost_relay(path: Path) -> AsyncIterator[Relay]:
+    """A relay that was killed, while this file is the console of the test itself."""
+    with file_console(path) as console, consoles(console, console):
+        relay = Relay.start()
+        relay.process.kill()
+        assert not await relay.drain(LIMIT_S)
+        yield relay
+        await relay.stop()
 
+
+async def test_a_lost_relay_costs_decoration_not_output(tmp_path: Path) -> None:
     before = open_fds()
-    with file_console(tmp_path / "console") as console:
-        asyncio.run(main(console))
+    async with lost_relay(tmp_path / "console") as relay:
+        assert await relay.tail(1, 0) == b""
+        writer = add(relay, Std.OUT, LINES, prefix=b"[never] ")
+        await end_of(spawn("import os; os.write(1, b'hello\\n')", stdout=writer))
+        relay.status("nowhere to show it")
+        await relay.stop()
     assert (tmp_path / "console").read_text() == "hello\n"
     assert open_fds() - before == set()
 
@@ -412,22 +402,13 @@ async def test_a_question_that_is_withdrawn_as_the_answer_comes_stays_withdrawn(
         assert asking.cancelled()
 
 
-def test_a_lost_relay_costs_no_file_and_shows_nothing_hidden(tmp_path: Path) -> None:
+async def test_a_lost_relay_costs_no_file_and_shows_nothing_hidden(tmp_path: Path) -> None:
     specs = DefaultLogsSpecs(str(tmp_path / "logs"), tee={0: Std.OUT}, local_ranks_filter={0})
-
-    async def main(console: int) -> None:
-        with consoles(console, console):
-            relay = Relay.start()
-            relay.process.kill()
-            assert not await relay.drain(LIMIT_S)
-            opened = WorkerOutputs(SETTINGS, specs, relay).open_round(1, environs(1, 2))
-            for rank, output in enumerate(opened):
-                program = f"import os; os.write(1, b'out {rank}'); os.write(2, b'err {rank}')"
-                await end_of(spawn(program, stdout=output.stdout_fd, stderr=output.stderr_fd))
-            await relay.stop()
-
-    with file_console(tmp_path / "console") as console:
-        asyncio.run(main(console))
+    async with lost_relay(tmp_path / "console") as relay:
+        opened = WorkerOutputs(SETTINGS, specs, relay).open_round(1, environs(1, 2))
+        for rank, output in enumerate(opened):
+            program = f"import os; os.write(1, b'out {rank}'); os.write(2, b'err {rank}')"
+            await end_of(spawn(program, stdout=output.stdout_fd, stderr=output.stderr_fd))
     assert (tmp_path / "console").read_text() == "err 0"
     assert [log.read_text() for log in (tmp_path / "logs").rglob("*.log")] == ["out 0"]
 
