@@ -10,25 +10,17 @@ from shutil import rmtree
 import pytest
 from tests.harness.one_agent import OneAgent, agent, ended, eventually
 from tests.harness.proc import is_alive
+from tests.harness.stubborn import STUBBORN
 
-# Asks for the store, so that its process starts; has children in and out of its group; all of them
-# ignore what can be ignored.
-WORKER = """
-import os, signal, socket, struct, sys, time
+# So that the process of the store starts.
+ASKS_FOR_THE_STORE = """
+import os, socket, struct
 address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
 store = socket.create_connection(address)
 store.sendall(b"\\0" + struct.pack("<I", 0x3C85F7CE) + b"\\x0d\\1\\2\\3\\4")
 assert store.recv(4) == b"\\1\\2\\3\\4"
-for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-    signal.signal(number, signal.SIG_IGN)
-for apart in (False, True):
-    if os.fork() == 0:
-        if apart: os.setpgid(0, 0)
-        break
-tell("store", *address)
-tell("pid", os.getpid())
-time.sleep(600)
 """
+WORKER = ASKS_FOR_THE_STORE + STUBBORN
 HELPERS = ("worker-guard", "rallypoint-rly")
 
 
@@ -44,10 +36,8 @@ def started(run: OneAgent, workers: int) -> None:
 def test_A6_an_agent_that_is_killed_leaves_nothing(tmp_path: Path) -> None:
     with agent(tmp_path, "--nproc-per-node=2", program=WORKER) as run:
         started(run, 2)
-        run.send(signal.SIGKILL)
-        eventually(lambda: not run.processes(), "an end of all processes of the job")
-        assert run.process.wait() == -signal.SIGKILL
-        assert not os.listdir(tmp_path / "tmp")
+        run.kill()
+        assert run.process.returncode == -signal.SIGKILL
 
 
 LEAVES_A_CHILD = """
@@ -101,8 +91,7 @@ def test_A6_a_guard_that_is_killed_is_replaced(tmp_path: Path) -> None:
         eventually(lambda: run.named("worker-guard") not in ([], first), "another guard")
         workers = [int(pid) for pid in run.told("pid")]
         assert all(map(is_alive, workers))
-        run.send(signal.SIGKILL)
-        eventually(lambda: not run.processes(), "an end of all processes of the job")
+        run.kill()
 
 
 def test_A6_a_guard_that_is_killed_does_not_disturb_the_workers(tmp_path: Path) -> None:

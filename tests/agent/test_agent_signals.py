@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.harness.one_agent import OneAgent, agent, eventually, free_port
 from tests.harness.proc import is_alive
+from tests.harness.stubborn import STUBBORN
 
 TELL = "tell('pid', os.getpid())\n"
 SLEEPS = "import os, signal, sys, time\n" + TELL + "time.sleep(600)"
@@ -19,22 +20,10 @@ def clean_up(number, frame):
     time.sleep(float(sys.argv[1]))
     tell("clean")
     sys.exit(0)
-for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1):
     signal.signal(number, clean_up)
 tell("pid", os.getpid())
 while True: time.sleep(0.1)
-"""
-# One child in the worker's group, one in a group apart; none of them ends by itself.
-STUBBORN = """
-import os, signal, sys, time
-for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
-    signal.signal(number, signal.SIG_IGN)
-for apart in (False, True):
-    if os.fork() == 0:
-        if apart: os.setpgid(0, 0)
-        break
-tell("pid", os.getpid())
-time.sleep(600)
 """
 
 
@@ -47,10 +36,21 @@ def exists(pid: int) -> bool:
     return os.path.exists(f"/proc/{pid}")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGINT])
+@pytest.mark.parametrize(
+    ("number", "chosen"),
+    [
+        (signal.SIGTERM, ()),
+        (signal.SIGHUP, ()),
+        (signal.SIGQUIT, ()),
+        (signal.SIGINT, ()),
+        (signal.SIGUSR1, ("--signals-to-handle=SIGUSR1,SIGTERM",)),
+    ],
+)
 @pytest.mark.executed
-def test_A5_workers_get_the_signal_and_time_to_clean_up(tmp_path: Path, number: int) -> None:
-    options = ("--nproc-per-node=2", "--max-restarts=3")
+def test_A5_workers_get_the_signal_and_time_to_clean_up(
+    tmp_path: Path, number: int, chosen: tuple[str, ...]
+) -> None:
+    options = ("--nproc-per-node=2", "--max-restarts=3", *chosen)
     with agent(tmp_path, *options, program=CLEANS_UP, arguments=["0.2"]) as run:
         pids(run, 2)
         run.send(number)
@@ -179,20 +179,6 @@ def test_A5_SIGUSR1_and_SIGUSR2_are_the_workers_own(tmp_path: Path) -> None:
     assert run.told("default") == ["True", "True"]
     assert "was killed by SIGUSR1" in run.err
     assert "user" in run.out
-
-
-def test_A5_signals_to_handle_may_be_others(tmp_path: Path) -> None:
-    """SIGUSR1 drains the job when it is asked to, and reaches the workers as itself."""
-    program = CLEANS_UP.replace("signal.SIGTERM,", "signal.SIGUSR1, signal.SIGTERM,")
-    options = ("--signals-to-handle=SIGUSR1,SIGTERM", "--nproc-per-node=2", "--max-restarts=3")
-    with agent(tmp_path, *options, program=program, arguments=["0"]) as run:
-        pids(run, 2)
-        run.send(signal.SIGUSR1)
-        assert run.wait() == 128 + signal.SIGUSR1
-        assert run.told("caught") == [str(int(signal.SIGUSR1))] * 2
-        assert run.out.count("clean") == 2
-    assert "SIGUSR1" in run.said[-1]
-    assert len(run.told("pid")) == 2
 
 
 def test_A5_a_signal_before_any_worker_runs_ends_the_agent(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import re
 import signal
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.harness.one_agent import OneAgent, agent, ended, free_port
@@ -28,6 +29,20 @@ with open(os.environ["TORCHELASTIC_ERROR_FILE"], "w") as file:
     json.dump({"message": {"message": said, "extraInfo": more}}, file)
 sys.exit(17)
 """
+
+
+NO_PYTHON = ("--no-python", "sh", "-c", "echo 'cannot read the disk' >&2; exit 33")
+SEGFAULT = "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"
+
+
+def outer_message(home: Path, code: int, *options: str, program: str) -> dict[str, Any]:
+    """What a launcher around a job that ends with this code finds in the error file that it has
+    asked for."""
+    outer = home / "outer.json"
+    env = {"TORCHELASTIC_ERROR_FILE": str(outer)}
+    ended(agent(home, *options, program=program, env=env), code)
+    message: dict[str, Any] = json.loads(outer.read_text())["message"]
+    return message
 
 
 def verdict(run: OneAgent) -> str:
@@ -57,24 +72,21 @@ def test_A7_failure_is_1_and_names_the_worker_without_a_decorator(tmp_path: Path
     assert 'raise ValueError("the batch is empty")' in text
 
 
-def test_A7_the_words_of_a_program_that_is_no_python(tmp_path: Path) -> None:
-    command = ("--no-python", "sh", "-c", "echo 'cannot read the disk' >&2; exit 33")
-    run = ended(agent(tmp_path, *command), 1)
-    assert "exited with code 33" in verdict(run)
-    assert "cannot read the disk" in verdict(run)
-
-
-def test_A7_a_signal_is_named(tmp_path: Path) -> None:
-    program = "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"
-    run = ended(agent(tmp_path, program=program), 1)
-    assert "was killed by SIGSEGV" in verdict(run)
-
-
-def test_A7_the_error_file_of_torch_tells_the_traceback(tmp_path: Path) -> None:
-    run = ended(agent(tmp_path, program=ERROR_FILE), 1)
-    assert "exited with code 17" in verdict(run)
-    assert "error: OSError: no such shard" in verdict(run)
-    assert "deep inside" in verdict(run)
+@pytest.mark.parametrize(
+    ("command", "program", "said"),
+    [
+        (NO_PYTHON, None, ("exited with code 33", "cannot read the disk")),
+        ((), SEGFAULT, ("was killed by SIGSEGV",)),
+        ((), ERROR_FILE, ("exited with code 17", "error: OSError: no such shard", "deep inside")),
+    ],
+    ids=["words of a program that is no Python", "signal", "error file of torch"],
+)
+def test_A7_the_last_lines_tell_how_a_worker_has_failed(
+    tmp_path: Path, command: tuple[str, ...], program: str | None, said: tuple[str, ...]
+) -> None:
+    text = verdict(ended(agent(tmp_path, *command, program=program), 1))
+    for words in said:
+        assert words in text
 
 
 @pytest.mark.parametrize("how", ["--redirects=3", "--tee=3"])
@@ -122,9 +134,7 @@ def test_A7_as_json_the_verdict_is_the_last_line(tmp_path: Path) -> None:
 def test_A7_a_launcher_around_this_one_gets_the_error_file_of_the_first_cause(
     tmp_path: Path,
 ) -> None:
-    outer = tmp_path / "outer.json"
-    ended(agent(tmp_path, program=ERROR_FILE, env={"TORCHELASTIC_ERROR_FILE": str(outer)}), 1)
-    message = json.loads(outer.read_text())["message"]
+    message = outer_message(tmp_path, 1, program=ERROR_FILE)
     assert message["message"] == "OSError: no such shard"
     assert message["extraInfo"]["timestamp"] == "1", "copied, not made anew"
     assert message["errorCode"] == 17
@@ -133,10 +143,7 @@ def test_A7_a_launcher_around_this_one_gets_the_error_file_of_the_first_cause(
 def test_A7_a_launcher_around_this_one_gets_an_exception_that_no_worker_has_written(
     tmp_path: Path,
 ) -> None:
-    outer = tmp_path / "outer.json"
-    more = {"TORCHELASTIC_ERROR_FILE": str(outer)}
-    ended(agent(tmp_path, "--nproc-per-node=2", program=FAILS, env=more), 1)
-    message = json.loads(outer.read_text())["message"]
+    message = outer_message(tmp_path, 1, "--nproc-per-node=2", program=FAILS)
     assert (message["message"], message["errorCode"]) == ("ValueError: the batch is empty", 1)
     assert "the batch is empty" in message["extraInfo"]["py_callstack"]
 
@@ -192,20 +199,16 @@ def test_A7_a_path_that_holds_nothing_is_not_named(tmp_path: Path) -> None:
 
 
 def test_A7_a_launcher_around_this_one_is_told_that_no_node_came(tmp_path: Path) -> None:
-    outer = tmp_path / "outer.json"
     words = ("--nnodes=2", f"--rdzv-endpoint=127.0.0.1:{free_port()}", "--rdzv-id=lonely")
-    more = {"TORCHELASTIC_ERROR_FILE": str(outer)}
-    run = ended(agent(tmp_path, *words, "--rdzv-conf=join_timeout=0.2", program="", env=more), 75)
-    assert "waited 0.2 s" in json.loads(outer.read_text())["message"]["message"], run.err
+    told = outer_message(tmp_path, 75, *words, "--rdzv-conf=join_timeout=0.2", program="")
+    assert "waited 0.2 s" in told["message"]
 
 
 def test_A7_a_launcher_around_this_one_is_told_why_nothing_was_started(tmp_path: Path) -> None:
-    outer = tmp_path / "outer.json"
-    more = {"TORCHELASTIC_ERROR_FILE": str(outer)}
     with socket.create_server(("127.0.0.1", 0)) as taken:
         words = f"--metrics-port=127.0.0.1:{taken.getsockname()[1]}"
-        ended(agent(tmp_path, words, program="", env=more), 2)
-    assert "--metrics-port 127.0.0.1:" in json.loads(outer.read_text())["message"]["message"]
+        told = outer_message(tmp_path, 2, words, program="")
+    assert "--metrics-port 127.0.0.1:" in told["message"]
 
 
 def test_A7_a_launcher_around_this_one_is_told_nothing_of_a_success_or_a_cancelled_job(

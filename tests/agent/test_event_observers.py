@@ -51,15 +51,19 @@ def shown(lines: list[str]) -> list[EventKind]:
     return [KINDS[int(line.rpartition("row ")[2])] for line in lines]
 
 
-def printed(nodes: int, **output: object) -> list[EventKind]:
-    lines = Lines()
-    config = AgentConfig(
-        rendezvous=RendezvousConfig(run_id="job", max_nodes=nodes),
+def config_of(output: OutputConfig | None = None, **meeting: Any) -> AgentConfig:
+    return AgentConfig(
+        rendezvous=RendezvousConfig(run_id="job", **meeting),
         access=AccessConfig(insecure=True),
         workers=WorkerConfig(argv=("x",)),
-        output=OutputConfig(**output),  # type: ignore[arg-type]
+        output=output or OutputConfig(),
     )
-    reported(Printer(config, cast(Relay, lines)))
+
+
+def printed(nodes: int, **output: object) -> list[EventKind]:
+    lines = Lines()
+    settings = OutputConfig(**output)  # type: ignore[arg-type]
+    reported(Printer(config_of(settings, max_nodes=nodes), cast(Relay, lines)))
     return shown(lines.said)
 
 
@@ -90,12 +94,7 @@ def test_the_log_has_the_levels_of_the_table(caplog: pytest.LogCaptureFixture) -
 
 def test_an_event_handler_gets_all_but_what_only_a_console_shows() -> None:
     got: list[Event] = []
-    config = AgentConfig(
-        rendezvous=RendezvousConfig(run_id="job"),
-        access=AccessConfig(insecure=True),
-        workers=WorkerConfig(argv=("x",)),
-    )
-    reported(EventEmitter(config, EventDispatcher(), got.append))
+    reported(EventEmitter(config_of(), EventDispatcher(), got.append))
     assert [event.name for event in got] == [
         OWN + kind.name for kind in ON_A_NODE if kind.reported_by is not ReportedBy.CONSOLE
     ]
@@ -112,10 +111,5 @@ def test_an_event_handler_gets_all_but_what_only_a_console_shows() -> None:
 )
 def test_events_name_what_keeps_the_record_of_the_job(meeting: dict[str, Any], name: str) -> None:
     got: list[Event] = []
-    config = AgentConfig(
-        rendezvous=RendezvousConfig(run_id="job", **meeting),
-        access=AccessConfig(insecure=True),
-        workers=WorkerConfig(argv=("x",)),
-    )
-    EventEmitter(config, EventDispatcher(), got.append).finished(True, "", None)
+    EventEmitter(config_of(**meeting), EventDispatcher(), got.append).finished(True, "", None)
     assert [event.metadata["rdzv_backend"] for event in got] == [name]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import socket
 import textwrap
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 from tests.harness.cluster import Cluster, is_listening
 from tests.harness.metrics_client import ask, one, port_of, scrape
-from tests.harness.one_agent import agent, ended, eventually, free_port
+from tests.harness.one_agent import OneAgent, agent, ended, eventually, free_port
 from tests.harness.plug_ins import offer_handlers
 from tests.harness.prometheus_parser import Samples
 
@@ -30,6 +31,16 @@ while not os.path.exists("end"):
     time.sleep(0.01)
 """
 WAITS = "import os, time\ntell('up', 1)\nwhile not os.path.exists('end'): time.sleep(0.01)\n"
+
+
+@contextmanager
+def waiting(home: Path, *options: str, env: dict[str, str] | None = None) -> Iterator[OneAgent]:
+    """A job whose worker waits; it ends well when the block is over."""
+    (home / "end").unlink(missing_ok=True)
+    with agent(home, *options, program=WAITS, env=env) as running:
+        yield running
+        (home / "end").touch()
+        assert running.wait() == 0
 
 
 def phases(samples: Samples) -> dict[str, float]:
@@ -134,7 +145,7 @@ def test_a_worker_that_has_ended_does_not_look_as_if_it_made_no_progress(tmp_pat
 
 
 def test_other_requests_are_refused(tmp_path: Path) -> None:
-    with agent(tmp_path, "--metrics-port", "0", program=WAITS) as running:
+    with waiting(tmp_path, "--metrics-port", "0") as running:
         port = port_of(running)
         head = ask(port, "HEAD")
         assert head[0] == 200
@@ -152,13 +163,11 @@ def test_other_requests_are_refused(tmp_path: Path) -> None:
             with socket.create_connection(("127.0.0.1", port), 30) as client:
                 client.sendall(request)
                 assert client.recv(100).startswith(b"HTTP/1.1 " + status)
-        (tmp_path / "end").touch()
-        assert running.wait() == 0
 
 
 def test_a_page_in_a_browser_can_not_read_what_is_served_on_loopback(tmp_path: Path) -> None:
     """Its own name may point to 127.0.0.1, but its requests still bear that name."""
-    with agent(tmp_path, "--metrics-port", "0", program=WAITS) as running:
+    with waiting(tmp_path, "--metrics-port", "0") as running:
         port = port_of(running)
         for host in ("localhost", "LocalHost:80", "127.0.0.1", "127.9.8.7:1", "[::1]:9400"):
             assert ask(port, Host=host)[0] == 200
@@ -169,14 +178,12 @@ def test_a_page_in_a_browser_can_not_read_what_is_served_on_loopback(tmp_path: P
                 f"this port serves localhost and 127.0.0.1, not {host}: "
                 "--metrics-port HOST:PORT with another address serves other names\n"
             )
-        (tmp_path / "end").touch()
-        assert running.wait() == 0
 
 
 def test_clients_that_dawdle_are_cut_off_and_delay_nothing(tmp_path: Path) -> None:
     """More of them than there are places, with a lease shorter than they would like to stay."""
     options = ("--lease", "2", "--metrics-port", "0")
-    with agent(tmp_path, *options, program=WAITS) as running:
+    with waiting(tmp_path, *options) as running:
         port = port_of(running)
         running.wait_told("up")
         idle = [socket.create_connection(("127.0.0.1", port), 30) for _ in range(2 * CONNECTIONS)]
@@ -188,25 +195,18 @@ def test_clients_that_dawdle_are_cut_off_and_delay_nothing(tmp_path: Path) -> No
             client.close()
         assert ask(port)[0] == 200
         assert not [line for line in running.said if "lease" in line or "connection" in line]
-        (tmp_path / "end").touch()
-        assert running.wait() == 0
 
 
 def test_only_this_machine_is_served_unless_told_otherwise(tmp_path: Path) -> None:
     port = free_port()
-    with agent(tmp_path, "--metrics-port", str(port), program=WAITS) as running:
+    with waiting(tmp_path, "--metrics-port", str(port)) as running:
         assert port_of(running) == port
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.2", port), 30)
-        (tmp_path / "end").touch()
-        assert running.wait() == 0
-    (tmp_path / "end").unlink()
-    with agent(tmp_path, "--metrics-port", f"0.0.0.0:{port}", program=WAITS) as running:
+    with waiting(tmp_path, "--metrics-port", f"0.0.0.0:{port}") as running:
         running.wait_said(f"http://0.0.0.0:{port}/metrics")
         assert ask(port, Host="node-7.cluster:9400")[0] == 200
         socket.create_connection(("127.0.0.2", port), 30).close()
-        (tmp_path / "end").touch()
-        assert running.wait() == 0
 
 
 @pytest.mark.parametrize(
@@ -238,14 +238,12 @@ def test_who_has_no_coordinator_has_no_age_of_its_heartbeat(tmp_path: Path) -> N
     meeting = ("--rdzv-backend", "peers", "--rdzv-endpoint", str(tmp_path / "meeting"))
     options = ("--nnodes", "1:2", *meeting, "--rdzv-conf", "last_call_timeout=1")
     env = offer_handlers(tmp_path)
-    with agent(tmp_path, *options, "--metrics-port", "0", program=WAITS, env=env) as running:
+    with waiting(tmp_path, *options, "--metrics-port", "0", env=env) as running:
         port = port_of(running)
         running.wait_told("up")
         found = scrape(port)
         assert one(found, "nodes") == 1
         assert ("rallypoint_heartbeat_age_seconds", ()) not in found
-        (tmp_path / "end").touch()
-        assert running.wait() == 0
 
 
 def test_the_survivors_count_the_node_that_was_lost(cluster: Cluster) -> None:
@@ -272,7 +270,7 @@ def test_health_checks_are_answered_at_the_sessions_address_until_the_agent_ends
 ) -> None:
     port = free_port()
     env = {"TORCHELASTIC_HEALTH_CHECK_PORT": str(port)}
-    with agent(tmp_path, program=WAITS, env=env) as running:
+    with waiting(tmp_path, env=env) as running:
         running.wait_told("up")
         assert f"health checks are answered at http://127.0.0.1:{port}/health" in running.err
         alive = (200, "text/plain; charset=utf-8", "alive\n")
@@ -280,16 +278,14 @@ def test_health_checks_are_answered_at_the_sessions_address_until_the_agent_ends
         assert ask(port, path="/metrics")[0] == 404
         assert ask(port, "POST", path="/health")[0] == 405
         assert ask(port, path="/health", Host="evil.example")[0] == 421
-        (tmp_path / "end").touch()
-        assert running.wait() == 0
-        assert not is_listening(port)
+    assert not is_listening(port)
 
 
 def test_F8_idle_connections_keep_no_health_check_out(tmp_path: Path) -> None:
     """A stranger opens new ones as fast as the agent closes them."""
     port = free_port()
     env = {"TORCHELASTIC_HEALTH_CHECK_PORT": str(port)}
-    with agent(tmp_path, program=WAITS, env=env) as running, ExitStack() as opened:
+    with waiting(tmp_path, env=env) as running, ExitStack() as opened:
         running.wait_told("up")
         for _ in range(40):
             for _ in range(CONNECTIONS):
@@ -297,8 +293,6 @@ def test_F8_idle_connections_keep_no_health_check_out(tmp_path: Path) -> None:
                 idle.setblocking(False)
                 idle.connect_ex(("127.0.0.1", port))
             assert ask(port, path="/health")[0] == 200
-        (tmp_path / "end").touch()
-        assert running.wait() == 0
 
 
 def test_a_port_for_health_checks_that_is_taken_is_said_and_the_job_runs(tmp_path: Path) -> None:

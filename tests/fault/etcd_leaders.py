@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,10 +20,7 @@ from tests.fault.leaders import RUN_ID, LeaderCluster
 from tests.fault.network import Network
 from tests.harness.cluster import Option, wait_until
 
-from rallypoint.coordinator.token import find_token
-from rallypoint.core.takeover.record import LeadRecord
 from rallypoint.errors import RendezvousConnectionError
-from rallypoint.register import record as register_record
 from rallypoint.register.etcd.backend import EtcdBackend
 from rallypoint.register.etcd.parameters import read_etcd
 
@@ -65,21 +63,18 @@ class EtcdLeaderCluster(LeaderCluster):
         self.etcd = NetworkEtcd(folder / "etcd", self.network)
         self.options |= {"rdzv_backend": "etcd", "rdzv_endpoint": self.etcd.endpoints}
 
-    def record(self, run_id: str = RUN_ID) -> LeadRecord | None:
-        """What the job's register holds."""
-        token = find_token(None, None, self.home, create=False)
-        assert token is not None
+    def content(self, run_id: str, token: bytes) -> bytes | None:
         config = read_etcd(self.etcd.endpoints, {}, str)
 
         def read() -> list[tuple[bytes, Any] | None]:
             try:
                 with self.network.entered(MEMBERS[0]):
-                    return [EtcdBackend(config, run_id, token.for_job(run_id)).get_state()]
+                    return [EtcdBackend(config, run_id, token).get_state()]
             except RendezvousConnectionError:
                 return []  # It elects a leader.
 
         (found,) = wait_until(read, "etcd")
-        return None if found is None else register_record.decode(found[0])
+        return None if found is None else found[0]
 
     def stored(self) -> dict[str, bytes]:
         return self.etcd.keys("/rallypoint/jobs/")
@@ -96,18 +91,9 @@ class EtcdLeaderCluster(LeaderCluster):
         assert names == {f"/rallypoint/jobs/rallypoint-{RUN_ID}"}, names
         assert len(self.etcd.keys("/rallypoint")) <= 2
 
-    def __enter__(self) -> EtcdLeaderCluster:
-        super().__enter__()
-        try:
-            self.etcd.__enter__()
-        except BaseException as error:
-            self.__exit__(type(error), error, None)
-            raise
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, at: object) -> None:
-        self.etcd.__exit__(None, None, None)
-        super().__exit__(kind, error, at)
+    def start_register(self, opened: ExitStack) -> None:
+        opened.push(self.etcd)  # Also if not all members start.
+        self.etcd.__enter__()
 
 
 def _of(job: Job) -> EtcdLeaderCluster:

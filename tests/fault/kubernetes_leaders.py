@@ -22,9 +22,6 @@ from tests.kubernetes.api_stand_in import Fault
 from tests.kubernetes.objects import RefusedError, Selector
 from tests.kubernetes.stand_in import NAMESPACE, Pod, names, stand_in
 
-from rallypoint.coordinator.token import find_token
-from rallypoint.core.takeover.record import LeadRecord
-from rallypoint.register import record as register_record
 from rallypoint.register.kubernetes.backend import KEY, name_of
 from rallypoint.register.version_file import VersionFormat
 
@@ -43,19 +40,15 @@ class KubernetesLeaderCluster(LeaderCluster):
     def __init__(self, folder: Path, *hosts: str, is_real_disk: bool = False, **options: Option):
         super().__init__(folder, *hosts, HOST, is_real_disk=is_real_disk, **options)
         self.options |= {"rdzv_backend": "kubernetes", "rdzv_endpoint": NAMESPACE}
-        self._serving = ExitStack()
 
-    def record(self, run_id: str = RUN_ID) -> LeadRecord | None:
-        """What the job's register holds."""
-        token, name = find_token(None, None, self.home, create=False), name_of(run_id)
-        assert token is not None
+    def content(self, run_id: str, token: bytes) -> bytes | None:
+        name = name_of(run_id)
         try:
             found = self.api.config_maps.read(NAMESPACE, name)
         except RefusedError:
             return None
-        layout = VersionFormat(run_id, token.for_job(run_id))
-        version = layout.decode(name, b64decode(found["binaryData"][KEY]))
-        return register_record.decode(version.content)
+        layout = VersionFormat(run_id, token)
+        return layout.decode(name, b64decode(found["binaryData"][KEY])).content
 
     def stored(self) -> dict[str, bytes]:
         found = self.api.config_maps.read(NAMESPACE, name_of(RUN_ID))
@@ -77,24 +70,14 @@ class KubernetesLeaderCluster(LeaderCluster):
         with self.network.entered(HOST):
             self.api.start()
 
-    def __enter__(self) -> KubernetesLeaderCluster:
-        super().__enter__()
-        try:
-            folder, host = self.folder / "certificates", self.network.address(HOST)
-            folder.mkdir()
-            certificates = make_certificates(folder, host)
-            with self.network.entered(HOST):
-                self.api = self._serving.enter_context(stand_in(certificates, host))
-            self.pod = Pod(self.api, certificates, self.folder / "account")
-            self.conf = self.pod.conf() + ","
-        except BaseException as error:
-            self.__exit__(type(error), error, None)
-            raise
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, at: object) -> None:
-        super().__exit__(kind, error, at)
-        self._serving.close()
+    def start_register(self, opened: ExitStack) -> None:
+        folder, host = self.folder / "certificates", self.network.address(HOST)
+        folder.mkdir()
+        certificates = make_certificates(folder, host)
+        with self.network.entered(HOST):
+            self.api = opened.enter_context(stand_in(certificates, host))
+        self.pod = Pod(self.api, certificates, self.folder / "account")
+        self.conf = self.pod.conf() + ","
 
 
 def _of(job: Job) -> KubernetesLeaderCluster:

@@ -79,9 +79,13 @@ class LeaderCluster(HostCluster):
         """What the job's register holds."""
         token = find_token(None, None, self.home, create=False)
         assert token is not None
-        backend = DirectoryBackend(self.disk.outside, run_id, token.for_job(run_id))
-        found = backend.get_state()
-        return None if found is None else register_record.decode(found[0])
+        found = self.content(run_id, token.for_job(run_id))
+        return None if found is None else register_record.decode(found)
+
+    def content(self, run_id: str, token: bytes) -> bytes | None:
+        """The same as bytes, for who has the job's token."""
+        found = DirectoryBackend(self.disk.outside, run_id, token).get_state()
+        return None if found is None else found[0]
 
     def stored(self) -> dict[str, bytes]:
         """A copy of all that the job's register has stored, for `put_back`."""
@@ -104,6 +108,10 @@ class LeaderCluster(HostCluster):
                 path.parent.mkdir(mode=0o700, exist_ok=True)
                 path.write_bytes(data)
                 path.chmod(0o600)
+
+    def start_register(self, opened: ExitStack) -> None:
+        """Start what keeps the register, if no disk does; `opened` is closed when the jobs have
+        ended."""
 
     def check_left(self) -> None:
         """What is left of a job that has ended is what may be left."""
@@ -153,6 +161,7 @@ class LeaderCluster(HostCluster):
             for host in self.network.hosts:
                 view = self.disk.seen_at(self.jobs, self.network.inside(host))
                 self.views[host] = self._opened.enter_context(view)
+            self.start_register(self._opened)
         except BaseException:
             self._opened.close()
             self.network.remove()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from tests.harness.cluster import Cluster
+from tests.harness.leading_agents import cluster_of
 
 from rallypoint.core.settings import HOLD_S
 from rallypoint.core.takeover.leading import CONSENT_LEASES
@@ -20,14 +20,8 @@ def test_L2_nobody_notices_that_the_directory_is_away_while_leader_and_heirs_liv
     tmp_path: Path,
 ) -> None:
     jobs, away = tmp_path / "jobs", tmp_path / "away"
-    with Cluster(
-        tmp_path,
-        rdzv_backend="file",
-        rdzv_endpoint=str(jobs),
-        local_addr="127.0.0.1",
-        nnodes="3",
-        lease=LEASE_S,
-    ) as cluster:
+    with cluster_of(tmp_path, "3") as cluster:
+        cluster.options["lease"] = LEASE_S
         agents = [cluster.agent(name) for name in "abc"]
         workers = cluster.wait_workers(3, round=0)
         jobs.rename(away)

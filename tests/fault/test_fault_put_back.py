@@ -63,9 +63,12 @@ def check_two_rounds(cluster: LeaderCluster) -> None:
         assert agent.verdict["restarts"] == 1
 
 
-def check_unnoticed(folder: Path, kind: type[LeaderCluster], times: int) -> None:
+@pytest.mark.parametrize("times", [1, 20])
+def test_L9_no_worker_notices_that_an_older_record_is_put_back_again_and_again(
+    tmp_path: Path, kind: type[LeaderCluster], times: int
+) -> None:
     """The record of the first round is put back so often while the second one runs."""
-    with kind(folder, *"abc", nnodes="3", max_restarts=1, lease=10) as cluster:
+    with kind(tmp_path, *"abc", nnodes="3", max_restarts=1, lease=10) as cluster:
         agents = started(cluster)
         older, workers = second_round(cluster)
         for number in range(times):
@@ -76,18 +79,6 @@ def check_unnoticed(folder: Path, kind: type[LeaderCluster], times: int) -> None
         assert all(worker.is_alive for worker in workers)
         cluster.end_well(*agents)
         check_two_rounds(cluster)
-
-
-def test_L9_no_worker_notices_that_an_older_record_is_put_back(
-    tmp_path: Path, kind: type[LeaderCluster]
-) -> None:
-    check_unnoticed(tmp_path, kind, 1)
-
-
-def test_L9_no_worker_notices_that_an_older_record_is_put_back_again_and_again(
-    tmp_path: Path, kind: type[LeaderCluster]
-) -> None:
-    check_unnoticed(tmp_path, kind, 20)
 
 
 def test_L9_the_one_agent_that_lives_keeps_rounds_from_running_twice(

@@ -25,10 +25,8 @@ def test_L2_a_coordinator_that_was_stopped_past_its_hold_goes_on_if_nobody_took_
     tmp_path: Path,
 ) -> None:
     with Cluster(tmp_path, nnodes="2", lease=LEASE_S) as cluster:
-        cluster.make_token()
-        serve = cluster.serve("--data-dir", str(tmp_path / "jobs"))
-        a, b = (cluster.agent(name, hosts=False) for name in "ab")
-        workers = cluster.wait_workers(2, round=0)
+        job = Served(cluster, tmp_path / "jobs")
+        serve, (a, b), workers = job.serve, job.agents, job.workers
         serve.pause()
         cluster.order("sys.exit(0)", rank=1)  # which counts, though nobody hears of it now
         wait_until(lambda: not workers[1].is_alive, "a worker to succeed")
@@ -47,10 +45,8 @@ def test_F2_a_coordinator_that_was_stopped_for_a_lease_goes_on_with_a_new_round(
     tmp_path: Path,
 ) -> None:
     with Cluster(tmp_path, nnodes="2", lease=4, max_restarts=0) as cluster:
-        cluster.make_token()
-        serve = cluster.serve("--data-dir", str(tmp_path / "jobs"))
-        a, b = (cluster.agent(name, hosts=False) for name in "ab")
-        before = cluster.wait_workers(2, round=0)
+        job = Served(cluster, tmp_path / "jobs")
+        serve, (a, b), before = job.serve, job.agents, job.workers
         serve.pause()
         for agent in (a, b):
             agent.wait_event("fenced")
@@ -142,11 +138,12 @@ FAULTS = {
 
 
 class Served:
-    """A job of two nodes, whose coordinator keeps it on a disk that fails."""
+    """A job of two nodes, whose coordinator keeps it on a disk, which may be a view that fails."""
 
-    def __init__(self, cluster: Cluster, view: View, jobs: Path) -> None:
+    def __init__(self, cluster: Cluster, jobs: Path, view: View | None = None) -> None:
         cluster.make_token()
-        self.serve = cluster.serve("--data-dir", str(jobs), prefix=view.prefix)
+        prefix = view.prefix if view else ()
+        self.serve = cluster.serve("--data-dir", str(jobs), prefix=prefix)
         self.agents: list[AgentProcess] = [cluster.agent(name, hosts=False) for name in "ab"]
         self.workers = cluster.wait_workers(2, round=0)
 
@@ -160,7 +157,7 @@ def test_L3_what_a_job_decides_waits_for_its_directory(tmp_path: Path, kind: str
         disk.seen_at(jobs) as view,
         Cluster(tmp_path, nnodes="2", lease=LEASE_S, max_restarts=1) as cluster,
     ):
-        job = Served(cluster, view, jobs)
+        job = Served(cluster, jobs, view)
         fault.begin(disk, view)
         cluster.order("sys.exit(3)", round=0, rank=1)
         told = job.serve.wait_event("not_recorded")
@@ -184,7 +181,7 @@ def test_L2_a_job_goes_on_when_its_directory_is_back_after_all_workers_were_stop
         disk.seen_at(jobs) as view,
         Cluster(tmp_path, nnodes="2", lease=4, max_restarts=1) as cluster,
     ):
-        job = Served(cluster, view, jobs)
+        job = Served(cluster, jobs, view)
         cluster.order("sys.exit(3)", round=0, rank=1)
         second = cluster.wait_workers(2, round=1)
         view.take_away()

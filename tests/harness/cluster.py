@@ -208,6 +208,12 @@ class AgentProcess:
         except subprocess.TimeoutExpired:
             raise AssertionError(f"{self.name} did not end in {LIMIT_S:g} s") from None
 
+    def wait_only_line(self, code: int) -> str:
+        """The line of an agent that ends with this exit code and has said nothing else."""
+        assert self.wait_exit() == code
+        (line,) = self.lines
+        return line
+
     def signal(self, number: int) -> None:
         self.process.send_signal(number)
 

@@ -21,7 +21,7 @@ from tests.harness.cluster import free_port as free_port
 from tests.harness.cluster import wait_until
 from tests.harness.limits import patience
 from tests.harness.prepared import processes
-from tests.harness.proc import is_alive, name_of
+from tests.harness.proc import is_alive, name_of, processes_with
 
 LIMIT_S = 30.0
 TELL = """
@@ -146,15 +146,8 @@ class OneAgent:
 def marked(mark: str) -> list[int]:
     """Living processes that were born with this mark in their environment."""
     wanted = f"{MARK}={mark}".encode()
-    found = []
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            environ = Path(f"/proc/{name}/environ").read_bytes()
-        except OSError:
-            continue
-        if wanted in environ.split(b"\0") and is_alive(int(name)):
-            found.append(int(name))
-    return found
+    found = processes_with("environ", lambda environ: wanted in environ.split(b"\0"))
+    return [pid for pid in found if is_alive(pid)]
 
 
 def environment(home: Path, mark: str, **more: str) -> dict[str, str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -66,3 +68,13 @@ def command_line(pid: int) -> str:
         return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").replace("\0", " ").strip()
     except OSError:
         return ""
+
+
+def processes_with(name: str, is_wanted: Callable[[bytes], bool]) -> list[int]:
+    """The processes whose file of this name in /proc can be read and has the wanted bytes."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(OSError):
+            if is_wanted(Path(f"/proc/{pid}/{name}").read_bytes()):
+                found.append(int(pid))
+    return found

@@ -7,10 +7,10 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 from tests.harness.descriptors import open_descriptors, own_children
+from tests.harness.proc import processes_with
 
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.process import syscalls
@@ -46,15 +46,8 @@ def python(code: str) -> WorkerCommand:
 
 def sleeping(seconds: str) -> list[int]:
     """Processes `sleep <seconds>`."""
-    found = []
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            command = Path(f"/proc/{name}/cmdline").read_bytes()
-        except OSError:
-            continue
-        if command == f"sleep\0{seconds}\0".encode():
-            found.append(int(name))
-    return found
+    wanted = f"sleep\0{seconds}\0".encode()
+    return processes_with("cmdline", lambda command: command == wanted)
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-from tests.harness.cluster import AgentProcess, Cluster, wait_until
+from tests.harness.cluster import AgentProcess, Cluster, Worker, wait_until
 
 LISTEN = "from rallypoint import worker; worker.should_restart_at_checkpoint()"
 ASKED = "assert worker.drain_requested(); os.write(1, b'asked\\n')"
@@ -16,6 +16,16 @@ def listening(cluster: Cluster, *agents: AgentProcess, round: int = 0) -> None:
     cluster.order(LISTEN + "; os.write(1, b'listens\\n')", round=round)
     for agent in agents:
         wait_line(agent, "listens")
+
+
+def one_and_one_that_waits(cluster: Cluster) -> tuple[AgentProcess, AgentProcess, Worker]:
+    """A job of one node, the node that waits for a checkpoint of it, and its worker."""
+    cluster.options |= {"on_join": "at-checkpoint"}
+    a = cluster.agent("a")
+    [first] = cluster.wait_workers(1, round=0)
+    b = cluster.agent("b")
+    a.wait_event("checkpoint", "1 more node waits for a checkpoint")
+    return a, b, first
 
 
 def wait_line(agent: AgentProcess, line: str) -> None:
@@ -55,11 +65,7 @@ def test_A5_a_checkpoint_that_is_not_saved_in_time_holds_up_nobody(cluster: Clus
 
 
 def test_R2_late_nodes_are_admitted_at_a_checkpoint(cluster: Cluster) -> None:
-    cluster.options |= {"on_join": "at-checkpoint"}
-    a = cluster.agent("a")
-    [first] = cluster.wait_workers(1, round=0)
-    b = cluster.agent("b")
-    a.wait_event("checkpoint", "1 more node waits for a checkpoint")
+    a, b, first = one_and_one_that_waits(cluster)
     listening(cluster, a)  # only now: workers that listen late are asked all the same
     assert first.is_alive
     cluster.order(
@@ -91,21 +97,14 @@ def test_A4_exit_0_after_the_checkpoint_of_a_growth_is_no_success(cluster: Clust
 
 
 def test_A4_a_job_that_ends_while_nodes_wait_has_succeeded(cluster: Cluster) -> None:
-    cluster.options |= {"on_join": "at-checkpoint"}
-    [a] = cluster.running("a", hosts=None)
+    a, b, _ = one_and_one_that_waits(cluster)
     listening(cluster, a)
-    b = cluster.agent("b")
-    a.wait_event("checkpoint", "1 more node waits for a checkpoint")
     cluster.end_well(a, b)
     assert len(cluster.workers()) == 1
 
 
 def test_R2_nobody_is_interrupted_for_a_growth_who_never_saves(cluster: Cluster) -> None:
-    cluster.options |= {"on_join": "at-checkpoint"}
-    a = cluster.agent("a")
-    [first] = cluster.wait_workers(1, round=0)
-    b = cluster.agent("b")
-    a.wait_event("checkpoint", "1 more node waits for a checkpoint")
+    a, b, first = one_and_one_that_waits(cluster)
     b.signal(signal.SIGTERM)
     assert b.wait_exit() == 143, "it waited in vain"
     c = cluster.agent("c")

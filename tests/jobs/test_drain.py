@@ -18,6 +18,14 @@ def listening(cluster: Cluster) -> Cluster:
     return cluster
 
 
+def goes_on(cluster: Cluster, stays: AgentProcess, leaves: AgentProcess) -> None:
+    """The second of two nodes leaves as it was told by SIGTERM; the first one alone ends the job
+    well, in the next round."""
+    assert leaves.wait_exit() == 143
+    cluster.wait_workers(1, round=1)
+    cluster.end_well(stays)
+
+
 def restarts(agent: AgentProcess) -> int:
     return int(agent.verdict["restarts"])
 
@@ -55,26 +63,17 @@ def test_A4_exit_0_of_all_is_preempted_when_nobody_is_left(listening: Cluster, c
     assert {agent.verdict["outcome"] for agent in agents} == {"preempted"}
 
 
-def test_A4_exit_0_elsewhere_before_the_drain_is_announced(listening: Cluster) -> None:
-    """The workers heard of it from one another before this agent got its signal."""
-    a, b = listening.running("a", "b")
-    listening.order("sys.exit(0)", round=0, node="a")
-    a.wait_event("succeeded", round=0)
-    b.signal(signal.SIGTERM)
-    assert b.wait_exit() == 143
-    listening.wait_workers(1, round=1)
-    listening.end_well(a)
-
-
-def test_A4_exit_0_just_before_the_agent_s_own_signal_is_no_success(listening: Cluster) -> None:
-    """A scheduler signals every process of a node, and its workers are faster than the agent."""
-    a, b = listening.running("a", "b")
-    listening.order("sys.exit(0)", round=0, node="b")
-    b.wait_event("succeeded", round=0)
-    b.signal(signal.SIGTERM)
-    assert b.wait_exit() == 143
-    listening.wait_workers(1, round=1)
-    listening.end_well(a)
+@pytest.mark.parametrize("first", ["a", "b"])
+def test_A4_exit_0_before_the_agent_s_own_signal_is_no_success(
+    listening: Cluster, first: str
+) -> None:
+    """The workers of node a heard of the drain from others. A scheduler signals every process of
+    node b, and its workers are faster than the agent."""
+    agents = dict(zip("ab", listening.running("a", "b"), strict=True))
+    listening.order("sys.exit(0)", round=0, node=first)
+    agents[first].wait_event("succeeded", round=0)
+    agents["b"].signal(signal.SIGTERM)
+    goes_on(listening, agents["a"], agents["b"])
 
 
 def test_A5_the_host_leaves_after_the_checkpoint_and_the_job_is_preempted(
@@ -113,9 +112,7 @@ def test_A5_a_second_signal_skips_the_checkpoint(listening: Cluster) -> None:
     b.signal(signal.SIGTERM)
     b.wait_event("checkpoint_wanted")
     b.signal_again(signal.SIGTERM)
-    assert b.wait_exit() == 143
-    listening.wait_workers(1, round=1)
-    listening.end_well(a)
+    goes_on(listening, a, b)
 
 
 def test_A5_a_worker_that_dies_of_the_drain_costs_nothing(listening: Cluster) -> None:
@@ -125,9 +122,7 @@ def test_A5_a_worker_that_dies_of_the_drain_costs_nothing(listening: Cluster) ->
     a, b = listening.agents("a", "b")  # b's worker dies of SIGUSR1
     listening.wait_workers(2, round=0)
     b.signal(signal.SIGTERM)
-    assert b.wait_exit() == 143
-    listening.wait_workers(1, round=1)
-    listening.end_well(a)
+    goes_on(listening, a, b)
 
 
 def test_R3_a_node_lost_in_its_notice_has_left(listening: Cluster) -> None:

@@ -45,8 +45,7 @@ def test_F8_who_has_no_token_of_the_job_is_told_so_in_one_line(
     a = cluster.agent("a", **hosts_with)  # type: ignore[arg-type]
     first = cluster.wait_workers(1)
     b = cluster.agent("b", **joins_with)  # type: ignore[arg-type]
-    assert b.wait_exit() == 2
-    (line,) = b.lines
+    line = b.wait_only_line(2)
     assert line.startswith("rallypoint: ")
     assert says in line
     assert "rallypoint token" in line or "--insecure" in line
@@ -65,8 +64,7 @@ def test_F8_without_a_token_a_node_says_how_to_get_one(cluster: Cluster, tmp_pat
     empty.mkdir()
     conf = "last_call_timeout=0.3,host_timeout=1"
     b = cluster.agent("b", env={"HOME": str(empty)}, rdzv_conf=conf)
-    assert b.wait_exit() == 2
-    (line,) = b.lines
+    line = b.wait_only_line(2)
     assert f"the coordinator at 127.0.0.1:{cluster.port} wants a token, and no token was" in line
     assert "give that node the token of the others" in line
     assert list(empty.iterdir()) == []
@@ -77,8 +75,7 @@ def test_F8_without_a_token_a_node_says_how_to_get_one(cluster: Cluster, tmp_pat
 def test_F8_a_node_without_a_token_does_not_slip_into_an_insecure_job(cluster: Cluster) -> None:
     [a] = cluster.running("a", insecure=True, hosts=None, round=None)
     b = cluster.agent("b")
-    assert b.wait_exit() == 2
-    (line,) = b.lines
+    line = b.wait_only_line(2)
     assert "the coordinator is running with --insecure and this node is not" in line
     assert b.workers() == []
     cluster.end_well(a)
@@ -103,8 +100,7 @@ def test_F8_a_token_file_that_does_not_exist_is_told_at_once(
     mistyped = tmp_path / "tokem"
     for hosts in (True, False):
         a = cluster.agent("a", hosts=hosts, token_file=str(mistyped))
-        assert a.wait_exit() == 2
-        (line,) = a.lines
+        line = a.wait_only_line(2)
         assert line.startswith(f"rallypoint: --token-file {mistyped}: there is no such file")
         assert f"`rallypoint token --token-file {mistyped}`" in line
         assert not mistyped.exists()

@@ -69,8 +69,7 @@ def test_F6_with_a_host_that_is_back_within_the_lease_the_job_begins_anew(cluste
 def test_F6_when_nobody_hosts_the_usual_causes_are_named(cluster: Cluster) -> None:
     cluster.make_token()
     a = cluster.agent("a", rdzv_conf="is_host=0,host_timeout=0.5")
-    assert a.wait_exit() == 75
-    (line,) = a.lines
+    line = a.wait_only_line(75)
     assert line.startswith(f"rallypoint: no node hosts the coordinator at 127.0.0.1:{cluster.port}")
     for cause in ("was not started", "cluster IP", "another machine", "firewall"):
         assert cause in line
@@ -80,8 +79,7 @@ def test_F6_when_nobody_hosts_the_usual_causes_are_named(cluster: Cluster) -> No
 def test_F6_who_must_host_says_why_it_can_not(cluster: Cluster) -> None:
     with socket.create_server(("127.0.0.1", cluster.port)):
         a = cluster.agent("a", hosts=True)
-        assert a.wait_exit() == 2
-    (line,) = a.lines
+        line = a.wait_only_line(2)
     assert f"must host the coordinator at 127.0.0.1:{cluster.port}" in line
     assert "is in use already" in line
 
@@ -100,8 +98,7 @@ def test_F6_a_name_that_does_not_resolve_yet_is_waited_for(cluster: Cluster) -> 
         "a", rdzv_endpoint=f"not-yet.invalid:{cluster.port}", rdzv_conf="join_timeout=1"
     )
     a.wait_event("meeting", "'not-yet.invalid' does not resolve yet")
-    assert a.wait_exit() == 75
-    (line,) = a.lines
+    line = a.wait_only_line(75)
     assert "'not-yet.invalid' does not resolve yet" in line
     assert "gave up after 1 s; check the host name" in line
 
@@ -138,8 +135,7 @@ def test_an_embedded_coordinator_serves_its_own_job_only(cluster: Cluster) -> No
 def test_F8_an_agent_that_hosts_knows_no_token_but_its_jobs(cluster: Cluster) -> None:
     [a] = cluster.running("a", hosts=None, round=None)
     stranger = cluster.agent("stranger", rdzv_id="another")
-    assert stranger.wait_exit() == 2
-    (line,) = stranger.lines
+    line = stranger.wait_only_line(2)
     assert "wrong token for job 'another', or another job uses this endpoint" in line
     assert line.endswith("for another job choose another port")
     a.wait_event("connection_closed", "of job 'another', but this coordinator hosts another job")

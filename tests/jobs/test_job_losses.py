@@ -24,6 +24,15 @@ def proxy(cluster: Cluster) -> Iterator[Proxy]:
         yield made
 
 
+def behind(cluster: Cluster, proxy: Proxy, names: str) -> tuple[AgentProcess, list[AgentProcess]]:
+    """The host, node a, and nodes that reach it by the proxy, when all workers run."""
+    endpoint = f"127.0.0.1:{proxy.port}"
+    host = cluster.agent("a", hosts=True)
+    others = [cluster.agent(name, hosts=False, rdzv_endpoint=endpoint) for name in names]
+    cluster.wait_workers(1 + len(names), round=0)
+    return host, others
+
+
 @pytest.mark.executed
 def test_R3_D14_survivors_learn_who_was_lost_while_their_workers_sleep(cluster: Cluster) -> None:
     a, b = cluster.agents("a", "b", nproc=2)
@@ -168,9 +177,8 @@ def test_F1_a_cut_connection_is_resumed_and_nothing_restarts(
     cluster: Cluster, proxy: Proxy
 ) -> None:
     cluster.options |= {"nnodes": 2}
-    a = cluster.agent("a", hosts=True)
-    b = cluster.agent("b", hosts=False, rdzv_endpoint=f"127.0.0.1:{proxy.port}")
-    first = cluster.wait_workers(2, round=0)
+    a, [b] = behind(cluster, proxy, "b")
+    first = cluster.workers(0)
     for number in range(3):
         proxy.cut()
         proxy.mend()
@@ -186,9 +194,7 @@ def test_A3_a_node_that_is_replaced_under_its_name_was_lost_when_it_was_last_hea
     """What its peers tell of it before costs nothing. The other agent waits until it is lost."""
     cluster.options |= {"nnodes": 2, "lease": 30, "reconnect_grace": 10, "reset_grace": 10}
     cluster.options["restart_grace"] = 60
-    a = cluster.agent("a", hosts=True)
-    older = cluster.agent("b", hosts=False, rdzv_endpoint=f"127.0.0.1:{proxy.port}")
-    cluster.wait_workers(2, round=0)
+    a, [older] = behind(cluster, proxy, "b")
     proxy.cut()
     older.wait_event("session_suspended")
     cluster.order("sys.exit(3)", node="a", round=0)
@@ -205,11 +211,8 @@ def test_F3_when_many_vanish_at_once_patience_is_said_and_nobody_is_lost(
     cluster: Cluster, proxy: Proxy
 ) -> None:
     cluster.options |= {"nnodes": 4, "lease": 10}
-    a = cluster.agent("a", hosts=True)
-    others = [
-        cluster.agent(name, hosts=False, rdzv_endpoint=f"127.0.0.1:{proxy.port}") for name in "bcd"
-    ]
-    first = cluster.wait_workers(4, round=0)
+    a, others = behind(cluster, proxy, "bcd")
+    first = cluster.workers(0)
     proxy.cut()
     patience = a.wait_event("patience", "of 4 nodes stopped responding at once")
     assert "no node is given up for another 10 s" in patience.message
@@ -230,9 +233,7 @@ def test_R5_a_node_whose_connection_is_broken_when_the_job_succeeds_hears_of_it(
 ) -> None:
     """The host waits for it, as long as its lease lasts: longer than for a place in a round."""
     cluster.options |= {"nnodes": 2, "lease": 30, "reconnect_grace": 0.3}
-    a = cluster.agent("a", hosts=True)
-    b = cluster.agent("b", hosts=False, rdzv_endpoint=f"127.0.0.1:{proxy.port}")
-    cluster.wait_workers(2, round=0)
+    a, [b] = behind(cluster, proxy, "b")
     cluster.order("sys.exit(0)", node="b")
     b.wait_event("succeeded")
     proxy.mute()

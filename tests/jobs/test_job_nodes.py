@@ -41,8 +41,7 @@ USED = re.compile(
 
 def refused(duplicate: AgentProcess) -> tuple[int, int]:
     """The ports of the agent that runs and of this one, which has ended."""
-    assert duplicate.wait_exit() == 2
-    (line,) = duplicate.lines
+    line = duplicate.wait_only_line(2)
     found = USED.fullmatch(line)
     assert found is not None, line
     assert duplicate.workers() == []

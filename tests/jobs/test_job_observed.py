@@ -33,6 +33,14 @@ while f"shown {mine}\\n" not in open("stdout").read(): time.sleep(0.01)
 """
 """Behind the first line of FAILS_ONCE: until it has come through the relay."""
 SLEEPS = "import time\ntell('up', 1)\ntime.sleep(600)\n"
+SLOW = """
+import os, time
+class make:
+    def __init__(self, argument): pass
+    def handle(self, event): {handle}
+    def close(self): {close}
+"""
+"""A handler of events, which may take long."""
 STATUS = "torchelastic.worker.status."
 
 
@@ -49,9 +57,21 @@ def summary_in(file: Path) -> dict[str, Any]:
     return found
 
 
-def run(home: Path, *options: str, program: str | None = "pass") -> tuple[int, OneAgent]:
-    with agent(home, *options, program=program) as one:
-        return one.wait(), one
+def run(home: Path, *options: str, program: str = "pass", code: int = 0) -> OneAgent:
+    """A job that has ended with this exit code."""
+    return ended(agent(home, *options, program=program), code)
+
+
+def ended_with_handler(
+    home: Path, text: str, *options: str, program: str = "pass"
+) -> tuple[OneAgent, dict[str, Any]]:
+    """A job that has succeeded although it told its events to this handler, and its summary."""
+    packages, summary = home / "packages", home / "summary.json"
+    offer_event_handler(packages, "slow", "slow_events", text)
+    path = os.pathsep.join([str(packages), os.environ.get("PYTHONPATH", "")]).strip(os.pathsep)
+    told = ("--event-log-handler", "slow", "--json-summary", str(summary))
+    env = {"PYTHONPATH": path}
+    return ended(agent(home, *options, *told, program=program, env=env), 0), summary_in(summary)
 
 
 def test_W18_events_of_a_job_that_restarts_have_times_ids_rounds_reasons_and_plain_numbers(
@@ -60,8 +80,7 @@ def test_W18_events_of_a_job_that_restarts_have_times_ids_rounds_reasons_and_pla
     file = tmp_path / "events"
     before = time.time() * 1000
     options = ("--nproc-per-node", "2", "--max-restarts", "1", "--rdzv-id", "r")
-    code, _ = run(tmp_path, *options, "--event-log-handler", f"jsonl:{file}", program=FAILS_ONCE)
-    assert code == 0
+    run(tmp_path, *options, "--event-log-handler", f"jsonl:{file}", program=FAILS_ONCE)
     events = events_in(file)
     counts = Counter(
         (event["name"].removeprefix(STATUS), event["source"], event["metadata"]["round"])
@@ -108,24 +127,22 @@ def test_W18_events_of_a_job_that_restarts_have_times_ids_rounds_reasons_and_pla
 
 def test_the_file_of_events_is_complete_when_the_job_fails(tmp_path: Path) -> None:
     file = tmp_path / "events"
-    code, _ = run(tmp_path, "--event-log-handler", f"jsonl:{file}", program="raise SystemExit(3)")
-    assert code == 1
+    handler = ("--event-log-handler", f"jsonl:{file}")
+    run(tmp_path, *handler, program="raise SystemExit(3)", code=1)
     last = events_in(file)[-1]
     assert (last["name"], last["source"]) == (STATUS + "FAILED", "AGENT")
     assert "exited with code 3" in last["metadata"]["reason"]
 
 
 def test_events_on_the_console_are_whole_lines_on_stderr(tmp_path: Path) -> None:
-    code, one = run(tmp_path, "--event-log-handler", "console")
-    assert code == 0
+    one = run(tmp_path, "--event-log-handler", "console")
     names = [json.loads(line)["name"] for line in one.err.splitlines() if line[0] == "{"]
     assert names[-1] == STATUS + "SUCCEEDED"
     assert one.err.splitlines()[-1].startswith("rallypoint: job-")
 
 
 def test_a_full_disk_fails_no_job_and_is_one_line(tmp_path: Path) -> None:
-    code, one = run(tmp_path, "--event-log-handler", "jsonl:/dev/full")
-    assert code == 0
+    one = run(tmp_path, "--event-log-handler", "jsonl:/dev/full")
     (said,) = (line for line in one.said if "events" in line)
     assert said.startswith("rallypoint: events were lost (jsonl:/dev/full): ")
     assert said.endswith("failed: No space left on device")
@@ -135,56 +152,29 @@ def test_a_handler_that_hangs_delays_no_heartbeat_and_what_it_missed_is_told(
     tmp_path: Path,
 ) -> None:
     """The lease is shorter than the job: a heartbeat that waited would end it."""
-    packages = tmp_path / "packages"
-    text = (
-        "import time\n"
-        "class make:\n"
-        "    def __init__(self, argument): pass\n"
-        "    def handle(self, event): time.sleep(600)\n"
-        "    def close(self): pass\n"
-    )
-    offer_event_handler(packages, "slow", "slow_events", text)
-    summary = tmp_path / "summary.json"
-    path = os.pathsep.join([str(packages), os.environ.get("PYTHONPATH", "")]).strip(os.pathsep)
-    options = ("--lease", "2", "--event-log-handler", "slow", "--json-summary", str(summary))
-    one = ended(
-        agent(tmp_path, *options, program="import time\ntime.sleep(4)\n", env={"PYTHONPATH": path}),
-        0,
-    )
+    text = SLOW.format(handle="time.sleep(600)", close="pass")
+    program = "import time\ntime.sleep(4)\n"
+    one, told = ended_with_handler(tmp_path, text, "--lease", "2", program=program)
     (said,) = (line for line in one.said if "events" in line)
     assert said.endswith("dropped, as it was too slow")
     assert not [line for line in one.said if "connection" in line or "lease" in line]
-    assert summary_in(summary)["events_lost"] > 5
+    assert told["events_lost"] > 5
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_A5_a_signal_while_a_handler_hangs_at_the_end_changes_no_exit_code(
     tmp_path: Path, number: int
 ) -> None:
-    packages = tmp_path / "packages"
-    text = (
-        "import os, signal, threading, time\n"
-        "class make:\n"
-        "    def __init__(self, argument): pass\n"
-        "    def handle(self, event): pass\n"
-        "    def close(self):\n"
-        f"        for _ in range(3): os.kill(os.getpid(), {int(number)})\n"
-        "        time.sleep(600)\n"
-    )
-    offer_event_handler(packages, "slow", "slow_events", text)
-    summary = tmp_path / "summary.json"
-    path = os.pathsep.join([str(packages), os.environ.get("PYTHONPATH", "")]).strip(os.pathsep)
-    options = ("--event-log-handler", "slow", "--json-summary", str(summary))
-    one = ended(agent(tmp_path, *options, program="pass", env={"PYTHONPATH": path}), 0)
-    assert summary_in(summary)["exit_code"] == 0
+    close = f"[os.kill(os.getpid(), {int(number)}) for _ in range(3)]; time.sleep(600)"
+    one, told = ended_with_handler(tmp_path, SLOW.format(handle="pass", close=close))
+    assert told["exit_code"] == 0
     assert "Traceback" not in one.err
 
 
 @pytest.mark.parametrize("name", ["/dev/stdout", "/dev/stderr", "stdout"])
 def test_a_summary_does_not_replace_what_the_job_prints(tmp_path: Path, name: str) -> None:
     """Here stdout and stderr go to files of these names."""
-    code, one = run(tmp_path, "--json-summary", name, program="tell('started')")
-    assert code == 2
+    one = run(tmp_path, "--json-summary", name, program="tell('started')", code=2)
     assert one.out == ""
     assert "this command's own output goes there" in one.err
 
@@ -211,8 +201,7 @@ def test_a_summary_does_not_replace_what_the_job_prints(tmp_path: Path, name: st
 def test_who_can_not_be_told_is_refused_before_anything_starts(
     tmp_path: Path, options: tuple[str, ...], said: str
 ) -> None:
-    code, one = run(tmp_path, *options, program="tell('started')")
-    assert code == 2
+    one = run(tmp_path, *options, program="tell('started')", code=2)
     assert one.out == ""
     (line,) = one.err.splitlines()
     assert said in line
@@ -224,8 +213,7 @@ def test_the_summary_of_a_job_that_restarts_has_its_rounds_their_phases_and_why(
     file = tmp_path / "summary.json"
     options = ("--nproc-per-node", "2", "--max-restarts", "1", "--output", "prefix")
     program = FAILS_ONCE.replace("if os", SHOWN + "if os", 1)
-    code, _ = run(tmp_path, *options, "--json-summary", str(file), program=program)
-    assert code == 0
+    run(tmp_path, *options, "--json-summary", str(file), program=program)
     told = summary_in(file)
     assert (told["outcome"], told["exit_code"], told["schema"]) == ("succeeded", 0, 1)
     assert (told["restarts_used"], told["max_restarts"], told["cause"]) == (1, 1, None)

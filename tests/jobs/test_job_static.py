@@ -70,8 +70,7 @@ def test_a_rank_that_a_live_node_has_is_refused(cluster: Cluster) -> None:
     workers = cluster.wait_workers(2)
     for node_id in (None, "elsewhere"):
         twin = static(cluster, 1, node_id=node_id)
-        assert twin.wait_exit() == 2
-        (line,) = twin.lines
+        line = twin.wait_only_line(2)
         taken = "node rank 1 is used by another running agent (node rank1) at 127.0.0.1:"
         assert line.startswith(f"rallypoint: {taken}")
         assert line.endswith(": give each node its own --node-rank")
@@ -117,8 +116,7 @@ def test_R4_an_id_that_was_given_does_not_take_the_rank_of_a_node_that_runs(
     zero, one = static(cluster, 0), static(cluster, 1, node_id="named")
     workers = cluster.wait_workers(2, round=0)
     two = static(cluster, 1, node_id="named")
-    assert two.wait_exit() == 2
-    (line,) = two.lines
+    line = two.wait_only_line(2)
     assert "node rank 1 is used by another running agent (node named) at 127.0.0.1:" in line
     cluster.end_well(zero, one)
     assert cluster.workers() == workers

@@ -144,16 +144,8 @@ def test_L2_heirs_of_another_version_promise_and_take_over(
     """Nobody notices that the directory is away for longer than the hold and a lease. Then the node
     that leads is killed."""
     jobs, away = tmp_path / "jobs", tmp_path / "away"
-    jobs.mkdir(mode=0o700)
-    with Cluster(
-        tmp_path,
-        rdzv_backend="file",
-        rdzv_endpoint=str(jobs),
-        local_addr="127.0.0.1",
-        nnodes="2:3",
-        lease=LEASE_S,
-        rdzv_conf=f"hold={HOLD_S},last_call_timeout=600",
-    ) as cluster:
+    with cluster_of(tmp_path, "2:3") as cluster:
+        cluster.options |= {"lease": LEASE_S, "rdzv_conf": f"hold={HOLD_S},last_call_timeout=600"}
         first = cluster.agent("a", env=environ_of(leader, folder))
         first.wait_event("leads")
         others = [

@@ -14,22 +14,9 @@ import pytest
 from tests.harness.cluster import is_listening
 from tests.harness.one_agent import OneAgent, agent, eventually, free_port
 from tests.harness.proc import is_alive
+from tests.harness.stubborn import STUBBORN
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGKILL)
-# One child in the worker's group, one in a group apart. `leave`: only they stay.
-STUBBORN = """
-import os, signal, sys, time
-for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
-    signal.signal(number, signal.SIG_IGN)
-for apart in (False, True):
-    if os.fork() == 0:
-        if apart: os.setpgid(0, 0)
-        tell("pid", os.getpid())
-        time.sleep(600)
-tell("pid", os.getpid())
-if sys.argv[1] == "stay": time.sleep(600)
-os._exit(0)
-"""
 # One token, and every event is shown at once.
 ENVIRONMENT = {"RALLYPOINT_TOKEN": "5e" * 32, "LOGLEVEL": "DEBUG"}
 GRACES = ("--shutdown-timeout=0.4", "--restart-grace=0.4")
