@@ -1,6 +1,6 @@
 """In a command, Python's TLS is loaded when something uses it.
 
-Importing asyncio imports `ssl`, which takes 4 ms of each start and 1.4 MB of each agent for as long
+Importing asyncio imports `ssl`, which takes time at each start and 1.5 MB of each agent for as long
 as its job runs. Few agents use TLS: those whose register is an etcd or an API server, and some with
 plug-ins. For them nothing changes: `import ssl` gives the module as always, and
 asyncio's own references load it when asyncio asks for the first of its names.
