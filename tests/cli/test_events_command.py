@@ -95,6 +95,7 @@ def test_V2_who_follows_sees_all_events_of_a_job_that_was_begun_anew(
     server.kill()
     cluster.serve()
     a.wait_event("session_anew")
+    wait_until(lambda: len(out.read_text().splitlines()) > before, "the follower to come")
     cluster.end_well(a)
     assert following.wait(patience(LIMIT_S)) == 0
     told = subprocess.CompletedProcess([], 0, "\n".join(out.read_text().splitlines()[before:]), "")
