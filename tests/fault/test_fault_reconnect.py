@@ -4,22 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from tests.fault.hosts import PORT, HostCluster
 from tests.harness.cluster import wait_until
-
-
-@pytest.mark.quick
-def test_F1_a_node_cut_for_less_than_its_lease_is_kept_and_nothing_restarts(tmp_path: Path) -> None:
-    with HostCluster(tmp_path, "a", "b", lease=6) as cluster:
-        a, b = cluster.agents("a", "b")
-        first = cluster.wait_workers(2, round=0)
-        cluster.network.cut("b")
-        b.wait_event("session_suspended")
-        cluster.network.heal("b")
-        b.wait_event("session_resumed")
-        cluster.end_well(a, b)
-        assert cluster.workers() == first
 
 
 def test_F2_a_node_cut_for_longer_than_its_lease_comes_back_as_a_newcomer(tmp_path: Path) -> None:
