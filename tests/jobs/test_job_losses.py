@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -162,7 +163,8 @@ def test_F2_a_job_of_one_node_alone_outlives_a_pause_of_its_agent(cluster: Clust
 
 
 def test_F2_without_a_coordinator_workers_run_until_the_fence(cluster: Cluster) -> None:
-    a, b = cluster.agents("a", "b", lease=2)
+    summary = cluster.folder / "summary.json"
+    a, b = cluster.agents("a", "b", lease=2, json_summary=str(summary))
     worker = cluster.wait_workers(2)[1]
     a.kill()
     b.wait_event("session_suspended", "the workers keep running")
@@ -171,6 +173,10 @@ def test_F2_without_a_coordinator_workers_run_until_the_fence(cluster: Cluster) 
     b.wait_event("fenced")
     assert "the coordinator was lost" in b.verdict["reason"]
     assert not worker.is_alive
+    told = json.loads(summary.read_text())
+    assert (told["outcome"], told["exit_code"], told["node"]) == ("infrastructure", 75, "b")
+    assert [one["ended_by"] for one in told["rounds"]] == ["infrastructure"]
+    assert "coordinator" in told["reason"]
 
 
 def test_F1_a_cut_connection_is_resumed_and_nothing_restarts(

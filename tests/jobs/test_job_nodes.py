@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import subprocess
@@ -163,7 +164,8 @@ def test_R7_settings_that_differ_are_refused_with_both_sides(cluster: Cluster) -
         assert b.lines == [f"rallypoint: {line}"]
         assert line in a.wait_event("node_refused", f"{name}=").message
         assert b.workers() == []
-    c = cluster.agent("c", nnodes="1:3", max_restarts=3)
+    summary = cluster.folder / "summary.json"
+    c = cluster.agent("c", nnodes="1:3", max_restarts=3, json_summary=str(summary))
     assert c.wait_exit() == 2
     line = (
         "rallypoint: this node was started with max_nodes=3, max_restarts=3 but the job runs with "
@@ -171,6 +173,9 @@ def test_R7_settings_that_differ_are_refused_with_both_sides(cluster: Cluster) -
         "--nnodes (max_nodes), --max-restarts"
     )
     assert c.lines == [line]
+    told = json.loads(summary.read_text())
+    assert (told["outcome"], told["exit_code"], told["rounds"]) == ("usage", 2, [])
+    assert "max_restarts" in told["reason"]
     cluster.end_well(a)
     assert cluster.workers() == first
 
