@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-import signal
 import subprocess
 from typing import Any
 
 import pytest
-from tests.harness.cluster import AgentProcess, Cluster, wait_until
-
-from rallypoint.cli.exit_codes import SIGNALLED
+from tests.harness.cluster import AgentProcess, Cluster
 
 
 def test_R4_names_are_sorted_naturally_whatever_the_order_of_arrival(cluster: Cluster) -> None:
@@ -100,33 +97,6 @@ def test_R4_an_agent_that_was_killed_is_replaced_at_once_by_one_with_its_id(
     cluster.wait_workers(2, round=1)
     assert "its agent died" in a.wait_event("round_ended").message
     cluster.end_well(a, newer)
-
-
-def test_R4_an_agent_that_leaves_is_replaced_by_one_that_waits_until_it_has_left(
-    cluster: Cluster,
-) -> None:
-    cluster.options |= {"nnodes": 2, "lease": 60, "shutdown_timeout": 600}
-    a, older = cluster.running("a", "b")
-    cluster.order("signal.signal(signal.SIGTERM, signal.SIG_IGN); open(sys.argv[1] + '/.on', 'w')")
-    wait_until(lambda: next(cluster.folder.rglob(".on"), None), "a worker that ignores SIGTERM")
-    older.signal(signal.SIGTERM)
-    a.wait_event("round_ended", "node b is leaving")
-    newer = cluster.agent("b")
-    newer.wait_event("waiting", "node id 'b': it is held by an agent at 127.0.0.1:")
-    cluster.order("sys.exit(0)", round=0, node="b")
-    assert older.wait_exit() == SIGNALLED + signal.SIGTERM
-    cluster.wait_workers(2, round=1)
-    cluster.end_well(a, newer)
-
-
-def test_R4_nodes_without_names_get_the_host_name_and_a_number(cluster: Cluster) -> None:
-    cluster.options |= {"nnodes": 2, "node_id": None}
-    a, b = cluster.agent("a", node_id=None), cluster.agent("b", node_id=None)
-    names = [worker.node for worker in cluster.wait_workers(2)]
-    stems = {name.rpartition("-")[0] for name in names}
-    assert len(stems) == 1
-    assert [name.rpartition("-")[2] for name in names] == ["0", "1"]
-    cluster.end_well(a, b)
 
 
 def test_R5_the_host_lingers_until_every_member_has_the_verdict(cluster: Cluster) -> None:

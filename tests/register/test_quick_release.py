@@ -19,7 +19,6 @@ from tests.harness.proc import is_alive, name_of
 
 from rallypoint.core.job_state import new_job
 from rallypoint.core.model import Epoch, SharedSettings
-from rallypoint.core.takeover.leading import claimed
 from rallypoint.core.takeover.record import Leader, LeadRecord, Process, record_of
 from rallypoint.register import record as register_record
 from rallypoint.register.directory.backend import DirectoryBackend
@@ -175,17 +174,6 @@ def test_L6_a_worker_that_survives_leaves_the_record_as_it_is(node: Node, tmp_pa
         assert state(worker) == "D"
     assert node.record == LED
     assert not node.temporary.exists()
-
-
-@pytest.mark.parametrize("number", [3, 4])
-def test_L6_the_record_of_another_leader_is_left_alone(node: Node, number: int) -> None:
-    with node.agent() as agent:
-        other = replace(claimed(LED, LEADER, nonce=8), epoch=Epoch(number, 8))
-        node.store(other)
-        agent.kill()
-        agent.wait_guard()
-        assert not any(map(is_alive, agent.workers))
-    assert node.record == other
 
 
 def test_L6_an_agent_that_leads_no_more_is_not_marked(node: Node) -> None:
