@@ -58,7 +58,7 @@ def test_A4_exit_0_of_all_is_preempted_when_nobody_is_left(
     if serves:
         listening.serve()
     listening.order(LISTEN)
-    agents = listening.agents(*"ab"[:count], hosts=None, nnodes=f"{count}:{count}")
+    agents = listening.agents(*"abc"[:count], hosts=None, nnodes=f"{count}:{count}")
     listening.wait_workers(count)
     for agent in agents:
         agent.signal(signal.SIGTERM)
