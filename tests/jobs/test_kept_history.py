@@ -15,6 +15,7 @@ import pytest
 from tests.harness.cluster import Cluster, wait_until
 from tests.harness.commands import rallypoint
 from tests.harness.leading_agents import cluster_of, leader_of
+from tests.harness.narrowed import known
 
 from rallypoint.core.watch.history_file import Recorded, read
 
@@ -86,12 +87,10 @@ def test_history_events_summary_and_metrics_tell_the_same(cluster: Cluster, tmp_
     assert end.verdict is not None
     assert end.verdict.text == told["reason"]
     # Causes.
-    cause = found.rounds[0].cause
-    assert cause is not None
+    cause = known(found.rounds[0].cause)
     assert (cause.node, cause.rank, cause.exit_code) == ("b", 1, 1)
     assert "RuntimeError: loss is NaN" in cause.detail
-    lost = found.rounds[1].cause
-    assert lost is not None
+    lost = known(found.rounds[1].cause)
     assert (lost.node, lost.rank) == ("c", None)
     # Restarts and losses.
     emitted = [json.loads(line) for line in events.read_text().splitlines()]
