@@ -128,17 +128,6 @@ def test_A7_exit_codes_may_be_overridden(
     ended(agent(tmp_path, option, program=program), code)
 
 
-def test_A7_as_json_the_verdict_is_the_last_line(tmp_path: Path) -> None:
-    options = ("--nproc-per-node=2", "--log-format=json")
-    run = ended(agent(tmp_path, *options, program=FAILS), 1)
-    last = json.loads(run.err.splitlines()[-1])
-    assert (last["event"], last["outcome"]) == ("verdict", "failed")
-    cause = last["cause"]
-    assert (cause["rank"], cause["local_rank"], cause["exit_code"]) == (1, 1, 1)
-    assert cause["pid"] == int(run.told("pid")[0])
-    assert cause["message"] == "ValueError: the batch is empty"
-
-
 def test_A7_a_launcher_around_this_one_gets_the_error_file_of_the_first_cause(
     tmp_path: Path,
 ) -> None:
