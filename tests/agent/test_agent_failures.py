@@ -94,6 +94,13 @@ def test_A2_restarts_are_counted(
         assert f"restarts: {budget} of {budget} used" in run.err
 
 
+def test_A2_a_restart_out_of_the_window_is_forgotten(tmp_path: Path) -> None:
+    program = ROUND + TELL_PID + "if round_ < 3: time.sleep(1.2); sys.exit(3)"
+    options = ("--max-restarts=1", "--restart-window=1")
+    run = ended(agent(tmp_path, *options, program=program), 0)
+    assert len(run.told("pid")) == 4
+
+
 def names_the_killed_rank_0(run: OneAgent) -> str:
     """The last lines of a job, the first of which says that rank 0 was killed."""
     verdict = run.err.partition("rallypoint: job")[2]
