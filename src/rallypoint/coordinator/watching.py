@@ -106,8 +106,8 @@ class _End(Struct):
     is_recorded: bool
     """The verdict is: people may see it."""
     decided_at: float | None = None
-    told_at: float | None = None
-    """When people were told; by the clock of the loop."""
+    is_told: bool = False
+    """People were told."""
     goodput: GoodputView | None = None
 
 
@@ -180,7 +180,7 @@ class JobWatch:
         self._followers: dict[int, ServerConnection] = {}
         """Who follows the events, by the numbers of the connections."""
         is_over = sessions.verdict is not None
-        self._end = _End(is_recorded=is_over, told_at=-inf if is_over else None)
+        self._end = _End(is_recorded=is_over, is_told=is_over)
         self._watchers: dict[int, ServerConnection] = {}
         """Who wants to have the status once more when the job has ended."""
         self._wishes: dict[int, _Wish] = {}
@@ -195,8 +195,9 @@ class JobWatch:
         if self._gatherings is None:
             from rallypoint.coordinator.gathering import Gatherings
 
-            told_at = self._end.told_at
-            self._gatherings = Gatherings(self._sessions, self._connection_of, told_at)
+            is_known = self._end.is_told
+            where = self._sessions, self._connection_of
+            self._gatherings = Gatherings(*where, is_end_known=is_known)
         return self._gatherings
 
     def close(self) -> None:
@@ -257,7 +258,7 @@ class JobWatch:
             if self._watchers:
                 answer_all(list(self._watchers.values()), self.view, is_last=True)
                 self._watchers.clear()
-            self._end.told_at = self._clock()
+            self._end.is_told = True
             if self._gatherings is not None:
                 self._gatherings.job_ended()
 
