@@ -18,6 +18,7 @@ from rallypoint.core.watch.collecting import (
     ALL_LINES,
     ANSWER_S,
     PIECES_IN_FLIGHT,
+    SINCE,
     Gathered,
     HowFar,
     WorkerAnswer,
@@ -105,7 +106,7 @@ class Place:
         elif name in self.nodes:
             workers = c.NodeWorkers(name, self.round, self.nodes[name], 1)
             connection = self.connections.get(name)
-            version = c.SINCE - (name == self.older)
+            version = SINCE - (name == self.older)
             if self.end is None:
                 self.seen.add(name)
                 if connection is None:

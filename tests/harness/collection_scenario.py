@@ -24,7 +24,7 @@ from tests.harness.scenario import Options, options_and_names
 from rallypoint.core.host_effects import SendTo
 from rallypoint.core.messages import Collect, Collected, ToAgent
 from rallypoint.core.watch import collection as c
-from rallypoint.core.watch.collecting import Gathered, HowFar, WorkerAnswer
+from rallypoint.core.watch.collecting import SINCE, Gathered, HowFar, WorkerAnswer
 from rallypoint.core.watch.questions import Ask, Subject
 
 
@@ -126,7 +126,7 @@ class CollectionScenario:
 
     def _look_around(self) -> None:
         for node, workers in self._nodes.items():
-            version = c.SINCE - (node == self._old)
+            version = SINCE - (node == self._old)
             self._step(c.NodeSeen(workers, self._connections.get(node), version))
         self._step(c.AllSeen())
 

@@ -93,14 +93,6 @@ class Gatherings:
         self._is_end_known = True
         self._step_all(machine.JobEnded())
 
-    @property
-    def older_node(self) -> str:
-        """A node of the newest world that runs an older version of Rallypoint; empty: none does.
-        O(number of nodes)."""
-        found = ((each, self._connection(each)) for each in self._sessions.job.assigned)
-        old = (each for each, known in found if known and known.version < machine.SINCE)
-        return next(old, "")
-
     def check_deadlines(self) -> None:
         """Have each answer do what is due by now; called each second."""
         for gathering in [each for each in self._all.values() if each.asker.is_closed]:

@@ -24,6 +24,7 @@ from rallypoint.core.watch.collecting import (
     ALL_LINES,
     ANSWER_S,
     PIECES_IN_FLIGHT,
+    SINCE,
     Collect,
     Collected,
     CollectMore,
@@ -34,8 +35,6 @@ from rallypoint.core.watch.collecting import (
 )
 from rallypoint.core.watch.questions import Ask
 
-SINCE = 3
-"""The version of the session protocol that has `Collect`."""
 ASKERS_MAX = 64
 """At most this number of people ask for the workers of one job at once."""
 STALLED_S = 60.0
