@@ -141,7 +141,6 @@ THIN_FOLDERS: dict[str, str] = {
 """Sub-packages with fewer modules than that. A key that ends with / is for all below it."""
 STATES_BESIDE_CLOCKS: dict[str, str] = {
     "agent/worker_shm.py WorkerShm": "the word that asks workers; the clock numbers requests",
-    "coordinator/gathering.py Gatherings": "asks nodes, and decides in the same place who is late",
     "elastic/agent/embedded/hook_workers.py HookWorkers": "dates failures for people",
 }
 """Classes outside core that keep a state and read a clock: their decisions belong into core."""
