@@ -26,7 +26,7 @@ from rallypoint.core.model import Cause
 from rallypoint.core.round_state import RoundPhase
 from rallypoint.core.session_state import Session
 from rallypoint.core.sessions import Sessions
-from rallypoint.core.text import count, ended_text
+from rallypoint.core.text import count
 from rallypoint.core.watch.askers import Askers
 from rallypoint.core.watch.goodput import Spending
 from rallypoint.core.watch.goodput_view import GoodputView
@@ -126,7 +126,7 @@ def _outcome(wish: _Wish, job: JobState) -> Said | None:
     state, verdict = job.round, job.verdict
     if verdict is not None:
         is_done = wish.subject is Subject.CANCEL
-        return Said(f"the job {ended_text(verdict.outcome.value)}: {verdict.text}", is_done)
+        return Said(f"the job {verdict.outcome.row.verb}: {verdict.text}", is_done)
     if wish.subject is Subject.EXCLUDE:
         again = f"rallypoint nodes allow {wish.node} lets it in again"
         return Said(f"the machine of node {wish.node} takes part in no round any more; {again}")

@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rallypoint.core import event_kinds as kinds
-from rallypoint.core.checkpoint import Save
+from rallypoint.core.checkpoint import GO_ON, Save
 from rallypoint.core.events import RoundOver
 from rallypoint.core.fitness import held_back
 from rallypoint.core.job_machines import allow, exclude
@@ -184,7 +184,7 @@ def ask_again(job: JobState, ref: NodeRef) -> list[JobEffect]:
 
 def _order(job: JobState, save: Save, ref: NodeRef) -> ToNode:
     named = stamp(job, save.round)
-    return ToNode(ref, CheckpointWanted(named, save.number, EndKind.REQUEST, WANTED, None))
+    return ToNode(ref, CheckpointWanted(named, save.number, GO_ON.kind, WANTED, None))
 
 
 def saved(job: JobState, ref: NodeRef, answer: CheckpointAnswered) -> list[JobEffect]:
