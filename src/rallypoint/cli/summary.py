@@ -8,10 +8,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from rallypoint.agent.telemetry.telemetry import Telemetry
-from rallypoint.cli.exit_codes import SIGNALLED, of_class
 from rallypoint.cli.verdict import VerdictView, ending, kept_text
 from rallypoint.config import AgentConfig
-from rallypoint.core.model import Outcome
+from rallypoint.core.outcomes import BY_CLASS, SIGNALLED, Outcome
 from rallypoint.core.text import shown
 from rallypoint.errors import ExitClass, RallypointError, UsageError
 from rallypoint.observe.printing import print_error, say
@@ -69,7 +68,7 @@ class JobReport:
             self.telemetry.keeping.ended(how.outcome, how.reason, None)
         self.telemetry.finished(False, str(error))
         if isinstance(error, RallypointError):
-            self.close(of_class(self._config, error.exit_class))
+            self.close(self._config.stop.exit_code(BY_CLASS[error.exit_class].exit_class))
         else:
             interrupted = isinstance(error, KeyboardInterrupt)
             self.close(SIGNALLED + _SIGINT if interrupted else ExitClass.FAILED.value)

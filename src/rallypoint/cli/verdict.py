@@ -20,7 +20,8 @@ from rallypoint.cli.watch.goodput_text import end_lines
 from rallypoint.config import FailureReport, StopConfig
 from rallypoint.core.cause import describe
 from rallypoint.core.model import Cause, Outcome
-from rallypoint.core.node.events import FinishKind
+from rallypoint.core.node.events import Finish, FinishKind
+from rallypoint.core.outcomes import ALREADY_SUCCEEDED, BY_CLASS, NO_PROGRESS, SIGNALLED
 from rallypoint.core.settings import BY_DIRECTORY
 from rallypoint.core.text import (
     CANT_START,
@@ -34,10 +35,11 @@ from rallypoint.core.text import (
 )
 from rallypoint.core.watch.goodput_view import GoodputView
 from rallypoint.core.worker_exits import OUT_OF_MEMORY, WorkerExit
-from rallypoint.errors import ExitClass, RallypointError
+from rallypoint.errors import RallypointError
 
+CLOCKS_DIFFER_S = 10.0
+"""So much earlier than this node another one may find that its time is over, and end the job."""
 _INDENT = "    "
-_CLASSES = {ExitClass.USAGE: "usage", ExitClass.FAILED: "failed", ExitClass.SUCCESS: "succeeded"}
 _CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT}
 _SIGNAL_FIRST = r"\Akilled by SIG[A-Z0-9]+: "
 """The first line of the report says the same."""
@@ -115,20 +117,13 @@ def verdict_lines(
         why = view.reason.removeprefix(LEFT)
         return (f"{PROGRAM}: this node left {name} in round {view.round}{why}",)
     if view.cause is None or view.failure is None:
-        how = {
-            Outcome.FAILED: "failed",
-            Outcome.PREEMPTED: "was preempted",
-            Outcome.CANCELLED: "was cancelled",
-            Outcome.TIMED_OUT: "timed out",
-            Outcome.INFRASTRUCTURE: "could not continue",
-        }[view.outcome]
-        first = f"{job} {how} in round {view.round}: {view.reason}"
+        first = f"{job} {view.outcome.row.verb} in round {view.round}: {view.reason}"
         lines = [*end_lines(view.goodput)]
         lines += [f"what to do: {view.advice}"] if view.advice else []
         return (first, *(_INDENT + line for line in lines if whole))
-    how = "failed" if view.outcome is Outcome.FAILED else view.outcome.value
     node, failure = view.cause.node_id, view.failure
-    first = f"{job} {how}: {_what_happened(node, failure, zone)} in round {view.round}"
+    what = _what_happened(node, failure, zone)
+    first = f"{job} {view.outcome.row.verb}: {what} in round {view.round}"
     if view.no_progress:
         option = re.search(_NO_PROGRESS, view.reason)
         first += f"; {view.no_progress}, restarting does not help"
@@ -217,6 +212,23 @@ def _advice(view: VerdictView, node: str, failure: WorkerExit) -> str:
     if view.restarts == 0 and view.max_restarts == 0 and failure.signal is not None:
         return "allow restarts with --max-restarts N if this can happen by chance"
     return ""
+
+
+def of_finish(stop: StopConfig, finish: Finish, elapsed_s: float) -> int:
+    """128 + n for what a signal ended, else the code of the class. `elapsed_s`: since the start."""
+    name, verdict = finish.outcome.exit_class, finish.verdict
+    leave_in_s = stop.leave_in_s
+    is_due = leave_in_s is not None and elapsed_s > leave_in_s - CLOCKS_DIFFER_S
+    if not name and is_due and finish.signal != signal.SIGINT:
+        name = Outcome.INFRASTRUCTURE.exit_class
+    if not name:
+        return SIGNALLED + finish.signal
+    finer = ""
+    if verdict is not None and finish.outcome is Outcome.SUCCEEDED:
+        finer = ALREADY_SUCCEEDED if verdict.ended_s_ago is not None else ""
+    if verdict is not None and finish.outcome is Outcome.FAILED:
+        finer = NO_PROGRESS if verdict.no_progress else ""
+    return stop.exit_code(name, finer)
 
 
 NEAR_LIMIT_S = 60.0
@@ -327,5 +339,5 @@ def ending(ended: VerdictView | BaseException) -> Ending:
         outcome, reason = ended.outcome.value, ended.reason
         return Ending(outcome, reason, ended.restarts, ended.cause, bool(ended.no_progress))
     if isinstance(ended, RallypointError):
-        return Ending(_CLASSES.get(ended.exit_class, "infrastructure"), str(ended))
-    return Ending("infrastructure", f"{type(ended).__name__}: {ended}")
+        return Ending(BY_CLASS[ended.exit_class].value, str(ended))
+    return Ending(Outcome.INFRASTRUCTURE.value, f"{type(ended).__name__}: {ended}")

@@ -11,6 +11,7 @@ from enum import Enum
 
 from msgspec import Struct
 
+from rallypoint.core.outcomes import Outcome as Outcome
 from rallypoint.core.settings import UNNAMED_RUN_ID as UNNAMED_RUN_ID
 from rallypoint.core.settings import SharedSettings as SharedSettings
 from rallypoint.core.worker_exits import WorkerExit
@@ -124,19 +125,6 @@ class Cause(Struct, frozen=True, array_like=True):
     loss: NodeLoss | None = None
     collateral: int = 0
     """How many other failures followed from it."""
-
-
-class Outcome(Enum):
-    """How a job ended."""
-
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    TIMED_OUT = "timed out"
-    """Nodes were missing for too long."""
-    INFRASTRUCTURE = "infrastructure"
-    """The machines failed, not the program: worth a requeue."""
-    CANCELLED = "cancelled"
-    PREEMPTED = "preempted"
 
 
 class Verdict(Struct, frozen=True, array_like=True):
