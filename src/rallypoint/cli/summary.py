@@ -56,16 +56,14 @@ class JobReport:
         """The job has ended for this agent; its console is still open."""
         self._ended = view
         if (keeping := self.telemetry.keeping) is not None:
-            left = not view.has_ended
-            keeping.ended(view.outcome.value, view.reason, view.cause, view.round, left=left)
+            keeping.ended(ending(view))
         self.telemetry.finished(view.outcome is Outcome.SUCCEEDED, view.reason)
 
     def failed(self, error: BaseException) -> None:
         """This agent ends by an error, also after the job's end."""
         self._ended = error
-        how = ending(error)
         if self.telemetry.keeping is not None:
-            self.telemetry.keeping.ended(how.outcome, how.reason, None)
+            self.telemetry.keeping.ended(ending(error))
         self.telemetry.finished(False, str(error))
         if isinstance(error, RallypointError):
             self.close(self._config.stop.exit_code(BY_CLASS[error.exit_class].exit_class))

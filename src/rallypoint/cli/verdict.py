@@ -19,7 +19,7 @@ from rallypoint.cli.render import PROGRAM, clock_text, duration_text
 from rallypoint.cli.watch.goodput_text import end_lines
 from rallypoint.config import FailureReport, StopConfig
 from rallypoint.core.cause import describe
-from rallypoint.core.model import Cause, Outcome
+from rallypoint.core.model import Cause, Ending, Outcome
 from rallypoint.core.node.events import Finish, FinishKind
 from rallypoint.core.outcomes import ALREADY_SUCCEEDED, BY_CLASS, NO_PROGRESS, SIGNALLED
 from rallypoint.core.settings import BY_DIRECTORY
@@ -323,21 +323,11 @@ def _reason(text: str, cause: Cause | None) -> str:
     return f"{text}; first {describe(cause)}"
 
 
-class Ending(Struct, frozen=True):
-    """How the job ended for this agent."""
-
-    outcome: str
-    reason: str
-    restarts: int = 0
-    cause: Cause | None = None
-    no_progress: bool = False
-
-
 def ending(ended: VerdictView | BaseException) -> Ending:
     """Return how the job ended, by its verdict or by the error that ended the agent."""
     if isinstance(ended, VerdictView):
-        outcome, reason = ended.outcome.value, ended.reason
-        return Ending(outcome, reason, ended.restarts, ended.cause, bool(ended.no_progress))
+        how = (ended.outcome, ended.reason, ended.cause, ended.round, not ended.has_ended)
+        return Ending(*how, ended.restarts, bool(ended.no_progress))
     if isinstance(ended, RallypointError):
-        return Ending(BY_CLASS[ended.exit_class].value, str(ended))
-    return Ending(Outcome.INFRASTRUCTURE.value, f"{type(ended).__name__}: {ended}")
+        return Ending(BY_CLASS[ended.exit_class], str(ended))
+    return Ending(Outcome.INFRASTRUCTURE, f"{type(ended).__name__}: {ended}")
