@@ -16,6 +16,7 @@ from rallypoint.agent.telemetry import keeping
 from rallypoint.cli.watch.kept import Kept, lines_of, status_of
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.model import Ending, Outcome
+from rallypoint.core.round_record import FirstCause
 from rallypoint.core.watch.kept_jobs import (
     BYTES_MAX,
     JOBS_MAX,
@@ -35,7 +36,6 @@ from rallypoint.core.watch.kept_jobs import (
     room_of,
     to_remove,
 )
-from rallypoint.core.watch.past_round import FirstCause
 from rallypoint.observe import kept_jobs
 from rallypoint.observe.records import AgentEvent
 

@@ -23,6 +23,7 @@ from rallypoint.core.fitness import held_back
 from rallypoint.core.job_rounds import presumed_cause
 from rallypoint.core.job_state import JobState
 from rallypoint.core.model import Cause
+from rallypoint.core.round_record import RoundRecord
 from rallypoint.core.round_state import RoundPhase
 from rallypoint.core.session_state import Session
 from rallypoint.core.sessions import Sessions
@@ -41,7 +42,6 @@ from rallypoint.core.watch.job_view import (
     waits_for,
 )
 from rallypoint.core.watch.node_progress import NodeProgress
-from rallypoint.core.watch.past_round import PastRound
 from rallypoint.core.watch.questions import Ask, Said, Subject
 from rallypoint.errors import MessageError
 
@@ -464,7 +464,7 @@ class JobWatch:
             new = news.popleft()
             if self._file is not None:
                 self._file.write(new)
-            if isinstance(new, PastRound):
+            if isinstance(new, RoundRecord):
                 is_over = True
                 continue
             if self._followers:

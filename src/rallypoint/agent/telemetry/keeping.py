@@ -23,10 +23,10 @@ from rallypoint.config import AgentConfig, RendezvousConfig
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.model import Ending
 from rallypoint.core.node.timeline import RoundLife
+from rallypoint.core.round_record import first_cause
 from rallypoint.core.settings import FOR_DIRECTORIES
 from rallypoint.core.watch.history_file import Begin, HistoryLine, LinesLost
 from rallypoint.core.watch.kept_jobs import KeptLine, NodeNote, directory_name
-from rallypoint.core.watch.past_round import first_cause
 from rallypoint.machine_name import process_name
 from rallypoint.observe import kept_jobs
 from rallypoint.observe.records import AgentEvent, Observer
