@@ -55,27 +55,18 @@ _RUN_AGAIN = (
 )
 
 
-class VerdictView(Struct, frozen=True):
-    """All that the last lines show. `reason` explains an end that no worker caused.
-    `ended_s_ago` is set where this node joined after the end and started nothing."""
+class VerdictView(Ending, frozen=True, kw_only=True):
+    """All that the last lines show."""
 
-    outcome: Outcome
     run_id: str
-    round: int
     elapsed_s: float
-    restarts: int
     max_restarts: int
-    reason: str = ""
-    cause: Cause | None = None
     ended_s_ago: float | None = None
-    no_progress: str = ""
-    """Why restarting did not help, where that ended the job."""
+    """It is set where this node joined after the end and started nothing."""
     goodput: GoodputView | None = None
     """Where the job's time went, if that is known."""
     advice: str = ""
     """The next step, where no worker has caused the end."""
-    has_ended: bool = True
-    """False: this node has left the job, or lost its coordinator; the job may go on."""
 
     @property
     def failure(self) -> WorkerExit | None:
@@ -255,7 +246,7 @@ def verdict_view(
             restarts=0 if end.place is None else end.place.restart_count,
             max_restarts=max_restarts,
             reason=finish.text,
-            has_ended=False,
+            has_left=True,
         )
     return VerdictView(
         outcome=verdict.outcome,
@@ -291,9 +282,9 @@ class KeptText(Struct, frozen=True):
     not_kept: str
 
 
-def kept_text(view: VerdictView) -> KeptText:
+def kept_text(view: Ending) -> KeptText:
     """Choose the words: a job may continue without this node, and so have no end yet."""
-    if view.has_ended:
+    if not view.has_left:
         return KeptText("its end is kept: rallypoint status", "its end could not be kept in")
     return KeptText(
         "what this node knows of the job is kept: rallypoint status",
@@ -323,11 +314,8 @@ def _reason(text: str, cause: Cause | None) -> str:
     return f"{text}; first {describe(cause)}"
 
 
-def ending(ended: VerdictView | BaseException) -> Ending:
-    """Return how the job ended, by its verdict or by the error that ended the agent."""
-    if isinstance(ended, VerdictView):
-        how = (ended.outcome, ended.reason, ended.cause, ended.round, not ended.has_ended)
-        return Ending(*how, ended.restarts, bool(ended.no_progress))
-    if isinstance(ended, RallypointError):
-        return Ending(BY_CLASS[ended.exit_class], str(ended))
-    return Ending(Outcome.INFRASTRUCTURE, f"{type(ended).__name__}: {ended}")
+def ending(error: BaseException) -> Ending:
+    """Return how the job ended, by the error that ended the agent."""
+    if isinstance(error, RallypointError):
+        return Ending(BY_CLASS[error.exit_class], str(error))
+    return Ending(Outcome.INFRASTRUCTURE, f"{type(error).__name__}: {error}")

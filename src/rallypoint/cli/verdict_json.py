@@ -80,7 +80,7 @@ def job_summary(
         "restarts": timeline.restarts(line),
         "cause": cause_summary(ending.cause),
         "collateral": ending.cause.collateral if ending.cause is not None else 0,
-        "no_progress": ending.no_progress,
+        "no_progress": bool(ending.no_progress),
         "events_lost": events_lost,
         "versions": {"rallypoint": __version__, "python": sys.version.partition(" ")[0]},
         "goodput": goodput_summary(dispatcher.goodput),
