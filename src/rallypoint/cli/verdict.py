@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from datetime import tzinfo
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from rallypoint.agent.run import JobEnd
 from rallypoint.cli.render import PROGRAM, clock_text, duration_text
@@ -20,7 +20,7 @@ from rallypoint.cli.watch.goodput_text import end_lines
 from rallypoint.config import FailureReport, StopConfig
 from rallypoint.core.cause import describe
 from rallypoint.core.model import Cause, Ending, Outcome
-from rallypoint.core.node.events import Finish, FinishKind
+from rallypoint.core.node.events import Finish
 from rallypoint.core.outcomes import ALREADY_SUCCEEDED, BY_CLASS, NO_PROGRESS, SIGNALLED
 from rallypoint.core.settings import BY_DIRECTORY
 from rallypoint.core.text import (
@@ -236,29 +236,18 @@ def verdict_view(
 ) -> VerdictView:
     """Return the view. `goodput`: of the whole job, if that is known. `max_restarts`: that this
     node was started with, which counts where it has no verdict of the job. `stop`: the same."""
-    finish, verdict = end.finish, end.finish.verdict
-    if finish.kind is not FinishKind.VERDICT or verdict is None:
-        return VerdictView(
-            outcome=finish.outcome,
-            run_id=end.run_id,
-            round=end.round,
-            elapsed_s=end.elapsed_s,
-            restarts=0 if end.place is None else end.place.restart_count,
-            max_restarts=max_restarts,
-            reason=finish.text,
-            has_left=True,
-        )
-    return VerdictView(
-        outcome=verdict.outcome,
-        run_id=end.run_id,
-        round=verdict.round,
-        elapsed_s=end.elapsed_s,
-        restarts=verdict.restarts_used,
+    how, verdict = end.finish.ending, end.finish.verdict
+    view = VerdictView(
+        **asdict(how), run_id=end.run_id, elapsed_s=end.elapsed_s, max_restarts=max_restarts
+    )
+    if how.has_left or verdict is None:
+        restarts = 0 if end.place is None else end.place.restart_count
+        return replace(view, round=end.round, restarts=restarts)
+    return replace(
+        view,
         max_restarts=verdict.max_restarts,
         reason=_reason(verdict.text, verdict.cause),
-        cause=verdict.cause,
         ended_s_ago=verdict.ended_s_ago,
-        no_progress=verdict.no_progress,
         goodput=goodput,
         advice="" if stop is None else advice_on_leaving(verdict.text, end.elapsed_s, stop),
     )

@@ -16,7 +16,7 @@ from rallypoint.agent.telemetry.telemetry import Telemetry
 from rallypoint.config import AgentConfig
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.event_kinds import ReportedBy
-from rallypoint.core.model import Ending, Outcome, Verdict
+from rallypoint.core.model import Outcome, Verdict
 from rallypoint.core.node.events import Finish, FinishKind
 from rallypoint.core.text import brief_seconds, job_name, shown
 from rallypoint.elastic.agent.embedded.worker_spec import ToldEnd, failures
@@ -112,11 +112,7 @@ def run_processes(config: AgentConfig, log: JobLog, embedding: Embedding) -> Tol
 
 def _keep(telemetry: Telemetry, finish: Finish) -> None:
     if telemetry.keeping is not None:
-        verdict = finish.verdict
-        text, cause = (verdict.text, verdict.cause) if verdict else (finish.text, None)
-        round_ = verdict.round if verdict else 0
-        left = finish.kind is not FinishKind.VERDICT
-        telemetry.keeping.ended(Ending(finish.outcome, text, cause, round_, left))
+        telemetry.keeping.ended(finish.ending)
 
 
 def _nothing_was_started(run_id: str, verdict: Verdict) -> str:
