@@ -70,6 +70,7 @@ ANYWHERE = frozenset(
         "torch_versions",
         "clocks",
         "threads",
+        "hashes",
         "",
     }
 )
