@@ -12,15 +12,15 @@ from collections.abc import Iterator
 from datetime import tzinfo
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from rallypoint.agent.run import JobEnd
 from rallypoint.cli.render import PROGRAM, clock_text, duration_text
 from rallypoint.cli.watch.goodput_text import end_lines
 from rallypoint.config import FailureReport, StopConfig
 from rallypoint.core.cause import describe
-from rallypoint.core.model import Cause, Outcome
-from rallypoint.core.node.events import Finish, FinishKind
+from rallypoint.core.model import Cause, Ending, Outcome
+from rallypoint.core.node.events import Finish
 from rallypoint.core.outcomes import ALREADY_SUCCEEDED, BY_CLASS, NO_PROGRESS, SIGNALLED
 from rallypoint.core.settings import BY_DIRECTORY
 from rallypoint.core.text import (
@@ -55,27 +55,18 @@ _RUN_AGAIN = (
 )
 
 
-class VerdictView(Struct, frozen=True):
-    """All that the last lines show. `reason` explains an end that no worker caused.
-    `ended_s_ago` is set where this node joined after the end and started nothing."""
+class VerdictView(Ending, frozen=True, kw_only=True):
+    """All that the last lines show."""
 
-    outcome: Outcome
     run_id: str
-    round: int
     elapsed_s: float
-    restarts: int
     max_restarts: int
-    reason: str = ""
-    cause: Cause | None = None
     ended_s_ago: float | None = None
-    no_progress: str = ""
-    """Why restarting did not help, where that ended the job."""
+    """It is set where this node joined after the end and started nothing."""
     goodput: GoodputView | None = None
     """Where the job's time went, if that is known."""
     advice: str = ""
     """The next step, where no worker has caused the end."""
-    has_ended: bool = True
-    """False: this node has left the job, or lost its coordinator; the job may go on."""
 
     @property
     def failure(self) -> WorkerExit | None:
@@ -245,29 +236,18 @@ def verdict_view(
 ) -> VerdictView:
     """Return the view. `goodput`: of the whole job, if that is known. `max_restarts`: that this
     node was started with, which counts where it has no verdict of the job. `stop`: the same."""
-    finish, verdict = end.finish, end.finish.verdict
-    if finish.kind is not FinishKind.VERDICT or verdict is None:
-        return VerdictView(
-            outcome=finish.outcome,
-            run_id=end.run_id,
-            round=end.round,
-            elapsed_s=end.elapsed_s,
-            restarts=0 if end.place is None else end.place.restart_count,
-            max_restarts=max_restarts,
-            reason=finish.text,
-            has_ended=False,
-        )
-    return VerdictView(
-        outcome=verdict.outcome,
-        run_id=end.run_id,
-        round=verdict.round,
-        elapsed_s=end.elapsed_s,
-        restarts=verdict.restarts_used,
+    how, verdict = end.finish.ending, end.finish.verdict
+    view = VerdictView(
+        **asdict(how), run_id=end.run_id, elapsed_s=end.elapsed_s, max_restarts=max_restarts
+    )
+    if how.has_left or verdict is None:
+        restarts = 0 if end.place is None else end.place.restart_count
+        return replace(view, round=end.round, restarts=restarts)
+    return replace(
+        view,
         max_restarts=verdict.max_restarts,
         reason=_reason(verdict.text, verdict.cause),
-        cause=verdict.cause,
         ended_s_ago=verdict.ended_s_ago,
-        no_progress=verdict.no_progress,
         goodput=goodput,
         advice="" if stop is None else advice_on_leaving(verdict.text, end.elapsed_s, stop),
     )
@@ -291,9 +271,9 @@ class KeptText(Struct, frozen=True):
     not_kept: str
 
 
-def kept_text(view: VerdictView) -> KeptText:
+def kept_text(view: Ending) -> KeptText:
     """Choose the words: a job may continue without this node, and so have no end yet."""
-    if view.has_ended:
+    if not view.has_left:
         return KeptText("its end is kept: rallypoint status", "its end could not be kept in")
     return KeptText(
         "what this node knows of the job is kept: rallypoint status",
@@ -323,21 +303,8 @@ def _reason(text: str, cause: Cause | None) -> str:
     return f"{text}; first {describe(cause)}"
 
 
-class Ending(Struct, frozen=True):
-    """How the job ended for this agent."""
-
-    outcome: str
-    reason: str
-    restarts: int = 0
-    cause: Cause | None = None
-    no_progress: bool = False
-
-
-def ending(ended: VerdictView | BaseException) -> Ending:
-    """Return how the job ended, by its verdict or by the error that ended the agent."""
-    if isinstance(ended, VerdictView):
-        outcome, reason = ended.outcome.value, ended.reason
-        return Ending(outcome, reason, ended.restarts, ended.cause, bool(ended.no_progress))
-    if isinstance(ended, RallypointError):
-        return Ending(BY_CLASS[ended.exit_class].value, str(ended))
-    return Ending(Outcome.INFRASTRUCTURE.value, f"{type(ended).__name__}: {ended}")
+def ending(error: BaseException) -> Ending:
+    """Return how the job ended, by the error that ended the agent."""
+    if isinstance(error, RallypointError):
+        return Ending(BY_CLASS[error.exit_class], str(error))
+    return Ending(Outcome.INFRASTRUCTURE, f"{type(error).__name__}: {error}")

@@ -258,7 +258,7 @@ def close(
         no_progress=job.no_progress,
     )
     step_round(state, JobClosed())
-    record = kinds.VERDICT if outcome.row.is_planned else kinds.JOB_FAILED
+    record = kinds.VERDICT if outcome.row.planned else kinds.JOB_FAILED
     effects: list[JobEffect] = [record(outcome=outcome.value, why=text)]
     effects += [verdict_to(job, member.ref) for member in state.members.values()]
     return effects

@@ -146,6 +146,21 @@ class Verdict(Struct, frozen=True, array_like=True):
     the outcome is FAILED then."""
 
 
+class Ending(Struct, frozen=True):
+    """How a job ended, for all that one agent knows."""
+
+    outcome: Outcome
+    reason: str = ""
+    """It explains an end that no worker caused."""
+    cause: Cause | None = None
+    round: int = 0
+    has_left: bool = False
+    """This node has left the job, or lost its coordinator; the job may go on."""
+    restarts: int = 0
+    no_progress: str = ""
+    """Why restarting did not help, where that ended the job."""
+
+
 class Stamp(Struct, frozen=True, array_like=True):
     """The name of a round: which life of the job, and its number in it (behaviour F1)."""
 

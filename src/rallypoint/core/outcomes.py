@@ -15,16 +15,12 @@ from rallypoint.errors import ExitClass
 
 SIGNALLED = 128
 """The exit code of what signal N has ended is so much more than N."""
-ALREADY_SUCCEEDED = "already-succeeded"
-NO_PROGRESS = "no-progress"
+ALREADY_SUCCEEDED, NO_PROGRESS = "already-succeeded", "no-progress"
 FINER = {
-    ALREADY_SUCCEEDED: (
-        ExitClass.SUCCESS,
-        "nothing was started, because the job had succeeded before",
-    ),
-    NO_PROGRESS: (ExitClass.FAILED, "see --max-no-progress"),
+    ALREADY_SUCCEEDED: "0: nothing was started, because the job had succeeded before",
+    NO_PROGRESS: "1: see --max-no-progress",
 }
-"""Parts of a class that `--exit-code` may tell from the rest of it, and when they count."""
+"""Parts of a class that `--exit-code` may tell from the rest of it."""
 
 
 class Afterwards(Enum):
@@ -34,7 +30,7 @@ class Afterwards(Enum):
     NOT_AGAIN = "the same again would end the same"
     BY_A_PERSON = "a person may start it again"
     AGAIN = "worth starting again"
-    AGAIN_AT_NO_COST = "worth starting again, at no cost"
+    AT_NO_COST = "worth starting again, at no cost"
 
 
 class Row(Struct, frozen=True):
@@ -46,11 +42,11 @@ class Row(Struct, frozen=True):
     """The class of its exit code; a number: a class of its own, of the outcome's name, with this
     default code; None: 128 and the signal that has ended it."""
     then: Afterwards
-    of_the_job: bool = True
-    """All nodes say the same; else it may be what became of one node."""
-    is_planned: bool = False
+    of_one: bool = False
+    """It may be what became of one node; else all nodes say the same."""
+    planned: bool = False
     """A person or a program wanted the job to end now."""
-    is_stopped: bool = False
+    stopped: bool = False
     """Workers are told to go: they get the signal of the verdict and `--shutdown-timeout`. Else
     they get SIGTERM and the grace of a restart."""
     help: str = ""
@@ -59,48 +55,40 @@ class Row(Struct, frozen=True):
     """What a table of jobs says; empty: the name."""
 
 
+_SUCCESS, _FAILED, _USAGE, _INFRASTRUCTURE = ExitClass
+_AGAIN, _AT_NO_COST = Afterwards.AGAIN, Afterwards.AT_NO_COST
+
+
 class Outcome(Enum):
     """How a job ended. The first ones are the surest where nodes say different things."""
 
     _value_: str
     row: Row
 
-    SUCCEEDED = (
-        "succeeded",
-        Row("succeeded", ExitClass.SUCCESS, Afterwards.NOTHING, is_planned=True),
-    )
-    FAILED = "failed", Row("failed", ExitClass.FAILED, Afterwards.NOT_AGAIN)
+    SUCCEEDED = "succeeded", Row("succeeded", _SUCCESS, Afterwards.NOTHING, planned=True)
+    FAILED = "failed", Row("failed", _FAILED, Afterwards.NOT_AGAIN)
     CANCELLED = (
         "cancelled",
-        Row("was cancelled", None, Afterwards.BY_A_PERSON, is_planned=True, is_stopped=True),
+        Row("was cancelled", None, Afterwards.BY_A_PERSON, planned=True, stopped=True),
     )
-    TIMED_OUT = "timed out", Row("timed out", ExitClass.INFRASTRUCTURE, Afterwards.AGAIN)
+    TIMED_OUT = "timed out", Row("timed out", _INFRASTRUCTURE, _AGAIN)
     """Nodes were missing for too long."""
     INFRASTRUCTURE = (
         "infrastructure",
         Row(
-            "could not continue",
-            ExitClass.INFRASTRUCTURE,
-            Afterwards.AGAIN,
-            of_the_job=False,
+            verb="could not continue",
+            exits=_INFRASTRUCTURE,
+            then=_AGAIN,
+            of_one=True,
             help="it is worth starting again",
             state="failed (infrastructure)",
         ),
     )
     """The machines failed, not the program: worth a requeue."""
-    PREEMPTED = (
-        "preempted",
-        Row("was preempted", None, Afterwards.AGAIN_AT_NO_COST, of_the_job=False, is_stopped=True),
-    )
+    PREEMPTED = "preempted", Row("was preempted", None, _AT_NO_COST, of_one=True, stopped=True)
     USAGE = (
         "usage",
-        Row(
-            "refused this node",
-            ExitClass.USAGE,
-            Afterwards.NOT_AGAIN,
-            of_the_job=False,
-            help="wrong usage",
-        ),
+        Row("refused this node", _USAGE, Afterwards.NOT_AGAIN, of_one=True, help="wrong usage"),
     )
     """Only an agent says so, of itself."""
 
@@ -130,22 +118,18 @@ _BY_CODE = {
 }
 CODES = {_BY_CODE[code].exit_class: code for code in sorted(_BY_CODE)}
 """The default code of each class of exit codes."""
-CODES_IN_WORDS = ", ".join(
-    [f"{', '.join(CODES)} ({', '.join(map(str, CODES.values()))})"]
-    + [f"{name} ({kind.value}: {when})" for name, (kind, when) in FINER.items()]
-)
 
 
 def codes_of(then: Afterwards) -> list[int]:
     """Return the exit codes after which a scheduler does so. The signal of who is asked to leave
     is SIGTERM."""
-    if then is Afterwards.AGAIN_AT_NO_COST:
+    if then is Afterwards.AT_NO_COST:
         return [SIGNALLED + SIGTERM]
     return sorted(code for code, outcome in _BY_CODE.items() if outcome.row.then is then)
 
 
 def of_word(word: str) -> Outcome | None:
-    """Return the outcome of this name, which a newer version may have written; None: unknown."""
+    """Return the outcome of this name; None: a newer version has written it."""
     return next((outcome for outcome in Outcome if outcome.value == word), None)
 
 
@@ -153,6 +137,13 @@ def ended_text(word: str) -> str:
     """What a sentence says of a job that ended so: `the job was cancelled`."""
     outcome = of_word(word)
     return f"ended: {word}" if outcome is None else outcome.row.verb
+
+
+def classes_help() -> str:
+    """What the help says of `--exit-code`."""
+    names, codes = ", ".join(CODES), ", ".join(map(str, CODES.values()))
+    finer = (f"{name} ({when})" for name, when in FINER.items())
+    return f"exit code for {', '.join((f'{names} ({codes})', *finer))}; repeatable"
 
 
 def exit_codes_help(again: str = "") -> str:

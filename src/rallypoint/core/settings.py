@@ -14,7 +14,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from rallypoint.core.outcomes import CODES_IN_WORDS
+from rallypoint.core.outcomes import classes_help
 from rallypoint.errors import SettingsConflictError
 
 MAX_NODES = 100_000
@@ -384,7 +384,7 @@ STOPPING = (
     _torch("--monitor-interval", "SECONDS", "ignored (accepted for torchrun compatibility)",
            "seconds"),
     _own("--exit-code", "CLASS=N",
-         f"exit code for {CODES_IN_WORDS}; repeatable",
+         classes_help(),
          "exit_code_of", "exit_codes", repeatable=True),
 )
 OUTPUT = (

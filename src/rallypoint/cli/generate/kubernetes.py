@@ -172,7 +172,7 @@ def _values(scanned: Scanned, kind: str) -> dict[str, Any]:
         "command": yaml_value(command),
         "drain": f"{drain_s:g}",
         "final_codes": codes_of(Afterwards.NOT_AGAIN),
-        "free_codes": codes_of(Afterwards.AGAIN_AT_NO_COST),
+        "free_codes": codes_of(Afterwards.AT_NO_COST),
         "grace": round(drain_s) + AFTER_DRAIN_S,
         "health": HEALTH_PORT,
         "nodes": most,

@@ -95,7 +95,7 @@ def text(scanned: Scanned) -> str:
     if before_s >= _seconds_of(limit.text):
         raise UsageError(f"{before.origin}, {limit.origin}: leaves no time to work")
     command = generated_words(scanned.words)
-    again = [*codes_of(Afterwards.AGAIN), *codes_of(Afterwards.AGAIN_AT_NO_COST)]
+    again = [*codes_of(Afterwards.AGAIN), *codes_of(Afterwards.AT_NO_COST)]
     values = {
         **chosen,
         "name": name.text,

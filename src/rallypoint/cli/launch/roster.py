@@ -9,7 +9,7 @@ from rallypoint.cli.job_verdict import SummaryRead, surest
 from rallypoint.core.outcomes import Outcome
 from rallypoint.errors import ExitClass
 
-_OF_THE_JOB = frozenset(outcome.value for outcome in Outcome if outcome.row.of_the_job)
+_OF_THE_JOB = frozenset(outcome.value for outcome in Outcome if not outcome.row.of_one)
 
 
 class HostPart(Enum):

@@ -11,6 +11,7 @@ from rallypoint.cli.watch.goodput_text import share
 from rallypoint.cli.watch.quoted_text import fitted
 from rallypoint.core.fitness import HeldBack
 from rallypoint.core.outcomes import Outcome, of_word
+from rallypoint.core.round_record import FirstCause
 from rallypoint.core.settings import UNNAMED_RUN_ID
 from rallypoint.core.text import count, job_name
 from rallypoint.core.watch.advice import NO_STEPS_S, Advice, advice, behind, silent
@@ -18,7 +19,6 @@ from rallypoint.core.watch.goodput import Spending
 from rallypoint.core.watch.goodput_view import GoodputView
 from rallypoint.core.watch.job_view import JobLine, JobView, NodeView
 from rallypoint.core.watch.names import fold_names
-from rallypoint.core.watch.past_round import FirstCause
 from rallypoint.observe.printing import Painted, Tint
 
 LINES_MAX = 24

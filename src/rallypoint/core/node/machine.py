@@ -264,7 +264,7 @@ def _verdict(state: WorkersState, verdict: Verdict) -> list[NodeEffect]:
     if state.verdict is not None:
         return []
     state.verdict, state.stop_why = verdict, verdict.text
-    asked_to_stop = verdict.outcome.row.is_stopped
+    asked_to_stop = verdict.outcome.row.stopped
     if state.finish is None or asked_to_stop:
         state.finish = Finish(FinishKind.VERDICT, verdict=verdict, signal=verdict.signal)
     number = verdict.signal if asked_to_stop and verdict.signal else signal.SIGTERM
