@@ -18,10 +18,10 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from rallypoint.core.limits import MAX_WORLD
+from rallypoint.core.round_record import FirstCause
 from rallypoint.core.settings import MAX_WORKERS_PER_NODE
 from rallypoint.core.watch.history import UnixTime
 from rallypoint.core.watch.names import brief_ranks, fold_names
-from rallypoint.core.watch.past_round import FirstCause
 from rallypoint.hashes import blake2s
 
 JOBS_MAX, BYTES_MAX = 50, 200_000_000
