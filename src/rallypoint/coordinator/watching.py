@@ -24,6 +24,7 @@ from rallypoint.core.fitness import held_back
 from rallypoint.core.job_rounds import presumed_cause
 from rallypoint.core.job_state import PersonWants
 from rallypoint.core.model import Cause
+from rallypoint.core.round_record import RoundRecord
 from rallypoint.core.session_state import Session
 from rallypoint.core.sessions import Sessions
 from rallypoint.core.text import count
@@ -42,7 +43,6 @@ from rallypoint.core.watch.job_view import (
     waits_for,
 )
 from rallypoint.core.watch.node_progress import NodeProgress
-from rallypoint.core.watch.past_round import PastRound
 from rallypoint.core.watch.questions import Ask, Subject
 from rallypoint.errors import MessageError
 
@@ -422,7 +422,7 @@ class JobWatch:
             new = news.popleft()
             if self._file is not None:
                 self._file.write(new)
-            if isinstance(new, PastRound):
+            if isinstance(new, RoundRecord):
                 is_over = True
                 continue
             if self._followers:

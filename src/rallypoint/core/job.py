@@ -98,7 +98,7 @@ from rallypoint.core.messages import (
     Succeeded,
     ToNode,
 )
-from rallypoint.core.model import EndKind, NodeLoss, NodeRef, Outcome, Stamp
+from rallypoint.core.model import NodeLoss, NodeRef, Outcome, Stamp
 from rallypoint.core.round_state import MemberState, RoundPhase, is_active
 from rallypoint.core.watch.node_progress import NodeProgress
 from rallypoint.core.worker_exits import WorkerExit
@@ -390,7 +390,7 @@ def _hang_suspected(job: JobState, suspect: NodeRef, round_: int) -> list[JobEff
     state, notice = job.round, job.notice
     if not state.settings.hang_timeout_s or not is_active(state, round_) or _inquiry(job):
         return []
-    if notice is not None and notice.kind is EndKind.DRAIN:
+    if notice is not None and notice.then.leaves:
         return []
     asked = [
         member.ref

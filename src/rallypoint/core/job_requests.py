@@ -16,7 +16,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from rallypoint.core import event_kinds as kinds
-from rallypoint.core.checkpoint import Save
+from rallypoint.core.checkpoint import GO_ON, Save
 from rallypoint.core.events import RoundOver
 from rallypoint.core.fitness import held_back
 from rallypoint.core.job_machines import allow, exclude
@@ -25,7 +25,7 @@ from rallypoint.core.job_state import JobEffect, JobState, PersonWants, close, s
 from rallypoint.core.messages import CheckpointAnswered, CheckpointWanted, DrainAnswer, ToNode
 from rallypoint.core.model import EndKind, EndReason, NodeRef, Outcome, Verdict
 from rallypoint.core.round_state import MemberState, RoundPhase
-from rallypoint.core.text import count, ended_text, names
+from rallypoint.core.text import count, names
 from rallypoint.core.watch.questions import Ask, Said, Subject
 
 CANCELLED = "a person cancelled it (rallypoint cancel)"
@@ -147,7 +147,7 @@ def _outcome(wanted: Request, job: JobState) -> Said | None:
     """What has come of a request; None: nothing yet."""
     state, subject = job.round, wanted.subject
     if (verdict := job.verdict) is not None:
-        text = f"the job {ended_text(verdict.outcome.value)}: {verdict.text}"
+        text = f"the job {verdict.outcome.row.verb}: {verdict.text}"
         return Said(text, subject is Subject.CANCEL)
     if subject is Subject.EXCLUDE:
         again = f"rallypoint nodes allow {wanted.node} lets it in again"
@@ -320,7 +320,7 @@ def ask_again(job: JobState, ref: NodeRef) -> list[JobEffect]:
 
 def _order(job: JobState, save: Save, ref: NodeRef) -> ToNode:
     named = stamp(job, save.round)
-    return ToNode(ref, CheckpointWanted(named, save.number, EndKind.REQUEST, WANTED, None))
+    return ToNode(ref, CheckpointWanted(named, save.number, GO_ON.kind, WANTED, None))
 
 
 def saved(job: JobState, ref: NodeRef, answer: CheckpointAnswered) -> list[JobEffect]:
