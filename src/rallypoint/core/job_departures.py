@@ -17,6 +17,7 @@ from rallypoint.core.events import (
     StopRound,
     WorkersFinishing,
 )
+from rallypoint.core.job_requests import keep_save
 from rallypoint.core.job_rounds import is_member, perform, run_round
 from rallypoint.core.job_state import JobEffect, JobState, SessionLost, close, stamp
 from rallypoint.core.liveness import DEATHS
@@ -30,7 +31,6 @@ from rallypoint.core.messages import (
     ToNode,
 )
 from rallypoint.core.model import NodeRef, Outcome
-from rallypoint.core.person import keep_save
 from rallypoint.core.round import step as step_round
 from rallypoint.core.round_state import MemberState, RoundPhase
 from rallypoint.core.settings import OnJoin
