@@ -266,10 +266,13 @@ def prints_whole(report: FailureReport, end: JobEnd, max_nodes: int) -> bool:
 def kept_text(how: Ending, path: str, keep_in: str, why: str) -> str:
     """Say where the end of a job is kept, or why it is not kept in that directory; empty: nobody
     kept it. A job may continue without this node, and so have no end yet."""
-    what = "what this node knows of the job" if how.has_left else "its end"
+    if path and how.has_left:
+        return f"what this node knows of the job is kept: rallypoint status {path}"
     if path:
-        return f"{what} is kept: rallypoint status {path}"
-    return f"{what} could not be kept in {keep_in}: {why}" if why else ""
+        return f"its end is kept: rallypoint status {path}"
+    if why and how.has_left:
+        return f"what this node knows of the job could not be kept in {keep_in}: {why}"
+    return f"its end could not be kept in {keep_in}: {why}" if why else ""
 
 
 def advice_on_leaving(reason: str, elapsed_s: float, stop: StopConfig) -> str:
