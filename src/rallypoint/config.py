@@ -22,6 +22,7 @@ from rallypoint.core.settings import (
     MAX_NODES,
     MAX_WORKERS_PER_NODE,
     NUMBERS,
+    Setting,
     SharedSettings,
     out_of_range,
 )
@@ -422,7 +423,7 @@ class ObserveConfig(Struct, frozen=True, kw_only=True):
 
 
 class AgentConfig(Struct, frozen=True, kw_only=True):
-    """One agent's whole task."""
+    """One agent's whole task. The table of settings names these parts and their fields."""
 
     rendezvous: RendezvousConfig
     workers: WorkerConfig
@@ -432,3 +433,22 @@ class AgentConfig(Struct, frozen=True, kw_only=True):
     observe: ObserveConfig = ObserveConfig()
     notices: tuple[str, ...] = ()
     """Remarks about the command line, one line each, to be shown at the start."""
+
+
+SECTIONS: dict[str, type[Struct]] = {
+    "rendezvous": RendezvousConfig,
+    "register": RegisterConfig,
+    "workers": WorkerConfig,
+    "output": OutputConfig,
+    "stop": StopConfig,
+    "access": AccessConfig,
+    "observe": ObserveConfig,
+}
+"""The structs that settings fill, by the names that the table of settings has for them."""
+
+
+def default_of(row: Setting) -> object:
+    """Return the default of the field that a setting fills; None: it has none."""
+    kind = SECTIONS[row.section]
+    names, last = kind.__struct_fields__, kind.__struct_defaults__
+    return dict(zip(reversed(names), reversed(last), strict=False)).get(row.field)

@@ -40,7 +40,7 @@ STRUCTS = (
     ObserveConfig,
     RegisterConfig,
 )
-READ_WITH_OTHERS = {"workers", "ranks", "logs_specs", "event_handler", "exit_code_of"}
+READ_WITH_OTHERS = {"workers", "ranks", "logs_specs", "event_handler", "place"}
 
 
 def test_every_setting_that_nodes_compare_is_in_the_table() -> None:
@@ -92,7 +92,10 @@ def test_a_message_has_the_ranges_of_the_command_line() -> None:
 # One more setting, by two edits of one file: nothing else knows of it.
 FIELD = "    stop_patience_s: float = 60.0\n"
 ROW = "FAILURES = (\n"
-NEW = '    _own("--fuse", "SECONDS", "how long", "seconds", "fuse_s", most=9, key="tcp"),\n'
+NEW = (
+    '    _own("--fuse", "SECONDS", "how long",\n'
+    '         "seconds", "rendezvous.fuse_s", most=9, key="tcp"),\n'
+)
 PATCH = [
     (FIELD, f"    fuse_s: float = 4.0\n{FIELD}"),
     (ROW, ROW + NEW),

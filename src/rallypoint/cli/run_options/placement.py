@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from rallypoint.cli.machine import ThisHost
 from rallypoint.cli.parser import Scanned
-from rallypoint.cli.values import Given, integer, nodes
+from rallypoint.cli.values import Given, integer
 from rallypoint.config import check_name
 from rallypoint.errors import UsageError
 
@@ -25,12 +25,12 @@ def with_placement(scanned: Scanned, machine: ThisHost) -> Scanned:
 
     Raises UsageError. Blocks while a file or a command is asked, 10 s at most for a command.
     """
-    found: dict[str, list[Given]] = {}
+    found: dict[str, Given] = {}
     if (spares := scanned.get("--spares")) is not None and (number := _number(spares)):
-        found["--nnodes"] = [_less(scanned, spares, number)]
+        found["--nnodes"] = _less(scanned, spares, number)
     if (topology := scanned.get("--topology")) is not None:
-        found["--topology"] = [_key(topology, machine)]
-    return Scanned(scanned.words, scanned.values | found, scanned.empty)
+        found["--topology"] = _key(topology, machine)
+    return scanned.plus(found)
 
 
 def _number(spares: Given) -> int:
@@ -48,7 +48,7 @@ def _less(scanned: Scanned, spares: Given, number: int) -> Given:
         raise spares.wrong("needs --nnodes, with the spare nodes: --nnodes 5 --spares 1 is 4 and 1")
     if scanned.get("--rdzv-endpoint") is None and scanned.get("--rdzv-backend") is None:
         raise spares.wrong("needs --rdzv-endpoint, where the spare nodes find the others too")
-    least, most = nodes(nnodes)
+    least, most = scanned.nodes
     work = most - number
     if least == most:
         least = work

@@ -6,20 +6,19 @@ job's coordinator by it.
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from functools import partial
 
 from rallypoint.cli.machine import ThisHost
 from rallypoint.cli.parser import Scanned
 from rallypoint.cli.run_options.empty_values import was_empty
-from rallypoint.cli.values import Given, conf_words, place
+from rallypoint.cli.values import Given, place
 from rallypoint.config import RegisterConfig, password_variable
-from rallypoint.core.settings import FLAGS, UNNAMED_RUN_ID
+from rallypoint.core.settings import UNNAMED_RUN_ID
 from rallypoint.errors import UsageError
 from rallypoint.register.engines import PASSWORD, PASSWORD_FILE, Row, chosen, find
 from rallypoint.wire.address import is_port
 
-_OF_A_FIXED_HOST = ("is_host", "host_timeout")
+OF_A_FIXED_HOST = ("is_host", "host_timeout")
 """What says which node hosts, or how long to wait for it."""
 
 
@@ -51,17 +50,18 @@ def read_place(scanned: Scanned, backend: str, machine: ThisHost) -> tuple[Regis
     text = "" if where is None else where.text
     if where is not None and row.is_directory:
         text = _directory(where, backend, machine)
-    conf, scanned = _parted(scanned, row.keys)
+    said = dict(scanned.conf())
+    conf = {key: value.text for key, value in said.items() if key in row.keys}
     if PASSWORD in row.keys:
         _add_password(conf, row, backend, machine)
-    more = scanned.fields(RegisterConfig, FLAGS.values())
-    register = chosen(backend, text, conf, partial(_absolute, machine), **more)
+    register = chosen(backend, text, conf, partial(_absolute, machine))
     try:
         if row.keys or not row.is_directory:  # A directory has been checked, without its engine.
             machine.check_register(register)
     except UsageError as error:
         raise UsageError(f"--rdzv-backend {backend}: {error}") from None
-    return register, scanned
+    rest = {key: value for key, value in said.items() if key not in row.keys}
+    return register, scanned.minus({"--rdzv-conf", *said}).plus(rest)
 
 
 def _row(backend: str) -> Row:
@@ -83,7 +83,7 @@ def _add_password(conf: dict[str, str], row: Row, backend: str, machine: ThisHos
 
 def check_conf(rest: Scanned) -> None:
     """Of a command to which only a place can be said by `--rdzv-conf`. Raises UsageError."""
-    if (other := rest.get("--rdzv-conf")) is not None and other.text:
+    for _, other in rest.conf():
         raise other.wrong("only the keys of the backend are of use here")
 
 
@@ -91,7 +91,7 @@ def remarks_on(scanned: Scanned, backend: str) -> list[str]:
     """A remark on each option that has no meaning where any node may lead."""
     return [
         f"{given.origin} has no effect with --rdzv-backend {backend}: any node may host the job"
-        for name in _OF_A_FIXED_HOST
+        for name in OF_A_FIXED_HOST
         if (given := scanned.get(name)) is not None
     ]
 
@@ -109,15 +109,3 @@ def _directory(where: Given, backend: str, machine: ThisHost) -> str:
 
 def _absolute(machine: ThisHost, path: str) -> str:
     return machine.absolute_path(place(Given(path, path), "a file"))
-
-
-def _parted(scanned: Scanned, fields: Collection[str]) -> tuple[dict[str, str], Scanned]:
-    """What `--rdzv-conf` says of these fields; and the options without that."""
-    given = scanned.get("--rdzv-conf")
-    if given is None:
-        return {}, scanned
-    words = list(conf_words(given))
-    rest = ",".join(f"{key}={text}" for key, text in words if key not in fields)
-    values = scanned.values | {"--rdzv-conf": [Given(rest, f"--rdzv-conf {rest}")]}
-    conf = {key: text for key, text in words if key in fields}
-    return conf, Scanned(scanned.words, values, scanned.empty)
