@@ -166,7 +166,6 @@ USES_AT_IMPORT: dict[str, str] = {
 NAMES_OF_ENGINES: dict[str, str] = {
     "register/engines.py": "the table of engines",
     "core/settings.py": "the table of settings, with choices and help",
-    "core/event_kinds.py": "a line recommends a directory that all nodes share",
     "coordinator/discovery.py": "a line names a service of Kubernetes, which is no record",
     "torch_versions.py": "the keys and variables that torch's versions know",
     "cli/generate/command.py": "writes manifests of pods",

@@ -27,6 +27,7 @@ from rallypoint.core.settings import (
     out_of_range,
 )
 from rallypoint.core.settings import OnJoin as OnJoin
+from rallypoint.core.spelling import named, spelled
 from rallypoint.errors import UsageError
 
 TOKEN_VARIABLE = "RALLYPOINT_TOKEN"
@@ -75,9 +76,11 @@ def _check(settings: Struct) -> None:
             continue
         if row.kind in NUMBERS and isinstance(value, int | float):
             if needs := out_of_range(row, value):
-                raise UsageError(f"{row.spelled} {value:.12g}: {needs}")
+                raise UsageError(f"{spelled(row.spelled)} {value:.12g}: {needs}")
         elif row.kind == "name":
-            check_name(row.spelled, value, empty_ok=row.field in ("topology", "machine_id"))
+            check_name(
+                spelled(row.spelled), value, empty_ok=row.field in ("topology", "machine_id")
+            )
 
 
 class OutputMode(Enum):
@@ -175,30 +178,36 @@ class RendezvousConfig(SharedSettings, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if not 0 < self.min_nodes <= self.max_nodes <= MAX_NODES:
             raise UsageError(
-                f"--nnodes {self.min_nodes}:{self.max_nodes}: needs 1 <= MIN <= MAX <= {MAX_NODES}"
+                f"{named.nnodes} {self.min_nodes}:{self.max_nodes}: needs 1 <= MIN <= MAX <= "
+                f"{MAX_NODES}"
             )
         if self.static and self.min_nodes != self.max_nodes:
             raise UsageError(
-                f"--nnodes {self.min_nodes}:{self.max_nodes} with --node-rank: fixed ranks need a "
-                "fixed number of nodes; use --rdzv-endpoint HOST:PORT for an elastic job"
+                f"{named.nnodes} {self.min_nodes}:{self.max_nodes} with {named.node_rank}: fixed "
+                f"ranks need a fixed number of nodes; use {named.rdzv_endpoint} HOST:PORT for an "
+                "elastic job"
             )
         if self.node_rank is not None and not 0 <= self.node_rank < self.max_nodes:
             raise UsageError(
-                f"--node-rank {self.node_rank}: must be 0..{self.max_nodes - 1} "
-                f"as --nnodes is {self.max_nodes}"
+                f"{named.node_rank} {self.node_rank}: must be 0..{self.max_nodes - 1} "
+                f"as {named.nnodes} is {self.max_nodes}"
             )
         _check(self)
         codes = self.no_restart_exit_codes
         if len(codes) > MAX_EXIT_CODES or not all(0 < code <= MAX_EXIT_CODES for code in codes):
             shown = ",".join(map(str, codes[:10]))
-            raise UsageError(f"--no-restart-on {shown}: needs exit codes from 1 to 255, each once")
+            raise UsageError(
+                f"{named.no_restart_on} {shown}: needs exit codes from 1 to 255, each once"
+            )
         if self.heartbeat_s * 2 > self.lease_s:
             raise UsageError(
-                f"--lease {self.lease_s:g}: must be at least two heartbeats ({self.heartbeat_s:g} s"
-                " each)"
+                f"{named.lease} {self.lease_s:g}: must be at least two heartbeats "
+                f"({self.heartbeat_s:g} s each)"
             )
         if self.local_addr is not None and not is_host(self.local_addr):
-            raise UsageError(f"--local-addr {self.local_addr!r}: needs a host name or an address")
+            raise UsageError(
+                f"{named.local_addr} {self.local_addr!r}: needs a host name or an address"
+            )
 
     def shared(self) -> SharedSettings:
         """What is sent to the coordinator, which compares it."""
@@ -290,7 +299,7 @@ class WorkerConfig(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if not 0 < self.count <= MAX_WORKERS_PER_NODE:
             raise UsageError(
-                f"--nproc-per-node {self.count}: must be 1..{MAX_WORKERS_PER_NODE} workers"
+                f"{named.nproc_per_node} {self.count}: must be 1..{MAX_WORKERS_PER_NODE} workers"
             )
         _check(self)
         if self.function is not None and self.argv:
@@ -302,7 +311,7 @@ class WorkerConfig(Struct, frozen=True, kw_only=True):
             )
         if self.preload and self.start_method not in (None, StartMethod.FORKSERVER):
             raise UsageError(
-                f"--preload {','.join(self.preload)} with the start method "
+                f"{named.preload} {','.join(self.preload)} with the start method "
                 f"{self.start_method.value}: only forkserver imports modules beforehand"
             )
 

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from rallypoint.config import TOKEN_VARIABLE, AgentConfig, ObserveConfig, StopConfig
 from rallypoint.core.model import Assignment, Stamp
+from rallypoint.core.spelling import named
 from rallypoint.core.text import count, shown
 from rallypoint.errors import UsageError
 from rallypoint.files import local_path
@@ -164,9 +165,9 @@ def _enough(variable: str, visible: str | None, workers: int) -> list[str]:
     """The entries of a list of devices."""
     devices = [entry.strip() for entry in (visible or "").split(",")]
     if visible is not None and len(devices) < workers:
-        named = f"{variable}={shown(visible)} names {count(len(devices), 'device')}"
+        found = f"{variable}={shown(visible)} names {count(len(devices), 'device')}"
         raise UsageError(
-            f"--virtual-local-rank: {named} for {count(workers, 'worker')}; "
+            f"{named.virtual_local_rank}: {found} for {count(workers, 'worker')}; "
             "name one device for each, or start fewer workers"
         )
     return devices

@@ -183,14 +183,14 @@ def read_run(
     return config
 
 
-def read_access(reading: Reading, environ: Mapping[str, str]) -> AccessConfig:
+def read_access(reading: Reading, environ: Mapping[str, str] | None) -> AccessConfig:
     """The token of the environment counts where none is given."""
     usual: Fields = {"token_text": environ_token(environ)}
     return AccessConfig(**usual | reading.fields["access"])
 
 
 def read_observe(
-    reading: Reading, environ: Mapping[str, str], machine: ThisHost, notices: list[str]
+    reading: Reading, environ: Mapping[str, str] | None, machine: ThisHost, notices: list[str]
 ) -> ObserveConfig:
     """Where events go, and what is kept. Remarks are added to `notices`. Raises UsageError."""
     given, handler = reading.fields["observe"], reading.scanned.get("--event-log-handler")

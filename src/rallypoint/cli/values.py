@@ -14,15 +14,14 @@ from rallypoint.config import DEFAULT_COORDINATOR_PORT, Endpoint
 from rallypoint.core.given import Given as Given
 from rallypoint.core.limits import MAX_NAME_BYTES, MAX_PORT, is_name
 from rallypoint.core.settings import (
-    BY_DIRECTORY,
     BY_ENDPOINT,
-    BY_REGISTER,
     ENGINE_NAMES,
     MAX_NODES,
     Setting,
     SettingKind,
     out_of_range,
 )
+from rallypoint.core.spelling import by_directory, by_register
 from rallypoint.core.text import shown
 from rallypoint.errors import UsageError
 from rallypoint.files import local_path
@@ -210,10 +209,12 @@ def endpoint(
     if "," in value.text:
         raise value.wrong(
             "needs one HOST:PORT: nodes find the one of several coordinators that leads by "
-            f"{BY_REGISTER}"
+            f"{by_register()}"
         )
     if value.text.startswith(_PATH_BEGINS):
-        raise value.wrong(f"needs HOST:PORT; for a directory that all nodes share: {BY_DIRECTORY}")
+        raise value.wrong(
+            f"needs HOST:PORT; for a directory that all nodes share: {by_directory()}"
+        )
     where = Endpoint(*_of_address(value, lambda text: split_endpoint(text, default_port)))
     if 0 <= where.port < least_port:
         raise value.wrong(f"{where.port} is not a valid port ({least_port}..{MAX_PORT})")

@@ -44,7 +44,7 @@ from rallypoint.core.person import DrainRequest, Drains, asked_to_leave, no_such
 from rallypoint.core.round import was_replaced
 from rallypoint.core.session import aged
 from rallypoint.core.session_state import Session
-from rallypoint.core.settings import settings_conflict
+from rallypoint.core.spelling import settings_conflict
 from rallypoint.core.text import count
 
 if TYPE_CHECKING:  # Most jobs have a coordinator that nobody can take over from.

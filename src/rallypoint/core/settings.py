@@ -15,8 +15,6 @@ from typing import Literal
 
 from msgspec import Struct
 
-from rallypoint.errors import SettingsConflictError
-
 MAX_NODES = 100_000
 MAX_WORKERS_PER_NODE = 4096
 MAX_GIVEN = 2**31 - 1
@@ -40,7 +38,6 @@ FOR_DIRECTORIES = "file"
 """The engine of a directory that is named without one, and of records in a shared home."""
 BY_REGISTER = "--rdzv-backend file, etcd or kubernetes"
 """How a person has any node lead a job."""
-BY_DIRECTORY = "--rdzv-backend file"
 BY_ENDPOINT = ("tcp", "c10d", "static")
 """The backends of jobs whose endpoint says which node hosts them."""
 UNNAMED_RUN_ID = "none"
@@ -121,15 +118,6 @@ class SharedSettings(Struct, frozen=True, array_like=True):
 Differences = tuple[tuple[str, object, object], ...]
 
 
-def settings_conflict(differences: Differences) -> SettingsConflictError:
-    """For a node whose settings are not the job's. `differences`: of the job's from the node's."""
-    flags = {}
-    for name, _, _ in differences:
-        row = BY_FIELD[name]
-        flags[name] = row.spelled if row.name == name else f"{row.spelled} ({name})"
-    return SettingsConflictError(differences, flags)
-
-
 SettingKind = Literal[
     "switch",
     "text",
@@ -191,8 +179,9 @@ class Setting(Struct, frozen=True):
     """The range of a number."""
     above_zero: bool = False
     """0 is in the range and means never, or all; a person leaves the flag out for that."""
-    key: Literal["", "tcp", "any"] = ""
-    """Whether it is a parameter of the library's handlers: those of a coordinator, or all."""
+    key: Literal["", "tcp", "any", "call"] = ""
+    """Whether a program gives it by its name: to the handlers of a coordinator, or to all; `call`:
+    to launches, specs or logs."""
     follows: str = ""
     """The field that gives this one its default."""
     words: str = ""
@@ -243,9 +232,10 @@ NODES_AND_WORKERS = (
            "nodes", default="1"),
     _torch("--nproc-per-node", "N|cpu|gpu|xpu|auto",
            "workers on this node; auto: one per accelerator, else one per CPU",
-           "workers", "workers.count", least=1, most=MAX_WORKERS_PER_NODE),
+           "workers", "workers.count", least=1, most=MAX_WORKERS_PER_NODE, key="call"),
     _torch("--standalone", "", "this node alone: no other node can join", "switch"),
-    _torch("--role", "NAME", "name of this node's kind of worker", "name", "workers.role"),
+    _torch("--role", "NAME", "name of this node's kind of worker", "name", "workers.role",
+         key="call"),
     _own("--scheduler", "auto|slurm|none",
          "who says what the command line leaves out: auto: Slurm, in a step of several tasks",
          "choice", default="auto"),
@@ -255,21 +245,23 @@ RENDEZVOUS = (
            "where the nodes connect: one of them hosts it, or rallypoint serve; with --rdzv-backend"
            " file a directory that all nodes share, with etcd its members, HOST[:2379],..., with"
            " kubernetes the namespace, if not the pod's own",
-           "place", default=":29400"),
+           "place", default=":29400", key="call"),
     _torch("--rdzv-id", "ID", "name of the job, equal on all its nodes",
            "name", "rendezvous.run_id", "none; random when alone"),
     _torch("--rdzv-backend", "NAME",
            "tcp (or c10d, its name in torchrun), file, etcd or kubernetes (any node may host; the"
            " job outlives each of them), static, or the name of a package's",
-           default="tcp"),
+           default="tcp", key="call"),
     _torch("--rdzv-conf", "K=V,...",
            "join_timeout (600 s), last_call_timeout (30 s), host_timeout (30 s), is_host (the node"
            " that can bind the endpoint), and torchrun's other keys"),
     _torch("--local-addr", "ADDR", "address by which the other nodes reach this one",
-           "host", "rendezvous.local_addr", "the address of its connection to the coordinator"),
+           "host", "rendezvous.local_addr", "the address of its connection to the coordinator",
+         key="call"),
     _own("--port-range", "FIRST-LAST",
          f"with {BY_REGISTER}: ports on which this node may host the job",
-         "ports", "register.ports", "29400 if it is free, else any", by_coordinator=True),
+         "ports", "register.ports", "29400 if it is free, else any", by_coordinator=True,
+         key="call"),
     _own("--store-port", "PORT", "port of the workers' store, if this node has rank 0",
          "port", default="the system chooses", of_one_agent=True),
     _own("--join-settle", "SECONDS",
@@ -314,8 +306,9 @@ FIXED_RANKS = (
     _torch("--node-rank", "K", "this node's rank; node 0 is the one at the endpoint",
            "integer", "rendezvous.node_rank", "0"),
     _torch("--master-addr", "ADDR", "address of node 0", "host",
-           default="127.0.0.1", by_coordinator=True),
-    _torch("--master-port", "PORT", "port there", "port", default="29500", by_coordinator=True),
+           default="127.0.0.1", by_coordinator=True, key="call"),
+    _torch("--master-port", "PORT", "port there", "port", default="29500", by_coordinator=True,
+         key="call"),
 )
 WHAT_RUNS = (
     _torch("--module", "", "SCRIPT is a module, as in python -m", "switch", short="-m"),
@@ -323,14 +316,14 @@ WHAT_RUNS = (
     _torch("--run-path", "", "run SCRIPT by runpy.run_path in the worker's interpreter", "switch"),
     _torch("--start-method", "spawn|forkserver|fork",
            "how workers of --run-path start: as new processes, or forked from a prepared one",
-           "choice", "workers.start_method", "spawn"),
+           "choice", "workers.start_method", "spawn", key="call"),
     _own("--preload", "MODULE,...",
          "import these once and fork the workers from there: a restart costs milliseconds",
-         "modules", "workers.preload"),
+         "modules", "workers.preload", key="call"),
     _torch("--virtual-local-rank", "",
            "each worker sees only its own device (CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES if it"
            " is set), and LOCAL_RANK 0",
-           "switch", "workers.virtual_local_rank"),
+           "switch", "workers.virtual_local_rank", key="call"),
     Setting("--numa-binding", "node|socket|exclusive|core-complex",
             "run each worker on CPUs near its GPU; without GPUs the workers are spread over the"
             " nodes",
@@ -338,11 +331,12 @@ WHAT_RUNS = (
 )
 FAILURES = (
     _torch("--max-restarts", "N", "restarts after worker failures, over the whole job",
-           "integer", "rendezvous.max_restarts", most=MAX_GIVEN),
+           "integer", "rendezvous.max_restarts", most=MAX_GIVEN, key="call"),
     _own("--hang-timeout", "SECONDS",
          "a worker that tells its steps (rallypoint.worker.progress, --progress-pattern) fails when"
          " it makes none for this long",
-         "seconds", "rendezvous.hang_timeout_s", "never", above_zero=True, by_coordinator=True),
+         "seconds", "rendezvous.hang_timeout_s", "never", above_zero=True, by_coordinator=True,
+         key="call"),
     _own("--restart-window", "SECONDS", "count only the failures of the last SECONDS",
          "seconds", "rendezvous.restart_window_s", "all", above_zero=True),
     _own("--restart-backoff", "SECONDS", "pause before a restart, doubled each time",
@@ -350,7 +344,8 @@ FAILURES = (
     _own("--max-no-progress", "N",
          "end the job when it has failed N times in a row in the same way and got no further; 3 is"
          " a good choice",
-         "integer", "rendezvous.max_no_progress", "never", most=MAX_GIVEN, by_coordinator=True),
+         "integer", "rendezvous.max_no_progress", "never", most=MAX_GIVEN, by_coordinator=True,
+         key="call"),
     _own("--hold-back-after", "N",
          "hold back a machine whose workers have failed N times within an hour, while --nnodes MIN"
          " remain without it; 0: never",
@@ -375,15 +370,15 @@ FAILURES = (
 )
 STOPPING = (
     _torch("--shutdown-timeout", "SECONDS", "grace from SIGTERM to SIGKILL when the job stops",
-           "seconds", "stop.shutdown_grace_s", most=MAX_WAIT_S),
+           "seconds", "stop.shutdown_grace_s", most=MAX_WAIT_S, key="call"),
     _own("--restart-grace", "SECONDS", "the same when workers are restarted",
          "seconds", "stop.restart_grace_s", most=MAX_WAIT_S),
     _torch("--signals-to-handle", "NAME,...", "signals that stop the job",
-           "signals", "stop.signals"),
+           "signals", "stop.signals", key="call"),
     _own("--drain-deadline", "SECONDS",
          "when this node is asked to leave: the time in all for a last checkpoint of the job, and"
          " for its workers to stop, until SIGKILL",
-         "seconds", "stop.drain_deadline_s", "--shutdown-timeout", most=MAX_WAIT_S),
+         "seconds", "stop.drain_deadline_s", "--shutdown-timeout", most=MAX_WAIT_S, key="call"),
     _own("--drain-signal", "NAME", "asks workers for that checkpoint, besides rallypoint.worker",
          "signal", "stop.drain_signal", by_coordinator=True),
     _own("--preempt-notice", "FILE|cmd:COMMAND",
@@ -397,7 +392,7 @@ STOPPING = (
          " infrastructure, so that the job is started again",
          "seconds", default="never", of_one_agent=True),
     _torch("--monitor-interval", "SECONDS", "ignored (accepted for torchrun compatibility)",
-           "seconds"),
+           "seconds", key="call"),
     _own("--exit-code", "CLASS=N",
          "exit code for success, failed, usage, infrastructure (0, 1, 2, 75), already-succeeded (0:"
          " nothing was started, because the job had succeeded before) or no-progress (1: see"
@@ -417,7 +412,7 @@ OUTPUT = (
     _own("--log-format", "text|json", "form of the agent's own lines",
          "choice", "output.log_format"),
     _torch("--log-dir", "DIR", "where redirected output and error files go",
-           "directory", "output.log_dir", "a temporary folder"),
+           "directory", "output.log_dir", "a temporary folder", key="call"),
     _own("--log-layout", "torchrun|rounds",
          "files under JOB[_NODE]_RANDOM/attempt_N/RANK, or JOB/NODE/round_N/RANK with a link"
          " latest",
@@ -426,23 +421,23 @@ OUTPUT = (
          "bytes", "output.log_max_bytes", "never", most=MAX_NUMBER),
     _torch("--redirects", "SPEC",
            "to files: 0 none, 1 stdout, 2 stderr, 3 both; by local rank 0:1,1:3, by global g12:3",
-           "streams", "output.redirects", short="-r"),
+           "streams", "output.redirects", short="-r", key="call"),
     _torch("--tee", "SPEC", "the same, to files and to the console",
-           "streams", "output.tee", short="-t"),
+           "streams", "output.tee", short="-t", key="call"),
     Setting("--logs-specs", "NAME", "plug-in that chooses the log files, by name",
-            "logs_specs", "output.logs_specs"),
+            "logs_specs", "output.logs_specs", key="call"),
     _torch("--log-line-prefix-template", "TEXT",
            "stands before each line of a teed stream; macros: ${role_name}, ${local_rank}, ${rank},"
            " ${hostname}",
-           "template", "output.prefix_template", "[${role_name}${local_rank}]:"),
+           "template", "output.prefix_template", "[${role_name}${local_rank}]:", key="call"),
     _torch("--local-ranks-filter", "RANK,...",
            "only these reach the console; g12: global rank 12",
-           "ranks", "output.local_ranks_filter", "all"),
+           "ranks", "output.local_ranks_filter", "all", key="call"),
     _torch("--duplicate-stdout-filters", "TEXT,...",
            "copy teed lines with one of these to one file per round; two commas stand for one",
-           "texts", "output.duplicate_stdout_filters"),
+           "texts", "output.duplicate_stdout_filters", key="call"),
     _torch("--duplicate-stderr-filters", "TEXT,...", "the same for stderr",
-           "texts", "output.duplicate_stderr_filters"),
+           "texts", "output.duplicate_stderr_filters", key="call"),
     _own("--explain", "",
          "print what this job would do, and where each value comes from; start nothing",
          "switch", of_one_agent=True),
@@ -452,7 +447,7 @@ OUTPUT = (
 WATCHING = (
     _torch("--event-log-handler", "NAME[:ARG]",
            "where events go: null, console, jsonl:FILE, or a package's handler",
-           "event_handler", "observe.event_log_handler"),
+           "event_handler", "observe.event_log_handler", key="call"),
     _own("--json-summary", "FILE|DIR/",
          "write the whole outcome to FILE at the end, or to a file in DIR with the node's name",
          "file", "observe.json_summary", of_one_agent=True),
@@ -461,11 +456,11 @@ WATCHING = (
          " the job's name, while it runs: rallypoint events FILE; none: keep nothing of the job"
          " after its end",
          "file", "observe.history", "a directory in your home, where rallypoint status looks",
-         of_one_agent=True, by_coordinator=True),
+         of_one_agent=True, by_coordinator=True, key="call"),
     _own("--progress-pattern", "NAME|REGEX",
          "read the workers' steps in what they print: hf-trainer, lightning, megatron, torchtitan,"
          " accelerate, or an expression with (?P<step>...) and, if told, total, loss, tokens",
-         "pattern", "output.progress_pattern", "none"),
+         "pattern", "output.progress_pattern", "none", key="call"),
     _own("--metrics-port", "[HOST:]PORT", "serve metrics for Prometheus there (HOST: 127.0.0.1)",
          "listen", "observe.metrics", of_one_agent=True),
 )

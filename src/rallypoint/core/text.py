@@ -6,6 +6,7 @@ import signal
 from collections.abc import Iterable
 
 from rallypoint.core.settings import UNNAMED_RUN_ID
+from rallypoint.core.spelling import named
 from rallypoint.core.watch.names import fold_words
 
 STACKS = "what it was doing:"
@@ -62,7 +63,7 @@ def job_name(run_id: str) -> str:
 
 def quoted_job(run_id: str) -> str:
     """The same to tell one job from another: `job 'train-7'`."""
-    return "a job without --rdzv-id" if run_id == UNNAMED_RUN_ID else f"job {run_id!r}"
+    return f"a job without {named.rdzv_id}" if run_id == UNNAMED_RUN_ID else f"job {run_id!r}"
 
 
 def signal_name(number: int) -> str:

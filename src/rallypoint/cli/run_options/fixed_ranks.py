@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from rallypoint.cli.parser import Scanned
 from rallypoint.cli.values import is_by_register
+from rallypoint.core.spelling import named
 
 _OF_FIXED_RANKS = ("--node-rank", "--master-addr", "--master-port")
 
@@ -25,7 +26,7 @@ def without_fixed_ranks(scanned: Scanned, notices: list[str]) -> Scanned:
     fix = "; --store-port is the port of the workers' store" if has_port else ""
     notices.append(
         f"{listed} no effect with {elastic}: only fixed ranks use "
-        f"{'them' if others else 'it'} (--rdzv-backend static){fix}"
+        f"{'them' if others else 'it'} ({named.rdzv_backend} static){fix}"
     )
     return scanned.minus(_OF_FIXED_RANKS)
 

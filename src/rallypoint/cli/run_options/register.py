@@ -14,6 +14,7 @@ from rallypoint.cli.run_options.empty_values import was_empty
 from rallypoint.cli.values import Given, place
 from rallypoint.config import RegisterConfig, password_variable
 from rallypoint.core.settings import UNNAMED_RUN_ID
+from rallypoint.core.spelling import named
 from rallypoint.errors import UsageError
 from rallypoint.register.engines import PASSWORD, PASSWORD_FILE, Row, chosen, find
 from rallypoint.wire.address import is_port
@@ -32,9 +33,10 @@ def read_register(
     job = scanned.get("--rdzv-id")
     if job is None or job.text == UNNAMED_RUN_ID:
         raise UsageError(
-            f"{was_empty(scanned, '--rdzv-id')}--rdzv-backend {backend}: {_row(backend).holds} may "
-            "hold many jobs, and distinguishes them by their run ids: give --rdzv-id, the same for "
-            "all nodes of this job, like --rdzv-id my-job-1"
+            f"{was_empty(scanned, '--rdzv-id')}{_by(scanned, backend)}: {_row(backend).holds} may "
+            "hold many jobs, and distinguishes them by their run ids: give "
+            f"{named.rdzv_id}, the same for all nodes of this job, like "
+            f"{named.rdzv_id} my-job-1"
         )
     return register, rest
 
@@ -44,8 +46,8 @@ def read_place(scanned: Scanned, backend: str, machine: ThisHost) -> tuple[Regis
     row, where = _row(backend), scanned.get("--rdzv-endpoint")
     if where is None and row.needs:
         raise UsageError(
-            f"{was_empty(scanned, '--rdzv-endpoint')}--rdzv-backend {backend}: needs "
-            f"--rdzv-endpoint {row.needs}"
+            f"{was_empty(scanned, '--rdzv-endpoint')}{_by(scanned, backend)}: needs "
+            f"{named.rdzv_endpoint} {row.needs}"
         )
     text = "" if where is None else where.text
     if where is not None and row.is_directory:
@@ -53,15 +55,22 @@ def read_place(scanned: Scanned, backend: str, machine: ThisHost) -> tuple[Regis
     said = dict(scanned.conf())
     conf = {key: value.text for key, value in said.items() if key in row.keys}
     if PASSWORD in row.keys:
-        _add_password(conf, row, backend, machine)
+        by_words = scanned.get("--rdzv-conf") is not None
+        _add_password(conf, row, backend, machine, is_on_command_line=by_words)
     register = chosen(backend, text, conf, partial(_absolute, machine))
     try:
         if row.keys or not row.is_directory:  # A directory has been checked, without its engine.
             machine.check_register(register)
     except UsageError as error:
-        raise UsageError(f"--rdzv-backend {backend}: {error}") from None
+        raise UsageError(f"{_by(scanned, backend)}: {error}") from None
     rest = {key: value for key, value in said.items() if key not in row.keys}
     return register, scanned.minus({"--rdzv-conf", *said}).plus(rest)
+
+
+def _by(scanned: Scanned, backend: str) -> str:
+    """How the backend was given."""
+    given = scanned.get("--rdzv-backend")
+    return f"{named.rdzv_backend} {backend}" if given is None else given.origin
 
 
 def _row(backend: str) -> Row:
@@ -70,14 +79,16 @@ def _row(backend: str) -> Row:
     return row
 
 
-def _add_password(conf: dict[str, str], row: Row, backend: str, machine: ThisHost) -> None:
-    if PASSWORD in conf:
+def _add_password(
+    conf: dict[str, str], row: Row, backend: str, machine: ThisHost, *, is_on_command_line: bool
+) -> None:
+    if PASSWORD in conf and is_on_command_line:
         ways = [f"{key}=FILE" for key in row.keys if key == PASSWORD_FILE]
         ways.append(f"{password_variable(backend)} in the environment")
         raise UsageError(
             f"--rdzv-conf {PASSWORD}: a command line is seen by others: give {', or '.join(ways)}"
         )
-    if PASSWORD_FILE not in conf and (secret := machine.password(backend)):
+    if PASSWORD not in conf and PASSWORD_FILE not in conf and (secret := machine.password(backend)):
         conf[PASSWORD] = secret
 
 
@@ -90,7 +101,7 @@ def check_conf(rest: Scanned) -> None:
 def remarks_on(scanned: Scanned, backend: str) -> list[str]:
     """A remark on each option that has no meaning where any node may lead."""
     return [
-        f"{given.origin} has no effect with --rdzv-backend {backend}: any node may host the job"
+        f"{given.origin} has no effect with {_by(scanned, backend)}: any node may host the job"
         for name in OF_A_FIXED_HOST
         if (given := scanned.get(name)) is not None
     ]
@@ -101,8 +112,9 @@ def _directory(where: Given, backend: str, machine: ThisHost) -> str:
     host, _, port = where.text.rpartition(":")
     if host and "/" not in host and is_port(port):
         raise where.wrong(
-            f"--rdzv-backend {backend} needs a directory that all nodes share, and this looks like "
-            f"an address: leave --rdzv-backend out, or give the directory as ./{where.text}"
+            f"{named.rdzv_backend} {backend} needs a directory that all nodes share, and "
+            f"this looks like an address: leave {named.rdzv_backend} out, or give the "
+            f"directory as ./{where.text}"
         )
     return machine.absolute_path(place(where, "a directory that all nodes share"))
 

@@ -15,7 +15,7 @@ so that two such jobs on one machine don't disturb each other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -44,14 +44,15 @@ from rallypoint.config import (
 )
 from rallypoint.core.liveness import RESET_SHARE
 from rallypoint.core.settings import (
-    BY_DIRECTORY,
     BY_ENDPOINT,
-    BY_REGISTER,
     CONF,
     ENGINE_NAMES,
     FLAGS,
+    SETTINGS,
     UNNAMED_RUN_ID,
+    parameters,
 )
+from rallypoint.core.spelling import by_directory, by_register, named, spelled
 from rallypoint.core.text import shown
 from rallypoint.errors import UsageError
 from rallypoint.wire.address import ANY_PORT, Address
@@ -61,7 +62,7 @@ _INTERVAL_S, _ATTEMPTS = 5.0, 3
 """torchrun's defaults of the lease, where only one of its two keys is given."""
 HEARTBEAT_S, BEATS = 1.0, 5
 """A heartbeat each second; at least so many in a lease."""
-_ROWS = FLAGS | CONF
+_ROWS = {row.flag: row for row in SETTINGS}
 _TWO_WAYS = """\
 --nnodes {nnodes}: several nodes need an endpoint; start each one with
   rallypoint run --nnodes {nnodes} --rdzv-endpoint HOST:29400 ...
@@ -86,7 +87,9 @@ def read_rendezvous(scanned: Scanned, machine: ThisHost, notices: list[str]) -> 
     """Read all options, and decide how the nodes find each other; remarks for the person are added
     to `notices`. Raises UsageError."""
     if (often := scanned.get("--max-no-progress")) is not None and integer(often) == 1:
-        raise often.wrong("needs 2 or more: to end the job at its first failure: --max-restarts 0")
+        raise often.wrong(
+            f"needs 2 or more: to end the job at its first failure: {named.max_restarts} 0"
+        )
     scanned = without_fixed_ranks(scanned, notices)
     least, most = scanned.nodes
     backend = _backend(scanned.get("--rdzv-backend"), machine.handlers)
@@ -99,7 +102,7 @@ def read_rendezvous(scanned: Scanned, machine: ThisHost, notices: list[str]) -> 
         decided["register"] = replace(register, **fields["register"])
     else:
         notices += [
-            f"{given.origin} has no effect without {BY_REGISTER}"
+            f"{given.origin} has no effect without {by_register()}"
             for name in ("--port-range", "hold")
             if (given := scanned.get(name)) is not None and "handler" not in decided
         ]
@@ -171,7 +174,9 @@ def _remarks_on_static(scanned: Scanned, where: Endpoint, most: int) -> list[str
     if most > 1 and (where.host == "localhost" or Address(where.host, 0).is_loopback):
         given = endpoint_ or scanned.get("--master-addr")
         said = given.origin if given else "without --master-addr"
-        fix = "--rdzv-endpoint HOST:PORT" if endpoint_ is not None else "--master-addr HOST"
+        fix = "--master-addr HOST"
+        if endpoint_ is not None:
+            fix = f"{named.rdzv_endpoint} HOST:PORT"
         found.append(
             f"{said}: each node looks for node rank 0 on its own machine ({where.host}): if they "
             f"run on several, give all of them {fix}, the host of node rank 0"
@@ -194,29 +199,36 @@ def with_conf(scanned: Scanned, notices: list[str]) -> Scanned:
     none. One that has no effect here is said in `notices`.
     """
     conf: dict[str, Given] = {}
+    known = _known_keys(scanned)
     for key, value in scanned.conf():
-        if has_no_effect("key", key, value.origin, notices) and key not in CONF:
+        if has_no_effect("key", key, value.origin, notices) and key not in known:
             continue
-        if key not in CONF:
-            raise (scanned.get("--rdzv-conf") or value).wrong(_no_key(key, value.text))
+        if key not in known:
+            raise (scanned.get("--rdzv-conf") or value).wrong(_no_key(scanned, key, value.text))
         if key == "store_type" and value.text == "file":
-            raise value.wrong(f"leave it out to use TCP, or give {BY_DIRECTORY}")
+            raise value.wrong(f"leave it out to use TCP, or give {by_directory()}")
         conf[key] = value
     if "timeout" in conf:
         conf.setdefault("join_timeout", conf["timeout"])
     return scanned.plus(conf)
 
 
-def _no_key(key: str, text: str) -> str:
+def _known_keys(scanned: Scanned) -> Collection[str]:
+    """A program gives some options as keys, too."""
+    return CONF if scanned.get("--rdzv-conf") is not None else CONF | parameters()
+
+
+def _no_key(scanned: Scanned, key: str, text: str) -> str:
     """The error text for an unknown key, which may be the name of an option."""
+    known = _known_keys(scanned)
     name = key.lstrip("-").replace("-", "_").lower()
     row = next((row for row in FLAGS.values() if row.name in (name, f"rdzv_{name}")), None)
     if row is not None:
         value = f" {shown(text)}" if row.metavar else ""
-        return f"{shown(key)} is no key but an option: give {row.flag}{value}"
+        return f"{shown(key)} is no key but an option: give {spelled(row.flag)}{value}"
     bare = name.removeprefix("rdzv_")
-    close = f"; did you mean {bare}?" if bare in CONF else nearest(key, CONF)
-    close = close or f"; known are {', '.join(sorted(CONF))}"
+    close = f"; did you mean {bare}?" if bare in known else nearest(key, known)
+    close = close or f"; known are {', '.join(sorted(known))}"
     return f"unknown key {shown(key)}{close}"
 
 
@@ -263,13 +275,15 @@ def _by_handler(
 ) -> tuple[Scanned, Fields]:
     """A handler gets what is for it as it was written; the coordinator's options have no effect."""
     where, rank = scanned.get("--rdzv-endpoint"), scanned.get("--node-rank")
+    given = scanned.get("--rdzv-backend")
+    by = f"--rdzv-backend {backend}" if given is None else given.origin
     conf = {key: value.text for key, value in scanned.conf()}
     if scanned.on("--insecure"):
-        notices.append(f"--insecure has no effect with --rdzv-backend {backend}")
+        notices.append(f"--insecure has no effect with {by}")
     if rank is not None:
         conf.setdefault("rank", str(integer(rank)))
     notices += [
-        f"{without.origin} has no effect with --rdzv-backend {backend}"
+        f"{without.origin} has no effect with {by}"
         for flag, row in FLAGS.items()
         if row.by_coordinator and (without := scanned.get(flag)) is not None
     ]
@@ -280,10 +294,10 @@ def _by_handler(
 def _backend(given: Given | None, handlers: Callable[[], Sequence[str]]) -> str | None:
     if given is None or given.text in _BACKENDS or is_by_register(given.text):
         return given.text if given else None
-    from rallypoint.register.engines import RENAMED, known_engines
+    from rallypoint.register.engines import RENAMED, known_engines, renamed_to
 
     if given.text in RENAMED:
-        raise given.wrong(RENAMED[given.text])
+        raise given.wrong(renamed_to(given.text))
     known = list(dict.fromkeys((*_BACKENDS, *known_engines(), *handlers())))
     if given.text in known:
         return given.text
@@ -313,7 +327,7 @@ def _node_rank(scanned: Scanned, *, static: bool) -> int | None:
         return 0 if static else None
     rank, most = integer(given), scanned.nodes[1]
     if not 0 <= rank < most:
-        raise given.wrong(f"must be 0..{most - 1}, as --nnodes is {most}")
+        raise given.wrong(f"must be 0..{most - 1}, as {named.nnodes} is {most}")
     return rank
 
 

@@ -36,7 +36,7 @@ from rallypoint.elastic.multiprocessing.redirects import (
     IS_WINDOWS as IS_WINDOWS,
 )
 from rallypoint.errors import ParameterError, SignalException as SignalException
-from rallypoint.observe.parameter_names import in_parameters, naming_parameters
+from rallypoint.core.spelling import carried, naming_parameters
 from rallypoint.process import signals
 from rallypoint.process.logs.plan import LinePrefix, Std as Std, to_map as to_map
 from rallypoint.process.logs.specs import (
@@ -178,7 +178,9 @@ class PContext(ABC):
         )
         self._dest = dest
         self._supervision = Supervision(ProcessPlan(logs_specs, dest, outputs, grace_s))
-        self._thread = threading.Thread(target=self._run, name=f"processes-{name}", daemon=True)
+        self._thread = threading.Thread(
+            target=carried(self._run), name=f"processes-{name}", daemon=True
+        )
         self._begun, self._ended = _Gate(), _Gate()
         """All run, or can't be started; and nothing runs any more."""
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -276,7 +278,7 @@ class PContext(ABC):
         except BaseException as error:
             self._error = error
             if isinstance(error, WorkerStartError):
-                self._error = OSError(error.errno, in_parameters(str(error)))
+                self._error = OSError(error.errno, str(error))
                 self._error.__cause__ = error
         if not self._begun.is_open:
             self._begun.open()
@@ -409,7 +411,7 @@ def _bound(commands: list[WorkerCommand], numa: NumaOptions | None) -> list[Work
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     cpus, notice = worker_cpus(len(commands), numa, visible)
     if notice:
-        warnings.warn(in_parameters(notice), stacklevel=6)
+        warnings.warn(notice, stacklevel=6)
     unbound_if_refused = numa.should_fall_back_if_binding_fails
     return [
         replace(command, cpus=bound, unbound_if_refused=unbound_if_refused)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from msgspec import Struct, field
 
 from rallypoint.config import OutputMode
+from rallypoint.core.spelling import named
 from rallypoint.core.text import raised
 from rallypoint.errors import LogsSpecsError, RallypointError, during
 from rallypoint.process.limits import out_of_files
@@ -140,7 +141,7 @@ class WorkerOutputs(Struct, eq=False):
             if isinstance(self.specs, DefaultLogsSpecs) or out_of_files(error):
                 raise
             name = type(self.specs).__name__
-            failed = LogsSpecsError(f"--logs-specs: {name}.reify failed: {raised(error)}")
+            failed = LogsSpecsError(f"{named.logs_specs}: {name}.reify failed: {raised(error)}")
             number = error.errno if isinstance(error, OSError) else None
             raise during("open log files", number, failed) from error
 

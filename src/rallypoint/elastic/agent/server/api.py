@@ -66,7 +66,7 @@ from rallypoint.elastic.rendezvous.plug_in.client import HandlerClient
 from rallypoint.errors import ParameterError, UsageError
 from rallypoint.observe.event import Event, EventMetadataValue, EventSource
 from rallypoint.elastic.events import record
-from rallypoint.observe.parameter_names import OF_A_SPEC, naming_parameters
+from rallypoint.core.spelling import OF_A_SPEC, naming_parameters
 
 DEFAULT_ROLE = "default"
 SEVERAL = 2
@@ -124,7 +124,7 @@ class SpecAgent(ElasticAgent):
             raise UsageError("this agent is already running: create another one")
         try:
             self._embedding = embedding = Embedding(_handler_client(self._handler))
-            spec, log = self._worker_group.spec, JobLog(OF_A_SPEC)
+            spec, log = self._worker_group.spec, JobLog()
             config = _agent_config(spec, embedding.handler, self._shutdown_timeout)
             try:
                 told = run_embedded(embedding, lambda: self._run_job(config, embedding, log))
@@ -236,7 +236,7 @@ class SimpleElasticAgent(SpecAgent):
 
     def _run_hooks(self, config: AgentConfig, embedding: Embedding, log: JobLog) -> ToldEnd:
         signals = signals_to_handle(config, embedding)
-        telemetry = Telemetry(config, names=log.names)
+        telemetry = Telemetry(config)
         loop, selector = new_loop()
         newest: HookWorkers | None = None
 
