@@ -67,6 +67,7 @@ OF_A_COMMAND = {
 ROWS = (
     "core/settings.py",
     "torch_versions.py",
+    "core/outcomes.py",
     "core/spelling.py",
     "elastic/rendezvous/etcd_server.py",
     "elastic/launch.py",

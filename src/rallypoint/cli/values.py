@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from rallypoint.config import DEFAULT_COORDINATOR_PORT, Endpoint
 from rallypoint.core.given import Given as Given
 from rallypoint.core.limits import MAX_NAME_BYTES, MAX_PORT, is_name
+from rallypoint.core.outcomes import CODES, FINER
 from rallypoint.core.settings import (
     BY_ENDPOINT,
     ENGINE_NAMES,
@@ -346,12 +347,11 @@ def exit_codes(value: Given) -> tuple[int, ...]:
 
 def exit_override(value: Given) -> tuple[tuple[str, int]]:
     """`CLASS=N` of --exit-code."""
-    from rallypoint.cli.exit_codes import CLASSES
-
+    classes = (*CODES, *FINER)
     name, equals, digits = value.text.partition("=")
     right = digits.isascii() and digits.isdigit() and int(digits) < 256
-    if name not in CLASSES or not equals or not right:
-        raise value.wrong(f"needs CLASS=N: one of {', '.join(CLASSES)}, and 0 to 255")
+    if name not in classes or not equals or not right:
+        raise value.wrong(f"needs CLASS=N: one of {', '.join(classes)}, and 0 to 255")
     return ((name, int(digits)),)
 
 

@@ -15,6 +15,8 @@ from typing import Literal
 
 from msgspec import Struct
 
+from rallypoint.core.outcomes import classes_help
+
 MAX_NODES = 100_000
 MAX_WORKERS_PER_NODE = 4096
 MAX_GIVEN = 2**31 - 1
@@ -394,9 +396,7 @@ STOPPING = (
     _torch("--monitor-interval", "SECONDS", "ignored (accepted for torchrun compatibility)",
            "seconds", key="call"),
     _own("--exit-code", "CLASS=N",
-         "exit code for success, failed, usage, infrastructure (0, 1, 2, 75), already-succeeded (0:"
-         " nothing was started, because the job had succeeded before) or no-progress (1: see"
-         " --max-no-progress); repeatable",
+         classes_help(),
          "exit_code_of", "stop.exit_codes", repeatable=True),
 )
 OUTPUT = (
