@@ -28,7 +28,7 @@ from rallypoint.core.settings import (
     out_of_range,
 )
 from rallypoint.core.settings import OnJoin as OnJoin
-from rallypoint.core.spelling import named, spelled
+from rallypoint.core.text import named, spelled
 from rallypoint.errors import UsageError
 
 TOKEN_VARIABLE = "RALLYPOINT_TOKEN"

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from rallypoint.core.spelling import carried
+from rallypoint.core.text import carried
 from rallypoint.errors import InfrastructureError
 
 T = TypeVar("T")

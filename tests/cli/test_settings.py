@@ -126,7 +126,7 @@ sys.meta_path.insert(0, Finder())
 from rallypoint.cli.options import RUN, default_of, parse_run
 from rallypoint.cli.parser import help_text
 from rallypoint.core.messages import Attach
-from rallypoint.core.spelling import settings_conflict
+from rallypoint.core.text import settings_conflict
 from rallypoint.errors import RallypointError
 from rallypoint.elastic.launcher.api import LaunchConfig, agent_config
 from rallypoint.wire.codec import decode_to_coordinator, encode

@@ -18,7 +18,7 @@ import rallypoint
 from rallypoint.agent.embedding import start_in_thread
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.settings import FLAGS, parameters
-from rallypoint.core.spelling import (
+from rallypoint.core.text import (
     OF_A_HANDLER,
     OF_A_LAUNCH,
     OF_A_SPEC,
@@ -68,7 +68,7 @@ ROWS = (
     "core/settings.py",
     "torch_versions.py",
     "core/outcomes.py",
-    "core/spelling.py",
+    "core/text.py",
     "elastic/rendezvous/etcd_server.py",
     "elastic/launch.py",
     "elastic/launcher/api.py",
@@ -127,7 +127,7 @@ def test_each_setting_that_a_message_names_is_in_the_table() -> None:
     used = set()
     for path in PACKAGE.rglob("*.py"):
         text = path.read_text()
-        if re.search(r"spelling import [^\n]*\bnamed\b", text):
+        if re.search(r"text import [^\n]*\bnamed\b", text):
             used |= set(re.findall(r"\bnamed\.([a-z_]+)", text))
     assert len(used) > 30, "the messages were found"
     assert {name for name in used if f"--{name.replace('_', '-')}" not in FLAGS} == set()

@@ -15,7 +15,7 @@ from contextlib import nullcontext
 from typing import Any, TypeVar
 
 from rallypoint.agent.workers import RoundWorkers
-from rallypoint.core.spelling import carried
+from rallypoint.core.text import carried
 from rallypoint.process.signals import hold_what_handlers_raise, keep_dispositions
 
 T = TypeVar("T")

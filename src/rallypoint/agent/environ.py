@@ -10,8 +10,7 @@ from msgspec import Struct
 
 from rallypoint.config import TOKEN_VARIABLE, AgentConfig, ObserveConfig, StopConfig
 from rallypoint.core.model import Assignment, Stamp
-from rallypoint.core.spelling import named
-from rallypoint.core.text import count, shown
+from rallypoint.core.text import count, named, shown
 from rallypoint.errors import UsageError
 from rallypoint.files import local_path
 from rallypoint.wire.address import read_port

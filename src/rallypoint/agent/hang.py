@@ -20,8 +20,7 @@ from rallypoint.core import messages as m
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.hang import Behind, WorkerProgress
 from rallypoint.core.model import Assignment
-from rallypoint.core.spelling import named
-from rallypoint.core.text import STACKS
+from rallypoint.core.text import STACKS, named
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.files import safe_open
 from rallypoint.process.logs.log_dir import is_null_device, make_stacks_dir, path_text

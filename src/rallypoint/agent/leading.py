@@ -28,9 +28,9 @@ from rallypoint.coordinator.token import find_token, user_home
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.session import AgentEnd
-from rallypoint.core.spelling import named
 from rallypoint.core.takeover.heirs import Claimant
 from rallypoint.core.takeover.leading import takeover_s
+from rallypoint.core.text import named
 from rallypoint.errors import RendezvousConnectionError, RendezvousTimeoutError
 from rallypoint.register.engines import make_for, prepare, unanswered
 from rallypoint.register.record import Register

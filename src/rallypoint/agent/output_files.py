@@ -15,8 +15,7 @@ from rallypoint.core.event_kinds import Record
 from rallypoint.core.model import Assignment, Outcome
 from rallypoint.core.node.events import Finish, FinishKind
 from rallypoint.core.ranks import id_of_rank
-from rallypoint.core.spelling import named
-from rallypoint.core.text import shown
+from rallypoint.core.text import named, shown
 from rallypoint.process.logs.log_dir import path_text
 from rallypoint.process.logs.plan import (
     LinePrefix,

@@ -24,8 +24,7 @@ import msgspec
 from msgspec import Struct
 
 from rallypoint.core.model import Lacking
-from rallypoint.core.spelling import named
-from rallypoint.core.text import count, signal_name
+from rallypoint.core.text import count, named, signal_name
 from rallypoint.errors import MACHINE_ERRNOS, RallypointError
 from rallypoint.files import safe_open
 from rallypoint.process.exits import wait_until_gone

@@ -10,7 +10,7 @@ from rallypoint.agent.worker_source import SourceLostError, WorkerSource
 from rallypoint.config import WorkerConfig
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.event_kinds import Record
-from rallypoint.core.spelling import named
+from rallypoint.core.text import named
 from rallypoint.errors import InfrastructureError, RallypointError, UsageError
 from rallypoint.process.exits import reap_orphans_of
 from rallypoint.process.guard import Guard

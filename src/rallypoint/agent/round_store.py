@@ -11,7 +11,7 @@ from rallypoint.coordinator.endpoint import NotYet, meant_addresses, resolve
 from rallypoint.coordinator.listen import BindRefused, ListenRefusal, try_bind
 from rallypoint.core.messages import Prove
 from rallypoint.core.model import Assignment, Stamp
-from rallypoint.core.spelling import named
+from rallypoint.core.text import named
 from rallypoint.errors import EnrolmentError, InfrastructureError, UsageError
 from rallypoint.store.enrol import LookUp, enrol, reach
 from rallypoint.store.round_store import RoundStore

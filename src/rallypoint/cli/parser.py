@@ -17,17 +17,8 @@ from typing import Any, TypeVar
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from rallypoint.cli.values import (
-    PLAIN,
-    Given,
-    conf_words,
-    given,
-    nearest,
-    nodes,
-    read,
-    read_all,
-    truth,
-)
+from rallypoint.cli import values as reading
+from rallypoint.cli.values import Given, given, nearest, nodes, truth
 from rallypoint.config import SECTIONS, default_of
 from rallypoint.core.settings import Setting, is_torchrun
 from rallypoint.core.text import is_number, shown
@@ -96,7 +87,7 @@ class Scanned(Struct, frozen=True):
     def read(self, command: Command, name: str, default: object = None) -> Any:
         """What was given, as the kind of the option says, or the default. Raises UsageError."""
         given = self.get(name)
-        return default if given is None else read(command.options[name], given)
+        return default if given is None else reading.read(command.options[name], given)
 
     def on(self, name: str) -> bool:
         """Is the switch on? Words and numbers count, as `PET_STANDALONE=true`."""
@@ -112,7 +103,7 @@ class Scanned(Struct, frozen=True):
     def conf(self) -> Iterator[tuple[str, Given]]:
         """The keys of `--rdzv-conf`, and those that a program gave. Raises UsageError."""
         given = self.get("--rdzv-conf")
-        for key, text in conf_words(given) if given is not None else ():
+        for key, text in reading.conf_words(given) if given is not None else ():
             yield key, Given(text, f"--rdzv-conf {key}={text}")
         yield from ((name, one[-1]) for name, one in self.values.items() if name[:2] != "--")
 
@@ -132,11 +123,11 @@ class Scanned(Struct, frozen=True):
         found: dict[str, dict[str, Any]] = {name: {} for name in SECTIONS}
         for name, values in self.values.items():
             row = rows.get(name)
-            if row is None or row.kind not in PLAIN:
+            if row is None or row.kind not in reading.PLAIN:
                 continue
-            value = read(row, values[-1])
+            value = reading.read(row, values[-1])
             if row.repeatable:
-                value = tuple(one for each in values for one in read_all(row, each))
+                value = tuple(one for each in values for one in reading.read(row, each))
             if row.target:
                 default = default_of(row)
                 value = type(default)(value) if isinstance(default, Enum) else value

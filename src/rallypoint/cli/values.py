@@ -19,11 +19,9 @@ from rallypoint.core.settings import (
     ENGINE_NAMES,
     MAX_NODES,
     Setting,
-    SettingKind,
     out_of_range,
 )
-from rallypoint.core.spelling import by_directory, by_register
-from rallypoint.core.text import shown
+from rallypoint.core.text import by_directory, by_register, shown
 from rallypoint.errors import UsageError
 from rallypoint.files import local_path
 from rallypoint.store.access import parse_network
@@ -394,11 +392,9 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f"; did you mean {close[0]}?" if close else ""
 
 
-_READERS: Mapping[SettingKind, Callable[[Given], object]] = {
+_READERS: Mapping[str, Callable[[Given], object]] = {
     "switch": truth,
-    "text": lambda value: value.text,
-    "template": lambda value: value.text,
-    "path": lambda value: value.text,
+    **dict.fromkeys(("text", "template", "path"), lambda value: value.text),
     "name": name,
     "seconds": seconds,
     "integer": integer,
@@ -441,9 +437,3 @@ def read(row: Setting, value: Given) -> Any:
     if needs := out_of_range(row, number):
         raise value.wrong(needs)
     return number
-
-
-def read_all(row: Setting, value: Given) -> tuple[object, ...]:
-    """What one value of a repeatable setting adds. Raises UsageError."""
-    found = read(row, value)
-    return found if isinstance(found, tuple) else (found,)

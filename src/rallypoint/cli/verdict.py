@@ -22,13 +22,13 @@ from rallypoint.core.cause import describe
 from rallypoint.core.model import Cause, Ending, Outcome
 from rallypoint.core.node.events import Finish
 from rallypoint.core.outcomes import ALREADY_SUCCEEDED, BY_CLASS, NO_PROGRESS, SIGNALLED
-from rallypoint.core.spelling import by_directory
 from rallypoint.core.text import (
     CANT_START,
     HOST_LEAVES,
     LEFT,
     NOT_NEEDED,
     STACKS,
+    by_directory,
     count,
     job_name,
     signal_name,

@@ -29,7 +29,7 @@ from rallypoint.coordinator.listen import (
 from rallypoint.coordinator.server import Coordinator, LookupToken
 from rallypoint.coordinator.token import JobToken, find_token, no_token_error, user_home
 from rallypoint.core.model import SharedSettings
-from rallypoint.core.spelling import named
+from rallypoint.core.text import named
 from rallypoint.errors import (
     AccessError,
     ForeignPeerError,

@@ -26,8 +26,7 @@ from rallypoint.core.model import DeadPlace, SharedSettings, Verdict
 from rallypoint.core.round_state import RoundState
 from rallypoint.core.session_state import Session
 from rallypoint.core.sessions import Sessions
-from rallypoint.core.spelling import named
-from rallypoint.core.text import quoted_job
+from rallypoint.core.text import named, quoted_job
 from rallypoint.observe.faults import Faults, describe_fault
 from rallypoint.store.refusal_log import WINDOW_S, RefusalLog
 from rallypoint.wire.codec import for_version

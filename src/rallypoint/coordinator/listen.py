@@ -19,7 +19,7 @@ from enum import Enum, auto
 
 from msgspec import Struct
 
-from rallypoint.core.spelling import named
+from rallypoint.core.text import named
 from rallypoint.errors import InfrastructureError, UsageError
 from rallypoint.wire.address import Address
 

@@ -12,7 +12,7 @@ from operator import itemgetter
 from rallypoint.config import DEFAULT_COORDINATOR_PORT
 from rallypoint.coordinator.endpoint import meant_addresses
 from rallypoint.coordinator.listen import BindRefused, try_bind
-from rallypoint.core.spelling import named
+from rallypoint.core.text import named
 from rallypoint.errors import InfrastructureError, UsageError
 from rallypoint.wire.address import Address
 

@@ -17,7 +17,7 @@ import time
 
 from msgspec import Struct
 
-from rallypoint.core.spelling import named
+from rallypoint.core.text import named
 from rallypoint.errors import AccessError
 from rallypoint.files import safe_open, why_not_private
 from rallypoint.wire.handshake import how_to_get_a_token

@@ -19,8 +19,7 @@ from msgspec.structs import replace
 from rallypoint.core.job_state import JobState
 from rallypoint.core.messages import Attach, Join
 from rallypoint.core.model import Candidate, NodeRef, SharedSettings
-from rallypoint.core.spelling import named
-from rallypoint.core.text import quoted
+from rallypoint.core.text import named, quoted
 from rallypoint.core.watch.node_progress import NodeProgress
 
 

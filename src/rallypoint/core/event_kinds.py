@@ -10,7 +10,7 @@ from enum import Enum, IntEnum
 
 from msgspec import Struct
 
-from rallypoint.core.spelling import named
+from rallypoint.core.text import named
 
 
 class Level(IntEnum):

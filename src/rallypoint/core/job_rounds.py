@@ -49,7 +49,7 @@ from rallypoint.core.round import count_loss
 from rallypoint.core.round import step as step_round
 from rallypoint.core.round_state import MemberState
 from rallypoint.core.settings import MAX_SECONDS
-from rallypoint.core.spelling import named
+from rallypoint.core.text import named
 from rallypoint.core.watch.names import gaps_in_names
 from rallypoint.core.watch.turns import RoundEnded, RoundFormed, RoundJudged
 

@@ -23,8 +23,7 @@ from msgspec import Struct, field
 
 from rallypoint.core.events import Timer, TimerKind
 from rallypoint.core.model import SharedSettings
-from rallypoint.core.spelling import named
-from rallypoint.core.text import UNGUARDED, signal_name
+from rallypoint.core.text import UNGUARDED, named, signal_name
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.hashes import blake2s
 

@@ -14,7 +14,7 @@ from enum import Enum
 
 from msgspec import Struct
 
-from rallypoint.core.spelling import named
+from rallypoint.core.text import named
 
 NO_ANSWER_S = 120.0
 """Seconds after the connection broke in which a host that does not answer is tried, unless a person

@@ -120,43 +120,6 @@ class SharedSettings(Struct, frozen=True, array_like=True):
 Differences = tuple[tuple[str, object, object], ...]
 
 
-SettingKind = Literal[
-    "switch",
-    "text",
-    "template",
-    "name",
-    "seconds",
-    "integer",
-    "bytes",
-    "choice",
-    "engine",
-    "nodes",
-    "workers",
-    "host",
-    "port",
-    "ports",
-    "place",
-    "listen",
-    "networks",
-    "exit_codes",
-    "exit_code_of",
-    "signal",
-    "signals",
-    "notice",
-    "modules",
-    "file",
-    "path",
-    "directory",
-    "streams",
-    "ranks",
-    "texts",
-    "event_handler",
-    "logs_specs",
-    "pattern",
-]
-"""How a value is written: `cli/values.py` has a reader for each."""
-
-
 class Setting(Struct, frozen=True):
     """One row: an option of a command, a key of `--rdzv-conf`, or what nodes compare besides."""
 
@@ -167,7 +130,8 @@ class Setting(Struct, frozen=True):
     built in."""
     about: str = ""
     """One line of help, without the default."""
-    kind: SettingKind = "text"
+    kind: str = "text"
+    """How a value is written: `cli/values.py` has a reader for each kind."""
     target: str = ""
     """The part of `AgentConfig` that it fills, and the field there: `stop.restart_grace_s`; empty:
     it says how others are read."""
@@ -192,6 +156,8 @@ class Setting(Struct, frozen=True):
     required: bool = False
     implied: str = ""
     """The value of a flag that is given without one; empty: there must be one."""
+    may_be_empty: bool = False
+    """An empty value, as torchrun has it, is no value."""
     of_one_agent: bool = False
     """A worker that starts a job must not inherit it from its agent's environment."""
     by_coordinator: bool = False
@@ -237,7 +203,7 @@ NODES_AND_WORKERS = (
            "workers", "workers.count", least=1, most=MAX_WORKERS_PER_NODE, key="call"),
     _torch("--standalone", "", "this node alone: no other node can join", "switch"),
     _torch("--role", "NAME", "name of this node's kind of worker", "name", "workers.role",
-         key="call"),
+         key="call", may_be_empty=True),
     _own("--scheduler", "auto|slurm|none",
          "who says what the command line leaves out: auto: Slurm, in a step of several tasks",
          "choice", default="auto"),
@@ -247,19 +213,19 @@ RENDEZVOUS = (
            "where the nodes connect: one of them hosts it, or rallypoint serve; with --rdzv-backend"
            " file a directory that all nodes share, with etcd its members, HOST[:2379],..., with"
            " kubernetes the namespace, if not the pod's own",
-           "place", default=":29400", key="call"),
+           "place", default=":29400", key="call", may_be_empty=True),
     _torch("--rdzv-id", "ID", "name of the job, equal on all its nodes",
-           "name", "rendezvous.run_id", "none; random when alone"),
+           "name", "rendezvous.run_id", "none; random when alone", may_be_empty=True),
     _torch("--rdzv-backend", "NAME",
            "tcp (or c10d, its name in torchrun), file, etcd or kubernetes (any node may host; the"
            " job outlives each of them), static, or the name of a package's",
            default="tcp", key="call"),
     _torch("--rdzv-conf", "K=V,...",
            "join_timeout (600 s), last_call_timeout (30 s), host_timeout (30 s), is_host (the node"
-           " that can bind the endpoint), and torchrun's other keys"),
+           " that can bind the endpoint), and torchrun's other keys", may_be_empty=True),
     _torch("--local-addr", "ADDR", "address by which the other nodes reach this one",
            "host", "rendezvous.local_addr", "the address of its connection to the coordinator",
-         key="call"),
+         key="call", may_be_empty=True),
     _own("--port-range", "FIRST-LAST",
          f"with {BY_REGISTER}: ports on which this node may host the job",
          "ports", "register.ports", "29400 if it is free, else any", by_coordinator=True,
@@ -292,11 +258,11 @@ RENDEZVOUS = (
          " bad machines are held back by it",
          "name", "rendezvous.machine_id",
          "the boot and the address of this machine; in a container the variable NODE_NAME",
-         key="tcp", of_one_agent=True, by_coordinator=True),
+         key="tcp", of_one_agent=True, by_coordinator=True, may_be_empty=True),
     _own("--topology", "KEY|file:FILE|cmd:COMMAND",
          "rank nodes by this first, for example rack-07; or by the line that FILE has or COMMAND"
          " prints",
-         "name", "rendezvous.topology", key="tcp", by_coordinator=True),
+         "name", "rendezvous.topology", key="tcp", by_coordinator=True, may_be_empty=True),
     _own("--spares", "N", "so many of --nnodes stand by, and take the place of lost ones",
          "integer", default="0", most=MAX_NODES, by_coordinator=True),
     _own("--world-multiple-of", "K",
@@ -321,7 +287,7 @@ WHAT_RUNS = (
            "choice", "workers.start_method", "spawn", key="call"),
     _own("--preload", "MODULE,...",
          "import these once and fork the workers from there: a restart costs milliseconds",
-         "modules", "workers.preload", key="call"),
+         "modules", "workers.preload", key="call", may_be_empty=True),
     _torch("--virtual-local-rank", "",
            "each worker sees only its own device (CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES if it"
            " is set), and LOCAL_RANK 0",
@@ -376,7 +342,7 @@ STOPPING = (
     _own("--restart-grace", "SECONDS", "the same when workers are restarted",
          "seconds", "stop.restart_grace_s", most=MAX_WAIT_S),
     _torch("--signals-to-handle", "NAME,...", "signals that stop the job",
-           "signals", "stop.signals", key="call"),
+           "signals", "stop.signals", key="call", may_be_empty=True),
     _own("--drain-deadline", "SECONDS",
          "when this node is asked to leave: the time in all for a last checkpoint of the job, and"
          " for its workers to stop, until SIGKILL",
@@ -412,7 +378,7 @@ OUTPUT = (
     _own("--log-format", "text|json", "form of the agent's own lines",
          "choice", "output.log_format"),
     _torch("--log-dir", "DIR", "where redirected output and error files go",
-           "directory", "output.log_dir", "a temporary folder", key="call"),
+           "directory", "output.log_dir", "a temporary folder", key="call", may_be_empty=True),
     _own("--log-layout", "torchrun|rounds",
          "files under JOB[_NODE]_RANDOM/attempt_N/RANK, or JOB/NODE/round_N/RANK with a link"
          " latest",
@@ -429,15 +395,16 @@ OUTPUT = (
     _torch("--log-line-prefix-template", "TEXT",
            "stands before each line of a teed stream; macros: ${role_name}, ${local_rank}, ${rank},"
            " ${hostname}",
-           "template", "output.prefix_template", "[${role_name}${local_rank}]:", key="call"),
+           "template", "output.prefix_template", "[${role_name}${local_rank}]:", key="call",
+           may_be_empty=True),
     _torch("--local-ranks-filter", "RANK,...",
            "only these reach the console; g12: global rank 12",
-           "ranks", "output.local_ranks_filter", "all", key="call"),
+           "ranks", "output.local_ranks_filter", "all", key="call", may_be_empty=True),
     _torch("--duplicate-stdout-filters", "TEXT,...",
            "copy teed lines with one of these to one file per round; two commas stand for one",
-           "texts", "output.duplicate_stdout_filters", key="call"),
+           "texts", "output.duplicate_stdout_filters", key="call", may_be_empty=True),
     _torch("--duplicate-stderr-filters", "TEXT,...", "the same for stderr",
-           "texts", "output.duplicate_stderr_filters", key="call"),
+           "texts", "output.duplicate_stderr_filters", key="call", may_be_empty=True),
     _own("--explain", "",
          "print what this job would do, and where each value comes from; start nothing",
          "switch", of_one_agent=True),

@@ -15,8 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from rallypoint.core.event_kinds import HISTORY_NOT_WRITTEN, Record
-from rallypoint.core.spelling import named
-from rallypoint.core.text import shown
+from rallypoint.core.text import named, shown
 from rallypoint.core.watch.history_file import Begin, HistoryLine, LinesLost, as_object
 from rallypoint.errors import UsageError
 from rallypoint.files import open_named, safe_open

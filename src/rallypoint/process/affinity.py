@@ -13,8 +13,7 @@ from msgspec import Struct
 
 from rallypoint.config import AffinityMode, NumaOptions
 from rallypoint.core.cpu_binding import BindingImpossible, Cpu, bind, parse_cpu_list, spread
-from rallypoint.core.spelling import named
-from rallypoint.core.text import count
+from rallypoint.core.text import count, named
 from rallypoint.errors import UsageError
 from rallypoint.process.devices import Gpu, nvml_gpus, visible_gpus
 

@@ -24,7 +24,7 @@ from typing import NoReturn, TextIO
 
 from msgspec import Struct
 
-from rallypoint.core.spelling import named
+from rallypoint.core.text import named
 from rallypoint.errors import MACHINE_ERRNOS, InfrastructureError, UsageError, during
 from rallypoint.process import signals, syscalls
 from rallypoint.process.guard import Guard, register_self

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from rallypoint.config import RegisterConfig, RendezvousConfig
 from rallypoint.core.settings import ENGINE_NAMES, HOLD_S
-from rallypoint.core.spelling import named
+from rallypoint.core.text import named
 from rallypoint.errors import (
     AccessError,
     InfrastructureError,

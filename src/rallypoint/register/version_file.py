@@ -16,7 +16,7 @@ from struct import pack
 
 from msgspec import Struct
 
-from rallypoint.core.spelling import named
+from rallypoint.core.text import named
 from rallypoint.hashes import blake2s, compare_digest
 from rallypoint.wire.keys import register_key
 

@@ -16,7 +16,7 @@ from enum import Enum
 from msgspec import Struct
 
 from rallypoint.core import admission
-from rallypoint.core.spelling import named
+from rallypoint.core.text import named
 
 HOLD_S = 5.0
 MAX_HELD = 4096

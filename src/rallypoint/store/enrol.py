@@ -12,7 +12,7 @@ import socket
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from rallypoint.core.spelling import named
+from rallypoint.core.text import named
 from rallypoint.errors import EnrolmentError, ProtocolError
 from rallypoint.store.backoff import growing_pauses
 from rallypoint.wire.enrolment import NONCE_BYTES, AgentEnrolment

@@ -31,8 +31,7 @@ from typing import assert_never
 
 import msgspec
 
-from rallypoint.core.spelling import named
-from rallypoint.core.text import quoted_job
+from rallypoint.core.text import named, quoted_job
 from rallypoint.errors import (
     AccessError,
     ForeignPeerError,

@@ -12,17 +12,7 @@ from rallypoint.cli.parser import Scanned
 from rallypoint.core.settings import FLAGS
 from rallypoint.errors import UsageError
 
-_NOT_GIVEN = frozenset(
-    {"--rdzv-endpoint", "--rdzv-id", "--rdzv-conf", "--local-addr", "--role", "--log-dir"}
-    | {"--local-ranks-filter", "--duplicate-stdout-filters", "--duplicate-stderr-filters"}
-    | {
-        "--signals-to-handle",
-        "--topology",
-        "--machine-id",
-        "--preload",
-        "--log-line-prefix-template",
-    }
-)
+_NOT_GIVEN = frozenset(flag for flag, row in FLAGS.items() if row.may_be_empty)
 _OF_ONE_NODE = frozenset({"--master-addr", "--master-port"})
 """Not given where there is one node; of several each would look for node 0 on its own machine."""
 _BLANKS_COUNT = frozenset({"--log-line-prefix-template"})

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from rallypoint.cli.parser import Scanned
 from rallypoint.cli.values import is_by_register
-from rallypoint.core.spelling import named
+from rallypoint.core.text import named
 
 _OF_FIXED_RANKS = ("--node-rank", "--master-addr", "--master-port")
 

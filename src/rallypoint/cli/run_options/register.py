@@ -14,7 +14,7 @@ from rallypoint.cli.run_options.empty_values import was_empty
 from rallypoint.cli.values import Given, place
 from rallypoint.config import RegisterConfig, password_variable
 from rallypoint.core.settings import UNNAMED_RUN_ID
-from rallypoint.core.spelling import named
+from rallypoint.core.text import named
 from rallypoint.errors import UsageError
 from rallypoint.register.engines import PASSWORD, PASSWORD_FILE, Row, chosen, find
 from rallypoint.wire.address import is_port

@@ -52,8 +52,7 @@ from rallypoint.core.settings import (
     UNNAMED_RUN_ID,
     parameters,
 )
-from rallypoint.core.spelling import by_directory, by_register, named, spelled
-from rallypoint.core.text import shown
+from rallypoint.core.text import by_directory, by_register, named, shown, spelled
 from rallypoint.errors import UsageError
 from rallypoint.wire.address import ANY_PORT, Address
 

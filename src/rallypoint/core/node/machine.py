@@ -98,7 +98,7 @@ from rallypoint.core.node.state import (
     wait,
 )
 from rallypoint.core.node.state import claim as claim
-from rallypoint.core.spelling import named
+from rallypoint.core.text import named
 from rallypoint.core.worker_signals import WorkerSignals
 
 

@@ -32,7 +32,7 @@ from rallypoint.config import (
 )
 from rallypoint.core.given import Given
 from rallypoint.core.settings import BY_ENDPOINT, FLAGS
-from rallypoint.core.spelling import OF_A_LAUNCH, naming_parameters
+from rallypoint.core.text import OF_A_LAUNCH, naming_parameters
 from rallypoint.elastic.agent.embedded.entrypoint import (
     Entrypoint,
     entrypoint_name,

@@ -36,7 +36,7 @@ from rallypoint.elastic.multiprocessing.redirects import (
     IS_WINDOWS as IS_WINDOWS,
 )
 from rallypoint.errors import ParameterError, SignalException as SignalException
-from rallypoint.core.spelling import carried, naming_parameters
+from rallypoint.core.text import carried, naming_parameters
 from rallypoint.process import signals
 from rallypoint.process.logs.plan import LinePrefix, Std as Std, to_map as to_map
 from rallypoint.process.logs.specs import (

@@ -28,8 +28,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from rallypoint.core.spelling import named
-from rallypoint.core.text import CANT_LOG, shown
+from rallypoint.core.text import CANT_LOG, named, shown
 from rallypoint.errors import MACHINE_ERRNOS, LogStorageError, RallypointError, UsageError, during
 from rallypoint.files import local_path, make_private_dir, open_named, remove_tree, safe_open
 from rallypoint.process.limits import out_of_files

@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from msgspec import Struct, field
 
-from rallypoint.core.spelling import named, naming_parameters
-from rallypoint.core.text import raised, shown
+from rallypoint.core.text import named, naming_parameters, raised, shown
 from rallypoint.errors import LogsSpecsError, UsageError
 from rallypoint.process.logs.log_dir import Layout, LogDir, error_file
 from rallypoint.process.logs.plan import NULL_DEVICE, Std, StdMap, is_named, names_any, streams_of

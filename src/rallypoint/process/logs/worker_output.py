@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from msgspec import Struct, field
 
 from rallypoint.config import OutputMode
-from rallypoint.core.spelling import named
-from rallypoint.core.text import raised
+from rallypoint.core.text import named, raised
 from rallypoint.errors import LogsSpecsError, RallypointError, during
 from rallypoint.process.limits import out_of_files
 from rallypoint.process.logs.log_dir import open_log, read_remembered, set_aside

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
-from rallypoint.core.spelling import named
+from rallypoint.core.text import named
 from rallypoint.errors import RallypointError, RendezvousConnectionError, UsageError
 from rallypoint.file_systems import (
     lies_here,

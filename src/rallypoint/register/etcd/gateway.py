@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rallypoint.config import password_variable
 from rallypoint.core.json_reader import UnreadableJsonError, read_object
-from rallypoint.core.spelling import named
-from rallypoint.core.text import shown
+from rallypoint.core.text import named, shown
 from rallypoint.errors import AccessError, ParameterError, RendezvousConnectionError
 from rallypoint.register import http
 from rallypoint.register.etcd.answers import check_answer

@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NotRequired, TypedDict
 from urllib.parse import quote, urlencode, urlsplit
 
 from rallypoint.core.json_reader import UnreadableJsonError, check_kind, read_object
-from rallypoint.core.spelling import named
-from rallypoint.core.text import shown
+from rallypoint.core.text import named, shown
 from rallypoint.errors import AccessError, ParameterError, RendezvousConnectionError
 from rallypoint.register.http import (
     HttpConnection,

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from rallypoint.core.spelling import named
+from rallypoint.core.text import named
 from rallypoint.errors import ParameterError, UsageError
 from rallypoint.register.engines import NotHereError
 from rallypoint.wire.address import Address, split_endpoint

@@ -66,7 +66,7 @@ from rallypoint.elastic.rendezvous.plug_in.client import HandlerClient
 from rallypoint.errors import ParameterError, UsageError
 from rallypoint.observe.event import Event, EventMetadataValue, EventSource
 from rallypoint.elastic.events import record
-from rallypoint.core.spelling import OF_A_SPEC, naming_parameters
+from rallypoint.core.text import OF_A_SPEC, naming_parameters
 
 DEFAULT_ROLE = "default"
 SEVERAL = 2

@@ -21,7 +21,7 @@ from rallypoint.config import Endpoint, RendezvousConfig
 from rallypoint.coordinator.endpoint import NotYet, resolve
 from rallypoint.coordinator.own_addresses import reachable_host
 from rallypoint.core.model import EndKind, EndReason, Verdict
-from rallypoint.core.spelling import named
+from rallypoint.core.text import named
 from rallypoint.elastic.rendezvous.api import RendezvousParameters
 from rallypoint.elastic.rendezvous.plug_in import round as rounds
 from rallypoint.elastic.rendezvous.plug_in.round import HandlerChange, NodeInfo

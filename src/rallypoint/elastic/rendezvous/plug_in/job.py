@@ -40,8 +40,7 @@ from rallypoint.core.model import (
     Stamp,
     Verdict,
 )
-from rallypoint.core.spelling import named
-from rallypoint.core.text import NOT_NEEDED
+from rallypoint.core.text import NOT_NEEDED, named
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.elastic.rendezvous.plug_in import round as e
 from rallypoint.elastic.rendezvous.plug_in.round import NodeInfo, assign, next_stamp
