@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from signal import Signals
 
 from msgspec import Struct
 
-from rallypoint.config import TOKEN_VARIABLE, AgentConfig, ObserveConfig, StopConfig
+from rallypoint.config import TOKEN_VARIABLE, AgentConfig
 from rallypoint.core.model import Assignment, Stamp
 from rallypoint.core.text import count, named, shown
 from rallypoint.errors import UsageError
@@ -221,19 +220,9 @@ def progress_receiver_asked_for(base: Mapping[str, str] | None = None) -> Progre
     return None
 
 
-def signals_asked_for(base: Mapping[str, str] | None = None) -> tuple[str, ...]:
-    """The signals that torch's variable has for an agent that a program makes; empty: none. Raises
-    UsageError."""
-    text = (os.environ if base is None else base).get(SIGNALS_VARIABLE, "")
-    names = tuple(name.strip() for name in text.split(",") if name.strip())
-    if wrong := [name for name in names if name not in Signals.__members__]:
-        raise UsageError(f"{SIGNALS_VARIABLE}={shown(text)}: there is no signal {shown(wrong[0])}")
-    return names
-
-
-def observe_config(event_log_handler: str) -> ObserveConfig:
-    """That of an agent that a program makes. Raises UsageError."""
-    return ObserveConfig(event_log_handler=event_log_handler, health_port=health_port_asked_for())
+def signals_asked_for() -> str:
+    """What torch's variable has for an agent that a program makes; empty: nothing."""
+    return os.environ.get(SIGNALS_VARIABLE, "")
 
 
 def kept_jobs(base: Mapping[str, str] | None = None) -> str:
@@ -250,12 +239,6 @@ def kept_jobs(base: Mapping[str, str] | None = None) -> str:
         home = home if os.path.isabs(home) else os.path.expanduser("~/.local/state")
         state = os.path.join(home, "rallypoint")
     return os.path.join(state, "kept") if os.path.isabs(state) else ""
-
-
-def stop_config(grace_s: float) -> StopConfig:
-    """That of an agent that a program makes, with one grace for every stop. Raises UsageError."""
-    signals = signals_asked_for() or StopConfig().signals
-    return StopConfig(shutdown_grace_s=grace_s, restart_grace_s=grace_s, signals=signals)
 
 
 def worker_argv(template: Sequence[str], local_rank: int) -> list[str]:

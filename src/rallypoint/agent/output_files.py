@@ -20,7 +20,6 @@ from rallypoint.process.logs.log_dir import path_text
 from rallypoint.process.logs.plan import (
     LinePrefix,
     Std,
-    check_ranks,
     is_named,
     parse_std_map,
     resolve_mode,
@@ -130,7 +129,6 @@ def output_settings(config: AgentConfig) -> OutputSettings:
         stderr_is_terminal=stderr_tty,
         workers=shown_workers(config),
     )
-    check_ranks(output.local_ranks_filter or (), workers.count, named.local_ranks_filter)
     return OutputSettings(
         mode=mode,
         prefix=LinePrefix(

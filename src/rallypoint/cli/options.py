@@ -51,7 +51,7 @@ from rallypoint.config import (
 )
 from rallypoint.config import default_of as field_default
 from rallypoint.core.outcomes import exit_codes_help
-from rallypoint.core.settings import FLAGS, GROUPS, Setting
+from rallypoint.core.settings import FLAGS, GROUPS, MAX_WORKERS_PER_NODE, Setting
 from rallypoint.core.text import shown
 from rallypoint.errors import UsageError
 from rallypoint.observe.printing import print_error
@@ -336,6 +336,8 @@ def read_count(
         count = values.integer(given)
         if count < 1:
             raise given.wrong("needs 1 or more workers")
+        if count > MAX_WORKERS_PER_NODE:
+            raise given.wrong(f"must be 1..{MAX_WORKERS_PER_NODE} workers")
         return count
     if word not in _DEVICE_WORDS:
         raise given.wrong(f"needs a number, or one of {', '.join(_DEVICE_WORDS)}")

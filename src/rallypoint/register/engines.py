@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import cache, partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
 from msgspec import Struct
 
@@ -249,16 +249,15 @@ def chosen(
     where: str,
     settings: Mapping[str, str],
     absolute_path: Callable[[str], str],
-    **more: Any,
 ) -> RegisterConfig:
     """Return the choice of an engine that there is, with its own settings. Names of files become
-    absolute by `absolute_path`; `more` are fields of RegisterConfig. Raises as `find`."""
+    absolute by `absolute_path`. Raises as `find`."""
     row = find(name)
     assert row is not None
     said = (
         (key, absolute_path(text) if key in row.files else text) for key, text in settings.items()
     )
-    return RegisterConfig(name, where, tuple(said), **more)
+    return RegisterConfig(name, where, tuple(said))
 
 
 def prepare(engine: Engine, register: RegisterConfig, flag: str = "") -> list[str]:

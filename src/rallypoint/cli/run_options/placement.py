@@ -10,7 +10,6 @@ from __future__ import annotations
 from rallypoint.cli.machine import ThisHost
 from rallypoint.cli.parser import Scanned
 from rallypoint.cli.values import Given, integer
-from rallypoint.config import check_name
 from rallypoint.errors import UsageError
 
 _FILE, _COMMAND = "file:", "cmd:"
@@ -69,9 +68,7 @@ def _key(topology: Given, machine: ThisHost) -> Given:
     if len(lines) != 1:
         says = "nothing" if not lines else f"{len(lines)} lines"
         raise topology.wrong(f"says {says}: one line is needed, like rack-07")
-    found = Given(lines[0].strip(), f"{topology.origin}, which says {lines[0].strip()}")
-    check_name(topology.origin, found.text)
-    return found
+    return Given(lines[0].strip(), f"{topology.origin}, which says {lines[0].strip()}")
 
 
 def _read(topology: Given, machine: ThisHost) -> str:

@@ -35,7 +35,13 @@ from rallypoint.agent.embedding import (
     run_embedded,
     run_to_its_end,
 )
-from rallypoint.agent.environ import observe_config, stop_config, worker_environ
+from rallypoint.agent.environ import (
+    SIGNALS_VARIABLE,
+    health_port_asked_for,
+    signals_asked_for,
+    worker_environ,
+)
+from rallypoint.cli.values import Given, signal_names
 from rallypoint.agent.membership import AgentSetup
 from rallypoint.agent.node_workers import WorkerRound
 from rallypoint.agent.run import AgentRun, signals_to_handle
@@ -48,6 +54,8 @@ from rallypoint.config import (
     HandlerConfig,
     RendezvousConfig,
     WorkerConfig,
+    ObserveConfig,
+    StopConfig,
 )
 from rallypoint.core.model import UNNAMED_RUN_ID
 from rallypoint.elastic.agent.embedded.hook_workers import HookWorkers
@@ -277,9 +285,19 @@ def _agent_config(
     return AgentConfig(
         rendezvous=_alone(spec) if handler is None else _by_handler(spec, handler),
         workers=WorkerConfig(argv=(), count=spec.local_world_size, role=spec.role),
-        stop=stop_config(shutdown_timeout_s),
-        observe=observe_config(spec.event_log_handler),
+        stop=_stop(shutdown_timeout_s),
+        observe=ObserveConfig(
+            event_log_handler=spec.event_log_handler, health_port=health_port_asked_for()
+        ),
     )
+
+
+def _stop(grace_s: float) -> StopConfig:
+    """One grace for every stop."""
+    text = signals_asked_for()
+    given = signal_names(Given(text, f"{SIGNALS_VARIABLE}={text}"))
+    signals = given or StopConfig().signals
+    return StopConfig(shutdown_grace_s=grace_s, restart_grace_s=grace_s, signals=signals)
 
 
 def _handler_client(handler: Any) -> HandlerClient | None:
