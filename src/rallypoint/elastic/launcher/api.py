@@ -313,8 +313,7 @@ def _with_short_traceback(work: Callable[[], dict[int, Any]]) -> dict[int, Any]:
     """Strip our own frames from the traceback, and the cause from a usage error, which is one line
     that says it all."""
     try:
-        with naming_parameters(OF_A_LAUNCH):
-            return work()
+        return work()
     except InvariantError:
         raise
     except KeyboardInterrupt as error:
@@ -327,6 +326,7 @@ def _with_short_traceback(work: Callable[[], dict[int, Any]]) -> dict[int, Any]:
         raise
 
 
+@naming_parameters(OF_A_LAUNCH)
 def _run(config: AgentConfig, name: str, embedding: Embedding) -> dict[int, Any]:
     log = JobLog()
     try:

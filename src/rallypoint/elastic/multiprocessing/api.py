@@ -36,7 +36,7 @@ from rallypoint.elastic.multiprocessing.redirects import (
     IS_WINDOWS as IS_WINDOWS,
 )
 from rallypoint.errors import ParameterError, SignalException as SignalException
-from rallypoint.core.text import carried, naming_parameters
+from rallypoint.core.text import naming_parameters
 from rallypoint.process import signals
 from rallypoint.process.logs.plan import LinePrefix, Std as Std, to_map as to_map
 from rallypoint.process.logs.specs import (
@@ -178,9 +178,7 @@ class PContext(ABC):
         )
         self._dest = dest
         self._supervision = Supervision(ProcessPlan(logs_specs, dest, outputs, grace_s))
-        self._thread = threading.Thread(
-            target=carried(self._run), name=f"processes-{name}", daemon=True
-        )
+        self._thread = threading.Thread(target=self._run, name=f"processes-{name}", daemon=True)
         self._begun, self._ended = _Gate(), _Gate()
         """All run, or can't be started; and nothing runs any more."""
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -272,6 +270,7 @@ class PContext(ABC):
             self._thread.join()
         self._restore_handlers()
 
+    @naming_parameters()
     def _run(self) -> None:
         try:
             self._result = asyncio.run(self._supervision.run(self._runs_in))
