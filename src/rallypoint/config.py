@@ -81,6 +81,9 @@ def _check(settings: Struct) -> None:
             )
 
 
+LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
+
+
 class OutputMode(Enum):
     """How the workers' output reaches the console. AUTO is PREFIX when stdout and stderr are
     terminals and the world has more than one worker, else INHERIT."""
@@ -308,7 +311,7 @@ class OutputConfig(Struct, frozen=True, kw_only=True):
     quiet: bool = False
     report: FailureReport = FailureReport.AUTO
     log_format: Literal["text", "json"] = "text"
-    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"] = "INFO"
+    log_level: LogLevel = "INFO"
     """The least level of the agent's own lines that are shown (LOGLEVEL)."""
     log_dir: str | None = None
     redirects: str = "0"

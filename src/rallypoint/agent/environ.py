@@ -179,9 +179,9 @@ def timer_file_asked_for(base: Mapping[str, str] | None = None) -> str | None:
     return "" if environ.get(TORCHELASTIC_ENABLE_FILE_TIMER) == "1" else None
 
 
-def shutdown_timeout_asked_for(base: Mapping[str, str] | None = None) -> str:
-    """What torch's variable has for it, in seconds; empty: nothing."""
-    return (os.environ if base is None else base).get(SHUTDOWN_TIMEOUT_VARIABLE, "")
+def asked_for(variable: str) -> str:
+    """What this variable of torch's has; empty: nothing."""
+    return os.environ.get(variable, "")
 
 
 def health_port_asked_for(base: Mapping[str, str] | None = None) -> int | None:
@@ -218,11 +218,6 @@ def progress_receiver_asked_for(base: Mapping[str, str] | None = None) -> Progre
             ca_cert, token = (environ.get(f"{prefix}_{name}", "") for name in ("CA_CERT", "TOKEN"))
             return ProgressReceiver(url, ca_cert, token, f"{prefix}_URL={shown(url)}")
     return None
-
-
-def signals_asked_for() -> str:
-    """What torch's variable has for an agent that a program makes; empty: nothing."""
-    return os.environ.get(SIGNALS_VARIABLE, "")
 
 
 def kept_jobs(base: Mapping[str, str] | None = None) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
-from typing import Literal, cast
+from typing import cast, get_args
 
 from rallypoint.agent.environ import health_port_asked_for, own_device
 from rallypoint.cli import values
@@ -42,6 +42,7 @@ from rallypoint.config import (
     AccessConfig,
     AffinityMode,
     AgentConfig,
+    LogLevel,
     NumaOptions,
     ObserveConfig,
     OutputConfig,
@@ -64,9 +65,7 @@ from rallypoint.process.logs.plan import (
     rank_key,
 )
 
-LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
-
-_LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+_LOG_LEVELS = get_args(LogLevel)
 _DEVICE_WORDS = ("cpu", "gpu", "xpu", "auto")
 
 

@@ -21,7 +21,7 @@ from rallypoint.core.settings import (
     Setting,
     out_of_range,
 )
-from rallypoint.core.text import by_directory, by_register, shown
+from rallypoint.core.text import by_register, named, shown
 from rallypoint.errors import UsageError
 from rallypoint.files import local_path
 from rallypoint.store.access import parse_network
@@ -212,7 +212,7 @@ def endpoint(
         )
     if value.text.startswith(_PATH_BEGINS):
         raise value.wrong(
-            f"needs HOST:PORT; for a directory that all nodes share: {by_directory()}"
+            f"needs HOST:PORT; for a directory that all nodes share: {named.rdzv_backend} file"
         )
     where = Endpoint(*_of_address(value, lambda text: split_endpoint(text, default_port)))
     if 0 <= where.port < least_port:

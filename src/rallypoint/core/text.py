@@ -20,7 +20,6 @@ from rallypoint.core.settings import (
     BY_FIELD,
     ENGINE_NAMES,
     FLAGS,
-    FOR_DIRECTORIES,
     UNNAMED_RUN_ID,
     Differences,
 )
@@ -31,9 +30,6 @@ T = TypeVar("T")
 ParameterNames = Mapping[str, str]
 """Parameters by the flags that say the same."""
 
-OF_A_LAUNCH: ParameterNames = {"--master-port": "rdzv_endpoint"}
-OF_A_SPEC: ParameterNames = {"--nproc-per-node": "local_world_size", "--store-port": "master_port"}
-OF_A_HANDLER: ParameterNames = {"--rdzv-endpoint": "endpoint", "--rdzv-backend": "backend"}
 
 _OTHERWISE: ParameterNames = {
     "--nnodes": "min_nodes and max_nodes",
@@ -172,11 +168,6 @@ named = _Named()
 def by_register() -> str:
     """Return how any node may lead a job."""
     return f"{named.rdzv_backend} {', '.join(ENGINE_NAMES[:-1])} or {ENGINE_NAMES[-1]}"
-
-
-def by_directory() -> str:
-    """Return how the nodes of a job share a directory."""
-    return f"{named.rdzv_backend} {FOR_DIRECTORIES}"
 
 
 def settings_conflict(differences: Differences) -> SettingsConflictError:

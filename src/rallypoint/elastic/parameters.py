@@ -9,8 +9,13 @@ from typing import Any
 
 from rallypoint.core.given import Given
 from rallypoint.core.settings import NUMBERS, Setting, parameters
+from rallypoint.core.text import ParameterNames
 from rallypoint.errors import ParameterError, UsageError
 
+OF_A_LAUNCH: ParameterNames = {"--master-port": "rdzv_endpoint"}
+OF_A_SPEC: ParameterNames = {"--nproc-per-node": "local_world_size", "--store-port": "master_port"}
+OF_A_HANDLER: ParameterNames = {"--rdzv-endpoint": "endpoint", "--rdzv-backend": "backend"}
+"""Parameters of calls, where they are named otherwise than elsewhere."""
 _TYPES: dict[str, tuple[type, ...]] = {
     "switch": (bool, int, str),
     "ports": (tuple, list),

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from rallypoint.cli.machine import ThisHost
 from rallypoint.cli.parser import Scanned
-from rallypoint.cli.values import Given, integer
+from rallypoint.cli.values import Given, read
+from rallypoint.core.settings import FLAGS
 from rallypoint.errors import UsageError
 
 _FILE, _COMMAND = "file:", "cmd:"
@@ -25,18 +26,12 @@ def with_placement(scanned: Scanned, machine: ThisHost) -> Scanned:
     Raises UsageError. Blocks while a file or a command is asked, 10 s at most for a command.
     """
     found: dict[str, Given] = {}
-    if (spares := scanned.get("--spares")) is not None and (number := _number(spares)):
+    spares = scanned.get("--spares")
+    if spares is not None and (number := read(FLAGS["--spares"], spares)):
         found["--nnodes"] = _less(scanned, spares, number)
     if (topology := scanned.get("--topology")) is not None:
         found["--topology"] = _key(topology, machine)
     return scanned.plus(found)
-
-
-def _number(spares: Given) -> int:
-    number = integer(spares)
-    if number < 0:
-        raise spares.wrong("needs 0 or more nodes")
-    return number
 
 
 def _less(scanned: Scanned, spares: Given, number: int) -> Given:

@@ -52,7 +52,7 @@ from rallypoint.core.settings import (
     UNNAMED_RUN_ID,
     parameters,
 )
-from rallypoint.core.text import by_directory, by_register, named, shown, spelled
+from rallypoint.core.text import by_register, named, shown, spelled
 from rallypoint.errors import UsageError
 from rallypoint.wire.address import ANY_PORT, Address
 
@@ -205,7 +205,7 @@ def with_conf(scanned: Scanned, notices: list[str]) -> Scanned:
         if key not in known:
             raise (scanned.get("--rdzv-conf") or value).wrong(_no_key(scanned, key, value.text))
         if key == "store_type" and value.text == "file":
-            raise value.wrong(f"leave it out to use TCP, or give {by_directory()}")
+            raise value.wrong(f"leave it out to use TCP, or give {named.rdzv_backend} file")
         conf[key] = value
     if "timeout" in conf:
         conf.setdefault("join_timeout", conf["timeout"])

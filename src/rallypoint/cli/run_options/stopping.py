@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-from rallypoint.agent.environ import SHUTDOWN_TIMEOUT_VARIABLE, shutdown_timeout_asked_for
+from rallypoint.agent.environ import SHUTDOWN_TIMEOUT_VARIABLE
 from rallypoint.cli import values
 from rallypoint.cli.parser import Scanned
 from rallypoint.cli.run_options.rendezvous import Reading
@@ -30,22 +30,23 @@ def read_stop(
     """Builds the configuration. `now`: the time, in seconds since 1970. Remarks are added to
     `notices`. Raises UsageError."""
     scanned, usual = reading.scanned, {}
-    if text := shutdown_timeout_asked_for(environ):
+    if text := environ.get(SHUTDOWN_TIMEOUT_VARIABLE):
         given = Given(text, f"{SHUTDOWN_TIMEOUT_VARIABLE}={shown(text)}")
         usual["shutdown_grace_s"] = values.read(FLAGS["--shutdown-timeout"], given)
     end = scanned.get("--stop-at")
     end_at = None if end is None else _end(end)
     return StopConfig(
         **usual | reading.fields["stop"],
-        leave_in_s=_leave_in_s(scanned, now, notices),
+        leave_in_s=_leave_in_s(scanned, end_at, now, notices),
         limit_in_s=None if end_at is None else end_at - now,
         is_slurms=bool(environ.get("SLURM_JOB_ID")),
     )
 
 
-def _leave_in_s(scanned: Scanned, now: float, notices: list[str]) -> float | None:
+def _leave_in_s(
+    scanned: Scanned, end_at: float | None, now: float, notices: list[str]
+) -> float | None:
     before, end = scanned.get("--stop-before"), scanned.get("--stop-at")
-    end_at = None if end is None else _end(end)
     if before is None:
         return None
     before_s = values.seconds(before)

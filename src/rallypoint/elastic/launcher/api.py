@@ -13,7 +13,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from rallypoint.agent.embedding import Embedding, run_embedded, start_in_thread
-from rallypoint.agent.environ import SHUTDOWN_TIMEOUT_VARIABLE, shutdown_timeout_asked_for
+from rallypoint.agent.environ import SHUTDOWN_TIMEOUT_VARIABLE, asked_for
 from rallypoint.cli.machine import ThisHost
 from rallypoint.cli.options import read_access, read_count, read_observe
 from rallypoint.cli.parser import Scanned
@@ -32,7 +32,8 @@ from rallypoint.config import (
 )
 from rallypoint.core.given import Given
 from rallypoint.core.settings import BY_ENDPOINT, FLAGS
-from rallypoint.core.text import OF_A_LAUNCH, naming_parameters
+from rallypoint.core.text import naming_parameters
+from rallypoint.elastic.parameters import OF_A_LAUNCH
 from rallypoint.elastic.agent.embedded.entrypoint import (
     Entrypoint,
     entrypoint_name,
@@ -129,7 +130,7 @@ class LaunchConfig:
 
 
 def _usual_grace_s() -> float:
-    text = shutdown_timeout_asked_for()
+    text = asked_for(SHUTDOWN_TIMEOUT_VARIABLE)
     if not text:
         return StopConfig().shutdown_grace_s
     with parameter_errors():
@@ -197,9 +198,7 @@ def _conf(config: LaunchConfig) -> dict[str, Given]:
             f"max_nodes={most} without an rdzv_endpoint: several nodes need an endpoint; give "
             "each the same rdzv_endpoint='HOST:29400', HOST being one of them"
         )
-    conf = dict(config.rdzv_configs)
-    if config.rdzv_timeout != NO_TIMEOUT:
-        conf.setdefault("timeout", config.rdzv_timeout)
+    conf = _configs(config)
     rank = conf.pop("rank", None)
     given = keys_given(conf)
     if rank is not None:
@@ -217,15 +216,22 @@ def _rendezvous(config: LaunchConfig, reading: Reading) -> RendezvousConfig:
     made = reading.rendezvous
     if made.handler is None:
         return made
-    conf: Any = dict(config.rdzv_configs)
+    conf: Any = tuple(_configs(config).items())
+    return replace(made, handler=replace(made.handler, conf=conf))
+
+
+def _configs(config: LaunchConfig) -> dict[str, Any]:
+    conf = dict(config.rdzv_configs)
     if config.rdzv_timeout != NO_TIMEOUT:
         conf.setdefault("timeout", config.rdzv_timeout)
-    return replace(made, handler=replace(made.handler, conf=tuple(conf.items())))
+    return conf
 
 
 def _graces(config: LaunchConfig) -> dict[str, float]:
     """The grace that a program has chosen holds for every stop."""
     chosen, row = config.shutdown_timeout, FLAGS["--shutdown-timeout"]
+    if chosen is None:
+        return {}
     grace_s = read(row, given_by(row, chosen, f"shutdown_timeout={chosen!r}"))
     if grace_s == _usual_grace_s():
         return {"shutdown_grace_s": grace_s}

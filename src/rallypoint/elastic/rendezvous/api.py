@@ -20,7 +20,8 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from rallypoint.cli.values import read
-from rallypoint.core.text import OF_A_HANDLER, naming_parameters
+from rallypoint.core.text import naming_parameters
+from rallypoint.elastic.parameters import OF_A_HANDLER
 from rallypoint.core.settings import MAX_NODES, Setting
 from rallypoint.elastic.parameters import given_by, parameter_errors
 from rallypoint.errors import (

@@ -20,7 +20,8 @@ from msgspec.structs import replace
 from rallypoint.config import DEFAULT_STATIC_PORT, Endpoint
 from rallypoint.core.model import Assignment, Candidate
 from rallypoint.core.ranks import id_of_rank
-from rallypoint.core.text import OF_A_HANDLER, naming_parameters
+from rallypoint.core.text import naming_parameters
+from rallypoint.elastic.parameters import OF_A_HANDLER
 from rallypoint.elastic.rendezvous.api import (
     LazyRendezvousInfo,
     RendezvousInfo,

@@ -37,8 +37,8 @@ from rallypoint.agent.embedding import (
 )
 from rallypoint.agent.environ import (
     SIGNALS_VARIABLE,
+    asked_for,
     health_port_asked_for,
-    signals_asked_for,
     worker_environ,
 )
 from rallypoint.cli.values import Given, signal_names
@@ -74,7 +74,8 @@ from rallypoint.elastic.rendezvous.plug_in.client import HandlerClient
 from rallypoint.errors import ParameterError, UsageError
 from rallypoint.observe.event import Event, EventMetadataValue, EventSource
 from rallypoint.elastic.events import record
-from rallypoint.core.text import OF_A_SPEC, naming_parameters
+from rallypoint.core.text import naming_parameters
+from rallypoint.elastic.parameters import OF_A_SPEC
 
 DEFAULT_ROLE = "default"
 SEVERAL = 2
@@ -294,7 +295,7 @@ def _agent_config(
 
 def _stop(grace_s: float) -> StopConfig:
     """One grace for every stop."""
-    text = signals_asked_for()
+    text = asked_for(SIGNALS_VARIABLE)
     given = signal_names(Given(text, f"{SIGNALS_VARIABLE}={text}"))
     signals = given or StopConfig().signals
     return StopConfig(shutdown_grace_s=grace_s, restart_grace_s=grace_s, signals=signals)

@@ -17,7 +17,8 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rallypoint.core.text import OF_A_HANDLER, naming_parameters
+from rallypoint.core.text import naming_parameters
+from rallypoint.elastic.parameters import OF_A_HANDLER
 from rallypoint.elastic.rendezvous.api import RendezvousHandler, RendezvousInfo, Unsubscribe
 from rallypoint.errors import ParameterError, RendezvousError
 
