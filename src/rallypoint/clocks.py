@@ -82,8 +82,9 @@ class Turns:
     def _turn(self) -> None:
         self._is_under_way = True
         try:
-            for _ in range(min(CALLS_IN_A_TURN, len(self._due))):
-                self._due.popleft()()
+            for _ in range(CALLS_IN_A_TURN):
+                if self._due:  # A call may add others.
+                    self._due.popleft()()
         finally:
             self._is_under_way = bool(self._due)
             if self._due:

@@ -205,7 +205,7 @@ async def test_V6_an_agent_is_asked_for_lines_once_it_was_told_that_it_is_attach
         host.hang_up(first)
         claim = m.Claim(m.Doing.RUNNING, stamp)
         again = host.attach(replace(fresh("x", 2), opened=1, claim=claim))
-        look = host.jobs.all[0].watch.gatherings.look
+        look = host.jobs.all[0].watch.gatherings.check_deadlines
         look()
         assert again.sent == []
         register.may_write.set()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.harness.cluster import AgentProcess, Cluster, wait_until
 
-from rallypoint.cli.exit_codes import SIGNALLED
+from rallypoint.core.outcomes import SIGNALLED
 
 
 def test_R4_names_are_sorted_naturally_whatever_the_order_of_arrival(cluster: Cluster) -> None:

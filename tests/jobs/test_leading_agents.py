@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.harness.cluster import wait_until
 from tests.harness.leading_agents import cluster_of, leader_of, leads, led_job
 
-from rallypoint.cli.exit_codes import SIGNALLED
+from rallypoint.core.outcomes import SIGNALLED
 
 
 def test_L6_a_leading_node_that_is_killed_is_lost_like_any_other(tmp_path: Path) -> None:

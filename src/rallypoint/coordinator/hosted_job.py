@@ -20,9 +20,9 @@ from rallypoint.core.event_kinds import Record
 from rallypoint.core.events import Timer, TimerEnded
 from rallypoint.core.host_effects import HostEffect
 from rallypoint.core.job_lives import Life
-from rallypoint.core.job_state import FormerLifeGone, JobEvent, PersonWants, PlacesDead
+from rallypoint.core.job_requests import DrainRequest
+from rallypoint.core.job_state import FormerLifeGone, JobEvent, PlacesDead
 from rallypoint.core.model import DeadPlace, SharedSettings, Verdict
-from rallypoint.core.person import DrainRequest
 from rallypoint.core.round_state import RoundState
 from rallypoint.core.session_state import Session
 from rallypoint.core.sessions import Sessions
@@ -271,13 +271,11 @@ class HostedJob:
         if (told := self.see(self.watch.tell_of, connection, question)) is not None:
             self._do([told])  # It is no decision of the job, and waits for no record.
         if isinstance(question, m.Ask):
-            if self.watch.asked(connection, question):
-                node = question.nodes[0] if question.nodes else ""
-                wish = PersonWants(question.subject, node)
-                self._run(self._sessions.apply_own(wish, self._loop.time()))
+            if (wanted := self.watch.asked(connection, question)) is not None:
+                self._run(self._sessions.apply_own(wanted, self._loop.time()))
             return
-        wanted = DrainRequest(connection.number, question.node_id, question.why)
-        self._run(self._sessions.drain(wanted))
+        drain = DrainRequest(connection.number, question.node_id, question.why)
+        self._run(self._sessions.drain(drain))
 
     def _is_silent(self, incarnation: str, seconds: float) -> bool:
         liveness = self._sessions.liveness
@@ -297,7 +295,7 @@ class HostedJob:
         self.see(self.watch.noted)
         if self.watch.has_news and self._news is None and not self._is_closed:
             self._news = self._loop.call_later(NEWS_S, self._write_news)
-        self._tell_of_wishes()
+        self._answer_requests()
         if not self._is_closed:
             self._want_timers()
             self._watch()
@@ -317,7 +315,7 @@ class HostedJob:
     def _let_pass(self, effects: list[HostEffect]) -> None:
         """These have waited at the gate."""
         self._do(effects)
-        self._tell_of_wishes()
+        self._answer_requests()
         if not self._is_closed:
             self._want_timers()
 
@@ -326,9 +324,9 @@ class HostedJob:
         """Whether no decision of the job waits for a record."""
         return self._gate is None or self._gate.is_open
 
-    def _tell_of_wishes(self) -> None:
+    def _answer_requests(self) -> None:
         if self.is_recorded:
-            self.see(self.watch.tell_of_wishes)
+            self.see(self.watch.answer_requests)
 
     def _want_timers(self) -> None:
         self._timers.want(self._sessions.timers_wanted(), may_begin=self.is_recorded)

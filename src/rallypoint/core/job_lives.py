@@ -22,6 +22,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rallypoint.core.model import Outcome, Verdict
+from rallypoint.core.outcomes import Afterwards
 
 REMEMBERED_MAX = 1000
 """So many lives that are over are remembered, of all jobs."""
@@ -118,8 +119,8 @@ class JobLives:
         if known is not None and (place := self._after_absence(run_id, known, hosted)) is not None:
             return place
         verdict = None if hosted is None else hosted.verdict
-        failed = verdict is not None and verdict.outcome is not Outcome.SUCCEEDED
-        if hosted is None or hosted.is_abandoned or failed:
+        is_done = verdict is None or verdict.outcome.row.then is Afterwards.NOTHING
+        if hosted is None or hosted.is_abandoned or not is_done:
             told = 0 if known is None else known.incarnation
             earlier = [life.incarnation for life in self._lives(run_id)]
             if hosted is not None:
