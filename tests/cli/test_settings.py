@@ -14,16 +14,7 @@ from tests.harness.programs import run_python
 
 from rallypoint.cli import values
 from rallypoint.cli.options import default_of
-from rallypoint.config import (
-    AccessConfig,
-    Endpoint,
-    ObserveConfig,
-    OutputConfig,
-    RegisterConfig,
-    RendezvousConfig,
-    StopConfig,
-    WorkerConfig,
-)
+from rallypoint.config import SECTIONS, Endpoint
 from rallypoint.core import limits
 from rallypoint.core.settings import BY_FIELD, FLAGS, KEYS, SETTINGS, Setting, SharedSettings
 from rallypoint.elastic.rendezvous.api import RendezvousParameters
@@ -31,15 +22,6 @@ from rallypoint.elastic.rendezvous.led.parameters import read_parameters
 from rallypoint.errors import ParameterError, UsageError
 
 PACKAGE = Path(__file__).parents[2] / "src" / "rallypoint"
-STRUCTS = (
-    RendezvousConfig,
-    WorkerConfig,
-    OutputConfig,
-    StopConfig,
-    AccessConfig,
-    ObserveConfig,
-    RegisterConfig,
-)
 READ_WITH_OTHERS = {"workers", "ranks", "logs_specs", "event_handler", "place"}
 
 
@@ -49,15 +31,15 @@ def test_every_setting_that_nodes_compare_is_in_the_table() -> None:
 
 @pytest.mark.parametrize("row", SETTINGS, ids=lambda row: row.flag or row.field)
 def test_a_row_is_about_one_field_of_one_struct(row: Setting) -> None:
-    holders = [kind for kind in STRUCTS if row.field in kind.__struct_fields__]
-    assert len(holders) == (1 if row.field else 0)
+    holders = [kind for kind in SECTIONS.values() if row.field in kind.__struct_fields__]
+    assert holders == ([SECTIONS[row.section]] if row.target else [])
     assert row.kind in values.PLAIN | READ_WITH_OTHERS
 
 
 @pytest.mark.parametrize("row", [r for r in SETTINGS if r.kind == "choice"], ids=lambda r: r.flag)
 def test_a_choice_has_the_words_that_the_default_is_one_of(row: Setting) -> None:
     words = row.metavar.split("|")
-    for kind in STRUCTS:
+    for kind in SECTIONS.values():
         names, last = kind.__struct_fields__, kind.__struct_defaults__
         default = dict(zip(names[len(names) - len(last) :], last, strict=True)).get(row.field)
         if isinstance(default, Enum):
