@@ -16,7 +16,6 @@ from rallypoint.core.outcomes import (
     Outcome,
     Row,
     codes_of,
-    ended_text,
     exit_codes_help,
 )
 from rallypoint.core.settings import FLAGS
@@ -54,7 +53,3 @@ def test_a_scheduler_starts_nothing_again_that_would_end_the_same() -> None:
     assert codes_of(Afterwards.NOT_AGAIN) == [1, 2]
     assert codes_of(Afterwards.AGAIN) == [75]
     assert codes_of(Afterwards.AT_NO_COST) == [143]
-
-
-def test_an_outcome_of_a_newer_version_is_told_as_it_is_written() -> None:
-    assert ended_text("out of patience") == "ended: out of patience"
