@@ -39,7 +39,8 @@ and joins again in the same instant, unless it is slow. The commands:
     status                                      what a person would be shown
 
 A transcript whose first command is `coordinator` has those of `coordinator_scenario.py` instead,
-one that begins with `question` those of `collection_scenario.py`.
+one that begins with `question` those of `collection_scenario.py`, one with `serve` those of
+`hosted_lives.py`.
 
 In a trace `*` is what a person sees, `NODE <-` what a node is told, `NODE ->` what it answers, and
 `@S` a timer that ran out. `python -m tests.harness.scenario DIR` checks all `*.txt` there and
@@ -319,6 +320,7 @@ def render(text: str) -> str:
     # These import this module.
     from tests.harness.collection_scenario import CollectionScenario
     from tests.harness.coordinator_scenario import CoordinatorScenario
+    from tests.harness.hosted_lives import LivesHost
 
     first = next((line for line in text.splitlines() if line and line[0] != "#"), "")
     run = Scenario().run
@@ -326,6 +328,8 @@ def render(text: str) -> str:
         run = CoordinatorScenario().run
     elif first.startswith("question "):
         run = CollectionScenario().run
+    elif first.split(" ")[0] == "serve":
+        run = LivesHost().run
     out: list[str] = []
     commands: list[tuple[int, str]] = []
     in_trace = False

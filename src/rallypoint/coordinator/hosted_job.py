@@ -4,13 +4,13 @@ sends, waits, and tries again what failed."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import ParamSpec, Protocol, TypeVar
 
 from msgspec.structs import replace
 
-from rallypoint.clocks import Turns
+from rallypoint.clocks import Timers, Turns
 from rallypoint.coordinator.connection import ServerConnection
 from rallypoint.coordinator.watching import JobWatch
 from rallypoint.core import event_kinds as kinds
@@ -445,45 +445,3 @@ class NodeRefusals:
         self._last = run_id, peer, why
         if self._timer is None:
             self._timer = self._loop.call_later(WINDOW_S, self.close)
-
-
-class Timers:
-    """The waits of a pure machine, with one timer of the loop. A wait that is wanted no more is
-    dropped. For the thread of the loop."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, on_end: Callable[[Timer], None]) -> None:
-        self._loop = loop
-        self._on_end = on_end
-        self._ends: dict[Timer, float] = {}
-        self._handle: asyncio.TimerHandle | None = None
-
-    def want(self, wanted: Mapping[Timer, float], *, may_begin: bool = True) -> None:
-        """Keep exactly these waits, in seconds; those that run already run on, and only these if no
-        other one `may_begin`."""
-        now = self._loop.time()
-        ends = self._ends
-        if not may_begin:
-            wanted = {timer: length_s for timer, length_s in wanted.items() if timer in ends}
-        if ends.keys() == wanted.keys():
-            return
-        self._ends = {t: ends.get(t, now + length_s) for t, length_s in wanted.items()}
-        self._arm()
-
-    def _arm(self) -> None:
-        if self._handle is not None:
-            self._handle.cancel()
-            self._handle = None
-        if self._ends:
-            self._handle = self._loop.call_at(min(self._ends.values()), self._fire)
-
-    def _fire(self) -> None:
-        self._handle = None
-        now = self._loop.time()
-        due = sorted((end, index) for index, end in enumerate(self._ends.values()) if end <= now)
-        timers = list(self._ends)
-        for _, index in due:
-            # Dropped first: the callback calls `want`, which starts it anew if it is wanted again.
-            if self._ends.pop(timers[index], None) is not None:
-                self._on_end(timers[index])
-        if self._handle is None:
-            self._arm()
