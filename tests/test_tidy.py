@@ -146,7 +146,7 @@ STATES_BESIDE_CLOCKS: dict[str, str] = {
 """Classes outside core that keep a state and read a clock: their decisions belong into core."""
 CALLABLES_IN_CORE: dict[str, str] = {
     "core/session.py SessionRules": "an agent that leads asks how long it may",
-    "core/sessions.py Sessions": "tests give it a job's machine that fails; dates and numbers lives",
+    "core/sessions.py Sessions": "tests give it a machine that fails; dates for people",
     "core/watch/history.py JobHistory": "dates what people read",
 }
 """Classes of core that store something to call: a machine is told the time and gives effects."""
