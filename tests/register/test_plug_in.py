@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.harness.cluster import Cluster, free_port
-from tests.harness.leading_agents import leader_of
+from tests.harness.leading_agents import leader_of, lose_leader
 from tests.harness.limits import patience
 from tests.harness.prepared import processes
 from tests.harness.programs import run_program, run_python
@@ -59,16 +59,9 @@ def test_L6_a_job_by_an_engine_of_another_package_survives_the_kill_of_its_leade
     """The guard of the leader marks the record by that engine, so that the next one need not wait
     for the hold, and says that the leader has died."""
     agents = [cluster.agent(name) for name in "ab"]
-    first = cluster.wait_workers(2, round=0)
-    leader = leader_of(*agents)
-    (other,) = (agent for agent in agents if agent is not leader)
-    leader.kill()
-    other.wait_event("round_ended", f"node {leader.name} was lost")
-    other.wait_event("taken_over", f"the one that led has died ({leader.name})")
-    cluster.wait_workers(1, round=1)
-    assert not any(worker.is_alive for worker in first)
-    cluster.end_well(other)
-    assert other.verdict["restarts"] == 0
+    lose_leader(cluster, agents, cluster.wait_workers(2, round=0))
+    cluster.end_well(*agents)
+    assert agents[0].verdict["restarts"] == 0
 
 
 def test_V1_every_command_finds_a_job_by_an_engine_of_another_package(

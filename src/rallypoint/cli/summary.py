@@ -77,11 +77,9 @@ class JobReport:
 
         if not self.tells_where or self._ended is None:
             return
-        text = kept_text(self._ended)
-        if path:
-            say(f"    {text.kept} {brief(path)}")
-        elif why:
-            say(f"    {text.not_kept} {brief(self._config.observe.keep_in)}: {why}")
+        keep_in = brief(self._config.observe.keep_in)
+        if text := kept_text(self._ended, path and brief(path), keep_in, why):
+            say(f"    {text}")
 
     def close(self, exit_code: int) -> None:
         """Flush events and metrics, and write the summary. May block for seconds; a signal ends

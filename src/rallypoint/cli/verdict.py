@@ -11,7 +11,6 @@ import signal
 from collections.abc import Iterator
 from datetime import tzinfo
 
-from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from rallypoint.agent.run import JobEnd
@@ -264,21 +263,16 @@ def prints_whole(report: FailureReport, end: JobEnd, max_nodes: int) -> bool:
     return nodes <= FEW_NODES or is_rank_0 or (cause is not None and cause.node_id == end.node)
 
 
-class KeptText(Struct, frozen=True):
-    """The beginnings of the line that says where the end of a job is."""
-
-    kept: str
-    not_kept: str
-
-
-def kept_text(view: Ending) -> KeptText:
-    """Choose the words: a job may continue without this node, and so have no end yet."""
-    if not view.has_left:
-        return KeptText("its end is kept: rallypoint status", "its end could not be kept in")
-    return KeptText(
-        "what this node knows of the job is kept: rallypoint status",
-        "what this node knows of the job could not be kept in",
-    )
+def kept_text(how: Ending, path: str, keep_in: str, why: str) -> str:
+    """Say where the end of a job is kept, or why it is not kept in that directory; empty: nobody
+    kept it. A job may continue without this node, and so have no end yet."""
+    if path and how.has_left:
+        return f"what this node knows of the job is kept: rallypoint status {path}"
+    if path:
+        return f"its end is kept: rallypoint status {path}"
+    if why and how.has_left:
+        return f"what this node knows of the job could not be kept in {keep_in}: {why}"
+    return f"its end could not be kept in {keep_in}: {why}" if why else ""
 
 
 def advice_on_leaving(reason: str, elapsed_s: float, stop: StopConfig) -> str:

@@ -24,7 +24,7 @@ FINER = {
 
 
 class Afterwards(Enum):
-    """What a scheduler does when a job has ended so, or an agent that comes later."""
+    """The next step of a scheduler, or of an agent that comes later."""
 
     NOTHING = "an agent that comes later starts nothing"
     NOT_AGAIN = "the same again would end the same"
@@ -34,25 +34,25 @@ class Afterwards(Enum):
 
 
 class Row(Struct, frozen=True):
-    """What is known of an outcome."""
+    """A row of the table."""
 
     verb: str
-    """What a sentence says of the job: `the job was cancelled`."""
+    """The verb of a sentence about the job: `the job was cancelled`."""
     exits: ExitClass | int | None
     """The class of its exit code; a number: a class of its own, of the outcome's name, with this
     default code; None: 128 and the signal that has ended it."""
     then: Afterwards
     of_one: bool = False
-    """It may be what became of one node; else all nodes say the same."""
+    """True: the end of one node perhaps. False: all nodes say the same."""
     planned: bool = False
     """A person or a program wanted the job to end now."""
     stopped: bool = False
     """Workers are told to go: they get the signal of the verdict and `--shutdown-timeout`. Else
     they get SIGTERM and the grace of a restart."""
     help: str = ""
-    """What the help says of the exit code; empty: the verb."""
+    """The words of the help about the exit code; empty: the verb."""
     state: str = ""
-    """What a table of jobs says; empty: the name."""
+    """The words in a table of jobs; empty: the name."""
 
 
 _SUCCESS, _FAILED, _USAGE, _INFRASTRUCTURE = ExitClass
@@ -99,7 +99,7 @@ class Outcome(Enum):
 
     @property
     def exit_class(self) -> str:
-        """As `--exit-code` names it; empty: a signal has ended it."""
+        """The name for `--exit-code`; empty: a signal has ended the job."""
         exits = self.row.exits
         if isinstance(exits, ExitClass):
             return exits.name.lower()
@@ -107,12 +107,12 @@ class Outcome(Enum):
 
     @property
     def is_error(self) -> bool:
-        """It has an exit code of its own, which is not that of a success."""
+        """Whether the exit code is that of a class, and of no success."""
         return self.row.exits not in (None, ExitClass.SUCCESS)
 
 
 BY_CLASS = {each.row.exits: each for each in Outcome if each.row.exits is not None}
-"""What an error of that class says of the job."""
+"""The outcome after an error of each class."""
 _BY_CODE = {
     exits if isinstance(exits, int) else exits.value: each for exits, each in BY_CLASS.items()
 }
@@ -121,8 +121,7 @@ CODES = {_BY_CODE[code].exit_class: code for code in sorted(_BY_CODE)}
 
 
 def codes_of(then: Afterwards) -> list[int]:
-    """Return the exit codes after which a scheduler does so. The signal of who is asked to leave
-    is SIGTERM."""
+    """Return the exit codes before this next step. A node is asked to leave by SIGTERM."""
     if then is Afterwards.AT_NO_COST:
         return [SIGNALLED + SIGTERM]
     return sorted(code for code, outcome in _BY_CODE.items() if outcome.row.then is then)
@@ -134,20 +133,20 @@ def of_word(word: str) -> Outcome | None:
 
 
 def ended_text(word: str) -> str:
-    """What a sentence says of a job that ended so: `the job was cancelled`."""
+    """Return the verb for the outcome of this name: `was cancelled`."""
     outcome = of_word(word)
     return f"ended: {word}" if outcome is None else outcome.row.verb
 
 
 def classes_help() -> str:
-    """What the help says of `--exit-code`."""
+    """Return the help of `--exit-code`."""
     names, codes = ", ".join(CODES), ", ".join(map(str, CODES.values()))
     finer = (f"{name} ({when})" for name, when in FINER.items())
     return f"exit code for {', '.join((f'{names} ({codes})', *finer))}; repeatable"
 
 
 def exit_codes_help(again: str = "") -> str:
-    """What the help of a command says. `again`: of the code of what is worth starting again."""
+    """Return the help about exit codes. `again`: the words about 75 in this command."""
     said = {code: each.row.help or f"it {each.row.verb}" for code, each in _BY_CODE.items()}
     if again:
         said[ExitClass.INFRASTRUCTURE.value] = again

@@ -1,13 +1,16 @@
 """The record of one round of a job: how large it was, why it was formed, how it ended, and where
 its time went. Pure.
 
-It is filled as it is known. A leader has one of each of its rounds: people are shown the newest,
-and the file of `--history` has them all. Two forms of it travel. A leader hands on what it knows of
-the newest round, in the record of the job (`CarriedRound`); and how each of the last rounds went,
-the nodes know as well as a leader that is gone: each reports to a new leader, once on each of its
-connections (`ReportedRound`). The first that tells of a round is believed, until a node tells of it
-that took part in the next one: that node knows the reason as it was judged. The others add how long
-its phases took on them, and the node whose worker failed first adds what that said.
+A leader has one record of each of its rounds, and fills it as things become known. People are shown
+the newest records; the file of `--history` has all. Two short forms of a record travel:
+
+* `CarriedRound`: a leader hands on the newest round, in the record of the job.
+* `ReportedRound`: each node reports its last rounds to a leader that has taken over, once on each
+  connection.
+
+The first report of a round is believed, until a node of the next round reports: that node knows
+the reason as it was judged. Other nodes add the lengths of their phases. The node of the worker
+that failed first adds the words of that worker.
 """
 
 from __future__ import annotations
@@ -23,9 +26,9 @@ from rallypoint.core.text import signal_name
 from rallypoint.core.worker_exits import WorkerExit
 
 ROUNDS_SHOWN = 3
-"""So many rounds that have ended are kept for people, each with a traceback that may be long."""
+"""The number of ended rounds for people: each may have a long traceback."""
 ROUNDS_REPORTED = 3
-"""So many of the newest rounds a node tells of."""
+"""The number of the newest rounds in the reports of a node."""
 PHASES = ("rendezvous", "spawn", "first_output", "first_progress", "stop")
 """The phases that a node knows of itself, in the order of messages. See `core/node/timeline.py`."""
 
@@ -38,13 +41,13 @@ class FirstCause(Struct, frozen=True, omit_defaults=True):
     text: str
     """How the worker ended, or why the node was lost."""
     rank: int | None = None
-    """Of the worker; None: it was a node."""
+    """The rank of the worker; None: it was a node."""
     local_rank: int = 0
     exit_code: int | None = None
     signal: str = ""
     message: str = ""
     detail: str = ""
-    """Its traceback, or the last lines of its stderr."""
+    """The traceback of the worker, or the last lines of its stderr."""
     log_file: str = ""
     time: float = 0.0
     """When it ended, by its node's clock."""
@@ -99,16 +102,16 @@ class RoundRecord(Struct):
     end_text: str = ""
     cause: FirstCause | None = None
     seconds: dict[str, float] = field(default_factory=dict)
-    """By what the job did in it, and on the way to it."""
+    """Seconds by the work of the job, in the round and on the way to it."""
     first_step: int = -1
     last_step: int = -1
     slowest: dict[str, Slowest] = field(default_factory=dict)
-    """By phase: `rendezvous`, `spawn`, and `first_output` and `first_progress` after it, as the
-    nodes have told; `detect`, of the node at which the round ended; and `stop`, from the end of the
-    round until the node said that its workers run no more."""
+    """The slowest node by phase: `rendezvous`, `spawn`, and `first_output` and `first_progress`
+    after it, as the nodes have told; `detect`, of the node at which the round ended; and `stop`,
+    from the end of the round until the node said that its workers run no more."""
 
     def took(self, node_id: str, phases: Iterable[tuple[str, float | None]]) -> None:
-        """That long on this node; None: not known."""
+        """Note the lengths of phases on this node, in seconds; None: not known."""
         for phase, seconds in phases:
             if seconds is None:
                 continue
@@ -116,12 +119,12 @@ class RoundRecord(Struct):
                 self.slowest[phase] = Slowest(node_id, seconds)
 
     def ends(self, reason: EndReason) -> None:
-        """It has ended so, for all that is known now."""
+        """Note the end, as it is known now."""
         self.end, self.end_text = str(reason.kind.value), reason.text
 
 
 class CarriedRound(Struct, frozen=True, array_like=True):
-    """What a leader hands on of the newest round."""
+    """The newest round, for the next leader."""
 
     number: int
     nodes: int
@@ -137,7 +140,7 @@ class CarriedRound(Struct, frozen=True, array_like=True):
 
 
 class ReportedRound(Struct, frozen=True, array_like=True):
-    """What a node reports of a round, at the time of sending."""
+    """One round in a report of a node. Times are ages when it is sent."""
 
     stamp: Stamp
     nodes: int
@@ -153,7 +156,7 @@ class ReportedRound(Struct, frozen=True, array_like=True):
     phases: tuple[float | None, ...] = ()
     """Seconds of each of `PHASES` on this node; None: not known."""
     failure: WorkerExit | None = None
-    """Of a worker of this node, if that ended the round."""
+    """The failure of a worker of this node, if that ended the round."""
 
 
 def phase_lengths(phases: Mapping[str, float]) -> tuple[float | None, ...]:
