@@ -180,7 +180,6 @@ class JobLives:
         self._newest = 0
         self._over: OrderedDict[tuple[str, int], _Remembered] = OrderedDict()
         """By run id and incarnation, the oldest first."""
-
         self._unrecorded: dict[str, set[int]] = {}
         """Lives that were over before their verdict was recorded, by run id. The first record of
         the next life has it."""
