@@ -19,6 +19,7 @@ from rallypoint.core.outcomes import CODES
 from rallypoint.core.settings import (
     BY_FIELD,
     HOLD_S,
+    MAX_EXIT_CODES,
     NUMBERS,
     Setting,
     SharedSettings,
@@ -184,6 +185,10 @@ class RendezvousConfig(SharedSettings, frozen=True, kw_only=True):
                 "elastic job"
             )
         _check(self)
+        codes = self.no_restart_exit_codes
+        if len(codes) > MAX_EXIT_CODES or not all(0 < code <= MAX_EXIT_CODES for code in codes):
+            shown = ",".join(map(str, codes[:10]))
+            raise UsageError(f"{named.no_restart_on} {shown}: needs exit codes from 1 to 255")
         if self.heartbeat_s * 2 > self.lease_s:
             raise UsageError(
                 f"{named.lease} {self.lease_s:g}: must be at least two heartbeats "
