@@ -211,6 +211,14 @@ def test_a_history_and_equal_failures_are_as_by_the_command_line(tmp_path: Path)
     assert (usual.observe.history, usual.rendezvous.max_no_progress) == (None, 0)
 
 
+def test_the_type_of_store_is_torchs_default_however_it_is_written() -> None:
+    given = {"rdzv_endpoint": AT, "rdzv_configs": {"store_type": " TCP"}}
+    assert settings(2, 2, **given).rendezvous.endpoint == Endpoint("127.0.0.1", 29999)
+    given = {"rdzv_endpoint": AT, "rdzv_configs": {"store_type": "file"}}
+    with refused_in_one_line(ParameterError, "store_type='file': leave it out to use TCP"):
+        settings(2, 2, **given)
+
+
 def test_signals_are_a_list_of_names() -> None:
     assert settings(signals_to_handle="SIGTERM, SIGUSR1").stop.signals == ("SIGTERM", "SIGUSR1")
 

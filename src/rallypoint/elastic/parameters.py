@@ -57,7 +57,8 @@ def keys_given(conf: Mapping[str, Any]) -> dict[str, Given]:
         else:
             secret = row.field == "token_text"
             shown = key if secret else f"{key}={value!r}"
-            found[row.flag] = Given(str(value), f"the rendezvous parameter {shown}")
+            text = str(value).strip().lower() if row.kind == "choice" else str(value)
+            found[row.flag] = Given(text, f"the rendezvous parameter {shown}")
     return found
 
 
