@@ -147,7 +147,6 @@ SIDEWAYS: dict[tuple[str, str], str] = {}
 SMALL_MODULES: dict[str, str] = {
     "agent/telemetry/trainer_requests.py": "imported when a TrainJob is told of its progress",
     "cli/watch/quoted_text.py": "two commands show names in the same way",
-    "coordinator/leader_process.py": "what the simulator replaces of a process and its clock",
     "core/takeover/speakers.py": "pure, and the coordinator hosts it",
     "elastic/": "torch has these modules",
 }

@@ -187,9 +187,9 @@ BUGS = (
     ),
     Bug(
         "the hold counts from the confirmation",
-        "../coordinator/leadership.py",
+        "takeover/duties.py",
         "self.lead.confirmed(record, sent_at)",
-        "self.lead.confirmed(record, self._runtime.clock())",
+        "self.lead.confirmed(record, at)",
         "L2",
     ),
     Bug(
@@ -314,9 +314,9 @@ BUGS = (
     ),
     Bug(
         "who has lost the race for a claim leads all the same",
-        "../coordinator/leadership.py",
-        "if not is_ours:\n            return False\n        memory.saw",
-        "if not is_ours:\n            pass\n        memory.saw",
+        "takeover/leader_search.py",
+        "if not event.is_ours or claim is None:",
+        "if claim is None:",
         "L1",
     ),
     Bug(
@@ -523,14 +523,11 @@ BUGS = (
     ),
     Bug(
         "a leader goes on acting though its register holds an older record",
-        "../coordinator/leadership.py",
-        "            if not is_ours:\n                self._is_deposed = True\n",
-        "            if not is_ours and self._memory.is_behind(self._record.found):\n"
-        "                await asyncio.sleep(RETRY_S)\n"
-        "                self._wake.set()\n"
-        "                continue\n"
-        "            if not is_ours:\n"
-        "                self._is_deposed = True\n",
+        "takeover/duties.py",
+        "        if found is not None and (fault := self.memory.fault_in(found)):\n",
+        "        if self.memory.is_behind(found):\n"
+        "            return self.unwritten(Unwritten(self.lead.held_until, ''))\n"
+        "        if found is not None and (fault := self.memory.fault_in(found)):\n",
         "L9",
     ),
     Bug(
