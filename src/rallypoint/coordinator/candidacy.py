@@ -10,22 +10,7 @@ from msgspec import Struct
 
 from rallypoint.coordinator.leader_process import LocalLeader
 from rallypoint.coordinator.leadership import Leadership
-from rallypoint.core.takeover.candidacy import (
-    Claim,
-    Effect,
-    Event,
-    Found,
-    GiveUp,
-    Lead,
-    Look,
-    Looks,
-    Present,
-    Say,
-    Swap,
-    Swapped,
-    Unread,
-    Wait,
-)
+from rallypoint.core.takeover import candidacy as c
 from rallypoint.core.takeover.duties import Duties
 from rallypoint.core.takeover.memory import Memory
 from rallypoint.core.takeover.record import Leader
@@ -59,7 +44,7 @@ class RegisterCandidacy:
 
     def __init__(
         self,
-        step: Callable[[Event], list[Effect]],
+        step: Callable[[c.Event], list[c.Effect]],
         job: JobRegister,
         say: Callable[[str], None],
     ) -> None:
@@ -70,7 +55,7 @@ class RegisterCandidacy:
 
     async def run(self) -> Leadership | None:
         """Return when this process leads the job, or gives that up. Raises RallypointError."""
-        event: Event | None = Looks(self.now, self.present)
+        event: c.Event | None = c.Looks(self.now, self.present)
         while event is not None:
             effects, event = self._step(event), None
             for effect in effects:
@@ -83,27 +68,27 @@ class RegisterCandidacy:
         return self._job.local.runtime.clock()
 
     @property
-    def present(self) -> Present:
+    def present(self) -> c.Present:
         """What this process is in the job."""
-        return Present()
+        return c.Present()
 
-    async def pause(self, wait: Wait) -> None:
+    async def pause(self, wait: c.Wait) -> None:
         """Wait so long."""
         await asyncio.sleep(wait.seconds)
 
-    async def execute(self, effect: Effect) -> Event | None:
+    async def execute(self, effect: c.Effect) -> c.Event | None:
         """Returns what has come of it, where something follows from that."""
         match effect:
-            case Look():
+            case c.Look():
                 return await self._look()
-            case Swap(claim):
+            case c.Swap(claim):
                 return await self._swap(claim)
-            case Wait():
+            case c.Wait():
                 await self.pause(effect)
-                return Looks(self.now, self.present)
-            case Say(text):
+                return c.Looks(self.now, self.present)
+            case c.Say(text):
                 self._say(text)
-            case Lead():
+            case c.Lead():
                 job, record = self._job, self._record
                 duties = Duties(effect, job.memory, job.deference)
                 self._record = job.record()
@@ -111,29 +96,27 @@ class RegisterCandidacy:
                 self._leadership = Leadership(
                     record, duties, job.local.runtime, job.seal, is_one_of_many=is_one_of_many
                 )
-            case GiveUp(error) if error is not None:
-                raise error
         return None
 
-    async def _look(self) -> Event:
+    async def _look(self) -> c.Event:
         record, unfit, runtime = None, None, self._job.local.runtime
         try:
             record = await self._record.read()
         except UnfitRecordError as error:
             unfit = error
         except RallypointError as error:
-            return Unread(self.now, error)
+            return c.Unread(self.now, error)
         own = self._job.leader.process
         is_gone = record is not None and runtime.is_gone(record.leader.process, own)
         token = self._record.token
-        return Found(self.now, record, self.present, is_gone, unfit, token)
+        return c.Found(self.now, record, self.present, is_gone, unfit, token)
 
-    async def _swap(self, claim: Claim) -> Event:
+    async def _swap(self, claim: c.Claim) -> c.Event:
         sent_at = self.now
         try:
             is_ours = await self._record.swap(claim.record)
         except UnfitRecordError:
             is_ours = False  # It was put there since, and the next look finds it.
         except RallypointError as error:
-            return Unread(self.now, error)
-        return Swapped(self.now, is_ours, sent_at, self._job.local.runtime.nonce())
+            return c.Unread(self.now, error)
+        return c.Swapped(self.now, is_ours, sent_at, self._job.local.runtime.nonce())

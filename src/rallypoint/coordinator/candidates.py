@@ -21,17 +21,7 @@ from rallypoint.coordinator.jobs import HostedJobs
 from rallypoint.coordinator.leader_process import random_nonce
 from rallypoint.coordinator.led_jobs import ManyLeaderships
 from rallypoint.core import messages as m
-from rallypoint.core.takeover.candidacy import (
-    Dial,
-    Dialled,
-    Effect,
-    Event,
-    HangUp,
-    Present,
-    Standby,
-    Wait,
-    step,
-)
+from rallypoint.core.takeover import candidacy as c
 from rallypoint.core.takeover.stepping_down import Deference
 from rallypoint.errors import RallypointError
 from rallypoint.wire.address import told_addresses
@@ -114,8 +104,8 @@ class _Candidacy(RegisterCandidacy):
     ) -> None:
         """`is_awaited`: an agent of the job waits here until this process leads it."""
         nonce = job.local.runtime.nonce()
-        self._standby = Standby(job.leader, nonce, job.memory, deference, _drawn())
-        super().__init__(partial(step, self._standby), job, say)
+        self._standby = c.Standby(job.leader, nonce, job.memory, deference, _drawn())
+        super().__init__(partial(c.step, self._standby), job, say)
         self._dial, self._is_awaited = dial, is_awaited
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[None] | None = None
@@ -124,21 +114,18 @@ class _Candidacy(RegisterCandidacy):
         """Heartbeats to any leader: no two have one number."""
 
     @property
-    def present(self) -> Present:
-        return Present(is_awaited=self._is_awaited())
+    def present(self) -> c.Present:
+        return c.Present(is_awaited=self._is_awaited())
 
-    async def execute(self, effect: Effect) -> Event | None:
-        match effect:
-            case HangUp():
-                self.hang_up()
-            case Dial():
-                self._task = self._loop.create_task(self._attend(effect))
-                self._task.add_done_callback(raise_in_loop)
-            case _:
-                return await super().execute(effect)
+    async def execute(self, effect: c.Effect) -> c.Event | None:
+        if not isinstance(effect, c.Dial):
+            return await super().execute(effect)
+        self.hang_up()
+        self._task = self._loop.create_task(self._attend(effect))
+        self._task.add_done_callback(raise_in_loop)
         return None
 
-    async def pause(self, wait: Wait) -> None:
+    async def pause(self, wait: c.Wait) -> None:
         """So long at most, and less if the connection to the leader ends."""
         self._lost.clear()
         with suppress(TimeoutError):
@@ -151,11 +138,11 @@ class _Candidacy(RegisterCandidacy):
             self._task.cancel()
             self._task = None
 
-    async def _attend(self, leader: Dial) -> None:
+    async def _attend(self, leader: c.Dial) -> None:
         try:
             connection = await self._dial(leader.addresses)
         except RallypointError:
-            step(self._standby, Dialled(self.now, was_connected=False))
+            c.step(self._standby, c.Dialled(self.now, was_connected=False))
             return
         self._standby.has_number(_drawn())
         connection.listen(self._received)
@@ -166,7 +153,7 @@ class _Candidacy(RegisterCandidacy):
                     self._sent += 1
                     connection.send(m.Heartbeat(self._sent, promise))
                 await asyncio.wait((connection.lost,), timeout=leader.heartbeat_s)
-            step(self._standby, Dialled(self.now, was_connected=True))
+            c.step(self._standby, c.Dialled(self.now, was_connected=True))
             self._lost.set()
         finally:
             connection.close()

@@ -25,37 +25,10 @@ from rallypoint.coordinator.leader_process import LocalLeader
 from rallypoint.coordinator.leadership import Leadership
 from rallypoint.coordinator.server import Coordinator
 from rallypoint.core.model import Epoch
-from rallypoint.core.takeover.candidacy import (
-    CannotListen,
-    Close,
-    Dial,
-    Effect,
-    Event,
-    GiveUp,
-    Lead,
-    LeaderChanged,
-    Listen,
-    Listened,
-    Present,
-    Say,
-    Tried,
-    TryWriting,
-    Wait,
-)
+from rallypoint.core.takeover import candidacy as c
 from rallypoint.core.takeover.consent import Promises
 from rallypoint.core.takeover.heirs import Claimant
-from rallypoint.core.takeover.leader_search import (
-    Deposed,
-    Dials,
-    FirstWait,
-    Misfit,
-    Search,
-    Stops,
-    Unreached,
-    Wanted,
-    step,
-    wait_on,
-)
+from rallypoint.core.takeover.leader_search import FirstWait, Search, Stops, Wanted, step
 from rallypoint.core.takeover.memory import Memory
 from rallypoint.core.takeover.stepping_down import Deference
 from rallypoint.core.takeover.told import Seal
@@ -69,7 +42,6 @@ from rallypoint.errors import (
 )
 from rallypoint.register.record import Register, RegisterWatch
 from rallypoint.wire.address import Address, told_addresses
-from rallypoint.wire.versions import SPOKEN, Versions
 
 PATIENCE_S = 1.0
 """So long an attempt to connect waits for the register: the leader that was known last may answer
@@ -220,21 +192,12 @@ class LeaderSearch(RegisterCandidacy):
             try:
                 return await self.dial()
             except RendezvousConnectionError as error:
-                cause = error.__cause__
-                refusal = cause if isinstance(cause, VersionMismatchError) else None
-                for effect in wait_on(first, Unreached(self.now, error, refusal)):
+                for effect in first.unreached(error, self.now):
                     match effect:
-                        case Say(text):
+                        case c.Say(text):
                             on_wait(text)
-                        case Wait(seconds):
+                        case c.Wait(seconds):
                             await asyncio.sleep(seconds)
-                        case GiveUp(end) if end is not None:
-                            raise end from error
-                        case Misfit(mismatch, None):
-                            raise mismatch from error
-                        case Misfit(_, (oldest, newest)):
-                            theirs = str(Versions(oldest, newest))
-                            raise VersionMismatchError(str(SPOKEN), theirs) from error
 
     async def dial(self) -> ClientConnection:
         """One attempt to reach the leader. Raises RendezvousConnectionError, and what else the
@@ -243,8 +206,7 @@ class LeaderSearch(RegisterCandidacy):
         for _ in step(self._search, Wanted(self.now)):
             await self._look_now()
             self._changed.clear()
-        [whom] = step(self._search, Dials())
-        dialling = self._loop.create_task(self._dial_leader(whom))
+        dialling = self._loop.create_task(self._dial_leader())
         changing = self._loop.create_task(self._changed.wait())
         try:
             await asyncio.wait((dialling, changing), return_when=asyncio.FIRST_COMPLETED)
@@ -264,23 +226,21 @@ class LeaderSearch(RegisterCandidacy):
             async with asyncio.timeout(PATIENCE_S):
                 await self._looked.wait()
 
-    async def _dial_leader(self, whom: Effect) -> ClientConnection:
-        match whom:
-            case Dial(texts) if addresses := told_addresses(texts):
-                try:
-                    return await self._node.dial(addresses)
-                except (AccessError, ProtocolError, VersionMismatchError) as error:
-                    # Another program may listen there by now.
-                    raise RendezvousConnectionError(str(error)) from error
-            case GiveUp(error) if error is not None:
-                raise error
-        raise RendezvousConnectionError("the leader of the job names no address")
+    async def _dial_leader(self) -> ClientConnection:
+        if not (addresses := told_addresses(self._search.whom())):
+            raise RendezvousConnectionError("the leader of the job names no address")
+        try:
+            return await self._node.dial(addresses)
+        except (AccessError, ProtocolError, VersionMismatchError) as error:
+            # Another program may listen there by now.
+            raise RendezvousConnectionError(str(error)) from error
 
     @property
-    def present(self) -> Present:
-        return Present(self._node.claimant(), self._node.is_attached)
+    def present(self) -> c.Present:
+        node, leads = self._node, self._own.leadership is not None
+        return c.Present(node.claimant(), node.is_attached, leads)
 
-    async def pause(self, wait: Wait) -> None:
+    async def pause(self, wait: c.Wait) -> None:
         rest = asyncio.sleep(wait.seconds)
         if wait.for_change:
             rest.close()
@@ -292,17 +252,17 @@ class LeaderSearch(RegisterCandidacy):
         finally:
             self._resting.cancel()
 
-    async def execute(self, effect: Effect) -> Event | None:
+    async def execute(self, effect: c.Effect) -> c.Event | None:
         match effect:
-            case Listen():
+            case c.Listen():
                 return self._listen()
-            case TryWriting():
-                return Tried(self.now, await self._record.could_be_written())
-            case Close():
+            case c.TryWriting():
+                return c.Tried(self.now, await self._record.could_be_written())
+            case c.Close():
                 self._listen_no_more()
-            case LeaderChanged():
+            case c.LeaderChanged():
                 self._changed.set()
-            case Lead():
+            case c.Lead():
                 await super().execute(effect)
                 listening, self._listening = self._listening, None
                 assert listening is not None
@@ -313,12 +273,12 @@ class LeaderSearch(RegisterCandidacy):
                 return await super().execute(effect)
         return None
 
-    def _listen(self) -> Event:
+    def _listen(self) -> c.Event:
         try:
             self._listening = self._node.listen()
         except (UsageError, InfrastructureError) as error:
-            return CannotListen(self.now, str(error))
-        return Listened(self.now, self._listening.addresses)
+            return c.Listened(self.now, (), str(error))
+        return c.Listened(self.now, self._listening.addresses)
 
     def _listen_no_more(self) -> None:
         if self._listening is not None:
@@ -328,7 +288,6 @@ class LeaderSearch(RegisterCandidacy):
     def _deposed(self) -> None:
         self._step_down()
         self._node.leads_no_more()
-        step(self._search, Deposed())
         self._changed.set()
 
     def _step_down(self) -> None:

@@ -24,7 +24,7 @@ from rallypoint.core.takeover.consent import Promises
 from rallypoint.core.takeover.heirs import Claimant, rank_in
 from rallypoint.core.takeover.leading import RELEASE_S, Watch, claimed, is_unheard
 from rallypoint.core.takeover.memory import Memory, order_of
-from rallypoint.core.takeover.record import JobRecord, Leader, LeadRecord
+from rallypoint.core.takeover.record import Leader, LeadRecord
 from rallypoint.core.takeover.stepping_down import Deference
 from rallypoint.core.takeover.told import PositionOrder
 from rallypoint.errors import RallypointError, RendezvousConnectionError, UnfitRecordError
@@ -43,6 +43,8 @@ class Present(Struct, frozen=True):
     """None: it is no node."""
     is_attached: bool = False
     """It is a node, has a leader, and is connected to it."""
+    leads: bool = False
+    """It leads the job."""
     is_awaited: bool = False
     """An agent of the job waits at this process until it leads the job."""
 
@@ -94,18 +96,13 @@ class Dialled(Struct, frozen=True):
 
 
 class Listened(Struct, frozen=True):
-    """The node listens."""
+    """The node listens, or can't."""
 
     at: float
     addresses: tuple[str, ...]
     """Where other nodes reach it."""
-
-
-class CannotListen(Struct, frozen=True):
-    """The node can't listen."""
-
-    at: float
-    why: str
+    why: str = ""
+    """Why it can't listen; empty: it does."""
 
 
 class Tried(Struct, frozen=True):
@@ -115,7 +112,7 @@ class Tried(Struct, frozen=True):
     is_writable: bool
 
 
-Event = Looks | Found | Unread | Swapped | Dialled | Listened | CannotListen | Tried
+Event = Looks | Found | Unread | Swapped | Dialled | Listened | Tried
 
 
 class Claim(Struct, frozen=True):
@@ -127,9 +124,7 @@ class Claim(Struct, frozen=True):
     is_put_back: bool
     """The record that it has found was older than one that was known."""
     found: LeadRecord | None
-    """The record that it follows."""
-    job: JobRecord | None
-    """The job of the leader before, whose state is known; None: there was none."""
+    """The record that it goes on with."""
     seen_at: float
     """When that record was seen first."""
     promised_until: float
@@ -168,26 +163,19 @@ class Say(Struct, frozen=True):
 
 
 class GiveUp(Struct, frozen=True):
-    """Lead no more, and look no more."""
-
-    error: RallypointError | None = None
-    """The reason, where that is an error."""
+    """Nobody needs this candidacy, or it can't be gone on with."""
 
 
 class Dial(Struct, frozen=True):
-    """Connect to the leader of this record."""
+    """Connect to the leader there, and to no other one."""
 
     addresses: tuple[str, ...]
     epoch: int = 0
     heartbeat_s: float = 0.0
 
 
-class HangUp(Struct, frozen=True):
-    """Close the connection to the leader."""
-
-
 class Listen(Struct, frozen=True):
-    """Listen for other nodes: `Listened` or `CannotListen`."""
+    """Listen for other nodes: `Listened`."""
 
 
 class Close(Struct, frozen=True):
@@ -211,8 +199,8 @@ class Interrupt(Struct, frozen=True):
 
 
 Effect = (
-    Look | Swap | Lead | Wait | Say | GiveUp | Dial | HangUp | Listen | Close | TryWriting
-) | (LeaderChanged | LookNow | Interrupt)
+    Look | Swap | Lead | Wait | Say | GiveUp | Dial | Listen | Close | TryWriting | LeaderChanged
+) | (LookNow | Interrupt)
 
 
 class Judged(Struct, frozen=True):
@@ -266,25 +254,27 @@ class Candidacy:
         return [Say(_waits_for(judged)), Wait(self.watch.look_s)]
 
     def unread(self, event: Unread) -> list[Effect]:
-        """Look again, if that can help."""
+        """Look again, if that can help. Raises RallypointError if it can't."""
         self.claim = None
-        if isinstance(event.error, RendezvousConnectionError):
-            return [Say(str(event.error)), Wait(self.watch.look_s)]
-        return [GiveUp(event.error)]
+        if not isinstance(event.error, RendezvousConnectionError):
+            raise event.error
+        return [Say(str(event.error)), Wait(self.watch.look_s)]
 
     def swapped(self, event: Swapped) -> list[Effect]:
         """Lead, or look who has claimed."""
         claim = self.claim
         self.claim = None
         if not event.is_ours or claim is None:
-            return [Wait(0.0)]
+            # What was read may be as old as a cache lets it be: then the claim has failed.
+            is_old = claim is not None and claim.is_put_back
+            return [Wait(self.watch.look_s if is_old else 0.0)]
         self.record = claim.record
         self.memory.saw(claim.record, is_own=True)
         self._begin(event.nonce)
         return [Lead(claim, event.sent_at, event.at)]
 
-    def other(self, event: Dialled | Listened | CannotListen | Tried) -> list[Effect]:
-        """Go on after what only other kinds of processes do."""
+    def dialled(self, event: Dialled) -> list[Effect]:
+        """Note that the leader may be gone."""
         return []
 
     def judge(self, event: Found) -> Judged:
@@ -332,9 +322,9 @@ class Candidacy:
         rank = -1 if found is None or claimant is None else rank_in(found, claimant)
         record = claimed(found, leader, self._nonce, rank, self._attempts, number)
         self._attempts += 1
-        job = None if found is None or is_behind else found.job
         promised_until = -inf if claimant is None else claimant.promised_until
-        self.claim = Claim(record, known, is_behind, found, job, self.watch.since, promised_until)
+        seen_at = self.watch.since
+        self.claim = Claim(record, known, is_behind, found, seen_at, promised_until)
         return Swap(self.claim)
 
 
@@ -410,43 +400,30 @@ class Standby(Candidacy):
 
     def _follow(self, record: LeadRecord, now: float) -> list[Effect]:
         """Attach to this leader, or try again."""
-        effects: list[Effect] = []
         if record.epoch != self._dialled:
-            effects = [HangUp()] if self._is_dialled else []
             self._dialled, self._dialled_at, self._is_dialled = record.epoch, -inf, False
-        is_due = now - self._dialled_at > REDIAL_S
-        if record.job is None or record.is_vacant or self._is_dialled or not is_due:
-            return effects
+        is_due = not self._is_dialled and now - self._dialled_at > REDIAL_S
+        if record.job is None or record.is_vacant or not is_due:
+            return []
         self._dialled_at, self._is_dialled = now, True
         settings = record.job.settings
         self.promises.lease_s = settings.lease_s
-        epoch = record.epoch.as_int()
-        return [*effects, Dial(record.leader.addresses, epoch, settings.heartbeat_s)]
+        return [Dial(record.leader.addresses, record.epoch.as_int(), settings.heartbeat_s)]
 
     def _pause(self, now: float) -> Wait:
         return Wait(HURRY_S if now < self._hurries_until else self.watch.look_s)
 
-    def other(self, event: Dialled | Listened | CannotListen | Tried) -> list[Effect]:
-        if isinstance(event, Dialled):
-            self._is_dialled = False
-            if event.was_connected:  # The leader may have died just now.
-                self._hurries_until = event.at + RELEASE_S
+    def dialled(self, event: Dialled) -> list[Effect]:
+        self._is_dialled = False
+        if event.was_connected:  # The leader may have died just now.
+            self._hurries_until = event.at + RELEASE_S
         return []
 
-    def swapped(self, event: Swapped) -> list[Effect]:
-        return super().swapped(event) if event.is_ours else self._again(event.at)
-
     def unread(self, event: Unread) -> list[Effect]:
-        if isinstance(event.error, RendezvousConnectionError):
-            return self._again(event.at)  # The leader says that it can't write either.
-        return [
-            Say(f"this coordinator can't stand ready to lead the job: {event.error}"),
-            GiveUp(),
-        ]
-
-    def _again(self, now: float) -> list[Effect]:
-        self.claim = None
-        return [self._pause(now)]
+        self.claim, why = None, event.error
+        if isinstance(why, RendezvousConnectionError):
+            return [self._pause(event.at)]  # The leader says that it can't write either.
+        return [Say(f"this coordinator can't stand ready to lead the job: {why}"), GiveUp()]
 
 
 def step(candidacy: Candidacy, event: Event) -> list[Effect]:
@@ -463,7 +440,9 @@ def step(candidacy: Candidacy, event: Event) -> list[Effect]:
             return candidacy.unread(event)
         case Swapped():
             return candidacy.swapped(event)
-    return candidacy.other(event)
+        case Dialled():
+            return candidacy.dialled(event)
+    return []
 
 
 def gone() -> RendezvousConnectionError:

@@ -392,8 +392,8 @@ def _may_tell_cancel(life: Durable, is_silent: IsSilent) -> bool:
 
 def _predecessor(claim: Claim, now: float) -> Predecessor:
     """The leader before, at the time of this claim."""
-    found, job = claim.found, claim.job
-    if found is None or job is None:
+    found, job = claim.found, None if claim.found is None else claim.found.job
+    if found is None or job is None or claim.is_put_back:
         return UNKNOWN
     fenced_in_s = fenced_at(claim.seen_at, claim.promised_until, job.settings.lease_s) - now
     return Predecessor(job.leader_rank, found.is_dead, fenced_in_s, job.leader_node)

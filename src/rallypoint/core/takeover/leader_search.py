@@ -6,53 +6,28 @@ job when it is its turn. An heir looks all the time, since it is the first to cl
 lead instead of a leader that answers and can't write its record. Nobody else reads the register
 while all is well.
 
-`step` is the machine of one node, a `candidacy.Candidacy` that needs a place to listen before it
-claims. `wait_on` says how long a node that starts waits for its first leader.
+`step` is the machine of one node: of a `Candidacy` that needs a place to listen before it claims.
 
 Times are seconds on the clock of the hold (`leading.py`).
 """
 
 from __future__ import annotations
 
-from enum import Enum
 from math import inf
+from typing import Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rallypoint.core.takeover import candidacy
-from rallypoint.core.takeover.candidacy import (
-    Candidacy,
-    CannotListen,
-    Close,
-    Dial,
-    Dialled,
-    Effect,
-    Event,
-    Found,
-    GiveUp,
-    Interrupt,
-    Judged,
-    LeaderChanged,
-    Listen,
-    Listened,
-    LookNow,
-    Looks,
-    Present,
-    Say,
-    Swapped,
-    Tried,
-    TryWriting,
-    Unread,
-    Wait,
-    gone,
-)
+from rallypoint.core.takeover import candidacy as c
+from rallypoint.core.takeover.candidacy import Candidacy, Effect, Say, Wait, gone
 from rallypoint.core.takeover.consent import Promises
 from rallypoint.core.takeover.heirs import RANKS, Claimant
 from rallypoint.core.takeover.leading import VersionRefusals
 from rallypoint.core.takeover.memory import Memory
 from rallypoint.core.takeover.record import Leader
 from rallypoint.core.takeover.stepping_down import Deference
+from rallypoint.core.text import versions_text
 from rallypoint.errors import (
     RallypointError,
     RecordError,
@@ -71,50 +46,29 @@ TOLD_S = 3.0
 """A shorter wait for its turn a person is not told of."""
 
 
+Purpose = Literal["probe", "offer", "claim"]
+"""The node listens to know whether it could lead, to lead instead of a leader that can't write its
+record, or to lead."""
+
+
 class Wanted(Struct, frozen=True):
     """A connection to the leader is wanted."""
 
     at: float
 
 
-class Dials(Struct, frozen=True):
-    """What could be read was read: the leader is to be dialled."""
-
-
 class Stops(Struct, frozen=True):
     """The node looks no more, and claims no more."""
-
-
-class Deposed(Struct, frozen=True):
-    """The node leads no more."""
-
-
-SearchEvent = Event | Wanted | Dials | Stops | Deposed
-
-
-class Purpose(Enum):
-    """What the node listens for."""
-
-    NONE = "nothing"
-    PROBE = "to know whether it could lead"
-    OFFER = "to lead instead of a leader that can't write its record"
-    CLAIM = "to lead"
 
 
 class Search(Candidacy):
     """One node of the job."""
 
     def __init__(
-        self,
-        leader: Leader,
-        nonce: int,
-        memory: Memory,
-        promises: Promises,
-        deference: Deference,
+        self, leader: Leader, nonce: int, memory: Memory, promises: Promises, deference: Deference
     ) -> None:
         super().__init__(leader, nonce, memory, is_kept=True)
         self.promises, self._deference = promises, deference
-        self.leads = False
         self.is_stopped = False
         self.claims_at = inf
         """When it may claim, if nothing new comes."""
@@ -122,11 +76,10 @@ class Search(Candidacy):
         """Why it could not claim when it was its turn."""
         self._error: RallypointError | None = None
         """Why the last look has failed."""
-        self.is_looking = False
         self._looked_at = -inf
-        self._present = Present()
+        self._present = c.Present()
         self._wait_s = 0.0
-        self._purpose = Purpose.NONE
+        self._purpose: Purpose = "probe"
         self._offered: tuple[str, ...] = ()
         """Where it listens and offers to lead."""
         self._is_late = False
@@ -136,14 +89,14 @@ class Search(Candidacy):
         self._unusable = ""
         """The line that was said about a register without a record."""
 
-    def looks(self, event: Looks) -> list[Effect]:
+    def looks(self, event: c.Looks) -> list[Effect]:
         node = event.present.node
         is_first = node is not None and 0 <= node.rank < RANKS
-        if self.leads or not (is_first or not event.present.is_attached):
+        if event.present.leads or not (is_first or not event.present.is_attached):
             return [Wait(self.watch.look_s)]
         return super().looks(event)
 
-    def _claimant(self, present: Present) -> Claimant:
+    def _claimant(self, present: c.Present) -> Claimant:
         """The node, with what it has promised or lets others do first."""
         return replace(
             present.node or Claimant(),
@@ -152,7 +105,7 @@ class Search(Candidacy):
             freed_epoch=self.promises.freed_epoch,
         )
 
-    def found(self, event: Found) -> list[Effect]:
+    def found(self, event: c.Found) -> list[Effect]:
         judged, before, now = self.judge(event), self.record, event.at
         effects: list[Effect] = []
         if not judged.unfit:
@@ -160,12 +113,12 @@ class Search(Candidacy):
         elif judged.claims_in_s:  # A node that claims at once has just said why.
             effects += self._tell_unusable(judged.unfit)
         if judged.record is None and before is not None and not judged.is_behind:
-            return [*effects, *self.unread(Unread(now, gone()))]
+            return [*effects, *self.unread(c.Unread(now, gone()))]
         record = self.record = judged.record
         self._error, self._looked_at, self._present = None, now, event.present
         self.claims_at = now + judged.claims_in_s
         if before is None or record is None or before.epoch != record.epoch:
-            effects.append(LeaderChanged())
+            effects.append(c.LeaderChanged())
         self.promises.saw(record)
         effects += self._compare_views(now)
         self._wait_s = min(self.watch.look_s, judged.claims_in_s)
@@ -174,10 +127,10 @@ class Search(Candidacy):
         if self._present.is_attached and self.promises.is_heir and not self._has_probed:
             self._has_probed = True
             if not self._offered:
-                return [*effects, self._listen(Purpose.PROBE)]
+                return [*effects, self._listen("probe")]
         return [*effects, *self._offer(now)]
 
-    def _claim_unless_bound(self, judged: Judged) -> list[Effect]:
+    def _claim_unless_bound(self, judged: c.Judged) -> list[Effect]:
         """Claim, unless something has come during the read, which may have taken long."""
         claimant, node = self.claimant or Claimant(), self._present.node or Claimant()
         record = judged.record
@@ -188,7 +141,7 @@ class Search(Candidacy):
         if has_promised or is_told or self.is_stopped:
             return [self._rest(RETRY_S)]
         if not self._offered:
-            return [self._listen(Purpose.CLAIM)]
+            return [self._listen("claim")]
         return self._claim(self._offered)
 
     def _claim(self, addresses: tuple[str, ...]) -> list[Effect]:
@@ -199,81 +152,65 @@ class Search(Candidacy):
     def _rest(self, seconds: float) -> Wait:
         return Wait(seconds, for_change=True)
 
-    def _listen(self, purpose: Purpose) -> Listen:
+    def _listen(self, purpose: Purpose) -> c.Listen:
         self._purpose = purpose
-        return Listen()
+        return c.Listen()
 
-    def other(self, event: Dialled | Listened | CannotListen | Tried) -> list[Effect]:
-        match event:
-            case Listened():
-                return self._listened(event)
-            case CannotListen():
-                return self._silenced(event)
-            case Tried():
-                return self._tried(event)
-        return []
-
-    def _listened(self, event: Listened) -> list[Effect]:
-        match self._purpose:
-            case Purpose.CLAIM:
+    def listened(self, event: c.Listened) -> list[Effect]:
+        """Do what the node listens for, or leave it to other nodes."""
+        text = f"this node can't lead the job: {event.why}"
+        match self._purpose, not event.why:
+            case "claim", True:
                 return self._claim(event.addresses)
-            case Purpose.OFFER:
+            case "claim", _:
+                self.hindrance = text
+                return self.unread(c.Unread(event.at, RendezvousConnectionError(text)))
+            case "offer", True:
                 self._offered = event.addresses
                 self.promises.offer(self._offered, event.at)
-                return [self._rest(self._wait_s)]
-        return [Close(), *self._offer(event.at)]
-
-    def _silenced(self, event: CannotListen) -> list[Effect]:
-        text = f"this node can't lead the job: {event.why}"
-        match self._purpose:
-            case Purpose.CLAIM:
-                self.hindrance = text
-                return self.unread(Unread(event.at, RendezvousConnectionError(text)))
-            case Purpose.PROBE:
-                told = Say(
-                    f"{text}; it is one of the first four nodes, which take over if the leading "
-                    "node is lost: another one has to, and if none can, all nodes stop their "
-                    "workers"
+            case "probe", True:
+                return [c.Close(), *self._offer(event.at)]
+            case "probe", _:
+                text += (
+                    "; it is one of the first four nodes, which take over if the leading node is "
+                    "lost: another one has to, and if none can, all nodes stop their workers"
                 )
-                return [told, *self._offer(event.at)]
+                return [Say(text), *self._offer(event.at)]
         return [self._rest(self._wait_s)]
 
     def _offer(self, now: float) -> list[Effect]:
         """To lead instead of a leader that answers and can't write its record, if this node can."""
         if self._present.is_attached and now - self.watch.since > self.watch.late_s:
-            return [TryWriting()]
-        return self._tried(Tried(now, is_writable=False))
+            return [c.TryWriting()]
+        return self.tried(c.Tried(now, is_writable=False))
 
-    def _tried(self, event: Tried) -> list[Effect]:
+    def tried(self, event: c.Tried) -> list[Effect]:
+        """Offer to lead, or offer it no more."""
         if event.is_writable and not self._offered:
-            return [self._listen(Purpose.OFFER)]
+            return [self._listen("offer")]
         closing: list[Effect] = []
         if not event.is_writable:
-            closing = [Close()] if self._offered else []
+            closing = [c.Close()] if self._offered else []
             self._offered = ()
         self.promises.offer(self._offered, event.at)
         return [*closing, self._rest(self._wait_s)]
 
-    def unread(self, event: Unread) -> list[Effect]:
+    def unread(self, event: c.Unread) -> list[Effect]:
         error, effects = event.error, list[Effect]()
         self._error = error
         if self.claim is not None:
             self.claim = None
-            effects.append(Close())
+            effects.append(c.Close())
         if isinstance(error, RecordError):
             no_node = "no node can lead the job as long as its record is like that"
             effects += self._tell_unusable(f"{no_node}: {error}")
         return [*effects, self._rest(self.watch.look_s)]
 
-    def swapped(self, event: Swapped) -> list[Effect]:
-        claim = self.claim
-        if not event.is_ours or claim is None:
-            self.claim = None
-            # What was read may be as old as a cache lets it be: then the claim has failed.
-            wait_s = self.watch.look_s if claim is not None and claim.is_put_back else 0.0
-            return [Close(), self._rest(wait_s)]
-        self.leads = True
-        return [*super().swapped(event), LeaderChanged(), Wait(self.watch.look_s)]
+    def swapped(self, event: c.Swapped) -> list[Effect]:
+        effects = super().swapped(event)
+        if not event.is_ours:
+            return [c.Close(), *effects]
+        return [*effects, c.LeaderChanged(), Wait(self.watch.look_s)]
 
     def _tell_unusable(self, why: str) -> list[Effect]:
         """Say once that the register holds no record. A node that has just started ends with that
@@ -302,63 +239,44 @@ class Search(Candidacy):
 
     def wanted(self, at: float) -> list[Effect]:
         """Look first, unless that was just done."""
-        is_stale = self.is_looking or at - self._looked_at > FRESH_S
-        return [LookNow()] if is_stale and not self.is_stopped else []
+        is_stale = at - self._looked_at > FRESH_S
+        return [c.LookNow()] if is_stale and not self.is_stopped else []
 
-    def whom(self) -> Dial | GiveUp:
-        """Dial the leader. If the register is away, the one that was known last may lead by
-        promises."""
+    def whom(self) -> tuple[str, ...]:
+        """The addresses of the leader. If the register is away, the one that was known last may
+        lead by promises. Raises RendezvousConnectionError, and what the last look has raised."""
         error, record = self._error, self.record
         is_away = isinstance(error, RendezvousConnectionError)
         if error is not None and (record is None or not is_away):
-            return GiveUp(error)
+            raise error
         if record is None:
-            return GiveUp(RendezvousConnectionError("no node leads the job yet"))
+            raise RendezvousConnectionError("no node leads the job yet")
         if record.is_vacant:
-            return GiveUp(RendezvousConnectionError("the node that led the job has gone"))
+            raise RendezvousConnectionError("the node that led the job has gone")
         following = self.promises.next_leader
         is_handed_over = following.epoch == record.epoch.as_int()
-        return Dial(following.addresses if is_handed_over else record.leader.addresses)
+        return following.addresses if is_handed_over else record.leader.addresses
 
     def stops(self) -> list[Effect]:
         """A claim that has begun is carried through: the register may hold it already."""
         self.is_stopped = True
-        return [] if self.claim is not None else [Interrupt()]
+        return [] if self.claim is not None else [c.Interrupt()]
 
 
-def step(search: Search, event: SearchEvent) -> list[Effect]:
+def step(search: Search, event: c.Event | Wanted | Stops) -> list[Effect]:
     """Return what follows from this event."""
     match event:
         case Wanted(at):
             return search.wanted(at)
-        case Dials():
-            return [search.whom()]
         case Stops():
             return search.stops()
-        case Deposed():
-            search.leads = False
-            return []
-    effects = candidacy.step(search, event)
-    waits = [each for each in effects if isinstance(each, Wait)]
-    search.is_looking = not waits
-    return [each for each in effects if not (search.is_stopped and each in waits)]
-
-
-class Unreached(Struct, frozen=True):
-    """The leader was not reached."""
-
-    at: float
-    error: RendezvousConnectionError
-    refusal: VersionMismatchError | None = None
-    """A coordinator answers at its address, in no version that this node speaks."""
-
-
-class Misfit(Struct, frozen=True):
-    """Give up: a leader that stays speaks no version of this node."""
-
-    refusal: VersionMismatchError
-    theirs: tuple[int, int] | None
-    """The oldest and the newest version of the leader, if they are known."""
+        case c.Listened():
+            effects = search.listened(event)
+        case c.Tried():
+            effects = search.tried(event)
+        case _:
+            effects = c.step(search, event)
+    return [each for each in effects if not (search.is_stopped and isinstance(each, Wait))]
 
 
 class FirstWait:
@@ -366,38 +284,38 @@ class FirstWait:
 
     def __init__(self, search: Search, at: float, timeout_s: float) -> None:
         """`at`: when it begins to wait."""
-        self.search, self.timeout_s = search, timeout_s
-        self.ends_at, self.judged_by, self.is_extended = at + timeout_s, at + JUDGED_S, False
-        versions = search.leader.versions
-        assert versions is not None
-        self.refusals = VersionRefusals(versions)
-        self.said: set[str] = set()
+        self._search, self._timeout_s = search, timeout_s
+        self._ends_at, self._judged_by, self._is_extended = at + timeout_s, at + JUDGED_S, False
+        self._own = search.leader.versions or (0, 0)
+        self._refusals = VersionRefusals(self._own)
+        self._said: set[str] = set()
 
-
-def wait_on(first: FirstWait, event: Unreached) -> list[Say | Wait | GiveUp | Misfit]:
-    """Return whether to try again."""
-    search, record, now, error = first.search, first.search.record, event.at, event.error
-    if event.refusal is not None:
-        if record is not None and first.refusals.is_final(record):
-            return [Misfit(event.refusal, record.leader.versions)]
-        if now < first.judged_by:
+    def unreached(self, error: RendezvousConnectionError, now: float) -> list[Say | Wait]:
+        """Go on after an attempt has failed. Raises RendezvousTimeoutError when that was the last
+        one, or VersionMismatchError if the leader stays and can't talk with this node."""
+        search, refusal = self._search, error.__cause__
+        if isinstance(refusal, VersionMismatchError):
+            record = search.record
+            if record is not None and self._refusals.is_final(record):
+                theirs = record.leader.versions
+                if theirs is None:
+                    raise refusal
+                raise VersionMismatchError(versions_text(*self._own), versions_text(*theirs))
+            if now < self._judged_by:
+                return [Wait(RETRY_S)]
+        if now > self._ends_at and not self._is_extended and search.claims_at < inf:
+            # All that led before may be gone: then it is this node's turn at last.
+            self._ends_at = max(self._ends_at, search.claims_at + AFTER_CLAIM_S)
+            self._is_extended = True
+        if now > self._ends_at:
+            why = search.hindrance or error
+            text = f"no node led the job within {self._timeout_s:g} s ({why})"
+            raise RendezvousTimeoutError(text) from error
+        text = f"waiting for a node that leads the job ({error})"
+        if text in self._said:  # Each reason is said once, though they may take turns.
             return [Wait(RETRY_S)]
-    if now > first.ends_at and not first.is_extended and search.claims_at < inf:
-        # All that led before may be gone: then it is this node's turn at last.
-        first.ends_at = max(first.ends_at, search.claims_at + AFTER_CLAIM_S)
-        first.is_extended = True
-    if now > first.ends_at:
-        why = search.hindrance or error
-        text = f"no node led the job within {first.timeout_s:g} s ({why})"
-        return [GiveUp(RendezvousTimeoutError(text))]
-    text, turn, left_s = (
-        f"waiting for a node that leads the job ({error})",
-        "",
-        search.claims_at - now,
-    )
-    if TOLD_S <= left_s < inf:
-        turn = f": if no other node leads it by then, this one does in about {left_s:.0f} s"
-    if text in first.said:  # Each reason is said once, though they may take turns.
-        return [Wait(RETRY_S)]
-    first.said.add(text)
-    return [Say(f"{text}{turn}"), Wait(RETRY_S)]
+        self._said.add(text)
+        left_s = search.claims_at - now
+        if TOLD_S <= left_s < inf:
+            text += f": if no other node leads it by then, this one does in about {left_s:.0f} s"
+        return [Say(text), Wait(RETRY_S)]
