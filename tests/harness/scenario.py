@@ -38,7 +38,8 @@ and joins again in the same instant, unless it is slow. The commands:
     tick S                                      so many seconds pass
     status                                      what a person would be shown
 
-A transcript whose first command is `coordinator` has those of `coordinator_scenario.py` instead.
+A transcript whose first command is `coordinator` has those of `coordinator_scenario.py` instead,
+and one that begins with `takeover` those of `takeover_scenario.py`.
 
 In a trace `*` is what a person sees, `NODE <-` what a node is told, `NODE ->` what it answers, and
 `@S` a timer that ran out. `python -m tests.harness.scenario DIR` checks all `*.txt` there and
@@ -315,12 +316,16 @@ def render(text: str) -> str:
 
     Raises ValueError that names the line of a bad command.
     """
-    from tests.harness.coordinator_scenario import CoordinatorScenario  # which imports this module
+    # Both import this module.
+    from tests.harness.coordinator_scenario import CoordinatorScenario
+    from tests.harness.takeover_scenario import TakeoverScenario
 
     first = next((line for line in text.splitlines() if line and line[0] != "#"), "")
-    scenario: Scenario | CoordinatorScenario = Scenario()
+    scenario: Scenario | CoordinatorScenario | TakeoverScenario = Scenario()
     if first.startswith("coordinator "):
         scenario = CoordinatorScenario()
+    elif first.startswith("takeover "):
+        scenario = TakeoverScenario()
     out: list[str] = []
     commands: list[tuple[int, str]] = []
     in_trace = False
