@@ -9,8 +9,10 @@ import pytest
 from msgspec.structs import replace
 from tests.harness.heirs import LEASE_S, ROUND, job_of, record_of
 
+from rallypoint.core.model import Epoch
 from rallypoint.core.settings import HOLD_S
 from rallypoint.core.takeover import candidacy as c
+from rallypoint.core.takeover.clock_rates import with_margin
 from rallypoint.core.takeover.consent import Promises
 from rallypoint.core.takeover.heirs import Claimant
 from rallypoint.core.takeover.leader_search import (
@@ -25,6 +27,7 @@ from rallypoint.core.takeover.leader_search import (
 from rallypoint.core.takeover.memory import Memory
 from rallypoint.core.takeover.record import Leader, LeadRecord, Process
 from rallypoint.core.takeover.stepping_down import Deference
+from rallypoint.core.takeover.told import Position
 from rallypoint.errors import (
     RecordError,
     RendezvousConnectionError,
@@ -105,7 +108,10 @@ def test_L1_a_node_whose_claim_has_failed_listens_no_more_and_looks_again(case: 
     case.claims()
     effects = step(case.search, c.Swapped(case.now, is_ours=False))
     assert effects == [c.Close(), c.Wait(0.0)]
-    assert isinstance(case.looks(replace(LED, epoch=replace(LED.epoch, number=9)))[-1], c.Wait)
+    other = replace(LED, epoch=replace(LED.epoch, number=9))
+    assert isinstance(case.looks(other)[-1], c.Wait)
+    assert case.promises.next(case.now, LED.epoch.as_int()) is None, "it has another leader"
+    assert case.promises.next(case.now, other.epoch.as_int()) is not None
 
 
 def test_L1_a_claim_of_unknown_outcome_is_no_leadership_and_binds_until_the_record_is_seen(
@@ -115,6 +121,23 @@ def test_L1_a_claim_of_unknown_outcome_is_no_leadership_and_binds_until_the_reco
     effects = step(case.search, c.Unread(case.now, AWAY))
     assert effects == [c.Close(), c.Wait(case.search.watch.look_s, for_change=True)]
     assert case.promises.next(case.now, LED.epoch.as_int()) is None, "it may be stored yet"
+    assert step(case.search, Stops()) == [c.Interrupt()], "and none is under way"
+
+
+@pytest.mark.parametrize("what", ["nothing", "it promises", "it hears another leader"])
+def test_L2_a_node_claims_unless_something_binds_it_while_it_reads(what: str, case: Case) -> None:
+    while case.now < 100.0 + with_margin(HOLD_S):
+        assert isinstance(case.looks(LED)[-1], c.Wait)
+        case.now += 1.0
+    step(case.search, c.Looks(case.now, case.present))
+    if what == "it promises":
+        case.promises.answered(1, case.now)
+        assert case.promises.next(case.now, LED.epoch.as_int()) is not None
+    elif what == "it hears another leader":
+        told = Position(Epoch(9, 1).as_int(), 0, 1)
+        case.present = replace(case.present, node=Claimant(ROUND, 1, told=told))
+    effects = step(case.search, c.Found(case.now, LED, case.present))
+    assert (effects[-1] == c.Listen()) is (what == "nothing")
 
 
 def test_L1_an_heir_that_can_not_listen_says_so_once_before_it_has_to_lead(case: Case) -> None:
