@@ -314,9 +314,9 @@ BUGS = (
     ),
     Bug(
         "who has lost the race for a claim leads all the same",
-        "takeover/leader_search.py",
-        "if not event.is_ours or claim is None:",
-        "if claim is None:",
+        "../coordinator/candidacy.py",
+        "return c.Swapped(self.now, is_ours, sent_at,",
+        "return c.Swapped(self.now, True, sent_at,",
         "L1",
     ),
     Bug(
@@ -335,7 +335,7 @@ BUGS = (
     ),
     Bug(
         "a leader without its register tells any verdict",
-        "../coordinator/led_job.py",
+        "takeover/duties.py",
         "job.verdict is None or job.verdict.outcome is not Outcome.CANCELLED:",
         "job.verdict is None or job.verdict.outcome is Outcome.INFRASTRUCTURE:",
         "L3",

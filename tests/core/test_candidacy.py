@@ -33,9 +33,9 @@ class Case:
         self.now, self.standby = 100.0, c.Standby(OWN, 1, Memory(), Deference(), NUMBER)
         self.machine = self.standby if is_candidate else c.Candidacy(OWN, 1, Memory())
 
-    def looks(self, record: LeadRecord | None, **present: bool) -> list[c.Effect]:
+    def looks(self, record: LeadRecord | None, *, is_awaited: bool = False) -> list[c.Effect]:
         """It looks, and finds this."""
-        at = c.Present(**present)
+        at = c.Present(is_awaited=is_awaited)
         assert c.step(self.machine, c.Looks(self.now, at)) == [c.Look()]
         return c.step(self.machine, c.Found(self.now, record, at))
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.harness.leading_world import World
 from tests.harness.properties import examples
-from tests.harness.takeovers import World
 
 from rallypoint.core.settings import HOLD_S
 

@@ -18,8 +18,8 @@ for half a lease; no line says so.
 
 from __future__ import annotations
 
+from tests.harness.leading_world import World
 from tests.harness.scenario import options_and_names
-from tests.harness.takeovers import World
 
 
 class TakeoverScenario:
