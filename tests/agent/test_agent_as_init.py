@@ -5,15 +5,14 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 from pathlib import Path
 from shutil import rmtree
 
 import pytest
+from tests.harness.alone import ALONE, can_be_alone
 from tests.harness.one_agent import OneAgent, agent, eventually
 from tests.harness.proc import children_of
 
-UNSHARE = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
 # Tells the pid of a grandchild that the agent adopts, and what state that pid is in.
 WORKER = """
 import os, sys, time
@@ -36,7 +35,7 @@ while not os.path.exists("go"): time.sleep(0.01)
 
 @pytest.fixture(autouse=True)
 def _namespaces() -> None:
-    if subprocess.run([*UNSHARE, "true"], capture_output=True).returncode:
+    if not can_be_alone():
         pytest.skip("PID namespaces need root, and a kernel that has them")
 
 
@@ -46,7 +45,7 @@ def init_of(run: OneAgent) -> int:
 
 
 def test_orphans_are_reaped_and_the_job_ends_well(tmp_path: Path) -> None:
-    with agent(tmp_path, program=WORKER, under=UNSHARE) as run:
+    with agent(tmp_path, program=WORKER, under=ALONE) as run:
         assert run.wait_told("parent") == ["1"]
         run.wait_told("reaped")
         (tmp_path / "go").touch()
@@ -55,7 +54,7 @@ def test_orphans_are_reaped_and_the_job_ends_well(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it(tmp_path: Path, number: int) -> None:
-    with agent(tmp_path, program=WORKER, under=UNSHARE) as run:
+    with agent(tmp_path, program=WORKER, under=ALONE) as run:
         run.wait_told("reaped")
         os.kill(init_of(run), number)
         assert run.wait() == 128 + number
@@ -73,14 +72,14 @@ def test_a_signal_that_comes_before_the_handlers_is_kept(tmp_path: Path) -> None
         masks = int(fields["SigBlk"], 16) | int(fields["SigCgt"], 16)
         return bool(masks >> (signal.SIGTERM - 1) & 1)
 
-    with agent(tmp_path, program=WORKER, under=UNSHARE) as run:
+    with agent(tmp_path, program=WORKER, under=ALONE) as run:
         eventually(is_held_or_handled, "signals held")
         os.kill(init_of(run), signal.SIGTERM)
         assert run.wait() == 128 + signal.SIGTERM
 
 
 def test_its_death_ends_everything(tmp_path: Path) -> None:
-    with agent(tmp_path, program=WORKER, under=UNSHARE) as run:
+    with agent(tmp_path, program=WORKER, under=ALONE) as run:
         run.wait_told("reaped")
         os.kill(init_of(run), signal.SIGKILL)
         eventually(lambda: not run.processes(), "nothing left")

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 from pathlib import Path
 
 import pytest
+from tests.harness.alone import ALONE, can_be_alone
 from tests.harness.cluster import Cluster, wait_until
 from tests.harness.restarted_serve import STEPS, STOP, RestartedServe, steps_of
 
 from rallypoint.core.liveness import DEAF_SHARE
 from rallypoint.file_systems import local_file_system
-
-CONTAINER = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
 
 
 def test_R5_a_coordinator_that_is_killed_and_started_again_goes_on_with_its_job(
@@ -63,13 +61,13 @@ def test_L6_a_coordinator_in_a_container_that_is_killed_and_started_again_leads_
     tmp_path: Path,
 ) -> None:
     """The new container sees no process of the old one."""
-    if subprocess.run([*CONTAINER, "true"], capture_output=True).returncode:
+    if not can_be_alone():
         pytest.skip("PID namespaces need root, and a kernel that has them")
     if not local_file_system(str(tmp_path)):
         pytest.skip("temporary files lie on a file system that other machines see")
     with Cluster(tmp_path, nnodes="2", lease=60) as cluster:
         cluster.make_token()
-        serve = RestartedServe(cluster, CONTAINER)
+        serve = RestartedServe(cluster, ALONE)
         a, b = cluster.agents("a", "b", hosts=False)
         workers = cluster.wait_workers(2, round=0)
         # While this is open, no other namespace gets its number.

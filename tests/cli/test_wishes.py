@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from tests.harness.cluster import Cluster, at_a_terminal, free_port, wait_until
-from tests.harness.commands import RALLYPOINT, ask, rallypoint
+from tests.harness.alone import ALONE, beside, can_be_alone
+from tests.harness.cluster import AgentProcess, Cluster, at_a_terminal, free_port, wait_until
+from tests.harness.commands import RALLYPOINT, ask
+from tests.harness.programs import run_program
 
 SAVES = """
 from rallypoint import worker
@@ -86,9 +88,20 @@ def test_a_wish_that_can_not_be_granted_is_one_line(cluster: Cluster) -> None:
     assert len(gone.stderr.splitlines()) == 1
 
 
-def test_V4_cancel_without_a_word_names_the_job_that_it_found(cluster: Cluster) -> None:
-    [a] = cluster.running("a", nnodes="1", hosts=None)
-    over = rallypoint(cluster, "cancel")
+@pytest.fixture
+def only_job(cluster: Cluster) -> tuple[AgentProcess, tuple[str, ...]]:
+    """A node whose job is the only one that a command with this prefix can find and cancel."""
+    if not can_be_alone():
+        pytest.skip("PID namespaces need root, and a kernel that has them")
+    [a] = cluster.running("a", nnodes="1", hosts=None, prefix=ALONE)
+    return a, beside(a)
+
+
+def test_V4_cancel_without_a_word_names_the_job_that_it_found(
+    cluster: Cluster, only_job: tuple[AgentProcess, tuple[str, ...]]
+) -> None:
+    a, prefix = only_job
+    over = run_program([*prefix, *RALLYPOINT, "cancel"], env=cluster.environ())
     where = f"127.0.0.1:{cluster.port}"
     said = f"rallypoint: cancel job job at {where}, the only job of yours on this machine\n"
     assert over.stderr.replace("'", "") == said
@@ -97,11 +110,11 @@ def test_V4_cancel_without_a_word_names_the_job_that_it_found(cluster: Cluster) 
 
 
 def test_V4_at_a_terminal_cancel_asks_whether_the_job_that_it_found_is_meant(
-    cluster: Cluster,
+    cluster: Cluster, only_job: tuple[AgentProcess, tuple[str, ...]]
 ) -> None:
-    [a] = cluster.running("a", nnodes="1", hosts=None)
+    a, prefix = only_job
     for answer, code in (b"\n", 1), (b"y\n", 0):
-        ended, seen = at_a_terminal(cluster, [*RALLYPOINT, "cancel"], answer)
+        ended, seen = at_a_terminal(cluster, [*prefix, *RALLYPOINT, "cancel"], answer)
         assert ended == code, seen
         assert f"at 127.0.0.1:{cluster.port}, the only job of yours on this machine? [y/N]" in seen
         assert code == 0 or a.process.poll() is None

@@ -5,13 +5,13 @@ from __future__ import annotations
 import ast
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.docs.page import DOCS, blocks, commands
+from tests.harness.alone import ALONE, can_be_alone
 from tests.harness.programs import run_program
 
 SOURCE = DOCS.parent / "src" / "rallypoint"
@@ -21,9 +21,6 @@ JOINT = re.compile(r"[:,;] ")
 """Where a sentence is put together from two texts."""
 LEAST = 12
 """A message with fewer characters that are always the same would be found anywhere."""
-
-ALONE = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
-"""Runs a command where it sees no process of others; root alone may do so."""
 
 
 def rows() -> list[list[str]]:
@@ -80,15 +77,13 @@ def test_each_message_is_in_the_source(message: str, source: str) -> None:
 def test_the_lines_to_copy_run(tmp_path: Path) -> None:
     """In their order: the last one reads what the one before it has left. A command without a job
     is about all jobs of this user that run here, so it must not see those of other tests."""
-    can_be_alone = subprocess.run([*ALONE, "true"], check=False).returncode == 0
+    prefix = ALONE if can_be_alone() else ()
     (tmp_path / "train.py").write_text("import os; print('rank', os.environ['RANK'])")
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     env = {"PATH": path, "HOME": str(tmp_path)}
     said = []
     for line in commands(blocks("troubleshooting.md")[0]):
-        done = run_program(
-            [*(ALONE if can_be_alone else ()), "/bin/sh", "-c", line], cwd=tmp_path, env=env
-        )
+        done = run_program([*prefix, "/bin/sh", "-c", line], cwd=tmp_path, env=env)
         assert done.returncode == 0, (line, done.stderr)
         said.append(done.stdout + done.stderr)
     explained, ran, status, events, wrote, verdict = said

@@ -39,7 +39,8 @@ and joins again in the same instant, unless it is slow. The commands:
     status                                      what a person would be shown
 
 A transcript whose first command is `coordinator` has those of `coordinator_scenario.py` instead,
-and one that begins with `takeover` those of `takeover_scenario.py`.
+one that begins with `question` those of `collection_scenario.py`, one with `serve` those of
+`hosted_lives.py`, one with `takeover` those of `takeover_scenario.py`.
 
 In a trace `*` is what a person sees, `NODE <-` what a node is told, `NODE ->` what it answers, and
 `@S` a timer that ran out. `python -m tests.harness.scenario DIR` checks all `*.txt` there and
@@ -316,16 +317,22 @@ def render(text: str) -> str:
 
     Raises ValueError that names the line of a bad command.
     """
-    # Both import this module.
+    # These import this module.
+    from tests.harness.collection_scenario import CollectionScenario
     from tests.harness.coordinator_scenario import CoordinatorScenario
+    from tests.harness.hosted_lives import LivesHost
     from tests.harness.takeover_scenario import TakeoverScenario
 
     first = next((line for line in text.splitlines() if line and line[0] != "#"), "")
-    scenario: Scenario | CoordinatorScenario | TakeoverScenario = Scenario()
+    run = Scenario().run
     if first.startswith("coordinator "):
-        scenario = CoordinatorScenario()
+        run = CoordinatorScenario().run
+    elif first.startswith("question "):
+        run = CollectionScenario().run
+    elif first.split(" ")[0] == "serve":
+        run = LivesHost().run
     elif first.startswith("takeover "):
-        scenario = TakeoverScenario()
+        run = TakeoverScenario().run
     out: list[str] = []
     commands: list[tuple[int, str]] = []
     in_trace = False
@@ -334,7 +341,7 @@ def render(text: str) -> str:
         out.append("----")
         for number, command in commands:
             try:
-                out.extend(scenario.run(command))
+                out.extend(run(command))
             except (ValueError, KeyError) as error:
                 raise ValueError(f"line {number}: {error}") from error
         commands.clear()

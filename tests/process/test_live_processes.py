@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from rallypoint.process import guard, sessions
+from rallypoint.process import sessions
 
 NO_PROCESS = 2**22 + 1
 """More than any pid."""
@@ -39,9 +39,9 @@ def test_a_process_is_not_taken_for_stopped_when_no_descriptor_is_left() -> None
 
 
 def test_A6_a_guard_that_can_not_look_does_not_take_workers_for_gone() -> None:
-    assert guard._kill({NO_PROCESS}, limit_s=0)
+    assert sessions.kill_sessions({NO_PROCESS}, 0.0)
     with no_descriptor_left():
-        assert not guard._kill({NO_PROCESS}, limit_s=0)
+        assert not sessions.kill_sessions({NO_PROCESS}, 0.0)
 
 
 @pytest.mark.parametrize("pid", [-1, 0, NO_PROCESS, 2**64, 10**300])

@@ -19,6 +19,7 @@ from tests.harness.round_workers import spawn_worker
 
 from rallypoint.clocks import boot_time
 from rallypoint.process.guard import NAME, Guard, SharedPage
+from rallypoint.process.sessions import kill_sessions
 from rallypoint.process.spawn import WorkerProcess
 
 LIMIT_S = patience(30.0)
@@ -88,6 +89,19 @@ class Living:
     def left(self) -> list[int]:
         return [pid for pid, born in self.births.items() if birth(pid) == born]
 
+    def end(self, complaint: str) -> None:
+        """Wait until none of them lives; the complaint names those that do, and their states."""
+        try:
+            eventually(lambda: not self.left(), complaint)
+        except AssertionError as error:
+            raise AssertionError(f"{complaint}:\n{describe(self.left())}") from error
+
+
+def describe(pids: list[int]) -> str:
+    """One line for each process: its number, state, parent, group, session and command."""
+    line = ["ps", "-o", "pid,stat,ppid,pgid,sid,args", "-p", ",".join(map(str, pids))]
+    return subprocess.run(line, capture_output=True, text=True).stdout
+
 
 def with_argument(argument: str) -> list[int]:
     found = []
@@ -153,7 +167,7 @@ def test_A6_killed_agent_leaves_no_process_behind(bystander: int) -> None:
         assert [len(pids[role]) for role in ("guard", "worker", "child")] == [1, 2, 4]
         living = Living([*pids["guard"], *pids["worker"], *pids["child"]])
         process.kill()
-        eventually(lambda: not living.left(), "processes of the job outlived the agent")
+        living.end("processes of the job outlived the agent")
         assert birth(bystander) is not None
 
 
@@ -165,7 +179,7 @@ def test_A6_guard_survives_what_schedulers_send_to_everybody() -> None:
             os.kill(guard, signum)
         living = Living([guard, *pids["worker"], *pids["child"]])
         os.kill(process.pid, signal.SIGTERM)  # Ends this agent, which has no handler.
-        eventually(lambda: not living.left(), "processes of the job outlived the agent")
+        living.end("processes of the job outlived the agent")
 
 
 def test_A6_no_moment_of_a_spawn_is_unguarded() -> None:
@@ -189,9 +203,23 @@ def test_A6_guard_notices_death_though_a_stranger_holds_its_pipe() -> None:
         stranger = Living(pids["stranger"])
         process.kill()
         process.wait()
-        eventually(lambda: not living.left(), "the worker outlived the agent")
+        living.end("the worker outlived the agent")
         assert stranger.left()
         os.kill(pids["stranger"][0], signal.SIGKILL)
+
+
+def test_A6_a_machine_too_busy_to_kill_in_time_spares_no_process_of_a_session() -> None:
+    """No time is left once the worker's own group is killed; another group is in its session."""
+    with subprocess.Popen(
+        [sys.executable, "-S", "-E", "-c", WORKER],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        pids = told(process, 3)
+        living = Living([*pids["worker"], *pids["child"]])
+        kill_sessions([process.pid], 0.0)
+        living.end("a process of the session lives")
 
 
 def test_A6_worker_dies_with_the_agent_even_without_a_guard() -> None:
@@ -200,7 +228,7 @@ def test_A6_worker_dies_with_the_agent_even_without_a_guard() -> None:
         pids = told(process, 4)
         living = Living(pids["worker"])
         process.kill()
-        eventually(lambda: not living.left(), "the worker outlived the agent")
+        living.end("the worker outlived the agent")
         for pid in (*pids["stranger"], *pids["child"]):
             os.kill(pid, signal.SIGKILL)
 

@@ -108,12 +108,6 @@ def is_number(word: str) -> bool:
     return True
 
 
-def ended_text(outcome: str) -> str:
-    """What a sentence says of a job that ended so: `the job was cancelled`."""
-    passive = outcome in ("cancelled", "preempted")
-    return f"was {outcome}" if passive else outcome.replace("infrastructure", "did not go on")
-
-
 def versions_text(oldest: int, newest: int) -> str:
     """Return how a sentence names these versions of a protocol."""
     return f"version {oldest}" if oldest == newest else f"versions {oldest} to {newest}"

@@ -283,7 +283,8 @@ def _end(
     """The agent is dead: kill what is registered, tell of the death, and remove what is left."""
     # An agent that leaves its job takes the notice away; then the connection's end alone tells.
     notice, tell_next = page.notice, None
-    if _kill(registered.pids, _LAST_KILL_S if notice else _KILL_S) and notice:
+    limit_s = _LAST_KILL_S if notice else _KILL_S
+    if sessions.kill_sessions(registered.pids, limit_s) and notice:
         with suppress(Exception):  # It has no console, and must still remove what is left.
             from rallypoint.process.death_report import tell
 
@@ -356,7 +357,7 @@ def _keep_fence(page: SharedPage, registered: _Registered) -> None:
     )
     if overdue:
         registered.killed |= overdue
-        _kill(overdue)
+        sessions.kill_sessions(overdue, _KILL_S)
 
 
 def _read_records(channel: int, registered: _Registered) -> bool:
@@ -370,29 +371,6 @@ def _read_records(channel: int, registered: _Registered) -> bool:
             return False
         for (record,) in _RECORD.iter_unpack(data):
             registered.apply(record)
-
-
-def _kill(leaders: set[int], limit_s: float = _KILL_S) -> bool:
-    """Whether nothing of their sessions lives any more."""
-    ends_at = time.monotonic() + limit_s
-    for pid in leaders:
-        syscalls.signal_group(pid, signal.SIGKILL)
-    # Members of other groups in the same sessions; again, because a fork may escape one pass.
-    while (members := _members(leaders)) is None or members:
-        if time.monotonic() >= ends_at:
-            return False
-        for member in members or ():
-            sessions.kill_member(member)
-        select.select([], [], [], 0.01)
-    return True
-
-
-def _members(leaders: set[int]) -> list[sessions.SessionProcess] | None:
-    """The live processes of these sessions; None: the system can't tell just now."""
-    try:
-        return sessions.live_members(leaders)
-    except OSError:
-        return None
 
 
 def _let_go() -> None:

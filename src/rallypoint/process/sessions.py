@@ -9,7 +9,9 @@ makes killpg(pgid, 0) succeed for ever; so the process table is read.
 from __future__ import annotations
 
 import os
+import select
 import signal
+import time
 from collections.abc import Collection
 from contextlib import suppress
 from typing import NamedTuple
@@ -17,6 +19,7 @@ from typing import NamedTuple
 from rallypoint.process import syscalls
 
 _MAX_PID = 2**31 - 1
+_KILL_PAUSE_S = 0.01
 
 
 class SessionProcess(NamedTuple):
@@ -61,6 +64,39 @@ def kill_member(
 ) -> None:
     """SIGKILL one process; see `signal_member`."""
     signal_member(member, signal.SIGKILL, pidfd_open=pidfd_open)
+
+
+def kill_sessions(sids: Collection[int], limit_s: float) -> bool:
+    """SIGKILL everything in these sessions, and return whether nothing in them is alive any more.
+
+    Blocks until then, or until `limit_s` seconds are over and two passes over /proc in a row have
+    found no process that was not killed before. So a machine that is too busy for one pass in
+    `limit_s` spares nothing, and processes that can't die are not waited for.
+    """
+    ends_at = time.monotonic() + limit_s
+    for sid in sids:
+        syscalls.signal_group(sid, signal.SIGKILL)
+    # Members of other groups in the same sessions; again, because a fork may escape one pass.
+    killed: set[SessionProcess] = set()
+    passes_without_news = 0
+    while (members := _members_if_known(sids)) is None or members:
+        is_news = not killed.issuperset(members or ())
+        passes_without_news = 0 if is_news else passes_without_news + 1
+        if passes_without_news > 1 and time.monotonic() >= ends_at:
+            return False
+        for found in members or ():
+            kill_member(found)
+            killed.add(found)
+        select.select([], [], [], _KILL_PAUSE_S)
+    return True
+
+
+def _members_if_known(sids: Collection[int]) -> list[SessionProcess] | None:
+    """The live processes of these sessions; None: the system can't tell just now."""
+    try:
+        return live_members(sids)
+    except OSError:
+        return None
 
 
 def signal_member(
