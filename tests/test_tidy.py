@@ -146,13 +146,17 @@ STATES_BESIDE_CLOCKS: dict[str, str] = {
 """Classes outside core that keep a state and read a clock: their decisions belong into core."""
 CALLABLES_IN_CORE: dict[str, str] = {
     "core/session.py SessionRules": "an agent that leads asks how long it may",
-    "core/sessions.py Sessions": "tests give it a job's machine that fails; dates and numbers lives",
+    "core/sessions.py Sessions": "tests give it a machine that fails; dates and numbers lives",
     "core/watch/history.py JobHistory": "dates what people read",
 }
 """Classes of core that store something to call: a machine is told the time and gives effects."""
 HOSTS: dict[str, str] = {
     "coordinator/gathering.py": "collection",
+    "coordinator/candidacy.py": "_step",
+    "coordinator/candidates.py": "_standby",
     "coordinator/jobs.py": "_lives",
+    "coordinator/leader_search.py": "_search",
+    "coordinator/leadership.py": "duties",
     "coordinator/watching.py": "_requests",
 }
 """Modules that host a machine of core, and the attribute with the state of that."""

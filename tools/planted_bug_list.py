@@ -516,7 +516,7 @@ BUGS = (
     ),
     Bug(
         "a newer record is believed without its digest",
-        "../coordinator/leadership.py",
+        "takeover/duties.py",
         "return self._seal.is_genuine(told) and not",
         "return not",
         "L9",
@@ -533,7 +533,7 @@ BUGS = (
     Bug(
         "nobody asks what agents were told of the record",
         "../coordinator/jobs.py",
-        "            if told is not None and leadership.is_behind(told):\n",
+        "            if told is not None and leadership.duties.is_behind(told):\n",
         "            if told is not None and not told:\n",
         "L9",
     ),

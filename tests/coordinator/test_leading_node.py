@@ -114,7 +114,7 @@ async def test_L7_who_begins_a_job_anew_waits_for_nodes_that_have_yet_to_hear_ho
     ended.now += first.claims_in_s + 0.01
     assert (await candidacy.look(fresh)).claims_in_s == 0
     assert await candidacy.take()
-    assert ended.leadership.over is not None
+    assert ended.leadership.duties.over is not None
     assert ended.leadership.take_over() is None
 
 

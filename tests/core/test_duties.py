@@ -32,7 +32,7 @@ from rallypoint.core.takeover.leading import BEAT_SHARE, LONELY_S, LONELY_SHARE
 from rallypoint.core.takeover.memory import Memory
 from rallypoint.core.takeover.record import LeadRecord
 from rallypoint.core.takeover.stepping_down import CHECK_S, Deference
-from rallypoint.core.takeover.told import NEVER, Position
+from rallypoint.core.takeover.told import NEVER, Position, Seal
 
 CANDIDATE = Candidate(1, "default", "host", 1)
 DONE = HangUp(1)
@@ -47,7 +47,7 @@ class Leader:
         claim = c.Claim(record, NEVER, False, None, 100.0, -inf)
         self.now, self.memory = 100.0, Memory()
         self.memory.saw(record, is_own=True)
-        self.duties = d.Duties(c.Lead(claim, 100.0, 100.0), self.memory, Deference())
+        self.duties = d.Duties(c.Lead(claim, 100.0, 100.0), self.memory, Deference(), Seal())
         self.job = new_job(SharedSettings("job", 1, 8), 5)
         self.life = Durable(self.job, Handover(), is_recorded=True)
         self.done: list[object] = []
@@ -61,9 +61,9 @@ class Leader:
 
     def feed(self, event: d.Event) -> None:
         """This happens."""
-        for effect in d.step(self.duties, event):
+        for effect in d.step(self.duties, event, lambda life, seconds: self.is_silent):
             match effect:
-                case d.Write(record):
+                case d.Write(record, _):
                     assert self.under_way is None, "one record at a time"
                     self.under_way = record
                 case d.Release(_, effects):
@@ -82,7 +82,7 @@ class Leader:
     def later(self, seconds: float = 0.0) -> LeadRecord | None:
         """So much time passes; the record that is under way then."""
         self.now += seconds
-        self.feed(d.TimePassed(self.now, lambda life, silent_s: self.is_silent))
+        self.feed(d.TimePassed(self.now))
         return self.under_way
 
     def stored(self, seconds: float = 0.0) -> None:

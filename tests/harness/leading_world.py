@@ -26,6 +26,7 @@ from rallypoint.core.takeover.heirs import Claimant
 from rallypoint.core.takeover.memory import Memory
 from rallypoint.core.takeover.record import Leader, LeadRecord, Process
 from rallypoint.core.takeover.stepping_down import Deference
+from rallypoint.core.takeover.told import Seal
 from rallypoint.errors import RallypointError, RendezvousConnectionError
 
 Fate = Callable[[str], str]
@@ -191,7 +192,7 @@ class Claiming:
                 self.world.say(self.name, f"says: {text}")
             case c.Lead():
                 self.world.say(self.name, "leads")
-                self.duties = d.Duties(effect, self.machine.memory, self.deference)
+                self.duties = d.Duties(effect, self.machine.memory, self.deference, Seal())
                 self.has_ended |= not isinstance(self.machine, leader_search.Search)
                 self._oblige(d.Keeps(now))
             case c.GiveUp():
@@ -256,9 +257,9 @@ class Claiming:
         duties = self.duties
         if duties is None or self.is_gone:
             return
-        for effect in d.step(duties, event):
+        for effect in d.step(duties, event, lambda life, seconds: False):
             match effect:
-                case d.Write(record):
+                case d.Write(record, _):
                     if record.is_vacant:
                         self.world.say(self.name, "leads no more: it goes")
                         self._store(record)
@@ -280,7 +281,7 @@ class Claiming:
             def wake() -> None:
                 if self.duties is duties:
                     self._wakes = inf
-                    self._oblige(d.TimePassed(self.world.now, lambda life, seconds: False))
+                    self._oblige(d.TimePassed(self.world.now))
 
             self.world.at(at, wake)
 

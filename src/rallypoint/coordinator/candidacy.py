@@ -90,11 +90,12 @@ class RegisterCandidacy:
                 self._say(text)
             case c.Lead():
                 job, record = self._job, self._record
-                duties = Duties(effect, job.memory, job.deference)
+                duties = Duties(effect, job.memory, job.deference, job.seal)
                 self._record = job.record()
                 is_one_of_many = job.deference is not None
+                runtime = job.local.runtime
                 self._leadership = Leadership(
-                    record, duties, job.local.runtime, job.seal, is_one_of_many=is_one_of_many
+                    record, duties, runtime, is_one_of_many=is_one_of_many
                 )
         return None
 

@@ -110,8 +110,6 @@ class _Candidacy(RegisterCandidacy):
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[None] | None = None
         self._lost = asyncio.Event()
-        self._sent = 0
-        """Heartbeats to any leader: no two have one number."""
 
     @property
     def present(self) -> c.Present:
@@ -146,12 +144,10 @@ class _Candidacy(RegisterCandidacy):
             return
         self._standby.has_number(_drawn())
         connection.listen(self._received)
-        promises = self._standby.promises
         try:
             while not connection.lost.done():
-                if (promise := promises.next(boot_time(), leader.epoch)) is not None:
-                    self._sent += 1
-                    connection.send(m.Heartbeat(self._sent, promise))
+                for heartbeat in self._standby.heartbeats(boot_time(), leader.epoch):
+                    connection.send(heartbeat)
                 await asyncio.wait((connection.lost,), timeout=leader.heartbeat_s)
             c.step(self._standby, c.Dialled(self.now, was_connected=True))
             self._lost.set()

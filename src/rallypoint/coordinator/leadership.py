@@ -19,12 +19,9 @@ from rallypoint.core.takeover import duties as machine
 from rallypoint.core.takeover.consent import Speaker
 from rallypoint.core.takeover.durable import Durable
 from rallypoint.core.takeover.duties import Duties
-from rallypoint.core.takeover.handover import Handover
-from rallypoint.core.takeover.leading import Lead, after_put_back_s
-from rallypoint.core.takeover.memory import told_of
-from rallypoint.core.takeover.record import FormerLife, LeadRecord, job_of
-from rallypoint.core.takeover.recovery import may_run
-from rallypoint.core.takeover.told import Position, Seal
+from rallypoint.core.takeover.leading import Lead
+from rallypoint.core.takeover.record import LeadRecord
+from rallypoint.core.takeover.told import Position
 from rallypoint.errors import RallypointError, RendezvousConnectionError, UnfitRecordError
 from rallypoint.observe.faults import describe_fault
 from rallypoint.register.record import RegisterRecord
@@ -41,16 +38,13 @@ class Leadership:
         record: RegisterRecord,
         duties: Duties,
         runtime: Runtime,
-        seal: Seal,
         *,
         is_one_of_many: bool,
     ) -> None:
-        """`record`: the one in the register, which this process has claimed. `seal`: gives a
-        position its digest. `is_one_of_many`: other processes may lead the job as well, the nodes
-        find them, and this one lets them."""
-        self._record, self._duties, self._runtime, self._seal = record, duties, runtime, seal
+        """`record`: the one in the register, which this process has claimed. `is_one_of_many`:
+        other processes may lead the job as well, the nodes find them, and this one lets them."""
+        self._record, self.duties, self._runtime = record, duties, runtime
         self.is_one_of_many = is_one_of_many
-        self._told: tuple[LeadRecord, Position] | None = None
         self._gates: dict[Durable, RecordGate] = {}
         """The lives of the job that are hosted, and those of the record that is under way."""
         self._loop = asyncio.get_running_loop()
@@ -64,83 +58,24 @@ class Leadership:
     @property
     def lead(self) -> Lead:
         """The record of this process, and how long it may act."""
-        return self._duties.lead
+        return self.duties.lead
 
     def begin(self, state: JobState, former: Life | None) -> RecordedLife:
-        """A life of the job of which the register holds nothing yet. `former`: the one before."""
-        job = self.lead.record.job
-        # A life that nobody has brought to an end has one before it, whose nodes may still come.
-        over = None if job is None else job.former
-        if former is not None and former.verdict is not None:
-            over = FormerLife(former.incarnation, former.verdict, former.earlier)
-        handover = Handover()
-        durable = Durable(state, handover, is_recorded=False, former=over)
-        return RecordedLife(handover, partial(RecordGate, self, durable))
-
-    @property
-    def over(self) -> Life | None:
-        """The job that the register held, if all its nodes have heard how it ended."""
-        job = self.lead.record.job
-        if job is None or not job.is_heard:
-            return None
-        return Life(job.incarnation, job.verdict, earlier=job.earlier)
-
-    @property
-    def unheard(self) -> int:
-        """How many nodes of the job that the register held, if it has ended, may run workers until
-        their leases are over: they may not have heard of its end."""
-        job, led = self.lead.record.job, self._duties.predecessor
-        if job is None or job.verdict is None or job.is_heard or not job.is_started:
-            return 0
-        dead = led.rank if led.is_dead else -1
-        return sum(may_run(job, rank) for rank in range(job.nodes) if rank != dead)
-
-    @property
-    def before(self) -> Life | None:
-        """The life of the job before the one that the register held: who took part in it may come
-        late."""
-        job = self.lead.record.job
-        former = None if job is None else job.former
-        if former is None:
-            return None
-        return Life(former.incarnation, former.verdict, earlier=former.earlier)
+        """As `Duties.begin`."""
+        return self._recorded(self.duties.begin(state, former))
 
     def take_over(self) -> TakenOver | None:
         """The job that the register holds. None: it holds none."""
-        record = self.lead.record.job
-        if record is None or self.over is not None:
-            return None
-        state, former = job_of(record, self.lead.epoch), record.former
-        longer_s = 0.0
-        if self._duties.is_put_back:
-            hold_s = self.lead.record.leader.hold_s
-            longer_s = after_put_back_s(hold_s, record.settings.lease_s)
-        epoch = self.lead.epoch.as_int()
-        handover = Handover(record, self._duties.predecessor, longer_s, epoch)
-        durable = Durable(state, handover, is_recorded=True, former=former)
-        led = RecordedLife(handover, partial(RecordGate, self, durable))
-        return TakenOver(state, led)
+        durable = self.duties.take_over()
+        return None if durable is None else TakenOver(durable.job, self._recorded(durable))
+
+    def _recorded(self, life: Durable) -> RecordedLife:
+        return RecordedLife(life.handover, partial(RecordGate, self, life))
 
     @property
     def now(self) -> float:
         """By the clock of the hold."""
         return self._runtime.clock()
-
-    @property
-    def told(self) -> Position:
-        """The position of the newest record that is confirmed, with its digest."""
-        record = self.lead.record
-        if self._told is None or self._told[0] is not record:
-            self._told = record, self._seal.sealed(told_of(record))
-        return self._told[1]
-
-    def is_behind(self, told: Position) -> bool:
-        """As `Duties.is_behind`."""
-        return self._duties.is_behind(told)
-
-    def is_genuine(self, told: Position) -> bool:
-        """A leader of this job has made this position, as far as can be known."""
-        return self._seal.is_genuine(told) and not self._duties.memory.is_too_far(told)
 
     def learn(self, told: Position, settings: SharedSettings) -> None:
         """A leader has told this to a node: this process claims the job anew, above that."""
@@ -149,7 +84,7 @@ class Leadership:
     @property
     def is_sure(self) -> bool:
         """Nobody else can lead this job now."""
-        return self._duties.is_sure(self.now)
+        return self.duties.is_sure(self.now)
 
     def opened(self, gate: RecordGate) -> None:
         """This life of the job is hosted, as the newest one."""
@@ -177,7 +112,7 @@ class Leadership:
     @property
     def is_kept(self) -> bool:
         """`keep` was called."""
-        return self._duties.is_kept
+        return self.duties.is_kept
 
     def keep(self, on_deposed: Callable[[str], None], on_record: Callable[[Record], None]) -> None:
         """Lead from now on. `on_deposed` is told, once, why this process leads no more; `on_record`
@@ -186,9 +121,12 @@ class Leadership:
         self._apply(machine.Keeps(self.now))
 
     def _apply(self, event: machine.Event) -> None:
-        for effect in machine.step(self._duties, event):
+        for effect in self._step(event):
             self._execute(effect)
-        self._wait_until(self._duties.wakes_at)
+        self._wait_until(self.duties.wakes_at)
+
+    def _step(self, event: machine.Event) -> list[machine.Effect]:
+        return machine.step(self.duties, event, self._is_silent)
 
     def _wait_until(self, at: float) -> None:
         if at == self._wakes_at:
@@ -200,15 +138,14 @@ class Leadership:
 
     def _wake(self) -> None:
         self._wakes_at = inf
-        self._apply(machine.TimePassed(self.now, self._is_silent))
+        self._apply(machine.TimePassed(self.now))
 
     def _is_silent(self, incarnation: str, seconds: float) -> bool:
-        return self._gates[self._duties.lives[-1]].is_silent(incarnation, seconds)
+        return self._gates[self.duties.lives[-1]].is_silent(incarnation, seconds)
 
     def _execute(self, effect: machine.Effect) -> None:
         match effect:
-            case machine.Write(record):
-                lives = self._duties.lives
+            case machine.Write(record, lives):
                 self._gates = {life: gate for life, gate in self._gates.items() if life in lives}
                 self._task = self._loop.create_task(self._write(record))
             case machine.Release(life, effects):
@@ -255,7 +192,7 @@ class Leadership:
         """Lead no more, and tell who would lead that they need not wait. `is_heard`: as in the
         record of a job. `steps_down`: another node may lead with more success."""
         self._stop()
-        for effect in machine.step(self._duties, machine.Leaves(is_heard, steps_down)):
+        for effect in self._step(machine.Leaves(is_heard, steps_down)):
             assert isinstance(effect, machine.Write)
             try:
                 async with asyncio.timeout(timeout_s):
@@ -271,7 +208,7 @@ class Leadership:
         self._on_deposed = _ignore
         try:
             async with asyncio.timeout(timeout_s):
-                is_removed = not self._duties.is_deposed and await self._removed()
+                is_removed = await self._removed()
         except (RallypointError, TimeoutError):
             is_removed = False  # What is left is removed when it is old.
         if not is_removed:
@@ -280,13 +217,14 @@ class Leadership:
     async def _removed(self) -> bool:
         if not self._record.is_removable:
             return False
-        # Also learns the token of a swap that was under way.
-        last, sent_at = self.lead.next(self.lead.record.job), self.now
-        if not await self._record.swap(last):
-            self._apply(machine.Overtaken(self._record.found))
-            return False
-        self.lead.confirmed(last, sent_at)
-        return await self._record.remove()
+        for effect in self._step(machine.Removes(self.now)):
+            assert isinstance(effect, machine.Write)
+            # Also learns the token of a swap that was under way.
+            answer = await self._swap(effect.record)
+            self._apply(answer)
+            if isinstance(answer, machine.Written):
+                return await self._record.remove()
+        return False
 
     def _stop(self) -> None:
         for handle in (self._timer, self._ending):

@@ -79,7 +79,7 @@ class RecordGate:
     def _positioned(self, effect: HostEffect) -> HostEffect:
         match effect:
             case SendTo(connection, message) if isinstance(message, m.Positioned):
-                return SendTo(connection, replace(message, told=self._leadership.told))
+                return SendTo(connection, replace(message, told=self._leadership.duties.told))
         return effect
 
     def answer(

@@ -19,6 +19,7 @@ from math import inf
 from msgspec import Struct
 from msgspec.structs import replace
 
+from rallypoint.core import messages as m
 from rallypoint.core.model import Epoch
 from rallypoint.core.takeover.consent import Promises
 from rallypoint.core.takeover.heirs import Claimant, rank_in
@@ -344,7 +345,7 @@ class Standby(Candidacy):
         self.promises, self._deference = Promises(0.0, number), deference
         self._number = number
         """The leader knows this process by it. Each connection has another one."""
-        self._changed_at = inf
+        self._changed_at, self._sent = inf, 0
         self._has_changed = False
         self._is_of_nodes = False
         """A node was seen to lead it: the others look for the leader in the register."""
@@ -355,6 +356,12 @@ class Standby(Candidacy):
         self._is_dialled = False
         """It is attached to that leader, or tries to be."""
         self._dialled_at = self._hurries_until = -inf
+
+    def heartbeats(self, now: float, epoch: int) -> list[m.Heartbeat]:
+        """The heartbeat that is due now to the leader of this epoch, if the process promises."""
+        promise = self.promises.next(now, epoch)
+        self._sent += promise is not None  # No two heartbeats have one number.
+        return [] if promise is None else [m.Heartbeat(self._sent, promise)]
 
     def has_number(self, number: int) -> None:
         """The process has a new connection to the leader, and this number there."""

@@ -20,16 +20,19 @@ from msgspec.structs import replace
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.host_effects import HostEffect
+from rallypoint.core.job_lives import Life
+from rallypoint.core.job_state import JobState
 from rallypoint.core.liveness import pace_of
 from rallypoint.core.model import Outcome, SharedSettings, epoch_number
 from rallypoint.core.takeover.candidacy import Claim
 from rallypoint.core.takeover.candidacy import Lead as Won
 from rallypoint.core.takeover.consent import fenced_at
 from rallypoint.core.takeover.durable import Durable
-from rallypoint.core.takeover.handover import UNKNOWN, Predecessor
-from rallypoint.core.takeover.leading import Lead
+from rallypoint.core.takeover.handover import UNKNOWN, Handover, Predecessor
+from rallypoint.core.takeover.leading import Lead, after_put_back_s
 from rallypoint.core.takeover.memory import Memory, is_overtaken, told_of
-from rallypoint.core.takeover.record import LeadRecord
+from rallypoint.core.takeover.record import FormerLife, LeadRecord, job_of
+from rallypoint.core.takeover.recovery import may_run
 from rallypoint.core.takeover.stepping_down import (
     CHECK_S,
     Deference,
@@ -37,7 +40,7 @@ from rallypoint.core.takeover.stepping_down import (
     SteppingDown,
     silence_of,
 )
-from rallypoint.core.takeover.told import Position
+from rallypoint.core.takeover.told import Position, Seal
 
 RETRY_S = 0.5
 """A register that can't be reached is tried again after so long."""
@@ -79,8 +82,6 @@ class TimePassed(Struct, frozen=True):
     """The time `Duties.wakes_at` has come."""
 
     at: float
-    is_silent: IsSilent
-    """Of the agents of the newest life."""
 
 
 class Written(Struct, frozen=True):
@@ -127,15 +128,23 @@ class Leaves(Struct, frozen=True):
     steps_down: bool = False
 
 
+class Removes(Struct, frozen=True):
+    """The record is to be removed, unless another process has claimed the job."""
+
+    at: float
+
+
 Event = (
     Keeps | Opened | Closed | Changed | TimePassed | Written | Unwritten | Overtaken | Failed
-) | (Learned | Leaves)
+) | (Learned | Leaves | Removes)
 
 
 class Write(Struct, frozen=True):
     """Swap this in: `Written`, `Unwritten`, `Overtaken` or `Failed`."""
 
     record: LeadRecord
+    lives: list[Durable]
+    """The lives of the job that it includes."""
 
 
 class Release(Struct, frozen=True):
@@ -163,18 +172,19 @@ Effect = Write | Release | StepDown | Depose | Record
 class Duties:
     """What one leader knows and has to do. `step` changes it."""
 
-    def __init__(self, won: Won, memory: Memory, deference: Deference | None) -> None:
-        """`deference`: of a process that steps down so that others may lead; None: it never
-        does."""
+    def __init__(self, won: Won, memory: Memory, deference: Deference | None, seal: Seal) -> None:
+        """`deference`: of a process that steps down so that others may lead; None: it never does.
+        `seal`: gives a position its digest."""
         claim, sent_at, at = won.claim, won.sent_at, won.at
         self.lead, self.memory = Lead(claim.record, sent_at), memory
-        self.is_put_back = claim.is_put_back
+        self._seal, self._told = seal, (claim.record, seal.sealed(told_of(claim.record)))
+        self._is_put_back = claim.is_put_back
         self.is_deposed = False
         """Another process may lead, whatever the clock says."""
-        self.predecessor = _predecessor(claim, at)
-        self.base = claim.known
+        self._predecessor = _predecessor(claim, at)
+        self._base = claim.known
         """The order of the record that this process has continued."""
-        self.newest_claimed = told_of(claim.record).last_round
+        self._newest_claimed = told_of(claim.record).last_round
         """The newest round of that record; -1: none was formed."""
         self.lives: list[Durable] = []
         """The lives of the job that are hosted; the last one is the present one."""
@@ -204,6 +214,68 @@ class Duties:
         """Nobody else can lead this job now."""
         return not self.is_deposed and self.lead.is_sure(now)
 
+    def begin(self, state: JobState, former: Life | None) -> Durable:
+        """A life of the job of which the register holds nothing yet. `former`: the one before."""
+        job = self.lead.record.job
+        # A life that nobody has brought to an end has one before it, whose nodes may still come.
+        over = None if job is None else job.former
+        if former is not None and former.verdict is not None:
+            over = FormerLife(former.incarnation, former.verdict, former.earlier)
+        return Durable(state, Handover(), is_recorded=False, former=over)
+
+    @property
+    def over(self) -> Life | None:
+        """The job that the register held, if all its nodes have heard how it ended."""
+        job = self.lead.record.job
+        if job is None or not job.is_heard:
+            return None
+        return Life(job.incarnation, job.verdict, earlier=job.earlier)
+
+    @property
+    def unheard(self) -> int:
+        """How many nodes of the job that the register held, if it has ended, may run workers until
+        their leases are over: they may not have heard of its end."""
+        job, led = self.lead.record.job, self._predecessor
+        if job is None or job.verdict is None or job.is_heard or not job.is_started:
+            return 0
+        dead = led.rank if led.is_dead else -1
+        return sum(may_run(job, rank) for rank in range(job.nodes) if rank != dead)
+
+    @property
+    def before(self) -> Life | None:
+        """The life of the job before the one that the register held: who took part in it may come
+        late."""
+        job = self.lead.record.job
+        former = None if job is None else job.former
+        if former is None:
+            return None
+        return Life(former.incarnation, former.verdict, earlier=former.earlier)
+
+    def take_over(self) -> Durable | None:
+        """The life of the job that the register holds. None: it holds none."""
+        record, epoch = self.lead.record.job, self.lead.epoch
+        if record is None or self.over is not None:
+            return None
+        longer_s = 0.0
+        if self._is_put_back:
+            hold_s = self.lead.record.leader.hold_s
+            longer_s = after_put_back_s(hold_s, record.settings.lease_s)
+        handover = Handover(record, self._predecessor, longer_s, epoch.as_int())
+        state = job_of(record, epoch)
+        return Durable(state, handover, is_recorded=True, former=record.former)
+
+    @property
+    def told(self) -> Position:
+        """The position of the newest record that is confirmed, with its digest."""
+        record = self.lead.record
+        if self._told[0] is not record:
+            self._told = record, self._seal.sealed(told_of(record))
+        return self._told[1]
+
+    def is_genuine(self, told: Position) -> bool:
+        """A leader of this job has made this position, as far as can be known."""
+        return self._seal.is_genuine(told) and not self.memory.is_too_far(told)
+
     def keeps(self, at: float) -> list[Effect]:
         """Begin."""
         self.is_kept = self._is_active = True
@@ -212,19 +284,19 @@ class Duties:
             self._checks_at = at + CHECK_S
         return []
 
-    def passed(self, event: TimePassed) -> list[Effect]:
+    def passed(self, now: float, is_silent: IsSilent) -> list[Effect]:
         """Do all that is due."""
-        at, effects = event.at + EARLY_S, list[Effect]()
+        at, effects = now + EARLY_S, list[Effect]()
         if at < self.wakes_at:
             return []
         if at >= self._stalls_at:
-            effects += self._stalled(event.at)
+            effects += self._stalled(now)
         if at >= self._checks_at:
-            self._checks_at = event.at + CHECK_S
-            if checked := self._check(event):
+            self._checks_at = now + CHECK_S
+            if checked := self._check(now, is_silent):
                 return [*effects, *checked]
         if at >= self._writes_at:
-            effects.append(self._write(event.at))
+            effects.append(self._write(now))
         return effects
 
     def _write(self, at: float) -> Write:
@@ -232,7 +304,7 @@ class Duties:
         jobs = [life.begin() for life in lives]
         record = self.lead.next(jobs[-1] if jobs else self.lead.record.job)
         self._writing, self._is_changed, self._retries_at = (record, at, lives), False, -inf
-        return Write(record)
+        return Write(record, lives)
 
     def written(self, at: float, stored: LeadRecord) -> list[Effect]:
         """Let go what waited for this record."""
@@ -270,21 +342,21 @@ class Duties:
         why = self._stall or "the register does not answer"
         return [kinds.NOT_RECORDED(why=why, seconds=f"{self._stall_s:g}")]
 
-    def _check(self, event: TimePassed) -> list[Effect]:
+    def _check(self, now: float, is_silent: IsSilent) -> list[Effect]:
         """Whether another process should lead."""
         if not self.lives or self._stepping_down is None:
             return []
-        life, now = self.lives[-1], event.at
+        life = self.lives[-1]
         if self.lead.hand_over(now):
             return self._depose("it can't write its record, and another node can")
         job, recovery = life.job, life.handover.recovery
         why = self._stepping_down.why(
-            self.lead, lambda seconds: silence_of(job, recovery, event.is_silent, seconds), now
+            self.lead, lambda seconds: silence_of(job, recovery, is_silent, seconds), now
         )
         if not why:
             return []
         self._checks_at = inf
-        if self.is_sure(now) or not _may_tell_cancel(life, event.is_silent):
+        if self.is_sure(now) or not _may_tell_cancel(life, is_silent):
             return [StepDown(why)]
         why = f"{why}: that the job is cancelled was told to all nodes, and is not recorded"
         return [Release(life, life.unrecorded()), StepDown(why)]
@@ -307,23 +379,23 @@ class Duties:
 
     def learned(self, told: Position, settings: SharedSettings) -> list[Effect]:
         """Lead no more: this process claims the job anew, above that."""
-        if self.has_overtaken(told):
+        if self._has_overtaken(told):
             self.memory.goes_on(self.lead.epoch, told)
         else:
-            has_formed = told_of(self.lead.record).last_round > self.newest_claimed
+            has_formed = told_of(self.lead.record).last_round > self._newest_claimed
             self.memory.gives_up(self.lead.epoch, told, settings, keeps_round=has_formed)
         return self._depose(BEHIND) if self.is_kept and not self.is_deposed else []
 
-    def has_overtaken(self, told: Position) -> bool:
+    def _has_overtaken(self, told: Position) -> bool:
         """The leader has nothing to learn from this position."""
-        return is_overtaken(told, self.lead.record.job, self.newest_claimed)
+        return is_overtaken(told, self.lead.record.job, self._newest_claimed)
 
     def is_behind(self, told: Position) -> bool:
         """A node was told a newer position than this leader knows: its record was put back."""
-        if told.epoch == self.lead.epoch.as_int() or told.order <= self.base:
+        if told.epoch == self.lead.epoch.as_int() or told.order <= self._base:
             return False
         # Who has followed a higher epoch follows this one only when that is claimed above.
-        return not self.has_overtaken(told) or epoch_number(told.epoch) > self.lead.epoch.number
+        return not self._has_overtaken(told) or epoch_number(told.epoch) > self.lead.epoch.number
 
     def leaves(self, event: Leaves) -> list[Effect]:
         """Say that it goes, with all that is not recorded yet."""
@@ -339,23 +411,32 @@ class Duties:
             job = replace(job, stepped_down=job.stepped_down + 1)
         record = self.lead.next(job, is_vacant=True)
         self._writing = record, -inf, lives
-        return [Write(record)]
+        return [Write(record, lives)]
+
+    def removes(self, at: float) -> list[Effect]:
+        """See that the register holds a record of this leader, without another change."""
+        self._is_active = False
+        if self.is_deposed:
+            return []
+        record = self.lead.next(self.lead.record.job)
+        self._writing = record, at, []
+        return [Write(record, [])]
 
 
-def step(duties: Duties, event: Event) -> list[Effect]:
-    """Return what follows from this event."""
+def step(duties: Duties, event: Event, is_silent: IsSilent) -> list[Effect]:
+    """Return what follows from this event. `is_silent`: of the agents of the newest life."""
     match event:
         case Keeps(at):
             return duties.keeps(at)
         case Opened(life):
             duties.lives.append(life)
-            return step(duties, Changed())
+            duties._is_changed = True
         case Closed(life):
             duties.lives.remove(life)
         case Changed():
             duties._is_changed = True
-        case TimePassed():
-            return duties.passed(event)
+        case TimePassed(at):
+            return duties.passed(at, is_silent)
         case Written(at, record):
             return duties.written(at, record)
         case Unwritten():
@@ -370,6 +451,8 @@ def step(duties: Duties, event: Event) -> list[Effect]:
             return duties.learned(told, settings)
         case Leaves():
             return duties.leaves(event)
+        case Removes(at):
+            return duties.removes(at)
     return []
 
 
