@@ -106,3 +106,8 @@ def is_number(word: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def versions_text(oldest: int, newest: int) -> str:
+    """Return how a sentence names these versions of a protocol."""
+    return f"version {oldest}" if oldest == newest else f"versions {oldest} to {newest}"
