@@ -51,7 +51,6 @@ OF_A_COMMAND = {
     "coordinator/led_jobs.py",
     "core/watch/advice.py",
     "core/watch/history_file.py",
-    "observe/summary.py",
     "process/prepared/program.py",
     "store/access.py",
     "store/keyvalue.py",

@@ -1,5 +1,5 @@
 """A node of a job that any of its nodes may lead: how it finds the leader by the job's register,
-and what it hosts when it leads itself (`coordinator/succession.py`)."""
+and what it hosts when it leads itself (`coordinator/leader_search.py`)."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from typing import NamedTuple
 from rallypoint.agent.agent import Agent
 from rallypoint.config import AccessConfig, RendezvousConfig
 from rallypoint.coordinator.connection import ClientConnection, dial
+from rallypoint.coordinator.leader_search import Listening
 from rallypoint.coordinator.own_addresses import (
     addresses_of,
     bind_for_leader,
@@ -23,7 +24,6 @@ from rallypoint.coordinator.own_addresses import (
     why_unreachable,
 )
 from rallypoint.coordinator.server import Coordinator, LookupToken
-from rallypoint.coordinator.succession import Listening
 from rallypoint.coordinator.token import find_token, user_home
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.event_kinds import Record
@@ -60,7 +60,7 @@ class Hosts(NamedTuple):
 
 
 class LeadingNode:
-    """A `succession.Seeker`."""
+    """A `leader_search.Seeker`."""
 
     def __init__(
         self,

@@ -306,7 +306,8 @@ class _Server:
     def _led(
         self, engine: Engine, addresses: tuple[str, ...], locks: LifeLocks | None
     ) -> ManyLeaderships:
-        from rallypoint.coordinator.led_jobs import ManyLeaderships, local_leader, no_secret
+        from rallypoint.coordinator.leader_process import local_leader, no_secret
+        from rallypoint.coordinator.led_jobs import ManyLeaderships
 
         assert self._options.register is not None
         token_of = self._lookup_token

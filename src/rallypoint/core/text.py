@@ -193,3 +193,8 @@ def naming_parameters(own: ParameterNames | None = None) -> Iterator[None]:
 def carried(call: Callable[[], T]) -> Callable[[], T]:
     """Return the same for another thread, where messages name settings as here."""
     return partial(copy_context().run, call)
+
+
+def versions_text(oldest: int, newest: int) -> str:
+    """Return how a sentence names these versions of a protocol."""
+    return f"version {oldest}" if oldest == newest else f"versions {oldest} to {newest}"

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from rallypoint.core.given import Given
-from rallypoint.core.settings import NUMBERS, Setting, parameters
+from rallypoint.core.settings import CONF, NUMBERS, Setting, parameters
 from rallypoint.core.text import ParameterNames
 from rallypoint.errors import ParameterError, UsageError
 
@@ -47,7 +47,7 @@ def _needs(kind: str) -> str:
 def keys_given(conf: Mapping[str, Any]) -> dict[str, Given]:
     """The keys of a rendezvous' configuration, each as the option or the key of `--rdzv-conf` that
     says the same."""
-    rows, found = parameters(), {}
+    rows, found = CONF | parameters(), {}
     for key, value in conf.items():
         row = rows.get(key)
         if value is None:
