@@ -98,6 +98,8 @@ class _Wish(Struct):
     """Checkpoints that were asked for before have smaller numbers, or this one."""
     node: str = ""
     """The node that is to be excluded or allowed."""
+    was_lost: bool = False
+    """It was begun before, and the answer was lost."""
 
 
 class _End(Struct):
@@ -135,6 +137,8 @@ def _outcome(wish: _Wish, job: JobState) -> Said | None:
     if wish.subject is Subject.CHECKPOINT:
         if job.save is None or job.save.number <= wish.notices:
             is_late = state.round != wish.round
+            if is_late and wish.was_lost:
+                return Said("the round has ended: whether it was saved before is not known", False)
             return Said("the round has ended before it was asked for", False) if is_late else None
         if not job.save.is_over:
             return None
@@ -366,23 +370,27 @@ class JobWatch:
         Raises MessageError."""
         if self._is_recovering and question.subject in _OF_WORKERS and not question.follow:
             text = f"it is not known yet what runs: the job waits for {self._waits_for}"
-            refuse_answer(connection, f"{text}: {person.AGAIN}")
+            refuse_answer(connection, f"{text}: {person.AGAIN}", is_final=False)
             return False
         if question.is_wish:
-            node = question.nodes[0] if question.nodes else ""
-            return self._may_be_done(connection, question.subject, node)
+            return self._may_be_done(connection, question)
         self._answer(connection, question)
         return False
 
-    def tell_of(self, connection: ServerConnection, question: Ask | m.DrainNode) -> Record | None:
+    def tell_of(self, connection: ServerConnection, question: Ask) -> Record | None:
         """Return the event about a person's question on this connection, if there is to be one. A
         job that has ended answers none of these questions."""
         if self._sessions.verdict is not None:
             return None
         return self._askers.asked(question, connection.peer, connection.version, self._clock())
 
-    def _may_be_done(self, connection: ServerConnection, subject: Subject, node: str = "") -> bool:
-        job = self._sessions.job
+    def _may_be_done(self, connection: ServerConnection, question: Ask) -> bool:
+        job, subject, node = self._sessions.job, question.subject, question.node
+        if person.was_begun(job, question) and question.asked_in is not None:
+            before = job.notices - person.is_saving(job)
+            begun = _Wish(connection, subject, question.asked_in, before, node, was_lost=True)
+            self._wishes[connection.number] = begun
+            return False
         # What a job wants that is ending is answered by its verdict.
         if not self._is_ending and (text := person.refusal(job, subject, self._waits_for)):
             refuse_answer(connection, text)

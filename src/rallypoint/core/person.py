@@ -24,11 +24,12 @@ from rallypoint.core.messages import CheckpointAnswered, CheckpointWanted, Drain
 from rallypoint.core.model import EndKind, EndReason, NodeRef, Outcome, Verdict
 from rallypoint.core.round_state import MemberState, RoundPhase
 from rallypoint.core.text import names
-from rallypoint.core.watch.questions import Subject
+from rallypoint.core.watch.questions import Ask, Subject
 
 CANCELLED = "a person cancelled it (rallypoint cancel)"
 RESTARTED = "a person asked for a restart (rallypoint restart)"
 WANTED = "a person asks for a checkpoint (rallypoint checkpoint)"
+DRAINED = "it was drained (rallypoint drain)"
 UNATTENDED_MAX = 1000
 """For so many nodes people who have hung up are remembered, while it is not known what runs."""
 AGAIN = "try again when rallypoint status shows that it runs"
@@ -122,6 +123,30 @@ def refusal(job: JobState, subject: Subject, waits_for: str = "its next round") 
     if subject is Subject.CHECKPOINT and job.notice is not None:
         return f"a checkpoint is asked for already: {job.notice.reason}"
     return ""
+
+
+def of_other_life(job: JobState, request: Ask) -> str:
+    """Why a request that was made before is not done; empty: this is still the same life of the
+    job."""
+    if request.asked_in is None or request.incarnation == job.incarnation:
+        return ""
+    return "the job has begun anew since this was asked for: it is not done to the new one"
+
+
+def was_begun(job: JobState, request: Ask) -> bool:
+    """Whether a request was made before, and must not be done again: the job has ended, or the
+    round in which it was made."""
+    if request.asked_in is None:
+        return False
+    runs = job.round.phase is RoundPhase.ACTIVE and job.round.round == request.asked_in
+    is_of_round = request.subject in (Subject.RESTART, Subject.CHECKPOINT)
+    saves = request.subject is Subject.CHECKPOINT and is_saving(job)
+    return job.verdict is not None or (is_of_round and not runs) or saves
+
+
+def is_saving(job: JobState) -> bool:
+    """Whether workers save a checkpoint that a person has asked for."""
+    return job.save is not None and not job.save.is_over
 
 
 def no_machine(job: JobState, subject: Subject, node_id: str) -> str:

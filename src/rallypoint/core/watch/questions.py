@@ -43,6 +43,8 @@ class Subject(Enum):
     """A request: the machines of `nodes` take part in no round any more."""
     ALLOW = "allow"
     """A request: the machines of `nodes` are trusted again."""
+    DRAIN = "drain"
+    """A request: the first of `nodes` leaves. `DrainSaid`s, the last one when it has left."""
     STACKS = "stacks"
     """What workers do now: `Gathered`s of their nodes (`collecting.py`)."""
     LOGS = "logs"
@@ -56,6 +58,19 @@ class Said(Struct, frozen=True):
 
     text: str
     is_done: bool = True
+
+
+class DrainSaid(Struct, frozen=True):
+    """What has come of a request that a node leaves."""
+
+    text: str
+    is_done: bool = True
+    is_found: bool = True
+    """False: there is no such node, and `text` names those that there are."""
+    gone: str = ""
+    """Why there is none any more, if this coordinator or an earlier one has known the node."""
+    ends_job: bool = False
+    """The job would end, so nothing is done yet: the answer to `Ask.asks`."""
 
 
 class RankRange(Struct, frozen=True, array_like=True):
@@ -97,15 +112,25 @@ class Ask(Struct, frozen=True, array_like=True, tag=24):
     read: tuple[ReadTo, ...] = ()
     """or what comes after these positions, if the round is still that one."""
     incarnation: int = 0
-    """The life of the job that they are of."""
+    """The life of the job that they are of, or in which `asked_in` is a round."""
     release: str = ""
     """The version of Rallypoint that asks; empty: it is older than this field."""
+    asks: bool = False
+    """If the job ends with the node, only say so (`DrainSaid.ends_job`): a person decides."""
+    asked_in: int | None = None
+    """The round in which this request was made before, where the answer was lost: what was begun
+    then is not done twice. None: it is made for the first time."""
 
     def means(self, node_id: str, first: int, workers: int) -> bool:
         """It is about the workers of this node, the rank of the first of which is `first`."""
         last = first + workers - 1
         named = any(wanted.first <= last and wanted.last >= first for wanted in self.ranks)
         return named or node_id in self.nodes or not (self.ranks or self.nodes)
+
+    @property
+    def node(self) -> str:
+        """The node of a request about one; empty: there is none."""
+        return self.nodes[0] if self.nodes else ""
 
     @property
     def is_wish(self) -> bool:
@@ -116,6 +141,7 @@ class Ask(Struct, frozen=True, array_like=True, tag=24):
             Subject.CANCEL,
             Subject.EXCLUDE,
             Subject.ALLOW,
+            Subject.DRAIN,
         )
 
     @property
