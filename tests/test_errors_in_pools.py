@@ -17,7 +17,6 @@ from typing import Any
 
 import pytest
 
-from rallypoint.cli.drain import _NotFound
 from rallypoint.cli.watch.reach import JobEndedError, UnreachedHereError
 from rallypoint.core.json_reader import UnreadableJsonError
 from rallypoint.elastic.multiprocessing import ProcessFailure
@@ -77,7 +76,6 @@ MADE: dict[type[BaseException], Callable[[], BaseException]] = {
     WorkerStartError: lambda: WorkerStartError(
         WorkerCommand(["prog"], {}, body=lambda: no_body()), Stage.EXEC, errno.ENOMEM, 1
     ),
-    _NotFound: lambda: _NotFound("n1: unknown", "it has left"),
 }
 """Those whose constructor takes more than a text, or nothing."""
 

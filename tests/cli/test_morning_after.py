@@ -9,6 +9,7 @@ import signal
 import stat
 import subprocess
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -208,7 +209,7 @@ def test_a_file_server_that_is_gone_delays_neither_the_job_nor_its_end(tmp_path:
         assert "Traceback" not in run.err
 
 
-@pytest.mark.parametrize("ask", [status.run, logs.run, wishes.run_cancel])
+@pytest.mark.parametrize("ask", [status.run, logs.run, partial(wishes.run_named, "cancel")])
 def test_a_command_does_not_wait_for_ever_for_a_file_server_that_is_gone(
     ask: Callable[[list[str]], int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

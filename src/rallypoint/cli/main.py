@@ -24,61 +24,12 @@ if is_a_command() and not sys.modules.keys() & {"msgspec", "typing_extensions"}:
     finally:
         del sys.modules["typing_extensions"]
 
+from rallypoint.cli.commands import ROWS as COMMANDS
 from rallypoint.cli.parser import CompletionRequested, ExplainRequested, HelpRequested, help_text
 from rallypoint.errors import ExitClass, RallypointError
 from rallypoint.observe.printing import print_error
 
-COMMANDS = {
-    "run": "rallypoint.cli.run",
-    "launch": "rallypoint.cli.launch.command",
-    "status": "rallypoint.cli.watch.status",
-    "events": "rallypoint.cli.watch.events",
-    "logs": "rallypoint.cli.watch.logs",
-    "stacks": "rallypoint.cli.watch.stacks",
-    "checkpoint": "rallypoint.cli.watch.wishes:run_checkpoint",
-    "restart": "rallypoint.cli.watch.wishes:run_restart",
-    "cancel": "rallypoint.cli.watch.wishes:run_cancel",
-    "drain": "rallypoint.cli.drain",
-    "nodes": "rallypoint.cli.watch.nodes",
-    "serve": "rallypoint.cli.serve",
-    "store": "rallypoint.cli.store",
-    "token": "rallypoint.cli.token",
-    "verdict": "rallypoint.cli.job_verdict",
-    "generate": "rallypoint.cli.generate.command",
-    "completion": "rallypoint.cli.completion",
-}
-"""Each with the module whose `run` it is, or with the function."""
-_HANDLE_SIGNALS = frozenset({"run", "launch", "serve", "store"})
-"""Commands that do so themselves from when they have something to put in order."""
-_WITHOUT_ASYNCIO = frozenset({"run", "token", "verdict", "generate"})
-"""Commands that do not import it with their module."""
 _ENDED_BY_SIGINT = 130
-
-_HELP = """\
-usage: rallypoint COMMAND [options]
-
-  run         start, supervise and restart a job's workers on this node
-  launch      start a job on many hosts over ssh, from one terminal
-  status      show what a job does, and which rank or node holds it up
-  events      show what happened to a job, as it happens with -f
-  logs        show what the workers of a job wrote last, as they write with -f
-  stacks      show what the workers of a job do just now
-  checkpoint  have the workers of a job save a checkpoint now
-  restart     stop the workers of a job and start them again in a new round
-  cancel      end a job on all of its nodes
-  drain       make a node leave its job, after a checkpoint
-  nodes       show which machines a job holds back; exclude one, or allow it again
-  serve       host a coordinator for many jobs, apart from their nodes
-  store       host a store for torch's TCPStore clients, outside any job
-  token       make or show the secret that the nodes of a job share
-  verdict     say how a job has ended, with its exit code
-  generate    print what a cluster needs to run jobs
-  completion  print a script that completes options in bash, zsh, tcsh or fish
-
-  rallypoint run --nproc-per-node 2 train.py     two workers on this machine
-  rallypoint COMMAND --help                      everything else
-  rallypoint --version
-"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -101,19 +52,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(command: str, rest: list[str]) -> int:
     try:
         if command in COMMANDS:
-            module, _, name = COMMANDS[command].partition(":")
-            if command not in _WITHOUT_ASYNCIO:
+            row = COMMANDS[command]
+            if row.imports_asyncio:
                 from rallypoint.cli.late_tls import load_tls_late
 
                 load_tls_late()
-            run = getattr(import_module(module), name or "run")
-            if command not in _HANDLE_SIGNALS:
+            module = import_module(row.module)
+            if not row.handles_signals:
                 raise_interrupts()
-            return run(rest)  # type: ignore[no-any-return]
+            return module.run(row, rest) if row.text else module.run(rest)  # type: ignore[no-any-return]
         if command in ("--help", "-h", "help"):
             from rallypoint.observe.printing import print_text
 
-            print_text(*_HELP.splitlines())
+            print_text(*_help())
             return 0
         if command in ("--version", "-V"):
             from rallypoint import __version__
@@ -141,6 +92,18 @@ def _run(command: str, rest: list[str]) -> int:
 
         print_text(*help_text(asked.args[0], default_of).splitlines())
         return 0
+
+
+def _help() -> list[str]:
+    return [
+        "usage: rallypoint COMMAND [options]",
+        "",
+        *(f"  {row.name:10}  {row.about}" for row in COMMANDS.values()),
+        "",
+        "  rallypoint run --nproc-per-node 2 train.py     two workers on this machine",
+        "  rallypoint COMMAND --help                      everything else",
+        "  rallypoint --version",
+    ]
 
 
 def _unknown(command: str) -> str:

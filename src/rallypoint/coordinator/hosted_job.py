@@ -27,7 +27,7 @@ from rallypoint.core.round_state import RoundState
 from rallypoint.core.session_state import Session
 from rallypoint.core.sessions import Sessions
 from rallypoint.core.text import quoted_job
-from rallypoint.core.watch.questions import Subject
+from rallypoint.core.watch.questions import DRAINED, Subject
 from rallypoint.observe.faults import Faults, describe_fault
 from rallypoint.store.refusal_log import WINDOW_S, RefusalLog
 from rallypoint.wire.codec import for_version
@@ -271,7 +271,7 @@ class HostedJob:
         if (told := self.see(self.watch.tell_of, connection, question)) is not None:
             self._do([told])  # It is no decision of the job, and waits for no record.
         if question.subject is Subject.DRAIN:
-            wanted = DrainRequest(connection.number, question.node, person.DRAINED)
+            wanted = DrainRequest(connection.number, question.node, DRAINED)
             self._run(self._sessions.drain(wanted))
         elif self.watch.asked(connection, question):
             wish = PersonWants(question.subject, question.node)

@@ -29,7 +29,6 @@ from rallypoint.core.watch.questions import Ask, Subject
 CANCELLED = "a person cancelled it (rallypoint cancel)"
 RESTARTED = "a person asked for a restart (rallypoint restart)"
 WANTED = "a person asks for a checkpoint (rallypoint checkpoint)"
-DRAINED = "it was drained (rallypoint drain)"
 UNATTENDED_MAX = 1000
 """For so many nodes people who have hung up are remembered, while it is not known what runs."""
 AGAIN = "try again when rallypoint status shows that it runs"

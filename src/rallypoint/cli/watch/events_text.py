@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
 
-from rallypoint.cli.render import clock_text
+from rallypoint.cli.render import clock_text, moment_text
 from rallypoint.core.text import count
 from rallypoint.core.watch.event_groups import fold_entries
 from rallypoint.core.watch.history import HistoryEntry
@@ -64,12 +64,6 @@ def event_line(
     if last - entry.time >= SPAN_S:
         when += f"-{clock_text(last, zone)}"
     return Painted((f"{when} ", None), (told, tint))
-
-
-def moment_text(at: float, now: float, zone: tzinfo | None = None) -> str:
-    """`12:04:05`, or `2026-11-24 12:04:05` if that is not today."""
-    moment, today = (datetime.fromtimestamp(each, UTC).astimezone(zone) for each in (at, now))
-    return moment.strftime("%H:%M:%S" if moment.date() == today.date() else "%Y-%m-%d %H:%M:%S")
 
 
 def newest_of(lines: list[str], most: int | None, *, tell: bool) -> list[str]:

@@ -21,6 +21,10 @@ ALL_JOBS = "\0jobs"
 have it: so a job's token does not open it."""
 
 
+DRAINED = "it was drained (rallypoint drain)"
+"""Why a node leaves that a person wants to leave."""
+
+
 class Subject(Enum):
     """What is asked for."""
 
