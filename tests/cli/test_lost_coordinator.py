@@ -19,8 +19,8 @@ from rallypoint.cli.watch.reach import TAKEOVER_S
 
 LIMIT_S = TAKEOVER_S + 60.0
 GONE = re.compile(
-    r"rallypoint: job job: the coordinator went away: [\w ]+: looking for it, or for another node "
-    rf"that takes over, for {TAKEOVER_S:g} s at most\n"
+    r"rallypoint: job job: the coordinator went away: looking for it, or another, for "
+    rf"{TAKEOVER_S:g} s at most\n"
     rf"rallypoint: no coordinator of job job answers for {TAKEOVER_S:g} s: the node that hosted it "
     r"is lost, or the job has ended\n\Z"
 )

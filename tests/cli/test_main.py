@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from rallypoint import __version__
+from rallypoint.cli.commands import ROWS
 from rallypoint.cli.exit_codes import of_class
-from rallypoint.cli.main import COMMANDS, main
+from rallypoint.cli.main import main
 from rallypoint.cli.options import parse_run
 from rallypoint.errors import ExitClass
 from rallypoint.wire.versions import SPOKEN
@@ -21,7 +22,7 @@ SEE = " (see rallypoint run --help)"
         ("rnu x.py", "rallypoint: rnu: no such command; did you mean rallypoint run?"),
         (
             "zzz",
-            f"rallypoint: zzz: no such command; known: {', '.join(COMMANDS)}",
+            f"rallypoint: zzz: no such command; known: {', '.join(ROWS)}",
         ),
         (
             "train.py --lr 3",

@@ -327,7 +327,10 @@ def test_status_watch_finds_the_next_leader_and_says_how_the_job_ended(
     _, said = watch.communicate(timeout=patience(LIMIT_S))
     assert (watch.returncode, said) == (
         0,
-        ("rallypoint: the coordinator went away: looking for it, or another\n"),
+        (
+            "rallypoint: job job: the coordinator went away: looking for it, or another, for 60 s at "
+            "most\n"
+        ),
     )
     assert "job job: succeeded 0 s ago" in text()
     over = ask(cluster, "status")

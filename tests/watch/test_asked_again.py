@@ -10,7 +10,7 @@ from tests.harness.wires import Wire
 from rallypoint.core import job as jobs
 from rallypoint.core import messages as m
 from rallypoint.core.person import of_other_life
-from rallypoint.core.watch.questions import DrainSaid, Subject
+from rallypoint.core.watch.questions import Subject
 
 
 def again(place: Place, subject: Subject, number: int = 9, node: str = "") -> Wire:
@@ -32,8 +32,8 @@ def starts(place: Place, number: int) -> None:
     assert place.sessions.job.started
 
 
-def drains(person: Wire) -> list[DrainSaid]:
-    return [msgspec.json.decode(one.piece, type=DrainSaid) for one in person.all(m.Answer)]
+def drains(person: Wire) -> list[m.DrainAnswer]:
+    return [msgspec.json.decode(one.piece, type=m.DrainAnswer) for one in person.all(m.Answer)]
 
 
 async def test_a_restart_that_has_begun_is_not_made_twice(place: Place) -> None:
@@ -103,9 +103,9 @@ async def test_what_was_wanted_of_an_earlier_life_of_a_job_is_not_done_to_the_ne
 async def test_A5_a_drain_is_a_question_with_two_answers(place: Place) -> None:
     person = place.asks(m.Ask(Subject.DRAIN, nodes=("node-1",)))
     (first,) = drains(person)
-    assert (first.text, first.is_done) == ("node node-1 was asked to leave", False)
+    assert (first.text, first.done) == ("node node-1 was asked to leave", False)
     place.says(place.nodes[1], 3, m.Leave())
-    assert drains(person)[-1].is_done
+    assert drains(person)[-1].done
     assert drains(person)[-1].text.startswith("node node-1 has left")
 
 

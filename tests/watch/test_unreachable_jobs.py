@@ -25,7 +25,7 @@ from rallypoint.errors import RendezvousConnectionError, UsageError
 from rallypoint.observe import kept_jobs
 from rallypoint.process.scratch import LocalJob, Scratch, leave_note
 
-AGAIN = "looking for it, or for another node that takes over, for 0 s at most\n"
+AGAIN = "connection refused: looking for it, or another, for 0 s at most\n"
 ONE_JOB = [
     (status.run, []),
     (events.run, []),

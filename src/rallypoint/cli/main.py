@@ -24,7 +24,7 @@ if is_a_command() and not sys.modules.keys() & {"msgspec", "typing_extensions"}:
     finally:
         del sys.modules["typing_extensions"]
 
-from rallypoint.cli.commands import ROWS as COMMANDS
+from rallypoint.cli.commands import HANDLE_SIGNALS, ROWS, WITHOUT_ASYNCIO
 from rallypoint.cli.parser import CompletionRequested, ExplainRequested, HelpRequested, help_text
 from rallypoint.errors import ExitClass, RallypointError
 from rallypoint.observe.printing import print_error
@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _run(command, words[1:])
     except RallypointError as error:
-        mistyped = error.exit_class is ExitClass.USAGE and command in COMMANDS
+        mistyped = error.exit_class is ExitClass.USAGE and command in ROWS
         print_error(f"rallypoint {command}" if mistyped else "rallypoint", str(error))
         return error.exit_class.value
     except KeyboardInterrupt:
@@ -51,14 +51,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(command: str, rest: list[str]) -> int:
     try:
-        if command in COMMANDS:
-            row = COMMANDS[command]
-            if row.imports_asyncio:
+        if command in ROWS:
+            row = ROWS[command]
+            if command not in WITHOUT_ASYNCIO:
                 from rallypoint.cli.late_tls import load_tls_late
 
                 load_tls_late()
             module = import_module(row.module)
-            if not row.handles_signals:
+            if command not in HANDLE_SIGNALS:
                 raise_interrupts()
             return module.run(row, rest) if row.text else module.run(rest)  # type: ignore[no-any-return]
         if command in ("--help", "-h", "help"):
@@ -98,7 +98,7 @@ def _help() -> list[str]:
     return [
         "usage: rallypoint COMMAND [options]",
         "",
-        *(f"  {row.name:10}  {row.about}" for row in COMMANDS.values()),
+        *(f"  {row.name:10}  {row.about}" for row in ROWS.values()),
         "",
         "  rallypoint run --nproc-per-node 2 train.py     two workers on this machine",
         "  rallypoint COMMAND --help                      everything else",
@@ -112,7 +112,7 @@ def _unknown(command: str) -> str:
     from rallypoint.core.text import shown
 
     if not command.isprintable():
-        return f"{shown(command)}: no such command; known: {', '.join(COMMANDS)}"
+        return f"{shown(command)}: no such command; known: {', '.join(ROWS)}"
     if command.startswith("-"):
         return f"{command}: options come after the command; try rallypoint run {command} ..."
     if command.endswith(".py") or os.path.exists(command):
@@ -120,8 +120,8 @@ def _unknown(command: str) -> str:
     from difflib import get_close_matches
     from shutil import which
 
-    close = get_close_matches(command, COMMANDS, n=1)
-    hint = f"did you mean rallypoint {close[0]}?" if close else f"known: {', '.join(COMMANDS)}"
+    close = get_close_matches(command, ROWS, n=1)
+    hint = f"did you mean rallypoint {close[0]}?" if close else f"known: {', '.join(ROWS)}"
     if not close and which(command):
         hint = "for a program in each worker: rallypoint run --no-python " + command
     return f"{command}: no such command; {hint}"

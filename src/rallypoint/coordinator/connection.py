@@ -11,7 +11,7 @@ from typing import Protocol
 from msgspec import json
 
 from rallypoint.core.messages import Answer, DrainAnswer, Refused, ToAgent, ToCoordinator
-from rallypoint.core.watch.questions import PIECE_BYTES, DrainSaid
+from rallypoint.core.watch.questions import PIECE_BYTES
 from rallypoint.errors import (
     AccessError,
     ForeignPeerError,
@@ -131,7 +131,7 @@ class ServerConnection(FramedConnection):
         self._handshake: ServerHandshake | None = observer.new_handshake()
         self.version = 0  # of the protocol that both sides use
         self.reads_drain_answers = False
-        """Whether a person's command there has sent `DrainNode`, and knows no `DrainSaid`."""
+        """Whether a person's command there has sent `DrainNode`, and reads no `Answer`."""
         self.ended_by_peer = False
         """The peer said that it sends nothing more, as the kernel does for a process that ended."""
         self.owner: object | None = None
@@ -418,8 +418,7 @@ def tell_of_drain(connection: ServerConnection, said: DrainAnswer) -> None:
     if connection.reads_drain_answers:
         connection.send(said)
     else:
-        told = DrainSaid(said.text, said.done, said.found, said.gone, said.ends_job)
-        answer(connection, told, is_last=said.done)
+        answer(connection, said, is_last=said.done)
 
 
 def refuse_answer(connection: ServerConnection, text: str, *, is_final: bool = True) -> None:

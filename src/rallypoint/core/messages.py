@@ -464,7 +464,8 @@ class Prove(Struct, frozen=True, array_like=True, tag=20):
 
 
 class DrainAnswer(Struct, frozen=True, array_like=True, tag=14):
-    """To who has sent `DrainNode`: what happens. After `done` nothing more is said."""
+    """What happens to a node that a person wants to leave. After `done` nothing more is said. It is
+    a value of an `Answer`, or, to who has sent `DrainNode`, a message."""
 
     text: str
     done: bool
@@ -473,7 +474,7 @@ class DrainAnswer(Struct, frozen=True, array_like=True, tag=14):
     gone: str = ""
     """Why there is none any more, if this coordinator or an earlier one has known the node."""
     ends_job: bool = False
-    """The job would end, so nothing is done yet: the answer to `DrainNode.asks`."""
+    """The job would end, so nothing is done yet: the answer to `Ask.asks`."""
 
 
 class HandsOver(Struct, frozen=True, array_like=True, tag=16):

@@ -25,9 +25,10 @@ from rallypoint.cli.watch.reach import (
 )
 from rallypoint.cli.watch.workers import is_endpoint
 from rallypoint.config import check_name
+from rallypoint.core.messages import DrainAnswer
 from rallypoint.core.settings import Setting
 from rallypoint.core.text import shown
-from rallypoint.core.watch.questions import Ask, DrainSaid, Said, Subject
+from rallypoint.core.watch.questions import Ask, Said, Subject
 from rallypoint.errors import UsageError
 
 REJOIN_S = 15.0
@@ -111,17 +112,17 @@ class Drain(Request):
         await self.make(asking, Ask(Subject.DRAIN, nodes=(node,), asks=self.asks))
         while not is_last:
             value, is_last = await asking.next_value()
-            said = decoded(value, DrainSaid)
+            said = decoded(value, DrainAnswer)
             if said.ends_job:
                 raise DoubtError(f"node {shown(node)}: {said.text}; drain it?")
-            if not said.is_found:
+            if not said.found:
                 return self._not_found(said)
-            self.tell(Said(said.text, said.is_done))
+            self.tell(Said(said.text, said.done))
             if self.scanned.on("--no-wait"):
                 break
         return 0
 
-    def _not_found(self, said: DrainSaid) -> int:
+    def _not_found(self, said: DrainAnswer) -> int:
         """The coordinator knows no such node, which may have left meanwhile."""
         (node,) = self.words.nodes
         if self._lost_at is None:

@@ -20,7 +20,7 @@ from rallypoint.core import messages as m
 from rallypoint.core.json_reader import UnreadableJsonError, read_as
 from rallypoint.core.text import job_name, names_of_jobs, shown
 from rallypoint.core.watch.job_view import JobLine
-from rallypoint.core.watch.questions import ALL_JOBS, DRAINED, Ask, DrainSaid, Subject
+from rallypoint.core.watch.questions import ALL_JOBS, DRAINED, Ask, Subject
 from rallypoint.errors import (
     AccessError,
     PeerHungUpError,
@@ -118,8 +118,7 @@ class Asking:
                 raise UsageError(said.text)
             if isinstance(said, m.DrainAnswer):
                 self.is_heard = True
-                told = DrainSaid(said.text, said.done, said.found, said.gone, said.ends_job)
-                return json.encode(told), said.done
+                return json.encode(said), said.done
             if not isinstance(said, m.Answer):
                 continue
             if said.refusal:
@@ -201,10 +200,12 @@ class _Wait:
 
 
 def _waits_for(job: JobAt, error: Exception) -> str:
-    why = error.why if isinstance(error, UnreachedHereError) else str(error)
+    what = error.why if isinstance(error, UnreachedHereError) else str(error)
     if isinstance(error, NotHostedError):
-        return f"{why.partition(': try again')[0]}: waiting for that"
-    return f"{job_name(job.name)}: {why}: looking for it, or for another node that takes over"
+        return f"{what.partition(': try again')[0]}: waiting for that"
+    if isinstance(error, CoordinatorLostError):
+        what = what.partition(":")[0]
+    return f"{job_name(job.name)}: {what}: looking for it, or another"
 
 
 async def named(job: JobAt, token: JobToken | None) -> JobAt:
@@ -215,9 +216,8 @@ async def named(job: JobAt, token: JobToken | None) -> JobAt:
     if job.register is not None:
         where, run_ids = job.given, await recorded_jobs(job.register)
     else:
-        asking, jobs = await ask_for_all(job, token)
-        asking.close()
-        where, run_ids = str(job.endpoint), [line.job for line in jobs]
+        where = str(job.endpoint)
+        run_ids = [line.job for line in await all_jobs(job, token)]
     if len(run_ids) != 1:
         known = names_of_jobs(run_ids)
         said = f"several jobs are there ({known}): say which by --job ID" if run_ids else "no jobs"
@@ -231,25 +231,23 @@ async def recorded_jobs(register: RegisterConfig) -> list[str]:
     return sorted(await run_in_thread(engine.changed, "rallypoint-registers"))
 
 
-async def ask_for_all(job: JobAt, token: JobToken | None) -> tuple[Asking, list[JobLine]]:
-    """Ask about all jobs there, where nobody has said which, or about this job. Returns the
-    connection, for further calls of `jobs_of`, and the answer. Raises as `Asking.open`."""
+async def all_jobs(job: JobAt, token: JobToken | None) -> list[JobLine]:
+    """All jobs there, where nobody has said which, or this job. Raises as `Asking.open`."""
     try:
-        return await _ask_for_all(job, token)
+        return await _jobs_at(job, token)
     except UsageError:
         if job.run_id is not None:
             raise
     # A coordinator of many jobs hosts none without a name.
-    return await _ask_for_all(replace(job, run_id=ALL_JOBS), token)
+    return await _jobs_at(replace(job, run_id=ALL_JOBS), token)
 
 
-async def _ask_for_all(job: JobAt, token: JobToken | None) -> tuple[Asking, list[JobLine]]:
+async def _jobs_at(job: JobAt, token: JobToken | None) -> list[JobLine]:
     asking = await Asking.open(job, token)
     try:
-        return asking, await jobs_of(asking)
-    except BaseException:
+        return await jobs_of(asking)
+    finally:
         asking.close()
-        raise
 
 
 async def jobs_of(asking: Asking) -> list[JobLine]:

@@ -24,9 +24,8 @@ from rallypoint.cli.watch.reach import (
     CoordinatorLostError,
     JobEndedError,
     UnreachedHereError,
-    ask_for_all,
+    all_jobs,
     decoded,
-    jobs_of,
     recorded_jobs,
 )
 from rallypoint.cli.watch.recorded import read_history, view_in
@@ -118,14 +117,10 @@ class Status(Question):
         elif job.register is not None:
             look = partial(_recorded, job, job.register, token)
         else:
-            asking, jobs = await ask_for_all(job, token)
-            try:
-                if len(jobs) != 1:
-                    return await self._show_tables(partial(jobs_of, asking))
-            finally:
-                asking.close()
-            self.jobs = [replace(job, run_id=jobs[0].job)]
-            return await super().ask()
+            look = partial(all_jobs, job, token)
+            if len(jobs := await look()) == 1:
+                self.jobs = [replace(job, run_id=jobs[0].job)]
+                return await super().ask()
         return await self._show_tables(look)
 
     async def talk(self, asking: Asking) -> int:
@@ -263,9 +258,7 @@ async def _line_of(job: JobAt, token: JobToken | None) -> list[JobLine]:
     job = as_noted(job)  # Another node may lead it since the last look.
     try:
         async with asyncio.timeout(ANSWER_S):
-            asking, lines = await ask_for_all(job, token)
-            asking.close()
-            return lines
+            return await all_jobs(job, token)
     except TimeoutError:
         where = "" if job.register is not None else f" at {job.endpoint}"
         why = f"its coordinator{where} did not answer within {ANSWER_S:g} s"

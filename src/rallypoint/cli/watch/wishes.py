@@ -53,10 +53,10 @@ class Wish(Request):
         """See `Question`. Of a job that no word names a person is asked, or told, whether it is
         meant."""
         named = self.scanned.get("--job") or self.scanned.get("--rdzv-id")
-        if self.row.names_job and self.jobs[0].is_here and not named:
+        if self.jobs[0].is_here and not named:
             job = f"{job_name(self.jobs[0].name)} at {self.jobs[0].endpoint}"
             acts = f"{self.row.name} {job}, the only job of yours on this machine"
-            if self.row.asks and self.asks:
+            if self.row.stops_workers and self.asks:
                 raise DoubtError(f"{acts}?")
             if not self.was_confirmed:
                 print_error("rallypoint", acts)

@@ -48,7 +48,7 @@ class Subject(Enum):
     ALLOW = "allow"
     """A request: the machines of `nodes` are trusted again."""
     DRAIN = "drain"
-    """A request: the first of `nodes` leaves. `DrainSaid`s, the last one when it has left."""
+    """A request: the first of `nodes` leaves. `DrainAnswer`s, the last one when it has left."""
     STACKS = "stacks"
     """What workers do now: `Gathered`s of their nodes (`collecting.py`)."""
     LOGS = "logs"
@@ -62,19 +62,6 @@ class Said(Struct, frozen=True):
 
     text: str
     is_done: bool = True
-
-
-class DrainSaid(Struct, frozen=True):
-    """What has come of a request that a node leaves."""
-
-    text: str
-    is_done: bool = True
-    is_found: bool = True
-    """False: there is no such node, and `text` names those that there are."""
-    gone: str = ""
-    """Why there is none any more, if this coordinator or an earlier one has known the node."""
-    ends_job: bool = False
-    """The job would end, so nothing is done yet: the answer to `Ask.asks`."""
 
 
 class RankRange(Struct, frozen=True, array_like=True):
@@ -120,7 +107,7 @@ class Ask(Struct, frozen=True, array_like=True, tag=24):
     release: str = ""
     """The version of Rallypoint that asks; empty: it is older than this field."""
     asks: bool = False
-    """If the job ends with the node, only say so (`DrainSaid.ends_job`): a person decides."""
+    """If the job ends with the node, only say so (`DrainAnswer.ends_job`): a person decides."""
     asked_in: int | None = None
     """The round in which this request was made before, where the answer was lost: what was begun
     then is not done twice. None: it is made for the first time."""
