@@ -25,7 +25,7 @@ from rallypoint.errors import RendezvousConnectionError, UsageError
 from rallypoint.observe import kept_jobs
 from rallypoint.process.scratch import LocalJob, Scratch, leave_note
 
-AGAIN = "connection refused: looking for it, or another, for 0 s at most\n"
+AGAIN = "looking for it, or another, for 0 s at most\n"
 ONE_JOB = [
     (status.run, []),
     (events.run, []),
@@ -103,14 +103,20 @@ def test_V6_a_job_whose_agent_looks_for_the_next_leader_meanwhile_keeps_its_row(
 
 
 @pytest.mark.parametrize(("ask", "words"), ONE_JOB)
-def test_all_commands_name_the_job_that_cant_be_reached(
-    ask: Callable[[list[str]], int], words: list[str], machine: Path
+def test_L5_all_commands_wait_for_another_leader_and_name_the_job_that_cant_be_reached(
+    ask: Callable[[list[str]], int],
+    words: list[str],
+    machine: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     address = starts(machine, "train-7")
     why = f"can't reach the coordinator at {address}: connection refused"
     said = f"^job train-7 runs on this machine, and does not answer: {why}: it has just ended, or"
     with pytest.raises(UnreachedHereError, match=said):
         ask(words)
+    err = capsys.readouterr().err
+    assert err.endswith(f"rallypoint: job train-7: {why}: {AGAIN}")
+    assert err.count(AGAIN) == 1
 
 
 @pytest.mark.parametrize(

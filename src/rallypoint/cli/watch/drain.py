@@ -84,6 +84,8 @@ class Drain(Request):
     command = DRAIN
     _lost_at: float | None = None
     """When the coordinator went away that had been asked, by the loop's clock."""
+    _told = ""
+    """What was said last."""
 
     @classmethod
     def read_words(cls, scanned: Scanned) -> Words:
@@ -117,7 +119,9 @@ class Drain(Request):
                 raise DoubtError(f"node {shown(node)}: {said.text}; drain it?")
             if not said.found:
                 return self._not_found(said)
-            self.tell(Said(said.text, said.done))
+            if said.text != self._told:  # The next coordinator says it again.
+                self.tell(Said(said.text, said.done))
+            self._told = said.text
             if self.scanned.on("--no-wait"):
                 break
         return 0

@@ -16,7 +16,6 @@ from rallypoint.cli.values import Given, word
 from rallypoint.cli.watch.find import JobAt, only_one, read_job, token_of
 from rallypoint.cli.watch.kept import Kept, answer_or_kept, is_kept
 from rallypoint.cli.watch.reach import (
-    QUESTIONS_SINCE,
     REPEATS_SINCE,
     Asking,
     JobEndedError,
@@ -180,15 +179,16 @@ class Request(Question):
 
     async def make(self, asking: Asking, wanted: Ask) -> None:
         """Make the request. Its answers come by `Asking.next_value`."""
+        is_new = asking.version >= REPEATS_SINCE
+        if self.was_made and wanted.subject is not Subject.DRAIN and not (is_new and self._made_in):
+            raise RendezvousConnectionError(
+                "the coordinator went away before it had answered, and it or the next one is of an "
+                "older version of Rallypoint: rallypoint status shows what came of it"
+            )
         if self.was_made and self._made_in is not None:
             life, round_ = self._made_in
             wanted = replace(wanted, incarnation=life, asked_in=round_)
-            if asking.version < REPEATS_SINCE and wanted.subject is not Subject.DRAIN:
-                raise RendezvousConnectionError(
-                    "the coordinator went away before it had answered, and the next one is of an "
-                    "older version of Rallypoint: rallypoint status shows what came of it"
-                )
-        elif asking.version >= QUESTIONS_SINCE:
+        elif is_new:
             view = decoded(await asking.answer(Ask(Subject.STATUS)), JobView)
             self._made_in = view.incarnation, max(view.round, 0)
         asking.send(wanted)
