@@ -421,7 +421,9 @@ def tell_of_drain(connection: ServerConnection, said: DrainAnswer) -> None:
         answer(connection, said, is_last=said.done)
 
 
-def refuse_answer(connection: ServerConnection, text: str, *, is_final: bool = True) -> None:
-    """Say in one sentence why there is no answer, and hang up. `is_final`: as in `Answer`."""
-    connection.send(Answer(b"", True, True, text, is_final))
+def refuse_answer(
+    connection: ServerConnection, text: str, *, is_final: bool = True, recovers: bool = False
+) -> None:
+    """Say in one sentence why there is no answer, and hang up. The rest: as in `Answer`."""
+    connection.send(Answer(b"", True, True, text, is_final, recovers))
     connection.close()

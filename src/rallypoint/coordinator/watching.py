@@ -370,7 +370,8 @@ class JobWatch:
         Raises MessageError."""
         if self._is_recovering and question.subject in _OF_WORKERS and not question.follow:
             text = f"it is not known yet what runs: the job waits for {self._waits_for}"
-            refuse_answer(connection, f"{text}: {person.AGAIN}", is_final=False)
+            text = f"{text}: {person.AGAIN}"
+            refuse_answer(connection, text, is_final=False, recovers=True)
             return False
         if question.is_wish:
             return self._may_be_done(connection, question)

@@ -65,6 +65,11 @@ class NoNextCoordinatorError(RendezvousConnectionError):
 class NotHostedError(UsageError):
     """The coordinator there does not host the job, or not yet."""
 
+    def __init__(self, text: str, *, recovers: bool = False) -> None:
+        """`recovers`: as in `Answer`."""
+        super().__init__(text)
+        self.recovers = recovers
+
 
 class Asking:
     """A connection to the coordinator of a job, on which questions are asked one after another."""
@@ -121,8 +126,10 @@ class Asking:
                 return json.encode(said), said.done
             if not isinstance(said, m.Answer):
                 continue
+            if said.refusal and said.is_final:
+                raise UsageError(said.refusal)
             if said.refusal:
-                raise (UsageError if said.is_final else NotHostedError)(said.refusal)
+                raise NotHostedError(said.refusal, recovers=said.recovers)
             self._pieces.append(said.piece)
             if said.is_whole:
                 value, self.is_heard = b"".join(self._pieces), True
@@ -183,7 +190,7 @@ class _Wait:
         may_come = self._was_there or job.register is not None
         if job.is_here:
             may_come = agents_run(job)
-        if not may_come:
+        if not (may_come or (isinstance(error, NotHostedError) and error.recovers)):
             raise error
         if self._until is None:
             self._until = now + TAKEOVER_S

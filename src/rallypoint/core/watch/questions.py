@@ -153,3 +153,5 @@ class Answer(Struct, frozen=True, array_like=True, tag=17):
     """Instead of an answer: one sentence."""
     is_final: bool = True
     """False: of a coordinator that does not host the job, or not yet."""
+    recovers: bool = False
+    """It hosts the job, and will know soon what runs."""
