@@ -16,6 +16,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
@@ -66,9 +67,9 @@ for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The files that take longest are begun first, so that none is waited for at the end. What
     needs a network or a cluster is marked by its folder."""
-    for item in items:
-        for folder, mark in MARKS.items():
-            if SECONDS.with_name(folder) in item.path.parents:
+    for path, of_file in groupby(items, key=lambda item: item.path):
+        if mark := MARKS.get(path.relative_to(SECONDS.parent).parts[0]):
+            for item in of_file:
                 item.add_marker(mark)
     seconds = dict(line.split() for line in SECONDS.read_text().splitlines())
     items.sort(key=lambda item: -float(seconds.get(item.path.name, 0)))

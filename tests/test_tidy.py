@@ -8,6 +8,7 @@ one to let pass. An exception is an entry with its reason, never a loosened rule
 from __future__ import annotations
 
 import ast
+import gc
 import json
 import re
 import subprocess
@@ -70,6 +71,7 @@ ANYWHERE = frozenset(
         "torch_versions",
         "clocks",
         "threads",
+        "hashes",
         "",
     }
 )
@@ -139,10 +141,21 @@ THIN_FOLDERS: dict[str, str] = {
 """Sub-packages with fewer modules than that. A key that ends with / is for all below it."""
 STATES_BESIDE_CLOCKS: dict[str, str] = {
     "agent/worker_shm.py WorkerShm": "the word that asks workers; the clock numbers requests",
-    "coordinator/gathering.py Gatherings": "asks nodes, and decides in the same place who is late",
     "elastic/agent/embedded/hook_workers.py HookWorkers": "dates failures for people",
 }
 """Classes outside core that keep a state and read a clock: their decisions belong into core."""
+CALLABLES_IN_CORE: dict[str, str] = {
+    "core/session.py SessionRules": "an agent that leads asks how long it may",
+    "core/sessions.py Sessions": "tests give it a job's machine that fails; dates and numbers lives",
+    "core/watch/history.py JobHistory": "dates what people read",
+}
+"""Classes of core that store something to call: a machine is told the time and gives effects."""
+HOSTS: dict[str, str] = {
+    "coordinator/gathering.py": "collection",
+    "coordinator/jobs.py": "_lives",
+    "coordinator/watching.py": "_requests",
+}
+"""Modules that host a machine of core, and the attribute with the state of that."""
 SIDEWAYS: dict[tuple[str, str], str] = {}
 SMALL_MODULES: dict[str, str] = {
     "agent/telemetry/trainer_requests.py": "imported when a TrainJob is told of its progress",
@@ -633,6 +646,119 @@ def _is_member(node: ast.AST, enums: set[str]) -> bool:
     )
 
 
+def callables_in_core(modules: list[Module]) -> dict[str, str]:
+    """A class of core that keeps a function or a clock can't be tested by its events alone."""
+    core = [module for module in modules if module.path.startswith("core/")]
+    aliases = {
+        target.id
+        for module in core
+        for node in module.tree.body
+        if isinstance(node, ast.Assign) and "Callable[" in ast.unparse(node.value)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    calls = re.compile(rf"\b({'|'.join(['Callable', 'partial', *sorted(aliases)])})\b")
+    return {
+        f"{module.path} {node.name}": f"{module.path}: {node.name} stores something to call"
+        for module in core
+        for node in nodes(module.source)
+        if isinstance(node, ast.ClassDef) and _stores_a_callable(node, calls)
+    }
+
+
+def _stores_a_callable(node: ast.ClassDef, calls: re.Pattern[str]) -> bool:
+    """In a field of the class, or by a method that stores a parameter, a lambda or a `partial`."""
+    for part in node.body:
+        if isinstance(part, ast.AnnAssign) and calls.search(ast.unparse(part.annotation)):
+            return True
+        if not isinstance(part, ast.FunctionDef):
+            continue
+        given = [*part.args.args, *part.args.kwonlyargs]
+        named = {a.arg for a in given if a.annotation and calls.search(ast.unparse(a.annotation))}
+        for each in ast.walk(part):
+            if isinstance(each, ast.AnnAssign) and _is_stored([each.target]):
+                if calls.search(ast.unparse(each.annotation)):
+                    return True
+            elif isinstance(each, ast.Assign) and _is_stored(each.targets):
+                values = each.value.elts if isinstance(each.value, ast.Tuple) else [each.value]
+                if any(_is_callable(value, named, calls) for value in values):
+                    return True
+    return False
+
+
+def _is_stored(targets: list[ast.expr]) -> bool:
+    parts = [part for target in targets for part in ast.walk(target)]
+    return any(isinstance(part, ast.Attribute) for part in parts)
+
+
+def _is_callable(value: ast.expr, named: set[str], calls: re.Pattern[str]) -> bool:
+    if isinstance(value, ast.Lambda):
+        return True
+    if isinstance(value, ast.Call):
+        return bool(calls.fullmatch(ast.unparse(value.func)))
+    return any(isinstance(part, ast.Name) and part.id in named for part in ast.walk(value))
+
+
+def hosts_that_decide(modules: list[Module]) -> dict[str, str]:
+    """A host does what its machine says: no condition of it reads the state of the machine, be it
+    by a local name. Which event it gives may depend on everything else."""
+    return {
+        f"{module.path} {found}": f"{module.path}: a condition reads {found}"
+        for module in modules
+        if module.path in HOSTS
+        for node in nodes(module.source)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        for found in _state_in_conditions(node, HOSTS[module.path])
+    }
+
+
+def _state_in_conditions(function: ast.FunctionDef | ast.AsyncFunctionDef, state: str) -> set[str]:
+    whole = re.compile(rf"(.*\.)?{state}$", re.S)
+    called = {id(node.func) for node in ast.walk(function) if isinstance(node, ast.Call)}
+    assigned = [node for node in ast.walk(function) if isinstance(node, ast.Assign | ast.NamedExpr)]
+    local: set[str] = set()
+
+    def reads(part: ast.expr) -> list[str]:
+        """What of the state is read there; a call of the machine returns effects."""
+        return [
+            ast.unparse(each)
+            for each in ast.walk(part)
+            if (isinstance(each, ast.Name) and each.id in local)
+            or (
+                isinstance(each, ast.Attribute)
+                and id(each) not in called
+                and whole.match(ast.unparse(each.value))
+            )
+        ]
+
+    for node in assigned:
+        if reads(node.value) or whole.match(ast.unparse(node.value)):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names = (part for each in targets for part in ast.walk(each))
+            local |= {each.id for each in names if isinstance(each, ast.Name)}
+    return {
+        found
+        for node in ast.walk(function)
+        for condition in _conditions(node)
+        for found in reads(condition)
+    }
+
+
+def _conditions(node: ast.AST) -> list[ast.expr]:
+    match node:
+        case ast.If() | ast.While() | ast.IfExp() | ast.Assert():
+            return [node.test]
+        case ast.Match():
+            return [node.subject]
+        case ast.match_case():
+            return [] if node.guard is None else [node.guard]
+        case ast.comprehension():
+            return node.ifs
+        case ast.BoolOp():
+            return node.values
+    return []
+
+
 def uses_of_the_library(modules: list[Module]) -> dict[str, str]:
     """The product stands without the library: a module that names it is on the list."""
     return {
@@ -665,6 +791,8 @@ HOUSE_RULES: tuple[tuple[Callable[[list[Module]], dict[str, str]], dict[str, str
     (thin_folders, THIN_FOLDERS),
     (small_modules, SMALL_MODULES),
     (states_beside_clocks, STATES_BESIDE_CLOCKS),
+    (callables_in_core, CALLABLES_IN_CORE),
+    (hosts_that_decide, {}),
     (uses_of_the_library, USES_OF_THE_LIBRARY),
     (uses_at_import, USES_AT_IMPORT),
     (import_cycles, {}),
@@ -699,13 +827,25 @@ def text_of(file: Path) -> str:
 
 @cache
 def tracked() -> list[Path]:
-    """What a clone would hold; in an unpacked archive without git, every file of the sources."""
+    """The text files that a clone would hold; in an unpacked archive without git, all those of the
+    sources."""
     listing = subprocess.run(
         ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False
     )
-    if listing.returncode == 0:
-        return [p for name in listing.stdout.split("\0") if name and (p := ROOT / name).is_file()]
-    return [p for part in ("src", "tests") for p in (ROOT / part).rglob("*") if p.is_file()]
+    found = [ROOT / name for name in listing.stdout.split("\0") if name]
+    if listing.returncode:
+        found = [path for part in ("src", "tests") for path in (ROOT / part).rglob("*")]
+    return [path for path in found if path.is_file() and b"\0" not in path.read_bytes()[:4096]]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_search_for_garbage() -> Iterator[None]:
+    """The trees stay, and to look through them for garbage takes longer than to make them."""
+    gc.disable()
+    yield
+    for kept in (modules_of_the_package, parsed, trees_of_the_package, nodes, calls):
+        kept.cache_clear()
+    gc.enable()
 
 
 @pytest.mark.parametrize("rule", PACKAGE_RULES, ids=lambda rule: rule.__name__)
@@ -722,6 +862,11 @@ def test_the_package_is_built_so_but_for_what_is_listed(
     assert unexpected(rule(modules_of_the_package()), excepted) == []
 
 
+def test_a_host_of_a_machine_has_its_state() -> None:
+    sources = {path: (PACKAGE / path).read_text("utf-8") for path in HOSTS}
+    assert [path for path in HOSTS if f".{HOSTS[path]}" not in sources[path]] == []
+
+
 def test_a_module_that_may_name_an_engine_does() -> None:
     unneeded = [
         path
@@ -733,8 +878,7 @@ def test_a_module_that_may_name_an_engine_does() -> None:
 
 @pytest.mark.parametrize("rule", TEXT_RULES, ids=lambda rule: rule.__name__)
 def test_tracked_files_keep(rule: Rule) -> None:
-    files = [file for file in tracked() if b"\0" not in file.read_bytes()[:4096]]
-    assert complaints(rule, ROOT, files) == []
+    assert complaints(rule, ROOT, tracked()) == []
 
 
 @pytest.mark.parametrize("folder", ["examples", "benchmarks", "tools"])
@@ -927,6 +1071,33 @@ HOUSE_SELF_TESTS: tuple[
         {"a.py": STATE},
         "a.py Host",
         {"a.py": STATE.replace("= Phase.OPEN, ", "= 1, ")},
+    ),
+    *(
+        (callables_in_core, {"core/a.py": f"class A:\n{bad}"}, "core/a.py A", {"core/a.py": good})
+        for bad, good in (
+            (" f: Callable[[], int]", "class A:\n def f(self, g: Callable[[], int]): g()"),
+            (" def __init__(self, f: Callable[[], int]): self.f = f", "class A:\n f: int"),
+            (" def __init__(self, f: A | None): self.a, self.f = 1, f\nA = Callable[[], int]", ""),
+            (" def f(self): self.g = partial(g, 1)", "class A:\n def f(self): self.g = h(1)"),
+            (" def f(self): self.g = lambda: 1", "class A:\n def f(self): g = lambda: 1"),
+        )
+    ),
+    *(
+        (
+            hosts_that_decide,
+            {"coordinator/jobs.py": f"def f(self):\n {bad}"},
+            f"coordinator/jobs.py {found}",
+            {"coordinator/jobs.py": f"def f(self):\n {good}"},
+        )
+        for bad, found, good in (
+            ("if self._lives.waits: g()", "self._lives.waits", "g(self._lives.waits)"),
+            ("while not a.b._lives.c[1]: g()", "a.b._lives.c", "for each in self._lives.c: g()"),
+            ("a = self._lives\n if a.b: g()", "a", "a = self._lives\n g(a.b)"),
+            ("a = 1 + self._lives.b\n return g if a else h", "a", "a = self.b\n return a or g"),
+            ("return self._lives.b and g()", "self._lives.b", "return self._lives.g()"),
+            ("[g for each in h if self._lives.b]", "self._lives.b", "g(*(self._lives.b))"),
+            ("match self._lives.b:\n  case 1: g()", "self._lives.b", "if step(self._lives): g()"),
+        )
     ),
     (
         uses_of_the_library,

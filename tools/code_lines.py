@@ -13,7 +13,7 @@ from __future__ import annotations
 import ast
 import sys
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,19 +36,48 @@ class Group:
 
 def code_lines(source: str, tree: ast.Module | None = None) -> int:
     """Return the number of lines of code in the source of a module, and parse it without a tree."""
+    lines = source.splitlines()
+    none = {
+        number
+        for number, line in enumerate(lines, 1)
+        if not (said := line.lstrip()) or said[0] == "#"
+    }
     docstrings: set[int] = set()
-    texts: set[int] = set()
-    for node in ast.walk(tree or ast.parse(source)):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            if isinstance(node.value.value, str):
-                docstrings.update(_lines_of(node))
-        elif isinstance(node, ast.Constant | ast.JoinedStr) and node.lineno != node.end_lineno:
-            texts.update(_lines_of(node))
-    return sum(
-        number in texts or (line.strip() != "" and not line.lstrip().startswith("#"))
-        for number, line in enumerate(source.splitlines(), 1)
-        if number not in docstrings
-    )
+    for node in statements(tree or ast.parse(source)):
+        if docstring_of(node) is not None:
+            docstrings.update(_lines_of(node))
+        elif node.lineno != node.end_lineno and not none.isdisjoint(_lines_of(node)):
+            none -= _lines_of_texts(node)
+    return len(lines) - len(none | docstrings)
+
+
+def statements(tree: ast.AST) -> Iterator[ast.stmt]:
+    """Yield the statements below a node. Most of a tree is expressions, and none is below one."""
+    for name in ("body", "handlers", "cases", "orelse", "finalbody"):
+        for node in getattr(tree, name, ()):
+            if isinstance(node, ast.stmt):
+                yield node
+            yield from statements(node)
+
+
+def docstring_of(node: ast.stmt) -> str | None:
+    """Return the text of a statement that is nothing else."""
+    value = node.value if isinstance(node, ast.Expr) else None
+    said = value.value if isinstance(value, ast.Constant) else None
+    return said if isinstance(said, str) else None
+
+
+def _lines_of_texts(node: ast.stmt) -> set[int]:
+    """Return the lines of texts that are in the statement, and in no other within it."""
+    found: set[int] = set()
+    left: list[ast.AST] = [node]
+    while left:
+        for child in ast.iter_child_nodes(left.pop()):
+            if isinstance(child, ast.Constant | ast.JoinedStr):
+                found.update(_lines_of(child))
+            if not isinstance(child, ast.stmt | ast.excepthandler | ast.match_case):
+                left.append(child)
+    return found
 
 
 def _lines_of(node: ast.expr | ast.stmt) -> range:
@@ -62,8 +91,13 @@ def read_budgets(table: Path = TABLE) -> tuple[list[Group], dict[str, int]]:
     return groups, read["less"]
 
 
-def count_groups(groups: Iterable[Group], root: Path = ROOT) -> dict[str, int]:
-    """Return the lines of code of each group, by its name."""
+def count_groups(
+    groups: Iterable[Group],
+    root: Path = ROOT,
+    look: Callable[[str, ast.Module], object] = lambda path, tree: None,
+) -> dict[str, int]:
+    """Return the lines of code of each group, by its name. Calls `look` with the path of each file
+    and what was parsed of it."""
     by_path = {path: group.name for group in groups for path in group.paths}
     found = dict.fromkeys(by_path.values(), 0)
     for top in sorted({path.partition("/")[0] for path in by_path}):
@@ -71,7 +105,10 @@ def count_groups(groups: Iterable[Group], root: Path = ROOT) -> dict[str, int]:
             path = file.relative_to(root).as_posix()
             above = [each for each in by_path if lies_under(path, each)]
             if above and not any(lies_under(path, each) for each in NOT_OURS):
-                found[by_path[max(above, key=len)]] += code_lines(file.read_text("utf-8"))
+                source = file.read_text("utf-8")
+                tree = ast.parse(source)
+                found[by_path[max(above, key=len)]] += code_lines(source, tree)
+                look(path, tree)
     return found
 
 

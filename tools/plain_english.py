@@ -16,6 +16,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+if __name__ == "__main__":  # It is run by its path, too.
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from tools.code_lines import docstring_of, statements
+
 RIDDLE = re.compile(
     r"(As|Also|By|From which|In which|Its?|Neither|Nobody|Not|Nothing|Of|So|That|Their|There|These"
     r"|They|This|Those|What|Whatever|Which|Who|Whoever|Whom|Whose)\b"
@@ -30,10 +35,9 @@ def is_riddle(docstring: str) -> bool:
 
 def docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Yield line and text of each docstring, those of attributes included."""
-    for node in ast.walk(tree):
-        value = node.value if isinstance(node, ast.Expr) else None
-        if isinstance(value, ast.Constant) and isinstance(value.value, str):
-            yield value.lineno, value.value
+    for node in statements(tree):
+        if text := docstring_of(node):
+            yield node.lineno, text
 
 
 def riddles(tree: ast.Module) -> list[tuple[int, str]]:

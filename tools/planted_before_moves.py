@@ -147,7 +147,7 @@ BUGS_BEFORE_MOVES = (
     # Each node that comes has all others wait anew for the rest of the nodes.
     MovedBug(
         "a wait that runs begins anew when another one is wanted",
-        "coordinator/hosted_job.py",
+        "clocks.py",
         "{t: ends.get(t, now + length_s) for t, length_s in wanted.items()}",
         "{t: now + length_s for t, length_s in wanted.items()}",
         found_by="test_every_rule_holds_whatever_goes_wrong",
@@ -155,18 +155,17 @@ BUGS_BEFORE_MOVES = (
     # `rallypoint logs` stops in the middle of long logs.
     MovedBug(
         "what a person has taken makes no room for more",
-        "coordinator/gathering.py",
-        "            gathering.untaken -= 1\n            gathering.credit += 1\n",
-        "            gathering.untaken -= 1\n",
+        "core/watch/collection.py",
+        "            state.untaken -= 1\n            state.credit += 1\n",
+        "            state.untaken -= 1\n",
         found_by="test_V6_so_many_pieces_are_under_way_and_no_more_until_the_person_has_taken_one",
     ),
     # A `serve` forgets a job too early whose nodes went away twice.
     MovedBug(
         "a job that has nodes again is still about to be forgotten",
-        "coordinator/jobs.py",
-        "        if (timer := self._forgetting.pop(run_id, None)) is not None:\n"
-        "            timer.cancel()\n",
-        "        self._forgetting.pop(run_id, None)\n",
+        "core/job_lives.py",
+        "        if agents:\n            self._deserted.pop(run_id, None)\n",
+        "        if agents:\n            pass\n",
         found_by="test_a_job_whose_nodes_have_left_twice_is_remembered_from_the_second_time_on",
     ),
     # A person reads that nothing can be recorded while all is well.

@@ -59,8 +59,8 @@ BUGS_BY_A_READER = (
     Bug(
         "a growth is called off after a checkpoint was saved for it",
         "checkpoint.py",
-        "return self.kind is EndKind.GROWTH and not self.some_listen",
-        "return self.kind is EndKind.GROWTH",
+        "return self.then.joins and not self.some_listen",
+        "return self.then.joins",
     ),
     # What a preemption has killed is charged to the restart budget, if the network was away.
     Bug(

@@ -12,9 +12,12 @@ import asyncio
 import selectors
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import Generic, TypeVar
 
 CALLS_IN_A_TURN = 256
+W = TypeVar("W", bound=Hashable)
+"""A wait of a machine."""
 
 
 def boot_time() -> float:
@@ -82,9 +85,52 @@ class Turns:
     def _turn(self) -> None:
         self._is_under_way = True
         try:
-            for _ in range(min(CALLS_IN_A_TURN, len(self._due))):
-                self._due.popleft()()
+            for _ in range(CALLS_IN_A_TURN):
+                if self._due:  # A call may add others.
+                    self._due.popleft()()
         finally:
             self._is_under_way = bool(self._due)
             if self._due:
                 self._loop.call_soon(self._turn)
+
+
+class Timers(Generic[W]):
+    """The waits of a pure machine, with one timer of the loop. A wait that is wanted no more is
+    dropped. For the thread of the loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, on_end: Callable[[W], None]) -> None:
+        self._loop = loop
+        self._on_end = on_end
+        self._ends: dict[W, float] = {}
+        self._handle: asyncio.TimerHandle | None = None
+
+    def want(self, wanted: Mapping[W, float], *, may_begin: bool = True) -> None:
+        """Keep exactly these waits, in seconds; those that run already run on, and only these if no
+        other one `may_begin`."""
+        now = self._loop.time()
+        ends = self._ends
+        if not may_begin:
+            wanted = {timer: length_s for timer, length_s in wanted.items() if timer in ends}
+        if ends.keys() == wanted.keys():
+            return
+        self._ends = {t: ends.get(t, now + length_s) for t, length_s in wanted.items()}
+        self._arm()
+
+    def _arm(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+        if self._ends:
+            self._handle = self._loop.call_at(min(self._ends.values()), self._fire)
+
+    def _fire(self) -> None:
+        self._handle = None
+        now = self._loop.time()
+        due = sorted((end, index) for index, end in enumerate(self._ends.values()) if end <= now)
+        timers = list(self._ends)
+        for _, index in due:
+            # Dropped first: the callback calls `want`, which starts it anew if it is wanted again.
+            if self._ends.pop(timers[index], None) is not None:
+                self._on_end(timers[index])
+        if self._handle is None:
+            self._arm()

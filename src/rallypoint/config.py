@@ -15,6 +15,7 @@ from typing import Literal
 from msgspec import Struct
 
 from rallypoint.core.limits import MAX_NAME_BYTES, is_host, is_name
+from rallypoint.core.outcomes import CODES
 from rallypoint.core.settings import (
     BY_FIELD,
     HOLD_S,
@@ -375,7 +376,7 @@ class StopConfig(Struct, frozen=True, kw_only=True):
     """Slurm has started this node."""
     signals: tuple[str, ...] = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
     exit_codes: tuple[tuple[str, int], ...] = ()
-    """Overrides of the exit code of a class: (`success|failed|usage|infrastructure`, code)."""
+    """Overrides of the exit code of a class, by its name."""
 
     def __post_init__(self) -> None:
         _check(self)
@@ -385,6 +386,12 @@ class StopConfig(Struct, frozen=True, kw_only=True):
         """In seconds, whether it was given or not."""
         given = self.drain_deadline_s
         return self.shutdown_grace_s if given is None else given
+
+    def exit_code(self, name: str, finer: str = "") -> int:
+        """The exit code of a class: the person's `--exit-code` (the last one), that of the `finer`
+        class first; else its own."""
+        chosen = dict(self.exit_codes)
+        return chosen.get(finer, chosen.get(name, CODES[name]))
 
 
 class AccessConfig(Struct, frozen=True, kw_only=True):

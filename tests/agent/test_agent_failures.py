@@ -101,22 +101,6 @@ def test_A2_a_restart_out_of_the_window_is_forgotten(tmp_path: Path) -> None:
     assert len(run.told("pid")) == 4
 
 
-def test_A2_a_restart_waits_for_its_backoff(tmp_path: Path) -> None:
-    program = ROUND + "tell('at', time.monotonic()); round_ == 2 or sys.exit(3)"
-    run = ended(agent(tmp_path, "--max-restarts=2", "--restart-backoff=0.4", program=program), 0)
-    first, second, third = map(float, run.told("at"))
-    assert second - first > 0.4
-    assert third - second > 0.8
-
-
-def test_A2_an_exit_code_that_must_not_be_retried(tmp_path: Path) -> None:
-    program = ROUND + "tell('round', round_); sys.exit(7 if round_ else 3)"
-    options = ("--max-restarts=5", "--no-restart-on=7,8")
-    run = ended(agent(tmp_path, *options, program=program), 1)
-    assert run.told("round") == ["0", "1"]
-    assert "exited with code 7" in run.said[-1]
-
-
 def names_the_killed_rank_0(run: OneAgent) -> str:
     """The last lines of a job, the first of which says that rank 0 was killed."""
     verdict = run.err.partition("rallypoint: job")[2]

@@ -94,18 +94,6 @@ def test_A6_a_guard_that_is_killed_is_replaced(tmp_path: Path) -> None:
         run.kill()
 
 
-def test_A6_a_guard_that_is_killed_does_not_disturb_the_workers(tmp_path: Path) -> None:
-    program = "import sys, time, os\ntell('here now')\n"
-    program += "while not os.path.exists('go'): time.sleep(0.01)"
-    with agent(tmp_path, program=program) as run:
-        run.wait_told("here", 1)
-        os.kill(run.named("worker-guard")[0], signal.SIGKILL)
-        (tmp_path / "go").touch()
-        assert run.wait() == 0
-        assert run.told("here") == ["now"]
-    assert run.said[-1].startswith("rallypoint: job")
-
-
 def test_A6_the_last_process_of_a_job_that_succeeds_is_the_agent(tmp_path: Path) -> None:
     """Also the store, which a worker has used."""
     program = WORKER.replace("time.sleep(600)", "")

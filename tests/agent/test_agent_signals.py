@@ -61,29 +61,6 @@ def test_A5_workers_get_the_signal_and_time_to_clean_up(
     assert len(run.told("pid")) == 2
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_A5_the_shutdown_timeout_bounds_the_grace(tmp_path: Path, number: int) -> None:
-    options = ("--nproc-per-node=2", "--shutdown-timeout=0.3", "--restart-grace=600")
-    with agent(tmp_path, *options, program=STUBBORN) as run:
-        found = pids(run, 6)
-        run.send(number)
-        assert run.wait() == 128 + number
-        assert not [pid for pid in found if is_alive(pid)]
-    assert "killing" in run.err
-
-
-def test_A5_the_restart_grace_bounds_the_stop_after_a_failure(tmp_path: Path) -> None:
-    program = "import os, sys\nif os.environ['RANK'] == '0':\n    import time\n"
-    program += "    while not os.path.exists('fail'): time.sleep(0.01)\n    sys.exit(9)\n"
-    options = ("--nproc-per-node=2", "--shutdown-timeout=600", "--restart-grace=0.3")
-    with agent(tmp_path, *options, program=program + STUBBORN) as run:
-        found = pids(run, 3)
-        (tmp_path / "fail").touch()
-        assert run.wait() == 1
-        assert not [pid for pid in found if is_alive(pid)]
-    assert "exited with code 9" in run.err
-
-
 def test_A5_a_second_signal_skips_the_grace(tmp_path: Path) -> None:
     with agent(tmp_path, "--shutdown-timeout=600", program=STUBBORN) as run:
         found = pids(run, 3)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import socket
 import textwrap
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.harness.cluster import Cluster, is_listening
+from tests.harness.cluster import is_listening
 from tests.harness.metrics_client import ask, one, port_of, scrape
 from tests.harness.one_agent import OneAgent, agent, ended, eventually, free_port
 from tests.harness.plug_ins import offer_handlers
@@ -246,25 +246,6 @@ def test_who_has_no_coordinator_has_no_age_of_its_heartbeat(tmp_path: Path) -> N
         assert ("rallypoint_heartbeat_age_seconds", ()) not in found
 
 
-def test_the_survivors_count_the_node_that_was_lost(cluster: Cluster) -> None:
-    ports = free_port(), free_port()
-    cluster.options["rdzv_conf"] = "last_call_timeout=600"
-    a, b = (
-        cluster.agent(name, hosts=name == "a", nnodes="1:2", metrics_port=port)
-        for name, port in zip("ab", ports, strict=True)
-    )
-    cluster.wait_workers(2, round=0)
-    assert {one(scrape(port), "nodes") for port in ports} == {2}
-    assert spent_s(scrape(ports[0])) > 0 == spent_s(scrape(ports[1]))  # The host knows.
-    b.kill()
-    cluster.wait_workers(1, round=1)
-    found = scrape(ports[0])
-    assert one(found, "nodes") == 1
-    assert one(found, "node_losses_total") == one(found, "restarts_total", reason="loss") == 1
-    assert one(found, "restarts_total", reason="failure") == 0
-    cluster.end_well(a)
-
-
 def test_health_checks_are_answered_at_the_sessions_address_until_the_agent_ends(
     tmp_path: Path,
 ) -> None:
@@ -279,20 +260,6 @@ def test_health_checks_are_answered_at_the_sessions_address_until_the_agent_ends
         assert ask(port, "POST", path="/health")[0] == 405
         assert ask(port, path="/health", Host="evil.example")[0] == 421
     assert not is_listening(port)
-
-
-def test_F8_idle_connections_keep_no_health_check_out(tmp_path: Path) -> None:
-    """A stranger opens new ones as fast as the agent closes them."""
-    port = free_port()
-    env = {"TORCHELASTIC_HEALTH_CHECK_PORT": str(port)}
-    with waiting(tmp_path, env=env) as running, ExitStack() as opened:
-        running.wait_told("up")
-        for _ in range(40):
-            for _ in range(CONNECTIONS):
-                idle = opened.enter_context(socket.socket())
-                idle.setblocking(False)
-                idle.connect_ex(("127.0.0.1", port))
-            assert ask(port, path="/health")[0] == 200
 
 
 def test_a_port_for_health_checks_that_is_taken_is_said_and_the_job_runs(tmp_path: Path) -> None:

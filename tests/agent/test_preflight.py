@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from tests.harness import hanging_directory
 from tests.harness.limits import until
+from tests.harness.narrowed import known
 from tests.harness.programs import run_program
 from tests.harness.round_workers import leaves_nothing as leaves_nothing
 from tests.harness.round_workers import nothing_left
@@ -75,8 +76,7 @@ def test_A10_a_read_only_disk_is_the_machine_s_fault(tmp_path: Path) -> None:
 
 
 def test_A10_a_directory_that_is_none_is_an_option_s_fault(tmp_path: Path) -> None:
-    found = try_(tmp_path / "none")
-    assert found is not None
+    found = known(try_(tmp_path / "none"))
     assert found.text == f"can't write to {tmp_path / 'none'}: No such file or directory"
     assert found.lacking is None
     assert "--log-dir" in found.fix
@@ -176,8 +176,7 @@ def fail(_path: str) -> None:
 def test_A10_a_try_that_is_killed_is_no_success_and_a_bug_holds_no_machine_back(
     tmp_path: Path,
 ) -> None:
-    killed = try_(tmp_path, write=kill)
-    assert killed is not None
+    killed = known(try_(tmp_path, write=kill))
     assert killed.text.endswith("the process that tried it was killed by SIGKILL")
     assert killed.lacking is not None
     assert try_(tmp_path, write=fail) is None

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from tests.harness.cluster import Cluster
 from tests.harness.metrics_client import one, port_of, scrape
+from tests.harness.narrowed import known
 from tests.harness.one_agent import agent, eventually
 
 from rallypoint.agent.worker_shm import WorkerShm
@@ -156,13 +157,11 @@ async def test_what_was_read_is_forgotten_when_the_pattern_is_switched_off(tmp_p
     async with reading(tmp_path, pattern) as (reader, shm, reports):
         reader.feed((3, 0), 7, b"step 3\n", 1.0)
         reader.look(1.0)
-        first = shm.progress()[0]
-        assert first is not None
+        first = known(shm.progress()[0])
         assert (first.step, first.is_timed) == (3, False)
         reader.feed((3, 0), 7, b"step 4\n", 2.0)
         reader.look(2.0)
-        second = shm.progress()[0]
-        assert second is not None
+        second = known(shm.progress()[0])
         assert (second.step, second.is_timed) == (4, True)
         reader.feed((3, 0), 7, b"x" * 60 + b"\n", 3.0)
         reader.look(3.0)

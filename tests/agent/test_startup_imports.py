@@ -16,6 +16,8 @@ from tests.harness.programs import run_program, run_python
 
 STANDARD = {
     "_blake2",
+    "_sha2",
+    "_sha256",
     "_ctypes",
     "_hashlib",
     "copy",  # for dataclasses
@@ -30,6 +32,7 @@ STANDARD = {
 }
 """By top-level name; what a version of Python imports in place of another's is listed too."""
 LATE = {
+    "_hashlib",
     "rallypoint.agent.answering",
     "rallypoint.agent.prepared_source",
     "rallypoint.cli.serve",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tests.harness.narrowed import known
+
 from rallypoint.agent.progress import Progress, furthest, progress_of
 from rallypoint.wire.shm import EMPTY_SLOT, Reported
 
@@ -20,12 +22,9 @@ def test_a_report_is_believed_more_than_the_output() -> None:
 
 def test_a_first_line_of_output_does_not_begin_the_time_of_a_hang() -> None:
     first = EMPTY_SLOT._replace(printed=PRINTED._replace(changes=1))
-    told = progress_of(first, 20 * S)
-    assert told is not None
+    told = known(progress_of(first, 20 * S))
     assert not told.is_timed
-    second = progress_of(EMPTY_SLOT._replace(printed=PRINTED), 20 * S)
-    assert second is not None
-    assert second.is_timed
+    assert known(progress_of(EMPTY_SLOT._replace(printed=PRINTED), 20 * S)).is_timed
 
 
 def test_the_furthest_worker_is_that_of_the_largest_step() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import cast
 
 from tests.harness.node_machine import Node, assigned, stamp
@@ -12,7 +13,7 @@ from rallypoint.agent.telemetry.dispatcher import EventDispatcher
 from rallypoint.agent.worker_rounds import WorkerRounds
 from rallypoint.config import AgentConfig, RendezvousConfig, WorkerConfig
 from rallypoint.core import messages as m
-from rallypoint.core.node.events import NodeEvent, SpawnFailed
+from rallypoint.core.node.events import NodeEvent, SpawnFailed, WorkersStarted
 from rallypoint.core.node.machine import NodePhase
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.errors import InfrastructureError
@@ -25,7 +26,7 @@ class NotReady:
 
     def __init__(self, round_: WorkerRound, error: InfrastructureError | None) -> None:
         self.round, self.error = round_, error
-        self.pids = ()
+        self.pids, self.shm = (), SimpleNamespace(watch=lambda changed: None)
 
     def start(self, _context: object) -> None:
         if self.error is not None:
@@ -62,6 +63,17 @@ def test_a_start_that_fails_later_is_the_same_event_as_one_that_fails_at_once() 
     round_.on_not_started(ERROR)
     assert at_once == later == [SpawnFailed(stamp(), ERROR)]
     assert rounds.current is None, "nothing is left to be signalled"
+
+
+async def test_A5_a_signal_that_arrives_while_the_start_is_told_has_reached_the_workers() -> None:
+    """Signals before `WorkersStarted` have not."""
+    rounds, events, round_ = await begun(None)
+    told: list[list[NodeEvent]] = []
+    rounds._actions = AgentActions(
+        events.append, lambda report: None, lambda *said: told.append(events.copy())
+    )
+    round_.on_started()
+    assert told == [[WorkersStarted(stamp())]]
 
 
 async def test_A3_the_failures_of_a_round_are_not_told_as_those_of_the_next() -> None:

@@ -65,17 +65,14 @@ def test_A8_stacks_go_through_nothing_that_another_user_has_put_there(
     assert (tmp_path / "precious").read_text() == "keep"
 
 
-def test_A8_stacks_are_kept_under_the_log_directory(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("workers", "ranks"), [(1, "rank0"), (2, "ranks0-1")])
+def test_A8_stacks_are_kept_under_the_log_directory_and_named_after_all_ranks_in_them(
+    tmp_path: Path, workers: int, ranks: str
+) -> None:
     options = ("--rdzv-id=mine", "--hang-timeout=1", "--restart-grace=0.5", "--log-dir=logs")
-    run = ended(agent(tmp_path, *options, program=HANGS), 1)
-    (kept,) = (tmp_path / "logs").glob("mine_stacks_*/round0_rank0.txt")
+    run = ended(agent(tmp_path, *options, f"--nproc-per-node={workers}", program=HANGS), 1)
+    (kept,) = (tmp_path / "logs").glob(f"mine_stacks_*/round0_{ranks}.txt")
     assert f"{TOLD}{kept}" in run.err
-
-
-def test_A7_a_file_of_stacks_is_named_after_all_ranks_in_it(tmp_path: Path) -> None:
-    options = ("--hang-timeout=1", "--restart-grace=0.5", "--log-dir=logs", "--rdzv-id=mine")
-    run = ended(agent(tmp_path, *options, "--nproc-per-node=2", program=HANGS), 1)
-    assert list((tmp_path / "logs").glob("mine_stacks_*/round0_ranks0-1.txt")), run.err
 
 
 def test_A8_no_stacks_are_kept_where_there_are_to_be_no_files(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from msgspec.structs import astuple
 
 from rallypoint.agent.run import JobEnd
 from rallypoint.cli.verdict import kept_text, prints_whole, verdict_view
@@ -46,7 +45,10 @@ def test_a_node_without_a_place_goes_by_the_size_of_the_job() -> None:
 
 def test_a_node_that_was_drained_does_not_say_that_the_end_of_the_job_is_kept() -> None:
     failed = Finish(FinishKind.VERDICT, Verdict(Outcome.FAILED, "why", 0))
-    assert kept_text(verdict_view(JobEnd(failed, "job", 0, 1.0))).kept.startswith("its end is kept")
     drained = Finish(FinishKind.SIGNAL, None, 15, f"{LEFT}: it was drained")
-    for text in astuple(kept_text(verdict_view(JobEnd(drained, "job", 0, 1.0)))):
-        assert text.startswith("what this node knows of the job ")
+    ends = {"its end ": failed, "what this node knows of the job ": drained}
+    for text, finish in ends.items():
+        how = verdict_view(JobEnd(finish, "job", 0, 1.0))
+        assert kept_text(how, "/kept/a", "/kept", "").startswith(f"{text}is kept: ")
+        assert kept_text(how, "", "/kept", "full") == f"{text}could not be kept in /kept: full"
+        assert kept_text(how, "", "/kept", "") == ""

@@ -52,7 +52,7 @@ def test_the_verdict_is_that_of_the_job_and_not_of_a_node_that_was_lost(
         ("failed", 1, "the job failed: because\n"),
         ("failed", 17, "the job failed: because\n"),
         ("preempted", 143, "the job was preempted: because\n"),
-        ("infrastructure", 75, "the job did not go on: because\n"),
+        ("infrastructure", 75, "the job could not continue: because\n"),
     ],
 )
 def test_the_exit_code_is_what_the_job_has_ended_with(

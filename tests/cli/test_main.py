@@ -6,10 +6,8 @@ import pytest
 
 from rallypoint import __version__
 from rallypoint.cli.commands import ROWS
-from rallypoint.cli.exit_codes import of_class
 from rallypoint.cli.main import main
 from rallypoint.cli.options import parse_run
-from rallypoint.errors import ExitClass
 from rallypoint.wire.versions import SPOKEN
 
 SECONDS = "needs a number of seconds, more than 0"
@@ -100,5 +98,5 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 def test_exit_codes_may_be_chosen() -> None:
     given = ["--exit-code", "failed=7", "--exit-code", "failed=8", __file__]
     config = parse_run(given, {})
-    assert of_class(config, ExitClass.FAILED) == 8
-    assert of_class(config, ExitClass.INFRASTRUCTURE) == 75
+    assert config.stop.exit_code("failed") == 8
+    assert config.stop.exit_code("infrastructure") == 75

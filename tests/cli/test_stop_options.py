@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 from tests.harness.command_line import MACHINE, parse, refusal
 
-from rallypoint.cli.exit_codes import of_finish
+from rallypoint.cli.verdict import of_finish
 from rallypoint.core.model import Outcome, Verdict
 from rallypoint.core.node.events import Finish, FinishKind
 
@@ -69,8 +69,8 @@ def test_A7_a_planned_end_has_the_exit_code_by_which_a_job_is_started_again(
 ) -> None:
     config = parse(f"--stop-at {int(NOW) + 3600} --stop-before 600 train.py")
     finish = Finish(FinishKind.SIGNAL, signal=signal)
-    assert of_finish(config, finish, elapsed_s) == code
-    assert of_finish(parse("train.py"), finish, elapsed_s) == 128 + signal
+    assert of_finish(config.stop, finish, elapsed_s) == code
+    assert of_finish(parse("train.py").stop, finish, elapsed_s) == 128 + signal
 
 
 @pytest.mark.parametrize(
@@ -87,6 +87,6 @@ def test_A7_a_job_that_restarting_does_not_help_may_have_its_own_exit_code(
 ) -> None:
     config = parse(f"{options} --max-restarts 9 --max-no-progress 3 train.py")
     verdict = Verdict(Outcome.FAILED, "a text", 2, no_progress="the same failure 3 times")
-    assert of_finish(config, Finish(FinishKind.VERDICT, verdict), 9.0) == code
+    assert of_finish(config.stop, Finish(FinishKind.VERDICT, verdict), 9.0) == code
     other = Verdict(Outcome.FAILED, "a text", 2)
-    assert of_finish(config, Finish(FinishKind.VERDICT, other), 9.0) in (1, 5)
+    assert of_finish(config.stop, Finish(FinishKind.VERDICT, other), 9.0) in (1, 5)

@@ -233,31 +233,6 @@ async def test_R5_a_failed_job_begins_anew_when_its_last_agents_have_left() -> N
         assert (await fresh.wait(m.Assigned)).stamp.incarnation == second.incarnation
 
 
-async def test_R5_nodes_that_were_lost_hear_how_their_job_ended_while_the_next_one_runs() -> None:
-    async with rally() as place:
-        rules = SharedSettings("job", 1, 3, reconnect_grace_s=0.01, last_call_s=0.01)
-        clients = [await place.attached(rules, life, node_id=life) for life in "abc"]
-        first = clients[0].all(m.Attached)[0]
-        for client in clients:
-            client.join()
-            await client.wait(m.Ack, 2)
-        for lost in clients[1:]:
-            lost.wire.abort()
-            await place.wait_record(f"node {lost.incarnation} was lost")
-        clients[0].report(2, m.Cancel("got SIGINT", 2))
-        await clients[0].wait(m.Ended)
-        await clients[0].leave(3)
-        fresh = await place.attached(rules, "fresh")
-        for life in "bc":
-            back = await place.attached(rules, life, generation=2, opened=1, last=first)
-            assert back.all(m.Attached)[0].incarnation == first.incarnation
-            verdict = (await back.wait(m.Ended)).verdict
-            assert (verdict.outcome, verdict.ended_s_ago) == (Outcome.CANCELLED, None)
-            await back.leave(1)
-        stamp = (await fresh.joins()).stamp
-        assert stamp.incarnation > first.incarnation
-
-
 @pytest.mark.parametrize("only", [None, TWO], ids=["serve", "embedded"])
 async def test_F4_a_job_gets_a_higher_number_when_an_agent_knows_of_one(
     only: SharedSettings | None,
@@ -301,17 +276,6 @@ async def test_R4_a_made_up_node_id_is_kept_unless_another_node_has_it_by_now() 
         assert back.all(m.Attached)[0].node_id == "host-1"
         late = await place.attached(rules, "a", generation=2, former_id="host-2")
         assert late.all(m.Attached)[0].node_id == "host-0"
-
-
-async def test_R7_a_conflict_of_settings_shows_both_sides(place: Rally) -> None:
-    other = replace(ONE, lease_s=30.0)
-    client = await place.dial(other, "life")
-    client.attach()
-    refused = await client.wait(m.Refused)
-    assert "lease_s=30.0" in refused.text
-    assert "lease_s=15.0" in refused.text
-    await client.wait_closed()
-    assert "lease_s=30.0" in (await place.wait_record("refused 127.0.0.1")).text
 
 
 async def test_an_embedded_coordinator_serves_its_own_job_only(place: Rally) -> None:

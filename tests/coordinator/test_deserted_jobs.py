@@ -9,8 +9,9 @@ from tests.harness.virtual_time import in_virtual_time
 from tests.harness.wires import Wire
 
 from rallypoint.coordinator.hosting import Hosting
-from rallypoint.coordinator.jobs import VERDICT_RETENTION_S, HostedJobs
+from rallypoint.coordinator.jobs import HostedJobs
 from rallypoint.core import messages as m
+from rallypoint.core.job_lives import VERDICT_RETENTION_S
 
 
 def come_and_go(jobs: HostedJobs, number: int) -> None:

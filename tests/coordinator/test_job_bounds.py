@@ -7,10 +7,11 @@ from msgspec.structs import replace
 from tests.harness.limits import until
 from tests.harness.sessions import rally
 
-from rallypoint.coordinator import hosted_job, jobs
+from rallypoint.coordinator import hosted_job
 from rallypoint.coordinator.connection import FIRST_MESSAGE_MAX_BYTES
-from rallypoint.coordinator.jobs import ENDED_MAX
+from rallypoint.core import job_lives
 from rallypoint.core import messages as m
+from rallypoint.core.job_lives import ENDED_MAX
 from rallypoint.core.model import Outcome, SharedSettings
 
 ONE = SharedSettings("job", 1, 1, reconnect_grace_s=0.05)
@@ -51,7 +52,7 @@ async def test_an_agent_that_is_started_again_and_again_does_not_fill_the_coordi
 async def test_a_coordinator_that_is_full_forgets_the_jobs_that_everybody_has_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(jobs, "JOBS_MAX", MOST)
+    monkeypatch.setattr(job_lives, "JOBS_MAX", MOST)
     rules = [replace(AWAY, run_id=f"job{number}") for number in range(MOST + 2)]
 
     async with rally() as place:
@@ -71,7 +72,7 @@ async def test_a_coordinator_that_is_full_forgets_the_jobs_that_everybody_has_le
 async def test_a_job_that_is_begun_and_left_again_and_again_leaves_room_for_other_jobs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(jobs, "JOBS_MAX", ENDED_MAX + 3)
+    monkeypatch.setattr(job_lives, "JOBS_MAX", ENDED_MAX + 3)
 
     async with rally() as place:
         clients = []

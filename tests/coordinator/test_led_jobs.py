@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from tests.harness.faulty_register import FaultyRegister
 from tests.harness.led_jobs import CANDIDATE, SETTINGS, fresh, host_of
 
-from rallypoint.coordinator import jobs
 from rallypoint.coordinator.candidates import UNUSED_S, Candidates
 from rallypoint.coordinator.hosting import random_epoch
+from rallypoint.core import job_lives
 from rallypoint.core import messages as m
 from rallypoint.core.model import Epoch, Outcome, Promise, epoch_number
 from rallypoint.core.takeover.consent import NO_ROUND
@@ -107,7 +107,7 @@ async def test_what_a_deserted_job_has_left_is_removed(
         agent = host.attach(fresh("x"))
         await agent.told(m.Attached)
         assert len(list(tmp_path.iterdir())) == 1
-        monkeypatch.setattr(jobs, "VERDICT_RETENTION_S", 0.0)
+        monkeypatch.setattr(job_lives, "VERDICT_RETENTION_S", 0.0)
         host.say(agent, 1, m.Leave())
         await removed.wait()
         assert list(tmp_path.iterdir()) == []
@@ -205,7 +205,7 @@ async def test_V6_an_agent_is_asked_for_lines_once_it_was_told_that_it_is_attach
         host.hang_up(first)
         claim = m.Claim(m.Doing.RUNNING, stamp)
         again = host.attach(replace(fresh("x", 2), opened=1, claim=claim))
-        look = host.jobs.all[0].watch.gatherings.look
+        look = host.jobs.all[0].watch.gatherings.check_deadlines
         look()
         assert again.sent == []
         register.may_write.set()

@@ -5,8 +5,16 @@ from __future__ import annotations
 import pytest
 
 from rallypoint.core import checkpoint
-from rallypoint.core.checkpoint import RequestState, SaveAnswer, SaveRequest
-from rallypoint.core.model import EndKind, Stamp
+from rallypoint.core.checkpoint import (
+    GO_ON,
+    JOIN,
+    LEAVE,
+    RequestState,
+    SaveAnswer,
+    SaveRequest,
+    Then,
+)
+from rallypoint.core.model import Stamp
 from rallypoint.core.worker_exits import WorkerExit
 
 STAMP = Stamp(1, 3)
@@ -15,13 +23,13 @@ BOTH = frozenset({0, 1})
 NONE: list[WorkerExit] = []
 
 
-def request(kind: EndKind = EndKind.DRAIN, number: int = 1, stamp: Stamp = STAMP) -> SaveRequest:
-    return SaveRequest(stamp, number, kind, "node b is leaving", 20.0)
+def request(then: Then = LEAVE, number: int = 1, stamp: Stamp = STAMP) -> SaveRequest:
+    return SaveRequest(stamp, number, then, "node b is leaving", 20.0)
 
 
-def asked(kind: EndKind = EndKind.DRAIN, *, by_signal: bool = False) -> RequestState:
+def asked(then: Then = LEAVE, *, by_signal: bool = False) -> RequestState:
     state = RequestState(STAMP, workers=2)
-    assert checkpoint.asked(state, request(kind), by_signal=by_signal)
+    assert checkpoint.asked(state, request(then), by_signal=by_signal)
     return state
 
 
@@ -66,7 +74,7 @@ def test_A5_a_worker_that_failed_saves_nothing(exit_: WorkerExit) -> None:
 
 
 def test_R2_a_growth_waits_for_who_begins_to_listen_late() -> None:
-    state = asked(EndKind.GROWTH, by_signal=True)
+    state = asked(JOIN, by_signal=True)
     assert not state.all_asked, "no signal for this"
     assert checkpoint.answer(state, NOBODY, NOBODY, NONE) == SaveAnswer(listens=False, failed=False)
     assert checkpoint.answer(state, BOTH, NOBODY, NONE) is None
@@ -84,7 +92,7 @@ def test_nothing_is_answered_that_was_withdrawn() -> None:
 
 def test_A4_what_one_worker_has_saved_is_told_though_the_question_was_withdrawn() -> None:
     """That worker may have ended because of it, while the other one of this node goes on."""
-    state = asked(EndKind.GROWTH)
+    state = asked(JOIN)
     saved = frozenset({0})
     assert not checkpoint.withdrawn(state, 1, saved)
     assert checkpoint.answer(state, BOTH, saved, [WorkerExit(0, None)]) is None
@@ -93,7 +101,7 @@ def test_A4_what_one_worker_has_saved_is_told_though_the_question_was_withdrawn(
 
 
 def test_R2_who_has_ended_well_has_not_saved_a_checkpoint_for_a_growth() -> None:
-    state = asked(EndKind.GROWTH)
+    state = asked(JOIN)
     exits = [WorkerExit(0, None), WorkerExit(0, None, local_rank=1)]
     assert checkpoint.answer(state, BOTH, NOBODY, exits) == SaveAnswer(listens=False, failed=False)
     assert checkpoint.answer(state, BOTH, frozenset({1}), exits) == SaveAnswer(
@@ -102,9 +110,9 @@ def test_R2_who_has_ended_well_has_not_saved_a_checkpoint_for_a_growth() -> None
 
 
 def test_V4_a_second_checkpoint_that_a_person_wants_in_a_round_is_answered_as_the_first() -> None:
-    state = asked(EndKind.REQUEST)
+    state = asked(GO_ON)
     have_saved = SaveAnswer(listens=True, failed=False)
     assert checkpoint.answer(state, BOTH, BOTH, NONE) == have_saved
-    assert checkpoint.asked(state, request(EndKind.REQUEST, number=2), by_signal=False)
+    assert checkpoint.asked(state, request(GO_ON, number=2), by_signal=False)
     assert checkpoint.answer(state, BOTH, NOBODY, NONE) is None, "they save another one"
     assert checkpoint.answer(state, BOTH, BOTH, NONE) == have_saved

@@ -12,9 +12,9 @@ from rallypoint.core import host_effects
 from rallypoint.core import messages as m
 from rallypoint.core import sessions as c
 from rallypoint.core.events import Timer, TimerEnded, TimerKind
+from rallypoint.core.job_requests import UNATTENDED_MAX, DrainRequest, Drains
 from rallypoint.core.job_state import new_job
 from rallypoint.core.model import Candidate, SharedSettings
-from rallypoint.core.person import UNATTENDED_MAX, DrainRequest, Drains
 from rallypoint.core.takeover.handover import Predecessor
 
 RULES = SharedSettings("job", 1, 2, lease_s=15.0, reconnect_grace_s=5.0)

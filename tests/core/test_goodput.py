@@ -16,8 +16,9 @@ from rallypoint.core import messages as m
 from rallypoint.core.events import TimerEnded, TimerKind
 from rallypoint.core.messages import FromNode
 from rallypoint.core.model import EndKind, EndReason, NodeRef, Outcome
+from rallypoint.core.round_record import CarriedRound
 from rallypoint.core.watch import goodput
-from rallypoint.core.watch.carried import Carried, CarriedRound
+from rallypoint.core.watch.carried import Carried
 from rallypoint.core.watch.goodput import STALLED_S, Goodput, Spending, wall_s
 from rallypoint.core.watch.job_view import goodput_view
 from rallypoint.core.watch.node_progress import NodeProgress

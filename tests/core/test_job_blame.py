@@ -191,6 +191,7 @@ def test_A4_a_node_lost_after_its_success_counts_as_succeeded() -> None:
     host = running()
     host.step(FromNode(A, m.Succeeded(stamp())))
     assert host.lose(A, heard_at=5.0) == []
+    assert host.job.round.fitness.recent_losses == []
     assert verdicts(host.step(FromNode(B, m.Succeeded(stamp())))) == [B]
     assert host.verdict.outcome is Outcome.SUCCEEDED
 
@@ -202,7 +203,9 @@ def test_A4_a_failure_elsewhere_runs_an_early_finisher_again() -> None:
     effects = host.join(A, B)
     assert set(told(effects, m.Assigned)) == {A, B}
     assert host.step(FromNode(A, m.Succeeded(stamp()))) == [], "of the round before"
+    assert host.step(FromNode(B, m.Succeeded(stamp(1)))) == []
     assert host.job.verdict is None
+    assert verdicts(host.step(FromNode(A, m.Succeeded(stamp(1))))) == [A, B]
 
 
 def test_A2_the_pause_before_a_restart_holds_the_round() -> None:

@@ -9,7 +9,7 @@ import pytest
 from tests.harness.narrowed import of_kind
 from tests.harness.node_machine import RULES, TERM, Node, assigned, stamp
 
-from rallypoint.cli.exit_codes import of_finish
+from rallypoint.cli.verdict import of_finish
 from rallypoint.config import AgentConfig, RendezvousConfig, WorkerConfig
 from rallypoint.core.messages import Failed, Prove, Proved
 from rallypoint.core.model import Lacking
@@ -58,7 +58,7 @@ def test_A10_a_node_that_cant_start_workers_tells_why_and_leaves() -> None:
     assert finish.kind is e.FinishKind.UNFIT
     assert finish.text == f"this node can't start workers: {CANT_WRITE}: {FIX}"
     assert node.state.phase is NodePhase.DONE
-    assert of_finish(config(), finish, 0.0) == 75, "a scheduler may start it elsewhere"
+    assert of_finish(config().stop, finish, 0.0) == 75, "a scheduler may start it elsewhere"
 
 
 def test_A10_a_node_whose_own_directory_is_wrong_leaves_before_a_round_ends_for_it() -> None:
@@ -68,7 +68,7 @@ def test_A10_a_node_whose_own_directory_is_wrong_leaves_before_a_round_ends_for_
     assert isinstance(report, e.ReportNow)
     assert isinstance(finish, e.Finish)
     assert finish.kind is e.FinishKind.UNFIT
-    assert of_finish(config(), finish, 0.0) == 75, "the job runs well elsewhere with these options"
+    assert of_finish(config().stop, finish, 0.0) == 75, "the job runs elsewhere with these options"
 
 
 def test_A10_a_node_that_does_not_reach_the_store_stays() -> None:

@@ -29,12 +29,14 @@ from rallypoint.core.node import events as e
 from rallypoint.core.node import leave, machine
 from rallypoint.core.node.machine import NodePhase
 from rallypoint.core.worker_exits import WorkerExit
+from rallypoint.errors import UsageError
 
 STALE: list[e.NodeEvent] = [
     m.StartNow(stamp(5)),
     m.StartNow(stamp(life=2)),
     e.EnrolmentDone(stamp(5)),
     exited(1, round_=5),
+    e.SpawnFailed(stamp(5), UsageError("there is no such program")),
     e.WorkersGone(stamp(5)),
     e.WaitEnded(e.WaitKind.GRACE, 99),
     e.WaitEnded(e.WaitKind.SUSPECT, 99),

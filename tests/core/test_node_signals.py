@@ -39,13 +39,6 @@ def test_A5_equal_signals_within_a_second_are_one(phase: NodePhase, number: int)
     assert node.step(e.SignalCaught(number)) == [], "which may be forwarded, too"
 
 
-def test_A5_another_signal_is_a_second_one_at_once() -> None:
-    node = Node(NodePhase.RUNNING)
-    node.step(e.SignalCaught(TERM))
-    assert node.step(e.SignalCaught(INT)) == [e.SkipWaits(), e.KillWorkers()]
-    assert text(node.step(e.WorkersGone(stamp()))) == "this node left the job: it got SIGTERM"
-
-
 def test_A5_the_first_signal_after_the_end_skips_what_is_waited_for_then() -> None:
     """Others may have yet to hear how the job ended, and a console may be blocked."""
     node = Node(NodePhase.DONE)

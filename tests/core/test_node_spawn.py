@@ -69,12 +69,6 @@ def test_a_failed_spawn_counts_only_while_workers_are_to_run(phase: NodePhase) -
     assert node.state.phase is phase
 
 
-def test_F1_a_failed_spawn_of_another_round_changes_nothing() -> None:
-    node = Node(NodePhase.RUNNING)
-    assert node.step(failed(COMMAND, round_=1)) == []
-    assert node.state.phase is NodePhase.RUNNING
-
-
 def test_A5_a_leaving_node_whose_workers_cant_be_started_blames_nobody_and_leaves() -> None:
     node = Node(NodePhase.RUNNING)
     node.step(e.LeaveWanted("maintenance"))

@@ -25,6 +25,7 @@ from rallypoint.core.model import (
     Verdict,
 )
 from rallypoint.core.restarts import ComparedExit, CrashLoop
+from rallypoint.core.round_record import CarriedRound
 from rallypoint.core.settings import MAX_NUMBER
 from rallypoint.core.takeover.heirs import Claimant, rank_in
 from rallypoint.core.takeover.memory import Memory
@@ -39,7 +40,7 @@ from rallypoint.core.takeover.record import (
     WorldNames,
 )
 from rallypoint.core.takeover.record_limits import ADVANCE_MAX, MAX_LIFE
-from rallypoint.core.watch.carried import Carried, CarriedRound
+from rallypoint.core.watch.carried import Carried
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.errors import RecordError, UnfitRecordError
 from rallypoint.register.record import decode, encode

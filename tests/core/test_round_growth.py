@@ -141,19 +141,13 @@ def test_R2_above_the_maximum_nodes_stand_by_and_trigger_nothing() -> None:
     assert host.stops == []
 
 
-def test_R2_who_stands_by_is_promoted_at_once_when_a_participant_is_lost() -> None:
+@pytest.mark.parametrize("goes", ["lost", "draining"])
+def test_R2_who_stands_by_is_promoted_at_once_when_a_participant_goes(goes: str) -> None:
     host = running(2, 2, "a b")
     host.join("c")
-    host.lose("a")
+    {"lost": host.lose, "draining": host.drain}[goes]("a")
     assert host.world == ["b", "c"]
     assert host.timers.now_s == host.settings.last_call_s
-
-
-def test_R2_who_stands_by_is_promoted_when_a_participant_drains() -> None:
-    host = running(2, 2, "a b")
-    host.join("c")
-    host.drain("a")
-    assert host.world == ["b", "c"]
 
 
 def test_R2_survivors_go_before_those_who_stand_by() -> None:

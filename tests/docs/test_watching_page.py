@@ -115,7 +115,15 @@ def test_the_sample_of_a_jobs_last_line_is_real_output() -> None:
         TimePart(str(kind.value), "work", wall_s * part / 100) for kind, part in shares.items()
     ]
     goodput = GoodputView(wall_s, 0.87 * wall_s, tuple(parts), 5000, 318, 12, 600.0, 0.0)
-    view = VerdictView(Outcome.SUCCEEDED, "digits", 9, wall_s, 9, 9, goodput=goodput)
+    view = VerdictView(
+        Outcome.SUCCEEDED,
+        round=9,
+        restarts=9,
+        run_id="digits",
+        elapsed_s=wall_s,
+        max_restarts=9,
+        goodput=goodput,
+    )
     assert "```\n{}\n```".format("\n".join(verdict_lines(view))) in PAGE.read_text()
 
 

@@ -13,6 +13,7 @@ from tests.etcd.servers import Etcd
 from tests.harness.cluster import free_port, wait_until
 from tests.harness.engines import etcd_at, etcd_engine
 from tests.harness.limits import patience
+from tests.harness.narrowed import known
 from tests.harness.proxy import Proxy
 from tests.harness.register_contract import ServedRegisterContract, state_of, stored
 
@@ -89,8 +90,7 @@ def test_L1_who_looks_for_a_leader_is_woken_by_a_watch(config: EtcdConfig) -> No
         watch = RegisterWatch(backend)
         try:
             for number in range(3):
-                found = backend.get_state()
-                assert found is not None
+                found = known(backend.get_state())
                 await watch.wait(found[1], 0.1)
                 storing = threading.Thread(target=stored, args=(other, b"%d" % number))
                 storing.start()
@@ -110,8 +110,7 @@ def test_a_wait_after_a_compaction_lasts(etcd: Etcd, config: EtcdConfig) -> None
     """A watch from a revision that is compacted would end at once, again and again."""
     backend, other = EtcdBackend(config, "job"), EtcdBackend(config, "other")
     stored(backend, b"x")
-    found = backend.get_state()
-    assert found is not None
+    found = known(backend.get_state())
     for number in range(3):
         stored(other, b"%d" % number)
     now = etcd.call("/v3/kv/range", {"key": "AA=="})["header"]["revision"]
@@ -201,11 +200,9 @@ def test_a_version_whose_answer_was_lost_is_known_again(
 ) -> None:
     """A member that is asked a second time says that the key has changed: by ourselves."""
     proxy, backend = lossy
-    found = backend.get_state()
-    assert found is not None
+    found = known(backend.get_state())
     proxy.mute()
-    after = backend.set_state(b"1", found[1])
-    assert after is not None
+    after = known(backend.set_state(b"1", found[1]))
     assert after[2]
     assert backend.get_state() == (b"1", after[1])
 
@@ -215,8 +212,7 @@ def test_of_a_version_whose_answer_was_lost_and_that_was_replaced_nothing_is_sai
 ) -> None:
     """It was stored: who is told that it was not would do the same again."""
     proxy, backend = lossy
-    found = backend.get_state()
-    assert found is not None
+    found = known(backend.get_state())
     other = EtcdBackend(config, "job")
 
     def follow() -> None:

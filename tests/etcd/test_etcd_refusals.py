@@ -14,6 +14,7 @@ from tests.harness.cluster import free_port
 from tests.harness.commands import is_one_line_with
 from tests.harness.engines import etcd_engine
 from tests.harness.http_thread import HttpThread, SaysHello
+from tests.harness.narrowed import known
 from tests.harness.one_agent import OneAgent, agent
 
 from rallypoint.errors import RendezvousConnectionError
@@ -136,15 +137,13 @@ def test_a_password_may_be_changed_while_a_job_runs(tmp_path: Path, guarded: Etc
     guarded.call("/v3/auth/user/grant", {"user": "other", "role": "READWRITE"}, token=root)
     conf = {"user": "other", "password_file": str(file)}
     register = etcd_engine(read_etcd(guarded.endpoints, conf, str), "changed").open("changed", None)
-    after = register.set_state(b"1")
-    assert after is not None
+    after = known(register.set_state(b"1"))
     change = {"name": "other", "password": "changed"}
     guarded.call("/v3/auth/user/changepw", change, token=root)
     with pytest.raises(RendezvousConnectionError, match="does not know the user 'other'"):
         register.get_state()
     file.write_text("changed\n")
-    again = register.set_state(b"2", after[1])
-    assert again is not None
+    again = known(register.set_state(b"2", after[1]))
     assert again[2]
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from tests.etcd.servers import Etcd, cluster_of
 from tests.harness.cluster import AgentProcess, Cluster, Option, free_port, wait_until
 from tests.harness.engines import etcd_engine
+from tests.harness.narrowed import known
 
 from rallypoint.register.etcd.parameters import read_etcd
 from rallypoint.register.etcd.store import PAGE
@@ -69,9 +70,7 @@ def leader_of(job: str, processes: list[AgentProcess]) -> AgentProcess:
         last = processes[max(taken_over)[1]] if taken_over else None
         return last if last is not None and last.process.poll() is None else None
 
-    found = wait_until(leading, f"a leader of {job}")
-    assert found is not None
-    return found
+    return known(wait_until(leading, f"a leader of {job}"))
 
 
 def test_L1_jobs_are_found_in_etcd_page_by_page_and_those_that_change_again(three: Etcd) -> None:
@@ -83,11 +82,9 @@ def test_L1_jobs_are_found_in_etcd_page_by_page_and_those_that_change_again(thre
     assert len(registers.changed()) == count
     assert registers.changed() == []
     second, other = registers.open("job-0002", b"token"), registers.open("job-0003", b"token")
-    found = second.get_state()
-    assert found is not None
+    found = known(second.get_state())
     assert found[0] == b"content"
     assert second.set_state(b"next", found[1]) is not None
-    assert (found := second.get_state()) is not None
-    assert found[0] == b"next"
+    assert known(second.get_state())[0] == b"next"
     assert registers.changed() == ["job-0002"]
     assert other.get_state() is not None

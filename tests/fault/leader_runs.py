@@ -18,7 +18,7 @@ What shows each of the faults that leading has to survive:
                                                 while its directory hangs, and has a node to place)
   leader is cut off from the directory          hide, hang
   ... from the other nodes; from both           cut; cut_and_hide
-  directory is away and nobody notices          hide_all; test_fault_consent
+  directory is away and nobody notices          hide_all; test_fault_leaders
   ... so long that all are fenced               hide_all_for_long; test_fault_register (L2)
   directory has four busy writers, a minute     saturate (on the disk of this machine)
   ... is read-only; full; stale                 lock; fill; stale (ESTALE, by FUSE: no NFS client)

@@ -12,16 +12,6 @@ from tests.harness.cluster import wait_until
 RESETS_S = (0.4, 1.6)
 
 
-@pytest.mark.quick
-def test_R3_a_rack_that_is_killed_counts_once_and_the_others_go_on(tmp_path: Path) -> None:
-    with HostCluster(tmp_path, *"abcd", nnodes="1:4", max_node_losses=1) as cluster:
-        a, b, *rack = cluster.running(*"abcd")
-        for node in rack:
-            node.process.kill()
-        assert {worker.node for worker in cluster.wait_workers(2, round=1)} == {"a", "b"}
-        cluster.end_well(a, b)
-
-
 def test_R3_a_rack_whose_switch_fails_counts_once_and_may_come_back(tmp_path: Path) -> None:
     with HostCluster(tmp_path, *"abcde", nnodes="1:5", max_node_losses=1) as cluster:
         a, b, *rack = cluster.agents(*"abcde")

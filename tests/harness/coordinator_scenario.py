@@ -13,6 +13,8 @@ that of an agent, not of a node, since the coordinator decides which node an age
     stop AGENT | continue AGENT                 it says nothing any more (SIGSTOP); or does again
     leave AGENT                                 it leaves by itself
     drain PERSON ID                             a person asks that this node leaves, and waits
+    asks PERSON SUBJECT [ID]                    a person wants this of the job, and waits
+    saves AGENT                                 its workers have saved the checkpoint
     hang-up PERSON                              and does not wait any more
     tick S                                      so many seconds pass; connected agents are heard
 
@@ -29,13 +31,15 @@ from msgspec import Struct
 from tests.harness.scenario import Options, assignment_text, options_and_names, settings_from
 
 from rallypoint.core import host_effects
+from rallypoint.core import job_requests as requests
 from rallypoint.core import messages as m
 from rallypoint.core import sessions as c
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.events import TimerEnded
-from rallypoint.core.job_state import new_job
+from rallypoint.core.job_requests import DrainRequest
+from rallypoint.core.job_state import PersonWants, new_job, stamp
 from rallypoint.core.model import Candidate, SharedSettings
-from rallypoint.core.person import DrainRequest
+from rallypoint.core.watch.questions import Ask, Subject
 from rallypoint.testing.clock import VirtualTimers
 
 
@@ -61,6 +65,7 @@ class CoordinatorScenario:
     def __init__(self) -> None:
         self._settings = SharedSettings("job", 1, 1)
         self._sessions = c.Sessions(new_job(self._settings), 1)
+        self._requests = requests.Requests()
         self._timers = VirtualTimers()
         self._agents: dict[str, _Agent] = {}
         self._names: dict[int, str] = {}
@@ -97,6 +102,14 @@ class CoordinatorScenario:
                 self._perform(
                     self._sessions.drain(DrainRequest(connection, node_id, "maintenance"))
                 )
+            case "asks", [person, subject, *nodes]:
+                ask = Ask(Subject(subject), nodes=tuple(nodes))
+                self._request(requests.Requested(self._connect(person), ask, "nodes", False, ""))
+            case "saves", [agent]:
+                save = self._sessions.job.save
+                number = 0 if save is None else save.number
+                answer = m.CheckpointAnswered(stamp(self._sessions.job), number, listens=True)
+                self._answers.append((self._agent(agent), answer))
             case "hang-up", [person]:
                 self._closed(next(n for n, whose in self._names.items() if whose == person))
             case "tick", [seconds]:
@@ -105,7 +118,19 @@ class CoordinatorScenario:
                 raise ValueError(f"not a command: {command!r}")
         while self._answers:
             self._report(*self._answers.popleft())
+        self._request(requests.AllRecorded())
         return self._trace
+
+    def _request(self, event: requests.RequestEvent) -> None:
+        for effect in requests.step(self._requests, event, self._sessions.job):
+            match effect:
+                case PersonWants():
+                    self._perform(self._sessions.apply_own(effect, self._timers.now_s))
+                case requests.Decline(connection, text):
+                    self._trace.append(f"{self._names.pop(connection)} <- can't be done: {text}")
+                case requests.Tell(connection, said):
+                    how = "done" if said.is_done else "not done"
+                    self._trace.append(f"{self._names.pop(connection)} <- {how}: {said.text}")
 
     def _agent(self, name: str) -> _Agent:
         if name not in self._agents:
@@ -119,6 +144,7 @@ class CoordinatorScenario:
 
     def _closed(self, connection: int) -> None:
         self._names.pop(connection, None)
+        self._request(requests.HungUp(connection))
         self._sessions.connection_closed(connection, self._timers.now_s, reset=True)
 
     def _kill(self, agent: _Agent) -> None:
@@ -228,6 +254,8 @@ class CoordinatorScenario:
             case m.DrainWanted(_, why):
                 self._trace.append(f"{name} <- drain: {why}")
                 self._answers.append((agent, m.Drain(why, 0)))
+            case m.CheckpointWanted(_, _, _, why, _):
+                self._trace.append(f"{name} <- save a checkpoint: {why}")
             case m.LeaveNow():
                 self._trace.append(f"{name} <- leave")
                 self._answers.append((agent, m.Leave()))

@@ -23,7 +23,7 @@ def launch(function, *args, count=2, max_restarts=0, **workers):
     from rallypoint.agent.run import run_agent
     from rallypoint.agent.telemetry.telemetry import Telemetry
     from rallypoint.cli.console import Printer
-    from rallypoint.cli.exit_codes import of_finish
+    from rallypoint.cli.verdict import of_finish
     from rallypoint.cli.verdict import verdict_lines
     from rallypoint.cli.verdict import verdict_view
     from rallypoint.config import (
@@ -62,7 +62,7 @@ def launch(function, *args, count=2, max_restarts=0, **workers):
     except RallypointError as error:
         sys.exit(f"{type(error).__name__}: {error}")
     tell("returned", end.return_values)
-    sys.exit(of_finish(config, end.finish, end.elapsed_s))
+    sys.exit(of_finish(config.stop, end.finish, end.elapsed_s))
 
 
 """

@@ -10,7 +10,7 @@ from tests.harness.cluster import AgentProcess, Cluster, Worker, free_port, wait
 from tests.harness.commands import drain
 from tests.harness.proxy import Proxy
 
-from rallypoint.cli.exit_codes import SIGNALLED
+from rallypoint.core.outcomes import SIGNALLED
 
 
 def cluster_of(folder: Path, nnodes: str) -> Cluster:

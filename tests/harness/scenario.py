@@ -38,7 +38,9 @@ and joins again in the same instant, unless it is slow. The commands:
     tick S                                      so many seconds pass
     status                                      what a person would be shown
 
-A transcript whose first command is `coordinator` has those of `coordinator_scenario.py` instead.
+A transcript whose first command is `coordinator` has those of `coordinator_scenario.py` instead,
+one that begins with `question` those of `collection_scenario.py`, one with `serve` those of
+`hosted_lives.py`.
 
 In a trace `*` is what a person sees, `NODE <-` what a node is told, `NODE ->` what it answers, and
 `@S` a timer that ran out. `python -m tests.harness.scenario DIR` checks all `*.txt` there and
@@ -315,12 +317,19 @@ def render(text: str) -> str:
 
     Raises ValueError that names the line of a bad command.
     """
-    from tests.harness.coordinator_scenario import CoordinatorScenario  # which imports this module
+    # These import this module.
+    from tests.harness.collection_scenario import CollectionScenario
+    from tests.harness.coordinator_scenario import CoordinatorScenario
+    from tests.harness.hosted_lives import LivesHost
 
     first = next((line for line in text.splitlines() if line and line[0] != "#"), "")
-    scenario: Scenario | CoordinatorScenario = Scenario()
+    run = Scenario().run
     if first.startswith("coordinator "):
-        scenario = CoordinatorScenario()
+        run = CoordinatorScenario().run
+    elif first.startswith("question "):
+        run = CollectionScenario().run
+    elif first.split(" ")[0] == "serve":
+        run = LivesHost().run
     out: list[str] = []
     commands: list[tuple[int, str]] = []
     in_trace = False
@@ -329,7 +338,7 @@ def render(text: str) -> str:
         out.append("----")
         for number, command in commands:
             try:
-                out.extend(scenario.run(command))
+                out.extend(run(command))
             except (ValueError, KeyError) as error:
                 raise ValueError(f"line {number}: {error}") from error
         commands.clear()

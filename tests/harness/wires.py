@@ -35,6 +35,9 @@ class Wire(ServerConnection):
     def close(self) -> None:
         self.is_closed = True
 
+    def abort(self) -> None:
+        self.is_closed = True
+
     def all(self, kind: type[_M]) -> list[_M]:
         """What was sent of this kind."""
         return [message for message in self.sent if isinstance(message, kind)]

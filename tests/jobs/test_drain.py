@@ -50,17 +50,27 @@ def test_A4_all_exit_with_0_for_a_drain_and_the_rest_goes_on(listening: Cluster)
     assert [agent.verdict["max_restarts"] for agent in (a, b, c)] == [3, 3, 3]
 
 
-@pytest.mark.parametrize("count", [1, 2])
-def test_A4_exit_0_of_all_is_preempted_when_nobody_is_left(listening: Cluster, count: int) -> None:
-    listening.serve()
+@pytest.mark.parametrize(("count", "serves"), [(1, True), (2, True), (3, False)])
+def test_A4_exit_0_of_all_is_preempted_when_nobody_is_left(
+    listening: Cluster, count: int, serves: bool
+) -> None:
+    """It is one stop of the whole job, for one reason."""
+    if serves:
+        listening.serve()
     listening.order(LISTEN)
-    agents = listening.agents(*"ab"[:count], hosts=None, nnodes=f"{count}:{count}")
+    agents = listening.agents(*"abc"[:count], hosts=None, nnodes=f"{count}:{count}")
     listening.wait_workers(count)
     for agent in agents:
         agent.signal(signal.SIGTERM)
     assert [agent.wait_exit() for agent in agents] == [143] * count
     assert len(listening.workers()) == count
     assert {agent.verdict["outcome"] for agent in agents} == {"preempted"}
+    if serves and count > 1:
+        # Who was told first may be gone before the last one is told.
+        reasons = {agent.verdict["reason"] for agent in agents}
+        alone, together = "this node left the job", "every node is leaving"
+        assert f"{together}: it got SIGTERM" in reasons
+        assert reasons <= {f"{said}: it got SIGTERM" for said in (alone, together)}
 
 
 @pytest.mark.parametrize("first", ["a", "b"])
@@ -85,6 +95,8 @@ def test_A5_the_host_leaves_after_the_checkpoint_and_the_job_is_preempted(
     assert [a.wait_exit(), b.wait_exit()] == [143, 143]
     for agent in (a, b):
         assert agent.verdict["outcome"] == "preempted"
+        why = "node a, which hosts the coordinator, is leaving: it got SIGTERM"
+        assert why in agent.verdict["reason"]
         assert agent.stdout_lines.count("saved") == 1
     assert len(listening.workers()) == 2
 

@@ -85,3 +85,16 @@ def test_A5_W7_a_node_that_was_replaced_kills_its_workers_at_once(cluster: Clust
     b.resume()
     assert b.wait_exit() == 75
     cluster.end_well(a, newer)
+
+
+def test_A5_an_interrupt_cancels_the_job_everywhere(cluster: Cluster) -> None:
+    cluster.order("signal.signal(signal.SIGINT, lambda *_: (os.write(1, b'!\\n'), os._exit(0)))")
+    a, b = cluster.agents("a", "b")
+    workers = cluster.wait_workers(2)
+    b.signal(signal.SIGINT)
+    assert [a.wait_exit(), b.wait_exit()] == [130, 130]
+    for agent in (a, b):
+        assert agent.stdout_lines[-1] == "!", "its worker got the interrupt"
+        assert agent.verdict["outcome"] == "cancelled"
+        assert "cancelled on node b: got SIGINT" in agent.verdict["reason"]
+    assert cluster.workers() == workers

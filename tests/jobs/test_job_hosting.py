@@ -117,21 +117,6 @@ def test_A5_who_is_told_to_go_while_it_waits_for_a_name(
     assert names[names.index("signal") :] == ["signal", "verdict"]
 
 
-def test_an_embedded_coordinator_serves_its_own_job_only(cluster: Cluster) -> None:
-    cluster.options["insecure"] = True
-    [a] = cluster.running("a", hosts=None, round=None)
-    stranger = cluster.agent("stranger", rdzv_id="another")
-    assert stranger.wait_exit() == 2
-    line = (
-        "this port is used by job 'job', not job 'another': "
-        "give --rdzv-id job to take part in it, or choose another port"
-    )
-    assert stranger.lines == [f"rallypoint: {line}"]
-    assert line in a.wait_event("node_refused").message
-    assert stranger.workers() == []
-    cluster.end_well(a)
-
-
 def test_F8_an_agent_that_hosts_knows_no_token_but_its_jobs(cluster: Cluster) -> None:
     [a] = cluster.running("a", hosts=None, round=None)
     stranger = cluster.agent("stranger", rdzv_id="another")

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
-import signal
 import subprocess
 from typing import Any
 
 import pytest
-from tests.harness.cluster import AgentProcess, Cluster, wait_until
-
-from rallypoint.cli.exit_codes import SIGNALLED
+from tests.harness.cluster import AgentProcess, Cluster
 
 
 def test_R4_names_are_sorted_naturally_whatever_the_order_of_arrival(cluster: Cluster) -> None:
@@ -101,33 +99,6 @@ def test_R4_an_agent_that_was_killed_is_replaced_at_once_by_one_with_its_id(
     cluster.end_well(a, newer)
 
 
-def test_R4_an_agent_that_leaves_is_replaced_by_one_that_waits_until_it_has_left(
-    cluster: Cluster,
-) -> None:
-    cluster.options |= {"nnodes": 2, "lease": 60, "shutdown_timeout": 600}
-    a, older = cluster.running("a", "b")
-    cluster.order("signal.signal(signal.SIGTERM, signal.SIG_IGN); open(sys.argv[1] + '/.on', 'w')")
-    wait_until(lambda: next(cluster.folder.rglob(".on"), None), "a worker that ignores SIGTERM")
-    older.signal(signal.SIGTERM)
-    a.wait_event("round_ended", "node b is leaving")
-    newer = cluster.agent("b")
-    newer.wait_event("waiting", "node id 'b': it is held by an agent at 127.0.0.1:")
-    cluster.order("sys.exit(0)", round=0, node="b")
-    assert older.wait_exit() == SIGNALLED + signal.SIGTERM
-    cluster.wait_workers(2, round=1)
-    cluster.end_well(a, newer)
-
-
-def test_R4_nodes_without_names_get_the_host_name_and_a_number(cluster: Cluster) -> None:
-    cluster.options |= {"nnodes": 2, "node_id": None}
-    a, b = cluster.agent("a", node_id=None), cluster.agent("b", node_id=None)
-    names = [worker.node for worker in cluster.wait_workers(2)]
-    stems = {name.rpartition("-")[0] for name in names}
-    assert len(stems) == 1
-    assert [name.rpartition("-")[2] for name in names] == ["0", "1"]
-    cluster.end_well(a, b)
-
-
 def test_R5_the_host_lingers_until_every_member_has_the_verdict(cluster: Cluster) -> None:
     """Also one that merely stands by, and does not answer for a while."""
     cluster.options |= {"lease": 20, "nnodes": 1}
@@ -163,7 +134,8 @@ def test_R7_settings_that_differ_are_refused_with_both_sides(cluster: Cluster) -
         assert b.lines == [f"rallypoint: {line}"]
         assert line in a.wait_event("node_refused", f"{name}=").message
         assert b.workers() == []
-    c = cluster.agent("c", nnodes="1:3", max_restarts=3)
+    summary = cluster.folder / "summary.json"
+    c = cluster.agent("c", nnodes="1:3", max_restarts=3, json_summary=str(summary))
     assert c.wait_exit() == 2
     line = (
         "rallypoint: this node was started with max_nodes=3, max_restarts=3 but the job runs with "
@@ -171,6 +143,9 @@ def test_R7_settings_that_differ_are_refused_with_both_sides(cluster: Cluster) -
         "--nnodes (max_nodes), --max-restarts"
     )
     assert c.lines == [line]
+    told = json.loads(summary.read_text())
+    assert (told["outcome"], told["exit_code"], told["rounds"]) == ("usage", 2, [])
+    assert "max_restarts" in told["reason"]
     cluster.end_well(a)
     assert cluster.workers() == first
 

@@ -65,13 +65,15 @@ def test_static_a_real_all_reduce_over_one_shared_port(
     assert told == [{"sum": 6.0, "of": 4, "store": store}] * 4
 
 
-def test_a_rank_that_a_live_node_has_is_refused(cluster: Cluster) -> None:
-    zero, one = static(cluster, 0), static(cluster, 1)
+@pytest.mark.parametrize("held_by", [None, "named"])
+def test_R4_a_rank_that_a_live_node_has_is_refused(cluster: Cluster, held_by: str | None) -> None:
+    zero, one = static(cluster, 0), static(cluster, 1, node_id=held_by)
     workers = cluster.wait_workers(2)
-    for node_id in (None, "elsewhere"):
+    for node_id in (None, "named", "elsewhere"):
         twin = static(cluster, 1, node_id=node_id)
         line = twin.wait_only_line(2)
-        taken = "node rank 1 is used by another running agent (node rank1) at 127.0.0.1:"
+        holder = held_by or "rank1"
+        taken = f"node rank 1 is used by another running agent (node {holder}) at 127.0.0.1:"
         assert line.startswith(f"rallypoint: {taken}")
         assert line.endswith(": give each node its own --node-rank")
         assert twin.workers() == []
@@ -108,18 +110,6 @@ def test_a_rank_whose_node_is_silent_is_taken_by_its_replacement(cluster: Cluste
     one.resume()
     assert one.wait_exit() == 75
     cluster.end_well(zero, two)
-
-
-def test_R4_an_id_that_was_given_does_not_take_the_rank_of_a_node_that_runs(
-    cluster: Cluster,
-) -> None:
-    zero, one = static(cluster, 0), static(cluster, 1, node_id="named")
-    workers = cluster.wait_workers(2, round=0)
-    two = static(cluster, 1, node_id="named")
-    line = two.wait_only_line(2)
-    assert "node rank 1 is used by another running agent (node named) at 127.0.0.1:" in line
-    cluster.end_well(zero, one)
-    assert cluster.workers() == workers
 
 
 def test_F9_rank_0_whose_store_nobody_reaches_is_passed_over_before_any_worker_starts(

@@ -15,6 +15,7 @@ import pytest
 from tests.harness.cluster import Cluster, wait_until
 from tests.harness.commands import rallypoint
 from tests.harness.leading_agents import cluster_of, leader_of
+from tests.harness.narrowed import known
 
 from rallypoint.core.watch.history_file import Recorded, read
 
@@ -56,7 +57,7 @@ def test_history_events_summary_and_metrics_tell_the_same(cluster: Cluster, tmp_
         json_summary=str(summary),
         metrics_port="127.0.0.1:0",
     )
-    b = cluster.agent("b", nnodes="2:3", max_restarts=2, hosts=False)
+    b = cluster.agent("b", nnodes="2:3", max_restarts=2, hosts=False, metrics_port="127.0.0.1:0")
     c = cluster.agent("c", nnodes="2:3", max_restarts=2, hosts=False)
     cluster.wait_workers(3, round=0)
     cluster.order(STEPS.format(20), round=0)
@@ -68,7 +69,7 @@ def test_history_events_summary_and_metrics_tell_the_same(cluster: Cluster, tmp_
     c.kill()
     cluster.wait_workers(2, round=2)
     live = status_of(cluster)
-    page = metrics_of(a.wait_event("metrics").message.split()[-1])
+    page, of_b = (metrics_of(each.wait_event("metrics").message.split()[-1]) for each in (a, b))
     cluster.end_well(a, b)
     found, told = recorded(history), json.loads(summary.read_text())
     assert [begin.job for begin in found.begins] == ["job"]
@@ -86,12 +87,10 @@ def test_history_events_summary_and_metrics_tell_the_same(cluster: Cluster, tmp_
     assert end.verdict is not None
     assert end.verdict.text == told["reason"]
     # Causes.
-    cause = found.rounds[0].cause
-    assert cause is not None
+    cause = known(found.rounds[0].cause)
     assert (cause.node, cause.rank, cause.exit_code) == ("b", 1, 1)
     assert "RuntimeError: loss is NaN" in cause.detail
-    lost = found.rounds[1].cause
-    assert lost is not None
+    lost = known(found.rounds[1].cause)
     assert (lost.node, lost.rank) == ("c", None)
     # Restarts and losses.
     emitted = [json.loads(line) for line in events.read_text().splitlines()]
@@ -101,6 +100,9 @@ def test_history_events_summary_and_metrics_tell_the_same(cluster: Cluster, tmp_
         assert mine.count(name) == names.count(name), name
         said = [each["metadata"]["reason"] for each in emitted if each["name"].endswith(name)]
         assert [entry.text for entry in found.entries if entry.event == name] == said
+    (gone,) = (each["metadata"] for each in emitted if each["name"] == "rallypoint.node_lost")
+    assert (gone["about"], gone["node"], gone["round"]) == ("c", "a", 1)
+    assert gone["reason"].startswith("node c was lost: ")
     assert mine.count("round_ended") == names.count("round_ended") == 2
     assert end.restarts_used == told["restarts_used"] == 1
     counted = [each["counted"] for each in told["restarts"]]
@@ -110,6 +112,9 @@ def test_history_events_summary_and_metrics_tell_the_same(cluster: Cluster, tmp_
     assert page["restarts_total loss"] == page["node_losses_total"] == mine.count("node_lost") == 1
     assert page["restarts_remaining"] == live["max_restarts"] - live["restarts_used"]
     assert page["round"] == live["round"] == 2
+    assert page["nodes"] == of_b["nodes"] == 2
+    assert "job_seconds" in page
+    assert "job_seconds" not in of_b, "the host knows"
     # Steps: each round's, and those that were lost with it.
     assert [one.last_step for one in found.rounds] == [19, 9, -1]
     reached = [one["progress"] and one["progress"]["step"] for one in told["rounds"]]

@@ -7,25 +7,20 @@ import socket
 from pathlib import Path
 
 from tests.harness.cluster import wait_until
-from tests.harness.leading_agents import cluster_of, leader_of, leads, led_job
+from tests.harness.leading_agents import cluster_of, leader_of, leads, led_job, lose_leader
 
-from rallypoint.cli.exit_codes import SIGNALLED
+from rallypoint.core.outcomes import SIGNALLED
 
 
 def test_L6_a_leading_node_that_is_killed_is_lost_like_any_other(tmp_path: Path) -> None:
     with cluster_of(tmp_path, "2:3") as cluster:
-        leader, others = led_job(cluster, "abc")
-        before = cluster.workers(0)
-        leader.kill()
-        for agent in others:
-            ended = agent.wait_event("round_ended", f"node {leader.name} was lost")
-            assert "while it led the job" in ended.message
-        after = cluster.wait_workers(2, round=1)
-        assert {worker.node for worker in after} == {agent.name for agent in others}
-        assert not any(worker.is_alive for worker in before)
-        leader_of(*others)
-        cluster.end_well(*others)
-        assert others[0].verdict["restarts"] == 0
+        agents = [cluster.agent(name) for name in "abc"]
+        lose_leader(cluster, agents, cluster.wait_workers(3, round=0))
+        for agent in agents:
+            assert "while it led the job" in agent.wait_event("round_ended").message
+        assert {worker.node for worker in cluster.workers(1)} == {agent.name for agent in agents}
+        cluster.end_well(*agents)
+        assert agents[0].verdict["restarts"] == 0
 
 
 def test_L6_a_leading_node_that_is_told_to_go_hands_over(tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ from rallypoint.agent.environ import kept_jobs as state_of
 from rallypoint.agent.telemetry import keeping
 from rallypoint.cli.watch.kept import Kept, lines_of, status_of
 from rallypoint.core import event_kinds as kinds
+from rallypoint.core.model import Ending, Outcome
+from rallypoint.core.round_record import FirstCause
 from rallypoint.core.watch.kept_jobs import (
     BYTES_MAX,
     JOBS_MAX,
@@ -34,7 +36,6 @@ from rallypoint.core.watch.kept_jobs import (
     room_of,
     to_remove,
 )
-from rallypoint.core.watch.past_round import FirstCause
 from rallypoint.observe import kept_jobs
 from rallypoint.observe.records import AgentEvent
 
@@ -199,7 +200,7 @@ def test_a_disk_that_hangs_holds_the_end_up_for_a_moment_only(
     monkeypatch.setattr(kept_jobs, "make_directory", lambda path: answers.wait())
     kept = keeping.Keeping(parse("train.py"), "")
     kept.joins(lambda: 1, lambda path, why: None)
-    kept.ended("failed", "why", None)
+    kept.ended(Ending(Outcome.FAILED, "why"))
     assert (kept.close(1), kept.why) == ("", "the disk does not answer")
     answers.set()
 
@@ -212,7 +213,7 @@ def end_of_a_node_without_a_round(root: Path, incarnation: int, text: str = "why
     kept.joins(lambda: incarnation, lambda path, why: None)
     kept.attached("10.0.0.1:29400", is_host=False)
     kept.event(AgentEvent(kinds.WAITING, "", 0.0, "b"))
-    kept.ended("timed out", text, None, 3)
+    kept.ended(Ending(Outcome.TIMED_OUT, text, round=3))
     return kept.close(75)
 
 

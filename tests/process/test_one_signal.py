@@ -4,16 +4,17 @@ the agent alone; so a handler that saves a checkpoint is not interrupted by itse
 from __future__ import annotations
 
 import os
+import re
 import signal
-import time
+import sys
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path
 
 import pytest
 from tests.harness.function_job import function_job
-from tests.harness.one_agent import OneAgent, agent, eventually, free_port
-from tests.harness.proc import name_of
+from tests.harness.one_agent import TELL, OneAgent, agent, eventually, free_port, started
+from tests.harness.proc import is_alive, name_of, state_of
 
 from rallypoint.process.guard import NAME
 
@@ -43,7 +44,25 @@ def stay():
         time.sleep(0.05)
 """
 COUNT = SAVE + "stay()\n"
+PATIENT = """
+from rallypoint.core import worker_signals
+worker_signals.WITNESS_S = worker_signals.OWN_SIGNAL_S = 60.0
+"""
+"""An agent knows by time whether a scheduler has signalled all processes or a person has signalled
+some. On a machine that is busy with tests a scheduler takes longer than on one with a job."""
 NAMES = ["0", "0-child", "1", "1-child"]
+Env = dict[str, str]
+
+
+def patient_agent(
+    home: Path, *options: str, program: str, arguments: Sequence[str] = (), env: Env | None = None
+) -> AbstractContextManager[OneAgent]:
+    """As `agent`, with `PATIENT`."""
+    main, worker = home / "main.py", home / "worker.py"
+    main.write_text(f"{PATIENT}from rallypoint.cli.main import main\nraise SystemExit(main())\n")
+    worker.write_text(TELL + program)
+    words = [sys.executable, str(main), "run", *options, str(worker), *arguments]
+    return started(home, words, **(env or {}))
 
 
 def agent_first(job: OneAgent) -> list[int]:
@@ -62,12 +81,24 @@ def helpers_last(job: OneAgent) -> list[int]:
 
 
 def send(pids: Sequence[int], number: int = signal.SIGTERM) -> None:
-    """One after the other, as a scheduler does; the first and the last some milliseconds apart."""
+    """One after the other, as a scheduler does. The first has had its signal before the others get
+    theirs, and all have before the last. An agent that sleeps knows that its workers run."""
     for index, pid in enumerate(pids):
-        if index in (1, len(pids) - 1):
-            time.sleep(0.003)
+        if index in (0, 1, len(pids) - 1):
+            eventually(lambda: not any(awaits(each, number) for each in pids), "the first signals")
         with suppress(ProcessLookupError):
             os.kill(pid, number)
+
+
+def awaits(pid: int, number: int) -> bool:
+    """Whether the process lives and has yet to do what it does for a signal that was sent to it.
+    When that is done it sleeps again."""
+    with suppress(OSError):
+        status = Path(f"/proc/{pid}/status").read_text()
+        (waiting,) = re.findall(r"ShdPnd:\s*(\w+)", status)
+        is_pending = int(waiting, 16) >> number - 1 & 1
+        return is_alive(pid) and (bool(is_pending) or state_of(pid) != "S")
+    return False
 
 
 def has_saved(job: OneAgent, names: Iterable[str] = NAMES) -> None:
@@ -85,7 +116,7 @@ def has_saved(job: OneAgent, names: Iterable[str] = NAMES) -> None:
 def test_A5_a_scheduler_that_signals_every_process_lets_handlers_save(
     tmp_path: Path, options: tuple[str, ...], order: Callable[[OneAgent], list[int]]
 ) -> None:
-    with agent(tmp_path, "--nproc-per-node=2", *options, program=COUNT) as job:
+    with patient_agent(tmp_path, "--nproc-per-node=2", *options, program=COUNT) as job:
         job.wait_told("up", 4)
         send(order(job))
         has_saved(job)
@@ -93,7 +124,7 @@ def test_A5_a_scheduler_that_signals_every_process_lets_handlers_save(
 
 @pytest.mark.parametrize("method", ["spawn", "fork"])
 def test_A5_a_function_that_saves_is_signalled_once(tmp_path: Path, method: str) -> None:
-    with function_job(tmp_path, SAVE, f"stay, method={method!r}") as job:
+    with function_job(tmp_path, SAVE + PATIENT, f"stay, method={method!r}") as job:
         job.wait_told("up", 4)
         send(agent_first(job))
         has_saved(job)
@@ -129,7 +160,7 @@ def test_A5_a_signal_of_ones_choice_comes_once(tmp_path: Path) -> None:
     """As `sbatch --signal=USR1@120`."""
     option, number = "--signals-to-handle=SIGUSR1", signal.SIGUSR1
     environ = {"NUMBER": str(int(number))}
-    with agent(tmp_path, "--nproc-per-node=2", option, program=COUNT, env=environ) as job:
+    with patient_agent(tmp_path, "--nproc-per-node=2", option, program=COUNT, env=environ) as job:
         job.wait_told("up", 4)
         send(helpers_last(job), number)
         assert job.wait() == 128 + number
@@ -156,13 +187,17 @@ def test_A5_an_agent_whose_guard_was_killed_signals_its_workers(tmp_path: Path) 
         has_saved(job)
 
 
-@pytest.mark.parametrize("order", [agent_first, agent_alone])
+@pytest.mark.parametrize(
+    ("start", "order"), [(patient_agent, agent_first), (agent, agent_alone)], ids=["all", "agent"]
+)
 def test_A5_a_drain_signal_is_not_followed_by_the_same_one(
-    tmp_path: Path, order: Callable[[OneAgent], list[int]]
+    tmp_path: Path,
+    start: Callable[..., AbstractContextManager[OneAgent]],
+    order: Callable[[OneAgent], list[int]],
 ) -> None:
     """Rank 0 fails, so the others have no time for a checkpoint: they are stopped at once."""
     option = "--drain-signal=SIGTERM"
-    with agent(tmp_path, "--nproc-per-node=2", option, program=COUNT, arguments=["fails"]) as job:
+    with start(tmp_path, "--nproc-per-node=2", option, program=COUNT, arguments=["fails"]) as job:
         job.wait_told("up", 4)
         send(order(job))
         has_saved(job, NAMES[1:])
@@ -177,8 +212,8 @@ def test_A5_the_next_node_may_be_signalled_a_moment_later(tmp_path: Path, first:
         for name in "ab":
             (tmp_path / name).mkdir()
             hosts = f"--rdzv-conf=is_host={name == 'a':d}"
-            started = agent(tmp_path / name, *where, hosts, f"--node-id={name}", program=COUNT)
-            jobs[name] = stack.enter_context(started)
+            node = patient_agent(tmp_path / name, *where, hosts, f"--node-id={name}", program=COUNT)
+            jobs[name] = stack.enter_context(node)
         for job in jobs.values():
             job.wait_told("up", 2)
         orders = [agent_first(jobs[name]) for name in sorted(jobs, reverse=first == "b")]
@@ -204,10 +239,11 @@ while True:
 def test_A5_workers_that_save_and_exit_with_0_before_their_agent_is_signalled_are_no_success(
     tmp_path: Path,
 ) -> None:
-    with agent(tmp_path, "--nproc-per-node=2", program=QUICK) as job:
+    with patient_agent(tmp_path, "--nproc-per-node=2", program=QUICK) as job:
         job.wait_told("up", 2)
         guard = job.named(NAME)[0]
         workers = [pid for pid in job.processes() if pid != job.pid and name_of(pid) not in HELPERS]
+        eventually(lambda: state_of(job.pid) == "S", "the agent to know that its workers run")
         send([guard, *workers])
         for rank in range(2):
             eventually((job.home / f"saved{rank}").exists, f"the checkpoint of rank {rank}")

@@ -12,7 +12,7 @@ from tests.register.installed import Environment, shelf_server
 @pytest.fixture(scope="session")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
     """Has the package of docs/registers.md, and nobody may change it."""
-    made = Environment(tmp_path_factory.mktemp("environment") / "env")
+    made = Environment(tmp_path_factory.mktemp("environment") / "packages")
     made.install_shelf()
     return made
 

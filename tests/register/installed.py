@@ -1,13 +1,11 @@
-"""A package of docs/registers.md in an environment of its own, with the process of its server."""
+"""A package of docs/registers.md in a folder of its own, with the process of its server."""
 
 from __future__ import annotations
 
 import re
 import subprocess
 import sys
-import sysconfig
 import tomllib
-import venv
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,17 +18,14 @@ PROJECT, ROW, STORE, CONTRACT = blocks("registers.md")[1:5]
 
 
 class Environment:
-    """A virtual environment that sees what the tests have installed, and packages of its own."""
+    """Packages that an installer has put into a folder of their own, beside what the tests have."""
 
-    def __init__(self, folder: Path) -> None:
-        """Makes it. Needs no network."""
-        venv.EnvBuilder(symlinks=True).create(folder)
-        self.python = str(folder / "bin" / "python")
-        version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-        self.packages = folder / "lib" / version / "site-packages"
-        shared = sysconfig.get_path("purelib")
-        line = f"import site; site.addsitedir({shared!r})\n"
-        (self.packages / "shared.pth").write_text(line)
+    def __init__(self, packages: Path) -> None:
+        """Make the folder."""
+        packages.mkdir()
+        self.packages = packages
+        self.variables = {"PYTHONPATH": str(packages)}
+        """The environment variables of programs that find the packages."""
 
     def install(self, project: str, files: dict[str, str]) -> None:
         """What an installer does with a wheel: the files, and what they are."""

@@ -10,6 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from tests.harness.narrowed import known
+from tests.harness.register_contract import stored
 
 from rallypoint.errors import (
     InfrastructureError,
@@ -159,11 +161,7 @@ def server_with(*run_ids: str) -> tuple[FileServer, UnreliableFiles]:
 
 
 def write(files: UnreliableFiles, run_id: str) -> None:
-    backend = DirectoryBackend(DIRECTORY, run_id, files=files)
-    found = backend.get_state()
-    after = backend.set_state(b"state", None if found is None else found[1])
-    assert after is not None
-    assert after[2]
+    stored(DirectoryBackend(DIRECTORY, run_id, files=files), b"state")
 
 
 def test_a_register_that_has_not_changed_for_a_week_is_removed_and_no_other() -> None:
@@ -225,12 +223,10 @@ def test_a_register_is_removed_by_its_newest_version_only() -> None:
     _, files = server_with("job", "other")
     ours, theirs = (DirectoryBackend(DIRECTORY, "job", files=files) for _ in range(2))
     for _ in range(3):
-        found = ours.get_state()
-        assert found is not None
+        found = known(ours.get_state())
         assert theirs.set_state(b"theirs", found[1])
         assert not ours.remove(found[1])
-    found = ours.get_state()
-    assert found is not None
+    found = known(ours.get_state())
     assert ours.remove(found[1])
     assert files.names(DIRECTORY) == [register_name("other")]
 
@@ -245,7 +241,6 @@ def test_who_watches_a_register_that_is_removed_begins_the_job_anew() -> None:
     with pytest.raises(RendezvousConnectionError, match="it was removed"):
         theirs.set_state(b"claim", seen[1])
     assert theirs.get_state() is None
-    after = theirs.set_state(b"anew", None)
-    assert after is not None
+    after = known(theirs.set_state(b"anew", None))
     assert after[2]
     assert ours.get_state() == after[:2]

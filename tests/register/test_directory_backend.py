@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.harness.narrowed import known
 
 from rallypoint.errors import (
     AccessError,
@@ -76,9 +77,7 @@ def test_processes_that_race_lose_no_update(tmp_path: Path) -> None:
     command = [sys.executable, "-c", COUNT, str(tmp_path), "20"]
     counting = [subprocess.Popen(command) for _ in range(3)]
     assert [process.wait(60) for process in counting] == [0, 0, 0]
-    found = DirectoryBackend(str(tmp_path), "job", b"token").get_state()
-    assert found is not None
-    assert found[0] == b"60"
+    assert known(DirectoryBackend(str(tmp_path), "job", b"token").get_state())[0] == b"60"
     left = os.listdir(tmp_path / register_name("job"))
     assert not [name for name in left if name.startswith("new-")]
 
@@ -151,13 +150,10 @@ def test_L9_a_writer_whose_last_version_was_removed_stores_nothing(tmp_path: Pat
     for number in range(6):
         token = stored(backend, b"%d" % number, token)
     removed_last(tmp_path, 2)
-    after = backend.set_state(b"6", token)
-    assert after is not None
+    after = known(backend.set_state(b"6", token))
     assert (after[0], after[2]) == (b"3", False)
     assert stored(backend, b"7", after[1]) is not None
-    found = DirectoryBackend(str(tmp_path), "job", TOKEN).get_state()
-    assert found is not None
-    assert found[0] == b"7"
+    assert known(DirectoryBackend(str(tmp_path), "job", TOKEN).get_state())[0] == b"7"
 
 
 def test_L9_a_reader_sees_that_the_version_which_it_knows_was_removed(tmp_path: Path) -> None:
@@ -167,9 +163,7 @@ def test_L9_a_reader_sees_that_the_version_which_it_knows_was_removed(tmp_path: 
         token = stored(writer, b"%d" % number, token)
     assert reader.get_state() == (b"5", token)
     removed_last(tmp_path, 3)
-    found = reader.get_state()
-    assert found is not None
-    assert found[0] == b"2"
+    assert known(reader.get_state())[0] == b"2"
 
 
 def test_L9_a_writer_sees_that_its_directory_of_versions_was_removed(tmp_path: Path) -> None:
@@ -178,8 +172,7 @@ def test_L9_a_writer_sees_that_its_directory_of_versions_was_removed(tmp_path: P
     for number in range(9):
         token = stored(backend, b"%d" % number, token)
     shutil.rmtree(max((tmp_path / register_name("job")).glob("0*-*")))
-    after = backend.set_state(b"9", token)
-    assert after is not None
+    after = known(backend.set_state(b"9", token))
     assert not after[2]
     assert after[0] == b"6"
 
@@ -193,8 +186,7 @@ def test_a_reader_that_is_new_reads_few_versions(tmp_path: Path) -> None:
         token = stored(backend, b"%d" % number, token)
     for head in ("head", "none"):
         files = CountedFiles()
-        found = DirectoryBackend(str(tmp_path), "job", None, files).get_state()
-        assert found is not None
+        found = known(DirectoryBackend(str(tmp_path), "job", None, files).get_state())
         assert (found[0], found[1]) == (b"69", token)
         assert files.asked.total() < 8, head
         (tmp_path / register_name("job") / "head").unlink(missing_ok=True)
@@ -288,8 +280,7 @@ def rig() -> Rig:
 
 def stored(backend: DirectoryBackend, state: bytes, token: Any = None) -> Any:
     """The token of what was stored."""
-    after = backend.set_state(state, token)
-    assert after is not None
+    after = known(backend.set_state(state, token))
     assert after[2]
     return after[1]
 
@@ -380,8 +371,7 @@ def test_L1_a_register_that_is_not_mounted_any_more_is_not_begun_anew_in_the_emp
     place.mkdir()
     backend = DirectoryBackend(str(place), "job", files=files)
     assert backend.get_state() is None
-    stored = backend.set_state(b"first")
-    assert stored is not None
+    stored(backend, b"first")
     place.rename(tmp_path / "unmounted")
     place.mkdir()
     files.number = 2
@@ -392,9 +382,7 @@ def test_L1_a_register_that_is_not_mounted_any_more_is_not_begun_anew_in_the_emp
     place.rmdir()
     (tmp_path / "unmounted").rename(place)
     files.number = 3  # It was mounted again.
-    found = backend.get_state()
-    assert found is not None
-    assert found[0] == b"first"
+    assert known(backend.get_state())[0] == b"first"
 
 
 class MountedLate(LocalFiles):
@@ -416,8 +404,7 @@ def test_a_register_that_is_back_between_two_looks_is_not_taken_for_none(tmp_pat
     there.mkdir()
     DirectoryBackend(str(there), "job", TOKEN).set_state(b"1")
     there.rename(away)
-    found = DirectoryBackend(str(there), "job", TOKEN, MountedLate(away, there)).get_state()
-    assert found is not None
+    found = known(DirectoryBackend(str(there), "job", TOKEN, MountedLate(away, there)).get_state())
     assert found[0] == b"1"
 
 

@@ -1,4 +1,4 @@
-"""An engine of another package, as docs/registers.md prints it, in an environment of its own: jobs
+"""An engine of another package, as docs/registers.md prints it, in a folder of its own: jobs
 go through the loss of their leader with it, and every command takes it."""
 
 from __future__ import annotations
@@ -6,13 +6,16 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.harness.cluster import Cluster, free_port
-from tests.harness.leading_agents import leader_of
+from tests.harness.leading_agents import leader_of, lose_leader
 from tests.harness.limits import patience
+from tests.harness.prepared import processes
+from tests.harness.programs import run_program, run_python
 from tests.register.installed import CONTRACT, PROJECT, ROW, STORE, Environment
 
 from rallypoint.register.engines import GROUP
@@ -29,7 +32,7 @@ def shelf_cluster(folder: Path, environment: Environment, shelf: str) -> Cluster
         local_addr="127.0.0.1",
         rdzv_conf="last_call_timeout=20,folder=team",
     )
-    made.python = environment.python
+    made.env |= environment.variables
     return made
 
 
@@ -40,14 +43,9 @@ def cluster(tmp_path: Path, environment: Environment, shelf: str) -> Iterator[Cl
 
 
 def command(cluster: Cluster, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [cluster.python, "-m", "rallypoint", *words],
-        env=cluster.environ(),
-        cwd=cluster.folder,
-        capture_output=True,
-        text=True,
-        timeout=patience(60),
-    )
+    line = [sys.executable, "-m", "rallypoint", *words]
+    env, limit_s = cluster.environ(), patience(60)
+    return processes.run(line, env=env, cwd=cluster.folder, capture_output=True, timeout=limit_s)
 
 
 def place(cluster: Cluster) -> list[str]:
@@ -61,16 +59,9 @@ def test_L6_a_job_by_an_engine_of_another_package_survives_the_kill_of_its_leade
     """The guard of the leader marks the record by that engine, so that the next one need not wait
     for the hold, and says that the leader has died."""
     agents = [cluster.agent(name) for name in "ab"]
-    first = cluster.wait_workers(2, round=0)
-    leader = leader_of(*agents)
-    (other,) = (agent for agent in agents if agent is not leader)
-    leader.kill()
-    other.wait_event("round_ended", f"node {leader.name} was lost")
-    other.wait_event("taken_over", f"the one that led has died ({leader.name})")
-    cluster.wait_workers(1, round=1)
-    assert not any(worker.is_alive for worker in first)
-    cluster.end_well(other)
-    assert other.verdict["restarts"] == 0
+    lose_leader(cluster, agents, cluster.wait_workers(2, round=0))
+    cluster.end_well(*agents)
+    assert agents[0].verdict["restarts"] == 0
 
 
 def test_V1_every_command_finds_a_job_by_an_engine_of_another_package(
@@ -131,16 +122,16 @@ if __name__ == "__main__":
 def test_a_program_may_choose_an_engine_of_another_package(cluster: Cluster) -> None:
     program = cluster.folder / "program.py"
     program.write_text(PROGRAM.format(where=cluster.options["rdzv_endpoint"]))
-    words = [cluster.python, str(program)]
-    ended = subprocess.run(words, env=cluster.environ(), capture_output=True, text=True)
+    words = [sys.executable, str(program)]
+    ended = processes.run(words, env=cluster.environ(), capture_output=True)
     assert ended.stdout == "{0: 7}\n", ended.stderr
 
 
 def said(environment: Environment, folder: Path, *words: str) -> tuple[int, str]:
     """The exit code of a run, and what a person reads."""
-    line = [environment.python, "-m", "rallypoint", "run", *words, "--no-python", "true"]
-    env = {"PATH": os.environ["PATH"], "HOME": str(folder)}
-    ended = subprocess.run(line, env=env, capture_output=True, text=True, timeout=patience(60))
+    line = [sys.executable, "-m", "rallypoint", "run", *words, "--no-python", "true"]
+    env = os.environ | {"HOME": str(folder)} | environment.variables
+    ended = processes.run(line, env=env, capture_output=True, timeout=patience(60))
     return ended.returncode, ended.stderr
 
 
@@ -192,8 +183,8 @@ def test_a_shelf_that_is_away_is_waited_for_and_said(
 
 
 def broken(tmp_path: Path, files: dict[str, str], name: str = "shelf") -> Environment:
-    """An environment with another package of the same engine."""
-    made = Environment(tmp_path / "env")
+    """A folder with another package of the same engine."""
+    made = Environment(tmp_path / "packages")
     project = PROJECT.replace('shelf = "shelf:ROW"', f'{name} = "shelf:ROW"')
     made.install(project, {"shelf/__init__.py": ROW, "shelf/store.py": STORE} | files)
     return made
@@ -235,9 +226,8 @@ def test_a_package_can_not_replace_what_is_built_in_and_is_not_looked_for(tmp_pa
         "print(make_for(parse_run(words, {}, ThisHost()).rendezvous).name)\n"
         "print('importlib.metadata' in sys.modules)\n"
     )
-    ended = subprocess.run(
-        [environment.python, "-c", look], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
+    env = os.environ | environment.variables
+    ended = run_python(look, cwd=tmp_path, env=env, check=True)
     assert ended.stdout.split() == ["file", "False"]
 
 
@@ -262,10 +252,9 @@ def test_the_contract_of_the_page_holds_for_its_engine(
     text = CONTRACT.replace("self.address, {},", "self.address, {'folder': self.folder},")
     assert text != CONTRACT
     (tmp_path / "test_shelf.py").write_text(text)
-    words = [environment.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
-    ended = subprocess.run(
-        words, env=os.environ | {"SHELF": shelf}, cwd=tmp_path, capture_output=True, text=True
-    )
+    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
+    env = os.environ | environment.variables | {"SHELF": shelf}
+    ended = run_program(words, env=env, cwd=tmp_path)
     assert ended.returncode == 0, ended.stdout
     assert "passed" in ended.stdout
 

@@ -14,15 +14,16 @@ import pytest
 from msgspec.structs import replace
 from tests.harness import hanging_directory
 from tests.harness.limits import patience
+from tests.harness.narrowed import known
 from tests.harness.one_agent import eventually
 from tests.harness.proc import is_alive, name_of
+from tests.harness.register_contract import state_of, stored
 
 from rallypoint.core.job_state import new_job
 from rallypoint.core.model import Epoch, SharedSettings
-from rallypoint.core.takeover.leading import claimed
 from rallypoint.core.takeover.record import Leader, LeadRecord, Process, record_of
-from rallypoint.register import record as register_record
 from rallypoint.register.directory.backend import DirectoryBackend
+from rallypoint.register.record import decode, encode
 
 TOKEN = "a token that is shown to nobody"
 LEADER = Leader(("10.0.0.1:29400",), Process("boot", 1, 10), has_workers=True)
@@ -108,18 +109,12 @@ class Node:
         self.store(LED)
 
     def store(self, record: LeadRecord) -> None:
-        register = DirectoryBackend(str(self.jobs), "job", TOKEN.encode())
-        found = register.get_state()
-        data = register_record.encode(record)
-        after = register.set_state(data, None if found is None else found[1])
-        assert after is not None
-        assert after[2]
+        stored(DirectoryBackend(str(self.jobs), "job", TOKEN.encode()), encode(record))
 
     @property
     def record(self) -> LeadRecord:
-        found = DirectoryBackend(str(self.jobs), "job", TOKEN.encode()).get_state()
-        assert found is not None
-        return register_record.decode(found[0])
+        register = DirectoryBackend(str(self.jobs), "job", TOKEN.encode())
+        return decode(known(state_of(register)))
 
     @contextmanager
     def agent(
@@ -175,17 +170,6 @@ def test_L6_a_worker_that_survives_leaves_the_record_as_it_is(node: Node, tmp_pa
         assert state(worker) == "D"
     assert node.record == LED
     assert not node.temporary.exists()
-
-
-@pytest.mark.parametrize("number", [3, 4])
-def test_L6_the_record_of_another_leader_is_left_alone(node: Node, number: int) -> None:
-    with node.agent() as agent:
-        other = replace(claimed(LED, LEADER, nonce=8), epoch=Epoch(number, 8))
-        node.store(other)
-        agent.kill()
-        agent.wait_guard()
-        assert not any(map(is_alive, agent.workers))
-    assert node.record == other
 
 
 def test_L6_an_agent_that_leads_no_more_is_not_marked(node: Node) -> None:

@@ -10,6 +10,8 @@ import pytest
 from msgspec.structs import replace
 from tests.harness.engines import directory_at, etcd_at
 from tests.harness.limits import patience
+from tests.harness.narrowed import known
+from tests.harness.register_contract import state_of, stored
 
 from rallypoint.core.job_state import new_job
 from rallypoint.core.model import DeadPlace, Epoch, SharedSettings, Stamp
@@ -37,11 +39,7 @@ def notice_of(directory: Path) -> ReleaseNotice:
 
 
 def written(directory: Path, data: bytes, token: bytes | None = TOKEN) -> None:
-    register = DirectoryBackend(str(directory), "job", token)
-    found = register.get_state()
-    after = register.set_state(data, None if found is None else found[1])
-    assert after is not None
-    assert after[2]
+    stored(DirectoryBackend(str(directory), "job", token), data)
 
 
 def files(directory: Path) -> dict[str, bytes | None]:
@@ -52,9 +50,8 @@ def files(directory: Path) -> dict[str, bytes | None]:
 def test_L6_the_record_of_a_dead_leader_is_marked_and_keeps_the_job(tmp_path: Path) -> None:
     written(tmp_path, register_record.encode(LED))
     assert release(notice_of(tmp_path), LIMIT_S)
-    found = DirectoryBackend(str(tmp_path), "job", TOKEN).get_state()
-    assert found is not None
-    record = register_record.decode(found[0])
+    found = known(state_of(DirectoryBackend(str(tmp_path), "job", TOKEN)))
+    record = register_record.decode(found)
     assert record == replace(LED, beat=13, is_vacant=True, is_dead=True)
     assert claimed(record, LEADER, 9).job == JOB
     before = files(tmp_path)
@@ -155,19 +152,15 @@ def test_L6_a_swap_that_the_leader_sent_before_it_was_killed_is_followed() -> No
     late = Lead(LED, 0.0).next(record_of(new_job(SharedSettings("job", 1, 2), 6)))
     register = LateSwap(late)
     assert mark_dead(register, EPOCH)
-    found = register.get_state()
-    assert found is not None
     expected = replace(late, beat=late.beat + 1, is_vacant=True, is_dead=True)
-    assert register_record.decode(found[0]) == expected
+    assert register_record.decode(known(state_of(register))) == expected
 
 
 def test_L6_a_claim_that_comes_first_is_left_alone() -> None:
     claim = claimed(LED, LEADER, nonce=8)
     register = LateSwap(claim)
     assert not mark_dead(register, EPOCH)
-    found = register.get_state()
-    assert found is not None
-    assert register_record.decode(found[0]) == claim
+    assert register_record.decode(known(state_of(register))) == claim
 
 
 PLACE = DeadPlace(Stamp(5, 0), 1, "b")

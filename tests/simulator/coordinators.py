@@ -30,8 +30,8 @@ from rallypoint.core.event_kinds import Record
 from rallypoint.core.job_state import JobEffect, JobEvent, JobState, SessionLost
 from rallypoint.core.model import NONCE_BITS, NodeRef, SharedSettings, Stamp
 from rallypoint.core.node.events import Finish
+from rallypoint.core.round_record import RoundRecord
 from rallypoint.core.takeover.record import Process
-from rallypoint.core.watch.past_round import PastRound
 from rallypoint.errors import MessageError
 from rallypoint.wire.handshake import Established, ServerHandshake
 
@@ -69,7 +69,7 @@ class Observer(Witness, Protocol):
 
     def recorded(self, who: str, record: Record) -> None: ...
 
-    def past(self, incarnation: int, past: PastRound) -> None: ...
+    def past(self, incarnation: int, past: RoundRecord) -> None: ...
 
     def finished(self, host: str, ref: NodeRef, finish: Finish | None, why: str) -> None: ...
 

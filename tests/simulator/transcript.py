@@ -18,7 +18,7 @@ from rallypoint.core.job_state import JobEffect, JobEvent, JobState
 from rallypoint.core.messages import ToAgent, ToCoordinator
 from rallypoint.core.model import NodeRef
 from rallypoint.core.node.events import Finish
-from rallypoint.core.watch.past_round import PastRound
+from rallypoint.core.round_record import RoundRecord
 from rallypoint.observe.faults import describe_fault
 from rallypoint.observe.records import AgentEvent, Observer
 
@@ -157,7 +157,7 @@ class Transcript:
         if is_fault(record):
             self.problem = self.problem or Violation("crash", record.text)
 
-    def past(self, incarnation: int, past: PastRound) -> None:
+    def past(self, incarnation: int, past: RoundRecord) -> None:
         facts = past.nodes, past.workers, past.why, past.end, past.end_text
         known = self.rounds.setdefault((incarnation, past.round), facts)
         if known != facts:

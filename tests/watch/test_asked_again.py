@@ -9,7 +9,7 @@ from tests.harness.wires import Wire
 
 from rallypoint.core import job as jobs
 from rallypoint.core import messages as m
-from rallypoint.core.person import of_other_life
+from rallypoint.core.job_requests import of_other_life
 from rallypoint.core.watch.questions import Subject
 
 

@@ -52,7 +52,7 @@ def comes_back(place: Place, number: int) -> Wire:
 
 
 def tick(place: Place) -> None:
-    place.job.watch.gatherings.look()
+    place.job.watch.gatherings.check_deadlines()
 
 
 async def test_V6_a_node_whose_connection_broke_goes_on_after_the_last_line_that_it_told(
@@ -141,7 +141,7 @@ async def test_V6_who_follows_waits_for_a_job_without_a_round() -> None:
         hello = m.Attach(f"node-{node.number}", "host", f"life-{node.number}", 1, RULES)
         job.attach(node, hello)
         job.received(node, m.Numbered(1, m.Join(1, CANDIDATE)))
-    job.watch.gatherings.look()
+    job.watch.gatherings.check_deadlines()
     assert [len(node.all(m.Collect)) for node in nodes] == [1, 1]
     job.close()
 

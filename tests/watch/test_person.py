@@ -1,4 +1,4 @@
-"""What a person wants of a job: a checkpoint, another round, its end (`core/person.py`)."""
+"""What a person wants of a job: a checkpoint, another round, its end (`core/job_requests.py`)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.harness.narrowed import known, of_kind
 from tests.harness.takeovers import running as cluster_running
 from tests.harness.watched import WatchedJob, started
 
-from rallypoint.core import job, person
+from rallypoint.core import job, job_requests
 from rallypoint.core import messages as m
 from rallypoint.core.job_state import JobEvent, PersonWants
 from rallypoint.core.messages import FromNode
@@ -102,7 +102,7 @@ def test_V4_a_restart_costs_no_budget() -> None:
     host = running()
     effects = host.step(PersonWants(Subject.RESTART))
     assert told(effects, m.StopNow) == [A, B]
-    assert orders(effects, m.StopNow)[0].reason.text == person.RESTARTED
+    assert orders(effects, m.StopNow)[0].reason.text == job_requests.RESTARTED
     host.join(A, B)
     assert host.job.round.round == 1
     assert host.job.ledger.total == 0
@@ -118,18 +118,18 @@ def test_a_cancel_is_the_verdict() -> None:
 
 def test_what_can_not_be_done_is_refused_in_one_line() -> None:
     host = Host()
-    assert person.refusal(host.job, Subject.RESTART) == (
+    assert job_requests.refusal(host.job, Subject.RESTART) == (
         "no workers run now: the job waits for its next round: "
         "try again when rallypoint status shows that it runs"
     )
     assert host.step(PersonWants(Subject.RESTART)) == []
-    assert person.refusal(host.job, Subject.CANCEL) == ""
+    assert job_requests.refusal(host.job, Subject.CANCEL) == ""
     drained = running()
     drained.step(FromNode(A, m.Drain("it got SIGTERM", 15, notice_s=20.0)))
-    assert "asked for already: node a" in person.refusal(drained.job, Subject.CHECKPOINT)
+    assert "asked for already: node a" in job_requests.refusal(drained.job, Subject.CHECKPOINT)
     over = running()
     over.step(PersonWants(Subject.CANCEL))
-    assert person.refusal(over.job, Subject.CANCEL).startswith("the job has ended: a person")
+    assert job_requests.refusal(over.job, Subject.CANCEL).startswith("the job has ended: a person")
 
 
 def test_R7_older_peers_hear_no_word_that_they_do_not_know() -> None:
@@ -196,7 +196,7 @@ def test_A2_a_restart_that_a_person_wanted_is_not_charged_for_a_failure_before_i
     assert host.history.account.faults == 0
     assert not [record for record in host.records if record.name == "restart"]
     (past, _) = host.history.rounds
-    assert (past.end, past.end_text, past.cause) == ("request", person.RESTARTED, None)
+    assert (past.end, past.end_text, past.cause) == ("request", job_requests.RESTARTED, None)
     assert host.job.round.round == 1
     assert host.job.round.phase is RoundPhase.ACTIVE
 

@@ -6,8 +6,8 @@ from tests.harness.broken_jobs import CULPRIT, NAN, running
 from tests.harness.narrowed import known
 
 from rallypoint.cli.watch.status_text import status_lines
+from rallypoint.core.round_record import Slowest
 from rallypoint.core.watch.node_progress import NodeProgress
-from rallypoint.core.watch.past_round import Slowest
 
 
 def test_V2_a_round_that_is_over_names_the_slowest_node_of_each_phase() -> None:

@@ -19,11 +19,16 @@ from rallypoint.core.job_state import JobState, new_job
 from rallypoint.core.model import EndKind, EndReason, SharedSettings, Stamp
 from rallypoint.core.node import timeline
 from rallypoint.core.node.events import WorkersGone
+from rallypoint.core.round_record import (
+    PHASES,
+    ROUNDS_REPORTED,
+    ReportedRound,
+    RoundRecord,
+    Slowest,
+)
 from rallypoint.core.watch.history import JobHistory
 from rallypoint.core.watch.history_file import Begin, HistoryLine, as_object, read
 from rallypoint.core.watch.job_view import Heard, view_of
-from rallypoint.core.watch.past_round import PastRound, Slowest
-from rallypoint.core.watch.told_round import ROUNDS_TOLD, ToldRound
 from rallypoint.core.watch.turns import RoundFormed
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.errors import MessageError
@@ -89,7 +94,8 @@ def test_the_others_add_how_long_it_took_there_and_change_nothing_else() -> None
     history, job = taken_over(2)
     rounds = timeline.told(node_of_three_rounds().line, "a", 100.0)
     history.told_again(job, "a", rounds, 100.0)
-    phases = replace(rounds[0].phases, stop_s=9.0, spawn_s=0.1)
+    took = {"stop": 9.0, "spawn": 0.1}
+    phases = tuple(map(took.get, PHASES, rounds[0].phases))
     differs = replace(rounds[0], why="another reason", phases=phases, nodes=7)
     history.told_again(job, "c", (differs,), 100.0)
     first = history.rounds[0]
@@ -154,7 +160,7 @@ def test_what_can_t_be_is_refused(change: dict[str, object], said: str) -> None:
 
 def test_more_rounds_than_a_node_tells_are_refused() -> None:
     (told, *_) = timeline.told(node_of_three_rounds().line, "a", 100.0)
-    rounds: tuple[ToldRound, ...] = (told,) * ROUNDS_TOLD
+    rounds: tuple[ReportedRound, ...] = (told,) * ROUNDS_REPORTED
     assert codec.decode_to_coordinator(codec.encode(m.Heartbeat(1, rounds=rounds)))
     with pytest.raises(MessageError, match="at most 3 items"):
         codec.decode_to_coordinator(codec.encode(m.Heartbeat(1, rounds=(*rounds, told))))
@@ -212,7 +218,7 @@ def test_a_round_that_had_ended_before_the_takeover_is_written_once_it_is_known(
     history.told_again(job, "a", rounds, 101.0)
     job.turns.append(RoundFormed(2, frozenset({"a"}), 2, "node b was lost"))
     history.noted(job, 102.0)
-    told = only(PastRound, history.news)
+    told = only(RoundRecord, history.news)
     assert (told.round, told.nodes, told.workers, told.why) == (1, 2, 4, BLAME)
     assert (told.formed, told.ended) == (NOON + 34.0, NOON + 61.0)
 
@@ -234,8 +240,8 @@ def test_V2_a_round_has_the_end_that_was_judged_though_no_node_has_heard_of_the_
 
 def test_of_a_round_that_two_coordinators_tell_of_the_first_line_counts() -> None:
     begin = Begin("job", 1, 1.0)
-    first = PastRound(1, 3, 24, BLAME, 1.0, 2.0, "failure", BLAME)
-    second = PastRound(1, 3, 24, BLAME, 1.0, 3.0, "failure", BLAME)
+    first = RoundRecord(1, 3, 24, BLAME, 1.0, 2.0, "failure", BLAME)
+    second = RoundRecord(1, 3, 24, BLAME, 1.0, 3.0, "failure", BLAME)
     later = Begin("job", 1, 3.0, took_over=True)
     lines: list[HistoryLine] = [begin, first, later, second]
     found = read([msgspec.json.encode(as_object(line)) for line in lines])

@@ -19,13 +19,13 @@ from tests.fuzz.hostile_node import NO_BUDGET, RULES, Honest, Liar, Scene
 from tests.fuzz.hostile_values import ESCAPES, INF, NAN, converse, settings_of
 from tests.harness.properties import examples
 
-from rallypoint.cli.exit_codes import SIGNALLED
 from rallypoint.config import RendezvousConfig
 from rallypoint.coordinator.client import host_name_of
 from rallypoint.core import claims, limits
 from rallypoint.core import messages as m
 from rallypoint.core.hang import Behind
 from rallypoint.core.model import Outcome, SharedSettings, Stamp
+from rallypoint.core.outcomes import SIGNALLED
 from rallypoint.core.settings import MAX_NUMBER, MAX_SECONDS, MAX_WORKERS_PER_NODE
 from rallypoint.core.watch.collecting import PIECES_IN_FLIGHT, Gathered, WorkerAnswer
 from rallypoint.core.watch.job_view import JobView

@@ -1,5 +1,5 @@
 """What the heartbeats of this node tell of its workers (`core/watch/node_progress.py`), and of its
-last rounds (`core/watch/told_round.py`)."""
+last rounds (`core/round_record.py`)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from rallypoint.config import AgentConfig
 from rallypoint.core.model import Stamp
 from rallypoint.core.node import timeline
 from rallypoint.core.node.timeline import Milestone, RoundLife
+from rallypoint.core.round_record import ReportedRound
 from rallypoint.core.watch.node_progress import NodeProgress
-from rallypoint.core.watch.told_round import ToldRound
 from rallypoint.observe.records import Observer
 
 FEW = 256
@@ -59,7 +59,7 @@ class ProgressReport:
         self._told = generation, progress.news
         return progress
 
-    def rounds(self, generation: int, epoch: int) -> tuple[ToldRound, ...]:
+    def rounds(self, generation: int, epoch: int) -> tuple[ReportedRound, ...]:
         """The last rounds, once on each connection, since another coordinator than the first leads
         the job. In a large job a few nodes tell, and who knows what others don't."""
         self._first_epoch = self._first_epoch or epoch

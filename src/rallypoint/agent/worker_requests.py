@@ -101,13 +101,12 @@ class Checkpoints:
     def wanted(self, message: m.CheckpointWanted) -> None:
         """The coordinator asks. Heard again it changes nothing."""
         state, workers = self._state, self._round.workers
-        request = SaveRequest(
-            message.stamp, message.number, message.kind, message.reason, message.left_s
-        )
+        then = checkpoint.THEN[message.kind]
+        request = SaveRequest(message.stamp, message.number, then, message.reason, message.left_s)
         if not checkpoint.asked(state, request, by_signal=bool(self._drain_signal)):
             return
         left_s = NO_HURRY_S if request.left_s is None else request.left_s
-        workers.shm.request(_KINDS[request.kind], left_s)
+        workers.shm.request(_KINDS[request.then.kind], left_s)
         if state.all_asked:
             self._actions.step(DrainSignalWanted(self._drain_signal))
         self.changed()
@@ -129,8 +128,8 @@ class Checkpoints:
         if request is None:
             return
         # Workers that only ask whether the job re-forms never save for a person.
-        is_wish = request.kind is EndKind.REQUEST
-        listeners = shm.wish_takers() if is_wish else shm.listeners()
+        then = request.then
+        listeners = shm.wish_takers() if then.goes_on else shm.listeners()
         answer = checkpoint.answer(state, listeners, shm.answered(), exits.values())
         if answer is None:
             return
@@ -142,11 +141,11 @@ class Checkpoints:
                 request.number,
                 answer.listens,
                 answer.failed,
-                request.kind is EndKind.DRAIN,
-                request.kind is EndKind.REQUEST,
+                then.leaves,
+                then.goes_on,
             )
         )
-        if is_wish and not answer.listens:
+        if then.goes_on and not answer.listens:
             shm.withdraw()  # The person knows that nobody saves: nobody is to save later for that.
 
     def _how_asked(self, request: SaveRequest, by_signal: bool) -> str:

@@ -153,13 +153,14 @@ class WorkerRounds:
         assert workers is not None
         assert state.stamp is not None
         assert state.assignment is not None
+        # Before anything else: a signal that arrives from now on has reached these workers.
+        self._actions.step(e.WorkersStarted(state.stamp))
         took_s = round(asyncio.get_running_loop().time() - began_at, 6)
         text = count(self._config.workers.count, "worker")
         self._actions.say(kinds.WORKERS_STARTED(workers=text), (("took_s", took_s),))
         self._dispatcher.spawned(workers.pids, took_s, workers.shm)
         self.newest = RunningRound(state.stamp, state.assignment, workers, state.exits)
         self._requests.begin(self.newest)
-        self._actions.step(e.WorkersStarted(state.stamp))
 
     def _not_started(self, stamp: Stamp, error: RallypointError) -> None:
         self.current = None

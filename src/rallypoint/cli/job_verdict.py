@@ -13,24 +13,18 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from rallypoint.cli import access
-from rallypoint.cli.exit_codes import SIGNALLED
 from rallypoint.cli.machine import ThisHost
-from rallypoint.cli.parser import Command, Scanned, parse, with_hint
+from rallypoint.cli.parser import Command, Scanned, paragraph, parse, with_hint
 from rallypoint.cli.run_options.register import read_register
 from rallypoint.cli.values import Given, place, word
 from rallypoint.core.json_reader import UnreadableJsonError, read_as
-from rallypoint.core.model import Outcome
+from rallypoint.core.outcomes import CODES, SIGNALLED, Outcome, ended_text, exit_codes_help
 from rallypoint.core.settings import ENGINE_NAMES, FOR_DIRECTORIES, Setting
-from rallypoint.core.text import ended_text, names, shown
+from rallypoint.core.text import names, shown
 from rallypoint.errors import ExitClass, InfrastructureError, UsageError
 from rallypoint.observe.printing import print_error, print_text
 
-_SURE = ("succeeded", "failed", "cancelled", "timed out", "infrastructure", "preempted", "usage")
-"""What nodes say of the job, the surest first: a verdict is of the whole job, and what follows it
-here may be what became of one node."""
-OF_THE_JOB = frozenset(_SURE[:4])
-"""Of these none is of one node."""
-_CODES = {Outcome.SUCCEEDED: 0, Outcome.FAILED: 1}
+_SURE = [outcome.value for outcome in Outcome]
 
 VERDICT = Command(
     "verdict",
@@ -65,9 +59,8 @@ it is the endpoint where the job's record lies, as the job's nodes have it.
         ),
     ),
     """\
-Exit codes: those of the job: 0 it succeeded, 1 it failed, 2 wrong usage, 75 it is
-worth starting again, or nothing says how it has ended, 128+N ended by signal N.
-""",
+"""
+    + paragraph(exit_codes_help("it is worth starting again, or nothing says how it has ended")),
     ("WHERE",),
 )
 
@@ -169,8 +162,8 @@ def _of_record(scanned: Scanned, where: str, job: Given) -> int:
         raise UsageError(f"{engine.where} has no record of job {shown(run_id)}")
     if record.verdict is None:
         raise InfrastructureError(f"job {shown(run_id)} has not ended")
-    outcome = record.verdict.outcome
-    print_text(f"the job {ended_text(outcome.value)}: {record.verdict.text}")
-    if record.verdict.signal:
-        return SIGNALLED + record.verdict.signal
-    return _CODES.get(outcome, ExitClass.INFRASTRUCTURE.value)
+    verdict = record.verdict
+    print_text(f"the job {verdict.outcome.row.verb}: {verdict.text}")
+    if verdict.signal:
+        return SIGNALLED + verdict.signal
+    return CODES.get(verdict.outcome.exit_class, ExitClass.INFRASTRUCTURE.value)

@@ -17,7 +17,14 @@ from rallypoint.agent.environ import health_port_asked_for, own_device
 from rallypoint.cli import values
 from rallypoint.cli.access import check
 from rallypoint.cli.machine import ThisHost
-from rallypoint.cli.parser import Command, CompletionRequested, ExplainRequested, Scanned, parse
+from rallypoint.cli.parser import (
+    Command,
+    CompletionRequested,
+    ExplainRequested,
+    Scanned,
+    paragraph,
+    parse,
+)
 from rallypoint.cli.run_options.empty_values import without_empty
 from rallypoint.cli.run_options.fixed_ranks import without_fixed_ranks
 from rallypoint.cli.run_options.placement import with_placement
@@ -44,6 +51,7 @@ from rallypoint.config import (
     WorkerConfig,
     environ_token,
 )
+from rallypoint.core.outcomes import exit_codes_help
 from rallypoint.core.settings import FLAGS, GROUPS, Setting
 from rallypoint.core.text import shown
 from rallypoint.errors import UsageError
@@ -98,9 +106,7 @@ OMP_NUM_THREADS (1 when there are several workers and it is not set),
 TORCH_ELASTIC_SHUTDOWN_TIMEOUT, RALLYPOINT_TOKEN (the shared secret itself),
 RALLYPOINT_ETCD_PASSWORD (of the user=NAME in --rdzv-conf).
 
-Exit codes: 0 success, 1 the job failed, 2 wrong usage, 75 infrastructure (worth
-starting again), 128+N ended by signal N.
-"""
+""" + paragraph(exit_codes_help())
 
 
 def _ignored(flag: str) -> Setting | None:

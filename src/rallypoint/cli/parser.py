@@ -267,12 +267,17 @@ def help_text(command: Command, default_of: Callable[[Setting], str]) -> str:
     return "\n".join([*parts, command.bottom])
 
 
+def paragraph(text: str) -> str:
+    """The text in lines of at most 79 characters."""
+    return "\n".join([*entry(text, "", column=0), ""])
+
+
 def entry(about: str, head: str, *, column: int = _COLUMN) -> Iterable[str]:
     """`head` and, in the second column, `about`; a long head has its own line. At most 79 wide."""
-    lines = [head] if len(head) > column - 2 else []
+    lines = [head] if head and len(head) > column - 2 else []
     line = "" if lines else head
     for word in about.split():
-        if len(line) < column:
+        if not line or len(line) < column:
             line = line.ljust(column) + word
         elif len(line) + 1 + len(word) > _WIDTH:
             lines.append(line)

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 
 from rallypoint.cli import raise_interrupts
 from rallypoint.cli.access import keep_secrets, with_own_token_only
-from rallypoint.cli.exit_codes import of_class, of_finish
 from rallypoint.cli.late_tls import load_tls_late
 from rallypoint.cli.options import RUN, parse_run
 from rallypoint.cli.parser import with_hint
 from rallypoint.config import AgentConfig, RegisterConfig
-from rallypoint.core.model import Outcome
+from rallypoint.core.outcomes import BY_CLASS, Outcome
 from rallypoint.errors import InfrastructureError, RallypointError
 from rallypoint.observe.printing import print_error, say
 from rallypoint.process import titles
@@ -39,7 +38,7 @@ def run(argv: Sequence[str]) -> int:
     except RallypointError as error:
         print_error("rallypoint", str(error))
         _tell_starter(error)
-        return of_class(config, error.exit_class)
+        return config.stop.exit_code(BY_CLASS[error.exit_class].exit_class)
 
 
 def _take_part(config: AgentConfig) -> int:
@@ -50,7 +49,7 @@ def _take_part(config: AgentConfig) -> int:
     from rallypoint.agent.run import run_agent
     from rallypoint.cli.console import Printer
     from rallypoint.cli.summary import JobReport
-    from rallypoint.cli.verdict import prints_whole, verdict_lines, verdict_view
+    from rallypoint.cli.verdict import of_finish, prints_whole, verdict_lines, verdict_view
     from rallypoint.process.relay.client import Relay
 
     consoles: list[Printer] = []
@@ -70,7 +69,7 @@ def _take_part(config: AgentConfig) -> int:
         goodput, budget = report.telemetry.dispatcher.goodput, config.rendezvous.max_restarts
         view = verdict_view(end, goodput, budget, config.stop)
         report.ended(view)
-        if view.outcome in (Outcome.FAILED, Outcome.TIMED_OUT, Outcome.INFRASTRUCTURE):
+        if view.outcome.is_error:
             _tell_starter(InfrastructureError(view.reason), end)
         output, max_nodes = config.output, config.rendezvous.max_nodes
         whole = prints_whole(output.report, end, max_nodes)
@@ -99,7 +98,7 @@ def _take_part(config: AgentConfig) -> int:
     finally:
         # The interpreter looks once more as it ends, which would take longer than all the rest.
         gc.freeze()
-    code = of_finish(config, end.finish, end.elapsed_s)
+    code = of_finish(config.stop, end.finish, end.elapsed_s)
     report.close(code)
     return code
 

@@ -11,12 +11,12 @@ from socket import AF_UNIX, SOCK_DGRAM, socket
 
 from msgspec.structs import replace
 
-from rallypoint.cli.exit_codes import SIGNALLED
 from rallypoint.cli.render import render_event, render_event_json
 from rallypoint.config import Endpoint
 from rallypoint.coordinator.endpoint import NotYet, resolve
 from rallypoint.coordinator.listen import BindRefused, ListenRefusal, try_bind
 from rallypoint.core.event_kinds import EventKind, Record
+from rallypoint.core.outcomes import SIGNALLED
 from rallypoint.core.settings import Setting
 from rallypoint.core.text import job_name, shown, signal_name
 from rallypoint.errors import UsageError

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from rallypoint.agent.telemetry.telemetry import Telemetry
-from rallypoint.cli.exit_codes import SIGNALLED, of_class
 from rallypoint.cli.verdict import VerdictView, ending, kept_text
 from rallypoint.config import AgentConfig
-from rallypoint.core.model import Outcome
+from rallypoint.core.model import Ending
+from rallypoint.core.outcomes import BY_CLASS, SIGNALLED, Outcome
 from rallypoint.core.text import shown
 from rallypoint.errors import ExitClass, RallypointError, UsageError
 from rallypoint.observe.printing import print_error, say
@@ -48,7 +48,7 @@ class JobReport:
             from rallypoint.observe.summary import SummaryFile
 
             self._file = SummaryFile(path)
-        self._ended: VerdictView | BaseException | None = None
+        self._ended: Ending | None = None
         self.tells_where = False
         """The last line says where the end of the job is kept."""
         self.telemetry = Telemetry(config, print_line)
@@ -57,19 +57,17 @@ class JobReport:
         """The job has ended for this agent; its console is still open."""
         self._ended = view
         if (keeping := self.telemetry.keeping) is not None:
-            left = not view.has_ended
-            keeping.ended(view.outcome.value, view.reason, view.cause, view.round, left=left)
+            keeping.ended(view)
         self.telemetry.finished(view.outcome is Outcome.SUCCEEDED, view.reason)
 
     def failed(self, error: BaseException) -> None:
         """This agent ends by an error, also after the job's end."""
-        self._ended = error
-        how = ending(error)
+        self._ended, self.tells_where = ending(error), False
         if self.telemetry.keeping is not None:
-            self.telemetry.keeping.ended(how.outcome, how.reason, None)
+            self.telemetry.keeping.ended(self._ended)
         self.telemetry.finished(False, str(error))
         if isinstance(error, RallypointError):
-            self.close(of_class(self._config, error.exit_class))
+            self.close(self._config.stop.exit_code(BY_CLASS[error.exit_class].exit_class))
         else:
             interrupted = isinstance(error, KeyboardInterrupt)
             self.close(SIGNALLED + _SIGINT if interrupted else ExitClass.FAILED.value)
@@ -77,13 +75,11 @@ class JobReport:
     def _say_where(self, path: str, why: str) -> None:
         from rallypoint.cli.machine import brief
 
-        if not self.tells_where or not isinstance(self._ended, VerdictView):
+        if not self.tells_where or self._ended is None:
             return
-        text = kept_text(self._ended)
-        if path:
-            say(f"    {text.kept} {brief(path)}")
-        elif why:
-            say(f"    {text.not_kept} {brief(self._config.observe.keep_in)}: {why}")
+        keep_in = brief(self._config.observe.keep_in)
+        if text := kept_text(self._ended, path and brief(path), keep_in, why):
+            say(f"    {text}")
 
     def close(self, exit_code: int) -> None:
         """Flush events and metrics, and write the summary. May block for seconds; a signal ends
@@ -103,8 +99,8 @@ class JobReport:
             return
         from rallypoint.cli.verdict_json import job_summary
 
-        how, lost_events = ending(self._ended), self.telemetry.lost
-        summary = job_summary(self._config, self.telemetry.dispatcher, how, exit_code, lost_events)
+        known = self._config, self.telemetry.dispatcher, self._ended
+        summary = job_summary(*known, exit_code, self.telemetry.lost)
         try:
             self._file.write(summary)
         except OSError as error:

@@ -11,16 +11,16 @@ import signal
 from collections.abc import Iterator
 from datetime import tzinfo
 
-from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from rallypoint.agent.run import JobEnd
 from rallypoint.cli.render import PROGRAM, clock_text, duration_text
 from rallypoint.cli.watch.goodput_text import end_lines
 from rallypoint.config import FailureReport, StopConfig
 from rallypoint.core.cause import describe
-from rallypoint.core.model import Cause, Outcome
-from rallypoint.core.node.events import FinishKind
+from rallypoint.core.model import Cause, Ending, Outcome
+from rallypoint.core.node.events import Finish
+from rallypoint.core.outcomes import ALREADY_SUCCEEDED, BY_CLASS, NO_PROGRESS, SIGNALLED
 from rallypoint.core.settings import BY_DIRECTORY
 from rallypoint.core.text import (
     CANT_START,
@@ -34,10 +34,11 @@ from rallypoint.core.text import (
 )
 from rallypoint.core.watch.goodput_view import GoodputView
 from rallypoint.core.worker_exits import OUT_OF_MEMORY, WorkerExit
-from rallypoint.errors import ExitClass, RallypointError
+from rallypoint.errors import RallypointError
 
+CLOCKS_DIFFER_S = 10.0
+"""So much earlier than this node another one may find that its time is over, and end the job."""
 _INDENT = "    "
-_CLASSES = {ExitClass.USAGE: "usage", ExitClass.FAILED: "failed", ExitClass.SUCCESS: "succeeded"}
 _CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT}
 _SIGNAL_FIRST = r"\Akilled by SIG[A-Z0-9]+: "
 """The first line of the report says the same."""
@@ -53,27 +54,18 @@ _RUN_AGAIN = (
 )
 
 
-class VerdictView(Struct, frozen=True):
-    """All that the last lines show. `reason` explains an end that no worker caused.
-    `ended_s_ago` is set where this node joined after the end and started nothing."""
+class VerdictView(Ending, frozen=True, kw_only=True):
+    """All that the last lines show."""
 
-    outcome: Outcome
     run_id: str
-    round: int
     elapsed_s: float
-    restarts: int
     max_restarts: int
-    reason: str = ""
-    cause: Cause | None = None
     ended_s_ago: float | None = None
-    no_progress: str = ""
-    """Why restarting did not help, where that ended the job."""
+    """It is set where this node joined after the end and started nothing."""
     goodput: GoodputView | None = None
     """Where the job's time went, if that is known."""
     advice: str = ""
     """The next step, where no worker has caused the end."""
-    has_ended: bool = True
-    """False: this node has left the job, or lost its coordinator; the job may go on."""
 
     @property
     def failure(self) -> WorkerExit | None:
@@ -115,20 +107,13 @@ def verdict_lines(
         why = view.reason.removeprefix(LEFT)
         return (f"{PROGRAM}: this node left {name} in round {view.round}{why}",)
     if view.cause is None or view.failure is None:
-        how = {
-            Outcome.FAILED: "failed",
-            Outcome.PREEMPTED: "was preempted",
-            Outcome.CANCELLED: "was cancelled",
-            Outcome.TIMED_OUT: "timed out",
-            Outcome.INFRASTRUCTURE: "could not continue",
-        }[view.outcome]
-        first = f"{job} {how} in round {view.round}: {view.reason}"
+        first = f"{job} {view.outcome.row.verb} in round {view.round}: {view.reason}"
         lines = [*end_lines(view.goodput)]
         lines += [f"what to do: {view.advice}"] if view.advice else []
         return (first, *(_INDENT + line for line in lines if whole))
-    how = "failed" if view.outcome is Outcome.FAILED else view.outcome.value
     node, failure = view.cause.node_id, view.failure
-    first = f"{job} {how}: {_what_happened(node, failure, zone)} in round {view.round}"
+    what = _what_happened(node, failure, zone)
+    first = f"{job} {view.outcome.row.verb}: {what} in round {view.round}"
     if view.no_progress:
         option = re.search(_NO_PROGRESS, view.reason)
         first += f"; {view.no_progress}, restarting does not help"
@@ -219,6 +204,23 @@ def _advice(view: VerdictView, node: str, failure: WorkerExit) -> str:
     return ""
 
 
+def of_finish(stop: StopConfig, finish: Finish, elapsed_s: float) -> int:
+    """128 + n for what a signal ended, else the code of the class. `elapsed_s`: since the start."""
+    name, verdict = finish.outcome.exit_class, finish.verdict
+    leave_in_s = stop.leave_in_s
+    is_due = leave_in_s is not None and elapsed_s > leave_in_s - CLOCKS_DIFFER_S
+    if not name and is_due and finish.signal != signal.SIGINT:
+        name = Outcome.INFRASTRUCTURE.exit_class
+    if not name:
+        return SIGNALLED + finish.signal
+    finer = ""
+    if verdict is not None and finish.outcome is Outcome.SUCCEEDED:
+        finer = ALREADY_SUCCEEDED if verdict.ended_s_ago is not None else ""
+    if verdict is not None and finish.outcome is Outcome.FAILED:
+        finer = NO_PROGRESS if verdict.no_progress else ""
+    return stop.exit_code(name, finer)
+
+
 NEAR_LIMIT_S = 60.0
 """How long before its time limit a scheduler may send its signal."""
 FEW_NODES = 4
@@ -233,29 +235,18 @@ def verdict_view(
 ) -> VerdictView:
     """Return the view. `goodput`: of the whole job, if that is known. `max_restarts`: that this
     node was started with, which counts where it has no verdict of the job. `stop`: the same."""
-    finish, verdict = end.finish, end.finish.verdict
-    if finish.kind is not FinishKind.VERDICT or verdict is None:
-        return VerdictView(
-            outcome=finish.outcome,
-            run_id=end.run_id,
-            round=end.round,
-            elapsed_s=end.elapsed_s,
-            restarts=0 if end.place is None else end.place.restart_count,
-            max_restarts=max_restarts,
-            reason=finish.text,
-            has_ended=False,
-        )
-    return VerdictView(
-        outcome=verdict.outcome,
-        run_id=end.run_id,
-        round=verdict.round,
-        elapsed_s=end.elapsed_s,
-        restarts=verdict.restarts_used,
+    how, verdict = end.finish.ending, end.finish.verdict
+    view = VerdictView(
+        **asdict(how), run_id=end.run_id, elapsed_s=end.elapsed_s, max_restarts=max_restarts
+    )
+    if how.has_left or verdict is None:
+        restarts = 0 if end.place is None else end.place.restart_count
+        return replace(view, round=end.round, restarts=restarts)
+    return replace(
+        view,
         max_restarts=verdict.max_restarts,
         reason=_reason(verdict.text, verdict.cause),
-        cause=verdict.cause,
         ended_s_ago=verdict.ended_s_ago,
-        no_progress=verdict.no_progress,
         goodput=goodput,
         advice="" if stop is None else advice_on_leaving(verdict.text, end.elapsed_s, stop),
     )
@@ -272,21 +263,16 @@ def prints_whole(report: FailureReport, end: JobEnd, max_nodes: int) -> bool:
     return nodes <= FEW_NODES or is_rank_0 or (cause is not None and cause.node_id == end.node)
 
 
-class KeptText(Struct, frozen=True):
-    """The beginnings of the line that says where the end of a job is."""
-
-    kept: str
-    not_kept: str
-
-
-def kept_text(view: VerdictView) -> KeptText:
-    """Choose the words: a job may continue without this node, and so have no end yet."""
-    if view.has_ended:
-        return KeptText("its end is kept: rallypoint status", "its end could not be kept in")
-    return KeptText(
-        "what this node knows of the job is kept: rallypoint status",
-        "what this node knows of the job could not be kept in",
-    )
+def kept_text(how: Ending, path: str, keep_in: str, why: str) -> str:
+    """Say where the end of a job is kept, or why it is not kept in that directory; empty: nobody
+    kept it. A job may continue without this node, and so have no end yet."""
+    if path and how.has_left:
+        return f"what this node knows of the job is kept: rallypoint status {path}"
+    if path:
+        return f"its end is kept: rallypoint status {path}"
+    if why and how.has_left:
+        return f"what this node knows of the job could not be kept in {keep_in}: {why}"
+    return f"its end could not be kept in {keep_in}: {why}" if why else ""
 
 
 def advice_on_leaving(reason: str, elapsed_s: float, stop: StopConfig) -> str:
@@ -311,21 +297,8 @@ def _reason(text: str, cause: Cause | None) -> str:
     return f"{text}; first {describe(cause)}"
 
 
-class Ending(Struct, frozen=True):
-    """How the job ended for this agent."""
-
-    outcome: str
-    reason: str
-    restarts: int = 0
-    cause: Cause | None = None
-    no_progress: bool = False
-
-
-def ending(ended: VerdictView | BaseException) -> Ending:
-    """Return how the job ended, by its verdict or by the error that ended the agent."""
-    if isinstance(ended, VerdictView):
-        outcome, reason = ended.outcome.value, ended.reason
-        return Ending(outcome, reason, ended.restarts, ended.cause, bool(ended.no_progress))
-    if isinstance(ended, RallypointError):
-        return Ending(_CLASSES.get(ended.exit_class, "infrastructure"), str(ended))
-    return Ending("infrastructure", f"{type(ended).__name__}: {ended}")
+def ending(error: BaseException) -> Ending:
+    """Return how the job ended, by the error that ended the agent."""
+    if isinstance(error, RallypointError):
+        return Ending(BY_CLASS[error.exit_class], str(error))
+    return Ending(Outcome.INFRASTRUCTURE, f"{type(error).__name__}: {error}")

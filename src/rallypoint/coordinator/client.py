@@ -16,10 +16,10 @@ from rallypoint.coordinator.connection import ClientConnection, Dial
 from rallypoint.core import messages as m
 from rallypoint.core import session as core
 from rallypoint.core.model import Stamp
+from rallypoint.core.round_record import ReportedRound
 from rallypoint.core.search import DialOutcome
 from rallypoint.core.session import AgentEffect, AgentEnd, Identity
 from rallypoint.core.watch.node_progress import NodeProgress
-from rallypoint.core.watch.told_round import ToldRound
 from rallypoint.errors import (
     AccessError,
     InfrastructureError,
@@ -109,7 +109,7 @@ class Hooks(Struct, frozen=True):
     """Called before each heartbeat."""
     progress: Callable[[int], NodeProgress | None] = lambda generation: None
     """Called before each heartbeat with the generation of the connection: what is new on it."""
-    rounds: Callable[[int, int], tuple[ToldRound, ...]] = lambda generation, epoch: ()
+    rounds: Callable[[int, int], tuple[ReportedRound, ...]] = lambda generation, epoch: ()
     """As `progress`, also with the epoch of the coordinator: what is to be told of past rounds."""
     collect: Callable[[m.Collecting], None] = lambda message: None
     """Called when somebody wants to know something of the workers here."""
@@ -261,7 +261,7 @@ class CoordinatorSession:
     def _send_beat(self, now: float) -> None:
         hooks, end = self._hooks, self._end
         progress: NodeProgress | None = None
-        rounds: tuple[ToldRound, ...] = ()
+        rounds: tuple[ReportedRound, ...] = ()
         if end.is_attached and end.attached is not None:
             progress = hooks.progress(end.generation)
             rounds = hooks.rounds(end.generation, end.attached.epoch)

@@ -4,25 +4,25 @@ sends, waits, and tries again what failed."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import ParamSpec, Protocol, TypeVar
 
 from msgspec.structs import replace
 
-from rallypoint.clocks import Turns
+from rallypoint.clocks import Timers, Turns
 from rallypoint.coordinator.connection import ServerConnection, refuse_answer, tell_of_drain
 from rallypoint.coordinator.watching import JobWatch
 from rallypoint.core import event_kinds as kinds
-from rallypoint.core import host_effects, person
+from rallypoint.core import host_effects, job_requests
 from rallypoint.core import messages as m
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.events import Timer, TimerEnded
 from rallypoint.core.host_effects import HostEffect
 from rallypoint.core.job_lives import Life
-from rallypoint.core.job_state import FormerLifeGone, JobEvent, PersonWants, PlacesDead
+from rallypoint.core.job_requests import DrainRequest
+from rallypoint.core.job_state import FormerLifeGone, JobEvent, PlacesDead
 from rallypoint.core.model import DeadPlace, SharedSettings, Verdict
-from rallypoint.core.person import DrainRequest
 from rallypoint.core.round_state import RoundState
 from rallypoint.core.session_state import Session
 from rallypoint.core.sessions import Sessions
@@ -261,7 +261,7 @@ class HostedJob:
         """A person wants a node to leave, or to know something, and waits on this connection."""
         self._connections[connection.number] = connection  # It ends with the job.
         question = replace(question, nodes=tuple(map(self._sessions.meant, question.nodes)))
-        if other := person.of_other_life(self._sessions.job, question):
+        if other := job_requests.of_other_life(self._sessions.job, question):
             refuse_answer(connection, other)
             return
         ends = self._sessions.ends_with(question.node) if question.asks else ""
@@ -271,13 +271,12 @@ class HostedJob:
         if (told := self.see(self.watch.tell_of, connection, question)) is not None:
             self._do([told])  # It is no decision of the job, and waits for no record.
         if question.subject is Subject.DRAIN:
-            wanted = DrainRequest(connection.number, question.node, DRAINED)
-            self._run(self._sessions.drain(wanted))
-        elif self.watch.asked(connection, question):
-            wish = PersonWants(question.subject, question.node)
-            self._run(self._sessions.apply_own(wish, self._loop.time()))
+            drain = DrainRequest(connection.number, question.node, DRAINED)
+            self._run(self._sessions.drain(drain))
+        elif (wanted := self.watch.asked(connection, question)) is not None:
+            self._run(self._sessions.apply_own(wanted, self._loop.time()))
         else:
-            self._tell_of_wishes()  # It may be done already.
+            self._answer_requests()  # It may be done already.
 
     def _is_silent(self, incarnation: str, seconds: float) -> bool:
         liveness = self._sessions.liveness
@@ -297,7 +296,7 @@ class HostedJob:
         self.see(self.watch.noted)
         if self.watch.has_news and self._news is None and not self._is_closed:
             self._news = self._loop.call_later(NEWS_S, self._write_news)
-        self._tell_of_wishes()
+        self._answer_requests()
         if not self._is_closed:
             self._want_timers()
             self._watch()
@@ -317,7 +316,7 @@ class HostedJob:
     def _let_pass(self, effects: list[HostEffect]) -> None:
         """These have waited at the gate."""
         self._do(effects)
-        self._tell_of_wishes()
+        self._answer_requests()
         if not self._is_closed:
             self._want_timers()
 
@@ -326,9 +325,9 @@ class HostedJob:
         """Whether no decision of the job waits for a record."""
         return self._gate is None or self._gate.is_open
 
-    def _tell_of_wishes(self) -> None:
+    def _answer_requests(self) -> None:
         if self.is_recorded:
-            self.see(self.watch.tell_of_wishes)
+            self.see(self.watch.answer_requests)
 
     def _want_timers(self) -> None:
         self._timers.want(self._sessions.timers_wanted(), may_begin=self.is_recorded)
@@ -449,45 +448,3 @@ class NodeRefusals:
         self._last = run_id, peer, why
         if self._timer is None:
             self._timer = self._loop.call_later(WINDOW_S, self.close)
-
-
-class Timers:
-    """The waits of a pure machine, with one timer of the loop. A wait that is wanted no more is
-    dropped. For the thread of the loop."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, on_end: Callable[[Timer], None]) -> None:
-        self._loop = loop
-        self._on_end = on_end
-        self._ends: dict[Timer, float] = {}
-        self._handle: asyncio.TimerHandle | None = None
-
-    def want(self, wanted: Mapping[Timer, float], *, may_begin: bool = True) -> None:
-        """Keep exactly these waits, in seconds; those that run already run on, and only these if no
-        other one `may_begin`."""
-        now = self._loop.time()
-        ends = self._ends
-        if not may_begin:
-            wanted = {timer: length_s for timer, length_s in wanted.items() if timer in ends}
-        if ends.keys() == wanted.keys():
-            return
-        self._ends = {t: ends.get(t, now + length_s) for t, length_s in wanted.items()}
-        self._arm()
-
-    def _arm(self) -> None:
-        if self._handle is not None:
-            self._handle.cancel()
-            self._handle = None
-        if self._ends:
-            self._handle = self._loop.call_at(min(self._ends.values()), self._fire)
-
-    def _fire(self) -> None:
-        self._handle = None
-        now = self._loop.time()
-        due = sorted((end, index) for index, end in enumerate(self._ends.values()) if end <= now)
-        timers = list(self._ends)
-        for _, index in due:
-            # Dropped first: the callback calls `want`, which starts it anew if it is wanted again.
-            if self._ends.pop(timers[index], None) is not None:
-                self._on_end(timers[index])
-        if self._handle is None:
-            self._arm()

@@ -2,10 +2,7 @@
 
 A coordinator inside an agent serves that agent's job only; alone (`rallypoint serve`) it serves
 every job, each under its run id. With registers these are the jobs that it leads (`led_jobs.py`):
-agents of another job wait until it does. Of one job it may hold several lives: the one that new
-agents join, and a few that are over, until all their agents have heard how they ended. A job that
-is begun and left again and again must not crowd out the others: its oldest lives are dropped, and
-an agent of one of them hears how it ended when it attaches again.
+agents of another job wait until it does.
 """
 
 from __future__ import annotations
@@ -14,23 +11,22 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
-from rallypoint.clocks import wall_time
+from rallypoint.clocks import Timers, wall_time
 from rallypoint.coordinator.connection import ServerConnection, answer
 from rallypoint.coordinator.hosted_job import HostedJob, NodeRefusals
 from rallypoint.coordinator.hosting import Hosting, turn_away
 from rallypoint.core import claims
 from rallypoint.core import event_kinds as kinds
+from rallypoint.core import job_lives as lives
 from rallypoint.core import messages as m
 from rallypoint.core.job_lives import (
     AHEAD_MAX_MS,
     Attachment,
     BeginLife,
     HearVerdict,
+    Hosted,
     JobLives,
     Life,
-    LifeDecision,
     TakePart,
 )
 from rallypoint.core.job_state import JobState, ended_job, new_job
@@ -46,16 +42,9 @@ if TYPE_CHECKING:  # Most coordinators have no registers.
     from rallypoint.coordinator.leadership import Leadership
     from rallypoint.coordinator.led_job import RecordedLife
 
-JOBS_MAX = 4096
-"""So many jobs a stand-alone coordinator holds. Those that all agents have left make room."""
-ENDED_MAX = 4
-"""So many lives of one job that are over."""
 EARLY_DEATHS_MAX = 10_000
 """The most deaths that are remembered for jobs which this coordinator does not lead yet."""
 EARLY_MAX = 16  # heartbeats: after so many an agent has hung up
-VERDICT_RETENTION_S = 600.0
-"""How long a stand-alone coordinator remembers how a job ended, or one that all agents left."""
-
 NOT_GENUINE = (
     "this node says that a newer record of the job was there, and can't show that a leader of the "
     "job has told it so: start the agent of this node again"
@@ -70,19 +59,14 @@ class HostedJobs:
         self._hosting = hosting
         self._refusals = NodeRefusals(hosting.on_record)
         self._epoch = hosting.epoch()
-        self._lives = JobLives(self._epoch)
+        is_alone = hosting.only is not None
+        begins_anew = not is_alone or hosting.led is not None
+        self._lives = JobLives(self._epoch, is_alone=is_alone, begins_anew=begins_anew)
+        self._waits: Timers[lives.Wait] = Timers(self._loop, self._wait_ended)
         self._jobs: dict[str, HostedJob] = {}
         """The life of each job that new agents join, by run id."""
         self._ended: list[HostedJob] = []
         """Lives that are over, the oldest first."""
-        self._unrecorded: dict[str, set[int]] = {}
-        """Numbers of lives that were over before their verdict was recorded, by run id. The first
-        record of the next life has it."""
-        self._unheard: dict[str, tuple[int, asyncio.TimerHandle]] = {}
-        """How many nodes of a life that another leader has ended may run workers yet, since they
-        have not heard of its end, by run id; and the timer of when they don't any more."""
-        self._forgetting: dict[str, asyncio.TimerHandle] = {}
-        """The jobs that all agents have left, by run id, the longest ago first."""
         self._empty: asyncio.Future[None] | None = None
         self._early: dict[int, list[m.Heartbeat]] = {}
         """Those of agents that wait to attach, by their connections."""
@@ -124,10 +108,7 @@ class HostedJobs:
         self._is_closed = True
         for job in self.all:
             job.close()
-        for run_id in list(self._forgetting):
-            self._keep(run_id)
-        for _, timer in self._unheard.values():
-            timer.cancel()
+        self._waits.want({})
         self._refusals.close()
         self._jobs.clear()
         self._ended.clear()
@@ -169,6 +150,8 @@ class HostedJobs:
             if not text:
                 connection.owner = job
                 job.attach(connection, hello)
+                if job is self._jobs.get(run_id):
+                    self._do(self._lives.used(run_id, len(job.sessions)))
                 return
         self._refusals.refuse(run_id, connection, text)
 
@@ -218,13 +201,8 @@ class HostedJobs:
         job = self._jobs.get(run_id)
         if job is not None and (job.verdict is None or job.knows(hello.incarnation)):
             return ""
-        if len(self._jobs) + len(self._ended) < JOBS_MAX:
-            return ""
-        deserted = (one for one in self._forgetting if not self._jobs[one].sessions)
-        if (oldest := next(deserted, None)) is not None:
-            self._forget(oldest)
-            return ""
-        return f"this coordinator hosts {JOBS_MAX} jobs already: start another one for {run_id!r}"
+        found = self._do(self._lives.room(run_id, len(self.all)))
+        return found.text if isinstance(found, lives.NoRoom) else ""
 
     def _job_of(self, hello: m.Attach) -> HostedJob | None:
         """The life of its job that this agent belongs to; None: its verdict is not recorded yet."""
@@ -240,34 +218,54 @@ class HostedJobs:
             if job is not None and last in job.life.earlier:
                 last = job.life.incarnation
             known = Attachment(last, self._epoch if is_own else hello.last_epoch)
-        now, life = self._loop.time(), job.life if job is not None else None
-        if job is not None and not job.sessions and job.verdict is None:
-            life = replace(job.life, is_abandoned=bool(job.settings.differences(settings)))
-        if self._hosting.only is not None and self._hosting.led is None and life is not None:
-            decision: LifeDecision = self._lives.renumber(run_id, known, life, now)
-        else:
-            decision = self._lives.place(run_id, known, life, now, self._hosting.wall_ms())
-        match decision:
+        hosted, now, wall_ms = self._hosted(run_id), self._loop.time(), self._hosting.wall_ms()
+        differs = job is not None and bool(job.settings.differences(settings))
+        placed = self._lives.came(run_id, known, hosted, now, wall_ms, differs=differs)
+        match self._do(placed):
             case TakePart(incarnation):
-                assert job is not None
-                job.renumber(incarnation)
-                return job
-            case BeginLife(incarnation):
-                former = None if job is None else job.life
-                if job is not None:
-                    self._end(job)
-                return self._begin(settings, incarnation, former)
+                self._jobs[run_id].renumber(incarnation)
+                return self._jobs[run_id]
+            case BeginLife(incarnation, unheard):
+                return self._begin(settings, incarnation, unheard, hosted.life)
             case HearVerdict(incarnation, verdict):
-                if self._is_unrecorded(run_id, incarnation):
-                    return None
                 return self._ended_life(settings, incarnation, verdict)
+        return None
 
-    def _is_unrecorded(self, run_id: str, incarnation: int) -> bool:
-        """Whether the verdict of this life, which is over, is in no record yet."""
-        next_life = self._jobs.get(run_id)
-        if next_life is None or next_life.is_recorded:
-            self._unrecorded.pop(run_id, None)
-        return incarnation in self._unrecorded.get(run_id, ())
+    def _hosted(self, run_id: str) -> Hosted:
+        """The lives of this job that are hosted."""
+        held = len(self._ended_of(run_id))
+        if (job := self._jobs.get(run_id)) is None:
+            return Hosted(held=held)
+        return Hosted(job.life, len(job.sessions), job.is_recorded, held)
+
+    def _do(self, effects: list[lives.LivesEffect]) -> lives.LivesEffect | None:
+        """Returns the effect that is for the caller: where an agent belongs, or that there is no
+        room."""
+        found = None
+        for effect in effects:
+            match effect:
+                case lives.End(run_id, True):
+                    self._ended.append(self._jobs.pop(run_id))
+                case lives.End(run_id):
+                    self._jobs.pop(run_id).close()
+                case lives.DropOldest(run_id):
+                    oldest = self._ended_of(run_id)[0]
+                    self._ended.remove(oldest)
+                    oldest.close()
+                case lives.FormerGone(run_id):
+                    if (job := self._jobs.get(run_id)) is not None:
+                        job.former_life_gone()
+                case lives.Forget(run_id):
+                    self._do(self._lives.forgotten(run_id, self._hosted(run_id), self._loop.time()))
+                    if self._hosting.led is not None:
+                        self._hosting.led.remove(run_id)
+                case _:
+                    found = effect
+        self._waits.want(self._lives.waits)
+        return found
+
+    def _wait_ended(self, wait: lives.Wait) -> None:
+        self._do(self._lives.wait_ended(wait, len(self._ended_of(wait.run_id))))
 
     def _host_only(self, settings: SharedSettings) -> None:
         run_id, former = settings.run_id, None
@@ -277,15 +275,15 @@ class HostedJobs:
             if self._take_over(run_id, leadership):
                 return
             former = leadership.over
-        decision = self._lives.place(run_id, None, None, self._loop.time(), self._hosting.wall_ms())
-        self._begin(settings, decision.incarnation, former)
+        now, wall_ms = self._loop.time(), self._hosting.wall_ms()
+        first = self._lives.place(run_id, None, None, now, wall_ms)
+        self._begin(settings, first.incarnation, 0, former)
 
     def _begin(
-        self, settings: SharedSettings, incarnation: int, former: Life | None = None
+        self, settings: SharedSettings, incarnation: int, unheard: int, former: Life | None
     ) -> HostedJob:
         still_here = sum(len(each.sessions) for each in self._ended_of(settings.run_id))
-        unheard = self._unheard.get(settings.run_id)
-        state = new_job(settings, incarnation, max(still_here, unheard[0] if unheard else 0))
+        state = new_job(settings, incarnation, max(still_here, unheard))
         leadership = self._leadership(settings.run_id)
         led = None if leadership is None else leadership.begin(state, former)
         job = self._jobs[settings.run_id] = self._host(state, led)
@@ -300,7 +298,8 @@ class HostedJobs:
             if job.settings == settings and job.life.incarnation == incarnation:
                 return job
         job = self._host(ended_job(settings, verdict, incarnation))
-        self._hold(job)
+        self._ended.append(job)
+        self._do(self._lives.held(settings.run_id, len(self._ended_of(settings.run_id))))
         return job
 
     def _host(self, state: JobState, led: RecordedLife | None = None) -> HostedJob:
@@ -379,11 +378,9 @@ class HostedJobs:
         if (taken_over := leadership.take_over()) is None:
             return False
         job = self._jobs[run_id] = self._host(taken_over.state, taken_over.led)
-        if unheard := leadership.unheard:
-            # Their leases count from before this leader's claim.
-            lease_s = with_margin(job.settings.lease_s)
-            timer = self._loop.call_later(lease_s, self._all_have_heard, run_id)
-            self._unheard[run_id] = unheard, timer
+        # The leases of nodes that have not heard count from before this leader's claim.
+        wait_s = with_margin(job.settings.lease_s)
+        self._do(self._lives.taken_over(run_id, leadership.unheard, wait_s))
         if job.verdict is None and not job.life.has_formed:
             # The record may be an old one, and rounds of that number may have run.
             job.renumber(max(job.life.incarnation + 1, self._hosting.wall_ms()))
@@ -409,41 +406,12 @@ class HostedJobs:
             job.close()
             if job in self._ended:
                 self._ended.remove(job)
-        self._keep(run_id)
+        self._do(self._lives.deposed(run_id))
         self._jobs.pop(run_id, None)
         self._hosting.led.forget(run_id)
 
-    def _end(self, job: HostedJob) -> None:
-        """New agents do not join this life any more."""
-        run_id = job.settings.run_id
-        self._lives.over(run_id, job.life, self._loop.time())
-        if not job.is_recorded:
-            self._unrecorded.setdefault(run_id, set()).add(job.life.incarnation)
-        self._keep(run_id)
-        del self._jobs[run_id]
-        if job.sessions:
-            self._hold(job)
-        else:
-            job.close()
-
-    def _hold(self, ended: HostedJob) -> None:
-        """Until it is empty, or newer lives of the same job are too many."""
-        self._ended.append(ended)
-        for oldest in self._ended_of(ended.settings.run_id)[:-ENDED_MAX]:
-            self._ended.remove(oldest)
-            oldest.close()
-
     def _ended_of(self, run_id: str) -> list[HostedJob]:
         return [job for job in self._ended if job.settings.run_id == run_id]
-
-    def _all_have_heard(self, run_id: str) -> None:
-        """No worker of the last life lives any more, whether its agents have come or not."""
-        self._unheard.pop(run_id, None)
-        self._former_life_left(run_id)
-
-    def _former_life_left(self, run_id: str) -> None:
-        if run_id in self._jobs and not self._ended_of(run_id) and run_id not in self._unheard:
-            self._jobs[run_id].former_life_gone()
 
     def _emptied(self, job: HostedJob) -> None:
         """The last session of a job is gone: end the wait for that, and forget the job later."""
@@ -455,22 +423,9 @@ class HostedJobs:
         if job in self._ended:
             self._ended.remove(job)
             job.close()
-            self._former_life_left(run_id)
-        elif self._hosting.only is None and self._jobs.get(run_id) is job:
-            self._keep(run_id)
+            self._do(self._lives.gone(run_id, len(self._ended_of(run_id))))
+        elif self._jobs.get(run_id) is job:
             leadership = self._leadership(run_id)
-            is_over = job.verdict is not None and leadership and leadership.is_one_of_many
-            wait_s = 0.0 if is_over else VERDICT_RETENTION_S
-            timer = self._loop.call_later(wait_s, self._forget, run_id)
-            self._forgetting[run_id] = timer
-
-    def _forget(self, run_id: str) -> None:
-        if not self._jobs[run_id].sessions:
-            self._end(self._jobs[run_id])
-            if self._hosting.led is not None:
-                self._hosting.led.remove(run_id)
-
-    def _keep(self, run_id: str) -> None:
-        """It is not about to be forgotten."""
-        if (timer := self._forgetting.pop(run_id, None)) is not None:
-            timer.cancel()
+            is_elsewhere = leadership is not None and leadership.is_one_of_many
+            is_over = job.verdict is not None and is_elsewhere
+            self._do(self._lives.used(run_id, 0, is_wanted=not is_over))

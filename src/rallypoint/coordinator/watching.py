@@ -16,18 +16,20 @@ from rallypoint.coordinator.connection import (
     answer_all,
     refuse_answer,
 )
-from rallypoint.core import claims, limits, person
+from rallypoint.core import claims, limits
+from rallypoint.core import job_requests as requests
 from rallypoint.core import messages as m
 from rallypoint.core.event_kinds import VERDICT, Record
 from rallypoint.core.fitness import held_back
 from rallypoint.core.job_rounds import presumed_cause
-from rallypoint.core.job_state import JobState
+from rallypoint.core.job_state import PersonWants
 from rallypoint.core.model import Cause
-from rallypoint.core.round_state import RoundPhase
+from rallypoint.core.round_record import RoundRecord
 from rallypoint.core.session_state import Session
 from rallypoint.core.sessions import Sessions
-from rallypoint.core.text import count, ended_text
+from rallypoint.core.text import count
 from rallypoint.core.watch.askers import Askers
+from rallypoint.core.watch.collecting import SINCE
 from rallypoint.core.watch.goodput import Spending
 from rallypoint.core.watch.goodput_view import GoodputView
 from rallypoint.core.watch.history import HistoryEntry, JobHistory
@@ -41,8 +43,7 @@ from rallypoint.core.watch.job_view import (
     waits_for,
 )
 from rallypoint.core.watch.node_progress import NodeProgress
-from rallypoint.core.watch.past_round import PastRound
-from rallypoint.core.watch.questions import Ask, Said, Subject
+from rallypoint.core.watch.questions import Ask, Subject
 from rallypoint.errors import MessageError
 
 if TYPE_CHECKING:  # Most jobs have a coordinator that nobody can take over from or asks.
@@ -59,12 +60,6 @@ CARRY_S = 2.0
 """The next coordinator is told of the history as it was at most so long ago."""
 EVENTS_MAX_BYTES, _ENTRY_BYTES = 512 * 1024, 300
 """Of past events, in one answer; and of an event without its sentence, about."""
-_OF_WORKERS = (
-    *(Subject.CHECKPOINT, Subject.RESTART, Subject.STACKS, Subject.LOGS),
-    *(Subject.EXCLUDE, Subject.ALLOW),
-)
-"""Who asks this hears of a coordinator that has just taken over that it doesn't know yet what runs;
-but who follows waits for that."""
 FOLLOWERS_MAX = 64
 """So many people may follow one job at once."""
 
@@ -87,29 +82,14 @@ class HistoryFile(Struct):
     """The job's activity in the last status, and the cause of the end of its round."""
 
 
-class _Wish(Struct):
-    """What a person wants, and when it was said."""
-
-    connection: ServerConnection
-    subject: Subject
-    round: int
-    """The one that was active."""
-    notices: int
-    """Checkpoints that were asked for before have smaller numbers, or this one."""
-    node: str = ""
-    """The node that is to be excluded or allowed."""
-    was_lost: bool = False
-    """It was begun before, and the answer was lost."""
-
-
 class _End(Struct):
     """What is known of the job's end."""
 
     is_recorded: bool
     """The verdict is: people may see it."""
     decided_at: float | None = None
-    told_at: float | None = None
-    """When people were told; by the clock of the loop."""
+    is_told: bool = False
+    """People were told."""
     goodput: GoodputView | None = None
 
 
@@ -121,36 +101,6 @@ def _who_is_behind(view: JobView) -> str:
 
     found = behind(view)
     return "" if found is None else found.node.node
-
-
-def _outcome(wish: _Wish, job: JobState) -> Said | None:
-    """What has come of it; None: nothing yet."""
-    state, verdict = job.round, job.verdict
-    if verdict is not None:
-        is_done = wish.subject is Subject.CANCEL
-        return Said(f"the job {ended_text(verdict.outcome.value)}: {verdict.text}", is_done)
-    if wish.subject is Subject.EXCLUDE:
-        again = f"rallypoint nodes allow {wish.node} lets it in again"
-        return Said(f"the machine of node {wish.node} takes part in no round any more; {again}")
-    if wish.subject is Subject.ALLOW:
-        return Said(f"the machine of node {wish.node} is trusted again")
-    if wish.subject is Subject.CHECKPOINT:
-        if job.save is None or job.save.number <= wish.notices:
-            is_late = state.round != wish.round
-            if is_late and wish.was_lost:
-                return Said("the round has ended: whether it was saved before is not known", False)
-            return Said("the round has ended before it was asked for", False) if is_late else None
-        if not job.save.is_over:
-            return None
-        return Said(job.save.outcome, not job.save.cut_short and bool(job.save.saved))
-    if state.round == wish.round:
-        return None
-    if not state.members:
-        return Said("the round has ended, and no node is there for the next one", False)
-    if state.phase is not RoundPhase.ACTIVE or not job.started:
-        return None
-    nodes, workers = count(len(state.world), "node"), count(job.world_workers, "worker")
-    return Said(f"round {state.round} has begun: {nodes}, {workers}")
 
 
 def _fitting(entries: list[HistoryEntry]) -> list[HistoryEntry]:
@@ -184,10 +134,12 @@ class JobWatch:
         self._followers: dict[int, ServerConnection] = {}
         """Who follows the events, by the numbers of the connections."""
         is_over = sessions.verdict is not None
-        self._end = _End(is_recorded=is_over, told_at=-inf if is_over else None)
+        self._end = _End(is_recorded=is_over, is_told=is_over)
         self._watchers: dict[int, ServerConnection] = {}
         """Who wants to have the status once more when the job has ended."""
-        self._wishes: dict[int, _Wish] = {}
+        self._requests = requests.Requests()
+        self._people: dict[int, ServerConnection] = {}
+        """People who have wanted something, by the numbers of their connections."""
         self._askers = Askers()
         self._connection_of = connection_of
         self._gatherings: Gatherings | None = None
@@ -199,8 +151,9 @@ class JobWatch:
         if self._gatherings is None:
             from rallypoint.coordinator.gathering import Gatherings
 
-            told_at = self._end.told_at
-            self._gatherings = Gatherings(self._sessions, self._connection_of, told_at)
+            is_known = self._end.is_told
+            where = self._sessions, self._connection_of
+            self._gatherings = Gatherings(*where, is_end_known=is_known)
         return self._gatherings
 
     def close(self) -> None:
@@ -255,13 +208,13 @@ class JobWatch:
         self.history.record(record, self.history.newest_round, self._clock())
         self._pass_on(is_last=is_last)
         if is_last:
-            self.tell_of_wishes()
+            self.answer_requests()
             self._write_status()
             self._followers.clear()
             if self._watchers:
                 answer_all(list(self._watchers.values()), self.view, is_last=True)
                 self._watchers.clear()
-            self._end.told_at = self._clock()
+            self._end.is_told = True
             if self._gatherings is not None:
                 self._gatherings.job_ended()
 
@@ -365,18 +318,18 @@ class JobWatch:
         is_holder = session is not None and self._sessions.of_node(session.ref.node_id) is session
         return session if is_holder else None
 
-    def asked(self, connection: ServerConnection, question: Ask) -> bool:
-        """A person asks, and waits on this connection. True: what they want is to be done now.
-        Raises MessageError."""
-        if self._is_recovering and question.subject in _OF_WORKERS and not question.follow:
-            text = f"it is not known yet what runs: the job waits for {self._waits_for}"
-            text = f"{text}: {person.AGAIN}"
+    def asked(self, connection: ServerConnection, question: Ask) -> PersonWants | None:
+        """A person asks, and waits on this connection. Returns what is to be done now, if they want
+        something that may be done. Raises MessageError."""
+        if self._is_recovering and (text := requests.unknown(question, self._waits_for)):
             refuse_answer(connection, text, is_final=False, recovers=True)
-            return False
-        if question.is_wish:
-            return self._may_be_done(connection, question)
-        self._answer(connection, question)
-        return False
+        elif question.is_wish:
+            self._people[connection.number] = connection
+            facts = question, self._waits_for, self._is_ending, self._older_node
+            return self._step_requests(requests.Requested(connection.number, *facts))
+        else:
+            self._answer(connection, question)
+        return None
 
     def tell_of(self, connection: ServerConnection, question: Ask) -> Record | None:
         """Return the event about a person's question on this connection, if there is to be one. A
@@ -385,36 +338,31 @@ class JobWatch:
             return None
         return self._askers.asked(question, connection.peer, connection.version, self._clock())
 
-    def _may_be_done(self, connection: ServerConnection, question: Ask) -> bool:
-        job, subject, node = self._sessions.job, question.subject, question.node
-        if person.was_begun(job, question) and question.asked_in is not None:
-            before = job.notices - person.is_saving(job)
-            begun = _Wish(connection, subject, question.asked_in, before, node, was_lost=True)
-            self._wishes[connection.number] = begun
-            return False
-        # What a job wants that is ending is answered by its verdict.
-        if not self._is_ending and (text := person.refusal(job, subject, self._waits_for)):
-            refuse_answer(connection, text)
-            return False
-        if subject is Subject.CHECKPOINT and (node_id := self.gatherings.older_node):
-            text = f"node {node_id} runs an older version of Rallypoint, and can't be asked for it"
-            refuse_answer(connection, text)
-            return False
-        is_of_machine = subject in (Subject.EXCLUDE, Subject.ALLOW)
-        if is_of_machine and (text := person.no_machine(job, subject, node)):
-            refuse_answer(connection, text)
-            return False
-        wish = _Wish(connection, subject, job.round.round, job.notices, node)
-        self._wishes[connection.number] = wish
-        return True
+    @property
+    def _older_node(self) -> str:
+        """A node of the newest world that runs an older version of Rallypoint; empty: none does.
+        O(number of nodes)."""
+        sessions = map(self._sessions.of_node, self._sessions.job.assigned)
+        found = ((each.ref.node_id, each.connection) for each in sessions if each is not None)
+        known = ((node, self._connection_of(n)) for node, n in found if n is not None)
+        return next((node for node, one in known if one and one.version < SINCE), "")
 
-    def tell_of_wishes(self) -> None:
-        """Who wants something is told when it is done; called when that is recorded."""
-        for number, wish in list(self._wishes.items()):
-            said = _outcome(wish, self._sessions.job)
-            if said is not None:
-                del self._wishes[number]
-                answer(wish.connection, said, is_last=True)
+    def _step_requests(self, event: requests.RequestEvent) -> PersonWants | None:
+        """Returns what is to be done now."""
+        wanted = None
+        for effect in requests.step(self._requests, event, self._sessions.job):
+            match effect:
+                case requests.Decline(number, text):
+                    refuse_answer(self._people[number], text)
+                case requests.Tell(number, said):
+                    answer(self._people[number], said, is_last=True)
+                case PersonWants():
+                    wanted = effect
+        return wanted
+
+    def answer_requests(self) -> None:
+        """Tell people whose requests are done; called when all that the job decided is recorded."""
+        self._step_requests(requests.AllRecorded())
 
     def _answer(self, connection: ServerConnection, question: Ask) -> None:
         match question.subject:
@@ -444,7 +392,8 @@ class JobWatch:
         """This connection has ended."""
         self._followers.pop(connection, None)
         self._watchers.pop(connection, None)
-        self._wishes.pop(connection, None)
+        self._people.pop(connection, None)
+        self._step_requests(requests.HungUp(connection))
         if self._gatherings is not None:
             self._gatherings.closed(connection)
 
@@ -473,7 +422,7 @@ class JobWatch:
             new = news.popleft()
             if self._file is not None:
                 self._file.write(new)
-            if isinstance(new, PastRound):
+            if isinstance(new, RoundRecord):
                 is_over = True
                 continue
             if self._followers:

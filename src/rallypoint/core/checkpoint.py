@@ -30,6 +30,26 @@ from rallypoint.core.text import brief_seconds, count, names
 from rallypoint.core.worker_exits import WorkerExit
 
 
+class Then(Struct, frozen=True):
+    """What follows a checkpoint that is asked for. One of these is true."""
+
+    kind: EndKind
+    """As the peer and the workers are told."""
+    leaves: bool = False
+    """Nodes leave, with a checkpoint or without one."""
+    joins: bool = False
+    """Nodes join, once a checkpoint has been saved: nobody needs to wait for that."""
+    goes_on: bool = False
+    """The round goes on: a person wants the checkpoint itself."""
+
+
+LEAVE = Then(EndKind.DRAIN, leaves=True)
+JOIN = Then(EndKind.GROWTH, joins=True)
+GO_ON = Then(EndKind.REQUEST, goes_on=True)
+THEN = {then.kind: then for then in (LEAVE, JOIN, GO_ON)}
+"""By what a message says."""
+
+
 class Leaver(Struct, frozen=True):
     """A node that has been told to go."""
 
@@ -49,7 +69,7 @@ class SaveNotice(Struct):
 
     number: int
     """Counts the notices of a job: older answers are void."""
-    kind: EndKind
+    then: Then
     round: int
     reason: str
     began_at: float
@@ -70,13 +90,13 @@ class SaveNotice(Struct):
     @property
     def may_be_withdrawn(self) -> bool:
         """Nothing has been done for it."""
-        return self.kind is EndKind.GROWTH and not self.some_listen
+        return self.then.joins and not self.some_listen
 
     @property
     def is_over(self) -> bool:
         """Everybody has answered. Nobody's restart is worth more than a checkpoint: a growth waits
         until somebody has really saved one."""
-        return not self.awaited and (self.kind is EndKind.DRAIN or self.some_listen)
+        return not self.awaited and (self.then.leaves or self.some_listen)
 
 
 class Save(Struct):
@@ -119,7 +139,7 @@ class Save(Struct):
 
 
 def open_notice(
-    state: RoundState, number: int, kind: EndKind, reason: str, began_at: float
+    state: RoundState, number: int, then: Then, reason: str, began_at: float
 ) -> SaveNotice:
     """Everybody whose workers run is asked. O(N)."""
     awaited = {
@@ -127,7 +147,7 @@ def open_notice(
         for member in state.members.values()
         if member.state is MemberState.RUNNING and not member.succeeded
     }
-    return SaveNotice(number, kind, state.round, reason, began_at, awaited=awaited)
+    return SaveNotice(number, then, state.round, reason, began_at, awaited=awaited)
 
 
 def timers_wanted(notice: SaveNotice) -> dict[Timer, float]:
@@ -169,7 +189,7 @@ class SaveRequest(Struct, frozen=True):
 
     stamp: Stamp
     number: int
-    kind: EndKind
+    then: Then
     reason: str
     left_s: float | None
     """None: there is no hurry."""
@@ -200,7 +220,7 @@ def asked(state: RequestState, request: SaveRequest, *, by_signal: bool) -> bool
     if state.request is not None and request.number <= state.request.number:
         return False
     state.request, state.told = request, None
-    state.all_asked = by_signal and request.kind is EndKind.DRAIN
+    state.all_asked = by_signal and request.then.leaves
     return True
 
 
@@ -227,10 +247,9 @@ def answer(
     failed = len(ended_well) < len(exits)
     if awaited - saved - ended_well and not failed:
         return None
-    grows = state.request.kind is EndKind.GROWTH
-    counted = awaited if state.request.kind is EndKind.DRAIN else awaited & saved
+    counted = awaited if state.request.then.leaves else awaited & saved
     found = SaveAnswer(bool(counted), failed)
-    may_change = grows and not (state.told and state.told.listens)
+    may_change = state.request.then.joins and not (state.told and state.told.listens)
     if state.told is not None and not (may_change and found.listens):
         return None
     state.told = found

@@ -25,7 +25,7 @@ from rallypoint.core import (
     job_enrolment,
     job_fitness,
     job_machines,
-    person,
+    job_requests,
     restarts,
     round_state,
 )
@@ -98,7 +98,7 @@ from rallypoint.core.messages import (
     Succeeded,
     ToNode,
 )
-from rallypoint.core.model import EndKind, NodeLoss, NodeRef, Outcome, Stamp
+from rallypoint.core.model import NodeLoss, NodeRef, Outcome, Stamp
 from rallypoint.core.round_state import MemberState, RoundPhase, is_active
 from rallypoint.core.watch.node_progress import NodeProgress
 from rallypoint.core.worker_exits import WorkerExit
@@ -207,7 +207,7 @@ def _apply(job: JobState, event: JobEvent, at: float) -> list[JobEffect]:
             note_dead(job, places)
             return []
         case PersonWants():
-            return person.wants(job, event, at)
+            return job_requests.wants(job, event, at)
         case _:
             assert_never(event)
 
@@ -232,7 +232,7 @@ def _reported(job: JobState, ref: NodeRef, report: Report, at: float) -> list[Jo
         case Drain():
             return drains(job, ref, report, at)
         case CheckpointAnswered():
-            return person.saved(job, ref, report) + answered(job, ref, report, at)
+            return job_requests.saved(job, ref, report) + answered(job, ref, report, at)
         case Succeeded(named):
             return _succeeded(job, NodeSucceeded(ref, named.round), at)
         case Finishing(named) if job.notice is not None and job.notice.round == named.round:
@@ -318,7 +318,7 @@ def resync(job: JobState, ref: NodeRef, at: float) -> list[JobEffect]:
         if job.notice is not None and ref.node_id in job.notice.awaited:
             effects.append(want_checkpoint(job, job.notice, ref, at))
         effects += job_machines.drain_excluded(job, ref)
-        return effects + person.ask_again(job, ref)
+        return effects + job_requests.ask_again(job, ref)
     if member.state is MemberState.STOPPING and job.end_reason is not None:
         return [ToNode(ref, stop_order(job, job.round.round - 1, job.end_reason))]
     if member.state is MemberState.LEAVING:
@@ -390,7 +390,7 @@ def _hang_suspected(job: JobState, suspect: NodeRef, round_: int) -> list[JobEff
     state, notice = job.round, job.notice
     if not state.settings.hang_timeout_s or not is_active(state, round_) or _inquiry(job):
         return []
-    if notice is not None and notice.kind is EndKind.DRAIN:
+    if notice is not None and notice.then.leaves:
         return []
     asked = [
         member.ref

@@ -8,7 +8,7 @@ from rallypoint.core import cause as causes
 from rallypoint.core import checkpoint, late_nodes
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core import text as words
-from rallypoint.core.checkpoint import Leaver, SaveNotice
+from rallypoint.core.checkpoint import Leaver, SaveNotice, Then
 from rallypoint.core.events import (
     Effect,
     GrowthReady,
@@ -17,6 +17,7 @@ from rallypoint.core.events import (
     StopRound,
     WorkersFinishing,
 )
+from rallypoint.core.job_requests import keep_save
 from rallypoint.core.job_rounds import is_member, perform, run_round
 from rallypoint.core.job_state import JobEffect, JobState, SessionLost, close, stamp
 from rallypoint.core.liveness import DEATHS
@@ -29,8 +30,7 @@ from rallypoint.core.messages import (
     LeaveNow,
     ToNode,
 )
-from rallypoint.core.model import EndKind, NodeRef, Outcome
-from rallypoint.core.person import keep_save
+from rallypoint.core.model import NodeRef, Outcome
 from rallypoint.core.round import step as step_round
 from rallypoint.core.round_state import MemberState, RoundPhase
 from rallypoint.core.settings import OnJoin
@@ -65,8 +65,8 @@ def drains(job: JobState, ref: NodeRef, drain: Drain, at: float) -> list[JobEffe
         return effects + _leave(job, (leaver,), at, is_said=False)
     said = kinds.NODE_DRAINING(node_id=node_id, node=node_id, why=drain.why)
     effects.append(said)
-    if job.notice is None or job.notice.kind is not EndKind.DRAIN:
-        effects += _open_notice(job, EndKind.DRAIN, said.text, at, leaver)
+    if job.notice is None or not job.notice.then.leaves:
+        effects += _open_notice(job, checkpoint.LEAVE, said.text, at, leaver)
         assert job.notice is not None
         job.notice.began_at = began_at
     else:
@@ -109,10 +109,10 @@ def _leave(
 
 
 def _open_notice(
-    job: JobState, kind: EndKind, reason: str, at: float, leaver: Leaver | None = None
+    job: JobState, then: Then, reason: str, at: float, leaver: Leaver | None = None
 ) -> list[JobEffect]:
     job.notices += 1
-    notice = job.notice = checkpoint.open_notice(job.round, job.notices, kind, reason, at)
+    notice = job.notice = checkpoint.open_notice(job.round, job.notices, then, reason, at)
     if leaver is not None:
         notice.leavers[leaver.ref.node_id] = leaver
     members = (job.round.members[node_id] for node_id in sorted(notice.awaited))
@@ -128,7 +128,7 @@ def want_checkpoint(job: JobState, notice: SaveNotice, ref: NodeRef, at: float) 
     """The question to one node."""
     left_s = None if notice.until == inf else max(0.0, notice.until - at)
     named = stamp(job, notice.round)
-    asked = CheckpointWanted(named, notice.number, notice.kind, notice.reason, left_s)
+    asked = CheckpointWanted(named, notice.number, notice.then.kind, notice.reason, left_s)
     return ToNode(ref, asked)
 
 
@@ -154,10 +154,10 @@ def succeeded_meanwhile(job: JobState, event: NodeSucceeded, at: float) -> list[
     all do while nobody has saved one since, the job has come to its end."""
     notice = job.notice
     assert notice is not None
-    node_id, drains = event.ref.node_id, notice.kind is EndKind.DRAIN
+    node_id = event.ref.node_id
     notice.held[node_id] = event
     job.succeeded_at[node_id] = at
-    done = CheckpointAnswered(stamp(job, notice.round), notice.number, listens=drains)
+    done = CheckpointAnswered(stamp(job, notice.round), notice.number, listens=notice.then.leaves)
     effects = answered(job, event.ref, done, at)
     running = job.round.counts[MemberState.RUNNING]
     if job.notice is not notice or notice.some_listen or len(notice.held) < running:
@@ -172,7 +172,7 @@ def end_notice(job: JobState, at: float, cut_short: str = "") -> list[JobEffect]
     text = checkpoint.how_it_went(notice, cut_short)
     kind = kinds.CHECKPOINT_MISSED if cut_short or notice.awaited else kinds.CHECKPOINT
     effects: list[JobEffect] = [kind(text)] if text else []
-    if notice.kind is EndKind.GROWTH:
+    if notice.then.joins:
         return effects + run_round(job, GrowthReady(notice.round), at)
     job.farewells |= dict.fromkeys(
         notice.leavers, checkpoint.saved_before_leaving(notice, cut_short)
@@ -196,7 +196,7 @@ def keep_notice(job: JobState, at: float) -> list[JobEffect]:
         waiting = words.count(state.eager_waiting, "more node")
         verb = "waits" if state.eager_waiting == 1 else "wait"
         text = f"{waiting} {verb} for a checkpoint"
-        return [kinds.CHECKPOINT(text), *_open_notice(job, EndKind.GROWTH, text, at)]
+        return [kinds.CHECKPOINT(text), *_open_notice(job, checkpoint.JOIN, text, at)]
     if state.phase is not RoundPhase.ACTIVE or state.round != notice.round:
         job.notice, leavers = None, tuple(notice.leavers.values())
         how = checkpoint.saved_before_leaving(notice, "the round has ended")
@@ -263,7 +263,7 @@ def is_leaving(job: JobState, ref: NodeRef) -> bool:
 def is_collateral(job: JobState, happened_at: float) -> bool:
     """A worker failed because a drain has begun, of whatever node (behaviour A5)."""
     notice = job.notice
-    if notice is None or notice.kind is not EndKind.DRAIN:
+    if notice is None or not notice.then.leaves:
         return False
     return causes.follows(notice.began_at, happened_at)
 

@@ -11,6 +11,11 @@ is its own, however late it asks. Only a fresh agent begins a job again that has
 nobody takes part in any more if it has other settings. What is remembered of lives that are over is
 bounded; beyond it an agent is told that its job has ended.
 
+A coordinator may host several lives of one job: the one that new agents join, and a few that are
+over, until all their agents have heard how they ended. A job that is begun and left again and again
+must not crowd out the others: its oldest lives are dropped, and an agent of one of them hears how
+it ended when it attaches again. A job that all agents have left is forgotten after a while.
+
 Pure: `now` is seconds on the caller's monotonic clock, `wall_ms` milliseconds on the wall clock.
 """
 
@@ -22,6 +27,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rallypoint.core.model import Outcome, Verdict
+from rallypoint.core.outcomes import Afterwards
 
 REMEMBERED_MAX = 1000
 """So many lives that are over are remembered, of all jobs."""
@@ -30,6 +36,13 @@ EARLIER_MAX = 8
 REMEMBERED_S = 24 * 3600.0
 AHEAD_MAX_MS = 100 * 365 * 24 * 3600 * 1000
 """No clock is wrong by a century: a higher number than that has no life had."""
+JOBS_MAX = 4096
+"""The largest number of lives that a stand-alone coordinator hosts. Jobs that all agents have left
+make room."""
+ENDED_MAX = 4
+"""The largest number of lives of one job that are hosted and over."""
+VERDICT_RETENTION_S = 600.0
+"""A stand-alone coordinator remembers for so long a job that all agents have left."""
 FORGOTTEN = Verdict(
     Outcome.INFRASTRUCTURE,
     "the job ended while this node was disconnected, and the coordinator did not keep the verdict",
@@ -68,6 +81,8 @@ class BeginLife(Struct, frozen=True):
     """A new one, with this number."""
 
     incarnation: int
+    unheard: int = 0
+    """As in `HostedLives`."""
 
 
 class HearVerdict(Struct, frozen=True):
@@ -77,7 +92,67 @@ class HearVerdict(Struct, frozen=True):
     verdict: Verdict
 
 
+class ComeAgain(Struct, frozen=True):
+    """The agent is to attach again: the verdict of its life is not recorded yet."""
+
+
 LifeDecision = TakePart | BeginLife | HearVerdict
+
+
+class End(Struct, frozen=True):
+    """New agents do not join the present life of this job any more."""
+
+    run_id: str
+    is_held: bool
+    """It is hosted until its agents have heard how it ended."""
+
+
+class DropOldest(Struct, frozen=True):
+    """Host the oldest life of this job that is over no longer."""
+
+    run_id: str
+
+
+class FormerGone(Struct, frozen=True):
+    """No agent of a life before is here, nor may its workers run: a first round may be formed."""
+
+    run_id: str
+
+
+class Forget(Struct, frozen=True):
+    """Forget this job (`JobLives.forgotten`)."""
+
+    run_id: str
+
+
+class NoRoom(Struct, frozen=True):
+    """No other life can be hosted: what a person is told."""
+
+    text: str
+
+
+LivesEffect = LifeDecision | ComeAgain | End | DropOldest | FormerGone | Forget | NoRoom
+
+
+class Hosted(Struct, frozen=True):
+    """The lives of one job that are hosted, as their host knows them."""
+
+    life: Life | None = None
+    """The one that new agents join; None: there is none."""
+    agents: int = 0
+    """The number of its agents that are here, or may come back."""
+    is_recorded: bool = True
+    """Nothing that it has decided waits for a record."""
+    held: int = 0
+    """The number of lives that are over."""
+
+
+class Wait(Struct, frozen=True):
+    """A wait of the host."""
+
+    run_id: str
+    is_for_nodes: bool = False
+    """Nodes of the life before may run workers until then. False: the job is forgotten then."""
 
 
 class _Remembered(Struct, frozen=True):
@@ -86,14 +161,112 @@ class _Remembered(Struct, frozen=True):
 
 
 class JobLives:
-    """The lives of all jobs of one coordinator."""
+    """The lives of all jobs of one coordinator. What a method returns is to be done, in order."""
 
-    def __init__(self, epoch: int) -> None:
-        """`epoch`: the coordinator's own."""
-        self._epoch = epoch
+    def __init__(self, epoch: int, *, is_alone: bool = False, begins_anew: bool = True) -> None:
+        """`epoch`: the coordinator's own. `is_alone`: it hosts one job, and does not forget that.
+        `begins_anew`: it begins that more than once."""
+        self._epoch, self._is_alone, self._begins_anew = epoch, is_alone, begins_anew
         self._newest = 0
         self._over: OrderedDict[tuple[str, int], _Remembered] = OrderedDict()
         """By run id and incarnation, the oldest first."""
+
+        self._unrecorded: dict[str, set[int]] = {}
+        """Lives that were over before their verdict was recorded, by run id. The first record of
+        the next life has it."""
+        self._unheard: dict[str, tuple[int, float]] = {}
+        """The number of nodes of a life that another leader has ended which may run workers yet,
+        since they have not heard of its end, by run id; and the seconds until they don't."""
+        self._deserted: dict[str, float] = {}
+        """The jobs that all agents have left, by run id, the longest ago first; and the seconds
+        until each is forgotten."""
+
+    @property
+    def waits(self) -> dict[Wait, float]:
+        """The waits that the host keeps, in seconds. One that runs already runs on."""
+        waits = {Wait(run_id): wait_s for run_id, wait_s in self._deserted.items()}
+        return waits | {Wait(run_id, True): wait_s for run_id, (_, wait_s) in self._unheard.items()}
+
+    def came(
+        self,
+        run_id: str,
+        known: Attachment | None,
+        hosted: Hosted,
+        now: float,
+        wall_ms: int,
+        *,
+        differs: bool = False,
+    ) -> list[LivesEffect]:
+        """An agent that no life knows has come; `differs`: with other settings than the present
+        life. Where it belongs is the last effect."""
+        life = hosted.life
+        if life is not None and not self._begins_anew:
+            return [self.renumber(run_id, known, life, now)]
+        if life is not None and not hosted.agents and life.verdict is None:
+            life = replace(life, is_abandoned=differs)
+        place = self.place(run_id, known, life, now, wall_ms)
+        if isinstance(place, BeginLife):
+            unheard, _ = self._unheard.get(run_id, (0, 0.0))
+            return [*self.forgotten(run_id, hosted, now), replace(place, unheard=unheard)]
+        if hosted.is_recorded:
+            self._unrecorded.pop(run_id, None)
+        is_early = place.incarnation in self._unrecorded.get(run_id, ())
+        return [ComeAgain() if is_early else place]
+
+    def forgotten(self, run_id: str, hosted: Hosted, now: float) -> list[LivesEffect]:
+        """The present life of this job, if there is one, is over."""
+        if (life := hosted.life) is None:
+            return []
+        self._deserted.pop(run_id, None)
+        self.over(run_id, life, now)
+        if not hosted.is_recorded:
+            self._unrecorded.setdefault(run_id, set()).add(life.incarnation)
+        held = self.held(run_id, hosted.held + 1) if hosted.agents else []
+        return [End(run_id, hosted.agents > 0), *held]
+
+    def held(self, run_id: str, lives: int) -> list[LivesEffect]:
+        """So many lives of this job are hosted that are over."""
+        return [DropOldest(run_id)] if lives > ENDED_MAX else []
+
+    def room(self, run_id: str, lives: int) -> list[LivesEffect]:
+        """Another life of this job is to be hosted beside so many lives."""
+        if lives < JOBS_MAX:
+            return []
+        text = f"this coordinator hosts {JOBS_MAX} jobs already: start another one for {run_id!r}"
+        return [Forget(next(iter(self._deserted))) if self._deserted else NoRoom(text)]
+
+    def used(self, run_id: str, agents: int, *, is_wanted: bool = True) -> list[LivesEffect]:
+        """So many agents take part in the present life of this job. `is_wanted`: somebody may still
+        ask here how it ended when no agent does."""
+        if agents:
+            self._deserted.pop(run_id, None)
+        elif not self._is_alone:
+            self._deserted[run_id] = VERDICT_RETENTION_S if is_wanted else 0.0
+        return []
+
+    def taken_over(self, run_id: str, unheard: int, wait_s: float) -> list[LivesEffect]:
+        """So many nodes of the life before may run workers for so many seconds."""
+        if unheard:
+            self._unheard[run_id] = unheard, wait_s
+        return []
+
+    def deposed(self, run_id: str) -> list[LivesEffect]:
+        """No life of this job is hosted any more: another coordinator leads it."""
+        self._deserted.pop(run_id, None)
+        self._unheard.pop(run_id, None)
+        return []
+
+    def wait_ended(self, wait: Wait, held: int) -> list[LivesEffect]:
+        """One of `waits` is over; `held`: as in `Hosted`."""
+        if wait.is_for_nodes:
+            del self._unheard[wait.run_id]
+            return self.gone(wait.run_id, held)
+        del self._deserted[wait.run_id]
+        return [Forget(wait.run_id)]
+
+    def gone(self, run_id: str, held: int) -> list[LivesEffect]:
+        """So many lives of this job are held after one of them has lost its last agent."""
+        return [] if held or run_id in self._unheard else [FormerGone(run_id)]
 
     def __len__(self) -> int:
         return len(self._over)
@@ -118,8 +291,8 @@ class JobLives:
         if known is not None and (place := self._after_absence(run_id, known, hosted)) is not None:
             return place
         verdict = None if hosted is None else hosted.verdict
-        failed = verdict is not None and verdict.outcome is not Outcome.SUCCEEDED
-        if hosted is None or hosted.is_abandoned or failed:
+        is_done = verdict is None or verdict.outcome.row.then is Afterwards.NOTHING
+        if hosted is None or hosted.is_abandoned or not is_done:
             told = 0 if known is None else known.incarnation
             earlier = [life.incarnation for life in self._lives(run_id)]
             if hosted is not None:

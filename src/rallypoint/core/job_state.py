@@ -258,8 +258,7 @@ def close(
         no_progress=job.no_progress,
     )
     step_round(state, JobClosed())
-    is_wanted = outcome in (Outcome.SUCCEEDED, Outcome.CANCELLED)
-    record = kinds.VERDICT if is_wanted else kinds.JOB_FAILED
+    record = kinds.VERDICT if outcome.row.planned else kinds.JOB_FAILED
     effects: list[JobEffect] = [record(outcome=outcome.value, why=text)]
     effects += [verdict_to(job, member.ref) for member in state.members.values()]
     return effects

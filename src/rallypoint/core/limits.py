@@ -22,6 +22,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rallypoint.core import settings
+from rallypoint.core.round_record import ROUNDS_REPORTED
 from rallypoint.core.settings import (
     MAX_EXIT_CODES,
     MAX_GIVEN,
@@ -33,7 +34,6 @@ from rallypoint.core.settings import (
 )
 from rallypoint.core.text import quoted
 from rallypoint.core.watch.questions import PIECE_BYTES
-from rallypoint.core.watch.told_round import ROUNDS_TOLD
 from rallypoint.errors import MessageError
 
 MAX_WORLD = MAX_NODES * MAX_WORKERS_PER_NODE
@@ -72,7 +72,7 @@ BYTES = {"piece": PIECE_BYTES}
 ITEMS = {
     "no_restart_exit_codes": MAX_EXIT_CODES,
     "read": 2 * MAX_WORKERS_PER_NODE,
-    "rounds": ROUNDS_TOLD,
+    "rounds": ROUNDS_REPORTED,
 }
 """Fields of so many items at most; others have `MAX_FAILURES`."""
 

@@ -35,6 +35,7 @@ from rallypoint.core.model import (
     Stamp,
     Verdict,
 )
+from rallypoint.core.round_record import ReportedRound
 from rallypoint.core.takeover.told import Position
 from rallypoint.core.watch.collecting import Collect as Collect
 from rallypoint.core.watch.collecting import Collected as Collected
@@ -44,7 +45,6 @@ from rallypoint.core.watch.node_progress import NodeProgress
 from rallypoint.core.watch.questions import Answer as Answer
 from rallypoint.core.watch.questions import Ask as Ask
 from rallypoint.core.watch.questions import Subject
-from rallypoint.core.watch.told_round import ToldRound
 from rallypoint.core.worker_exits import WorkerExit
 
 
@@ -284,7 +284,7 @@ class Heartbeat(Struct, frozen=True, array_like=True, tag=21):
     """The container of this node has nearly reached its limit."""
     progress: NodeProgress | None = None
     """How far its workers are; None: as it was told on this connection before."""
-    rounds: tuple[ToldRound, ...] = ()
+    rounds: tuple[ReportedRound, ...] = ()
     """The last rounds, once on a connection to a coordinator that has not led them all."""
 
 

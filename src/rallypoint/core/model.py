@@ -11,6 +11,7 @@ from enum import Enum
 
 from msgspec import Struct
 
+from rallypoint.core.outcomes import Outcome as Outcome
 from rallypoint.core.settings import UNNAMED_RUN_ID as UNNAMED_RUN_ID
 from rallypoint.core.settings import SharedSettings as SharedSettings
 from rallypoint.core.worker_exits import WorkerExit
@@ -126,19 +127,6 @@ class Cause(Struct, frozen=True, array_like=True):
     """How many other failures followed from it."""
 
 
-class Outcome(Enum):
-    """How a job ended."""
-
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    TIMED_OUT = "timed out"
-    """Nodes were missing for too long."""
-    INFRASTRUCTURE = "infrastructure"
-    """The machines failed, not the program: worth a requeue."""
-    CANCELLED = "cancelled"
-    PREEMPTED = "preempted"
-
-
 class Verdict(Struct, frozen=True, array_like=True):
     """How a job ended, with the first cause. Given once, never changed."""
 
@@ -156,6 +144,21 @@ class Verdict(Struct, frozen=True, array_like=True):
     no_progress: str = ""
     """`the same failure 3 times at step 120`, where restarting did not help (`--max-no-progress`);
     the outcome is FAILED then."""
+
+
+class Ending(Struct, frozen=True):
+    """How a job ended, for all that one agent knows."""
+
+    outcome: Outcome
+    reason: str = ""
+    """It explains an end that no worker caused."""
+    cause: Cause | None = None
+    round: int = 0
+    has_left: bool = False
+    """This node has left the job, or lost its coordinator; the job may go on."""
+    restarts: int = 0
+    no_progress: str = ""
+    """Why restarting did not help, where that ended the job."""
 
 
 class Stamp(Struct, frozen=True, array_like=True):

@@ -17,7 +17,6 @@ paused for twice as long, and after `--max-no-progress` of them the job ends.
 from __future__ import annotations
 
 from functools import cache
-from hashlib import blake2s
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
@@ -26,6 +25,7 @@ from rallypoint.core.events import Timer, TimerKind
 from rallypoint.core.model import SharedSettings
 from rallypoint.core.text import UNGUARDED, signal_name
 from rallypoint.core.worker_exits import WorkerExit
+from rallypoint.hashes import blake2s
 
 if TYPE_CHECKING:
     from re import Pattern

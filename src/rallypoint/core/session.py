@@ -33,6 +33,7 @@ from rallypoint.core import limits
 from rallypoint.core import messages as m
 from rallypoint.core.liveness import BEAT_SHARE, DEAF_SHARE, Lease
 from rallypoint.core.model import DeadPlace, Promise, SharedSettings, Stamp, epoch_number
+from rallypoint.core.round_record import ReportedRound
 from rallypoint.core.search import (
     DialOutcome,
     Search,
@@ -43,7 +44,6 @@ from rallypoint.core.search import (
 )
 from rallypoint.core.takeover.told import Position
 from rallypoint.core.watch.node_progress import NodeProgress
-from rallypoint.core.watch.told_round import ToldRound
 
 if TYPE_CHECKING:  # Most nodes never lead.
     from rallypoint.core.takeover.consent import Promises
@@ -452,7 +452,7 @@ class AgentEnd:
         *,
         is_short_of_memory: bool = False,
         progress: NodeProgress | None = None,
-        rounds: tuple[ToldRound, ...] = (),
+        rounds: tuple[ReportedRound, ...] = (),
     ) -> list[AgentEffect]:
         """It is time for a heartbeat, or there is something new to tell with one."""
         if self._link is SessionLink.NONE:

@@ -34,13 +34,13 @@ from rallypoint.core.events import RefuseNode, Timer
 from rallypoint.core.host_effects import Empty, Faulted, HangUp, HostEffect, Refuse, SendTo
 from rallypoint.core.job_departures import is_leaving
 from rallypoint.core.job_lives import Life
+from rallypoint.core.job_requests import DrainRequest, Drains, asked_to_leave, no_such_node
 from rallypoint.core.job_rounds import is_member
 from rallypoint.core.job_state import JobEffect, JobEvent, JobState, SessionLost
 from rallypoint.core.job_state import close as close_job
 from rallypoint.core.job_state import renumber as renumber_job
 from rallypoint.core.liveness import Liveness, Patience, is_outgrown, pace_of
 from rallypoint.core.model import NodeRef, Outcome, SharedSettings, Stamp, Verdict
-from rallypoint.core.person import DrainRequest, Drains, asked_to_leave, no_such_node
 from rallypoint.core.round import was_replaced
 from rallypoint.core.session import aged
 from rallypoint.core.session_state import Session

@@ -14,6 +14,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from rallypoint.core.outcomes import classes_help
 from rallypoint.errors import SettingsConflictError
 
 MAX_NODES = 100_000
@@ -383,9 +384,7 @@ STOPPING = (
     _torch("--monitor-interval", "SECONDS", "ignored (accepted for torchrun compatibility)",
            "seconds"),
     _own("--exit-code", "CLASS=N",
-         "exit code for success, failed, usage, infrastructure (0, 1, 2, 75), already-succeeded (0:"
-         " nothing was started, because the job had succeeded before) or no-progress (1: see"
-         " --max-no-progress); repeatable",
+         classes_help(),
          "exit_code_of", "exit_codes", repeatable=True),
 )
 OUTPUT = (

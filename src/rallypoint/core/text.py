@@ -106,9 +106,3 @@ def is_number(word: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def ended_text(outcome: str) -> str:
-    """What a sentence says of a job that ended so: `the job was cancelled`."""
-    passive = outcome in ("cancelled", "preempted")
-    return f"was {outcome}" if passive else outcome.replace("infrastructure", "did not go on")

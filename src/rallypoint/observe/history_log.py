@@ -165,10 +165,11 @@ def _check(path: str) -> None:
 
 def _file_name(run_id: str) -> str:
     """One name for each job, with no slash in it."""
-    from hashlib import sha256
     from urllib.parse import quote
+
+    from rallypoint.hashes import sha256
 
     name = quote(run_id, safe=" ")
     if len(name) <= _NAME_MAX:
         return name
-    return f"{name[:_NAME_MAX]}-{sha256(run_id.encode()).hexdigest()[:16]}"
+    return f"{name[:_NAME_MAX]}-{sha256(run_id.encode()).hex()[:16]}"

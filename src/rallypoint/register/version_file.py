@@ -11,13 +11,12 @@ nonce names the attempt that wrote the file: by it a writer that lost the answer
 from __future__ import annotations
 
 import re
-from hashlib import blake2s
-from hmac import compare_digest
 from struct import Struct as Layout
 from struct import pack
 
 from msgspec import Struct
 
+from rallypoint.hashes import blake2s, compare_digest
 from rallypoint.wire.keys import register_key
 
 SCHEMA = 1

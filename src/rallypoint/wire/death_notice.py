@@ -17,8 +17,6 @@ with a lease that is over. What is told stays true: no other agent ever has that
 from __future__ import annotations
 
 from collections.abc import Callable
-from hashlib import sha256
-from hmac import compare_digest
 from typing import NamedTuple, Self
 
 import msgspec
@@ -27,6 +25,7 @@ from msgspec.structs import replace
 
 from rallypoint.config import RegisterConfig
 from rallypoint.core.model import DeadPlace, Epoch
+from rallypoint.hashes import compare_digest, sha256
 
 SECRET_BYTES = 32
 LONGEST = 4080
@@ -127,7 +126,7 @@ def _text(data: bytes) -> str:
 
 def commitment(secret: bytes) -> bytes:
     """A hash that the agent sends when it attaches; it gives nothing away."""
-    return sha256(_LABEL + secret).digest()
+    return sha256(_LABEL + secret)
 
 
 def is_proven(secret: bytes, committed: bytes) -> bool:

@@ -14,10 +14,8 @@ nothing from asking. The first byte differs from a c10d client's, the fourth fro
 
 from __future__ import annotations
 
-import hashlib
-import hmac
-
 from rallypoint.errors import ProtocolError
+from rallypoint.hashes import SHA256_BYTES, compare_digest, hmac_sha256
 from rallypoint.wire.preamble import ENROLMENT_MAGIC
 
 MAGIC = ENROLMENT_MAGIC
@@ -26,7 +24,7 @@ NONCE_BYTES = 16
 MAX_TEXT_BYTES = 255
 
 _ENROLLED, _REFUSED = b"\x00", b"\x01"
-_PROOF_BYTES = hashlib.sha256().digest_size
+_PROOF_BYTES = SHA256_BYTES
 PREAMBLE_MAX_BYTES = len(MAGIC) + 1 + NONCE_BYTES + _PROOF_BYTES + 1 + MAX_TEXT_BYTES
 """All that an agent sends, at most."""
 _AGENT, _STORE = b"rallypoint round store: agent", b"rallypoint round store: store"
@@ -100,7 +98,7 @@ class StoreEnrolment(_Side):
 
     def _judge(self, node: bytes) -> bytes:
         nonces = self._agent_nonce + self._nonce
-        if not hmac.compare_digest(self._proof, _prove(self._key, _AGENT, nonces, node)):
+        if not compare_digest(self._proof, _prove(self._key, _AGENT, nonces, node)):
             raise EnrolmentRefusedError("the node does not hold the key of this round")
         self._result = node.decode(errors="replace")
         address = self._address.encode()
@@ -138,7 +136,7 @@ class AgentEnrolment(_Side):
                 self._proof, self._wanted = piece[:-1], piece[-1]
             case _:
                 nonces = self._nonce + self._store_nonce
-                if not hmac.compare_digest(self._proof, _prove(self._key, _STORE, nonces, piece)):
+                if not compare_digest(self._proof, _prove(self._key, _STORE, nonces, piece)):
                     raise ProtocolError("what answers there does not hold the key of this round")
                 self._result = piece.decode(errors="replace")
         return b""
@@ -161,4 +159,4 @@ def _check_hello(piece: bytes) -> None:
 
 def _prove(key: bytes, role: bytes, nonces: bytes, said: bytes) -> bytes:
     # All parts before the last have a fixed length: no two inputs can be read as the same message.
-    return hmac.digest(key, role + bytes((VERSION,)) + nonces + said, "sha256")
+    return hmac_sha256(key, role + bytes((VERSION,)) + nonces + said)

@@ -12,11 +12,10 @@ Source: BLAKE2s keyed mode, RFC 7693.
 
 from __future__ import annotations
 
-from hashlib import blake2s
-from hmac import compare_digest
 from struct import Struct
 
 from rallypoint.errors import ProtocolError
+from rallypoint.hashes import blake2s, compare_digest
 
 TAG_BYTES = 16
 _HEADER = Struct(">IQ16s")

@@ -26,7 +26,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum, IntEnum, auto
-from hmac import compare_digest
 from struct import Struct
 from typing import assert_never
 
@@ -41,6 +40,7 @@ from rallypoint.errors import (
     UsageError,
     VersionMismatchError,
 )
+from rallypoint.hashes import compare_digest
 from rallypoint.wire.keys import PROOF_BYTES, ProofContext, SessionKeys
 from rallypoint.wire.preamble import SESSION_MAGIC, describe_foreign
 from rallypoint.wire.versions import SPOKEN, WITH_RANGES, Versions

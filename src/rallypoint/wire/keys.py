@@ -9,12 +9,12 @@ are in it, so none can be replayed.
 
 from __future__ import annotations
 
-from hmac import digest
 from struct import Struct as Layout
 from struct import pack
 
 from msgspec import Struct
 
+from rallypoint.hashes import hmac_sha256
 from rallypoint.wire.versions import WITH_RANGES, Versions
 
 KEY_BYTES = 32
@@ -39,7 +39,7 @@ class SessionKeys(Struct, frozen=True):
 
 def hkdf_extract(salt: bytes, key_material: bytes) -> bytes:
     """RFC 5869, section 2.2. An empty salt stands for zeros."""
-    return digest(salt or bytes(_HASH_BYTES), key_material, "sha256")
+    return hmac_sha256(salt or bytes(_HASH_BYTES), key_material)
 
 
 def hkdf_expand(pseudo_random_key: bytes, info: bytes, length: int) -> bytes:
@@ -49,7 +49,7 @@ def hkdf_expand(pseudo_random_key: bytes, info: bytes, length: int) -> bytes:
     output = block = b""
     counter = 1
     while len(output) < length:
-        block = digest(pseudo_random_key, block + info + bytes((counter,)), "sha256")
+        block = hmac_sha256(pseudo_random_key, block + info + bytes((counter,)))
         output += block
         counter += 1
     return output[:length]
@@ -125,9 +125,7 @@ class ProofContext(Struct, frozen=True):
         run_id = self.run_id.encode()
         fixed = self.client_nonce + self.server_nonce + self.server_id + self._ranges
         # The only part of free length carries it: no two contexts give the same message.
-        return digest(
-            token, label + _HEAD.pack(self.version, len(run_id)) + run_id + fixed, "sha256"
-        )
+        return hmac_sha256(token, label + _HEAD.pack(self.version, len(run_id)) + run_id + fixed)
 
 
 def _counted(part: bytes) -> bytes:

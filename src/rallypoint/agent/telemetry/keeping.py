@@ -16,17 +16,17 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Any
 
 from rallypoint.clocks import wall_time
 from rallypoint.config import AgentConfig, RendezvousConfig
 from rallypoint.core.event_kinds import Record
-from rallypoint.core.model import Cause
+from rallypoint.core.model import Ending
 from rallypoint.core.node.timeline import RoundLife
+from rallypoint.core.round_record import first_cause
 from rallypoint.core.settings import FOR_DIRECTORIES
 from rallypoint.core.watch.history_file import Begin, HistoryLine, LinesLost
 from rallypoint.core.watch.kept_jobs import KeptLine, NodeNote, directory_name
-from rallypoint.core.watch.past_round import first_cause
 from rallypoint.machine_name import process_name
 from rallypoint.observe import kept_jobs
 from rallypoint.observe.records import AgentEvent, Observer
@@ -58,16 +58,8 @@ class _Part:
         self.is_host = False
         self.life_of: Callable[[], int] = lambda: 0
         self.output: tuple[KeptLine, ...] = ()
-        self.end: _End | None = None
-
-
-class _End(NamedTuple):
-    outcome: str
-    text: str
-    cause: Cause | None
-    round: int = 0
-    left: bool = False
-    exit_code: int | None = None
+        self.end: Ending | None = None
+        self.exit_code: int | None = None
 
 
 class Keeping(Observer):
@@ -129,18 +121,16 @@ class Keeping(Observer):
         """The workers of the last round wrote this last."""
         self._part.output = output
 
-    def ended(
-        self, outcome: str, text: str, cause: Cause | None, round_: int = 0, *, left: bool = False
-    ) -> None:
-        """The job has ended for this node, in this round. `left`: it may continue without it."""
-        self._part.end, self._is_news = _End(outcome, text, cause, round_, left), True
+    def ended(self, end: Ending) -> None:
+        """The job has ended for this node."""
+        self._part.end, self._is_news = end, True
 
     def close(self, exit_code: int | None) -> str:
         """Write the end, unless that takes longer than a moment. Returns where it is; empty:
         nowhere, and `why` has the reason, if there was something to keep. Blocks. After the
         loop."""
-        if (end := self._part.end) is not None:
-            self._part.end = end._replace(exit_code=exit_code)
+        if self._part.end is not None:
+            self._part.exit_code = exit_code
         until = time.monotonic() + LAST_S
         while (thread := self._thread) is not None:
             thread.join(max(until - time.monotonic(), 0.0))
@@ -223,7 +213,10 @@ class Keeping(Observer):
     def _note(self) -> NodeNote:
         part, machine, rendezvous = self._part, socket.gethostname(), self._config.rendezvous
         assignment = None if self._life is None else self._life.assignment
-        end, place = part.end or _End("", "", None), meeting_place(rendezvous)
+        end, place, how = part.end, meeting_place(rendezvous), dict[str, Any]()
+        if end is not None:
+            how = {"outcome": end.outcome.value, "text": end.reason, "left": end.has_left}
+            how |= {"ended": wall_time(0.0), "cause": first_cause(end.cause)}
         return NodeNote(
             job=rendezvous.run_id,
             node=part.node or machine,
@@ -237,15 +230,11 @@ class Keeping(Observer):
             history=self._history,
             log_dir=os.path.abspath(log_dir) if (log_dir := self._config.output.log_dir) else "",
             began=self._began or wall_time(0.0),
-            round=end.round if self._life is None else self._life.number,
+            round=self._life.number if self._life else end.round if end else 0,
             nodes=1 if assignment is None else assignment.group_world_size,
             first_rank=-1 if assignment is None else assignment.base_rank,
             workers=self._config.workers.count,
-            ended=wall_time(0.0) if part.end else 0.0,
-            left=end.left,
-            outcome=end.outcome,
-            text=end.text,
-            exit_code=end.exit_code,
-            cause=first_cause(end.cause),
+            exit_code=part.exit_code,
             output=part.output,
+            **how,
         )

@@ -10,6 +10,7 @@ from rallypoint.cli.generate.quoting import container_word, fill, yaml_value
 from rallypoint.cli.parser import Command, Scanned
 from rallypoint.cli.run_options.wrong_script import generated_words
 from rallypoint.cli.values import Given, integer_within, nodes, seconds
+from rallypoint.core.outcomes import Afterwards, codes_of
 from rallypoint.core.settings import (
     MAX_GIVEN,
     MAX_NODES,
@@ -170,6 +171,8 @@ def _values(scanned: Scanned, kind: str) -> dict[str, Any]:
         "backoff": 5 * most,
         "command": yaml_value(command),
         "drain": f"{drain_s:g}",
+        "final_codes": codes_of(Afterwards.NOT_AGAIN),
+        "free_codes": codes_of(Afterwards.AT_NO_COST),
         "grace": round(drain_s) + AFTER_DRAIN_S,
         "health": HEALTH_PORT,
         "nodes": most,

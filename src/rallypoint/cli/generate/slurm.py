@@ -8,6 +8,7 @@ from rallypoint.cli.generate.quoting import bash_word, fill
 from rallypoint.cli.parser import Command, Scanned
 from rallypoint.cli.run_options.wrong_script import generated_words
 from rallypoint.cli.values import Given, integer, integer_within, nodes, seconds
+from rallypoint.core.outcomes import Afterwards, codes_of
 from rallypoint.core.settings import (
     MAX_GIVEN,
     MAX_NODES,
@@ -94,6 +95,7 @@ def text(scanned: Scanned) -> str:
     if before_s >= _seconds_of(limit.text):
         raise UsageError(f"{before.origin}, {limit.origin}: leaves no time to work")
     command = generated_words(scanned.words)
+    again = [*codes_of(Afterwards.AGAIN), *codes_of(Afterwards.AT_NO_COST)]
     values = {
         **chosen,
         "name": name.text,
@@ -103,6 +105,7 @@ def text(scanned: Scanned) -> str:
         "cpus": cpus or None,
         "no_cpus": None if cpus else True,
         "cpus_option": f" --cpus-per-task={cpus}" if cpus else "",
+        "again": " | ".join(f"{code}:*" for code in again),
         "options": _options(scanned),
         "before": f"{before_s:g}",
         "drain": f"{before_s - before_s / TO_STOP_SHARE:g}",

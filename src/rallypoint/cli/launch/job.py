@@ -10,7 +10,6 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from rallypoint import __version__
-from rallypoint.cli.exit_codes import SIGNALLED
 from rallypoint.cli.job_verdict import SummaryRead, read_said
 from rallypoint.cli.launch.link import HostLink
 from rallypoint.cli.launch.output import OutputWriter
@@ -19,6 +18,7 @@ from rallypoint.cli.launch.roster import HostPart, Roster
 from rallypoint.config import Endpoint
 from rallypoint.core.json_reader import UnreadableJsonError
 from rallypoint.core.node.leave import REPEAT_S
+from rallypoint.core.outcomes import SIGNALLED, Outcome
 from rallypoint.core.text import count, job_name, signal_name
 from rallypoint.errors import ExitClass
 from rallypoint.wire.launch_link import (
@@ -298,7 +298,7 @@ def _said(name: str, end: AgentEnded) -> SummaryRead | None:
         with suppress(UnreadableJsonError):
             return read_said(end.summary)
     if end.code == ExitClass.USAGE.value:
-        return SummaryRead("usage", end.code, "wrong usage", name, 0)
+        return SummaryRead(Outcome.USAGE.value, end.code, "wrong usage", name, 0)
     return None
 
 

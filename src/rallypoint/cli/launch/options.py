@@ -5,7 +5,8 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from rallypoint.cli.options import RUN
-from rallypoint.cli.parser import Command
+from rallypoint.cli.parser import Command, paragraph
+from rallypoint.core.outcomes import exit_codes_help
 from rallypoint.core.settings import BY_REGISTER, FLAGS, GROUPS, Setting
 
 _NOT_HERE = frozenset(
@@ -113,9 +114,8 @@ ends with that host.
 First Ctrl-C: the job is cancelled on all hosts. Second: without waiting for the
 workers. When the link to a host breaks, its agent saves a checkpoint and leaves.
 
-Exit codes: those of the job: 0 it succeeded, 1 it failed, 2 wrong usage, 75 too
-few hosts, or it is worth starting again, 128+N ended by signal N.
-""",
+"""
+    + paragraph(exit_codes_help("too few hosts, or it is worth starting again")),
     ("SCRIPT",),
     runs_a_script=True,
     elsewhere=True,

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from enum import Enum
 
-from rallypoint.cli.job_verdict import OF_THE_JOB, SummaryRead, surest
+from rallypoint.cli.job_verdict import SummaryRead, surest
+from rallypoint.core.outcomes import Outcome
 from rallypoint.errors import ExitClass
+
+_OF_THE_JOB = frozenset(outcome.value for outcome in Outcome if not outcome.row.of_one)
 
 
 class HostPart(Enum):
@@ -61,11 +64,11 @@ class Roster:
 
     def ended(self, name: str, said: SummaryRead | None) -> None:
         """Note that the agent of this host has ended, and has left a summary or not."""
-        is_of_job = said is not None and said.outcome in OF_THE_JOB
+        is_of_job = said is not None and said.outcome in _OF_THE_JOB
         self._parts[name] = HostPart.ENDED if is_of_job else HostPart.GONE
         if said is not None:
             self._said[name] = said
-            self._mistakes += said.outcome == "usage"
+            self._mistakes += said.outcome == Outcome.USAGE.value
 
     @property
     def too_few_are_left(self) -> bool:

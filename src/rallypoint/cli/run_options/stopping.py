@@ -12,10 +12,10 @@ from datetime import UTC, datetime
 
 from rallypoint.agent.environ import SHUTDOWN_TIMEOUT_VARIABLE, shutdown_timeout_asked_for
 from rallypoint.cli import values
-from rallypoint.cli.exit_codes import CLASSES
 from rallypoint.cli.parser import Scanned
 from rallypoint.cli.values import Given
 from rallypoint.config import StopConfig
+from rallypoint.core.outcomes import CODES, FINER
 from rallypoint.core.settings import Setting
 from rallypoint.core.text import shown
 
@@ -37,7 +37,7 @@ def read_stop(
     if text and scanned.get("--shutdown-timeout") is None:
         given = Given(text, f"{SHUTDOWN_TIMEOUT_VARIABLE}={shown(text)}")
         scanned = Scanned(scanned.words, scanned.values | {"--shutdown-timeout": [given]})
-    codes = tuple(values.exit_override(v, CLASSES) for v in scanned.all("--exit-code"))
+    codes = tuple(values.exit_override(v, (*CODES, *FINER)) for v in scanned.all("--exit-code"))
     end = scanned.get("--stop-at")
     end_at = None if end is None else _end(end)
     return StopConfig(

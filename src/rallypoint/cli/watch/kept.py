@@ -41,6 +41,7 @@ from rallypoint.cli.watch.status_text import (
 from rallypoint.clocks import wall_time
 from rallypoint.config import RendezvousConfig
 from rallypoint.core.model import Outcome
+from rallypoint.core.round_record import RoundRecord
 from rallypoint.core.text import job_name, shown
 from rallypoint.core.watch import kept_jobs as rules
 from rallypoint.core.watch.advice import Advice, advice_after_the_end
@@ -48,7 +49,6 @@ from rallypoint.core.watch.history_file import Recorded, StatusLine
 from rallypoint.core.watch.job_view import HowItEnded, JobLine, JobView
 from rallypoint.core.watch.kept_jobs import NodeNote, is_logged_in
 from rallypoint.core.watch.names import fold_names
-from rallypoint.core.watch.past_round import PastRound
 from rallypoint.errors import AccessError, RallypointError, RendezvousConnectionError, UsageError
 from rallypoint.machine_name import process_name
 from rallypoint.observe.kept_jobs import directories, find, notes_in
@@ -113,7 +113,7 @@ class Kept(Struct):
             return view
         how = "failure" if note.outcome == Outcome.FAILED.value else note.outcome
         size = (note.nodes, note.nodes * note.workers, "")
-        ended = PastRound(note.round, *size, note.began, note.ended, how, note.text, note.cause)
+        ended = RoundRecord(note.round, *size, note.began, note.ended, how, note.text, note.cause)
         return replace(
             view,
             state=note.outcome,

@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from rallypoint.cli.parser import Command, Scanned
 from rallypoint.cli.values import Given
+from rallypoint.core.round_record import ROUNDS_SHOWN
 from rallypoint.core.text import shown
 from rallypoint.core.watch.history_file import NoHistoryError, Recorded, read
 from rallypoint.core.watch.job_view import JobView
-from rallypoint.core.watch.past_round import ROUNDS_SHOWN
 from rallypoint.errors import UsageError
 
 SIZE_MAX = 1 << 30

@@ -10,7 +10,8 @@ from rallypoint.cli.render import clock_text, duration_text
 from rallypoint.cli.watch.goodput_text import share
 from rallypoint.cli.watch.quoted_text import fitted
 from rallypoint.core.fitness import HeldBack
-from rallypoint.core.model import Outcome
+from rallypoint.core.outcomes import Outcome, of_word
+from rallypoint.core.round_record import FirstCause
 from rallypoint.core.settings import UNNAMED_RUN_ID
 from rallypoint.core.text import count, job_name
 from rallypoint.core.watch.advice import NO_STEPS_S, Advice, advice, behind, silent
@@ -18,7 +19,6 @@ from rallypoint.core.watch.goodput import Spending
 from rallypoint.core.watch.goodput_view import GoodputView
 from rallypoint.core.watch.job_view import JobLine, JobView, NodeView
 from rallypoint.core.watch.names import fold_names
-from rallypoint.core.watch.past_round import FirstCause
 from rallypoint.observe.printing import Painted, Tint
 
 LINES_MAX = 24
@@ -196,7 +196,8 @@ def _runs_well(job: JobLine) -> int:
 
 def state_word(state: str) -> str:
     """As a person reads it: it is the name of a class of exit codes, too."""
-    return "failed (infrastructure)" if state == str(Outcome.INFRASTRUCTURE.value) else state
+    outcome = of_word(state)
+    return state if outcome is None else outcome.row.state or state
 
 
 def _headline(view: JobView) -> str:

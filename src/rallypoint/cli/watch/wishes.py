@@ -12,8 +12,9 @@ from rallypoint.cli.watch import question
 from rallypoint.cli.watch.find import HOW_TO_FIND
 from rallypoint.cli.watch.question import DoubtError, Request, Words
 from rallypoint.cli.watch.reach import Asking, JobEndedError, decoded
+from rallypoint.core.outcomes import ended_text
 from rallypoint.core.settings import Setting
-from rallypoint.core.text import ended_text, job_name
+from rallypoint.core.text import job_name
 from rallypoint.core.watch.questions import Ask, Said, Subject
 from rallypoint.observe.printing import print_error
 

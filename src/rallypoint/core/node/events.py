@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.messages import HelperDied, Order, Prove, Report
-from rallypoint.core.model import Assignment, EndReason, Lacking, Outcome, Stamp, Verdict
+from rallypoint.core.model import Assignment, Ending, EndReason, Lacking, Outcome, Stamp, Verdict
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.core.worker_signals import Received
 from rallypoint.errors import RallypointError
@@ -309,6 +309,15 @@ class Finish(Struct, frozen=True):
         if self.kind is not FinishKind.SIGNAL:
             return Outcome.INFRASTRUCTURE
         return Outcome.CANCELLED if self.signal == SIGINT else Outcome.PREEMPTED
+
+    @property
+    def ending(self) -> Ending:
+        """The same with the reason."""
+        verdict = self.verdict
+        if self.kind is not FinishKind.VERDICT or verdict is None:
+            return Ending(self.outcome, self.text, has_left=True)
+        how = (verdict.outcome, verdict.text, verdict.cause, verdict.round, False)
+        return Ending(*how, verdict.restarts_used, verdict.no_progress)
 
 
 NodeEffect = (

@@ -47,7 +47,7 @@ from rallypoint.core.messages import (
     StopNow,
     WorkerRequest,
 )
-from rallypoint.core.model import Assignment, EndKind, EndReason, Outcome, Stamp, Verdict
+from rallypoint.core.model import Assignment, EndKind, EndReason, Stamp, Verdict
 from rallypoint.core.node import leave, signals
 from rallypoint.core.node.events import (
     Announced,
@@ -264,7 +264,7 @@ def _verdict(state: WorkersState, verdict: Verdict) -> list[NodeEffect]:
     if state.verdict is not None:
         return []
     state.verdict, state.stop_why = verdict, verdict.text
-    asked_to_stop = verdict.outcome in (Outcome.CANCELLED, Outcome.PREEMPTED)
+    asked_to_stop = verdict.outcome.row.stopped
     if state.finish is None or asked_to_stop:
         state.finish = Finish(FinishKind.VERDICT, verdict=verdict, signal=verdict.signal)
     number = verdict.signal if asked_to_stop and verdict.signal else signal.SIGTERM

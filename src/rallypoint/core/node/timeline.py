@@ -35,7 +35,12 @@ from rallypoint.core.node.events import (
     SpawnWorkers,
     WorkersGone,
 )
-from rallypoint.core.watch.told_round import ROUNDS_TOLD, PhaseLengths, ToldRound, ended_the_round
+from rallypoint.core.round_record import (
+    ROUNDS_REPORTED,
+    ReportedRound,
+    ended_the_round,
+    phase_lengths,
+)
 from rallypoint.core.worker_exits import WorkerExit
 
 UNKNOWN = "unknown"
@@ -101,7 +106,7 @@ def step(
     match event:
         case Assigned(stamp, assignment) if any(map(_takes_place, effects)):
             timeline.rounds.append(RoundLife(assignment, at, incarnation=stamp.incarnation))
-            for older in timeline.rounds[-ROUNDS_TOLD - 1 : -ROUNDS_TOLD]:
+            for older in timeline.rounds[-ROUNDS_REPORTED - 1 : -ROUNDS_REPORTED]:
                 older.failure = None
         case WorkersGone(stamp) if (life := _life(timeline, stamp.round)) is not None:
             life.ended_at = at
@@ -164,10 +169,10 @@ def ended_by(
     return life.end.kind.value, verdict.text if verdict and judged else life.end.text
 
 
-def told(timeline: Timeline, node_id: str, at: float) -> tuple[ToldRound, ...]:
+def told(timeline: Timeline, node_id: str, at: float) -> tuple[ReportedRound, ...]:
     """The newest rounds, as this node tells of them. One of which it does not know how it ended is
     left out: others do."""
-    lives = timeline.rounds[-ROUNDS_TOLD:]
+    lives = timeline.rounds[-ROUNDS_REPORTED:]
     found = []
     for life, following in zip_longest(lives, lives[1:]):
         by = ended_by(life, following, timeline.verdict)
@@ -182,9 +187,9 @@ def told(timeline: Timeline, node_id: str, at: float) -> tuple[ToldRound, ...]:
     return tuple(found)
 
 
-def _told(life: RoundLife, end: EndReason | None, node_id: str, at: float) -> ToldRound:
+def _told(life: RoundLife, end: EndReason | None, node_id: str, at: float) -> ReportedRound:
     ended_at = life.ended_at if life.stopping_at is None else life.stopping_at
-    return ToldRound(
+    return ReportedRound(
         Stamp(life.incarnation, life.number),
         life.assignment.group_world_size,
         life.assignment.world_size,
@@ -192,7 +197,7 @@ def _told(life: RoundLife, end: EndReason | None, node_id: str, at: float) -> To
         at - life.began_at,
         None if end is None or ended_at is None else at - ended_at,
         end,
-        PhaseLengths.of(life.phases),
+        phase_lengths(life.phases),
         life.failure if ended_the_round(node_id, life.failure, end) else None,
     )
 

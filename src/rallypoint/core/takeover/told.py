@@ -12,14 +12,13 @@ position, not that the node is honest: a holder of the job's token can make one,
 
 from __future__ import annotations
 
-from hashlib import blake2s
-from hmac import compare_digest
 from struct import pack
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from rallypoint.core.model import epoch_number
+from rallypoint.hashes import blake2s, compare_digest
 
 DIGEST_BYTES = 16
 _PERSON = b"rp-told"

@@ -7,10 +7,10 @@ from collections.abc import Collection
 from msgspec import Struct
 
 from rallypoint.core.model import Outcome
+from rallypoint.core.round_record import FirstCause
 from rallypoint.core.text import brief_seconds, count
 from rallypoint.core.watch.job_view import JobView, NodeView
 from rallypoint.core.watch.names import fold_names
-from rallypoint.core.watch.past_round import FirstCause
 
 QUIET_S = 10.0
 """A worker without progress for so long is named."""

@@ -9,24 +9,10 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from rallypoint.core.round_record import CarriedRound
+
 PARTS_MAX = 32
 """Of more kinds of spent time the smallest ones are left out."""
-
-
-class CarriedRound(Struct, frozen=True, array_like=True):
-    """The newest round."""
-
-    number: int
-    nodes: int
-    workers: int
-    formed: float
-    """Unix seconds."""
-    furthest_before: int = -1
-    """The largest step of the rounds before, if it is known."""
-    resumed: int = -1
-    """The first step that a node told of in it; -1: no node has told of one."""
-    step: int = -1
-    """The largest one."""
 
 
 class Carried(Struct, frozen=True, array_like=True):

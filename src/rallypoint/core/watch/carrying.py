@@ -7,9 +7,10 @@ where a coordinator was started again an hour later; nothing is decided by it.
 
 from __future__ import annotations
 
+from rallypoint.core.round_record import CarriedRound
 from rallypoint.core.settings import MAX_WAIT_S
 from rallypoint.core.watch import goodput
-from rallypoint.core.watch.carried import PARTS_MAX, Carried, CarriedRound
+from rallypoint.core.watch.carried import PARTS_MAX, Carried
 from rallypoint.core.watch.goodput import Goodput, RoundSteps
 from rallypoint.core.watch.segments import Spending
 

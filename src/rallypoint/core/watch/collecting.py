@@ -14,6 +14,8 @@ from msgspec import Struct, field
 
 from rallypoint.core.watch.questions import RankRange, ReadTo, Subject
 
+SINCE = 3
+"""The version of the session protocol that has `Collect`."""
 PIECE_CHARACTERS = 24_000
 """Of one text in a piece."""
 PIECE_TEXTS = 64

@@ -132,7 +132,7 @@ def spending_of(job: JobState) -> Spending | None:
         if not job.started:
             return Spending.RENDEZVOUS
         # For nodes that leave: the round is about to end. For those that join it trains on.
-        leaves = job.notice is not None and job.notice.kind is EndKind.DRAIN
+        leaves = job.notice is not None and job.notice.then.leaves
         return Spending.CHECKPOINT if leaves else Spending.SPAWN
     if state.counts[MemberState.STOPPING] or (state.held and not job.backoff_s and not job.former):
         return Spending.STOP

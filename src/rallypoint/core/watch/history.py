@@ -7,7 +7,7 @@ looks at the job's state after everything that happens. The views of `job_view.p
 
 A coordinator that takes a job over begins a new history: with the sums of the one before
 (`carried.py`), and with what the nodes tell again, how far they are and how the last rounds went
-(`told_round.py`). What only the one before knew is a gap, and is named as one.
+(`core/round_record.py`). What only the one before knew is a gap, and is named as one.
 """
 
 from __future__ import annotations
@@ -19,16 +19,22 @@ from typing import Annotated
 from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
+from rallypoint.core import round_record
 from rallypoint.core.event_kinds import LOG_STORAGE_THERE, PATTERN_UNMATCHED, Record
 from rallypoint.core.job_state import JobState, note_step
 from rallypoint.core.limits import MAX_UNIX_TIME
 from rallypoint.core.model import Outcome, Verdict
-from rallypoint.core.watch import carrying, goodput, told_round, turns
-from rallypoint.core.watch.carried import Carried, CarriedRound
+from rallypoint.core.round_record import (
+    ROUNDS_SHOWN,
+    CarriedRound,
+    ReportedRound,
+    RoundRecord,
+    first_cause,
+)
+from rallypoint.core.watch import carrying, goodput, turns
+from rallypoint.core.watch.carried import Carried
 from rallypoint.core.watch.goodput import Goodput
 from rallypoint.core.watch.node_progress import NodeProgress
-from rallypoint.core.watch.past_round import ROUNDS_SHOWN, PastRound, first_cause
-from rallypoint.core.watch.told_round import ToldRound
 
 SCHEMA = 1
 """Of what is written: raised when the meaning of a field changes. Fields may be added."""
@@ -101,11 +107,11 @@ class JobHistory:
         of the events that the coordinators before may have told of."""
         self.account = Goodput(at, at)
         self.entries: deque[HistoryEntry] = deque(maxlen=ENTRIES_MAX)
-        self.rounds: deque[PastRound] = deque(maxlen=ROUNDS_SHOWN + 1)
+        self.rounds: deque[RoundRecord] = deque(maxlen=ROUNDS_SHOWN + 1)
         self.rounds_formed = 0
         self.told: dict[str, NodeReport] = {}
         """By the ids of the nodes of the newest round."""
-        self.news: deque[HistoryEntry | PastRound] = deque(maxlen=ENTRIES_MAX)
+        self.news: deque[HistoryEntry | RoundRecord] = deque(maxlen=ENTRIES_MAX)
         """What has happened, and rounds that have ended, that the host has not passed on yet: it
         takes them from here."""
         self.known_since: float | None = None
@@ -158,7 +164,7 @@ class JobHistory:
         self.known_since, seen.before = now, newest
         if newest < 0:
             return
-        self.rounds.append(PastRound(newest, 0, 0, "", now, None if is_active else now))
+        self.rounds.append(RoundRecord(newest, formed=now, ended=None if is_active else now))
         if is_active:
             seen.round = seen.newest = newest
 
@@ -174,20 +180,22 @@ class JobHistory:
             past, size = self.rounds[-1], (newest.nodes, newest.workers)
             past.formed, (past.nodes, past.workers) = newest.formed, size
 
-    def told_again(self, job: JobState, node_id: str, told: Sequence[ToldRound], at: float) -> None:
+    def told_again(
+        self, job: JobState, node_id: str, told: Sequence[ReportedRound], at: float
+    ) -> None:
         """A node tells of its last rounds. Nothing is decided by it."""
         before = [
             one
             for one in told
             if one.stamp.incarnation in job.numbers and one.stamp.round <= self._seen.before
         ]
-        told_round.add(self.rounds, node_id, before, lambda age_s: self._wall_time(at - age_s))
+        round_record.add(self.rounds, node_id, before, lambda age_s: self._wall_time(at - age_s))
         # Why a round ended may have become known after its nodes were told.
         newest = max(self._seen.newest, self._seen.before)
         judged = {newest: job.end_reason, newest - 1: job.last_end}
         for past in self.rounds if job.verdict is None else ():
             if (reason := judged.get(past.round)) is not None:
-                past.end, past.end_text = str(reason.kind.value), reason.text
+                past.ends(reason)
 
     def stopped(self, node_id: str, at: float) -> None:
         """This node has said that no workers of an earlier round run there. O(1)."""
@@ -247,7 +255,7 @@ class JobHistory:
         self._seen.has_told_unmatched = True
         return PATTERN_UNMATCHED(progress.unmatched, node_id=node_id)
 
-    def ended_rounds(self, at: float, still_stopping: Collection[str]) -> list[PastRound]:
+    def ended_rounds(self, at: float, still_stopping: Collection[str]) -> list[RoundRecord]:
         """Return the rounds that have ended, the newest last. What is known of the newest one while
         nodes stop its workers counts for it, and the time that this has taken up to now.
         `still_stopping`: the nodes that are here and have not stopped theirs. O(nodes)."""
@@ -284,7 +292,7 @@ class JobHistory:
         seen.cant_log.clear()
         seen.round = seen.newest = turn.round
         self.rounds_formed += 1
-        past = PastRound(turn.round, len(turn.nodes), turn.workers, turn.why, formed)
+        past = RoundRecord(turn.round, len(turn.nodes), turn.workers, turn.why, formed)
         self.rounds.append(past)
 
     def _ended(self, job: JobState, turn: turns.RoundEnded, at: float) -> None:
@@ -294,13 +302,13 @@ class JobHistory:
                 goodput.taken_over(self.account, reason)
             for past in self.rounds:
                 if past.round == turn.round:
-                    past.end, past.end_text = str(reason.kind.value), reason.text
+                    past.ends(reason)
             return
         goodput.ended(self.account, reason, at, is_hang=turn.is_hang)
         newest = self.rounds[-1]
         if reason.node_id:
             newest.took(reason.node_id, (("detect", reason.age_s),))
-        newest.end, newest.end_text = str(reason.kind.value), reason.text
+        newest.ends(reason)
         self._stops(job, at)
 
     def _stops(self, job: JobState, at: float) -> None:

@@ -5,7 +5,7 @@ Each line is one object of JSON, with its `kind`:
 
     begin    a coordinator began to write, or went on where another one had led: the header
     event    something happened (`HistoryEntry`)
-    round    a round has ended (`PastRound`)
+    round    a round has ended (`RoundRecord`)
     status   what the job did then (`JobView`): as things changed, and once a minute
     lost     so many lines could not be written
 
@@ -23,10 +23,10 @@ from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
 from rallypoint.core.json_reader import UnreadableJsonError, read_object
+from rallypoint.core.round_record import RoundRecord
 from rallypoint.core.text import shown
 from rallypoint.core.watch.history import SCHEMA, HistoryEntry, UnixTime
 from rallypoint.core.watch.job_view import JobView
-from rallypoint.core.watch.past_round import PastRound
 
 NODES_WRITTEN = 16
 """Of a status with more nodes those that stand out are written, and the rest is only counted."""
@@ -57,11 +57,11 @@ class LinesLost(Struct, frozen=True):
     number: Annotated[int, Meta(ge=0)]
 
 
-HistoryLine = Begin | HistoryEntry | PastRound | StatusLine | LinesLost
+HistoryLine = Begin | HistoryEntry | RoundRecord | StatusLine | LinesLost
 _KINDS: dict[type, str] = {
     Begin: "begin",
     HistoryEntry: "event",
-    PastRound: "round",
+    RoundRecord: "round",
     StatusLine: "status",
     LinesLost: "lost",
 }
@@ -85,7 +85,7 @@ class Recorded(Struct):
 
     begins: list[Begin] = field(default_factory=list)
     entries: list[HistoryEntry] = field(default_factory=list)
-    rounds: list[PastRound] = field(default_factory=list)
+    rounds: list[RoundRecord] = field(default_factory=list)
     """Of the newest life of the job."""
     status: StatusLine | None = None
     """The newest one."""
@@ -129,14 +129,14 @@ def _take(found: Recorded, number: int, kind: object, record: dict[str, Any]) ->
         case "event":
             found.entries.append(_as(record, HistoryEntry, number))
         case "round":
-            _add(found.rounds, _as(record, PastRound, number))
+            _add(found.rounds, _as(record, RoundRecord, number))
         case "status":
             found.status = _as(record, StatusLine, number)
         case "lost":
             found.lost += _as(record, LinesLost, number).number
 
 
-def _add(rounds: list[PastRound], past: PastRound) -> None:
+def _add(rounds: list[RoundRecord], past: RoundRecord) -> None:
     """A round that had just ended at a takeover may be told by both coordinators: the first has
     seen it."""
     if not rounds or rounds[-1].round != past.round:

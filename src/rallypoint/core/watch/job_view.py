@@ -18,13 +18,13 @@ from rallypoint.core.fitness import HeldBack, held_back, why_held_back
 from rallypoint.core.job_rounds import presumed_cause
 from rallypoint.core.job_state import JobState
 from rallypoint.core.model import Verdict
+from rallypoint.core.round_record import ROUNDS_SHOWN, RoundRecord, first_cause
 from rallypoint.core.round_state import MemberState, RoundMember, RoundPhase
 from rallypoint.core.watch import goodput
 from rallypoint.core.watch.goodput import WORKING, Spending
 from rallypoint.core.watch.goodput_view import GoodputView, TimePart
 from rallypoint.core.watch.history import SCHEMA, JobHistory, UnixTime
 from rallypoint.core.watch.names import fold_names, gaps_in_names
-from rallypoint.core.watch.past_round import ROUNDS_SHOWN, PastRound, first_cause
 
 STUCK_S, STUCK_STEPS = 30.0, 10
 """A job that did no step for so long, and for as long as so many take, makes no progress."""
@@ -114,7 +114,7 @@ class JobView(Struct, frozen=True):
     nodes: tuple[NodeView, ...]
     nodes_left_out: int
     """So many more are as most are."""
-    past: tuple[PastRound, ...]
+    past: tuple[RoundRecord, ...]
     """The last rounds that have ended, the newest last."""
     verdict: HowItEnded | None = None
     held_back: tuple[HeldBack, ...] = ()
@@ -240,7 +240,7 @@ def view_of(
     )
 
 
-def _past(job: JobState, history: JobHistory, at: float) -> tuple[PastRound, ...]:
+def _past(job: JobState, history: JobHistory, at: float) -> tuple[RoundRecord, ...]:
     """The last rounds that have ended. The cause of the newest one may be known before all nodes
     have stopped its workers, and it is judged."""
     past = history.ended_rounds(at, _in_state(job, MemberState.STOPPING))[-ROUNDS_SHOWN:]

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime
-from hashlib import blake2s
 from string import ascii_letters, digits
 from typing import Annotated
 
@@ -19,10 +18,11 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from rallypoint.core.limits import MAX_WORLD
+from rallypoint.core.round_record import FirstCause
 from rallypoint.core.settings import MAX_WORKERS_PER_NODE
 from rallypoint.core.watch.history import UnixTime
 from rallypoint.core.watch.names import brief_ranks, fold_names
-from rallypoint.core.watch.past_round import FirstCause
+from rallypoint.hashes import blake2s
 
 JOBS_MAX, BYTES_MAX = 50, 200_000_000
 """Bounds of one state directory."""

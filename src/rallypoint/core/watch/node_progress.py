@@ -7,6 +7,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rallypoint.core.model import Stamp
+from rallypoint.core.round_record import PHASES
 
 
 class NodeProgress(Struct, frozen=True, array_like=True):
@@ -54,12 +55,8 @@ class NodeProgress(Struct, frozen=True, array_like=True):
     @property
     def phases(self) -> tuple[tuple[str, float | None], ...]:
         """The lengths of the phases of the round, by their names in `core/node/timeline.py`."""
-        return (
-            ("rendezvous", self.rendezvous_s),
-            ("spawn", self.spawn_s),
-            ("first_output", self.first_output_s),
-            ("first_progress", self.first_progress_s),
-        )
+        lengths = self.rendezvous_s, self.spawn_s, self.first_output_s, self.first_progress_s
+        return tuple(zip(PHASES, lengths, strict=False))
 
     @property
     def news(self) -> tuple[object, ...]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import secrets
 import struct
 from contextlib import suppress
 
@@ -15,8 +14,13 @@ from rallypoint.files import safe_open
 
 LOCKS = "processes.lock"
 _PLACE_BITS = 62
+_PLACE_BYTES = 8
 _FLOCK = struct.Struct("@hhqqi4x")
 """`struct flock`: type, whence, start, length, pid."""
+
+
+def _draw_place() -> int:
+    return int.from_bytes(os.urandom(_PLACE_BYTES)) >> (8 * _PLACE_BYTES - _PLACE_BITS)
 
 
 class DirectoryLocks:
@@ -46,7 +50,7 @@ class DirectoryLocks:
         if found is None or not are_locks_trusted(found):
             return None
         self._fd = safe_open(os.path.join(directory, LOCKS), os.O_RDWR | os.O_CREAT)
-        file, place = os.fstat(self._fd), secrets.randbits(_PLACE_BITS)
+        file, place = os.fstat(self._fd), _draw_place()
         if file.st_dev != os.stat(directory).st_dev:
             return None  # Two overlays may show this file, and each has its own locks then.
         fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, _flock(fcntl.F_WRLCK, place))

@@ -48,6 +48,6 @@ case "$code:$step" in
     75:2) code=2 ;;
     # The time was over, nodes were missing, or a signal (--signal) said that the job has to leave.
     # It is worth starting again. What fails by itself is not.
-    75:* | 143:*) scontrol requeue "$job" ;;
+    ${again}) scontrol requeue "$job" ;;
 esac
 exit "$code"

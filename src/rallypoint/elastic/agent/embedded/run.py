@@ -112,11 +112,7 @@ def run_processes(config: AgentConfig, log: JobLog, embedding: Embedding) -> Tol
 
 def _keep(telemetry: Telemetry, finish: Finish) -> None:
     if telemetry.keeping is not None:
-        verdict = finish.verdict
-        text, cause = (verdict.text, verdict.cause) if verdict else (finish.text, None)
-        round_ = verdict.round if verdict else 0
-        left = finish.kind is not FinishKind.VERDICT
-        telemetry.keeping.ended(finish.outcome.value, text, cause, round_, left=left)
+        telemetry.keeping.ended(finish.ending)
 
 
 def _nothing_was_started(run_id: str, verdict: Verdict) -> str:

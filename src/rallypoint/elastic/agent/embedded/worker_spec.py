@@ -236,11 +236,10 @@ def _in_parameters(exit_: WorkerExit) -> WorkerExit:
 
 
 def _no_result(verdict: Verdict) -> Exception:
-    match verdict.outcome:
-        case Outcome.TIMED_OUT:
-            return RendezvousTimeoutError(verdict.text)
-        case Outcome.CANCELLED | Outcome.PREEMPTED:
-            return SignalException(verdict.text, signal.Signals(verdict.signal))
+    if verdict.outcome is Outcome.TIMED_OUT:
+        return RendezvousTimeoutError(verdict.text)
+    if verdict.outcome.row.exits is None:
+        return SignalException(verdict.text, signal.Signals(verdict.signal))
     if verdict.ended_s_ago is not None:
         return RendezvousClosedError(verdict.text)
     return InfrastructureError(verdict.text)

@@ -195,7 +195,7 @@ def join_error(member: HandlerMember) -> RallypointError | None:
     if verdict.outcome is Outcome.TIMED_OUT:
         return RendezvousTimeoutError(verdict.text)
     text = f"the job has ended: {verdict.outcome.value}: {verdict.text}"
-    ended_well = verdict.outcome in (Outcome.SUCCEEDED, Outcome.CANCELLED)
+    ended_well = verdict.outcome.row.planned
     stood_by = not member.was_needed and verdict.ended_s_ago is None
     if ended_well and stood_by:
         return RendezvousGracefulExitError(f"this node was not needed: {text}")

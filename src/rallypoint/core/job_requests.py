@@ -1,5 +1,7 @@
 """What a person wants of a job that runs: that it saves a checkpoint, begins another round, or ends
-(`rallypoint checkpoint`, `restart`, `cancel`), or that a node leaves it (`drain`). Pure.
+(`rallypoint checkpoint`, `restart`, `cancel`), that a machine is excluded from it or allowed again,
+or that a node leaves it (`drain`). Pure. `step` decides whether that may be done, and tells people
+when it is done; `wants` is what the job's machine does about it.
 
 A checkpoint that a person asks for is not a notice (`checkpoint.py`): the round goes on. It is
 asked for under the same numbers, so that the answer to an older question is void; a notice that is
@@ -10,11 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from rallypoint.core import event_kinds as kinds
-from rallypoint.core.checkpoint import Save
+from rallypoint.core.checkpoint import GO_ON, Save
 from rallypoint.core.events import RoundOver
 from rallypoint.core.fitness import held_back
 from rallypoint.core.job_machines import allow, exclude
@@ -23,8 +25,8 @@ from rallypoint.core.job_state import JobEffect, JobState, PersonWants, close, s
 from rallypoint.core.messages import CheckpointAnswered, CheckpointWanted, DrainAnswer, ToNode
 from rallypoint.core.model import EndKind, EndReason, NodeRef, Outcome, Verdict
 from rallypoint.core.round_state import MemberState, RoundPhase
-from rallypoint.core.text import names
-from rallypoint.core.watch.questions import Ask, Subject
+from rallypoint.core.text import count, names
+from rallypoint.core.watch.questions import Ask, Said, Subject
 
 CANCELLED = "a person cancelled it (rallypoint cancel)"
 RESTARTED = "a person asked for a restart (rallypoint restart)"
@@ -33,6 +35,162 @@ UNATTENDED_MAX = 1000
 """For so many nodes people who have hung up are remembered, while it is not known what runs."""
 AGAIN = "try again when rallypoint status shows that it runs"
 _SIGINT = 2
+_OF_WORKERS = (
+    *(Subject.CHECKPOINT, Subject.RESTART, Subject.STACKS, Subject.LOGS),
+    *(Subject.EXCLUDE, Subject.ALLOW),
+)
+_OF_MACHINES = (Subject.EXCLUDE, Subject.ALLOW)
+
+
+class Request(Struct, frozen=True):
+    """What a person wants, and the state of the job when that was said."""
+
+    subject: Subject
+    node: str
+    """The node that is to be excluded or allowed."""
+    round: int
+    """The round that was active."""
+    notices: int
+    """Checkpoints that were asked for before have smaller numbers, or this one."""
+    was_lost: bool = False
+    """It was begun before, and the answer was lost."""
+
+
+class Requests(Struct):
+    """The requests about one job that are not done yet."""
+
+    waiting: dict[int, Request] = field(default_factory=dict)
+    """By the connections of the people."""
+
+
+class Requested(Struct, frozen=True):
+    """A person wants this, and waits on this connection."""
+
+    connection: int
+    question: Ask
+    waits_for: str
+    """What a job without workers waits for."""
+    is_ending: bool
+    """The job has a verdict, of which nobody may know yet: that will be the answer."""
+    older_node: str
+    """A node that runs a version without checkpoint requests; empty: none does."""
+
+
+class AllRecorded(Struct, frozen=True):
+    """Nothing that the job has decided waits for a record: people may see its state."""
+
+
+class HungUp(Struct, frozen=True):
+    """This connection has ended, perhaps that of a person who waits."""
+
+    connection: int
+
+
+class Decline(Struct, frozen=True):
+    """Tell the person on this connection why it can't be done, and hang up."""
+
+    connection: int
+    text: str
+
+
+class Tell(Struct, frozen=True):
+    """Tell the person on this connection what has come of it. Nothing follows."""
+
+    connection: int
+    said: Said
+
+
+RequestEvent = Requested | AllRecorded | HungUp
+RequestEffect = PersonWants | Decline | Tell
+
+
+def step(state: Requests, event: RequestEvent, job: JobState) -> list[RequestEffect]:
+    """Apply one event, and return what is to be done. `PersonWants` is for the job's machine."""
+    match event:
+        case Requested(connection, question):
+            if (begun := _begun(job, question)) is not None:
+                state.waiting[connection] = begun
+                return []
+            if text := _why_not(job, event):
+                return [Decline(connection, text)]
+            subject, node = question.subject, question.node
+            state.waiting[connection] = Request(subject, node, job.round.round, job.notices)
+            return [PersonWants(subject, node)]
+        case AllRecorded():
+            said = [(each, _outcome(wanted, job)) for each, wanted in state.waiting.items()]
+            told = [Tell(connection, text) for connection, text in said if text is not None]
+            for each in told:
+                del state.waiting[each.connection]
+            return [*told]
+        case HungUp(connection):
+            state.waiting.pop(connection, None)
+            return []
+
+
+def unknown(question: Ask, waits_for: str) -> str:
+    """Why this question about workers can't be answered by a coordinator that has just taken over
+    and does not know yet what runs; empty: it can. An answer that is followed waits for that."""
+    if question.follow or question.subject not in _OF_WORKERS:
+        return ""
+    return f"it is not known yet what runs: the job waits for {waits_for}: {AGAIN}"
+
+
+def _why_not(job: JobState, event: Requested) -> str:
+    """Why a request can't be done; empty: it can."""
+    subject = event.question.subject
+    if not event.is_ending and (text := refusal(job, subject, event.waits_for)):
+        return text
+    if subject is Subject.CHECKPOINT and event.older_node:
+        node = event.older_node
+        return f"node {node} runs an older version of Rallypoint, and can't be asked for it"
+    if subject in _OF_MACHINES:
+        return no_machine(job, subject, event.question.node)
+    return ""
+
+
+def _begun(job: JobState, question: Ask) -> Request | None:
+    """What was begun when this request was made before, and must not be done again: its round has
+    ended, workers save a checkpoint just now, or the job has ended. None: it is to be done."""
+    asked_in, subject = question.asked_in, question.subject
+    if asked_in is None:
+        return None
+    runs = job.round.phase is RoundPhase.ACTIVE and job.round.round == asked_in
+    saves = job.save is not None and not job.save.is_over
+    is_of_round = subject is Subject.RESTART and not runs
+    is_saved = subject is Subject.CHECKPOINT and (saves or not runs)
+    if job.verdict is None and not (is_of_round or is_saved):
+        return None
+    return Request(subject, question.node, asked_in, job.notices - saves, was_lost=True)
+
+
+def _outcome(wanted: Request, job: JobState) -> Said | None:
+    """What has come of a request; None: nothing yet."""
+    state, subject = job.round, wanted.subject
+    if (verdict := job.verdict) is not None:
+        text = f"the job {verdict.outcome.row.verb}: {verdict.text}"
+        return Said(text, subject is Subject.CANCEL)
+    if subject is Subject.EXCLUDE:
+        again = f"rallypoint nodes allow {wanted.node} lets it in again"
+        return Said(f"the machine of node {wanted.node} takes part in no round any more; {again}")
+    if subject is Subject.ALLOW:
+        return Said(f"the machine of node {wanted.node} is trusted again")
+    if subject is Subject.CHECKPOINT:
+        if job.save is None or job.save.number <= wanted.notices:
+            is_late = state.round != wanted.round
+            if is_late and wanted.was_lost:
+                return Said("the round has ended: whether it was saved before is not known", False)
+            return Said("the round has ended before it was asked for", False) if is_late else None
+        if not job.save.is_over:
+            return None
+        return Said(job.save.outcome, not job.save.cut_short and bool(job.save.saved))
+    if state.round == wanted.round:
+        return None
+    if not state.members:
+        return Said("the round has ended, and no node is there for the next one", False)
+    if state.phase is not RoundPhase.ACTIVE or not job.started:
+        return None
+    nodes, workers = count(len(state.world), "node"), count(job.world_workers, "worker")
+    return Said(f"round {state.round} has begun: {nodes}, {workers}")
 
 
 class DrainRequest(Struct, frozen=True):
@@ -115,7 +273,7 @@ def refusal(job: JobState, subject: Subject, waits_for: str = "its next round") 
     """Why this can't be done now; empty: it can. `waits_for`: what a job without workers does."""
     if job.verdict is not None:
         return f"the job has ended: {job.verdict.text}"
-    if subject in (Subject.CANCEL, Subject.EXCLUDE, Subject.ALLOW):
+    if subject is Subject.CANCEL or subject in _OF_MACHINES:
         return ""
     if job.round.phase is not RoundPhase.ACTIVE or not job.started:
         return f"no workers run now: the job waits for {waits_for}: {AGAIN}"
@@ -130,22 +288,6 @@ def of_other_life(job: JobState, request: Ask) -> str:
     if request.asked_in is None or request.incarnation == job.incarnation:
         return ""
     return "the job has begun anew since this was asked for: it is not done to the new one"
-
-
-def was_begun(job: JobState, request: Ask) -> bool:
-    """Whether a request was made before, and must not be done again: the job has ended, or the
-    round in which it was made."""
-    if request.asked_in is None:
-        return False
-    runs = job.round.phase is RoundPhase.ACTIVE and job.round.round == request.asked_in
-    is_of_round = request.subject in (Subject.RESTART, Subject.CHECKPOINT)
-    saves = request.subject is Subject.CHECKPOINT and is_saving(job)
-    return job.verdict is not None or (is_of_round and not runs) or saves
-
-
-def is_saving(job: JobState) -> bool:
-    """Whether workers save a checkpoint that a person has asked for."""
-    return job.save is not None and not job.save.is_over
 
 
 def no_machine(job: JobState, subject: Subject, node_id: str) -> str:
@@ -208,7 +350,7 @@ def ask_again(job: JobState, ref: NodeRef) -> list[JobEffect]:
 
 def _order(job: JobState, save: Save, ref: NodeRef) -> ToNode:
     named = stamp(job, save.round)
-    return ToNode(ref, CheckpointWanted(named, save.number, EndKind.REQUEST, WANTED, None))
+    return ToNode(ref, CheckpointWanted(named, save.number, GO_ON.kind, WANTED, None))
 
 
 def saved(job: JobState, ref: NodeRef, answer: CheckpointAnswered) -> list[JobEffect]:

@@ -1,0 +1,154 @@
+"""The table of outcomes: how a job ends, in words, exit codes and what may follow. Pure.
+
+Exit codes, verdicts, texts, help, generated manifests and docs/operations.md read it. A new outcome
+is a row here and the place where a job ends so.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from signal import SIGTERM
+
+from msgspec import Struct
+
+from rallypoint.errors import ExitClass
+
+SIGNALLED = 128
+"""The exit code of what signal N has ended is so much more than N."""
+ALREADY_SUCCEEDED, NO_PROGRESS = "already-succeeded", "no-progress"
+FINER = {
+    ALREADY_SUCCEEDED: "0: nothing was started, because the job had succeeded before",
+    NO_PROGRESS: "1: see --max-no-progress",
+}
+"""Parts of a class that `--exit-code` may tell from the rest of it."""
+
+
+class Afterwards(Enum):
+    """The next step of a scheduler, or of an agent that comes later."""
+
+    NOTHING = "an agent that comes later starts nothing"
+    NOT_AGAIN = "the same again would end the same"
+    BY_A_PERSON = "a person may start it again"
+    AGAIN = "worth starting again"
+    AT_NO_COST = "worth starting again, at no cost"
+
+
+class Row(Struct, frozen=True):
+    """A row of the table."""
+
+    verb: str
+    """The verb of a sentence about the job: `the job was cancelled`."""
+    exits: ExitClass | int | None
+    """The class of its exit code; a number: a class of its own, of the outcome's name, with this
+    default code; None: 128 and the signal that has ended it."""
+    then: Afterwards
+    of_one: bool = False
+    """True: the end of one node perhaps. False: all nodes say the same."""
+    planned: bool = False
+    """A person or a program wanted the job to end now."""
+    stopped: bool = False
+    """Workers are told to go: they get the signal of the verdict and `--shutdown-timeout`. Else
+    they get SIGTERM and the grace of a restart."""
+    help: str = ""
+    """The words of the help about the exit code; empty: the verb."""
+    state: str = ""
+    """The words in a table of jobs; empty: the name."""
+
+
+_SUCCESS, _FAILED, _USAGE, _INFRASTRUCTURE = ExitClass
+_AGAIN, _AT_NO_COST = Afterwards.AGAIN, Afterwards.AT_NO_COST
+
+
+class Outcome(Enum):
+    """How a job ended. The first ones are the surest where nodes say different things."""
+
+    _value_: str
+    row: Row
+
+    SUCCEEDED = "succeeded", Row("succeeded", _SUCCESS, Afterwards.NOTHING, planned=True)
+    FAILED = "failed", Row("failed", _FAILED, Afterwards.NOT_AGAIN)
+    CANCELLED = (
+        "cancelled",
+        Row("was cancelled", None, Afterwards.BY_A_PERSON, planned=True, stopped=True),
+    )
+    TIMED_OUT = "timed out", Row("timed out", _INFRASTRUCTURE, _AGAIN)
+    """Nodes were missing for too long."""
+    INFRASTRUCTURE = (
+        "infrastructure",
+        Row(
+            verb="could not continue",
+            exits=_INFRASTRUCTURE,
+            then=_AGAIN,
+            of_one=True,
+            help="it is worth starting again",
+            state="failed (infrastructure)",
+        ),
+    )
+    """The machines failed, not the program: worth a requeue."""
+    PREEMPTED = "preempted", Row("was preempted", None, _AT_NO_COST, of_one=True, stopped=True)
+    USAGE = (
+        "usage",
+        Row("refused this node", _USAGE, Afterwards.NOT_AGAIN, of_one=True, help="wrong usage"),
+    )
+    """Only an agent says so, of itself."""
+
+    def __new__(cls, name: str, row: Row) -> Outcome:
+        self = object.__new__(cls)
+        self._value_, self.row = name, row
+        return self
+
+    @property
+    def exit_class(self) -> str:
+        """The name for `--exit-code`; empty: a signal has ended the job."""
+        exits = self.row.exits
+        if isinstance(exits, ExitClass):
+            return exits.name.lower()
+        return "" if exits is None else self.value.replace(" ", "-")
+
+    @property
+    def is_error(self) -> bool:
+        """Whether the exit code is that of a class, and of no success."""
+        return self.row.exits not in (None, ExitClass.SUCCESS)
+
+
+BY_CLASS = {each.row.exits: each for each in Outcome if each.row.exits is not None}
+"""The outcome after an error of each class."""
+_BY_CODE = {
+    exits if isinstance(exits, int) else exits.value: each for exits, each in BY_CLASS.items()
+}
+CODES = {_BY_CODE[code].exit_class: code for code in sorted(_BY_CODE)}
+"""The default code of each class of exit codes."""
+
+
+def codes_of(then: Afterwards) -> list[int]:
+    """Return the exit codes before this next step. A node is asked to leave by SIGTERM."""
+    if then is Afterwards.AT_NO_COST:
+        return [SIGNALLED + SIGTERM]
+    return sorted(code for code, outcome in _BY_CODE.items() if outcome.row.then is then)
+
+
+def of_word(word: str) -> Outcome | None:
+    """Return the outcome of this name; None: a newer version has written it."""
+    return next((outcome for outcome in Outcome if outcome.value == word), None)
+
+
+def ended_text(word: str) -> str:
+    """Return the verb for the outcome of this name: `was cancelled`."""
+    outcome = of_word(word)
+    return f"ended: {word}" if outcome is None else outcome.row.verb
+
+
+def classes_help() -> str:
+    """Return the help of `--exit-code`."""
+    names, codes = ", ".join(CODES), ", ".join(map(str, CODES.values()))
+    finer = (f"{name} ({when})" for name, when in FINER.items())
+    return f"exit code for {', '.join((f'{names} ({codes})', *finer))}; repeatable"
+
+
+def exit_codes_help(again: str = "") -> str:
+    """Return the help about exit codes. `again`: the words about 75 in this command."""
+    said = {code: each.row.help or f"it {each.row.verb}" for code, each in _BY_CODE.items()}
+    if again:
+        said[ExitClass.INFRASTRUCTURE.value] = again
+    codes = [f"{code} {said[code]}" for code in sorted(said)]
+    return f"Exit codes: {', '.join(codes)}, {SIGNALLED}+N ended by signal N."

@@ -1,0 +1,212 @@
+"""The record of one round of a job: how large it was, why it was formed, how it ended, and where
+its time went. Pure.
+
+A leader has one record of each of its rounds, and fills it as things become known. People are shown
+the newest records; the file of `--history` has all. Two short forms of a record travel:
+
+* `CarriedRound`: a leader hands on the newest round, in the record of the job.
+* `ReportedRound`: each node reports its last rounds to a leader that has taken over, once on each
+  connection.
+
+The first report of a round is believed, until a node of the next round reports: that node knows
+the reason as it was judged. Other nodes add the lengths of their phases. The node of the worker
+that failed first adds the words of that worker.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from msgspec import Struct, field
+
+from rallypoint.core.cause import describe_failure
+from rallypoint.core.model import Cause, EndReason, Stamp
+from rallypoint.core.text import signal_name
+from rallypoint.core.worker_exits import WorkerExit
+
+ROUNDS_SHOWN = 3
+"""The number of ended rounds for people: each may have a long traceback."""
+ROUNDS_REPORTED = 3
+"""The number of the newest rounds in the reports of a node."""
+PHASES = ("rendezvous", "spawn", "first_output", "first_progress", "stop")
+"""The phases that a node knows of itself, in the order of messages. See `core/node/timeline.py`."""
+
+
+class FirstCause(Struct, frozen=True, omit_defaults=True):
+    """The `Cause` of a round's end, for people and their programs: a worker, or the loss of a
+    node."""
+
+    node: str
+    text: str
+    """How the worker ended, or why the node was lost."""
+    rank: int | None = None
+    """The rank of the worker; None: it was a node."""
+    local_rank: int = 0
+    exit_code: int | None = None
+    signal: str = ""
+    message: str = ""
+    detail: str = ""
+    """The traceback of the worker, or the last lines of its stderr."""
+    log_file: str = ""
+    time: float = 0.0
+    """When it ended, by its node's clock."""
+    collateral: int = 0
+    """How many other failures followed from it."""
+
+
+def first_cause(cause: Cause | None) -> FirstCause | None:
+    """For people and their programs."""
+    if cause is None:
+        return None
+    failure = cause.failure
+    if failure is None:
+        why = "" if cause.loss is None else cause.loss.reason
+        return FirstCause(cause.node_id, why, collateral=cause.collateral)
+    return FirstCause(
+        cause.node_id,
+        failure.clause(),
+        failure.rank,
+        failure.local_rank,
+        failure.code,
+        "" if failure.signal is None else signal_name(failure.signal),
+        failure.message,
+        failure.detail,
+        failure.log_file,
+        failure.wall_time,
+        cause.collateral,
+    )
+
+
+class Slowest(Struct, frozen=True):
+    """The node that took longest for a phase of a round, and how long that was."""
+
+    node: str
+    seconds: float
+
+
+class RoundRecord(Struct):
+    """A round, from when it was formed. Its names are those of the JSON."""
+
+    round: int
+    nodes: int = 0
+    workers: int = 0
+    why: str = ""
+    """Why it was formed; empty: nobody has told yet."""
+    formed: float = 0.0
+    """Unix seconds, as `ended`."""
+    ended: float | None = None
+    end: str = ""
+    """The kind of its end: `failure`, `loss`, `drain`, `growth`, `infrastructure`, or the job's
+    outcome."""
+    end_text: str = ""
+    cause: FirstCause | None = None
+    seconds: dict[str, float] = field(default_factory=dict)
+    """Seconds by the work of the job, in the round and on the way to it."""
+    first_step: int = -1
+    last_step: int = -1
+    slowest: dict[str, Slowest] = field(default_factory=dict)
+    """The slowest node by phase: `rendezvous`, `spawn`, and `first_output` and `first_progress`
+    after it, as the nodes have told; `detect`, of the node at which the round ended; and `stop`,
+    from the end of the round until the node said that its workers run no more."""
+
+    def took(self, node_id: str, phases: Iterable[tuple[str, float | None]]) -> None:
+        """Note the lengths of phases on this node, in seconds; None: not known."""
+        for phase, seconds in phases:
+            if seconds is None:
+                continue
+            if phase not in self.slowest or seconds > self.slowest[phase].seconds:
+                self.slowest[phase] = Slowest(node_id, seconds)
+
+    def ends(self, reason: EndReason) -> None:
+        """Note the end, as it is known now."""
+        self.end, self.end_text = str(reason.kind.value), reason.text
+
+
+class CarriedRound(Struct, frozen=True, array_like=True):
+    """The newest round, for the next leader."""
+
+    number: int
+    nodes: int
+    workers: int
+    formed: float
+    """Unix seconds."""
+    furthest_before: int = -1
+    """The largest step of the rounds before, if it is known."""
+    resumed: int = -1
+    """The first step that a node told of in it; -1: no node has told of one."""
+    step: int = -1
+    """The largest one."""
+
+
+class ReportedRound(Struct, frozen=True, array_like=True):
+    """One round in a report of a node. Times are ages when it is sent."""
+
+    stamp: Stamp
+    nodes: int
+    workers: int
+    why: str
+    """Why it was formed."""
+    began_s: float
+    """How long ago the node was assigned to it, in seconds."""
+    ended_s: float | None = None
+    """How long ago it was ended; None: it was not."""
+    end: EndReason | None = None
+    """None: it runs."""
+    phases: tuple[float | None, ...] = ()
+    """Seconds of each of `PHASES` on this node; None: not known."""
+    failure: WorkerExit | None = None
+    """The failure of a worker of this node, if that ended the round."""
+
+
+def phase_lengths(phases: Mapping[str, float]) -> tuple[float | None, ...]:
+    """The lengths as a report has them, from those by the names of the phases."""
+    return tuple(map(phases.get, PHASES))
+
+
+def ended_the_round(node_id: str, failure: WorkerExit | None, end: EndReason | None) -> bool:
+    """The end of the round names this failure."""
+    named = "" if failure is None else describe_failure(node_id, failure)
+    return end is not None and end.text == named
+
+
+def add(
+    rounds: deque[RoundRecord],
+    node_id: str,
+    reported: Sequence[ReportedRound],
+    wall_ago: Callable[[float], float],
+) -> None:
+    """Have the newest rounds of a history know what this node has reported of them. `wall_ago`: so
+    many seconds ago, in Unix seconds."""
+    numbers = {one.stamp.round for one in reported}
+    for one in reported:
+        past = next((each for each in rounds if each.round == one.stamp.round), None)
+        if past is None:
+            if one.end is None:
+                continue
+            past = RoundRecord(one.stamp.round, formed=wall_ago(0.0), ended=wall_ago(0.0))
+            past.ends(one.end)
+            kept = sorted((*rounds, past), key=lambda each: each.round)
+            rounds.clear()
+            rounds.extend(kept)
+        elif one.end is not None and one.stamp.round + 1 in numbers:
+            # This node was told why the next round was formed: the reason as it was judged.
+            past.ends(one.end)
+        _complete(past, node_id, one, wall_ago)
+
+
+def _complete(
+    past: RoundRecord, node_id: str, one: ReportedRound, wall_ago: Callable[[float], float]
+) -> None:
+    if not past.why:
+        past.nodes, past.workers, past.why = one.nodes, one.workers, one.why
+        past.formed = min(past.formed, wall_ago(one.began_s))
+        if past.ended is not None and one.ended_s is not None:
+            past.ended = wall_ago(min(one.ended_s, one.began_s))
+    past.took(node_id, zip(PHASES, one.phases, strict=False))
+    if one.end is None or one.end.text != past.end_text:
+        return
+    if one.end.node_id:
+        past.took(one.end.node_id, (("detect", one.end.age_s),))
+    if past.cause is None and ended_the_round(node_id, one.failure, one.end):
+        past.cause = first_cause(Cause(node_id, past.round, failure=one.failure))

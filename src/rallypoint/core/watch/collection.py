@@ -1,0 +1,412 @@
+"""The answer that a coordinator collects from nodes for one person who asks for a job's workers.
+Pure: the host (`coordinator/gathering.py`) keeps the connections, which are numbers here, and one
+timer. Times are seconds on its monotonic clock.
+
+The nodes of the newest world are looked at one after the other, since there may be thousands. One
+that is meant is asked, and says when it has something. It is told to send a piece when the person
+has room for one: at most `PIECES_IN_FLIGHT` are between the nodes and the person. A node that can't
+be asked, or does not answer, is named in the answer, with the reason. An answer that follows what
+workers write ends with the job, any other one when each node has told all.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import Enum
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from rallypoint.core.host_effects import SendTo
+from rallypoint.core.job_state import JobState
+from rallypoint.core.text import names
+from rallypoint.core.watch.collecting import (
+    ALL_LINES,
+    ANSWER_S,
+    PIECES_IN_FLIGHT,
+    SINCE,
+    Collect,
+    Collected,
+    CollectMore,
+    Gathered,
+    HowFar,
+    RankTold,
+    of_rank,
+)
+from rallypoint.core.watch.questions import Ask
+
+ASKERS_MAX = 64
+"""At most this number of people ask for the workers of one job at once."""
+STALLED_S = 60.0
+"""A person who takes nothing for so long is cut off. One who follows is not: it may be a pager."""
+LAST_S = 2.0
+"""After a job's end its nodes have this time to tell what their workers wrote last."""
+_TO_BE_ASKED = -1  # in place of a round
+
+
+class PartState(Enum):
+    """The state of one node's part of an answer."""
+
+    QUIET = "it has said nothing yet, or has nothing more now"
+    READY = "it has something"
+    SENDING = "it was told to send a piece"
+
+
+class Part(Struct, eq=False):
+    """One node's part of an answer."""
+
+    node_id: str
+    bases: dict[int, int]
+    """The rank of its first worker, by the numbers of rounds."""
+    workers: int
+    since: float
+    state: PartState = PartState.QUIET
+    has_answered: bool = False
+
+
+class Collection(Struct, eq=False):
+    """The answer to one question."""
+
+    number: int
+    question: Ask
+    round: int
+    """The newest round that had workers when it was asked."""
+    taken_at: float
+    """When the question came, or the person took something last."""
+    read: HowFar
+    """How far a person who follows has read."""
+    parts: dict[int, Part] = field(default_factory=dict)
+    """The parts of nodes that may still say something, by their connections."""
+    asked: dict[str, int] = field(default_factory=dict)
+    """The nodes that were asked, each with the round for which it was."""
+    newest_round: int = 0
+    """The newest round that the nodes were seen in."""
+    is_looking: bool = False
+    """The nodes of the newest world are being looked at."""
+    ready: deque[int] = field(default_factory=deque)
+    """The connections of nodes that have something, the longest waiting first."""
+    credit: int = PIECES_IN_FLIGHT
+    """So many more pieces may be under way."""
+    untaken: int = 0
+    """Values that were passed on, and of which the person has not said that they were taken."""
+    missing: dict[str, str] = field(default_factory=dict)
+    """The nodes whose part is missing, each with the reason; the person is yet to be told."""
+    ends_at: float | None = None
+    """Then no node is waited for any longer. None: the job has not ended, as far as people know."""
+    is_over: bool = False
+    """The answer is complete, or nobody wants it any more."""
+
+
+class NodeWorkers(Struct, frozen=True):
+    """The workers of one node of the newest world."""
+
+    node_id: str
+    round: int
+    first: int
+    """The rank of the first of them."""
+    workers: int
+
+
+class Asked(Struct, frozen=True):
+    """The question has come. This is the first event."""
+
+
+class NodeSeen(Struct, frozen=True):
+    """This node was looked at; see `LookAround`."""
+
+    node: NodeWorkers
+    connection: int | None
+    """None: it is not connected."""
+    version: int = SINCE
+    """The version of the session protocol on that connection."""
+
+
+class AllSeen(Struct, frozen=True):
+    """All nodes were looked at that there are."""
+
+
+class Piece(Struct, frozen=True):
+    """The node on this connection says this."""
+
+    connection: int
+    piece: Collected
+    node: NodeWorkers | None
+    """As that node is in the newest world; None: it is not in it."""
+    life: int
+    """The number of the job's present life."""
+
+
+class Taken(Struct, frozen=True):
+    """The person has taken a value."""
+
+
+class Lost(Struct, frozen=True):
+    """The connection of a node has ended, which may have a part in this answer."""
+
+    connection: int
+
+
+class HungUp(Struct, frozen=True):
+    """The connection of the person has ended."""
+
+
+class TimePassed(Struct, frozen=True):
+    """A second or so has passed."""
+
+
+class JobEnded(Struct, frozen=True):
+    """People were told that the job has ended: its nodes leave, and tell before what is left."""
+
+
+class LookAround(Struct, frozen=True):
+    """Look at each node of the newest world (`NodeSeen`), in as many turns of the loop as that
+    takes, and say when that is done (`AllSeen`)."""
+
+
+class Pass(Struct, frozen=True):
+    """Pass this part of the answer on to the person."""
+
+    part: Gathered
+
+
+class Finish(Struct, frozen=True):
+    """Pass the last part on: the answer is complete."""
+
+    part: Gathered
+
+
+class CutOff(Struct, frozen=True):
+    """Close the person's connection at once: nothing more is collected."""
+
+
+CollectionEvent = Asked | NodeSeen | AllSeen | Piece | Taken | Lost | HungUp | TimePassed | JobEnded
+CollectionEffect = LookAround | SendTo | Pass | Finish | CutOff
+
+
+def refusal(job: JobState, question: Ask, others: int, *, has_formed: bool, is_known: bool) -> str:
+    """Why nothing can be collected; empty: it can. `others`: so many people ask already.
+    `has_formed`: the job has had a round. `is_known`: people were told of its end."""
+    if others >= ASKERS_MAX:
+        return f"{ASKERS_MAX} others ask for the workers of this job just now"
+    if job.verdict is not None:
+        return f"the job has ended: {job.verdict.text}" if is_known else "the job is ending"
+    if not job.assigned and question.follow:
+        return ""  # Who follows waits for them: another coordinator may have led the job.
+    if not job.assigned:
+        which = "next" if has_formed else "first"
+        return f"no workers run yet: the job's {which} round has not begun"
+    newest, last = newest_round(job), job.world_workers - 1
+    if unknown := [node for node in question.nodes if node not in job.assigned]:
+        known = names(tuple(job.assigned))
+        return f"there is no node {unknown[0]!r} in round {newest}; there are {known}"
+    for wanted in question.ranks:
+        if wanted.last > last or wanted.first > wanted.last:
+            is_one = wanted.last == wanted.first
+            text = f"{wanted.first}" if is_one else f"{wanted.first}-{wanted.last}"
+            return f"there is no rank {text} in round {newest}; the last is {last}"
+    return ""
+
+
+def newest_round(job: JobState) -> int:
+    """The newest round that had workers."""
+    return next((place.round for place in job.assigned.values()), 0)
+
+
+def workers_of(job: JobState, node_id: str) -> NodeWorkers | None:
+    """The workers of this node; None: it is not in the newest world. O(1)."""
+    place, world = job.assigned.get(node_id), job.round.world
+    if place is None or place.group_rank >= len(world):
+        return None
+    entry = world[place.group_rank]
+    if entry.node_id != node_id:
+        return None
+    return NodeWorkers(node_id, place.round, place.base_rank, entry.workers)
+
+
+def begin(number: int, job: JobState, question: Ask, at: float) -> Collection:
+    """A question that was not refused; what was read counts only of this life of the job."""
+    read = question.read if question.incarnation == job.incarnation else ()
+    return Collection(number, question, newest_round(job), at, HowFar(read))
+
+
+def step(state: Collection, event: CollectionEvent, at: float) -> list[CollectionEffect]:
+    """Apply one event, which has come at this time, and return what is to be done. O(1), but for
+    the passing of time and the end: O(number of nodes)."""
+    if state.is_over:
+        return []
+    effects: list[CollectionEffect] = []
+    match event:
+        case Asked():
+            effects += _look_around(state)
+        case NodeSeen():
+            effects += _seen(state, event, at)
+        case AllSeen():
+            state.is_looking = False
+            if _follows(state) and state.missing:
+                missing, state.missing = state.missing, {}
+                effects.append(_pass(state, Gathered(round=state.newest_round, missing=missing)))
+        case Piece():
+            effects += _said(state, event, at)
+        case Taken() if state.untaken:
+            state.untaken -= 1
+            state.credit += 1
+            state.taken_at = at
+        case Lost(connection) if (part := _drop(state, connection)) is not None:
+            state.asked[part.node_id] = _TO_BE_ASKED
+            if state.ends_at is None and not state.question.follow:
+                state.missing[part.node_id] = "its connection broke"
+        case HungUp():
+            return _cut_off(state)
+        case TimePassed():
+            if _is_stalled(state, at):
+                return _cut_off(state)
+            effects += _give_up_waiting(state, at)
+            effects += _look_around(state) if _follows(state) else []
+        case JobEnded():
+            state.ends_at = at + LAST_S
+        case _:
+            pass
+    return [*effects, *_send_on(state, at), *_finished(state)]
+
+
+def _follows(state: Collection) -> bool:
+    return state.question.follow and state.ends_at is None
+
+
+def _look_around(state: Collection) -> list[CollectionEffect]:
+    if state.is_looking:
+        return []
+    state.is_looking = True
+    return [LookAround()]
+
+
+def _seen(state: Collection, event: NodeSeen, at: float) -> list[CollectionEffect]:
+    """Ask this node, if it is meant and was not asked yet."""
+    node, question, connection = event.node, state.question, event.connection
+    node_id, state.newest_round = node.node_id, node.round
+    asked_for = state.asked.get(node_id)
+    if asked_for == node.round or not question.means(node_id, node.first, node.workers):
+        return []
+    if connection is None:
+        if not question.follow:  # Else it is asked when it is back.
+            state.missing[node_id] = "it is not connected"
+        return []
+    state.asked[node_id] = node.round
+    if event.version < SINCE:
+        state.missing[node_id] = "it runs an older version of Rallypoint"
+        return []
+    if connection in state.parts:
+        return []
+    state.parts[connection] = Part(node_id, {node.round: node.first}, node.workers, at)
+    read = state.read.of(range(node.first, node.first + node.workers))
+    if asked_for is not None and any(one.round < node.round for one in read):
+        ended = f"round {node.round - 1} has ended since its connection broke"
+        state.missing[node_id] = f"{ended}: the last lines of it may be missing"
+    # Nothing was read of a round that began later.
+    newest = question.newest if node.round == state.round else ALL_LINES
+    ranks = () if node_id in question.nodes else question.ranks
+    wanted = Collect(state.number, question.subject, ranks, newest)
+    return [SendTo(connection, replace(wanted, follow=question.follow, read=read))]
+
+
+def _said(state: Collection, event: Piece, at: float) -> list[CollectionEffect]:
+    piece, part = event.piece, state.parts.get(event.connection)
+    if part is None:
+        return []
+    was_sending, part.has_answered = part.state is PartState.SENDING, True
+    if not piece.told and not piece.is_last and not was_sending:
+        if part.state is PartState.QUIET:
+            part.state = PartState.READY
+            state.ready.append(event.connection)
+        return []
+    state.credit += was_sending
+    if part.state is not PartState.READY:
+        part.state, part.since = PartState.QUIET, at
+    told = _told(part, piece, event.node) if was_sending else []
+    if piece.is_last:
+        _drop(state, event.connection)
+    if not told:
+        return []
+    if state.question.follow:
+        state.read.note(piece.round, told)
+    gathered = Gathered(part.node_id, piece.round, told, incarnation=event.life)
+    return [_pass(state, gathered)]
+
+
+def _told(part: Part, piece: Collected, node: NodeWorkers | None) -> list[RankTold]:
+    """What the piece tells of ranks that this node has, or had in that round."""
+    if node is not None and node.round == piece.round and piece.round not in part.bases:
+        # The round before may still be told of.
+        part.bases = dict(list(part.bases.items())[-1:])
+        part.bases[piece.round], part.workers = node.first, node.workers
+    base = part.bases.get(piece.round)
+    if base is None:
+        return []
+    told = (one for one in piece.told if one.local_rank < part.workers)
+    return [of_rank(base + one.local_rank, one) for one in told]
+
+
+def _pass(state: Collection, part: Gathered) -> Pass:
+    state.untaken += 1
+    state.credit -= 1
+    return Pass(part)
+
+
+def _drop(state: Collection, connection: int) -> Part | None:
+    """Wait for this node no more."""
+    part = state.parts.pop(connection, None)
+    if part is not None and part.state is PartState.SENDING:
+        state.credit += 1
+    return part
+
+
+def _is_stalled(state: Collection, at: float) -> bool:
+    """Nodes wait for a person who takes nothing."""
+    return bool(state.ready) and not state.question.follow and at > state.taken_at + STALLED_S
+
+
+def _give_up_waiting(state: Collection, at: float) -> list[CollectionEffect]:
+    """Withdraw the question from nodes that owe something for too long; after the job's end from
+    all."""
+    is_late = state.ends_at is not None and at > state.ends_at
+    found = [n for n, part in state.parts.items() if is_late or _is_overdue(state, part, at)]
+    for connection in found:
+        part = _drop(state, connection)
+        if part is not None and not is_late:
+            state.missing[part.node_id] = f"no answer within {ANSWER_S:g} s"
+    return [_not_wanted(state, connection) for connection in found]
+
+
+def _is_overdue(state: Collection, part: Part, at: float) -> bool:
+    may_be_quiet = state.question.follow and part.has_answered
+    owes = part.state is PartState.SENDING or (part.state is PartState.QUIET and not may_be_quiet)
+    return owes and at > part.since + ANSWER_S
+
+
+def _send_on(state: Collection, at: float) -> list[CollectionEffect]:
+    """Have nodes send as many pieces as the person has room for."""
+    effects: list[CollectionEffect] = []
+    while state.credit > 0 and state.ready:
+        connection = state.ready.popleft()
+        part = state.parts.get(connection)
+        if part is not None and part.state is PartState.READY:
+            part.state, part.since = PartState.SENDING, at
+            state.credit -= 1
+            effects.append(SendTo(connection, CollectMore(state.number)))
+    return effects
+
+
+def _finished(state: Collection) -> list[CollectionEffect]:
+    if state.parts or state.is_looking or _follows(state):
+        return []
+    state.is_over = True
+    return [Finish(Gathered(round=state.round, missing=state.missing))]
+
+
+def _cut_off(state: Collection) -> list[CollectionEffect]:
+    state.is_over = True
+    return [*(_not_wanted(state, connection) for connection in state.parts), CutOff()]
+
+
+def _not_wanted(state: Collection, connection: int) -> SendTo:
+    return SendTo(connection, CollectMore(state.number, is_wanted=False))
