@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from rallypoint.cli.watch.reach import JobEndedError, UnreachedHereError
+from rallypoint.cli.watch.asking.reach import JobEndedError, UnreachedHereError
 from rallypoint.core.json_reader import UnreadableJsonError
 from rallypoint.elastic.multiprocessing import ProcessFailure
 from rallypoint.elastic.stores.c10d_operations import MissingError

@@ -15,7 +15,7 @@ from tests.harness.cluster import Cluster, wait_until
 from tests.harness.commands import start
 from tests.harness.limits import patience
 
-from rallypoint.cli.watch.reach import TAKEOVER_S
+from rallypoint.cli.watch.asking.reach import TAKEOVER_S
 
 LIMIT_S = TAKEOVER_S + 60.0
 GONE = re.compile(

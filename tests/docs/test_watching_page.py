@@ -13,8 +13,9 @@ from tests.harness.commands import WISHES
 from tests.harness.watched_cluster import NOON
 
 from rallypoint.cli.verdict import VerdictView, verdict_lines
-from rallypoint.cli.watch import find, wishes
-from rallypoint.cli.watch.events_text import event_line
+from rallypoint.cli.watch import wishes
+from rallypoint.cli.watch.asking import find
+from rallypoint.cli.watch.events import event_line
 from rallypoint.cli.watch.stacks import stacks_lines
 from rallypoint.cli.watch.status_text import status_lines
 from rallypoint.core.model import Outcome

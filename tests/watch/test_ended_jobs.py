@@ -20,8 +20,8 @@ from tests.harness.watched_cluster import WatchedCluster
 
 from rallypoint.cli.parser import parse
 from rallypoint.cli.watch import drain, events, logs, nodes, stacks, status, wishes
+from rallypoint.cli.watch.asking.reach import JobEndedError
 from rallypoint.cli.watch.kept import NO_END, Kept, answer_or_kept, read_kept, status_of
-from rallypoint.cli.watch.reach import JobEndedError
 from rallypoint.cli.watch.status_text import LINES_MAX, status_lines
 from rallypoint.core.model import SharedSettings
 from rallypoint.core.watch.history_file import Begin, Recorded, compact

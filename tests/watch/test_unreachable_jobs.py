@@ -18,8 +18,9 @@ from tests.harness.kept_notes import note
 from tests.harness.limits import patience
 
 from rallypoint.cli.parser import parse
-from rallypoint.cli.watch import drain, events, find, logs, nodes, reach, stacks, status, wishes
-from rallypoint.cli.watch.reach import UnreachedHereError
+from rallypoint.cli.watch import drain, events, logs, nodes, stacks, status, wishes
+from rallypoint.cli.watch.asking import find, reach
+from rallypoint.cli.watch.asking.reach import UnreachedHereError
 from rallypoint.core.watch.kept_jobs import directory_name
 from rallypoint.errors import RendezvousConnectionError, UsageError
 from rallypoint.observe import kept_jobs

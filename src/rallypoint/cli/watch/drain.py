@@ -13,10 +13,10 @@ from functools import partial
 
 from rallypoint.cli.parser import Command, Scanned
 from rallypoint.cli.values import word
-from rallypoint.cli.watch import question
-from rallypoint.cli.watch.find import HOW_TO_FIND
-from rallypoint.cli.watch.question import DoubtError, Request, Words
-from rallypoint.cli.watch.reach import (
+from rallypoint.cli.watch.asking import question
+from rallypoint.cli.watch.asking.find import HOW_TO_FIND
+from rallypoint.cli.watch.asking.question import DoubtError, Request, Words
+from rallypoint.cli.watch.asking.reach import (
     Asking,
     CoordinatorLostError,
     JobEndedError,

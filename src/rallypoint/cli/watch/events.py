@@ -3,33 +3,46 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta, tzinfo
 from functools import partial
 
 from rallypoint.cli import values
 from rallypoint.cli.parser import Command, Scanned
+from rallypoint.cli.render import clock_text, moment_text
 from rallypoint.cli.values import Given
-from rallypoint.cli.watch import question
-from rallypoint.cli.watch.events_text import LINES_MAX, MOMENTS, event_lines, newest_of, since
-from rallypoint.cli.watch.find import EXIT_CODES, HOW_TO_FIND
+from rallypoint.cli.watch.asking import question
+from rallypoint.cli.watch.asking.find import EXIT_CODES, HOW_TO_FIND
+from rallypoint.cli.watch.asking.question import Question, Words
+from rallypoint.cli.watch.asking.reach import Asking, CoordinatorLostError, decoded
 from rallypoint.cli.watch.kept import Kept, events_of, is_kept, read_kept
-from rallypoint.cli.watch.question import Question, Words
-from rallypoint.cli.watch.reach import Asking, CoordinatorLostError, decoded
 from rallypoint.cli.watch.recorded import read_history
 from rallypoint.cli.watch.terminal import COLOUR, print_lines, shows_colours
 from rallypoint.clocks import wall_time
 from rallypoint.core.json_reader import UnreadableJsonError, read_as
 from rallypoint.core.settings import MAX_GIVEN, Setting
 from rallypoint.core.text import count, shown
-from rallypoint.core.watch.event_groups import may_be_one_of_several
+from rallypoint.core.watch.event_groups import fold_entries, may_be_one_of_several
 from rallypoint.core.watch.history import HistoryEntry
 from rallypoint.core.watch.history_file import Recorded
 from rallypoint.core.watch.job_view import JobView
 from rallypoint.core.watch.questions import Ask, Subject
 from rallypoint.errors import UsageError
-from rallypoint.observe.printing import JsonLine, json_text, print_error, say
+from rallypoint.observe.printing import JsonLine, Painted, Tint, json_text, print_error, say
 
 HOLD_S = 0.5
 """How long `-f` waits whether other nodes join too."""
+LINES_MAX = 24
+NEAR_S = 5.0
+"""The largest gap, in seconds, between two events that share a line."""
+SPAN_S = 2.0
+"""Events in one line that span at least so many seconds show the time of the last one, too."""
+MOMENTS = "an age like 90s, 10m, 12h or 2d, or a time like 22:30 or 2030-12-31T18:30:00"
+"""What `since` reads."""
+_AGE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)\s*(s|m|min|h|d)")
+_SECONDS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
+_CLOCK = re.compile(r"\d{1,2}:\d{2}(:\d{2})?")
 
 EVENTS = Command(
     "events",
@@ -226,3 +239,75 @@ def _entry(value: bytes) -> HistoryEntry | None:
             f"the coordinator there tells of events in another way ({shown(str(error))}): use the "
             "rallypoint of its version"
         ) from error
+
+
+def event_lines(
+    entries: Sequence[HistoryEntry], now: float, zone: tzinfo | None = None
+) -> list[str]:
+    """Lines for events in their order. Events of several nodes share one only if each follows the
+    one before it within `NEAR_S`: a late node keeps its own time."""
+    lines: list[str] = []
+    start = 0
+    for end in range(1, len(entries) + 1):
+        if end == len(entries) or entries[end].time - entries[end - 1].time > NEAR_S:
+            lines += _near_lines(entries[start:end], now, zone)
+            start = end
+    return lines
+
+
+def _near_lines(entries: Sequence[HistoryEntry], now: float, zone: tzinfo | None) -> list[str]:
+    folded = fold_entries(entries)
+    # Each is of one or more events that follow each other, and has the number of the first.
+    rest = enumerate((entry.number, entry.time) for entry in entries)
+    firsts = [
+        next(place for place, known in rest if known == (one.number, one.time)) for one in folded
+    ]
+    lasts = [*(entries[place - 1].time for place in firsts[1:]), entries[-1].time]
+    return [event_line(one, now, zone, last) for one, last in zip(folded, lasts, strict=True)]
+
+
+def event_line(
+    entry: HistoryEntry, now: float, zone: tzinfo | None = None, last: float = 0.0
+) -> str:
+    """`12:04:05 ! node b was lost: ...`, with the date unless that is today's. `zone`: None is the
+    local one. `last`: the time of the last of several events in this line."""
+    mark = "!" if entry.is_wrong else " "
+    name = re.escape(entry.node)
+    is_named = re.search(rf"(node|drain|exclude|allow) {name}(?![\w.-])", entry.text)
+    node = f" (node {entry.node})" if entry.node and not is_named else ""
+    told = f"{mark} {entry.text}{node}"
+    tint = Tint.BAD if entry.is_wrong else None
+    when = moment_text(entry.time, now, zone)
+    if last - entry.time >= SPAN_S:
+        when += f"-{clock_text(last, zone)}"
+    return Painted((f"{when} ", None), (told, tint))
+
+
+def newest_of(lines: list[str], most: int | None, *, tell: bool) -> list[str]:
+    """The last lines, at most so many (None: all). `tell`: the first of these says how many there
+    are before them."""
+    if most is None or len(lines) <= most:
+        return lines
+    if not tell or most < 2:
+        return lines[-most:]
+    shown = lines[1 - most :]
+    left_out = count(len(lines) - len(shown), "earlier event")
+    return [f"... {left_out}: --all, or --last N", *shown]
+
+
+def since(text: str, now: float, zone: tzinfo | None = None) -> float:
+    """The moment, in Unix seconds, that an age or a time means: a time without a date is the last
+    one. Raises ValueError."""
+    text = text.strip()
+    if (found := _AGE.fullmatch(text)) is not None:
+        return now - float(found[1]) * _SECONDS[found[2]]
+    local = datetime.fromtimestamp(now, UTC).astimezone(zone)
+    if _CLOCK.fullmatch(text):
+        hour, minute, *rest = map(int, text.split(":"))
+        second = rest[0] if rest else 0
+        moment = local.replace(hour=hour, minute=minute, second=second, microsecond=0)
+        return (moment if moment <= local else moment - timedelta(days=1)).timestamp()
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=zone) if zone else moment.astimezone()
+    return moment.timestamp()

@@ -22,8 +22,8 @@ from rallypoint.cli.machine import ThisHost, brief
 from rallypoint.cli.parser import Command, Scanned
 from rallypoint.cli.render import duration_text, moment_text
 from rallypoint.cli.values import Given
-from rallypoint.cli.watch.find import LOCAL_HOSTS, JobAt, NotOnThisMachineError, runs_here
-from rallypoint.cli.watch.reach import (
+from rallypoint.cli.watch.asking.find import LOCAL_HOSTS, JobAt, NotOnThisMachineError, runs_here
+from rallypoint.cli.watch.asking.reach import (
     JobEndedError,
     NoNextCoordinatorError,
     NotHostedError,
@@ -375,7 +375,7 @@ def _path_of(asked: Asked) -> str:
     job, scanned = _meant(asked), asked.scanned
     named = scanned.get("--job") or scanned.get("--rdzv-id")
     if job is None and (slurm := scanned.get("--slurm")) is not None:
-        from rallypoint.cli.watch.slurm_job import read_slurm_job
+        from rallypoint.cli.watch.asking.slurm_job import read_slurm_job
 
         return find(root, read_slurm_job(slurm).run_id, None)
     if job is None or job.is_here:

@@ -12,11 +12,11 @@ from msgspec.structs import astuple, replace
 from rallypoint.cli import values
 from rallypoint.cli.parser import Command, Scanned
 from rallypoint.cli.values import Given
-from rallypoint.cli.watch import question
-from rallypoint.cli.watch.find import EXIT_CODES, HOW_TO_FIND
+from rallypoint.cli.watch.asking import question
+from rallypoint.cli.watch.asking.find import EXIT_CODES, HOW_TO_FIND
+from rallypoint.cli.watch.asking.question import Words
+from rallypoint.cli.watch.asking.reach import Asking, CoordinatorLostError
 from rallypoint.cli.watch.kept import Kept, is_kept, read_kept
-from rallypoint.cli.watch.question import Words
-from rallypoint.cli.watch.reach import Asking, CoordinatorLostError
 from rallypoint.cli.watch.status_text import LINES_MAX
 from rallypoint.cli.watch.terminal import print_lines
 from rallypoint.cli.watch.workers import OfWorkers, Parts, gather, read_workers, say_missing

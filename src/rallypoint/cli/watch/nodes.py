@@ -7,10 +7,10 @@ from functools import partial
 from rallypoint.cli.parser import Command, Scanned
 from rallypoint.cli.render import duration_text
 from rallypoint.cli.values import word
-from rallypoint.cli.watch import question
-from rallypoint.cli.watch.find import HOW_TO_FIND
-from rallypoint.cli.watch.question import Request, Words
-from rallypoint.cli.watch.reach import TAKEOVER_S, Asking, decoded
+from rallypoint.cli.watch.asking import question
+from rallypoint.cli.watch.asking.find import HOW_TO_FIND
+from rallypoint.cli.watch.asking.question import Request, Words
+from rallypoint.cli.watch.asking.reach import TAKEOVER_S, Asking, decoded
 from rallypoint.cli.watch.terminal import print_lines
 from rallypoint.config import check_name
 from rallypoint.core.fitness import HeldBack

@@ -9,10 +9,10 @@ from functools import partial
 from msgspec import Struct
 
 from rallypoint.cli.parser import Command
-from rallypoint.cli.watch import question
-from rallypoint.cli.watch.find import EXIT_CODES, HOW_TO_FIND
+from rallypoint.cli.watch.asking import question
+from rallypoint.cli.watch.asking.find import EXIT_CODES, HOW_TO_FIND
+from rallypoint.cli.watch.asking.reach import Asking
 from rallypoint.cli.watch.quoted_text import tail_of_path
-from rallypoint.cli.watch.reach import Asking
 from rallypoint.cli.watch.status_text import LINES_MAX
 from rallypoint.cli.watch.terminal import ALL_LINES, print_lines, screen_size
 from rallypoint.cli.watch.workers import OfWorkers, gather, say_missing

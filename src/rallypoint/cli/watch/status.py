@@ -15,11 +15,17 @@ from rallypoint.cli.machine import brief
 from rallypoint.cli.parser import Command, Scanned
 from rallypoint.cli.render import clock_text, moment_text
 from rallypoint.cli.values import word
-from rallypoint.cli.watch import question
-from rallypoint.cli.watch.find import EXIT_CODES, HOW_TO_FIND, JobAt, as_noted, read_job, runs_here
-from rallypoint.cli.watch.kept import Kept, is_kept, kept_at, lines_of, read_kept, status_of
-from rallypoint.cli.watch.question import Question, Words
-from rallypoint.cli.watch.reach import (
+from rallypoint.cli.watch.asking import question
+from rallypoint.cli.watch.asking.find import (
+    EXIT_CODES,
+    HOW_TO_FIND,
+    JobAt,
+    as_noted,
+    read_job,
+    runs_here,
+)
+from rallypoint.cli.watch.asking.question import Question, Words
+from rallypoint.cli.watch.asking.reach import (
     Asking,
     CoordinatorLostError,
     JobEndedError,
@@ -28,6 +34,7 @@ from rallypoint.cli.watch.reach import (
     decoded,
     recorded_jobs,
 )
+from rallypoint.cli.watch.kept import Kept, is_kept, kept_at, lines_of, read_kept, status_of
 from rallypoint.cli.watch.recorded import read_history, view_in
 from rallypoint.cli.watch.status_text import LINES_MAX, has_ended, status_lines, table_lines
 from rallypoint.cli.watch.terminal import (

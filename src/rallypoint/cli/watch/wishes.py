@@ -8,10 +8,10 @@ from typing import ClassVar
 from rallypoint.cli import commands, values
 from rallypoint.cli.commands import Row
 from rallypoint.cli.parser import Command, Scanned
-from rallypoint.cli.watch import question
-from rallypoint.cli.watch.find import HOW_TO_FIND
-from rallypoint.cli.watch.question import DoubtError, Request, Words
-from rallypoint.cli.watch.reach import Asking, JobEndedError, decoded
+from rallypoint.cli.watch.asking import question
+from rallypoint.cli.watch.asking.find import HOW_TO_FIND
+from rallypoint.cli.watch.asking.question import DoubtError, Request, Words
+from rallypoint.cli.watch.asking.reach import Asking, JobEndedError, decoded
 from rallypoint.core.outcomes import ended_text
 from rallypoint.core.settings import Setting
 from rallypoint.core.text import job_name

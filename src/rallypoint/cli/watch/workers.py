@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Sequence
 
 from rallypoint.cli.parser import Scanned
 from rallypoint.cli.values import Given
-from rallypoint.cli.watch.find import JobAt
-from rallypoint.cli.watch.question import Question, Words
-from rallypoint.cli.watch.reach import Asking, decoded
+from rallypoint.cli.watch.asking.find import JobAt
+from rallypoint.cli.watch.asking.question import Question, Words
+from rallypoint.cli.watch.asking.reach import Asking, decoded
 from rallypoint.core.limits import MAX_FAILURES, MAX_WORLD
 from rallypoint.core.text import shown
 from rallypoint.core.watch.collecting import Gathered

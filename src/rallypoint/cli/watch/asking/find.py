@@ -108,7 +108,7 @@ def read_job(command: Command, scanned: Scanned, where: Given | None) -> list[Jo
     if (slurm := scanned.get("--slurm")) is not None:
         if given is not None or where is not None:
             raise slurm.wrong("says which job is meant, and where it is: leave the other out")
-        from rallypoint.cli.watch.slurm_job import locate, read_slurm_job
+        from rallypoint.cli.watch.asking.slurm_job import locate, read_slurm_job
 
         run_id, endpoint, register = locate(read_slurm_job(slurm), ThisHost())
         endpoint = endpoint or Endpoint("localhost", DEFAULT_COORDINATOR_PORT)

@@ -13,9 +13,8 @@ from msgspec.structs import replace
 from rallypoint.cli import access
 from rallypoint.cli.parser import Command, Scanned, parse, with_hint
 from rallypoint.cli.values import Given, word
-from rallypoint.cli.watch.find import JobAt, only_one, read_job, token_of
-from rallypoint.cli.watch.kept import Kept, answer_or_kept, is_kept
-from rallypoint.cli.watch.reach import (
+from rallypoint.cli.watch.asking.find import JobAt, only_one, read_job, token_of
+from rallypoint.cli.watch.asking.reach import (
     REPEATS_SINCE,
     Asking,
     JobEndedError,
@@ -23,6 +22,7 @@ from rallypoint.cli.watch.reach import (
     decoded,
     named,
 )
+from rallypoint.cli.watch.kept import Kept, answer_or_kept, is_kept
 from rallypoint.cli.watch.recorded import is_history, refuse_options
 from rallypoint.cli.watch.terminal import can_ask, says_yes
 from rallypoint.coordinator.token import JobToken

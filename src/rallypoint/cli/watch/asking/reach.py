@@ -11,7 +11,7 @@ from msgspec import json
 from msgspec.structs import replace
 
 from rallypoint import __version__
-from rallypoint.cli.watch.find import CHECK, LOCAL_HOSTS, JobAt, agents_run, as_noted
+from rallypoint.cli.watch.asking.find import CHECK, LOCAL_HOSTS, JobAt, agents_run, as_noted
 from rallypoint.config import TOKEN_VARIABLE, RegisterConfig
 from rallypoint.coordinator.connection import ClientConnection, dial, knock
 from rallypoint.coordinator.endpoint import NotYet, resolve
