@@ -11,8 +11,8 @@ class Row(NamedTuple):
 
     name: str
     module: str
-    """It has `run(argv)`, which returns the exit code, and the options and the help under the name
-    of the command in capitals; or, for a row with a text, `run(row, argv)` and `command(row)`."""
+    """The module that has `run(argv)`, which returns the exit code, and the `Command` under the
+    command's name in capitals; for a row with a text it has `run(row, argv)` and `command(row)`."""
     about: str
     """For the help of all commands."""
     text: str = ""
@@ -94,7 +94,7 @@ ROWS = {
         ),
     )
 }
-"""By name."""
+"""The keys are the names of commands."""
 HANDLE_SIGNALS = frozenset({"run", "launch", "serve", "store"})
 """Commands that do so themselves from when they have something to put in order."""
 WITHOUT_ASYNCIO = frozenset({"run", "token", "verdict", "generate"})

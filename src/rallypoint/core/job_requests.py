@@ -53,7 +53,7 @@ class Request(Struct, frozen=True):
     notices: int
     """Checkpoints that were asked for before have smaller numbers, or this one."""
     was_lost: bool = False
-    """It was begun before, and the answer was lost."""
+    """The request was made before, and its answer was lost."""
 
 
 class Requests(Struct):
@@ -149,8 +149,8 @@ def _why_not(job: JobState, event: Requested) -> str:
 
 
 def _begun(job: JobState, question: Ask) -> Request | None:
-    """What was begun when this request was made before, and must not be done again: its round has
-    ended, workers save a checkpoint just now, or the job has ended. None: it is to be done."""
+    """Return the request that was begun before, if this one repeats it: its round has ended,
+    workers save a checkpoint just now, or the job has ended. None: do what is asked."""
     asked_in, subject = question.asked_in, question.subject
     if asked_in is None:
         return None

@@ -464,8 +464,8 @@ class Prove(Struct, frozen=True, array_like=True, tag=20):
 
 
 class DrainAnswer(Struct, frozen=True, array_like=True, tag=14):
-    """What happens to a node that a person wants to leave. After `done` nothing more is said. It is
-    a value of an `Answer`, or, to who has sent `DrainNode`, a message."""
+    """The state of a node that a person wants to leave. After `done` nothing more is said. It is a
+    value of an `Answer`; after `DrainNode` it is a message."""
 
     text: str
     done: bool

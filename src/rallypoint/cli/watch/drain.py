@@ -32,7 +32,7 @@ from rallypoint.core.watch.questions import Ask, Said, Subject
 from rallypoint.errors import UsageError
 
 REJOIN_S = 15.0
-"""So long nodes may take to attach to the next leader. One that has not is taken for gone."""
+"""Seconds that nodes may take to attach to the next leader. A later one is taken for gone."""
 _WHERE = ("--rdzv-endpoint", "--rdzv-backend", "--slurm")
 """Options that say where the job is: then the first word is a node, whatever it looks like."""
 
@@ -85,7 +85,7 @@ class Drain(Request):
     _lost_at: float | None = None
     """When the coordinator went away that had been asked, by the loop's clock."""
     _told = ""
-    """What was said last."""
+    """The newest sentence that was printed."""
 
     @classmethod
     def read_words(cls, scanned: Scanned) -> Words:

@@ -39,7 +39,7 @@ NEAR_S = 5.0
 SPAN_S = 2.0
 """Events in one line that span at least so many seconds show the time of the last one, too."""
 MOMENTS = "an age like 90s, 10m, 12h or 2d, or a time like 22:30 or 2030-12-31T18:30:00"
-"""What `since` reads."""
+"""The moments that `since` reads, in words."""
 _AGE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)\s*(s|m|min|h|d)")
 _SECONDS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 _CLOCK = re.compile(r"\d{1,2}:\d{2}(:\d{2})?")
@@ -115,7 +115,7 @@ class Events(Question):
         self._follows, self._fails = scanned.on("--follow"), scanned.on("--failed")
         self._colour = shows_colours(scanned.read(EVENTS, "--color", "auto"))
         self._has_begun = False
-        """What has happened before was printed."""
+        """The events before the command began were printed."""
         self._last = 0
         """The number of the newest event that was printed, or passed over."""
         self._life = 0

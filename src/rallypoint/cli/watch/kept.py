@@ -191,8 +191,8 @@ def answer_or_kept(asked: Asked, ask: Callable[[], int]) -> int:
 
 
 def _ask_for(name: str, asked: Asked, ask: Callable[[], int], error: AccessError) -> int:
-    """Nobody has named the job, which the coordinator of one job wants. The last job that was there
-    has this name."""
+    """Ask again with a name, after the coordinator of one job has refused a question without one.
+    `name`: the name of the last job at that endpoint."""
     asked.jobs = [replace(asked.jobs[0], run_id=name)]
     try:
         return answer_or_kept(asked, ask)

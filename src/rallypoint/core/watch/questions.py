@@ -154,4 +154,4 @@ class Answer(Struct, frozen=True, array_like=True, tag=17):
     is_final: bool = True
     """False: of a coordinator that does not host the job, or not yet."""
     recovers: bool = False
-    """It hosts the job, and will know soon what runs."""
+    """The coordinator has taken the job over, and will know soon which workers run."""

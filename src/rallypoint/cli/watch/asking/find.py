@@ -1,4 +1,4 @@
-"""Which job a command line means, and where that job is.
+"""Finds the job that a command line means, and the place of its coordinator.
 
 A person names the endpoint as the job's nodes have it, or nothing: then it is a job of their own on
 this machine, whose agent has left a note (`process/scratch.py`).
@@ -87,7 +87,7 @@ class JobAt(Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """Its run id."""
+        """The run id of the job."""
         return UNNAMED_RUN_ID if self.run_id is None else self.run_id
 
     @property

@@ -44,7 +44,7 @@ class Words(Struct, frozen=True):
     file: str = ""
     """A file of `--history`, or a directory of what is kept, in place of a job that runs."""
     deed: str = ""
-    """What is to be done with a node."""
+    """The word `exclude` or `allow`; empty: nothing is to be done with a node."""
 
 
 class DoubtError(Exception):
@@ -62,7 +62,7 @@ class Question:
     late = ""
     """The error after that."""
     shows_kept: ClassVar[bool] = False
-    """It can show what is kept of a job that has ended. Else it needs a job that runs."""
+    """Whether the command can show the files of a job that has ended. If not, the job must run."""
 
     def __init__(self, scanned: Scanned, words: Words) -> None:
         self.scanned, self.words = scanned, words
@@ -168,8 +168,8 @@ class Request(Question):
     in which it was made before (`Ask.asked_in`)."""
 
     _made_in: tuple[int, int] | None = None
-    """The life of the job and the round; None: it was not made, or the coordinator is of a version
-    that does not tell them."""
+    """The life of the job and the round; None: the request was not made, or the coordinator runs
+    an older version, which ignores them."""
     was_made = False
 
     async def request(self, asking: Asking, wanted: Ask) -> bytes:
@@ -195,7 +195,7 @@ class Request(Question):
         self.was_made = True
 
     async def ask(self) -> int:
-        """As of any question. Of a job that has ended since the request was made: the end."""
+        """Ask as any question does, and show the end of a job that ends after the request."""
         try:
             return await super().ask()
         except JobEndedError as end:

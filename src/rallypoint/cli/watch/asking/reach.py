@@ -39,7 +39,7 @@ QUESTIONS_SINCE, REPEATS_SINCE = 3, 4
 """The versions of the protocol that have questions, and requests that are made again. Since the
 latter a drain is a question, too."""
 TAKEOVER_S = 60.0
-"""So long a coordinator that does not answer is looked for: another node may take over."""
+"""Seconds to look for a coordinator that does not answer: another node may take over."""
 RETRY_S = 0.5
 _GONE = "the job has ended, or its host is lost, or it has another --rdzv-endpoint"
 _GONE_HERE = "it has just ended, or its host is lost, or it is in another network (a container's)"
@@ -78,7 +78,7 @@ class Asking:
         self._connection = connection
         self._answers: asyncio.Queue[m.ToAgent | str] = asyncio.Queue()
         self._pieces: list[bytes] = []
-        """Of a value that is not whole yet."""
+        """The first pieces of a value whose end has not come."""
         self.is_heard = False
         """A value has come."""
         connection.lost.add_done_callback(lambda lost: self._answers.put_nowait(lost.result()))
