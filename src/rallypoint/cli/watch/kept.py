@@ -12,14 +12,13 @@ import socket
 from collections.abc import Callable, Sequence
 from shlex import quote
 from textwrap import wrap
-from typing import ClassVar, Protocol
+from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from rallypoint.agent.telemetry.keeping import meeting_place
 from rallypoint.cli.machine import ThisHost, brief
-from rallypoint.cli.parser import Command, Scanned
 from rallypoint.cli.render import duration_text, moment_text
 from rallypoint.cli.values import Given
 from rallypoint.cli.watch.asking.find import LOCAL_HOSTS, JobAt, NotOnThisMachineError, runs_here
@@ -53,6 +52,9 @@ from rallypoint.errors import AccessError, RallypointError, RendezvousConnection
 from rallypoint.machine_name import process_name
 from rallypoint.observe.kept_jobs import directories, find, notes_in
 from rallypoint.threads import run_in_thread
+
+if TYPE_CHECKING:  # The commands import this module.
+    from rallypoint.cli.watch.asking.question import Question
 
 READ_S = 30.0
 """How long reading what is kept may take: the home may be on a file server that is gone."""
@@ -139,22 +141,7 @@ class Kept(Struct):
         return len(self.notes) >= nodes and all(note.ended for note in left)
 
 
-class Asked(Protocol):
-    """A command about a job, as `question.py` has it."""
-
-    command: ClassVar[Command]
-    shows_kept: ClassVar[bool]
-    scanned: Scanned
-    jobs: list[JobAt]
-
-    def find(self) -> list[JobAt]:
-        """Raises RallypointError."""
-
-    def show_kept(self, kept: Kept, head: str) -> int:
-        """Only where it `shows_kept`."""
-
-
-def answer_or_kept(asked: Asked, ask: Callable[[], int]) -> int:
+def answer_or_kept(asked: Question, ask: Callable[[], int]) -> int:
     """Ask, or show what is kept, with a line on what this is. A command that can't show that needs
     a job that runs: the error says where the end is kept. Blocks, and raises as `ask`."""
     try:
@@ -190,7 +177,7 @@ def answer_or_kept(asked: Asked, ask: Callable[[], int]) -> int:
         raise kind(f"{error}; {more}: rallypoint status {brief(kept.path)}") from error
 
 
-def _ask_for(name: str, asked: Asked, ask: Callable[[], int], error: AccessError) -> int:
+def _ask_for(name: str, asked: Question, ask: Callable[[], int], error: AccessError) -> int:
     """Ask again with a name, after the coordinator of one job has refused a question without one.
     `name`: the name of the last job at that endpoint."""
     asked.jobs = [replace(asked.jobs[0], run_id=name)]
@@ -206,7 +193,7 @@ def _is_of_another(kept: Kept, error: SomeError) -> bool:
     return job is not None and not kept.living and runs_here(job)
 
 
-def _kept_of(asked: Asked, failed: RallypointError | None = None) -> Kept | None:
+def _kept_of(asked: Question, failed: RallypointError | None = None) -> Kept | None:
     """Find what is kept of the job that is meant; None: nothing. Blocks for `READ_S` at most.
     Raises RendezvousConnectionError for a dead disk, with what has `failed` before, and
     UsageError."""
@@ -358,7 +345,7 @@ def _what_it_is(kept: Kept, error: SomeError) -> str:
     return f"{said} on this machine: {brief(kept.path)}"
 
 
-def _where_else(asked: Asked) -> str:
+def _where_else(asked: Question) -> str:
     job = _meant(asked)
     said = "; nothing of it is kept on this machine"
     if job is None or job.is_here:
@@ -368,7 +355,7 @@ def _where_else(asked: Asked) -> str:
     return f"{said}: ask on {job.endpoint.host}, if it ran there"
 
 
-def _path_of(asked: Asked) -> str:
+def _path_of(asked: Question) -> str:
     """Where the job is kept that the command line means; empty: nowhere."""
     if not (root := ThisHost().kept_jobs()):
         return ""
@@ -385,7 +372,7 @@ def _path_of(asked: Asked) -> str:
     return find(root, job.run_id, where or None)
 
 
-def _meant(asked: Asked) -> JobAt | None:
+def _meant(asked: Question) -> JobAt | None:
     """None: one on this machine."""
     try:
         jobs = asked.jobs or asked.find()
