@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from rallypoint.cli.watch.asking.reach import JobEndedError, UnreachedHereError
+from rallypoint.cli.watch.asking.reach import JobEndedError, NotHostedError, UnreachedHereError
 from rallypoint.core.json_reader import UnreadableJsonError
 from rallypoint.elastic.multiprocessing import ProcessFailure
 from rallypoint.elastic.stores.c10d_operations import MissingError
@@ -70,6 +70,7 @@ MADE: dict[type[BaseException], Callable[[], BaseException]] = {
     UnfitRecordError: lambda: UnfitRecordError("term -1"),
     UnguardedLaunchError: UnguardedLaunchError,
     UnreadableJsonError: lambda: UnreadableJsonError("is not JSON", is_text=True),
+    NotHostedError: lambda: NotHostedError("not yet", recovers=True),
     UnreachedHereError: lambda: UnreachedHereError("no answer: refused", "refused"),
     VersionMismatchError: lambda: VersionMismatchError("version 1", "version 2"),
     WorkerForkError: lambda: WorkerForkError(2, OSError(errno.EAGAIN, "no more")),
