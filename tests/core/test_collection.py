@@ -245,6 +245,45 @@ def test_a_person_for_whom_no_node_waits_is_not_cut_off() -> None:
     assert place.end is None
 
 
+def test_a_node_has_five_seconds_for_each_piece_from_when_it_told_the_last_one() -> None:
+    for follows in (False, True):
+        place = Place(LOGS if follows else STACKS, nodes=1)
+        place.see_all()
+        for _ in range(3):
+            place.says("a")
+            place.tick(ANSWER_S - 1)
+            place.tells("a")
+            place.tick(ANSWER_S - 1)
+            place.see_all()
+            assert place.missing == {}
+        place.says("a")
+        place.tick(ANSWER_S + 1)
+        place.see_all()
+        assert place.missing == {"a": "no answer within 5 s"}, "it was told to send a piece"
+
+
+def test_a_person_does_not_wait_for_room_for_a_node_that_is_lost() -> None:
+    place = Place(nodes=2)
+    place.see_all()
+    for _ in range(PIECES_IN_FLIGHT):
+        place.says("a")
+        place.tells("a")
+    place.says("b")
+    place.loses("b")
+    place.says("a", is_last=True)
+    assert isinstance(place.end, c.Finish), "nobody is left who waits"
+    place = Place(LOGS, nodes=2)
+    place.see_all()
+    for _ in range(PIECES_IN_FLIGHT):
+        place.says("a")
+        place.tells("a")
+    place.says("b")
+    place.loses("b")
+    place.takes()
+    place.says("a")
+    assert place.owing == {place.connections["a"]}
+
+
 def test_a_node_that_is_lost_while_it_sends_leaves_room_for_others() -> None:
     place = Place(LOGS, nodes=1)
     for _ in range(PIECES_IN_FLIGHT + 1):

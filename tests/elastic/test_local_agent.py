@@ -76,7 +76,7 @@ tell("after", group.state)
     assert "SignalException: this node left the job: it got SIGTERM" in run.err
 
 
-def test_agents_of_several_sizes_and_roles_meet_by_live_handlers(tmp_path: Path) -> None:
+def test_R4_agents_of_several_sizes_and_roles_meet_by_live_handlers(tmp_path: Path) -> None:
     """A handler may be in the spec, as torch has it, or be given to the agent."""
     text = """---
 where, values = sys.argv[1], {}
@@ -103,7 +103,7 @@ tell("values", json.dumps(sorted(values.items())))
     assert by_role == {("0", "1"), ("0", "2"), ("1", "2")}
 
 
-def test_a_failure_without_budget_is_told_by_every_agent(tmp_path: Path) -> None:
+def test_A7_a_failure_without_budget_is_told_by_every_agent(tmp_path: Path) -> None:
     text = """---
 where = sys.argv[1]
 def node():

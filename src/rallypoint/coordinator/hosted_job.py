@@ -69,15 +69,6 @@ OpenGate = Callable[[Callable[[list[HostEffect]], None], Callable[[str, float], 
 """Given what does the rest, and what tells whether an agent was not heard for so many seconds."""
 
 
-class _Connections(dict[int, ServerConnection]):
-    """Of agents and of people, by their numbers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.attached: dict[int, ServerConnection] = {}
-        """Of agents that were told that they are: before that they listen to nothing else."""
-
-
 class HostedJob:
     """For the thread of the loop. Nothing here blocks."""
 
@@ -95,7 +86,10 @@ class HostedJob:
         self._sessions = sessions
         self._on_record, self._on_empty = on_record, on_empty
         self._refusals = refusals or NodeRefusals(lambda _run_id, record: on_record(record))
-        self._connections = _Connections()
+        self._connections: dict[int, ServerConnection] = {}
+        """Of agents and of people, by their numbers."""
+        self._attached: dict[int, ServerConnection] = {}
+        """Of agents that were told that they are: before that they listen to nothing else."""
         self._pushes = Turns()
         """What is sent, in its order."""
         self._timers = Timers(self._loop, self._timer_ended)
@@ -104,7 +98,7 @@ class HostedJob:
         self._faults = Faults(lambda text: on_record(kinds.FAULT(text)))
         self._is_closed = False
         self._gate = None if open_gate is None else open_gate(self._let_pass, self._is_silent)
-        self.watch = JobWatch(sessions, self._loop.time, self._connections.attached.get)
+        self.watch = JobWatch(sessions, self._loop.time, self._attached.get)
         self.watch.carries = open_gate is not None
         self._want_timers()
 
@@ -192,7 +186,7 @@ class HostedJob:
         for connection in list(self._connections.values()):
             connection.close()
         self._connections.clear()
-        self._connections.attached.clear()
+        self._attached.clear()
 
     def attach(self, connection: ServerConnection, hello: m.Attach) -> None:
         """An agent's first message on a connection."""
@@ -226,7 +220,7 @@ class HostedJob:
     def connection_closed(self, connection: ServerConnection) -> None:
         """A connection ended; the session lives on for its grace."""
         self._connections.pop(connection.number, None)
-        self._connections.attached.pop(connection.number, None)
+        self._attached.pop(connection.number, None)
         self.see(self.watch.closed, connection.number)
         now, reset = self._loop.time(), not connection.ended_by_peer
         self._sessions.connection_closed(connection.number, now, reset=reset)
@@ -363,7 +357,7 @@ class HostedJob:
                     elif said is not None:
                         connection.send(said)
                     if isinstance(said, m.Attached):
-                        self._connections.attached[number] = connection
+                        self._attached[number] = connection
             case host_effects.HangUp(number):
                 if (connection := self._connections.get(number)) is not None:
                     connection.close()
