@@ -12,7 +12,7 @@ from rallypoint.cli.watch.asking import question
 from rallypoint.cli.watch.asking.find import HOW_TO_FIND
 from rallypoint.cli.watch.asking.question import DoubtError, Request, Words
 from rallypoint.cli.watch.asking.reach import Asking, JobEndedError, decoded
-from rallypoint.core.outcomes import ended_text
+from rallypoint.core.outcomes import Outcome
 from rallypoint.core.settings import Setting
 from rallypoint.core.text import job_name
 from rallypoint.core.watch.questions import Ask, Said, Subject
@@ -70,7 +70,7 @@ class Wish(Request):
     def is_over(self, end: JobEndedError) -> int:
         """See `Request`."""
         is_done = self.row.name == Subject.CANCEL.value
-        return self.tell(Said(f"the job {ended_text(end.outcome)}: {end.reason}", is_done))
+        return self.tell(Said(f"the job {Outcome(end.outcome).row.verb}: {end.reason}", is_done))
 
 
 def run(row: Row, argv: list[str]) -> int:
