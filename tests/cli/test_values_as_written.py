@@ -14,7 +14,7 @@ from rallypoint.cli.main import main
 from rallypoint.cli.options import RUN, parse_run
 from rallypoint.cli.parser import Scanned, parse
 from rallypoint.cli.values import given
-from rallypoint.cli.watch.reach import read_job
+from rallypoint.cli.watch.asking.find import read_job
 from rallypoint.cli.watch.status import STATUS
 from rallypoint.config import AgentConfig, RegisterConfig
 from rallypoint.core.settings import FLAGS, Setting

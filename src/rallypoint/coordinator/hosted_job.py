@@ -11,10 +11,10 @@ from typing import ParamSpec, Protocol, TypeVar
 from msgspec.structs import replace
 
 from rallypoint.clocks import Timers, Turns
-from rallypoint.coordinator.connection import ServerConnection
+from rallypoint.coordinator.connection import ServerConnection, refuse_answer, tell_of_drain
 from rallypoint.coordinator.watching import JobWatch
 from rallypoint.core import event_kinds as kinds
-from rallypoint.core import host_effects
+from rallypoint.core import host_effects, job_requests
 from rallypoint.core import messages as m
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.events import Timer, TimerEnded
@@ -27,6 +27,7 @@ from rallypoint.core.round_state import RoundState
 from rallypoint.core.session_state import Session
 from rallypoint.core.sessions import Sessions
 from rallypoint.core.text import named, quoted_job
+from rallypoint.core.watch.questions import DRAINED, Subject
 from rallypoint.observe.faults import Faults, describe_fault
 from rallypoint.store.refusal_log import WINDOW_S, RefusalLog
 from rallypoint.wire.codec import for_version
@@ -251,26 +252,26 @@ class HostedJob:
         """What came on this connection is not valid."""
         self._run(self._sessions.turn_away(connection.number, text, self._loop.time()))
 
-    def asked(self, connection: ServerConnection, question: m.DrainNode | m.Ask) -> None:
+    def asked(self, connection: ServerConnection, question: m.Ask) -> None:
         """A person wants a node to leave, or to know something, and waits on this connection."""
         self._connections[connection.number] = connection  # It ends with the job.
-        meant = self._sessions.meant
-        if isinstance(question, m.Ask):
-            question = replace(question, nodes=tuple(map(meant, question.nodes)))
-        else:
-            question = replace(question, node_id=meant(question.node_id))
-            ends = self._sessions.ends_with(question.node_id) if question.asks else ""
-            if ends:
-                connection.send(m.DrainAnswer(ends, done=True, ends_job=True))
-                return
+        question = replace(question, nodes=tuple(map(self._sessions.meant, question.nodes)))
+        if other := job_requests.of_other_life(self._sessions.job, question):
+            refuse_answer(connection, other)
+            return
+        ends = self._sessions.ends_with(question.node) if question.asks else ""
+        if ends:
+            tell_of_drain(connection, m.DrainAnswer(ends, done=True, ends_job=True))
+            return
         if (told := self.see(self.watch.tell_of, connection, question)) is not None:
             self._do([told])  # It is no decision of the job, and waits for no record.
-        if isinstance(question, m.Ask):
-            if (wanted := self.watch.asked(connection, question)) is not None:
-                self._run(self._sessions.apply_own(wanted, self._loop.time()))
-            return
-        drain = DrainRequest(connection.number, question.node_id, question.why)
-        self._run(self._sessions.drain(drain))
+        if question.subject is Subject.DRAIN:
+            drain = DrainRequest(connection.number, question.node, DRAINED)
+            self._run(self._sessions.drain(drain))
+        elif (wanted := self.watch.asked(connection, question)) is not None:
+            self._run(self._sessions.apply_own(wanted, self._loop.time()))
+        else:
+            self._answer_requests()  # It may be done already.
 
     def _is_silent(self, incarnation: str, seconds: float) -> bool:
         liveness = self._sessions.liveness
@@ -352,7 +353,9 @@ class HostedJob:
                     if isinstance(message, m.Ended):
                         message = self.see(self.watch.whole, message) or message
                     said = for_version(message, connection.version)
-                    if said is not None:
+                    if isinstance(said, m.DrainAnswer):
+                        tell_of_drain(connection, said)
+                    elif said is not None:
                         connection.send(said)
                     if isinstance(said, m.Attached):
                         self._attached[number] = connection

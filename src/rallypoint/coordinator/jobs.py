@@ -166,23 +166,18 @@ class HostedJobs:
         if isinstance(waiting, _Waiting) and len(waiting.heartbeats) < EARLY_MAX:
             waiting.heartbeats.append(heartbeat)
 
-    def asked(
-        self, connection: ServerConnection, run_id: str, question: m.DrainNode | m.Ask
-    ) -> None:
+    def asked(self, connection: ServerConnection, run_id: str, question: m.Ask) -> None:
         """A person wants a node to leave, or to know something, and waits on this connection."""
         if (job := self._jobs.get(run_id)) is not None:
             connection.owner = job
             job.asked(connection, question)
-        elif run_id == ALL_JOBS and isinstance(question, m.Ask) and self._tells_all(question):
+        elif run_id == ALL_JOBS and question.wants_all:
             lines = tuple(job_line(job.watch.view) for job in self._jobs.values())
             answer(connection, lines, is_last=True)
         else:
-            task = self._loop.create_task(turn_away(self._hosting, connection, run_id, question))
+            task = self._loop.create_task(turn_away(self._hosting, connection, run_id))
             self._leading.add(task)
             task.add_done_callback(self._leading.discard)
-
-    def _tells_all(self, question: m.Ask) -> bool:
-        return question.wants_all and self._hosting.only is None
 
     def agent_died(self, connection: ServerConnection, run_id: str, notice: m.AgentDied) -> None:
         """The guard of an agent reports that it died. It may have attached to another coordinator

@@ -317,7 +317,7 @@ class JobWatch:
         """A person asks, and waits on this connection. Returns what is to be done now, if they want
         something that may be done. Raises MessageError."""
         if self._is_recovering and (text := requests.unknown(question, self._waits_for)):
-            refuse_answer(connection, text)
+            refuse_answer(connection, text, is_final=False, recovers=True)
         elif question.is_wish:
             self._people[connection.number] = connection
             facts = question, self._waits_for, self._is_ending, self._older_node
@@ -326,7 +326,7 @@ class JobWatch:
             self._answer(connection, question)
         return None
 
-    def tell_of(self, connection: ServerConnection, question: Ask | m.DrainNode) -> Record | None:
+    def tell_of(self, connection: ServerConnection, question: Ask) -> Record | None:
         """Return the event about a person's question on this connection, if there is to be one. A
         job that has ended answers none of these questions."""
         if self._sessions.verdict is not None:
