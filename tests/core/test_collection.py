@@ -284,6 +284,15 @@ def test_a_person_does_not_wait_for_room_for_a_node_that_is_lost() -> None:
     assert place.owing == {place.connections["a"]}
 
 
+def test_a_node_that_leaves_after_the_end_of_the_job_is_not_missing() -> None:
+    place = Place(nodes=2)
+    place.see_all()
+    place.loses("a")
+    place.ends()
+    place.loses("b")
+    assert place.end == c.Finish(Gathered(missing={"a": "its connection broke"}))
+
+
 def test_a_node_that_is_lost_while_it_sends_leaves_room_for_others() -> None:
     place = Place(LOGS, nodes=1)
     for _ in range(PIECES_IN_FLIGHT + 1):
