@@ -526,7 +526,7 @@ BUGS = (
         "takeover/duties.py",
         "        if found is not None and (fault := self.memory.fault_in(found)):\n",
         "        if self.memory.is_behind(found):\n"
-        "            return self.unwritten(Unwritten(self.lead.held_until, ''))\n"
+        "            return self.unwritten(self.lead.held_until, '')\n"
         "        if found is not None and (fault := self.memory.fault_in(found)):\n",
         "L9",
     ),

@@ -7,7 +7,7 @@ no node claims before the end of what it has promised; and that no two processes
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from itertools import count
 from math import inf
@@ -194,7 +194,7 @@ class Claiming:
                 self.world.say(self.name, "leads")
                 self.duties = d.Duties(effect, self.machine.memory, self.deference, Seal())
                 self.has_ended |= not isinstance(self.machine, leader_search.Search)
-                self._oblige(d.Keeps(now))
+                self._oblige(self.duties.keeps(now))
             case c.GiveUp():
                 self.has_ended = True
                 self.world.say(self.name, "gives up")
@@ -250,14 +250,15 @@ class Claiming:
     def leave(self) -> None:
         """It says that it goes."""
         assert self.duties is not None
-        self._oblige(d.Leaves())
+        self._oblige(self.duties.leaves())
         self.duties = None
 
-    def _oblige(self, event: d.Event) -> None:
+    def _oblige(self, effects: Sequence[d.Effect]) -> None:
+        """This follows for a leader."""
         duties = self.duties
         if duties is None or self.is_gone:
             return
-        for effect in d.step(duties, event, lambda life, seconds: False):
+        for effect in effects:
             match effect:
                 case d.Write(record, _):
                     if record.is_vacant:
@@ -281,7 +282,7 @@ class Claiming:
             def wake() -> None:
                 if self.duties is duties:
                     self._wakes = inf
-                    self._oblige(d.TimePassed(self.world.now))
+                    self._oblige(duties.passed(self.world.now, lambda life, seconds: False))
 
             self.world.at(at, wake)
 
@@ -290,11 +291,11 @@ class Claiming:
             return
         match self._store(record):
             case None:
-                self._oblige(d.Unwritten(self.world.now, HURT))
+                self._oblige(duties.unwritten(self.world.now, HURT))
             case True:
-                self._oblige(d.Written(self.world.now, record))
+                self._oblige(duties.written(self.world.now, record))
             case False:
-                self._oblige(d.Overtaken(self.world.record))
+                self._oblige(duties.overtaken(self.world.record))
 
     def _beat(self) -> None:
         """Its heartbeat to the leader, and the answer."""
