@@ -315,8 +315,8 @@ BUGS = (
     Bug(
         "who has lost the race for a claim leads all the same",
         "../coordinator/candidacy.py",
-        "return c.Swapped(self.now, is_ours, sent_at,",
-        "return c.Swapped(self.now, True, sent_at,",
+        "swapped(self.now, is_ours=is_ours,",
+        "swapped(self.now, is_ours=True,",
         "L1",
     ),
     Bug(

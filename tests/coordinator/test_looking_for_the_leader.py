@@ -17,7 +17,7 @@ from rallypoint.coordinator.leader_process import LocalLeader, Runtime
 from rallypoint.coordinator.leader_search import LeaderSearch, Listening, OwnLeadership
 from rallypoint.coordinator.server import Coordinator
 from rallypoint.core.model import Epoch, SharedSettings, Stamp
-from rallypoint.core.takeover.candidacy import Looks, Present
+from rallypoint.core.takeover.candidacy import Present
 from rallypoint.core.takeover.clock_rates import with_margin
 from rallypoint.core.takeover.consent import Promises
 from rallypoint.core.takeover.heirs import Claimant
@@ -172,7 +172,7 @@ def test_L2_a_node_claims_by_what_it_has_promised_and_lets_others_do_first() -> 
     promises.next(0.0, RECORD.epoch.as_int())
     deference.begin(JOB, 200.0)
     search = Search(RECORD.leader, 1, Memory(), promises, deference)
-    search.looks(Looks(0.0, Present(Claimant(ROUND, 1, is_leaving=True))))
+    search.looks(Present(Claimant(ROUND, 1, is_leaving=True)))
     assert search.claimant == Claimant(
         ROUND, 1, is_leaving=True, promised_until=100.0 + with_margin(7.5), defers_until=200.0
     )
