@@ -220,6 +220,24 @@ async def test_L1_a_node_of_the_job_names_a_record_that_is_none_once_and_a_new_o
         assert len(case.node.notices) == (0 if is_fresh else 2)
 
 
+async def test_L1_an_unexpected_error_of_the_register_is_one_of_each_attempt_to_dial(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail() -> None:
+        raise ValueError("of its own")
+
+    unheard: list[object] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: unheard.append(context["exception"]))
+    async with Case(RECORD) as case:
+        monkeypatch.setattr(case.register, "get_state", fail)
+        case.register.may_read.set()
+        for _ in range(2):
+            with pytest.raises(ValueError, match="of its own"):
+                await case.search.dial()
+    assert len(unheard) == 1
+
+
 async def test_L1_a_node_without_a_leader_says_when_it_is_its_own_turn() -> None:
     async with Case(RECORD) as case:
         case.register.may_read.set()

@@ -205,6 +205,8 @@ class LeaderSearch(RegisterCandidacy):
         for _ in self._search.wanted(self.now):
             await self._look_now()
             self._changed.clear()
+            if self._watcher.done() and not self._watcher.cancelled():
+                self._watcher.result()  # It has met with what nobody has expected.
         dialling = self._loop.create_task(self._dial_leader())
         changing = self._loop.create_task(self._changed.wait())
         try:
