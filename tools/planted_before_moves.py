@@ -156,8 +156,8 @@ BUGS_BEFORE_MOVES = (
     MovedBug(
         "what a person has taken makes no room for more",
         "core/watch/collection.py",
-        "            state.untaken -= 1\n            state.credit += 1\n",
-        "            state.untaken -= 1\n",
+        "            state.untaken -= 1\n            state.taken_at = at\n",
+        "            state.taken_at = at\n",
         found_by="test_V6_so_many_pieces_are_under_way_and_no_more_until_the_person_has_taken_one",
     ),
     # A `serve` forgets a job too early whose nodes went away twice.

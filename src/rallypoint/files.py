@@ -79,6 +79,25 @@ def safe_open(path: Path, flags: int, mode: int = 0o600) -> int:
     raise PermissionError(errno.EPERM, "something of another kind or user is there", path)
 
 
+def put_whole(path: str, draft: str, data: bytes, mode: int = 0o600, *, sync: bool = False) -> None:
+    """Put this content under a name at once, by way of a draft beside it. With `sync` the content
+    is on the disk then. Blocks. Raises OSError; then nothing has changed, and no draft is left."""
+    fd = safe_open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(data)
+            if sync:
+                file.flush()
+                os.fsync(fd)
+        os.replace(draft, path)
+    except OSError:
+        try:
+            os.unlink(draft)
+        except OSError:
+            pass
+        raise
+
+
 def open_named(path: Path, flags: int, mode: int = 0o666) -> int:
     """A descriptor of what a person named. What is new gets their umask.
 

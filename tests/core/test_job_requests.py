@@ -201,6 +201,7 @@ def test_L5_what_needs_workers_is_not_known_while_a_coordinator_takes_over(
     subject: Subject,
 ) -> None:
     needs_none = {Subject.STATUS, Subject.JOBS, Subject.EVENTS, CANCEL, Subject.NODES, Subject.MORE}
+    needs_none |= {Subject.DRAIN}
     text = requests.unknown(Ask(subject), "2 nodes")
     assert bool(text) == (subject not in needs_none)
     assert requests.unknown(Ask(subject, follow=True), "2 nodes") == ""

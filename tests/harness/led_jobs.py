@@ -51,7 +51,7 @@ class Host:
         self.jobs.attach(wire, "job", hello)
         return wire
 
-    def ask(self, question: m.DrainNode | m.Ask) -> Wire:
+    def ask(self, question: m.Ask) -> Wire:
         """A person does."""
         wire = self._connect()
         self.jobs.asked(wire, "job", question)

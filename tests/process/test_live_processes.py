@@ -4,27 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
+from tests.harness.descriptors import no_descriptor_left
 
 from rallypoint.process import sessions
 
 NO_PROCESS = 2**22 + 1
 """More than any pid."""
-
-
-@contextmanager
-def no_descriptor_left() -> Iterator[None]:
-    """No file can be opened."""
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (0, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def test_a_live_process_is_not_taken_for_gone_when_no_descriptor_is_left() -> None:

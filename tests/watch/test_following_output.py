@@ -12,12 +12,9 @@ from tests.harness.job_machine import CANDIDATE, RULES
 from tests.harness.running_job import Place
 from tests.harness.wires import Wire
 
-from rallypoint.cli.access import Access
-from rallypoint.cli.watch.logs import _Logs, _Options
-from rallypoint.cli.watch.reach import JobAt
-from rallypoint.cli.watch.workers import Wanted
+from rallypoint.cli.parser import parse
+from rallypoint.cli.watch.logs import LOGS, Logs
 from rallypoint.clocks import CALLS_IN_A_TURN
-from rallypoint.config import Endpoint
 from rallypoint.coordinator.gathering import Gatherings
 from rallypoint.coordinator.hosted_job import HostedJob
 from rallypoint.core import limits
@@ -99,8 +96,8 @@ async def test_V6_what_was_read_of_a_job_that_has_begun_anew_is_not_taken_for_th
 
 
 def test_V6_a_command_says_that_the_job_has_begun_anew(capsys: pytest.CaptureFixture[str]) -> None:
-    job = JobAt("job", Endpoint("a", 1), None, Access(None, None, True))
-    logs = _Logs(_Options(Wanted(job, None, (), ()), True, 5, False))
+    scanned = parse(LOGS, ["-f", "--last", "5"], {})
+    logs = Logs(scanned, Logs.read_words(scanned))
     logs._take(Gathered("a", 3, (RankTold(0, "old", 1, next=4),), incarnation=1), 0.0)
     assert logs._further(FOLLOWS).read == (ReadTo(0, 1, 3, 4),)
     logs._take(Gathered("a", 0, (RankTold(0, "new", 1, next=9),), incarnation=2), 0.0)

@@ -30,6 +30,7 @@ from rallypoint.core.event_kinds import Record
 from rallypoint.core.session import AgentEnd
 from rallypoint.core.takeover.heirs import Claimant
 from rallypoint.core.takeover.leading import takeover_s
+from rallypoint.core.text import named
 from rallypoint.errors import RendezvousConnectionError, RendezvousTimeoutError
 from rallypoint.register.engines import make_for, prepare, unanswered
 from rallypoint.register.record import Register
@@ -115,7 +116,9 @@ class LeadingNode:
         assert rendezvous.register is not None
         local = rendezvous.local_addr
         addresses = own_addresses() if local is None else addresses_of(local)
-        listeners = bind_for_leader(addresses, rendezvous.register.ports, f"--local-addr {local}")
+        listeners = bind_for_leader(
+            addresses, rendezvous.register.ports, f"{named.local_addr} {local}"
+        )
         bound = [Address(*listener.getsockname()[:2]) for listener in listeners]
         why = why_unreachable(bound, local) if rendezvous.max_nodes > 1 else ""
         if why and why != self._told_unreachable:
@@ -154,7 +157,7 @@ class LeadingNode:
         same = await run_in_thread(wording.same, "rallypoint-registers")
         self.notice(
             f"no other node has come for {ALONE_S:g} s: see that all nodes have the same "
-            f"--rdzv-id, and that {same}"
+            f"{named.rdzv_id}, and that {same}"
         )
 
     def _sweep(self) -> None:
@@ -232,7 +235,8 @@ def short_lease(hold_s: float, lease_s: float) -> str:
     """What to say if no other node leads before the leases end."""
     late_s = ceil(takeover_s(hold_s))
     return (
-        f"--lease {lease_s:g}: if the machine of the leading node vanishes, another node leads "
-        f"after {late_s} s at most (--rdzv-conf hold={hold_s:g}), and all nodes have stopped their "
-        f"workers by then: --lease {late_s + 1} or a shorter hold keeps them running"
+        f"{named.lease} {lease_s:g}: if the machine of the leading node vanishes, another node "
+        f"leads after {late_s} s at most ({named.rdzv_conf} hold={hold_s:g}), and all nodes have "
+        f"stopped their workers by then: {named.lease} {late_s + 1} or a shorter hold keeps them "
+        "running"
     )

@@ -11,10 +11,10 @@ from typing import ParamSpec, Protocol, TypeVar
 from msgspec.structs import replace
 
 from rallypoint.clocks import Timers, Turns
-from rallypoint.coordinator.connection import ServerConnection
+from rallypoint.coordinator.connection import ServerConnection, refuse_answer, tell_of_drain
 from rallypoint.coordinator.watching import JobWatch
 from rallypoint.core import event_kinds as kinds
-from rallypoint.core import host_effects
+from rallypoint.core import host_effects, job_requests
 from rallypoint.core import messages as m
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.events import Timer, TimerEnded
@@ -26,7 +26,8 @@ from rallypoint.core.model import DeadPlace, SharedSettings, Verdict
 from rallypoint.core.round_state import RoundState
 from rallypoint.core.session_state import Session
 from rallypoint.core.sessions import Sessions
-from rallypoint.core.text import quoted_job
+from rallypoint.core.text import named, quoted_job
+from rallypoint.core.watch.questions import DRAINED, Subject
 from rallypoint.observe.faults import Faults, describe_fault
 from rallypoint.store.refusal_log import WINDOW_S, RefusalLog
 from rallypoint.wire.codec import for_version
@@ -68,15 +69,6 @@ OpenGate = Callable[[Callable[[list[HostEffect]], None], Callable[[str, float], 
 """Given what does the rest, and what tells whether an agent was not heard for so many seconds."""
 
 
-class _Connections(dict[int, ServerConnection]):
-    """Of agents and of people, by their numbers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.attached: dict[int, ServerConnection] = {}
-        """Of agents that were told that they are: before that they listen to nothing else."""
-
-
 class HostedJob:
     """For the thread of the loop. Nothing here blocks."""
 
@@ -94,7 +86,10 @@ class HostedJob:
         self._sessions = sessions
         self._on_record, self._on_empty = on_record, on_empty
         self._refusals = refusals or NodeRefusals(lambda _run_id, record: on_record(record))
-        self._connections = _Connections()
+        self._connections: dict[int, ServerConnection] = {}
+        """Of agents and of people, by their numbers."""
+        self._attached: dict[int, ServerConnection] = {}
+        """Of agents that were told that they are: before that they listen to nothing else."""
         self._pushes = Turns()
         """What is sent, in its order."""
         self._timers = Timers(self._loop, self._timer_ended)
@@ -103,7 +98,7 @@ class HostedJob:
         self._faults = Faults(lambda text: on_record(kinds.FAULT(text)))
         self._is_closed = False
         self._gate = None if open_gate is None else open_gate(self._let_pass, self._is_silent)
-        self.watch = JobWatch(sessions, self._loop.time, self._connections.attached.get)
+        self.watch = JobWatch(sessions, self._loop.time, self._attached.get)
         self.watch.carries = open_gate is not None
         self._want_timers()
 
@@ -152,7 +147,8 @@ class HostedJob:
             return ""
         return (
             f"{quoted_job(self.settings.run_id)} has {len(self.sessions)} agents already, of which "
-            f"at most {nodes} can take part (--nnodes): look for what starts agents again and again"
+            f"at most {nodes} can take part ({named.nnodes}): look for what starts agents again "
+            "and again"
         )
 
     def carries(self, connection: ServerConnection) -> bool:
@@ -191,7 +187,7 @@ class HostedJob:
         for connection in list(self._connections.values()):
             connection.close()
         self._connections.clear()
-        self._connections.attached.clear()
+        self._attached.clear()
 
     def attach(self, connection: ServerConnection, hello: m.Attach) -> None:
         """An agent's first message on a connection."""
@@ -225,7 +221,7 @@ class HostedJob:
     def connection_closed(self, connection: ServerConnection) -> None:
         """A connection ended; the session lives on for its grace."""
         self._connections.pop(connection.number, None)
-        self._connections.attached.pop(connection.number, None)
+        self._attached.pop(connection.number, None)
         self.see(self.watch.closed, connection.number)
         now, reset = self._loop.time(), not connection.ended_by_peer
         self._sessions.connection_closed(connection.number, now, reset=reset)
@@ -256,26 +252,26 @@ class HostedJob:
         """What came on this connection is not valid."""
         self._run(self._sessions.turn_away(connection.number, text, self._loop.time()))
 
-    def asked(self, connection: ServerConnection, question: m.DrainNode | m.Ask) -> None:
+    def asked(self, connection: ServerConnection, question: m.Ask) -> None:
         """A person wants a node to leave, or to know something, and waits on this connection."""
         self._connections[connection.number] = connection  # It ends with the job.
-        meant = self._sessions.meant
-        if isinstance(question, m.Ask):
-            question = replace(question, nodes=tuple(map(meant, question.nodes)))
-        else:
-            question = replace(question, node_id=meant(question.node_id))
-            ends = self._sessions.ends_with(question.node_id) if question.asks else ""
-            if ends:
-                connection.send(m.DrainAnswer(ends, done=True, ends_job=True))
-                return
+        question = replace(question, nodes=tuple(map(self._sessions.meant, question.nodes)))
+        if other := job_requests.of_other_life(self._sessions.job, question):
+            refuse_answer(connection, other)
+            return
+        ends = self._sessions.ends_with(question.node) if question.asks else ""
+        if ends:
+            tell_of_drain(connection, m.DrainAnswer(ends, done=True, ends_job=True))
+            return
         if (told := self.see(self.watch.tell_of, connection, question)) is not None:
             self._do([told])  # It is no decision of the job, and waits for no record.
-        if isinstance(question, m.Ask):
-            if (wanted := self.watch.asked(connection, question)) is not None:
-                self._run(self._sessions.apply_own(wanted, self._loop.time()))
-            return
-        drain = DrainRequest(connection.number, question.node_id, question.why)
-        self._run(self._sessions.drain(drain))
+        if question.subject is Subject.DRAIN:
+            drain = DrainRequest(connection.number, question.node, DRAINED)
+            self._run(self._sessions.drain(drain))
+        elif (wanted := self.watch.asked(connection, question)) is not None:
+            self._run(self._sessions.apply_own(wanted, self._loop.time()))
+        else:
+            self._answer_requests()  # It may be done already.
 
     def _is_silent(self, incarnation: str, seconds: float) -> bool:
         liveness = self._sessions.liveness
@@ -357,10 +353,12 @@ class HostedJob:
                     if isinstance(message, m.Ended):
                         message = self.see(self.watch.whole, message) or message
                     said = for_version(message, connection.version)
-                    if said is not None:
+                    if isinstance(said, m.DrainAnswer):
+                        tell_of_drain(connection, said)
+                    elif said is not None:
                         connection.send(said)
                     if isinstance(said, m.Attached):
-                        self._connections.attached[number] = connection
+                        self._attached[number] = connection
             case host_effects.HangUp(number):
                 if (connection := self._connections.get(number)) is not None:
                     connection.close()

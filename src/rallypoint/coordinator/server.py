@@ -160,7 +160,10 @@ class Coordinator:
             match message:
                 case m.Attach():
                     self.jobs.attach(connection, owner, message)
-                case m.DrainNode() | m.Ask():
+                case m.DrainNode():
+                    connection.reads_drain_answers = True
+                    self.jobs.asked(connection, owner, message.question)
+                case m.Ask():
                     self.jobs.asked(connection, owner, message)
                 case m.AgentDied():
                     self.jobs.agent_died(connection, owner, message)

@@ -19,7 +19,7 @@ from rallypoint.core.json_reader import UnreadableJsonError, read_as
 from rallypoint.core.watch import kept_jobs as rules
 from rallypoint.core.watch.history_file import HistoryLine, as_object
 from rallypoint.core.watch.kept_jobs import KeptDir, NodeNote
-from rallypoint.files import safe_open
+from rallypoint.files import put_whole, safe_open
 from rallypoint.observe.printing import json_text
 
 _NOTES_MAX = 2000
@@ -156,15 +156,7 @@ def _replace(path: str, data: bytes) -> None:
     draft = f"{path}.new"
     with suppress(FileNotFoundError):
         os.unlink(draft)
-    fd = safe_open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-    try:
-        with os.fdopen(fd, "wb") as file:
-            file.write(data)
-        os.replace(draft, path)
-    except OSError:
-        with suppress(OSError):
-            os.unlink(draft)
-        raise
+    put_whole(path, draft, data)
 
 
 def _overwrite(path: str, data: bytes) -> None:

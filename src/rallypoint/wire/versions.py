@@ -74,4 +74,5 @@ class Versions(Struct, frozen=True):
 
 SPOKEN = Versions(2, 4)
 """The versions of this Rallypoint. 2 is spoken since version 0.1.0; 3 has questions of people about
-a job (`core/watch/questions.py`); in 4 the proofs and keys cover what both sides speak."""
+a job (`core/watch/questions.py`). In 4 the proofs and keys cover what both sides speak. A drain is
+such a question in 4, and a request can be repeated without being done twice."""
