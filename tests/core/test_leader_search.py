@@ -174,10 +174,11 @@ def test_L2_an_heir_to_which_the_job_was_handed_over_claims_where_it_listens(cas
 
 
 def test_L1_a_node_that_stops_claims_no_more_but_carries_a_claim_through(case: Case) -> None:
+    assert case.search.looks(case.present) == [c.Look()]
     assert case.search.stops() == [c.Interrupt()]
-    assert case.search.looks(case.present) == []
     found = c.Found(case.now, VACANT, case.present)
     assert case.search.found(found) == [c.LeaderChanged()], "it was read when that was said"
+    assert case.search.looks(case.present) == []
     other = Case()
     other.claims()
     assert other.search.stops() == []
