@@ -1,4 +1,4 @@
-"""What this node leaves for other processes on its machine: the notice by which its guard tells of
+"""The notes of a node for other processes on its machine: the notice by which its guard tells of
 its death, the note of its job for commands of its user, and the note of its place for the next
 agent."""
 

@@ -26,12 +26,12 @@ class JobRegister(Struct, frozen=True):
     register: Register
     local: LocalLeader
     leader: Leader
-    """This process, as in its record."""
+    """The process in the record of a job that it leads."""
     memory: Memory
-    """What this process knows of the record."""
+    """The knowledge that this process has of the record."""
     seal: Seal
     deference: Deference | None = None
-    """Of a process that steps down so that others may lead; None: it never does."""
+    """How long others may lead first, once this process has stepped down; None: it never does."""
 
     def record(self) -> RegisterRecord:
         """The record of which this process has seen nothing yet."""
@@ -64,12 +64,12 @@ class RegisterCandidacy:
 
     @property
     def now(self) -> float:
-        """By the clock of the hold."""
+        """The time in seconds by the clock of the hold."""
         return self._job.local.runtime.clock()
 
     @property
     def present(self) -> c.Present:
-        """What this process is in the job."""
+        """The part of this process in the job."""
         return c.Present()
 
     async def pause(self, wait: c.Wait) -> None:
@@ -107,7 +107,7 @@ class RegisterCandidacy:
         return self._machine.found(found)
 
     async def read(self) -> c.Found:
-        """What the register holds. Raises RallypointError, but no UnfitRecordError."""
+        """Read the register. Raises RallypointError, but no UnfitRecordError."""
         record, unfit, runtime = None, None, self._job.local.runtime
         try:
             record = await self._record.read()

@@ -124,7 +124,7 @@ class _Candidacy(RegisterCandidacy):
         return []
 
     async def pause(self, wait: c.Wait) -> None:
-        """So long at most, and less if the connection to the leader ends."""
+        """Wait for so long at most, and less if the connection to the leader ends."""
         self._lost.clear()
         with suppress(TimeoutError):
             async with asyncio.timeout(wait.seconds):

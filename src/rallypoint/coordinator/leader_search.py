@@ -98,7 +98,7 @@ class OwnLeadership:
         self.promises, self.deference = Promises(lease_s), Deference()
         self.memory = Memory()
         self.leadership: Leadership | None = None
-        """By which this node leads; None: it does not."""
+        """The epoch by which this node leads; None: it does not."""
         self._on_lost: Callable[[], None] | None = None
 
     def begin(self, leadership: Leadership, on_lost: Callable[[], None]) -> None:
@@ -163,7 +163,7 @@ class LeaderSearch(RegisterCandidacy):
 
     @property
     def epoch(self) -> Epoch | None:
-        """By which this node leads; None: it does not."""
+        """The epoch by which this node leads; None: it does not."""
         leadership = self._own.leadership
         return None if leadership is None else leadership.lead.epoch
 

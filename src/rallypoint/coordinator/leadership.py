@@ -61,7 +61,7 @@ class Leadership:
         return self.duties.lead
 
     def begin(self, state: JobState, former: Life | None) -> RecordedLife:
-        """As `Duties.begin`."""
+        """Begin a life of the job, as `Duties.begin` does."""
         return self._recorded(self.duties.begin(state, former))
 
     def take_over(self) -> TakenOver | None:
@@ -74,7 +74,7 @@ class Leadership:
 
     @property
     def now(self) -> float:
-        """By the clock of the hold."""
+        """The time in seconds by the clock of the hold."""
         return self._runtime.clock()
 
     def learn(self, told: Position, settings: SharedSettings) -> None:
@@ -87,12 +87,12 @@ class Leadership:
         return self.duties.is_sure(self.now)
 
     def opened(self, gate: RecordGate) -> None:
-        """This life of the job is hosted, as the newest one."""
+        """Host this life of the job, as the newest one."""
         self._gates[gate.durable] = gate
         self._apply(self.duties.opened(gate.durable))
 
     def closed(self, gate: RecordGate) -> None:
-        """It is hosted no more."""
+        """Host this life no more."""
         self._apply(self.duties.closed(gate.durable))
 
     def changed(self) -> None:
@@ -100,7 +100,7 @@ class Leadership:
         self._apply(self.duties.changed())
 
     def candidate_heard(self, heartbeat: m.Heartbeat, speaker: Speaker) -> bool:
-        """Of a process that stands ready to lead. Returns whether to answer."""
+        """Hear a process that stands ready to lead. Returns whether to answer."""
         if not self.is_one_of_many:  # The nodes of this job know no other address.
             return False
         before = self.lead.candidates
@@ -232,4 +232,4 @@ class Leadership:
 
 
 def _ignore(_: object) -> None:
-    """Nobody is to be told yet."""
+    """Tell nobody."""

@@ -43,14 +43,14 @@ UNUSED_S = 60.0
 
 
 class Present(Struct, frozen=True):
-    """What the process is in the job at present."""
+    """The part of the process in the job at present."""
 
     node: Claimant | None = None
     """None: it is no node."""
     is_attached: bool = False
-    """It is a node, has a leader, and is connected to it."""
+    """Whether it is a node that is connected to a leader."""
     leads: bool = False
-    """It leads the job."""
+    """Whether it leads the job."""
     is_awaited: bool = False
     """An agent of the job waits at this process until it leads the job."""
 
@@ -95,7 +95,7 @@ class Swap(Struct, frozen=True):
 
 
 class Lead(Struct, frozen=True):
-    """This process leads the job now, by this claim."""
+    """Lead the job from now on, by this claim."""
 
     claim: Claim
     sent_at: float
@@ -117,7 +117,7 @@ class Say(Struct, frozen=True):
 
 
 class GiveUp(Struct, frozen=True):
-    """Nobody needs this candidacy, or it can't be gone on with."""
+    """End this candidacy: nobody needs it, or it can't go on."""
 
 
 class Dial(Struct, frozen=True):
@@ -158,7 +158,7 @@ Effect = (
 
 
 class Judged(Struct, frozen=True):
-    """What follows from what the register held."""
+    """The conclusion from what the register held."""
 
     record: LeadRecord | None
     claims_in_s: float
@@ -183,7 +183,7 @@ class Candidacy:
         self.claim: Claim | None = None
         """The claim that is under way."""
         self.claimant: Claimant | None = None
-        """What the process was when the last look began; None: it waits for nobody but a leader."""
+        """The process as it was when the last look began; None: it waits for a leader alone."""
         self._begin(nonce)
 
     def _begin(self, nonce: int) -> None:
@@ -192,7 +192,7 @@ class Candidacy:
         self._unfit, self._unfit_token = 0, object()
 
     def looks(self, present: Present) -> list[Effect]:
-        """It is time to look at the register."""
+        """Look at the register."""
         self.claimant = self._claimant(present)
         return [Look()]
 
@@ -314,7 +314,7 @@ class Standby(Candidacy):
         self._dialled: Epoch | None = None
         """The epoch of the leader that was dialled last."""
         self._is_dialled = False
-        """It is attached to that leader, or tries to be."""
+        """Whether it is attached to that leader, or tries to be."""
         self._dialled_at = self._hurries_until = -inf
 
     def heartbeats(self, now: float, epoch: int) -> list[m.Heartbeat]:

@@ -1,4 +1,4 @@
-"""What a leader has to do, from its claim until it leads no more (sections L1 to L3 of the design).
+"""The duties of a leader, from its claim until it leads no more (sections L1 to L3 of the design).
 Pure.
 
 It writes the job's record: when something has changed, before its hold ends, and again when the
@@ -45,14 +45,14 @@ from rallypoint.core.takeover.told import Position, Seal
 RETRY_S = 0.5
 """A register that can't be reached is tried again after so long."""
 STALL_SHARE = 1 / 2
-"""Of the hold. A person is told when nothing could be recorded for so long, while there is time to
-act."""
+"""A share of the hold. A person is told when nothing could be recorded for so long, while there is
+time to act."""
 STOPPED_S = 1.0
 """A timer that ends so late was held up by its own process."""
 EARLY_S = 0.001
 """A timer may end so much too early."""
 HEARD_BEATS = 2.5
-"""Who was not heard for so many heartbeats may have another leader."""
+"""A node that was not heard for so many heartbeats may have another leader."""
 BEHIND = "a node knows a newer record of the job than the register held"
 
 
@@ -87,8 +87,8 @@ Effect = Write | Release | StepDown | Depose | Record
 
 
 class Duties:
-    """What one leader knows and has to do. Each method that is named by what happens returns what
-    follows from that."""
+    """The knowledge and the duties of one leader. Each method that is named by what happens returns
+    what follows from that."""
 
     def __init__(self, won: Won, memory: Memory, deference: Deference | None, seal: Seal) -> None:
         """`deference`: of a process that steps down so that others may lead; None: it never does.
@@ -129,7 +129,7 @@ class Duties:
         return max(self._retries_at, -inf if self._is_changed else self.lead.beats_at)
 
     def is_sure(self, now: float) -> bool:
-        """Nobody else can lead this job now."""
+        """Return whether no other process can lead this job now."""
         return not self.is_deposed and self.lead.is_sure(now)
 
     def begin(self, state: JobState, former: Life | None) -> Durable:
@@ -258,7 +258,7 @@ class Duties:
         return told + [Release(life, life.written()) for life in lives]
 
     def unwritten(self, at: float, why: str) -> list[Effect]:
-        """It is not known whether the register has: write again, soon."""
+        """Write again soon: it is not known whether the register has taken the record."""
         self._writing, self._is_changed = None, True
         self._retries_at, self._stall = at + RETRY_S, why
         return []

@@ -72,7 +72,7 @@ class Search(Candidacy):
         self._offered: tuple[str, ...] = ()
         """Where it listens and offers to lead."""
         self._is_late = False
-        """It was said that new records are seen late."""
+        """Whether it was said that new records are seen late."""
         self._has_probed = False
         """The node has tried to listen, in case it has to lead."""
         self._unusable = ""
