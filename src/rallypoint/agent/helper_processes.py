@@ -12,7 +12,7 @@ import asyncio
 import os
 from collections.abc import Callable, Coroutine, Sequence
 from math import inf
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from rallypoint.agent.worker_source import WorkerSource
 from rallypoint.process.guard import Guard, SharedPage
@@ -40,17 +40,13 @@ RELAY_LIFE_S = 1.0
 """One that is gone sooner is not replaced again: it would be so without end."""
 
 
-class OnRelayReplaced(Protocol):
-    """`round_`: the last whose output the killed relay was given; -1: none."""
-
-    def __call__(self, round_: int, *, by_another: bool) -> None: ...
-
-
 class HelperEvents(NamedTuple):
     """What the helper processes tell their agent, in the loop."""
 
     guard_replaced: Callable[[Guard], None]
-    relay_replaced: OnRelayReplaced
+    relay_replaced: Callable[[int, bool], None]
+    """Gets the last round whose output the killed relay was given (-1: none), and whether there is
+    another one."""
     storage_error: Callable[[str], None]
     """Gets one line for stdout, and for each log file, that can't be written any more."""
     first_output: Callable[[int], None]
@@ -171,7 +167,7 @@ class HelperProcesses:
             except OSError:
                 by_another = False  # Output goes where the agent's own goes: see `Relay.add`.
         if self._events is not None:
-            self._events.relay_replaced(round_number, by_another=by_another)
+            self._events.relay_replaced(round_number, by_another)
 
     def _relay_tells(self, news: RelayNews) -> None:
         if (events := self._events) is None:

@@ -73,7 +73,8 @@ class Relay(Struct, eq=False):
     _newest_round: int = -1
     _ending: bool = False
     _loop: asyncio.AbstractEventLoop | None = None
-    _lost: bool = False
+    is_lost: bool = False
+    """Whether the relay has ended, by our wish or not."""
     _ended: asyncio.Event = field(default_factory=asyncio.Event)
 
     @classmethod
@@ -96,20 +97,15 @@ class Relay(Struct, eq=False):
         return cls(*_fork(setup), setup)
 
     def restart(self) -> None:
-        """Fork another process after `on_lost`; what the old one held is lost.
+        """Fork another process after `lost`; what the old one held is lost.
 
         Raises OSError when the system can't fork; then all goes on as it does without a relay.
         """
         self.process.kill()
         self.process.wait()
         self.process, self._control = _fork(self._setup)
-        self._lost, self._loop, self._ended = False, None, asyncio.Event()
+        self.is_lost, self._loop, self._ended = False, None, asyncio.Event()
         self._listen()
-
-    @property
-    def is_lost(self) -> bool:
-        """Whether the relay has ended, by our wish or not."""
-        return self._lost
 
     def add(
         self,
@@ -128,7 +124,7 @@ class Relay(Struct, eq=False):
         decoration.
         """
         fd = 1 if stream is Std.OUT else 2
-        if self._lost:
+        if self.is_lost:
             return os.dup(fd)
         self._newest_round = worker[0]
         reader, writer = os.pipe()
@@ -169,7 +165,7 @@ class Relay(Struct, eq=False):
         Without a relay (it was lost) they are written directly.
         """
         text = printed(*lines).encode()
-        if self._lost:
+        if self.is_lost:
             _write_directly(text)
             return
         while text:
@@ -228,7 +224,7 @@ class Relay(Struct, eq=False):
         self._ending = True
         try:
             await self.drain(timeout_s)
-            if not self._lost:
+            if not self.is_lost:
                 self._control.shutdown(socket.SHUT_WR)
                 async with asyncio.timeout(STALL_S + 1.0):
                     await self._ended.wait()
@@ -245,7 +241,7 @@ class Relay(Struct, eq=False):
 
     def _end(self) -> None:
         self._ending = True
-        was_lost = self._lost
+        was_lost = self.is_lost
         self._lose()
         if not was_lost:
             self.process.kill()
@@ -257,7 +253,7 @@ class Relay(Struct, eq=False):
         self, request: Callable[[int], RelayRequest], timeout_s: float | None
     ) -> RelayReport | None:
         """The answer to the request with a number; None when there is none within `timeout_s`."""
-        if self._lost:
+        if self.is_lost:
             return None
         answer: asyncio.Future[RelayReport | None] = asyncio.get_running_loop().create_future()
         self._last_ask = ask = self._last_ask + 1
@@ -277,7 +273,7 @@ class Relay(Struct, eq=False):
 
     def _pump(self) -> None:
         """Send what the socket takes now; the loop does the rest later."""
-        if self._lost:
+        if self.is_lost:
             return
         self._listen()
         try:
@@ -306,7 +302,7 @@ class Relay(Struct, eq=False):
 
     def _listen(self) -> None:
         """Attach to the running loop, the first time that there is one."""
-        if self._loop is not None or self._lost:
+        if self._loop is not None or self.is_lost:
             return
         try:
             self._loop = asyncio.get_running_loop()
@@ -317,7 +313,7 @@ class Relay(Struct, eq=False):
             self._loop.add_writer(self._control, self._pump)
 
     def _receive(self) -> None:
-        while not self._lost:
+        while not self.is_lost:
             try:
                 packet = self._control.recv(2 * MAX_PACKET)
             except BlockingIOError:
@@ -345,9 +341,9 @@ class Relay(Struct, eq=False):
 
     def _lose(self) -> None:
         """The relay is gone, by our wish or not: what waits for it will not be served."""
-        if self._lost:
+        if self.is_lost:
             return
-        self._lost = True
+        self.is_lost = True
         if self._loop is not None:
             self._loop.remove_writer(self._control)
             self._loop.remove_reader(self._control)
