@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from rallypoint.clocks import Alarm
 from rallypoint.errors import ProtocolError
-from rallypoint.store.accept_loop import AcceptLoop
+from rallypoint.store.accept_loop import AcceptLoop, Connector
 from rallypoint.store.access import AccessGate, Admission, Peer, Refusal
 from rallypoint.store.fast_path import FastPath
 from rallypoint.store.keyvalue import MAX_MEMORY, KeyValueMachine, Replies
@@ -259,7 +259,7 @@ class _Listening:
     ) -> None:
         self._loop, self._make_connection = loop, make_connection
         self._on_shortage = on_shortage
-        self._adopting: set[asyncio.Task[object]] = set()
+        self._connector = Connector(loop)
         self._open: list[asyncio.Server | AcceptLoop | socket.socket] = []
 
     async def listen(self, listener: socket.socket) -> None:
@@ -290,15 +290,7 @@ class _Listening:
             each.close()
 
     def _accepted(self, connection: socket.socket, _: tuple[str, int]) -> None:
-        task: asyncio.Task[object] = self._loop.create_task(self._connect(connection))
-        self._adopting.add(task)
-        task.add_done_callback(self._adopting.discard)
-
-    async def _connect(self, connection: socket.socket) -> None:
-        try:
-            await self._loop.connect_accepted_socket(self._make_connection, connection)
-        except OSError:
-            connection.close()  # gone already
+        self._connector.connect(connection, self._make_connection)
 
 
 class _RefusalLines:
