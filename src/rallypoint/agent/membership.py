@@ -342,7 +342,7 @@ class Membership:
 
     def _make_session(self, found: Connected, end: AgentEnd) -> CoordinatorSession:
         incarnation = end.identity.incarnation
-        on_held = self._lease.renewed if end.has_fence else _ignore
+        on_held = self._lease.renewed if end.rules.has_fence else _ignore
         report = ProgressReport(self._config, self._setup.telemetry.dispatcher)
 
         def progress(generation: int) -> NodeProgress | None:

@@ -25,7 +25,7 @@ from msgspec import Struct, field
 
 from rallypoint.core.events import NodeSucceeded, Timer, TimerKind
 from rallypoint.core.model import EndKind, NodeRef, Stamp
-from rallypoint.core.round_state import MemberState, RoundState
+from rallypoint.core.round_state import RoundState, working
 from rallypoint.core.text import brief_seconds, count, names
 from rallypoint.core.worker_exits import WorkerExit
 
@@ -142,11 +142,7 @@ def open_notice(
     state: RoundState, number: int, then: Then, reason: str, began_at: float
 ) -> SaveNotice:
     """Everybody whose workers run is asked. O(N)."""
-    awaited = {
-        member.ref.node_id
-        for member in state.members.values()
-        if member.state is MemberState.RUNNING and not member.succeeded
-    }
+    awaited = {ref.node_id for ref in working(state)}
     return SaveNotice(number, then, state.round, reason, began_at, awaited=awaited)
 
 

@@ -99,7 +99,7 @@ from rallypoint.core.messages import (
     ToNode,
 )
 from rallypoint.core.model import NodeLoss, NodeRef, Outcome, Stamp
-from rallypoint.core.round_state import MemberState, RoundPhase, is_active
+from rallypoint.core.round_state import MemberState, RoundPhase, is_active, working
 from rallypoint.core.watch.node_progress import NodeProgress
 from rallypoint.core.worker_exits import WorkerExit
 
@@ -342,7 +342,7 @@ def _lost(job: JobState, ref: NodeRef, loss: NodeLoss, at: float) -> list[JobEff
     member = job.round.members[ref.node_id]
     note_loss(job, member, loss)
     # What a round loses first ends it, which every node tells; the rest only the host can tell.
-    ends_round = member.state is MemberState.RUNNING and not member.succeeded
+    ends_round = member.works
     kind = kinds.NODE_LOST if ends_round else kinds.OTHER_NODE_LOST
     record = kind(node_id=ref.node_id, node=ref, why=loss.reason)
     return [record, *run_round(job, NodeLost(ref, loss.reason), at)]
@@ -392,11 +392,7 @@ def _hang_suspected(job: JobState, suspect: NodeRef, round_: int) -> list[JobEff
         return []
     if notice is not None and notice.then.leaves:
         return []
-    asked = [
-        member.ref
-        for member in state.members.values()
-        if member.state is MemberState.RUNNING and not member.succeeded
-    ]
+    asked = working(state)
     job.inquiries += 1
     awaited = {ref.node_id for ref in asked}
     job.inquiry = hang.Inquiry(job.inquiries, state.round, awaited)

@@ -58,7 +58,7 @@ def drains(job: JobState, ref: NodeRef, drain: Drain, at: float) -> list[JobEffe
     is_held = job.notice is not None and node_id in job.notice.held
     # A success before the drain counts, as it does where nobody is asked for a checkpoint.
     effects = _withdraw(job, at) if is_held else []
-    works = member.state is MemberState.RUNNING and not member.succeeded
+    works = member.works
     if not (drain.notice_s and works and job.started and job.round.phase is RoundPhase.ACTIVE):
         if works:
             job.farewells[node_id] = "no checkpoint was asked for"
