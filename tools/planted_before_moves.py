@@ -23,9 +23,6 @@ class MovedBug(NamedTuple):
     """The test that has found it, which is tried first, wherever that is now; empty: none has."""
 
 
-LEAST_FOUND = 30
-"""The number of bugs that tests find."""
-
 BUGS_BEFORE_MOVES = (
     # A node that was told to leave stays in the job when another leader takes over.
     MovedBug(

@@ -10,9 +10,11 @@ from typing import Self
 
 import pytest
 from tests.harness.limits import patience
+from tests.harness.narrowed import known
 
 from rallypoint.clocks import boot_time
 from rallypoint.coordinator.connection import ClientConnection
+from rallypoint.coordinator.hosting import Hosting
 from rallypoint.coordinator.leader_process import LocalLeader, Runtime
 from rallypoint.coordinator.leader_search import LeaderSearch, Listening, OwnLeadership
 from rallypoint.coordinator.server import Coordinator
@@ -27,7 +29,7 @@ from rallypoint.core.takeover.record import JobRecord, Leader, LeadRecord, Proce
 from rallypoint.core.takeover.stepping_down import Deference
 from rallypoint.errors import RecordError, RendezvousConnectionError
 from rallypoint.register.contract import MemoryRendezvousBackend, Token
-from rallypoint.register.record import encode
+from rallypoint.register.record import decode, encode
 from rallypoint.threads import CallThread
 from rallypoint.wire.address import Address
 
@@ -73,6 +75,22 @@ class ClaimsFail(MemoryRendezvousBackend):
         raise RendezvousConnectionError("no answer")
 
 
+class ClaimsWait(ClaimsFail):
+    """Claims wait for `may_claim`, and then are stored."""
+
+    def __init__(self, record: LeadRecord) -> None:
+        super().__init__(record)
+        self.is_claimed, self.may_claim = threading.Event(), threading.Event()
+        self.may_read.set()
+
+    def set_state(
+        self, state: bytes, token: Token | None = None
+    ) -> tuple[bytes, Token, bool] | None:
+        self.is_claimed.set()
+        assert self.may_claim.wait(patience(60))
+        return MemoryRendezvousBackend.set_state(self, state, token)
+
+
 class Heir:
     """A node that has no leader."""
 
@@ -93,7 +111,7 @@ class Heir:
         return Listening([], ())
 
     def host(self, listening: Listening) -> Coordinator:
-        raise AssertionError("no claim succeeds here")
+        return Coordinator([], Hosting(lambda run_id, record: None), None)
 
     def leads_no_more(self) -> None: ...
 
@@ -105,11 +123,17 @@ class Case:
     """The node looks for a leader, and may claim the job."""
 
     def __init__(
-        self, record: LeadRecord, *, is_gone: bool = False, clock: Callable[[], float] = boot_time
+        self,
+        record: LeadRecord,
+        *,
+        is_gone: bool = False,
+        clock: Callable[[], float] = boot_time,
+        register: ClaimsFail | None = None,
     ) -> None:
         """`record`: what the register holds. `is_gone`: the process of its leader is known to be
-        gone. `clock`: as that of `Runtime`."""
-        self.register, self.node, own = ClaimsFail(record), Heir(), OwnLeadership(15.0)
+        gone. `clock`: as that of `Runtime`. `register`: one that holds the record already."""
+        self.register, self.node = register or ClaimsFail(record), Heir()
+        own = OwnLeadership(15.0)
         own.promises.assigned(ROUND, 1)
         self.promises = own.promises
         runtime = Runtime(clock, lambda process, own: is_gone)
@@ -138,6 +162,16 @@ async def test_L2_a_node_that_promises_while_it_reads_does_not_claim_by_what_it_
         while "claim" not in case.register.calls:
             await case.look()
         assert case.register.calls[:2] == ["read", "read"]
+
+
+async def test_L1_a_node_that_ends_while_it_claims_leaves_the_job_to_others_at_once() -> None:
+    register = ClaimsWait(RECORD)
+    async with Case(RECORD, is_gone=True, register=register) as case:
+        await asyncio.to_thread(register.is_claimed.wait)
+        case.search.stop()
+        register.may_claim.set()
+    found = known(register.get_state())
+    assert decode(found[0]).is_vacant
 
 
 async def test_L5_a_node_dials_the_leader_that_it_knew_last_while_the_register_is_away() -> None:

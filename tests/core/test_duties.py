@@ -12,6 +12,7 @@ from tests.harness.heirs import LEASE_S, ROUND, job_of, record_of
 from rallypoint.core import messages as m
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.host_effects import HangUp
+from rallypoint.core.job_lives import Life
 from rallypoint.core.job_state import new_job
 from rallypoint.core.model import (
     Candidate,
@@ -31,7 +32,7 @@ from rallypoint.core.takeover.durable import Durable
 from rallypoint.core.takeover.handover import Handover
 from rallypoint.core.takeover.leading import BEAT_SHARE, LONELY_S, LONELY_SHARE
 from rallypoint.core.takeover.memory import Memory
-from rallypoint.core.takeover.record import LeadRecord
+from rallypoint.core.takeover.record import FormerLife, LeadRecord
 from rallypoint.core.takeover.stepping_down import CHECK_S, Deference
 from rallypoint.core.takeover.told import NEVER, Position, Seal
 
@@ -239,6 +240,16 @@ def test_L2_a_leader_without_its_register_steps_down_and_its_record_counts_that(
     leader.under_way = None
     leader.feed(leader.duties.leaves())
     assert leader.under_way is None, "it has said so already"
+
+
+@pytest.mark.parametrize("before", [None, Life(5, None)])
+def test_L7_an_end_is_still_known_when_a_life_begins_after_one_that_nobody_has_ended(
+    before: Life | None,
+) -> None:
+    known = FormerLife(4, Verdict(Outcome.FAILED, "rank 0 has failed", 3))
+    leader = Leader(record_of(replace(job_of(2), former=known)))
+    begun = leader.duties.begin(new_job(SharedSettings("job", 1, 8), 6), before)
+    assert begun.begin().former == known
 
 
 @pytest.mark.parametrize("is_silent", [False, True])

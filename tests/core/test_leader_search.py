@@ -233,6 +233,19 @@ def test_F2_a_node_waits_longer_than_it_was_told_to_once_if_it_is_its_turn_then(
         first.unreached(REFUSED, turn + AFTER_CLAIM_S + 0.1)
 
 
+def test_F2_a_node_whose_turn_is_put_off_meanwhile_does_not_wait_for_it_once_more(
+    case: Case,
+) -> None:
+    case.looks(LED)
+    first, turn = FirstWait(case.search, case.now, 1.0), case.search.claims_at
+    first.unreached(REFUSED, turn)
+    case.now = turn
+    case.looks(replace(LED, beat=1))
+    assert case.search.claims_at > turn
+    with pytest.raises(RendezvousTimeoutError, match="no node led the job within 1 s"):
+        first.unreached(REFUSED, turn + AFTER_CLAIM_S + 0.1)
+
+
 def test_F2_a_node_that_could_not_listen_when_it_was_its_turn_ends_with_that(case: Case) -> None:
     case.looks(VACANT)
     case.listens("no port is free")
