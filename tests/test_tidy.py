@@ -152,7 +152,11 @@ CALLABLES_IN_CORE: dict[str, str] = {
 """Classes of core that store something to call: a machine is told the time and gives effects."""
 HOSTS: dict[str, str] = {
     "coordinator/gathering.py": "collection",
+    "coordinator/candidacy.py": "_step",
+    "coordinator/candidates.py": "_standby",
     "coordinator/jobs.py": "_lives",
+    "coordinator/leader_search.py": "_search",
+    "coordinator/leadership.py": "duties",
     "coordinator/watching.py": "_requests",
 }
 """Modules that host a machine of core, and the attribute with the state of that."""
@@ -160,7 +164,6 @@ SIDEWAYS: dict[tuple[str, str], str] = {}
 SMALL_MODULES: dict[str, str] = {
     "agent/telemetry/trainer_requests.py": "imported when a TrainJob is told of its progress",
     "cli/watch/quoted_text.py": "two commands show names in the same way",
-    "coordinator/leader_process.py": "what the simulator replaces of a process and its clock",
     "core/takeover/speakers.py": "pure, and the coordinator hosts it",
     "elastic/": "torch has these modules",
 }
@@ -179,7 +182,6 @@ USES_AT_IMPORT: dict[str, str] = {
 NAMES_OF_ENGINES: dict[str, str] = {
     "register/engines.py": "the table of engines",
     "core/settings.py": "the table of settings, with choices and help",
-    "core/event_kinds.py": "a line recommends a directory that all nodes share",
     "coordinator/discovery.py": "a line names a service of Kubernetes, which is no record",
     "torch_versions.py": "the keys and variables that torch's versions know",
     "cli/generate/command.py": "writes manifests of pods",

@@ -171,8 +171,8 @@ BUGS_BEFORE_MOVES = (
     # A person reads that nothing can be recorded while all is well.
     MovedBug(
         "a record that was written does not end the wait for it",
-        "coordinator/leadership.py",
-        "            stall.ended()\n",
+        "core/takeover/duties.py",
+        '        self._stalls_at, self._is_stalled, self._stall = at + self._stall_s, False, ""\n',
         "",
         found_by="test_L8_that_nothing_can_be_recorded_is_told_while_it_is_so_and_not_else",
     ),

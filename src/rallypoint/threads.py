@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
 
+from rallypoint.core.text import carried
 from rallypoint.errors import InfrastructureError
 
 T = TypeVar("T")
@@ -31,7 +32,7 @@ async def run_in_thread(call: Callable[[], T], name: str) -> T:
         with suppress(RuntimeError):  # the loop was closed meanwhile: nothing waits for the result
             loop.call_soon_threadsafe(_settle, outcome, result, error)
 
-    thread = threading.Thread(target=run, name=name, daemon=True)
+    thread = threading.Thread(target=carried(run), name=name, daemon=True)
     try:
         thread.start()
     except RuntimeError as error:
@@ -71,7 +72,7 @@ class CallThread:
             self._started = True
             threading.Thread(target=self._run, name=self._name, daemon=True).start()
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._calls.put((call, future))
+        self._calls.put((carried(call), future))
         return future
 
     def close(self) -> None:

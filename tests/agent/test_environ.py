@@ -9,7 +9,6 @@ from rallypoint.agent.environ import (
     WorkerContext,
     health_port_asked_for,
     own_device,
-    signals_asked_for,
     worker_argv,
     worker_environ,
 )
@@ -156,13 +155,3 @@ def test_the_port_for_health_checks_is_the_agents_and_not_that_of_a_job_in_a_wor
     for wrong in ("0", "-1", "65536", "http"):
         with pytest.raises(UsageError, match=f"^TORCHELASTIC_HEALTH_CHECK_PORT={wrong}: "):
             health_port_asked_for(dict.fromkeys(asked, wrong))
-
-
-def test_the_signals_of_torchs_variable_are_checked() -> None:
-    assert signals_asked_for({}) == ()
-    assert signals_asked_for({"TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGUSR1, SIGTERM,"}) == (
-        "SIGUSR1",
-        "SIGTERM",
-    )
-    with pytest.raises(UsageError, match=r"there is no signal SIGFOO$"):
-        signals_asked_for({"TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGFOO"})

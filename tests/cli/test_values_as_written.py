@@ -169,7 +169,7 @@ def test_a_program_meets_there_too(tmp_path: Path) -> None:
     register = made(f"file://{tmp_path}/jobs").rendezvous.register
     assert register is not None
     assert register.where == f"{tmp_path}/jobs"
-    with pytest.raises(ParameterError, match=r"^rdzv_endpoint='s3://b': needs a directory, and s3"):
+    with pytest.raises(ParameterError, match=r"^rdzv_endpoint='s3://b': needs a directory th"):
         made("s3://b")
 
 

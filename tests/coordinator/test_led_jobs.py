@@ -10,11 +10,12 @@ from msgspec.structs import replace
 from tests.harness.faulty_register import FaultyRegister
 from tests.harness.led_jobs import CANDIDATE, SETTINGS, fresh, host_of
 
-from rallypoint.coordinator.candidates import UNUSED_S, Candidates
+from rallypoint.coordinator.candidates import Candidates
 from rallypoint.coordinator.hosting import random_epoch
 from rallypoint.core import job_lives
 from rallypoint.core import messages as m
 from rallypoint.core.model import Epoch, Outcome, Promise, epoch_number
+from rallypoint.core.takeover.candidacy import UNUSED_S
 from rallypoint.core.takeover.consent import NO_ROUND
 from rallypoint.core.takeover.record import JobRecord, Leader, LeadRecord, Process
 from rallypoint.core.takeover.speakers import candidate

@@ -7,13 +7,16 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from tests.harness.faulty_register import FaultyRegister
-from tests.harness.leading_process import no_wait
+from tests.harness.leading_process import Stepwise, no_wait
+from tests.harness.narrowed import known
 from tests.harness.virtual_time import in_virtual_time
 
-from rallypoint.coordinator.leader_process import Runtime
-from rallypoint.coordinator.leadership import Leadership
+from rallypoint.coordinator.candidacy import JobRegister
+from rallypoint.coordinator.leader_process import LocalLeader, Runtime
 from rallypoint.core.settings import HOLD_S
+from rallypoint.core.takeover.memory import Memory
 from rallypoint.core.takeover.record import Leader, Process
+from rallypoint.core.takeover.told import Seal
 from rallypoint.errors import RallypointError
 
 T = TypeVar("T")
@@ -41,8 +44,9 @@ def test_L8_that_nothing_can_be_recorded_is_told_while_it_is_so_and_not_else() -
         register = FaultyRegister()
         leader = Leader(("host:1",), Process("boot", 1, 1))
         clock = asyncio.get_running_loop().time
-        leadership = Leadership(register, leader, AtOnce(), Runtime(clock=clock))
-        await leadership.claim(no_wait)
+        local = LocalLeader(leader.process, AtOnce(), Runtime(clock=clock))
+        candidacy = Stepwise(JobRegister(register, local, leader, Memory(), Seal()), no_wait)
+        leadership = known(await candidacy.run())
         leadership.keep(told.append, lambda record: told.append(record.name))
         await asyncio.sleep(10 * HOLD_S)
         assert told == [], "all is well"

@@ -11,7 +11,9 @@ import pytest
 from tests.harness.one_agent import ended, eventually, free_port
 from tests.harness.own_program import program
 
+from rallypoint.config import StopConfig
 from rallypoint.elastic.agent.server import LocalElasticAgent, WorkerSpec
+from rallypoint.elastic.agent.server.api import _stop
 from rallypoint.errors import ParameterError, UsageError
 
 HEAD = """
@@ -179,6 +181,18 @@ tell("left", socket.socket().connect_ex(("127.0.0.1", int(sys.argv[1]))) == 0)
     run = ended(program(tmp_path, text, str(free_port()), *words, before=HEAD), 0)
     assert (run.told("said"), run.told("ended")) == (["alive"], ["SUCCEEDED"]), run.err
     assert run.told("left") == ["False"]
+
+
+def test_the_signals_of_torchs_variable_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    def signals(text: str) -> tuple[str, ...]:
+        monkeypatch.setenv("TORCHELASTIC_SIGNALS_TO_HANDLE", text)
+        return _stop(3).signals
+
+    assert signals("") == StopConfig().signals
+    assert signals("SIGUSR1, SIGTERM,") == ("SIGUSR1", "SIGTERM")
+    why = "^TORCHELASTIC_SIGNALS_TO_HANDLE=SIGTERM,SIGFOO: SIGFOO is not a signal"
+    with pytest.raises(UsageError, match=why):
+        signals("SIGTERM,SIGFOO")
 
 
 def test_torchs_variable_has_the_signals_that_end_it(tmp_path: Path) -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from signal import Signals
 
 from msgspec import Struct
 
-from rallypoint.config import TOKEN_VARIABLE, AgentConfig, ObserveConfig, StopConfig
+from rallypoint.config import TOKEN_VARIABLE, AgentConfig
 from rallypoint.core.model import Assignment, Stamp
-from rallypoint.core.text import count, shown
+from rallypoint.core.text import count, named, shown
 from rallypoint.errors import UsageError
 from rallypoint.files import local_path
 from rallypoint.wire.address import read_port
@@ -164,9 +163,9 @@ def _enough(variable: str, visible: str | None, workers: int) -> list[str]:
     """The entries of a list of devices."""
     devices = [entry.strip() for entry in (visible or "").split(",")]
     if visible is not None and len(devices) < workers:
-        named = f"{variable}={shown(visible)} names {count(len(devices), 'device')}"
+        found = f"{variable}={shown(visible)} names {count(len(devices), 'device')}"
         raise UsageError(
-            f"--virtual-local-rank: {named} for {count(workers, 'worker')}; "
+            f"{named.virtual_local_rank}: {found} for {count(workers, 'worker')}; "
             "name one device for each, or start fewer workers"
         )
     return devices
@@ -180,9 +179,9 @@ def timer_file_asked_for(base: Mapping[str, str] | None = None) -> str | None:
     return "" if environ.get(TORCHELASTIC_ENABLE_FILE_TIMER) == "1" else None
 
 
-def shutdown_timeout_asked_for(base: Mapping[str, str] | None = None) -> str:
-    """What torch's variable has for it, in seconds; empty: nothing."""
-    return (os.environ if base is None else base).get(SHUTDOWN_TIMEOUT_VARIABLE, "")
+def asked_for(variable: str) -> str:
+    """What this variable of torch's has; empty: nothing."""
+    return os.environ.get(variable, "")
 
 
 def health_port_asked_for(base: Mapping[str, str] | None = None) -> int | None:
@@ -221,21 +220,6 @@ def progress_receiver_asked_for(base: Mapping[str, str] | None = None) -> Progre
     return None
 
 
-def signals_asked_for(base: Mapping[str, str] | None = None) -> tuple[str, ...]:
-    """The signals that torch's variable has for an agent that a program makes; empty: none. Raises
-    UsageError."""
-    text = (os.environ if base is None else base).get(SIGNALS_VARIABLE, "")
-    names = tuple(name.strip() for name in text.split(",") if name.strip())
-    if wrong := [name for name in names if name not in Signals.__members__]:
-        raise UsageError(f"{SIGNALS_VARIABLE}={shown(text)}: there is no signal {shown(wrong[0])}")
-    return names
-
-
-def observe_config(event_log_handler: str) -> ObserveConfig:
-    """That of an agent that a program makes. Raises UsageError."""
-    return ObserveConfig(event_log_handler=event_log_handler, health_port=health_port_asked_for())
-
-
 def kept_jobs(base: Mapping[str, str] | None = None) -> str:
     """Return the directory in which something is kept of this user's jobs; empty: there is none.
     Raises UsageError for a RALLYPOINT_STATE_DIR that is no directory's name."""
@@ -250,12 +234,6 @@ def kept_jobs(base: Mapping[str, str] | None = None) -> str:
         home = home if os.path.isabs(home) else os.path.expanduser("~/.local/state")
         state = os.path.join(home, "rallypoint")
     return os.path.join(state, "kept") if os.path.isabs(state) else ""
-
-
-def stop_config(grace_s: float) -> StopConfig:
-    """That of an agent that a program makes, with one grace for every stop. Raises UsageError."""
-    signals = signals_asked_for() or StopConfig().signals
-    return StopConfig(shutdown_grace_s=grace_s, restart_grace_s=grace_s, signals=signals)
 
 
 def worker_argv(template: Sequence[str], local_rank: int) -> list[str]:

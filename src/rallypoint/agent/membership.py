@@ -49,7 +49,7 @@ from rallypoint.wire.death_notice import SECRET_BYTES, DeathNotice
 
 if TYPE_CHECKING:  # Most jobs have no register, and nobody asks for their workers.
     from rallypoint.agent.answering import NodeAnswers
-    from rallypoint.coordinator.succession import OwnLeadership, Succession
+    from rallypoint.coordinator.leader_search import LeaderSearch, OwnLeadership
     from rallypoint.process.logs.worker_output import WorkerOutputs
 
 LAST_REPORTS_S = 2.0
@@ -93,7 +93,7 @@ class Membership:
         self._agent, self._store_access, self._lease = agent, store_access, lease
         self._store: RoundStore | None = None
         self._coordinator: Coordinator | None = None
-        self._succession: Succession | None = None
+        self._succession: LeaderSearch | None = None
         """Where any node may lead the job."""
         self._session: AgentSession | None = None
         self._answers: NodeAnswers | None = None
@@ -194,8 +194,8 @@ class Membership:
 
     async def _find_by_register(self) -> tuple[Connected, AgentEnd]:
         from rallypoint.agent import leading
-        from rallypoint.coordinator.led_jobs import local_leader
-        from rallypoint.coordinator.succession import OwnLeadership, Succession
+        from rallypoint.coordinator.leader_process import local_leader
+        from rallypoint.coordinator.leader_search import LeaderSearch, OwnLeadership
 
         rendezvous = self._config.rendezvous
         assert rendezvous.register is not None
@@ -215,7 +215,7 @@ class Membership:
         local = local_leader(rendezvous.register.hold_s, secret_of=lambda run_id: secret)
         look = look_command(rendezvous, self._config.access)
         node = leading.LeadingNode(self._agent, end, rendezvous, secret, hosts, look)
-        succession = self._succession = Succession(register, local, own, node, rendezvous.run_id)
+        succession = self._succession = LeaderSearch(register, local, own, node, rendezvous.run_id)
         await asyncio.sleep(node.first_claim_delay_s)
         connection = await succession.connect(rendezvous.join_timeout_s, self._say_status)
         return Connected(connection, succession.dial, secret, None), end

@@ -24,7 +24,7 @@ import msgspec
 from msgspec import Struct
 
 from rallypoint.core.model import Lacking
-from rallypoint.core.text import count, signal_name
+from rallypoint.core.text import count, named, signal_name
 from rallypoint.errors import MACHINE_ERRNOS, RallypointError
 from rallypoint.files import safe_open
 from rallypoint.process.exits import wait_until_gone
@@ -41,7 +41,6 @@ MOST_PROCESSES = 256
 """More processes are not forked for a test: each costs a millisecond."""
 _REAP_S = 1.0
 _WRITE = "write to "
-_ELSEWHERE = "set TMPDIR or --log-dir to another directory"
 
 
 class Directories(Struct, frozen=True):
@@ -204,15 +203,16 @@ def unfit(stage: str, number: int | None, reason: str = "") -> Unfit:
 
 
 def _fix_of_place(number: int) -> str:
+    elsewhere = f"set TMPDIR or {named.log_dir} to another directory"
     match number:
         case errno.ENOSPC | errno.EDQUOT:
-            return "free space there, or set TMPDIR or --log-dir"
+            return f"free space there, or set TMPDIR or {named.log_dir}"
         case errno.EACCES | errno.EPERM:
-            return f"give this user write access, or {_ELSEWHERE}"
+            return f"give this user write access, or {elsewhere}"
         case errno.EMFILE | errno.ENFILE | errno.EAGAIN | errno.ENOMEM:
             return fix_of(number)
         case _:
-            return _ELSEWHERE
+            return elsewhere
 
 
 async def _wait_gone(process: ForkedProcess) -> None:

@@ -150,8 +150,8 @@ def _of_record(scanned: Scanned, where: str, job: Given) -> int:
     from rallypoint.register.record import decode
 
     backend = scanned.read(VERDICT, "--rdzv-backend", FOR_DIRECTORIES)
-    endpoint = [Given(where, f"--rdzv-endpoint {where}")]
-    asked = Scanned((), scanned.values | {"--rdzv-endpoint": endpoint, "--rdzv-id": [job]})
+    endpoint = Given(where, f"--rdzv-endpoint {where}")
+    asked = scanned.plus({"--rdzv-endpoint": endpoint, "--rdzv-id": job})
     register, _ = read_register(asked, backend, ThisHost())
     run_id = job.text
     token = access.read_access(scanned).find(create=False)

@@ -26,7 +26,7 @@ from rallypoint.core.model import DeadPlace, SharedSettings, Verdict
 from rallypoint.core.round_state import RoundState
 from rallypoint.core.session_state import Session
 from rallypoint.core.sessions import Sessions
-from rallypoint.core.text import quoted_job
+from rallypoint.core.text import named, quoted_job
 from rallypoint.core.watch.questions import DRAINED, Subject
 from rallypoint.observe.faults import Faults, describe_fault
 from rallypoint.store.refusal_log import WINDOW_S, RefusalLog
@@ -147,7 +147,8 @@ class HostedJob:
             return ""
         return (
             f"{quoted_job(self.settings.run_id)} has {len(self.sessions)} agents already, of which "
-            f"at most {nodes} can take part (--nnodes): look for what starts agents again and again"
+            f"at most {nodes} can take part ({named.nnodes}): look for what starts agents again "
+            "and again"
         )
 
     def carries(self, connection: ServerConnection) -> bool:

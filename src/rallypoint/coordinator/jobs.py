@@ -140,8 +140,8 @@ class HostedJobs:
             return
         if not text and (leadership := self._leadership(run_id)) is not None:
             told = hello.told
-            if told is not None and leadership.is_behind(told):
-                if leadership.is_genuine(told):
+            if told is not None and leadership.duties.is_behind(told):
+                if leadership.duties.is_genuine(told):
                     connection.close()  # It finds the next leader.
                     leadership.learn(told, hello.settings)
                     return
@@ -279,7 +279,7 @@ class HostedJobs:
             leadership.keep(partial(self._deposed, run_id), on_record)
             if self._take_over(run_id, leadership):
                 return
-            former = leadership.over
+            former = leadership.duties.over
         now, wall_ms = self._loop.time(), self._hosting.wall_ms()
         first = self._lives.place(run_id, None, None, now, wall_ms)
         self._begin(settings, first.incarnation, 0, former)
@@ -374,7 +374,7 @@ class HostedJobs:
 
     def _take_over(self, run_id: str, leadership: Leadership) -> bool:
         """Go on with the job of the leader before, if there is one."""
-        for life in (leadership.before, leadership.over):
+        for life in (leadership.duties.before, leadership.duties.over):
             if life is not None:
                 self._lives.over(run_id, life, self._loop.time())
         if (taken_over := leadership.take_over()) is None:
@@ -390,7 +390,7 @@ class HostedJobs:
         if text := taken_over.text:
             job.see(job.watch.record, kinds.TAKEN_OVER(text))
             self._hosting.on_record(run_id, kinds.TAKEN_OVER(text))
-        self._do(self._lives.taken_over(run_id, leadership.unheard, wait_s))
+        self._do(self._lives.taken_over(run_id, leadership.duties.unheard, wait_s))
         return True
 
     def _deposed(self, run_id: str, why: str) -> None:

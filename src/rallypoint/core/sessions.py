@@ -44,8 +44,7 @@ from rallypoint.core.model import NodeRef, Outcome, SharedSettings, Stamp, Verdi
 from rallypoint.core.round import was_replaced
 from rallypoint.core.session import aged
 from rallypoint.core.session_state import Session
-from rallypoint.core.settings import settings_conflict
-from rallypoint.core.text import count
+from rallypoint.core.text import count, settings_conflict
 
 if TYPE_CHECKING:  # Most jobs have a coordinator that nobody can take over from.
     from rallypoint.core.takeover.handover import Handover, Recovery

@@ -11,14 +11,12 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
-from rallypoint.core import event_kinds as kinds
-from rallypoint.core.event_kinds import Record
 from rallypoint.core.takeover import record_limits
+from rallypoint.core.takeover.candidacy import gone
 from rallypoint.core.takeover.record import SCHEMA, LeadRecord
 from rallypoint.errors import (
     RallypointError,
     RecordError,
-    RendezvousConnectionError,
     UnfitRecordError,
 )
 from rallypoint.register.version_file import (
@@ -31,12 +29,6 @@ from rallypoint.threads import CallThread
 
 T = TypeVar("T")
 
-STALL_SHARE = 1 / 2
-"""Of the hold. A person is told when nothing could be recorded for so long, while there is time to
-act."""
-
-STOPPED_S = 1.0
-"""A timer that ends so late was held up by its own process."""
 LEAST_WAIT_S = 0.05
 """Between two looks, however often the register wakes."""
 WATCH_S = 60.0
@@ -111,8 +103,6 @@ class RegisterRecord:
         self._register, self._thread, self.is_kept = register, thread, is_kept
         self._run_id = run_id
         self._token: Any = None
-        self.swaps = 0
-        """So many were tried: what each of them writes has to differ."""
         self.found: LeadRecord | None = None
         """The record that the last failed swap has found; None: there was none."""
         self._confirmed: LeadRecord | None = None
@@ -129,7 +119,6 @@ class RegisterRecord:
         swap of the same epoch, of which it was not known whether it was stored, is followed by this
         one. `is_held`: nobody else can have claimed. Raises as `read`."""
         data = encode(record)
-        self.swaps += 1
         while True:
             token = self._token
             after = await self._thread.submit(partial(self._register.set_state, data, token))
@@ -231,51 +220,6 @@ def _retrieve(waiting: asyncio.Future[bool]) -> None:
     """A register that can't be reached wakes, too."""
     if not waiting.cancelled():
         waiting.exception()
-
-
-def gone() -> RendezvousConnectionError:
-    """For who has seen the record of a job, and finds none: a directory that is not mounted looks
-    like that. A job is not begun anew there while its leader and its nodes may live."""
-    return RendezvousConnectionError(
-        "the job's record is gone: it was removed, or its directory is not mounted: it is looked "
-        "for again"
-    )
-
-
-class Stall:
-    """Tells a person that nothing can be recorded, and when it can be again."""
-
-    def __init__(self, on_record: Callable[[Record], None], hold_s: float) -> None:
-        self._on_record, self._is_told = on_record, False
-        self._stall_s = hold_s * STALL_SHARE
-        self.why = ""
-        """The last error; empty: the register has not answered."""
-        self._timer = self._begin()
-
-    def ended(self) -> None:
-        """The register has taken a record."""
-        self._timer.cancel()
-        if self._is_told:
-            self._is_told = False
-            self._on_record(kinds.RECORDED_AGAIN())
-        self.why = ""
-        self._timer = self._begin()
-
-    def close(self) -> None:
-        """This process leads no more."""
-        self._timer.cancel()
-
-    def _begin(self) -> asyncio.TimerHandle:
-        return asyncio.get_running_loop().call_later(self._stall_s, self._tell)
-
-    def _tell(self) -> None:
-        loop = asyncio.get_running_loop()
-        if loop.time() > self._timer.when() + STOPPED_S:
-            self._timer = self._begin()  # This process was stopped, and not the register.
-            return
-        self._is_told = True
-        why = self.why or "the register does not answer"
-        self._on_record(kinds.NOT_RECORDED(why=why, seconds=f"{self._stall_s:g}"))
 
 
 def encode(record: LeadRecord) -> bytes:

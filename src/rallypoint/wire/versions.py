@@ -20,6 +20,7 @@ from struct import Struct as Layout
 
 from msgspec import Struct
 
+from rallypoint.core.text import versions_text
 from rallypoint.errors import VersionMismatchError
 
 NEWER_MAX = 127
@@ -39,9 +40,7 @@ class Versions(Struct, frozen=True):
 
     def __str__(self) -> str:
         """As in a sentence."""
-        if self.oldest == self.newest:
-            return f"version {self.oldest}"
-        return f"versions {self.oldest} to {self.newest}"
+        return versions_text(self.oldest, self.newest)
 
     def common(self, other: Versions) -> int:
         """The newest that both speak. Raises VersionMismatchError for none."""

@@ -28,7 +28,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from rallypoint.core.text import CANT_LOG, shown
+from rallypoint.core.text import CANT_LOG, named, shown
 from rallypoint.errors import MACHINE_ERRNOS, LogStorageError, RallypointError, UsageError, during
 from rallypoint.files import local_path, make_private_dir, open_named, remove_tree, safe_open
 from rallypoint.process.limits import out_of_files
@@ -86,7 +86,7 @@ class LogDir(Struct, frozen=True):
         try:
             parent = os.path.abspath(local_path(log_dir, "needs a directory"))
         except ValueError as error:
-            raise UsageError(f"--log-dir {shown(log_dir)}: {error}") from None
+            raise UsageError(f"{named.log_dir} {shown(log_dir)}: {error}") from None
         try:
             if layout == "rounds":
                 place = os.path.join(parent, job)
@@ -222,11 +222,11 @@ def storage_error(path: str, error: OSError) -> RallypointError:
         return short
     reason = os.strerror(error.errno) if error.errno else str(error)
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        fix = "free space there or choose another --log-dir"
+        fix = f"free space there or choose another {named.log_dir}"
     elif error.errno in (errno.EACCES, errno.EPERM):
-        fix = "give this user write access or choose another --log-dir"
+        fix = f"give this user write access or choose another {named.log_dir}"
     else:
-        fix = "choose another --log-dir"
+        fix = f"choose another {named.log_dir}"
     line = f"{CANT_LOG} {path_text(path)}: {reason}: {fix}"
     made = LogStorageError(line) if error.errno in MACHINE_ERRNOS else UsageError(line)
     return during("write logs", error.errno, made)
