@@ -17,8 +17,7 @@ from typing import Any
 
 import pytest
 
-from rallypoint.cli.drain import _NotFound
-from rallypoint.cli.watch.reach import JobEndedError, UnreachedHereError
+from rallypoint.cli.watch.asking.reach import JobEndedError, NotHostedError, UnreachedHereError
 from rallypoint.core.json_reader import UnreadableJsonError
 from rallypoint.elastic.multiprocessing import ProcessFailure
 from rallypoint.elastic.stores.c10d_operations import MissingError
@@ -71,13 +70,13 @@ MADE: dict[type[BaseException], Callable[[], BaseException]] = {
     UnfitRecordError: lambda: UnfitRecordError("term -1"),
     UnguardedLaunchError: UnguardedLaunchError,
     UnreadableJsonError: lambda: UnreadableJsonError("is not JSON", is_text=True),
+    NotHostedError: lambda: NotHostedError("not yet", recovers=True),
     UnreachedHereError: lambda: UnreachedHereError("no answer: refused", "refused"),
     VersionMismatchError: lambda: VersionMismatchError("version 1", "version 2"),
     WorkerForkError: lambda: WorkerForkError(2, OSError(errno.EAGAIN, "no more")),
     WorkerStartError: lambda: WorkerStartError(
         WorkerCommand(["prog"], {}, body=lambda: no_body()), Stage.EXEC, errno.ENOMEM, 1
     ),
-    _NotFound: lambda: _NotFound("n1: unknown", "it has left"),
 }
 """Those whose constructor takes more than a text, or nothing."""
 

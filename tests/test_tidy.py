@@ -146,13 +146,17 @@ STATES_BESIDE_CLOCKS: dict[str, str] = {
 """Classes outside core that keep a state and read a clock: their decisions belong into core."""
 CALLABLES_IN_CORE: dict[str, str] = {
     "core/session.py SessionRules": "an agent that leads asks how long it may",
-    "core/sessions.py Sessions": "tests give it a job's machine that fails; dates and numbers lives",
+    "core/sessions.py Sessions": "tests give it a machine that fails; dates for people",
     "core/watch/history.py JobHistory": "dates what people read",
 }
 """Classes of core that store something to call: a machine is told the time and gives effects."""
 HOSTS: dict[str, str] = {
     "coordinator/gathering.py": "collection",
+    "coordinator/candidacy.py": "_machine",
+    "coordinator/candidates.py": "_standby",
     "coordinator/jobs.py": "_lives",
+    "coordinator/leader_search.py": "_search",
+    "coordinator/leadership.py": "duties",
     "coordinator/watching.py": "_requests",
 }
 """Modules that host a machine of core, and the attribute with the state of that."""
@@ -160,7 +164,6 @@ SIDEWAYS: dict[tuple[str, str], str] = {}
 SMALL_MODULES: dict[str, str] = {
     "agent/telemetry/trainer_requests.py": "imported when a TrainJob is told of its progress",
     "cli/watch/quoted_text.py": "two commands show names in the same way",
-    "coordinator/leader_process.py": "what the simulator replaces of a process and its clock",
     "core/takeover/speakers.py": "pure, and the coordinator hosts it",
     "elastic/": "torch has these modules",
 }
@@ -179,7 +182,6 @@ USES_AT_IMPORT: dict[str, str] = {
 NAMES_OF_ENGINES: dict[str, str] = {
     "register/engines.py": "the table of engines",
     "core/settings.py": "the table of settings, with choices and help",
-    "core/event_kinds.py": "a line recommends a directory that all nodes share",
     "coordinator/discovery.py": "a line names a service of Kubernetes, which is no record",
     "torch_versions.py": "the keys and variables that torch's versions know",
     "cli/generate/command.py": "writes manifests of pods",
@@ -734,8 +736,9 @@ def _state_in_conditions(function: ast.FunctionDef | ast.AsyncFunctionDef, state
     for node in assigned:
         if reads(node.value) or whole.match(ast.unparse(node.value)):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            names = (part for each in targets for part in ast.walk(each))
-            local |= {each.id for each in names if isinstance(each, ast.Name)}
+            parts = [part for each in targets for part in ast.walk(each)]
+            names = [part for part in parts if isinstance(part, ast.Name)]
+            local |= {each.id for each in names if isinstance(each.ctx, ast.Store)}
     return {
         found
         for node in ast.walk(function)
@@ -1094,7 +1097,11 @@ HOUSE_SELF_TESTS: tuple[
             ("while not a.b._lives.c[1]: g()", "a.b._lives.c", "for each in self._lives.c: g()"),
             ("a = self._lives\n if a.b: g()", "a", "a = self._lives\n g(a.b)"),
             ("a = 1 + self._lives.b\n return g if a else h", "a", "a = self.b\n return a or g"),
-            ("return self._lives.b and g()", "self._lives.b", "return self._lives.g()"),
+            (
+                "return self._lives.b and g()",
+                "self._lives.b",
+                "self.a = self._lives.b\n return self or g",
+            ),
             ("[g for each in h if self._lives.b]", "self._lives.b", "g(*(self._lives.b))"),
             ("match self._lives.b:\n  case 1: g()", "self._lives.b", "if step(self._lives): g()"),
         )

@@ -187,9 +187,9 @@ BUGS = (
     ),
     Bug(
         "the hold counts from the confirmation",
-        "../coordinator/leadership.py",
+        "takeover/duties.py",
         "self.lead.confirmed(record, sent_at)",
-        "self.lead.confirmed(record, self._runtime.clock())",
+        "self.lead.confirmed(record, at)",
         "L2",
     ),
     Bug(
@@ -314,9 +314,9 @@ BUGS = (
     ),
     Bug(
         "who has lost the race for a claim leads all the same",
-        "../coordinator/leadership.py",
-        "if not is_ours:\n            return False\n        memory.saw",
-        "if not is_ours:\n            pass\n        memory.saw",
+        "../coordinator/candidacy.py",
+        "swapped(self.now, is_ours=is_ours,",
+        "swapped(self.now, is_ours=True,",
         "L1",
     ),
     Bug(
@@ -335,7 +335,7 @@ BUGS = (
     ),
     Bug(
         "a leader without its register tells any verdict",
-        "../coordinator/led_job.py",
+        "takeover/duties.py",
         "job.verdict is None or job.verdict.outcome is not Outcome.CANCELLED:",
         "job.verdict is None or job.verdict.outcome is Outcome.INFRASTRUCTURE:",
         "L3",
@@ -516,27 +516,24 @@ BUGS = (
     ),
     Bug(
         "a newer record is believed without its digest",
-        "../coordinator/leadership.py",
+        "takeover/duties.py",
         "return self._seal.is_genuine(told) and not",
         "return not",
         "L9",
     ),
     Bug(
         "a leader goes on acting though its register holds an older record",
-        "../coordinator/leadership.py",
-        "            if not is_ours:\n                self._is_deposed = True\n",
-        "            if not is_ours and self._memory.is_behind(self._record.found):\n"
-        "                await asyncio.sleep(RETRY_S)\n"
-        "                self._wake.set()\n"
-        "                continue\n"
-        "            if not is_ours:\n"
-        "                self._is_deposed = True\n",
+        "takeover/duties.py",
+        "        if found is not None and (fault := self.memory.fault_in(found)):\n",
+        "        if self.memory.is_behind(found):\n"
+        "            return self.unwritten(self.lead.held_until, '')\n"
+        "        if found is not None and (fault := self.memory.fault_in(found)):\n",
         "L9",
     ),
     Bug(
         "nobody asks what agents were told of the record",
         "../coordinator/jobs.py",
-        "            if told is not None and leadership.is_behind(told):\n",
+        "            if told is not None and leadership.duties.is_behind(told):\n",
         "            if told is not None and not told:\n",
         "L9",
     ),

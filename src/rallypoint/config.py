@@ -1,8 +1,8 @@
 """The configuration of one agent: frozen settings, each with its unit and default.
 
-Nothing here reads a clock, a socket or a command line. `cli/options.py` builds a `AgentConfig`
-from flags, a program builds one by hand; both get the same checks, made in `__post_init__` and
-raised as `UsageError` with the offending value and the fix.
+Nothing here reads a clock, a socket or a command line. What a person or a program gives is read by
+`cli/options.py` and what it calls; `__post_init__` checks what two settings say together, and the
+numbers and names of the table, and raises `UsageError` with the offending value and the fix.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from rallypoint.core.settings import (
     BY_FIELD,
     HOLD_S,
     MAX_EXIT_CODES,
-    MAX_NODES,
-    MAX_WORKERS_PER_NODE,
     NUMBERS,
+    Setting,
     SharedSettings,
     out_of_range,
 )
 from rallypoint.core.settings import OnJoin as OnJoin
+from rallypoint.core.text import named, spelled
 from rallypoint.errors import UsageError
 
 TOKEN_VARIABLE = "RALLYPOINT_TOKEN"
@@ -75,9 +75,14 @@ def _check(settings: Struct) -> None:
             continue
         if row.kind in NUMBERS and isinstance(value, int | float):
             if needs := out_of_range(row, value):
-                raise UsageError(f"{row.spelled} {value:.12g}: {needs}")
+                raise UsageError(f"{spelled(row.spelled)} {value:.12g}: {needs}")
         elif row.kind == "name":
-            check_name(row.spelled, value, empty_ok=row.field in ("topology", "machine_id"))
+            check_name(
+                spelled(row.spelled), value, empty_ok=row.field in ("topology", "machine_id")
+            )
+
+
+LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
 
 
 class OutputMode(Enum):
@@ -173,32 +178,26 @@ class RendezvousConfig(SharedSettings, frozen=True, kw_only=True):
     """What the nodes use instead of a coordinator."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.min_nodes <= self.max_nodes <= MAX_NODES:
-            raise UsageError(
-                f"--nnodes {self.min_nodes}:{self.max_nodes}: needs 1 <= MIN <= MAX <= {MAX_NODES}"
-            )
         if self.static and self.min_nodes != self.max_nodes:
             raise UsageError(
-                f"--nnodes {self.min_nodes}:{self.max_nodes} with --node-rank: fixed ranks need a "
-                "fixed number of nodes; use --rdzv-endpoint HOST:PORT for an elastic job"
-            )
-        if self.node_rank is not None and not 0 <= self.node_rank < self.max_nodes:
-            raise UsageError(
-                f"--node-rank {self.node_rank}: must be 0..{self.max_nodes - 1} "
-                f"as --nnodes is {self.max_nodes}"
+                f"{named.nnodes} {self.min_nodes}:{self.max_nodes} with {named.node_rank}: fixed "
+                f"ranks need a fixed number of nodes; use {named.rdzv_endpoint} HOST:PORT for an "
+                "elastic job"
             )
         _check(self)
         codes = self.no_restart_exit_codes
         if len(codes) > MAX_EXIT_CODES or not all(0 < code <= MAX_EXIT_CODES for code in codes):
             shown = ",".join(map(str, codes[:10]))
-            raise UsageError(f"--no-restart-on {shown}: needs exit codes from 1 to 255, each once")
+            raise UsageError(f"{named.no_restart_on} {shown}: needs exit codes from 1 to 255")
         if self.heartbeat_s * 2 > self.lease_s:
             raise UsageError(
-                f"--lease {self.lease_s:g}: must be at least two heartbeats ({self.heartbeat_s:g} s"
-                " each)"
+                f"{named.lease} {self.lease_s:g}: must be at least two heartbeats "
+                f"({self.heartbeat_s:g} s each)"
             )
         if self.local_addr is not None and not is_host(self.local_addr):
-            raise UsageError(f"--local-addr {self.local_addr!r}: needs a host name or an address")
+            raise UsageError(
+                f"{named.local_addr} {self.local_addr!r}: needs a host name or an address"
+            )
 
     def shared(self) -> SharedSettings:
         """What is sent to the coordinator, which compares it."""
@@ -288,10 +287,6 @@ class WorkerConfig(Struct, frozen=True, kw_only=True):
     """Workers get PYTHONUNBUFFERED=1: their output is read for progress."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.count <= MAX_WORKERS_PER_NODE:
-            raise UsageError(
-                f"--nproc-per-node {self.count}: must be 1..{MAX_WORKERS_PER_NODE} workers"
-            )
         _check(self)
         if self.function is not None and self.argv:
             raise UsageError(f"argv {self.argv!r} with a function: give one of the two")
@@ -302,7 +297,7 @@ class WorkerConfig(Struct, frozen=True, kw_only=True):
             )
         if self.preload and self.start_method not in (None, StartMethod.FORKSERVER):
             raise UsageError(
-                f"--preload {','.join(self.preload)} with the start method "
+                f"{named.preload} {','.join(self.preload)} with the start method "
                 f"{self.start_method.value}: only forkserver imports modules beforehand"
             )
 
@@ -321,7 +316,7 @@ class OutputConfig(Struct, frozen=True, kw_only=True):
     quiet: bool = False
     report: FailureReport = FailureReport.AUTO
     log_format: Literal["text", "json"] = "text"
-    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"] = "INFO"
+    log_level: LogLevel = "INFO"
     """The least level of the agent's own lines that are shown (LOGLEVEL)."""
     log_dir: str | None = None
     redirects: str = "0"
@@ -429,7 +424,7 @@ class ObserveConfig(Struct, frozen=True, kw_only=True):
 
 
 class AgentConfig(Struct, frozen=True, kw_only=True):
-    """One agent's whole task."""
+    """One agent's whole task. The table of settings names these parts and their fields."""
 
     rendezvous: RendezvousConfig
     workers: WorkerConfig
@@ -439,3 +434,22 @@ class AgentConfig(Struct, frozen=True, kw_only=True):
     observe: ObserveConfig = ObserveConfig()
     notices: tuple[str, ...] = ()
     """Remarks about the command line, one line each, to be shown at the start."""
+
+
+SECTIONS: dict[str, type[Struct]] = {
+    "rendezvous": RendezvousConfig,
+    "register": RegisterConfig,
+    "workers": WorkerConfig,
+    "output": OutputConfig,
+    "stop": StopConfig,
+    "access": AccessConfig,
+    "observe": ObserveConfig,
+}
+"""The structs that settings fill, by the names that the table of settings has for them."""
+
+
+def default_of(row: Setting) -> object:
+    """Return the default of the field that a setting fills; None: it has none."""
+    kind = SECTIONS[row.section]
+    names, last = kind.__struct_fields__, kind.__struct_defaults__
+    return dict(zip(reversed(names), reversed(last), strict=False)).get(row.field)

@@ -79,6 +79,25 @@ def safe_open(path: Path, flags: int, mode: int = 0o600) -> int:
     raise PermissionError(errno.EPERM, "something of another kind or user is there", path)
 
 
+def put_whole(path: str, draft: str, data: bytes, mode: int = 0o600, *, sync: bool = False) -> None:
+    """Put this content under a name at once, by way of a draft beside it. With `sync` the content
+    is on the disk then. Blocks. Raises OSError; then nothing has changed, and no draft is left."""
+    fd = safe_open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(data)
+            if sync:
+                file.flush()
+                os.fsync(fd)
+        os.replace(draft, path)
+    except OSError:
+        try:
+            os.unlink(draft)
+        except OSError:
+            pass
+        raise
+
+
 def open_named(path: Path, flags: int, mode: int = 0o666) -> int:
     """A descriptor of what a person named. What is new gets their umask.
 
@@ -89,6 +108,26 @@ def open_named(path: Path, flags: int, mode: int = 0o666) -> int:
     if not flags & os.O_NONBLOCK:
         os.set_blocking(fd, True)
     return fd
+
+
+def write_all(fd: int, data: bytes) -> None:
+    """Write until the whole is written. Raises OSError; a part of it may be written then."""
+    left = memoryview(data)
+    while left:
+        left = left[os.write(fd, left) :]
+
+
+def prove_writable(directory: str, block: bytes) -> None:
+    """Write a block to a new file there, which reaches the disk, so that a full one shows. Blocks;
+    raises OSError. Nothing is left of it."""
+    path = os.path.join(directory, f".rallypoint-{os.urandom(8).hex()}")
+    fd = safe_open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    try:
+        os.unlink(path)
+        write_all(fd, block)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def make_pipe(path: Path) -> int:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
 
+from rallypoint.core.text import carried
 from rallypoint.errors import InfrastructureError
 
 T = TypeVar("T")
@@ -31,7 +32,7 @@ async def run_in_thread(call: Callable[[], T], name: str) -> T:
         with suppress(RuntimeError):  # the loop was closed meanwhile: nothing waits for the result
             loop.call_soon_threadsafe(_settle, outcome, result, error)
 
-    thread = threading.Thread(target=run, name=name, daemon=True)
+    thread = threading.Thread(target=carried(run), name=name, daemon=True)
     try:
         thread.start()
     except RuntimeError as error:
@@ -56,27 +57,24 @@ class CallThread:
 
         self._name = name
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()
-        self._started = self._closed = False
-
-    @property
-    def is_closed(self) -> bool:
+        self._started = False
+        self.is_closed = False
         """It takes no calls any more."""
-        return self._closed
 
     def submit(self, call: Callable[[], T]) -> asyncio.Future[T]:
         """Run it after those before it. Raises RuntimeError when closed."""
-        if self._closed:
+        if self.is_closed:
             raise RuntimeError(f"the thread {self._name} is closed")
         if not self._started:
             self._started = True
             threading.Thread(target=self._run, name=self._name, daemon=True).start()
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._calls.put((call, future))
+        self._calls.put((carried(call), future))
         return future
 
     def close(self) -> None:
         """Calls that have not begun are cancelled; one that has ends by itself."""
-        self._closed = True
+        self.is_closed = True
         while not self._calls.empty():
             waiting = self._calls.get()
             if waiting is not None:

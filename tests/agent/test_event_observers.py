@@ -83,7 +83,7 @@ def test_the_console_follows_the_table(nodes: int) -> None:
 
 
 def test_the_log_has_the_levels_of_the_table(caplog: pytest.LogCaptureFixture) -> None:
-    log = JobLog({})
+    log = JobLog()
     with caplog.at_level(logging.DEBUG, logger="rallypoint"):
         reported(log)
         log.close()

@@ -9,7 +9,7 @@ import pytest
 from rallypoint.agent.membership import look_command
 from rallypoint.cli.parser import parse
 from rallypoint.cli.values import Given
-from rallypoint.cli.watch.reach import read_job
+from rallypoint.cli.watch.asking.find import read_job
 from rallypoint.cli.watch.status import STATUS
 from rallypoint.config import AccessConfig, Endpoint, RegisterConfig, RendezvousConfig
 from rallypoint.core.settings import UNNAMED_RUN_ID

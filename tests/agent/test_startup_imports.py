@@ -44,7 +44,6 @@ LATE = {
     "rallypoint.core.takeover.record",
     "rallypoint.core.takeover.recovery",
     "rallypoint.core.takeover.speakers",
-    "rallypoint.observe.parameter_names",
     "rallypoint.process.devices",
     "rallypoint.process.prepared.bootstrap",
     "rallypoint.process.prepared.handle",

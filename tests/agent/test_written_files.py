@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.harness.one_agent import agent, ended
 
-from rallypoint.observe.summary import SummaryFile
+from rallypoint.cli.summary import SummaryFile
 
 NOBODY = 65534
 HANGS = """

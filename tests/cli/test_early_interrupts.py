@@ -50,7 +50,7 @@ def interrupted(home: Path, module: str, *words: str, ignored: bool = False) -> 
         ("rallypoint.cli.options", ["-m", "rallypoint.elastic.run", "x.py"]),
         ("asyncio", ["rallypoint", "serve", "--port", "0"]),
         ("rallypoint.cli.launch.plan", ["rallypoint", "launch", "--hosts", "a", "x.py"]),
-        ("rallypoint.cli.watch.reach", ["rallypoint", "status"]),
+        ("rallypoint.cli.watch.asking.reach", ["rallypoint", "status"]),
     ],
 )
 def test_ctrl_c_while_a_command_starts_shows_no_traceback(

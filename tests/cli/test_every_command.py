@@ -26,7 +26,7 @@ from tests.harness.limits import patience
 from tests.harness.prepared import processes
 from tests.harness.terminal import Terminal
 
-from rallypoint.cli.watch.reach import Asking, jobs_of
+from rallypoint.cli.watch.asking.reach import Asking, jobs_of
 from rallypoint.cli.watch.status_text import LINES_MAX
 from rallypoint.coordinator.connection import dial
 from rallypoint.coordinator.token import find_token

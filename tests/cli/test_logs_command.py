@@ -12,7 +12,7 @@ from tests.harness.commands import ask, first_line, is_refused, line_of, start
 from tests.harness.limits import patience
 from tests.harness.restarted_serve import RestartedServe
 
-from rallypoint.cli.watch.reach import RETRY_S
+from rallypoint.cli.watch.asking.reach import RETRY_S
 
 LIMIT_S = 60.0
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rallypoint import __version__
-from rallypoint.cli.main import COMMANDS, main
+from rallypoint.cli.commands import ROWS
+from rallypoint.cli.main import main
 from rallypoint.cli.options import parse_run
 from rallypoint.wire.versions import SPOKEN
 
@@ -19,7 +20,7 @@ SEE = " (see rallypoint run --help)"
         ("rnu x.py", "rallypoint: rnu: no such command; did you mean rallypoint run?"),
         (
             "zzz",
-            f"rallypoint: zzz: no such command; known: {', '.join(COMMANDS)}",
+            f"rallypoint: zzz: no such command; known: {', '.join(ROWS)}",
         ),
         (
             "train.py --lr 3",

@@ -64,8 +64,8 @@ ONE_OPTION: tuple[tuple[str, str], ...] = (
     (
         "--exit-code failed=256",
         (
-            "needs CLASS=N: one of success, failed, usage, infrastructure, already-succeeded, "
-            "no-progress, and 0 to 255"
+            "needs CLASS=N: one of success, failed, usage, infrastructure, out-of-time, "
+            "already-succeeded, no-progress, and 0 to 255"
         ),
     ),
     (
@@ -109,9 +109,9 @@ ONE_OPTION: tuple[tuple[str, str], ...] = (
 OTHERS: tuple[tuple[str, str], ...] = (
     ("--nnodes", "--nnodes: needs a value: --nnodes N|MIN:MAX"),
     ("--role --nnodes 2 train.py", "--role: needs a value: --role NAME"),
-    ("--lease 1e300 train.py", "--lease 1e+300: must be 0.001 to 1000000000 seconds"),
-    ("--drain-deadline 1e9 train.py", "--drain-deadline 1000000000: must be 0 to 86400"),
-    ("--stop-patience 1e10 train.py", "--stop-patience 10000000000: must be 0 to 1000000000"),
+    ("--lease 1e300 train.py", "--lease 1e300: must be 0.001 to 1000000000 seconds"),
+    ("--drain-deadline 1e9 train.py", "--drain-deadline 1e9: must be 0 to 86400"),
+    ("--stop-patience 1e10 train.py", "--stop-patience 1e10: must be 0 to 1000000000"),
     ("--nnode5 2 train.py", "--nnode5: unknown option; did you mean --nnodes?"),
     (
         "--rd tcp train.py",

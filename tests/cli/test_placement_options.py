@@ -33,7 +33,7 @@ def test_R2_spares_are_nodes_of_the_allocation_that_do_not_work(
     ("line", "says"),
     [
         (f"--spares 1 {HERE}", "--spares 1: needs --nnodes, with the spare nodes: "),
-        (f"--nnodes 4 --spares -1 {HERE}", "--spares -1: needs 0 or more nodes"),
+        (f"--nnodes 4 --spares -1 {HERE}", "--spares -1: needs 0 or more"),
         (f"--nnodes 4 --spares x {HERE}", "--spares x: needs a whole number"),
         (f"--nnodes 4 --spares 4 {HERE}", "--nnodes 4, --spares 4: leaves 0 nodes to work"),
         (f"--nnodes 3:4 --spares 2 {HERE}", "--nnodes 3:4, --spares 2: leaves 2 nodes to work"),

@@ -350,7 +350,7 @@ def test_bad_command_lines_are_refused_in_one_line(tmp_path: Path) -> None:
     assert "--candidate: add --data-dir DIR" in alone
     assert "--hold: add --data-dir DIR" in refused(tmp_path, ["--host", "::1", "--hold", "20"])
     kept = ["--host", "::1", "--data-dir", "jobs"]
-    assert "--hold 1: needs" in refused(tmp_path, [*kept, "--hold", "1"])
+    assert "--hold 1: must be 2 to 300" in refused(tmp_path, [*kept, "--hold", "1"])
     assert "--port much: much is not a valid port" in refused(
         tmp_path, ["--host", "::1", "--port", "much"]
     )

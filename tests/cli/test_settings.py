@@ -14,16 +14,7 @@ from tests.harness.programs import run_python
 
 from rallypoint.cli import values
 from rallypoint.cli.options import default_of
-from rallypoint.config import (
-    AccessConfig,
-    Endpoint,
-    ObserveConfig,
-    OutputConfig,
-    RegisterConfig,
-    RendezvousConfig,
-    StopConfig,
-    WorkerConfig,
-)
+from rallypoint.config import SECTIONS, Endpoint
 from rallypoint.core import limits
 from rallypoint.core.settings import BY_FIELD, FLAGS, KEYS, SETTINGS, Setting, SharedSettings
 from rallypoint.elastic.rendezvous.api import RendezvousParameters
@@ -31,16 +22,7 @@ from rallypoint.elastic.rendezvous.led.parameters import read_parameters
 from rallypoint.errors import ParameterError, UsageError
 
 PACKAGE = Path(__file__).parents[2] / "src" / "rallypoint"
-STRUCTS = (
-    RendezvousConfig,
-    WorkerConfig,
-    OutputConfig,
-    StopConfig,
-    AccessConfig,
-    ObserveConfig,
-    RegisterConfig,
-)
-READ_WITH_OTHERS = {"workers", "ranks", "logs_specs", "event_handler", "exit_code_of"}
+READ_WITH_OTHERS = {"workers", "ranks", "logs_specs", "event_handler", "place"}
 
 
 def test_every_setting_that_nodes_compare_is_in_the_table() -> None:
@@ -49,15 +31,15 @@ def test_every_setting_that_nodes_compare_is_in_the_table() -> None:
 
 @pytest.mark.parametrize("row", SETTINGS, ids=lambda row: row.flag or row.field)
 def test_a_row_is_about_one_field_of_one_struct(row: Setting) -> None:
-    holders = [kind for kind in STRUCTS if row.field in kind.__struct_fields__]
-    assert len(holders) == (1 if row.field else 0)
+    holders = [kind for kind in SECTIONS.values() if row.field in kind.__struct_fields__]
+    assert holders == ([SECTIONS[row.section]] if row.target else [])
     assert row.kind in values.PLAIN | READ_WITH_OTHERS
 
 
 @pytest.mark.parametrize("row", [r for r in SETTINGS if r.kind == "choice"], ids=lambda r: r.flag)
 def test_a_choice_has_the_words_that_the_default_is_one_of(row: Setting) -> None:
     words = row.metavar.split("|")
-    for kind in STRUCTS:
+    for kind in SECTIONS.values():
         names, last = kind.__struct_fields__, kind.__struct_defaults__
         default = dict(zip(names[len(names) - len(last) :], last, strict=True)).get(row.field)
         if isinstance(default, Enum):
@@ -92,7 +74,10 @@ def test_a_message_has_the_ranges_of_the_command_line() -> None:
 # One more setting, by two edits of one file: nothing else knows of it.
 FIELD = "    stop_patience_s: float = 60.0\n"
 ROW = "FAILURES = (\n"
-NEW = '    _own("--fuse", "SECONDS", "how long", "seconds", "fuse_s", most=9, key="tcp"),\n'
+NEW = (
+    '    _own("--fuse", "SECONDS", "how long",\n'
+    '         "seconds", "rendezvous.fuse_s", most=9, key="tcp"),\n'
+)
 PATCH = [
     (FIELD, f"    fuse_s: float = 4.0\n{FIELD}"),
     (ROW, ROW + NEW),
@@ -123,7 +108,7 @@ sys.meta_path.insert(0, Finder())
 from rallypoint.cli.options import RUN, default_of, parse_run
 from rallypoint.cli.parser import help_text
 from rallypoint.core.messages import Attach
-from rallypoint.core.settings import settings_conflict
+from rallypoint.core.text import settings_conflict
 from rallypoint.errors import RallypointError
 from rallypoint.elastic.launcher.api import LaunchConfig, agent_config
 from rallypoint.wire.codec import decode_to_coordinator, encode
@@ -184,7 +169,7 @@ def test_one_more_setting_of_the_job_is_one_field_and_one_row(tmp_path: Path) ->
     assert found["refused"] == [
         "--fuse 10: must be 0 to 9",
         "--fuse x: needs a number of seconds",
-        "the rendezvous parameter fuse=10: needs 0 to 9 seconds",
+        "the rendezvous parameter fuse=10: must be 0 to 9",
         "Attach.settings.fuse_s = 10.0 (needs 0 to 9)",
     ]
     assert found["help"] == ["  --fuse SECONDS             how long (4)"]
@@ -195,7 +180,7 @@ def test_one_more_setting_of_the_job_is_one_field_and_one_row(tmp_path: Path) ->
 def test_keys_that_a_flag_gives_are_no_keys_of_the_command_line() -> None:
     assert not {row.name for row in KEYS} & {row.name for row in FLAGS.values()}
     for row in FLAGS.values():
-        if row.key:
+        if row.key in ("tcp", "any"):
             why = f"{row.name} is no key but an option: give {row.flag}"
             with pytest.raises(UsageError, match=why):
                 parse(f"--nnodes 2 --rdzv-endpoint a --rdzv-conf {row.name}=1 train.py")

@@ -8,7 +8,7 @@ import pytest
 from tests.harness.command_line import SameMachine
 
 from rallypoint.cli.values import Given
-from rallypoint.cli.watch.slurm_job import locate, read_slurm_job
+from rallypoint.cli.watch.asking.slurm_job import locate, read_slurm_job
 from rallypoint.config import Endpoint, RegisterConfig
 from rallypoint.errors import RendezvousConnectionError, UsageError
 from rallypoint.integrations.slurm_step import options_of, read_step

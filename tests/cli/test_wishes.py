@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+from contextlib import suppress
+
 import pytest
 from tests.harness.alone import ALONE, beside, can_be_alone
 from tests.harness.cluster import AgentProcess, Cluster, at_a_terminal, free_port, wait_until
-from tests.harness.commands import RALLYPOINT, ask
+from tests.harness.commands import LIMIT_S, LOOKS, RALLYPOINT, ask, start
+from tests.harness.leading_agents import leader_of
+from tests.harness.limits import patience
 from tests.harness.programs import run_program
 
 SAVES = """
@@ -119,3 +126,34 @@ def test_V4_at_a_terminal_cancel_asks_whether_the_job_that_it_found_is_meant(
         assert f"at 127.0.0.1:{cluster.port}, the only job of yours on this machine? [y/N]" in seen
         assert code == 0 or a.process.poll() is None
     assert a.wait_exit() == 130
+
+
+DEAF = "signal.signal(signal.SIGTERM, signal.SIG_IGN)"
+
+
+def test_V4_L5_a_restart_is_made_once_when_the_node_that_leads_is_killed_meanwhile(
+    cluster: Cluster,
+) -> None:
+    """Its answer comes from the node that takes over."""
+    jobs = cluster.folder / "jobs"
+    jobs.mkdir(mode=0o700)
+    cluster.options |= {"rdzv_backend": "file", "rdzv_endpoint": str(jobs)}
+    cluster.options |= {"local_addr": "127.0.0.1", "nnodes": "1:2", "restart_grace": 600}
+    agents = cluster.running("a", "b", hosts=None)
+    leader = leader_of(*agents)
+    (other,) = (one for one in agents if one is not leader)
+    cluster.order(DEAF, round=0)
+    restart = start(cluster, "restart", stdout=subprocess.PIPE)
+    leader.wait_event("round_ended", "a person asked for a restart")
+    leader.kill()
+    other.wait_event("taken_over")
+    for worker in cluster.workers(0):
+        with suppress(ProcessLookupError):
+            os.kill(worker.pid, signal.SIGKILL)
+    out, said = restart.communicate(timeout=patience(LIMIT_S))
+    assert (restart.returncode, said) == (0, LOOKS)
+    assert out == "round 1 has begun: 1 node, 1 worker\n"
+    cluster.wait_workers(1, round=1)
+    cluster.end_well(other)
+    ends = [event.message for event in other.events if event.name == "round_ended"]
+    assert not any("a person asked for a restart" in text for text in ends[1:]), ends

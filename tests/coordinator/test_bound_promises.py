@@ -139,10 +139,9 @@ async def new_leader() -> AsyncIterator[Place]:
     runtime = Runtime(lambda: clock[0], lambda process, own: False)
     process = LeadingProcess(register, 1, runtime, has_workers=True, deference=Deference())
     with closing(process):
-        leadership = process.leadership
-        look = await leadership.look()
-        assert await leadership.take(look.record, claimant=Claimant(ROUND, 0))
-        place = Place(leadership, clock)
+        await process.candidacy.look(Claimant(ROUND, 0))
+        assert await process.candidacy.take()
+        place = Place(process.leadership, clock)
         place.later(HOLD_S / 2)
         yield place
         place.close()

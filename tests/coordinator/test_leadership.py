@@ -133,10 +133,10 @@ async def test_L1_a_claim_of_unknown_outcome_ends_as_one_leader(processes: Proce
     register = FaultyRegister()
     register.fails_after = 1
     said: list[str] = []
-    lead = processes.new(register).leadership
+    lead = processes.new(register)
     await lead.claim(said.append)
     assert said == ["no answer"]
-    await lead.vacate(1.0)
+    await lead.leadership.vacate(1.0)
 
 
 async def test_L1_a_vacant_job_is_led_at_once_and_the_former_leader_is_deposed(
@@ -198,7 +198,7 @@ async def test_L1_a_leader_that_lives_is_waited_for(processes: Processes) -> Non
         assert "another coordinator (host1:1) leads this job" in text
         said.set()
 
-    claim = asyncio.create_task(processes.new(register).leadership.claim(on_wait))
+    claim = asyncio.create_task(processes.new(register).claim(on_wait))
     await said.wait()
     assert not claim.done()
     claim.cancel()
@@ -245,7 +245,7 @@ async def test_L1_what_is_no_record_is_refused_and_left_as_it_is(
     register = FaultyRegister()
     register.put(data)
     with pytest.raises(RendezvousStateError, match=text):
-        await processes.new(register).leadership.claim(no_wait)
+        await processes.new(register).claim(no_wait)
     assert register.data == data
 
 

@@ -13,6 +13,7 @@ from tests.harness.narrowed import known
 
 from rallypoint.coordinator.hosted_job import Gate
 from rallypoint.coordinator.leader_process import Runtime
+from rallypoint.coordinator.led_job import RecordGate
 from rallypoint.core.host_effects import HangUp
 from rallypoint.core.job_lives import Life
 from rallypoint.core.job_state import new_job
@@ -59,8 +60,8 @@ class Node(LeadingProcess):
 
     async def lead(self) -> Gate:
         """Take over the job that its last leader has left."""
-        found = (await self.leadership.look()).record
-        assert await self.leadership.take(found, claimant=Claimant(ROUND, 0))
+        await self.candidacy.look(Claimant(ROUND, 0))
+        assert await self.candidacy.take()
         taken_over = known(self.leadership.take_over())
         self.job = taken_over.state
         gate = self.open_gate(taken_over.led)
@@ -106,16 +107,15 @@ async def test_L7_who_begins_a_job_anew_waits_for_nodes_that_have_yet_to_hear_ho
     ended: Node,
 ) -> None:
     """And does not take that for its own end, however long ago it was."""
-    leadership, fresh = ended.leadership, Claimant(is_fresh=True)
-    assert (await leadership.look(Claimant())).claims_in_s == 0
-    first = await leadership.look(fresh)
+    candidacy, fresh = ended.candidacy, Claimant(is_fresh=True)
+    assert (await candidacy.look(Claimant())).claims_in_s == 0
+    first = await candidacy.look(fresh)
     assert first.claims_in_s == pytest.approx(with_margin(LEASE_S))
     ended.now += first.claims_in_s + 0.01
-    found = await leadership.look(fresh)
-    assert found.claims_in_s == 0
-    assert await leadership.take(found.record, claimant=fresh)
-    assert leadership.over is not None
-    assert leadership.take_over() is None
+    assert (await candidacy.look(fresh)).claims_in_s == 0
+    assert await candidacy.take()
+    assert ended.leadership.duties.over is not None
+    assert ended.leadership.take_over() is None
 
 
 async def test_L7_how_a_job_has_ended_is_known_also_after_a_life_that_nobody_took_part_in(
@@ -123,11 +123,11 @@ async def test_L7_how_a_job_has_ended_is_known_also_after_a_life_that_nobody_too
 ) -> None:
     """A node that came back after the end has begun that life, to hear how its own has ended."""
     former = FormerLife(4, VERDICT)
-    await ended.leadership.look()
+    await ended.candidacy.look()
     empty = JobRecord(SETTINGS, 5, former=former)
     ended.register.put(encode(replace(LEFT, epoch=Epoch(2, 1), job=empty)))
-    found = await ended.leadership.look(Claimant())
-    assert await ended.leadership.take(found.record, claimant=Claimant())
-    ended.open_gate(ended.leadership.begin(new_job(SETTINGS, 6), Life(5, None)))
-    (job,) = ended.leadership.jobs
-    assert job.durable.begin().former == former
+    await ended.candidacy.look(Claimant())
+    assert await ended.candidacy.take()
+    gate = ended.open_gate(ended.leadership.begin(new_job(SETTINGS, 6), Life(5, None)))
+    assert isinstance(gate, RecordGate)
+    assert gate.durable.begin().former == former

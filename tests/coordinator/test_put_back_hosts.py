@@ -11,15 +11,16 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from tests.harness.faulty_register import FaultyRegister
-from tests.harness.leading_process import LeadingProcess
+from tests.harness.leading_process import LeadingProcess, Stepwise, no_wait
 from tests.harness.led_jobs import CANDIDATE, fresh, host_of
 from tests.harness.narrowed import known
 
-from rallypoint.coordinator.leader_process import Runtime
-from rallypoint.coordinator.leadership import Leadership
+from rallypoint.coordinator.candidacy import JobRegister
+from rallypoint.coordinator.leader_process import LocalLeader, Runtime
 from rallypoint.core import messages as m
 from rallypoint.core.model import Epoch
 from rallypoint.core.takeover.heirs import Claimant
+from rallypoint.core.takeover.memory import Memory
 from rallypoint.core.takeover.record import LeadRecord
 from rallypoint.core.takeover.told import Position, Seal
 from rallypoint.errors import UnfitRecordError
@@ -197,7 +198,9 @@ async def test_L9_a_node_that_knows_the_job_claims_when_nobody_replaces_such_a_r
     register = leading.register
     now, waits, leader = 100.0, list[float](), register.record.leader
     runtime = Runtime(lambda: now, lambda process, own: False)
-    heir = Leadership(register, leader, leading.thread, runtime)
+    local = LocalLeader(leader.process, leading.thread, runtime)
+    job = JobRegister(register, local, leader, Memory(), Seal())
+    heir = Stepwise(job, no_wait)
     await heir.look(Claimant())
     await leading.leadership.vacate(1.0)
     newest = register.record
@@ -212,7 +215,7 @@ async def test_L9_a_node_that_knows_the_job_claims_when_nobody_replaces_such_a_r
     assert waits[0] == waits[1] > leader.hold_s
     while (look := await heir.look(Claimant())).claims_in_s:
         now += 0.5
-    assert await heir.take(look.record, (), Claimant())
+    assert await heir.take()
     assert register.record.epoch.number == newest.epoch.number + 1
 
 

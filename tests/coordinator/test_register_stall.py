@@ -3,35 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import TypeVar
 
-from tests.harness.faulty_register import FaultyRegister
-from tests.harness.leading_process import no_wait
+from tests.harness.faulty_register import AtOnce, FaultyRegister
+from tests.harness.leading_process import Stepwise, no_wait
+from tests.harness.narrowed import known
 from tests.harness.virtual_time import in_virtual_time
 
-from rallypoint.coordinator.leader_process import Runtime
-from rallypoint.coordinator.leadership import Leadership
+from rallypoint.coordinator.candidacy import JobRegister
+from rallypoint.coordinator.leader_process import LocalLeader, Runtime
 from rallypoint.core.settings import HOLD_S
+from rallypoint.core.takeover.memory import Memory
 from rallypoint.core.takeover.record import Leader, Process
-from rallypoint.errors import RallypointError
-
-T = TypeVar("T")
-
-
-class AtOnce:
-    """Makes the calls of a register in the loop."""
-
-    def submit(self, call: Callable[[], T]) -> asyncio.Future[T]:
-        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        try:
-            future.set_result(call())
-        except RallypointError as error:
-            future.set_exception(error)
-        return future
-
-    def close(self) -> None:
-        pass
+from rallypoint.core.takeover.told import Seal
 
 
 def test_L8_that_nothing_can_be_recorded_is_told_while_it_is_so_and_not_else() -> None:
@@ -41,8 +24,9 @@ def test_L8_that_nothing_can_be_recorded_is_told_while_it_is_so_and_not_else() -
         register = FaultyRegister()
         leader = Leader(("host:1",), Process("boot", 1, 1))
         clock = asyncio.get_running_loop().time
-        leadership = Leadership(register, leader, AtOnce(), Runtime(clock=clock))
-        await leadership.claim(no_wait)
+        local = LocalLeader(leader.process, AtOnce(), Runtime(clock=clock))
+        candidacy = Stepwise(JobRegister(register, local, leader, Memory(), Seal()), no_wait)
+        leadership = known(await candidacy.run())
         leadership.keep(told.append, lambda record: told.append(record.name))
         await asyncio.sleep(10 * HOLD_S)
         assert told == [], "all is well"

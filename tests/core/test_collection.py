@@ -245,6 +245,54 @@ def test_a_person_for_whom_no_node_waits_is_not_cut_off() -> None:
     assert place.end is None
 
 
+def test_a_node_has_five_seconds_for_each_piece_from_when_it_told_the_last_one() -> None:
+    for follows in (False, True):
+        place = Place(LOGS if follows else STACKS, nodes=1)
+        place.see_all()
+        for _ in range(3):
+            place.says("a")
+            place.tick(ANSWER_S - 1)
+            place.tells("a")
+            place.tick(ANSWER_S - 1)
+            place.see_all()
+            assert place.missing == {}
+        place.says("a")
+        place.tick(ANSWER_S + 1)
+        place.see_all()
+        assert place.missing == {"a": "no answer within 5 s"}, "it was told to send a piece"
+
+
+def test_a_person_does_not_wait_for_room_for_a_node_that_is_lost() -> None:
+    place = Place(nodes=2)
+    place.see_all()
+    for _ in range(PIECES_IN_FLIGHT):
+        place.says("a")
+        place.tells("a")
+    place.says("b")
+    place.loses("b")
+    place.says("a", is_last=True)
+    assert isinstance(place.end, c.Finish), "nobody is left who waits"
+    place = Place(LOGS, nodes=2)
+    place.see_all()
+    for _ in range(PIECES_IN_FLIGHT):
+        place.says("a")
+        place.tells("a")
+    place.says("b")
+    place.loses("b")
+    place.takes()
+    place.says("a")
+    assert place.owing == {place.connections["a"]}
+
+
+def test_a_node_that_leaves_after_the_end_of_the_job_is_not_missing() -> None:
+    place = Place(nodes=2)
+    place.see_all()
+    place.loses("a")
+    place.ends()
+    place.loses("b")
+    assert place.end == c.Finish(Gathered(missing={"a": "its connection broke"}))
+
+
 def test_a_node_that_is_lost_while_it_sends_leaves_room_for_others() -> None:
     place = Place(LOGS, nodes=1)
     for _ in range(PIECES_IN_FLIGHT + 1):
@@ -401,21 +449,14 @@ def do(place: Place, deed: str, name: str) -> None:
             place.round += 1
         case "job ends" if not place.has_ended:
             place.ends()
-        case "hang up":
+        case "hang up" if place.end is None:
             place.step(c.HungUp())
             assert place.end == c.CutOff()
 
 
-@settings(max_examples=examples(1200), deadline=None, database=None, print_blob=True)
-@given(st.booleans(), st.sampled_from(["", "b"]), st.lists(DEEDS, max_size=80))
-def test_every_question_ends_once_and_whoever_is_missing_is_named(
-    follows: bool, older: str, deeds: list[tuple[str, str]]
-) -> None:
-    """A loss may come at any message. No piece is passed on that was not asked for, none twice, and
-    never are more under way than there may be."""
-    place = Place(LOGS if follows else STACKS, older=older)
-    for deed, name in deeds:
-        do(place, deed, name)
+def end_of(place: Place) -> None:
+    """Have the question end, and say what must be so."""
+    follows, older = place.state.question.follow, place.older
     if follows and not place.has_ended and place.end is None:
         place.tick(0.5)
         place.see_all()
@@ -438,3 +479,37 @@ def test_every_question_ends_once_and_whoever_is_missing_is_named(
             assert why == place.reasons[name]
     if follows and "older" in place.reasons.get(older, "") and isinstance(place.end, c.Finish):
         assert place.missing[older] == place.reasons[older]
+
+
+@settings(max_examples=examples(1200), deadline=None, database=None, print_blob=True)
+@given(st.booleans(), st.sampled_from(["", "b"]), st.lists(DEEDS, max_size=80))
+def test_every_question_ends_once_and_whoever_is_missing_is_named(
+    follows: bool, older: str, deeds: list[tuple[str, str]]
+) -> None:
+    """A loss may come at any message. No piece is passed on that was not asked for, none twice, and
+    never are more under way than there may be."""
+    place = Place(LOGS if follows else STACKS, older=older)
+    for deed, name in deeds:
+        do(place, deed, name)
+    end_of(place)
+
+
+EXCHANGE = (
+    *(("look", ""), ("look", ""), ("look", ""), ("has", "a"), ("has", "b"), ("tells", "a")),
+    *(("take", ""), ("has", "a"), ("tells", "b"), ("ends telling", "a"), ("take", "")),
+    *(("has", "b"), ("tick", ""), ("tells", "b"), ("take", ""), ("ends", "b")),
+)
+
+
+@pytest.mark.parametrize("follows", [False, True])
+@pytest.mark.parametrize(
+    "loss", [("loses", "a"), ("comes again", "b"), ("job ends", ""), ("hang up", "")]
+)
+def test_a_loss_at_every_message_of_an_exchange_leaves_nothing_open(
+    loss: tuple[str, str], follows: bool
+) -> None:
+    for at in range(len(EXCHANGE) + 1):
+        place = Place(LOGS if follows else STACKS, nodes=2)
+        for deed, name in (*EXCHANGE[:at], loss, *EXCHANGE[at:]):
+            do(place, deed, name)
+        end_of(place)

@@ -9,6 +9,7 @@ from tests.harness.hosted_lives import EPOCH, FAILED, LEASE_S, HostedLife, Lives
 from tests.harness.properties import examples
 
 from rallypoint.core import job_lives as j
+from rallypoint.core.model import DeadPlace, Stamp
 
 JOBS = ("one", "two", "three")
 
@@ -116,6 +117,20 @@ def test_a_job_that_another_coordinator_leads_is_waited_for_no_more() -> None:
     assert host.lives.waits == {}
     host.take_over("one", 0)
     assert host.lives.waits.keys() == {j.Wait("one")}, "all nodes have heard"
+
+
+def test_deaths_that_were_told_early_are_heard_once_by_the_job_that_they_are_of() -> None:
+    lives = j.JobLives(EPOCH)
+    places = [DeadPlace(Stamp(1, 0), rank) for rank in range(j.EARLY_DEATHS_MAX + 1)]
+    lives.died_early("two", places[0])
+    for place in places[:2]:
+        lives.died_early("one", place)
+    assert lives.taken_over("one", 0, 0.0) == [j.HearDeaths("one", tuple(places[:2]))]
+    assert lives.taken_over("one", 0, 0.0) == []
+    for place in places:
+        lives.died_early("one", place)
+    assert lives.taken_over("one", 0, 0.0) == [j.HearDeaths("one", tuple(places[1:]))]
+    assert lives.taken_over("two", 0, 0.0) == [], "the oldest ones are forgotten"
 
 
 def test_a_job_without_agents_begins_anew_for_other_settings_alone() -> None:

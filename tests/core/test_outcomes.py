@@ -6,8 +6,14 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.harness.node_machine import RULES, Node, verdict
 from tools.outcomes_page import PAGES, written
 
+from rallypoint.core import event_kinds as kinds
+from rallypoint.core.event_kinds import Record
+from rallypoint.core.job_state import close, new_job
+from rallypoint.core.node.events import NodeTimer, SignalWorkers
+from rallypoint.core.node.state import NodePhase
 from rallypoint.core.outcomes import (
     BY_CLASS,
     CODES,
@@ -16,10 +22,9 @@ from rallypoint.core.outcomes import (
     Outcome,
     Row,
     codes_of,
-    ended_text,
     exit_codes_help,
 )
-from rallypoint.core.settings import FLAGS
+from rallypoint.core.settings import FLAGS, SharedSettings
 from rallypoint.errors import ExitClass
 
 
@@ -56,5 +61,29 @@ def test_a_scheduler_starts_nothing_again_that_would_end_the_same() -> None:
     assert codes_of(Afterwards.AT_NO_COST) == [143]
 
 
-def test_an_outcome_of_a_newer_version_is_told_as_it_is_written() -> None:
-    assert ended_text("out of patience") == "ended: out of patience"
+@pytest.mark.parametrize(
+    ("outcome", "number", "grace_s"),
+    [
+        (Outcome.FAILED, 15, RULES.restart_grace_s),
+        (Outcome.TIMED_OUT, 15, RULES.restart_grace_s),
+        (Outcome.CANCELLED, 2, RULES.shutdown_grace_s),
+        (Outcome.PREEMPTED, 12, RULES.shutdown_grace_s),
+    ],
+)
+def test_A5_workers_of_a_job_that_was_stopped_get_its_signal_and_time_to_stop(
+    outcome: Outcome, number: int, grace_s: float
+) -> None:
+    node = Node(NodePhase.RUNNING)
+    stop, wait = node.step(verdict(outcome, 0 if number == 15 else number))
+    assert stop == SignalWorkers(number)
+    assert isinstance(wait, NodeTimer)
+    assert wait.length_s == grace_s
+
+
+@pytest.mark.parametrize("outcome", Outcome)
+def test_an_end_that_was_wanted_is_no_warning(outcome: Outcome) -> None:
+    job = new_job(SharedSettings("digits", 1, 1))
+    (record,) = close(job, outcome, "a reason")
+    assert isinstance(record, Record)
+    was_wanted = outcome in (Outcome.SUCCEEDED, Outcome.CANCELLED, Outcome.OUT_OF_TIME)
+    assert record.kind is (kinds.VERDICT if was_wanted else kinds.JOB_FAILED)

@@ -39,13 +39,20 @@ def is_in(piece: str, source: str) -> bool:
     return piece in source or all(part in source for part in JOINT.split(piece))
 
 
+def part_of(node: ast.expr) -> str:
+    """A part of a text that is put together: as it is, the flag that is `named`, or filled in."""
+    if isinstance(node, ast.Constant):
+        return str(node.value)
+    named = re.fullmatch(r"named\.(\w+)", ast.unparse(node).strip("'f{}\""))
+    return f"--{named[1].replace('_', '-')}" if named else "\0"
+
+
 def literals(tree: ast.AST) -> Iterator[str]:
     """The texts of a module that are no docstrings, without what is filled in."""
     documents = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr):
-            parts = [part.value if isinstance(part, ast.Constant) else "\0" for part in node.values]
-            yield "".join(map(str, parts))
+            yield "".join(map(part_of, node.values))
         elif isinstance(node, ast.Constant) and id(node) not in documents:
             yield FIELD.sub("\0", str(node.value))
 

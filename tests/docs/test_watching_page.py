@@ -13,8 +13,9 @@ from tests.harness.commands import WISHES
 from tests.harness.watched_cluster import NOON
 
 from rallypoint.cli.verdict import VerdictView, verdict_lines
-from rallypoint.cli.watch import reach, wishes
-from rallypoint.cli.watch.events_text import event_line
+from rallypoint.cli.watch import wishes
+from rallypoint.cli.watch.asking import find
+from rallypoint.cli.watch.events import event_line
 from rallypoint.cli.watch.stacks import stacks_lines
 from rallypoint.cli.watch.status_text import status_lines
 from rallypoint.core.model import Outcome
@@ -157,8 +158,8 @@ def test_each_kind_of_line_of_the_history_file_has_a_row_with_its_fields() -> No
 
 def test_each_exit_code_has_a_row_where_the_command_names_it() -> None:
     for title, said, others in (
-        ("Exit codes", reach.EXIT_CODES, {"130"}),
-        ("Save a checkpoint now, restart, end", wishes._EXIT_CODES, set()),
+        ("Exit codes", find.EXIT_CODES, {"130"}),
+        ("Save a checkpoint now, restart, end", wishes.EXIT_CODES, set()),
     ):
         codes = set(re.findall(r"\b\d+\b", said)) | others
         assert {row for row in rows(section(title)) if row.isdecimal()} == codes

@@ -225,66 +225,6 @@ def test_W5_a_node_that_is_not_needed_succeeds_with_nothing() -> None:
     assert "start" not in agent.calls
 
 
-def test_R4_two_agents_of_one_process_have_the_ranks_of_their_roles() -> None:
-    meeting = Meeting()
-    actor = Running(thread_agent(ranks, role="actor", handler=meeting.handler(3, 3)))
-    learners = [
-        Running(thread_agent(ranks, role="learner", workers=2, handler=meeting.handler(3, 3)))
-        for _ in range(2)
-    ]
-    values: dict[int, Any] = {}
-    for running in (actor, *learners):
-        values |= running.result().return_values
-    assert sorted(values) == [0, 1, 2, 3, 4]
-    assert all(value[0] == str(rank) and value[1] == "5" for rank, value in values.items())
-    by_role = {
-        role: [value[2:4] for _, value in sorted(values.items()) if value[5] == role]
-        for role in ("actor", "learner")
-    }
-    assert by_role == {
-        "actor": [("0", "1")],
-        "learner": [(str(rank), "4") for rank in range(4)],
-    }
-
-
-def test_W12_a_node_that_has_finished_runs_again_when_another_restarts() -> None:
-    """torch's would sit in its exit barrier for 300 s, then close the job."""
-    meeting, first_done = Meeting(), threading.Event()
-
-    def work(environ: Env, stopped: threading.Event) -> str:
-        if environ["RALLYPOINT_ROUND"] == "0" and environ["RANK"] == "1":
-            assert first_done.wait(LIMIT_S)
-            raise ValueError("once")
-        return environ["RALLYPOINT_ROUND"]
-
-    agents = [thread_agent(work, restarts=1, handler=meeting.handler(2, 2)) for _ in range(2)]
-    running = [Running(agent) for agent in agents]
-    for agent in agents:
-        agent.wait_calls("start", 1)
-    done = next(agent for agent in agents if agent.get_worker_group().group_rank == 0)
-    done.wait_for(lambda: done.get_worker_group().state is WorkerState.SUCCEEDED, "its success")
-    first_done.set()
-    values: dict[int, Any] = {}
-    for one in running:
-        values |= one.result().return_values
-    assert values == {0: "1", 1: "1"}
-
-
-def test_A7_a_healthy_node_is_ended_by_the_failure_of_another_with_its_cause() -> None:
-    meeting = Meeting()
-
-    def work(environ: Env, stopped: threading.Event) -> None:
-        if environ["RANK"] == "1":
-            raise ValueError("no such file")
-        until_stopped(environ, stopped)
-
-    running = [Running(thread_agent(work, handler=meeting.handler(2, 2))) for _ in range(2)]
-    results = [one.result() for one in running]
-    assert [result.state for result in results] == [WorkerState.FAILED] * 2
-    for result in results:
-        assert "ValueError: no such file" in str(result.failures[1].message)
-
-
 def test_A1_a_node_that_comes_wakes_an_agent_that_would_not_look_for_an_hour() -> None:
     meeting = Meeting()
     first = shell_agent("sleep 600", handler=meeting.handler(1, 2))
@@ -318,22 +258,6 @@ def test_a_job_that_another_node_closes_ends_here_too() -> None:
     with pytest.raises(RendezvousClosedError, match="closed by another node"):
         running.result()
     assert agent.calls[-2:] == ["stop", "shutdown SIGTERM"]
-
-
-def test_a_node_that_leaves_is_told_to_the_others() -> None:
-    meeting = Meeting()
-    agents = [thread_agent(until_stopped, handler=meeting.handler(1, 2)) for _ in range(2)]
-    running = [Running(agent) for agent in agents]
-    for agent in agents:
-        agent.wait_for(lambda a=agent: a.get_worker_group().group_world_size == 2, "two nodes")  # type: ignore[misc]
-        agent.wait_calls("start", 1)
-    agents[1].interrupt(signal.SIGTERM)
-    with pytest.raises(SignalException):
-        running[1].result()
-    agents[0].wait_for(lambda: agents[0].get_worker_group().group_world_size == 1, "one node")
-    agents[0].interrupt(signal.SIGTERM)
-    with pytest.raises(SignalException):
-        running[0].result()
 
 
 def test_what_a_hook_raises_is_raised_and_the_job_goes_on_without_this_node() -> None:

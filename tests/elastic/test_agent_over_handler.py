@@ -54,7 +54,7 @@ def ranks(cluster: Cluster, round_: int, count: int) -> list[tuple[int, str]]:
     return [(worker.rank, worker.node) for worker in workers]
 
 
-def test_a_killed_worker_restarts_both_nodes_that_meet_in_a_file_and_both_name_it(
+def test_A2_a_killed_worker_restarts_both_nodes_that_meet_in_a_file_and_both_name_it(
     cluster: Cluster,
 ) -> None:
     by_file(cluster, nnodes=2, max_restarts=1)
@@ -77,7 +77,8 @@ def test_a_killed_worker_restarts_both_nodes_that_meet_in_a_file_and_both_name_i
     assert spent == {name: int(name == culprit) for name in "ab"}, "only the culprit's budget"
 
 
-def test_a_node_that_has_succeeded_runs_again_when_another_restarts(cluster: Cluster) -> None:
+def test_W12_a_node_that_has_finished_runs_again_when_another_restarts(cluster: Cluster) -> None:
+    """torch's would sit in its exit barrier for 300 s, then close the job."""
     by_file(cluster, nnodes=2, max_restarts=1)
     nodes = {name: cluster.agent(name) for name in "ab"}
     first, second = cluster.wait_workers(2, round=0)

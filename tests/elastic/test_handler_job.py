@@ -447,28 +447,3 @@ def test_one_verdict_is_given_and_nothing_follows_it(node: Node) -> None:
     assert node.apply(e.RoundWatched(node.stamp, e.HandlerChange.CLOSED)) == []
     assert node.fail() == []
     assert node.apply(m.Join(2, CANDIDATE)) == []
-
-
-def test_A2_only_the_culprits_budget_is_charged_and_both_nodes_know_the_cause() -> None:
-    a, b = nodes = [Node(name, max_restarts=1) for name in "ab"]
-
-    def meets(node: Node) -> e.JoinNextRound:
-        (meet,) = (x for x in node.apply(m.Join(1, CANDIDATE)) if isinstance(x, e.JoinNextRound))
-        return meet
-
-    def met(wanted: list[e.JoinNextRound]) -> list[m.Assigned]:
-        infos = tuple(meet.info for meet in wanted)
-        for rank, node in enumerate(nodes):
-            node.apply(e.HandlerRoundFormed(rank, infos, ""))
-        return [x for node in nodes for x in node.orders() if isinstance(x, m.Assigned)]
-
-    assert {one.stamp.round for one in met([meets(a), meets(b)])} == {0}
-    b.fail(failure(1, code=None))
-    of_b = meets(b)
-    a.apply(e.RoundWatched(a.stamp, e.HandlerChange.OVER, reason=of_b.reason))
-    second = met([meets(a), of_b])
-    assert {one.stamp.round for one in second} == {1}
-    why = "rank 1 (node b, local rank 1) was killed by SIGKILL"
-    assert {one.assignment.why for one in second} == {why}
-    assert {one.assignment.restart_count for one in second} == {1}
-    assert [node.job.ledger.total for node in nodes] == [0, 1]

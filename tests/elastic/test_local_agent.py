@@ -11,7 +11,9 @@ import pytest
 from tests.harness.one_agent import ended, eventually, free_port
 from tests.harness.own_program import program
 
+from rallypoint.config import StopConfig
 from rallypoint.elastic.agent.server import LocalElasticAgent, WorkerSpec
+from rallypoint.elastic.agent.server.api import _stop
 from rallypoint.errors import ParameterError, UsageError
 
 HEAD = """
@@ -76,7 +78,7 @@ tell("after", group.state)
     assert "SignalException: this node left the job: it got SIGTERM" in run.err
 
 
-def test_agents_of_several_sizes_and_roles_meet_by_live_handlers(tmp_path: Path) -> None:
+def test_R4_agents_of_several_sizes_and_roles_meet_by_live_handlers(tmp_path: Path) -> None:
     """A handler may be in the spec, as torch has it, or be given to the agent."""
     text = """---
 where, values = sys.argv[1], {}
@@ -103,7 +105,7 @@ tell("values", json.dumps(sorted(values.items())))
     assert by_role == {("0", "1"), ("0", "2"), ("1", "2")}
 
 
-def test_a_failure_without_budget_is_told_by_every_agent(tmp_path: Path) -> None:
+def test_A7_a_failure_without_budget_is_told_by_every_agent(tmp_path: Path) -> None:
     text = """---
 where = sys.argv[1]
 def node():
@@ -179,6 +181,18 @@ tell("left", socket.socket().connect_ex(("127.0.0.1", int(sys.argv[1]))) == 0)
     run = ended(program(tmp_path, text, str(free_port()), *words, before=HEAD), 0)
     assert (run.told("said"), run.told("ended")) == (["alive"], ["SUCCEEDED"]), run.err
     assert run.told("left") == ["False"]
+
+
+def test_the_signals_of_torchs_variable_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    def signals(text: str) -> tuple[str, ...]:
+        monkeypatch.setenv("TORCHELASTIC_SIGNALS_TO_HANDLE", text)
+        return _stop(3).signals
+
+    assert signals("") == StopConfig().signals
+    assert signals("SIGUSR1, SIGTERM,") == ("SIGUSR1", "SIGTERM")
+    why = "^TORCHELASTIC_SIGNALS_TO_HANDLE=SIGTERM,SIGFOO: SIGFOO is not a signal"
+    with pytest.raises(UsageError, match=why):
+        signals("SIGTERM,SIGFOO")
 
 
 def test_torchs_variable_has_the_signals_that_end_it(tmp_path: Path) -> None:

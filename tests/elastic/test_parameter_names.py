@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import inspect
-import json
 import re
 import socket
 from collections.abc import Callable, Iterator
@@ -14,25 +13,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.harness.node_machine import assigned
 
 import rallypoint
-from rallypoint.agent.telemetry.telemetry import Telemetry
+from rallypoint.agent.embedding import start_in_thread
 from rallypoint.core import event_kinds as kinds
-from rallypoint.core import messages as m
-from rallypoint.core.node.events import EndState, SpawnWorkers, WorkerEnded
 from rallypoint.core.settings import FLAGS, parameters
-from rallypoint.core.worker_exits import WorkerExit
-from rallypoint.elastic.agent.embedded.run import JobLog
+from rallypoint.core.text import named, naming_parameters, spelled
 from rallypoint.elastic.agent.server import LocalElasticAgent, WorkerSpec
 from rallypoint.elastic.launcher import LaunchConfig, elastic_launch
 from rallypoint.elastic.launcher.api import agent_config
 from rallypoint.elastic.multiprocessing import (
     DefaultLogsSpecs,
-    ProcessFailure,
     Std,
     start_processes,
 )
+from rallypoint.elastic.parameters import OF_A_HANDLER, OF_A_LAUNCH, OF_A_SPEC
 from rallypoint.elastic.rendezvous.api import RendezvousParameters
 from rallypoint.elastic.rendezvous.dynamic_rendezvous import (
     DynamicRendezvousHandler,
@@ -41,27 +36,36 @@ from rallypoint.elastic.rendezvous.dynamic_rendezvous import (
 from rallypoint.elastic.rendezvous.registry import get_rendezvous_handler
 from rallypoint.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
 from rallypoint.elastic.stores import HashStore, TCPStore
-from rallypoint.errors import ChildFailedError, RallypointError, StoreConnectionError, UsageError
-from rallypoint.observe.parameter_names import (
-    OF_A_HANDLER,
-    OF_A_LAUNCH,
-    OF_A_SPEC,
-    OF_A_STORE,
-    in_parameters,
-    naming_parameters,
-)
-from rallypoint.observe.records import event_now
+from rallypoint.errors import RallypointError, StoreConnectionError, UsageError
 from rallypoint.register.contract import MemoryRendezvousBackend
 
 PACKAGE = Path(rallypoint.__file__).parent
 OF_COMMANDS = ("cli", "integrations", "testing")
 """Whose messages are for who runs a command, or a tool of this project."""
+OF_A_COMMAND = {
+    "agent/membership.py",  # the command that looks at the job
+    "agent/preempt_notice.py",
+    "agent/run.py",
+    "agent/telemetry/metrics_server.py",
+    "coordinator/hosting.py",
+    "coordinator/led_jobs.py",
+    "core/watch/advice.py",
+    "core/watch/history_file.py",
+    "process/prepared/program.py",
+    "store/access.py",
+    "store/keyvalue.py",
+    "store/server.py",
+}
+"""Modules with messages about options that no call takes, or for who gives a command."""
 ROWS = (
     "core/settings.py",
     "torch_versions.py",
-    "observe/parameter_names.py",
+    "core/outcomes.py",
+    "core/text.py",
     "elastic/rendezvous/etcd_server.py",
     "elastic/launch.py",
+    "elastic/launcher/api.py",
+    "elastic/parameters.py",
     "elastic/run.py",
 )
 """Tables of flags, and the command line of another program, which are no messages."""
@@ -109,13 +113,18 @@ def messages() -> Iterator[tuple[str, str]]:
 
 
 def test_no_message_of_the_package_names_a_flag_to_who_calls_the_library() -> None:
-    found = [(name, text) for name, text in messages() if names_a_flag(text)]
-    assert len(found) > 40, "the messages were found"
-    assert [each for each in found if names_a_flag(in_parameters(each[1], OF_A_STORE))] == [
-        ("agent/membership.py", "--job"),  # of the command that looks at the job
-        ("store/keyvalue.py", "--max-memory"),
-        ("store/server.py", "give a higher --max-connections"),
-    ], "these two limits are set by `rallypoint store` alone"
+    found = {(name, text) for name, text in messages() if names_a_flag(text)}
+    assert {name for name, _ in found} == OF_A_COMMAND
+
+
+def test_each_setting_that_a_message_names_is_in_the_table() -> None:
+    used = set()
+    for path in PACKAGE.rglob("*.py"):
+        text = path.read_text()
+        if re.search(r"text import [^\n]*\bnamed\b", text):
+            used |= set(re.findall(r"\bnamed\.([a-z_]+)", text))
+    assert len(used) > 30, "the messages were found"
+    assert {name for name in used if f"--{name.replace('_', '-')}" not in FLAGS} == set()
 
 
 @pytest.mark.parametrize("own", [OF_A_LAUNCH, OF_A_SPEC, OF_A_HANDLER])
@@ -125,28 +134,13 @@ def test_a_name_is_that_of_a_parameter_or_of_the_command(flag: str, own: dict[st
     for call in (DefaultLogsSpecs, RendezvousParameters, StaticTCPRendezvous):
         taken |= set(inspect.signature(call).parameters)
     taken |= set(parameters())
-    name = in_parameters(flag, own)
+    with naming_parameters(own):
+        name = spelled(flag)
+    assert spelled(flag) == flag, "as a command says it"
     if name == f"`rallypoint run {flag}`":
         assert FLAGS[flag].name not in taken
     elif name != "rendezvous parameter":
         assert {word.removesuffix("=True") for word in name.split(" and ")} <= taken
-
-
-def test_what_is_quoted_stays_as_it_is() -> None:
-    for text in (
-        "`rallypoint token --token-file X` makes one",
-        "'--lease 3': needs a name",
-        "/a/--log-dir/b: no such file",
-        "not --colour",
-    ):
-        assert in_parameters(text) == text
-    assert in_parameters("(--tee 0), or --insecure") == "(tee 0), or insecure=True"
-
-
-def test_the_report_of_a_failed_worker_is_not_touched() -> None:
-    failure = ProcessFailure(0, 1, 2, "", said="train.py: error: --role: expected one argument")
-    with pytest.raises(ChildFailedError, match="--role"), naming_parameters():
-        raise ChildFailedError("train.py", {0: failure})
 
 
 def launch_settings(given: dict[str, Any]) -> object:
@@ -182,7 +176,8 @@ def raised_by(call: Callable[[], object]) -> RallypointError | None:
 def check(calls: list[Call], *, least: int) -> None:
     """None of them names a flag, and so many are refused at the least."""
     refused = [(what, error) for what, call in calls if (error := raised_by(call)) is not None]
-    assert [(what, str(error)) for what, error in refused if names_a_flag(str(error))] == []
+    said = [(what, str(error).replace(BAD[3], "what was given")) for what, error in refused]
+    assert [each for each in said if names_a_flag(each[1])] == []
     assert len(refused) >= least
 
 
@@ -242,7 +237,7 @@ def test_settings_that_only_the_machine_refuses_are_named_by_their_parameters(
                 LaunchConfig(1, 1, 2, virtual_local_rank=True, max_restarts=0),
                 "virtual_local_rank=True: CUDA_VISIBLE_DEVICES=0 names",
             ),
-            (LaunchConfig(1, 1, 1, signals_to_handle="NO"), "signals_to_handle NO: there is"),
+            (LaunchConfig(1, 1, 1, signals_to_handle="NO"), "signals_to_handle='NO': NO is"),
             (LaunchConfig(1, 1, 1, role=""), "role '': needs 1 to 255"),
             (LaunchConfig(1, 1, 1, preload=["json"]), "preload json: true is not a Python"),
         ):
@@ -263,40 +258,22 @@ def test_settings_that_only_the_machine_refuses_are_named_by_their_parameters(
         start_processes("p", "true", {0: ()}, {0: {}}, DefaultLogsSpecs(there, Std.ALL))
 
 
-def test_a_line_of_the_log_names_parameters(caplog: pytest.LogCaptureFixture) -> None:
-    log = JobLog(OF_A_SPEC)
-    text = "node rank 1 is taken: give each node its own --node-rank, see --nproc-per-node"
-    log.event(event_now(kinds.NODE_REFUSED(peer="node-1", why=text)))
-    log.warn("the relay has no room: choose another --log-dir")
-    log.close()
-    own = "node rank 1 is taken: give each node its own rank, see local_world_size"
-    assert [record.message for record in caplog.records] == [
-        f"rallypoint: refused node-1: {own}",
-        "rallypoint: the relay has no room: choose another log_dir",
-    ]
+def test_a_thread_of_a_call_names_its_parameters() -> None:
+    def say() -> str:
+        return f"{named.node_rank}, {named.nproc_per_node}, {named.quiet}"
+
+    with naming_parameters(OF_A_SPEC):
+        wait, take = start_in_thread(say)
+        wait()
+    assert take() == "rank, local_world_size, `rallypoint run --quiet`"
+    assert say() == "--node-rank, --nproc-per-node, --quiet"
 
 
-@pytest.mark.parametrize(
-    ("names", "says"), [(None, "its own --node-rank"), (OF_A_LAUNCH, "its own rank")]
-)
-def test_an_event_of_a_program_names_parameters_and_what_a_worker_said_stays(
-    names: dict[str, str] | None, says: str
-) -> None:
-    lines: list[str] = []
-    config = agent_config(LaunchConfig(1, 1, 1, event_log_handler="console"), "true", ())
-    dispatcher = Telemetry(config, lines.append, names).dispatcher
-    dispatcher.event(
-        event_now(kinds.NODE_REFUSED(peer="node-1", why="give each its own --node-rank"))
-    )
-    said = "train.py: error: required: --node-rank"
-    ended = WorkerEnded(EndState.FAILED, WorkerExit(2, None, pid=1, message=said))
-    place = assigned()
-    dispatcher.stepped(place, [SpawnWorkers(place.stamp, place.assignment)])
-    dispatcher.spawned([1], 0.1)
-    dispatcher.stepped(m.StartNow(place.stamp), [ended])
-    reasons = [json.loads(line)["metadata"].get("reason") for line in lines]
-    assert f"refused node-1: give each {says}" in reasons
-    assert said in reasons
+def test_an_event_of_a_program_names_parameters() -> None:
+    kind = kinds.HISTORY_NOT_WRITTEN
+    assert kind(path="/h", why="No").text.startswith("--history /h: can't be written: No")
+    with naming_parameters(OF_A_LAUNCH):
+        assert kind(path="/h", why="No").text.startswith("history /h: can't be written: No")
 
 
 def test_a_store_of_a_program_says_which_parameter_lets_others_in(

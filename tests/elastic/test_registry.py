@@ -62,7 +62,7 @@ def test_a_handler_that_does_not_know_its_name_is_taken() -> None:
 
 
 def test_a_name_of_torch_s_that_has_changed_is_told_with_the_new_one() -> None:
-    with pytest.raises(ParameterError, match="'etcd-v2': give 'etcd', with the same endpoint"):
+    with pytest.raises(ParameterError, match="'etcd-v2': give backend etcd, with the same"):
         RendezvousHandlerRegistry().create_handler(params("etcd-v2"))
 
 

@@ -270,11 +270,6 @@ def test_a_fork_of_the_caller_may_have_a_rank_and_no_job(specs: DefaultLogsSpecs
     assert result.return_values == ranked.pids()
 
 
-def test_a_function_that_can_not_be_pickled_is_refused(specs: DefaultLogsSpecs) -> None:
-    with pytest.raises(UsageError, match="lambda"):
-        start_processes("job", lambda: 0, {0: ()}, {0: {}}, specs)
-
-
 def test_a_caller_is_told_about_parameters(tmp_path: Path, specs: DefaultLogsSpecs) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match="choose another log_dir"):

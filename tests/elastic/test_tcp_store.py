@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import torch.distributed
 from tests.conformance.stores import Call
 from tests.harness.cluster import free_port
 from tests.harness.limits import patience
@@ -536,9 +537,12 @@ def test_a_master_waits_until_all_workers_have_come() -> None:
         master = pool.submit(join, True)
         with join(False) as first:
             assert not master.done()
-            with join(False) as second, master.result(LIMIT_S) as hosted:
-                assert first.num_keys() == second.num_keys() == hosted.num_keys() == 1
+            theirs = torch.distributed.TCPStore("127.0.0.1", port, 3, False)
+            with master.result(LIMIT_S) as hosted:
+                assert first.num_keys() == theirs.num_keys() == hosted.num_keys() == 1
                 assert hosted.list_keys() == []
+                theirs.set("k", "v")
+                assert hosted.get("k") == b"v"
 
 
 def test_missing_workers_are_counted_and_nothing_stays_open() -> None:
@@ -623,21 +627,3 @@ def test_values_of_every_size_come_back(master: TCPStore) -> None:
         with pytest.raises(ValueError, match="8193 bytes"):
             store.get("k" * 8192)
         assert store.num_keys() == 1
-
-
-# torch on the other side
-
-
-def test_torchs_client_is_served_by_our_master() -> None:
-    torch = pytest.importorskip("torch.distributed")
-    with ThreadPoolExecutor(1) as pool, socket.create_server(("127.0.0.1", 0)) as listener:
-        listener.listen()
-        port = listener.getsockname()[1]
-        own = socket.socket(fileno=os.dup(listener.fileno()))
-        master = pool.submit(TCPStore, "127.0.0.1", port, 2, True, LIMIT_S, listen_socket=own)
-        client = torch.TCPStore("127.0.0.1", port, 2, False)
-        with master.result(LIMIT_S) as store:
-            client.set("k", "v")
-            assert store.get("k") == b"v"
-            store.set("k2", "v2")
-            assert client.get("k2") == b"v2"

@@ -23,8 +23,8 @@ from tests.harness.watched_cluster import WatchedCluster
 
 from rallypoint.cli import job_verdict
 from rallypoint.cli.generate.quoting import bash_word, container_word, yaml_value
-from rallypoint.cli.watch.events_text import event_line
-from rallypoint.cli.watch.reach import decoded
+from rallypoint.cli.watch.asking.reach import decoded
+from rallypoint.cli.watch.events import event_line
 from rallypoint.cli.watch.status_text import status_lines
 from rallypoint.core.json_reader import UnreadableJsonError, read_object
 from rallypoint.core.model import Epoch, SharedSettings

@@ -166,8 +166,8 @@ class Store:
     """Sessions and the machine, joined as the server joins them."""
 
     def __init__(self) -> None:
-        self._machine = KeyValueMachine()
-        self._fast = FastPath(self._machine)
+        self.machine = KeyValueMachine()
+        self._fast = FastPath(self.machine)
         self.sessions: dict[int, ServerSession] = {}
         self.received: dict[int, int] = {}
         self.replies: dict[int, bytearray] = {}
@@ -189,7 +189,7 @@ class Store:
         try:
             session.receive(data)
             while (request := session.next_request()) is not None:
-                self._answer(self._machine.apply(client, request))
+                self._answer(self.machine.apply(client, request))
         except ProtocolError as error:
             self._close(client, str(error))
 
@@ -204,7 +204,7 @@ class Store:
         assert why, "closed without a reason"
         self.closed[client] = why
         self.sessions.pop(client, None)
-        self._answer(self._machine.drop(client))
+        self._answer(self.machine.drop(client))
 
     def _answer(self, replies: Iterable[tuple[int, bytes]]) -> None:
         for client, reply in replies:

@@ -14,6 +14,9 @@ from tests.harness.prepared import processes
 
 RALLYPOINT = (sys.executable, "-m", "rallypoint")
 LIMIT_S = 60.0
+LOOKS = (
+    "rallypoint: job job: the coordinator went away: looking for it, or another, for 60 s at most\n"
+)
 WISHES = {
     "checkpoint": r"the workers of 1 node have saved a checkpoint$",
     "restart": r"round 1 has begun: 1 node, 1 worker$",

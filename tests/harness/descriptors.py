@@ -8,7 +8,9 @@ children of earlier ones, as is the resource tracker of `multiprocessing`, which
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
@@ -30,3 +32,14 @@ def own_children() -> set[int]:
         with suppress(FileNotFoundError):  # The thread has ended.
             found.update(map(int, (thread / "children").read_text().split()))
     return found
+
+
+@contextmanager
+def no_descriptor_left() -> Iterator[None]:
+    """No file can be opened, and no connection accepted."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)

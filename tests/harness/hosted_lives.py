@@ -11,6 +11,7 @@ They are written as those of `scenario.py`. The first command is `serve`:
     record JOB                      now it is
     take-over JOB unheard=N         this coordinator leads a job of which so many nodes of the life
                                     before may run workers yet
+    die JOB NODE                    a node died, and this coordinator does not lead the job yet
     deposed JOB                     another one leads it
     tick S                          so many seconds pass
 """
@@ -21,7 +22,7 @@ from msgspec import Struct, field
 from tests.harness.scenario import options_and_names
 
 from rallypoint.core import job_lives as j
-from rallypoint.core.model import Outcome, Verdict
+from rallypoint.core.model import DeadPlace, Outcome, Stamp, Verdict
 
 EPOCH, LEASE_S = 7, 18.0
 FAILED = Verdict(Outcome.FAILED, "a worker failed", 0)
@@ -76,6 +77,8 @@ class LivesHost:
                 self.present[job].is_recorded = True
             case "take-over", [job]:
                 self.take_over(job, int(options["unheard"]))
+            case "die", [job, node]:
+                self.lives.died_early(job, DeadPlace(Stamp(1, 0), 0, node))
             case "deposed", [job]:
                 self.deposed(job)
             case "tick", [seconds]:
@@ -196,6 +199,9 @@ class LivesHost:
                     if job in self.present and self.present[job].waits_for:
                         self.present[job].waits_for = 0
                         self.trace.append(f"{job} waits for no life before")
+                case j.HearDeaths(job, places):
+                    dead = ", ".join(place.node_id for place in places)
+                    self.trace.append(f"{job} hears that {dead} died")
                 case j.Forget(job):
                     self.forget(job)
                 case _:

@@ -7,18 +7,23 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from tests.harness.faulty_register import FaultyRegister
+from tests.harness.narrowed import known
 
+from rallypoint.coordinator.candidacy import JobRegister, RegisterCandidacy
 from rallypoint.coordinator.hosted_job import Gate
-from rallypoint.coordinator.leader_process import REAL_RUNTIME, Runtime
+from rallypoint.coordinator.leader_process import REAL_RUNTIME, LocalLeader, Runtime
 from rallypoint.coordinator.leadership import Leadership
 from rallypoint.coordinator.led_job import RecordedLife
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.host_effects import HangUp, HostEffect
 from rallypoint.core.job_state import new_job
 from rallypoint.core.model import SharedSettings
+from rallypoint.core.takeover.candidacy import Candidacy, Judged, Present
+from rallypoint.core.takeover.heirs import Claimant
 from rallypoint.core.takeover.memory import Memory
 from rallypoint.core.takeover.record import Leader, Process
 from rallypoint.core.takeover.stepping_down import Deference
+from rallypoint.core.takeover.told import Seal
 from rallypoint.register.record import Register
 from rallypoint.threads import CallThread
 
@@ -31,6 +36,33 @@ def no_wait(text: str) -> None:
 def no_record(record: Record) -> None:
     """For a leader that has nothing to say."""
     raise AssertionError(record.text)
+
+
+class Stepwise(RegisterCandidacy):
+    """A process that would lead, and does so when it is told to."""
+
+    def __init__(self, job: JobRegister, say: Callable[[str], None]) -> None:
+        nonce, is_kept = job.local.runtime.nonce(), job.deference is not None
+        self.candidacy = Candidacy(job.leader, nonce, job.memory, is_kept=is_kept)
+        super().__init__(self.candidacy, job, say)
+
+    async def look(self, claimant: Claimant | None = None) -> Judged:
+        """Read the register, and return when it may claim. Raises as `RegisterRecord.read`."""
+        self.candidacy.looks(Present(claimant))
+        judged = self.candidacy.judge(await self.read())
+        self.candidacy.record = judged.record
+        return judged
+
+    async def take(self) -> bool:
+        """Claim the job over what was found; whether it leads now."""
+        for effect in await self.execute(self.candidacy.swap()):
+            await self.execute(effect)
+        return self._leadership is not None
+
+    @property
+    def leadership(self) -> Leadership:
+        """Once it leads."""
+        return known(self._leadership)
 
 
 class LeadingProcess:
@@ -49,16 +81,25 @@ class LeadingProcess:
         self.thread, self.memory = CallThread(f"register {number}"), memory or Memory()
         process = Process(f"boot{number}", 1, 1)
         leader = Leader((f"host{number}:1",), process, has_workers=has_workers)
-        self.leadership = Leadership(register, leader, self.thread, runtime, deference, self.memory)
+        local = LocalLeader(process, self.thread, runtime)
+        job = JobRegister(register, local, leader, self.memory, Seal(), deference)
+        self._on_wait: Callable[[str], None] = no_wait
+        self.candidacy = Stepwise(job, lambda text: self._on_wait(text))
         self.job = new_job(SharedSettings("job", 1, 1), 5)
         self.silent: set[str] = set()
         """The agents that are."""
         self.performed: list[HostEffect] = []
         self._has_performed, self._ends = asyncio.Event(), asyncio.Queue[str]()
 
-    async def claim(self) -> None:
-        """Nobody leads the job."""
-        await self.leadership.claim(no_wait)
+    @property
+    def leadership(self) -> Leadership:
+        """Once it leads."""
+        return self.candidacy.leadership
+
+    async def claim(self, on_wait: Callable[[str], None] = no_wait) -> None:
+        """Lead the job, when nobody else does."""
+        self._on_wait = on_wait
+        await self.candidacy.run()
 
     def begin(self) -> Gate:
         """The job begins."""

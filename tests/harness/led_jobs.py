@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from tests.harness.leading_process import Stepwise, no_wait
+from tests.harness.narrowed import known
 from tests.harness.wires import Wire
 
 from rallypoint.coordinator.hosting import HistorySink, Hosting
@@ -38,9 +40,8 @@ class Host:
 
     async def lead_as_candidate(self) -> Leadership:
         """Lead the job as a process that has stood ready for that."""
-        leadership = self.led.stand_ready("job", Deference())
-        assert leadership is not None
-        assert await leadership.take((await leadership.look()).record)
+        candidacy = Stepwise(known(self.led.stand_ready("job", Deference())), no_wait)
+        leadership = known(await candidacy.run())
         self.led.settle("job", leadership)
         return leadership
 
@@ -50,7 +51,7 @@ class Host:
         self.jobs.attach(wire, "job", hello)
         return wire
 
-    def ask(self, question: m.DrainNode | m.Ask) -> Wire:
+    def ask(self, question: m.Ask) -> Wire:
         """A person does."""
         wire = self._connect()
         self.jobs.asked(wire, "job", question)

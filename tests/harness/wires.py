@@ -20,6 +20,7 @@ class Wire(ServerConnection):
     """To one agent, or to a person. `sent` has everything that the coordinator said on it."""
 
     is_closed = False
+    reads_drain_answers = False
 
     def __init__(self, number: int) -> None:
         self.number, self.peer, self.owner = number, "10.0.0.1:40000", None

@@ -82,7 +82,7 @@ def test_A7_a_candidate_that_is_asked_for_a_node_says_who_leads_the_job(tmp_path
         told, none = drain(cluster, "a"), drain(cluster, "a", job="other")
         assert told.returncode == none.returncode == 2
         assert told.stderr == (
-            "rallypoint drain: a: this coordinator only stands ready to lead job 'job', which is "
+            "rallypoint drain: this coordinator only stands ready to lead job 'job', which is "
             f"led at {led.message.rpartition(' ')[2]}: ask there\n"
         )
         assert "this coordinator knows no job 'other': check --rdzv-id" in none.stderr

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.harness.cluster import Cluster, wait_until
+from tests.harness.commands import rallypoint
 from tests.harness.leading_agents import candidate_of, cluster_of, leader_of, leads
 from tests.harness.other_versions import (
     FIRST_CANDIDATE,
@@ -68,6 +69,35 @@ def test_R7_nodes_and_coordinators_of_several_versions_share_a_job(
         cluster.wait_workers(1, round=2)
         cluster.end_well(a)
         assert a.verdict["restarts"] == 1
+
+
+@pytest.mark.parametrize(
+    ("coordinator", "command"),
+    [
+        (V0_1_0, THIS),
+        (LAST_OF_3, THIS),
+        (THIS, V0_1_0),
+        pytest.param(THIS, LAST_OF_3, marks=pytest.mark.quick),
+    ],
+)
+def test_R7_A5_a_drain_is_understood_by_coordinators_and_commands_of_other_versions(
+    tmp_path: Path, folder: Path, coordinator: str, command: str
+) -> None:
+    with Cluster(tmp_path, nnodes="1:2", rdzv_conf=TOGETHER) as cluster:
+        cluster.env = environ_of(coordinator, folder)
+        cluster.serve()
+        cluster.env = {}
+        a, b = cluster.agent("a"), cluster.agent("b")
+        cluster.wait_workers(2, round=0)
+        where = ("--rdzv-endpoint", str(cluster.options["rdzv_endpoint"]), "--rdzv-id", "job")
+        done = rallypoint(cluster, "drain", "b", *where, **environ_of(command, folder))
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.startswith("node b was asked to leave\nnode b has left")
+        assert b.wait_exit() == 143
+        unknown = rallypoint(cluster, "drain", "b", *where, **environ_of(command, folder))
+        assert unknown.returncode == 2
+        assert "there is no node 'b' in the job; there are a" in unknown.stderr
+        cluster.end_well(a)
 
 
 @pytest.mark.parametrize(

@@ -4,27 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
+from tests.harness.descriptors import no_descriptor_left
 
 from rallypoint.process import sessions
 
 NO_PROCESS = 2**22 + 1
 """More than any pid."""
-
-
-@contextmanager
-def no_descriptor_left() -> Iterator[None]:
-    """No file can be opened."""
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (0, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def test_a_live_process_is_not_taken_for_gone_when_no_descriptor_is_left() -> None:
@@ -46,4 +33,4 @@ def test_A6_a_guard_that_can_not_look_does_not_take_workers_for_gone() -> None:
 
 @pytest.mark.parametrize("pid", [-1, 0, NO_PROCESS, 2**64, 10**300])
 def test_a_number_that_no_process_has_is_no_process(pid: int) -> None:
-    assert sessions.member(pid) is None
+    assert sessions.read_member(pid) is None

@@ -1,6 +1,6 @@
 """Simulated agents of which any may lead the job, by the simulated register.
 
-The production `Succession` runs in each of them, over the production `LeadingNode`: only its
+The production `LeaderSearch` runs in each of them, over the production `LeadingNode`: only its
 sockets are simulated, and what its guard's helper does when the agent of a leader is dead.
 """
 
@@ -23,11 +23,10 @@ from rallypoint.agent.helper_processes import wait_unless
 from rallypoint.agent.leading import Hosts, LeadingNode
 from rallypoint.coordinator.client import CoordinatorSession, Hooks
 from rallypoint.coordinator.connection import ClientConnection
-from rallypoint.coordinator.leader_process import Runtime
+from rallypoint.coordinator.leader_process import LocalLeader, Runtime
+from rallypoint.coordinator.leader_search import LeaderSearch, Listening, OwnLeadership
 from rallypoint.coordinator.leadership import Leadership
-from rallypoint.coordinator.led_jobs import LocalLeader
 from rallypoint.coordinator.server import Coordinator
-from rallypoint.coordinator.succession import Listening, OwnLeadership, Succession
 from rallypoint.core import messages as m
 from rallypoint.core.model import NONCE_BITS, DeadPlace, Epoch, Promise, epoch_number
 from rallypoint.core.session import AgentEffect, AgentEnd, Identity, Send, SessionRules
@@ -148,7 +147,7 @@ class LeadingProcess(AgentProcess):
         guard.register = NextLeader(self.shared, register, self.life)
         node = self._node = Node(self, self._end, Hosts(self._host, self._reconnect))
         run_id = self.shared.settings.run_id
-        self.succession = Succession(register, self._local(), self._own, node, run_id)
+        self.succession = LeaderSearch(register, self._local(), self._own, node, run_id)
 
     @property
     def number(self) -> int:

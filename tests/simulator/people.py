@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection
 
+from msgspec import json
 from tests.simulator.coordinators import Simulated
 from tests.simulator.loop import MachineClock, new_loop
 from tests.simulator.machines import PORT
@@ -22,6 +23,7 @@ WISHES = {
     "checkpoint": Subject.CHECKPOINT,
     "restart": Subject.RESTART,
     "cancel": Subject.CANCEL,
+    "drain": Subject.DRAIN,
 }
 LEAVES_ALREADY = "is leaving already"
 
@@ -41,7 +43,7 @@ class People:
 
     def want(self, kind: str, host: str, node_id: str) -> None:
         """Ask the coordinator on this machine for it, and wait for what it says."""
-        wish = m.Ask(WISHES[kind]) if kind in WISHES else m.DrainNode(node_id, "a person wants it")
+        wish = m.Ask(WISHES[kind], nodes=(node_id,) if node_id else ())
         task = self._loop.run(lambda: self._loop.create_task(self._ask(host, wish)))
         self._waiting[task] = f"{kind} {node_id}".rstrip(), host
         task.add_done_callback(self._answered)
@@ -58,7 +60,7 @@ class People:
         """At the very end of the simulation."""
         self._loop.discard()
 
-    async def _ask(self, host: str, wish: m.Ask | m.DrainNode) -> None:
+    async def _ask(self, host: str, wish: m.Ask) -> None:
         address = Address(host, PORT)
         try:
             connection = await dial((address,), self._shared.settings.run_id, None)
@@ -68,10 +70,10 @@ class People:
         def answered(answer: m.ToAgent) -> None:
             if isinstance(answer, m.Answer) and answer.is_last:
                 connection.close()
-            if isinstance(wish, m.DrainNode) and isinstance(answer, m.DrainAnswer):
-                is_asked = answer.found and not answer.done and LEAVES_ALREADY not in answer.text
-                if is_asked:
-                    self._on_drain(wish.node_id)
+            if wish.subject is Subject.DRAIN and isinstance(answer, m.Answer) and answer.piece:
+                said = json.decode(answer.piece, type=m.DrainAnswer)
+                if said.found and not said.done and LEAVES_ALREADY not in said.text:
+                    self._on_drain(wish.node)
 
         connection.listen(answered)
         connection.send(wish)

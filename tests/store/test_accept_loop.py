@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import resource
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from tests.harness.descriptors import no_descriptor_left
 from tests.harness.limits import until
 
 from rallypoint.store.accept_loop import BATCH, AcceptLoop
@@ -27,18 +26,6 @@ def queued(count: int) -> Iterator[tuple[socket.socket, list[socket.socket]]]:
     finally:
         for opened in (*clients, listener):
             opened.close()
-
-
-@contextmanager
-def no_descriptor_left() -> Iterator[None]:
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    taken = {int(name) for name in os.listdir("/proc/self/fd")}
-    full = min(set(range(len(taken) + 1)) - taken)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (full, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 async def test_everybody_else_has_a_turn_after_each_batch() -> None:

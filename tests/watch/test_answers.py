@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rallypoint.cli.watch.reach import decoded
+from rallypoint.cli.watch.asking.reach import decoded
 from rallypoint.core.watch.job_view import JobLine
 from rallypoint.errors import UsageError
 

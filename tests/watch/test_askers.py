@@ -24,7 +24,11 @@ PEER = "10.0.0.7:40000"
 BY_B = "somebody at 10.0.0.7 used rallypoint"
 
 
-def said(askers: Askers, question: Ask | m.DrainNode, at: float, peer: str = PEER) -> str:
+def drain(node: str) -> Ask:
+    return Ask(Subject.DRAIN, nodes=(node,), release="0.2.0")
+
+
+def said(askers: Askers, question: Ask, at: float, peer: str = PEER) -> str:
     record = askers.asked(question, peer, 4, at)
     return "" if record is None else record.text
 
@@ -40,11 +44,12 @@ def said(askers: Askers, question: Ask | m.DrainNode, at: float, peer: str = PEE
         (Ask(Subject.CANCEL, release="0.2.0"), "cancel", ""),
         (Ask(Subject.EXCLUDE, nodes=("b",), release="0.2.0"), "nodes exclude b", "b"),
         (Ask(Subject.ALLOW, nodes=("b",), release="0.2.0"), "nodes allow b", "b"),
-        (m.DrainNode("b", "it is tired", "0.2.0"), "drain b", "b"),
+        (m.DrainNode("b", "it is tired", "0.2.0").question, "drain b", "b"),
+        (Ask(Subject.DRAIN, nodes=("b",), release="0.2.0"), "drain b", "b"),
     ],
 )
 def test_F8_who_reads_or_wants_something_leaves_an_event(
-    question: Ask | m.DrainNode, words: str, node: str
+    question: Ask, words: str, node: str
 ) -> None:
     record = known(Askers().asked(question, PEER, 4, 0.0))
     assert (record.kind, record.kind.level, record.node_id) == (ASKED, Level.INFO, node)
@@ -75,11 +80,7 @@ def test_F8_a_loop_leaves_one_event_a_minute_that_counts_the_rest() -> None:
 
 def test_F8_another_host_and_another_command_have_events_of_their_own() -> None:
     askers = Askers()
-    questions: list[Ask | m.DrainNode] = [
-        LOGS,
-        m.DrainNode("a", "", "0.2.0"),
-        m.DrainNode("b", "", "0.2.0"),
-    ]
+    questions = [LOGS, drain("a"), drain("b")]
     assert all(said(askers, one, 0.0) for one in questions)
     assert said(askers, LOGS, 1.0, "10.0.0.8:1") == (
         "somebody at 10.0.0.8 used rallypoint logs (version 0.2.0)"
@@ -89,14 +90,14 @@ def test_F8_another_host_and_another_command_have_events_of_their_own() -> None:
 
 def test_F8_many_hosts_and_made_up_nodes_fill_no_history() -> None:
     askers = Askers()
-    drains = [m.DrainNode(f"n{number}", "", "0.2.0") for number in range(1000)]
+    drains = [drain(f"n{number}") for number in range(1000)]
     told = [said(askers, drain, 0.0) for drain in drains]
     assert [bool(text) for text in told] == [True] * KEPT_MAX + [False] * (1000 - KEPT_MAX)
     assert said(askers, drains[0], 1.0) == ""
     late = said(askers, LOGS, WINDOW_S)
     left_out = 1000 - KEPT_MAX + 1
     assert late.endswith(f"; {left_out} uses of other commands, or at other hosts, are left out")
-    assert said(askers, m.DrainNode("x" * 2000, "", "0.2.0"), WINDOW_S).count("x") < 255
+    assert said(askers, drain("x" * 2000), WINDOW_S).count("x") < 255
 
 
 async def test_F8_ten_reads_of_a_job_leave_one_event_in_its_history(place: Place) -> None:
@@ -113,7 +114,7 @@ async def test_F8_ten_reads_of_a_job_leave_one_event_in_its_history(place: Place
 
 async def test_F8_a_reader_leaves_an_event_also_while_nothing_can_be_recorded(place: Place) -> None:
     place.register.is_away = True
-    place.job.asked(Wire(7), m.DrainNode("node-0", "", "0.2.0"))
+    place.asks(drain("node-0"))
     assert place.job.watch.history.entries[-1].event == "asked"
 
 

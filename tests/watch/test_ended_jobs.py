@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,10 +18,11 @@ from tests.harness.kept_notes import BEGAN_MS, ENDPOINT, note
 from tests.harness.narrowed import known
 from tests.harness.watched_cluster import WatchedCluster
 
-from rallypoint.cli import drain
-from rallypoint.cli.watch import events, logs, nodes, stacks, status, wishes
+from rallypoint.cli.commands import ROWS
+from rallypoint.cli.parser import parse
+from rallypoint.cli.watch import drain, events, logs, nodes, stacks, status, wishes
+from rallypoint.cli.watch.asking.reach import JobEndedError
 from rallypoint.cli.watch.kept import NO_END, Kept, answer_or_kept, read_kept, status_of
-from rallypoint.cli.watch.reach import JobEndedError
 from rallypoint.cli.watch.status_text import LINES_MAX, status_lines
 from rallypoint.core.model import SharedSettings
 from rallypoint.core.watch.history_file import Begin, Recorded, compact
@@ -281,8 +283,8 @@ def test_a_log_directory_finds_the_end_of_its_job(
         (drain.run, ["node-3"]),
         (nodes.run, ["exclude", "node-3"]),
         (nodes.run, []),
-        (wishes.run_cancel, []),
-        (wishes.run_checkpoint, []),
+        (partial(wishes.run, ROWS["cancel"]), []),
+        (partial(wishes.run, ROWS["checkpoint"]), []),
     ],
 )
 def test_a_command_that_needs_a_running_job_says_where_the_end_of_an_ended_one_is(
@@ -307,10 +309,19 @@ def test_V7_after_takeovers_status_names_the_node_that_led_last_and_keeps_the_en
     (path,) = (home / "state" / "kept").glob("train-7-*")
     kept_jobs.write_note(str(path), note(0))
 
-    def ask() -> str:
+    heads: list[str] = []
+
+    class Asked(status.Status):
+        def show_kept(self, kept: Kept, head: str) -> int:
+            heads.append(head)
+            return 0
+
+    def ask() -> int:
         raise JobEndedError("the job has ended: it failed", "failed", "it failed", leader)
 
-    head = answer_or_kept(status.STATUS, [ENDPOINT, "--job", "train-7"], ask, lambda _, head: head)
+    scanned = parse(status.STATUS, [ENDPOINT, "--job", "train-7"], {})
+    assert answer_or_kept(Asked(scanned, Asked.read_words(scanned)), ask) == 0
+    (head,) = heads
     told = f"the rest is on the machine of node {leader}, which led it last"
     assert (told in head) == is_elsewhere
     assert head.startswith("the job has ended: it failed; the rest") == is_elsewhere

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 from msgspec.structs import replace
 
-from rallypoint.cli.watch.events_text import event_line, event_lines, newest_of, since
+from rallypoint.cli.watch.events import event_line, event_lines, newest_of, since
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.watch.history import HistoryEntry
 

@@ -16,7 +16,8 @@ from tests.harness.prepared import processes
 from tests.harness.watched_cluster import WatchedCluster
 
 from rallypoint.cli import job_verdict
-from rallypoint.cli.watch import events, reach, status
+from rallypoint.cli.watch import events, status
+from rallypoint.cli.watch.asking import reach
 from rallypoint.core.model import SharedSettings
 from rallypoint.core.watch.history import HistoryEntry
 from rallypoint.core.watch.history_file import Begin, HistoryLine, LinesLost, as_object, compact

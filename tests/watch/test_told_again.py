@@ -158,6 +158,14 @@ def test_what_can_t_be_is_refused(change: dict[str, object], said: str) -> None:
         codec.decode_to_coordinator(codec.encode(beat))
 
 
+def test_a_report_has_the_form_that_older_coordinators_read() -> None:
+    (told, *_) = timeline.told(node_of_three_rounds().line, "a", 100.0)
+    form = msgspec.json.decode(msgspec.json.encode(told))
+    assert form[:6] == [[1, 0], 2, 4, "the first round", 85.0, 70.0]
+    assert form[7] == [7.0, 0.5, None, None, 2.0], "rendezvous, spawn, first output, progress, stop"
+    assert len(form) == 9
+
+
 def test_more_rounds_than_a_node_tells_are_refused() -> None:
     (told, *_) = timeline.told(node_of_three_rounds().line, "a", 100.0)
     rounds: tuple[ReportedRound, ...] = (told,) * ROUNDS_REPORTED

@@ -8,6 +8,7 @@ import socket
 import tempfile
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -16,16 +17,17 @@ from tests.harness.cluster import free_port
 from tests.harness.kept_notes import note
 from tests.harness.limits import patience
 
-from rallypoint.cli import drain
+from rallypoint.cli.commands import ROWS
 from rallypoint.cli.parser import parse
-from rallypoint.cli.watch import events, logs, nodes, reach, stacks, status, wishes
-from rallypoint.cli.watch.reach import UnreachedHereError
+from rallypoint.cli.watch import drain, events, logs, nodes, stacks, status, wishes
+from rallypoint.cli.watch.asking import find, reach
+from rallypoint.cli.watch.asking.reach import UnreachedHereError
 from rallypoint.core.watch.kept_jobs import directory_name
 from rallypoint.errors import RendezvousConnectionError, UsageError
 from rallypoint.observe import kept_jobs
 from rallypoint.process.scratch import LocalJob, Scratch, leave_note
 
-AGAIN = "the coordinator went away: looking for it, or another"
+AGAIN = "looking for it, or another, for 0 s at most\n"
 ONE_JOB = [
     (status.run, []),
     (events.run, []),
@@ -33,8 +35,8 @@ ONE_JOB = [
     (stacks.run, []),
     (nodes.run, []),
     (drain.run, ["node-3"]),
-    (wishes.run_checkpoint, []),
-    (wishes.run_cancel, ["--yes"]),
+    (partial(wishes.run, ROWS["checkpoint"]), []),
+    (partial(wishes.run, ROWS["cancel"]), ["--yes"]),
 ]
 
 
@@ -42,7 +44,9 @@ ONE_JOB = [
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Has the notes of agents in a temporary directory of its own."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(reach, "PLACES", ())
+    monkeypatch.setattr(find, "PLACES", ())
+    monkeypatch.setattr(reach, "TAKEOVER_S", 0.0)
+    monkeypatch.setattr(reach, "RETRY_S", 0.0)
     monkeypatch.setenv("RALLYPOINT_STATE_DIR", str(tmp_path / "state"))
     return tmp_path
 
@@ -101,14 +105,20 @@ def test_V6_a_job_whose_agent_looks_for_the_next_leader_meanwhile_keeps_its_row(
 
 
 @pytest.mark.parametrize(("ask", "words"), ONE_JOB)
-def test_all_commands_name_the_job_that_cant_be_reached(
-    ask: Callable[[list[str]], int], words: list[str], machine: Path
+def test_L5_all_commands_wait_for_another_leader_and_name_the_job_that_cant_be_reached(
+    ask: Callable[[list[str]], int],
+    words: list[str],
+    machine: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     address = starts(machine, "train-7")
     why = f"can't reach the coordinator at {address}: connection refused"
     said = f"^job train-7 runs on this machine, and does not answer: {why}: it has just ended, or"
     with pytest.raises(UnreachedHereError, match=said):
         ask(words)
+    err = capsys.readouterr().err
+    assert err.endswith(f"rallypoint: job train-7: {why}: {AGAIN}")
+    assert err.count(AGAIN) == 1
 
 
 @pytest.mark.parametrize(
@@ -118,11 +128,8 @@ def test_V6_who_begins_to_follow_just_as_the_leader_dies_waits_for_the_next_one(
     run: Callable[[list[str]], int],
     option: str,
     machine: Path,
-    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(reach, "LOST_S", 0.0)
-    monkeypatch.setattr(reach, "RETRY_S", 0.0)
     address = starts(machine, "train-7")
     with pytest.raises(UnreachedHereError, match="job train-7 runs on this machine"):
         run([option])
@@ -132,20 +139,22 @@ def test_V6_who_begins_to_follow_just_as_the_leader_dies_waits_for_the_next_one(
     assert capsys.readouterr().err == ""  # Nobody else can be found there.
 
 
+async def nothing(asking: reach.Asking) -> None:
+    """Ask it."""
+
+
 def test_V6_who_follows_a_job_finds_the_next_leader_where_the_agent_here_has_found_it(
-    machine: Path, monkeypatch: pytest.MonkeyPatch
+    machine: Path,
 ) -> None:
-    monkeypatch.setattr(reach, "LOST_S", 0.0)
-    monkeypatch.setattr(reach, "RETRY_S", 0.0)
     folder = agent_folder(machine, "train-7")
     note_of(folder, "train-7", f"127.0.0.1:{free_port()}")
-    (job,) = reach.read_job(logs.LOGS, parse(logs.LOGS, [], {}), None)
+    (job,) = find.read_job(logs.LOGS, parse(logs.LOGS, [], {}), None)
     with socket.create_server(("127.0.0.1", 0)) as server:
         leader = threading.Thread(target=lambda: server.accept()[0].close(), daemon=True)
         leader.start()
         note_of(folder, "train-7", f"127.0.0.1:{server.getsockname()[1]}")
-        with pytest.raises(UnreachedHereError, match="connection refused"):
-            asyncio.run(reach.open_to_follow(job, None))
+        with pytest.raises(UnreachedHereError, match="job train-7 runs on this machine"):
+            asyncio.run(reach.converse(job, None, nothing))
         leader.join(patience(10.0))
         assert not leader.is_alive()  # It was dialled.
 

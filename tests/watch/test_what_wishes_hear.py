@@ -132,6 +132,8 @@ async def test_L5_a_coordinator_that_has_taken_over_says_whom_it_waits_for(quest
         "try again when rallypoint status shows that it runs"
     )
     assert watch.view.waits_for == waits_for
+    (answer,) = person.all(m.Answer)
+    assert (answer.recovers, answer.is_final) == (True, False), "the command waits"
 
 
 async def test_L5_who_follows_lines_waits_for_the_nodes_of_a_coordinator_that_has_taken_over() -> (

@@ -5,12 +5,15 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import astuple
 from tests.fuzz.store_conversation import VALIDATE, buffered_bytes
 from tests.harness.store_client import text, u64
+from tests.harness.store_process import encode as encode_fields
 
 from rallypoint.errors import ProtocolError
 from rallypoint.wire import c10d_server
@@ -19,41 +22,39 @@ from rallypoint.wire.c10d_fields import Opcode
 from rallypoint.wire.c10d_server import ServerSession
 from rallypoint.wire.preamble import Preamble, classify
 
+key = st.binary(max_size=12)
+i64 = st.integers(-(2**63), 2**63 - 1)
+keys = st.lists(key, max_size=5).map(tuple)
+pairs = st.lists(st.tuples(key, key), max_size=5).map(tuple)
+SENT: dict[type[c10d.StoreRequest], tuple[Opcode, *tuple[st.SearchStrategy[Any], ...]]] = {
+    c10d.Set: (Opcode.SET, key, key),
+    c10d.CompareSet: (Opcode.COMPARE_SET, key, key, key),
+    c10d.Get: (Opcode.GET, key),
+    c10d.Add: (Opcode.ADD, key, i64),
+    c10d.Check: (Opcode.CHECK, keys),
+    c10d.WaitKeys: (Opcode.WAIT, keys),
+    c10d.CountKeys: (Opcode.GETNUMKEYS,),
+    c10d.DeleteKey: (Opcode.DELETE_KEY, key),
+    c10d.Append: (Opcode.APPEND, key, key),
+    c10d.MultiGet: (Opcode.MULTI_GET, keys),
+    c10d.MultiSet: (Opcode.MULTI_SET, pairs),
+    c10d.CancelWait: (Opcode.CANCEL_WAIT,),
+    c10d.Ping: (Opcode.PING, st.integers(0, 2**32 - 1)),
+    c10d.QueuePush: (Opcode.QUEUE_PUSH, key, key),
+    c10d.QueuePop: (Opcode.QUEUE_POP, key),
+    c10d.QueueLength: (Opcode.QUEUE_LEN, key),
+    c10d.ListKeys: (Opcode.LIST_KEYS,),
+    c10d.Barrier: (Opcode.BARRIER, key, i64),
+}
+"""The opcode of each request, and what its fields may be."""
+requests = st.one_of([st.builds(kind, *fields) for kind, (_, *fields) in SENT.items()])
+
 
 def encode(request: c10d.StoreRequest) -> bytes:
-    """The client's side, written down a second time and differently: as a table of fields."""
-    opcode, fields = {
-        c10d.Set: (Opcode.SET, "key value"),
-        c10d.CompareSet: (Opcode.COMPARE_SET, "key expected desired"),
-        c10d.Get: (Opcode.GET, "key"),
-        c10d.Add: (Opcode.ADD, "key delta"),
-        c10d.Check: (Opcode.CHECK, "keys"),
-        c10d.WaitKeys: (Opcode.WAIT, "keys"),
-        c10d.CountKeys: (Opcode.GETNUMKEYS, ""),
-        c10d.DeleteKey: (Opcode.DELETE_KEY, "key"),
-        c10d.Append: (Opcode.APPEND, "key value"),
-        c10d.MultiGet: (Opcode.MULTI_GET, "keys"),
-        c10d.MultiSet: (Opcode.MULTI_SET, "pairs"),
-        c10d.CancelWait: (Opcode.CANCEL_WAIT, ""),
-        c10d.Ping: (Opcode.PING, "nonce"),
-        c10d.QueuePush: (Opcode.QUEUE_PUSH, "key value"),
-        c10d.QueuePop: (Opcode.QUEUE_POP, "key"),
-        c10d.QueueLength: (Opcode.QUEUE_LEN, "key"),
-        c10d.ListKeys: (Opcode.LIST_KEYS, ""),
-        c10d.Barrier: (Opcode.BARRIER, "key world_size"),
-    }[type(request)]
-    encoded = bytes((opcode,))
-    for field in fields.split():
-        value = getattr(request, field)
-        match value:
-            case bytes():
-                encoded += text(value)
-            case int():
-                encoded += struct.pack("<I" if field == "nonce" else "<q", value)
-            case tuple():
-                parts = [part for item in value for part in ((item,) if field == "keys" else item)]
-                encoded += u64(len(value)) + b"".join(map(text, parts))
-    return encoded
+    """The client's side, written down a second time."""
+    if isinstance(request, c10d.Ping):
+        return bytes((Opcode.PING,)) + struct.pack("<I", request.nonce)
+    return encode_fields(SENT[type(request)][0], *astuple(request))
 
 
 def parse(pieces: Iterable[bytes]) -> tuple[list[c10d.StoreRequest], str | None]:
@@ -69,31 +70,6 @@ def parse(pieces: Iterable[bytes]) -> tuple[list[c10d.StoreRequest], str | None]
             session.next_request()
         return requests, str(error)
     return requests, None
-
-
-key = st.binary(max_size=12)
-i64 = st.integers(-(2**63), 2**63 - 1)
-keys = st.lists(key, max_size=5).map(tuple)
-requests = st.one_of(
-    st.builds(c10d.Set, key, key),
-    st.builds(c10d.CompareSet, key, key, key),
-    st.builds(c10d.Get, key),
-    st.builds(c10d.Add, key, i64),
-    st.builds(c10d.Check, keys),
-    st.builds(c10d.WaitKeys, keys),
-    st.builds(c10d.CountKeys),
-    st.builds(c10d.DeleteKey, key),
-    st.builds(c10d.Append, key, key),
-    st.builds(c10d.MultiGet, keys),
-    st.builds(c10d.MultiSet, st.lists(st.tuples(key, key), max_size=5).map(tuple)),
-    st.builds(c10d.CancelWait),
-    st.builds(c10d.Ping, st.integers(0, 2**32 - 1)),
-    st.builds(c10d.QueuePush, key, key),
-    st.builds(c10d.QueuePop, key),
-    st.builds(c10d.QueueLength, key),
-    st.builds(c10d.ListKeys),
-    st.builds(c10d.Barrier, key, i64),
-)
 
 
 @settings(max_examples=300, deadline=None)

@@ -114,13 +114,6 @@ async def test_a_time_of_the_far_future_fits_in_shared_memory(
             assert one.ask("worker.is_current()") == "True"
 
 
-async def test_is_current_until_the_round_ends(tmp_path: Path) -> None:
-    with working(tmp_path, 1) as (shm, (one,)):
-        assert one.ask("worker.is_current()") == "True"
-        shm.retire()
-        assert one.ask("worker.is_current()") == "False"
-
-
 async def test_nobody_else_may_read_the_shared_memory(tmp_path: Path) -> None:
     with a_shm(tmp_path, 1) as shm:
         folder = Path(shm.path).parent

@@ -15,6 +15,7 @@ from contextlib import nullcontext
 from typing import Any, TypeVar
 
 from rallypoint.agent.workers import RoundWorkers
+from rallypoint.core.text import carried
 from rallypoint.process.signals import hold_what_handlers_raise, keep_dispositions
 
 T = TypeVar("T")
@@ -140,7 +141,7 @@ def start_in_thread(
             raise errors[0]
         return results[0]
 
-    thread = threading.Thread(target=run, name="rallypoint-agent", daemon=True)
+    thread = threading.Thread(target=carried(run), name="rallypoint-agent", daemon=True)
     thread.start()
     return wait, take
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from signal import Signals
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from rallypoint.config import TOKEN_VARIABLE, AgentConfig, ObserveConfig, StopConfig
+from rallypoint.config import TOKEN_VARIABLE, AgentConfig
 from rallypoint.core.model import Assignment, Stamp
-from rallypoint.core.text import count, shown
+from rallypoint.core.text import count, named, shown
 from rallypoint.errors import UsageError
 from rallypoint.files import local_path
 from rallypoint.wire.address import read_port
@@ -29,44 +28,30 @@ _PROGRESS_VARIABLES = ("KUBEFLOW_TRAINER_SERVER", "KUBEFLOW_TRAINER_STATUS")
 """Of release 2.2, and of the proposal before it: with _URL, _CA_CERT and _TOKEN (files)."""
 
 
-class WorkerContext(Struct, frozen=True, kw_only=True):
-    """One worker's place in one round.
-
-    Ranks count from 0. `master_addr:master_port` is the round store. `restart_count` is the
-    job-wide number of restarts charged so far; `incarnation` and `round` stamp the round.
-    """
+class WorkerContext(Struct, frozen=True):
+    """One worker's place in one round. Ranks count from 0."""
 
     local_rank: int
-    rank: int
-    role_rank: int
-    role: str
-    group_rank: int
-    local_world_size: int
-    world_size: int
-    group_world_size: int
-    role_world_size: int
-    master_addr: str
-    master_port: int
-    restart_count: int
-    max_restarts: int
-    run_id: str
-    incarnation: int
-    round: int
-    node_id: str
     error_file: str
     """Where the worker may leave its exception; empty: nowhere."""
-    omp_threads: int | None
-    """For a worker that would inherit no OMP_NUM_THREADS; None: leave it unset."""
-    restart_reason: str = ""
-    """Why there is this round, as the coordinator put it."""
+    stamp: Stamp
+    assignment: Assignment
+    config: AgentConfig
+    node_id: str
     shm: str = ""
     """The path of the round's shared memory; empty: there is none."""
-    virtual_local_rank: bool = False
-    """The worker sees one device only, its own, and LOCAL_RANK 0."""
     timer_file: str = ""
     """The named pipe for timers of torch's clients; empty: none was asked for."""
-    unbuffered: bool = False
-    """Python programs are to write each line at once."""
+
+    @property
+    def rank(self) -> int:
+        """Of all workers of the job."""
+        return self.assignment.base_rank + self.local_rank
+
+    @property
+    def role_rank(self) -> int:
+        """Of all workers with this role."""
+        return self.assignment.base_role_rank + self.local_rank
 
 
 def common_environ(
@@ -94,37 +79,38 @@ def worker_environ(context: WorkerContext, base: Mapping[str, str] | None = None
 
     Raises UsageError where each worker should see one device and there is none for this one.
     """
-    environ = common_environ(context.omp_threads, base, unbuffered=context.unbuffered)
+    place, workers, local_rank = context.assignment, context.config.workers, context.local_rank
+    rendezvous = context.config.rendezvous
+    environ = common_environ(workers.omp_threads, base, unbuffered=workers.unbuffered)
     environ |= {
-        "LOCAL_RANK": str(context.local_rank),
+        "LOCAL_RANK": str(local_rank),
         "RANK": str(context.rank),
-        "GROUP_RANK": str(context.group_rank),
+        "GROUP_RANK": str(place.group_rank),
         "ROLE_RANK": str(context.role_rank),
-        "ROLE_NAME": context.role,
-        "LOCAL_WORLD_SIZE": str(context.local_world_size),
-        "WORLD_SIZE": str(context.world_size),
-        "GROUP_WORLD_SIZE": str(context.group_world_size),
-        "ROLE_WORLD_SIZE": str(context.role_world_size),
-        "MASTER_ADDR": context.master_addr,
-        "MASTER_PORT": str(context.master_port),
-        "TORCHELASTIC_RESTART_COUNT": str(context.restart_count),
-        "TORCHELASTIC_MAX_RESTARTS": str(context.max_restarts),
-        "TORCHELASTIC_RUN_ID": context.run_id,
+        "ROLE_NAME": workers.role,
+        "LOCAL_WORLD_SIZE": str(workers.count),
+        "WORLD_SIZE": str(place.world_size),
+        "GROUP_WORLD_SIZE": str(place.group_world_size),
+        "ROLE_WORLD_SIZE": str(place.role_world_size),
+        "MASTER_ADDR": place.master_addr,
+        "MASTER_PORT": str(place.master_port),
+        "TORCHELASTIC_RESTART_COUNT": str(place.restart_count),
+        "TORCHELASTIC_MAX_RESTARTS": str(rendezvous.max_restarts),
+        "TORCHELASTIC_RUN_ID": rendezvous.run_id,
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "TORCHELASTIC_ERROR_FILE": context.error_file,
-        "RALLYPOINT_RUN_ID": context.run_id,
-        "RALLYPOINT_INCARNATION": str(context.incarnation),
-        "RALLYPOINT_ROUND": str(context.round),
+        "RALLYPOINT_RUN_ID": rendezvous.run_id,
+        "RALLYPOINT_INCARNATION": str(context.stamp.incarnation),
+        "RALLYPOINT_ROUND": str(context.stamp.round),
         "RALLYPOINT_NODE_ID": context.node_id,
-        "RALLYPOINT_RESTART_REASON": context.restart_reason.replace("\0", ""),
-        "RALLYPOINT_LOCAL_RANK": str(context.local_rank),
+        "RALLYPOINT_RESTART_REASON": place.why.replace("\0", ""),
+        "RALLYPOINT_LOCAL_RANK": str(local_rank),
         SHM_VARIABLE: context.shm,
     }
     if not context.shm:
         del environ[SHM_VARIABLE]  # That of an agent around this one is none of these workers'.
-    if context.virtual_local_rank:
-        device = own_device(environ, context.local_rank, context.local_world_size)
-        environ |= {"LOCAL_RANK": "0", **device}
+    if workers.virtual_local_rank:
+        environ |= {"LOCAL_RANK": "0", **own_device(environ, local_rank, workers.count)}
     if context.timer_file:
         environ[TIMER_FILE_VARIABLE] = context.timer_file
     return environ
@@ -164,9 +150,9 @@ def _enough(variable: str, visible: str | None, workers: int) -> list[str]:
     """The entries of a list of devices."""
     devices = [entry.strip() for entry in (visible or "").split(",")]
     if visible is not None and len(devices) < workers:
-        named = f"{variable}={shown(visible)} names {count(len(devices), 'device')}"
+        found = f"{variable}={shown(visible)} names {count(len(devices), 'device')}"
         raise UsageError(
-            f"--virtual-local-rank: {named} for {count(workers, 'worker')}; "
+            f"{named.virtual_local_rank}: {found} for {count(workers, 'worker')}; "
             "name one device for each, or start fewer workers"
         )
     return devices
@@ -180,9 +166,9 @@ def timer_file_asked_for(base: Mapping[str, str] | None = None) -> str | None:
     return "" if environ.get(TORCHELASTIC_ENABLE_FILE_TIMER) == "1" else None
 
 
-def shutdown_timeout_asked_for(base: Mapping[str, str] | None = None) -> str:
-    """What torch's variable has for it, in seconds; empty: nothing."""
-    return (os.environ if base is None else base).get(SHUTDOWN_TIMEOUT_VARIABLE, "")
+def asked_for(variable: str) -> str:
+    """What this variable of torch's has; empty: nothing."""
+    return os.environ.get(variable, "")
 
 
 def health_port_asked_for(base: Mapping[str, str] | None = None) -> int | None:
@@ -221,21 +207,6 @@ def progress_receiver_asked_for(base: Mapping[str, str] | None = None) -> Progre
     return None
 
 
-def signals_asked_for(base: Mapping[str, str] | None = None) -> tuple[str, ...]:
-    """The signals that torch's variable has for an agent that a program makes; empty: none. Raises
-    UsageError."""
-    text = (os.environ if base is None else base).get(SIGNALS_VARIABLE, "")
-    names = tuple(name.strip() for name in text.split(",") if name.strip())
-    if wrong := [name for name in names if name not in Signals.__members__]:
-        raise UsageError(f"{SIGNALS_VARIABLE}={shown(text)}: there is no signal {shown(wrong[0])}")
-    return names
-
-
-def observe_config(event_log_handler: str) -> ObserveConfig:
-    """That of an agent that a program makes. Raises UsageError."""
-    return ObserveConfig(event_log_handler=event_log_handler, health_port=health_port_asked_for())
-
-
 def kept_jobs(base: Mapping[str, str] | None = None) -> str:
     """Return the directory in which something is kept of this user's jobs; empty: there is none.
     Raises UsageError for a RALLYPOINT_STATE_DIR that is no directory's name."""
@@ -252,50 +223,9 @@ def kept_jobs(base: Mapping[str, str] | None = None) -> str:
     return os.path.join(state, "kept") if os.path.isabs(state) else ""
 
 
-def stop_config(grace_s: float) -> StopConfig:
-    """That of an agent that a program makes, with one grace for every stop. Raises UsageError."""
-    signals = signals_asked_for() or StopConfig().signals
-    return StopConfig(shutdown_grace_s=grace_s, restart_grace_s=grace_s, signals=signals)
-
-
 def worker_argv(template: Sequence[str], local_rank: int) -> list[str]:
     """The command of one worker: every `${local_rank}` replaced, every other `$` left alone.
 
     (torchrun also turns `$$` into `$` and replaces `$local_rank`, which mangles arguments.)
     """
     return [word.replace(LOCAL_RANK_MACRO, str(local_rank)) for word in template]
-
-
-def context_maker(
-    assignment: Assignment, stamp: Stamp, config: AgentConfig, node_id: str
-) -> Callable[[int, str], WorkerContext]:
-    """The context of each local rank of this round, given the path of its error file."""
-    workers, rendezvous = config.workers, config.rendezvous
-
-    def context(local_rank: int, error_file: str) -> WorkerContext:
-        return WorkerContext(
-            local_rank=local_rank,
-            rank=assignment.base_rank + local_rank,
-            role_rank=assignment.base_role_rank + local_rank,
-            role=workers.role,
-            group_rank=assignment.group_rank,
-            local_world_size=workers.count,
-            world_size=assignment.world_size,
-            group_world_size=assignment.group_world_size,
-            role_world_size=assignment.role_world_size,
-            master_addr=assignment.master_addr,
-            master_port=assignment.master_port,
-            restart_count=assignment.restart_count,
-            max_restarts=rendezvous.max_restarts,
-            run_id=rendezvous.run_id,
-            incarnation=stamp.incarnation,
-            round=stamp.round,
-            node_id=node_id,
-            error_file=error_file,
-            restart_reason=assignment.why,
-            omp_threads=workers.omp_threads,
-            virtual_local_rank=workers.virtual_local_rank,
-            unbuffered=workers.unbuffered,
-        )
-
-    return context

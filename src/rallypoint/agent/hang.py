@@ -20,7 +20,7 @@ from rallypoint.core import messages as m
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.hang import Behind, WorkerProgress
 from rallypoint.core.model import Assignment
-from rallypoint.core.text import STACKS
+from rallypoint.core.text import STACKS, named
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.files import safe_open
 from rallypoint.process.logs.log_dir import is_null_device, make_stacks_dir, path_text
@@ -142,8 +142,10 @@ class StacksFiles:
         """Say once that no hang can be seen."""
         if not self._has_said_unseen:
             who = f"no worker{' of this node' if nodes > 1 else ''} has told a step"
-            can = "call rallypoint.worker.progress(step), or give --progress-pattern"
-            self._say(kinds.NOTICE(f"--hang-timeout {timeout_s:g} sees no hang yet: {who}; {can}"))
+            can = f"call rallypoint.worker.progress(step), or give {named.progress_pattern}"
+            self._say(
+                kinds.NOTICE(f"{named.hang_timeout} {timeout_s:g} sees no hang yet: {who}; {can}")
+            )
         self._has_said_unseen = True
 
     def keep(

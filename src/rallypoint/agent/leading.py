@@ -1,5 +1,5 @@
 """A node of a job that any of its nodes may lead: how it finds the leader by the job's register,
-and what it hosts when it leads itself (`coordinator/succession.py`)."""
+and what it hosts when it leads itself (`coordinator/leader_search.py`)."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from typing import NamedTuple
 from rallypoint.agent.agent import Agent
 from rallypoint.config import AccessConfig, RendezvousConfig
 from rallypoint.coordinator.connection import ClientConnection, dial
+from rallypoint.coordinator.leader_search import Listening
 from rallypoint.coordinator.own_addresses import (
     addresses_of,
     bind_for_leader,
@@ -23,13 +24,13 @@ from rallypoint.coordinator.own_addresses import (
     why_unreachable,
 )
 from rallypoint.coordinator.server import Coordinator, LookupToken
-from rallypoint.coordinator.succession import Listening
 from rallypoint.coordinator.token import find_token, user_home
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.session import AgentEnd
 from rallypoint.core.takeover.heirs import Claimant
 from rallypoint.core.takeover.leading import takeover_s
+from rallypoint.core.text import named
 from rallypoint.errors import RendezvousConnectionError, RendezvousTimeoutError
 from rallypoint.register.engines import make_for, prepare, unanswered
 from rallypoint.register.record import Register
@@ -59,7 +60,7 @@ class Hosts(NamedTuple):
 
 
 class LeadingNode:
-    """A `succession.Seeker`."""
+    """A `leader_search.Seeker`."""
 
     def __init__(
         self,
@@ -102,7 +103,7 @@ class LeadingNode:
             is_leaving=self._agent.is_leaving,
             spread=self._spread,
             is_fresh=self._end.attached is None,
-            dead=self._end.known_dead,
+            dead=self._end.rules.dead,
             told=self._end.told,
             settings=self._end.settings,
         )
@@ -115,7 +116,9 @@ class LeadingNode:
         assert rendezvous.register is not None
         local = rendezvous.local_addr
         addresses = own_addresses() if local is None else addresses_of(local)
-        listeners = bind_for_leader(addresses, rendezvous.register.ports, f"--local-addr {local}")
+        listeners = bind_for_leader(
+            addresses, rendezvous.register.ports, f"{named.local_addr} {local}"
+        )
         bound = [Address(*listener.getsockname()[:2]) for listener in listeners]
         why = why_unreachable(bound, local) if rendezvous.max_nodes > 1 else ""
         if why and why != self._told_unreachable:
@@ -154,7 +157,7 @@ class LeadingNode:
         same = await run_in_thread(wording.same, "rallypoint-registers")
         self.notice(
             f"no other node has come for {ALONE_S:g} s: see that all nodes have the same "
-            f"--rdzv-id, and that {same}"
+            f"{named.rdzv_id}, and that {same}"
         )
 
     def _sweep(self) -> None:
@@ -232,7 +235,8 @@ def short_lease(hold_s: float, lease_s: float) -> str:
     """What to say if no other node leads before the leases end."""
     late_s = ceil(takeover_s(hold_s))
     return (
-        f"--lease {lease_s:g}: if the machine of the leading node vanishes, another node leads "
-        f"after {late_s} s at most (--rdzv-conf hold={hold_s:g}), and all nodes have stopped their "
-        f"workers by then: --lease {late_s + 1} or a shorter hold keeps them running"
+        f"{named.lease} {lease_s:g}: if the machine of the leading node vanishes, another node "
+        f"leads after {late_s} s at most ({named.rdzv_conf} hold={hold_s:g}), and all nodes have "
+        f"stopped their workers by then: {named.lease} {late_s + 1} or a shorter hold keeps them "
+        "running"
     )

@@ -15,12 +15,11 @@ from rallypoint.core.event_kinds import Record
 from rallypoint.core.model import Assignment, Outcome
 from rallypoint.core.node.events import Finish, FinishKind
 from rallypoint.core.ranks import id_of_rank
-from rallypoint.core.text import shown
+from rallypoint.core.text import named, shown
 from rallypoint.process.logs.log_dir import path_text
 from rallypoint.process.logs.plan import (
     LinePrefix,
     Std,
-    check_ranks,
     is_named,
     parse_std_map,
     resolve_mode,
@@ -95,8 +94,8 @@ def logs_specs(config: AgentConfig) -> LogsSpecs:
     output, count = config.output, config.workers.count
     if not isinstance(output.logs_specs, str):
         return cast(LogsSpecs, output.logs_specs)
-    redirects = parse_std_map(output.redirects, count, flag="--redirects")
-    tee = parse_std_map(output.tee, count, flag="--tee")
+    redirects = parse_std_map(output.redirects, count, flag=named.redirects)
+    tee = parse_std_map(output.tee, count, flag=named.tee)
     if output.logs_specs == "default":
         # That of a job of one node is named as by torchrun.
         names_node = output.log_layout == "rounds" or config.rendezvous.max_nodes > 1
@@ -130,7 +129,6 @@ def output_settings(config: AgentConfig) -> OutputSettings:
         stderr_is_terminal=stderr_tty,
         workers=shown_workers(config),
     )
-    check_ranks(output.local_ranks_filter or (), workers.count, "--local-ranks-filter")
     return OutputSettings(
         mode=mode,
         prefix=LinePrefix(

@@ -24,9 +24,9 @@ import msgspec
 from msgspec import Struct
 
 from rallypoint.core.model import Lacking
-from rallypoint.core.text import count, signal_name
+from rallypoint.core.text import count, named, signal_name
 from rallypoint.errors import MACHINE_ERRNOS, RallypointError
-from rallypoint.files import safe_open
+from rallypoint.files import prove_writable
 from rallypoint.process.exits import wait_until_gone
 from rallypoint.process.forks import ForkedProcess, fork_process
 from rallypoint.process.limits import descriptors_for, fix_of, try_descriptors
@@ -41,7 +41,6 @@ MOST_PROCESSES = 256
 """More processes are not forked for a test: each costs a millisecond."""
 _REAP_S = 1.0
 _WRITE = "write to "
-_ELSEWHERE = "set TMPDIR or --log-dir to another directory"
 
 
 class Directories(Struct, frozen=True):
@@ -103,7 +102,7 @@ class Preflight:
         """`part_of` ends the title of the process. `write` proves that a directory can be written,
         or raises OSError."""
         self._where, self._workers, self._part_of = where, workers, part_of
-        self._limit_s, self._write = limit_s, write or prove_writable
+        self._limit_s, self._write = limit_s, write or _write_a_block
         self._process: ForkedProcess | None = None
         self._stage = ""
         self._unread = b""
@@ -204,15 +203,16 @@ def unfit(stage: str, number: int | None, reason: str = "") -> Unfit:
 
 
 def _fix_of_place(number: int) -> str:
+    elsewhere = f"set TMPDIR or {named.log_dir} to another directory"
     match number:
         case errno.ENOSPC | errno.EDQUOT:
-            return "free space there, or set TMPDIR or --log-dir"
+            return f"free space there, or set TMPDIR or {named.log_dir}"
         case errno.EACCES | errno.EPERM:
-            return f"give this user write access, or {_ELSEWHERE}"
+            return f"give this user write access, or {elsewhere}"
         case errno.EMFILE | errno.ENFILE | errno.EAGAIN | errno.ENOMEM:
             return fix_of(number)
         case _:
-            return _ELSEWHERE
+            return elsewhere
 
 
 async def _wait_gone(process: ForkedProcess) -> None:
@@ -271,19 +271,8 @@ def _try_place(
     return failed
 
 
-def prove_writable(directory: str) -> None:
-    """Write a block to a new file there, which reaches the disk, so that a full one shows. Blocks;
-    raises OSError."""
-    path = os.path.join(directory, f".rallypoint-{os.urandom(8).hex()}")
-    fd = safe_open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-    try:
-        os.unlink(path)
-        block = os.urandom(BLOCK_BYTES)  # No file system can make less of it.
-        while block:
-            block = block[os.write(fd, block) :]
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+def _write_a_block(directory: str) -> None:
+    prove_writable(directory, os.urandom(BLOCK_BYTES))  # No file system can make less of it.
 
 
 def _try_processes(processes: int) -> int | None:

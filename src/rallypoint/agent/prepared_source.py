@@ -10,6 +10,7 @@ from rallypoint.agent.worker_source import SourceLostError, WorkerSource
 from rallypoint.config import WorkerConfig
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.event_kinds import Record
+from rallypoint.core.text import named
 from rallypoint.errors import InfrastructureError, RallypointError, UsageError
 from rallypoint.process.exits import reap_orphans_of
 from rallypoint.process.guard import Guard
@@ -122,7 +123,7 @@ class PreparedSource(WorkerSource):
         line = command_line.parse(config.argv)
         if line is None:
             raise UsageError(
-                f"--preload {','.join(config.preload)}: {' '.join(config.argv[:2])} is not a "
+                f"{named.preload} {','.join(config.preload)}: {' '.join(config.argv[:2])} is not a "
                 "Python script or module, so a prepared process can't run it"
             )
         return Preparation((line.python, *line.options), config.preload, config.argv)

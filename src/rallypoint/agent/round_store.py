@@ -11,6 +11,7 @@ from rallypoint.coordinator.endpoint import NotYet, meant_addresses, resolve
 from rallypoint.coordinator.listen import BindRefused, ListenRefusal, try_bind
 from rallypoint.core.messages import Prove
 from rallypoint.core.model import Assignment, Stamp
+from rallypoint.core.text import named
 from rallypoint.errors import EnrolmentError, InfrastructureError, UsageError
 from rallypoint.store.enrol import LookUp, enrol, reach
 from rallypoint.store.round_store import RoundStore
@@ -112,5 +113,5 @@ def listen_on(addresses: Sequence[Address], port: int) -> socket.socket:
         if bound.refusal is ListenRefusal.IN_USE:
             break
     if port:
-        raise UsageError(f"--store-port {port}: {why}: choose another")
+        raise UsageError(f"{named.store_port} {port}: {why}: choose another")
     raise InfrastructureError(f"no port for the round store: {why}")

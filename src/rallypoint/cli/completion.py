@@ -7,25 +7,14 @@ Made from the tables of options, so that a new option is completed without a lin
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib import import_module
 
 from msgspec.structs import replace
 
-from rallypoint.cli.drain import DRAIN
+from rallypoint.cli.commands import ROWS, Row
 from rallypoint.cli.generate.command import GENERATE, KINDS
-from rallypoint.cli.job_verdict import VERDICT
-from rallypoint.cli.launch.options import LAUNCH
-from rallypoint.cli.options import RUN
 from rallypoint.cli.parser import Command, parse, with_hint
-from rallypoint.cli.serve import SERVE
-from rallypoint.cli.store import STORE
-from rallypoint.cli.token import TOKEN
 from rallypoint.cli.values import Given, choice
-from rallypoint.cli.watch.events import EVENTS
-from rallypoint.cli.watch.logs import LOGS
-from rallypoint.cli.watch.nodes import NODES
-from rallypoint.cli.watch.stacks import STACKS
-from rallypoint.cli.watch.status import STATUS
-from rallypoint.cli.watch.wishes import CANCEL, CHECKPOINT, RESTART
 from rallypoint.core.settings import Setting
 from rallypoint.observe.printing import write_text
 from rallypoint.process.relay.pattern import PROFILES
@@ -46,11 +35,15 @@ Print a script that completes commands, options and choices in a shell.
     words=("SHELL",),
 )
 _KINDS = tuple(group for kind in KINDS.values() for group in kind.command.groups)
-COMMANDS = (
-    *(RUN, LAUNCH, STATUS, EVENTS, LOGS, STACKS, CHECKPOINT, RESTART, CANCEL),
-    *(DRAIN, NODES, SERVE, STORE, TOKEN, VERDICT),
-    replace(GENERATE, groups=_KINDS),
-)
+
+
+def _command(row: Row) -> Command:
+    module = import_module(row.module)
+    command: Command = module.command(row) if row.text else getattr(module, row.name.upper())
+    return replace(command, groups=_KINDS) if command is GENERATE else command
+
+
+COMMANDS = tuple(_command(row) for row in ROWS.values() if row.name != COMPLETION.name)
 WORDS = {COMPLETION.name: SHELLS, GENERATE.name: tuple(KINDS)}
 """Command -> what its first word may be."""
 

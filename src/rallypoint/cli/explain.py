@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 
 from rallypoint.cli.parser import Scanned, entry
-from rallypoint.cli.values import conf_words
 from rallypoint.config import AgentConfig, RendezvousConfig, StopConfig
 from rallypoint.core.settings import OnJoin
 from rallypoint.core.text import count, shown
@@ -44,15 +43,8 @@ def explain(config: AgentConfig, scanned: Scanned) -> Iterator[str]:
 
 
 def _origin(names: Sequence[str], scanned: Scanned) -> str:
-    conf = scanned.get("--rdzv-conf")
-    words = dict(conf_words(conf)) if conf is not None else {}
-    found = []
-    for name in names:
-        if name in words:
-            found.append(f"--rdzv-conf {name}={words[name]}")
-        elif (given := scanned.get(name)) is not None and given.origin not in found:
-            found.append(given.origin)
-    return ", ".join(found) or _BY_DEFAULT
+    found = (given.origin for name in names if (given := scanned.get(name)) is not None)
+    return ", ".join(dict.fromkeys(found)) or _BY_DEFAULT
 
 
 def _rows(config: AgentConfig) -> Iterator[_Row]:
@@ -75,6 +67,9 @@ def _rows(config: AgentConfig) -> Iterator[_Row]:
     yield _Row("progress", progress, ["--progress-pattern"])
     if job.handler is None:
         yield from _failures(job)
+    if job.max_runtime_s:
+        text = f"{_seconds(job.max_runtime_s)} after the first workers started, with a checkpoint"
+        yield _Row("the job ends", text, ["--max-runtime"])
     if job.handler is None and not is_alone:
         yield from _losses(job)
     yield from _stopping(config.stop)

@@ -18,7 +18,7 @@ from rallypoint.cli.parser import Command, Scanned, paragraph, parse, with_hint
 from rallypoint.cli.run_options.register import read_register
 from rallypoint.cli.values import Given, place, word
 from rallypoint.core.json_reader import UnreadableJsonError, read_as
-from rallypoint.core.outcomes import CODES, SIGNALLED, Outcome, ended_text, exit_codes_help
+from rallypoint.core.outcomes import CODES, SIGNALLED, Outcome, exit_codes_help
 from rallypoint.core.settings import ENGINE_NAMES, FOR_DIRECTORIES, Setting
 from rallypoint.core.text import names, shown
 from rallypoint.errors import ExitClass, InfrastructureError, UsageError
@@ -100,7 +100,7 @@ def _of_summaries(where: str) -> int:
             " its agents were killed"
         )
     of = f" ({len(said)} nodes have said how it ended)" if len(said) > 1 else ""
-    print_text(f"the job {ended_text(best.outcome)}: {best.reason}{of}")
+    print_text(f"the job {Outcome(best.outcome).row.verb}: {best.reason}{of}")
     return best.exit_code
 
 
@@ -150,8 +150,8 @@ def _of_record(scanned: Scanned, where: str, job: Given) -> int:
     from rallypoint.register.record import decode
 
     backend = scanned.read(VERDICT, "--rdzv-backend", FOR_DIRECTORIES)
-    endpoint = [Given(where, f"--rdzv-endpoint {where}")]
-    asked = Scanned((), scanned.values | {"--rdzv-endpoint": endpoint, "--rdzv-id": [job]})
+    endpoint = Given(where, f"--rdzv-endpoint {where}")
+    asked = scanned.plus({"--rdzv-endpoint": endpoint, "--rdzv-id": job})
     register, _ = read_register(asked, backend, ThisHost())
     run_id = job.text
     token = access.read_access(scanned).find(create=False)

@@ -24,61 +24,12 @@ if is_a_command() and not sys.modules.keys() & {"msgspec", "typing_extensions"}:
     finally:
         del sys.modules["typing_extensions"]
 
+from rallypoint.cli.commands import HANDLE_SIGNALS, ROWS, WITHOUT_ASYNCIO
 from rallypoint.cli.parser import CompletionRequested, ExplainRequested, HelpRequested, help_text
 from rallypoint.errors import ExitClass, RallypointError
 from rallypoint.observe.printing import print_error
 
-COMMANDS = {
-    "run": "rallypoint.cli.run",
-    "launch": "rallypoint.cli.launch.command",
-    "status": "rallypoint.cli.watch.status",
-    "events": "rallypoint.cli.watch.events",
-    "logs": "rallypoint.cli.watch.logs",
-    "stacks": "rallypoint.cli.watch.stacks",
-    "checkpoint": "rallypoint.cli.watch.wishes:run_checkpoint",
-    "restart": "rallypoint.cli.watch.wishes:run_restart",
-    "cancel": "rallypoint.cli.watch.wishes:run_cancel",
-    "drain": "rallypoint.cli.drain",
-    "nodes": "rallypoint.cli.watch.nodes",
-    "serve": "rallypoint.cli.serve",
-    "store": "rallypoint.cli.store",
-    "token": "rallypoint.cli.token",
-    "verdict": "rallypoint.cli.job_verdict",
-    "generate": "rallypoint.cli.generate.command",
-    "completion": "rallypoint.cli.completion",
-}
-"""Each with the module whose `run` it is, or with the function."""
-_HANDLE_SIGNALS = frozenset({"run", "launch", "serve", "store"})
-"""Commands that do so themselves from when they have something to put in order."""
-_WITHOUT_ASYNCIO = frozenset({"run", "token", "verdict", "generate"})
-"""Commands that do not import it with their module."""
 _ENDED_BY_SIGINT = 130
-
-_HELP = """\
-usage: rallypoint COMMAND [options]
-
-  run         start, supervise and restart a job's workers on this node
-  launch      start a job on many hosts over ssh, from one terminal
-  status      show what a job does, and which rank or node holds it up
-  events      show what happened to a job, as it happens with -f
-  logs        show what the workers of a job wrote last, as they write with -f
-  stacks      show what the workers of a job do just now
-  checkpoint  have the workers of a job save a checkpoint now
-  restart     stop the workers of a job and start them again in a new round
-  cancel      end a job on all of its nodes
-  drain       make a node leave its job, after a checkpoint
-  nodes       show which machines a job holds back; exclude one, or allow it again
-  serve       host a coordinator for many jobs, apart from their nodes
-  store       host a store for torch's TCPStore clients, outside any job
-  token       make or show the secret that the nodes of a job share
-  verdict     say how a job has ended, with its exit code
-  generate    print what a cluster needs to run jobs
-  completion  print a script that completes options in bash, zsh, tcsh or fish
-
-  rallypoint run --nproc-per-node 2 train.py     two workers on this machine
-  rallypoint COMMAND --help                      everything else
-  rallypoint --version
-"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -91,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _run(command, words[1:])
     except RallypointError as error:
-        mistyped = error.exit_class is ExitClass.USAGE and command in COMMANDS
+        mistyped = error.exit_class is ExitClass.USAGE and command in ROWS
         print_error(f"rallypoint {command}" if mistyped else "rallypoint", str(error))
         return error.exit_class.value
     except KeyboardInterrupt:
@@ -100,20 +51,20 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(command: str, rest: list[str]) -> int:
     try:
-        if command in COMMANDS:
-            module, _, name = COMMANDS[command].partition(":")
-            if command not in _WITHOUT_ASYNCIO:
+        if command in ROWS:
+            row = ROWS[command]
+            if command not in WITHOUT_ASYNCIO:
                 from rallypoint.cli.late_tls import load_tls_late
 
                 load_tls_late()
-            run = getattr(import_module(module), name or "run")
-            if command not in _HANDLE_SIGNALS:
+            module = import_module(row.module)
+            if command not in HANDLE_SIGNALS:
                 raise_interrupts()
-            return run(rest)  # type: ignore[no-any-return]
+            return module.run(row, rest) if row.text else module.run(rest)  # type: ignore[no-any-return]
         if command in ("--help", "-h", "help"):
             from rallypoint.observe.printing import print_text
 
-            print_text(*_HELP.splitlines())
+            print_text(*_help())
             return 0
         if command in ("--version", "-V"):
             from rallypoint import __version__
@@ -143,13 +94,25 @@ def _run(command: str, rest: list[str]) -> int:
         return 0
 
 
+def _help() -> list[str]:
+    return [
+        "usage: rallypoint COMMAND [options]",
+        "",
+        *(f"  {row.name:10}  {row.about}" for row in ROWS.values()),
+        "",
+        "  rallypoint run --nproc-per-node 2 train.py     two workers on this machine",
+        "  rallypoint COMMAND --help                      everything else",
+        "  rallypoint --version",
+    ]
+
+
 def _unknown(command: str) -> str:
     import os.path
 
     from rallypoint.core.text import shown
 
     if not command.isprintable():
-        return f"{shown(command)}: no such command; known: {', '.join(COMMANDS)}"
+        return f"{shown(command)}: no such command; known: {', '.join(ROWS)}"
     if command.startswith("-"):
         return f"{command}: options come after the command; try rallypoint run {command} ..."
     if command.endswith(".py") or os.path.exists(command):
@@ -157,8 +120,8 @@ def _unknown(command: str) -> str:
     from difflib import get_close_matches
     from shutil import which
 
-    close = get_close_matches(command, COMMANDS, n=1)
-    hint = f"did you mean rallypoint {close[0]}?" if close else f"known: {', '.join(COMMANDS)}"
+    close = get_close_matches(command, ROWS, n=1)
+    hint = f"did you mean rallypoint {close[0]}?" if close else f"known: {', '.join(ROWS)}"
     if not close and which(command):
         hint = "for a program in each worker: rallypoint run --no-python " + command
     return f"{command}: no such command; {hint}"

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
-from typing import Literal, cast
+from typing import cast, get_args
 
 from rallypoint.agent.environ import health_port_asked_for, own_device
 from rallypoint.cli import values
@@ -28,7 +28,7 @@ from rallypoint.cli.parser import (
 from rallypoint.cli.run_options.empty_values import without_empty
 from rallypoint.cli.run_options.fixed_ranks import without_fixed_ranks
 from rallypoint.cli.run_options.placement import with_placement
-from rallypoint.cli.run_options.rendezvous import has_no_effect, read_rendezvous
+from rallypoint.cli.run_options.rendezvous import Fields, Reading, has_no_effect, read_rendezvous
 from rallypoint.cli.run_options.script import (
     interpreter,
     need_a_script,
@@ -42,17 +42,17 @@ from rallypoint.config import (
     AccessConfig,
     AffinityMode,
     AgentConfig,
+    LogLevel,
     NumaOptions,
     ObserveConfig,
     OutputConfig,
-    RendezvousConfig,
     StartMethod,
-    StopConfig,
     WorkerConfig,
     environ_token,
 )
+from rallypoint.config import default_of as field_default
 from rallypoint.core.outcomes import exit_codes_help
-from rallypoint.core.settings import FLAGS, GROUPS, Setting
+from rallypoint.core.settings import FLAGS, GROUPS, MAX_WORKERS_PER_NODE, Setting
 from rallypoint.core.text import shown
 from rallypoint.errors import UsageError
 from rallypoint.observe.printing import print_error
@@ -65,11 +65,7 @@ from rallypoint.process.logs.plan import (
     rank_key,
 )
 
-LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
-
-_LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
-_PLAIN = tuple(row for row in FLAGS.values() if row.kind in values.PLAIN)
-"""What is read without a look at the machine or at other options."""
+_LOG_LEVELS = get_args(LogLevel)
 _DEVICE_WORDS = ("cpu", "gpu", "xpu", "auto")
 
 
@@ -122,16 +118,9 @@ RUN = Command("run", _TOP, GROUPS, _BOTTOM, ("SCRIPT",), runs_a_script=True, ign
 
 def default_of(row: Setting) -> str:
     """The default of an option of `run` in words, from the struct that has it; empty: none."""
-    if row.default or not row.field or not row.metavar:
+    if row.default or not row.target or not row.metavar:
         return row.default
-    for kind in (RendezvousConfig, WorkerConfig, OutputConfig, StopConfig, ObserveConfig):
-        names, last = kind.__struct_fields__, kind.__struct_defaults__
-        if row.field in names[len(names) - len(last) :]:
-            return _in_words(last[names.index(row.field) - len(names)])
-    return ""
-
-
-def _in_words(default: object) -> str:
+    default = field_default(row)
     if isinstance(default, Enum):
         return str(default.value)
     if isinstance(default, tuple):
@@ -174,40 +163,42 @@ def read_run(
     scanned = without_fixed_ranks(scanned, notices)
     scanned = with_surroundings(scanned, environ, machine, notices)
     scanned = with_placement(scanned, machine)
-    rendezvous = read_rendezvous(scanned, machine, notices)
+    reading = read_rendezvous(scanned, machine, notices)
     if (interval := scanned.get("--monitor-interval")) is not None:
-        values.seconds(interval)
         has_no_effect("flag", "--monitor-interval", interval.origin, notices)
     for flag in scanned.values.keys() - FLAGS.keys():
         has_no_effect("flag", flag, flag, notices)
-    workers = _workers(scanned, environ, machine, notices)
+    workers = _workers(reading, environ, machine, notices)
+    output = _output(reading, environ, workers.count, machine, notices)
+    stop = read_stop(reading, environ, machine.now(), notices)
+    check(scanned.get("--token-fd"), scanned.get("--token-file"), insecure=scanned.on("--insecure"))
     config = AgentConfig(
-        rendezvous=rendezvous,
-        output=_output(scanned, environ, workers.count, machine, notices),
-        stop=read_stop(scanned, environ, _PLAIN, machine.now(), notices),
-        access=_access(scanned, environ),
-        observe=_observe(scanned, environ, machine, notices),
+        rendezvous=reading.rendezvous,
+        output=output,
+        stop=stop,
+        access=read_access(reading, environ),
+        observe=read_observe(reading, environ, machine, notices),
         workers=workers,
         notices=tuple(notices),
     )
     if scanned.on("--explain"):
         from rallypoint.cli.explain import explain
 
-        raise ExplainRequested(tuple(explain(config, scanned)))
+        raise ExplainRequested(tuple(explain(config, reading.scanned)))
     return config
 
 
-def _access(scanned: Scanned, environ: Mapping[str, str]) -> AccessConfig:
-    insecure = scanned.on("--insecure")
-    check(scanned.get("--token-fd"), scanned.get("--token-file"), insecure=insecure)
-    given = scanned.fields(AccessConfig, _PLAIN)
-    return AccessConfig(**given, token_text=environ_token(environ))
+def read_access(reading: Reading, environ: Mapping[str, str] | None) -> AccessConfig:
+    """The token of the environment counts where none is given."""
+    usual: Fields = {"token_text": environ_token(environ)}
+    return AccessConfig(**usual | reading.fields["access"])
 
 
-def _observe(
-    scanned: Scanned, environ: Mapping[str, str], machine: ThisHost, notices: list[str]
+def read_observe(
+    reading: Reading, environ: Mapping[str, str] | None, machine: ThisHost, notices: list[str]
 ) -> ObserveConfig:
-    given, handler = scanned.fields(ObserveConfig, _PLAIN), scanned.get("--event-log-handler")
+    """Where events go, and what is kept. Remarks are added to `notices`. Raises UsageError."""
+    given, handler = reading.fields["observe"], reading.scanned.get("--event-log-handler")
     if handler is not None:
         given["event_log_handler"] = values.event_handler(handler, machine.event_handlers)
         if handler.text == "console":
@@ -221,16 +212,17 @@ def _observe(
 
 
 def _output(
-    scanned: Scanned,
+    reading: Reading,
     environ: Mapping[str, str],
     workers: int,
     machine: ThisHost,
     notices: list[str],
 ) -> OutputConfig:
-    ranks, specs = scanned.get("--local-ranks-filter"), scanned.get("--logs-specs")
+    ranks, specs = map(reading.scanned.get, ("--local-ranks-filter", "--logs-specs"))
     template = environ.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE") or None
+    usual: Fields = {"prefix_template": template}
     output = OutputConfig(
-        **{"prefix_template": template} | scanned.fields(OutputConfig, _PLAIN),
+        **usual | reading.fields["output"],
         log_level=_log_level(environ),
         temp_dir=environ.get("TMPDIR") or "/tmp",
         colour=colour_wanted(
@@ -295,9 +287,9 @@ def _log_level(environ: Mapping[str, str]) -> LogLevel:
 
 
 def _workers(
-    scanned: Scanned, environ: Mapping[str, str], machine: ThisHost, notices: list[str]
+    reading: Reading, environ: Mapping[str, str], machine: ThisHost, notices: list[str]
 ) -> WorkerConfig:
-    given = scanned.fields(WorkerConfig, _PLAIN)
+    given, scanned = reading.fields["workers"], reading.scanned
     argv = worker_command(scanned, environ, machine)
     preload, numa = scanned.get("--preload"), given.pop("numa", None)
     method = given.pop("start_method", None)
@@ -343,6 +335,8 @@ def read_count(
         count = values.integer(given)
         if count < 1:
             raise given.wrong("needs 1 or more workers")
+        if count > MAX_WORKERS_PER_NODE:
+            raise given.wrong(f"must be 1..{MAX_WORKERS_PER_NODE} workers")
         return count
     if word not in _DEVICE_WORDS:
         raise given.wrong(f"needs a number, or one of {', '.join(_DEVICE_WORDS)}")

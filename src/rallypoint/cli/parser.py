@@ -10,13 +10,16 @@ prefix of an option with two spellings, treats `--` differently from version to 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any, TypeVar
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
-from rallypoint.cli.values import Given, given, nearest, read, read_all, truth
+from rallypoint.cli import values as reading
+from rallypoint.cli.values import Given, given, nearest, nodes, truth
+from rallypoint.config import SECTIONS, default_of
 from rallypoint.core.settings import Setting, is_torchrun
 from rallypoint.core.text import is_number, shown
 from rallypoint.errors import UsageError
@@ -84,28 +87,51 @@ class Scanned(Struct, frozen=True):
     def read(self, command: Command, name: str, default: object = None) -> Any:
         """What was given, as the kind of the option says, or the default. Raises UsageError."""
         given = self.get(name)
-        return default if given is None else read(command.options[name], given)
+        return default if given is None else reading.read(command.options[name], given)
 
     def on(self, name: str) -> bool:
         """Is the switch on? Words and numbers count, as `PET_STANDALONE=true`."""
         value = self.get(name)
         return value is not None and truth(value)
 
-    def fields(self, kind: type[Struct], rows: Iterable[Setting]) -> dict[str, Any]:
-        """The fields of `kind`, a struct of `config.py`, that were given; the others keep their
-        defaults. A choice has the type of its default. Raises UsageError."""
-        names, last = kind.__struct_fields__, kind.__struct_defaults__
-        defaults = dict(zip(names[len(names) - len(last) :], last, strict=True))
-        found: dict[str, Any] = {}
-        for row in rows:
-            given = self.all(row.flag)
-            if row.field not in kind.__struct_fields__ or not given:
+    @property
+    def nodes(self) -> tuple[int, int]:
+        """The least and the largest number of nodes that work. Raises UsageError."""
+        given = self.get("--nnodes")
+        return nodes(given) if given else (1, 1)
+
+    def conf(self) -> Iterator[tuple[str, Given]]:
+        """The keys of `--rdzv-conf`, and those that a program gave. Raises UsageError."""
+        given = self.get("--rdzv-conf")
+        for key, text in reading.conf_words(given) if given is not None else ():
+            yield key, Given(text, f"--rdzv-conf {key}={text}")
+        yield from ((name, one[-1]) for name, one in self.values.items() if name[:2] != "--")
+
+    def plus(self, values: Mapping[str, Given]) -> Scanned:
+        """Return the same with these values, in place of others of their names."""
+        return replace(self, values=self.values | {name: [one] for name, one in values.items()})
+
+    def minus(self, names: Collection[str]) -> Scanned:
+        """Return the same without these values."""
+        rest = {name: given for name, given in self.values.items() if name not in names}
+        return replace(self, values=rest)
+
+    def fields(self, rows: Mapping[str, Setting]) -> dict[str, dict[str, Any]]:
+        """Read all that was given, as the rows of these names say: by section of `AgentConfig`, and
+        by field. What was not given keeps its default. A choice has the type of its default. What
+        fills no field is checked. Raises UsageError."""
+        found: dict[str, dict[str, Any]] = {name: {} for name in SECTIONS}
+        for name, values in self.values.items():
+            row = rows.get(name)
+            if row is None or row.kind not in reading.PLAIN:
                 continue
+            value = reading.read(row, values[-1])
             if row.repeatable:
-                found[row.field] = tuple(one for value in given for one in read_all(row, value))
-                continue
-            value, default = read(row, given[-1]), defaults.get(row.field)
-            found[row.field] = type(default)(value) if isinstance(default, Enum) else value
+                value = tuple(one for each in values for one in reading.read(row, each))
+            if row.target:
+                default = default_of(row)
+                value = type(default)(value) if isinstance(default, Enum) else value
+                found[row.section][row.field] = value
         return found
 
 

@@ -22,6 +22,12 @@ def clock_text(at: float, zone: tzinfo | None = None, *, precise: bool = False) 
     return moment.strftime("%H:%M:%S") + (f".{moment.microsecond // 1000:03}" if precise else "")
 
 
+def moment_text(at: float, now: float, zone: tzinfo | None = None) -> str:
+    """`12:04:05`, or `2026-11-24 12:04:05` if that is not today."""
+    moment, today = (datetime.fromtimestamp(each, UTC).astimezone(zone) for each in (at, now))
+    return moment.strftime("%H:%M:%S" if moment.date() == today.date() else "%Y-%m-%d %H:%M:%S")
+
+
 def iso_text(at: float) -> str:
     """ISO 8601 in UTC with milliseconds: `2026-03-01T12:04:05.123Z`."""
     moment = datetime.fromtimestamp(at, UTC)

@@ -306,7 +306,8 @@ class _Server:
     def _led(
         self, engine: Engine, addresses: tuple[str, ...], locks: LifeLocks | None
     ) -> ManyLeaderships:
-        from rallypoint.coordinator.led_jobs import ManyLeaderships, local_leader, no_secret
+        from rallypoint.coordinator.leader_process import local_leader, no_secret
+        from rallypoint.coordinator.led_jobs import ManyLeaderships
 
         assert self._options.register is not None
         token_of = self._lookup_token
@@ -357,12 +358,9 @@ def _serving(listeners: list[socket], token: JobToken | None, engine: Engine | N
 def _parse(argv: list[str]) -> _Options:
     scanned = parse(SERVE, argv, {})
     register, flag = _place(scanned)
-    if (given := scanned.get("--hold")) is not None:
-        hold_s = scanned.read(SERVE, "--hold")
+    if (hold_s := scanned.read(SERVE, "--hold")) is not None:
         if register is None:
             raise UsageError("--hold: add --data-dir DIR, where the records of the jobs lie")
-        if not HOLD_MIN_S <= hold_s <= HOLD_MAX_S:
-            raise given.wrong(f"needs {HOLD_MIN_S} to {HOLD_MAX_S} seconds")
         register = replace(register, hold_s=hold_s)
     if scanned.on("--candidate") and register is None:
         raise UsageError(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+import stat
+from collections.abc import Callable, Mapping
+
+import msgspec
 
 from rallypoint.agent.telemetry.telemetry import Telemetry
 from rallypoint.cli.verdict import VerdictView, ending, kept_text
@@ -14,12 +16,9 @@ from rallypoint.core.model import Ending
 from rallypoint.core.outcomes import BY_CLASS, SIGNALLED, Outcome
 from rallypoint.core.text import shown
 from rallypoint.errors import ExitClass, RallypointError, UsageError
+from rallypoint.files import put_whole, safe_open
 from rallypoint.observe.printing import print_error, say
 from rallypoint.process.signals import late_signals_interrupt
-
-if TYPE_CHECKING:
-    from rallypoint.observe.summary import SummaryFile
-
 
 _SIGINT = 2
 
@@ -44,9 +43,6 @@ class JobReport:
             path = _in_directory(path, config.rendezvous.node_id or socket.gethostname())
         self._file: SummaryFile | None = None
         if path is not None:
-            # Imported when it is asked for: most jobs leave no summary.
-            from rallypoint.observe.summary import SummaryFile
-
             self._file = SummaryFile(path)
         self._ended: Ending | None = None
         self.tells_where = False
@@ -106,3 +102,49 @@ class JobReport:
         except OSError as error:
             path = shown(self._config.observe.json_summary or "")
             print_error("rallypoint", f"--json-summary {path}: can't be written: {error.strerror}")
+
+
+def _is_own_output(path: str) -> bool:
+    for fd in (1, 2):
+        try:
+            if os.path.samestat(os.stat(path), os.fstat(fd)):
+                return True
+        except OSError:
+            pass  # It is not there yet, or this stream is closed.
+    return False
+
+
+class SummaryFile:
+    """A file that gets a summary at once and whole, or stays as it was."""
+
+    def __init__(self, path: str) -> None:
+        """Tries whether it can be written, and leaves no trace. Raises UsageError."""
+        self._target = os.path.realpath(path)
+        try:
+            mode = os.stat(self._target).st_mode if os.path.lexists(self._target) else stat.S_IFREG
+            if not stat.S_ISREG(mode):
+                raise UsageError(f"--json-summary {path}: exists and is not a regular file")
+            if _is_own_output(self._target):
+                raise UsageError(
+                    f"--json-summary {path}: this command's own output goes there, and would be "
+                    "lost: name another file"
+                )
+            draft = self._draft()
+            os.close(safe_open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+            os.unlink(draft)
+        except OSError as error:
+            text = f"--json-summary {path}: can't be written: {error.strerror}"
+            raise UsageError(text) from error
+
+    def write(self, summary: Mapping[str, object]) -> None:
+        """Raises OSError when there is no room any more; then nothing is left behind."""
+        import json  # only now: a start has no use for it
+
+        # ASCII: no text is read as anything else, also with bytes in it that are no UTF-8.
+        text = json.dumps(msgspec.to_builtins(summary), indent=2).replace("\x7f", "\\u007f")
+        # It becomes what the person named, so its mode is as their umask says.
+        put_whole(self._target, self._draft(), f"{text}\n".encode(), 0o666, sync=True)
+
+    def _draft(self) -> str:
+        folder, name = os.path.split(self._target)
+        return os.path.join(folder, f".{name[:200]}.{os.urandom(8).hex()}")

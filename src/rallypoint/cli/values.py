@@ -8,23 +8,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TypeVar
-
-from msgspec import Struct
+from typing import Any, TypeVar
 
 from rallypoint.config import DEFAULT_COORDINATOR_PORT, Endpoint
-from rallypoint.core.limits import MAX_PORT
+from rallypoint.core.given import Given as Given
+from rallypoint.core.limits import MAX_NAME_BYTES, MAX_PORT, is_name
+from rallypoint.core.outcomes import CODES, FINER
 from rallypoint.core.settings import (
-    BY_DIRECTORY,
     BY_ENDPOINT,
-    BY_REGISTER,
     ENGINE_NAMES,
     MAX_NODES,
     Setting,
-    SettingKind,
     out_of_range,
 )
-from rallypoint.core.text import shown
+from rallypoint.core.text import by_register, named, shown
 from rallypoint.errors import UsageError
 from rallypoint.files import local_path
 from rallypoint.store.access import parse_network
@@ -44,17 +41,6 @@ _BEFORE_PATHS = {"--event-log-handler": "jsonl:", "--topology": "file:", "--pree
 _PATH_BEGINS = ("/", "./", "../", "~", "file:")
 T = TypeVar("T")
 _UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
-
-
-class Given(Struct, frozen=True):
-    """One given value and where it came from, ready to start an error message with."""
-
-    text: str
-    origin: str
-
-    def wrong(self, why: str) -> UsageError:
-        """The error that names this value as it was written, and the fix."""
-        return UsageError(f"{shown(self.origin)}: {why}")
 
 
 def given(row: Setting, text: str, *, by_variable: bool = False, elsewhere: bool = False) -> Given:
@@ -94,6 +80,13 @@ def _path_in(row: Setting, text: str) -> tuple[str, str]:
     if head is None or not text.startswith(head) or text.startswith("cmd:"):
         return "", ""
     return head, "a file"
+
+
+def name(value: Given) -> str:
+    """A name of a job, a node or a kind of worker; empty: none."""
+    if value.text and not is_name(value.text):
+        raise value.wrong(f"needs 1 to {MAX_NAME_BYTES} bytes of printable characters")
+    return value.text
 
 
 def truth(value: Given) -> bool:
@@ -215,10 +208,12 @@ def endpoint(
     if "," in value.text:
         raise value.wrong(
             "needs one HOST:PORT: nodes find the one of several coordinators that leads by "
-            f"{BY_REGISTER}"
+            f"{by_register()}"
         )
     if value.text.startswith(_PATH_BEGINS):
-        raise value.wrong(f"needs HOST:PORT; for a directory that all nodes share: {BY_DIRECTORY}")
+        raise value.wrong(
+            f"needs HOST:PORT; for a directory that all nodes share: {named.rdzv_backend} file"
+        )
     where = Endpoint(*_of_address(value, lambda text: split_endpoint(text, default_port)))
     if 0 <= where.port < least_port:
         raise value.wrong(f"{where.port} is not a valid port ({least_port}..{MAX_PORT})")
@@ -348,13 +343,14 @@ def exit_codes(value: Given) -> tuple[int, ...]:
     return tuple(sorted(codes))
 
 
-def exit_override(value: Given, classes: Sequence[str]) -> tuple[str, int]:
+def exit_override(value: Given) -> tuple[tuple[str, int]]:
     """`CLASS=N` of --exit-code."""
+    classes = (*CODES, *FINER)
     name, equals, digits = value.text.partition("=")
     right = digits.isascii() and digits.isdigit() and int(digits) < 256
     if name not in classes or not equals or not right:
         raise value.wrong(f"needs CLASS=N: one of {', '.join(classes)}, and 0 to 255")
-    return name, int(digits)
+    return ((name, int(digits)),)
 
 
 def size(value: Given) -> int:
@@ -396,12 +392,10 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f"; did you mean {close[0]}?" if close else ""
 
 
-_READERS: Mapping[SettingKind, Callable[[Given], object]] = {
+_READERS: Mapping[str, Callable[[Given], object]] = {
     "switch": truth,
-    "text": lambda value: value.text,
-    "template": lambda value: value.text,
-    "path": lambda value: value.text,
-    "name": lambda value: value.text,
+    **dict.fromkeys(("text", "template", "path"), lambda value: value.text),
+    "name": name,
     "seconds": seconds,
     "integer": integer,
     "bytes": size,
@@ -409,10 +403,10 @@ _READERS: Mapping[SettingKind, Callable[[Given], object]] = {
     "host": host,
     "port": port,
     "ports": ports,
-    "endpoint": endpoint,
     "listen": listen_at,
     "networks": networks,
     "exit_codes": exit_codes,
+    "exit_code_of": exit_override,
     "signal": one_signal,
     "signals": signal_names,
     "notice": preempt_notice,
@@ -428,30 +422,18 @@ PLAIN = frozenset({*_READERS, "choice", "engine"})
 """The kinds that `read` knows."""
 
 
-def read(row: Setting, value: Given) -> object:
-    """The value of a setting. Numbers that are a field's are in its range when this is `checked`
-    with the others. Raises UsageError."""
+def read(row: Setting, value: Given) -> Any:
+    """The value of a setting. A number is in the range of the row. Raises UsageError."""
     if row.kind == "choice":
         return choice(value, row.metavar.split("|"))
     if row.kind == "engine":
         return engine(value, row.metavar.split("|"))
+    if row.kind not in ("seconds", "integer"):
+        return _READERS[row.kind](value)
     if row.kind == "seconds":
-        return seconds(value, positive=row.least > 0 or row.above_zero)
-    if row.kind == "integer":
-        number = integer(value)
-        if number < row.least:
-            raise value.wrong(f"needs {row.least:g} or more")
-        return number
-    return _READERS[row.kind](value)
-
-
-def read_all(row: Setting, value: Given) -> tuple[object, ...]:
-    """What one value of a repeatable setting adds. Raises UsageError."""
-    found = read(row, value)
-    return found if isinstance(found, tuple) else (found,)
-
-
-def check_range(row: Setting, value: Given, number: float) -> None:
-    """For a number that becomes no field, whose struct would check it. Raises UsageError."""
+        number = seconds(value, positive=row.least > 0 or row.above_zero)
+    elif (number := integer(value)) < row.least:
+        raise value.wrong(f"needs {row.least:g} or more")
     if needs := out_of_range(row, number):
         raise value.wrong(needs)
+    return number

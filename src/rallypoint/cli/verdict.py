@@ -21,7 +21,7 @@ from rallypoint.core.cause import describe
 from rallypoint.core.model import Cause, Ending, Outcome
 from rallypoint.core.node.events import Finish
 from rallypoint.core.outcomes import ALREADY_SUCCEEDED, BY_CLASS, NO_PROGRESS, SIGNALLED
-from rallypoint.core.settings import BY_DIRECTORY
+from rallypoint.core.settings import FOR_DIRECTORIES
 from rallypoint.core.text import (
     CANT_START,
     HOST_LEAVES,
@@ -284,7 +284,9 @@ def advice_on_leaving(reason: str, elapsed_s: float, stop: StopConfig) -> str:
         if stop.leave_in_s is not None:
             return ""
         return "the time limit is over: --stop-before 120 has workers save a checkpoint before it"
-    shared = f"{BY_DIRECTORY} --rdzv-endpoint DIR, a directory that all nodes share"
+    shared = (
+        f"--rdzv-backend {FOR_DIRECTORIES} --rdzv-endpoint DIR, a directory that all nodes share"
+    )
     others = "lets the other nodes continue when one leaves"
     if stop.is_slurms:
         return f"{shared}, {others}"

@@ -316,7 +316,7 @@ class CoordinatorSession:
                 assert_never(effect)
 
 
-def raise_in_loop(task: asyncio.Task[None]) -> None:
+def raise_in_loop(task: asyncio.Task[Any]) -> None:
     """For `add_done_callback`: the loop's exception handler gets what a task raises, since nothing
     else would end the wait for what it was to do."""
     if not task.cancelled():

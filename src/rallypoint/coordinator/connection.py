@@ -10,7 +10,7 @@ from typing import Protocol
 
 from msgspec import json
 
-from rallypoint.core.messages import Answer, Refused, ToAgent, ToCoordinator
+from rallypoint.core.messages import Answer, DrainAnswer, Refused, ToAgent, ToCoordinator
 from rallypoint.core.watch.questions import PIECE_BYTES
 from rallypoint.errors import (
     AccessError,
@@ -130,6 +130,8 @@ class ServerConnection(FramedConnection):
         self._is_aborted = False
         self._handshake: ServerHandshake | None = observer.new_handshake()
         self.version = 0  # of the protocol that both sides use
+        self.reads_drain_answers = False
+        """Whether a person's command there has sent `DrainNode`, and reads no `Answer`."""
         self.ended_by_peer = False
         """The peer said that it sends nothing more, as the kernel does for a process that ended."""
         self.owner: object | None = None
@@ -411,7 +413,17 @@ def answer_all(connections: Iterable[ServerConnection], value: object, *, is_las
             connection.send(each)
 
 
-def refuse_answer(connection: ServerConnection, text: str) -> None:
-    """Say in one sentence why there is no answer, and hang up."""
-    connection.send(Answer(b"", True, True, text))
+def tell_of_drain(connection: ServerConnection, said: DrainAnswer) -> None:
+    """Tell a person who wants a node to leave, in the way that their command reads."""
+    if connection.reads_drain_answers:
+        connection.send(said)
+    else:
+        answer(connection, said, is_last=said.done)
+
+
+def refuse_answer(
+    connection: ServerConnection, text: str, *, is_final: bool = True, recovers: bool = False
+) -> None:
+    """Say in one sentence why there is no answer, and hang up. The rest: as in `Answer`."""
+    connection.send(Answer(b"", True, True, text, is_final, recovers))
     connection.close()

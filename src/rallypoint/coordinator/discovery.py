@@ -29,6 +29,7 @@ from rallypoint.coordinator.listen import (
 from rallypoint.coordinator.server import Coordinator, LookupToken
 from rallypoint.coordinator.token import JobToken, find_token, no_token_error, user_home
 from rallypoint.core.model import SharedSettings
+from rallypoint.core.text import named
 from rallypoint.errors import (
     AccessError,
     ForeignPeerError,
@@ -350,11 +351,12 @@ def _no_host(config: RendezvousConfig, waited_s: float, error: Exception) -> str
     return (
         f"no node hosts the coordinator at {config.endpoint}: waited {waited_s:.0f} s ({error}). "
         "Usual causes: the node of that name was not started; the name is that of a Kubernetes "
-        "service with a cluster IP, which no pod can bind (use a headless service, or --rdzv-conf "
-        "is_host=1 on one node); the name points to another machine; a firewall drops the port"
+        "service with a cluster IP, which no pod can bind (use a headless service, or "
+        f"{named.rdzv_conf} is_host=1 on one node); the name points to another machine; a "
+        "firewall drops the port"
     )
 
 
 def _another_port(config: RendezvousConfig) -> str:
-    option = "--master-port PORT" if config.static else "--rdzv-endpoint HOST:PORT"
+    option = f"{named.master_port} PORT" if config.static else f"{named.rdzv_endpoint} HOST:PORT"
     return f"choose another port on every node ({option})"

@@ -10,7 +10,7 @@ from itertools import repeat
 
 from msgspec import Struct
 
-from rallypoint.clocks import Turns
+from rallypoint.clocks import Alarm, Turns
 from rallypoint.coordinator.connection import ServerConnection, answer, refuse_answer
 from rallypoint.core import messages as m
 from rallypoint.core.host_effects import SendTo
@@ -36,39 +36,38 @@ class Gatherings:
         self,
         sessions: Sessions,
         connection_of: Callable[[int], ServerConnection | None],
-        *,
-        is_end_known: bool = False,
     ) -> None:
-        """`is_end_known`: people were told that the job has ended."""
         self._loop = asyncio.get_running_loop()
         self._sessions, self._connection_of = sessions, connection_of
-        self._is_end_known = is_end_known
         self._all: dict[int, _Gathering] = {}
-        self._by_asker: dict[int, int] = {}
         self._numbers = 0
-        self._timer: asyncio.TimerHandle | None = None
+        self._alarm = Alarm(self._loop, self._tick)
         self._turns = Turns()
         """What is sent to nodes, and looks at them, in their order."""
 
-    def begin(self, asker: ServerConnection, question: Ask) -> None:
-        """A person asks this on a connection of their own. Raises MessageError."""
-        if asker.number in self._by_asker:
+    def begin(self, asker: ServerConnection, question: Ask, *, is_end_known: bool = False) -> None:
+        """A person asks this on a connection of their own. `is_end_known`: people were told that
+        the job has ended. Raises MessageError."""
+        if self._of(asker.number):
             raise MessageError("this was asked before the last answer had ended")
-        job, has_formed = self._sessions.job, self._sessions.life.has_formed
-        others, is_known = len(self._all), self._is_end_known
-        if text := machine.refusal(job, question, others, has_formed=has_formed, is_known=is_known):
+        job, formed = self._sessions.job, self._sessions.life.has_formed
+        others, known = len(self._all), is_end_known
+        if text := machine.refusal(job, question, others, has_formed=formed, is_known=known):
             refuse_answer(asker, text)
             return
         self._numbers = number = self._numbers + 1
         collection = machine.begin(number, job, question, self._loop.time())
         self._all[number] = _Gathering(asker, collection)
-        self._by_asker[asker.number] = number
         self._step(number, machine.Asked())
         self._tick_later()
 
+    def _of(self, asker: int) -> int:
+        """The number of the question on this connection; 0: there is none."""
+        return next((n for n, each in self._all.items() if each.asker.number == asker), 0)
+
     def taken(self, asker: int) -> None:
         """The person on this connection has taken a value."""
-        self._step(self._by_asker.get(asker, 0), machine.Taken())
+        self._step(self._of(asker), machine.Taken())
 
     def collected(self, connection: int, piece: m.Collected) -> None:
         """The agent on this connection says this."""
@@ -78,19 +77,16 @@ class Gatherings:
 
     def closed(self, connection: int) -> None:
         """This connection of a person or of an agent has ended."""
-        self._step(self._by_asker.get(connection, 0), machine.HungUp())
+        self._step(self._of(connection), machine.HungUp())
         self._step_all(machine.Lost(connection))
 
     def close(self) -> None:
         """The job is hosted no more."""
-        if self._timer is not None:
-            self._timer.cancel()
+        self._alarm.cancel()
         self._all.clear()
-        self._by_asker.clear()
 
     def job_ended(self) -> None:
         """People were told that the job has ended."""
-        self._is_end_known = True
         self._step_all(machine.JobEnded())
 
     def check_deadlines(self) -> None:
@@ -100,11 +96,10 @@ class Gatherings:
         self._step_all(machine.TimePassed())
 
     def _tick_later(self) -> None:
-        if self._timer is None and self._all:
-            self._timer = self._loop.call_later(TICK_S, self._tick)
+        if self._all:
+            self._alarm.set(self._loop.time() + TICK_S)
 
     def _tick(self) -> None:
-        self._timer = None
         self.check_deadlines()
         self._tick_later()
 
@@ -136,10 +131,10 @@ class Gatherings:
                 answer(asker, part, is_last=False)
             case machine.Finish(part):
                 answer(asker, part, is_last=True)
-                self._forget(number, asker)
+                self._all.pop(number, None)
             case machine.CutOff():
                 asker.abort()
-                self._forget(number, asker)
+                self._all.pop(number, None)
 
     def _look_at(self, number: int, node_id: str) -> None:
         if (node := machine.workers_of(self._sessions.job, node_id)) is not None:
@@ -150,7 +145,3 @@ class Gatherings:
     def _send(self, connection: int, message: m.ToAgent) -> None:
         if (found := self._connection_of(connection)) is not None:
             found.send(message)
-
-    def _forget(self, number: int, asker: ServerConnection) -> None:
-        self._all.pop(number, None)
-        self._by_asker.pop(asker.number, None)

@@ -10,11 +10,11 @@ from typing import ParamSpec, Protocol, TypeVar
 
 from msgspec.structs import replace
 
-from rallypoint.clocks import Timers, Turns
-from rallypoint.coordinator.connection import ServerConnection
+from rallypoint.clocks import Alarm, Timers, Turns
+from rallypoint.coordinator.connection import ServerConnection, refuse_answer, tell_of_drain
 from rallypoint.coordinator.watching import JobWatch
 from rallypoint.core import event_kinds as kinds
-from rallypoint.core import host_effects
+from rallypoint.core import host_effects, job_requests
 from rallypoint.core import messages as m
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.events import Timer, TimerEnded
@@ -26,7 +26,8 @@ from rallypoint.core.model import DeadPlace, SharedSettings, Verdict
 from rallypoint.core.round_state import RoundState
 from rallypoint.core.session_state import Session
 from rallypoint.core.sessions import Sessions
-from rallypoint.core.text import quoted_job
+from rallypoint.core.text import named, quoted_job
+from rallypoint.core.watch.questions import DRAINED, Subject
 from rallypoint.observe.faults import Faults, describe_fault
 from rallypoint.store.refusal_log import WINDOW_S, RefusalLog
 from rallypoint.wire.codec import for_version
@@ -68,15 +69,6 @@ OpenGate = Callable[[Callable[[list[HostEffect]], None], Callable[[str, float], 
 """Given what does the rest, and what tells whether an agent was not heard for so many seconds."""
 
 
-class _Connections(dict[int, ServerConnection]):
-    """Of agents and of people, by their numbers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.attached: dict[int, ServerConnection] = {}
-        """Of agents that were told that they are: before that they listen to nothing else."""
-
-
 class HostedJob:
     """For the thread of the loop. Nothing here blocks."""
 
@@ -94,16 +86,19 @@ class HostedJob:
         self._sessions = sessions
         self._on_record, self._on_empty = on_record, on_empty
         self._refusals = refusals or NodeRefusals(lambda _run_id, record: on_record(record))
-        self._connections = _Connections()
+        self._connections: dict[int, ServerConnection] = {}
+        """Of agents and of people, by their numbers."""
+        self._attached: dict[int, ServerConnection] = {}
+        """Of agents that were told that they are: before that they listen to nothing else."""
         self._pushes = Turns()
         """What is sent, in its order."""
         self._timers = Timers(self._loop, self._timer_ended)
-        self._check: asyncio.TimerHandle | None = None
-        self._news: asyncio.TimerHandle | None = None
+        self._check = Alarm(self._loop, self._look)
+        self._news = Alarm(self._loop, self._write_news)
         self._faults = Faults(lambda text: on_record(kinds.FAULT(text)))
         self._is_closed = False
         self._gate = None if open_gate is None else open_gate(self._let_pass, self._is_silent)
-        self.watch = JobWatch(sessions, self._loop.time, self._connections.attached.get)
+        self.watch = JobWatch(sessions, self._loop.time, self._attached.get)
         self.watch.carries = open_gate is not None
         self._want_timers()
 
@@ -152,7 +147,8 @@ class HostedJob:
             return ""
         return (
             f"{quoted_job(self.settings.run_id)} has {len(self.sessions)} agents already, of which "
-            f"at most {nodes} can take part (--nnodes): look for what starts agents again and again"
+            f"at most {nodes} can take part ({named.nnodes}): look for what starts agents again "
+            "and again"
         )
 
     def carries(self, connection: ServerConnection) -> bool:
@@ -177,11 +173,9 @@ class HostedJob:
     def close(self) -> None:
         """Drop every connection and every wait."""
         self._is_closed = True
-        if self._check is not None:
-            self._check.cancel()
+        self._check.cancel()
         self._timers.want({})
-        if self._news is not None:
-            self._news.cancel()
+        if self._news.cancel():
             self._write_news()
         self.watch.close()
         self._faults.tell_counts()
@@ -191,7 +185,7 @@ class HostedJob:
         for connection in list(self._connections.values()):
             connection.close()
         self._connections.clear()
-        self._connections.attached.clear()
+        self._attached.clear()
 
     def attach(self, connection: ServerConnection, hello: m.Attach) -> None:
         """An agent's first message on a connection."""
@@ -225,7 +219,7 @@ class HostedJob:
     def connection_closed(self, connection: ServerConnection) -> None:
         """A connection ended; the session lives on for its grace."""
         self._connections.pop(connection.number, None)
-        self._connections.attached.pop(connection.number, None)
+        self._attached.pop(connection.number, None)
         self.see(self.watch.closed, connection.number)
         now, reset = self._loop.time(), not connection.ended_by_peer
         self._sessions.connection_closed(connection.number, now, reset=reset)
@@ -256,26 +250,26 @@ class HostedJob:
         """What came on this connection is not valid."""
         self._run(self._sessions.turn_away(connection.number, text, self._loop.time()))
 
-    def asked(self, connection: ServerConnection, question: m.DrainNode | m.Ask) -> None:
+    def asked(self, connection: ServerConnection, question: m.Ask) -> None:
         """A person wants a node to leave, or to know something, and waits on this connection."""
         self._connections[connection.number] = connection  # It ends with the job.
-        meant = self._sessions.meant
-        if isinstance(question, m.Ask):
-            question = replace(question, nodes=tuple(map(meant, question.nodes)))
-        else:
-            question = replace(question, node_id=meant(question.node_id))
-            ends = self._sessions.ends_with(question.node_id) if question.asks else ""
-            if ends:
-                connection.send(m.DrainAnswer(ends, done=True, ends_job=True))
-                return
+        question = replace(question, nodes=tuple(map(self._sessions.meant, question.nodes)))
+        if other := job_requests.of_other_life(self._sessions.job, question):
+            refuse_answer(connection, other)
+            return
+        ends = self._sessions.ends_with(question.node) if question.asks else ""
+        if ends:
+            tell_of_drain(connection, m.DrainAnswer(ends, done=True, ends_job=True))
+            return
         if (told := self.see(self.watch.tell_of, connection, question)) is not None:
             self._do([told])  # It is no decision of the job, and waits for no record.
-        if isinstance(question, m.Ask):
-            if (wanted := self.watch.asked(connection, question)) is not None:
-                self._run(self._sessions.apply_own(wanted, self._loop.time()))
-            return
-        drain = DrainRequest(connection.number, question.node_id, question.why)
-        self._run(self._sessions.drain(drain))
+        if question.subject is Subject.DRAIN:
+            drain = DrainRequest(connection.number, question.node, DRAINED)
+            self._run(self._sessions.drain(drain))
+        elif (wanted := self.watch.asked(connection, question)) is not None:
+            self._run(self._sessions.apply_own(wanted, self._loop.time()))
+        else:
+            self._answer_requests()  # It may be done already.
 
     def _is_silent(self, incarnation: str, seconds: float) -> bool:
         liveness = self._sessions.liveness
@@ -285,23 +279,21 @@ class HostedJob:
     def _timer_ended(self, timer: Timer) -> None:
         self._run(self._sessions.apply_own(TimerEnded(timer), self._loop.time()))
 
-    def _look(self, due_at: float) -> None:
-        self._check = None
+    def _look(self) -> None:
         now = self._loop.time()
-        self._run(self._sessions.check(now, now - due_at))
+        self._run(self._sessions.check(now, now - self._check.at))
 
     def _run(self, effects: list[HostEffect], tries: int = TRIES) -> None:
         self._perform_all(effects, tries)
         self.see(self.watch.noted)
-        if self.watch.has_news and self._news is None and not self._is_closed:
-            self._news = self._loop.call_later(NEWS_S, self._write_news)
+        if self.watch.has_news and not self._is_closed:
+            self._news.set(self._loop.time() + NEWS_S)
         self._answer_requests()
         if not self._is_closed:
             self._want_timers()
             self._watch()
 
     def _write_news(self) -> None:
-        self._news = None
         self.see(self.watch.write_news)
 
     def see(self, see: Callable[P, R], *seen: P.args, **named: P.kwargs) -> R | None:
@@ -357,10 +349,12 @@ class HostedJob:
                     if isinstance(message, m.Ended):
                         message = self.see(self.watch.whole, message) or message
                     said = for_version(message, connection.version)
-                    if said is not None:
+                    if isinstance(said, m.DrainAnswer):
+                        tell_of_drain(connection, said)
+                    elif said is not None:
                         connection.send(said)
                     if isinstance(said, m.Attached):
-                        self._connections.attached[number] = connection
+                        self._attached[number] = connection
             case host_effects.HangUp(number):
                 if (connection := self._connections.get(number)) is not None:
                     connection.close()
@@ -390,13 +384,8 @@ class HostedJob:
         """One timer finds lost nodes. It fires too early when one was heard meanwhile."""
         now = self._loop.time()
         delay_s = self._sessions.liveness.next_check(now)
-        if delay_s is None or self._is_closed:
-            return
-        if self._check is not None:
-            if self._check.when() <= now + delay_s:
-                return
-            self._check.cancel()
-        self._check = self._loop.call_at(now + delay_s, self._look, now + delay_s)
+        if delay_s is not None and not self._is_closed:
+            self._check.set(now + delay_s)
 
 
 class NodeRefusals:
@@ -415,7 +404,7 @@ class NodeRefusals:
         """The number of refusals that were not shown."""
         self._last = ("", "", "")
         """The run id, the peer and the reason of the last one of these."""
-        self._timer: asyncio.TimerHandle | None = None
+        self._alarm = Alarm(self._loop, self.close)
 
     def refuse(self, run_id: str, connection: ServerConnection, why: str) -> None:
         """Send an agent the reason why it can't take part, and hang up."""
@@ -425,9 +414,7 @@ class NodeRefusals:
 
     def close(self) -> None:
         """Show the number of refusals without a line. Safe to call twice."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._alarm.cancel()
         self._log.left_out()
         more, self._more = self._more, 0
         if more:
@@ -443,5 +430,4 @@ class NodeRefusals:
             return
         self._more += 1
         self._last = run_id, peer, why
-        if self._timer is None:
-            self._timer = self._loop.call_later(WINDOW_S, self.close)
+        self._alarm.set(self._loop.time() + WINDOW_S)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from msgspec import Struct
 
 from rallypoint.clocks import wall_ms
-from rallypoint.coordinator.connection import ServerConnection
+from rallypoint.coordinator.connection import ServerConnection, refuse_answer
 from rallypoint.coordinator.watching import JobWatch
 from rallypoint.core import job as machine
 from rallypoint.core import messages as m
@@ -116,9 +116,7 @@ class Hosting(Struct, frozen=True):
         )
 
 
-async def turn_away(
-    hosting: Hosting, connection: ServerConnection, run_id: str, question: m.DrainNode | m.Ask
-) -> None:
+async def turn_away(hosting: Hosting, connection: ServerConnection, run_id: str) -> None:
     """Answer a person who asks for a job that this coordinator does not host."""
     text, is_final = f"this coordinator does not host {quoted_job(run_id)}: check --rdzv-id", False
     if hosting.only is not None:
@@ -126,11 +124,11 @@ async def turn_away(
         text = f"this coordinator hosts {quoted_job(other)}: {give_id(other)}"
     elif hosting.who_leads is not None:
         text, is_final = await hosting.who_leads(run_id)
-    if isinstance(question, m.Ask):
-        connection.send(m.Answer(b"", True, True, text, is_final))
-    else:
+    if connection.reads_drain_answers:
         connection.send(m.DrainAnswer(text, done=True, found=False))
-    connection.close()
+        connection.close()
+    else:
+        refuse_answer(connection, text, is_final=is_final)
 
 
 def give_id(run_id: str) -> str:

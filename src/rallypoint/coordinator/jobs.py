@@ -11,6 +11,8 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING
 
+from msgspec import Struct, field
+
 from rallypoint.clocks import Timers, wall_time
 from rallypoint.coordinator.connection import ServerConnection, answer
 from rallypoint.coordinator.hosted_job import HostedJob, NodeRefusals
@@ -30,7 +32,7 @@ from rallypoint.core.job_lives import (
     TakePart,
 )
 from rallypoint.core.job_state import JobState, ended_job, new_job
-from rallypoint.core.model import DeadPlace, SharedSettings, Verdict
+from rallypoint.core.model import SharedSettings, Verdict
 from rallypoint.core.sessions import Sessions
 from rallypoint.core.takeover.clock_rates import with_margin
 from rallypoint.core.watch.job_view import job_line
@@ -42,13 +44,20 @@ if TYPE_CHECKING:  # Most coordinators have no registers.
     from rallypoint.coordinator.leadership import Leadership
     from rallypoint.coordinator.led_job import RecordedLife
 
-EARLY_DEATHS_MAX = 10_000
-"""The most deaths that are remembered for jobs which this coordinator does not lead yet."""
 EARLY_MAX = 16  # heartbeats: after so many an agent has hung up
 NOT_GENUINE = (
     "this node says that a newer record of the job was there, and can't show that a leader of the "
     "job has told it so: start the agent of this node again"
 )
+
+
+class _Waiting(Struct, eq=False):
+    """An agent of a job that this coordinator does not lead yet."""
+
+    connection: ServerConnection
+    hello: m.Attach
+    heartbeats: list[m.Heartbeat] = field(default_factory=list)
+    """Its first ones, which are answered when it has attached."""
 
 
 class HostedJobs:
@@ -68,12 +77,8 @@ class HostedJobs:
         self._ended: list[HostedJob] = []
         """Lives that are over, the oldest first."""
         self._empty: asyncio.Future[None] | None = None
-        self._early: dict[int, list[m.Heartbeat]] = {}
-        """Those of agents that wait to attach, by their connections."""
-        self._waiting: dict[str, dict[str, tuple[ServerConnection, m.Attach]]] = {}
-        """Agents of jobs that this coordinator does not lead yet, by run id and incarnation."""
-        self._early_deaths: dict[tuple[str, DeadPlace], None] = {}
-        """Deaths that were told for jobs which it does not lead yet, each with its run id."""
+        self._waiting: dict[str, dict[str, _Waiting]] = {}
+        """By run id and incarnation."""
         self._leading: set[asyncio.Task[None]] = set()
         self._own_agent = hosting.own_agent
         self._is_closed = False
@@ -135,8 +140,8 @@ class HostedJobs:
             return
         if not text and (leadership := self._leadership(run_id)) is not None:
             told = hello.told
-            if told is not None and leadership.is_behind(told):
-                if leadership.is_genuine(told):
+            if told is not None and leadership.duties.is_behind(told):
+                if leadership.duties.is_genuine(told):
                     connection.close()  # It finds the next leader.
                     leadership.learn(told, hello.settings)
                     return
@@ -157,27 +162,22 @@ class HostedJobs:
 
     def heartbeat(self, connection: ServerConnection, heartbeat: m.Heartbeat) -> None:
         """Of an agent that has no session yet. It is answered when there is one."""
-        early = self._early.get(connection.number)
-        if early is not None and len(early) < EARLY_MAX:
-            early.append(heartbeat)
+        waiting = connection.owner
+        if isinstance(waiting, _Waiting) and len(waiting.heartbeats) < EARLY_MAX:
+            waiting.heartbeats.append(heartbeat)
 
-    def asked(
-        self, connection: ServerConnection, run_id: str, question: m.DrainNode | m.Ask
-    ) -> None:
+    def asked(self, connection: ServerConnection, run_id: str, question: m.Ask) -> None:
         """A person wants a node to leave, or to know something, and waits on this connection."""
         if (job := self._jobs.get(run_id)) is not None:
             connection.owner = job
             job.asked(connection, question)
-        elif run_id == ALL_JOBS and isinstance(question, m.Ask) and self._tells_all(question):
+        elif run_id == ALL_JOBS and question.wants_all:
             lines = tuple(job_line(job.watch.view) for job in self._jobs.values())
             answer(connection, lines, is_last=True)
         else:
-            task = self._loop.create_task(turn_away(self._hosting, connection, run_id, question))
+            task = self._loop.create_task(turn_away(self._hosting, connection, run_id))
             self._leading.add(task)
             task.add_done_callback(self._leading.discard)
-
-    def _tells_all(self, question: m.Ask) -> bool:
-        return question.wants_all and self._hosting.only is None
 
     def agent_died(self, connection: ServerConnection, run_id: str, notice: m.AgentDied) -> None:
         """The guard of an agent reports that it died. It may have attached to another coordinator
@@ -190,9 +190,7 @@ class HostedJobs:
             for job in lives:
                 job.told_dead([notice.place])
             if self._hosting.led is not None and self._leadership(run_id) is None:
-                self._early_deaths[run_id, notice.place] = None
-                if len(self._early_deaths) > EARLY_DEATHS_MAX:
-                    del self._early_deaths[next(iter(self._early_deaths))]
+                self._lives.died_early(run_id, notice.place)
         connection.close()
 
     @property
@@ -260,6 +258,8 @@ class HostedJobs:
                 case lives.FormerGone(run_id):
                     if (job := self._jobs.get(run_id)) is not None:
                         job.former_life_gone()
+                case lives.HearDeaths(run_id, places):
+                    self._jobs[run_id].told_dead(places)
                 case lives.Forget(run_id):
                     self._do(self._lives.forgotten(run_id, self._hosted(run_id), self._loop.time()))
                     if self._hosting.led is not None:
@@ -279,7 +279,7 @@ class HostedJobs:
             leadership.keep(partial(self._deposed, run_id), on_record)
             if self._take_over(run_id, leadership):
                 return
-            former = leadership.over
+            former = leadership.duties.over
         now, wall_ms = self._loop.time(), self._hosting.wall_ms()
         first = self._lives.place(run_id, None, None, now, wall_ms)
         self._begin(settings, first.incarnation, 0, former)
@@ -335,11 +335,8 @@ class HostedJobs:
     def _wait_to_lead(self, connection: ServerConnection, run_id: str, hello: m.Attach) -> None:
         """The agent attaches when this coordinator leads its job."""
         is_first = run_id not in self._waiting
-        waiting = self._waiting.setdefault(run_id, {})
-        if (former := waiting.get(hello.incarnation)) is not None:
-            self._early.pop(former[0].number, None)
-        waiting[hello.incarnation] = (connection, hello)
-        self._early[connection.number] = []
+        connection.owner = waiting = _Waiting(connection, hello)
+        self._waiting.setdefault(run_id, {})[hello.incarnation] = waiting
         if is_first:
             task = self._loop.create_task(self._lead(run_id))
             self._leading.add(task)
@@ -354,14 +351,14 @@ class HostedJobs:
             error = str(unusable)
         except Exception as fault:
             error = f"this coordinator can't lead the job: {describe_fault(fault)}"
-        for connection, hello in self._waiting.pop(run_id).values():
-            heartbeats = self._early.pop(connection.number, [])
+        for waiting in self._waiting.pop(run_id).values():
+            connection = waiting.connection
             if error:
                 self._refusals.refuse(run_id, connection, error)
             elif not connection.is_closed:
-                self.attach(connection, run_id, hello)
+                self.attach(connection, run_id, waiting.hello)
                 if isinstance(owner := connection.owner, HostedJob):
-                    for heartbeat in heartbeats:
+                    for heartbeat in waiting.heartbeats:
                         owner.received(connection, heartbeat)
         if (job := self._jobs.get(run_id)) is not None:
             self._emptied(job)
@@ -377,7 +374,7 @@ class HostedJobs:
 
     def _take_over(self, run_id: str, leadership: Leadership) -> bool:
         """Go on with the job of the leader before, if there is one."""
-        for life in (leadership.before, leadership.over):
+        for life in (leadership.duties.before, leadership.duties.over):
             if life is not None:
                 self._lives.over(run_id, life, self._loop.time())
         if (taken_over := leadership.take_over()) is None:
@@ -385,7 +382,6 @@ class HostedJobs:
         job = self._jobs[run_id] = self._host(taken_over.state, taken_over.led)
         # The leases of nodes that have not heard count from before this leader's claim.
         wait_s = with_margin(job.settings.lease_s)
-        self._do(self._lives.taken_over(run_id, leadership.unheard, wait_s))
         if job.verdict is None and not job.life.has_formed:
             # The record may be an old one, and rounds of that number may have run.
             job.renumber(max(job.life.incarnation + 1, self._hosting.wall_ms()))
@@ -394,10 +390,7 @@ class HostedJobs:
         if text := taken_over.text:
             job.see(job.watch.record, kinds.TAKEN_OVER(text))
             self._hosting.on_record(run_id, kinds.TAKEN_OVER(text))
-        told = [(run, place) for run, place in self._early_deaths if run == run_id]
-        for each in told:
-            del self._early_deaths[each]
-        job.told_dead([place for _, place in told])
+        self._do(self._lives.taken_over(run_id, leadership.duties.unheard, wait_s))
         return True
 
     def _deposed(self, run_id: str, why: str) -> None:

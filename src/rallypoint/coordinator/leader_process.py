@@ -1,18 +1,23 @@
-"""What a process that leads a job knows of itself and its machine: its name in a record, which
-other processes are gone, and the clock of its hold."""
+"""What a process knows of itself and its machine that leads jobs or would lead them: its name in a
+record, which other processes are gone, and the clock of its hold."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 
 from msgspec import Struct
 
 from rallypoint.clocks import boot_time
 from rallypoint.core.model import NONCE_BITS
-from rallypoint.core.takeover.record import Process
+from rallypoint.core.settings import HOLD_S
+from rallypoint.core.takeover.record import Leader, Process
 from rallypoint.machine_name import process_space, started_at
 from rallypoint.register.engines import LifeLocks
+from rallypoint.register.record import Caller
+from rallypoint.threads import CallThread
+from rallypoint.wire.versions import SPOKEN
 
 
 def this_process(locks: LifeLocks | None = None) -> Process:
@@ -52,3 +57,36 @@ class Runtime(Struct, frozen=True):
 
 
 REAL_RUNTIME = Runtime()
+
+
+def no_secret(run_id: str) -> None:
+    """The token of a job of `--insecure`."""
+
+
+class LocalLeader(Struct, frozen=True):
+    """A process that leads jobs, and what it does that with."""
+
+    process: Process
+    calls: Caller
+    """One for all registers: one disk is behind them."""
+    runtime: Runtime = REAL_RUNTIME
+    hold_s: float = HOLD_S
+    secret_of: Callable[[str], bytes | None] = no_secret
+    """The token of the job of a run id; None: it has none."""
+
+    def leader(self, addresses: tuple[str, ...] = (), *, has_workers: bool = False) -> Leader:
+        """The leader in the record of a job that this process leads."""
+        versions = SPOKEN.oldest, SPOKEN.newest
+        return Leader(addresses, self.process, has_workers, self.hold_s, versions)
+
+
+def local_leader(
+    hold_s: float = HOLD_S,
+    locks: LifeLocks | None = None,
+    secret_of: Callable[[str], bytes | None] = no_secret,
+) -> LocalLeader:
+    """A leader in this process. `locks`: those among which this process holds its own. An exit
+    waits for no daemon thread."""
+    calls = CallThread("rallypoint-registers")
+    runtime = Runtime(is_gone=partial(is_gone, locks=locks))
+    return LocalLeader(this_process(locks), calls, runtime, hold_s, secret_of)

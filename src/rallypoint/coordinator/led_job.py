@@ -12,19 +12,13 @@ from rallypoint.coordinator.hosted_job import OpenGate
 from rallypoint.core import messages as m
 from rallypoint.core.host_effects import HostEffect, SendTo
 from rallypoint.core.job_state import JobState
-from rallypoint.core.liveness import pace_of
-from rallypoint.core.model import Outcome
 from rallypoint.core.takeover import speakers
 from rallypoint.core.takeover.durable import Durable
 from rallypoint.core.takeover.handover import Handover
-from rallypoint.core.takeover.stepping_down import IsSilent, Silence, silence_of
+from rallypoint.core.takeover.stepping_down import IsSilent
 
 if TYPE_CHECKING:
     from rallypoint.coordinator.leadership import Leadership
-
-
-HEARD_BEATS = 2.5
-"""Who was not heard for so many heartbeats may have another leader."""
 
 
 class RecordedLife(Struct, frozen=True):
@@ -64,9 +58,8 @@ class RecordGate:
         """`perform` does what has waited for a record."""
         self._leadership = leadership
         self.durable, self._perform = durable, perform
-        self._is_silent = is_silent
-        leadership.jobs.append(self)
-        leadership.changed()
+        self.is_silent = is_silent
+        leadership.opened(self)
 
     def after(self, effects: list[HostEffect]) -> list[HostEffect]:
         """The job has decided this: returns what may be done now."""
@@ -86,7 +79,7 @@ class RecordGate:
     def _positioned(self, effect: HostEffect) -> HostEffect:
         match effect:
             case SendTo(connection, message) if isinstance(message, m.Positioned):
-                return SendTo(connection, replace(message, told=self._leadership.told))
+                return SendTo(connection, replace(message, told=self._leadership.duties.told))
         return effect
 
     def answer(
@@ -106,26 +99,6 @@ class RecordGate:
         """Nothing that the job has decided waits for a record."""
         return self.durable.is_recorded
 
-    def silence(self, seconds: float) -> Silence:
-        """Of nodes that were not heard for so long."""
-        durable = self.durable
-        return silence_of(durable.job, durable.handover.recovery, self._is_silent, seconds)
-
-    def tell_cancel(self) -> bool:
-        """If a person has cancelled the job, though that can't be recorded: whether it was told.
-        Only if each node is connected to this leader, so that no other one has any of them. Any
-        other verdict may as well be found anew by who leads next."""
-        job = self.durable.job
-        lives = [member.ref.incarnation for member in job.round.members.values()]
-        heard_s = HEARD_BEATS * pace_of(job.round.settings, len(lives)).beat_s
-        is_silent = self._is_silent
-        if job.verdict is None or job.verdict.outcome is not Outcome.CANCELLED:
-            return False
-        if any(is_silent(life, heard_s) or is_silent(life, 0.0) for life in lives):
-            return False
-        self.perform(self.durable.unrecorded())
-        return True
-
     def close(self) -> None:
         """It is hosted no more."""
-        self._leadership.jobs.remove(self)
+        self._leadership.closed(self)

@@ -5,69 +5,25 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine
-from functools import partial
 from typing import Any, TypeVar
 
-from msgspec import Struct
-
-from rallypoint.coordinator.leader_process import (
-    REAL_RUNTIME,
-    Runtime,
-    is_gone,
-    this_process,
-)
+from rallypoint.coordinator.candidacy import JobRegister, RegisterCandidacy
+from rallypoint.coordinator.leader_process import LocalLeader, local_leader
 from rallypoint.coordinator.leadership import VACATE_S, Leadership
 from rallypoint.core.job_lives import REMEMBERED_MAX
-from rallypoint.core.settings import HOLD_S
+from rallypoint.core.takeover.candidacy import Candidacy
 from rallypoint.core.takeover.memory import Memory
-from rallypoint.core.takeover.record import Leader, Process
 from rallypoint.core.takeover.stepping_down import Deference
 from rallypoint.core.takeover.told import Seal
 from rallypoint.core.text import quoted_job
 from rallypoint.errors import RallypointError
-from rallypoint.register.engines import LifeLocks
-from rallypoint.register.record import Caller, Register, RegisterRecord
-from rallypoint.threads import CallThread
-from rallypoint.wire.versions import SPOKEN
+from rallypoint.register.record import Register, RegisterRecord
 
 T = TypeVar("T")
 
 REMOVE_S = 60.0
 ASKED_S = 5.0
 """So long a person who asks waits for a register."""
-
-
-def no_secret(run_id: str) -> None:
-    """The token of a job of `--insecure`."""
-
-
-class LocalLeader(Struct, frozen=True):
-    """A process that leads jobs, and what it does that with."""
-
-    process: Process
-    calls: Caller
-    """One for all registers: one disk is behind them."""
-    runtime: Runtime = REAL_RUNTIME
-    hold_s: float = HOLD_S
-    secret_of: Callable[[str], bytes | None] = no_secret
-    """The token of the job of a run id; None: it has none."""
-
-    def leader(self, addresses: tuple[str, ...] = (), *, has_workers: bool = False) -> Leader:
-        """The leader in the record of a job that this process leads."""
-        versions = SPOKEN.oldest, SPOKEN.newest
-        return Leader(addresses, self.process, has_workers, self.hold_s, versions)
-
-
-def local_leader(
-    hold_s: float = HOLD_S,
-    locks: LifeLocks | None = None,
-    secret_of: Callable[[str], bytes | None] = no_secret,
-) -> LocalLeader:
-    """A leader in this process. `locks`: those among which this process holds its own. An exit
-    waits for no daemon thread."""
-    calls = CallThread("rallypoint-registers")
-    runtime = Runtime(is_gone=partial(is_gone, locks=locks))
-    return LocalLeader(this_process(locks), calls, runtime, hold_s, secret_of)
 
 
 class ManyLeaderships:
@@ -151,7 +107,6 @@ class ManyLeaderships:
             await settled.wait()
         if (own := self._led.get(run_id)) is not None:
             return own
-        leadership = self._unclaimed(run_id)
         said = ""
 
         def on_wait(text: str) -> None:
@@ -160,17 +115,20 @@ class ManyLeaderships:
                 said = text
                 self._on_wait(run_id, text)
 
-        await leadership.claim(on_wait)
+        job = self._register_of(run_id)
+        candidacy = Candidacy(job.leader, self._local.runtime.nonce(), job.memory)
+        leadership = await RegisterCandidacy(candidacy, job, on_wait).run()
+        assert leadership is not None
         self._leads(run_id, leadership)
         return leadership
 
-    def stand_ready(self, run_id: str, deference: Deference) -> Leadership | None:
-        """By which this process may claim a job that it stands ready to lead, until `settle`. None:
-        it leads that job, or an agent waits here for it to do so."""
+    def stand_ready(self, run_id: str, deference: Deference) -> JobRegister | None:
+        """Until `settle`: the register of a job that this process stands ready to lead. None: it
+        leads that job, or an agent waits here for it to do so."""
         if run_id in self._led or run_id in self._claiming or run_id in self._candidacies:
             return None
         self._candidacies[run_id] = asyncio.Event()
-        return self._unclaimed(run_id, deference)
+        return self._register_of(run_id, deference)
 
     def is_awaited(self, run_id: str) -> bool:
         """An agent waits here until this process leads the job."""
@@ -186,16 +144,13 @@ class ManyLeaderships:
         self._led[run_id] = leadership
         self.claims += 1
 
-    def _unclaimed(self, run_id: str, deference: Deference | None = None) -> Leadership:
-        register, local = self._open_register(run_id), self._local
+    def _register_of(self, run_id: str, deference: Deference | None = None) -> JobRegister:
         memory = self._memories.setdefault(run_id, Memory())
         self._memories.move_to_end(run_id)
         if len(self._memories) > REMEMBERED_MAX:
             self._memories.popitem(last=False)
-        seal = Seal(run_id, local.secret_of(run_id))
-        return Leadership(
-            register, self._leader, local.calls, local.runtime, deference, memory, seal
-        )
+        register, seal = self._open_register(run_id), Seal(run_id, self._local.secret_of(run_id))
+        return JobRegister(register, self._local, self._leader, memory, seal, deference)
 
     def call(self, call: Callable[[], T]) -> asyncio.Future[T]:
         """Do this, which blocks, before anything with the registers that is asked for later."""

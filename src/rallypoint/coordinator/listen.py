@@ -19,6 +19,7 @@ from enum import Enum, auto
 
 from msgspec import Struct
 
+from rallypoint.core.text import named
 from rallypoint.errors import InfrastructureError, UsageError
 from rallypoint.wire.address import Address
 
@@ -82,9 +83,9 @@ def refuse_loopback_name(host: str, addresses: Sequence[Address], max_nodes: int
     for address in addresses:
         if address.is_loopback:
             raise UsageError(
-                f"--rdzv-endpoint {host!r} is {address.host} here, which other nodes can't reach: "
-                f"remove {host} from the {address.host} line of /etc/hosts, or use this node's "
-                "IP address"
+                f"{named.rdzv_endpoint} {host!r} is {address.host} here, which other nodes can't "
+                f"reach: remove {host} from the {address.host} line of /etc/hosts, or use this "
+                "node's IP address"
             )
 
 
@@ -177,7 +178,7 @@ def _explained(address: Address, port: int, error: OSError) -> UsageError | Infr
     if error.errno == errno.EACCES:
         return UsageError(
             f"can't listen on {where}: this user may not use port {port}; choose a port above "
-            "1023, like --rdzv-endpoint HOST:29400"
+            f"1023, like {named.rdzv_endpoint} HOST:29400"
         )
     if error.errno == errno.EINVAL and address.is_ipv6:
         return UsageError(

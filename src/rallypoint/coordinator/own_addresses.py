@@ -12,6 +12,7 @@ from operator import itemgetter
 from rallypoint.config import DEFAULT_COORDINATOR_PORT
 from rallypoint.coordinator.endpoint import meant_addresses
 from rallypoint.coordinator.listen import BindRefused, try_bind
+from rallypoint.core.text import named
 from rallypoint.errors import InfrastructureError, UsageError
 from rallypoint.wire.address import Address
 
@@ -50,7 +51,7 @@ def addresses_of(host: str) -> tuple[Address, ...]:
     try:
         found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
-        raise UsageError(f"--local-addr {host!r} can't be resolved: {error}") from error
+        raise UsageError(f"{named.local_addr} {host!r} can't be resolved: {error}") from error
     unique = dict.fromkeys(str(sockaddr[0]).partition("%")[0] for *_, sockaddr in found)
     known = [Address(each, 0) for each in unique]
     return tuple(meant_addresses(host, known, "")) or tuple(known)
@@ -72,13 +73,13 @@ def why_unreachable(addresses: Sequence[Address], local_addr: str | None) -> str
     if local_addr is None:
         return (
             f"no other machine reaches this node where it leads: {first} is its only address: see "
-            "that its network is up, or give its address by --local-addr"
+            f"that its network is up, or give its address by {named.local_addr}"
         )
     if local_addr == "localhost" or Address(local_addr, 0).is_loopback:
         return ""
     return (
-        f"--local-addr {local_addr} is {first} here, where no other machine reaches it: give this "
-        "node's IP address"
+        f"{named.local_addr} {local_addr} is {first} here, where no other machine reaches it: "
+        "give this node's IP address"
     )
 
 
@@ -133,5 +134,5 @@ def bind_for_leader(
         if bound.refusal.name == "NOT_MINE":
             raise UsageError(f"{flag}: {why}: give an address of this machine")
     raise InfrastructureError(
-        f"no port of {first}-{last} is free ({why}): give a larger --port-range"
+        f"no port of {first}-{last} is free ({why}): give a larger {named.port_range}"
     )

@@ -17,9 +17,10 @@ import time
 
 from msgspec import Struct
 
+from rallypoint.core.text import named
 from rallypoint.errors import AccessError
 from rallypoint.files import safe_open, why_not_private
-from rallypoint.wire.handshake import HOW_TO_GET_A_TOKEN
+from rallypoint.wire.handshake import how_to_get_a_token
 from rallypoint.wire.keys import job_token
 
 TOKEN_BYTES = 32
@@ -28,7 +29,6 @@ FD_TIMEOUT_S = 10.0
 _MAX_FILE_BYTES = 1024
 _MAX_FD = 2**31 - 1
 _JOB_PREFIX = "job-"
-_WAYS_OUT = "give RALLYPOINT_TOKEN or --token-file to every node, or --insecure"
 
 
 class JobToken(Struct, frozen=True):
@@ -78,7 +78,7 @@ def find_token(
     `token_file` does not exist.
     """
     if token_file is not None:
-        source = f"--token-file {_shown(token_file)}"
+        source = f"{named.token_file} {_shown(token_file)}"
         token = _read_or_create(token_file, source, create=False)
         if token is None:
             raise AccessError(
@@ -99,7 +99,7 @@ def find_or_make_token(token_file: str) -> JobToken:
 
     Raises AccessError, with the fix, when it is unsafe, malformed or can't be made.
     """
-    token = _read_or_create(token_file, f"--token-file {_shown(token_file)}", create=True)
+    token = _read_or_create(token_file, f"{named.token_file} {_shown(token_file)}", create=True)
     assert token is not None, "it was made or an error raised"
     return token
 
@@ -110,7 +110,7 @@ def read_token(fd: int) -> JobToken:
 
     Raises AccessError, with the fix.
     """
-    source = f"--token-fd {fd}"
+    source = f"{named.token_fd} {fd}"
     if fd in (1, 2) or not 0 <= fd <= _MAX_FD:
         raise AccessError(f"{source}: needs 0, or a number from 3 on, as with 3<FILE in a shell")
     try:
@@ -164,7 +164,7 @@ def user_token_path(home: str | os.PathLike[str] | None) -> str:
     if home is None or not os.path.isdir(home):
         raise AccessError(
             f"there is no home directory ({home or 'HOME is not set'}) to keep the token in: "
-            f"{_WAYS_OUT}"
+            f"{_ways_out()}"
         )
     return os.path.join(home, ".config", "rallypoint", "token")
 
@@ -180,7 +180,7 @@ def no_token_error(endpoint: object) -> AccessError:
     where = "RALLYPOINT_TOKEN or the user's file"
     return AccessError(
         f"the coordinator at {endpoint} wants a token, and no token was found in {where}: "
-        f"{HOW_TO_GET_A_TOKEN}"
+        f"{how_to_get_a_token()}"
     )
 
 
@@ -212,7 +212,7 @@ def _read_or_create(path: str, source: str, create: bool) -> JobToken | None:
         text = _read(path)
         if text is None:
             raise AccessError(
-                f"the token {_shown(path)} was removed as soon as it was created: {_WAYS_OUT}"
+                f"the token {_shown(path)} was removed as soon as it was created: {_ways_out()}"
             )
     return None if text is None else parse_token(text, source)
 
@@ -231,7 +231,7 @@ def _read(path: str) -> str | None:
             os.fstat(handle),
             "token",
             path,
-            not_a_file=_WAYS_OUT,
+            not_a_file=_ways_out(),
             not_yours=f"run `chown {os.geteuid()} {_quoted(path)}`",
         )
         if flaw:
@@ -241,6 +241,10 @@ def _read(path: str) -> str | None:
         raise AccessError(f"can't read the token {_shown(path)}: {error.strerror}") from error
     finally:
         os.close(handle)
+
+
+def _ways_out() -> str:
+    return f"give RALLYPOINT_TOKEN or {named.token_file} to every node, or {named.insecure}"
 
 
 def _shown(path: str) -> str:
@@ -260,7 +264,7 @@ def _make_folder(folder: str) -> None:
         os.makedirs(folder, mode=0o700, exist_ok=True)
     except OSError as error:
         raise AccessError(
-            f"can't create {_shown(folder)} for the token: {error.strerror}: {_WAYS_OUT}"
+            f"can't create {_shown(folder)} for the token: {error.strerror}: {_ways_out()}"
         ) from error
 
 
@@ -285,5 +289,5 @@ def _create(path: str) -> None:
     except OSError as error:
         if error.errno != errno.EEXIST:
             raise AccessError(
-                f"can't create the token {_shown(path)}: {error.strerror}: {_WAYS_OUT}"
+                f"can't create the token {_shown(path)}: {error.strerror}: {_ways_out()}"
             ) from error

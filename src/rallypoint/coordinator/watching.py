@@ -88,8 +88,6 @@ class _End(Struct):
     is_recorded: bool
     """The verdict is: people may see it."""
     decided_at: float | None = None
-    is_told: bool = False
-    """People were told."""
     goodput: GoodputView | None = None
 
 
@@ -134,7 +132,7 @@ class JobWatch:
         self._followers: dict[int, ServerConnection] = {}
         """Who follows the events, by the numbers of the connections."""
         is_over = sessions.verdict is not None
-        self._end = _End(is_recorded=is_over, is_told=is_over)
+        self._end = _End(is_recorded=is_over)
         self._watchers: dict[int, ServerConnection] = {}
         """Who wants to have the status once more when the job has ended."""
         self._requests = requests.Requests()
@@ -151,9 +149,7 @@ class JobWatch:
         if self._gatherings is None:
             from rallypoint.coordinator.gathering import Gatherings
 
-            is_known = self._end.is_told
-            where = self._sessions, self._connection_of
-            self._gatherings = Gatherings(*where, is_end_known=is_known)
+            self._gatherings = Gatherings(self._sessions, self._connection_of)
         return self._gatherings
 
     def close(self) -> None:
@@ -214,7 +210,6 @@ class JobWatch:
             if self._watchers:
                 answer_all(list(self._watchers.values()), self.view, is_last=True)
                 self._watchers.clear()
-            self._end.is_told = True
             if self._gatherings is not None:
                 self._gatherings.job_ended()
 
@@ -322,7 +317,7 @@ class JobWatch:
         """A person asks, and waits on this connection. Returns what is to be done now, if they want
         something that may be done. Raises MessageError."""
         if self._is_recovering and (text := requests.unknown(question, self._waits_for)):
-            refuse_answer(connection, text)
+            refuse_answer(connection, text, is_final=False, recovers=True)
         elif question.is_wish:
             self._people[connection.number] = connection
             facts = question, self._waits_for, self._is_ending, self._older_node
@@ -331,7 +326,7 @@ class JobWatch:
             self._answer(connection, question)
         return None
 
-    def tell_of(self, connection: ServerConnection, question: Ask | m.DrainNode) -> Record | None:
+    def tell_of(self, connection: ServerConnection, question: Ask) -> Record | None:
         """Return the event about a person's question on this connection, if there is to be one. A
         job that has ended answers none of these questions."""
         if self._sessions.verdict is not None:
@@ -378,7 +373,7 @@ class JobWatch:
             case Subject.JOBS:
                 answer(connection, (job_line(self.view),), is_last=True)
             case Subject.STACKS | Subject.LOGS:
-                self.gatherings.begin(connection, question)
+                self.gatherings.begin(connection, question, is_end_known=self._end.is_recorded)
             case Subject.MORE:
                 self.gatherings.taken(connection.number)
 

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from rallypoint.core.job_state import JobState
 from rallypoint.core.messages import Attach, Join
 from rallypoint.core.model import Candidate, NodeRef, SharedSettings
-from rallypoint.core.text import quoted
+from rallypoint.core.text import named, quoted
 from rallypoint.core.watch.node_progress import NodeProgress
 
 
@@ -68,12 +68,12 @@ class Contest(Struct):
             holder = f"(node {self.holder.node_id}) at {holder_at}"
             return (
                 f"node rank {self.join.candidate.node_rank} is used by another running agent "
-                f"{holder}; this one is at {newcomer_at}: give each node its own --node-rank"
+                f"{holder}; this one is at {newcomer_at}: give each node its own {named.node_rank}"
             )
         return (
             f"node id {quoted(self.newcomer.node_id)} is used by another running agent at "
-            f"{holder_at}; this one is at {newcomer_at}: give each machine its own --node-id, or "
-            "leave the option out"
+            f"{holder_at}; this one is at {newcomer_at}: give each machine its own "
+            f"{named.node_id}, or leave the option out"
         )
 
     def waits_for(self, holder_at: str, silent_s: float) -> str:

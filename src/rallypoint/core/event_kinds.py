@@ -10,6 +10,8 @@ from enum import Enum, IntEnum
 
 from msgspec import Struct
 
+from rallypoint.core.text import named
+
 
 class Level(IntEnum):
     """How much an event matters; the numbers are those of `logging`."""
@@ -62,7 +64,7 @@ class EventKind(Struct, frozen=True, eq=False):
 
     def __call__(self, text: str = "", /, *, node_id: str = "", **fields: object) -> Record:
         """The record of one event of this kind; `node_id`: the node that it is about."""
-        return Record(self, self.words.format(text, **fields), node_id)
+        return Record(self, self.words.format(text, named=named, **fields), node_id)
 
 
 class Record(Struct, frozen=True):
@@ -157,8 +159,8 @@ HOSTS = _routine(
     "hosts",
     "this node hosts the coordinator",
     "this node hosts the coordinator at {endpoint}, and the job ends with this node; with"
-    " --rdzv-backend file --rdzv-endpoint DIR, a directory that all nodes share, the job outlives"
-    " it",
+    " {named.rdzv_backend} file {named.rdzv_endpoint} DIR, a directory that all nodes share, the "
+    "job outlives it",
 )
 LEADS = _routine("leads", "this node leads the job", "this node leads the job at {places}")
 METRICS = _routine("metrics", "metrics are served", "metrics are served at {url}")
@@ -240,7 +242,7 @@ RECORDED_AGAIN = _hosted(
 HISTORY_NOT_WRITTEN = _hosted(
     "history_not_written",
     "the file of `--history` can't be written",
-    "--history {path}: can't be written: {why}; what happens meanwhile is missing there",
+    "{named.history} {path}: can't be written: {why}; what happens meanwhile is missing there",
 )
 NOT_KEPT = _routine(
     "not_kept",
@@ -350,18 +352,18 @@ STDIN = EventKind(
 PATTERN_OFF = EventKind(
     "pattern_off",
     "`--progress-pattern` takes too long",
-    "--progress-pattern {pattern} takes more than 10 ms for one line, and is switched off: no more"
-    " progress is read from the output; the line: {line}",
+    "{named.progress_pattern} {pattern} takes more than 10 ms for one line, and is switched off: "
+    "no more progress is read from the output; the line: {line}",
 )
 PATTERN_UNMATCHED = _hosted(
     "pattern_unmatched",
     "`--progress-pattern` has matched nothing for two minutes, on no node",
-    "no line of any worker has matched --progress-pattern {}",
+    "no line of any worker has matched {named.progress_pattern} {}",
 )
 PATTERN_UNMATCHED_HERE = EventKind(
     "pattern_unmatched",
     "the same with a rendezvous handler, of the node's own workers",
-    "no line of this node's workers has matched --progress-pattern {}",
+    "no line of this node's workers has matched {named.progress_pattern} {}",
 )
 LOG_STORAGE = EventKind(
     "log_storage", "a log file, or the memory shared with workers, can't be written"

@@ -26,7 +26,7 @@ from collections import OrderedDict
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rallypoint.core.model import Outcome, Verdict
+from rallypoint.core.model import DeadPlace, Outcome, Verdict
 from rallypoint.core.outcomes import Afterwards
 
 REMEMBERED_MAX = 1000
@@ -41,6 +41,8 @@ JOBS_MAX = 4096
 make room."""
 ENDED_MAX = 4
 """The largest number of lives of one job that are hosted and over."""
+EARLY_DEATHS_MAX = 10_000
+"""The most deaths that are remembered for jobs which this coordinator does not lead yet."""
 VERDICT_RETENTION_S = 600.0
 """A stand-alone coordinator remembers for so long a job that all agents have left."""
 FORGOTTEN = Verdict(
@@ -119,6 +121,13 @@ class FormerGone(Struct, frozen=True):
     run_id: str
 
 
+class HearDeaths(Struct, frozen=True):
+    """No process of these places lives: that was told before this coordinator led the job."""
+
+    run_id: str
+    places: tuple[DeadPlace, ...]
+
+
 class Forget(Struct, frozen=True):
     """Forget this job (`JobLives.forgotten`)."""
 
@@ -131,7 +140,8 @@ class NoRoom(Struct, frozen=True):
     text: str
 
 
-LivesEffect = LifeDecision | ComeAgain | End | DropOldest | FormerGone | Forget | NoRoom
+Placed = LifeDecision | ComeAgain | NoRoom
+LivesEffect = Placed | End | DropOldest | FormerGone | Forget | HearDeaths
 
 
 class Hosted(Struct, frozen=True):
@@ -170,13 +180,14 @@ class JobLives:
         self._newest = 0
         self._over: OrderedDict[tuple[str, int], _Remembered] = OrderedDict()
         """By run id and incarnation, the oldest first."""
-
         self._unrecorded: dict[str, set[int]] = {}
         """Lives that were over before their verdict was recorded, by run id. The first record of
         the next life has it."""
         self._unheard: dict[str, tuple[int, float]] = {}
         """The number of nodes of a life that another leader has ended which may run workers yet,
         since they have not heard of its end, by run id; and the seconds until they don't."""
+        self._early_deaths: dict[tuple[str, DeadPlace], None] = {}
+        """Deaths that were told for jobs which it does not lead yet, each with its run id."""
         self._deserted: dict[str, float] = {}
         """The jobs that all agents have left, by run id, the longest ago first; and the seconds
         until each is forgotten."""
@@ -244,11 +255,21 @@ class JobLives:
             self._deserted[run_id] = VERDICT_RETENTION_S if is_wanted else 0.0
         return []
 
+    def died_early(self, run_id: str, place: DeadPlace) -> None:
+        """No process of this place lives. This coordinator does not lead the job yet."""
+        self._early_deaths[run_id, place] = None
+        if len(self._early_deaths) > EARLY_DEATHS_MAX:
+            del self._early_deaths[next(iter(self._early_deaths))]
+
     def taken_over(self, run_id: str, unheard: int, wait_s: float) -> list[LivesEffect]:
-        """So many nodes of the life before may run workers for so many seconds."""
+        """This coordinator leads the job now, and has gone on with it. So many nodes of the life
+        before may run workers for so many seconds."""
         if unheard:
             self._unheard[run_id] = unheard, wait_s
-        return []
+        told = tuple(place for run, place in self._early_deaths if run == run_id)
+        for place in told:
+            del self._early_deaths[run_id, place]
+        return [HearDeaths(run_id, told)] if told else []
 
     def deposed(self, run_id: str) -> list[LivesEffect]:
         """No life of this job is hosted any more: another coordinator leads it."""

@@ -24,7 +24,7 @@ from rallypoint.core.job_rounds import run_round
 from rallypoint.core.job_state import JobEffect, JobState, PersonWants, close, stamp
 from rallypoint.core.messages import CheckpointAnswered, CheckpointWanted, DrainAnswer, ToNode
 from rallypoint.core.model import EndKind, EndReason, NodeRef, Outcome, Verdict
-from rallypoint.core.round_state import MemberState, RoundPhase
+from rallypoint.core.round_state import RoundPhase, working
 from rallypoint.core.text import count, names
 from rallypoint.core.watch.questions import Ask, Said, Subject
 
@@ -52,6 +52,8 @@ class Request(Struct, frozen=True):
     """The round that was active."""
     notices: int
     """Checkpoints that were asked for before have smaller numbers, or this one."""
+    was_lost: bool = False
+    """The request was made before, and its answer was lost."""
 
 
 class Requests(Struct):
@@ -106,9 +108,12 @@ def step(state: Requests, event: RequestEvent, job: JobState) -> list[RequestEff
     """Apply one event, and return what is to be done. `PersonWants` is for the job's machine."""
     match event:
         case Requested(connection, question):
+            if (begun := _begun(job, question)) is not None:
+                state.waiting[connection] = begun
+                return []
             if text := _why_not(job, event):
                 return [Decline(connection, text)]
-            subject, node = question.subject, next(iter(question.nodes), "")
+            subject, node = question.subject, question.node
             state.waiting[connection] = Request(subject, node, job.round.round, job.notices)
             return [PersonWants(subject, node)]
         case AllRecorded():
@@ -139,8 +144,23 @@ def _why_not(job: JobState, event: Requested) -> str:
         node = event.older_node
         return f"node {node} runs an older version of Rallypoint, and can't be asked for it"
     if subject in _OF_MACHINES:
-        return no_machine(job, subject, next(iter(event.question.nodes), ""))
+        return no_machine(job, subject, event.question.node)
     return ""
+
+
+def _begun(job: JobState, question: Ask) -> Request | None:
+    """Return the request that was begun before, if this one repeats it: its round has ended,
+    workers save a checkpoint just now, or the job has ended. None: do what is asked."""
+    asked_in, subject = question.asked_in, question.subject
+    if asked_in is None:
+        return None
+    runs = job.round.phase is RoundPhase.ACTIVE and job.round.round == asked_in
+    saves = job.save is not None and not job.save.is_over
+    is_of_round = subject is Subject.RESTART and not runs
+    is_saved = subject is Subject.CHECKPOINT and (saves or not runs)
+    if job.verdict is None and not (is_of_round or is_saved):
+        return None
+    return Request(subject, question.node, asked_in, job.notices - saves, was_lost=True)
 
 
 def _outcome(wanted: Request, job: JobState) -> Said | None:
@@ -157,6 +177,8 @@ def _outcome(wanted: Request, job: JobState) -> Said | None:
     if subject is Subject.CHECKPOINT:
         if job.save is None or job.save.number <= wanted.notices:
             is_late = state.round != wanted.round
+            if is_late and wanted.was_lost:
+                return Said("the round has ended: whether it was saved before is not known", False)
             return Said("the round has ended before it was asked for", False) if is_late else None
         if not job.save.is_over:
             return None
@@ -260,6 +282,14 @@ def refusal(job: JobState, subject: Subject, waits_for: str = "its next round") 
     return ""
 
 
+def of_other_life(job: JobState, request: Ask) -> str:
+    """Why a request that was made before is not done; empty: this is still the same life of the
+    job."""
+    if request.asked_in is None or request.incarnation == job.incarnation:
+        return ""
+    return "the job has begun anew since this was asked for: it is not done to the new one"
+
+
 def no_machine(job: JobState, subject: Subject, node_id: str) -> str:
     """Why the machine of this node can't be excluded or allowed; empty: it can."""
     state = job.round
@@ -298,11 +328,7 @@ def wants(job: JobState, event: PersonWants, at: float) -> list[JobEffect]:
 
 
 def _ask_to_save(job: JobState) -> list[JobEffect]:
-    running = [
-        member.ref
-        for member in job.round.members.values()
-        if member.state is MemberState.RUNNING and not member.succeeded
-    ]
+    running = working(job.round)
     job.notices += 1
     awaited = {ref.node_id for ref in running}
     members = len(job.round.members)

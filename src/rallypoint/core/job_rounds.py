@@ -32,7 +32,7 @@ from rallypoint.core.events import (
 )
 from rallypoint.core.fitness import Judgement, why_held_back
 from rallypoint.core.fitness_state import Why
-from rallypoint.core.job_state import JobEffect, JobState, close, renumber, stamp
+from rallypoint.core.job_state import JobEffect, JobState, close, renumber, stamp, workers_started
 from rallypoint.core.messages import Assigned, Expelled, StopNow, ToNode
 from rallypoint.core.model import (
     Assignment,
@@ -49,6 +49,7 @@ from rallypoint.core.round import count_loss
 from rallypoint.core.round import step as step_round
 from rallypoint.core.round_state import MemberState
 from rallypoint.core.settings import MAX_SECONDS
+from rallypoint.core.text import named
 from rallypoint.core.watch.names import gaps_in_names
 from rallypoint.core.watch.turns import RoundEnded, RoundFormed, RoundJudged
 
@@ -140,7 +141,7 @@ def _form(job: JobState, effect: FormWorld, at: float) -> list[JobEffect]:
     job.unreached, job.lacking, job.withdrawn = {}, {}, 0
     job.started, job.started_at = len(effect.world) == 1, None
     if job.started:
-        job.started_at = at
+        workers_started(job, at)
         step_round(job.round, RoundStarted(effect.round))
     nodes = len(effect.world)
     job.world_workers = sum(node.candidate.workers for node in effect.world)
@@ -148,9 +149,9 @@ def _form(job: JobState, effect: FormWorld, at: float) -> list[JobEffect]:
     size = f"{words.count(nodes, 'node')}, {words.count(job.world_workers, 'worker')}"
     text = f"round {effect.round}: {size}"
     effects: list[JobEffect] = [kinds.ROUND_FORMED(text if first else f"{text} ({why})")]
-    named = stamp(job, effect.round)
+    place = stamp(job, effect.round)
     effects += [
-        ToNode(node.ref, Assigned(named, job.assigned[node.ref.node_id])) for node in effect.world
+        ToNode(node.ref, Assigned(place, job.assigned[node.ref.node_id])) for node in effect.world
     ]
     return effects
 
@@ -359,7 +360,9 @@ def _nobody_came(settings: SharedSettings, timeout: JoinTimedOut) -> str:
     """Who was missing, and how long was waited."""
     waited = f"waited {settings.join_timeout_s:g} s for {words.count(settings.min_nodes, 'node')}"
     if len(timeout.joined) >= settings.min_nodes:
-        waited += f" with a multiple of {settings.world_multiple_of} workers (--world-multiple-of)"
+        waited += (
+            f" with a multiple of {settings.world_multiple_of} workers ({named.world_multiple_of})"
+        )
     here = f"only {len(timeout.joined)} joined: {words.names(timeout.joined) or 'none'}"
     missing = f"; missing: {words.names(timeout.missing)}" if timeout.missing else ""
     gaps = gaps_in_names(timeout.joined)
@@ -375,7 +378,7 @@ def _many_are_slow_to_stop(delayed: StopDelayed, settings: SharedSettings) -> st
     """Why a round is not formed yet."""
     late = f"{len(delayed.late)} of {delayed.nodes} nodes have not stopped after"
     late += f" {delayed.after_s:g} s ({words.names(delayed.late)})"
-    return f"{late}: waiting up to {settings.stop_patience_s:g} s more (--stop-patience)"
+    return f"{late}: waiting up to {settings.stop_patience_s:g} s more ({named.stop_patience})"
 
 
 def _too_many_lost(rounds: int, settings: SharedSettings) -> str:
@@ -383,4 +386,4 @@ def _too_many_lost(rounds: int, settings: SharedSettings) -> str:
     limit = settings.max_node_losses_per_hour
     ended = f"{words.count(rounds, 'round')} ended within an hour"
     why = "by the loss of nodes or of Rallypoint's own processes"
-    return f"{ended} {why} (--max-node-losses {limit})"
+    return f"{ended} {why} ({named.max_node_losses} {limit})"

@@ -36,6 +36,7 @@ from rallypoint.core.model import (
     Verdict,
 )
 from rallypoint.core.round_record import ReportedRound
+from rallypoint.core.settings import SETTINGS_UNCOUNTED
 from rallypoint.core.takeover.told import Position
 from rallypoint.core.watch.collecting import Collect as Collect
 from rallypoint.core.watch.collecting import Collected as Collected
@@ -44,6 +45,7 @@ from rallypoint.core.watch.goodput_view import GoodputView
 from rallypoint.core.watch.node_progress import NodeProgress
 from rallypoint.core.watch.questions import Answer as Answer
 from rallypoint.core.watch.questions import Ask as Ask
+from rallypoint.core.watch.questions import Subject
 from rallypoint.core.worker_exits import WorkerExit
 
 
@@ -288,7 +290,8 @@ class Heartbeat(Struct, frozen=True, array_like=True, tag=21):
 
 
 class DrainNode(Struct, frozen=True, array_like=True, tag=22):
-    """Instead of `Attach`: a person asks that a node leaves. Answered by `DrainAnswer`s."""
+    """Instead of `Attach`: a person asks that a node leaves, with a command that knows no
+    `Subject.DRAIN`: it speaks the session protocol 2 or 3. Answered by `DrainAnswer`s."""
 
     node_id: str
     why: str
@@ -296,6 +299,11 @@ class DrainNode(Struct, frozen=True, array_like=True, tag=22):
     """The same as `Ask.release`."""
     asks: bool = False
     """If the job ends with the node, only say so (`DrainAnswer.ends_job`): a person decides."""
+
+    @property
+    def question(self) -> Ask:
+        """The same, as commands of today ask."""
+        return Ask(Subject.DRAIN, nodes=(self.node_id,), release=self.release, asks=self.asks)
 
 
 class AgentDied(Struct, frozen=True, array_like=True, tag=23):
@@ -332,6 +340,8 @@ class Attached(Struct, frozen=True, array_like=True, tag=1):
     """Who finds the connection closed waits for a random part of this before it connects again."""
     told: Position | None = None
     """The position of the job's record; None: there is no register."""
+    settings_known: int = SETTINGS_UNCOUNTED
+    """The number of shared settings that this coordinator knows, in their order."""
 
 
 class Refused(Struct, frozen=True, array_like=True, tag=2):
@@ -457,7 +467,8 @@ class Prove(Struct, frozen=True, array_like=True, tag=20):
 
 
 class DrainAnswer(Struct, frozen=True, array_like=True, tag=14):
-    """To who has sent `DrainNode`: what happens. After `done` nothing more is said."""
+    """The state of a node that a person wants to leave. After `done` nothing more is said. It is a
+    value of an `Answer`; after `DrainNode` it is a message."""
 
     text: str
     done: bool
@@ -466,7 +477,7 @@ class DrainAnswer(Struct, frozen=True, array_like=True, tag=14):
     gone: str = ""
     """Why there is none any more, if this coordinator or an earlier one has known the node."""
     ends_job: bool = False
-    """The job would end, so nothing is done yet: the answer to `DrainNode.asks`."""
+    """The job would end, so nothing is done yet: the answer to `Ask.asks`."""
 
 
 class HandsOver(Struct, frozen=True, array_like=True, tag=16):

@@ -71,6 +71,18 @@ class Outcome(Enum):
         "cancelled",
         Row("was cancelled", None, Afterwards.BY_A_PERSON, planned=True, stopped=True),
     )
+    OUT_OF_TIME = (
+        "out of time",
+        Row(
+            verb="ran out of time",
+            exits=124,
+            then=Afterwards.BY_A_PERSON,
+            planned=True,
+            stopped=True,
+            help="it has run for --max-runtime",
+        ),
+    )
+    """It has run for `--max-runtime`."""
     TIMED_OUT = "timed out", Row("timed out", _INFRASTRUCTURE, _AGAIN)
     """Nodes were missing for too long."""
     INFRASTRUCTURE = (
@@ -92,7 +104,9 @@ class Outcome(Enum):
     )
     """Only an agent says so, of itself."""
 
-    def __new__(cls, name: str, row: Row) -> Outcome:
+    def __new__(cls, name: str, row: Row | None = None) -> Outcome:
+        if row is None:
+            raise TypeError(f"the outcome {name} has no row")
         self = object.__new__(cls)
         self._value_, self.row = name, row
         return self
@@ -130,12 +144,6 @@ def codes_of(then: Afterwards) -> list[int]:
 def of_word(word: str) -> Outcome | None:
     """Return the outcome of this name; None: a newer version has written it."""
     return next((outcome for outcome in Outcome if outcome.value == word), None)
-
-
-def ended_text(word: str) -> str:
-    """Return the verb for the outcome of this name: `was cancelled`."""
-    outcome = of_word(word)
-    return f"ended: {word}" if outcome is None else outcome.row.verb
 
 
 def classes_help() -> str:

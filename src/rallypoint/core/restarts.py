@@ -23,7 +23,7 @@ from msgspec import Struct, field
 
 from rallypoint.core.events import Timer, TimerKind
 from rallypoint.core.model import SharedSettings
-from rallypoint.core.text import UNGUARDED, signal_name
+from rallypoint.core.text import UNGUARDED, named, signal_name
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.hashes import blake2s
 
@@ -113,13 +113,8 @@ def describe_loop(loop: CrashLoop) -> str:
     return f"the same failure {loop.count} times{where}"
 
 
-def same_cause(first: WorkerExit, second: WorkerExit) -> bool:
-    """Whether two failures are equal, as far as can be told."""
-    return is_same(ending_of(first), ending_of(second))
-
-
 def is_same(first: ComparedExit, second: ComparedExit) -> bool:
-    """The same, of what is kept of them."""
+    """Whether two failures are equal, as far as can be told."""
     if first.how != second.how:
         return False
     return first.line == second.line or normalised(first.line) == normalised(second.line)
@@ -228,10 +223,12 @@ def decide(
     said, most = describe_loop(loop), settings.max_no_progress
     if is_hopeless(loop, most):
         often = said or "it has failed once"
-        return GiveUpJob(f"{often}, restarting does not help (--max-no-progress {most})", often)
+        return GiveUpJob(
+            f"{often}, restarting does not help ({named.max_no_progress} {most})", often
+        )
     if used >= budget:
         if budget == 0:
-            return GiveUpJob("no restarts were allowed (--max-restarts 0)")
+            return GiveUpJob(f"no restarts were allowed ({named.max_restarts} 0)")
         window = settings.restart_window_s
         within = f" within {window:g} s" if window else ""
         all_used = "the only restart was" if budget == 1 else f"all {budget} restarts were"

@@ -14,6 +14,8 @@ from enum import Enum
 
 from msgspec import Struct
 
+from rallypoint.core.text import named
+
 NO_ANSWER_S = 120.0
 """Seconds after the connection broke in which a host that does not answer is tried, unless a person
 has given another time."""
@@ -82,5 +84,6 @@ def given_up_text(search: Search, now: float) -> str:
         )
     return (
         f"the coordinator was lost: no answer for {waited_s:.0f} s ({search.last_error}): check "
-        "the network between this node and its host; --reconnect-timeout SECONDS waits longer"
+        f"the network between this node and its host; {named.reconnect_timeout} SECONDS waits "
+        "longer"
     )

@@ -44,8 +44,7 @@ from rallypoint.core.model import NodeRef, Outcome, SharedSettings, Stamp, Verdi
 from rallypoint.core.round import was_replaced
 from rallypoint.core.session import aged
 from rallypoint.core.session_state import Session
-from rallypoint.core.settings import settings_conflict
-from rallypoint.core.text import count
+from rallypoint.core.text import count, settings_conflict
 
 if TYPE_CHECKING:  # Most jobs have a coordinator that nobody can take over from.
     from rallypoint.core.takeover.handover import Handover, Recovery
@@ -364,7 +363,8 @@ class Sessions:
         is_replaceable = self._handover is not None
         session.told_of = max(len(self._sessions), self.settings.min_nodes)
         pace = pace_of(self.settings, session.told_of)
-        return m.Attached(node_id, incarnation, self._epoch, resumed, is_replaceable, *pace)
+        how = m.Attached(node_id, incarnation, self._epoch, resumed, is_replaceable, *pace)
+        return replace(how, settings_known=len(SharedSettings.__struct_fields__))
 
     @property
     def _recovery(self) -> Recovery | None:

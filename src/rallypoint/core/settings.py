@@ -3,7 +3,8 @@ library's parameters, the checks of `config.py` and the comparison between nodes
 
 A new setting that all nodes must agree on is a field of `SharedSettings` and a row of the table,
 both in this file, and is used where it has an effect. A setting of one node is a field of a struct
-in `config.py` and a row here. Defaults stand in the structs alone. Pure data.
+in `config.py` and a row here, whose `target` names that field. Defaults stand in the structs alone.
+Pure data.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from typing import Literal
 from msgspec import Struct
 
 from rallypoint.core.outcomes import classes_help
-from rallypoint.errors import SettingsConflictError
 
 MAX_NODES = 100_000
 MAX_WORKERS_PER_NODE = 4096
@@ -40,7 +40,6 @@ FOR_DIRECTORIES = "file"
 """The engine of a directory that is named without one, and of records in a shared home."""
 BY_REGISTER = "--rdzv-backend file, etcd or kubernetes"
 """How a person has any node lead a job."""
-BY_DIRECTORY = "--rdzv-backend file"
 BY_ENDPOINT = ("tcp", "c10d", "static")
 """The backends of jobs whose endpoint says which node hosts them."""
 UNNAMED_RUN_ID = "none"
@@ -54,6 +53,11 @@ class OnJoin(Enum):
     RESTART = "restart"
     HOLD = "hold"
     AT_CHECKPOINT = "at-checkpoint"
+
+
+SETTINGS_UNCOUNTED = 24
+"""A coordinator of an older version, which does not tell how many settings of a job it knows, knows
+the first 24."""
 
 
 class SharedSettings(Struct, frozen=True, array_like=True):
@@ -105,6 +109,8 @@ class SharedSettings(Struct, frozen=True, array_like=True):
     hold_back_after: int = 2
     """The number of failures within an hour after which a machine is held back while the minimum
     remains without it; 0: failures never hold a machine back."""
+    max_runtime_s: float = 0.0
+    """The job is ended after this time, counted from when its first workers started; 0: never."""
 
     def differences(self, other: SharedSettings) -> Differences:
         """The settings that differ, as (name, self's value, other's value), without those that
@@ -121,52 +127,6 @@ class SharedSettings(Struct, frozen=True, array_like=True):
 Differences = tuple[tuple[str, object, object], ...]
 
 
-def settings_conflict(differences: Differences) -> SettingsConflictError:
-    """For a node whose settings are not the job's. `differences`: of the job's from the node's."""
-    flags = {}
-    for name, _, _ in differences:
-        row = BY_FIELD[name]
-        flags[name] = row.spelled if row.name == name else f"{row.spelled} ({name})"
-    return SettingsConflictError(differences, flags)
-
-
-SettingKind = Literal[
-    "switch",
-    "text",
-    "template",
-    "name",
-    "seconds",
-    "integer",
-    "bytes",
-    "choice",
-    "engine",
-    "nodes",
-    "workers",
-    "host",
-    "port",
-    "ports",
-    "endpoint",
-    "listen",
-    "networks",
-    "exit_codes",
-    "exit_code_of",
-    "signal",
-    "signals",
-    "notice",
-    "modules",
-    "file",
-    "path",
-    "directory",
-    "streams",
-    "ranks",
-    "texts",
-    "event_handler",
-    "logs_specs",
-    "pattern",
-]
-"""How a value is written: `cli/values.py` has a reader for each."""
-
-
 class Setting(Struct, frozen=True):
     """One row: an option of a command, a key of `--rdzv-conf`, or what nodes compare besides."""
 
@@ -177,9 +137,11 @@ class Setting(Struct, frozen=True):
     built in."""
     about: str = ""
     """One line of help, without the default."""
-    kind: SettingKind = "text"
-    field: str = ""
-    """Of `SharedSettings` or a struct in `config.py`; empty: it says how others are read."""
+    kind: str = "text"
+    """How a value is written: `cli/values.py` has a reader for each kind."""
+    target: str = ""
+    """The part of `AgentConfig` that it fills, and the field there: `stop.restart_grace_s`; empty:
+    it says how others are read."""
     default: str = ""
     """In words, where the default of the field does not say it."""
     short: str = ""
@@ -190,8 +152,9 @@ class Setting(Struct, frozen=True):
     """The range of a number."""
     above_zero: bool = False
     """0 is in the range and means never, or all; a person leaves the flag out for that."""
-    key: Literal["", "tcp", "any"] = ""
-    """Whether it is a parameter of the library's handlers: those of a coordinator, or all."""
+    key: Literal["", "tcp", "any", "call"] = ""
+    """Whether a program gives it by its name: to the handlers of a coordinator, or to all; `call`:
+    to launches, specs or logs."""
     follows: str = ""
     """The field that gives this one its default."""
     words: str = ""
@@ -200,6 +163,8 @@ class Setting(Struct, frozen=True):
     required: bool = False
     implied: str = ""
     """The value of a flag that is given without one; empty: there must be one."""
+    may_be_empty: bool = False
+    """An empty value, as torchrun has it, is no value."""
     of_one_agent: bool = False
     """A worker that starts a job must not inherit it from its agent's environment."""
     by_coordinator: bool = False
@@ -210,6 +175,16 @@ class Setting(Struct, frozen=True):
         """With underscores: the key of `--rdzv-conf`, the library's parameter, and the field of
         `LaunchConfig`, where there is one."""
         return self.flag.removeprefix("--").replace("-", "_")
+
+    @property
+    def section(self) -> str:
+        """The part of `AgentConfig` that it fills."""
+        return self.target.partition(".")[0]
+
+    @property
+    def field(self) -> str:
+        """The field that it fills there."""
+        return self.target.partition(".")[2]
 
     @property
     def env_name(self) -> str:
@@ -229,12 +204,13 @@ _own = partial(Setting, twin="RALLYPOINT")
 # fmt: off
 NODES_AND_WORKERS = (
     _torch("--nnodes", "N|MIN:MAX", "nodes of the job; MIN:MAX lets it shrink and grow",
-           "nodes", "min_nodes", "1", least=1, most=MAX_NODES),
+           "nodes", default="1"),
     _torch("--nproc-per-node", "N|cpu|gpu|xpu|auto",
            "workers on this node; auto: one per accelerator, else one per CPU",
-           "workers", "count", least=1, most=MAX_WORKERS_PER_NODE),
+           "workers", "workers.count", least=1, most=MAX_WORKERS_PER_NODE, key="call"),
     _torch("--standalone", "", "this node alone: no other node can join", "switch"),
-    _torch("--role", "NAME", "name of this node's kind of worker", "name", "role"),
+    _torch("--role", "NAME", "name of this node's kind of worker", "name", "workers.role",
+         key="call", may_be_empty=True),
     _own("--scheduler", "auto|slurm|none",
          "who says what the command line leaves out: auto: Slurm, in a step of several tasks",
          "choice", default="auto"),
@@ -244,65 +220,70 @@ RENDEZVOUS = (
            "where the nodes connect: one of them hosts it, or rallypoint serve; with --rdzv-backend"
            " file a directory that all nodes share, with etcd its members, HOST[:2379],..., with"
            " kubernetes the namespace, if not the pod's own",
-           "endpoint", "endpoint", ":29400"),
+           "place", default=":29400", key="call", may_be_empty=True),
     _torch("--rdzv-id", "ID", "name of the job, equal on all its nodes",
-           "name", "run_id", "none; random when alone"),
+           "name", "rendezvous.run_id", "none; random when alone", may_be_empty=True),
     _torch("--rdzv-backend", "NAME",
            "tcp (or c10d, its name in torchrun), file, etcd or kubernetes (any node may host; the"
            " job outlives each of them), static, or the name of a package's",
-           default="tcp"),
+           default="tcp", key="call"),
     _torch("--rdzv-conf", "K=V,...",
            "join_timeout (600 s), last_call_timeout (30 s), host_timeout (30 s), is_host (the node"
-           " that can bind the endpoint), and torchrun's other keys"),
+           " that can bind the endpoint), and torchrun's other keys", may_be_empty=True),
     _torch("--local-addr", "ADDR", "address by which the other nodes reach this one",
-           "host", "local_addr", "the address of its connection to the coordinator"),
+           "host", "rendezvous.local_addr", "the address of its connection to the coordinator",
+         key="call", may_be_empty=True),
     _own("--port-range", "FIRST-LAST",
          f"with {BY_REGISTER}: ports on which this node may host the job",
-         "ports", "ports", "29400 if it is free, else any", by_coordinator=True),
+         "ports", "register.ports", "29400 if it is free, else any", by_coordinator=True,
+         key="call"),
     _own("--store-port", "PORT", "port of the workers' store, if this node has rank 0",
          "port", default="the system chooses", of_one_agent=True),
     _own("--join-settle", "SECONDS",
          "admit late nodes once no further one has joined for this long",
-         "seconds", "join_settle_s", key="any", by_coordinator=True),
+         "seconds", "rendezvous.join_settle_s", key="any", by_coordinator=True),
     _own("--min-growth-interval", "SECONDS",
          "minimum age of a round before late nodes are admitted",
-         "seconds", "min_growth_interval_s", key="any", by_coordinator=True),
+         "seconds", "rendezvous.min_growth_interval_s", key="any", by_coordinator=True),
     _own("--on-join", "restart|hold|at-checkpoint",
          "late nodes: regrow at once, at the next restart, or when the workers have saved a"
          " checkpoint that they were asked for",
-         "choice", "on_join", by_coordinator=True),
+         "choice", "rendezvous.on_join", by_coordinator=True),
     _own("--max-node-losses", "N",
          "rounds per hour that may end because nodes were lost, however many each; one more ends"
          " the job",
-         "integer", "max_node_losses_per_hour", most=MAX_GIVEN, key="tcp", by_coordinator=True),
+         "integer", "rendezvous.max_node_losses_per_hour", most=MAX_GIVEN, key="tcp",
+         by_coordinator=True),
     _own("--stop-patience", "SECONDS",
          "more time, after --restart-grace, for nodes to stop their workers when more than two (and"
          " 5 %) are slow at once; then they are expelled",
-         "seconds", "stop_patience_s", key="any", by_coordinator=True),
+         "seconds", "rendezvous.stop_patience_s", key="any", by_coordinator=True),
     _own("--node-id", "NAME", "name of this node",
-         "name", "node_id", "its host name and a number", key="tcp", of_one_agent=True),
+         "name", "rendezvous.node_id", "its host name and a number", key="tcp", of_one_agent=True),
     _own("--machine-id", "NAME",
          "name of the machine that this node runs on, equal for every node that is started there;"
          " bad machines are held back by it",
-         "name", "machine_id", "the boot and the address of this machine; in a container the"
-         " variable NODE_NAME", key="tcp", of_one_agent=True, by_coordinator=True),
+         "name", "rendezvous.machine_id",
+         "the boot and the address of this machine; in a container the variable NODE_NAME",
+         key="tcp", of_one_agent=True, by_coordinator=True, may_be_empty=True),
     _own("--topology", "KEY|file:FILE|cmd:COMMAND",
          "rank nodes by this first, for example rack-07; or by the line that FILE has or COMMAND"
          " prints",
-         "name", "topology", key="tcp", by_coordinator=True),
+         "name", "rendezvous.topology", key="tcp", by_coordinator=True, may_be_empty=True),
     _own("--spares", "N", "so many of --nnodes stand by, and take the place of lost ones",
          "integer", default="0", most=MAX_NODES, by_coordinator=True),
     _own("--world-multiple-of", "K",
          "start only with a multiple of K workers; nodes that are too many for that stand by",
-         "integer", "world_multiple_of", least=1, most=MAX_WORKERS_PER_NODE, key="tcp",
+         "integer", "rendezvous.world_multiple_of", least=1, most=MAX_WORKERS_PER_NODE, key="tcp",
          by_coordinator=True),
 )
 FIXED_RANKS = (
     _torch("--node-rank", "K", "this node's rank; node 0 is the one at the endpoint",
-           "integer", "node_rank", "0"),
+           "integer", "rendezvous.node_rank", "0"),
     _torch("--master-addr", "ADDR", "address of node 0", "host",
-           default="127.0.0.1", by_coordinator=True),
-    _torch("--master-port", "PORT", "port there", "port", default="29500", by_coordinator=True),
+           default="127.0.0.1", by_coordinator=True, key="call"),
+    _torch("--master-port", "PORT", "port there", "port", default="29500", by_coordinator=True,
+         key="call"),
 )
 WHAT_RUNS = (
     _torch("--module", "", "SCRIPT is a module, as in python -m", "switch", short="-m"),
@@ -310,70 +291,77 @@ WHAT_RUNS = (
     _torch("--run-path", "", "run SCRIPT by runpy.run_path in the worker's interpreter", "switch"),
     _torch("--start-method", "spawn|forkserver|fork",
            "how workers of --run-path start: as new processes, or forked from a prepared one",
-           "choice", "start_method", "spawn"),
+           "choice", "workers.start_method", "spawn", key="call"),
     _own("--preload", "MODULE,...",
          "import these once and fork the workers from there: a restart costs milliseconds",
-         "modules", "preload"),
+         "modules", "workers.preload", key="call", may_be_empty=True),
     _torch("--virtual-local-rank", "",
            "each worker sees only its own device (CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES if it"
            " is set), and LOCAL_RANK 0",
-           "switch", "virtual_local_rank"),
+           "switch", "workers.virtual_local_rank", key="call"),
     Setting("--numa-binding", "node|socket|exclusive|core-complex",
             "run each worker on CPUs near its GPU; without GPUs the workers are spread over the"
             " nodes",
-            "choice", "numa"),
+            "choice", "workers.numa"),
 )
 FAILURES = (
     _torch("--max-restarts", "N", "restarts after worker failures, over the whole job",
-           "integer", "max_restarts", most=MAX_GIVEN),
+           "integer", "rendezvous.max_restarts", most=MAX_GIVEN, key="call"),
     _own("--hang-timeout", "SECONDS",
          "a worker that tells its steps (rallypoint.worker.progress, --progress-pattern) fails when"
          " it makes none for this long",
-         "seconds", "hang_timeout_s", "never", above_zero=True, by_coordinator=True),
+         "seconds", "rendezvous.hang_timeout_s", "never", above_zero=True, by_coordinator=True,
+         key="call"),
+    _own("--max-runtime", "SECONDS",
+         "end the job this long after its first workers started, with a checkpoint; exit code 124",
+         "seconds", "rendezvous.max_runtime_s", "never", above_zero=True, by_coordinator=True),
     _own("--restart-window", "SECONDS", "count only the failures of the last SECONDS",
-         "seconds", "restart_window_s", "all", above_zero=True),
+         "seconds", "rendezvous.restart_window_s", "all", above_zero=True),
     _own("--restart-backoff", "SECONDS", "pause before a restart, doubled each time",
-         "seconds", "restart_backoff_s"),
+         "seconds", "rendezvous.restart_backoff_s"),
     _own("--max-no-progress", "N",
          "end the job when it has failed N times in a row in the same way and got no further; 3 is"
          " a good choice",
-         "integer", "max_no_progress", "never", most=MAX_GIVEN, by_coordinator=True),
+         "integer", "rendezvous.max_no_progress", "never", most=MAX_GIVEN, by_coordinator=True,
+         key="call"),
     _own("--hold-back-after", "N",
          "hold back a machine whose workers have failed N times within an hour, while --nnodes MIN"
          " remain without it; 0: never",
-         "integer", "hold_back_after", most=MAX_GIVEN, key="tcp", by_coordinator=True),
+         "integer", "rendezvous.hold_back_after", most=MAX_GIVEN, key="tcp", by_coordinator=True),
     _own("--no-restart-on", "CODE,...", "exit codes that end the job at once",
-         "exit_codes", "no_restart_exit_codes", "none", least=1, most=MAX_EXIT_CODES),
+         "exit_codes", "rendezvous.no_restart_exit_codes", "none", least=1, most=MAX_EXIT_CODES),
     _own("--lease", "SECONDS", "a node without a heartbeat for this long is lost",
-         "seconds", "lease_s", least=MIN_SECONDS, key="tcp"),
+         "seconds", "rendezvous.lease_s", least=MIN_SECONDS, key="tcp"),
     _own("--reconnect-grace", "SECONDS",
          "how long a node may take to reconnect after its connection was closed, as by a crash or "
          "a shutdown",
-         "seconds", "reconnect_grace_s", key="tcp", by_coordinator=True),
+         "seconds", "rendezvous.reconnect_grace_s", key="tcp", by_coordinator=True),
     _own("--reset-grace", "SECONDS",
          "the same when its connection was cut on the way, as by a firewall",
-         "seconds", "reset_grace_s", "a third of the lease",
+         "seconds", "rendezvous.reset_grace_s", "a third of the lease",
          follows="lease_s", key="tcp", by_coordinator=True),
     _own("--reconnect-timeout", "SECONDS",
          "how long to look for a lost coordinator, at least the lease, when the workers are killed",
-         "seconds", "reconnect_timeout_s", "120 if it does not answer, the lease if it refuses",
+         "seconds", "rendezvous.reconnect_timeout_s",
+         "120 if it does not answer, the lease if it refuses",
          by_coordinator=True),
 )
 STOPPING = (
     _torch("--shutdown-timeout", "SECONDS", "grace from SIGTERM to SIGKILL when the job stops",
-           "seconds", "shutdown_grace_s", most=MAX_WAIT_S),
+           "seconds", "stop.shutdown_grace_s", most=MAX_WAIT_S, key="call"),
     _own("--restart-grace", "SECONDS", "the same when workers are restarted",
-         "seconds", "restart_grace_s", most=MAX_WAIT_S),
-    _torch("--signals-to-handle", "NAME,...", "signals that stop the job", "signals", "signals"),
+         "seconds", "stop.restart_grace_s", most=MAX_WAIT_S),
+    _torch("--signals-to-handle", "NAME,...", "signals that stop the job",
+           "signals", "stop.signals", key="call", may_be_empty=True),
     _own("--drain-deadline", "SECONDS",
          "when this node is asked to leave: the time in all for a last checkpoint of the job, and"
          " for its workers to stop, until SIGKILL",
-         "seconds", "drain_deadline_s", "--shutdown-timeout", most=MAX_WAIT_S),
+         "seconds", "stop.drain_deadline_s", "--shutdown-timeout", most=MAX_WAIT_S, key="call"),
     _own("--drain-signal", "NAME", "asks workers for that checkpoint, besides rallypoint.worker",
-         "signal", "drain_signal", by_coordinator=True),
+         "signal", "stop.drain_signal", by_coordinator=True),
     _own("--preempt-notice", "FILE|cmd:COMMAND",
          "this node leaves when FILE appears, or COMMAND ends with 0 (run every 5 s)",
-         "notice", "preempt_notice"),
+         "notice", "stop.preempt_notice"),
     _own("--stop-at", "TIME",
          "when this node's allocation ends: seconds since 1970, or 2030-12-31T18:30:00",
          default="what Slurm says", of_one_agent=True),
@@ -382,48 +370,51 @@ STOPPING = (
          " infrastructure, so that the job is started again",
          "seconds", default="never", of_one_agent=True),
     _torch("--monitor-interval", "SECONDS", "ignored (accepted for torchrun compatibility)",
-           "seconds"),
+           "seconds", key="call"),
     _own("--exit-code", "CLASS=N",
          classes_help(),
-         "exit_code_of", "exit_codes", repeatable=True),
+         "exit_code_of", "stop.exit_codes", repeatable=True),
 )
 OUTPUT = (
     _own("--output", "auto|inherit|prefix",
          "workers' output untouched, or line by line with rank; auto: the latter at a terminal with"
          " several workers",
-         "choice", "mode"),
-    _own("--quiet", "", "print nothing unless something fails", "switch", "quiet"),
+         "choice", "output.mode"),
+    _own("--quiet", "", "print nothing unless something fails", "switch", "output.quiet"),
     _own("--report", "auto|all|rank0|none",
          "nodes that print the whole report of a failure; the others print one line; auto: all of"
          " up to four nodes, else rank 0's and that of the failed worker",
-         "choice", "report"),
-    _own("--log-format", "text|json", "form of the agent's own lines", "choice", "log_format"),
+         "choice", "output.report"),
+    _own("--log-format", "text|json", "form of the agent's own lines",
+         "choice", "output.log_format"),
     _torch("--log-dir", "DIR", "where redirected output and error files go",
-           "directory", "log_dir", "a temporary folder"),
+           "directory", "output.log_dir", "a temporary folder", key="call", may_be_empty=True),
     _own("--log-layout", "torchrun|rounds",
          "files under JOB[_NODE]_RANDOM/attempt_N/RANK, or JOB/NODE/round_N/RANK with a link"
          " latest",
-         "choice", "log_layout"),
+         "choice", "output.log_layout"),
     _own("--log-max-bytes", "N[K|M|G]", "rotate log files at this size, keeping one old one",
-         "bytes", "log_max_bytes", "never", most=MAX_NUMBER),
+         "bytes", "output.log_max_bytes", "never", most=MAX_NUMBER),
     _torch("--redirects", "SPEC",
            "to files: 0 none, 1 stdout, 2 stderr, 3 both; by local rank 0:1,1:3, by global g12:3",
-           "streams", "redirects", short="-r"),
-    _torch("--tee", "SPEC", "the same, to files and to the console", "streams", "tee", short="-t"),
+           "streams", "output.redirects", short="-r", key="call"),
+    _torch("--tee", "SPEC", "the same, to files and to the console",
+           "streams", "output.tee", short="-t", key="call"),
     Setting("--logs-specs", "NAME", "plug-in that chooses the log files, by name",
-            "logs_specs", "logs_specs"),
+            "logs_specs", "output.logs_specs", key="call"),
     _torch("--log-line-prefix-template", "TEXT",
            "stands before each line of a teed stream; macros: ${role_name}, ${local_rank}, ${rank},"
            " ${hostname}",
-           "template", "prefix_template", "[${role_name}${local_rank}]:"),
+           "template", "output.prefix_template", "[${role_name}${local_rank}]:", key="call",
+           may_be_empty=True),
     _torch("--local-ranks-filter", "RANK,...",
            "only these reach the console; g12: global rank 12",
-           "ranks", "local_ranks_filter", "all"),
+           "ranks", "output.local_ranks_filter", "all", key="call", may_be_empty=True),
     _torch("--duplicate-stdout-filters", "TEXT,...",
            "copy teed lines with one of these to one file per round; two commas stand for one",
-           "texts", "duplicate_stdout_filters"),
+           "texts", "output.duplicate_stdout_filters", key="call", may_be_empty=True),
     _torch("--duplicate-stderr-filters", "TEXT,...", "the same for stderr",
-           "texts", "duplicate_stderr_filters"),
+           "texts", "output.duplicate_stderr_filters", key="call", may_be_empty=True),
     _own("--explain", "",
          "print what this job would do, and where each value comes from; start nothing",
          "switch", of_one_agent=True),
@@ -433,37 +424,37 @@ OUTPUT = (
 WATCHING = (
     _torch("--event-log-handler", "NAME[:ARG]",
            "where events go: null, console, jsonl:FILE, or a package's handler",
-           "event_handler", "event_log_handler"),
+           "event_handler", "observe.event_log_handler", key="call"),
     _own("--json-summary", "FILE|DIR/",
          "write the whole outcome to FILE at the end, or to a file in DIR with the node's name",
-         "file", "json_summary", of_one_agent=True),
+         "file", "observe.json_summary", of_one_agent=True),
     _own("--history", "FILE|DIR/|none",
          "the node that hosts the job appends what happens to it to FILE, or to a file in DIR with"
          " the job's name, while it runs: rallypoint events FILE; none: keep nothing of the job"
          " after its end",
-         "file", "history", "a directory in your home, where rallypoint status looks",
-         of_one_agent=True, by_coordinator=True),
+         "file", "observe.history", "a directory in your home, where rallypoint status looks",
+         of_one_agent=True, by_coordinator=True, key="call"),
     _own("--progress-pattern", "NAME|REGEX",
          "read the workers' steps in what they print: hf-trainer, lightning, megatron, torchtitan,"
          " accelerate, or an expression with (?P<step>...) and, if told, total, loss, tokens",
-         "pattern", "progress_pattern", "none"),
+         "pattern", "output.progress_pattern", "none", key="call"),
     _own("--metrics-port", "[HOST:]PORT", "serve metrics for Prometheus there (HOST: 127.0.0.1)",
-         "listen", "metrics", of_one_agent=True),
+         "listen", "observe.metrics", of_one_agent=True),
 )
 TOKEN_FILE, TOKEN_FD = (
     _own("--token-file", "FILE", "the secret that nodes share",
-         "path", "token_file", "~/.config/rallypoint/token", key="tcp", by_coordinator=True),
+         "path", "access.token_file", "~/.config/rallypoint/token", key="tcp", by_coordinator=True),
     _own("--token-fd", "N", "read that secret from the open file descriptor N, to its end",
-         "integer", "token_fd", of_one_agent=True, by_coordinator=True),
+         "integer", "access.token_fd", of_one_agent=True, by_coordinator=True),
 )
 ACCESS = (
     TOKEN_FILE,
     TOKEN_FD,
-    _own("--insecure", "", "let every host that reaches the port take part", "switch", "insecure",
-         key="tcp"),
+    _own("--insecure", "", "let every host that reaches the port take part",
+         "switch", "access.insecure", key="tcp"),
     _own("--store-allow", "CIDR,...",
          "networks that may use this node's workers' store, besides the job's nodes; repeatable",
-         "networks", "store_networks", repeatable=True),
+         "networks", "access.store_networks", repeatable=True),
 )
 GROUPS: tuple[tuple[str, tuple[Setting, ...]], ...] = (
     ("Nodes and workers", NODES_AND_WORKERS),
@@ -480,22 +471,22 @@ GROUPS: tuple[tuple[str, tuple[Setting, ...]], ...] = (
 
 KEYS = (
     Setting("join_timeout", "SECONDS", "how long a forming round waits for missing nodes",
-            "seconds", "join_timeout_s", least=MIN_SECONDS, key="any"),
+            "seconds", "rendezvous.join_timeout_s", least=MIN_SECONDS, key="any"),
     Setting("timeout", "SECONDS", "the same, as the static backend spells it; join_timeout wins",
             "seconds", least=MIN_SECONDS, key="any"),
     Setting("last_call_timeout", "SECONDS",
             "how long the first round waits for more than the minimum",
-            "seconds", "last_call_s", least=MIN_SECONDS, key="any"),
+            "seconds", "rendezvous.last_call_s", least=MIN_SECONDS, key="any"),
     Setting("host_timeout", "SECONDS", "how long it may take until a node hosts the coordinator",
-            "seconds", "host_timeout_s", least=MIN_SECONDS, key="tcp"),
+            "seconds", "rendezvous.host_timeout_s", least=MIN_SECONDS, key="tcp"),
     Setting("is_host", "", "true: this node hosts the coordinator; false: it never does",
-            "switch", "is_host", "the node that can bind the endpoint", key="tcp"),
+            "switch", "rendezvous.is_host", "the node that can bind the endpoint", key="tcp"),
     Setting("keep_alive_interval", "SECONDS",
             "times keep_alive_max_attempt: the lease, unless --lease is given",
             "seconds", default="5", least=MIN_SECONDS, key="any"),
     Setting("hold", "SECONDS",
             f"with {BY_REGISTER}: how long a leader may act after it has written its record",
-            "seconds", "hold_s", least=HOLD_MIN_S, most=HOLD_MAX_S),
+            "seconds", "register.hold_s", least=HOLD_MIN_S, most=HOLD_MAX_S),
     Setting("keep_alive_max_attempt", "N", "see keep_alive_interval",
             "integer", default="3", least=1, most=MAX_GIVEN, key="any"),
     Setting("close_timeout", "SECONDS", "ignored; a library handler's node may take so long to"
@@ -508,11 +499,13 @@ KEYS = (
 """What only `--rdzv-conf` gives, and the library's parameters."""
 
 _FURTHER = (
-    Setting("", "N", "", "integer", "max_nodes", words="--nnodes", least=1, most=MAX_NODES),
-    Setting("", "", "", "switch", "static", words="--node-rank or --rdzv-endpoint"),
-    Setting("", "SECONDS", "", "seconds", "heartbeat_s", least=MIN_SECONDS, follows="lease_s"),
-    Setting("", "SECONDS", "", "seconds", "join_settle_max_s"),
-    Setting("token", "TEXT", "the secret itself", "text", "token_text", key="tcp"),
+    *(Setting("", "N", "", "integer", target, words="--nnodes", least=1, most=MAX_NODES)
+      for target in ("rendezvous.min_nodes", "rendezvous.max_nodes")),
+    Setting("", "", "", "switch", "rendezvous.static", words="--node-rank or --rdzv-endpoint"),
+    Setting("", "SECONDS", "", "seconds", "rendezvous.heartbeat_s",
+            least=MIN_SECONDS, follows="lease_s"),
+    Setting("", "SECONDS", "", "seconds", "rendezvous.join_settle_max_s"),
+    Setting("token", "TEXT", "the secret itself", "text", "access.token_text", key="tcp"),
 )
 # fmt: on
 

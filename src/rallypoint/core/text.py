@@ -1,13 +1,46 @@
-"""Numbers, names and signals, as a person reads them."""
+"""Numbers, names and signals, as a person reads them, and the settings that a message names.
+
+    f"choose another {named.log_dir}"     # --log-dir
+
+Within a call of the library a setting is named by the parameter of that call, here `log_dir`; an
+option that no call takes is named as that of the command, in backticks. A thread begins without a
+call: `carried` hands it on.
+"""
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar, copy_context
+from functools import partial
+from typing import TypeVar
 
-from rallypoint.core.settings import UNNAMED_RUN_ID
+from rallypoint.core.settings import (
+    BY_FIELD,
+    ENGINE_NAMES,
+    FLAGS,
+    UNNAMED_RUN_ID,
+    Differences,
+    SharedSettings,
+)
 from rallypoint.core.watch.names import fold_words
+from rallypoint.errors import SettingsConflictError
 
+T = TypeVar("T")
+ParameterNames = Mapping[str, str]
+"""Parameters by the flags that say the same."""
+
+
+_OTHERWISE: ParameterNames = {
+    "--nnodes": "min_nodes and max_nodes",
+    "--node-rank": "rank",
+    "--numa-binding": "numa_options",
+    "--rdzv-conf": "rendezvous parameter",
+    "--rdzv-id": "run_id",
+}
+"""Those whose parameter has another name."""
+_names: ContextVar[ParameterNames | None] = ContextVar("names", default=None)
 STACKS = "what it was doing:"
 """The first line of a detail that is no traceback of an exception, but stacks."""
 LEFT = "this node left the job"
@@ -62,7 +95,7 @@ def job_name(run_id: str) -> str:
 
 def quoted_job(run_id: str) -> str:
     """The same to tell one job from another: `job 'train-7'`."""
-    return "a job without --rdzv-id" if run_id == UNNAMED_RUN_ID else f"job {run_id!r}"
+    return f"a job without {named.rdzv_id}" if run_id == UNNAMED_RUN_ID else f"job {run_id!r}"
 
 
 def signal_name(number: int) -> str:
@@ -106,3 +139,78 @@ def is_number(word: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def spelled(flag: str) -> str:
+    """Return the name of a setting, for a message that is made now."""
+    names = _names.get()
+    if names is None:
+        return flag
+    if flag.startswith("--rdzv-conf "):
+        return f"the rendezvous parameter {flag.removeprefix('--rdzv-conf ')}"
+    if name := names.get(flag) or _OTHERWISE.get(flag):
+        return name
+    row = FLAGS.get(flag)
+    if row is None or not row.key:
+        return flag if row is None else f"`rallypoint run {flag}`"
+    return row.name if row.metavar else f"{row.name}=True"
+
+
+class _Named:
+    """`named.log_dir` is `spelled("--log-dir")`."""
+
+    def __getattr__(self, name: str) -> str:
+        return spelled(f"--{name.replace('_', '-')}")
+
+
+named = _Named()
+
+
+def by_register() -> str:
+    """Return how any node may lead a job."""
+    return f"{named.rdzv_backend} {', '.join(ENGINE_NAMES[:-1])} or {ENGINE_NAMES[-1]}"
+
+
+def settings_conflict(differences: Differences) -> SettingsConflictError:
+    """For a node whose settings are not the job's. `differences`: of the job's from the node's."""
+    flags = {}
+    for name, _, _ in differences:
+        row = BY_FIELD[name]
+        said = spelled(row.spelled)
+        flags[name] = said if row.name == name else f"{said} ({name})"
+    return SettingsConflictError(differences, flags)
+
+
+def settings_unknown(settings: SharedSettings, known: int) -> str:
+    """Why a coordinator that knows only the first `known` settings can't host this job: it would
+    ignore one that a person has given. Empty: it can."""
+    usual = SharedSettings(settings.run_id)
+    later = SharedSettings.__struct_fields__[known:]
+    given = [name for name in later if getattr(settings, name) != getattr(usual, name)]
+    if not given:
+        return ""
+    said = names(tuple(spelled(BY_FIELD[name].spelled) for name in given))
+    return (
+        f"the coordinator is of an older version of Rallypoint, which ignores {said}: leave it out,"
+        " or have this version host the job"
+    )
+
+
+@contextmanager
+def naming_parameters(own: ParameterNames | None = None) -> Iterator[None]:
+    """Messages that are made within name parameters; also a decorator. `own`: those of the call."""
+    token = _names.set(own or {})
+    try:
+        yield
+    finally:
+        _names.reset(token)
+
+
+def carried(call: Callable[[], T]) -> Callable[[], T]:
+    """Return the same for another thread, where messages name settings as here."""
+    return partial(copy_context().run, call)
+
+
+def versions_text(oldest: int, newest: int) -> str:
+    """Return how a sentence names these versions of a protocol."""
+    return f"version {oldest}" if oldest == newest else f"versions {oldest} to {newest}"

@@ -26,7 +26,6 @@ import os
 import runpy
 from argparse import REMAINDER
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import fields
 from typing import Any, NoReturn
 
@@ -47,8 +46,9 @@ from rallypoint.config import (
 )
 from rallypoint.core.settings import FLAGS, Setting, is_torchrun, parameters
 from rallypoint.elastic.launcher import LaunchConfig, elastic_launch
+from rallypoint.elastic.parameters import parameter_errors
 from rallypoint.elastic.utils.api import macros
-from rallypoint.errors import ParameterError, UsageError
+from rallypoint.errors import UsageError
 from rallypoint.observe.printing import print_error, print_text, write_text
 from rallypoint.process.logs.plan import Std
 from rallypoint.process.logs.specs import DefaultLogsSpecs, LogsSpecs
@@ -109,6 +109,13 @@ _ABSENT: Mapping[str, Any] = {
 }
 """What torch's namespace has for an option that nobody gave, which programs read. Whatever stands
 here means the same as no option; the others are None, or False for a switch."""
+
+_AS_PARAMETERS: dict[str, Callable[[Any], Any]] = {
+    "choice": lambda value: value.value,
+    "signals": ",".join,
+    "texts": list,
+}
+"""What a parameter has in place of the field, by the kind of setting."""
 
 _log = logging.getLogger("rallypoint")
 
@@ -176,45 +183,38 @@ def config_from_args(args: argparse.Namespace) -> tuple[LaunchConfig, str, list[
     inherit none. May ask the workers' interpreter for its devices (`nproc_per_node="auto"`), which
     can take seconds. Raises ParameterError, one line with the value.
     """
-    with _value_errors():
+    with parameter_errors():
         asked = read_run(Scanned(_words(args), dict(_values(args))), os.environ, ThisHost())
     for notice in asked.notices:
         _log.warning("rallypoint: %s", notice)
     if asked.workers.omp_threads is not None:
         os.environ["OMP_NUM_THREADS"] = str(asked.workers.omp_threads)
-    workers, output, rendezvous = asked.workers, asked.output, asked.rendezvous
+    backend, endpoint, conf = _rendezvous(asked)
     config = LaunchConfig(
-        rendezvous.min_nodes,
-        rendezvous.max_nodes,
-        workers.count,
-        logs_specs=logs_specs(asked),
-        run_id=rendezvous.run_id,
-        role=workers.role,
-        max_restarts=rendezvous.max_restarts,
+        asked.rendezvous.min_nodes,
+        asked.rendezvous.max_nodes,
+        run_id=asked.rendezvous.run_id,
+        rdzv_backend=backend,
+        rdzv_endpoint=endpoint,
+        rdzv_configs=conf,
         monitor_interval=float(getattr(args, "monitor_interval", None) or 0.1),
-        start_method=workers.start_method and workers.start_method.value,
-        log_line_prefix_template=output.prefix_template,
-        local_addr=rendezvous.local_addr,
-        event_log_handler=asked.observe.event_log_handler,
-        numa_options=workers.numa,
-        signals_to_handle=",".join(asked.stop.signals),
-        duplicate_stdout_filters=list(output.duplicate_stdout_filters),
-        duplicate_stderr_filters=list(output.duplicate_stderr_filters),
-        virtual_local_rank=workers.virtual_local_rank,
-        preload=workers.preload,
-        drain_deadline=asked.stop.drain_deadline_s,
-        hang_timeout=rendezvous.hang_timeout_s or None,
-        progress_pattern=output.progress_pattern or None,
-        max_no_progress=rendezvous.max_no_progress or None,
-        history=asked.observe.history,
+        numa_options=asked.workers.numa,
+        **dict(_parameters(asked)) | {"logs_specs": logs_specs(asked)},
     )
-    config.rdzv_backend, config.rdzv_endpoint, config.rdzv_configs = _rendezvous(asked)
-    if rendezvous.register is not None and rendezvous.register.ports != ANY_PORTS:
-        config.port_range = rendezvous.register.ports
-    if getattr(args, "shutdown_timeout", None) is not None:
-        config.shutdown_timeout = asked.stop.shutdown_grace_s
-    command, *arguments = workers.argv
+    command, *arguments = asked.workers.argv
     return config, command, arguments
+
+
+def _parameters(asked: AgentConfig) -> Iterator[tuple[str, Any]]:
+    """The parameters of a launch that are named after their options."""
+    for row in FLAGS.values():
+        if row.name in _FIELDS and row.target:
+            register = asked.rendezvous.register
+            part = register if row.section == "register" else getattr(asked, row.section)
+            value = getattr(part, row.field, None)
+            if value not in (None, "", (), ANY_PORTS):
+                as_parameter = _AS_PARAMETERS.get(row.kind)
+                yield row.name, as_parameter(value) if as_parameter else value
 
 
 def get_use_env(args: argparse.Namespace) -> bool:
@@ -252,7 +252,7 @@ def main(args: Sequence[str] | None = None) -> None:
 
 def parse_min_max_nnodes(nnodes: str) -> tuple[int, int]:
     """`N` or `MIN:MAX` as two numbers. Raises ParameterError."""
-    with _value_errors():
+    with parameter_errors():
         return nodes(Given(nnodes, f"--nnodes {nnodes}"))
 
 
@@ -260,7 +260,7 @@ def determine_local_world_size(nproc_per_node: str) -> int:
     """How many workers a number, or `cpu`, `gpu`, `xpu` or `auto`, means on this node. May take
     seconds. Raises ParameterError."""
     given = Given(str(nproc_per_node), f"--nproc-per-node {nproc_per_node}")
-    with _value_errors():
+    with parameter_errors():
         return read_count(given, os.environ, ThisHost())
 
 
@@ -284,17 +284,6 @@ class _Secret(str):
 
     def __repr__(self) -> str:
         return "'(not shown)'"
-
-
-@contextmanager
-def _value_errors() -> Iterator[None]:
-    """What programs catch around torch's functions is a ValueError."""
-    try:
-        yield
-    except ValueError:
-        raise
-    except UsageError as error:
-        raise ParameterError(str(error)) from None
 
 
 def end_with(error: UsageError) -> NoReturn:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 
 from msgspec import Struct
 
+from rallypoint.core.given import Given
 from rallypoint.core.text import count
 from rallypoint.errors import UsageError
 from rallypoint.integrations.slurm_nodes import node_names
@@ -20,17 +21,6 @@ _FIRST_PORT, _PORTS = 20_000, 10_000
 _STEP_STRIDE = 97
 _DEVICES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
 _HAS_DEVICES = ("SLURM_STEP_GPUS", "SLURM_GPUS_ON_NODE", "SLURM_JOB_GPUS")
-
-
-class SlurmValue(Struct, frozen=True):
-    """A value, and the variables that it comes from."""
-
-    text: str
-    origin: str
-
-    def wrong(self, why: str) -> UsageError:
-        """The error that shows it."""
-        return UsageError(f"{self.origin}: {why}")
 
 
 class Step(Struct, frozen=True):
@@ -45,9 +35,9 @@ class Step(Struct, frozen=True):
     node: str
     task: int
     task_on_node: int
-    node_list: SlurmValue
+    node_list: Given
     cluster: str
-    further: dict[str, SlurmValue]
+    further: dict[str, Given]
     """Options that not every step says: the switches above this node, as many workers as this task
     has devices, the end of the allocation."""
 
@@ -77,10 +67,10 @@ def port_of(job: int, step: str) -> int:
 def read_step(environ: Mapping[str, str]) -> Step:
     """Read the facts of this task. Raises UsageError if something is missing or wrong."""
 
-    def given(name: str) -> SlurmValue:
+    def given(name: str) -> Given:
         if not environ.get(name):
             raise UsageError(f"--scheduler slurm: {name} is not set: start this with srun")
-        return SlurmValue(environ[name], f"{name}={environ[name]}")
+        return Given(environ[name], f"{name}={environ[name]}")
 
     def number(name: str, default: int | None = None) -> int:
         if default is not None and name not in environ:
@@ -115,15 +105,15 @@ def read_step(environ: Mapping[str, str]) -> Step:
     )
 
 
-def options_of(step: Step) -> dict[str, SlurmValue]:
+def options_of(step: Step) -> dict[str, Given]:
     """The step's values of the options that a person has left out; the first node is the host."""
     job = f"SLURM_JOB_ID={step.job}"
     where = f"{step.nodes[0]}:{step.port}"
     found = {
-        "--rdzv-id": SlurmValue(step.run_id, job),
-        "--nnodes": SlurmValue(str(step.tasks), f"SLURM_STEP_NUM_TASKS={step.tasks}"),
-        "--node-id": SlurmValue(_node_id(step), f"SLURMD_NODENAME={step.node}"),
-        "--rdzv-endpoint": SlurmValue(where, f"{step.node_list.origin}, {job}"),
+        "--rdzv-id": Given(step.run_id, job),
+        "--nnodes": Given(str(step.tasks), f"SLURM_STEP_NUM_TASKS={step.tasks}"),
+        "--node-id": Given(_node_id(step), f"SLURMD_NODENAME={step.node}"),
+        "--rdzv-endpoint": Given(where, f"{step.node_list.origin}, {job}"),
     }
     return found | step.further
 
@@ -148,14 +138,14 @@ def _node_id(step: Step) -> str:
     return f"{step.node}.{step.task_on_node}" if step.task_on_node else step.node
 
 
-def _further(environ: Mapping[str, str]) -> Iterator[tuple[str, SlurmValue]]:
+def _further(environ: Mapping[str, str]) -> Iterator[tuple[str, Given]]:
     address = environ.get("SLURM_TOPOLOGY_ADDR", "")
     if switches := address.rpartition(".")[0]:
-        yield "--topology", SlurmValue(switches, f"SLURM_TOPOLOGY_ADDR={address}")
+        yield "--topology", Given(switches, f"SLURM_TOPOLOGY_ADDR={address}")
     if (workers := _workers(environ)) is not None:
         yield "--nproc-per-node", workers
     if end := environ.get("SLURM_JOB_END_TIME"):
-        yield "--stop-at", SlurmValue(end, f"SLURM_JOB_END_TIME={end}")
+        yield "--stop-at", Given(end, f"SLURM_JOB_END_TIME={end}")
 
 
 def _is_number(text: str) -> bool:
@@ -163,13 +153,13 @@ def _is_number(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) <= 18
 
 
-def _workers(environ: Mapping[str, str]) -> SlurmValue | None:
+def _workers(environ: Mapping[str, str]) -> Given | None:
     if not any(environ.get(name) for name in _HAS_DEVICES):
         return None
     for name in _DEVICES:
         if devices := environ.get(name):
-            return SlurmValue(str(len(devices.split(","))), f"{name}={devices}")
+            return Given(str(len(devices.split(","))), f"{name}={devices}")
     on_node = environ.get("SLURM_GPUS_ON_NODE", "")
     if _is_number(on_node) and int(on_node):
-        return SlurmValue(on_node, f"SLURM_GPUS_ON_NODE={on_node}")
+        return Given(on_node, f"SLURM_GPUS_ON_NODE={on_node}")
     return None

@@ -15,11 +15,11 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from rallypoint.core.event_kinds import HISTORY_NOT_WRITTEN, Record
-from rallypoint.core.text import shown
-from rallypoint.core.watch.history_file import Begin, HistoryLine, LinesLost, as_object
+from rallypoint.core.text import named, shown
+from rallypoint.core.watch.history_file import Begin, HistoryLine, LinesLost
 from rallypoint.errors import UsageError
 from rallypoint.files import open_named, safe_open
-from rallypoint.observe.printing import json_text
+from rallypoint.observe.kept_jobs import append_lines
 from rallypoint.observe.queue import BoundedQueue
 
 _NAME_MAX = 200
@@ -70,7 +70,7 @@ class HistoryLogs:
     def close(self, timeout_s: float) -> str:
         """Write what waits, for at most so long. Returns what was lost, for a person. Blocks."""
         lost = self._queue.close(timeout_s)
-        return f"--history {self.path}: {lost}" if lost else ""
+        return f"{named.history} {self.path}: {lost}" if lost else ""
 
     def file_of(self, run_id: str) -> str:
         """Where the history of this job is written."""
@@ -100,11 +100,7 @@ class HistoryLogs:
                 lines.insert(0, LinesLost(lost - self._told))
             if not size and not isinstance(line, Begin) and run_id in self._begins:
                 lines.insert(0, self._begins[run_id])
-            data = "".join(json_text(as_object(one)) + "\n" for one in lines).encode()
-            if size and os.pread(fd, 1, size - 1) != b"\n":
-                data = b"\n" + data  # The last one was cut.
-            while data:
-                data = data[os.write(fd, data) :]
+            append_lines(fd, lines)
             self._told = lost
         finally:
             os.close(fd)
@@ -148,10 +144,11 @@ def _check(path: str) -> None:
             mode = os.stat(path).st_mode
             if stat.S_ISDIR(mode):
                 raise UsageError(
-                    f"--history {path}: is a directory: for a file of the job in it, give {path}/"
+                    f"{named.history} {path}: is a directory: for a file of the job in it, give "
+                    f"{path}/"
                 )
             if not stat.S_ISREG(mode):
-                raise UsageError(f"--history {path}: exists and is not a regular file")
+                raise UsageError(f"{named.history} {path}: exists and is not a regular file")
             os.close(open_named(path, os.O_RDWR | os.O_APPEND))
         elif not os.path.isdir(folder):
             why = "No such file or directory"
@@ -160,7 +157,7 @@ def _check(path: str) -> None:
     except OSError as error:
         why = error.strerror or str(error)
     if why:
-        raise UsageError(f"--history {path}: can't be written: {why}")
+        raise UsageError(f"{named.history} {path}: can't be written: {why}")
 
 
 def _file_name(run_id: str) -> str:

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from rallypoint.config import AffinityMode, NumaOptions
 from rallypoint.core.cpu_binding import BindingImpossible, Cpu, bind, parse_cpu_list, spread
-from rallypoint.core.text import count
+from rallypoint.core.text import count, named
 from rallypoint.errors import UsageError
 from rallypoint.process.devices import Gpu, nvml_gpus, visible_gpus
 
@@ -51,7 +51,7 @@ def worker_cpus(
     Raises UsageError when it can't be done, unless `numa` says to go on without.
     """
     mode = AffinityMode(numa.affinity_mode)  # torch's own will do
-    asked = f"--numa-binding {mode}"
+    asked = f"{named.numa_binding} {mode}"
     try:
         cpus = read_cpus(machine.allowed(), machine.sys)
         known = machine.gpus() or ()

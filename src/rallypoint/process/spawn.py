@@ -24,6 +24,7 @@ from typing import NoReturn, TextIO
 
 from msgspec import Struct
 
+from rallypoint.core.text import named
 from rallypoint.errors import MACHINE_ERRNOS, InfrastructureError, UsageError, during
 from rallypoint.process import signals, syscalls
 from rallypoint.process.guard import Guard, register_self
@@ -283,7 +284,9 @@ def _explain(command: WorkerCommand, stage: Stage, number: int) -> str:
     match stage:
         case Stage.CPUS:
             cpus = ",".join(map(str, sorted(command.cpus)))
-            return f"cannot bind a worker to the CPUs {cpus}: {reason}: leave out --numa-binding"
+            return (
+                f"cannot bind a worker to the CPUs {cpus}: {reason}: leave out {named.numa_binding}"
+            )
         case Stage.SESSION | Stage.STREAMS:
             return f"cannot set up a worker for {program!r} ({stage.name.lower()}): {reason}"
         case Stage.EXEC:

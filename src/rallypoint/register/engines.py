@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import cache, partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
 from msgspec import Struct
 
 from rallypoint.config import RegisterConfig, RendezvousConfig
 from rallypoint.core.settings import ENGINE_NAMES, HOLD_S
+from rallypoint.core.text import named
 from rallypoint.errors import (
     AccessError,
     InfrastructureError,
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 GROUP = "rallypoint.registers"
-FLAG = "--rdzv-endpoint"
 PASSWORD, PASSWORD_FILE = "password", "password_file"
 """The key of a setting that is secret, and is not taken from a command line; and of its file."""
 
@@ -167,7 +167,12 @@ ENGINES: dict[str, Row] = {
         files=("service_account",),
     ),
 }
-RENAMED = {"etcd-v2": "give --rdzv-backend etcd, with the same endpoint (it is API v3)"}
+RENAMED = {"etcd-v2": "etcd"}
+
+
+def renamed_to(name: str) -> str:
+    """Return what to give in place of a name of RENAMED."""
+    return f"give {named.rdzv_backend} {RENAMED[name]}, with the same endpoint (it is API v3)"
 
 
 @cache
@@ -244,19 +249,18 @@ def chosen(
     where: str,
     settings: Mapping[str, str],
     absolute_path: Callable[[str], str],
-    **more: Any,
 ) -> RegisterConfig:
     """Return the choice of an engine that there is, with its own settings. Names of files become
-    absolute by `absolute_path`; `more` are fields of RegisterConfig. Raises as `find`."""
+    absolute by `absolute_path`. Raises as `find`."""
     row = find(name)
     assert row is not None
     said = (
         (key, absolute_path(text) if key in row.files else text) for key, text in settings.items()
     )
-    return RegisterConfig(name, where, tuple(said), **more)
+    return RegisterConfig(name, where, tuple(said))
 
 
-def prepare(engine: Engine, register: RegisterConfig, flag: str = FLAG) -> list[str]:
+def prepare(engine: Engine, register: RegisterConfig, flag: str = "") -> list[str]:
     """Prepare an engine. Errors and remarks begin with how the place was given: by `flag`. Raises
     as `Engine.prepare`, and UsageError in place of AccessError."""
     try:
@@ -267,16 +271,17 @@ def prepare(engine: Engine, register: RegisterConfig, flag: str = FLAG) -> list[
         raise UsageError(as_given(register, str(error), flag)) from error
     except InfrastructureError as error:
         raise InfrastructureError(as_given(register, str(error), flag)) from error
-    named = f"{register.where}: "
-    return [f"{flag} {text}" if text.startswith(named) else text for text in remarks]
+    beginning = f"{register.where}: "
+    flag = flag or named.rdzv_endpoint
+    return [f"{flag} {text}" if text.startswith(beginning) else text for text in remarks]
 
 
-def as_given(register: RegisterConfig, text: str, flag: str = FLAG) -> str:
+def as_given(register: RegisterConfig, text: str, flag: str = "") -> str:
     """Return a text about a place, which begins with how a person gave it."""
     row, where = find(register.engine), register.where
     if row is None or not row.needs:
-        return f"--rdzv-backend {register.engine}: {text}"
-    return f"{flag} {where}: {text.removeprefix(f'{where}: ')}"
+        return f"{named.rdzv_backend} {register.engine}: {text}"
+    return f"{flag or named.rdzv_endpoint} {where}: {text.removeprefix(f'{where}: ')}"
 
 
 def unanswered(engine: Engine, register: RegisterConfig, seconds: float, why: str) -> str:

@@ -11,14 +11,12 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
-from rallypoint.core import event_kinds as kinds
-from rallypoint.core.event_kinds import Record
 from rallypoint.core.takeover import record_limits
+from rallypoint.core.takeover.candidacy import gone
 from rallypoint.core.takeover.record import SCHEMA, LeadRecord
 from rallypoint.errors import (
     RallypointError,
     RecordError,
-    RendezvousConnectionError,
     UnfitRecordError,
 )
 from rallypoint.register.version_file import (
@@ -31,12 +29,6 @@ from rallypoint.threads import CallThread
 
 T = TypeVar("T")
 
-STALL_SHARE = 1 / 2
-"""Of the hold. A person is told when nothing could be recorded for so long, while there is time to
-act."""
-
-STOPPED_S = 1.0
-"""A timer that ends so late was held up by its own process."""
 LEAST_WAIT_S = 0.05
 """Between two looks, however often the register wakes."""
 WATCH_S = 60.0
@@ -110,9 +102,8 @@ class RegisterRecord:
         when all nodes have left. `run_id`: the job's; empty: a record may be of any job."""
         self._register, self._thread, self.is_kept = register, thread, is_kept
         self._run_id = run_id
-        self._token: Any = None
-        self.swaps = 0
-        """So many were tried: what each of them writes has to differ."""
+        self.token: Any = None
+        """Of the version that this process has seen last; None: of none."""
         self.found: LeadRecord | None = None
         """The record that the last failed swap has found; None: there was none."""
         self._confirmed: LeadRecord | None = None
@@ -129,19 +120,18 @@ class RegisterRecord:
         swap of the same epoch, of which it was not known whether it was stored, is followed by this
         one. `is_held`: nobody else can have claimed. Raises as `read`."""
         data = encode(record)
-        self.swaps += 1
         while True:
-            token = self._token
+            token = self.token
             after = await self._thread.submit(partial(self._register.set_state, data, token))
             if after is not None and after[2]:
-                self._token, self._confirmed = after[1], record
+                self.token, self._confirmed = after[1], record
                 return True
             there = await self._get()
             if there == data:
                 self._confirmed = record
                 return True
             self.found = None if there is None else decode(there, self._run_id)
-            if self.found is None or self._token == token:
+            if self.found is None or self.token == token:
                 return False
             if not self._is_own_attempt(self.found, record, is_held()):
                 return False
@@ -156,11 +146,6 @@ class RegisterRecord:
         if confirmed is None or confirmed.epoch != found.epoch:
             return True
         return found.beat > confirmed.beat or (found.beat == confirmed.beat and is_held)
-
-    @property
-    def token(self) -> object:
-        """Of the version that this process has seen last; None: of none."""
-        return self._token
 
     async def could_be_written(self) -> bool:
         """Whether a swap would succeed now, as far as that can be known."""
@@ -180,17 +165,17 @@ class RegisterRecord:
     async def remove(self) -> bool:
         """Unless something follows the version that was seen last; whether it was removed."""
         assert isinstance(self._register, RemovableRegister)
-        return await self._thread.submit(partial(self._register.remove, self._token))
+        return await self._thread.submit(partial(self._register.remove, self.token))
 
     async def _get(self) -> bytes | None:
         found = await self._thread.submit(self._register.get_state)
         if found is None:
             is_sure = isinstance(self._register, SureRegister)
-            if self._token is not None and self.is_kept and not is_sure:
+            if self.token is not None and self.is_kept and not is_sure:
                 raise gone()
-            self._token = None
+            self.token = None
             return None
-        self._token = found[1]
+        self.token = found[1]
         return found[0]
 
 
@@ -231,51 +216,6 @@ def _retrieve(waiting: asyncio.Future[bool]) -> None:
     """A register that can't be reached wakes, too."""
     if not waiting.cancelled():
         waiting.exception()
-
-
-def gone() -> RendezvousConnectionError:
-    """For who has seen the record of a job, and finds none: a directory that is not mounted looks
-    like that. A job is not begun anew there while its leader and its nodes may live."""
-    return RendezvousConnectionError(
-        "the job's record is gone: it was removed, or its directory is not mounted: it is looked "
-        "for again"
-    )
-
-
-class Stall:
-    """Tells a person that nothing can be recorded, and when it can be again."""
-
-    def __init__(self, on_record: Callable[[Record], None], hold_s: float) -> None:
-        self._on_record, self._is_told = on_record, False
-        self._stall_s = hold_s * STALL_SHARE
-        self.why = ""
-        """The last error; empty: the register has not answered."""
-        self._timer = self._begin()
-
-    def ended(self) -> None:
-        """The register has taken a record."""
-        self._timer.cancel()
-        if self._is_told:
-            self._is_told = False
-            self._on_record(kinds.RECORDED_AGAIN())
-        self.why = ""
-        self._timer = self._begin()
-
-    def close(self) -> None:
-        """This process leads no more."""
-        self._timer.cancel()
-
-    def _begin(self) -> asyncio.TimerHandle:
-        return asyncio.get_running_loop().call_later(self._stall_s, self._tell)
-
-    def _tell(self) -> None:
-        loop = asyncio.get_running_loop()
-        if loop.time() > self._timer.when() + STOPPED_S:
-            self._timer = self._begin()  # This process was stopped, and not the register.
-            return
-        self._is_told = True
-        why = self.why or "the register does not answer"
-        self._on_record(kinds.NOT_RECORDED(why=why, seconds=f"{self._stall_s:g}"))
 
 
 def encode(record: LeadRecord) -> bytes:

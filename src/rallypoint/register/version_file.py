@@ -16,6 +16,7 @@ from struct import pack
 
 from msgspec import Struct
 
+from rallypoint.core.text import named
 from rallypoint.hashes import blake2s, compare_digest
 from rallypoint.wire.keys import register_key
 
@@ -54,11 +55,12 @@ class VersionFile(Struct, frozen=True):
     content: bytes
 
 
-_SAME_TOKEN = (
-    "start all nodes with the same token (`rallypoint token` on one node prints it; give it to the "
-    "others as ~/.config/rallypoint/token, in RALLYPOINT_TOKEN or by --token-file), or use another "
-    "run id"
-)
+def _same_token() -> str:
+    return (
+        "start all nodes with the same token (`rallypoint token` on one node prints it; give it to "
+        "the others as ~/.config/rallypoint/token, in RALLYPOINT_TOKEN or by "
+        f"{named.token_file}), or use another run id"
+    )
 
 
 class UnreadableVersionError(Exception):
@@ -105,13 +107,13 @@ class VersionFormat:
         sealed = data[at + _SEAL.size :]
         if kind != self._kind:
             wrote = "with" if kind == _KEYED else "without"
-            raise UnreadableVersionError(f"was written by a job {wrote} a token: {_SAME_TOKEN}")
+            raise UnreadableVersionError(f"was written by a job {wrote} a token: {_same_token()}")
         if not compare_digest(seal, self._seal(place, sealed)):
             raise (
                 _corrupt(self._elsewhere)
                 if kind == _PLAIN
                 else UnreadableVersionError(
-                    f"is corrupt, or was written with another token: {_SAME_TOKEN}"
+                    f"is corrupt, or was written with another token: {_same_token()}"
                 )
             )
         return _opened(sealed)

@@ -16,6 +16,7 @@ from enum import Enum
 from msgspec import Struct
 
 from rallypoint.core import admission
+from rallypoint.core.text import named
 
 HOLD_S = 5.0
 MAX_HELD = 4096
@@ -50,6 +51,8 @@ class AccessPolicy(Struct, frozen=True):
     instead of refused at once."""
     remedy: str = "--allow"
     """The option that adds a network, for the lines about refused connections."""
+    opener: str = "--insecure"
+    """The option that lets everybody in, for these lines."""
 
 
 EVERYBODY = AccessPolicy(Who.EVERYBODY)
@@ -59,7 +62,9 @@ def round_policy(key: bytes, *, everybody: bool, networks: Sequence[str] = ()) -
     """The policy of a round store: nodes that enrol with `key`, and `networks`, may use it; or
     everybody (`--insecure`)."""
     who = Who.EVERYBODY if everybody else Who.ALLOWED
-    return AccessPolicy(who, tuple(networks), enrolment_key=key, remedy="--store-allow")
+    return AccessPolicy(
+        who, tuple(networks), enrolment_key=key, remedy=named.store_allow, opener=named.insecure
+    )
 
 
 def parse_network(text: str) -> str:
@@ -212,7 +217,9 @@ class AccessGate:
 
     def _way_in(self, peer: Peer) -> str:
         if peer.reach is PeerReach.REMOTE:
-            return f"{self._policy.remedy} {peer.address} lets it in, --insecure everybody"
+            return (
+                f"{self._policy.remedy} {peer.address} lets it in, {self._policy.opener} everybody"
+            )
         loopback = "::1" if ":" in peer.address else "127.0.0.0/8"
         users = f"{self._policy.remedy} {loopback} lets all users of this machine in"
-        return f"{users}, --insecure everybody"
+        return f"{users}, {self._policy.opener} everybody"

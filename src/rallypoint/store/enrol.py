@@ -12,6 +12,7 @@ import socket
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
+from rallypoint.core.text import named
 from rallypoint.errors import EnrolmentError, ProtocolError
 from rallypoint.store.backoff import growing_pauses
 from rallypoint.wire.enrolment import NONCE_BYTES, AgentEnrolment
@@ -80,7 +81,7 @@ async def _until_reached(
         f"node {node} at {_own_address(host, port)} could not reach the round store at "
         f"{host}:{port} within {timeout_s:g} s: {_reason(cause)}: "
         "open the port in the firewall between the two, or give the store's node an address "
-        "that the others reach with --local-addr"
+        f"that the others reach with {named.local_addr}"
     ) from cause
 
 

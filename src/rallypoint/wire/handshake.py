@@ -31,7 +31,7 @@ from typing import assert_never
 
 import msgspec
 
-from rallypoint.core.text import quoted_job
+from rallypoint.core.text import named, quoted_job
 from rallypoint.errors import (
     AccessError,
     ForeignPeerError,
@@ -51,10 +51,14 @@ MAX_RUN_ID_BYTES = 255
 MAX_REFUSAL_BYTES = 512
 MAX_HANDSHAKE_BYTES = 4096
 
-HOW_TO_GET_A_TOKEN = (
-    "give that node the token of the others (`rallypoint token` prints it there), as "
-    "~/.config/rallypoint/token (mode 0600), in RALLYPOINT_TOKEN or by --token-file"
-)
+
+def how_to_get_a_token() -> str:
+    """Return the fix for a node without the token of its job."""
+    return (
+        "give that node the token of the others (`rallypoint token` prints it there), as "
+        f"~/.config/rallypoint/token (mode 0600), in RALLYPOINT_TOKEN or by {named.token_file}"
+    )
+
 
 _HELLO = Struct(">4sHBB")
 _REPLY = Struct(">4sHB")
@@ -108,10 +112,6 @@ class _Handshake:
         self._error: AccessError | ProtocolError | None = None
         self.result: Established | None = None
         self.last_words = b""
-
-    @property
-    def buffered_bytes(self) -> int:
-        return len(self._inbox)
 
     def feed(self, data: bytes) -> bytes:
         """Take what the peer sent, return what to send. Not to be called once `result` is set.
@@ -194,7 +194,8 @@ class ClientHandshake(_Handshake):
         size = len(run_id.encode())
         if not 0 < size <= MAX_RUN_ID_BYTES:
             raise UsageError(
-                f"--rdzv-id has {size} bytes: it must have 1 to {MAX_RUN_ID_BYTES} bytes of UTF-8"
+                f"{named.rdzv_id} has {size} bytes: it must have 1 to {MAX_RUN_ID_BYTES} bytes of "
+                "UTF-8"
             )
         if token is not None and not token:
             raise ValueError("an empty token proves nothing")
@@ -257,14 +258,15 @@ class ClientHandshake(_Handshake):
         if self._token is None:
             if wants_token:
                 raise AccessError(
-                    f"the coordinator requires a token and this node has none: {HOW_TO_GET_A_TOKEN}"
+                    "the coordinator requires a token and this node has none: "
+                    f"{how_to_get_a_token()}"
                 )
             self._finish(context, None)
             return b""
         if not wants_token:
             raise TokenNotWanted(
-                "the coordinator is running with --insecure and this node is not: start every "
-                "node of the job with --insecure, or none"
+                f"the coordinator is running with {named.insecure} and this node is not: start "
+                f"every node of the job with {named.insecure}, or none"
             )
         self._context = context
         self._stage = _Stage.PROVING
@@ -371,10 +373,10 @@ class ServerHandshake(_Handshake):
             self.last_words = challenge
             job = quoted_job(context.run_id)
             raise AccessError(
-                f"refused a node of {job}: this coordinator runs with --insecure and that node "
-                "does not: start every node of the job with --insecure, or none"
+                f"refused a node of {job}: this coordinator runs with {named.insecure} and that "
+                f"node does not: start every node of the job with {named.insecure}, or none"
                 if has_token
-                else f"refused a node of {job}: it has no token: {HOW_TO_GET_A_TOKEN}"
+                else f"refused a node of {job}: it has no token: {how_to_get_a_token()}"
             )
         if self._insecure:
             self._finish(context, None)
@@ -395,12 +397,12 @@ class ServerHandshake(_Handshake):
         if not compare_digest(proof, expected) or not token:
             job = quoted_job(context.run_id)
             self.last_words = self._refusal(
-                f"wrong token for {job}, or another job uses this endpoint: the --rdzv-id and the "
-                "token (`rallypoint token` prints it) must be the same as on all nodes of the job; "
-                "for another job choose another port"
+                f"wrong token for {job}, or another job uses this endpoint: the {named.rdzv_id} "
+                "and the token (`rallypoint token` prints it) must be the same as on all nodes of "
+                "the job; for another job choose another port"
             )
             raise AccessError(
-                f"refused a node: wrong token for {job}: {HOW_TO_GET_A_TOKEN}"
+                f"refused a node: wrong token for {job}: {how_to_get_a_token()}"
                 if token
                 else f"refused a node of {job}, but this coordinator hosts another job: choose "
                 "another port for that one"

@@ -20,6 +20,7 @@ from struct import Struct as Layout
 
 from msgspec import Struct
 
+from rallypoint.core.text import versions_text
 from rallypoint.errors import VersionMismatchError
 
 NEWER_MAX = 127
@@ -39,9 +40,7 @@ class Versions(Struct, frozen=True):
 
     def __str__(self) -> str:
         """As in a sentence."""
-        if self.oldest == self.newest:
-            return f"version {self.oldest}"
-        return f"versions {self.oldest} to {self.newest}"
+        return versions_text(self.oldest, self.newest)
 
     def common(self, other: Versions) -> int:
         """The newest that both speak. Raises VersionMismatchError for none."""
@@ -75,4 +74,5 @@ class Versions(Struct, frozen=True):
 
 SPOKEN = Versions(2, 4)
 """The versions of this Rallypoint. 2 is spoken since version 0.1.0; 3 has questions of people about
-a job (`core/watch/questions.py`); in 4 the proofs and keys cover what both sides speak."""
+a job (`core/watch/questions.py`). In 4 the proofs and keys cover what both sides speak. A drain is
+such a question in 4, and a request can be repeated without being done twice."""

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from rallypoint.observe.event import Event
     from rallypoint.observe.history_log import HistoryLogs
     from rallypoint.observe.metrics import MetricData
-    from rallypoint.observe.parameter_names import ParameterNames
     from rallypoint.observe.queue import BoundedQueue
 
 CLOSE_S = 2.0
@@ -40,13 +39,11 @@ class Telemetry:
         self,
         config: AgentConfig,
         print_line: Callable[[str], None] = say,
-        names: ParameterNames | None = None,
     ) -> None:
-        """`print_line` takes the lines of the event log handler `console`. `names`: the parameters
-        of a program's call, which events name in place of options. Raises UsageError for an event
-        log handler or a port that can't be had."""
+        """`print_line` takes the lines of the event log handler `console`. Raises UsageError for an
+        event log handler or a port that can't be had."""
         self.dispatcher = EventDispatcher()
-        self._print_line, self._names = print_line, names
+        self._print_line = print_line
         self._config = config
         self._events: BoundedQueue[Event] | None = None
         self._metrics: BoundedQueue[MetricData] | None = None
@@ -213,23 +210,7 @@ class Telemetry:
             if self._events is None:
                 return
             put = self._events.put
-        self.dispatcher.subscribe(EventEmitter(self._config, self.dispatcher, self._named(put)))
-
-    def _named(self, put: Callable[[Event], None]) -> Callable[[Event], None]:
-        """What workers said stays as it is."""
-        names = self._names
-        if names is None:
-            return put
-        from rallypoint.observe.event import EventSource
-        from rallypoint.observe.parameter_names import in_parameters
-
-        def put_named(event: Event) -> None:
-            reason = event.metadata.get("reason")
-            if event.source is EventSource.AGENT and isinstance(reason, str):
-                event.metadata["reason"] = in_parameters(reason, names)
-            put(event)
-
-        return put_named
+        self.dispatcher.subscribe(EventEmitter(self._config, self.dispatcher, put))
 
     def _to_console(self, event: Event) -> None:
         self._print_line(event.line())

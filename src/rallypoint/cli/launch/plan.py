@@ -304,9 +304,8 @@ def _check(plan: Plan, workers: Given | None) -> None:
             raise workers.wrong(f"{shown(host.name)} has max_slots={most}")
     where = Endpoint("localhost", 1) if plan.picks_endpoint else None
     argv = plan.agent_words(plan.hosts[0], where, leads=True, ready=len(plan.hosts))
-    scanned = parse(RUN, argv, {})
-    known = {flag: each for flag, each in scanned.values.items() if flag not in _PLUG_INS}
-    read_run(without_empty(Scanned(scanned.words, known)), {}, _AnyMachine())
+    scanned = parse(RUN, argv, {}).minus(_PLUG_INS)
+    read_run(without_empty(scanned), {}, _AnyMachine())
 
 
 def detached_lines(

@@ -6,22 +6,13 @@ with one line that says so. Pure.
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from rallypoint.cli.parser import Scanned
-from rallypoint.cli.values import Given, nodes
 from rallypoint.core.settings import FLAGS
 from rallypoint.errors import UsageError
 
-_NOT_GIVEN = frozenset(
-    {"--rdzv-endpoint", "--rdzv-id", "--rdzv-conf", "--local-addr", "--role", "--log-dir"}
-    | {"--local-ranks-filter", "--duplicate-stdout-filters", "--duplicate-stderr-filters"}
-    | {
-        "--signals-to-handle",
-        "--topology",
-        "--machine-id",
-        "--preload",
-        "--log-line-prefix-template",
-    }
-)
+_NOT_GIVEN = frozenset(flag for flag, row in FLAGS.items() if row.may_be_empty)
 _OF_ONE_NODE = frozenset({"--master-addr", "--master-port"})
 """Not given where there is one node; of several each would look for node 0 on its own machine."""
 _BLANKS_COUNT = frozenset({"--log-line-prefix-template"})
@@ -36,12 +27,11 @@ def without_empty(scanned: Scanned) -> Scanned:
     """
     empty = {flag for flag, given in scanned.values.items() if is_empty(flag, given[-1].text)}
     refused = empty - _NOT_GIVEN - _OF_ONE_NODE
-    if not refused and empty & _OF_ONE_NODE and _most(scanned) > 1:
+    if not refused and empty & _OF_ONE_NODE and scanned.nodes[1] > 1:
         refused = empty & _OF_ONE_NODE
     if refused:
         raise UsageError(needs_a_value(min(refused)))
-    values = {flag: found for flag, found in scanned.values.items() if flag not in empty}
-    return Scanned(scanned.words, values, frozenset(empty))
+    return replace(scanned.minus(empty), empty=frozenset(empty))
 
 
 def is_empty(flag: str, text: str) -> bool:
@@ -65,8 +55,3 @@ def refuse_empty(flag: str) -> None:
     """Raises UsageError for an option that needs a value however many nodes there are."""
     if flag not in _NOT_GIVEN | _OF_ONE_NODE:
         raise UsageError(needs_a_value(flag))
-
-
-def _most(scanned: Scanned) -> int:
-    given: Given | None = scanned.get("--nnodes")
-    return nodes(given)[1] if given else 1

@@ -7,7 +7,8 @@ whatever back end the job has. As with torchrun, an elastic one does not look at
 from __future__ import annotations
 
 from rallypoint.cli.parser import Scanned
-from rallypoint.cli.values import is_by_register, nodes
+from rallypoint.cli.values import is_by_register
+from rallypoint.core.text import named
 
 _OF_FIXED_RANKS = ("--node-rank", "--master-addr", "--master-port")
 
@@ -25,10 +26,9 @@ def without_fixed_ranks(scanned: Scanned, notices: list[str]) -> Scanned:
     fix = "; --store-port is the port of the workers' store" if has_port else ""
     notices.append(
         f"{listed} no effect with {elastic}: only fixed ranks use "
-        f"{'them' if others else 'it'} (--rdzv-backend static){fix}"
+        f"{'them' if others else 'it'} ({named.rdzv_backend} static){fix}"
     )
-    rest = {flag: found for flag, found in scanned.values.items() if flag not in _OF_FIXED_RANKS}
-    return Scanned(scanned.words, rest, scanned.empty)
+    return scanned.minus(_OF_FIXED_RANKS)
 
 
 def _elastic_by(scanned: Scanned) -> str:
@@ -50,11 +50,5 @@ def is_static(scanned: Scanned, backend: str | None) -> bool:
     if scanned.get("--node-rank") is not None or scanned.get("--master-addr") is not None:
         return True
     # A port alone means a static job only if no other node needs the host.
-    single = scanned.get("--rdzv-endpoint") is None and most_nodes(scanned) == 1
+    single = scanned.get("--rdzv-endpoint") is None and scanned.nodes[1] == 1
     return single and scanned.get("--master-port") is not None
-
-
-def most_nodes(scanned: Scanned) -> int:
-    """The largest number of nodes that work. Raises UsageError."""
-    nnodes = scanned.get("--nnodes")
-    return nodes(nnodes)[1] if nnodes else 1

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from rallypoint.cli.machine import ThisHost
 from rallypoint.cli.parser import Scanned
-from rallypoint.cli.values import Given, integer, nodes
-from rallypoint.config import check_name
+from rallypoint.cli.values import Given, read
+from rallypoint.core.settings import FLAGS
 from rallypoint.errors import UsageError
 
 _FILE, _COMMAND = "file:", "cmd:"
@@ -25,19 +25,13 @@ def with_placement(scanned: Scanned, machine: ThisHost) -> Scanned:
 
     Raises UsageError. Blocks while a file or a command is asked, 10 s at most for a command.
     """
-    found: dict[str, list[Given]] = {}
-    if (spares := scanned.get("--spares")) is not None and (number := _number(spares)):
-        found["--nnodes"] = [_less(scanned, spares, number)]
+    found: dict[str, Given] = {}
+    spares = scanned.get("--spares")
+    if spares is not None and (number := read(FLAGS["--spares"], spares)):
+        found["--nnodes"] = _less(scanned, spares, number)
     if (topology := scanned.get("--topology")) is not None:
-        found["--topology"] = [_key(topology, machine)]
-    return Scanned(scanned.words, scanned.values | found, scanned.empty)
-
-
-def _number(spares: Given) -> int:
-    number = integer(spares)
-    if number < 0:
-        raise spares.wrong("needs 0 or more nodes")
-    return number
+        found["--topology"] = _key(topology, machine)
+    return scanned.plus(found)
 
 
 def _less(scanned: Scanned, spares: Given, number: int) -> Given:
@@ -48,7 +42,7 @@ def _less(scanned: Scanned, spares: Given, number: int) -> Given:
         raise spares.wrong("needs --nnodes, with the spare nodes: --nnodes 5 --spares 1 is 4 and 1")
     if scanned.get("--rdzv-endpoint") is None and scanned.get("--rdzv-backend") is None:
         raise spares.wrong("needs --rdzv-endpoint, where the spare nodes find the others too")
-    least, most = nodes(nnodes)
+    least, most = scanned.nodes
     work = most - number
     if least == most:
         least = work
@@ -69,9 +63,7 @@ def _key(topology: Given, machine: ThisHost) -> Given:
     if len(lines) != 1:
         says = "nothing" if not lines else f"{len(lines)} lines"
         raise topology.wrong(f"says {says}: one line is needed, like rack-07")
-    found = Given(lines[0].strip(), f"{topology.origin}, which says {lines[0].strip()}")
-    check_name(topology.origin, found.text)
-    return found
+    return Given(lines[0].strip(), f"{topology.origin}, which says {lines[0].strip()}")
 
 
 def _read(topology: Given, machine: ThisHost) -> str:

@@ -6,20 +6,20 @@ job's coordinator by it.
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from functools import partial
 
 from rallypoint.cli.machine import ThisHost
 from rallypoint.cli.parser import Scanned
 from rallypoint.cli.run_options.empty_values import was_empty
-from rallypoint.cli.values import Given, conf_words, place
+from rallypoint.cli.values import Given, place
 from rallypoint.config import RegisterConfig, password_variable
-from rallypoint.core.settings import FLAGS, UNNAMED_RUN_ID
+from rallypoint.core.settings import UNNAMED_RUN_ID
+from rallypoint.core.text import named
 from rallypoint.errors import UsageError
 from rallypoint.register.engines import PASSWORD, PASSWORD_FILE, Row, chosen, find
 from rallypoint.wire.address import is_port
 
-_OF_A_FIXED_HOST = ("is_host", "host_timeout")
+OF_A_FIXED_HOST = ("is_host", "host_timeout")
 """What says which node hosts, or how long to wait for it."""
 
 
@@ -33,9 +33,10 @@ def read_register(
     job = scanned.get("--rdzv-id")
     if job is None or job.text == UNNAMED_RUN_ID:
         raise UsageError(
-            f"{was_empty(scanned, '--rdzv-id')}--rdzv-backend {backend}: {_row(backend).holds} may "
-            "hold many jobs, and distinguishes them by their run ids: give --rdzv-id, the same for "
-            "all nodes of this job, like --rdzv-id my-job-1"
+            f"{was_empty(scanned, '--rdzv-id')}{_by(scanned, backend)}: {_row(backend).holds} may "
+            "hold many jobs, and distinguishes them by their run ids: give "
+            f"{named.rdzv_id}, the same for all nodes of this job, like "
+            f"{named.rdzv_id} my-job-1"
         )
     return register, rest
 
@@ -45,23 +46,31 @@ def read_place(scanned: Scanned, backend: str, machine: ThisHost) -> tuple[Regis
     row, where = _row(backend), scanned.get("--rdzv-endpoint")
     if where is None and row.needs:
         raise UsageError(
-            f"{was_empty(scanned, '--rdzv-endpoint')}--rdzv-backend {backend}: needs "
-            f"--rdzv-endpoint {row.needs}"
+            f"{was_empty(scanned, '--rdzv-endpoint')}{_by(scanned, backend)}: needs "
+            f"{named.rdzv_endpoint} {row.needs}"
         )
     text = "" if where is None else where.text
     if where is not None and row.is_directory:
         text = _directory(where, backend, machine)
-    conf, scanned = _parted(scanned, row.keys)
+    said = dict(scanned.conf())
+    conf = {key: value.text for key, value in said.items() if key in row.keys}
     if PASSWORD in row.keys:
-        _add_password(conf, row, backend, machine)
-    more = scanned.fields(RegisterConfig, FLAGS.values())
-    register = chosen(backend, text, conf, partial(_absolute, machine), **more)
+        by_words = scanned.get("--rdzv-conf") is not None
+        _add_password(conf, row, backend, machine, is_on_command_line=by_words)
+    register = chosen(backend, text, conf, partial(_absolute, machine))
     try:
         if row.keys or not row.is_directory:  # A directory has been checked, without its engine.
             machine.check_register(register)
     except UsageError as error:
-        raise UsageError(f"--rdzv-backend {backend}: {error}") from None
-    return register, scanned
+        raise UsageError(f"{_by(scanned, backend)}: {error}") from None
+    rest = {key: value for key, value in said.items() if key not in row.keys}
+    return register, scanned.minus({"--rdzv-conf", *said}).plus(rest)
+
+
+def _by(scanned: Scanned, backend: str) -> str:
+    """How the backend was given."""
+    given = scanned.get("--rdzv-backend")
+    return f"{named.rdzv_backend} {backend}" if given is None else given.origin
 
 
 def _row(backend: str) -> Row:
@@ -70,28 +79,30 @@ def _row(backend: str) -> Row:
     return row
 
 
-def _add_password(conf: dict[str, str], row: Row, backend: str, machine: ThisHost) -> None:
-    if PASSWORD in conf:
+def _add_password(
+    conf: dict[str, str], row: Row, backend: str, machine: ThisHost, *, is_on_command_line: bool
+) -> None:
+    if PASSWORD in conf and is_on_command_line:
         ways = [f"{key}=FILE" for key in row.keys if key == PASSWORD_FILE]
         ways.append(f"{password_variable(backend)} in the environment")
         raise UsageError(
             f"--rdzv-conf {PASSWORD}: a command line is seen by others: give {', or '.join(ways)}"
         )
-    if PASSWORD_FILE not in conf and (secret := machine.password(backend)):
+    if PASSWORD not in conf and PASSWORD_FILE not in conf and (secret := machine.password(backend)):
         conf[PASSWORD] = secret
 
 
 def check_conf(rest: Scanned) -> None:
     """Of a command to which only a place can be said by `--rdzv-conf`. Raises UsageError."""
-    if (other := rest.get("--rdzv-conf")) is not None and other.text:
+    for _, other in rest.conf():
         raise other.wrong("only the keys of the backend are of use here")
 
 
 def remarks_on(scanned: Scanned, backend: str) -> list[str]:
     """A remark on each option that has no meaning where any node may lead."""
     return [
-        f"{given.origin} has no effect with --rdzv-backend {backend}: any node may host the job"
-        for name in _OF_A_FIXED_HOST
+        f"{given.origin} has no effect with {_by(scanned, backend)}: any node may host the job"
+        for name in OF_A_FIXED_HOST
         if (given := scanned.get(name)) is not None
     ]
 
@@ -101,23 +112,12 @@ def _directory(where: Given, backend: str, machine: ThisHost) -> str:
     host, _, port = where.text.rpartition(":")
     if host and "/" not in host and is_port(port):
         raise where.wrong(
-            f"--rdzv-backend {backend} needs a directory that all nodes share, and this looks like "
-            f"an address: leave --rdzv-backend out, or give the directory as ./{where.text}"
+            f"{named.rdzv_backend} {backend} needs a directory that all nodes share, and "
+            f"this looks like an address: leave {named.rdzv_backend} out, or give the "
+            f"directory as ./{where.text}"
         )
     return machine.absolute_path(place(where, "a directory that all nodes share"))
 
 
 def _absolute(machine: ThisHost, path: str) -> str:
     return machine.absolute_path(place(Given(path, path), "a file"))
-
-
-def _parted(scanned: Scanned, fields: Collection[str]) -> tuple[dict[str, str], Scanned]:
-    """What `--rdzv-conf` says of these fields; and the options without that."""
-    given = scanned.get("--rdzv-conf")
-    if given is None:
-        return {}, scanned
-    words = list(conf_words(given))
-    rest = ",".join(f"{key}={text}" for key, text in words if key not in fields)
-    values = scanned.values | {"--rdzv-conf": [Given(rest, f"--rdzv-conf {rest}")]}
-    conf = {key: text for key, text in words if key in fields}
-    return conf, Scanned(scanned.words, values, scanned.empty)

@@ -15,26 +15,24 @@ so that two such jobs on one machine don't disturb each other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from rallypoint.cli.machine import ThisHost
 from rallypoint.cli.parser import Scanned
 from rallypoint.cli.run_options.empty_values import was_empty
-from rallypoint.cli.run_options.fixed_ranks import is_static, most_nodes, without_fixed_ranks
+from rallypoint.cli.run_options.fixed_ranks import is_static, without_fixed_ranks
 from rallypoint.cli.values import (
     Given,
-    check_range,
-    conf_words,
     endpoint,
     host,
     integer,
     is_by_register,
     nearest,
-    nodes,
     port,
-    read,
     seconds,
     truth,
 )
@@ -42,21 +40,19 @@ from rallypoint.config import (
     DEFAULT_STATIC_PORT,
     Endpoint,
     HandlerConfig,
-    RegisterConfig,
     RendezvousConfig,
 )
 from rallypoint.core.liveness import RESET_SHARE
 from rallypoint.core.settings import (
-    BY_DIRECTORY,
     BY_ENDPOINT,
-    BY_REGISTER,
     CONF,
     ENGINE_NAMES,
     FLAGS,
-    KEYS,
+    SETTINGS,
     UNNAMED_RUN_ID,
+    parameters,
 )
-from rallypoint.core.text import shown
+from rallypoint.core.text import by_register, named, shown, spelled
 from rallypoint.errors import UsageError
 from rallypoint.wire.address import ANY_PORT, Address
 
@@ -65,44 +61,80 @@ _INTERVAL_S, _ATTEMPTS = 5.0, 3
 """torchrun's defaults of the lease, where only one of its two keys is given."""
 HEARTBEAT_S, BEATS = 1.0, 5
 """A heartbeat each second; at least so many in a lease."""
-_GENERAL = tuple(
-    row
-    for row in (*FLAGS.values(), *KEYS)
-    if row.field not in ("min_nodes", "lease_s", "endpoint", "node_rank", "is_host")
-)
-"""What means the same whatever else is given."""
+_ROWS = {row.flag: row for row in SETTINGS}
 _TWO_WAYS = """\
 --nnodes {nnodes}: several nodes need an endpoint; start each one with
   rallypoint run --nnodes {nnodes} --rdzv-endpoint HOST:29400 ...
 or, with fixed ranks (K is 0 on the node ADDRESS, then 1, 2, ...),
   rallypoint run --nnodes {most} --node-rank K --master-addr ADDRESS ..."""
 
+Fields = dict[str, Any]
+"""Values by the field that they fill."""
 
-def read_rendezvous(scanned: Scanned, machine: ThisHost, notices: list[str]) -> RendezvousConfig:
-    """Build the configuration; remarks for the person are added to `notices`. Raises UsageError."""
+
+class Reading(Struct, frozen=True):
+    """What was given, as one pass over it has read it."""
+
+    rendezvous: RendezvousConfig
+    fields: dict[str, Fields]
+    """Those of the other parts of `AgentConfig`, by part."""
+    scanned: Scanned
+    """With the keys of `--rdzv-conf` among the options."""
+
+
+def read_rendezvous(scanned: Scanned, machine: ThisHost, notices: list[str]) -> Reading:
+    """Read all options, and decide how the nodes find each other; remarks for the person are added
+    to `notices`. Raises UsageError."""
     if (often := scanned.get("--max-no-progress")) is not None and integer(often) == 1:
-        raise often.wrong("needs 2 or more: to end the job at its first failure: --max-restarts 0")
+        raise often.wrong(
+            f"needs 2 or more: to end the job at its first failure: {named.max_restarts} 0"
+        )
     scanned = without_fixed_ranks(scanned, notices)
-    nnodes = scanned.get("--nnodes")
-    least, most = nodes(nnodes) if nnodes else (1, 1)
+    least, most = scanned.nodes
     backend = _backend(scanned.get("--rdzv-backend"), machine.handlers)
+    decide = _by_endpoint
     if backend is not None and backend not in BY_ENDPOINT and not scanned.on("--standalone"):
-        if is_by_register(backend):
-            return _by_register(scanned, backend, machine, notices)
-        return _by_handler(scanned, backend, notices)
-    if (ports := scanned.get("--port-range")) is not None:
-        notices.append(f"{ports.origin} has no effect without {BY_REGISTER}")
+        decide = _by_register if is_by_register(backend) else _by_handler
+    scanned, decided = decide(scanned, backend or "", machine, notices)
+    fields = scanned.fields(_ROWS)
+    if (register := decided.get("register")) is not None:
+        decided["register"] = replace(register, **fields["register"])
+    else:
+        notices += [
+            f"{given.origin} has no effect without {by_register()}"
+            for name in ("--port-range", "hold")
+            if (given := scanned.get(name)) is not None and "handler" not in decided
+        ]
+    lease_s = _lease(scanned)
+    chosen = {
+        "run_id": UNNAMED_RUN_ID,
+        "reset_grace_s": lease_s * RESET_SHARE,
+        **fields["rendezvous"],
+        "min_nodes": least,
+        "max_nodes": most,
+        "lease_s": lease_s,
+        "heartbeat_s": min(HEARTBEAT_S, lease_s / BEATS),
+        "node_rank": None,
+        **decided,
+    }
+    return Reading(RendezvousConfig(**chosen), fields, scanned)
+
+
+def _by_endpoint(
+    scanned: Scanned, backend: str, machine: ThisHost, notices: list[str]
+) -> tuple[Scanned, Fields]:
+    """One node hosts the coordinator at the endpoint, or this node is alone."""
+    most = scanned.nodes[1]
     alone = _is_alone(scanned, most, notices)
-    static = not alone and is_static(scanned, backend)
+    static = not alone and is_static(scanned, backend or None)
     is_empty = was_empty(scanned, "--rdzv-endpoint")
     # Fixed ranks may do without an endpoint, but not with one that got lost.
     is_lost = most > 1 and is_empty and scanned.get("--master-addr") is None
     if not alone and (is_lost or not static) and scanned.get("--rdzv-endpoint") is None:
+        nnodes = scanned.get("--nnodes")
         two_ways = _TWO_WAYS.format(nnodes=nnodes.text if nnodes else most, most=most)
         raise UsageError(f"{is_empty}{two_ways}")
     scanned = with_conf(scanned, notices)
-    if (hold := scanned.get("hold")) is not None:
-        notices.append(f"{hold.origin} has no effect without {BY_REGISTER}")
     rank = _node_rank(scanned, static=static)
     where = Endpoint("localhost", 0) if alone else _endpoint(scanned)
     if where.port == 0 and most > 1:
@@ -112,22 +144,16 @@ def read_rendezvous(scanned: Scanned, machine: ThisHost, notices: list[str]) -> 
     static = static and where.port > 0
     if static:
         notices += _remarks_on_static(scanned, where, most)
-    lease_s = _lease(scanned)
-    chosen = {
-        "run_id": machine.random_id() if alone else UNNAMED_RUN_ID,
-        "reset_grace_s": lease_s * RESET_SHARE,
-        **scanned.fields(RendezvousConfig, _GENERAL),
-        "min_nodes": least,
-        "max_nodes": most,
+    decided = {
         "static": static,
-        "lease_s": lease_s,
-        "heartbeat_s": min(HEARTBEAT_S, lease_s / BEATS),
         "endpoint": where,
         "node_rank": rank if static else None,
         "is_host": _is_host(scanned, rank, alone=alone or where.port == 0, static=static),
         "store": Endpoint("", 0 if static else _store_port(scanned, where.port)),
     }
-    return RendezvousConfig(**chosen)
+    if alone and scanned.get("--rdzv-id") is None:
+        decided["run_id"] = machine.random_id()
+    return scanned, decided
 
 
 def _store_port(scanned: Scanned, taken: int = 0) -> int:
@@ -147,7 +173,9 @@ def _remarks_on_static(scanned: Scanned, where: Endpoint, most: int) -> list[str
     if most > 1 and (where.host == "localhost" or Address(where.host, 0).is_loopback):
         given = endpoint_ or scanned.get("--master-addr")
         said = given.origin if given else "without --master-addr"
-        fix = "--rdzv-endpoint HOST:PORT" if endpoint_ is not None else "--master-addr HOST"
+        fix = "--master-addr HOST"
+        if endpoint_ is not None:
+            fix = f"{named.rdzv_endpoint} HOST:PORT"
         found.append(
             f"{said}: each node looks for node rank 0 on its own machine ({where.host}): if they "
             f"run on several, give all of them {fix}, the host of node rank 0"
@@ -169,36 +197,37 @@ def with_conf(scanned: Scanned, notices: list[str]) -> Scanned:
     A key that no torch knows is an error: a setting that looks obeyed and is not is worse than
     none. One that has no effect here is said in `notices`.
     """
-    conf: dict[str, list[Given]] = {}
-    given = scanned.get("--rdzv-conf")
-    for key, text in conf_words(given) if given is not None else ():
-        assert given is not None
-        if has_no_effect("key", key, f"--rdzv-conf {key}={text}", notices) and key not in CONF:
+    conf: dict[str, Given] = {}
+    known = _known_keys(scanned)
+    for key, value in scanned.conf():
+        if has_no_effect("key", key, value.origin, notices) and key not in known:
             continue
-        if key not in CONF:
-            raise given.wrong(_no_key(key, text))
-        value = Given(text, f"--rdzv-conf {key}={text}")
-        conf[key] = [value]
-        if key == "store_type" and text == "file":
-            raise value.wrong(f"leave it out to use TCP, or give {BY_DIRECTORY}")
-        number = read(CONF[key], value)
-        if isinstance(number, float):
-            check_range(CONF[key], value, number)
+        if key not in known:
+            raise (scanned.get("--rdzv-conf") or value).wrong(_no_key(scanned, key, value.text))
+        if key == "store_type" and value.text == "file":
+            raise value.wrong(f"leave it out to use TCP, or give {named.rdzv_backend} file")
+        conf[key] = value
     if "timeout" in conf:
         conf.setdefault("join_timeout", conf["timeout"])
-    return Scanned(scanned.words, scanned.values | conf)
+    return scanned.plus(conf)
 
 
-def _no_key(key: str, text: str) -> str:
+def _known_keys(scanned: Scanned) -> Collection[str]:
+    """A program gives some options as keys, too."""
+    return CONF if scanned.get("--rdzv-conf") is not None else CONF | parameters()
+
+
+def _no_key(scanned: Scanned, key: str, text: str) -> str:
     """The error text for an unknown key, which may be the name of an option."""
+    known = _known_keys(scanned)
     name = key.lstrip("-").replace("-", "_").lower()
     row = next((row for row in FLAGS.values() if row.name in (name, f"rdzv_{name}")), None)
     if row is not None:
         value = f" {shown(text)}" if row.metavar else ""
-        return f"{shown(key)} is no key but an option: give {row.flag}{value}"
+        return f"{shown(key)} is no key but an option: give {spelled(row.flag)}{value}"
     bare = name.removeprefix("rdzv_")
-    close = f"; did you mean {bare}?" if bare in CONF else nearest(key, CONF)
-    close = close or f"; known are {', '.join(sorted(CONF))}"
+    close = f"; did you mean {bare}?" if bare in known else nearest(key, known)
+    close = close or f"; known are {', '.join(sorted(known))}"
     return f"unknown key {shown(key)}{close}"
 
 
@@ -225,68 +254,49 @@ def _lease(scanned: Scanned) -> float:
 
 def _by_register(
     scanned: Scanned, backend: str, machine: ThisHost, notices: list[str]
-) -> RendezvousConfig:
+) -> tuple[Scanned, Fields]:
     """All that a coordinator has, but no node is the one that hosts it."""
-    from rallypoint.cli.run_options.register import read_register, remarks_on
+    from rallypoint.cli.run_options.register import (
+        OF_A_FIXED_HOST,
+        read_register,
+        remarks_on,
+    )
 
-    nnodes = scanned.get("--nnodes")
     register, scanned = read_register(scanned, backend, machine)
     scanned = with_conf(scanned, notices)
-    register = replace(register, **scanned.fields(RegisterConfig, CONF.values()))
     notices += remarks_on(scanned, backend)
-    least, most = nodes(nnodes) if nnodes else (1, 1)
-    lease_s = _lease(scanned)
-    chosen = {
-        "reset_grace_s": lease_s * RESET_SHARE,
-        **scanned.fields(RendezvousConfig, _GENERAL),
-        "min_nodes": least,
-        "max_nodes": most,
-        "lease_s": lease_s,
-        "heartbeat_s": min(HEARTBEAT_S, lease_s / BEATS),
-        "host_timeout_s": RendezvousConfig(UNNAMED_RUN_ID).host_timeout_s,
-        "store": Endpoint("", _store_port(scanned)),
-        "register": register,
-    }
-    return RendezvousConfig(**chosen)
+    scanned = scanned.minus(OF_A_FIXED_HOST)
+    return scanned, {"register": register, "store": Endpoint("", _store_port(scanned))}
 
 
-def _by_handler(scanned: Scanned, backend: str, notices: list[str]) -> RendezvousConfig:
+def _by_handler(
+    scanned: Scanned, backend: str, machine: ThisHost, notices: list[str]
+) -> tuple[Scanned, Fields]:
     """A handler gets what is for it as it was written; the coordinator's options have no effect."""
-    nnodes, where = scanned.get("--nnodes"), scanned.get("--rdzv-endpoint")
-    least, most = nodes(nnodes) if nnodes else (1, 1)
-    given = scanned.get("--rdzv-conf")
-    conf = dict(conf_words(given)) if given is not None else {}
+    where, rank = scanned.get("--rdzv-endpoint"), scanned.get("--node-rank")
+    given = scanned.get("--rdzv-backend")
+    by = f"--rdzv-backend {backend}" if given is None else given.origin
+    conf = {key: value.text for key, value in scanned.conf()}
     if scanned.on("--insecure"):
-        notices.append(f"--insecure has no effect with --rdzv-backend {backend}")
-    rank = scanned.get("--node-rank")
+        notices.append(f"--insecure has no effect with {by}")
     if rank is not None:
         conf.setdefault("rank", str(integer(rank)))
     notices += [
-        f"{without.origin} has no effect with --rdzv-backend {backend}"
+        f"{without.origin} has no effect with {by}"
         for flag, row in FLAGS.items()
         if row.by_coordinator and (without := scanned.get(flag)) is not None
     ]
-    lease_s = _lease(scanned)
-    chosen = {
-        "run_id": UNNAMED_RUN_ID,
-        **scanned.fields(RendezvousConfig, _GENERAL),
-        "min_nodes": least,
-        "max_nodes": most,
-        "lease_s": lease_s,
-        "heartbeat_s": min(HEARTBEAT_S, lease_s / BEATS),
-        "store": Endpoint("", _store_port(scanned)),
-        "handler": HandlerConfig(backend, where.text if where else "", tuple(conf.items())),
-    }
-    return RendezvousConfig(**chosen)
+    handler = HandlerConfig(backend, where.text if where else "", tuple(conf.items()))
+    return scanned, {"handler": handler, "store": Endpoint("", _store_port(scanned))}
 
 
 def _backend(given: Given | None, handlers: Callable[[], Sequence[str]]) -> str | None:
     if given is None or given.text in _BACKENDS or is_by_register(given.text):
         return given.text if given else None
-    from rallypoint.register.engines import RENAMED, known_engines
+    from rallypoint.register.engines import RENAMED, known_engines, renamed_to
 
     if given.text in RENAMED:
-        raise given.wrong(RENAMED[given.text])
+        raise given.wrong(renamed_to(given.text))
     known = list(dict.fromkeys((*_BACKENDS, *known_engines(), *handlers())))
     if given.text in known:
         return given.text
@@ -314,9 +324,9 @@ def _node_rank(scanned: Scanned, *, static: bool) -> int | None:
     given = scanned.get("--node-rank")
     if given is None:
         return 0 if static else None
-    rank, most = integer(given), most_nodes(scanned)
+    rank, most = integer(given), scanned.nodes[1]
     if not 0 <= rank < most:
-        raise given.wrong(f"must be 0..{most - 1}, as --nnodes is {most}")
+        raise given.wrong(f"must be 0..{most - 1}, as {named.nnodes} is {most}")
     return rank
 
 

@@ -7,16 +7,16 @@ A scheduler ends an allocation at a known time. With `--stop-before 120` the nod
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
 
-from rallypoint.agent.environ import SHUTDOWN_TIMEOUT_VARIABLE, shutdown_timeout_asked_for
+from rallypoint.agent.environ import SHUTDOWN_TIMEOUT_VARIABLE
 from rallypoint.cli import values
 from rallypoint.cli.parser import Scanned
+from rallypoint.cli.run_options.rendezvous import Reading
 from rallypoint.cli.values import Given
 from rallypoint.config import StopConfig
-from rallypoint.core.outcomes import CODES, FINER
-from rallypoint.core.settings import Setting
+from rallypoint.core.settings import FLAGS
 from rallypoint.core.text import shown
 
 _NO_END = frozenset({"", "n/a", "none", "null", "unknown", "unlimited", "invalid", "0"})
@@ -25,33 +25,28 @@ _YEAR_S = 366 * 86_400
 
 
 def read_stop(
-    scanned: Scanned,
-    environ: Mapping[str, str],
-    rows: Sequence[Setting],
-    now: float,
-    notices: list[str],
+    reading: Reading, environ: Mapping[str, str], now: float, notices: list[str]
 ) -> StopConfig:
-    """Builds the configuration. `rows`: the options that are read as they stand. `now`: the time,
-    in seconds since 1970. Remarks are added to `notices`. Raises UsageError."""
-    text = shutdown_timeout_asked_for(environ)
-    if text and scanned.get("--shutdown-timeout") is None:
+    """Builds the configuration. `now`: the time, in seconds since 1970. Remarks are added to
+    `notices`. Raises UsageError."""
+    scanned, usual = reading.scanned, {}
+    if text := environ.get(SHUTDOWN_TIMEOUT_VARIABLE):
         given = Given(text, f"{SHUTDOWN_TIMEOUT_VARIABLE}={shown(text)}")
-        scanned = Scanned(scanned.words, scanned.values | {"--shutdown-timeout": [given]})
-    codes = tuple(values.exit_override(v, (*CODES, *FINER)) for v in scanned.all("--exit-code"))
+        usual["shutdown_grace_s"] = values.read(FLAGS["--shutdown-timeout"], given)
     end = scanned.get("--stop-at")
     end_at = None if end is None else _end(end)
     return StopConfig(
-        **scanned.fields(StopConfig, rows),
-        exit_codes=codes,
-        leave_in_s=_leave_in_s(scanned, now, notices),
+        **usual | reading.fields["stop"],
+        leave_in_s=_leave_in_s(scanned, end_at, now, notices),
         limit_in_s=None if end_at is None else end_at - now,
         is_slurms=bool(environ.get("SLURM_JOB_ID")),
     )
 
 
-def _leave_in_s(scanned: Scanned, now: float, notices: list[str]) -> float | None:
+def _leave_in_s(
+    scanned: Scanned, end_at: float | None, now: float, notices: list[str]
+) -> float | None:
     before, end = scanned.get("--stop-before"), scanned.get("--stop-at")
-    end_at = None if end is None else _end(end)
     if before is None:
         return None
     before_s = values.seconds(before)

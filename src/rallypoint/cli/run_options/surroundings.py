@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from rallypoint.cli.machine import ThisHost
 from rallypoint.cli.parser import Scanned
-from rallypoint.cli.values import Given, choice, is_by_register, nodes
+from rallypoint.cli.values import Given, choice, is_by_register
 from rallypoint.core.settings import FLAGS, FOR_DIRECTORIES
 from rallypoint.core.text import shown
 
@@ -45,7 +45,7 @@ def with_surroundings(
     is_slurm = scheduler == "slurm"
     if not is_slurm and _lacks_a_rank(scanned) and (index := environ.get(_INDEX)):
         rank = Given(index, f"{_INDEX}={shown(index)}")
-        return Scanned(scanned.words, scanned.values | {"--node-rank": [rank]}, scanned.empty)
+        return scanned.plus({"--node-rank": rank})
     if not is_slurm and _says_how(scanned):
         return scanned
     if not is_slurm and (started := _number(environ, "OMPI_COMM_WORLD_SIZE")) > 1:
@@ -61,7 +61,7 @@ def with_surroundings(
 
 def _says_how(scanned: Scanned) -> bool:
     nnodes, backend = scanned.get("--nnodes"), scanned.get("--rdzv-backend")
-    if scanned.on("--standalone") or (nnodes is not None and nodes(nnodes) == (1, 1)):
+    if scanned.on("--standalone") or (nnodes is not None and scanned.nodes == (1, 1)):
         return True
     if backend is not None and is_by_register(backend.text):
         return False  # Their endpoint is a place where many jobs are.
@@ -72,8 +72,8 @@ def _says_how(scanned: Scanned) -> bool:
 
 def _lacks_a_rank(scanned: Scanned) -> bool:
     """Several nodes with fixed ranks, of which this one's was left out."""
-    nnodes, backend = scanned.get("--nnodes"), scanned.get("--rdzv-backend")
-    if nnodes is None or nodes(nnodes)[1] == 1 or scanned.get("--node-rank") is not None:
+    backend = scanned.get("--rdzv-backend")
+    if scanned.nodes[1] == 1 or scanned.get("--node-rank") is not None:
         return False
     if backend is not None:
         return backend.text == "static"
@@ -97,7 +97,7 @@ def _with_slurm(
     step = read_step(environ)
     if scanned.get("--nproc-per-node") is None:
         refuse_a_task_for_each_worker(step)
-    said = {flag: Given(each.text, each.origin) for flag, each in options_of(step).items()}
+    said = options_of(step)
     backend = scanned.get("--rdzv-backend")
     in_home = backend is None or backend.text == FOR_DIRECTORIES
     if in_home and (home := machine.shared_home()):
@@ -105,8 +105,7 @@ def _with_slurm(
         said |= _recorded_in(where, backend, machine, notices)
     elif backend is not None and is_by_register(backend.text):
         del said["--rdzv-endpoint"]
-    further = {flag: [value] for flag, value in said.items() if scanned.get(flag) is None}
-    return Scanned(scanned.words, scanned.values | further, scanned.empty)
+    return scanned.plus({flag: each for flag, each in said.items() if scanned.get(flag) is None})
 
 
 def _recorded_in(

@@ -3,45 +3,46 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta, tzinfo
 from functools import partial
 
-from msgspec import Struct
-
-from rallypoint.cli import access, values
-from rallypoint.cli.parser import Command, parse, with_hint
-from rallypoint.cli.values import Given, word
-from rallypoint.cli.watch.events_text import LINES_MAX, MOMENTS, event_lines, newest_of, since
-from rallypoint.cli.watch.kept import Kept, answer_or_kept, events_of, is_kept, read_kept
-from rallypoint.cli.watch.reach import (
-    EXIT_CODES,
-    HOW_TO_FIND,
-    Asking,
-    JobAt,
-    again,
-    decoded,
-    named,
-    only_one,
-    open_to_follow,
-    read_job,
-    token_of,
-)
-from rallypoint.cli.watch.recorded import is_history, read_history, refuse_options
+from rallypoint.cli import values
+from rallypoint.cli.parser import Command, Scanned
+from rallypoint.cli.render import clock_text, moment_text
+from rallypoint.cli.values import Given
+from rallypoint.cli.watch.asking import question
+from rallypoint.cli.watch.asking.find import EXIT_CODES, HOW_TO_FIND
+from rallypoint.cli.watch.asking.question import Question, Words
+from rallypoint.cli.watch.asking.reach import Asking, CoordinatorLostError, decoded
+from rallypoint.cli.watch.kept import Kept, events_of, is_kept, read_kept
+from rallypoint.cli.watch.recorded import read_history
 from rallypoint.cli.watch.terminal import COLOUR, print_lines, shows_colours
 from rallypoint.clocks import wall_time
-from rallypoint.coordinator.token import JobToken
 from rallypoint.core.json_reader import UnreadableJsonError, read_as
 from rallypoint.core.settings import MAX_GIVEN, Setting
 from rallypoint.core.text import count, shown
-from rallypoint.core.watch.event_groups import may_be_one_of_several
+from rallypoint.core.watch.event_groups import fold_entries, may_be_one_of_several
 from rallypoint.core.watch.history import HistoryEntry
 from rallypoint.core.watch.history_file import Recorded
 from rallypoint.core.watch.job_view import JobView
 from rallypoint.core.watch.questions import Ask, Subject
-from rallypoint.errors import RendezvousConnectionError, UsageError
-from rallypoint.observe.printing import JsonLine, json_text, print_error, say
+from rallypoint.errors import UsageError
+from rallypoint.observe.printing import JsonLine, Painted, Tint, json_text, print_error, say
 
 HOLD_S = 0.5
 """How long `-f` waits whether other nodes join too."""
+LINES_MAX = 24
+NEAR_S = 5.0
+"""The largest gap, in seconds, between two events that share a line."""
+SPAN_S = 2.0
+"""Events in one line that span at least so many seconds show the time of the last one, too."""
+MOMENTS = "an age like 90s, 10m, 12h or 2d, or a time like 22:30 or 2030-12-31T18:30:00"
+"""The moments that `since` reads, in words."""
+_AGE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)\s*(s|m|min|h|d)")
+_SECONDS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
+_CLOCK = re.compile(r"\d{1,2}:\d{2}(:\d{2})?")
 
 EVENTS = Command(
     "events",
@@ -92,126 +93,79 @@ is what was kept of a job that has ended.
 )
 
 
-class _Options(Struct, frozen=True):
-    job: JobAt | None
-    file: str
-    """Of `--history`, where there is no job."""
-    follow: bool
-    since: float
-    failed: bool
-    most: int | None
-    """None: all."""
-    as_json: bool
-    colour: bool
+class Events(Question):
+    """`rallypoint events`."""
 
+    command = EVENTS
+    shows_kept = True
+    not_of_files = "--follow"
 
-def run(argv: list[str]) -> int:
-    """Returns 0. Blocks until it is answered, with `-f` until the job ends.
-
-    Raises UsageError, AccessError, InfrastructureError, and HelpRequested.
-    """
-    return answer_or_kept(EVENTS, argv, partial(_run, argv), partial(_show_kept, argv))
-
-
-def _run(argv: list[str]) -> int:
-    options = with_hint(EVENTS, lambda: _parse(argv))
-    if options.job is None:
-        is_dir = is_kept(Given(options.file, ""))
-        known = events_of(read_kept(options.file)) if is_dir else read_history(options.file)
-        _show_recorded(known, options)
-        return 0
-    token = token_of(options.job)
-    access.keep_secrets()
-    asyncio.run(_Events(options, options.job, token).run())
-    return 0
-
-
-def _show_kept(argv: list[str], kept: Kept, head: str) -> int:
-    say(head)
-    _show_recorded(events_of(kept), _parse(argv, kept.path))
-    return 0
-
-
-def _show_recorded(recorded: Recorded, options: _Options) -> None:
-    _show(recorded.entries, options)
-    if recorded.lost:
-        lost = count(recorded.lost, "line")
-        print_error("rallypoint", f"{shown(options.file)}: {lost} could not be written to it")
-
-
-def _parse(argv: list[str], kept: str = "") -> _Options:
-    """`kept`: the directory that is read in place of asking a job."""
-    scanned = parse(EVENTS, argv, {})
-    where = word(scanned.words[0]) if scanned.words else None
-    last = scanned.get("--last")
-    most: int | None = LINES_MAX if last is None else values.integer_within(last, 1, MAX_GIVEN)
-    if scanned.on("--all"):
+    def __init__(self, scanned: Scanned, words: Words) -> None:
+        super().__init__(scanned, words)
+        last, age = scanned.get("--last"), scanned.get("--since")
+        self._most: int | None = LINES_MAX
+        """None: all."""
         if last is not None:
-            raise last.wrong("--all shows more than that: give one of the two")
-        most = None
-    age, job, file = scanned.get("--since"), None, kept
-    if kept:
-        pass
-    elif where is not None and (is_kept(where) or is_history(where)):
-        refuse_options(EVENTS, scanned, ["--follow"])
-        file = where.text
-    else:
-        job = only_one(read_job(EVENTS, scanned, where))
-    return _Options(
-        job,
-        file,
-        scanned.on("--follow"),
-        0.0 if age is None else _since(age),
-        scanned.on("--failed"),
-        most,
-        scanned.on("--json"),
-        shows_colours(scanned.read(EVENTS, "--color", "auto")),
-    )
-
-
-def _since(value: Given) -> float:
-    try:
-        return since(value.text, wall_time(0.0))
-    except (ValueError, OverflowError):
-        raise value.wrong(f"needs {MOMENTS}") from None
-
-
-class _Events:
-    def __init__(self, options: _Options, job: JobAt, token: JobToken | None) -> None:
-        self._options, self._job, self._token = options, job, token
+            self._most = values.integer_within(last, 1, MAX_GIVEN)
+        if scanned.on("--all"):
+            if last is not None:
+                raise last.wrong("--all shows more than that: give one of the two")
+            self._most = None
+        self._since = 0.0 if age is None else _since(age)
+        self._follows, self._fails = scanned.on("--follow"), scanned.on("--failed")
+        self._colour = shows_colours(scanned.read(EVENTS, "--color", "auto"))
+        self._has_begun = False
+        """The events before the command began were printed."""
         self._last = 0
         """The number of the newest event that was printed, or passed over."""
         self._life = 0
         """Of the job, in which the events have these numbers."""
 
-    async def run(self) -> None:
-        self._job = await named(self._job, self._token)
-        follow = self._options.follow
-        asking = await (open_to_follow if follow else Asking.open)(self._job, self._token)
-        try:
-            if not _show(await self._known(asking), self._options) or not follow:
-                return
-            while not await self._followed(asking):
-                asking.close()
-                asking = await again(self._job, self._token)
-        finally:
-            asking.close()
+    def show_file(self) -> int:
+        """See `Question`."""
+        file = self.words.file
+        is_dir = is_kept(Given(file, ""))
+        self._show_recorded(events_of(read_kept(file)) if is_dir else read_history(file), file)
+        return 0
+
+    def show_kept(self, kept: Kept, head: str) -> int:
+        """See `Question`."""
+        say(head)
+        self._show_recorded(events_of(kept), kept.path)
+        return 0
+
+    def _show_recorded(self, recorded: Recorded, where: str) -> None:
+        self._follows = False
+        self._show(recorded.entries)
+        if recorded.lost:
+            lost = count(recorded.lost, "line")
+            print_error("rallypoint", f"{shown(where)}: {lost} could not be written to it")
+
+    async def talk(self, asking: Asking) -> int:
+        """See `Question`. With `-f` until the job has ended, or nobody reads."""
+        if not self._has_begun:
+            known = await self._known(asking)
+            self._has_begun = True
+            if not self._show(known):
+                return 0
+        if self._follows:
+            await self._follow(asking)
+        return 0
 
     async def _known(self, asking: Asking) -> list[HistoryEntry]:
         """What has happened up to now."""
-        found = [_entry(value) async for value in asking.ask(Ask(Subject.EVENTS))]
-        known = [entry for entry in found if entry is not None]
+        asking.send(Ask(Subject.EVENTS))
+        known, is_last = list[HistoryEntry](), False
+        while not is_last:
+            value, is_last = await asking.next_value()
+            known += filter(None, [_entry(value)])
         self._last = known[-1].number if known else 0
         return known
 
-    async def _followed(self, asking: Asking) -> bool:
-        """Show what comes until the job has ended. False: the coordinator went away before."""
+    async def _follow(self, asking: Asking) -> None:
         is_last = False
         held: list[HistoryEntry] = []
-        try:
-            await self._look_for_another_life(asking)
-        except RendezvousConnectionError:
-            return False
+        await self._look_for_another_life(asking)
         asking.send(Ask(Subject.EVENTS, self._last, follow=True))
         while not is_last:
             try:
@@ -219,24 +173,23 @@ class _Events:
                     value, is_last = await asking.next_value()
             except TimeoutError:
                 if not self._print(held):
-                    return True
+                    return
                 continue
-            except RendezvousConnectionError:
+            except CoordinatorLostError:
                 self._print(held)
-                return False
+                raise
             if (entry := _entry(value)) is not None and entry.number > self._last:
                 self._last = entry.number
                 held.append(entry)
                 if not may_be_one_of_several(entry) and not self._print(held):
-                    return True
+                    return
         self._print(held)
-        return True
 
     def _print(self, held: list[HistoryEntry]) -> bool:
         """Print these events, and hold them no longer. False: the reader is gone."""
-        wanted = _wanted(held, self._options)
+        wanted = self._wanted(held)
         held.clear()
-        return not wanted or print_lines(_lines(wanted, self._options), colour=self._options.colour)
+        return not wanted or print_lines(self._lines(wanted), colour=self._colour)
 
     async def _look_for_another_life(self, asking: Asking) -> None:
         """A coordinator that knows nothing of the job's past counts events from 1 again."""
@@ -246,28 +199,35 @@ class _Events:
             self._last = 0
         self._life = life
 
+    def _wanted(self, entries: list[HistoryEntry]) -> list[HistoryEntry]:
+        return [
+            entry
+            for entry in entries
+            if entry.time >= self._since and (entry.is_wrong or not self._fails)
+        ]
 
-def _wanted(entries: list[HistoryEntry], options: _Options) -> list[HistoryEntry]:
-    return [
-        entry
-        for entry in entries
-        if entry.time >= options.since and (entry.is_wrong or not options.failed)
-    ]
+    def _show(self, known: list[HistoryEntry]) -> bool:
+        """False: the reader is gone."""
+        wanted = self._wanted(known)
+        lines = newest_of(self._lines(wanted), self._most, tell=not self.as_json)
+        if not wanted and not self._follows and not self.as_json:
+            lines = ["nothing of that kind has happened" if known else "nothing has happened yet"]
+        return print_lines(lines, colour=self._colour)
+
+    def _lines(self, entries: list[HistoryEntry]) -> list[str]:
+        if self.as_json:
+            return [JsonLine(json_text(entry)) for entry in entries]
+        return event_lines(entries, wall_time(0.0))
 
 
-def _show(known: list[HistoryEntry], options: _Options) -> bool:
-    """False: the reader is gone."""
-    wanted = _wanted(known, options)
-    lines = newest_of(_lines(wanted, options), options.most, tell=not options.as_json)
-    if not wanted and (not options.follow or options.file) and not options.as_json:
-        lines = ["nothing of that kind has happened" if known else "nothing has happened yet"]
-    return print_lines(lines, colour=options.colour)
+run = partial(question.run, Events)
 
 
-def _lines(entries: list[HistoryEntry], options: _Options) -> list[str]:
-    if options.as_json:
-        return [JsonLine(json_text(entry)) for entry in entries]
-    return event_lines(entries, wall_time(0.0))
+def _since(value: Given) -> float:
+    try:
+        return since(value.text, wall_time(0.0))
+    except (ValueError, OverflowError):
+        raise value.wrong(f"needs {MOMENTS}") from None
 
 
 def _entry(value: bytes) -> HistoryEntry | None:
@@ -279,3 +239,75 @@ def _entry(value: bytes) -> HistoryEntry | None:
             f"the coordinator there tells of events in another way ({shown(str(error))}): use the "
             "rallypoint of its version"
         ) from error
+
+
+def event_lines(
+    entries: Sequence[HistoryEntry], now: float, zone: tzinfo | None = None
+) -> list[str]:
+    """Lines for events in their order. Events of several nodes share one only if each follows the
+    one before it within `NEAR_S`: a late node keeps its own time."""
+    lines: list[str] = []
+    start = 0
+    for end in range(1, len(entries) + 1):
+        if end == len(entries) or entries[end].time - entries[end - 1].time > NEAR_S:
+            lines += _near_lines(entries[start:end], now, zone)
+            start = end
+    return lines
+
+
+def _near_lines(entries: Sequence[HistoryEntry], now: float, zone: tzinfo | None) -> list[str]:
+    folded = fold_entries(entries)
+    # Each is of one or more events that follow each other, and has the number of the first.
+    rest = enumerate((entry.number, entry.time) for entry in entries)
+    firsts = [
+        next(place for place, known in rest if known == (one.number, one.time)) for one in folded
+    ]
+    lasts = [*(entries[place - 1].time for place in firsts[1:]), entries[-1].time]
+    return [event_line(one, now, zone, last) for one, last in zip(folded, lasts, strict=True)]
+
+
+def event_line(
+    entry: HistoryEntry, now: float, zone: tzinfo | None = None, last: float = 0.0
+) -> str:
+    """`12:04:05 ! node b was lost: ...`, with the date unless that is today's. `zone`: None is the
+    local one. `last`: the time of the last of several events in this line."""
+    mark = "!" if entry.is_wrong else " "
+    name = re.escape(entry.node)
+    is_named = re.search(rf"(node|drain|exclude|allow) {name}(?![\w.-])", entry.text)
+    node = f" (node {entry.node})" if entry.node and not is_named else ""
+    told = f"{mark} {entry.text}{node}"
+    tint = Tint.BAD if entry.is_wrong else None
+    when = moment_text(entry.time, now, zone)
+    if last - entry.time >= SPAN_S:
+        when += f"-{clock_text(last, zone)}"
+    return Painted((f"{when} ", None), (told, tint))
+
+
+def newest_of(lines: list[str], most: int | None, *, tell: bool) -> list[str]:
+    """The last lines, at most so many (None: all). `tell`: the first of these says how many there
+    are before them."""
+    if most is None or len(lines) <= most:
+        return lines
+    if not tell or most < 2:
+        return lines[-most:]
+    shown = lines[1 - most :]
+    left_out = count(len(lines) - len(shown), "earlier event")
+    return [f"... {left_out}: --all, or --last N", *shown]
+
+
+def since(text: str, now: float, zone: tzinfo | None = None) -> float:
+    """The moment, in Unix seconds, that an age or a time means: a time without a date is the last
+    one. Raises ValueError."""
+    text = text.strip()
+    if (found := _AGE.fullmatch(text)) is not None:
+        return now - float(found[1]) * _SECONDS[found[2]]
+    local = datetime.fromtimestamp(now, UTC).astimezone(zone)
+    if _CLOCK.fullmatch(text):
+        hour, minute, *rest = map(int, text.split(":"))
+        second = rest[0] if rest else 0
+        moment = local.replace(hour=hour, minute=minute, second=second, microsecond=0)
+        return (moment if moment <= local else moment - timedelta(days=1)).timestamp()
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=zone) if zone else moment.astimezone()
+    return moment.timestamp()

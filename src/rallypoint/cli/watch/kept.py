@@ -12,30 +12,23 @@ import socket
 from collections.abc import Callable, Sequence
 from shlex import quote
 from textwrap import wrap
-from typing import TypeVar
+from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from rallypoint.agent.telemetry.keeping import meeting_place
 from rallypoint.cli.machine import ThisHost, brief
-from rallypoint.cli.parser import Command, Scanned, parse
-from rallypoint.cli.render import duration_text
-from rallypoint.cli.values import Given, word
-from rallypoint.cli.watch.events_text import moment_text
-from rallypoint.cli.watch.reach import (
-    LOCAL_HOSTS,
-    JobAt,
+from rallypoint.cli.render import duration_text, moment_text
+from rallypoint.cli.values import Given
+from rallypoint.cli.watch.asking.find import LOCAL_HOSTS, JobAt, NotOnThisMachineError, runs_here
+from rallypoint.cli.watch.asking.reach import (
     JobEndedError,
-    LostWhileFollowedError,
+    NoNextCoordinatorError,
     NotHostedError,
-    NotOnThisMachineError,
     UnreachedHereError,
-    read_job,
-    runs_here,
 )
 from rallypoint.cli.watch.recorded import read_history, view_in
-from rallypoint.cli.watch.slurm_job import read_slurm_job
 from rallypoint.cli.watch.status_text import (
     LINES_MAX,
     cause_detail,
@@ -44,7 +37,6 @@ from rallypoint.cli.watch.status_text import (
     state_word,
     status_lines,
 )
-from rallypoint.cli.watch.workers import is_endpoint
 from rallypoint.clocks import wall_time
 from rallypoint.config import RendezvousConfig
 from rallypoint.core.model import Outcome
@@ -61,7 +53,9 @@ from rallypoint.machine_name import process_name
 from rallypoint.observe.kept_jobs import directories, find, notes_in
 from rallypoint.threads import run_in_thread
 
-T = TypeVar("T")
+if TYPE_CHECKING:  # The commands import this module.
+    from rallypoint.cli.watch.asking.question import Question
+
 READ_S = 30.0
 """How long reading what is kept may take: the home may be on a file server that is gone."""
 _ENDS_SHOWN = 6
@@ -147,31 +141,25 @@ class Kept(Struct):
         return len(self.notes) >= nodes and all(note.ended for note in left)
 
 
-def answer_or_kept(
-    command: Command,
-    argv: Sequence[str],
-    ask: Callable[[], T],
-    show: Callable[[Kept, str], T] | None = None,
-) -> T:
-    """Ask, or `show` what is kept, with a line on what this is. Without `show` the job must run for
-    this, and the error says where its end is kept. Blocks, and raises as `ask`."""
+def answer_or_kept(asked: Question, ask: Callable[[], int]) -> int:
+    """Ask, or show what is kept, with a line on what this is. A command that can't show that needs
+    a job that runs: the error says where the end is kept. Blocks, and raises as `ask`."""
     try:
         return ask()
-    except LostWhileFollowedError as error:
-        kept = _kept_of(command, argv)
+    except NoNextCoordinatorError as error:
+        kept = _kept_of(asked)
         more = f"; kept of it: rallypoint status {brief(kept.path)}" if kept else ""
         raise RendezvousConnectionError(f"{error}{more}") from error
     except AccessError as error:
-        kept = _kept_of(command, argv, error)
-        if not kept or not kept.newest or "--job ID" not in str(error):
+        kept = _kept_of(asked, error)
+        is_unnamed = bool(asked.jobs) and asked.jobs[0].run_id is None
+        if not kept or not kept.newest or not is_unnamed or "--job ID" not in str(error):
             raise
-        job = quote(kept.newest.job)
-        raise AccessError(f"{error}; the last job there was --job {job}") from error
+        return _ask_for(kept.newest.job, asked, ask, error)
     except (RendezvousConnectionError, JobEndedError, NotHostedError) as error:
-        if (kept := _kept_of(command, argv, error)) is None:
-            if show is not None and type(error) is RendezvousConnectionError:
-                more = _where_else(command, argv)
-                raise RendezvousConnectionError(f"{error}{more}") from error
+        if (kept := _kept_of(asked, error)) is None:
+            if asked.shows_kept and type(error) is RendezvousConnectionError:
+                raise RendezvousConnectionError(f"{error}{_where_else(asked)}") from error
             raise
         if isinstance(error, NotHostedError) and not kept.has_ended:
             raise
@@ -180,13 +168,23 @@ def answer_or_kept(
             more = f"; {who}: rallypoint status {brief(kept.path)}"
             raise RendezvousConnectionError(f"{error}{more}") from error
         is_other = _is_of_another(kept, error)
-        if show is not None and not is_other:
-            return show(kept, _what_it_is(kept, error))
+        if asked.shows_kept and not is_other:
+            return asked.show_kept(kept, _what_it_is(kept, error))
         is_other = is_other or isinstance(error, NotOnThisMachineError)
         more = "its end is kept" if kept.has_ended else "kept of it"
         more = "the newest that is kept" if is_other else more
         kind = UsageError if isinstance(error, UsageError) else RendezvousConnectionError
         raise kind(f"{error}; {more}: rallypoint status {brief(kept.path)}") from error
+
+
+def _ask_for(name: str, asked: Question, ask: Callable[[], int], error: AccessError) -> int:
+    """Ask again with a name, after the coordinator of one job has refused a question without one.
+    `name`: the name of the last job at that endpoint."""
+    asked.jobs = [replace(asked.jobs[0], run_id=name)]
+    try:
+        return answer_or_kept(asked, ask)
+    except AccessError:
+        raise AccessError(f"{error}; the last job there was --job {quote(name)}") from error
 
 
 def _is_of_another(kept: Kept, error: SomeError) -> bool:
@@ -195,14 +193,13 @@ def _is_of_another(kept: Kept, error: SomeError) -> bool:
     return job is not None and not kept.living and runs_here(job)
 
 
-def _kept_of(
-    command: Command, argv: Sequence[str], asked: RallypointError | None = None
-) -> Kept | None:
+def _kept_of(asked: Question, failed: RallypointError | None = None) -> Kept | None:
     """Find what is kept of the job that is meant; None: nothing. Blocks for `READ_S` at most.
-    Raises RendezvousConnectionError, with what was `asked`, for a dead disk, and UsageError."""
+    Raises RendezvousConnectionError for a dead disk, with what has `failed` before, and
+    UsageError."""
 
     def read() -> Kept | None:
-        path = _path_of(command, argv)
+        path = _path_of(asked)
         return read_kept(path) if path else None
 
     async def look() -> Kept | None:
@@ -213,7 +210,7 @@ def _kept_of(
         return asyncio.run(look())
     except TimeoutError:
         why = f"{shown(ThisHost().kept_jobs())} does not answer: what is kept of it can't be read"
-        raise RendezvousConnectionError(f"{asked}; {why}" if asked else why) from asked
+        raise RendezvousConnectionError(f"{failed}; {why}" if failed else why) from failed
 
 
 def is_kept(where: Given | None) -> bool:
@@ -348,8 +345,8 @@ def _what_it_is(kept: Kept, error: SomeError) -> str:
     return f"{said} on this machine: {brief(kept.path)}"
 
 
-def _where_else(command: Command, argv: Sequence[str]) -> str:
-    job = _meant(command, argv)
+def _where_else(asked: Question) -> str:
+    job = _meant(asked)
     said = "; nothing of it is kept on this machine"
     if job is None or job.is_here:
         return ""
@@ -358,13 +355,15 @@ def _where_else(command: Command, argv: Sequence[str]) -> str:
     return f"{said}: ask on {job.endpoint.host}, if it ran there"
 
 
-def _path_of(command: Command, argv: Sequence[str]) -> str:
+def _path_of(asked: Question) -> str:
     """Where the job is kept that the command line means; empty: nowhere."""
     if not (root := ThisHost().kept_jobs()):
         return ""
-    job, scanned = _meant(command, argv), parse(command, argv, {})
+    job, scanned = _meant(asked), asked.scanned
     named = scanned.get("--job") or scanned.get("--rdzv-id")
     if job is None and (slurm := scanned.get("--slurm")) is not None:
+        from rallypoint.cli.watch.asking.slurm_job import read_slurm_job
+
         return find(root, read_slurm_job(slurm).run_id, None)
     if job is None or job.is_here:
         run_id = named.text if named is not None else job.run_id if job is not None else None
@@ -373,18 +372,10 @@ def _path_of(command: Command, argv: Sequence[str]) -> str:
     return find(root, job.run_id, where or None)
 
 
-def _meant(command: Command, argv: Sequence[str]) -> JobAt | None:
+def _meant(asked: Question) -> JobAt | None:
     """None: one on this machine."""
-    scanned: Scanned = parse(command, argv, {})
-    words = scanned.words[len(command.words) :]
-    if words and words[0] in ("exclude", "allow"):
-        words = words[2:]
-    if words and command.may_have[0].startswith("ENDPOINT"):
-        where: Given | None = word(words[0])
-    else:
-        where = next((word(each) for each in words if is_endpoint(each)), None)
     try:
-        jobs = read_job(command, scanned, where)
+        jobs = asked.jobs or asked.find()
     except RallypointError:
         return None
     return None if len(jobs) > 1 else jobs[0]

@@ -9,28 +9,17 @@ from functools import partial
 from msgspec import Struct
 from msgspec.structs import astuple, replace
 
-from rallypoint.cli import access, values
-from rallypoint.cli.parser import Command, parse, with_hint
+from rallypoint.cli import values
+from rallypoint.cli.parser import Command, Scanned
 from rallypoint.cli.values import Given
-from rallypoint.cli.watch.kept import Kept, answer_or_kept, is_kept, read_kept
-from rallypoint.cli.watch.reach import (
-    EXIT_CODES,
-    HOW_TO_FIND,
-    Asking,
-    again,
-    named,
-    open_to_follow,
-)
+from rallypoint.cli.watch.asking import question
+from rallypoint.cli.watch.asking.find import EXIT_CODES, HOW_TO_FIND
+from rallypoint.cli.watch.asking.question import Words
+from rallypoint.cli.watch.asking.reach import Asking, CoordinatorLostError
+from rallypoint.cli.watch.kept import Kept, is_kept, read_kept
 from rallypoint.cli.watch.status_text import LINES_MAX
 from rallypoint.cli.watch.terminal import print_lines
-from rallypoint.cli.watch.workers import (
-    Parts,
-    Wanted,
-    gather,
-    read_wanted,
-    read_workers,
-    say_missing,
-)
+from rallypoint.cli.watch.workers import OfWorkers, gather, next_part, read_workers, say_missing
 from rallypoint.core.settings import MAX_GIVEN, Setting
 from rallypoint.core.text import count, shown
 from rallypoint.core.watch.collecting import ALL_LINES, Gathered, HowFar, RankTold
@@ -91,77 +80,20 @@ class LogLine(Struct, frozen=True):
     line: str
 
 
-class _Options(Struct, frozen=True):
-    wanted: Wanted
-    follow: bool
-    newest: int
-    as_json: bool
+class Logs(OfWorkers):
+    """`rallypoint logs`."""
 
+    command = LOGS
+    shows_kept = True
 
-def run(argv: list[str]) -> int:
-    """Returns 0. Blocks until all nodes have answered, or five seconds; with `-f` until the job
-    ends.
+    def __init__(self, scanned: Scanned, words: Words) -> None:
+        super().__init__(scanned, words)
+        last = scanned.get("--last")
+        self._newest = LINES_MAX if last is None else values.integer_within(last, 0, MAX_GIVEN)
+        self._follows = scanned.on("--follow")
+        self._begin()
 
-    Raises UsageError, AccessError, InfrastructureError, and HelpRequested.
-    """
-    return answer_or_kept(LOGS, argv, partial(_run, argv), partial(_show_kept, argv))
-
-
-def _run(argv: list[str]) -> int:
-    for path in with_hint(LOGS, lambda: parse(LOGS, argv, {})).words:
-        if is_kept(Given(path, path)):
-            return _show_kept(argv, read_kept(path), "")
-    options = with_hint(LOGS, lambda: _parse(argv))
-    access.keep_secrets()
-    asyncio.run(_Logs(options).run())
-    return 0
-
-
-def _parse(argv: list[str]) -> _Options:
-    scanned = parse(LOGS, argv, {})
-    last = scanned.get("--last")
-    newest = LINES_MAX if last is None else values.integer_within(last, 0, MAX_GIVEN)
-    wanted = read_wanted(LOGS, scanned)
-    return _Options(wanted, scanned.on("--follow"), newest, scanned.on("--json"))
-
-
-def _show_kept(argv: list[str], kept: Kept, head: str) -> int:
-    """The newest lines that nodes have kept of the workers that are meant."""
-    if head:
-        say(head)
-    scanned = parse(LOGS, argv, {})
-    words = [word for word in scanned.words if not is_kept(Given(word, word))]
-    ranks, nodes, _ = read_workers(scanned, words)
-    last = scanned.get("--last")
-    newest = LINES_MAX if last is None else values.integer_within(last, 0, MAX_GIVEN)
-    found: list[LogLine] = []
-    for note in kept.notes:
-        is_named = note.node in nodes
-        for rank, stream, time, text in map(astuple, note.output):
-            if is_named or not (ranks or nodes) or any(rank in one for one in ranks):
-                told = (note.node, note.round, STREAMS.get(stream, ""), time)
-                found += (LogLine(rank, *told, line) for line in lines_of(text))
-    found.sort(key=lambda line: line.time)
-    if scanned.on("--json"):
-        print_lines([JsonLine(json_text(line)) for line in found])
-        return 0
-    groups = fold_lines(WorkerLine(one.time, one.rank, one.line) for one in found)
-    lines = log_lines(groups)
-    print_lines(lines[max(len(lines) - newest, 0) :])
-    if not found:
-        here = fold_names(note.node for note in kept.notes if note.output)
-        which = "these workers" if ranks or nodes else "the workers"
-        more = f"; of these nodes something is: {here}" if here else ""
-        if strange := [name for name in nodes if all(note.node != name for note in kept.notes)]:
-            name = shown(strange[0])
-            more += f"; {name} is taken for a node: a job's host is {name}:PORT"
-        say(f"nothing is kept of what {which} wrote{more}")
-    return 0
-
-
-class _Logs:
-    def __init__(self, options: _Options) -> None:
-        self._options, self._job = options, options.wanted.job
+    def _begin(self) -> None:
         self._held: list[tuple[float, WorkerLine]] = []
         """Lines that were not printed yet, each with when it arrived."""
         self._held_json: list[LogLine] = []
@@ -176,33 +108,64 @@ class _Logs:
         self._has_begun = False
         """Something was printed."""
 
-    async def run(self) -> None:
-        """Print what was asked for. Raises as `Asking.ask`."""
-        wanted, options = self._options.wanted, self._options
-        self._job = await named(self._job, wanted.token)
-        find = open_to_follow if options.follow else Asking.open
-        asking = await find(self._job, wanted.token)
-        question = Ask(
-            Subject.LOGS,
-            follow=options.follow,
-            ranks=wanted.ranks,
-            nodes=wanted.nodes,
-            newest=options.newest,
-        )
-        try:
-            if not options.follow:
-                await self._show(asking, question)
-                return
-            while not await self._follow(asking, question):
-                asking.close()
-                asking = await again(self._job, wanted.token)
-                question = self._further(question)
-        finally:
-            asking.close()
+    @classmethod
+    def read_words(cls, scanned: Scanned) -> Words:
+        """See `OfWorkers`. A directory of what is kept may be among them."""
+        kept = [word for word in scanned.words if is_kept(Given(word, word))]
+        words = read_workers(scanned, [word for word in scanned.words if word not in kept])
+        return replace(words, file=kept[0] if kept else "")
 
-    async def _show(self, asking: Asking, question: Ask) -> None:
+    def show_file(self) -> int:
+        """See `Question`."""
+        return self.show_kept(read_kept(self.words.file), "")
+
+    def show_kept(self, kept: Kept, head: str) -> int:
+        """The newest lines that nodes have kept of the workers that are meant."""
+        if head:
+            say(head)
+        ranks, nodes = self.words.ranks, self.words.nodes
+        found: list[LogLine] = []
+        for note in kept.notes:
+            is_named = note.node in nodes
+            for rank, stream, time, text in map(astuple, note.output):
+                if is_named or not (ranks or nodes) or any(rank in one for one in ranks):
+                    told = (note.node, note.round, STREAMS.get(stream, ""), time)
+                    found += (LogLine(rank, *told, line) for line in lines_of(text))
+        found.sort(key=lambda line: line.time)
+        if self.as_json:
+            print_lines([JsonLine(json_text(line)) for line in found])
+            return 0
+        groups = fold_lines(WorkerLine(one.time, one.rank, one.line) for one in found)
+        lines = log_lines(groups)
+        print_lines(lines[max(len(lines) - self._newest, 0) :])
+        if not found:
+            here = fold_names(note.node for note in kept.notes if note.output)
+            which = "these workers" if ranks or nodes else "the workers"
+            more = f"; of these nodes something is: {here}" if here else ""
+            if strange := [name for name in nodes if all(note.node != name for note in kept.notes)]:
+                name = shown(strange[0])
+                more += f"; {name} is taken for a node: a job's host is {name}:PORT"
+            say(f"nothing is kept of what {which} wrote{more}")
+        return 0
+
+    async def talk(self, asking: Asking) -> int:
+        """See `Question`. Nodes have answered after five seconds; with `-f` the job has ended."""
+        ranks, nodes = self.words.ranks, self.words.nodes
+        wanted = Ask(Subject.LOGS, 0, self._follows, ranks=ranks, nodes=nodes, newest=self._newest)
+        if not self._follows:
+            self._begin()
+            await self._show(asking, wanted)
+            return 0
+        try:
+            await self._follow(asking, self._further(wanted) if self._has_begun else wanted)
+        except CoordinatorLostError:
+            self._print(float("inf"))
+            raise
+        return 0
+
+    async def _show(self, asking: Asking, wanted: Ask) -> None:
         missing: dict[str, str] = {}
-        async for part in gather(asking, question):
+        async for part in gather(asking, wanted):
             missing |= part.missing
             self._take(part, 0.0)
         is_empty = not self._held and not self._held_json
@@ -212,40 +175,36 @@ class _Logs:
         if missing and is_empty and not self._unread:
             raise RendezvousConnectionError("no node has told of a line")
 
-    def _further(self, question: Ask) -> Ask:
+    def _further(self, wanted: Ask) -> Ask:
         """What comes after that which was printed."""
         if len(read := self._read.all) <= READ_MAX:
             self._left_in = max((place.round for place in read), default=-1)
-            return replace(question, newest=ALL_LINES, read=read, incarnation=self._life)
+            return replace(wanted, newest=ALL_LINES, read=read, incarnation=self._life)
         say(f"the lines since then are not shown: {len(read)} streams are followed")
-        return replace(question, newest=0)
+        return replace(wanted, newest=0)
 
-    async def _follow(self, asking: Asking, question: Ask) -> bool:
-        """False: the coordinator went away before the job has ended."""
-        loop = asyncio.get_running_loop()
-        parts = Parts(asking, question)
+    async def _follow(self, asking: Asking, wanted: Ask) -> None:
+        """Until the job has ended, or nobody reads. Raises as `Asking.next_value`."""
+        loop, is_last = asyncio.get_running_loop(), False
+        asking.send(wanted)
         due = loop.time() + 2 * HOLD_S
-        while not parts.is_over:
+        while not is_last:
             try:
                 async with asyncio.timeout_at(due if self._held or not self._has_begun else None):
-                    part = await parts.next()
+                    part, is_last = await next_part(asking)
             except TimeoutError:
                 if not self._print(loop.time() - HOLD_S):
-                    return True
+                    return
                 due = loop.time() + HOLD_S / 2
                 continue
-            except RendezvousConnectionError:
-                self._print(float("inf"))
-                return False
             say_missing(part)
             if not self._held and not self._held_json:
                 due = max(due, loop.time() + HOLD_S)
             self._take(part, loop.time())
             if self._held_json and self._has_begun and not self._print(float("inf")):
-                return True
+                return
         self._print(float("inf"))
         say("the job has ended")
-        return True
 
     def _take(self, part: Gathered, now: float) -> None:
         """The lines of a part are to be printed."""
@@ -262,7 +221,7 @@ class _Logs:
             if not told.is_kept:
                 self._unread.add((told.rank, told.stream))
                 continue
-            if self._options.as_json:
+            if self.as_json:
                 self._take_json(part, told)
                 continue
             if told.left_out:
@@ -281,10 +240,10 @@ class _Logs:
 
     def _print(self, ripe_at: float) -> bool:
         """The lines that came before that, and equal ones. False: the reader is gone."""
-        newest, lines = self._options.newest, self._ripe(ripe_at)
+        newest, lines = self._newest, self._ripe(ripe_at)
         if not self._has_begun:
             self._has_begun = True
-            if self._options.follow:
+            if self._follows:
                 self._say_unread()
             more = len(lines) - newest
             lines = lines[more:] if more > 0 else lines
@@ -292,7 +251,7 @@ class _Logs:
 
     def _ripe(self, ripe_at: float) -> list[str]:
         """What is to be printed."""
-        if self._options.as_json:
+        if self.as_json:
             told = sorted(self._held_json, key=lambda line: line.time)
             self._held_json = []
             return [JsonLine(json_text(line)) for line in told]
@@ -303,6 +262,9 @@ class _Logs:
 
     def _say_unread(self) -> None:
         say(*unread_lines(self._unread))
+
+
+run = partial(question.run, Logs)
 
 
 def unread_lines(unread: Collection[tuple[int, int]]) -> list[str]:

@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial
 
-from msgspec import Struct
-
-from rallypoint.cli import access
-from rallypoint.cli.parser import Command, parse, with_hint
+from rallypoint.cli.parser import Command, Scanned
 from rallypoint.cli.render import duration_text
 from rallypoint.cli.values import word
-from rallypoint.cli.watch.kept import answer_or_kept
-from rallypoint.cli.watch.reach import (
-    HOW_TO_FIND,
-    JobAt,
-    answer_within,
-    decoded,
-    only_one,
-    read_job,
-    token_of,
-)
+from rallypoint.cli.watch.asking import question
+from rallypoint.cli.watch.asking.find import HOW_TO_FIND
+from rallypoint.cli.watch.asking.question import Request, Words
+from rallypoint.cli.watch.asking.reach import TAKEOVER_S, Asking, decoded
 from rallypoint.cli.watch.terminal import print_lines
 from rallypoint.config import check_name
 from rallypoint.core.fitness import HeldBack
@@ -29,7 +19,7 @@ from rallypoint.core.watch.questions import Ask, Said, Subject
 from rallypoint.errors import UsageError
 from rallypoint.observe.printing import JsonLine, json_text, print_text
 
-ANSWER_S = 60.0
+ANSWER_S = TAKEOVER_S + 60.0
 """How long to wait for the answer: another node may be taking the job over."""
 _DEEDS = {"exclude": Subject.EXCLUDE, "allow": Subject.ALLOW}
 
@@ -67,37 +57,42 @@ usage, 75 no coordinator answers, or it went away.
 )
 
 
-class _Options(Struct, frozen=True):
-    job: JobAt
-    as_json: bool
-    deed: str = ""
-    """`exclude` or `allow`; empty: show what is held back."""
-    node: str = ""
+class Nodes(Request):
+    """`rallypoint nodes`, of which `exclude` and `allow` are requests."""
 
-
-def run(argv: list[str]) -> int:
-    """Return 0. Blocks until the coordinator has answered.
-
-    Raises UsageError, AccessError, InfrastructureError, and HelpRequested.
-    """
-    options = with_hint(NODES, lambda: _parse(argv))
-    token = token_of(options.job)
-    access.keep_secrets()
-    subject = _DEEDS.get(options.deed, Subject.NODES)
-    question = Ask(subject, nodes=(options.node,) if options.node else ())
+    command = NODES
+    limit_s = ANSWER_S
     late = f"the coordinator has not answered within {ANSWER_S:g} s"
-    asked = partial(answer_within, options.job, token, question, ANSWER_S, late)
-    value = answer_or_kept(NODES, argv, lambda: asyncio.run(asked()))
-    if options.deed:
-        said = decoded(value, Said)
-        print_text(JsonLine(json_text(said)) if options.as_json else said.text)
+
+    @classmethod
+    def read_words(cls, scanned: Scanned) -> Words:
+        words = list(scanned.words)
+        deed = words.pop(0) if words and words[0] in _DEEDS else ""
+        if deed and not words:
+            raise UsageError(f"nodes {deed} needs a NODE: its id, as the job's lines show it")
+        nodes = (words.pop(0),) if deed else ()
+        for node in nodes:
+            check_name("NODE", node)
+        if len(words) > 1:
+            known = " or ".join(_DEEDS)
+            raise UsageError(f"{words[0]}: not something to do with a node; it can be {known}")
+        return Words(word(words[0]) if words else None, nodes, deed=deed)
+
+    async def talk(self, asking: Asking) -> int:
+        """See `Question`."""
+        if self.words.deed:
+            wanted = Ask(_DEEDS[self.words.deed], nodes=self.words.nodes)
+            self.tell(decoded(await self.request(asking, wanted), Said))
+            return 0
+        held = decoded(await asking.answer(Ask(Subject.NODES)), tuple[HeldBack, ...])
+        if self.as_json:
+            print_text(JsonLine(json_text(held)))
+        else:
+            print_lines(table(held) if held else ["no machine is held back"])
         return 0
-    held = decoded(value, tuple[HeldBack, ...])
-    if options.as_json:
-        print_text(JsonLine(json_text(held)))
-    else:
-        print_lines(table(held) if held else ["no machine is held back"])
-    return 0
+
+
+run = partial(question.run, Nodes)
 
 
 def table(held: tuple[HeldBack, ...]) -> list[str]:
@@ -124,20 +119,3 @@ def _until(held: HeldBack) -> str:
     if held.left_s is None:
         return "it is allowed"
     return "the next round" if held.may_wait else f"in {duration_text(held.left_s)}"
-
-
-def _parse(argv: list[str]) -> _Options:
-    scanned = parse(NODES, argv, {})
-    words = list(scanned.words)
-    deed = words.pop(0) if words and words[0] in _DEEDS else ""
-    if deed and not words:
-        raise UsageError(f"nodes {deed} needs a NODE: its id, as the job's lines show it")
-    node = words.pop(0) if deed else ""
-    if deed:
-        check_name("NODE", node)
-    if len(words) > 1:
-        known = " or ".join(_DEEDS)
-        raise UsageError(f"{words[0]}: not something to do with a node; it can be {known}")
-    where = word(words[0]) if words else None
-    job = only_one(read_job(NODES, scanned, where))
-    return _Options(job, scanned.on("--json"), deed, node)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from msgspec import Struct
 
-from rallypoint.cli import access
-from rallypoint.cli.parser import Command, parse, with_hint
-from rallypoint.cli.watch.kept import answer_or_kept
+from rallypoint.cli.parser import Command
+from rallypoint.cli.watch.asking import question
+from rallypoint.cli.watch.asking.find import EXIT_CODES, HOW_TO_FIND
+from rallypoint.cli.watch.asking.reach import Asking
 from rallypoint.cli.watch.quoted_text import tail_of_path
-from rallypoint.cli.watch.reach import EXIT_CODES, HOW_TO_FIND, Asking, named
 from rallypoint.cli.watch.status_text import LINES_MAX
 from rallypoint.cli.watch.terminal import ALL_LINES, print_lines, screen_size
-from rallypoint.cli.watch.workers import Wanted, gather, read_wanted, say_missing
+from rallypoint.cli.watch.workers import OfWorkers, gather, say_missing
 from rallypoint.core.settings import Setting
 from rallypoint.core.text import count
 from rallypoint.core.watch.names import fold_names, rank_names
@@ -72,38 +72,32 @@ class RankStacks(Struct, frozen=True):
     stacks: str
 
 
-def run(argv: list[str]) -> int:
-    """Returns 0. Blocks until all nodes have answered, or five seconds.
+class Stacks(OfWorkers):
+    """`rallypoint stacks`."""
 
-    Raises UsageError, AccessError, InfrastructureError, and HelpRequested.
-    """
-    scanned = with_hint(STACKS, lambda: parse(STACKS, argv, {}))
-    wanted = with_hint(STACKS, lambda: read_wanted(STACKS, scanned))
-    access.keep_secrets()
-    found = answer_or_kept(STACKS, argv, lambda: asyncio.run(_collect(wanted)))
-    if scanned.on("--json"):
-        print_lines([JsonLine(json_text(one)) for one in found])
-        return 0
-    width, _ = screen_size()
-    most = ALL_LINES if scanned.on("--all") else LINES_MAX
-    nodes = {one.rank: one.node for one in found}
-    print_lines(stacks_lines({one.rank: one.stacks for one in found}, nodes, width, most))
-    return 0
+    command = STACKS
 
-
-async def _collect(wanted: Wanted) -> list[RankStacks]:
-    asking = await Asking.open(await named(wanted.job, wanted.token), wanted.token)
-    found: list[RankStacks] = []
-    try:
-        question = Ask(Subject.STACKS, ranks=wanted.ranks, nodes=wanted.nodes)
-        async for part in gather(asking, question):
+    async def talk(self, asking: Asking) -> int:
+        """See `Question`. All nodes have answered after five seconds."""
+        found: list[RankStacks] = []
+        wanted = Ask(Subject.STACKS, ranks=self.words.ranks, nodes=self.words.nodes)
+        async for part in gather(asking, wanted):
             found += (RankStacks(told.rank, part.node, part.round, told.text) for told in part.told)
             say_missing(part)
             if part.missing and not found:
                 raise RendezvousConnectionError("no node has told of a stack")
-    finally:
-        asking.close()
-    return sorted(found, key=lambda one: one.rank)
+        found.sort(key=lambda one: one.rank)
+        if self.as_json:
+            print_lines([JsonLine(json_text(one)) for one in found])
+            return 0
+        most = ALL_LINES if self.scanned.on("--all") else LINES_MAX
+        nodes = {one.rank: one.node for one in found}
+        stacks = {one.rank: one.stacks for one in found}
+        print_lines(stacks_lines(stacks, nodes, screen_size()[0], most))
+        return 0
+
+
+run = partial(question.run, Stacks)
 
 
 def stacks_lines(

@@ -5,46 +5,37 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
-from rallypoint.cli import access
 from rallypoint.cli.machine import brief
-from rallypoint.cli.parser import Command, parse, with_hint
-from rallypoint.cli.render import clock_text
+from rallypoint.cli.parser import Command, Scanned
+from rallypoint.cli.render import clock_text, moment_text
 from rallypoint.cli.values import word
-from rallypoint.cli.watch.events_text import moment_text
-from rallypoint.cli.watch.kept import (
-    Kept,
-    answer_or_kept,
-    is_kept,
-    kept_at,
-    lines_of,
-    read_kept,
-    status_of,
-)
-from rallypoint.cli.watch.reach import (
+from rallypoint.cli.watch.asking import question
+from rallypoint.cli.watch.asking.find import (
     EXIT_CODES,
     HOW_TO_FIND,
-    Asking,
     JobAt,
+    as_noted,
+    read_job,
+    runs_here,
+)
+from rallypoint.cli.watch.asking.question import Question, Words
+from rallypoint.cli.watch.asking.reach import (
+    Asking,
+    CoordinatorLostError,
     JobEndedError,
     UnreachedHereError,
-    again,
-    as_noted,
-    ask_for_all,
+    all_jobs,
     decoded,
-    jobs_of,
-    open_to_follow,
-    read_job,
     recorded_jobs,
-    runs_here,
-    token_of,
 )
-from rallypoint.cli.watch.recorded import is_history, read_history, refuse_options, view_in
+from rallypoint.cli.watch.kept import Kept, is_kept, kept_at, lines_of, read_kept, status_of
+from rallypoint.cli.watch.recorded import read_history, view_in
 from rallypoint.cli.watch.status_text import LINES_MAX, has_ended, status_lines, table_lines
 from rallypoint.cli.watch.terminal import (
     ALL_LINES,
@@ -61,7 +52,7 @@ from rallypoint.core.settings import Setting
 from rallypoint.core.text import job_name, shown
 from rallypoint.core.watch.job_view import JobLine, JobView
 from rallypoint.core.watch.questions import Ask, Subject
-from rallypoint.errors import AccessError, RallypointError, RendezvousConnectionError, UsageError
+from rallypoint.errors import AccessError, RallypointError, UsageError
 from rallypoint.observe.printing import JsonLine, json_text, print_text, redraw, say
 
 ANSWER_S = 5.0
@@ -103,69 +94,159 @@ directory in which jobs are kept: they are listed.
 )
 
 
-class _Options(Struct, frozen=True):
-    jobs: list[JobAt]
-    watch: bool
-    is_whole: bool
-    as_json: bool
-    colour: bool
-    file: str = ""
-    """Of `--history`, in place of jobs."""
+class Status(Question):
+    """`rallypoint status`."""
 
+    command = STATUS
+    shows_kept = True
+    not_of_files = "--watch"
 
-def run(argv: list[str]) -> int:
-    """Returns 0. Blocks until it is answered, with `--watch` until the job ends.
+    def __init__(self, scanned: Scanned, words: Words) -> None:
+        super().__init__(scanned, words)
+        self._watches = scanned.on("--watch")
+        self._most = ALL_LINES if scanned.on("--all") else LINES_MAX
+        self._colour = shows_colours(scanned.read(STATUS, "--color", "auto"))
+        self._shown: tuple[JobView, float] | None = None
+        """The newest view, and when it came."""
 
-    Raises UsageError, AccessError, InfrastructureError, and HelpRequested.
-    """
-    try:
-        return answer_or_kept(STATUS, argv, partial(_run, argv), partial(_show_kept, argv))
-    except JobEndedError as end:
-        options = _parse(argv)
-        if options.as_json:
+    def find(self) -> list[JobAt]:
+        """All jobs on this machine, where no other place is named."""
+        return read_job(STATUS, self.scanned, self.words.where)
+
+    async def ask(self) -> int:
+        """See `Question`. Of several jobs a table is shown."""
+        job, token = self.jobs[0], self.tokens[0]
+        look: Callable[[], Coroutine[Any, Any, list[JobLine]]]
+        if len(self.jobs) > 1:
+            look = partial(_lines_of, list(zip(self.jobs, self.tokens, strict=True)))
+        elif job.run_id is not None:
+            return await super().ask()
+        elif job.register is not None:
+            look = partial(_recorded, job, job.register, token)
+        else:
+            look = partial(all_jobs, job, token)
+            if len(jobs := await look()) == 1:
+                self.jobs = [replace(job, run_id=jobs[0].job)]
+                return await super().ask()
+        return await self._show_tables(look)
+
+    async def talk(self, asking: Asking) -> int:
+        """See `Question`."""
+        if not self._watches:
+            self._show(decoded(await asking.answer(Ask(Subject.STATUS)), JobView))
+            return 0
+        try:
+            await self._watch(asking)
+        except CoordinatorLostError:
+            self._show_stale()
             raise
-        print_text(f"{job_name(options.jobs[0].name)}: {end}")
         return 0
 
+    async def _watch(self, asking: Asking) -> None:
+        """Show the job until it has ended, or nobody reads. Of a coordinator that is silent what is
+        shown must not be taken for news: it raises CoordinatorLostError."""
+        is_last = False
+        while not is_last:
+            asking.send(Ask(Subject.STATUS, follow=True))
+            try:
+                async with asyncio.timeout(ANSWER_S):
+                    value, is_last = await asking.next_value()
+            except TimeoutError:
+                raise CoordinatorLostError("the coordinator does not answer") from None
+            if not self._show(decoded(value, JobView)):
+                return
+            with suppress(TimeoutError):
+                if not is_last:
+                    # The end of the job is told at once, and not a second later.
+                    async with asyncio.timeout(WATCH_S):
+                        value, is_last = await asking.next_value()
+                        self._show(decoded(value, JobView))
 
-def _run(argv: list[str]) -> int:
-    options = with_hint(STATUS, lambda: _parse(argv))
-    if options.file and is_kept(word(options.file)):
-        if len(paths := kept_at(options.file)) > 1:
+    def _show(self, view: JobView) -> bool:
+        if self.as_json:
+            return print_text(JsonLine(json_text(view)))
+        now = wall_time(0.0)
+        self._shown = view, now
+        return self._show_lines(self._lines(view, clock_text(now)))
+
+    def _show_stale(self) -> None:
+        """Mark the view that a terminal shows as old."""
+        if self._shown is None or self.as_json or not can_redraw():
+            return
+        view, at = self._shown
+        clock = f"as it was at {clock_text(at)}; no answer since then"
+        self._show_lines(self._lines(view, clock))
+
+    def _lines(self, view: JobView, clock: str) -> Callable[[int, int], Sequence[str]]:
+        return partial(status_lines, view, where=self.jobs[0].words, clock=clock)
+
+    async def _show_tables(self, look: Callable[[], Coroutine[Any, Any, list[JobLine]]]) -> int:
+        """Once, or with `--watch` each second until all jobs have ended, or nobody reads."""
+        jobs = await look()
+        while self._show_table(jobs) and self._watches and not all(map(has_ended, jobs)):
+            await asyncio.sleep(WATCH_S)
+            jobs = await look()
+        return 0
+
+    def _show_table(self, jobs: list[JobLine], *, whole_names: bool = False) -> bool:
+        if self.as_json:
+            return print_text(JsonLine(json_text(jobs)))
+        if not jobs:
+            return print_text("no jobs")
+        clock = clock_text(wall_time(0.0))
+        return self._show_lines(partial(table_lines, jobs, clock=clock, whole_names=whole_names))
+
+    def _show_lines(self, lines: Callable[[int, int], Sequence[str]]) -> bool:
+        """Whether anybody may read more. `lines`: of at most such a width, and so many."""
+        width, height = screen_size()
+        if self._watches and can_redraw():
+            # At least two: a terminal that does not know its size may say anything.
+            return redraw(*lines(width, max(min(self._most, height - 1), 2)), colour=self._colour)
+        return print_lines(lines(width, self._most), colour=self._colour)
+
+    def show_kept(self, kept: Kept, head: str) -> int:
+        """See `Question`."""
+        if self.as_json:
+            print_text(JsonLine(json_text(kept.view or kept.notes)))
+            return 0
+        print_lines(status_of(kept, head, screen_size()[0], self._most), colour=self._colour)
+        return 0
+
+    def show_file(self) -> int:
+        """See `Question`."""
+        file = self.words.file
+        if not is_kept(word(file)):
+            return self._show_recorded(file)
+        if len(paths := kept_at(file)) > 1:
             where = brief(os.path.dirname(paths[0]))
             say(f"kept in {where}; one of them: rallypoint status {where}/JOB")
-            _show_table(lines_of(paths), options, whole_names=True)  # They are to be typed.
+            self._show_table(lines_of(paths), whole_names=True)  # They are to be typed.
             return 0
         kept = read_kept(paths[0])
-        return _show_kept(argv, kept, f"kept in {brief(kept.path)}:")
-    if options.file:
-        _show_recorded(options)
+        return self.show_kept(kept, f"kept in {brief(kept.path)}:")
+
+    def _show_recorded(self, file: str) -> int:
+        recorded = read_history(file)
+        view, at = view_in(recorded), recorded.status.time if recorded.status else 0.0
+        if view is None:
+            raise UsageError(f"{shown(file)}: no status of the job is in it yet")
+        if self.as_json:
+            print_text(JsonLine(json_text(view)))
+            return 0
+        head = f"as {file} had it at {moment_text(at, wall_time(0.0))}:"
+        lines = [head, *status_lines(view, screen_size()[0], self._most - 1)]
+        print_lines(lines, colour=self._colour)
         return 0
-    tokens = [token_of(job) for job in options.jobs]
-    access.keep_secrets()
-    first = options.jobs[0]
-    if first.register is not None and first.run_id is None:
-        look = partial(_recorded, first, first.register, tokens[0])
-        asyncio.run(_show_tables(look, options))
+
+    def has_ended(self, end: JobEndedError) -> int:
+        """Say how the job has ended, of which nothing is kept on this machine."""
+        if self.as_json:
+            raise end
+        print_text(f"{job_name(self.jobs[0].name)}: {end}")
         return 0
-    if len(options.jobs) > 1:
-        pairs = list(zip(options.jobs, tokens, strict=True))
-        asyncio.run(_show_tables(partial(_lines_of, pairs), options))
-        return 0
-    asyncio.run(_Status(options, tokens[0]).run())
-    return 0
 
 
-def _parse(argv: list[str]) -> _Options:
-    scanned = parse(STATUS, argv, {})
-    where = word(scanned.words[0]) if scanned.words else None
-    is_whole, as_json = scanned.on("--all"), scanned.on("--json")
-    colour = shows_colours(scanned.read(STATUS, "--color", "auto"))
-    if where is not None and (is_kept(where) or is_history(where)):
-        refuse_options(STATUS, scanned, ["--watch"])
-        return _Options([], False, is_whole, as_json, colour, where.text)
-    jobs = read_job(STATUS, scanned, where)
-    return _Options(jobs, scanned.on("--watch"), is_whole, as_json, colour)
+run = partial(question.run, Status)
 
 
 async def _recorded(job: JobAt, register: RegisterConfig, token: JobToken | None) -> list[JobLine]:
@@ -184,9 +265,7 @@ async def _line_of(job: JobAt, token: JobToken | None) -> list[JobLine]:
     job = as_noted(job)  # Another node may lead it since the last look.
     try:
         async with asyncio.timeout(ANSWER_S):
-            asking, lines = await ask_for_all(job, token)
-            asking.close()
-            return lines
+            return await all_jobs(job, token)
     except TimeoutError:
         where = "" if job.register is not None else f" at {job.endpoint}"
         why = f"its coordinator{where} did not answer within {ANSWER_S:g} s"
@@ -205,135 +284,3 @@ async def _line_of(job: JobAt, token: JobToken | None) -> list[JobLine]:
 def _unknown(job: JobAt, state: str, why: str, since_s: float = 0.0) -> JobLine:
     """A line for a job that can't be asked."""
     return JobLine(job.name, state, since_s, 0, 0, 0, -1, -1, None, why)
-
-
-class _Status:
-    def __init__(self, options: _Options, token: JobToken | None) -> None:
-        self._options, self._job, self._token = options, options.jobs[0], token
-        self._shown: tuple[JobView, float] | None = None
-        """The newest view, and when it came."""
-
-    async def run(self) -> None:
-        jobs: list[JobLine] = []
-        if self._job.run_id is None:
-            asking, jobs = await ask_for_all(self._job, self._token)
-        else:
-            find = open_to_follow if self._options.watch else Asking.open
-            asking = await find(self._job, self._token)
-        try:
-            if self._job.run_id is None:
-                if len(jobs) != 1:
-                    await _show_tables(partial(jobs_of, asking), self._options)
-                    return
-                asking.close()
-                self._job = replace(self._job, run_id=jobs[0].job)
-                asking = await Asking.open(self._job, self._token)
-            if not self._options.watch:
-                self._show(_view(await asking.answer(Ask(Subject.STATUS))))
-                return
-            while not await self._watch(asking):
-                asking.close()
-                self._show_stale()
-                asking = await again(self._job, self._token)
-        finally:
-            asking.close()
-
-    async def _watch(self, asking: Asking) -> bool:
-        """Show the job until it has ended, or nobody reads. False: the coordinator went away
-        before, or is silent: what is shown must not be taken for news."""
-        while True:
-            asking.send(Ask(Subject.STATUS, follow=True))
-            try:
-                async with asyncio.timeout(ANSWER_S):
-                    value, is_last = await asking.next_value()
-            except (TimeoutError, RendezvousConnectionError):
-                return False
-            try:
-                if not self._show(_view(value)):
-                    return True
-                if not is_last:
-                    # The end of the job is told at once, and not a second later.
-                    async with asyncio.timeout(WATCH_S):
-                        value, is_last = await asking.next_value()
-                        self._show(_view(value))
-            except TimeoutError:
-                continue
-            except RendezvousConnectionError:
-                return False
-            if is_last:
-                return True
-
-    def _show(self, view: JobView) -> bool:
-        if self._options.as_json:
-            return print_text(JsonLine(json_text(view)))
-        now = wall_time(0.0)
-        self._shown = view, now
-        return _show_lines(self._lines(view, clock_text(now)), self._options)
-
-    def _show_stale(self) -> None:
-        """Mark the view that a terminal shows as old."""
-        if self._shown is None or self._options.as_json or not can_redraw():
-            return
-        view, at = self._shown
-        clock = f"as it was at {clock_text(at)}; no answer since then"
-        _show_lines(self._lines(view, clock), self._options)
-
-    def _lines(self, view: JobView, clock: str) -> Callable[[int, int], Sequence[str]]:
-        return partial(status_lines, view, where=self._job.words, clock=clock)
-
-
-def _show_kept(argv: list[str], kept: Kept, head: str) -> int:
-    scanned = parse(STATUS, argv, {})
-    if scanned.on("--json"):
-        print_text(JsonLine(json_text(kept.view or kept.notes)))
-        return 0
-    most = ALL_LINES if scanned.on("--all") else LINES_MAX
-    colour = shows_colours(scanned.read(STATUS, "--color", "auto"))
-    print_lines(status_of(kept, head, screen_size()[0], most), colour=colour)
-    return 0
-
-
-def _show_recorded(options: _Options) -> None:
-    recorded = read_history(options.file)
-    view, at = view_in(recorded), recorded.status.time if recorded.status else 0.0
-    if view is None:
-        raise UsageError(f"{shown(options.file)}: no status of the job is in it yet")
-    if options.as_json:
-        print_text(JsonLine(json_text(view)))
-        return
-    most = ALL_LINES if options.is_whole else LINES_MAX
-    head = f"as {options.file} had it at {moment_text(at, wall_time(0.0))}:"
-    print_lines([head, *status_lines(view, screen_size()[0], most - 1)], colour=options.colour)
-
-
-def _view(value: bytes) -> JobView:
-    return decoded(value, JobView)
-
-
-async def _show_tables(
-    look: Callable[[], Coroutine[Any, Any, list[JobLine]]], options: _Options
-) -> None:
-    """Once, or with `--watch` each second until all jobs have ended, or nobody reads."""
-    jobs = await look()
-    while _show_table(jobs, options) and options.watch and not all(map(has_ended, jobs)):
-        await asyncio.sleep(WATCH_S)
-        jobs = await look()
-
-
-def _show_table(jobs: list[JobLine], options: _Options, *, whole_names: bool = False) -> bool:
-    if options.as_json:
-        return print_text(JsonLine(json_text(jobs)))
-    if not jobs:
-        return print_text("no jobs")
-    clock = clock_text(wall_time(0.0))
-    return _show_lines(partial(table_lines, jobs, clock=clock, whole_names=whole_names), options)
-
-
-def _show_lines(lines: Callable[[int, int], Sequence[str]], options: _Options) -> bool:
-    """Whether anybody may read more. `lines`: of at most such a width, and so many."""
-    width, height = screen_size()
-    most = ALL_LINES if options.is_whole else LINES_MAX
-    if options.watch and can_redraw():
-        # At least two: a terminal that does not know its size may say anything.
-        return redraw(*lines(width, max(min(most, height - 1), 2)), colour=options.colour)
-    return print_lines(lines(width, most), colour=options.colour)

@@ -6,12 +6,11 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Sequence
 
-from msgspec import Struct
-
-from rallypoint.cli.parser import Command, Scanned
+from rallypoint.cli.parser import Scanned
 from rallypoint.cli.values import Given
-from rallypoint.cli.watch.reach import Asking, JobAt, decoded, only_one, read_job, token_of
-from rallypoint.coordinator.token import JobToken
+from rallypoint.cli.watch.asking.find import JobAt
+from rallypoint.cli.watch.asking.question import Question, Words
+from rallypoint.cli.watch.asking.reach import Asking, decoded
 from rallypoint.core.limits import MAX_FAILURES, MAX_WORLD
 from rallypoint.core.text import shown
 from rallypoint.core.watch.collecting import Gathered
@@ -24,36 +23,27 @@ _ENDPOINT_LIKE = re.compile(r".*:[0-9]{1,5}")
 _RANKS = re.compile(r"[0-9]{1,9}(-[0-9]{1,9})?(,[0-9]{1,9}(-[0-9]{1,9})?)*")
 
 
-class Wanted(Struct, frozen=True):
-    """Which workers of which job."""
+class OfWorkers(Question):
+    """A command about some workers of a job, or about all."""
 
-    job: JobAt
-    token: JobToken | None
-    ranks: tuple[RankRange, ...]
-    nodes: tuple[str, ...]
+    @classmethod
+    def read_words(cls, scanned: Scanned) -> Words:
+        """Ranks, nodes and an endpoint, in any order. Raises UsageError."""
+        return read_workers(scanned, scanned.words)
 
-    @property
-    def is_all(self) -> bool:
-        """All workers of the job."""
-        return not self.ranks and not self.nodes
-
-
-def read_wanted(command: Command, scanned: Scanned) -> Wanted:
-    """Raises UsageError, AccessError, and RendezvousConnectionError."""
-    ranks, nodes, where = read_workers(scanned, scanned.words)
-    try:
-        job = only_one(read_job(command, scanned, where))
-    except RendezvousConnectionError as error:
-        if where is not None or not nodes:
-            raise
-        ask_there = f"to ask the coordinator at host {nodes[-1]}, write {nodes[-1]}:PORT"
-        raise RendezvousConnectionError(f"{error}; {ask_there}") from None
-    return Wanted(job, token_of(job), tuple(ranks), tuple(nodes))
+    def find(self) -> list[JobAt]:
+        """See `Question`."""
+        try:
+            return super().find()
+        except RendezvousConnectionError as error:
+            if self.words.where is not None or not self.words.nodes:
+                raise
+            node = self.words.nodes[-1]
+            ask_there = f"to ask the coordinator at host {node}, write {node}:PORT"
+            raise RendezvousConnectionError(f"{error}; {ask_there}") from None
 
 
-def read_workers(
-    scanned: Scanned, words: Sequence[str]
-) -> tuple[list[RankRange], list[str], Given | None]:
+def read_workers(scanned: Scanned, words: Sequence[str]) -> Words:
     """The ranks, the nodes and the endpoint that these words name. Raises UsageError."""
     ranks: list[RankRange] = []
     nodes: list[str] = []
@@ -69,31 +59,25 @@ def read_workers(
             nodes.append(word)
     if len(ranks) > MAX_FAILURES or len(nodes) > MAX_FAILURES:
         raise UsageError(f"at most {MAX_FAILURES} ranks and {MAX_FAILURES} nodes can be named")
-    return ranks, nodes, where
+    return Words(where, tuple(nodes), tuple(ranks))
 
 
-class Parts:
-    """The parts of an answer, as they come."""
-
-    def __init__(self, asking: Asking, question: Ask) -> None:
-        self._asking = asking
-        self.is_over = False
-        """The last one has come."""
-        asking.send(question)
-
-    async def next(self) -> Gathered:
-        """The next one. May be cancelled, and called again. Raises what `Asking.ask` does."""
-        value, self.is_over = await self._asking.next_value()
-        if not self.is_over:
-            self._asking.send(Ask(Subject.MORE))
-        return decoded(value, Gathered)
+async def next_part(asking: Asking) -> tuple[Gathered, bool]:
+    """The next part of an answer, and whether it is the last one. May be cancelled, and called
+    again. Raises as `Asking.next_value`."""
+    value, is_last = await asking.next_value()
+    if not is_last:
+        asking.send(Ask(Subject.MORE))
+    return decoded(value, Gathered), is_last
 
 
 async def gather(asking: Asking, question: Ask) -> AsyncIterator[Gathered]:
-    """All parts of the answer. Raises what `Asking.ask` does."""
-    parts = Parts(asking, question)
-    while not parts.is_over:
-        yield await parts.next()
+    """All parts of the answer. Raises as `Asking.next_value`."""
+    asking.send(question)
+    is_last = False
+    while not is_last:
+        part, is_last = await next_part(asking)
+        yield part
 
 
 def say_missing(part: Gathered) -> None:

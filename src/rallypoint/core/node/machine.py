@@ -98,6 +98,7 @@ from rallypoint.core.node.state import (
     wait,
 )
 from rallypoint.core.node.state import claim as claim
+from rallypoint.core.text import named
 from rallypoint.core.worker_signals import WorkerSignals
 
 
@@ -336,7 +337,9 @@ def _be_patient(state: WorkersState, pids: str) -> list[NodeEffect]:
         return [KillWorkers()]
     state.is_patient = True
     patience_s = state.settings.stop_patience_s
-    say = kinds.STUCK(pids=pids, then=f": waiting up to {patience_s:g} s more (--stop-patience)")
+    say = kinds.STUCK(
+        pids=pids, then=f": waiting up to {patience_s:g} s more ({named.stop_patience})"
+    )
     return [say, wait(state, WaitKind.STUCK, patience_s), KillWorkers()]
 
 

@@ -390,7 +390,8 @@ class Lead:
         if self._consent is not None:
             self._consent.expect(frozenset().union(*self._heirs))
 
-    def beats_in_s(self, now: float) -> float:
+    @property
+    def beats_at(self) -> float:
         """When the hold is to be renewed, if nothing else is written until then."""
         shortest_s = min(self._hold_s, self._lease_s or self._hold_s)
-        return max(0.0, self._sent_at + shortest_s * BEAT_SHARE - now)
+        return self._sent_at + shortest_s * BEAT_SHARE

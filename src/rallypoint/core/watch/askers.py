@@ -12,7 +12,6 @@ from msgspec import Struct
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.limits import is_name, sentence_of
-from rallypoint.core.messages import DrainNode
 from rallypoint.core.watch.questions import Ask, Subject
 
 WINDOW_S = 60.0
@@ -28,9 +27,10 @@ _COMMANDS = {
     Subject.CANCEL: "cancel",
     Subject.EXCLUDE: "nodes exclude",
     Subject.ALLOW: "nodes allow",
+    Subject.DRAIN: "drain",
 }
 """No other subject has an event: it tells of the job alone, and is asked for all the time."""
-_DRAIN = "drain"
+_OF_NODE = (Subject.EXCLUDE, Subject.ALLOW, Subject.DRAIN)
 
 
 class _Use(Struct):
@@ -51,7 +51,7 @@ class Askers:
         self._others = 0
         """The number of uses without an event that `_uses` does not count."""
 
-    def asked(self, question: Ask | DrainNode, peer: str, version: int, at: float) -> Record | None:
+    def asked(self, question: Ask, peer: str, version: int, at: float) -> Record | None:
         """Return the event about this question, if there is to be one. `peer`: the address and the
         port. `version`: the session protocol, which is shown if the question tells no release.
         """
@@ -89,15 +89,12 @@ class Askers:
         return True
 
 
-def _node(question: Ask | DrainNode) -> str:
+def _node(question: Ask) -> str:
     """The node that is to leave, to be excluded or to be allowed."""
-    if isinstance(question, DrainNode):
-        return question.node_id
-    is_of_machine = question.subject in (Subject.EXCLUDE, Subject.ALLOW)
-    return question.nodes[0] if is_of_machine and question.nodes else ""
+    return question.node if question.subject in _OF_NODE else ""
 
 
-def _command(question: Ask | DrainNode) -> str:
+def _command(question: Ask) -> str:
     """Return the command as a person types it; empty: it has no event."""
-    name = _DRAIN if isinstance(question, DrainNode) else _COMMANDS.get(question.subject, "")
+    name = _COMMANDS.get(question.subject, "")
     return sentence_of(f"{name} {_node(question)}".rstrip(), _SHOWN)

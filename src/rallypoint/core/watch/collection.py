@@ -11,9 +11,6 @@ workers write ends with the job, any other one when each node has told all.
 
 from __future__ import annotations
 
-from collections import deque
-from enum import Enum
-
 from msgspec import Struct, field
 from msgspec.structs import replace
 
@@ -44,14 +41,6 @@ LAST_S = 2.0
 _TO_BE_ASKED = -1  # in place of a round
 
 
-class PartState(Enum):
-    """The state of one node's part of an answer."""
-
-    QUIET = "it has said nothing yet, or has nothing more now"
-    READY = "it has something"
-    SENDING = "it was told to send a piece"
-
-
 class Part(Struct, eq=False):
     """One node's part of an answer."""
 
@@ -60,7 +49,6 @@ class Part(Struct, eq=False):
     """The rank of its first worker, by the numbers of rounds."""
     workers: int
     since: float
-    state: PartState = PartState.QUIET
     has_answered: bool = False
 
 
@@ -83,10 +71,10 @@ class Collection(Struct, eq=False):
     """The newest round that the nodes were seen in."""
     is_looking: bool = False
     """The nodes of the newest world are being looked at."""
-    ready: deque[int] = field(default_factory=deque)
+    ready: dict[int, None] = field(default_factory=dict)
     """The connections of nodes that have something, the longest waiting first."""
-    credit: int = PIECES_IN_FLIGHT
-    """So many more pieces may be under way."""
+    sending: set[int] = field(default_factory=set)
+    """The connections of nodes that were told to send a piece."""
     untaken: int = 0
     """Values that were passed on, and of which the person has not said that they were taken."""
     missing: dict[str, str] = field(default_factory=dict)
@@ -249,7 +237,6 @@ def step(state: Collection, event: CollectionEvent, at: float) -> list[Collectio
             effects += _said(state, event, at)
         case Taken() if state.untaken:
             state.untaken -= 1
-            state.credit += 1
             state.taken_at = at
         case Lost(connection) if (part := _drop(state, connection)) is not None:
             state.asked[part.node_id] = _TO_BE_ASKED
@@ -313,15 +300,12 @@ def _said(state: Collection, event: Piece, at: float) -> list[CollectionEffect]:
     piece, part = event.piece, state.parts.get(event.connection)
     if part is None:
         return []
-    was_sending, part.has_answered = part.state is PartState.SENDING, True
+    was_sending, part.has_answered = event.connection in state.sending, True
     if not piece.told and not piece.is_last and not was_sending:
-        if part.state is PartState.QUIET:
-            part.state = PartState.READY
-            state.ready.append(event.connection)
+        state.ready[event.connection] = None
         return []
-    state.credit += was_sending
-    if part.state is not PartState.READY:
-        part.state, part.since = PartState.QUIET, at
+    state.sending.discard(event.connection)
+    part.since = at
     told = _told(part, piece, event.node) if was_sending else []
     if piece.is_last:
         _drop(state, event.connection)
@@ -348,16 +332,14 @@ def _told(part: Part, piece: Collected, node: NodeWorkers | None) -> list[RankTo
 
 def _pass(state: Collection, part: Gathered) -> Pass:
     state.untaken += 1
-    state.credit -= 1
     return Pass(part)
 
 
 def _drop(state: Collection, connection: int) -> Part | None:
     """Wait for this node no more."""
-    part = state.parts.pop(connection, None)
-    if part is not None and part.state is PartState.SENDING:
-        state.credit += 1
-    return part
+    state.ready.pop(connection, None)
+    state.sending.discard(connection)
+    return state.parts.pop(connection, None)
 
 
 def _is_stalled(state: Collection, at: float) -> bool:
@@ -369,7 +351,7 @@ def _give_up_waiting(state: Collection, at: float) -> list[CollectionEffect]:
     """Withdraw the question from nodes that owe something for too long; after the job's end from
     all."""
     is_late = state.ends_at is not None and at > state.ends_at
-    found = [n for n, part in state.parts.items() if is_late or _is_overdue(state, part, at)]
+    found = [n for n in state.parts if is_late or _is_overdue(state, n, at)]
     for connection in found:
         part = _drop(state, connection)
         if part is not None and not is_late:
@@ -377,22 +359,22 @@ def _give_up_waiting(state: Collection, at: float) -> list[CollectionEffect]:
     return [_not_wanted(state, connection) for connection in found]
 
 
-def _is_overdue(state: Collection, part: Part, at: float) -> bool:
+def _is_overdue(state: Collection, connection: int, at: float) -> bool:
+    part = state.parts[connection]
     may_be_quiet = state.question.follow and part.has_answered
-    owes = part.state is PartState.SENDING or (part.state is PartState.QUIET and not may_be_quiet)
+    owes = connection in state.sending or not (may_be_quiet or connection in state.ready)
     return owes and at > part.since + ANSWER_S
 
 
 def _send_on(state: Collection, at: float) -> list[CollectionEffect]:
     """Have nodes send as many pieces as the person has room for."""
     effects: list[CollectionEffect] = []
-    while state.credit > 0 and state.ready:
-        connection = state.ready.popleft()
-        part = state.parts.get(connection)
-        if part is not None and part.state is PartState.READY:
-            part.state, part.since = PartState.SENDING, at
-            state.credit -= 1
-            effects.append(SendTo(connection, CollectMore(state.number)))
+    while state.ready and len(state.sending) + state.untaken < PIECES_IN_FLIGHT:
+        connection = next(iter(state.ready))
+        del state.ready[connection]
+        state.sending.add(connection)
+        state.parts[connection].since = at
+        effects.append(SendTo(connection, CollectMore(state.number)))
     return effects
 
 

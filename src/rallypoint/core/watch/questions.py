@@ -21,6 +21,10 @@ ALL_JOBS = "\0jobs"
 have it: so a job's token does not open it."""
 
 
+DRAINED = "it was drained (rallypoint drain)"
+"""Why a node leaves that a person wants to leave."""
+
+
 class Subject(Enum):
     """What is asked for."""
 
@@ -43,6 +47,8 @@ class Subject(Enum):
     """A request: the machines of `nodes` take part in no round any more."""
     ALLOW = "allow"
     """A request: the machines of `nodes` are trusted again."""
+    DRAIN = "drain"
+    """A request: the first of `nodes` leaves. `DrainAnswer`s, the last one when it has left."""
     STACKS = "stacks"
     """What workers do now: `Gathered`s of their nodes (`collecting.py`)."""
     LOGS = "logs"
@@ -97,15 +103,25 @@ class Ask(Struct, frozen=True, array_like=True, tag=24):
     read: tuple[ReadTo, ...] = ()
     """or what comes after these positions, if the round is still that one."""
     incarnation: int = 0
-    """The life of the job that they are of."""
+    """The life of the job that they are of, or in which `asked_in` is a round."""
     release: str = ""
     """The version of Rallypoint that asks; empty: it is older than this field."""
+    asks: bool = False
+    """If the job ends with the node, only say so (`DrainAnswer.ends_job`): a person decides."""
+    asked_in: int | None = None
+    """The round in which this request was made before, where the answer was lost: what was begun
+    then is not done twice. None: it is made for the first time."""
 
     def means(self, node_id: str, first: int, workers: int) -> bool:
         """It is about the workers of this node, the rank of the first of which is `first`."""
         last = first + workers - 1
         named = any(wanted.first <= last and wanted.last >= first for wanted in self.ranks)
         return named or node_id in self.nodes or not (self.ranks or self.nodes)
+
+    @property
+    def node(self) -> str:
+        """The node of a request about one; empty: there is none."""
+        return self.nodes[0] if self.nodes else ""
 
     @property
     def is_wish(self) -> bool:
@@ -116,6 +132,7 @@ class Ask(Struct, frozen=True, array_like=True, tag=24):
             Subject.CANCEL,
             Subject.EXCLUDE,
             Subject.ALLOW,
+            Subject.DRAIN,
         )
 
     @property
@@ -136,3 +153,5 @@ class Answer(Struct, frozen=True, array_like=True, tag=17):
     """Instead of an answer: one sentence."""
     is_final: bool = True
     """False: of a coordinator that does not host the job, or not yet."""
+    recovers: bool = False
+    """The coordinator has taken the job over, and will know soon which workers run."""

@@ -4,40 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import signal
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, cast
+from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
-from rallypoint.agent.embedding import Embedding, random_run_id, run_embedded, start_in_thread
-from rallypoint.agent.environ import (
-    SHUTDOWN_TIMEOUT_VARIABLE,
-    kept_jobs,
-    observe_config,
-    shutdown_timeout_asked_for,
-)
+from rallypoint.agent.embedding import Embedding, run_embedded, start_in_thread
+from rallypoint.agent.environ import SHUTDOWN_TIMEOUT_VARIABLE, asked_for
+from rallypoint.cli.machine import ThisHost
+from rallypoint.cli.options import read_access, read_count, read_observe
+from rallypoint.cli.parser import Scanned
+from rallypoint.cli.run_options.rendezvous import Reading, read_rendezvous
+from rallypoint.cli.values import integer, read
 from rallypoint.config import (
-    ANY_PORTS,
     DEFAULT_STATIC_PORT,
-    AccessConfig,
     AgentConfig,
     Endpoint,
-    HandlerConfig,
     ObserveConfig,
     OutputConfig,
     OutputMode,
-    RegisterConfig,
     RendezvousConfig,
     StopConfig,
     WorkerConfig,
 )
-from rallypoint.core.limits import MAX_PORT
-from rallypoint.core.settings import BY_ENDPOINT, FLAGS, MAX_WORKERS_PER_NODE, UNNAMED_RUN_ID
+from rallypoint.core.given import Given
+from rallypoint.core.settings import BY_ENDPOINT, FLAGS
+from rallypoint.core.text import naming_parameters
+from rallypoint.elastic.parameters import OF_A_LAUNCH
 from rallypoint.elastic.agent.embedded.entrypoint import (
     Entrypoint,
     entrypoint_name,
@@ -48,14 +44,7 @@ from rallypoint.elastic.agent.embedded.entrypoint import (
 from rallypoint.elastic.agent.embedded.run import JobLog, run_processes
 from rallypoint.elastic.agent.embedded.worker_spec import run_result
 from rallypoint.elastic.agent.server.health_check_server import HealthCheckServer
-from rallypoint.elastic.rendezvous.api import (
-    RENAMED,
-    RENAMED_TO,
-    RendezvousParameters,
-    known_backends,
-    number_of,
-)
-from rallypoint.elastic.rendezvous.led.parameters import read_parameters
+from rallypoint.elastic.parameters import given_by, keys_given, parameter_errors
 from rallypoint.elastic.rendezvous.utils import parse_rendezvous_endpoint
 from rallypoint.errors import (
     ChildFailedError,
@@ -64,23 +53,17 @@ from rallypoint.errors import (
     InvariantError,
     ParameterError,
     RallypointError,
-    UsageError,
 )
-from rallypoint.files import local_path
-from rallypoint.observe.parameter_names import OF_A_LAUNCH, naming_parameters
-from rallypoint.register.engines import Row, Use, chosen, find, known_engines, make
+from rallypoint.register.engines import find
 
 _log = logging.getLogger("rallypoint")
 NO_TIMEOUT = -1
-_OF_A_FIXED_HOST = ("rank", "is_host", "host_timeout")
-_DEFAULTS = {"join_settle": 10.0, "min_growth_interval": 60.0, "host_timeout": 30.0}
-"""Those of the command line, where a handler's own differ."""
-HEARTBEAT_S, BEATS = 1.0, 5
-"""A heartbeat each second; at least so many in a lease."""
-
-
-class Usual(float):
-    """A time that the program has not chosen."""
+_APART = frozenset(
+    {"--logs-specs", "--monitor-interval", "--preload", "--shutdown-timeout", "--start-method"}
+)
+"""Those whose parameter is no text, or has a default of its own."""
+_NAMES = {"--rdzv-id": "run_id"}
+"""The parameters that are not named after their options."""
 
 
 @dataclass
@@ -143,236 +126,122 @@ class LaunchConfig:
 
     def __post_init__(self) -> None:
         if self.shutdown_timeout is None:
-            text, row = shutdown_timeout_asked_for(), FLAGS["--shutdown-timeout"]
-            given = f"{SHUTDOWN_TIMEOUT_VARIABLE}={text!r}"
-            chosen_s = number_of(row, text, given) if text else StopConfig().shutdown_grace_s
-            self.shutdown_timeout = Usual(chosen_s)
+            self.shutdown_timeout = _usual_grace_s()
+
+
+def _usual_grace_s() -> float:
+    text = asked_for(SHUTDOWN_TIMEOUT_VARIABLE)
+    if not text:
+        return StopConfig().shutdown_grace_s
+    with parameter_errors():
+        given = Given(text, f"{SHUTDOWN_TIMEOUT_VARIABLE}={text!r}")
+        return float(read(FLAGS["--shutdown-timeout"], given))
 
 
 @naming_parameters(OF_A_LAUNCH)
+@parameter_errors()
 def agent_config(config: LaunchConfig, entrypoint: Entrypoint, args: Sequence[Any]) -> AgentConfig:
-    """The settings of this node's agent. Raises ParameterError and UsageError, each one line."""
-    count, budget = config.nproc_per_node, config.max_restarts
-    if not isinstance(count, int) or not 0 < count <= MAX_WORKERS_PER_NODE:
-        raise ParameterError(f"nproc_per_node={count!r}: needs 1..{MAX_WORKERS_PER_NODE} workers")
-    if not isinstance(budget, int) or budget < 0:
-        raise ParameterError(f"max_restarts={budget!r}: needs 0 or more")
-    rendezvous, access = _rendezvous(config)
+    """The settings of this node's agent, read as `rallypoint run` reads its options, so that nodes
+    that were started either way find each other. Raises ParameterError, one line."""
+    machine, notices = ThisHost(), list[str]()
+    reading = read_rendezvous(_scanned(config), machine, notices)
     workers = WorkerConfig(
-        count=count,
-        role=config.role,
+        **reading.fields["workers"],
+        count=read_count(reading.scanned.get("--nproc-per-node"), {}, machine),
         preload=module_names(config.preload),
-        virtual_local_rank=config.virtual_local_rank,
         numa=numa_options(config.numa_options),
         unbuffered=config.progress_pattern is not None,
     )
-    return AgentConfig(
-        rendezvous=replace(rendezvous, **_given(config, RendezvousConfig)),
+    output: dict[str, Any] = {
+        "mode": OutputMode.INHERIT,
+        "temp_dir": tempfile.gettempdir(),
+        "logs_specs": "default" if config.logs_specs is None else config.logs_specs,
+    }
+    made = AgentConfig(
+        rendezvous=_rendezvous(config, reading),
         workers=worker_config(entrypoint, args, workers, config.start_method),
-        output=_output(config),
-        stop=_stop(config),
-        access=access,
-        observe=_observe(config),
+        output=OutputConfig(**output | reading.fields["output"]),
+        stop=StopConfig(**reading.fields["stop"] | _graces(config)),
+        access=read_access(reading, None),
+        observe=_observe(config, reading, machine),
     )
+    for notice in notices:
+        _log.warning("rallypoint: %s", notice)
+    return made
 
 
-def _output(config: LaunchConfig) -> OutputConfig:
-    return OutputConfig(
-        mode=OutputMode.INHERIT,
-        prefix_template=config.log_line_prefix_template,
-        temp_dir=tempfile.gettempdir(),
-        duplicate_stdout_filters=tuple(config.duplicate_stdout_filters or ()),
-        duplicate_stderr_filters=tuple(config.duplicate_stderr_filters or ()),
-        logs_specs="default" if config.logs_specs is None else config.logs_specs,
-        progress_pattern=_pattern(config.progress_pattern),
-    )
-
-
-def _observe(config: LaunchConfig) -> ObserveConfig:
-    path = config.history
-    if path is not None and not (isinstance(path, str | os.PathLike) and os.fspath(path)):
-        raise ParameterError(f"history={path!r}: needs a file, or a directory with a slash")
-    observe = observe_config(config.event_log_handler)
-    if path == "none":
-        return observe
-    # A launch on one node tells its caller all, and a program may launch hundreds.
-    keep_in = kept_jobs() if config.max_nodes > 1 else ""
-    return replace(observe, history=None if path is None else os.fspath(path), keep_in=keep_in)
-
-
-def _pattern(text: str | None) -> str:
-    """Raises ParameterError."""
-    if text is None:
-        return ""
-    from rallypoint.process.relay.pattern import ProgressPattern
-
-    try:
-        ProgressPattern(text)
-    except (TypeError, ValueError) as error:
-        raise ParameterError(f"progress_pattern={text!r}: {error}") from None
-    return text
-
-
-def _stop(config: LaunchConfig) -> StopConfig:
-    names = tuple(name.strip() for name in config.signals_to_handle.split(",") if name.strip())
-    given = _given(config, StopConfig)
-    if not isinstance(config.shutdown_timeout, Usual | None):
-        given["restart_grace_s"] = given["shutdown_grace_s"]
-    return StopConfig(signals=names, **given)
-
-
-def _given(config: LaunchConfig, kind: type[Struct]) -> dict[str, Any]:
-    """The numbers of the table of settings that are fields of both. Raises ParameterError."""
-    found = {}
+def _scanned(config: LaunchConfig) -> Scanned:
+    """What the program gave, by the options that say the same."""
+    least, most = config.min_nodes, config.max_nodes
+    given = {"--nnodes": Given(f"{least}:{most}", f"min_nodes={least!r}, max_nodes={most!r}")}
     for row in FLAGS.values():
-        value = getattr(config, row.name, None)
-        is_number = row.kind in ("seconds", "integer") and row.field in kind.__struct_fields__
-        if is_number and value is not None:
-            found[row.field] = number_of(row, value, f"{row.name}={value!r}")
-    return found
+        name = _NAMES.get(row.flag, row.name)
+        value = getattr(config, name, None)
+        is_absent = value is None or value is False or (row.above_zero and value == 0)
+        if not is_absent and row.flag not in _APART:
+            given[row.flag] = given_by(row, value, f"{name}={value!r}")
+    for flag in ("--rdzv-endpoint", "--rdzv-id"):
+        if flag in given and not given[flag].text:
+            del given[flag]
+    if config.rdzv_backend in BY_ENDPOINT or find(config.rdzv_backend) is not None:
+        given |= _conf(config)
+    if config.rdzv_backend == "static" and "--rdzv-endpoint" in given:
+        where = parse_rendezvous_endpoint(config.rdzv_endpoint, DEFAULT_STATIC_PORT)
+        given["--rdzv-endpoint"] = Given(str(Endpoint(*where)), given["--rdzv-endpoint"].origin)
+    return Scanned(()).plus(given)
 
 
-def _rendezvous(config: LaunchConfig) -> tuple[RendezvousConfig, AccessConfig]:
-    """As `rallypoint run` would have it, so that nodes that were started either way find each
-    other."""
-    backend, endpoint, most = config.rdzv_backend, config.rdzv_endpoint, config.max_nodes
-    conf = dict(config.rdzv_configs)
-    if config.rdzv_timeout != NO_TIMEOUT:
-        conf.setdefault("timeout", config.rdzv_timeout)
-    if backend not in BY_ENDPOINT:
-        row = find(backend)
-        if row is None:
-            return _by_handler(config, conf), AccessConfig()
-        return _by_register(config, row, conf)
-    alone = most == 1 and not endpoint
-    if not alone and not endpoint:
+def _conf(config: LaunchConfig) -> dict[str, Given]:
+    backend, most, alone = config.rdzv_backend, config.max_nodes, not config.rdzv_endpoint
+    if backend in BY_ENDPOINT and alone and most > 1:
         raise ParameterError(
             f"max_nodes={most} without an rdzv_endpoint: several nodes need an endpoint; give "
             "each the same rdzv_endpoint='HOST:29400', HOST being one of them"
         )
+    conf = _configs(config)
     rank = conf.pop("rank", None)
-    params = RendezvousParameters(
-        backend,
-        "localhost:0" if alone else endpoint,
-        config.run_id or (random_run_id() if alone else UNNAMED_RUN_ID),
-        config.min_nodes,
-        most,
-        config.local_addr,
-        **_DEFAULTS | conf,
-    )
-    made = read_parameters(params)
-    found = replace(made.config, heartbeat_s=min(HEARTBEAT_S, made.config.lease_s / BEATS))
-    if backend == "static" and not alone:
-        found = _static(found, endpoint, rank)
-    elif alone or not found.endpoint.port:
-        found = replace(found, is_host=True)
-    elif rank is not None:
-        _rank(rank)
-        _log.warning("the rendezvous parameter rank has no effect: only fixed ranks need it")
-    return found, made.access
-
-
-def _by_register(
-    config: LaunchConfig, row: Row, conf: dict[str, Any]
-) -> tuple[RendezvousConfig, AccessConfig]:
-    backend = config.rdzv_backend
-    if not config.rdzv_endpoint and row.needs:
-        raise ParameterError(f"rdzv_backend={backend!r}: needs an rdzv_endpoint, {row.needs}")
-    if config.run_id in ("", UNNAMED_RUN_ID):
-        raise ParameterError(
-            f"run_id={config.run_id!r}: rdzv_backend={backend!r} needs one, the same on all nodes: "
-            "many jobs may be kept there"
-        )
-    register = _register(config, row, conf)
-    for name in _OF_A_FIXED_HOST:
-        if conf.pop(name, None) is not None:
-            _log.warning("the rendezvous parameter %s has no effect: any node may host", name)
-    params = RendezvousParameters(
-        config.rdzv_backend,
-        "localhost",
-        config.run_id,
-        config.min_nodes,
-        config.max_nodes,
-        config.local_addr,
-        **_DEFAULTS | conf,
-    )
-    made = read_parameters(params)
-    heartbeat_s = min(HEARTBEAT_S, made.config.lease_s / BEATS)
-    found = replace(
-        made.config,
-        heartbeat_s=heartbeat_s,
-        register=register,
-        endpoint=RendezvousConfig(config.run_id).endpoint,
-    )
-    return found, made.access
-
-
-def _register(config: LaunchConfig, row: Row, conf: dict[str, Any]) -> RegisterConfig:
-    """Takes the keys of the engine out of `conf`."""
-    backend, where = config.rdzv_backend, config.rdzv_endpoint
-    if row.is_directory:
-        try:
-            where = os.path.abspath(local_path(where, "needs a directory"))
-        except ValueError as error:
-            raise ParameterError(f"rdzv_endpoint={where!r}: {error}") from None
-    given = {name: str(conf.pop(name)) for name in list(conf) if name in row.keys}
-    ports = _ports(config.port_range)
-    register = chosen(backend, where, given, os.path.abspath, ports=ports)
-    try:
-        make(register, Use())
-    except UsageError as error:
-        raise ParameterError(f"rdzv_backend={backend!r}: {error}") from None
-    return register
-
-
-def _ports(given: tuple[int, int] | None) -> tuple[int, int]:
-    if given is None:
-        return ANY_PORTS
-    try:
-        first, last = map(int, given)
-    except (TypeError, ValueError):
-        first = last = 0
-    if not 0 < first <= last <= MAX_PORT:
-        raise ParameterError(f"port_range={given!r}: needs (FIRST, LAST), from 1 to {MAX_PORT}")
-    return first, last
-
-
-def _static(config: RendezvousConfig, endpoint: str, rank: Any) -> RendezvousConfig:
-    if rank is None:
+    given = keys_given(conf)
+    if rank is not None:
+        given["--node-rank"] = Given(str(rank), f"the rendezvous parameter rank={rank!r}")
+        integer(given["--node-rank"])
+    elif backend == "static" and not alone:
         raise ParameterError(
             "rdzv_backend='static': needs rdzv_configs={'rank': K}, from 0, every node its own"
         )
-    return replace(
-        config,
-        static=True,
-        node_rank=_rank(rank),
-        is_host=_rank(rank) == 0,
-        endpoint=Endpoint(*parse_rendezvous_endpoint(endpoint, DEFAULT_STATIC_PORT)),
-    )
+    return given
 
 
-def _by_handler(config: LaunchConfig, conf: dict[str, Any]) -> RendezvousConfig:
-    backend, endpoint = config.rdzv_backend, config.rdzv_endpoint
-    known = {*BY_ENDPOINT, *known_engines(), *known_backends()}
-    if backend not in known:
-        why = RENAMED_TO if backend == RENAMED else f"known are {', '.join(sorted(known))}"
-        raise ParameterError(f"rdzv_backend={backend!r}: {why}")
-    return RendezvousConfig(
-        run_id=config.run_id or UNNAMED_RUN_ID,
-        min_nodes=config.min_nodes,
-        max_nodes=config.max_nodes,
-        local_addr=config.local_addr,
-        handler=HandlerConfig(
-            backend, endpoint, cast(tuple[tuple[str, str], ...], tuple(conf.items()))
-        ),
-    )
+def _rendezvous(config: LaunchConfig, reading: Reading) -> RendezvousConfig:
+    """A handler gets its parameters as they are."""
+    made = reading.rendezvous
+    if made.handler is None:
+        return made
+    conf: Any = tuple(_configs(config).items())
+    return replace(made, handler=replace(made.handler, conf=conf))
 
 
-def _rank(given: Any) -> int:
-    try:
-        return int(given)
-    except (TypeError, ValueError):
-        raise ParameterError(f"rdzv_configs={{'rank': {given!r}}}: needs a whole number") from None
+def _configs(config: LaunchConfig) -> dict[str, Any]:
+    conf = dict(config.rdzv_configs)
+    if config.rdzv_timeout != NO_TIMEOUT:
+        conf.setdefault("timeout", config.rdzv_timeout)
+    return conf
+
+
+def _graces(config: LaunchConfig) -> dict[str, float]:
+    """The grace that a program has chosen holds for every stop."""
+    chosen, row = config.shutdown_timeout, FLAGS["--shutdown-timeout"]
+    if chosen is None:
+        return {}
+    grace_s = read(row, given_by(row, chosen, f"shutdown_timeout={chosen!r}"))
+    if grace_s == _usual_grace_s():
+        return {"shutdown_grace_s": grace_s}
+    return {"shutdown_grace_s": grace_s, "restart_grace_s": grace_s}
+
+
+def _observe(config: LaunchConfig, reading: Reading, machine: ThisHost) -> ObserveConfig:
+    observe = read_observe(reading, None, machine, [])
+    # A launch on one node tells its caller all, and a program may launch hundreds.
+    return observe if config.max_nodes > 1 else replace(observe, keep_in="")
 
 
 class elastic_launch:  # noqa: N801  # Its name in torch.
@@ -450,8 +319,7 @@ def _with_short_traceback(work: Callable[[], dict[int, Any]]) -> dict[int, Any]:
     """Strip our own frames from the traceback, and the cause from a usage error, which is one line
     that says it all."""
     try:
-        with naming_parameters(OF_A_LAUNCH):
-            return work()
+        return work()
     except InvariantError:
         raise
     except KeyboardInterrupt as error:
@@ -464,8 +332,9 @@ def _with_short_traceback(work: Callable[[], dict[int, Any]]) -> dict[int, Any]:
         raise
 
 
+@naming_parameters(OF_A_LAUNCH)
 def _run(config: AgentConfig, name: str, embedding: Embedding) -> dict[int, Any]:
-    log = JobLog(OF_A_LAUNCH)
+    log = JobLog()
     try:
         told = run_processes(config, log, embedding)
     finally:

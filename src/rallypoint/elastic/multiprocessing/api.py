@@ -36,7 +36,7 @@ from rallypoint.elastic.multiprocessing.redirects import (
     IS_WINDOWS as IS_WINDOWS,
 )
 from rallypoint.errors import ParameterError, SignalException as SignalException
-from rallypoint.observe.parameter_names import in_parameters, naming_parameters
+from rallypoint.core.text import naming_parameters
 from rallypoint.process import signals
 from rallypoint.process.logs.plan import LinePrefix, Std as Std, to_map as to_map
 from rallypoint.process.logs.specs import (
@@ -270,13 +270,14 @@ class PContext(ABC):
             self._thread.join()
         self._restore_handlers()
 
+    @naming_parameters()
     def _run(self) -> None:
         try:
             self._result = asyncio.run(self._supervision.run(self._runs_in))
         except BaseException as error:
             self._error = error
             if isinstance(error, WorkerStartError):
-                self._error = OSError(error.errno, in_parameters(str(error)))
+                self._error = OSError(error.errno, str(error))
                 self._error.__cause__ = error
         if not self._begun.is_open:
             self._begun.open()
@@ -409,7 +410,7 @@ def _bound(commands: list[WorkerCommand], numa: NumaOptions | None) -> list[Work
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     cpus, notice = worker_cpus(len(commands), numa, visible)
     if notice:
-        warnings.warn(in_parameters(notice), stacklevel=6)
+        warnings.warn(notice, stacklevel=6)
     unbound_if_refused = numa.should_fall_back_if_binding_fails
     return [
         replace(command, cpus=bound, unbound_if_refused=unbound_if_refused)

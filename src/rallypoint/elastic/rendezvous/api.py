@@ -14,12 +14,16 @@ from __future__ import annotations
 import socket
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any
 
-from rallypoint.core.settings import MAX_NODES, Setting, out_of_range
+from rallypoint.cli.values import read
+from rallypoint.core.text import naming_parameters
+from rallypoint.elastic.parameters import OF_A_HANDLER
+from rallypoint.core.settings import MAX_NODES, Setting
+from rallypoint.elastic.parameters import given_by, parameter_errors
 from rallypoint.errors import (
     ParameterError,
     RendezvousClosedError as RendezvousClosedError,
@@ -30,6 +34,7 @@ from rallypoint.errors import (
     RendezvousStateError as RendezvousStateError,
     RendezvousTimeoutError as RendezvousTimeoutError,
 )
+from rallypoint.register.engines import RENAMED, renamed_to
 
 RendezvousClosedException = RendezvousClosedError
 RendezvousTimeoutException = RendezvousTimeoutError
@@ -281,19 +286,15 @@ class RendezvousParameters:
             text = f"the rendezvous parameter {key}={value!r}: needs a whole number"
             raise ParameterError(text) from None
 
-    def read(self, row: Setting, default: Any = None) -> Any:
-        """The value of a setting, of the type and in the range that the table has for it.
-
-        Raises ParameterError.
-        """
-        if row.kind == "switch":
-            return self.get_as_bool(row.name, default)
-        value = self.get(row.name, default)
-        if value is None:
-            return None
-        if row.kind not in ("seconds", "integer"):
-            return str(value)
-        return number_of(row, value, f"the rendezvous parameter {row.name}={value!r}")
+    def read(self, rows: Iterable[Setting]) -> dict[str, Any]:
+        """The values of the settings that were given, by name. Raises ParameterError."""
+        found = {}
+        with parameter_errors():
+            for row in rows:
+                if (value := self.get(row.name)) is not None:
+                    said = f"the rendezvous parameter {row.name}={value!r}"
+                    found[row.name] = read(row, given_by(row, value, said))
+        return found
 
 
 def check_nodes(min_nodes: int, max_nodes: int) -> None:
@@ -306,22 +307,7 @@ def check_nodes(min_nodes: int, max_nodes: int) -> None:
         raise ParameterError(f"max_nodes={max_nodes}: needs {MAX_NODES} or less")
 
 
-def number_of(row: Setting, value: Any, given: str) -> Any:
-    """A number that a program gave, of the type and in the range of the setting. `given`: what it
-    wrote. Raises ParameterError."""
-    kind, unit = (float, " seconds") if row.kind == "seconds" else (int, "")
-    try:
-        number = kind(value)
-        fits = not out_of_range(row, number)
-    except (TypeError, ValueError, OverflowError):
-        fits = False
-    if not fits:
-        raise ParameterError(f"{given}: needs {row.least:g} to {row.most:.0f}{unit}")
-    return number
-
-
 GROUP = "rallypoint.handlers"
-RENAMED, RENAMED_TO = "etcd-v2", "give 'etcd', with the same endpoint (it is API v3)"
 RendezvousHandlerCreator = Callable[[RendezvousParameters], RendezvousHandler]
 
 _BUILT_IN = {
@@ -359,6 +345,7 @@ class RendezvousHandlerRegistry:
             )
         self._creators[backend] = creator
 
+    @naming_parameters(OF_A_HANDLER)
     def create_handler(self, params: RendezvousParameters) -> RendezvousHandler:
         """Make the handler of `params.backend`.
 
@@ -391,8 +378,8 @@ class RendezvousHandlerRegistry:
                 ) from error
             self._creators[backend] = creator
             return creator
-        if backend == RENAMED:
-            raise ParameterError(f"rendezvous backend {backend!r}: {RENAMED_TO}")
+        if backend in RENAMED:
+            raise ParameterError(f"rendezvous backend {backend!r}: {renamed_to(backend)}")
         known = sorted({*known_backends(), *self._creators})
         raise ParameterError(
             f"unknown rendezvous backend {backend!r}: known are {', '.join(known)}"

@@ -258,7 +258,8 @@ def create_backend(params: RendezvousParameters) -> tuple[C10dRendezvousBackend,
     `read_timeout` seconds (60), and AccessError for a file that is not this user's alone.
     """
     store_type = str(params.get("store_type", "tcp")).strip().lower()
-    timeout = timedelta(seconds=params.read(CONF["read_timeout"], READ_TIMEOUT_S))
+    given = params.read([CONF["read_timeout"]])
+    timeout = timedelta(seconds=given.get("read_timeout", READ_TIMEOUT_S))
     makers = {"tcp": _tcp_store, "file": _file_store}
     if store_type not in makers:
         raise ParameterError(

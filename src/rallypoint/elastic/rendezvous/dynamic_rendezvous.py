@@ -386,7 +386,7 @@ def settings_from(
 ) -> RendezvousSettings:
     """The settings that `params` describe. Raises ParameterError."""
     rows = parameters(without_coordinator=without_coordinator)
-    given = {name: params.read(row) for name, row in rows.items() if params.get(name) is not None}
+    given = params.read(rows.values())
 
     def seconds(key: str) -> timedelta | None:
         return timedelta(seconds=given[key]) if key in given else None

@@ -20,6 +20,8 @@ from msgspec.structs import replace
 from rallypoint.config import DEFAULT_STATIC_PORT, Endpoint
 from rallypoint.core.model import Assignment, Candidate
 from rallypoint.core.ranks import id_of_rank
+from rallypoint.core.text import naming_parameters
+from rallypoint.elastic.parameters import OF_A_HANDLER
 from rallypoint.elastic.rendezvous.api import (
     LazyRendezvousInfo,
     RendezvousInfo,
@@ -45,7 +47,6 @@ from rallypoint.errors import (
     RendezvousTimeoutError,
 )
 from rallypoint.machine_name import machine_name
-from rallypoint.observe.parameter_names import OF_A_HANDLER, in_parameters, naming_parameters
 
 RETRY_S = 0.2
 _LOOK_AGAIN_S = 0.2
@@ -86,7 +87,7 @@ class CoordinatorRendezvousHandler(LoopRendezvousHandler):
     def why_over(self) -> str:
         """Why this node's last round ended, one sentence; empty as long as none has."""
         member = self._member
-        return in_parameters(member.state.why_over, OF_A_HANDLER) if member is not None else ""
+        return member.state.why_over if member is not None else ""
 
     @property
     def is_attached(self) -> bool:

@@ -16,6 +16,8 @@ import weakref
 from collections.abc import Sequence
 from typing import Self
 
+from msgspec.structs import replace
+
 from rallypoint.elastic.stores import c10d_client as wire
 from rallypoint.elastic.stores import c10d_operations as operations
 from rallypoint.elastic.stores.store import (
@@ -30,7 +32,6 @@ from rallypoint.elastic.stores.store import (
 )
 from rallypoint.elastic.stores.tcp_client import TCPClient
 from rallypoint.errors import StoreConnectionError, StoreQueueEmptyError, StoreTimeoutError
-from rallypoint.observe.parameter_names import OF_A_STORE, in_parameters
 from rallypoint.observe.printing import print_error
 from rallypoint.store.access import (
     EVERYBODY,
@@ -239,14 +240,15 @@ def _reachable(listener: socket.socket) -> tuple[str, int]:
 
 
 def _policy(listener: socket.socket, networks: tuple[str, ...] | None) -> AccessPolicy:
+    policy = AccessPolicy(remedy="allow", opener="allow=['0.0.0.0/0', '::/0']")
     if networks is not None:
-        return AccessPolicy(Who.ALLOWED, networks, remedy="allow")
+        return replace(policy, who=Who.ALLOWED, networks=networks)
     address: str = listener.getsockname()[0]
-    return AccessPolicy() if address.startswith("127.") or address == "::1" else EVERYBODY
+    return policy if address.startswith("127.") or address == "::1" else EVERYBODY
 
 
 def _say_on_stderr(line: str) -> None:
-    print_error("rallypoint: store", in_parameters(line, OF_A_STORE))
+    print_error("rallypoint: store", line)
 
 
 def _close(client: TCPClient | None, server: ServerThread | None) -> None:

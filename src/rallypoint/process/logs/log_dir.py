@@ -28,9 +28,15 @@ from typing import Literal
 
 from msgspec import Struct
 
-from rallypoint.core.text import CANT_LOG, shown
+from rallypoint.core.text import CANT_LOG, named, shown
 from rallypoint.errors import MACHINE_ERRNOS, LogStorageError, RallypointError, UsageError, during
-from rallypoint.files import local_path, make_private_dir, open_named, remove_tree, safe_open
+from rallypoint.files import (
+    local_path,
+    make_private_dir,
+    open_named,
+    prove_writable,
+    remove_tree,
+)
 from rallypoint.process.limits import out_of_files
 from rallypoint.process.logs.plan import NULL_DEVICE
 from rallypoint.process.relay.remembered import RECENT_BYTES, Remembered, StreamPiece, last_pieces
@@ -86,7 +92,7 @@ class LogDir(Struct, frozen=True):
         try:
             parent = os.path.abspath(local_path(log_dir, "needs a directory"))
         except ValueError as error:
-            raise UsageError(f"--log-dir {shown(log_dir)}: {error}") from None
+            raise UsageError(f"{named.log_dir} {shown(log_dir)}: {error}") from None
         try:
             if layout == "rounds":
                 place = os.path.join(parent, job)
@@ -99,7 +105,7 @@ class LogDir(Struct, frozen=True):
         except OSError as error:
             raise storage_error(parent, error) from error
         try:
-            _probe(os.path.join(root, ".probe"))
+            prove_writable(root, bytes(_PROBE_BYTES))
         except OSError as error:
             os.rmdir(root)
             raise storage_error(parent, error) from error
@@ -222,11 +228,11 @@ def storage_error(path: str, error: OSError) -> RallypointError:
         return short
     reason = os.strerror(error.errno) if error.errno else str(error)
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        fix = "free space there or choose another --log-dir"
+        fix = f"free space there or choose another {named.log_dir}"
     elif error.errno in (errno.EACCES, errno.EPERM):
-        fix = "give this user write access or choose another --log-dir"
+        fix = f"give this user write access or choose another {named.log_dir}"
     else:
-        fix = "choose another --log-dir"
+        fix = f"choose another {named.log_dir}"
     line = f"{CANT_LOG} {path_text(path)}: {reason}: {fix}"
     made = LogStorageError(line) if error.errno in MACHINE_ERRNOS else UsageError(line)
     return during("write logs", error.errno, made)
@@ -308,18 +314,6 @@ def _point(link: str, target: str) -> None:
         os.rename(fresh, link)
     except OSError:
         pass
-
-
-def _probe(path: str) -> None:
-    fd = safe_open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-    try:
-        left = _PROBE_BYTES
-        while left:
-            left -= os.write(fd, bytes(left))
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-        os.unlink(path)
 
 
 def safe_name(run_id: str) -> str:

@@ -249,7 +249,7 @@ def names_any(wanted: StdMap) -> bool:
     return bool(wanted if isinstance(wanted, Std) else any(wanted.values()))
 
 
-def parse_std_map(text: str, nproc: int, *, flag: str = "--redirects") -> StdMap:
+def parse_std_map(text: str, nproc: int, *, flag: str = "") -> StdMap:
     """As `Std.from_str`, for a node of `nproc` workers.
 
     Raises UsageError naming `flag`, the offending part and what would be right.

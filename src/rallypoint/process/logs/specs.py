@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from msgspec import Struct, field
 
-from rallypoint.core.text import raised, shown
+from rallypoint.core.text import named, naming_parameters, raised, shown
 from rallypoint.errors import LogsSpecsError, UsageError
 from rallypoint.process.logs.log_dir import Layout, LogDir, error_file
 from rallypoint.process.logs.plan import NULL_DEVICE, Std, StdMap, is_named, names_any, streams_of
@@ -166,8 +166,6 @@ class DefaultLogsSpecs(LogsSpecs):
 
         Raises LogStorageError or UsageError, each one line with the path and the fix.
         """
-        from rallypoint.observe.parameter_names import naming_parameters
-
         with naming_parameters():
             return self._open(run_id, temp_dir)
 
@@ -177,8 +175,6 @@ class DefaultLogsSpecs(LogsSpecs):
 
         Raises LogStorageError or UsageError, each one line with the path and the fix.
         """
-        from rallypoint.observe.parameter_names import naming_parameters
-
         with naming_parameters():
             return self._reify(envs)
 
@@ -266,7 +262,7 @@ def make_logs_specs(
             raise TypeError(f"{type(made).__name__} has no method reify")
     except (Exception, SystemExit) as error:
         raise LogsSpecsError(
-            f"--logs-specs {name}: {entry.value} of the package "
+            f"{named.logs_specs} {name}: {entry.value} of the package "
             f"{entry.dist.name if entry.dist else '?'} can't be used: {raised(error)}"
         ) from error
     return cast(LogsSpecs, made)
@@ -278,7 +274,9 @@ def _find(name: str) -> tuple[EntryPoint, str]:
     for group in (GROUP, TORCH_GROUP):
         for entry in entry_points(group=group, name=name):
             return entry, group
-    raise UsageError(f"--logs-specs {shown(name)}: needs one of {', '.join(known_logs_specs())}")
+    raise UsageError(
+        f"{named.logs_specs} {shown(name)}: needs one of {', '.join(known_logs_specs())}"
+    )
 
 
 def _for_group(wanted: StdMap, group: str) -> object:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from msgspec import Struct, field
 
 from rallypoint.config import OutputMode
-from rallypoint.core.text import raised
+from rallypoint.core.text import named, raised
 from rallypoint.errors import LogsSpecsError, RallypointError, during
 from rallypoint.process.limits import out_of_files
 from rallypoint.process.logs.log_dir import open_log, read_remembered, set_aside
@@ -140,7 +140,7 @@ class WorkerOutputs(Struct, eq=False):
             if isinstance(self.specs, DefaultLogsSpecs) or out_of_files(error):
                 raise
             name = type(self.specs).__name__
-            failed = LogsSpecsError(f"--logs-specs: {name}.reify failed: {raised(error)}")
+            failed = LogsSpecsError(f"{named.logs_specs}: {name}.reify failed: {raised(error)}")
             number = error.errno if isinstance(error, OSError) else None
             raise during("open log files", number, failed) from error
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
+from rallypoint.core.text import named
 from rallypoint.errors import RallypointError, RendezvousConnectionError, UsageError
 from rallypoint.file_systems import (
     lies_here,
@@ -45,7 +46,7 @@ class DirectoryEngine:
             raise RendezvousConnectionError(why)
         if os.path.isfile(path):
             raise UsageError(
-                f"{path}: it is a file, as earlier versions used for --rdzv-backend file: "
+                f"{path}: it is a file, as earlier versions used for {named.rdzv_backend} file: "
                 "name a directory that all nodes share (a file between peers is for a program's "
                 "DynamicRendezvousHandler)"
             )

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rallypoint.config import password_variable
 from rallypoint.core.json_reader import UnreadableJsonError, read_object
-from rallypoint.core.text import shown
+from rallypoint.core.text import named, shown
 from rallypoint.errors import AccessError, ParameterError, RendezvousConnectionError
 from rallypoint.register import http
 from rallypoint.register.etcd.answers import check_answer
@@ -262,7 +262,7 @@ class Gateway:
         if "authentication failed" in said:
             return AccessError(f"etcd does not know {user} {_with_password(self._config)}")
         if "user name is empty" in said or _is_of_an_old_token(answer):
-            fix = "give user=NAME in --rdzv-conf, and its password"
+            fix = f"give user=NAME in {named.rdzv_conf}, and its password"
             return AccessError(f"etcd wants a user ({said}): {fix}")
         if code == 7:
             return AccessError(f"{user} {_BY_CODE[7].format(prefix=self._config.prefix)}")
@@ -331,7 +331,7 @@ def _with_password(config: EtcdConfig) -> str:
     """What a person reads of a password that etcd refuses, and how to mend it."""
     if config.password_file:
         return f"with this password: see what is in password_file={config.password_file}"
-    fix = f"password_file=FILE in --rdzv-conf, or {password_variable('etcd')}"
+    fix = f"password_file=FILE in {named.rdzv_conf}, or {password_variable('etcd')}"
     return (
         f"with this password: see {fix}" if config.password else f"without a password: give {fix}"
     )

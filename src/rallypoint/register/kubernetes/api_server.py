@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NotRequired, TypedDict
 from urllib.parse import quote, urlencode, urlsplit
 
 from rallypoint.core.json_reader import UnreadableJsonError, check_kind, read_object
-from rallypoint.core.text import shown
+from rallypoint.core.text import named, shown
 from rallypoint.errors import AccessError, ParameterError, RendezvousConnectionError
 from rallypoint.register.http import (
     HttpConnection,
@@ -232,7 +232,7 @@ class ApiServer:
             why = getattr(error, "strerror", None) or error
             raise ParameterError(
                 f"there is no service account: {self._path(name)}: {why}: see that the pod has one "
-                "(automountServiceAccountToken), or give --rdzv-conf service_account=DIR"
+                f"(automountServiceAccountToken), or give {named.rdzv_conf} service_account=DIR"
             ) from error
 
     def _path(self, name: str) -> str:

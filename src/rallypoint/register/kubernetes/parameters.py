@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
+from rallypoint.core.text import named
 from rallypoint.errors import ParameterError, UsageError
 from rallypoint.register.engines import NotHereError
 from rallypoint.wire.address import Address, split_endpoint
@@ -20,11 +21,6 @@ _PORTS = {"http": 80, "https": 443}
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _SUBDOMAIN = re.compile(rf"{_LABEL.pattern}(\.{_LABEL.pattern})*")
 _MAX_SUBDOMAIN = 253
-_NOT_A_POD = (
-    "this is no pod (KUBERNETES_SERVICE_HOST is not set): run it in one, or give --rdzv-conf "
-    "server=https://HOST:PORT,service_account=DIR, a directory with the files token, ca.crt and "
-    "namespace"
-)
 
 
 class KubernetesConfig(Struct, frozen=True):
@@ -64,7 +60,11 @@ def read_kubernetes(namespace: str, conf: Mapping[str, str]) -> KubernetesConfig
             "at most 63)"
         )
     if not (server := conf.get("server") or pod_server()):
-        raise NotHereError(_NOT_A_POD)
+        raise NotHereError(
+            "this is no pod (KUBERNETES_SERVICE_HOST is not set): run it in one, or give "
+            f"{named.rdzv_conf} server=https://HOST:PORT,service_account=DIR, a directory with "
+            "the files token, ca.crt and namespace"
+        )
     folder = conf.get("service_account")
     account = os.path.abspath(folder) if folder else SERVICE_ACCOUNT
     return KubernetesConfig(_server(server), namespace, account)

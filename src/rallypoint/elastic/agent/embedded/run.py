@@ -22,7 +22,6 @@ from rallypoint.core.text import brief_seconds, job_name, shown
 from rallypoint.elastic.agent.embedded.worker_spec import ToldEnd, failures
 from rallypoint.elastic.multiprocessing.errors import ProcessFailure
 from rallypoint.errors import UsageError
-from rallypoint.observe.parameter_names import ParameterNames, in_parameters
 from rallypoint.observe.printing import visible
 from rallypoint.observe.queue import BoundedQueue
 from rallypoint.observe.records import AgentEvent, Observer, StatusView
@@ -37,11 +36,9 @@ _log = logging.getLogger("rallypoint")
 
 
 class JobLog(Observer):
-    """Writes events to the logger `rallypoint`. `close` when the agent has ended. `names`: the
-    parameters of the program's call, which lines name."""
+    """Writes events to the logger `rallypoint`. `close` when the agent has ended."""
 
-    def __init__(self, names: ParameterNames) -> None:
-        self.names = names
+    def __init__(self) -> None:
         self._lines: BoundedQueue[tuple[int, str]] = BoundedQueue(lambda line: _log.log(*line))
         self._reported_wait = ""
 
@@ -72,7 +69,7 @@ class JobLog(Observer):
 
     def _log(self, level: int, line: str) -> None:
         if _log.isEnabledFor(level):
-            self._lines.put((level, visible(in_parameters(line, self.names))))
+            self._lines.put((level, visible(line)))
 
 
 def run_processes(config: AgentConfig, log: JobLog, embedding: Embedding) -> ToldEnd:
@@ -84,7 +81,7 @@ def run_processes(config: AgentConfig, log: JobLog, embedding: Embedding) -> Tol
             "this kernel reports the exits of processes only by signals: run the job in the main "
             "thread, where no event loop runs"
         )
-    telemetry = Telemetry(config, names=log.names)
+    telemetry = Telemetry(config)
     told: dict[int, ProcessFailure] = {}
 
     def ended(end: JobEnd) -> None:

@@ -14,16 +14,14 @@ from enum import StrEnum
 from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from rallypoint.agent.environ import WorkerContext
 from rallypoint.agent.run import JobEnd, first_failure
 from rallypoint.core.limits import MAX_NAME_BYTES, is_name
 from rallypoint.core.model import Outcome, Verdict
-from rallypoint.core.node.events import SPAWN_FAILED, FinishKind
+from rallypoint.core.node.events import FinishKind
 from rallypoint.core.settings import MAX_WORKERS_PER_NODE
 from rallypoint.core.text import LEFT
-from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.elastic.multiprocessing.errors import ProcessFailure, reported_failure
 from rallypoint.errors import (
     InfrastructureError,
@@ -33,7 +31,6 @@ from rallypoint.errors import (
     RendezvousTimeoutError,
     SignalException,
 )
-from rallypoint.observe.parameter_names import in_parameters
 
 
 @dataclass
@@ -219,20 +216,13 @@ def failures(end: JobEnd) -> dict[int, ProcessFailure]:
     """By global rank; the first cause is among them, on whichever node it was."""
     files = end.error_files
     known = {
-        rank: reported_failure(_in_parameters(exit_), error_file=files.get(rank, ""))
+        rank: reported_failure(exit_, error_file=files.get(rank, ""))
         for rank, exit_ in end.failures.items()
     }
     if (first := first_failure(end)) is not None:
         exit_, node, file = first
-        known[exit_.rank] = reported_failure(_in_parameters(exit_), node, file)
+        known[exit_.rank] = reported_failure(exit_, node, file)
     return known
-
-
-def _in_parameters(exit_: WorkerExit) -> WorkerExit:
-    """Why a worker could not be started, for who calls the library. What it said stays as it is."""
-    if exit_.code != SPAWN_FAILED or exit_.pid:
-        return exit_
-    return replace(exit_, message=in_parameters(exit_.message))
 
 
 def _no_result(verdict: Verdict) -> Exception:

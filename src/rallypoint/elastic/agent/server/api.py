@@ -35,7 +35,13 @@ from rallypoint.agent.embedding import (
     run_embedded,
     run_to_its_end,
 )
-from rallypoint.agent.environ import observe_config, stop_config, worker_environ
+from rallypoint.agent.environ import (
+    SIGNALS_VARIABLE,
+    asked_for,
+    health_port_asked_for,
+    worker_environ,
+)
+from rallypoint.cli.values import Given, signal_names
 from rallypoint.agent.membership import AgentSetup
 from rallypoint.agent.node_workers import WorkerRound
 from rallypoint.agent.run import AgentRun, signals_to_handle
@@ -48,6 +54,8 @@ from rallypoint.config import (
     HandlerConfig,
     RendezvousConfig,
     WorkerConfig,
+    ObserveConfig,
+    StopConfig,
 )
 from rallypoint.core.model import UNNAMED_RUN_ID
 from rallypoint.elastic.agent.embedded.hook_workers import HookWorkers
@@ -66,7 +74,8 @@ from rallypoint.elastic.rendezvous.plug_in.client import HandlerClient
 from rallypoint.errors import ParameterError, UsageError
 from rallypoint.observe.event import Event, EventMetadataValue, EventSource
 from rallypoint.elastic.events import record
-from rallypoint.observe.parameter_names import OF_A_SPEC, naming_parameters
+from rallypoint.core.text import naming_parameters
+from rallypoint.elastic.parameters import OF_A_SPEC
 
 DEFAULT_ROLE = "default"
 SEVERAL = 2
@@ -124,7 +133,7 @@ class SpecAgent(ElasticAgent):
             raise UsageError("this agent is already running: create another one")
         try:
             self._embedding = embedding = Embedding(_handler_client(self._handler))
-            spec, log = self._worker_group.spec, JobLog(OF_A_SPEC)
+            spec, log = self._worker_group.spec, JobLog()
             config = _agent_config(spec, embedding.handler, self._shutdown_timeout)
             try:
                 told = run_embedded(embedding, lambda: self._run_job(config, embedding, log))
@@ -188,7 +197,7 @@ class SpecAgent(ElasticAgent):
             "rdzv_backend": client.name if client is not None else "tcp",
             "raw_error": None,
             "metadata": nested,
-            "agent_restarts": context.restart_count if context is not None else 0,
+            "agent_restarts": context.assignment.restart_count if context is not None else 0,
             "duration_ms": None,
         }
         return Event(STATUS + state, EventSource.AGENT, metadata=metadata | more)
@@ -236,7 +245,7 @@ class SimpleElasticAgent(SpecAgent):
 
     def _run_hooks(self, config: AgentConfig, embedding: Embedding, log: JobLog) -> ToldEnd:
         signals = signals_to_handle(config, embedding)
-        telemetry = Telemetry(config, names=log.names)
+        telemetry = Telemetry(config)
         loop, selector = new_loop()
         newest: HookWorkers | None = None
 
@@ -277,9 +286,19 @@ def _agent_config(
     return AgentConfig(
         rendezvous=_alone(spec) if handler is None else _by_handler(spec, handler),
         workers=WorkerConfig(argv=(), count=spec.local_world_size, role=spec.role),
-        stop=stop_config(shutdown_timeout_s),
-        observe=observe_config(spec.event_log_handler),
+        stop=_stop(shutdown_timeout_s),
+        observe=ObserveConfig(
+            event_log_handler=spec.event_log_handler, health_port=health_port_asked_for()
+        ),
     )
+
+
+def _stop(grace_s: float) -> StopConfig:
+    """One grace for every stop."""
+    text = asked_for(SIGNALS_VARIABLE)
+    given = signal_names(Given(text, f"{SIGNALS_VARIABLE}={text}"))
+    signals = given or StopConfig().signals
+    return StopConfig(shutdown_grace_s=grace_s, restart_grace_s=grace_s, signals=signals)
 
 
 def _handler_client(handler: Any) -> HandlerClient | None:

@@ -32,7 +32,8 @@ from rallypoint.elastic.agent.embedded.worker_spec import (
 )
 from rallypoint.elastic.agent.server.api import SpecAgent
 from rallypoint.elastic.agent.server.health_check_server import HealthCheckServer
-from rallypoint.observe.parameter_names import OF_A_SPEC, naming_parameters
+from rallypoint.core.text import naming_parameters
+from rallypoint.elastic.parameters import OF_A_SPEC
 
 TORCHELASTIC_TIMER_FILE = TIMER_FILE_VARIABLE
 TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT = "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT"

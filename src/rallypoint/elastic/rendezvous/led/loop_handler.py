@@ -17,9 +17,10 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from rallypoint.core.text import naming_parameters
+from rallypoint.elastic.parameters import OF_A_HANDLER
 from rallypoint.elastic.rendezvous.api import RendezvousHandler, RendezvousInfo, Unsubscribe
 from rallypoint.errors import ParameterError, RendezvousError
-from rallypoint.observe.parameter_names import OF_A_HANDLER, naming_parameters
 
 if TYPE_CHECKING:
     from rallypoint.elastic.rendezvous.dynamic_rendezvous import RendezvousSettings

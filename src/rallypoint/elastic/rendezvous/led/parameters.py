@@ -62,8 +62,8 @@ def read_parameters(params: RendezvousParameters) -> CoordinatorSettings:
             hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(_KEYS)}"
             raise ParameterError(f"unknown rendezvous parameter {key}: {hint}")
     settings = settings_from(params)
-    rows = (row for row in _KEYS.values() if params.get(row.name) is not None)
-    given = {row.field: params.read(row) for row in rows}
+    read = params.read(_KEYS.values())
+    given = {row.field: read[row.name] for row in _KEYS.values() if row.name in read}
     shared = settings.shared()
     lease_s = given.get("lease_s", shared.lease_s)
     chosen = {

@@ -21,6 +21,7 @@ from rallypoint.config import Endpoint, RendezvousConfig
 from rallypoint.coordinator.endpoint import NotYet, resolve
 from rallypoint.coordinator.own_addresses import reachable_host
 from rallypoint.core.model import EndKind, EndReason, Verdict
+from rallypoint.core.text import named
 from rallypoint.elastic.rendezvous.api import RendezvousParameters
 from rallypoint.elastic.rendezvous.plug_in import round as rounds
 from rallypoint.elastic.rendezvous.plug_in.round import HandlerChange, NodeInfo
@@ -205,8 +206,8 @@ class HandlerClient:
         info = self._handler.next_rendezvous()
         try:
             # Torch's own has these names; the oldest handlers return a plain tuple.
-            named = hasattr(info, "bootstrap_store_info")
-            store, rank, size = (info.store, info.rank, info.world_size) if named else info
+            is_named = hasattr(info, "bootstrap_store_info")
+            store, rank, size = (info.store, info.rank, info.world_size) if is_named else info
             is_place = 0 <= rank < size
         except (TypeError, ValueError):
             is_place = False
@@ -330,7 +331,7 @@ class HandlerRendezvous:
             name = given or ("127.0.0.1" if config.max_nodes == 1 else socket.gethostname())
             found = await resolve(Endpoint(name, 0))
             if isinstance(found, NotYet):
-                raise UsageError(f"{found.reason}: give this node's address by --local-addr")
+                raise UsageError(f"{found.reason}: give this node's address by {named.local_addr}")
             host = found.addresses[0].host
             if config.max_nodes > 1:
                 host = reachable_host(name, found.addresses)

@@ -40,7 +40,7 @@ from rallypoint.core.model import (
     Stamp,
     Verdict,
 )
-from rallypoint.core.text import NOT_NEEDED
+from rallypoint.core.text import NOT_NEEDED, named
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.elastic.rendezvous.plug_in import round as e
 from rallypoint.elastic.rendezvous.plug_in.round import NodeInfo, assign, next_stamp
@@ -190,7 +190,9 @@ def _got_no_round(job: HandlerJob, event: e.NextRoundFailed) -> list[e.HandlerEf
             text = f"{NOT_NEEDED}: {event.text}"
             return _end(job, _judge(job, Outcome.SUCCEEDED, text))
         case e.NoRound.CLOSED:
-            hint = "; give another --rdzv-id to run it again" if job.node.last_round < 0 else ""
+            hint = (
+                f"; give another {named.rdzv_id} to run it again" if job.node.last_round < 0 else ""
+            )
             return _closed_by_another(job, event.text + hint, event.verdict)
         case e.NoRound.TIMED_OUT:
             return _end(job, _judge(job, Outcome.TIMED_OUT, event.text))

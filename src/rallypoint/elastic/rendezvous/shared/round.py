@@ -33,7 +33,7 @@ from rallypoint.core.events import (
 from rallypoint.core.model import Candidate, EndReason, NodeRef, SharedSettings
 from rallypoint.core.round import NEVER_AGAIN, step
 from rallypoint.core.round_state import RoundPhase, RoundState
-from rallypoint.core.settings import settings_conflict
+from rallypoint.core.text import settings_conflict
 from rallypoint.errors import MessageError, RendezvousGracefulExitError, RendezvousStateError
 
 MAGIC = b"\x00rallypoint-round\x00"

@@ -1,0 +1,150 @@
+"""`rallypoint drain NODE`: makes a node leave its job.
+
+It does what SIGTERM to that node's agent does, from wherever the coordinator can be reached. Where
+any node may lead the job, the coordinator is found by the job's register, also when another node
+takes over meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from functools import partial
+
+from rallypoint.cli.parser import Command, Scanned
+from rallypoint.cli.values import word
+from rallypoint.cli.watch.asking import question
+from rallypoint.cli.watch.asking.find import HOW_TO_FIND
+from rallypoint.cli.watch.asking.question import DoubtError, Request, Words
+from rallypoint.cli.watch.asking.reach import (
+    Asking,
+    CoordinatorLostError,
+    JobEndedError,
+    NotHostedError,
+    decoded,
+)
+from rallypoint.cli.watch.workers import is_endpoint
+from rallypoint.config import check_name
+from rallypoint.core.messages import DrainAnswer
+from rallypoint.core.settings import Setting
+from rallypoint.core.text import shown
+from rallypoint.core.watch.questions import Ask, Said, Subject
+from rallypoint.errors import UsageError
+
+REJOIN_S = 15.0
+"""Seconds that nodes may take to attach to the next leader. A later one is taken for gone."""
+_WHERE = ("--rdzv-endpoint", "--rdzv-backend", "--slurm")
+"""Options that say where the job is: then the first word is a node, whatever it looks like."""
+
+DRAIN = Command(
+    "drain",
+    """\
+usage: rallypoint drain NODE [ENDPOINT] [options]
+
+Make a node leave its job, and wait until it has left; the last line says whether
+a checkpoint was saved before. NODE is its id, as the job's lines show it, or the
+name of its host, where one node runs there.
+
+The workers of the whole job may save a checkpoint first; then the node stops
+its workers and leaves, and the other nodes continue without it. No restart is
+charged. The node's --drain-deadline limits all of this. A job whose coordinator
+lives on that very node ends as preempted, unless any node may lead it: in a
+terminal a question comes first, elsewhere the first line says so. ENDPOINT is
+what the job's nodes have as --rdzv-endpoint; without one, it is your job on this
+machine.
+
+  rallypoint drain node-3 node-0:29400 --job digits
+  rallypoint drain node-3 /shared/jobs --job digits
+""",
+    (
+        (
+            "Options",
+            (
+                Setting("--yes", "", "do not ask, also where the job ends with the node", "switch"),
+                Setting("--no-wait", "", "return once the node has the request", "switch"),
+                Setting("--json", "", "print JSON, one line for each step", "switch"),
+            ),
+        ),
+        HOW_TO_FIND,
+    ),
+    """\
+Exit codes: 0 the node has left (or has the request, with --no-wait), 1 you have
+not answered y, and nothing was done, 2 there is no such node or job, the
+coordinator there does not lead the job (the line says who does), or wrong
+usage, 75 no coordinator answers there, or it went away before the node had left.
+""",
+    ("NODE",),
+    ("ENDPOINT",),
+)
+
+
+class Drain(Request):
+    """`rallypoint drain`."""
+
+    command = DRAIN
+    _lost_at: float | None = None
+    """When the coordinator went away that had been asked, by the loop's clock."""
+    _told = ""
+    """The newest sentence that was printed."""
+
+    @classmethod
+    def read_words(cls, scanned: Scanned) -> Words:
+        """See `Question`."""
+        node, *where = scanned.words
+        check_name("node", node)
+        says_where = bool(where) and is_endpoint(where[0])
+        says_where = says_where or any(scanned.get(flag) is not None for flag in _WHERE)
+        if _is_a_place(node) and not says_where:
+            other = where[0] if where else "NODE"
+            raise UsageError(
+                f"{shown(node)}: an endpoint, and no node: write drain {shown(other)} {shown(node)}"
+            )
+        return Words(word(where[0]) if where else None, (node,))
+
+    async def talk(self, asking: Asking) -> int:
+        """See `Question`. Raises DoubtError where the job would end with the node."""
+        try:
+            return await self._wait_for(asking)
+        except CoordinatorLostError:
+            self._lost_at = asyncio.get_running_loop().time() if self.was_made else None
+            raise
+
+    async def _wait_for(self, asking: Asking) -> int:
+        (node,), is_last = self.words.nodes, False
+        await self.make(asking, Ask(Subject.DRAIN, nodes=(node,), asks=self.asks))
+        while not is_last:
+            value, is_last = await asking.next_value()
+            said = decoded(value, DrainAnswer)
+            if said.ends_job:
+                raise DoubtError(f"node {shown(node)}: {said.text}; drain it?")
+            if not said.found:
+                return self._not_found(said)
+            if said.text != self._told:  # The next coordinator says it again.
+                self.tell(Said(said.text, said.done))
+            self._told = said.text
+            if self.scanned.on("--no-wait"):
+                break
+        return 0
+
+    def _not_found(self, said: DrainAnswer) -> int:
+        """The coordinator knows no such node, which may have left meanwhile."""
+        (node,) = self.words.nodes
+        if self._lost_at is None:
+            raise UsageError(f"{shown(node)}: {said.text}")
+        if said.gone or asyncio.get_running_loop().time() - self._lost_at > REJOIN_S:
+            return self.tell(Said(said.gone or f"node {node} has left"))
+        raise NotHostedError(f"node {shown(node)} may still come to the next coordinator")
+
+    def is_over(self, end: JobEndedError) -> int:
+        """See `Request`."""
+        left = f"node {self.words.nodes[0]} has left, and the job has ended: {end.reason}"
+        return self.tell(Said(left))
+
+
+run = partial(question.run, Drain)
+
+
+def _is_a_place(name: str) -> bool:
+    """Whether this is HOST:PORT or a directory, which hardly names a node; `rack-1/n3` may."""
+    may_be_a_node = "/" in name and name[0] not in "/." and not os.path.isdir(name)
+    return is_endpoint(name) and not may_be_a_node

@@ -1,0 +1,299 @@
+"""How the nodes of a job find who leads it, and how each of them may be the next that does, on
+asyncio: `core/takeover/leader_search.py` decides.
+
+A register that can tell of changes wakes those who look; what is there they read. A leader that is
+deposed, or steps down, closes its coordinator: its own agent looks for the next one as all others
+do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from math import inf
+from socket import socket
+from typing import Protocol
+
+from msgspec import Struct
+
+from rallypoint.coordinator.candidacy import JobRegister, RegisterCandidacy
+from rallypoint.coordinator.client import raise_in_loop
+from rallypoint.coordinator.connection import ClientConnection
+from rallypoint.coordinator.leader_process import LocalLeader
+from rallypoint.coordinator.leadership import Leadership
+from rallypoint.coordinator.server import Coordinator
+from rallypoint.core.model import Epoch
+from rallypoint.core.takeover import candidacy as c
+from rallypoint.core.takeover.consent import Promises
+from rallypoint.core.takeover.heirs import Claimant
+from rallypoint.core.takeover.leader_search import FirstWait, Search
+from rallypoint.core.takeover.memory import Memory
+from rallypoint.core.takeover.stepping_down import Deference
+from rallypoint.core.takeover.told import Seal
+from rallypoint.errors import (
+    AccessError,
+    InfrastructureError,
+    ProtocolError,
+    RendezvousConnectionError,
+    UsageError,
+    VersionMismatchError,
+)
+from rallypoint.register.record import Register, RegisterWatch
+from rallypoint.wire.address import Address, told_addresses
+
+PATIENCE_S = 1.0
+"""So long an attempt to connect waits for the register: the leader that was known last may answer
+all the same."""
+VACATE_S = 2.0
+
+
+class Listening(Struct, frozen=True):
+    """Where a coordinator of this node would listen."""
+
+    listeners: list[socket]
+    addresses: tuple[str, ...]
+    """As other nodes reach them."""
+
+    def close(self) -> None:
+        """Listen no more."""
+        for listener in self.listeners:
+            listener.close()
+
+
+class Seeker(Protocol):
+    """The node that looks for the leader, or is to lead."""
+
+    @property
+    def is_attached(self) -> bool:
+        """It has a leader, and is connected to it."""
+
+    def claimant(self) -> Claimant:
+        """What it is in the job at present."""
+
+    async def dial(self, addresses: Sequence[Address]) -> ClientConnection:
+        """One attempt to reach the coordinator at any of these addresses. Raises as `dial` in
+        `connection.py`."""
+
+    def listen(self) -> Listening:
+        """Where it would lead. Raises UsageError or InfrastructureError."""
+
+    def host(self, listening: Listening) -> Coordinator:
+        """It leads from now on: host the job's coordinator on these sockets. A connection to the
+        leader before is of no use."""
+
+    def leads_no_more(self) -> None:
+        """Another node may lead."""
+
+    def notice(self, text: str) -> None:
+        """A person should know this."""
+
+
+class OwnLeadership:
+    """The one job of a node, while this node leads it (`HostedJobs` asks). `vouched_at` is for the
+    agent of this node, at any time."""
+
+    def __init__(self, lease_s: float) -> None:
+        """`lease_s`: the job's."""
+        self.promises, self.deference = Promises(lease_s), Deference()
+        self.memory = Memory()
+        self.leadership: Leadership | None = None
+        """The epoch by which this node leads; None: it does not."""
+        self._on_lost: Callable[[], None] | None = None
+
+    def begin(self, leadership: Leadership, on_lost: Callable[[], None]) -> None:
+        """This node leads from now on. `on_lost` is called when it does no more."""
+        self.leadership, self._on_lost = leadership, on_lost
+
+    def end(self) -> None:
+        """It leads no more."""
+        self.leadership = self._on_lost = None
+
+    def vouched_at(self) -> float:
+        """When it was known last that no other node leads: the workers of a node that leads may run
+        for a lease from then. Without end for one that does not lead."""
+        return inf if self.leadership is None else self.leadership.lead.vouched_at
+
+    # As `hosting.Leaderships` asks.
+
+    def of(self, run_id: str) -> Leadership | None:
+        return self.leadership
+
+    async def lead(self, run_id: str) -> Leadership:
+        raise RendezvousConnectionError("this node leads no more")
+
+    def forget(self, run_id: str) -> None:
+        if self._on_lost is not None:
+            self._on_lost()
+
+    def remove(self, run_id: str) -> None:
+        """It stays until it is old: whoever comes late hears how the job has ended."""
+
+    async def vacate(self) -> None:
+        if self.leadership is not None:
+            await self.leadership.vacate(VACATE_S)
+
+
+class LeaderSearch(RegisterCandidacy):
+    """For the thread of the loop. `dial` at any time, `close` at the end."""
+
+    def __init__(
+        self, register: Register, local: LocalLeader, own: OwnLeadership, node: Seeker, run_id: str
+    ) -> None:
+        """`own`: the job of `node`, which asks it whether it leads."""
+        leader, nonce = local.leader(has_workers=True), local.runtime.nonce()
+        self._search = Search(leader, nonce, own.memory, own.promises, own.deference)
+        seal = Seal(run_id, local.secret_of(run_id))
+        job = JobRegister(register, local, leader, own.memory, seal, own.deference)
+        super().__init__(self._search, job, node.notice)
+        self._watched = RegisterWatch(register)
+        self._own, self._node, self._local = own, node, local
+        self._loop = asyncio.get_running_loop()
+        self._listening: Listening | None = None
+        """Where it offers to lead, or is about to claim."""
+        self._changed = asyncio.Event()
+        """Another node leads than at the last look, or this one."""
+        self._looked = asyncio.Event()
+        """A look is over."""
+        self._resting: asyncio.Task[None] | None = None
+        self.coordinator: Coordinator | None = None
+        """The one that this node hosts."""
+        self._watcher = self._loop.create_task(self.run())
+        self._watcher.add_done_callback(raise_in_loop)
+
+    @property
+    def epoch(self) -> Epoch | None:
+        """The epoch by which this node leads; None: it does not."""
+        leadership = self._own.leadership
+        return None if leadership is None else leadership.lead.epoch
+
+    def stop(self) -> None:
+        """Claim no more, and look no more."""
+        for _ in self._search.stops():
+            self._watcher.cancel()
+
+    async def close(self, *, is_heard: bool) -> None:
+        """Lead no more: another node may at once. `is_heard`: as in the record of a job."""
+        self.stop()
+        await asyncio.wait((self._watcher,), timeout=VACATE_S)
+        if (leadership := self._own.leadership) is not None:
+            await leadership.vacate(VACATE_S, is_heard=is_heard)
+        self._step_down()
+        self._listen_no_more()
+        self._watched.close()
+        self._local.calls.close()
+
+    async def connect(self, timeout_s: float, on_wait: Callable[[str], None]) -> ClientConnection:
+        """Reach the leader, or become it. Raises RendezvousTimeoutError, VersionMismatchError, and
+        what the register raises for what can't be a record."""
+        first = FirstWait(self._search, self.now, timeout_s)
+        while True:
+            try:
+                return await self.dial()
+            except RendezvousConnectionError as error:
+                for effect in first.unreached(error, self.now):
+                    match effect:
+                        case c.Say(text):
+                            on_wait(text)
+                        case c.Wait(seconds):
+                            await asyncio.sleep(seconds)
+
+    async def dial(self) -> ClientConnection:
+        """One attempt to reach the leader. Raises RendezvousConnectionError, and what else the
+        register raises for what can't be a record."""
+        self._changed.clear()
+        for _ in self._search.wanted(self.now):
+            await self._look_now()
+            self._changed.clear()
+            if self._watcher.done() and not self._watcher.cancelled():
+                self._watcher.result()  # It has met with what nobody has expected.
+        dialling = self._loop.create_task(self._dial_leader())
+        changing = self._loop.create_task(self._changed.wait())
+        try:
+            await asyncio.wait((dialling, changing), return_when=asyncio.FIRST_COMPLETED)
+            if dialling.done():
+                return dialling.result()
+            raise RendezvousConnectionError("another node leads the job now")
+        finally:
+            changing.cancel()
+            if not dialling.done():
+                dialling.cancel()
+
+    async def _look_now(self) -> None:
+        self._looked.clear()
+        if self._resting is not None:
+            self._resting.cancel()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE_S):
+                await self._looked.wait()
+
+    async def _dial_leader(self) -> ClientConnection:
+        if not (addresses := told_addresses(self._search.whom())):
+            raise RendezvousConnectionError("the leader of the job names no address")
+        try:
+            return await self._node.dial(addresses)
+        except (AccessError, ProtocolError, VersionMismatchError) as error:
+            # Another program may listen there by now.
+            raise RendezvousConnectionError(str(error)) from error
+
+    @property
+    def present(self) -> c.Present:
+        node, leads = self._node, self._own.leadership is not None
+        return c.Present(node.claimant(), node.is_attached, leads)
+
+    async def pause(self, wait: c.Wait) -> None:
+        rest = asyncio.sleep(wait.seconds)
+        if wait.for_change:
+            rest.close()
+            rest = self._watched.wait(self._record.token, wait.seconds)
+        self._resting = self._loop.create_task(rest)
+        self._looked.set()
+        try:
+            await asyncio.wait((self._resting,))
+        finally:
+            self._resting.cancel()
+
+    async def execute(self, effect: c.Effect) -> list[c.Effect]:
+        match effect:
+            case c.Listen():
+                return self._listen()
+            case c.TryWriting():
+                is_writable = await self._record.could_be_written()
+                return self._search.tried(self.now, is_writable=is_writable)
+            case c.Close():
+                self._listen_no_more()
+            case c.LeaderChanged():
+                self._changed.set()
+            case c.Lead():
+                await super().execute(effect)
+                listening, self._listening = self._listening, None
+                assert listening is not None
+                assert self._leadership is not None
+                self._own.begin(self._leadership, self._deposed)
+                self.coordinator = self._node.host(listening)
+            case _:
+                return await super().execute(effect)
+        return []
+
+    def _listen(self) -> list[c.Effect]:
+        try:
+            self._listening = self._node.listen()
+        except (UsageError, InfrastructureError) as error:
+            return self._search.listened(self.now, (), str(error))
+        return self._search.listened(self.now, self._listening.addresses)
+
+    def _listen_no_more(self) -> None:
+        if self._listening is not None:
+            self._listening.close()
+            self._listening = None
+
+    def _deposed(self) -> None:
+        self._step_down()
+        self._node.leads_no_more()
+        self._changed.set()
+
+    def _step_down(self) -> None:
+        self._own.end()
+        if self.coordinator is not None:
+            self.coordinator.close()
+            self.coordinator = None

@@ -1,0 +1,413 @@
+"""A process that would lead a job, until it does or gives that up (section L1 of the design). Pure.
+
+It looks at the job's record again and again. Each method that is named by what happens returns what
+follows: a look, a claim, a wait for so many seconds, or the end. The last effect is the one whose
+end happens next, so that a candidacy does one thing at a time: it reads, or claims, or waits.
+
+Three kinds of processes would lead. A coordinator to whose address the nodes go (`rallypoint
+serve`) waits until nobody else leads: `Candidacy`. A process that is no node and whose address
+nobody knows (`serve --candidate`) attaches to the leader as well, and promises what heirs promise:
+`Standby`. A node looks for the leader, too: `leader_search.Search`.
+
+Times are seconds on the clock of the hold (`leading.py`).
+"""
+
+from __future__ import annotations
+
+from math import inf
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from rallypoint.core import messages as m
+from rallypoint.core.model import Epoch
+from rallypoint.core.takeover.consent import Promises
+from rallypoint.core.takeover.heirs import Claimant, rank_in
+from rallypoint.core.takeover.leading import RELEASE_S, Watch, claimed, is_unheard
+from rallypoint.core.takeover.memory import Memory, order_of
+from rallypoint.core.takeover.record import Leader, LeadRecord
+from rallypoint.core.takeover.stepping_down import Deference
+from rallypoint.core.takeover.told import PositionOrder
+from rallypoint.errors import (
+    RallypointError,
+    RecordError,
+    RendezvousConnectionError,
+    UnfitRecordError,
+)
+
+HURRY_S = 0.1
+"""How often the record is read while the leader may have died just now."""
+REDIAL_S = 1.0
+UNUSED_S = 60.0
+"""A job that nobody has led for so long is left alone until its register changes."""
+
+
+class Present(Struct, frozen=True):
+    """The part of the process in the job at present."""
+
+    node: Claimant | None = None
+    """None: it is no node."""
+    is_attached: bool = False
+    """Whether it is a node that is connected to a leader."""
+    leads: bool = False
+    """Whether it leads the job."""
+    is_awaited: bool = False
+    """An agent of the job waits at this process until it leads the job."""
+
+
+class Found(Struct, frozen=True):
+    """The register held this."""
+
+    at: float
+    record: LeadRecord | None
+    present: Present = Present()
+    is_gone: bool = False
+    """The process of the record's leader is known to have ended."""
+    unfit: UnfitRecordError | None = None
+    """Why that is no record that a leader writes; `record` is None then."""
+    token: object = None
+    """The token of that version."""
+
+
+class Claim(Struct, frozen=True):
+    """A claim, and what it goes on with."""
+
+    record: LeadRecord
+    known: PositionOrder
+    """The order of the newest record that this process has known."""
+    is_put_back: bool
+    """The record that it has found was older than one that was known."""
+    found: LeadRecord | None
+    """The record that it goes on with."""
+    seen_at: float
+    """When that record was seen first."""
+    promised_until: float
+
+
+class Look(Struct, frozen=True):
+    """Read the register: `found` or `unread` is next."""
+
+
+class Swap(Struct, frozen=True):
+    """Claim the job: `swapped` or `unread` is next."""
+
+    claim: Claim
+
+
+class Lead(Struct, frozen=True):
+    """Lead the job from now on, by this claim."""
+
+    claim: Claim
+    sent_at: float
+    at: float
+
+
+class Wait(Struct, frozen=True):
+    """Wait for so long at most; `looks` is next."""
+
+    seconds: float
+    for_change: bool = False
+    """Wait no longer than until the register changes, if it can tell."""
+
+
+class Say(Struct, frozen=True):
+    """A person should know this."""
+
+    text: str
+
+
+class GiveUp(Struct, frozen=True):
+    """End this candidacy: nobody needs it, or it can't go on."""
+
+
+class Dial(Struct, frozen=True):
+    """Connect to the leader there, and to no other one."""
+
+    addresses: tuple[str, ...]
+    epoch: int = 0
+    heartbeat_s: float = 0.0
+
+
+class Listen(Struct, frozen=True):
+    """Listen for other nodes: `listened` is next."""
+
+
+class Close(Struct, frozen=True):
+    """Listen no more."""
+
+
+class TryWriting(Struct, frozen=True):
+    """Find out whether the register takes what this process writes: `tried` is next."""
+
+
+class LeaderChanged(Struct, frozen=True):
+    """Another process leads than at the last look, or this one."""
+
+
+class LookNow(Struct, frozen=True):
+    """Look before the wait is over, and wait a moment for what is found."""
+
+
+class Interrupt(Struct, frozen=True):
+    """End what the process is at."""
+
+
+Effect = (
+    Look | Swap | Lead | Wait | Say | GiveUp | Dial | Listen | Close | TryWriting | LeaderChanged
+) | (LookNow | Interrupt)
+
+
+class Judged(Struct, frozen=True):
+    """The conclusion from what the register held."""
+
+    record: LeadRecord | None
+    claims_in_s: float
+    """How long to wait at least before a claim; 0: claim."""
+    is_behind: bool = False
+    """A newer record was there before, as this process knows."""
+    unfit: str = ""
+    """Why what the register holds is no record that a leader writes; `record` is None then."""
+
+
+class Candidacy:
+    """A process of its own, to whose address nodes go, until it leads the job."""
+
+    def __init__(
+        self, leader: Leader, nonce: int, memory: Memory, *, is_kept: bool = False
+    ) -> None:
+        """`leader`: this process, as in its record. `nonce` is random. `memory`: what the process
+        knows of the record. `is_kept`: as of `RegisterRecord`."""
+        self.leader, self.memory, self._is_kept = leader, memory, is_kept
+        self.record: LeadRecord | None = None
+        """The record that was found last."""
+        self.claim: Claim | None = None
+        """The claim that is under way."""
+        self.claimant: Claimant | None = None
+        """The process as it was when the last look began; None: it waits for a leader alone."""
+        self._begin(nonce)
+
+    def _begin(self, nonce: int) -> None:
+        self.watch, self.claim = Watch(), None
+        self._nonce, self._attempts = nonce, 0
+        self._unfit, self._unfit_token = 0, object()
+
+    def looks(self, present: Present) -> list[Effect]:
+        """Look at the register."""
+        self.claimant = self._claimant(present)
+        return [Look()]
+
+    def _claimant(self, present: Present) -> Claimant | None:
+        return present.node
+
+    def found(self, event: Found) -> list[Effect]:
+        """Go on by what the register holds."""
+        try:
+            return self._examine(event)
+        except RecordError as error:
+            return self.unread(event.at, error)
+
+    def _examine(self, event: Found) -> list[Effect]:
+        """Claim the job if nobody leads it. Raises RecordError for what can't be gone on with."""
+        judged = self.judge(event)
+        self.record = judged.record
+        if not judged.claims_in_s:
+            return [self.swap()]
+        return [Say(_waits_for(judged)), Wait(self.watch.look_s)]
+
+    def unread(self, at: float, error: RallypointError) -> list[Effect]:
+        """The register could not be read, or it is not known what became of a claim: look again, if
+        that can help. Raises the error if it can't."""
+        self.claim = None
+        if not isinstance(error, RendezvousConnectionError):
+            raise error
+        return [Say(str(error)), Wait(self.watch.look_s)]
+
+    def swapped(
+        self, at: float, *, is_ours: bool, sent_at: float = 0.0, nonce: int = 0
+    ) -> list[Effect]:
+        """The register has answered a claim, which was sent at `sent_at`. `nonce`: a random number
+        for the next candidacy of this process."""
+        claim = self.claim
+        self.claim = None
+        if not is_ours or claim is None:
+            # What was read may be as old as a cache lets it be: then the claim has failed.
+            is_old = claim is not None and claim.is_put_back
+            return [Wait(self.watch.look_s if is_old else 0.0)]
+        self.record = claim.record
+        self.memory.saw(claim.record, is_own=True)
+        self._begin(nonce)
+        return [Lead(claim, sent_at, at)]
+
+    def judge(self, event: Found) -> Judged:
+        """When this process may claim. Raises RecordError for what can't be gone on with."""
+        memory, record, unfit, claimant = self.memory, event.record, event.unfit, self.claimant
+        if claimant is not None and claimant.told is not None:
+            memory.was_told(claimant.told, claimant.settings)
+        if record is not None and (fault := memory.fault_in(record)):
+            record, unfit = None, UnfitRecordError(fault)
+        if unfit is not None:
+            if memory.restored(None) is None:
+                raise unfit
+            if self._unfit_token != event.token:
+                self._unfit, self._unfit_token = self._unfit + 1, event.token
+            return Judged(None, self._behind_in_s(None, event.at), True, str(unfit))
+        if record is None and not self._is_kept:
+            memory.saw_none()
+        if memory.is_behind(record):
+            return Judged(record, self._behind_in_s(record, event.at), is_behind=True)
+        if record is None:
+            return Judged(None, 0.0)
+        memory.saw(record)
+        watch, now = self.watch, event.at
+        wait_s = watch.claims_in_s(record, now, is_gone=event.is_gone, claimant=claimant)
+        return Judged(record, max(wait_s, watch.begins_in_s(record, now, claimant)))
+
+    def _behind_in_s(self, record: LeadRecord | None, now: float) -> float:
+        """How long to wait before a claim over a record that is behind."""
+        if self.memory.may_claim_at_once(record):
+            return 0.0
+        restored = self.memory.restored(record)
+        return self.watch.claims_behind_in_s(record, restored, now, self.claimant, self._unfit)
+
+    def swap(self, addresses: tuple[str, ...] = ()) -> Swap:
+        """Claim the job over what was found last. `addresses`: where this process listens for it
+        alone."""
+        leader = replace(self.leader, addresses=addresses) if addresses else self.leader
+        memory, found, claimant = self.memory, self.record, self.claimant
+        number, is_behind = memory.next_number(found), memory.is_behind(found)
+        known = max(memory.known, order_of(found))
+        if is_behind:
+            found = memory.restored(found)
+        if found is not None and found.job is not None and is_unheard(found, claimant):
+            found = replace(found, job=replace(found.job, is_heard=True))
+        rank = -1 if found is None or claimant is None else rank_in(found, claimant)
+        record = claimed(found, leader, self._nonce, rank, self._attempts, number)
+        self._attempts += 1
+        promised_until = -inf if claimant is None else claimant.promised_until
+        seen_at = self.watch.since
+        self.claim = Claim(record, known, is_behind, found, seen_at, promised_until)
+        return Swap(self.claim)
+
+
+class Standby(Candidacy):
+    """A process that is no node, and whose address nobody knows, until it leads the job or nobody
+    needs that.
+
+    It claims no job that it has not seen alive, and none of a coordinator to whose address the
+    nodes go (`rallypoint serve` without candidates): that one lists nobody.
+    """
+
+    def __init__(
+        self, leader: Leader, nonce: int, memory: Memory, deference: Deference, number: int
+    ) -> None:
+        """`number`: as of `has_number`, before the first connection."""
+        super().__init__(leader, nonce, memory, is_kept=True)
+        self.promises, self._deference = Promises(0.0, number), deference
+        self._number = number
+        """The leader knows this process by it. Each connection has another one."""
+        self._changed_at, self._sent = inf, 0
+        self._has_changed = False
+        self._is_of_nodes = False
+        """A node was seen to lead it: the others look for the leader in the register."""
+        self._told: Epoch | None = None
+        """The epoch of the leader after which a person knows that this process is ready."""
+        self._dialled: Epoch | None = None
+        """The epoch of the leader that was dialled last."""
+        self._is_dialled = False
+        """Whether it is attached to that leader, or tries to be."""
+        self._dialled_at = self._hurries_until = -inf
+
+    def heartbeats(self, now: float, epoch: int) -> list[m.Heartbeat]:
+        """The heartbeat that is due now to the leader of this epoch, if the process promises."""
+        promise = self.promises.next(now, epoch)
+        self._sent += promise is not None  # No two heartbeats have one number.
+        return [] if promise is None else [m.Heartbeat(self._sent, promise)]
+
+    def has_number(self, number: int) -> None:
+        """The process has a new connection to the leader, and this number there."""
+        self._number = number
+        self.promises.has_number(number)
+
+    def _claimant(self, present: Present) -> Claimant:
+        return Claimant(
+            promised_until=self.promises.until,
+            defers_until=self._deference.until,
+            candidate=self._number,
+        )
+
+    def _examine(self, event: Found) -> list[Effect]:
+        """Claim the job, or attach to its leader, or give up what nobody needs."""
+        judged, before = self.judge(event), self.record
+        record, claimant = judged.record, self.claimant
+        self.promises.saw(record)
+        if record is None or (record.job is not None and record.job.verdict is not None):
+            return [GiveUp()]
+        if record != before:
+            self._has_changed |= before is not None
+            self.record, self._changed_at = record, event.at
+        self._is_of_nodes |= record.leader.has_workers
+        is_listed = self._number in record.candidates
+        if event.present.is_awaited and not is_listed and not self._is_of_nodes:
+            return [GiveUp()]
+        said: list[Effect] = []
+        if is_listed and self._told != record.epoch:
+            self._told = record.epoch
+            said.append(Say(f"ready to take over from {', '.join(record.leader.addresses)}"))
+        may_claim = is_listed or (self._is_of_nodes and self._has_changed)
+        # The read may have taken long.
+        assert claimant is not None
+        has_promised = self.promises.until > claimant.promised_until and not record.is_vacant
+        if not judged.claims_in_s and may_claim and not has_promised:
+            self.promises.claiming(record)
+            return [*said, self.swap()]
+        said += self._follow(record, event.at)
+        is_unused = event.at - self._changed_at > UNUSED_S and not is_listed
+        ends = is_unused and not self._has_changed
+        return [*said, GiveUp() if ends else self._pause(event.at)]
+
+    def _follow(self, record: LeadRecord, now: float) -> list[Effect]:
+        """Attach to this leader, or try again."""
+        if record.epoch != self._dialled:
+            self._dialled, self._dialled_at, self._is_dialled = record.epoch, -inf, False
+        is_due = not self._is_dialled and now - self._dialled_at > REDIAL_S
+        if record.job is None or record.is_vacant or not is_due:
+            return []
+        self._dialled_at, self._is_dialled = now, True
+        settings = record.job.settings
+        self.promises.lease_s = settings.lease_s
+        return [Dial(record.leader.addresses, record.epoch.as_int(), settings.heartbeat_s)]
+
+    def _pause(self, now: float) -> Wait:
+        return Wait(HURRY_S if now < self._hurries_until else self.watch.look_s)
+
+    def dialled(self, at: float, *, was_connected: bool) -> None:
+        """The attempt to attach to the leader is over, or the connection is."""
+        self._is_dialled = False
+        if was_connected:  # The leader may have died just now.
+            self._hurries_until = at + RELEASE_S
+
+    def unread(self, at: float, error: RallypointError) -> list[Effect]:
+        self.claim = None
+        if isinstance(error, RendezvousConnectionError):
+            return [self._pause(at)]  # The leader says that it can't write either.
+        return [Say(f"this coordinator can't stand ready to lead the job: {error}"), GiveUp()]
+
+
+def gone() -> RendezvousConnectionError:
+    """The error of a process that has seen the record of a job, and finds none: a directory that is
+    not mounted looks like that. A job is not begun anew there while its leader and its nodes may
+    live."""
+    return RendezvousConnectionError(
+        "the job's record is gone: it was removed, or its directory is not mounted: it is looked "
+        "for again"
+    )
+
+
+def _waits_for(judged: Judged) -> str:
+    """The reason why this process does not claim the job yet, for people."""
+    if judged.unfit:
+        return judged.unfit
+    if judged.record is None:
+        return "the job's record is gone: waiting whether its leader writes it again"
+    where = ", ".join(judged.record.leader.addresses)
+    return f"another coordinator ({where}) leads this job: waiting until it stops"

@@ -1,0 +1,390 @@
+"""The duties of a leader, from its claim until it leads no more (sections L1 to L3 of the design).
+Pure.
+
+It writes the job's record: when something has changed, before its hold ends, and again when the
+register was away. One record is written at a time. What a job has decided is let go when the
+register holds a record that includes it, and nobody else can have claimed meanwhile. The leader
+steps down, or hands over, where another process would lead with more success. It leads no more when
+another one has claimed, its record was put back, or a node knows a newer one.
+
+Times are seconds on the clock of the hold (`leading.py`).
+"""
+
+from __future__ import annotations
+
+from math import inf
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from rallypoint.core import event_kinds as kinds
+from rallypoint.core.event_kinds import Record
+from rallypoint.core.host_effects import HostEffect
+from rallypoint.core.job_lives import Life
+from rallypoint.core.job_state import JobState
+from rallypoint.core.liveness import pace_of
+from rallypoint.core.model import Outcome, SharedSettings, epoch_number
+from rallypoint.core.takeover.candidacy import Claim
+from rallypoint.core.takeover.candidacy import Lead as Won
+from rallypoint.core.takeover.consent import fenced_at
+from rallypoint.core.takeover.durable import Durable
+from rallypoint.core.takeover.handover import UNKNOWN, Handover, Predecessor
+from rallypoint.core.takeover.leading import Lead, after_put_back_s
+from rallypoint.core.takeover.memory import Memory, is_overtaken, told_of
+from rallypoint.core.takeover.record import FormerLife, LeadRecord, job_of
+from rallypoint.core.takeover.recovery import may_run
+from rallypoint.core.takeover.stepping_down import (
+    CHECK_S,
+    Deference,
+    IsSilent,
+    SteppingDown,
+    silence_of,
+)
+from rallypoint.core.takeover.told import Position, Seal
+
+RETRY_S = 0.5
+"""A register that can't be reached is tried again after so long."""
+STALL_SHARE = 1 / 2
+"""A share of the hold. A person is told when nothing could be recorded for so long, while there is
+time to act."""
+STOPPED_S = 1.0
+"""A timer that ends so late was held up by its own process."""
+EARLY_S = 0.001
+"""A timer may end so much too early."""
+HEARD_BEATS = 2.5
+"""A node that was not heard for so many heartbeats may have another leader."""
+BEHIND = "a node knows a newer record of the job than the register held"
+
+
+class Write(Struct, frozen=True):
+    """Swap this in: `written`, `unwritten`, `overtaken` or `failed` is next."""
+
+    record: LeadRecord
+    lives: list[Durable]
+    """The lives of the job that it includes."""
+
+
+class Release(Struct, frozen=True):
+    """Do what this life of the job has decided."""
+
+    life: Durable
+    effects: list[HostEffect]
+
+
+class StepDown(Struct, frozen=True):
+    """Say in the record that this leader goes, and then lead no more."""
+
+    why: str
+
+
+class Depose(Struct, frozen=True):
+    """Lead no more."""
+
+    why: str
+
+
+Effect = Write | Release | StepDown | Depose | Record
+
+
+class Duties:
+    """The knowledge and the duties of one leader. Each method that is named by what happens returns
+    what follows from that."""
+
+    def __init__(self, won: Won, memory: Memory, deference: Deference | None, seal: Seal) -> None:
+        """`deference`: of a process that steps down so that others may lead; None: it never does.
+        `seal`: gives a position its digest."""
+        claim, sent_at, at = won.claim, won.sent_at, won.at
+        self.lead, self.memory = Lead(claim.record, sent_at), memory
+        self._seal, self._told = seal, (claim.record, seal.sealed(told_of(claim.record)))
+        self._is_put_back = claim.is_put_back
+        self.is_deposed = False
+        """Another process may lead, whatever the clock says."""
+        self._predecessor = _predecessor(claim, at)
+        self._base = claim.known
+        """The order of the record that this process has continued."""
+        self._newest_claimed = told_of(claim.record).last_round
+        """The newest round of that record; -1: none was formed."""
+        self.lives: list[Durable] = []
+        """The lives of the job that are hosted; the last one is the present one."""
+        self.is_kept = self._is_active = False
+        self._stepping_down = None if deference is None else SteppingDown(deference)
+        self._checks_at = inf
+        self._is_changed = False
+        self._retries_at = -inf
+        self._writing: tuple[LeadRecord, float, list[Durable]] | None = None
+        """The record that is under way, since when, and the lives that it includes."""
+        self._stalls_at, self._is_stalled, self._stall = inf, False, ""
+
+    @property
+    def wakes_at(self) -> float:
+        """When `passed` is due, if nothing else happens."""
+        if not self._is_active or self.is_deposed:
+            return inf
+        return min(self._stalls_at, self._checks_at, self._writes_at)
+
+    @property
+    def _writes_at(self) -> float:
+        if self._writing is not None:
+            return inf
+        return max(self._retries_at, -inf if self._is_changed else self.lead.beats_at)
+
+    def is_sure(self, now: float) -> bool:
+        """Return whether no other process can lead this job now."""
+        return not self.is_deposed and self.lead.is_sure(now)
+
+    def begin(self, state: JobState, former: Life | None) -> Durable:
+        """A life of the job of which the register holds nothing yet. `former`: the one before."""
+        job = self.lead.record.job
+        # A life that nobody has brought to an end has one before it, whose nodes may still come.
+        over = None if job is None else job.former
+        if former is not None and former.verdict is not None:
+            over = FormerLife(former.incarnation, former.verdict, former.earlier)
+        return Durable(state, Handover(), is_recorded=False, former=over)
+
+    @property
+    def over(self) -> Life | None:
+        """The job that the register held, if all its nodes have heard how it ended."""
+        job = self.lead.record.job
+        if job is None or not job.is_heard:
+            return None
+        return Life(job.incarnation, job.verdict, earlier=job.earlier)
+
+    @property
+    def unheard(self) -> int:
+        """How many nodes of the job that the register held, if it has ended, may run workers until
+        their leases are over: they may not have heard of its end."""
+        job, led = self.lead.record.job, self._predecessor
+        if job is None or job.verdict is None or job.is_heard or not job.is_started:
+            return 0
+        dead = led.rank if led.is_dead else -1
+        return sum(may_run(job, rank) for rank in range(job.nodes) if rank != dead)
+
+    @property
+    def before(self) -> Life | None:
+        """The life of the job before the one that the register held: who took part in it may come
+        late."""
+        job = self.lead.record.job
+        former = None if job is None else job.former
+        if former is None:
+            return None
+        return Life(former.incarnation, former.verdict, earlier=former.earlier)
+
+    def take_over(self) -> Durable | None:
+        """The life of the job that the register holds. None: it holds none."""
+        record, epoch = self.lead.record.job, self.lead.epoch
+        if record is None or self.over is not None:
+            return None
+        longer_s = 0.0
+        if self._is_put_back:
+            hold_s = self.lead.record.leader.hold_s
+            longer_s = after_put_back_s(hold_s, record.settings.lease_s)
+        handover = Handover(record, self._predecessor, longer_s, epoch.as_int())
+        state = job_of(record, epoch)
+        return Durable(state, handover, is_recorded=True, former=record.former)
+
+    @property
+    def told(self) -> Position:
+        """The position of the newest record that is confirmed, with its digest."""
+        record = self.lead.record
+        if self._told[0] is not record:
+            self._told = record, self._seal.sealed(told_of(record))
+        return self._told[1]
+
+    def is_genuine(self, told: Position) -> bool:
+        """A leader of this job has made this position, as far as can be known."""
+        return self._seal.is_genuine(told) and not self.memory.is_too_far(told)
+
+    def keeps(self, at: float) -> list[Effect]:
+        """The leader does its duties from now on."""
+        self.is_kept = self._is_active = True
+        self._stalls_at = at + self._stall_s
+        if self._stepping_down is not None:
+            self._checks_at = at + CHECK_S
+        return []
+
+    def opened(self, life: Durable) -> list[Effect]:
+        """A life of the job is hosted, as the newest one."""
+        self.lives.append(life)
+        return self.changed()
+
+    def closed(self, life: Durable) -> list[Effect]:
+        """A life is hosted no more."""
+        self.lives.remove(life)
+        return []
+
+    def changed(self) -> list[Effect]:
+        """Something is to be recorded."""
+        self._is_changed = True
+        return []
+
+    def passed(self, now: float, is_silent: IsSilent) -> list[Effect]:
+        """Do all that is due. `is_silent`: of the agents of the newest life."""
+        at, effects = now + EARLY_S, list[Effect]()
+        if at < self.wakes_at:
+            return []
+        if at >= self._stalls_at:
+            effects += self._stalled(now)
+        if at >= self._checks_at:
+            self._checks_at = now + CHECK_S
+            if checked := self._check(now, is_silent):
+                return [*effects, *checked]
+        if at >= self._writes_at:
+            effects.append(self._write(now))
+        return effects
+
+    def _write(self, at: float) -> Write:
+        lives = list(self.lives)
+        jobs = [life.begin() for life in lives]
+        record = self.lead.next(jobs[-1] if jobs else self.lead.record.job)
+        self._writing, self._is_changed, self._retries_at = (record, at, lives), False, -inf
+        return Write(record, lives)
+
+    def written(self, at: float, stored: LeadRecord) -> list[Effect]:
+        """The register has taken this record: let go what waited for it."""
+        if self._writing is None or self._writing[0] is not stored:
+            return []
+        record, sent_at, lives = self._writing
+        self._writing = None
+        if record.is_vacant:
+            return [Release(life, life.written()) for life in lives]
+        self.lead.confirmed(record, sent_at)
+        self.memory.saw(record, is_own=True)
+        told: list[Effect] = [kinds.RECORDED_AGAIN()] if self._is_stalled else []
+        self._stalls_at, self._is_stalled, self._stall = at + self._stall_s, False, ""
+        if not self.is_sure(at):
+            # Others may have claimed since it was sent. The next swap tells.
+            self._is_changed = True
+            return told
+        return told + [Release(life, life.written()) for life in lives]
+
+    def unwritten(self, at: float, why: str) -> list[Effect]:
+        """Write again soon: it is not known whether the register has taken the record."""
+        self._writing, self._is_changed = None, True
+        self._retries_at, self._stall = at + RETRY_S, why
+        return []
+
+    def failed(self, why: str, *, is_deposed: bool = True) -> list[Effect]:
+        """The register can't be written any more. `is_deposed`: another process may lead by
+        now."""
+        self.is_deposed |= is_deposed
+        self._is_active = False
+        return [Depose(why)]
+
+    @property
+    def _stall_s(self) -> float:
+        return self.lead.record.leader.hold_s * STALL_SHARE
+
+    def _stalled(self, at: float) -> list[Effect]:
+        if at > self._stalls_at + STOPPED_S:
+            self._stalls_at = at + self._stall_s
+            return []  # This process was stopped, and not the register.
+        self._stalls_at, self._is_stalled = inf, True
+        why = self._stall or "the register does not answer"
+        return [kinds.NOT_RECORDED(why=why, seconds=f"{self._stall_s:g}")]
+
+    def _check(self, now: float, is_silent: IsSilent) -> list[Effect]:
+        """Whether another process should lead."""
+        if not self.lives or self._stepping_down is None:
+            return []
+        life = self.lives[-1]
+        if self.lead.hand_over(now):
+            return self._depose("it can't write its record, and another node can")
+        job, recovery = life.job, life.handover.recovery
+        why = self._stepping_down.why(
+            self.lead, lambda seconds: silence_of(job, recovery, is_silent, seconds), now
+        )
+        if not why:
+            return []
+        self._checks_at = inf
+        if self.is_sure(now) or not _may_tell_cancel(life, is_silent):
+            return [StepDown(why)]
+        why = f"{why}: that the job is cancelled was told to all nodes, and is not recorded"
+        return [Release(life, life.unrecorded()), StepDown(why)]
+
+    def overtaken(self, found: LeadRecord | None) -> list[Effect]:
+        """The register holds this instead, and has not taken the record: lead no more."""
+        if found is not None and (fault := self.memory.fault_in(found)):
+            return self._depose(why_unfit(fault))
+        if not self.memory.is_behind(found):
+            return self._depose("another coordinator has taken over this job")
+        if found is None:
+            return self._depose("its record is gone from the register")
+        return self._depose(
+            "its register holds an older record of the job, which somebody has put back"
+        )
+
+    def _depose(self, why: str) -> list[Effect]:
+        self.is_deposed = True
+        return [Depose(why)]
+
+    def learned(self, told: Position, settings: SharedSettings) -> list[Effect]:
+        """A leader has told this to a node: this process claims the job anew, above that."""
+        if self._has_overtaken(told):
+            self.memory.goes_on(self.lead.epoch, told)
+        else:
+            has_formed = told_of(self.lead.record).last_round > self._newest_claimed
+            self.memory.gives_up(self.lead.epoch, told, settings, keeps_round=has_formed)
+        return self._depose(BEHIND) if self.is_kept and not self.is_deposed else []
+
+    def _has_overtaken(self, told: Position) -> bool:
+        """The leader has nothing to learn from this position."""
+        return is_overtaken(told, self.lead.record.job, self._newest_claimed)
+
+    def is_behind(self, told: Position) -> bool:
+        """A node was told a newer position than this leader knows: its record was put back."""
+        if told.epoch == self.lead.epoch.as_int() or told.order <= self._base:
+            return False
+        # Who has followed a higher epoch follows this one only when that is claimed above.
+        return not self._has_overtaken(told) or epoch_number(told.epoch) > self.lead.epoch.number
+
+    def leaves(self, *, is_heard: bool = False, steps_down: bool = False) -> list[Write]:
+        """Say in the last record that it goes, with all that is not recorded yet. The arguments
+        are as of `Leadership.vacate`."""
+        self._is_active = False
+        if self.is_deposed:
+            return []
+        self.is_deposed = steps_down
+        lives = self.lives[-1:]
+        job = lives[0].begin() if lives else self.lead.record.job
+        if job is not None and is_heard:
+            job = replace(job, is_heard=True)
+        if job is not None and steps_down:
+            job = replace(job, stepped_down=job.stepped_down + 1)
+        record = self.lead.next(job, is_vacant=True)
+        self._writing = record, -inf, lives
+        return [Write(record, lives)]
+
+    def removes(self, at: float) -> list[Write]:
+        """See that the register holds a record of this leader, without another change."""
+        self._is_active = False
+        if self.is_deposed:
+            return []
+        record = self.lead.next(self.lead.record.job)
+        self._writing = record, at, []
+        return [Write(record, [])]
+
+
+def why_unfit(fault: str) -> str:
+    """Return why a leader leads no more that has found such a record."""
+    return f"its register holds a record that no leader writes: {fault}"
+
+
+def _may_tell_cancel(life: Durable, is_silent: IsSilent) -> bool:
+    """Whether a person has cancelled the job, and all nodes may hear that, though it can't be
+    recorded. Only if each node is connected to this leader, so that no other one has any of them.
+    Any other verdict may as well be found anew by who leads next."""
+    job = life.job
+    lives = [member.ref.incarnation for member in job.round.members.values()]
+    heard_s = HEARD_BEATS * pace_of(job.round.settings, len(lives)).beat_s
+    if job.verdict is None or job.verdict.outcome is not Outcome.CANCELLED:
+        return False
+    return not any(is_silent(each, heard_s) or is_silent(each, 0.0) for each in lives)
+
+
+def _predecessor(claim: Claim, now: float) -> Predecessor:
+    """The leader before, at the time of this claim."""
+    found, job = claim.found, None if claim.found is None else claim.found.job
+    if found is None or job is None or claim.is_put_back:
+        return UNKNOWN
+    fenced_in_s = fenced_at(claim.seen_at, claim.promised_until, job.settings.lease_s) - now
+    return Predecessor(job.leader_rank, found.is_dead, fenced_in_s, job.leader_node)

@@ -1,0 +1,73 @@
+"""The parameters of a program's call, as values that the reader of settings takes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from rallypoint.core.given import Given
+from rallypoint.core.settings import CONF, NUMBERS, Setting, parameters
+from rallypoint.core.text import ParameterNames
+from rallypoint.errors import ParameterError, UsageError
+
+OF_A_LAUNCH: ParameterNames = {"--master-port": "rdzv_endpoint"}
+OF_A_SPEC: ParameterNames = {"--nproc-per-node": "local_world_size", "--store-port": "master_port"}
+OF_A_HANDLER: ParameterNames = {"--rdzv-endpoint": "endpoint", "--rdzv-backend": "backend"}
+"""Parameters of calls, where they are named otherwise than elsewhere."""
+_TYPES: dict[str, tuple[type, ...]] = {
+    "switch": (bool, int, str),
+    "ports": (tuple, list),
+    "texts": (list, tuple),
+    "workers": (int,),
+    **dict.fromkeys(NUMBERS - {"workers"}, (int, float, str)),
+}
+"""The types of values by kind of setting; others are texts and paths."""
+
+
+def given_by(row: Setting, value: Any, origin: str) -> Given:
+    """A value that a program gave. Raises ParameterError for one of no sensible type."""
+    types = _TYPES.get(row.kind, (str, os.PathLike))
+    if not any(isinstance(value, kind) for kind in types):
+        raise ParameterError(f"{origin}: needs {_needs(row.kind)}")
+    if row.kind == "ports":
+        return Given("-".join(map(str, value)), origin)
+    if row.kind == "texts":
+        return Given(",".join(str(text).replace(",", ",,") for text in value), origin)
+    return Given(os.fspath(value) if isinstance(value, os.PathLike) else str(value), origin)
+
+
+def _needs(kind: str) -> str:
+    if kind in NUMBERS:
+        return "a number"
+    return {"ports": "(FIRST, LAST)", "texts": "a list of texts"}.get(kind, "a text")
+
+
+def keys_given(conf: Mapping[str, Any]) -> dict[str, Given]:
+    """The keys of a rendezvous' configuration, each as the option or the key of `--rdzv-conf` that
+    says the same."""
+    rows, found = CONF | parameters(), {}
+    for key, value in conf.items():
+        row = rows.get(key)
+        if value is None:
+            continue
+        if row is None:  # An engine's, of which some are secret, or none at all.
+            found[key] = Given(str(value), f"the rendezvous parameter {key}")
+        else:
+            secret = row.field == "token_text"
+            shown = key if secret else f"{key}={value!r}"
+            text = str(value).strip().lower() if row.kind == "choice" else str(value)
+            found[row.flag] = Given(text, f"the rendezvous parameter {shown}")
+    return found
+
+
+@contextmanager
+def parameter_errors() -> Iterator[None]:
+    """What programs catch around torch's functions is a ValueError."""
+    try:
+        yield
+    except ValueError:
+        raise
+    except UsageError as error:
+        raise ParameterError(str(error)) from None
