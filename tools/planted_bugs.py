@@ -4,8 +4,8 @@ was not found.
 
 A seed that breaks a rule without the bug has not found it.
 
-`--list moves` takes bugs that the tests find, and lists by which (`tools/planted_in_tests.py`);
-exits 1 if fewer are found than the list says.
+`--list moves` and `--list machines` take bugs that the tests find, and list by which
+(`tools/planted_in_tests.py`); exits 1 if fewer are found than the list says.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from tools.planted_before_moves import BUGS_BEFORE_MOVES, LEAST_FOUND
+from tools.planted_before_moves import BUGS_BEFORE_MOVES
 from tools.planted_bug_list import BUGS, Bug
 from tools.planted_by_reader import BUGS_BY_A_READER
+from tools.planted_in_machines import BUGS_IN_MACHINES
 
 from tools import planted_in_tests
 
@@ -32,7 +33,7 @@ SOURCE = Path(__file__).resolve().parent.parent / "src"
 PLANS = sorted((SOURCE.parent / "tests/simulated").glob("*.txt"))
 CORE = "rallypoint/core"
 LISTS = {"known": BUGS, "reader": BUGS_BY_A_READER}
-MOVES = "moves"
+FOR_TESTS = {"moves": BUGS_BEFORE_MOVES, "machines": BUGS_IN_MACHINES}
 
 
 class Found(NamedTuple):
@@ -101,35 +102,24 @@ def found(bug: Bug, source: Path, first: int, last: int) -> Found | None:
         return next(filter(None, (broken_by(planted, plan) for plan in PLANS)), None)
 
 
-def _by_tests(names: list[str], jobs: int, minutes: float) -> int:
-    """Returns 1 if fewer are found than before the moves, or one of those that were named and had
-    been found is not."""
-    moved = [
-        bug for bug in BUGS_BEFORE_MOVES if not names or any(name in bug.name for name in names)
-    ]
-    least = sum(bool(bug.found_by) for bug in moved) if names else LEAST_FOUND
-    return planted_in_tests.report(moved, least, jobs, minutes * 60)
-
-
 def main() -> int:
     """Returns 1 if a bug was not found."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seeds", default="1-3000", metavar="A-B")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument(
-        "--minutes", type=float, default=60.0, help="for the suite, by --list moves"
+        "--minutes", type=float, default=60.0, help="for the suite, where tests find the bugs"
     )
     parser.add_argument(
-        "--list", choices=(*LISTS, MOVES), default="known", help="whose bugs (known)"
+        "--list", choices=(*LISTS, *FOR_TESTS), default="known", help="whose bugs (known)"
     )
     parser.add_argument("names", nargs="*", help="a part of a bug's name; all, if none is given")
     options = parser.parse_args()
-    names = options.names
-    if options.list == MOVES:
-        return _by_tests(names, options.jobs, options.minutes)
-    chosen = [
-        bug for bug in LISTS[options.list] if not names or any(name in bug.name for name in names)
-    ]
+    names = options.names or [""]
+    if options.list in FOR_TESTS:
+        bugs = [bug for bug in FOR_TESTS[options.list] if any(name in bug.name for name in names)]
+        return planted_in_tests.report(bugs, options.jobs, options.minutes * 60)
+    chosen = [bug for bug in LISTS[options.list] if any(name in bug.name for name in names)]
     first, _, last = options.seeds.partition("-")
     began, missed = time.monotonic(), 0
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(options.jobs) as pool:

@@ -1,5 +1,5 @@
 """Plants bugs in a copy of the repository, and finds out which test notices each of them. Run by
-`python -m tools.planted_bugs --list moves`.
+`python -m tools.planted_bugs --list moves` or `--list machines`.
 
 First the test that has found a bug before is run with it alone. The bugs that are left are planted
 together, and the suite is run as `make test` selects it. Each test that fails there is tried with
@@ -224,9 +224,9 @@ def _found_by(copies: Copies, test: str, bugs: Sequence[MovedBug]) -> list[Moved
     return found
 
 
-def report(bugs: Sequence[MovedBug], least: int, jobs: int, limit_s: float) -> int:
-    """Print which test finds each of these bugs. Returns 1 if fewer than `least` were found."""
-    began, number = time.monotonic(), 0
+def report(bugs: Sequence[MovedBug], jobs: int, limit_s: float) -> int:
+    """Print which test finds each of these bugs. Returns 1 if fewer are found than were before."""
+    began, number, least = time.monotonic(), 0, sum(bool(bug.found_by) for bug in bugs)
     with TemporaryDirectory(prefix="planted-") as folder, ThreadPoolExecutor(jobs) as pool:
         copies = Copies(Path(folder).resolve())
         left: list[MovedBug] = []

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from tests.harness.faulty_register import FaultyRegister
+from tests.harness.faulty_register import AtOnce, FaultyRegister
+from tests.harness.handshakes import new_server
 from tests.harness.led_jobs import CANDIDATE, SETTINGS, fresh, host_of
+from tests.harness.virtual_time import in_virtual_time
+from tests.simulator.loop import ProcessLoop
 
 from rallypoint.coordinator.candidates import Candidates
-from rallypoint.coordinator.hosting import random_epoch
+from rallypoint.coordinator.connection import FramedConnection
+from rallypoint.coordinator.hosting import Hosting, random_epoch
+from rallypoint.coordinator.jobs import HostedJobs
+from rallypoint.coordinator.leader_process import LocalLeader, Runtime
+from rallypoint.coordinator.led_jobs import ManyLeaderships
 from rallypoint.core import job_lives
 from rallypoint.core import messages as m
 from rallypoint.core.model import Epoch, Outcome, Promise, epoch_number
-from rallypoint.core.takeover.candidacy import UNUSED_S
+from rallypoint.core.takeover.candidacy import REDIAL_S, UNUSED_S
 from rallypoint.core.takeover.consent import NO_ROUND
 from rallypoint.core.takeover.record import JobRecord, Leader, LeadRecord, Process
 from rallypoint.core.takeover.speakers import candidate
@@ -226,3 +234,64 @@ async def test_L1_a_leader_to_whose_address_nodes_go_lists_no_candidate() -> Non
         leadership = await host.lead_as_candidate()
         assert leadership.candidate_heard(heartbeat, speaker)
         assert leadership.lead.candidates == (7,)
+
+
+class SilentLeader(asyncio.Transport):
+    """The connection of a candidate to a leader that says nothing but who it is."""
+
+    def __init__(self, candidate: FramedConnection) -> None:
+        super().__init__()
+        self._candidate, self._handshake = candidate, new_server(None, insecure=True)
+
+    def get_extra_info(self, name: str, default: object = None) -> object:
+        return "10.0.0.1", 29400
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        if self._handshake.result is None:
+            said = self._handshake.feed(bytes(data))
+            asyncio.get_running_loop().call_soon(self._candidate.data_received, said)
+
+    def breaks(self) -> None:
+        self._candidate.connection_lost(None)
+
+    def close(self) -> None:
+        pass
+
+    abort = close
+
+
+class Leaders:
+    """The network, with a leader at each address."""
+
+    def __init__(self) -> None:
+        self.connections: list[SilentLeader] = []
+
+    async def dial(
+        self, loop: ProcessLoop, make: Callable[[], FramedConnection], host: str, port: int
+    ) -> asyncio.Transport:
+        candidate = make()
+        self.connections.append(SilentLeader(candidate))
+        candidate.connection_made(self.connections[-1])
+        return self.connections[-1]
+
+
+def test_L1_a_candidate_whose_connection_to_the_leader_breaks_connects_again() -> None:
+    network, register = Leaders(), FaultyRegister()
+    leader = Leader(("10.0.0.1:29400",), Process("boot", 1, 1), has_workers=True)
+    register.put(encode(LeadRecord(1, Epoch(1, 1), leader, 0, JobRecord(SETTINGS, 1))))
+
+    async def body() -> None:
+        runtime = Runtime(asyncio.get_running_loop().time, lambda process, own: False)
+        local = LocalLeader(Process("boot", 2, 1), AtOnce(), runtime)
+        led = ManyLeaderships(lambda run_id: register, (), lambda run_id, text: None, local)
+        jobs = HostedJobs(Hosting(lambda run_id, record: None, led=led))
+        candidates = Candidates(led, jobs, lambda: ["job"], None)
+        await asyncio.sleep(3 * REDIAL_S)
+        assert len(network.connections) == 1
+        network.connections[0].breaks()
+        await asyncio.sleep(3 * REDIAL_S)
+        assert len(network.connections) == 2
+        candidates.close()
+        jobs.close()
+
+    in_virtual_time(body, network)

@@ -10,14 +10,16 @@ from typing import Self
 
 import pytest
 from tests.harness.limits import patience
+from tests.harness.narrowed import known
 
 from rallypoint.clocks import boot_time
 from rallypoint.coordinator.connection import ClientConnection
+from rallypoint.coordinator.hosting import Hosting
 from rallypoint.coordinator.leader_process import LocalLeader, Runtime
 from rallypoint.coordinator.leader_search import LeaderSearch, Listening, OwnLeadership
 from rallypoint.coordinator.server import Coordinator
 from rallypoint.core.model import Epoch, SharedSettings, Stamp
-from rallypoint.core.takeover.candidacy import Looks, Present
+from rallypoint.core.takeover.candidacy import Present
 from rallypoint.core.takeover.clock_rates import with_margin
 from rallypoint.core.takeover.consent import Promises
 from rallypoint.core.takeover.heirs import Claimant
@@ -27,7 +29,7 @@ from rallypoint.core.takeover.record import JobRecord, Leader, LeadRecord, Proce
 from rallypoint.core.takeover.stepping_down import Deference
 from rallypoint.errors import RecordError, RendezvousConnectionError
 from rallypoint.register.contract import MemoryRendezvousBackend, Token
-from rallypoint.register.record import encode
+from rallypoint.register.record import decode, encode
 from rallypoint.threads import CallThread
 from rallypoint.wire.address import Address
 
@@ -73,6 +75,22 @@ class ClaimsFail(MemoryRendezvousBackend):
         raise RendezvousConnectionError("no answer")
 
 
+class ClaimsWait(ClaimsFail):
+    """Claims wait for `may_claim`, and then are stored."""
+
+    def __init__(self, record: LeadRecord) -> None:
+        super().__init__(record)
+        self.is_claimed, self.may_claim = threading.Event(), threading.Event()
+        self.may_read.set()
+
+    def set_state(
+        self, state: bytes, token: Token | None = None
+    ) -> tuple[bytes, Token, bool] | None:
+        self.is_claimed.set()
+        assert self.may_claim.wait(patience(60))
+        return MemoryRendezvousBackend.set_state(self, state, token)
+
+
 class Heir:
     """A node that has no leader."""
 
@@ -93,7 +111,7 @@ class Heir:
         return Listening([], ())
 
     def host(self, listening: Listening) -> Coordinator:
-        raise AssertionError("no claim succeeds here")
+        return Coordinator([], Hosting(lambda run_id, record: None), None)
 
     def leads_no_more(self) -> None: ...
 
@@ -105,11 +123,17 @@ class Case:
     """The node looks for a leader, and may claim the job."""
 
     def __init__(
-        self, record: LeadRecord, *, is_gone: bool = False, clock: Callable[[], float] = boot_time
+        self,
+        record: LeadRecord,
+        *,
+        is_gone: bool = False,
+        clock: Callable[[], float] = boot_time,
+        register: ClaimsFail | None = None,
     ) -> None:
         """`record`: what the register holds. `is_gone`: the process of its leader is known to be
-        gone. `clock`: as that of `Runtime`."""
-        self.register, self.node, own = ClaimsFail(record), Heir(), OwnLeadership(15.0)
+        gone. `clock`: as that of `Runtime`. `register`: one that holds the record already."""
+        self.register, self.node = register or ClaimsFail(record), Heir()
+        own = OwnLeadership(15.0)
         own.promises.assigned(ROUND, 1)
         self.promises = own.promises
         runtime = Runtime(clock, lambda process, own: is_gone)
@@ -138,6 +162,16 @@ async def test_L2_a_node_that_promises_while_it_reads_does_not_claim_by_what_it_
         while "claim" not in case.register.calls:
             await case.look()
         assert case.register.calls[:2] == ["read", "read"]
+
+
+async def test_L1_a_node_that_ends_while_it_claims_leaves_the_job_to_others_at_once() -> None:
+    register = ClaimsWait(RECORD)
+    async with Case(RECORD, is_gone=True, register=register) as case:
+        await asyncio.to_thread(register.is_claimed.wait)
+        case.search.stop()
+        register.may_claim.set()
+    found = known(register.get_state())
+    assert decode(found[0]).is_vacant
 
 
 async def test_L5_a_node_dials_the_leader_that_it_knew_last_while_the_register_is_away() -> None:
@@ -172,7 +206,7 @@ def test_L2_a_node_claims_by_what_it_has_promised_and_lets_others_do_first() -> 
     promises.next(0.0, RECORD.epoch.as_int())
     deference.begin(JOB, 200.0)
     search = Search(RECORD.leader, 1, Memory(), promises, deference)
-    search.looks(Looks(0.0, Present(Claimant(ROUND, 1, is_leaving=True))))
+    search.looks(Present(Claimant(ROUND, 1, is_leaving=True)))
     assert search.claimant == Claimant(
         ROUND, 1, is_leaving=True, promised_until=100.0 + with_margin(7.5), defers_until=200.0
     )
@@ -218,6 +252,24 @@ async def test_L1_a_node_of_the_job_names_a_record_that_is_none_once_and_a_new_o
         with pytest.raises(RecordError):
             await case.search.dial()
         assert len(case.node.notices) == (0 if is_fresh else 2)
+
+
+async def test_L1_an_unexpected_error_of_the_register_is_one_of_each_attempt_to_dial(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail() -> None:
+        raise ValueError("of its own")
+
+    unheard: list[object] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: unheard.append(context["exception"]))
+    async with Case(RECORD) as case:
+        monkeypatch.setattr(case.register, "get_state", fail)
+        case.register.may_read.set()
+        for _ in range(2):
+            with pytest.raises(ValueError, match="of its own"):
+                await case.search.dial()
+    assert len(unheard) == 1
 
 
 async def test_L1_a_node_without_a_leader_says_when_it_is_its_own_turn() -> None:

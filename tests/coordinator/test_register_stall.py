@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import TypeVar
 
-from tests.harness.faulty_register import FaultyRegister
+from tests.harness.faulty_register import AtOnce, FaultyRegister
 from tests.harness.leading_process import Stepwise, no_wait
 from tests.harness.narrowed import known
 from tests.harness.virtual_time import in_virtual_time
@@ -17,24 +15,6 @@ from rallypoint.core.settings import HOLD_S
 from rallypoint.core.takeover.memory import Memory
 from rallypoint.core.takeover.record import Leader, Process
 from rallypoint.core.takeover.told import Seal
-from rallypoint.errors import RallypointError
-
-T = TypeVar("T")
-
-
-class AtOnce:
-    """Makes the calls of a register in the loop."""
-
-    def submit(self, call: Callable[[], T]) -> asyncio.Future[T]:
-        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        try:
-            future.set_result(call())
-        except RallypointError as error:
-            future.set_exception(error)
-        return future
-
-    def close(self) -> None:
-        pass
 
 
 def test_L8_that_nothing_can_be_recorded_is_told_while_it_is_so_and_not_else() -> None:

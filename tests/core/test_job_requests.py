@@ -117,6 +117,17 @@ def test_an_older_checkpoint_does_not_answer_a_newer_request_that_was_never_aske
     assert people.told[9] == Said("the round has ended before it was asked for", False)
 
 
+def test_V4_who_asks_again_while_a_checkpoint_is_saved_hears_what_has_come_of_it() -> None:
+    people = People()
+    people.step(requests.HungUp(people.ask(CHECKPOINT)))
+    people.saves(A)
+    people.waiting[9] = CHECKPOINT, 0, 0
+    people.step(requests.Requested(9, Ask(CHECKPOINT, asked_in=0), "", False, ""))
+    people.saves(B)
+    people.record()
+    assert people.told[9] == Said("the workers of 2 nodes have saved a checkpoint")
+
+
 def test_a_restart_is_done_when_the_next_workers_run() -> None:
     people = People()
     number = people.ask(RESTART)

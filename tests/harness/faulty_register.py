@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable
+from typing import TypeVar
 
 from tests.harness.limits import patience
 
 from rallypoint.core.takeover.record import JobRecord, LeadRecord
-from rallypoint.errors import RendezvousConnectionError
+from rallypoint.errors import RallypointError, RendezvousConnectionError
 from rallypoint.register.contract import MemoryRendezvousBackend, Token
 from rallypoint.register.record import decode
+
+T = TypeVar("T")
 
 
 class FaultyRegister(MemoryRendezvousBackend):
@@ -72,3 +76,18 @@ class FaultyRegister(MemoryRendezvousBackend):
         """And what that says of the job."""
         assert self.record.job is not None
         return self.record.job
+
+
+class AtOnce:
+    """Makes the calls of a register in the loop."""
+
+    def submit(self, call: Callable[[], T]) -> asyncio.Future[T]:
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        try:
+            future.set_result(call())
+        except RallypointError as error:
+            future.set_exception(error)
+        return future
+
+    def close(self) -> None:
+        pass

@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
-from tools.planted_before_moves import BUGS_BEFORE_MOVES, LEAST_FOUND
+from tools.planted_before_moves import BUGS_BEFORE_MOVES
+from tools.planted_in_machines import BUGS_IN_MACHINES
 from tools.planted_in_tests import PACKAGE, ROOT, place_of, suite_options
+
+BUGS = (*BUGS_BEFORE_MOVES, *BUGS_IN_MACHINES)
 
 
 def test_the_text_of_every_bug_that_tests_find_is_in_the_package_once() -> None:
     texts = [path.read_text() for path in (ROOT / PACKAGE).rglob("*.py")]
-    occurs = {bug.name: sum(text.count(bug.old) for text in texts) for bug in BUGS_BEFORE_MOVES}
-    assert occurs == {bug.name: 1 for bug in BUGS_BEFORE_MOVES}
+    occurs = {bug.name: sum(text.count(bug.old) for text in texts) for bug in BUGS}
+    assert occurs == dict.fromkeys((bug.name for bug in BUGS), 1)
 
 
-def test_the_number_of_bugs_that_must_be_found_is_that_of_those_that_were() -> None:
-    assert len({bug.name for bug in BUGS_BEFORE_MOVES}) == len(BUGS_BEFORE_MOVES) == 30
-    assert sum(bool(bug.found_by) for bug in BUGS_BEFORE_MOVES) == LEAST_FOUND
+def test_every_bug_has_a_name_of_its_own_and_a_test_that_has_found_it() -> None:
+    assert (len({bug.name for bug in BUGS}), len(BUGS_BEFORE_MOVES)) == (len(BUGS), 30)
+    files = (ROOT / "tests").rglob("test_*.py")
+    tests = {name for file in files for name in re.findall(r"def (test_\w+)\(", file.read_text())}
+    assert [bug.name for bug in BUGS if bug.found_by not in tests] == []
+
+
+def test_there_are_three_bugs_of_each_machine_and_one_of_each_host() -> None:
+    numbers = Counter(bug.module for bug in BUGS_IN_MACHINES)
+    assert numbers == {module: 3 if "core/" in module else 1 for module in numbers}
+    assert len(numbers) == 12
 
 
 def test_the_place_of_a_bug_is_found_where_its_text_was_moved(tmp_path: Path) -> None:

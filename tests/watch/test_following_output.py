@@ -10,12 +10,13 @@ import pytest
 from msgspec.structs import replace
 from tests.harness.job_machine import CANDIDATE, RULES
 from tests.harness.running_job import Place
+from tests.harness.virtual_time import in_virtual_time
 from tests.harness.wires import Wire
 
 from rallypoint.cli.parser import parse
 from rallypoint.cli.watch.logs import LOGS, Logs
 from rallypoint.clocks import CALLS_IN_A_TURN
-from rallypoint.coordinator.gathering import Gatherings
+from rallypoint.coordinator.gathering import TICK_S, Gatherings
 from rallypoint.coordinator.hosted_job import HostedJob
 from rallypoint.core import limits
 from rallypoint.core import messages as m
@@ -23,7 +24,14 @@ from rallypoint.core.job_state import new_job
 from rallypoint.core.model import Stamp
 from rallypoint.core.sessions import Sessions
 from rallypoint.core.settings import MAX_WORKERS_PER_NODE
-from rallypoint.core.watch.collecting import ALL_LINES, Gathered, HowFar, RankTold, WorkerAnswer
+from rallypoint.core.watch.collecting import (
+    ALL_LINES,
+    ANSWER_S,
+    Gathered,
+    HowFar,
+    RankTold,
+    WorkerAnswer,
+)
 from rallypoint.core.watch.questions import READ_MAX, ReadTo, Subject
 
 FOLLOWS = m.Ask(Subject.LOGS, follow=True, newest=5)
@@ -144,6 +152,31 @@ async def test_V6_who_follows_waits_for_a_job_without_a_round() -> None:
     job.watch.gatherings.check_deadlines()
     assert [len(node.all(m.Collect)) for node in nodes] == [1, 1]
     job.close()
+
+
+def test_V6_nodes_that_do_not_answer_are_named_and_the_answer_ends() -> None:
+    async def body() -> None:
+        place = Place()
+        person = place.asks(m.Ask(Subject.STACKS))
+        await asyncio.sleep(ANSWER_S + 2 * TICK_S)
+        (answer,) = told(person)
+        why = f"no answer within {ANSWER_S:g} s"
+        assert answer.missing == {"node-0": why, "node-1": why}
+        assert person.all(m.Answer)[-1].is_last
+        place.job.close()
+
+    in_virtual_time(body)
+
+
+async def test_V6_the_answer_to_who_follows_ends_when_nodes_have_told_all_after_the_jobs_end(
+    place: Place,
+) -> None:
+    person = place.asks(FOLLOWS)
+    place.wants(Subject.CANCEL)
+    for node in place.nodes:
+        number = node.all(m.Collect)[-1].number
+        place.job.collected(node, m.Collected(number, is_last=True))
+    assert person.all(m.Answer)[-1].is_last
 
 
 def test_a_place_of_a_round_before_does_not_replace_a_newer_one() -> None:

@@ -49,6 +49,7 @@ from rallypoint.core.search import (
     waiting_text,
 )
 from rallypoint.core.takeover.told import Position
+from rallypoint.core.text import settings_unknown
 from rallypoint.core.watch.node_progress import NodeProgress
 from rallypoint.errors import InfrastructureError, RallypointError, UsageError
 
@@ -370,6 +371,9 @@ class AgentEnd:
                     # The job has another number now, before its first round.
                     self.attached = message
                     return []
+                if unknown := settings_unknown(self.settings, message.settings_known):
+                    self.is_closed = True
+                    return [Rejected(unknown, is_fault=False)]
                 return self._was_attached(now, message)
             case m.Refused(text, is_fault):
                 self.is_closed = True
