@@ -373,7 +373,7 @@ class AgentEnd:
                     return []
                 if unknown := settings_unknown(self.settings, message.settings_known):
                     self.is_closed = True
-                    return [Rejected(unknown, is_fault=False)]
+                    return [Rejected(UsageError(unknown))]
                 return self._was_attached(now, message)
             case m.Refused(text, is_fault):
                 self.is_closed = True
