@@ -62,7 +62,9 @@ def rows_named(tree: ast.Module) -> list[str]:
 
 
 def fields_of(words: str) -> set[str]:
-    return {name for _, name, _, _ in Formatter().parse(words) if name is not None}
+    """The fields that who reports it gives; names of settings are filled in by themselves."""
+    names = {name for _, name, _, _ in Formatter().parse(words) if name is not None}
+    return {name for name in names if not name.startswith("named.")}
 
 
 def faulty_calls(tree: ast.Module) -> list[str]:
