@@ -152,7 +152,7 @@ CALLABLES_IN_CORE: dict[str, str] = {
 """Classes of core that store something to call: a machine is told the time and gives effects."""
 HOSTS: dict[str, str] = {
     "coordinator/gathering.py": "collection",
-    "coordinator/candidacy.py": "_step",
+    "coordinator/candidacy.py": "_machine",
     "coordinator/candidates.py": "_standby",
     "coordinator/jobs.py": "_lives",
     "coordinator/leader_search.py": "_search",

@@ -262,8 +262,8 @@ BUGS_BEFORE_MOVES = (
     # The guard reports the death of an agent that has left in good order.
     MovedBug(
         "the notice of an agent's death is not taken back at its end",
-        "agent/membership.py",
-        '            self._setup.helpers.leave_notice(b"")\n',
+        "agent/notices.py",
+        '            self._tell_guard(b"")\n',
         "            pass\n",
         found_by="test_F2_of_an_agent_that_has_left_its_job_the_guard_reports_no_death",
     ),

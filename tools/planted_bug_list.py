@@ -315,8 +315,8 @@ BUGS = (
     Bug(
         "who has lost the race for a claim leads all the same",
         "../coordinator/candidacy.py",
-        "return c.Swapped(self.now, is_ours, sent_at,",
-        "return c.Swapped(self.now, True, sent_at,",
+        "swapped(self.now, is_ours=is_ours,",
+        "swapped(self.now, is_ours=True,",
         "L1",
     ),
     Bug(
@@ -526,7 +526,7 @@ BUGS = (
         "takeover/duties.py",
         "        if found is not None and (fault := self.memory.fault_in(found)):\n",
         "        if self.memory.is_behind(found):\n"
-        "            return self.unwritten(Unwritten(self.lead.held_until, ''))\n"
+        "            return self.unwritten(self.lead.held_until, '')\n"
         "        if found is not None and (fault := self.memory.fault_in(found)):\n",
         "L9",
     ),

@@ -94,6 +94,34 @@ class Turns:
                 self._loop.call_soon(self._turn)
 
 
+class Alarm:
+    """One timer of the loop, which rings once, at the earliest of the times that it was set to
+    since. For the thread of the loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, ring: Callable[[], object]) -> None:
+        self._loop, self._ring = loop, ring
+        self._handle: asyncio.TimerHandle | None = None
+        self.at = 0.0
+        """When it rings, or was to ring last."""
+
+    def set(self, at: float) -> None:
+        """Ring at this time of the loop, if not before."""
+        if self._handle is None or at < self.at:
+            self.cancel()
+            self._handle, self.at = self._loop.call_at(at, self._due), at
+
+    def cancel(self) -> bool:
+        """Whether it was to ring."""
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            handle.cancel()
+        return handle is not None
+
+    def _due(self) -> None:
+        self._handle = None
+        self._ring()
+
+
 class Timers(Generic[W]):
     """The waits of a pure machine, with one timer of the loop. A wait that is wanted no more is
     dropped. For the thread of the loop."""

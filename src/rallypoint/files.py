@@ -110,6 +110,26 @@ def open_named(path: Path, flags: int, mode: int = 0o666) -> int:
     return fd
 
 
+def write_all(fd: int, data: bytes) -> None:
+    """Write until the whole is written. Raises OSError; a part of it may be written then."""
+    left = memoryview(data)
+    while left:
+        left = left[os.write(fd, left) :]
+
+
+def prove_writable(directory: str, block: bytes) -> None:
+    """Write a block to a new file there, which reaches the disk, so that a full one shows. Blocks;
+    raises OSError. Nothing is left of it."""
+    path = os.path.join(directory, f".rallypoint-{os.urandom(8).hex()}")
+    fd = safe_open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    try:
+        os.unlink(path)
+        write_all(fd, block)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
 def make_pipe(path: Path) -> int:
     """Make a named pipe of mode 0600 where nothing is yet. Returns both of its ends in one
     descriptor that does not block, so that reading it never comes to an end. Raises OSError."""

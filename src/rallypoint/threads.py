@@ -57,16 +57,13 @@ class CallThread:
 
         self._name = name
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()
-        self._started = self._closed = False
-
-    @property
-    def is_closed(self) -> bool:
+        self._started = False
+        self.is_closed = False
         """It takes no calls any more."""
-        return self._closed
 
     def submit(self, call: Callable[[], T]) -> asyncio.Future[T]:
         """Run it after those before it. Raises RuntimeError when closed."""
-        if self._closed:
+        if self.is_closed:
             raise RuntimeError(f"the thread {self._name} is closed")
         if not self._started:
             self._started = True
@@ -77,7 +74,7 @@ class CallThread:
 
     def close(self) -> None:
         """Calls that have not begun are cancelled; one that has ends by itself."""
-        self._closed = True
+        self.is_closed = True
         while not self._calls.empty():
             waiting = self._calls.get()
             if waiting is not None:

@@ -16,6 +16,7 @@ from typing import Any, cast
 
 from tests.harness.limits import patience
 from tests.harness.node_machine import assigned, stamp
+from tests.harness.relays import tail_of
 
 from rallypoint.agent.answering import NodeAnswers
 from rallypoint.agent.node_workers import RunningRound
@@ -31,7 +32,6 @@ from rallypoint.process.logs.specs import DefaultLogsSpecs, LogsDest
 from rallypoint.process.logs.worker_output import OutputSettings, WorkerOutputs
 from rallypoint.process.relay.channel import Channel
 from rallypoint.process.relay.client import Relay, RelaySetup
-from rallypoint.process.relay.events import RelayEvents
 from rallypoint.process.relay.messages import AskOutput, AskTail, OutputIs, StreamOutput, TailIs
 from rallypoint.process.relay.objects import StreamObjects
 from rallypoint.process.relay.remembered import LastWords, StreamPiece
@@ -46,6 +46,10 @@ async def some_turns(count: int = TURNS) -> None:
         await asyncio.sleep(0)
 
 
+def unheard(_: object) -> None:
+    """Nobody wants to know."""
+
+
 @contextmanager
 def relay_and_its_channel() -> Iterator[tuple[Relay, Channel]]:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -53,7 +57,7 @@ def relay_and_its_channel() -> Iterator[tuple[Relay, Channel]]:
     no_process = cast(ForkedProcess, None)
     with ours, theirs:
         yield (
-            Relay(no_process, ours, RelaySetup("", RelayEvents(), StreamObjects())),
+            Relay(no_process, ours, RelaySetup("", unheard, unheard, StreamObjects())),
             Channel(theirs),
         )
 
@@ -86,7 +90,7 @@ def test_a_question_to_the_relay_can_be_cancelled_until_it_is_answered() -> None
 
 def test_what_the_relay_has_answered_counts_when_its_time_ends_in_the_same_moment() -> None:
     async def main(relay: Relay, channel: Channel) -> None:
-        asking = asyncio.create_task(relay.tail(0, 0, timeout_s=0.0))
+        asking = asyncio.create_task(tail_of(relay, 0, 0, timeout_s=0.0))
         asked = await next_ask(channel)
         channel.report(TailIs(asked.ask, LastWords((StreamPiece(0, b"last words"),))))
         assert await asking == b"last words"

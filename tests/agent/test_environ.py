@@ -12,31 +12,39 @@ from rallypoint.agent.environ import (
     worker_argv,
     worker_environ,
 )
+from rallypoint.config import AgentConfig, RendezvousConfig, WorkerConfig
+from rallypoint.core.model import Assignment, Stamp
 from rallypoint.errors import UsageError
 
+WORKERS = WorkerConfig(count=4, role="trainer", omp_threads=1)
 CONTEXT = WorkerContext(
     local_rank=1,
-    rank=5,
-    role_rank=3,
-    role="trainer",
-    group_rank=2,
-    local_world_size=4,
-    world_size=8,
-    group_world_size=3,
-    role_world_size=6,
-    master_addr="10.0.0.1",
-    master_port=4321,
-    restart_count=1,
-    max_restarts=7,
-    run_id="job-x",
-    incarnation=2,
-    round=9,
-    node_id="host-a/0",
     error_file="/logs/1/error.json",
-    omp_threads=1,
-    restart_reason="node b was lost",
+    stamp=Stamp(2, 9),
+    assignment=Assignment(
+        round=9,
+        group_rank=2,
+        group_world_size=3,
+        base_rank=4,
+        world_size=8,
+        base_role_rank=2,
+        role_world_size=6,
+        master_addr="10.0.0.1",
+        master_port=4321,
+        restart_count=1,
+        why="node b was lost",
+        enrol=True,
+    ),
+    config=AgentConfig(rendezvous=RendezvousConfig("job-x", max_restarts=7), workers=WORKERS),
+    node_id="host-a/0",
     shm="/tmp/x/shm",
 )
+
+
+def with_workers(**settings: bool) -> WorkerContext:
+    """The same with these settings of the workers."""
+    return replace(CONTEXT, config=replace(CONTEXT.config, workers=replace(WORKERS, **settings)))
+
 
 TOLD = {
     "LOCAL_RANK": "1",
@@ -85,7 +93,7 @@ def test_what_the_person_set_is_kept() -> None:
 
 
 def test_what_is_to_be_read_for_progress_is_not_buffered_unless_the_person_wants_it() -> None:
-    unbuffered = replace(CONTEXT, unbuffered=True)
+    unbuffered = with_workers(unbuffered=True)
     assert worker_environ(unbuffered, {})["PYTHONUNBUFFERED"] == "1"
     assert worker_environ(unbuffered, {"PYTHONUNBUFFERED": ""})["PYTHONUNBUFFERED"] == ""
     assert "PYTHONUNBUFFERED" not in worker_environ(CONTEXT, {})
@@ -109,7 +117,7 @@ def test_a_virtual_local_rank_is_0_and_one_device_is_visible(
     visible: str | None, device: str
 ) -> None:
     base = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
-    told = worker_environ(replace(CONTEXT, virtual_local_rank=True), base)
+    told = worker_environ(with_workers(virtual_local_rank=True), base)
     assert told == TOLD | {"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": device}
     assert told["RALLYPOINT_LOCAL_RANK"] == "1"
 
@@ -126,7 +134,7 @@ def test_a_virtual_local_rank_is_0_and_one_device_is_visible(
 )
 def test_a_virtual_local_rank_on_amd_gpus(base: dict[str, str], devices: dict[str, str]) -> None:
     given = {f"{name}_VISIBLE_DEVICES": value for name, value in base.items()}
-    told = worker_environ(replace(CONTEXT, virtual_local_rank=True), given)
+    told = worker_environ(with_workers(virtual_local_rank=True), given)
     wanted = {f"{name}_VISIBLE_DEVICES": value for name, value in devices.items()}
     assert told == TOLD | {"LOCAL_RANK": "0", **wanted}
 

@@ -8,7 +8,7 @@ import pytest
 from tests.harness.own_program import program
 from tests.harness.round_workers import leaves_nothing as leaves_nothing
 
-from rallypoint.agent.environ import context_maker
+from rallypoint.agent.environ import WorkerContext
 from rallypoint.agent.node_workers import WorkerRound
 from rallypoint.agent.worker_source import WorkerSource
 from rallypoint.agent.workers import RoundWorkers, WorkerSetup
@@ -77,7 +77,9 @@ async def test_A6_workers_that_an_agent_abandons_are_reaped_and_their_ends_are_n
         lambda *gone: called.append(gone),
     )
     workers = RoundWorkers(setup, round_)
-    workers.start(context_maker(assignment, Stamp(1, 0), config, "a"))
+    workers.start(
+        lambda rank, file: WorkerContext(rank, file, Stamp(1, 0), assignment, config, "a")
+    )
     if is_stopping:
         workers.clear()
     assert len(workers.pids) == 2

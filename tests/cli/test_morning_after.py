@@ -19,6 +19,7 @@ from tests.harness.dead_disk import dead_disk
 from tests.harness.one_agent import agent, ended
 from tests.harness.small_disk import small_disk
 
+from rallypoint.cli.commands import ROWS
 from rallypoint.cli.watch import kept as kept_commands
 from rallypoint.cli.watch import logs, status, wishes
 from rallypoint.core.watch.history_file import read
@@ -209,7 +210,7 @@ def test_a_file_server_that_is_gone_delays_neither_the_job_nor_its_end(tmp_path:
         assert "Traceback" not in run.err
 
 
-@pytest.mark.parametrize("ask", [status.run, logs.run, partial(wishes.run_named, "cancel")])
+@pytest.mark.parametrize("ask", [status.run, logs.run, partial(wishes.run, ROWS["cancel"])])
 def test_a_command_does_not_wait_for_ever_for_a_file_server_that_is_gone(
     ask: Callable[[list[str]], int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

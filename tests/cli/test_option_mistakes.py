@@ -64,8 +64,8 @@ ONE_OPTION: tuple[tuple[str, str], ...] = (
     (
         "--exit-code failed=256",
         (
-            "needs CLASS=N: one of success, failed, usage, infrastructure, already-succeeded, "
-            "no-progress, and 0 to 255"
+            "needs CLASS=N: one of success, failed, usage, infrastructure, out-of-time, "
+            "already-succeeded, no-progress, and 0 to 255"
         ),
     ),
     (

@@ -26,32 +26,21 @@ from tests.harness.programs import said_by
 
 from rallypoint.agent.environ import WorkerContext, worker_argv, worker_environ
 from rallypoint.cli.options import parse_run
+from rallypoint.config import AgentConfig, RendezvousConfig, WorkerConfig
+from rallypoint.core.model import Assignment, Stamp
 
 
 def context(rank: int, told: dict[str, str], *, role: str, max_restarts: int) -> WorkerContext:
     """Where `rank` of two workers on one node is; ports and ids as that run chose them."""
-    return WorkerContext(
-        local_rank=rank,
-        rank=rank,
-        role_rank=rank,
-        role=role,
-        group_rank=0,
-        local_world_size=2,
-        world_size=2,
-        group_world_size=1,
-        role_world_size=2,
-        master_addr=told["MASTER_ADDR"],
-        master_port=int(told["MASTER_PORT"]),
-        restart_count=0,
-        max_restarts=max_restarts,
-        run_id=told["TORCHELASTIC_RUN_ID"],
-        incarnation=1,
-        round=1,
-        node_id="n",
-        error_file=told["TORCHELASTIC_ERROR_FILE"],
-        omp_threads=None if "OMP_NUM_THREADS" in plain_environ() else 1,
-        shm="/shm",
+    address, port = told["MASTER_ADDR"], int(told["MASTER_PORT"])
+    assignment = Assignment(1, 0, 1, 0, 2, 0, 2, address, port, 0, "the first round", False)
+    omp_threads = None if "OMP_NUM_THREADS" in plain_environ() else 1
+    config = AgentConfig(
+        rendezvous=RendezvousConfig(told["TORCHELASTIC_RUN_ID"], max_restarts=max_restarts),
+        workers=WorkerConfig(count=2, role=role, omp_threads=omp_threads),
     )
+    error_file = told["TORCHELASTIC_ERROR_FILE"]
+    return WorkerContext(rank, error_file, Stamp(1, 1), assignment, config, "n", shm="/shm")
 
 
 class Case(NamedTuple):

@@ -19,7 +19,7 @@ from rallypoint.coordinator.leader_process import LocalLeader, Runtime
 from rallypoint.coordinator.leader_search import LeaderSearch, Listening, OwnLeadership
 from rallypoint.coordinator.server import Coordinator
 from rallypoint.core.model import Epoch, SharedSettings, Stamp
-from rallypoint.core.takeover.candidacy import Looks, Present
+from rallypoint.core.takeover.candidacy import Present
 from rallypoint.core.takeover.clock_rates import with_margin
 from rallypoint.core.takeover.consent import Promises
 from rallypoint.core.takeover.heirs import Claimant
@@ -206,7 +206,7 @@ def test_L2_a_node_claims_by_what_it_has_promised_and_lets_others_do_first() -> 
     promises.next(0.0, RECORD.epoch.as_int())
     deference.begin(JOB, 200.0)
     search = Search(RECORD.leader, 1, Memory(), promises, deference)
-    search.looks(Looks(0.0, Present(Claimant(ROUND, 1, is_leaving=True))))
+    search.looks(Present(Claimant(ROUND, 1, is_leaving=True)))
     assert search.claimant == Claimant(
         ROUND, 1, is_leaving=True, promised_until=100.0 + with_margin(7.5), defers_until=200.0
     )
@@ -252,6 +252,24 @@ async def test_L1_a_node_of_the_job_names_a_record_that_is_none_once_and_a_new_o
         with pytest.raises(RecordError):
             await case.search.dial()
         assert len(case.node.notices) == (0 if is_fresh else 2)
+
+
+async def test_L1_an_unexpected_error_of_the_register_is_one_of_each_attempt_to_dial(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail() -> None:
+        raise ValueError("of its own")
+
+    unheard: list[object] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: unheard.append(context["exception"]))
+    async with Case(RECORD) as case:
+        monkeypatch.setattr(case.register, "get_state", fail)
+        case.register.may_read.set()
+        for _ in range(2):
+            with pytest.raises(ValueError, match="of its own"):
+                await case.search.dial()
+    assert len(unheard) == 1
 
 
 async def test_L1_a_node_without_a_leader_says_when_it_is_its_own_turn() -> None:

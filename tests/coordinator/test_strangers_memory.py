@@ -92,7 +92,7 @@ async def test_F8_what_strangers_send_takes_no_memory_of_a_coordinator() -> None
         friend = await place.attached(rules, "life")
         with traced(), strangers(place.port, half_a_hello):
             admission = place.coordinator._acceptor._admission
-            await until(lambda: admission.unproven == STRANGERS)
+            await until(lambda: len(admission._unproven) == STRANGERS)
             for _ in range(2):
                 await friend.round_trip()
             held, _ = tracemalloc.get_traced_memory()

@@ -44,7 +44,7 @@ def test_who_has_proven_itself_leaves_its_place_but_keeps_its_descriptor() -> No
     for number in range(2):
         door.let_in(number, "a", 0.0)
         door.admission.proved(number)
-    assert (door.admission.slots, door.admission.unproven) == (2, 0)
+    assert (door.admission.slots, len(door.admission._unproven)) == (2, 0)
     for number in range(2, 4):
         door.let_in(number, "a", 0.0)
         door.admission.proved(number)
@@ -157,5 +157,5 @@ def test_whatever_comes_slots_are_kept_and_only_who_holds_most_loses_one(
         elif what == "overdue":
             overdue = door.admission.overdue(now)
             assert overdue == [n for n, (_, at) in unproven.items() if at + LIMIT_S <= now]
-        assert door.admission.unproven == len(unproven) <= slots
+        assert len(door.admission._unproven) == len(unproven) <= slots
         assert len(unproven) + len(proven) <= room

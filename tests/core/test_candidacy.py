@@ -36,8 +36,8 @@ class Case:
     def looks(self, record: LeadRecord | None, *, is_awaited: bool = False) -> list[c.Effect]:
         """It looks, and finds this."""
         at = c.Present(is_awaited=is_awaited)
-        assert c.step(self.machine, c.Looks(self.now, at)) == [c.Look()]
-        return c.step(self.machine, c.Found(self.now, record, at))
+        assert self.machine.looks(at) == [c.Look()]
+        return self.machine.found(c.Found(self.now, record, at))
 
     def is_claimed_soon(self, record: LeadRecord) -> bool:
         """Whether it claims the job within some seconds in which the register holds this."""
@@ -79,7 +79,7 @@ def test_L1_a_coordinator_that_has_lost_the_race_for_a_claim_looks_again_at_once
     serve: Case,
 ) -> None:
     [first] = serve.looks(None)
-    assert c.step(serve.machine, c.Swapped(serve.now, is_ours=False)) == [c.Wait(0.0)]
+    assert serve.machine.swapped(serve.now, is_ours=False) == [c.Wait(0.0)]
     [second] = serve.looks(None)
     assert isinstance(first, c.Swap)
     assert isinstance(second, c.Swap)
@@ -88,7 +88,7 @@ def test_L1_a_coordinator_that_has_lost_the_race_for_a_claim_looks_again_at_once
 
 def test_L1_a_coordinator_leads_by_the_claim_that_the_register_holds(serve: Case) -> None:
     [swap] = serve.looks(FREE)
-    [lead] = c.step(serve.machine, c.Swapped(102.0, is_ours=True, sent_at=101.0, nonce=2))
+    [lead] = serve.machine.swapped(102.0, is_ours=True, sent_at=101.0, nonce=2)
     assert isinstance(swap, c.Swap)
     assert lead == c.Lead(swap.claim, 101.0, 102.0)
     assert serve.machine.memory.order[0] == swap.claim.record.epoch.number
@@ -97,10 +97,10 @@ def test_L1_a_coordinator_leads_by_the_claim_that_the_register_holds(serve: Case
 def test_L1_a_register_that_is_away_is_looked_at_again_and_one_that_is_none_ends_it(
     serve: Case,
 ) -> None:
-    said, wait = c.step(serve.machine, c.Unread(serve.now, AWAY))
+    said, wait = serve.machine.unread(serve.now, AWAY)
     assert (said, type(wait)) == (c.Say(str(AWAY)), c.Wait)
     with pytest.raises(RecordError):
-        c.step(serve.machine, c.Unread(serve.now, RecordError("rubbish")))
+        serve.machine.unread(serve.now, RecordError("rubbish"))
 
 
 # A candidate
@@ -121,7 +121,7 @@ def test_L1_a_candidate_dials_again_when_its_connection_is_lost_but_not_at_once(
     candidate: Case,
 ) -> None:
     candidate.looks(LED)
-    c.step(candidate.machine, c.Dialled(candidate.now, was_connected=False))
+    candidate.standby.dialled(candidate.now, was_connected=False)
     assert not any(isinstance(each, c.Dial) for each in candidate.looks(LED))
     candidate.now += c.REDIAL_S + 0.1
     assert any(isinstance(each, c.Dial) for each in candidate.looks(LED))
@@ -131,7 +131,7 @@ def test_L1_a_candidate_dials_again_when_its_connection_is_lost_but_not_at_once(
 
 def test_L1_a_candidate_hurries_while_its_leader_may_have_died_just_now(candidate: Case) -> None:
     candidate.looks(LISTED)
-    c.step(candidate.machine, c.Dialled(candidate.now, was_connected=True))
+    candidate.standby.dialled(candidate.now, was_connected=True)
     assert candidate.looks(LISTED)[-1] == c.Wait(c.HURRY_S)
     candidate.now += RELEASE_S + 0.1
     assert candidate.looks(LISTED)[-1] == c.Wait(candidate.machine.watch.look_s)
@@ -153,11 +153,11 @@ def test_L2_a_candidate_that_promises_while_it_reads_does_not_claim(candidate: C
             case.now += 1.0
     assert isinstance(other.looks(LISTED)[-1], c.Swap)
     assert other.standby.promises.next(other.now, LED.epoch.as_int()) is None, "it claims"
-    c.step(candidate.machine, c.Looks(candidate.now))
+    candidate.machine.looks(c.Present())
     promises = candidate.standby.promises
     promises.answered(1, candidate.now)
     assert promises.next(candidate.now, LED.epoch.as_int()) is not None
-    found = c.step(candidate.machine, c.Found(candidate.now, LISTED))
+    found = candidate.machine.found(c.Found(candidate.now, LISTED))
     assert isinstance(found[-1], c.Wait)
 
 
@@ -181,7 +181,7 @@ def test_L1_a_candidate_makes_way_for_an_agent_that_waits_at_its_address(candida
 def test_L1_a_candidate_ends_with_a_line_where_the_register_can_not_be_read(
     candidate: Case,
 ) -> None:
-    assert isinstance(c.step(candidate.machine, c.Unread(candidate.now, AWAY))[-1], c.Wait)
-    said, end = c.step(candidate.machine, c.Unread(candidate.now, RecordError("rubbish")))
+    assert isinstance(candidate.machine.unread(candidate.now, AWAY)[-1], c.Wait)
+    said, end = candidate.machine.unread(candidate.now, RecordError("rubbish"))
     assert said == c.Say("this coordinator can't stand ready to lead the job: rubbish")
     assert end == c.GiveUp()

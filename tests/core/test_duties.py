@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import inf
 
 import pytest
@@ -57,18 +58,18 @@ class Leader:
         self.written: list[LeadRecord] = []
         self.under_way: LeadRecord | None = None
         self.is_silent = False
-        self.feed(d.Opened(self.life))
-        self.feed(d.Keeps(self.now))
+        self.feed(self.duties.opened(self.life))
+        self.feed(self.duties.keeps(self.now))
 
-    def feed(self, event: d.Event) -> None:
-        """This happens."""
-        for effect in d.step(self.duties, event, lambda life, seconds: self.is_silent):
+    def feed(self, effects: Sequence[d.Effect]) -> None:
+        """This follows from what happens."""
+        for effect in effects:
             match effect:
                 case d.Write(record, _):
                     assert self.under_way is None, "one record at a time"
                     self.under_way = record
-                case d.Release(_, effects):
-                    self.done += effects
+                case d.Release(_, done):
+                    self.done += done
                 case d.Depose(why) | d.StepDown(why):
                     self.ends.append(why)
                 case Record(kind):
@@ -78,12 +79,12 @@ class Leader:
         """The job decides something, which is to be recorded first."""
         self.job.round.round += 1
         assert self.life.after([DONE]) == []
-        self.feed(d.Changed())
+        self.feed(self.duties.changed())
 
     def later(self, seconds: float = 0.0) -> LeadRecord | None:
         """So much time passes; the record that is under way then."""
         self.now += seconds
-        self.feed(d.TimePassed(self.now))
+        self.feed(self.duties.passed(self.now, lambda life, seconds: self.is_silent))
         return self.under_way
 
     def stored(self, seconds: float = 0.0) -> None:
@@ -92,12 +93,12 @@ class Leader:
         assert record is not None
         self.now += seconds
         self.written.append(record)
-        self.feed(d.Written(self.now, record))
+        self.feed(self.duties.written(self.now, record))
 
     def lost(self) -> None:
         """It is not known whether the register has."""
         self.under_way = None
-        self.feed(d.Unwritten(self.now, "no answer"))
+        self.feed(self.duties.unwritten(self.now, "no answer"))
 
 
 @pytest.fixture
@@ -170,8 +171,8 @@ def test_L3_an_answer_to_another_record_than_the_last_one_lets_nothing_be_done(
     assert earlier is not None
     leader.under_way = None
     leader.decide()
-    leader.feed(d.Leaves())
-    leader.feed(d.Written(leader.now, earlier))
+    leader.feed(leader.duties.leaves())
+    leader.feed(leader.duties.written(leader.now, earlier))
     assert leader.done == []
     leader.stored()
     assert leader.done == [DONE, DONE]
@@ -201,11 +202,12 @@ def test_L8_a_process_that_was_stopped_does_not_blame_the_register(leader: Leade
 def test_L1_a_leader_that_finds_another_record_leads_no_more(
     epoch: int, why: str, leader: Leader
 ) -> None:
-    leader.feed(d.Overtaken(replace(record_of(job_of(2)), epoch=Epoch(epoch or 1, 5))))
+    found = replace(record_of(job_of(2)), epoch=Epoch(epoch or 1, 5))
+    leader.feed(leader.duties.overtaken(found))
     assert why in leader.ends[0]
     assert leader.duties.wakes_at == inf
     assert not leader.duties.is_sure(leader.now)
-    leader.feed(d.Leaves())
+    leader.feed(leader.duties.leaves())
     assert leader.under_way is None, "the record is another one's"
 
 
@@ -229,14 +231,14 @@ def test_L2_a_leader_without_its_register_steps_down_and_its_record_counts_that(
         leader.later(CHECK_S)
     assert leader.ends == [f"its register did not answer for {LEASE_S:g} s"]
     leader.under_way = None
-    leader.feed(d.Leaves(steps_down=True))
+    leader.feed(leader.duties.leaves(steps_down=True))
     record = leader.under_way
     assert record is not None
     assert record.is_vacant
     assert record.job is not None
     assert record.job.stepped_down == 1
     leader.under_way = None
-    leader.feed(d.Leaves())
+    leader.feed(leader.duties.leaves())
     assert leader.under_way is None, "it has said so already"
 
 
@@ -258,7 +260,7 @@ def test_L3_a_cancel_that_can_not_be_recorded_is_told_where_all_nodes_are_heard(
     add(leader.job.round, member)
     leader.job.verdict = Verdict(Outcome.CANCELLED, "a person has said so", 3)
     leader.life.after([DONE])
-    leader.feed(d.Changed())
+    leader.feed(leader.duties.changed())
     leader.is_silent = is_silent
     leader.later(2.0)
     leader.later(HOLD_S)
@@ -274,7 +276,7 @@ def test_L9_a_leader_that_learns_of_a_newer_record_leads_no_more_and_says_so_onc
     newer = Position(Epoch(9, 1).as_int(), 3, 5, 4, 2, 2, is_active=True)
     assert leader.duties.is_behind(newer)
     for _ in range(2):
-        leader.feed(d.Learned(newer, SharedSettings("job", 1, 8)))
+        leader.feed(leader.duties.learned(newer, SharedSettings("job", 1, 8)))
     assert leader.ends == [d.BEHIND]
     assert leader.memory.next_number(None) > 9
 
@@ -282,7 +284,7 @@ def test_L9_a_leader_that_learns_of_a_newer_record_leads_no_more_and_says_so_onc
 def test_L2_a_leader_that_fails_by_a_fault_of_its_own_may_still_say_that_it_goes(
     leader: Leader,
 ) -> None:
-    leader.feed(d.Failed("a fault", is_deposed=False))
+    leader.feed(leader.duties.failed("a fault", is_deposed=False))
     assert (leader.ends, leader.duties.wakes_at) == (["a fault"], inf)
-    leader.feed(d.Leaves())
+    leader.feed(leader.duties.leaves())
     assert leader.under_way is not None

@@ -23,13 +23,19 @@ from rallypoint.core.restarts import (
     after_another_end,
     after_failure,
     describe_loop,
+    ending_of,
+    is_same,
     normalised,
     pause_s,
-    same_cause,
 )
 from rallypoint.core.worker_exits import WorkerExit
 
 EARLY = StepReach(-1, 2.0)
+
+
+def same_cause(first: WorkerExit, second: WorkerExit) -> bool:
+    """Whether two failures are equal, as far as can be told."""
+    return is_same(ending_of(first), ending_of(second))
 
 
 def said(line: str, code: int | None = 1, signal: int | None = None) -> WorkerExit:

@@ -20,9 +20,6 @@ from rallypoint.core.takeover.leader_search import (
     FRESH_S,
     FirstWait,
     Search,
-    Stops,
-    Wanted,
-    step,
 )
 from rallypoint.core.takeover.memory import Memory
 from rallypoint.core.takeover.record import Leader, LeadRecord, Process
@@ -54,12 +51,12 @@ class Case:
     def looks(self, record: LeadRecord | None, **present: Any) -> list[c.Effect]:
         """It looks, and finds this."""
         self.present = replace(self.present, **present)
-        assert step(self.search, c.Looks(self.now, self.present)) == [c.Look()]
-        return step(self.search, c.Found(self.now, record, self.present))
+        assert self.search.looks(self.present) == [c.Look()]
+        return self.search.found(c.Found(self.now, record, self.present))
 
     def listens(self, why: str = "") -> list[c.Effect]:
         """It listens, or can't."""
-        return step(self.search, c.Listened(self.now, () if why else HERE, why))
+        return self.search.listened(self.now, () if why else HERE, why)
 
     def claims(self) -> c.Swap:
         """It is its turn."""
@@ -92,7 +89,7 @@ def case() -> Case:
 
 def test_L1_a_node_listens_and_then_claims_with_its_address(case: Case) -> None:
     assert case.claims().claim.record.leader.addresses == HERE
-    effects = step(case.search, c.Swapped(case.now, is_ours=True))
+    effects = case.search.swapped(case.now, is_ours=True)
     assert [type(each) for each in effects] == [c.Lead, c.LeaderChanged, c.Wait]
     assert case.promises.next(case.now, LED.epoch.as_int()) is None, "it promises nothing now"
 
@@ -100,13 +97,13 @@ def test_L1_a_node_listens_and_then_claims_with_its_address(case: Case) -> None:
 def test_L1_a_node_that_leads_or_is_no_heir_and_has_a_leader_reads_no_register(case: Case) -> None:
     no_heir = c.Present(Claimant(ROUND, 7), is_attached=True)
     for present in (replace(case.present, leads=True), no_heir):
-        [wait] = step(case.search, c.Looks(case.now, present))
+        [wait] = case.search.looks(present)
         assert wait == c.Wait(case.search.watch.look_s)
 
 
 def test_L1_a_node_whose_claim_has_failed_listens_no_more_and_looks_again(case: Case) -> None:
     case.claims()
-    effects = step(case.search, c.Swapped(case.now, is_ours=False))
+    effects = case.search.swapped(case.now, is_ours=False)
     assert effects == [c.Close(), c.Wait(0.0)]
     other = replace(LED, epoch=replace(LED.epoch, number=9))
     assert isinstance(case.looks(other)[-1], c.Wait)
@@ -118,10 +115,10 @@ def test_L1_a_claim_of_unknown_outcome_is_no_leadership_and_binds_until_the_reco
     case: Case,
 ) -> None:
     case.claims()
-    effects = step(case.search, c.Unread(case.now, AWAY))
+    effects = case.search.unread(case.now, AWAY)
     assert effects == [c.Close(), c.Wait(case.search.watch.look_s, for_change=True)]
     assert case.promises.next(case.now, LED.epoch.as_int()) is None, "it may be stored yet"
-    assert step(case.search, Stops()) == [c.Interrupt()], "and none is under way"
+    assert case.search.stops() == [c.Interrupt()], "and none is under way"
 
 
 @pytest.mark.parametrize("what", ["nothing", "it promises", "it hears another leader"])
@@ -129,14 +126,14 @@ def test_L2_a_node_claims_unless_something_binds_it_while_it_reads(what: str, ca
     while case.now < 100.0 + with_margin(HOLD_S):
         assert isinstance(case.looks(LED)[-1], c.Wait)
         case.now += 1.0
-    step(case.search, c.Looks(case.now, case.present))
+    case.search.looks(case.present)
     if what == "it promises":
         case.promises.answered(1, case.now)
         assert case.promises.next(case.now, LED.epoch.as_int()) is not None
     elif what == "it hears another leader":
         told = Position(Epoch(9, 1).as_int(), 0, 1)
         case.present = replace(case.present, node=Claimant(ROUND, 1, told=told))
-    effects = step(case.search, c.Found(case.now, LED, case.present))
+    effects = case.search.found(c.Found(case.now, LED, case.present))
     assert (effects[-1] == c.Listen()) is (what == "nothing")
 
 
@@ -153,7 +150,7 @@ def test_L2_an_heir_offers_to_lead_while_the_record_is_late_and_it_could_write_i
 ) -> None:
     case.probed()
     case.stands_still()
-    assert step(case.search, c.Tried(case.now, is_writable=True)) == [c.Listen()]
+    assert case.search.tried(case.now, is_writable=True) == [c.Listen()]
     case.listens()
     promise = case.promises.next(case.now, LED.epoch.as_int())
     assert promise is not None
@@ -168,7 +165,7 @@ def test_L2_an_heir_offers_to_lead_while_the_record_is_late_and_it_could_write_i
 def test_L2_an_heir_to_which_the_job_was_handed_over_claims_where_it_listens(case: Case) -> None:
     case.probed()
     case.stands_still()
-    step(case.search, c.Tried(case.now, is_writable=True))
+    case.search.tried(case.now, is_writable=True)
     case.listens()
     case.promises.handed_over(LED.epoch.as_int(), HERE)
     swap = case.looks(LED)[-1]
@@ -177,20 +174,23 @@ def test_L2_an_heir_to_which_the_job_was_handed_over_claims_where_it_listens(cas
 
 
 def test_L1_a_node_that_stops_claims_no_more_but_carries_a_claim_through(case: Case) -> None:
-    assert step(case.search, Stops()) == [c.Interrupt()]
-    assert case.looks(VACANT) == [c.LeaderChanged()]
+    assert case.search.looks(case.present) == [c.Look()]
+    assert case.search.stops() == [c.Interrupt()]
+    found = c.Found(case.now, VACANT, case.present)
+    assert case.search.found(found) == [c.LeaderChanged()], "it was read when that was said"
+    assert case.search.looks(case.present) == []
     other = Case()
     other.claims()
-    assert step(other.search, Stops()) == []
-    effects = step(other.search, c.Swapped(other.now, is_ours=True))
+    assert other.search.stops() == []
+    effects = other.search.swapped(other.now, is_ours=True)
     assert [type(each) for each in effects] == [c.Lead, c.LeaderChanged]
 
 
 def test_F2_what_was_read_just_now_is_not_read_again_for_another_attempt(case: Case) -> None:
-    assert step(case.search, Wanted(case.now)) == [c.LookNow()]
+    assert case.search.wanted(case.now) == [c.LookNow()]
     case.looks(LED)
-    assert step(case.search, Wanted(case.now)) == []
-    assert step(case.search, Wanted(case.now + FRESH_S + 0.1)) == [c.LookNow()]
+    assert case.search.wanted(case.now) == []
+    assert case.search.wanted(case.now + FRESH_S + 0.1) == [c.LookNow()]
 
 
 def test_F2_a_node_dials_the_leader_that_is_named_or_the_one_that_it_was_handed_over_to(
@@ -200,11 +200,11 @@ def test_F2_a_node_dials_the_leader_that_is_named_or_the_one_that_it_was_handed_
         case.search.whom()
     case.looks(LED)
     assert case.search.whom() == LED.leader.addresses
-    step(case.search, c.Unread(case.now, AWAY))
+    case.search.unread(case.now, AWAY)
     assert case.search.whom() == LED.leader.addresses, "it may lead by promises"
     case.promises.handed_over(LED.epoch.as_int(), ("next:1",))
     assert case.search.whom() == ("next:1",)
-    step(case.search, c.Unread(case.now, RecordError("rubbish")))
+    case.search.unread(case.now, RecordError("rubbish"))
     with pytest.raises(RecordError):
         case.search.whom()
 

@@ -50,7 +50,7 @@ ROUND_3 = Stamp(5, 3)
 def eventful_job() -> JobState:
     """A job to which everything has happened that is remembered."""
     job = new_job(SETTINGS, 5)
-    job.earlier_numbers, job.origin = (3, 4), 2
+    job.earlier_numbers, job.origin, job.ran_s = (3, 4), 2, 12.5
     state = job.round
     state.round, state.phase, state.held = 4, RoundPhase.FORMING, True
     state.world = [WorldEntry("a", "life", 1, "default"), WorldEntry("b", "other", 1, "default")]

@@ -18,6 +18,7 @@ from rallypoint.agent.status import place_text
 from rallypoint.cli.render import render_event, render_event_json
 from rallypoint.cli.verdict import verdict_lines, verdict_view
 from rallypoint.cli.verdict_json import verdict_json
+from rallypoint.config import AgentConfig, RendezvousConfig, WorkerConfig
 from rallypoint.coordinator.connection import ClientConnection, FramedConnection, ServerConnection
 from rallypoint.coordinator.hosting import Hosting
 from rallypoint.coordinator.server import Coordinator
@@ -233,28 +234,9 @@ class Honest(Node):
 
     def _start(self, stamp: Stamp, assignment: Assignment) -> None:
         """As far as a process could be started with it."""
-        context = WorkerContext(
-            local_rank=0,
-            rank=assignment.base_rank,
-            role_rank=assignment.base_role_rank,
-            role="default",
-            group_rank=assignment.group_rank,
-            local_world_size=2,
-            world_size=assignment.world_size,
-            group_world_size=assignment.group_world_size,
-            role_world_size=assignment.role_world_size,
-            master_addr=assignment.master_addr,
-            master_port=assignment.master_port,
-            restart_count=assignment.restart_count,
-            max_restarts=self.scene.rules.max_restarts,
-            run_id=RULES.run_id,
-            incarnation=stamp.incarnation,
-            round=stamp.round,
-            node_id=self.name,
-            error_file="",
-            omp_threads=None,
-            restart_reason=assignment.why,
-        )
+        rules = RendezvousConfig(RULES.run_id, max_restarts=self.scene.rules.max_restarts)
+        config = AgentConfig(rendezvous=rules, workers=WorkerConfig(count=2))
+        context = WorkerContext(0, "", stamp, assignment, config, self.name)
         for name, value in worker_environ(context, {}).items():
             said = f"{name}={value}".encode()
             assert b"\0" not in said, f"no process can be started with {said!r}"

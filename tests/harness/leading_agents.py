@@ -6,14 +6,14 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from tests.harness.cluster import AgentProcess, Cluster, Worker, free_port, wait_until
+from tests.harness.cluster import AgentProcess, Cluster, Option, Worker, free_port, wait_until
 from tests.harness.commands import drain
 from tests.harness.proxy import Proxy
 
 from rallypoint.core.outcomes import SIGNALLED
 
 
-def cluster_of(folder: Path, nnodes: str) -> Cluster:
+def cluster_of(folder: Path, nnodes: str, **options: Option) -> Cluster:
     """Nodes of one machine, each with the same view of the directory. The first world has as many
     as may take part."""
     jobs = folder / "jobs"
@@ -26,6 +26,7 @@ def cluster_of(folder: Path, nnodes: str) -> Cluster:
         lease=30,
         local_addr="127.0.0.1",
         rdzv_conf="last_call_timeout=20",
+        **options,
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 
 from tests.harness.faulty_register import FaultyRegister
 from tests.harness.narrowed import known
@@ -19,16 +18,7 @@ from rallypoint.core.event_kinds import Record
 from rallypoint.core.host_effects import HangUp, HostEffect
 from rallypoint.core.job_state import new_job
 from rallypoint.core.model import SharedSettings
-from rallypoint.core.takeover.candidacy import (
-    Candidacy,
-    Found,
-    Judged,
-    Look,
-    Looks,
-    Present,
-    Unread,
-    step,
-)
+from rallypoint.core.takeover.candidacy import Candidacy, Judged, Present
 from rallypoint.core.takeover.heirs import Claimant
 from rallypoint.core.takeover.memory import Memory
 from rallypoint.core.takeover.record import Leader, Process
@@ -54,24 +44,19 @@ class Stepwise(RegisterCandidacy):
     def __init__(self, job: JobRegister, say: Callable[[str], None]) -> None:
         nonce, is_kept = job.local.runtime.nonce(), job.deference is not None
         self.candidacy = Candidacy(job.leader, nonce, job.memory, is_kept=is_kept)
-        super().__init__(partial(step, self.candidacy), job, say)
+        super().__init__(self.candidacy, job, say)
 
     async def look(self, claimant: Claimant | None = None) -> Judged:
         """Read the register, and return when it may claim. Raises as `RegisterRecord.read`."""
-        self._step(Looks(self.now, Present(claimant)))
-        found = await self.execute(Look())
-        if isinstance(found, Unread):
-            raise found.error
-        assert isinstance(found, Found)
-        judged = self.candidacy.judge(found)
+        self.candidacy.looks(Present(claimant))
+        judged = self.candidacy.judge(await self.read())
         self.candidacy.record = judged.record
         return judged
 
     async def take(self) -> bool:
         """Claim the job over what was found; whether it leads now."""
-        if (event := await self.execute(self.candidacy.swap())) is not None:
-            for effect in self._step(event):
-                await self.execute(effect)
+        for effect in await self.execute(self.candidacy.swap()):
+            await self.execute(effect)
         return self._leadership is not None
 
     @property

@@ -7,7 +7,7 @@ no node claims before the end of what it has promised; and that no two processes
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from itertools import count
 from math import inf
@@ -112,10 +112,6 @@ class Claiming:
         self._wakes = inf
         self._nonces = count(100)
 
-    def step(self, event: c.Event) -> list[c.Effect]:
-        """What follows."""
-        return c.step(self.machine, event)
-
     @property
     def speaker(self) -> Speaker:
         """As the leader knows it."""
@@ -146,27 +142,30 @@ class Claiming:
 
     def begin(self) -> None:
         """It looks from now on."""
-        self._later(0.0, lambda: c.Looks(self.world.now, self.present))
+        self._later(0.0, self._looks)
         self.world.at(self.world.now, self._beat)
 
     def vanish(self) -> None:
         """Its machine is gone."""
         self.is_gone, self.duties = True, None
 
-    def _later(self, seconds: float, event: Callable[[], c.Event | None]) -> None:
+    def _looks(self) -> list[c.Effect]:
+        return self.machine.looks(self.present)
+
+    def _later(self, seconds: float, happens: Callable[[], list[c.Effect]]) -> None:
         self._pending += 1
 
         def come() -> None:
             self._pending -= 1
-            if not self.is_gone and (happened := event()) is not None:
-                self.feed(happened)
+            if not self.is_gone:
+                self.feed(happens)
 
         self.world.at(self.world.now + seconds, come)
 
-    def feed(self, event: c.Event) -> None:
+    def feed(self, happens: Callable[[], list[c.Effect]]) -> None:
         """This happens to it."""
         try:
-            effects = self.step(event)
+            effects = happens()
         except RallypointError as error:
             self.has_ended = True
             self.world.say(self.name, f"ends: {error}")
@@ -187,24 +186,26 @@ class Claiming:
                 self._later(self._call_s(), lambda: self._swap(claim.record, now))
             case c.Wait(seconds):
                 assert 0 <= seconds < inf
-                self._later(max(seconds, CALL_S), lambda: c.Looks(self.world.now, self.present))
+                self._later(max(seconds, CALL_S), self._looks)
             case c.Say(text):
                 self.world.say(self.name, f"says: {text}")
             case c.Lead():
                 self.world.say(self.name, "leads")
                 self.duties = d.Duties(effect, self.machine.memory, self.deference, Seal())
                 self.has_ended |= not isinstance(self.machine, leader_search.Search)
-                self._oblige(d.Keeps(now))
+                self._oblige(self.duties.keeps(now))
             case c.GiveUp():
                 self.has_ended = True
                 self.world.say(self.name, "gives up")
             case c.Listen():
                 self.world.say(self.name, "listens")
-                self._later(0.0, lambda: c.Listened(self.world.now, (f"{self.name}:1",)))
+                self._later(0.0, lambda: self._search.listened(self.world.now, (f"{self.name}:1",)))
             case c.Close():
                 self.world.say(self.name, "listens no more")
             case c.TryWriting():
-                self._later(CALL_S, lambda: c.Tried(self.world.now, not self.is_away))
+                self._later(
+                    CALL_S, lambda: self._search.tried(self.world.now, is_writable=not self.is_away)
+                )
             case c.Dial(addresses):
                 self.world.say(self.name, f"attaches to {addresses[0]}")
 
@@ -221,12 +222,18 @@ class Claiming:
     def _fate(self, message: str) -> str:
         return "lost" if self.is_away else self.world.fate(f"{self.name} {message}")
 
-    def _read(self) -> c.Event:
+    @property
+    def _search(self) -> leader_search.Search:
+        assert isinstance(self.machine, leader_search.Search)
+        return self.machine
+
+    def _read(self) -> list[c.Effect]:
         world = self.world
         if self._fate("reads") in ("lost", "unknown"):
-            return c.Unread(world.now, RendezvousConnectionError(HURT))
+            return self.machine.unread(world.now, RendezvousConnectionError(HURT))
         self._token = world.version
-        return c.Found(world.now, world.record, self.present, token=world.version)
+        found = c.Found(world.now, world.record, self.present, token=world.version)
+        return self.machine.found(found)
 
     def _store(self, record: LeadRecord) -> bool | None:
         """None: it is not known whether it was stored."""
@@ -241,23 +248,25 @@ class Claiming:
             world.record, self._token = record, world.version
         return is_ours if fate != "unknown" else None
 
-    def _swap(self, record: LeadRecord, sent_at: float) -> c.Event:
+    def _swap(self, record: LeadRecord, sent_at: float) -> list[c.Effect]:
         world, is_ours = self.world, self._store(record)
         if is_ours is None:
-            return c.Unread(world.now, RendezvousConnectionError(HURT))
-        return c.Swapped(world.now, is_ours, sent_at, next(self._nonces))
+            return self.machine.unread(world.now, RendezvousConnectionError(HURT))
+        nonce = next(self._nonces)
+        return self.machine.swapped(world.now, is_ours=is_ours, sent_at=sent_at, nonce=nonce)
 
     def leave(self) -> None:
         """It says that it goes."""
         assert self.duties is not None
-        self._oblige(d.Leaves())
+        self._oblige(self.duties.leaves())
         self.duties = None
 
-    def _oblige(self, event: d.Event) -> None:
+    def _oblige(self, effects: Sequence[d.Effect]) -> None:
+        """This follows for a leader."""
         duties = self.duties
         if duties is None or self.is_gone:
             return
-        for effect in d.step(duties, event, lambda life, seconds: False):
+        for effect in effects:
             match effect:
                 case d.Write(record, _):
                     if record.is_vacant:
@@ -281,7 +290,7 @@ class Claiming:
             def wake() -> None:
                 if self.duties is duties:
                     self._wakes = inf
-                    self._oblige(d.TimePassed(self.world.now))
+                    self._oblige(duties.passed(self.world.now, lambda life, seconds: False))
 
             self.world.at(at, wake)
 
@@ -290,11 +299,11 @@ class Claiming:
             return
         match self._store(record):
             case None:
-                self._oblige(d.Unwritten(self.world.now, HURT))
+                self._oblige(duties.unwritten(self.world.now, HURT))
             case True:
-                self._oblige(d.Written(self.world.now, record))
+                self._oblige(duties.written(self.world.now, record))
             case False:
-                self._oblige(d.Overtaken(self.world.record))
+                self._oblige(duties.overtaken(self.world.record))
 
     def _beat(self) -> None:
         """Its heartbeat to the leader, and the answer."""
@@ -326,9 +335,6 @@ class Node(Claiming):
         self.search = leader_search.Search(leader, 10 + rank, memory, promises, deference)
         super().__init__(world, f"node{rank}", self.search, promises)
         self.rank, self.is_fresh, self.deference = rank, is_fresh, deference
-
-    def step(self, event: c.Event) -> list[c.Effect]:
-        return leader_search.step(self.search, event)
 
     @property
     def speaker(self) -> Speaker:

@@ -16,7 +16,8 @@ from tests.harness.limits import patience, until
 
 from rallypoint.process.logs.plan import ConsoleRoute, Std, ToRelay
 from rallypoint.process.relay.client import Relay
-from rallypoint.process.relay.events import RelayEvents
+from rallypoint.process.relay.lines import last_lines
+from rallypoint.process.relay.messages import FirstOutput, RelayNews, WriteFailed
 
 LIMIT_S = patience(30.0)
 RAW = ToRelay(ConsoleRoute.RAW, "", keep_tail=True)
@@ -48,15 +49,31 @@ async def running(
     on_first_output: Callable[[int], None] | None = None,
 ) -> AsyncIterator[Relay]:
     """A relay that is stopped in the end; nothing of it may remain."""
+
+    def told(news: RelayNews) -> None:
+        match news:
+            case WriteFailed(path, number) if on_storage_error is not None:
+                on_storage_error(os.fsdecode(path), number)
+            case FirstOutput(round_number) if on_first_output is not None:
+                on_first_output(round_number)
+
     before = open_fds()
     with consoles(out, err):
-        relay = Relay.start(RelayEvents(on_storage_error, on_first_output))
+        relay = Relay.start(told)
     try:
         yield relay
     finally:
         await relay.stop(LIMIT_S)
     assert not Path(f"/proc/{relay.process.pid}").exists()
     assert open_fds() - before == set()
+
+
+async def tail_of(
+    relay: Relay, round_number: int, local_rank: int, *, timeout_s: float = 2.0
+) -> bytes:
+    """The last lines of a worker's stderr."""
+    words = await relay.last_words(round_number, local_rank, timeout_s=timeout_s)
+    return last_lines(words.stderr[-1].data) if words.stderr else b""
 
 
 def open_fds() -> set[str]:

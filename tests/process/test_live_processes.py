@@ -33,4 +33,4 @@ def test_A6_a_guard_that_can_not_look_does_not_take_workers_for_gone() -> None:
 
 @pytest.mark.parametrize("pid", [-1, 0, NO_PROCESS, 2**64, 10**300])
 def test_a_number_that_no_process_has_is_no_process(pid: int) -> None:
-    assert sessions.member(pid) is None
+    assert sessions.read_member(pid) is None

@@ -31,6 +31,7 @@ from tests.harness.relays import (
     relay_to,
     running,
     spawn,
+    tail_of,
 )
 
 from rallypoint.config import OutputMode
@@ -57,7 +58,7 @@ async def test_raw_bytes_arrive_unchanged_and_the_tail_is_their_end(tmp_path: Pa
     (tmp_path / "in").write_bytes(data)
     async with relay_to(tmp_path / "console") as relay:
         await end_of(spawn(COPY, str(tmp_path / "in"), stderr=add(relay, Std.ERR, RAW)))
-        tail = await relay.tail(1, 0, timeout_s=LIMIT_S)
+        tail = await tail_of(relay, 1, 0, timeout_s=LIMIT_S)
     assert (tmp_path / "console").read_bytes() == data
     assert data.endswith(tail)
     assert tail.endswith(b"\nlast words\n")
@@ -87,7 +88,7 @@ async def test_lines_of_sixteen_writers_are_never_torn(tmp_path: Path) -> None:
             relay.say(f"rallypoint: worker {rank} started")
             relay.status("no terminal, so never seen")
         await end_of(*workers)
-        tail = await relay.tail(1, 3, timeout_s=LIMIT_S)
+        tail = await tail_of(relay, 1, 3, timeout_s=LIMIT_S)
         assert tail.endswith(b"\n3 err open")
     lines = (tmp_path / "console").read_text().splitlines()
     assert len(lines) == 16 * 503
@@ -140,7 +141,7 @@ def test_a_slow_console_slows_the_worker_and_drops_nothing(tmp_path: Path) -> No
             # The console takes nothing; the relay answers all the same, and the agent can talk.
             other = "import os; os.write(2, b'last words\\n')"
             await end_of(spawn(other, stderr=add(relay, Std.ERR, LINES, rank=1)))
-            assert await relay.tail(1, 1, timeout_s=LIMIT_S) == b"last words\n"
+            assert await tail_of(relay, 1, 1, timeout_s=LIMIT_S) == b"last words\n"
             for event in events:
                 relay.say(event.decode())
                 relay.status("no terminal")
@@ -214,7 +215,7 @@ async def test_a_grandchild_that_holds_the_pipe_delays_neither_tail_nor_end(tmp_
         )
         os.close(writer)
         await end_of(worker)
-        assert await relay.tail(1, 0, timeout_s=LIMIT_S) == b"Traceback\nValueError: 7"
+        assert await tail_of(relay, 1, 0, timeout_s=LIMIT_S) == b"Traceback\nValueError: 7"
         assert await relay.drain(LIMIT_S)
         relay.say("rallypoint: done")
     for fd in (hold, release):
@@ -364,7 +365,7 @@ async def lost_relay(path: Path) -> AsyncIterator[Relay]:
 async def test_a_lost_relay_costs_decoration_not_output(tmp_path: Path) -> None:
     before = open_fds()
     async with lost_relay(tmp_path / "console") as relay:
-        assert await relay.tail(1, 0) == b""
+        assert await tail_of(relay, 1, 0) == b""
         writer = add(relay, Std.OUT, LINES, prefix=b"[never] ")
         await end_of(spawn("import os; os.write(1, b'hello\\n')", stdout=writer))
         relay.status("nowhere to show it")

@@ -18,6 +18,7 @@ from tests.harness.kept_notes import BEGAN_MS, ENDPOINT, note
 from tests.harness.narrowed import known
 from tests.harness.watched_cluster import WatchedCluster
 
+from rallypoint.cli.commands import ROWS
 from rallypoint.cli.parser import parse
 from rallypoint.cli.watch import drain, events, logs, nodes, stacks, status, wishes
 from rallypoint.cli.watch.asking.reach import JobEndedError
@@ -282,8 +283,8 @@ def test_a_log_directory_finds_the_end_of_its_job(
         (drain.run, ["node-3"]),
         (nodes.run, ["exclude", "node-3"]),
         (nodes.run, []),
-        (partial(wishes.run_named, "cancel"), []),
-        (partial(wishes.run_named, "checkpoint"), []),
+        (partial(wishes.run, ROWS["cancel"]), []),
+        (partial(wishes.run, ROWS["checkpoint"]), []),
     ],
 )
 def test_a_command_that_needs_a_running_job_says_where_the_end_of_an_ended_one_is(

@@ -17,6 +17,7 @@ from tests.harness.cluster import free_port
 from tests.harness.kept_notes import note
 from tests.harness.limits import patience
 
+from rallypoint.cli.commands import ROWS
 from rallypoint.cli.parser import parse
 from rallypoint.cli.watch import drain, events, logs, nodes, stacks, status, wishes
 from rallypoint.cli.watch.asking import find, reach
@@ -34,8 +35,8 @@ ONE_JOB = [
     (stacks.run, []),
     (nodes.run, []),
     (drain.run, ["node-3"]),
-    (partial(wishes.run_named, "checkpoint"), []),
-    (partial(wishes.run_named, "cancel"), ["--yes"]),
+    (partial(wishes.run, ROWS["checkpoint"]), []),
+    (partial(wishes.run, ROWS["cancel"]), ["--yes"]),
 ]
 
 

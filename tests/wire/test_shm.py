@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import struct
+from typing import NamedTuple
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,14 +17,40 @@ from rallypoint.wire.shm import (
     pack_printed,
     pack_request,
     pack_word,
-    parse_header,
     parse_slots,
-    split_request,
 )
 
 WORDS = st.integers(-(2**63), 2**63 - 1)
 NUMBERS = st.integers(0, 2**50)
 KINDS = st.sampled_from(ShmRequest)
+HEADER = struct.Struct(f"={at.HEADER_WORDS}q")
+
+
+class Header(NamedTuple):
+    """What the agent says."""
+
+    workers: int
+    current: bool
+    number: int
+    kind: ShmRequest
+    deadline_ns: int
+
+
+def split_request(word: int) -> tuple[int, ShmRequest]:
+    """The number and the kind; a kind of a later version is taken for the strictest known one."""
+    kind = word & at.KIND_MASK
+    known = ShmRequest(kind) if kind <= ShmRequest.SAVE else ShmRequest.DRAIN
+    return word >> at.KIND_BITS, known
+
+
+def parse_header(shm: bytes) -> Header | None:
+    """What the agent says, or None when this is no shared memory of this version."""
+    if len(shm) < HEADER.size:
+        return None
+    magic, version, workers, current, request, deadline, *_ = HEADER.unpack_from(shm)
+    if (magic, version) != (at.MAGIC, at.VERSION) or len(shm) < at.shm_bytes(max(workers, 0)):
+        return None
+    return Header(workers, current == 1, *split_request(request), deadline)
 
 
 def written(shm: bytes, word: int, value: int) -> bytes:

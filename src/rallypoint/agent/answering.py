@@ -12,7 +12,6 @@ from contextlib import aclosing, suppress
 
 from rallypoint.agent.node_workers import RunningRound
 from rallypoint.agent.worker_rounds import WorkerRounds
-from rallypoint.clocks import wall_time
 from rallypoint.coordinator.client import raise_in_loop
 from rallypoint.core import limits
 from rallypoint.core import messages as m
@@ -21,7 +20,6 @@ from rallypoint.core.watch.questions import RankRange, Subject
 from rallypoint.observe.faults import Faults
 from rallypoint.process.logs.newest import OutputLines, OutputReader, ReadStart
 from rallypoint.process.logs.worker_output import WorkerOutputs
-from rallypoint.threads import run_in_thread
 
 DUMP_S = 2.0
 """How long workers may take to write their stacks."""
@@ -131,9 +129,10 @@ class NodeAnswers:
         while True:
             is_closing, newest = self._closing.is_set(), self._workers.newest
             if reader is not None and running is not None:
-                async with aclosing(_read(reader)) as pieces:
-                    async for told in pieces:
-                        yield running.assignment.round, told
+                async with aclosing(reader.read()) as parts:
+                    async for lines_read in parts:
+                        for told in _cut(lines_read):
+                            yield running.assignment.round, told
             if newest is not running and newest is not None:
                 running, reader = newest, self._reader(newest, question, lines)
                 yield newest.assignment.round, _unread(reader, newest, question.ranks)
@@ -196,20 +195,6 @@ def _unread(
         both = reader.unread
     told = (WorkerAnswer(rank, stream=stream, is_kept=False) for rank, stream in both)
     return tuple(told)[: limits.MAX_FAILURES]
-
-
-async def _read(reader: OutputReader) -> AsyncGenerator[tuple[WorkerAnswer, ...], None]:
-    """What has come since the last time."""
-    lines = []
-    if reader.reads_files:
-        lines = await run_in_thread(reader.read_files, "rallypoint-output")
-    for _ in range(reader.most_reads):
-        lines += await reader.read_relay(wall_time(0.0))
-        for told in _cut(lines):
-            yield told
-        if not reader.has_more:
-            return
-        lines = []
 
 
 def _cut(lines: Sequence[OutputLines]) -> list[tuple[WorkerAnswer, ...]]:

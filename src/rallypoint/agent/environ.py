@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
@@ -28,44 +28,30 @@ _PROGRESS_VARIABLES = ("KUBEFLOW_TRAINER_SERVER", "KUBEFLOW_TRAINER_STATUS")
 """Of release 2.2, and of the proposal before it: with _URL, _CA_CERT and _TOKEN (files)."""
 
 
-class WorkerContext(Struct, frozen=True, kw_only=True):
-    """One worker's place in one round.
-
-    Ranks count from 0. `master_addr:master_port` is the round store. `restart_count` is the
-    job-wide number of restarts charged so far; `incarnation` and `round` stamp the round.
-    """
+class WorkerContext(Struct, frozen=True):
+    """One worker's place in one round. Ranks count from 0."""
 
     local_rank: int
-    rank: int
-    role_rank: int
-    role: str
-    group_rank: int
-    local_world_size: int
-    world_size: int
-    group_world_size: int
-    role_world_size: int
-    master_addr: str
-    master_port: int
-    restart_count: int
-    max_restarts: int
-    run_id: str
-    incarnation: int
-    round: int
-    node_id: str
     error_file: str
     """Where the worker may leave its exception; empty: nowhere."""
-    omp_threads: int | None
-    """For a worker that would inherit no OMP_NUM_THREADS; None: leave it unset."""
-    restart_reason: str = ""
-    """Why there is this round, as the coordinator put it."""
+    stamp: Stamp
+    assignment: Assignment
+    config: AgentConfig
+    node_id: str
     shm: str = ""
     """The path of the round's shared memory; empty: there is none."""
-    virtual_local_rank: bool = False
-    """The worker sees one device only, its own, and LOCAL_RANK 0."""
     timer_file: str = ""
     """The named pipe for timers of torch's clients; empty: none was asked for."""
-    unbuffered: bool = False
-    """Python programs are to write each line at once."""
+
+    @property
+    def rank(self) -> int:
+        """Of all workers of the job."""
+        return self.assignment.base_rank + self.local_rank
+
+    @property
+    def role_rank(self) -> int:
+        """Of all workers with this role."""
+        return self.assignment.base_role_rank + self.local_rank
 
 
 def common_environ(
@@ -93,37 +79,38 @@ def worker_environ(context: WorkerContext, base: Mapping[str, str] | None = None
 
     Raises UsageError where each worker should see one device and there is none for this one.
     """
-    environ = common_environ(context.omp_threads, base, unbuffered=context.unbuffered)
+    place, workers, local_rank = context.assignment, context.config.workers, context.local_rank
+    rendezvous = context.config.rendezvous
+    environ = common_environ(workers.omp_threads, base, unbuffered=workers.unbuffered)
     environ |= {
-        "LOCAL_RANK": str(context.local_rank),
+        "LOCAL_RANK": str(local_rank),
         "RANK": str(context.rank),
-        "GROUP_RANK": str(context.group_rank),
+        "GROUP_RANK": str(place.group_rank),
         "ROLE_RANK": str(context.role_rank),
-        "ROLE_NAME": context.role,
-        "LOCAL_WORLD_SIZE": str(context.local_world_size),
-        "WORLD_SIZE": str(context.world_size),
-        "GROUP_WORLD_SIZE": str(context.group_world_size),
-        "ROLE_WORLD_SIZE": str(context.role_world_size),
-        "MASTER_ADDR": context.master_addr,
-        "MASTER_PORT": str(context.master_port),
-        "TORCHELASTIC_RESTART_COUNT": str(context.restart_count),
-        "TORCHELASTIC_MAX_RESTARTS": str(context.max_restarts),
-        "TORCHELASTIC_RUN_ID": context.run_id,
+        "ROLE_NAME": workers.role,
+        "LOCAL_WORLD_SIZE": str(workers.count),
+        "WORLD_SIZE": str(place.world_size),
+        "GROUP_WORLD_SIZE": str(place.group_world_size),
+        "ROLE_WORLD_SIZE": str(place.role_world_size),
+        "MASTER_ADDR": place.master_addr,
+        "MASTER_PORT": str(place.master_port),
+        "TORCHELASTIC_RESTART_COUNT": str(place.restart_count),
+        "TORCHELASTIC_MAX_RESTARTS": str(rendezvous.max_restarts),
+        "TORCHELASTIC_RUN_ID": rendezvous.run_id,
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "TORCHELASTIC_ERROR_FILE": context.error_file,
-        "RALLYPOINT_RUN_ID": context.run_id,
-        "RALLYPOINT_INCARNATION": str(context.incarnation),
-        "RALLYPOINT_ROUND": str(context.round),
+        "RALLYPOINT_RUN_ID": rendezvous.run_id,
+        "RALLYPOINT_INCARNATION": str(context.stamp.incarnation),
+        "RALLYPOINT_ROUND": str(context.stamp.round),
         "RALLYPOINT_NODE_ID": context.node_id,
-        "RALLYPOINT_RESTART_REASON": context.restart_reason.replace("\0", ""),
-        "RALLYPOINT_LOCAL_RANK": str(context.local_rank),
+        "RALLYPOINT_RESTART_REASON": place.why.replace("\0", ""),
+        "RALLYPOINT_LOCAL_RANK": str(local_rank),
         SHM_VARIABLE: context.shm,
     }
     if not context.shm:
         del environ[SHM_VARIABLE]  # That of an agent around this one is none of these workers'.
-    if context.virtual_local_rank:
-        device = own_device(environ, context.local_rank, context.local_world_size)
-        environ |= {"LOCAL_RANK": "0", **device}
+    if workers.virtual_local_rank:
+        environ |= {"LOCAL_RANK": "0", **own_device(environ, local_rank, workers.count)}
     if context.timer_file:
         environ[TIMER_FILE_VARIABLE] = context.timer_file
     return environ
@@ -242,38 +229,3 @@ def worker_argv(template: Sequence[str], local_rank: int) -> list[str]:
     (torchrun also turns `$$` into `$` and replaces `$local_rank`, which mangles arguments.)
     """
     return [word.replace(LOCAL_RANK_MACRO, str(local_rank)) for word in template]
-
-
-def context_maker(
-    assignment: Assignment, stamp: Stamp, config: AgentConfig, node_id: str
-) -> Callable[[int, str], WorkerContext]:
-    """The context of each local rank of this round, given the path of its error file."""
-    workers, rendezvous = config.workers, config.rendezvous
-
-    def context(local_rank: int, error_file: str) -> WorkerContext:
-        return WorkerContext(
-            local_rank=local_rank,
-            rank=assignment.base_rank + local_rank,
-            role_rank=assignment.base_role_rank + local_rank,
-            role=workers.role,
-            group_rank=assignment.group_rank,
-            local_world_size=workers.count,
-            world_size=assignment.world_size,
-            group_world_size=assignment.group_world_size,
-            role_world_size=assignment.role_world_size,
-            master_addr=assignment.master_addr,
-            master_port=assignment.master_port,
-            restart_count=assignment.restart_count,
-            max_restarts=rendezvous.max_restarts,
-            run_id=rendezvous.run_id,
-            incarnation=stamp.incarnation,
-            round=stamp.round,
-            node_id=node_id,
-            error_file=error_file,
-            restart_reason=assignment.why,
-            omp_threads=workers.omp_threads,
-            virtual_local_rank=workers.virtual_local_rank,
-            unbuffered=workers.unbuffered,
-        )
-
-    return context

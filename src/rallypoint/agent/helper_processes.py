@@ -12,15 +12,22 @@ import asyncio
 import os
 from collections.abc import Callable, Coroutine, Sequence
 from math import inf
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from rallypoint.agent.worker_source import WorkerSource
 from rallypoint.process.guard import Guard, SharedPage
 from rallypoint.process.limits import cant_start_process
 from rallypoint.process.logs.log_dir import storage_error
 from rallypoint.process.relay.client import Relay
-from rallypoint.process.relay.events import RelayEvents
-from rallypoint.process.relay.messages import PatternReport
+from rallypoint.process.relay.messages import (
+    FirstOutput,
+    NothingMatched,
+    PatternOff,
+    PatternReport,
+    RelayNews,
+    SharedInput,
+    WriteFailed,
+)
 from rallypoint.wire.death_notice import ByRegister, Notice, ReleaseNotice
 
 CONSOLE_S = 10.0
@@ -33,17 +40,13 @@ RELAY_LIFE_S = 1.0
 """One that is gone sooner is not replaced again: it would be so without end."""
 
 
-class OnRelayReplaced(Protocol):
-    """`round_`: the last whose output the killed relay was given; -1: none."""
-
-    def __call__(self, round_: int, *, by_another: bool) -> None: ...
-
-
 class HelperEvents(NamedTuple):
     """What the helper processes tell their agent, in the loop."""
 
     guard_replaced: Callable[[Guard], None]
-    relay_replaced: OnRelayReplaced
+    relay_replaced: Callable[[int, bool], None]
+    """Gets the last round whose output the killed relay was given (-1: none), and whether there is
+    another one."""
     storage_error: Callable[[str], None]
     """Gets one line for stdout, and for each log file, that can't be written any more."""
     first_output: Callable[[int], None]
@@ -73,14 +76,8 @@ class HelperProcesses:
         self._page = SharedPage()
         self.guard = self._start_guard()
         try:
-            events = RelayEvents(
-                self._storage_error,
-                self._first_output,
-                self._shared_input,
-                self._pattern_report,
-                self._replace_relay,
-            )
-            self.relay = Relay.start(events, title=f"rallypoint: relay{part_of}")
+            title = f"rallypoint: relay{part_of}"
+            self.relay = Relay.start(self._relay_tells, self._replace_relay, title=title)
         except OSError as error:
             self.guard.stop()
             raise cant_start_process(error) from error
@@ -170,31 +167,26 @@ class HelperProcesses:
             except OSError:
                 by_another = False  # Output goes where the agent's own goes: see `Relay.add`.
         if self._events is not None:
-            self._events.relay_replaced(round_number, by_another=by_another)
+            self._events.relay_replaced(round_number, by_another)
 
-    def _first_output(self, round_number: int) -> None:
-        if self._events is not None:
-            self._events.first_output(round_number)
-
-    def _shared_input(self) -> None:
-        if self._events is not None:
-            self._events.shared_input()
-
-    def _pattern_report(self, report: PatternReport) -> None:
-        if self._events is not None:
-            self._events.pattern(report)
-
-    def _storage_error(self, path: str, number: int) -> None:
-        # Where stderr takes nothing there is nobody to tell.
-        if self._events is None or path == "stderr":
+    def _relay_tells(self, news: RelayNews) -> None:
+        if (events := self._events) is None:
             return
-        if path == "stdout":
-            text = f"worker output can't be written to stdout: {os.strerror(number)}: "
-            self._events.storage_error(text + "lost output is not written again")
-        else:
-            self._events.storage_error(
-                str(storage_error(path, OSError(number, os.strerror(number))))
-            )
+        match news:
+            case FirstOutput(round_number):
+                events.first_output(round_number)
+            case SharedInput():
+                events.shared_input()
+            case PatternOff() | NothingMatched():
+                events.pattern(news)
+            case WriteFailed(b"stderr", _):
+                pass  # There is nobody to tell.
+            case WriteFailed(b"stdout", number):
+                text = f"worker output can't be written to stdout: {os.strerror(number)}: "
+                events.storage_error(text + "lost output is not written again")
+            case WriteFailed(path, number):
+                error = OSError(number, os.strerror(number))
+                events.storage_error(str(storage_error(os.fsdecode(path), error)))
 
 
 def _release(notice: ReleaseNotice, limit_s: float) -> None:

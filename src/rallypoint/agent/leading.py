@@ -103,7 +103,7 @@ class LeadingNode:
             is_leaving=self._agent.is_leaving,
             spread=self._spread,
             is_fresh=self._end.attached is None,
-            dead=self._end.known_dead,
+            dead=self._end.rules.dead,
             told=self._end.told,
             settings=self._end.settings,
         )

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
-
-import msgspec
-from msgspec.structs import replace
 
 from rallypoint.agent.agent import Agent
 from rallypoint.agent.embedding import Embedding
 from rallypoint.agent.helper_processes import HelperProcesses, NodeLease, wait_unless
+from rallypoint.agent.notices import Notices
 from rallypoint.agent.progress_report import PhaseTeller, ProgressReport
 from rallypoint.agent.round_store import StoreAccess, listen_for_peers, listen_on
 from rallypoint.agent.telemetry.telemetry import Telemetry
@@ -22,7 +19,7 @@ from rallypoint.clocks import WakeSelector
 from rallypoint.config import AccessConfig, AgentConfig, RegisterConfig, RendezvousConfig
 from rallypoint.coordinator.client import AgentSession, CoordinatorSession, Hooks, fresh_identity
 from rallypoint.coordinator.connection import ClientConnection
-from rallypoint.coordinator.discovery import Connected, discover, has_own_token
+from rallypoint.coordinator.discovery import Connected, discover
 from rallypoint.coordinator.hosting import Hosting
 from rallypoint.coordinator.listen import OWN_FILES, connection_room, raise_open_files_limit
 from rallypoint.coordinator.server import HANDSHAKE_TIME_S, Coordinator, LookupToken
@@ -41,11 +38,8 @@ from rallypoint.machine_name import machine_name
 from rallypoint.observe.faults import Faults
 from rallypoint.process.forks import fork_process
 from rallypoint.process.limits import MemoryWatch, descriptors_for, usable_memory
-from rallypoint.process.scratch import LocalJob, leave_note
 from rallypoint.store.round_store import RoundStore
-from rallypoint.wire import death_notice
 from rallypoint.wire.address import Address
-from rallypoint.wire.death_notice import SECRET_BYTES, DeathNotice
 
 if TYPE_CHECKING:  # Most jobs have no register, and nobody asks for their workers.
     from rallypoint.agent.answering import NodeAnswers
@@ -93,17 +87,16 @@ class Membership:
         self._agent, self._store_access, self._lease = agent, store_access, lease
         self._store: RoundStore | None = None
         self._coordinator: Coordinator | None = None
-        self._succession: LeaderSearch | None = None
+        self._search: LeaderSearch | None = None
         """Where any node may lead the job."""
         self._session: AgentSession | None = None
         self._answers: NodeAnswers | None = None
         self._status = ""
         self._notices = setup.config.notices
         """The notices that were not said yet."""
-        self._noted: DeadPlace | None = None
-        """The place that is noted for the next agent on this machine."""
-        self._notice: Callable[[], bytes] | None = None
-        """Makes the notice for the guard; it changes with the place of this node."""
+        rendezvous, access = setup.config.rendezvous, setup.config.access
+        tell_guard = None if setup.helpers is None else setup.helpers.leave_notice
+        self._notes = Notices(rendezvous, access, tell_guard, setup.scratch)
 
     def _say_notices(self) -> None:
         """Once."""
@@ -175,7 +168,7 @@ class Membership:
         self._agent.say(kinds.NOT_KEPT(path=shown(path), why=why))
 
     def _goodput(self) -> GoodputView | None:
-        led = None if self._succession is None else self._succession.coordinator
+        led = None if self._search is None else self._search.coordinator
         coordinator = self._coordinator or led
         hosted = [] if coordinator is None else coordinator.jobs.all
         return hosted[-1].watch.goodput if hosted else None
@@ -215,7 +208,7 @@ class Membership:
         local = local_leader(rendezvous.register.hold_s, secret_of=lambda run_id: secret)
         look = look_command(rendezvous, self._config.access)
         node = leading.LeadingNode(self._agent, end, rendezvous, secret, hosts, look)
-        succession = self._succession = LeaderSearch(register, local, own, node, rendezvous.run_id)
+        succession = self._search = LeaderSearch(register, local, own, node, rendezvous.run_id)
         await asyncio.sleep(node.first_claim_delay_s)
         connection = await succession.connect(rendezvous.join_timeout_s, self._say_status)
         return Connected(connection, succession.dial, secret, None), end
@@ -253,17 +246,16 @@ class Membership:
         """Leave the job. A host waits for the other nodes, which may take `others_stop_s` to stop
         their workers, unless another node may lead the job to its end. `hurried` ends every
         wait."""
-        if self._succession is not None:
-            self._succession.stop()
+        if self._search is not None:
+            self._search.stop()
         if self._answers is not None:
             self._answers.close()
         if self._session is not None:
             await wait_unless(hurried, self._session.close(LAST_REPORTS_S), LAST_REPORTS_S)
-        if self._setup.helpers is not None:
-            self._setup.helpers.leave_notice(b"")
+        self._notes.over()
         coordinator = self._coordinator
-        if self._succession is not None:
-            led = self._succession.coordinator
+        if self._search is not None:
+            led = self._search.coordinator
             coordinator = led if led is not None and led.jobs.is_over else None
             if led is not None and coordinator is None:
                 self._agent.say(kinds.DEPOSED(why="this node leaves, and another one may lead"))
@@ -272,9 +264,9 @@ class Membership:
             # lease, or is lost.
             limit_s = self._settings.lease_s + others_stop_s + LAST_REPORTS_S
             await self._wait_for_others(coordinator, hurried, limit_s)
-        if self._succession is not None:
+        if self._search is not None:
             is_heard = coordinator is not None and not coordinator.jobs.nodes
-            await wait_unless(hurried, self._succession.close(is_heard=is_heard), LAST_REPORTS_S)
+            await wait_unless(hurried, self._search.close(is_heard=is_heard), LAST_REPORTS_S)
         elif coordinator is not None:
             coordinator.close()
         if self._store is not None:
@@ -350,7 +342,7 @@ class Membership:
 
     def _make_session(self, found: Connected, end: AgentEnd) -> CoordinatorSession:
         incarnation = end.identity.incarnation
-        on_held = self._lease.renewed if end.has_fence else _ignore
+        on_held = self._lease.renewed if end.rules.has_fence else _ignore
         report = ProgressReport(self._config, self._setup.telemetry.dispatcher)
 
         def progress(generation: int) -> NodeProgress | None:
@@ -366,7 +358,7 @@ class Membership:
             hooks = Hooks(
                 on_held,
                 on_attach,
-                partial(self._placed, end),
+                partial(self._notes.placed, end),
                 MemoryWatch().is_short,
                 progress,
                 report.rounds,
@@ -385,77 +377,21 @@ class Membership:
         self._answers.asked(message)
 
     def _hosted(self, token: bytes | None, connection: ClientConnection, generation: int) -> bytes:
-        self._begin_connection(token, connection)
-        return b""
-
-    def _begin_connection(self, token: bytes | None, connection: ClientConnection) -> None:
         if self._answers is not None:
             self._answers.close()  # What was asked on the last connection is asked again.
-        self._leave_job_note(token, connection)
+        self._notes.connected(token, connection.peer)
         if (keeping := self._setup.telemetry.keeping) is not None:
-            led = None if self._succession is None else self._succession.coordinator
+            led = None if self._search is None else self._search.coordinator
             is_host = self._coordinator is not None or led is not None
             keeping.attached(str(connection.peer), is_host=is_host)
-
-    def _leave_job_note(self, token: bytes | None, connection: ClientConnection) -> None:
-        """For commands of this user on this node, which find the job by it."""
-        if not self._setup.scratch:
-            return
-        rendezvous, access = self._config.rendezvous, self._config.access
-        secret = (token or b"") if has_own_token(rendezvous, access) else b""
-        where, insecure = str(connection.peer), access.insecure
-        note = LocalJob(rendezvous.run_id, where, insecure, os.getpid(), secret)
-        leave_note(self._setup.scratch, msgspec.json.encode(note))
+        return b""
 
     def _attaching(
         self, token: bytes | None, end: AgentEnd, connection: ClientConnection, generation: int
     ) -> bytes:
-        """Leave the guard a death notice, with a secret of this connection alone; returns the
-        commitment to it."""
-        self._begin_connection(token, connection)
-        if self._setup.helpers is None:
-            return b""
-        run_id, life = self._config.rendezvous.run_id, end.identity.incarnation
-        register = self._config.rendezvous.register
-        led = None if self._succession is None else self._succession.epoch
-        committed = b""
-        if led is not None:
-            # The guard releases the register: there is no other coordinator to tell.
-            assert register is not None
-            where = register, run_id, token, led, life
-            self._notice = lambda: death_notice.encode_release(*where, end.dead_place)
-        else:
-            secret, peer = os.urandom(SECRET_BYTES), connection.peer
-            committed = death_notice.commitment(secret)
-            notice = DeathNotice(peer.host, peer.port, run_id, token, life, generation, secret)
-            notice = death_notice.with_register(notice, register)
-
-            def encoded() -> bytes:
-                may_follow = end.attached is not None and end.attached.is_replaceable
-                now = replace(notice, place=end.dead_place, may_follow=may_follow)
-                return death_notice.encode(now)
-
-            self._notice = encoded
-        self._leave_notice()
-        return committed
-
-    def _leave_notice(self) -> None:
-        """Give the guard the newest notice."""
-        if self._notice is not None and self._setup.helpers is not None:
-            self._setup.helpers.leave_notice(self._notice())
-
-    def _placed(self, end: AgentEnd) -> None:
-        """Renew the notes of this node's place, after it was attached or assigned a place: the
-        guard and the next agent on this machine tell that place to others."""
-        self._leave_notice()
-        place, attached = end.dead_place, end.attached
-        may_follow = attached is not None and attached.is_replaceable
-        if may_follow and place not in (None, self._noted) and self._setup.scratch:
-            from rallypoint.agent.former_agents import note_place
-
-            assert place is not None
-            self._noted = place
-            note_place(self._setup.scratch, self._config.rendezvous.run_id, place)
+        self._hosted(token, connection, generation)
+        led = None if self._search is None else self._search.epoch
+        return self._notes.attaching(token, end, led, connection.peer, generation)
 
     def _record(self, run_id: str, record: Record) -> None:
         alone = self._config.rendezvous.max_nodes == 1

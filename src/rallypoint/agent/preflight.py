@@ -26,7 +26,7 @@ from msgspec import Struct
 from rallypoint.core.model import Lacking
 from rallypoint.core.text import count, named, signal_name
 from rallypoint.errors import MACHINE_ERRNOS, RallypointError
-from rallypoint.files import safe_open
+from rallypoint.files import prove_writable
 from rallypoint.process.exits import wait_until_gone
 from rallypoint.process.forks import ForkedProcess, fork_process
 from rallypoint.process.limits import descriptors_for, fix_of, try_descriptors
@@ -102,7 +102,7 @@ class Preflight:
         """`part_of` ends the title of the process. `write` proves that a directory can be written,
         or raises OSError."""
         self._where, self._workers, self._part_of = where, workers, part_of
-        self._limit_s, self._write = limit_s, write or prove_writable
+        self._limit_s, self._write = limit_s, write or _write_a_block
         self._process: ForkedProcess | None = None
         self._stage = ""
         self._unread = b""
@@ -271,19 +271,8 @@ def _try_place(
     return failed
 
 
-def prove_writable(directory: str) -> None:
-    """Write a block to a new file there, which reaches the disk, so that a full one shows. Blocks;
-    raises OSError."""
-    path = os.path.join(directory, f".rallypoint-{os.urandom(8).hex()}")
-    fd = safe_open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-    try:
-        os.unlink(path)
-        block = os.urandom(BLOCK_BYTES)  # No file system can make less of it.
-        while block:
-            block = block[os.write(fd, block) :]
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+def _write_a_block(directory: str) -> None:
+    prove_writable(directory, os.urandom(BLOCK_BYTES))  # No file system can make less of it.
 
 
 def _try_processes(processes: int) -> int | None:

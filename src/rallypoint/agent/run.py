@@ -26,7 +26,7 @@ from rallypoint.agent.round_store import StoreAccess
 from rallypoint.agent.telemetry.telemetry import Telemetry
 from rallypoint.agent.worker_source import ForkingSource, WorkerSource
 from rallypoint.agent.workers import RoundWorkers, WorkerSetup
-from rallypoint.clocks import new_loop, wall_time
+from rallypoint.clocks import new_loop
 from rallypoint.config import AgentConfig, StartMethod, StopConfig, WorkerConfig
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.messages import Prove
@@ -44,7 +44,6 @@ from rallypoint.process.logs.worker_output import WorkerOutputs
 from rallypoint.process.relay.client import Relay
 from rallypoint.process.scratch import Scratch
 from rallypoint.process.signals import blocked, hold_late_signals, release_signals
-from rallypoint.threads import run_in_thread
 
 if TYPE_CHECKING:
     from rallypoint.agent.preempt_notice import PreemptNotice
@@ -439,7 +438,7 @@ class AgentRun:
         self.agent.workers.use_guard(guard)
         self.agent.say(kinds.GUARD_REPLACED())
 
-    def _relay_replaced(self, round_: int, *, by_another: bool) -> None:
+    def _relay_replaced(self, round_: int, by_another: bool) -> None:
         killed = "the relay of the workers' output was killed"
         then = "started another" if by_another else "output goes where the agent's own goes"
         self.agent.say(kinds.RELAY_REPLACED(then=then))
@@ -511,12 +510,6 @@ async def _newest_lines(
 
     place, ranks = running.assignment, list(range(len(running.workers.shm.pids)))
     reader = OutputReader(outputs, place.round, ranks, ReadStart(newest), unfinished=True)
-    lines = []
-    if reader.reads_files:
-        lines = await run_in_thread(reader.read_files, "rallypoint-output")
-    for _ in range(reader.most_reads):
-        lines += await reader.read_relay(wall_time(0.0))
-        if not reader.has_more:
-            break
+    lines = [line async for part in reader.read() for line in part]
     lines.sort(key=lambda line: line.wall_time)
     return [(place.base_rank + line.local_rank, line) for line in lines]

@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 
 from rallypoint.agent.worker_shm import WatchedPipe
+from rallypoint.clocks import Alarm
 from rallypoint.errors import UsageError, during
 from rallypoint.files import open_named
 from rallypoint.process import sessions
@@ -48,7 +49,7 @@ class WorkerTimers:
         self._pids = {pid: local_rank for local_rank, pid in enumerate(pids)}
         self._on_expired = on_expired
         self._pending = PendingTimers()
-        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm = Alarm(self._loop, self._ring)
 
     def line(self, data: bytes) -> None:
         """A request has arrived, or anything else."""
@@ -65,9 +66,7 @@ class WorkerTimers:
         """The round ends: nobody is ended for a timer any more. Safe to call again."""
         self._pending = PendingTimers()
         self._pids = {}
-        if self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = None
+        self._alarm.cancel()
 
     def _started(self, request: TimerLine) -> Countdown:
         left_s = min(request.expires_at - time.time(), MAX_LENGTH_S)
@@ -91,14 +90,10 @@ class WorkerTimers:
     def _set_alarm(self) -> None:
         """An alarm that is too early costs less than one that is moved at every request."""
         ends_at = self._pending.next_end()
-        if ends_at is None or (self._alarm is not None and self._alarm.when() <= ends_at):
-            return
-        if self._alarm is not None:
-            self._alarm.cancel()
-        self._alarm = self._loop.call_at(ends_at, self._ring)
+        if ends_at is not None:
+            self._alarm.set(ends_at)
 
     def _ring(self) -> None:
-        self._alarm = None
         for timer in self._pending.expired(self._loop.time()):
             local_rank = self._worker_of(timer.pid)
             self._pending.forget(timer.pid)

@@ -12,7 +12,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from rallypoint.agent.environ import WorkerContext, context_maker
+from rallypoint.agent.environ import WorkerContext
 from rallypoint.agent.node_workers import (
     AgentActions,
     MakeWorkers,
@@ -91,11 +91,10 @@ class WorkerRounds:
     def spawn(self, stamp: Stamp, assignment: Assignment, node_id: str) -> None:
         """Start the workers of this round."""
         self._succeeded, self.failures, self.error_files = None, {}, {}
-        place = context_maker(assignment, stamp, self._config, node_id)
 
         def context(local_rank: int, error_file: str) -> WorkerContext:
             self.error_files[assignment.base_rank + local_rank] = error_file
-            return place(local_rank, error_file)
+            return WorkerContext(local_rank, error_file, stamp, assignment, self._config, node_id)
 
         round_ = WorkerRound(
             stamp,

@@ -67,6 +67,9 @@ def _rows(config: AgentConfig) -> Iterator[_Row]:
     yield _Row("progress", progress, ["--progress-pattern"])
     if job.handler is None:
         yield from _failures(job)
+    if job.max_runtime_s:
+        text = f"{_seconds(job.max_runtime_s)} after the first workers started, with a checkpoint"
+        yield _Row("the job ends", text, ["--max-runtime"])
     if job.handler is None and not is_alone:
         yield from _losses(job)
     yield from _stopping(config.stop)

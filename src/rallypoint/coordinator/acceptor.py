@@ -18,6 +18,7 @@ from socket import MSG_PEEK, SO_RCVLOWAT, SOL_SOCKET, socket
 
 from msgspec import Struct
 
+from rallypoint.clocks import Alarm
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.admission import AdmissionLimits
 from rallypoint.core.event_kinds import Record
@@ -63,7 +64,7 @@ class Acceptor:
         self._numbers = 0
         self._drops: dict[int, Callable[[], None]] = {}
         self._peers: dict[int, str] = {}
-        self._timer: asyncio.TimerHandle | None = None
+        self._alarm = Alarm(self._loop, self._rang)
         self._is_paused = False
         self._loops = [
             AcceptLoop(self._loop, listener, self._arrived, self._may_accept, self._on_shortage)
@@ -80,8 +81,7 @@ class Acceptor:
         """Accept no more, and drop the connections that are unproven. Safe to call again."""
         for accepting in self._loops:
             accepting.close()
-        if self._timer is not None:
-            self._timer.cancel()
+        self._alarm.cancel()
         for number in list(self._drops):
             self._drop(number)
 
@@ -249,14 +249,10 @@ class Acceptor:
         if self._is_paused and self._admission.slots:
             dues.append(self._admission.next_victim_at())
         due_at = min((due for due in dues if due is not None), default=None)
-        if due_at is None or (self._timer is not None and self._timer.when() <= due_at):
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._loop.call_at(due_at, self._timer_ended)
+        if due_at is not None:
+            self._alarm.set(due_at)
 
-    def _timer_ended(self) -> None:
-        self._timer = None
+    def _rang(self) -> None:
         for number in self._admission.overdue(self._loop.time()):
             self._turn_away(number)
         self._look()
@@ -287,7 +283,7 @@ class ConnectionLog:
         self.refusals: Counter[CloseReason] = Counter(dict.fromkeys(CloseReason, 0))
         """All that were closed."""
         self._last = ""
-        self._timer: asyncio.TimerHandle | None = None
+        self._alarm = Alarm(self._loop, self._show_more)
         self._shortage_at = float("-inf")
         self.faults = Faults(lambda text: on_record(kinds.FAULT(text)))
 
@@ -308,8 +304,7 @@ class ConnectionLog:
             return
         self._more[of_many] += 1
         self._last = address
-        if self._timer is None:
-            self._timer = self._loop.call_later(WINDOW_S, self._show_more)
+        self._alarm.set(self._loop.time() + WINDOW_S)
 
     def shortage(self, line: str) -> None:
         """No connection can be accepted; shown now and then."""
@@ -327,9 +322,7 @@ class ConnectionLog:
         self._on_record(kinds.CONNECTION_CLOSED(line))
 
     def _show_more(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._alarm.cancel()
         self._refusals.left_out()
         more, self._more = self._more, Counter()
         if more:

@@ -26,12 +26,12 @@ class JobRegister(Struct, frozen=True):
     register: Register
     local: LocalLeader
     leader: Leader
-    """This process, as in its record."""
+    """The process in the record of a job that it leads."""
     memory: Memory
-    """What this process knows of the record."""
+    """The knowledge that this process has of the record."""
     seal: Seal
     deference: Deference | None = None
-    """Of a process that steps down so that others may lead; None: it never does."""
+    """How long others may lead first, once this process has stepped down; None: it never does."""
 
     def record(self) -> RegisterRecord:
         """The record of which this process has seen nothing yet."""
@@ -44,40 +44,40 @@ class RegisterCandidacy:
 
     def __init__(
         self,
-        step: Callable[[c.Event], list[c.Effect]],
+        machine: c.Candidacy,
         job: JobRegister,
         say: Callable[[str], None],
     ) -> None:
-        """`step`: what follows from an event. `say` is called with what a person reads."""
-        self._step, self._job, self._say = step, job, say
+        """`say` is called with what a person reads."""
+        self._machine, self._job, self._say = machine, job, say
         self._record = job.record()
         self._leadership: Leadership | None = None
 
     async def run(self) -> Leadership | None:
         """Return when this process leads the job, or gives that up. Raises RallypointError."""
-        event: c.Event | None = c.Looks(self.now, self.present)
-        while event is not None:
-            effects, event = self._step(event), None
-            for effect in effects:
-                event = await self.execute(effect)
+        effects = self._machine.looks(self.present)
+        while effects:
+            now_due, effects = effects, []
+            for effect in now_due:
+                effects = await self.execute(effect)
         return self._leadership
 
     @property
     def now(self) -> float:
-        """By the clock of the hold."""
+        """The time in seconds by the clock of the hold."""
         return self._job.local.runtime.clock()
 
     @property
     def present(self) -> c.Present:
-        """What this process is in the job."""
+        """The part of this process in the job."""
         return c.Present()
 
     async def pause(self, wait: c.Wait) -> None:
         """Wait so long."""
         await asyncio.sleep(wait.seconds)
 
-    async def execute(self, effect: c.Effect) -> c.Event | None:
-        """Returns what has come of it, where something follows from that."""
+    async def execute(self, effect: c.Effect) -> list[c.Effect]:
+        """Returns what follows."""
         match effect:
             case c.Look():
                 return await self._look()
@@ -85,7 +85,7 @@ class RegisterCandidacy:
                 return await self._swap(claim)
             case c.Wait():
                 await self.pause(effect)
-                return c.Looks(self.now, self.present)
+                return self._machine.looks(self.present)
             case c.Say(text):
                 self._say(text)
             case c.Lead():
@@ -97,27 +97,33 @@ class RegisterCandidacy:
                 self._leadership = Leadership(
                     record, duties, runtime, is_one_of_many=is_one_of_many
                 )
-        return None
+        return []
 
-    async def _look(self) -> c.Event:
+    async def _look(self) -> list[c.Effect]:
+        try:
+            found = await self.read()
+        except RallypointError as error:
+            return self._machine.unread(self.now, error)
+        return self._machine.found(found)
+
+    async def read(self) -> c.Found:
+        """Read the register. Raises RallypointError, but no UnfitRecordError."""
         record, unfit, runtime = None, None, self._job.local.runtime
         try:
             record = await self._record.read()
         except UnfitRecordError as error:
             unfit = error
-        except RallypointError as error:
-            return c.Unread(self.now, error)
         own = self._job.leader.process
         is_gone = record is not None and runtime.is_gone(record.leader.process, own)
-        token = self._record.token
-        return c.Found(self.now, record, self.present, is_gone, unfit, token)
+        return c.Found(self.now, record, self.present, is_gone, unfit, self._record.token)
 
-    async def _swap(self, claim: c.Claim) -> c.Event:
+    async def _swap(self, claim: c.Claim) -> list[c.Effect]:
         sent_at = self.now
         try:
             is_ours = await self._record.swap(claim.record)
         except UnfitRecordError:
             is_ours = False  # It was put there since, and the next look finds it.
         except RallypointError as error:
-            return c.Unread(self.now, error)
-        return c.Swapped(self.now, is_ours, sent_at, self._job.local.runtime.nonce())
+            return self._machine.unread(self.now, error)
+        nonce = self._job.local.runtime.nonce()
+        return self._machine.swapped(self.now, is_ours=is_ours, sent_at=sent_at, nonce=nonce)

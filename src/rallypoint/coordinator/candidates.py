@@ -105,7 +105,7 @@ class _Candidacy(RegisterCandidacy):
         """`is_awaited`: an agent of the job waits here until this process leads it."""
         nonce = job.local.runtime.nonce()
         self._standby = c.Standby(job.leader, nonce, job.memory, deference, _drawn())
-        super().__init__(partial(c.step, self._standby), job, say)
+        super().__init__(self._standby, job, say)
         self._dial, self._is_awaited = dial, is_awaited
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[None] | None = None
@@ -115,16 +115,16 @@ class _Candidacy(RegisterCandidacy):
     def present(self) -> c.Present:
         return c.Present(is_awaited=self._is_awaited())
 
-    async def execute(self, effect: c.Effect) -> c.Event | None:
+    async def execute(self, effect: c.Effect) -> list[c.Effect]:
         if not isinstance(effect, c.Dial):
             return await super().execute(effect)
         self.hang_up()
         self._task = self._loop.create_task(self._attend(effect))
         self._task.add_done_callback(raise_in_loop)
-        return None
+        return []
 
     async def pause(self, wait: c.Wait) -> None:
-        """So long at most, and less if the connection to the leader ends."""
+        """Wait for so long at most, and less if the connection to the leader ends."""
         self._lost.clear()
         with suppress(TimeoutError):
             async with asyncio.timeout(wait.seconds):
@@ -140,7 +140,7 @@ class _Candidacy(RegisterCandidacy):
         try:
             connection = await self._dial(leader.addresses)
         except RallypointError:
-            c.step(self._standby, c.Dialled(self.now, was_connected=False))
+            self._standby.dialled(self.now, was_connected=False)
             return
         self._standby.has_number(_drawn())
         connection.listen(self._received)
@@ -149,7 +149,7 @@ class _Candidacy(RegisterCandidacy):
                 for heartbeat in self._standby.heartbeats(boot_time(), leader.epoch):
                     connection.send(heartbeat)
                 await asyncio.wait((connection.lost,), timeout=leader.heartbeat_s)
-            c.step(self._standby, c.Dialled(self.now, was_connected=True))
+            self._standby.dialled(self.now, was_connected=True)
             self._lost.set()
         finally:
             connection.close()

@@ -10,7 +10,7 @@ from itertools import repeat
 
 from msgspec import Struct
 
-from rallypoint.clocks import Turns
+from rallypoint.clocks import Alarm, Turns
 from rallypoint.coordinator.connection import ServerConnection, answer, refuse_answer
 from rallypoint.core import messages as m
 from rallypoint.core.host_effects import SendTo
@@ -41,7 +41,7 @@ class Gatherings:
         self._sessions, self._connection_of = sessions, connection_of
         self._all: dict[int, _Gathering] = {}
         self._numbers = 0
-        self._timer: asyncio.TimerHandle | None = None
+        self._alarm = Alarm(self._loop, self._tick)
         self._turns = Turns()
         """What is sent to nodes, and looks at them, in their order."""
 
@@ -82,8 +82,7 @@ class Gatherings:
 
     def close(self) -> None:
         """The job is hosted no more."""
-        if self._timer is not None:
-            self._timer.cancel()
+        self._alarm.cancel()
         self._all.clear()
 
     def job_ended(self) -> None:
@@ -97,11 +96,10 @@ class Gatherings:
         self._step_all(machine.TimePassed())
 
     def _tick_later(self) -> None:
-        if self._timer is None and self._all:
-            self._timer = self._loop.call_later(TICK_S, self._tick)
+        if self._all:
+            self._alarm.set(self._loop.time() + TICK_S)
 
     def _tick(self) -> None:
-        self._timer = None
         self.check_deadlines()
         self._tick_later()
 

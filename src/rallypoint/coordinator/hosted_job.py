@@ -10,7 +10,7 @@ from typing import ParamSpec, Protocol, TypeVar
 
 from msgspec.structs import replace
 
-from rallypoint.clocks import Timers, Turns
+from rallypoint.clocks import Alarm, Timers, Turns
 from rallypoint.coordinator.connection import ServerConnection, refuse_answer, tell_of_drain
 from rallypoint.coordinator.watching import JobWatch
 from rallypoint.core import event_kinds as kinds
@@ -93,8 +93,8 @@ class HostedJob:
         self._pushes = Turns()
         """What is sent, in its order."""
         self._timers = Timers(self._loop, self._timer_ended)
-        self._check: asyncio.TimerHandle | None = None
-        self._news: asyncio.TimerHandle | None = None
+        self._check = Alarm(self._loop, self._look)
+        self._news = Alarm(self._loop, self._write_news)
         self._faults = Faults(lambda text: on_record(kinds.FAULT(text)))
         self._is_closed = False
         self._gate = None if open_gate is None else open_gate(self._let_pass, self._is_silent)
@@ -173,11 +173,9 @@ class HostedJob:
     def close(self) -> None:
         """Drop every connection and every wait."""
         self._is_closed = True
-        if self._check is not None:
-            self._check.cancel()
+        self._check.cancel()
         self._timers.want({})
-        if self._news is not None:
-            self._news.cancel()
+        if self._news.cancel():
             self._write_news()
         self.watch.close()
         self._faults.tell_counts()
@@ -281,23 +279,21 @@ class HostedJob:
     def _timer_ended(self, timer: Timer) -> None:
         self._run(self._sessions.apply_own(TimerEnded(timer), self._loop.time()))
 
-    def _look(self, due_at: float) -> None:
-        self._check = None
+    def _look(self) -> None:
         now = self._loop.time()
-        self._run(self._sessions.check(now, now - due_at))
+        self._run(self._sessions.check(now, now - self._check.at))
 
     def _run(self, effects: list[HostEffect], tries: int = TRIES) -> None:
         self._perform_all(effects, tries)
         self.see(self.watch.noted)
-        if self.watch.has_news and self._news is None and not self._is_closed:
-            self._news = self._loop.call_later(NEWS_S, self._write_news)
+        if self.watch.has_news and not self._is_closed:
+            self._news.set(self._loop.time() + NEWS_S)
         self._answer_requests()
         if not self._is_closed:
             self._want_timers()
             self._watch()
 
     def _write_news(self) -> None:
-        self._news = None
         self.see(self.watch.write_news)
 
     def see(self, see: Callable[P, R], *seen: P.args, **named: P.kwargs) -> R | None:
@@ -388,13 +384,8 @@ class HostedJob:
         """One timer finds lost nodes. It fires too early when one was heard meanwhile."""
         now = self._loop.time()
         delay_s = self._sessions.liveness.next_check(now)
-        if delay_s is None or self._is_closed:
-            return
-        if self._check is not None:
-            if self._check.when() <= now + delay_s:
-                return
-            self._check.cancel()
-        self._check = self._loop.call_at(now + delay_s, self._look, now + delay_s)
+        if delay_s is not None and not self._is_closed:
+            self._check.set(now + delay_s)
 
 
 class NodeRefusals:
@@ -413,7 +404,7 @@ class NodeRefusals:
         """The number of refusals that were not shown."""
         self._last = ("", "", "")
         """The run id, the peer and the reason of the last one of these."""
-        self._timer: asyncio.TimerHandle | None = None
+        self._alarm = Alarm(self._loop, self.close)
 
     def refuse(self, run_id: str, connection: ServerConnection, why: str) -> None:
         """Send an agent the reason why it can't take part, and hang up."""
@@ -423,9 +414,7 @@ class NodeRefusals:
 
     def close(self) -> None:
         """Show the number of refusals without a line. Safe to call twice."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._alarm.cancel()
         self._log.left_out()
         more, self._more = self._more, 0
         if more:
@@ -441,5 +430,4 @@ class NodeRefusals:
             return
         self._more += 1
         self._last = run_id, peer, why
-        if self._timer is None:
-            self._timer = self._loop.call_later(WINDOW_S, self.close)
+        self._alarm.set(self._loop.time() + WINDOW_S)

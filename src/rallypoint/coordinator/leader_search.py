@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from math import inf
 from socket import socket
 from typing import Protocol
@@ -28,7 +27,7 @@ from rallypoint.core.model import Epoch
 from rallypoint.core.takeover import candidacy as c
 from rallypoint.core.takeover.consent import Promises
 from rallypoint.core.takeover.heirs import Claimant
-from rallypoint.core.takeover.leader_search import FirstWait, Search, Stops, Wanted, step
+from rallypoint.core.takeover.leader_search import FirstWait, Search
 from rallypoint.core.takeover.memory import Memory
 from rallypoint.core.takeover.stepping_down import Deference
 from rallypoint.core.takeover.told import Seal
@@ -99,7 +98,7 @@ class OwnLeadership:
         self.promises, self.deference = Promises(lease_s), Deference()
         self.memory = Memory()
         self.leadership: Leadership | None = None
-        """By which this node leads; None: it does not."""
+        """The epoch by which this node leads; None: it does not."""
         self._on_lost: Callable[[], None] | None = None
 
     def begin(self, leadership: Leadership, on_lost: Callable[[], None]) -> None:
@@ -146,7 +145,7 @@ class LeaderSearch(RegisterCandidacy):
         self._search = Search(leader, nonce, own.memory, own.promises, own.deference)
         seal = Seal(run_id, local.secret_of(run_id))
         job = JobRegister(register, local, leader, own.memory, seal, own.deference)
-        super().__init__(partial(step, self._search), job, node.notice)
+        super().__init__(self._search, job, node.notice)
         self._watched = RegisterWatch(register)
         self._own, self._node, self._local = own, node, local
         self._loop = asyncio.get_running_loop()
@@ -164,13 +163,13 @@ class LeaderSearch(RegisterCandidacy):
 
     @property
     def epoch(self) -> Epoch | None:
-        """By which this node leads; None: it does not."""
+        """The epoch by which this node leads; None: it does not."""
         leadership = self._own.leadership
         return None if leadership is None else leadership.lead.epoch
 
     def stop(self) -> None:
         """Claim no more, and look no more."""
-        for _ in step(self._search, Stops()):
+        for _ in self._search.stops():
             self._watcher.cancel()
 
     async def close(self, *, is_heard: bool) -> None:
@@ -203,9 +202,11 @@ class LeaderSearch(RegisterCandidacy):
         """One attempt to reach the leader. Raises RendezvousConnectionError, and what else the
         register raises for what can't be a record."""
         self._changed.clear()
-        for _ in step(self._search, Wanted(self.now)):
+        for _ in self._search.wanted(self.now):
             await self._look_now()
             self._changed.clear()
+            if self._watcher.done() and not self._watcher.cancelled():
+                self._watcher.result()  # It has met with what nobody has expected.
         dialling = self._loop.create_task(self._dial_leader())
         changing = self._loop.create_task(self._changed.wait())
         try:
@@ -252,12 +253,13 @@ class LeaderSearch(RegisterCandidacy):
         finally:
             self._resting.cancel()
 
-    async def execute(self, effect: c.Effect) -> c.Event | None:
+    async def execute(self, effect: c.Effect) -> list[c.Effect]:
         match effect:
             case c.Listen():
                 return self._listen()
             case c.TryWriting():
-                return c.Tried(self.now, await self._record.could_be_written())
+                is_writable = await self._record.could_be_written()
+                return self._search.tried(self.now, is_writable=is_writable)
             case c.Close():
                 self._listen_no_more()
             case c.LeaderChanged():
@@ -271,14 +273,14 @@ class LeaderSearch(RegisterCandidacy):
                 self.coordinator = self._node.host(listening)
             case _:
                 return await super().execute(effect)
-        return None
+        return []
 
-    def _listen(self) -> c.Event:
+    def _listen(self) -> list[c.Effect]:
         try:
             self._listening = self._node.listen()
         except (UsageError, InfrastructureError) as error:
-            return c.Listened(self.now, (), str(error))
-        return c.Listened(self.now, self._listening.addresses)
+            return self._search.listened(self.now, (), str(error))
+        return self._search.listened(self.now, self._listening.addresses)
 
     def _listen_no_more(self) -> None:
         if self._listening is not None:

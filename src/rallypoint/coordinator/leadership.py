@@ -61,7 +61,7 @@ class Leadership:
         return self.duties.lead
 
     def begin(self, state: JobState, former: Life | None) -> RecordedLife:
-        """As `Duties.begin`."""
+        """Begin a life of the job, as `Duties.begin` does."""
         return self._recorded(self.duties.begin(state, former))
 
     def take_over(self) -> TakenOver | None:
@@ -74,12 +74,12 @@ class Leadership:
 
     @property
     def now(self) -> float:
-        """By the clock of the hold."""
+        """The time in seconds by the clock of the hold."""
         return self._runtime.clock()
 
     def learn(self, told: Position, settings: SharedSettings) -> None:
         """A leader has told this to a node: this process claims the job anew, above that."""
-        self._apply(machine.Learned(told, settings))
+        self._apply(self.duties.learned(told, settings))
 
     @property
     def is_sure(self) -> bool:
@@ -87,20 +87,20 @@ class Leadership:
         return self.duties.is_sure(self.now)
 
     def opened(self, gate: RecordGate) -> None:
-        """This life of the job is hosted, as the newest one."""
+        """Host this life of the job, as the newest one."""
         self._gates[gate.durable] = gate
-        self._apply(machine.Opened(gate.durable))
+        self._apply(self.duties.opened(gate.durable))
 
     def closed(self, gate: RecordGate) -> None:
-        """It is hosted no more."""
-        self._apply(machine.Closed(gate.durable))
+        """Host this life no more."""
+        self._apply(self.duties.closed(gate.durable))
 
     def changed(self) -> None:
         """Something is to be recorded."""
-        self._apply(machine.Changed())
+        self._apply(self.duties.changed())
 
     def candidate_heard(self, heartbeat: m.Heartbeat, speaker: Speaker) -> bool:
-        """Of a process that stands ready to lead. Returns whether to answer."""
+        """Hear a process that stands ready to lead. Returns whether to answer."""
         if not self.is_one_of_many:  # The nodes of this job know no other address.
             return False
         before = self.lead.candidates
@@ -118,15 +118,12 @@ class Leadership:
         """Lead from now on. `on_deposed` is told, once, why this process leads no more; `on_record`
         that the register can't be written, and that it can be again."""
         self._on_deposed, self._on_record = on_deposed, on_record
-        self._apply(machine.Keeps(self.now))
+        self._apply(self.duties.keeps(self.now))
 
-    def _apply(self, event: machine.Event) -> None:
-        for effect in self._step(event):
+    def _apply(self, effects: list[machine.Effect]) -> None:
+        for effect in effects:
             self._execute(effect)
         self._wait_until(self.duties.wakes_at)
-
-    def _step(self, event: machine.Event) -> list[machine.Effect]:
-        return machine.step(self.duties, event, self._is_silent)
 
     def _wait_until(self, at: float) -> None:
         if at == self._wakes_at:
@@ -138,7 +135,7 @@ class Leadership:
 
     def _wake(self) -> None:
         self._wakes_at = inf
-        self._apply(machine.TimePassed(self.now))
+        self._apply(self.duties.passed(self.now, self._is_silent))
 
     def _is_silent(self, incarnation: str, seconds: float) -> bool:
         return self._gates[self.duties.lives[-1]].is_silent(incarnation, seconds)
@@ -162,21 +159,22 @@ class Leadership:
     async def _write(self, record: LeadRecord) -> None:
         self._apply(await self._swap(record))
 
-    async def _swap(self, record: LeadRecord) -> machine.Event:
-        """Whether the register has taken this."""
+    async def _swap(self, record: LeadRecord) -> list[machine.Effect]:
+        duties = self.duties
         try:
-            if await self._record.swap(record, is_held=self._is_held):
-                return machine.Written(self.now, record)
-            return machine.Overtaken(self._record.found)
+            is_ours = await self._record.swap(record, is_held=self._is_held)
         except RendezvousConnectionError as error:
-            return machine.Unwritten(self.now, str(error))
+            return duties.unwritten(self.now, str(error))
         except UnfitRecordError as error:
-            return machine.Failed(machine.why_unfit(error.fault))
+            return duties.failed(machine.why_unfit(error.fault))
         except RallypointError as error:
-            return machine.Failed(str(error))
+            return duties.failed(str(error))
         except Exception as error:
             why = f"its record can't be written: {describe_fault(error)}"
-            return machine.Failed(why, is_deposed=False)
+            return duties.failed(why, is_deposed=False)
+        if is_ours:
+            return duties.written(self.now, record)
+        return duties.overtaken(self._record.found)
 
     def _is_held(self) -> bool:
         """Whether the last swap alone keeps everybody else from claiming the job."""
@@ -192,13 +190,12 @@ class Leadership:
         """Lead no more, and tell who would lead that they need not wait. `is_heard`: as in the
         record of a job. `steps_down`: another node may lead with more success."""
         self._stop()
-        for effect in self._step(machine.Leaves(is_heard, steps_down)):
-            assert isinstance(effect, machine.Write)
+        for last in self.duties.leaves(is_heard=is_heard, steps_down=steps_down):
             try:
                 async with asyncio.timeout(timeout_s):
-                    if await self._record.swap(effect.record):
+                    if await self._record.swap(last.record):
                         # Nodes that hear what is recorded need not be asked by who leads next.
-                        self._apply(machine.Written(self.now, effect.record))
+                        self._apply(self.duties.written(self.now, last.record))
             except (RallypointError, TimeoutError):
                 return  # They wait for the hold.
 
@@ -217,13 +214,12 @@ class Leadership:
     async def _removed(self) -> bool:
         if not self._record.is_removable:
             return False
-        for effect in self._step(machine.Removes(self.now)):
-            assert isinstance(effect, machine.Write)
+        for last in self.duties.removes(self.now):
             # Also learns the token of a swap that was under way.
-            answer = await self._swap(effect.record)
-            self._apply(answer)
-            if isinstance(answer, machine.Written):
+            if await self._record.swap(last.record):
+                self._apply(self.duties.written(self.now, last.record))
                 return await self._record.remove()
+            self._apply(self.duties.overtaken(self._record.found))
         return False
 
     def _stop(self) -> None:
@@ -236,4 +232,4 @@ class Leadership:
 
 
 def _ignore(_: object) -> None:
-    """Nobody is to be told yet."""
+    """Tell nobody."""

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine
-from functools import partial
 from typing import Any, TypeVar
 
 from rallypoint.coordinator.candidacy import JobRegister, RegisterCandidacy
 from rallypoint.coordinator.leader_process import LocalLeader, local_leader
 from rallypoint.coordinator.leadership import VACATE_S, Leadership
 from rallypoint.core.job_lives import REMEMBERED_MAX
-from rallypoint.core.takeover.candidacy import Candidacy, step
+from rallypoint.core.takeover.candidacy import Candidacy
 from rallypoint.core.takeover.memory import Memory
 from rallypoint.core.takeover.stepping_down import Deference
 from rallypoint.core.takeover.told import Seal
@@ -118,7 +117,7 @@ class ManyLeaderships:
 
         job = self._register_of(run_id)
         candidacy = Candidacy(job.leader, self._local.runtime.nonce(), job.memory)
-        leadership = await RegisterCandidacy(partial(step, candidacy), job, on_wait).run()
+        leadership = await RegisterCandidacy(candidacy, job, on_wait).run()
         assert leadership is not None
         self._leads(run_id, leadership)
         return leadership

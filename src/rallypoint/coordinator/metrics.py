@@ -64,11 +64,7 @@ class CoordinatorMetrics:
             *self._hosted(coordinator),
             *([] if led is None else self._led(led)),
             *_connections(coordinator),
-            _gauge(
-                "loop_lag_seconds",
-                "The longest delay of the event loop in the last 15 s",
-                loop_lag_s,
-            ),
+            _gauge("loop_lag_seconds", LAG, loop_lag_s),
             *_process(),
         )
         return prometheus_text(families)

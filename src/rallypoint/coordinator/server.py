@@ -25,6 +25,7 @@ from rallypoint.core import messages as m
 from rallypoint.core.admission import AdmissionLimits
 from rallypoint.errors import MessageError
 from rallypoint.observe.faults import describe_fault
+from rallypoint.store.accept_loop import Connector
 from rallypoint.wire.handshake import NONCE_BYTES, SERVER_ID_BYTES, Established, ServerHandshake
 
 if TYPE_CHECKING:  # Most coordinators have no registers.
@@ -93,10 +94,9 @@ class Coordinator:
         """`lookup_token`: the token of a run id, if it has one; None: `--insecure`, no peer proves
         anything. `adopt` gets connections for the round store, where that shares the port.
         `admission`: how many connections there may be, if not as many as files are free."""
-        self._loop = asyncio.get_running_loop()
         self._listeners = list(listeners)
         self._lookup_token = lookup_token
-        self._making: set[asyncio.Task[None]] = set()
+        self._connector = Connector(asyncio.get_running_loop())
         self.server_id = os.urandom(SERVER_ID_BYTES)
         """Tells this coordinator from every other: a node that gets it has dialled this one."""
         self.volume = Volume()
@@ -126,16 +126,8 @@ class Coordinator:
     def _take(self, accepted: socket, number: int, peer: str) -> None:
         connection = _Counted(self, number, peer)
         self._acceptor.may_drop(number, connection.abort)
-        task = self._loop.create_task(self._make(accepted, connection))
-        self._making.add(task)
-        task.add_done_callback(self._making.discard)
-
-    async def _make(self, accepted: socket, connection: ServerConnection) -> None:
-        try:
-            await self._loop.connect_accepted_socket(lambda: connection, accepted)
-        except OSError:  # gone already
-            accepted.close()
-            self.closed(connection)
+        gone = partial(self.closed, connection)
+        self._connector.connect(accepted, lambda: connection, gone)
 
     # What a connection reports
 

@@ -53,11 +53,6 @@ class AdmissionLimits:
         return len(self._proven) + len(self._unproven)
 
     @property
-    def unproven(self) -> int:
-        """How many are."""
-        return len(self._unproven)
-
-    @property
     def has_free_slot(self) -> bool:
         """Whether one more may come in now."""
         return len(self._unproven) < self.slots

@@ -25,13 +25,14 @@ from msgspec import Struct, field
 
 from rallypoint.core.events import NodeSucceeded, Timer, TimerKind
 from rallypoint.core.model import EndKind, NodeRef, Stamp
-from rallypoint.core.round_state import MemberState, RoundState
+from rallypoint.core.round_state import RoundState, working
 from rallypoint.core.text import brief_seconds, count, names
 from rallypoint.core.worker_exits import WorkerExit
 
 
 class Then(Struct, frozen=True):
-    """What follows a checkpoint that is asked for. One of these is true."""
+    """What follows a checkpoint that is asked for. One of `leaves`, `joins` and `goes_on` is
+    true."""
 
     kind: EndKind
     """As the peer and the workers are told."""
@@ -41,11 +42,16 @@ class Then(Struct, frozen=True):
     """Nodes join, once a checkpoint has been saved: nobody needs to wait for that."""
     goes_on: bool = False
     """The round goes on: a person wants the checkpoint itself."""
+    ends: bool = False
+    """All nodes leave, since the time of the job is over (`--max-runtime`)."""
 
 
+LAST_SAVE_S = 300.0
+"""A job whose time is over waits this long for a last checkpoint."""
 LEAVE = Then(EndKind.DRAIN, leaves=True)
 JOIN = Then(EndKind.GROWTH, joins=True)
 GO_ON = Then(EndKind.REQUEST, goes_on=True)
+END = Then(EndKind.DRAIN, leaves=True, ends=True)
 THEN = {then.kind: then for then in (LEAVE, JOIN, GO_ON)}
 """By what a message says."""
 
@@ -85,7 +91,8 @@ class SaveNotice(Struct):
     @property
     def until(self) -> float:
         """When it ends at the latest; a growth has all the time of the world."""
-        return min((x.began_at + x.notice_s for x in self.leavers.values()), default=inf)
+        last = self.began_at + LAST_SAVE_S if self.then.ends else inf
+        return min((x.began_at + x.notice_s for x in self.leavers.values()), default=last)
 
     @property
     def may_be_withdrawn(self) -> bool:
@@ -142,17 +149,14 @@ def open_notice(
     state: RoundState, number: int, then: Then, reason: str, began_at: float
 ) -> SaveNotice:
     """Everybody whose workers run is asked. O(N)."""
-    awaited = {
-        member.ref.node_id
-        for member in state.members.values()
-        if member.state is MemberState.RUNNING and not member.succeeded
-    }
+    awaited = {ref.node_id for ref in working(state)}
     return SaveNotice(number, then, state.round, reason, began_at, awaited=awaited)
 
 
 def timers_wanted(notice: SaveNotice) -> dict[Timer, float]:
-    """How long the workers have, for each node that leaves."""
-    return {
+    """How long the workers have, for each node that leaves, or for the end of the job."""
+    last = {Timer(TimerKind.NOTICE, notice.round): LAST_SAVE_S} if notice.then.ends else {}
+    return last | {
         Timer(TimerKind.NOTICE, notice.round, node_id): leaver.notice_s
         for node_id, leaver in notice.leavers.items()
     }

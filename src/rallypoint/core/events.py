@@ -151,6 +151,7 @@ class TimerKind(Enum):
     BACKOFF = "backoff"
     CHARGE = "charge"
     NOTICE = "notice"
+    RUNTIME = "runtime"
     READY = "ready"
     ENROLMENT = "enrolment"
     STACKS = "stacks"

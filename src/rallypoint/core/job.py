@@ -52,6 +52,7 @@ from rallypoint.core.job_departures import (
     keep_notice,
     leave_now,
     succeeded_meanwhile,
+    time_is_over,
     want_checkpoint,
 )
 from rallypoint.core.job_rounds import former_life_gone, is_member, run_round, stop_order
@@ -99,7 +100,7 @@ from rallypoint.core.messages import (
     ToNode,
 )
 from rallypoint.core.model import NodeLoss, NodeRef, Outcome, Stamp
-from rallypoint.core.round_state import MemberState, RoundPhase, is_active
+from rallypoint.core.round_state import MemberState, RoundPhase, is_active, working
 from rallypoint.core.watch.node_progress import NodeProgress
 from rallypoint.core.worker_exits import WorkerExit
 
@@ -155,6 +156,8 @@ def observe(job: JobState, at: float) -> None:
         known.now = max(known.now, at)
     else:
         fitness_state.begin(known, job.round.bad_routes, at)
+    if job.ran_s and job.ran_since is None:
+        job.ran_since = at
 
 
 def heard(job: JobState, progress: NodeProgress | None, at: float) -> None:
@@ -265,13 +268,15 @@ def _timer_ended(job: JobState, timer: Timer, at: float) -> list[JobEffect]:
             if timer in timers_wanted(job):
                 fitness.minute_over(job.round)
             return []
-        case TimerKind.STACKS | TimerKind.NOTICE | TimerKind.BACKOFF:
+        case TimerKind.STACKS | TimerKind.NOTICE | TimerKind.BACKOFF | TimerKind.RUNTIME:
             if timer not in timers_wanted(job):
                 return []
             if timer.kind is TimerKind.STACKS:
                 return _end_inquiry(job, at)
             if timer.kind is TimerKind.NOTICE:
                 return end_notice(job, at)
+            if timer.kind is TimerKind.RUNTIME:
+                return time_is_over(job, at)
             job.backoff_s = 0.0
             return run_round(job, RoundReleased(timer.round), at)
         case _:
@@ -298,9 +303,17 @@ def timers_wanted(job: JobState) -> dict[Timer, float]:
         wanted[Timer(TimerKind.STACKS, inquiry.round, str(inquiry.number))] = hang.COLLECT_S
     if job.notice is not None:
         wanted.update(checkpoint.timers_wanted(job.notice))
+    if job.round.settings.max_runtime_s and job.ran_since is not None and not _is_ending(job):
+        left_s = max(job.round.settings.max_runtime_s - job.ran_s, 0.0)
+        wanted[Timer(TimerKind.RUNTIME)] = left_s
     if job.backoff_s:
         wanted[Timer(TimerKind.BACKOFF, job.round.round)] = job.backoff_s
     return wanted
+
+
+def _is_ending(job: JobState) -> bool:
+    """The time of the job is over, and a last checkpoint is awaited."""
+    return job.notice is not None and job.notice.then.ends
 
 
 def resync(job: JobState, ref: NodeRef, at: float) -> list[JobEffect]:
@@ -342,7 +355,7 @@ def _lost(job: JobState, ref: NodeRef, loss: NodeLoss, at: float) -> list[JobEff
     member = job.round.members[ref.node_id]
     note_loss(job, member, loss)
     # What a round loses first ends it, which every node tells; the rest only the host can tell.
-    ends_round = member.state is MemberState.RUNNING and not member.succeeded
+    ends_round = member.works
     kind = kinds.NODE_LOST if ends_round else kinds.OTHER_NODE_LOST
     record = kind(node_id=ref.node_id, node=ref, why=loss.reason)
     return [record, *run_round(job, NodeLost(ref, loss.reason), at)]
@@ -392,11 +405,7 @@ def _hang_suspected(job: JobState, suspect: NodeRef, round_: int) -> list[JobEff
         return []
     if notice is not None and notice.then.leaves:
         return []
-    asked = [
-        member.ref
-        for member in state.members.values()
-        if member.state is MemberState.RUNNING and not member.succeeded
-    ]
+    asked = working(state)
     job.inquiries += 1
     awaited = {ref.node_id for ref in asked}
     job.inquiry = hang.Inquiry(job.inquiries, state.round, awaited)

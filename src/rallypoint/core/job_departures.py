@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import inf
+from signal import SIGTERM
 
 from rallypoint.core import cause as causes
 from rallypoint.core import checkpoint, late_nodes
@@ -34,6 +35,7 @@ from rallypoint.core.model import NodeRef, Outcome
 from rallypoint.core.round import step as step_round
 from rallypoint.core.round_state import MemberState, RoundPhase
 from rallypoint.core.settings import OnJoin
+from rallypoint.core.text import named
 
 DRAIN_WINDOW_S = 3.0
 """Drains of all nodes within this time are one stop of the job."""
@@ -58,7 +60,7 @@ def drains(job: JobState, ref: NodeRef, drain: Drain, at: float) -> list[JobEffe
     is_held = job.notice is not None and node_id in job.notice.held
     # A success before the drain counts, as it does where nobody is asked for a checkpoint.
     effects = _withdraw(job, at) if is_held else []
-    works = member.state is MemberState.RUNNING and not member.succeeded
+    works = member.works
     if not (drain.notice_s and works and job.started and job.round.phase is RoundPhase.ACTIVE):
         if works:
             job.farewells[node_id] = "no checkpoint was asked for"
@@ -172,12 +174,28 @@ def end_notice(job: JobState, at: float, cut_short: str = "") -> list[JobEffect]
     text = checkpoint.how_it_went(notice, cut_short)
     kind = kinds.CHECKPOINT_MISSED if cut_short or notice.awaited else kinds.CHECKPOINT
     effects: list[JobEffect] = [kind(text)] if text else []
+    if notice.then.ends:
+        return effects + close(job, Outcome.OUT_OF_TIME, notice.reason, SIGTERM)
     if notice.then.joins:
         return effects + run_round(job, GrowthReady(notice.round), at)
     job.farewells |= dict.fromkeys(
         notice.leavers, checkpoint.saved_before_leaving(notice, cut_short)
     )
     return effects + _leave(job, tuple(notice.leavers.values()), at, is_said=True)
+
+
+def time_is_over(job: JobState, at: float) -> list[JobEffect]:
+    """The job has run for `--max-runtime`: ask for a last checkpoint where workers run, and end."""
+    length = words.brief_seconds(job.round.settings.max_runtime_s)
+    text = f"it has run for {length} s ({named.max_runtime})"
+    notice = job.notice
+    if job.round.phase is not RoundPhase.ACTIVE or not job.started:
+        return close(job, Outcome.OUT_OF_TIME, text, SIGTERM)
+    if notice is not None and notice.then.leaves:  # The workers are asked for one already.
+        notice.then, notice.reason, notice.began_at = checkpoint.END, text, at
+        return []
+    asked = _open_notice(job, checkpoint.END, text, at)
+    return [kinds.CHECKPOINT(f"{text}: a last checkpoint is asked for"), *asked]
 
 
 def keep_notice(job: JobState, at: float) -> list[JobEffect]:
@@ -198,6 +216,8 @@ def keep_notice(job: JobState, at: float) -> list[JobEffect]:
         text = f"{waiting} {verb} for a checkpoint"
         return [kinds.CHECKPOINT(text), *_open_notice(job, checkpoint.JOIN, text, at)]
     if state.phase is not RoundPhase.ACTIVE or state.round != notice.round:
+        if notice.then.ends:
+            return end_notice(job, at, "the round has ended")
         job.notice, leavers = None, tuple(notice.leavers.values())
         how = checkpoint.saved_before_leaving(notice, "the round has ended")
         job.farewells |= dict.fromkeys(notice.leavers, how)

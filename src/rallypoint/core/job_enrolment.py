@@ -18,7 +18,7 @@ from rallypoint.config import Endpoint
 from rallypoint.core import text as words
 from rallypoint.core.events import RoundNotStarted, RoundStarted, Timer, TimerKind
 from rallypoint.core.job_rounds import is_member, run_round
-from rallypoint.core.job_state import JobEffect, JobState, close, stamp
+from rallypoint.core.job_state import JobEffect, JobState, close, stamp, workers_started
 from rallypoint.core.messages import NotEnrolled, StartNow, ToNode
 from rallypoint.core.model import NodeRef, Outcome
 from rallypoint.core.round_state import MemberState, RoundPhase, is_active
@@ -36,7 +36,8 @@ def enrolled(job: JobState, ref: NodeRef, round_: int, at: float) -> list[JobEff
     job.enrolled.add(ref.node_id)
     if len(job.enrolled) < len(state.world):
         return _judge_if_all_told(job, at)
-    job.started, job.started_at = True, at
+    job.started = True
+    workers_started(job, at)
     effects = run_round(job, RoundStarted(round_), at)
     running = [m.ref for m in state.members.values() if m.state is MemberState.RUNNING]
     return effects + [ToNode(ref, StartNow(stamp(job, round_))) for ref in running]

@@ -24,7 +24,7 @@ from rallypoint.core.job_rounds import run_round
 from rallypoint.core.job_state import JobEffect, JobState, PersonWants, close, stamp
 from rallypoint.core.messages import CheckpointAnswered, CheckpointWanted, DrainAnswer, ToNode
 from rallypoint.core.model import EndKind, EndReason, NodeRef, Outcome, Verdict
-from rallypoint.core.round_state import MemberState, RoundPhase
+from rallypoint.core.round_state import RoundPhase, working
 from rallypoint.core.text import count, names
 from rallypoint.core.watch.questions import Ask, Said, Subject
 
@@ -328,11 +328,7 @@ def wants(job: JobState, event: PersonWants, at: float) -> list[JobEffect]:
 
 
 def _ask_to_save(job: JobState) -> list[JobEffect]:
-    running = [
-        member.ref
-        for member in job.round.members.values()
-        if member.state is MemberState.RUNNING and not member.succeeded
-    ]
+    running = working(job.round)
     job.notices += 1
     awaited = {ref.node_id for ref in running}
     members = len(job.round.members)

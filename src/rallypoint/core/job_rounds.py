@@ -32,7 +32,7 @@ from rallypoint.core.events import (
 )
 from rallypoint.core.fitness import Judgement, why_held_back
 from rallypoint.core.fitness_state import Why
-from rallypoint.core.job_state import JobEffect, JobState, close, renumber, stamp
+from rallypoint.core.job_state import JobEffect, JobState, close, renumber, stamp, workers_started
 from rallypoint.core.messages import Assigned, Expelled, StopNow, ToNode
 from rallypoint.core.model import (
     Assignment,
@@ -141,7 +141,7 @@ def _form(job: JobState, effect: FormWorld, at: float) -> list[JobEffect]:
     job.unreached, job.lacking, job.withdrawn = {}, {}, 0
     job.started, job.started_at = len(effect.world) == 1, None
     if job.started:
-        job.started_at = at
+        workers_started(job, at)
         step_round(job.round, RoundStarted(effect.round))
     nodes = len(effect.world)
     job.world_workers = sum(node.candidate.workers for node in effect.world)

@@ -97,6 +97,11 @@ class JobState(Struct):
     started_at: float | None = None
     """When the workers of the newest round started; None: they did not, or another coordinator led
     then, whose clock was not this one."""
+    ran_s: float = 0.0
+    """How long the job had run, since its first workers started, when another coordinator took it
+    over; kept for `--max-runtime`."""
+    ran_since: float | None = None
+    """This coordinator counts from then on its clock; None: no workers have started yet."""
     reports: list[causes.NodeFailure] = field(default_factory=list)
     losses: list[NodeLoss] = field(default_factory=list)
     store_lost: NodeLoss | None = None
@@ -234,6 +239,13 @@ def status(job: JobState, node_id: str = "") -> JobStatus:
         restarts_used=job.ledger.total,
         held_back=why_held_back(state, node_id),
     )
+
+
+def workers_started(job: JobState, at: float) -> None:
+    """The workers of the newest round start now, perhaps the first ones of the job."""
+    job.started_at = at
+    if job.ran_since is None:
+        job.ran_since = at
 
 
 def close(

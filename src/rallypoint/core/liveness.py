@@ -310,7 +310,8 @@ class Lease:
         self._held_until: float | None = None
         self._answered_at = -inf
         """When the last thing was sent on the present connection that has an answer."""
-        self._is_over = False
+        self.is_over = False
+        """It has ended, and was not renewed since."""
         self._beats = 0
         self._beats_sent: dict[int, float] = {}
         """Those without an answer, on the present connection."""
@@ -351,20 +352,15 @@ class Lease:
         """That time is a later one now."""
         counted_at = min(self._answered_at, vouched_at)
         self._held_until = max(self._held_until or 0.0, counted_at + self._lease_s)
-        self._is_over = self._is_over and now > self._held_until
+        self.is_over = self.is_over and now > self._held_until
         return self._held_until
-
-    @property
-    def is_over(self) -> bool:
-        """It has ended, and was not renewed since."""
-        return self._is_over
 
     def has_ended(self, now: float) -> bool:
         """Whether it is over, and was not at the last call."""
-        if self._held_until is None or self._is_over or not self._has_fence:
+        if self._held_until is None or self.is_over or not self._has_fence:
             return False
-        self._is_over = now > self._held_until
-        return self._is_over
+        self.is_over = now > self._held_until
+        return self.is_over
 
     def ends_at(self, now: float) -> float:
         """Its end, if nothing renews it; a first one would begin now."""
@@ -384,7 +380,7 @@ class Lease:
         """After how long to send a heartbeat; just after the end, should nothing renew it.
         `beat_s`: the coordinator wants no more than one in so many seconds."""
         wake_s = max(self._heartbeat_s, beat_s)
-        if self._held_until is None or self._is_over or not self._has_fence:
+        if self._held_until is None or self.is_over or not self._has_fence:
             return wake_s
         return min(wake_s, max(0.0, self._held_until - now) + 0.001)
 

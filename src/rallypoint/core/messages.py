@@ -36,6 +36,7 @@ from rallypoint.core.model import (
     Verdict,
 )
 from rallypoint.core.round_record import ReportedRound
+from rallypoint.core.settings import SETTINGS_UNCOUNTED
 from rallypoint.core.takeover.told import Position
 from rallypoint.core.watch.collecting import Collect as Collect
 from rallypoint.core.watch.collecting import Collected as Collected
@@ -339,6 +340,8 @@ class Attached(Struct, frozen=True, array_like=True, tag=1):
     """Who finds the connection closed waits for a random part of this before it connects again."""
     told: Position | None = None
     """The position of the job's record; None: there is no register."""
+    settings_known: int = SETTINGS_UNCOUNTED
+    """The number of shared settings that this coordinator knows, in their order."""
 
 
 class Refused(Struct, frozen=True, array_like=True, tag=2):

@@ -71,6 +71,18 @@ class Outcome(Enum):
         "cancelled",
         Row("was cancelled", None, Afterwards.BY_A_PERSON, planned=True, stopped=True),
     )
+    OUT_OF_TIME = (
+        "out of time",
+        Row(
+            verb="ran out of time",
+            exits=124,
+            then=Afterwards.BY_A_PERSON,
+            planned=True,
+            stopped=True,
+            help="it has run for --max-runtime",
+        ),
+    )
+    """It has run for `--max-runtime`."""
     TIMED_OUT = "timed out", Row("timed out", _INFRASTRUCTURE, _AGAIN)
     """Nodes were missing for too long."""
     INFRASTRUCTURE = (

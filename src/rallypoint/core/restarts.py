@@ -113,13 +113,8 @@ def describe_loop(loop: CrashLoop) -> str:
     return f"the same failure {loop.count} times{where}"
 
 
-def same_cause(first: WorkerExit, second: WorkerExit) -> bool:
-    """Whether two failures are equal, as far as can be told."""
-    return is_same(ending_of(first), ending_of(second))
-
-
 def is_same(first: ComparedExit, second: ComparedExit) -> bool:
-    """The same, of what is kept of them."""
+    """Whether two failures are equal, as far as can be told."""
     if first.how != second.how:
         return False
     return first.line == second.line or normalised(first.line) == normalised(second.line)

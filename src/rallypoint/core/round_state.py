@@ -58,6 +58,11 @@ class RoundMember(Struct, array_like=True):
     is_eager: bool = False
     """True: the node waits, and the round may end in order to admit it."""
 
+    @property
+    def works(self) -> bool:
+        """Its workers run, and have not succeeded."""
+        return self.state is MemberState.RUNNING and not self.succeeded
+
 
 class RoundState(Struct, array_like=True):
     """All that the machine knows. Only `round.step` changes it."""
@@ -111,6 +116,11 @@ class RoundState(Struct, array_like=True):
 def is_active(state: RoundState, round_: int) -> bool:
     """This very round is running."""
     return state.phase is RoundPhase.ACTIVE and state.round == round_
+
+
+def working(state: RoundState) -> list[NodeRef]:
+    """The nodes that work. O(N)."""
+    return [member.ref for member in state.members.values() if member.works]
 
 
 def set_member_state(state: RoundState, member: RoundMember, member_state: MemberState) -> None:

@@ -43,6 +43,7 @@ from rallypoint.core.search import (
     waiting_text,
 )
 from rallypoint.core.takeover.told import Position
+from rallypoint.core.text import settings_unknown
 from rallypoint.core.watch.node_progress import NodeProgress
 
 if TYPE_CHECKING:  # Most nodes never lead.
@@ -195,7 +196,8 @@ class Outbox:
         self._lasting: dict[type[m.Report], tuple[m.Report, float]] = {}
         """By their kinds, each with when it was made."""
         self._joined: m.Join | None = None
-        self._placed_in: Stamp | None = None
+        self.placed_in: Stamp | None = None
+        """The round of `place`; None: there is no place."""
         self.place: m.Place | None = None
         """What the newest join was answered with, or the one before it."""
 
@@ -203,11 +205,6 @@ class Outbox:
     def is_empty(self) -> bool:
         """Every report was acknowledged."""
         return not self._unacknowledged
-
-    @property
-    def placed_in(self) -> Stamp | None:
-        """The round of `place`; None: there is no place."""
-        return self._placed_in
 
     def add(self, report: m.Report, now: float) -> m.Numbered:
         """This is to be sent now, or when there is a connection."""
@@ -221,8 +218,8 @@ class Outbox:
 
     def answered(self, assigned: m.Assigned) -> None:
         """The newest join has led to this, unless it is said again."""
-        if self._joined is not None and assigned.stamp != self._placed_in:
-            self._placed_in = assigned.stamp
+        if self._joined is not None and assigned.stamp != self.placed_in:
+            self.placed_in = assigned.stamp
             self.place = m.Place(self._joined, assigned.assignment)
 
     def acknowledged(self, number: int) -> list[m.Report]:
@@ -286,11 +283,12 @@ class AgentEnd:
     ) -> None:
         """`former`: how an earlier session of the same node in this job was attached."""
         self.identity, self.settings = identity, settings
-        self._rules = rules
+        self.rules = rules
         self.attached = former
         """How the coordinator attached this node last."""
         self._link, self.is_closed = SessionLink.NONE, False
-        self._generation = self._opened = 0
+        self.generation = self._opened = 0
+        """Of the newest connection."""
         self._attach_sent_at = 0.0
         self._lease = Lease(settings.lease_s, settings.heartbeat_s, has_fence=rules.has_fence)
         self._reports = Outbox()
@@ -298,21 +296,6 @@ class AgentEnd:
         """Since the connection broke, until this node is attached again."""
         self.told: Position | None = None
         """The newest position of the job's record that a leader has told; None: none has."""
-
-    @property
-    def generation(self) -> int:
-        """Of the newest connection."""
-        return self._generation
-
-    @property
-    def known_dead(self) -> tuple[DeadPlace, ...]:
-        """The dead places that each `Attach` of this agent names."""
-        return self._rules.dead
-
-    @property
-    def has_fence(self) -> bool:
-        """The lease may end."""
-        return self._rules.has_fence
 
     @property
     def is_attached(self) -> bool:
@@ -340,14 +323,14 @@ class AgentEnd:
 
     def connected(self, now: float, claim: m.Claim, commitment: bytes = b"") -> list[AgentEffect]:
         """There is a new connection. `commitment`: as in `Attach`."""
-        self._generation += 1
+        self.generation += 1
         self._link, self._attach_sent_at = SessionLink.CONNECTED, now
         identity, former, place = self.identity, self.attached, self._reports.place
         attach = m.Attach(
             identity.node_id,
             identity.host_name,
             identity.incarnation,
-            self._generation,
+            self.generation,
             self.settings,
             self._opened,
             former.node_id if former else "",
@@ -356,7 +339,7 @@ class AgentEnd:
             commitment,
             limits.fit(claim),
             place and limits.fit(place),
-            self._rules.dead[: limits.MAX_FAILURES],
+            self.rules.dead[: limits.MAX_FAILURES],
             self.told,
         )
         return [Send(attach)]
@@ -407,6 +390,9 @@ class AgentEnd:
                     # The job has another number now, before its first round.
                     self.attached = message
                     return []
+                if unknown := settings_unknown(self.settings, message.settings_known):
+                    self.is_closed = True
+                    return [Rejected(unknown, is_fault=False)]
                 return self._was_attached(now, message)
             case m.Refused(text, is_fault):
                 self.is_closed = True
@@ -420,13 +406,13 @@ class AgentEnd:
             case m.HeartbeatAck(number, stamp):
                 if not self._is_current(stamp):
                     return []
-                if self._rules.promises is not None:
-                    self._rules.promises.answered(number, now)
+                if self.rules.promises is not None:
+                    self.rules.promises.answered(number, now)
                 renewed = self._renewed(now, self._lease.answered(number))
                 return [*renewed, OrderPushed(message)]
             case m.HandsOver(addresses):
-                if self._rules.promises is not None and self.attached is not None:
-                    self._rules.promises.handed_over(self.attached.epoch, addresses)
+                if self.rules.promises is not None and self.attached is not None:
+                    self.rules.promises.handed_over(self.attached.epoch, addresses)
                 return []
             case m.DrainAnswer() | m.Answer():
                 return []  # for a person who asked instead of taking part
@@ -439,9 +425,9 @@ class AgentEnd:
                 if not isinstance(message, m.Assigned):
                     return [*renewed, OrderPushed(message)]
                 self._reports.answered(message)
-                if self._rules.promises is not None:
+                if self.rules.promises is not None:
                     rank = message.assignment.group_rank
-                    self._rules.promises.assigned(message.stamp, rank)
+                    self.rules.promises.assigned(message.stamp, rank)
                 # Workers that start when the lease is over would be killed, and that would count.
                 over = [LeaseOver(self._waits_for(now))] if self._lease.is_over else []
                 return [*renewed, OrderPushed(message), *over]
@@ -468,7 +454,7 @@ class AgentEnd:
     def next_wake_s(self, now: float) -> float:
         """After how long to call `beat` again; just after the fence, should nothing renew the lease
         until then."""
-        attached, promises = self.attached, self._rules.promises
+        attached, promises = self.attached, self.rules.promises
         if attached is None or (promises is not None and promises.is_heir):
             return self._lease.next_wake_s(now)
         return self._lease.next_wake_s(
@@ -483,7 +469,7 @@ class AgentEnd:
 
     def _promise(self, now: float) -> Promise | None:
         """For the leader that has attached this node, if another one may follow it."""
-        promises, attached = self._rules.promises, self.attached
+        promises, attached = self.rules.promises, self.attached
         if promises is None or self._link is not SessionLink.ATTACHED:
             return None
         assert attached is not None
@@ -503,7 +489,7 @@ class AgentEnd:
         return waiting_text(self._search or self._begun(now), now)
 
     def _begun(self, now: float) -> Search:
-        lease_s, timeout_s = self.settings.lease_s, self._rules.reconnect_timeout_s
+        lease_s, timeout_s = self.settings.lease_s, self.rules.reconnect_timeout_s
         if timeout_s is None and self.attached is not None and self.attached.is_replaceable:
             timeout_s = self.settings.join_timeout_s
         return Search(now, self._lease.ends_at(now), lease_s, timeout_s)
@@ -516,7 +502,7 @@ class AgentEnd:
         self.attached, self._link, self._search = message, SessionLink.ATTACHED, None
         self._lease.attached(now)
         if not message.resumed:
-            self._opened = self._generation
+            self._opened = self.generation
             # A coordinator that knows nothing of us can't use what was meant for another.
             self._reports.forget()
         # First: what the end of the lease has this node report comes after what it reported before.
@@ -530,11 +516,11 @@ class AgentEnd:
             return []
         # If this process was stopped since it woke up, the guard may have kept the fence.
         woke_up = self.woke_up(now)
-        return [*woke_up, Held(self._lease.renew(now, sent_at, self._rules.vouched_at()))]
+        return [*woke_up, Held(self._lease.renew(now, sent_at, self.rules.vouched_at()))]
 
     def _vouched(self, now: float) -> list[AgentEffect]:
         """A leader that is a node of its job has done something: that may be known for longer."""
-        vouched_at = self._rules.vouched_at()
+        vouched_at = self.rules.vouched_at()
         if vouched_at == inf or self._link is not SessionLink.ATTACHED:
             return []
         return [*self.woke_up(now), Held(self._lease.vouch(now, vouched_at))]

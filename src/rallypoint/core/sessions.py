@@ -363,7 +363,8 @@ class Sessions:
         is_replaceable = self._handover is not None
         session.told_of = max(len(self._sessions), self.settings.min_nodes)
         pace = pace_of(self.settings, session.told_of)
-        return m.Attached(node_id, incarnation, self._epoch, resumed, is_replaceable, *pace)
+        how = m.Attached(node_id, incarnation, self._epoch, resumed, is_replaceable, *pace)
+        return replace(how, settings_known=len(SharedSettings.__struct_fields__))
 
     @property
     def _recovery(self) -> Recovery | None:

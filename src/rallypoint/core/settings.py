@@ -55,6 +55,11 @@ class OnJoin(Enum):
     AT_CHECKPOINT = "at-checkpoint"
 
 
+SETTINGS_UNCOUNTED = 24
+"""A coordinator of an older version, which does not tell how many settings of a job it knows, knows
+the first 24."""
+
+
 class SharedSettings(Struct, frozen=True, array_like=True):
     """What every node of a job must agree on (behaviour R7). Seconds throughout."""
 
@@ -104,6 +109,8 @@ class SharedSettings(Struct, frozen=True, array_like=True):
     hold_back_after: int = 2
     """The number of failures within an hour after which a machine is held back while the minimum
     remains without it; 0: failures never hold a machine back."""
+    max_runtime_s: float = 0.0
+    """The job is ended after this time, counted from when its first workers started; 0: never."""
 
     def differences(self, other: SharedSettings) -> Differences:
         """The settings that differ, as (name, self's value, other's value), without those that
@@ -305,6 +312,9 @@ FAILURES = (
          " it makes none for this long",
          "seconds", "rendezvous.hang_timeout_s", "never", above_zero=True, by_coordinator=True,
          key="call"),
+    _own("--max-runtime", "SECONDS",
+         "end the job this long after its first workers started, with a checkpoint; exit code 124",
+         "seconds", "rendezvous.max_runtime_s", "never", above_zero=True, by_coordinator=True),
     _own("--restart-window", "SECONDS", "count only the failures of the last SECONDS",
          "seconds", "rendezvous.restart_window_s", "all", above_zero=True),
     _own("--restart-backoff", "SECONDS", "pause before a restart, doubled each time",

@@ -22,6 +22,7 @@ from rallypoint.core.settings import (
     FLAGS,
     UNNAMED_RUN_ID,
     Differences,
+    SharedSettings,
 )
 from rallypoint.core.watch.names import fold_words
 from rallypoint.errors import SettingsConflictError
@@ -178,6 +179,21 @@ def settings_conflict(differences: Differences) -> SettingsConflictError:
         said = spelled(row.spelled)
         flags[name] = said if row.name == name else f"{said} ({name})"
     return SettingsConflictError(differences, flags)
+
+
+def settings_unknown(settings: SharedSettings, known: int) -> str:
+    """Why a coordinator that knows only the first `known` settings can't host this job: it would
+    ignore one that a person has given. Empty: it can."""
+    usual = SharedSettings(settings.run_id)
+    later = SharedSettings.__struct_fields__[known:]
+    given = [name for name in later if getattr(settings, name) != getattr(usual, name)]
+    if not given:
+        return ""
+    said = names(tuple(spelled(BY_FIELD[name].spelled) for name in given))
+    return (
+        f"the coordinator is of an older version of Rallypoint, which ignores {said}: leave it out,"
+        " or have this version host the job"
+    )
 
 
 @contextmanager

@@ -16,10 +16,10 @@ from contextlib import suppress
 
 from rallypoint.core.event_kinds import HISTORY_NOT_WRITTEN, Record
 from rallypoint.core.text import named, shown
-from rallypoint.core.watch.history_file import Begin, HistoryLine, LinesLost, as_object
+from rallypoint.core.watch.history_file import Begin, HistoryLine, LinesLost
 from rallypoint.errors import UsageError
 from rallypoint.files import open_named, safe_open
-from rallypoint.observe.printing import json_text
+from rallypoint.observe.kept_jobs import append_lines
 from rallypoint.observe.queue import BoundedQueue
 
 _NAME_MAX = 200
@@ -100,11 +100,7 @@ class HistoryLogs:
                 lines.insert(0, LinesLost(lost - self._told))
             if not size and not isinstance(line, Begin) and run_id in self._begins:
                 lines.insert(0, self._begins[run_id])
-            data = "".join(json_text(as_object(one)) + "\n" for one in lines).encode()
-            if size and os.pread(fd, 1, size - 1) != b"\n":
-                data = b"\n" + data  # The last one was cut.
-            while data:
-                data = data[os.write(fd, data) :]
+            append_lines(fd, lines)
             self._told = lost
         finally:
             os.close(fd)

@@ -19,7 +19,7 @@ from rallypoint.core.json_reader import UnreadableJsonError, read_as
 from rallypoint.core.watch import kept_jobs as rules
 from rallypoint.core.watch.history_file import HistoryLine, as_object
 from rallypoint.core.watch.kept_jobs import KeptDir, NodeNote
-from rallypoint.files import put_whole, safe_open
+from rallypoint.files import put_whole, safe_open, write_all
 from rallypoint.observe.printing import json_text
 
 _NOTES_MAX = 2000
@@ -60,17 +60,20 @@ def write_note(path: str, note: NodeNote) -> None:
                 raise error from None
 
 
+def append_lines(fd: int, lines: Sequence[HistoryLine]) -> None:
+    """Write lines of a history behind those in a file, on lines of their own. Raises OSError."""
+    data = "".join(json_text(as_object(line)) + "\n" for line in lines).encode()
+    size = os.fstat(fd).st_size
+    was_cut = size > 0 and os.pread(fd, 1, size - 1) != b"\n"
+    write_all(fd, b"\n" * was_cut + data)
+
+
 def append(path: str, lines: Sequence[HistoryLine]) -> None:
     """Go on with the history in this directory. Raises OSError."""
-    data = "".join(json_text(as_object(line)) + "\n" for line in lines).encode()
     name = os.path.join(path, rules.HISTORY)
     fd = safe_open(name, os.O_RDWR | os.O_CREAT | os.O_APPEND)
     try:
-        size = os.fstat(fd).st_size
-        if size and os.pread(fd, 1, size - 1) != b"\n":
-            data = b"\n" + data  # The last one was cut.
-        while data:
-            data = data[os.write(fd, data) :]
+        append_lines(fd, lines)
         size = os.fstat(fd).st_size
         whole = os.pread(fd, size, 0) if size > rules.HISTORY_BYTES else b""
     finally:

@@ -42,20 +42,15 @@ def live_members(sids: Collection[int]) -> list[SessionProcess]:
     found = []
     for name in os.listdir("/proc"):
         if name.isdigit():
-            member = _read_member(int(name))
+            member = read_member(int(name))
             if member is not None and member.sid in sids:
                 found.append(member)
     return found
 
 
-def member(pid: int) -> SessionProcess | None:
-    """The process if it is alive; any number may be asked for. Raises OSError."""
-    return _read_member(pid)
-
-
 def session_of(pid: int) -> int | None:
     """The session of a live process; None when there is no such process. Raises OSError."""
-    found = _read_member(pid)
+    found = read_member(pid)
     return found.sid if found is not None else None
 
 
@@ -114,11 +109,11 @@ def signal_member(
         return
     except OSError:
         with suppress(OSError):
-            if _read_member(member.pid) == member:
+            if read_member(member.pid) == member:
                 syscalls.signal_process(member.pid, signum)
         return
     try:
-        if _read_member(member.pid) == member:
+        if read_member(member.pid) == member:
             signal.pidfd_send_signal(fd, signum)
     except OSError:
         pass  # It has exited, or belongs to another user, or can't be looked at.
@@ -136,8 +131,8 @@ def is_stopped(pid: int) -> bool:
     return stat is not None and stat[0] == b"T"
 
 
-def _read_member(pid: int) -> SessionProcess | None:
-    """The process if it is alive."""
+def read_member(pid: int) -> SessionProcess | None:
+    """The process if it is alive; any number may be asked for. Raises OSError."""
     stat = _read_stat(pid)
     if stat is None:
         return None

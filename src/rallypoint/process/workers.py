@@ -43,17 +43,13 @@ class WorkerSet:
         self._guard = guard
         self._pidfd_open = pidfd_open
         self._watch = ExitWatch(asyncio.get_running_loop(), pidfd_open=pidfd_open)
-        self._pids: tuple[int, ...] = ()
+        self.pids: tuple[int, ...] = ()
+        """By local rank; also after they are gone."""
         self.exits = WorkerExits()
         """Of the workers that were noticed to have ended."""
         self._held: set[int] = set()  # Started and not reaped: running, or a zombie of ours.
         self._all_exited = asyncio.Event()
         self._all_exited.set()
-
-    @property
-    def pids(self) -> tuple[int, ...]:
-        """By local rank; also after they are gone."""
-        return self._pids
 
     def owns(self, pid: int) -> bool:
         """Whether `pid` is a worker not reaped yet: nobody else may reap it."""
@@ -70,7 +66,7 @@ class WorkerSet:
         `on_exit(exit)` is called from the loop, once per worker, however it ends; by then it is in
         `exits`. If one can't be started, none is left and the error of `spawn` is raised.
         """
-        if self._pids:
+        if self.pids:
             raise InvariantError("a set of workers was started twice")
         pids = [process.pid for process in spawn(commands, self._guard)]
         try:
@@ -80,7 +76,7 @@ class WorkerSet:
             self._watch.close()
             abandon(pids, self._guard)
             raise
-        self._pids = tuple(pids)
+        self.pids = tuple(pids)
         self._held = set(pids)
         if pids:
             self._all_exited.clear()
@@ -104,7 +100,7 @@ class WorkerSet:
     def signal_one(self, local_rank: int, signum: int) -> bool:
         """Send to one worker alone; SIGKILL also to what it has started in its process group. False
         when it has exited."""
-        pid = self._pids[local_rank]
+        pid = self.pids[local_rank]
         if pid not in self._held or exits.peek(pid) is not None:
             return False
         if signum == signal.SIGKILL:
@@ -116,9 +112,9 @@ class WorkerSet:
         this worker and does catch that signal. True when it was the worker itself."""
         from rallypoint.process.stacks import catches
 
-        pid = self._pids[local_rank] if local_rank < len(self._pids) else 0
+        pid = self.pids[local_rank] if local_rank < len(self.pids) else 0
         try:
-            member = sessions.member(holder)
+            member = sessions.read_member(holder)
         except OSError:
             return False  # It can't be looked at just now, and may be anybody's.
         if pid not in self._held or member is None or member.sid != pid:
@@ -136,12 +132,12 @@ class WorkerSet:
 
     def running(self) -> int:
         """Workers that have not been noticed to exit. Costs nothing, unlike `remaining`."""
-        return len(self._pids) - len(self.exits)
+        return len(self.pids) - len(self.exits)
 
     def look(self) -> None:
         """Have those in `exits` that have ended although nobody has told so yet. Before a signal:
         after it nobody can tell whether a worker failed by itself."""
-        for local_rank, pid in enumerate(self._pids):
+        for local_rank, pid in enumerate(self.pids):
             if local_rank not in self.exits and (outcome := exits.peek(pid)):
                 self._note(local_rank, outcome)
 
@@ -206,16 +202,16 @@ class WorkerSet:
         on_exit(self.exits[local_rank])
 
     def _note(self, local_rank: int, outcome: WorkerExit) -> None:
-        pid = self._pids[local_rank]
+        pid = self.pids[local_rank]
         exit_ = replace(outcome, local_rank=local_rank, pid=pid, wall_time=time.time())
         self.exits.note(exit_, at=asyncio.get_running_loop().time())
-        if len(self.exits) == len(self._pids):
+        if len(self.exits) == len(self.pids):
             self._all_exited.set()
 
     def _release(self) -> list[int]:
         """Reap every leader whose session is empty; the pids of all that still live."""
         alive = self._members()
-        living = self._held - {self._pids[local_rank] for local_rank in self.exits}
+        living = self._held - {self.pids[local_rank] for local_rank in self.exits}
         stubborn = {member.sid for member in alive} | living
         for pid in self._held - stubborn:
             # Forgotten first: once reaped, the number may be a stranger's.

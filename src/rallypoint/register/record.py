@@ -102,7 +102,8 @@ class RegisterRecord:
         when all nodes have left. `run_id`: the job's; empty: a record may be of any job."""
         self._register, self._thread, self.is_kept = register, thread, is_kept
         self._run_id = run_id
-        self._token: Any = None
+        self.token: Any = None
+        """Of the version that this process has seen last; None: of none."""
         self.found: LeadRecord | None = None
         """The record that the last failed swap has found; None: there was none."""
         self._confirmed: LeadRecord | None = None
@@ -120,17 +121,17 @@ class RegisterRecord:
         one. `is_held`: nobody else can have claimed. Raises as `read`."""
         data = encode(record)
         while True:
-            token = self._token
+            token = self.token
             after = await self._thread.submit(partial(self._register.set_state, data, token))
             if after is not None and after[2]:
-                self._token, self._confirmed = after[1], record
+                self.token, self._confirmed = after[1], record
                 return True
             there = await self._get()
             if there == data:
                 self._confirmed = record
                 return True
             self.found = None if there is None else decode(there, self._run_id)
-            if self.found is None or self._token == token:
+            if self.found is None or self.token == token:
                 return False
             if not self._is_own_attempt(self.found, record, is_held()):
                 return False
@@ -145,11 +146,6 @@ class RegisterRecord:
         if confirmed is None or confirmed.epoch != found.epoch:
             return True
         return found.beat > confirmed.beat or (found.beat == confirmed.beat and is_held)
-
-    @property
-    def token(self) -> object:
-        """Of the version that this process has seen last; None: of none."""
-        return self._token
 
     async def could_be_written(self) -> bool:
         """Whether a swap would succeed now, as far as that can be known."""
@@ -169,17 +165,17 @@ class RegisterRecord:
     async def remove(self) -> bool:
         """Unless something follows the version that was seen last; whether it was removed."""
         assert isinstance(self._register, RemovableRegister)
-        return await self._thread.submit(partial(self._register.remove, self._token))
+        return await self._thread.submit(partial(self._register.remove, self.token))
 
     async def _get(self) -> bytes | None:
         found = await self._thread.submit(self._register.get_state)
         if found is None:
             is_sure = isinstance(self._register, SureRegister)
-            if self._token is not None and self.is_kept and not is_sure:
+            if self.token is not None and self.is_kept and not is_sure:
                 raise gone()
-            self._token = None
+            self.token = None
             return None
-        self._token = found[1]
+        self.token = found[1]
         return found[0]
 
 

@@ -84,6 +84,33 @@ class AcceptLoop:
             self._on_connection(connection, address[:2])
 
 
+class Connector:
+    """Gives accepted connections to their protocols. For the thread of the loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def connect(
+        self,
+        accepted: socket.socket,
+        make: Callable[[], asyncio.BaseProtocol],
+        on_gone: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Take the socket over. `on_gone` is called instead where its peer has gone already."""
+
+        async def connect() -> None:
+            try:
+                await self._loop.connect_accepted_socket(make, accepted)
+            except OSError:
+                accepted.close()
+                on_gone()
+
+        task = self._loop.create_task(connect())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
 def source_of(host: str) -> str:
     """The part of a peer's address that counts as one source of connections."""
     if ":" not in host:

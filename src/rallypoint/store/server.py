@@ -15,8 +15,9 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
+from rallypoint.clocks import Alarm
 from rallypoint.errors import ProtocolError
-from rallypoint.store.accept_loop import AcceptLoop
+from rallypoint.store.accept_loop import AcceptLoop, Connector
 from rallypoint.store.access import AccessGate, Admission, Peer, Refusal
 from rallypoint.store.fast_path import FastPath
 from rallypoint.store.keyvalue import MAX_MEMORY, KeyValueMachine, Replies
@@ -122,8 +123,10 @@ class StoreServer:
         """Serves a client what is common, if nothing of it is being served otherwise."""
         self._connections: dict[int, StoreServerConnection] = {}
         self._idle = IdleTimeouts(limits.handshake_s)
-        self._idle_timer = _Timer(loop, self._idle.next_deadline_s, self._drop_idle)
-        self._held_timer = _Timer(loop, gate.next_deadline_s, self._drop_held)
+        self._idle_alarm, self._held_alarm = (
+            Alarm(loop, self._drop_idle),
+            Alarm(loop, self._drop_held),
+        )
         self._refusals = _RefusalLines(loop, say)
         make_connection = ConnectionMaker(self, loop)
         self._listening = _Listening(loop, make_connection, self._refusals.tell_shortage)
@@ -151,8 +154,8 @@ class StoreServer:
     def close(self) -> None:
         """Drops every client and stops listening."""
         self._listening.close()
-        self._held_timer.cancel()
-        self._idle_timer.cancel()
+        self._held_alarm.cancel()
+        self._idle_alarm.cancel()
         self._refusals.close()
         for connection in tuple(self._connections.values()):
             connection.abort()
@@ -176,7 +179,7 @@ class StoreServer:
             case Admission.ALLOWED:
                 connection.admit()
             case Admission.HELD:
-                self._held_timer.set()
+                self._await_held()
             case Admission.REFUSED:
                 connection.abort()
         if refusal is not None:
@@ -202,7 +205,7 @@ class StoreServer:
     def expect(self, client: int) -> None:
         """This client must send more before long."""
         self._idle.expect(client, self._loop.time())
-        self._idle_timer.set()
+        self._await_idle()
 
     def unexpect(self, client: int) -> None:
         """It has sent all that it began to send."""
@@ -226,10 +229,20 @@ class StoreServer:
         for client, refusal in self._gate.expire(self._loop.time()):
             self._refusals.tell(refusal)
             self._connections[client].abort()
+        self._await_held()
+
+    def _await_held(self) -> None:
+        if (at := self._gate.next_deadline_s()) is not None:
+            self._held_alarm.set(at)
 
     def _drop_idle(self) -> None:
         for client in self._idle.expire(self._loop.time()):
             self._connections[client].drop_silent(self._limits.handshake_s)
+        self._await_idle()
+
+    def _await_idle(self) -> None:
+        if (at := self._idle.next_deadline_s()) is not None:
+            self._idle_alarm.set(at)
 
 
 class _Listening:
@@ -246,7 +259,7 @@ class _Listening:
     ) -> None:
         self._loop, self._make_connection = loop, make_connection
         self._on_shortage = on_shortage
-        self._adopting: set[asyncio.Task[object]] = set()
+        self._connector = Connector(loop)
         self._open: list[asyncio.Server | AcceptLoop | socket.socket] = []
 
     async def listen(self, listener: socket.socket) -> None:
@@ -277,43 +290,7 @@ class _Listening:
             each.close()
 
     def _accepted(self, connection: socket.socket, _: tuple[str, int]) -> None:
-        task: asyncio.Task[object] = self._loop.create_task(self._connect(connection))
-        self._adopting.add(task)
-        task.add_done_callback(self._adopting.discard)
-
-    async def _connect(self, connection: socket.socket) -> None:
-        try:
-            await self._loop.connect_accepted_socket(self._make_connection, connection)
-        except OSError:
-            connection.close()  # gone already
-
-
-class _Timer:
-    """Calls `act` whenever the first of some deadlines is over; `next_s` is that deadline."""
-
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        next_s: Callable[[], float | None],
-        act: Callable[[], object],
-    ) -> None:
-        self._loop, self._next_s, self._act = loop, next_s, act
-        self._handle: asyncio.TimerHandle | None = None
-
-    def set(self) -> None:
-        """There may be a deadline now. No later one may be earlier than it."""
-        if self._handle is None and (next_s := self._next_s()) is not None:
-            self._handle = self._loop.call_at(next_s, self._fire)
-
-    def cancel(self) -> None:
-        if self._handle is not None:
-            self._handle.cancel()
-            self._handle = None
-
-    def _fire(self) -> None:
-        self._handle = None
-        self._act()
-        self.set()
+        self._connector.connect(connection, self._make_connection)
 
 
 class _RefusalLines:
@@ -322,7 +299,7 @@ class _RefusalLines:
     def __init__(self, loop: asyncio.AbstractEventLoop, say: Say) -> None:
         self._loop, self._say = loop, say
         self._log = RefusalLog()
-        self._timer = _Timer(loop, lambda: self._log.due_s, self._tell_left_out)
+        self._alarm = Alarm(loop, self._tell_left_out)
 
     def tell(self, refusal: Refusal) -> None:
         self._tell((refusal.peer.address, refusal.reason), str(refusal))
@@ -331,13 +308,14 @@ class _RefusalLines:
         self._tell(("", str(error.errno)), f"can't accept connections: {error.strerror}: they wait")
 
     def close(self) -> None:
-        self._timer.cancel()
+        self._alarm.cancel()
         self._tell_left_out()
 
     def _tell(self, subject: tuple[str, str], line: str) -> None:
         if self._log.is_logged(subject, self._loop.time()):
             self._say(line)
-        self._timer.set()
+        elif (at := self._log.due_s) is not None:
+            self._alarm.set(at)
 
     def _tell_left_out(self) -> None:
         if left_out := self._log.left_out():

@@ -40,12 +40,8 @@ class _Side:
     def __init__(self) -> None:
         self._buffer = bytearray()
         self._wanted = 0
-        self._result: str | None = None
-
-    @property
-    def result(self) -> str | None:
+        self.result: str | None = None
         """The text that the peer proved, once the conversation is over."""
-        return self._result
 
     def receive(self, data: bytes) -> bytes:
         """Takes bytes in any segmentation and returns those to send, if any.
@@ -54,11 +50,11 @@ class _Side:
         """
         self._buffer += data
         output = bytearray()
-        while self._result is None and len(self._buffer) >= self._wanted:
+        while self.result is None and len(self._buffer) >= self._wanted:
             piece = bytes(self._buffer[: self._wanted])
             del self._buffer[: self._wanted]
             output += self._advance(piece)
-        if self._result is not None and self._buffer:
+        if self.result is not None and self._buffer:
             raise ProtocolError("bytes follow the end of the enrolment")
         return bytes(output)
 
@@ -100,7 +96,7 @@ class StoreEnrolment(_Side):
         nonces = self._agent_nonce + self._nonce
         if not compare_digest(self._proof, _prove(self._key, _AGENT, nonces, node)):
             raise EnrolmentRefusedError("the node does not hold the key of this round")
-        self._result = node.decode(errors="replace")
+        self.result = node.decode(errors="replace")
         address = self._address.encode()
         proof = _prove(self._key, _STORE, nonces, address)
         return _ENROLLED + proof + bytes((len(address),)) + address
@@ -138,7 +134,7 @@ class AgentEnrolment(_Side):
                 nonces = self._nonce + self._store_nonce
                 if not compare_digest(self._proof, _prove(self._key, _STORE, nonces, piece)):
                     raise ProtocolError("what answers there does not hold the key of this round")
-                self._result = piece.decode(errors="replace")
+                self.result = piece.decode(errors="replace")
         return b""
 
 

@@ -113,10 +113,6 @@ class _Handshake:
         self.result: Established | None = None
         self.last_words = b""
 
-    @property
-    def buffered_bytes(self) -> int:
-        return len(self._inbox)
-
     def feed(self, data: bytes) -> bytes:
         """Take what the peer sent, return what to send. Not to be called once `result` is set.
 

@@ -43,16 +43,6 @@ class ShmRequest(IntEnum):
     """A person wants one. The round goes on."""
 
 
-class Header(NamedTuple):
-    """What the agent says."""
-
-    workers: int
-    current: bool
-    number: int
-    kind: ShmRequest
-    deadline_ns: int
-
-
 class WorkerSlot(NamedTuple):
     """What one worker says; every value may be anything."""
 
@@ -101,23 +91,6 @@ def pack_word(value: int) -> bytes:
 def pack_request(number: int, kind: ShmRequest) -> int:
     """The request as a word. Numbers count from 1; a withdrawn request keeps its number."""
     return number << at.KIND_BITS | kind
-
-
-def split_request(word: int) -> tuple[int, ShmRequest]:
-    """The number and the kind; a kind of a later version is taken for the strictest known one."""
-    kind = word & at.KIND_MASK
-    known = ShmRequest(kind) if kind <= ShmRequest.SAVE else ShmRequest.DRAIN
-    return word >> at.KIND_BITS, known
-
-
-def parse_header(shm: bytes) -> Header | None:
-    """What the agent says, or None when this is no shared memory of this version."""
-    if len(shm) < _HEADER.size:
-        return None
-    magic, version, workers, current, request, deadline, *_ = _HEADER.unpack_from(shm)
-    if (magic, version) != (at.MAGIC, at.VERSION) or len(shm) < at.shm_bytes(max(workers, 0)):
-        return None
-    return Header(workers, current == 1, *split_request(request), deadline)
 
 
 def parse_slots(shm: bytes, workers: int) -> Sequence[WorkerSlot]:

@@ -29,7 +29,7 @@ from rallypoint.errors import UsageError
 from rallypoint.observe.faults import describe_fault
 from rallypoint.observe.printing import printed
 from rallypoint.observe.prometheus import CONTENT_TYPE
-from rallypoint.store.accept_loop import AcceptLoop, source_of
+from rallypoint.store.accept_loop import AcceptLoop, Connector, source_of
 from rallypoint.wire.address import Address
 
 PATH, HEALTH_PATH = "/metrics", "/health"
@@ -116,7 +116,7 @@ class MetricsServer:
         host, port = listener.getsockname()[:2]
         self._is_local = Address(host, port).is_loopback
         self._accepting: AcceptLoop | None = None
-        self._making: set[asyncio.Task[None]] = set()
+        self._connector: Connector | None = None
         self._places = {
             place: AdmissionLimits(CONNECTIONS, CONNECTION_S, patience_s=0.0) for place in PlaceKind
         }
@@ -140,6 +140,7 @@ class MetricsServer:
         """Serve from now on."""
         loop = asyncio.get_running_loop()
         self._listener.setblocking(False)
+        self._connector = Connector(loop)
         self._accepting = AcceptLoop(loop, self._listener, self._arrived)
         self._tick(loop, None)
 
@@ -183,16 +184,8 @@ class MetricsServer:
             places.gone(connection.number)
 
     def _arrived(self, accepted: socket.socket, _: tuple[str, int]) -> None:
-        task = asyncio.get_running_loop().create_task(self._make(accepted))
-        self._making.add(task)
-        task.add_done_callback(self._making.discard)
-
-    async def _make(self, accepted: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        try:
-            await loop.connect_accepted_socket(lambda: _Connection(self), accepted)
-        except OSError:  # gone already
-            accepted.close()
+        assert self._connector is not None
+        self._connector.connect(accepted, lambda: _Connection(self))
 
     def _tick(self, loop: asyncio.AbstractEventLoop, due: float | None) -> None:
         now = loop.time()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from enum import Enum
 
 from rallypoint.cli.job_verdict import SummaryRead, surest
@@ -29,19 +29,15 @@ class Roster:
 
     def __init__(self, names: Sequence[str], least: int) -> None:
         self._least = least
-        self._parts = dict.fromkeys(names, HostPart.ASKED)
+        self.parts = dict.fromkeys(names, HostPart.ASKED)
+        """The part of each host by its name, in their order."""
         self._said: dict[str, SummaryRead] = {}
         self._mistakes = 0
         """Hosts that were reached and lack something, or whose agents refuse the job."""
 
-    @property
-    def parts(self) -> Mapping[str, HostPart]:
-        """The part of each host by its name, in their order."""
-        return self._parts
-
     def those(self, part: HostPart) -> list[str]:
         """The hosts of which that is so, in their order."""
-        return [name for name, found in self._parts.items() if found is part]
+        return [name for name, found in self.parts.items() if found is part]
 
     @property
     def suffices(self) -> bool:
@@ -50,22 +46,22 @@ class Roster:
 
     def answered(self, name: str) -> None:
         """Note that this host can take part."""
-        self._parts[name] = HostPart.READY
+        self.parts[name] = HostPart.READY
 
     def failed(self, name: str, *, is_mistake: bool = False) -> None:
         """Note that this host can't take part, or does no more."""
-        self._parts[name] = HostPart.GONE
+        self.parts[name] = HostPart.GONE
         self._mistakes += is_mistake
 
     def started(self) -> None:
         """All that are ready run from now on."""
         for name in self.those(HostPart.READY):
-            self._parts[name] = HostPart.RUNS
+            self.parts[name] = HostPart.RUNS
 
     def ended(self, name: str, said: SummaryRead | None) -> None:
         """Note that the agent of this host has ended, and has left a summary or not."""
         is_of_job = said is not None and said.outcome in _OF_THE_JOB
-        self._parts[name] = HostPart.ENDED if is_of_job else HostPart.GONE
+        self.parts[name] = HostPart.ENDED if is_of_job else HostPart.GONE
         if said is not None:
             self._said[name] = said
             self._mistakes += said.outcome == Outcome.USAGE.value

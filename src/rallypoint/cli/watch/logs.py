@@ -19,7 +19,7 @@ from rallypoint.cli.watch.asking.reach import Asking, CoordinatorLostError
 from rallypoint.cli.watch.kept import Kept, is_kept, read_kept
 from rallypoint.cli.watch.status_text import LINES_MAX
 from rallypoint.cli.watch.terminal import print_lines
-from rallypoint.cli.watch.workers import OfWorkers, Parts, gather, read_workers, say_missing
+from rallypoint.cli.watch.workers import OfWorkers, gather, next_part, read_workers, say_missing
 from rallypoint.core.settings import MAX_GIVEN, Setting
 from rallypoint.core.text import count, shown
 from rallypoint.core.watch.collecting import ALL_LINES, Gathered, HowFar, RankTold
@@ -185,13 +185,13 @@ class Logs(OfWorkers):
 
     async def _follow(self, asking: Asking, wanted: Ask) -> None:
         """Until the job has ended, or nobody reads. Raises as `Asking.next_value`."""
-        loop = asyncio.get_running_loop()
-        parts = Parts(asking, wanted)
+        loop, is_last = asyncio.get_running_loop(), False
+        asking.send(wanted)
         due = loop.time() + 2 * HOLD_S
-        while not parts.is_over:
+        while not is_last:
             try:
                 async with asyncio.timeout_at(due if self._held or not self._has_begun else None):
-                    part = await parts.next()
+                    part, is_last = await next_part(asking)
             except TimeoutError:
                 if not self._print(loop.time() - HOLD_S):
                     return

@@ -133,7 +133,7 @@ class Status(Question):
     async def talk(self, asking: Asking) -> int:
         """See `Question`."""
         if not self._watches:
-            self._show(_view(await asking.answer(Ask(Subject.STATUS))))
+            self._show(decoded(await asking.answer(Ask(Subject.STATUS)), JobView))
             return 0
         try:
             await self._watch(asking)
@@ -153,14 +153,14 @@ class Status(Question):
                     value, is_last = await asking.next_value()
             except TimeoutError:
                 raise CoordinatorLostError("the coordinator does not answer") from None
-            if not self._show(_view(value)):
+            if not self._show(decoded(value, JobView)):
                 return
             with suppress(TimeoutError):
                 if not is_last:
                     # The end of the job is told at once, and not a second later.
                     async with asyncio.timeout(WATCH_S):
                         value, is_last = await asking.next_value()
-                        self._show(_view(value))
+                        self._show(decoded(value, JobView))
 
     def _show(self, view: JobView) -> bool:
         if self.as_json:
@@ -284,7 +284,3 @@ async def _line_of(job: JobAt, token: JobToken | None) -> list[JobLine]:
 def _unknown(job: JobAt, state: str, why: str, since_s: float = 0.0) -> JobLine:
     """A line for a job that can't be asked."""
     return JobLine(job.name, state, since_s, 0, 0, 0, -1, -1, None, why)
-
-
-def _view(value: bytes) -> JobView:
-    return decoded(value, JobView)

@@ -303,6 +303,8 @@ def _goodput(view: GoodputView) -> list[str]:
 
 def _budget(view: JobView) -> str:
     used = f"{view.restarts_used} of {count(view.max_restarts, 'restart')} used"
+    if view.ends_in_s is not None:
+        used += f"; the job ends in {duration_text(view.ends_in_s)} (--max-runtime)"
     faults = view.goodput.faults
     if not faults:
         return used

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from rallypoint.cli import commands, values
+from rallypoint.cli import values
 from rallypoint.cli.commands import Row
 from rallypoint.cli.parser import Command, Scanned
 from rallypoint.cli.watch.asking import question
@@ -76,8 +76,3 @@ class Wish(Request):
 def run(row: Row, argv: list[str]) -> int:
     """See `question.run`."""
     return question.run(type("Wish", (Wish,), {"row": row, "command": command(row)}), argv)
-
-
-def run_named(name: str, argv: list[str]) -> int:
-    """The command of this name. See `question.run`."""
-    return run(commands.ROWS[name], argv)

@@ -62,28 +62,22 @@ def read_workers(scanned: Scanned, words: Sequence[str]) -> Words:
     return Words(where, tuple(nodes), tuple(ranks))
 
 
-class Parts:
-    """The parts of an answer, as they come."""
-
-    def __init__(self, asking: Asking, question: Ask) -> None:
-        self._asking = asking
-        self.is_over = False
-        """The last one has come."""
-        asking.send(question)
-
-    async def next(self) -> Gathered:
-        """The next one. May be cancelled, and called again. Raises what `Asking.ask` does."""
-        value, self.is_over = await self._asking.next_value()
-        if not self.is_over:
-            self._asking.send(Ask(Subject.MORE))
-        return decoded(value, Gathered)
+async def next_part(asking: Asking) -> tuple[Gathered, bool]:
+    """The next part of an answer, and whether it is the last one. May be cancelled, and called
+    again. Raises as `Asking.next_value`."""
+    value, is_last = await asking.next_value()
+    if not is_last:
+        asking.send(Ask(Subject.MORE))
+    return decoded(value, Gathered), is_last
 
 
 async def gather(asking: Asking, question: Ask) -> AsyncIterator[Gathered]:
-    """All parts of the answer. Raises what `Asking.ask` does."""
-    parts = Parts(asking, question)
-    while not parts.is_over:
-        yield await parts.next()
+    """All parts of the answer. Raises as `Asking.next_value`."""
+    asking.send(question)
+    is_last = False
+    while not is_last:
+        part, is_last = await next_part(asking)
+        yield part
 
 
 def say_missing(part: Gathered) -> None:

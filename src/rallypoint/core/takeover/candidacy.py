@@ -1,8 +1,8 @@
 """A process that would lead a job, until it does or gives that up (section L1 of the design). Pure.
 
-It looks at the job's record again and again. `step` says what follows from each event: a look, a
-claim, a wait for so many seconds, or the end. The last effect of a step is the one whose end is the
-next event, so that a candidacy does one thing at a time: it reads, or claims, or waits.
+It looks at the job's record again and again. Each method that is named by what happens returns what
+follows: a look, a claim, a wait for so many seconds, or the end. The last effect is the one whose
+end happens next, so that a candidacy does one thing at a time: it reads, or claims, or waits.
 
 Three kinds of processes would lead. A coordinator to whose address the nodes go (`rallypoint
 serve`) waits until nobody else leads: `Candidacy`. A process that is no node and whose address
@@ -28,7 +28,12 @@ from rallypoint.core.takeover.memory import Memory, order_of
 from rallypoint.core.takeover.record import Leader, LeadRecord
 from rallypoint.core.takeover.stepping_down import Deference
 from rallypoint.core.takeover.told import PositionOrder
-from rallypoint.errors import RallypointError, RendezvousConnectionError, UnfitRecordError
+from rallypoint.errors import (
+    RallypointError,
+    RecordError,
+    RendezvousConnectionError,
+    UnfitRecordError,
+)
 
 HURRY_S = 0.1
 """How often the record is read while the leader may have died just now."""
@@ -38,23 +43,16 @@ UNUSED_S = 60.0
 
 
 class Present(Struct, frozen=True):
-    """What the process is in the job at present."""
+    """The part of the process in the job at present."""
 
     node: Claimant | None = None
     """None: it is no node."""
     is_attached: bool = False
-    """It is a node, has a leader, and is connected to it."""
+    """Whether it is a node that is connected to a leader."""
     leads: bool = False
-    """It leads the job."""
+    """Whether it leads the job."""
     is_awaited: bool = False
     """An agent of the job waits at this process until it leads the job."""
-
-
-class Looks(Struct, frozen=True):
-    """It is time to look at the register."""
-
-    at: float
-    present: Present = Present()
 
 
 class Found(Struct, frozen=True):
@@ -69,51 +67,6 @@ class Found(Struct, frozen=True):
     """Why that is no record that a leader writes; `record` is None then."""
     token: object = None
     """The token of that version."""
-
-
-class Unread(Struct, frozen=True):
-    """The register could not be read, or it is not known what became of a claim."""
-
-    at: float
-    error: RallypointError
-
-
-class Swapped(Struct, frozen=True):
-    """The register has answered a claim."""
-
-    at: float
-    is_ours: bool
-    sent_at: float = 0.0
-    """When the claim was sent."""
-    nonce: int = 0
-    """A random number for the next candidacy of this process."""
-
-
-class Dialled(Struct, frozen=True):
-    """The attempt to attach to the leader is over, or the connection is."""
-
-    at: float
-    was_connected: bool
-
-
-class Listened(Struct, frozen=True):
-    """The node listens, or can't."""
-
-    at: float
-    addresses: tuple[str, ...]
-    """Where other nodes reach it."""
-    why: str = ""
-    """Why it can't listen; empty: it does."""
-
-
-class Tried(Struct, frozen=True):
-    """The answer to `TryWriting`."""
-
-    at: float
-    is_writable: bool
-
-
-Event = Looks | Found | Unread | Swapped | Dialled | Listened | Tried
 
 
 class Claim(Struct, frozen=True):
@@ -132,17 +85,17 @@ class Claim(Struct, frozen=True):
 
 
 class Look(Struct, frozen=True):
-    """Read the register: `Found` or `Unread`."""
+    """Read the register: `found` or `unread` is next."""
 
 
 class Swap(Struct, frozen=True):
-    """Claim the job: `Swapped` or `Unread`."""
+    """Claim the job: `swapped` or `unread` is next."""
 
     claim: Claim
 
 
 class Lead(Struct, frozen=True):
-    """This process leads the job now, by this claim."""
+    """Lead the job from now on, by this claim."""
 
     claim: Claim
     sent_at: float
@@ -150,7 +103,7 @@ class Lead(Struct, frozen=True):
 
 
 class Wait(Struct, frozen=True):
-    """Wait for so long at most, and then `Looks`."""
+    """Wait for so long at most; `looks` is next."""
 
     seconds: float
     for_change: bool = False
@@ -164,7 +117,7 @@ class Say(Struct, frozen=True):
 
 
 class GiveUp(Struct, frozen=True):
-    """Nobody needs this candidacy, or it can't be gone on with."""
+    """End this candidacy: nobody needs it, or it can't go on."""
 
 
 class Dial(Struct, frozen=True):
@@ -176,7 +129,7 @@ class Dial(Struct, frozen=True):
 
 
 class Listen(Struct, frozen=True):
-    """Listen for other nodes: `Listened`."""
+    """Listen for other nodes: `listened` is next."""
 
 
 class Close(Struct, frozen=True):
@@ -184,7 +137,7 @@ class Close(Struct, frozen=True):
 
 
 class TryWriting(Struct, frozen=True):
-    """Find out whether the register takes what this process writes: `Tried`."""
+    """Find out whether the register takes what this process writes: `tried` is next."""
 
 
 class LeaderChanged(Struct, frozen=True):
@@ -205,7 +158,7 @@ Effect = (
 
 
 class Judged(Struct, frozen=True):
-    """What follows from what the register held."""
+    """The conclusion from what the register held."""
 
     record: LeadRecord | None
     claims_in_s: float
@@ -230,7 +183,7 @@ class Candidacy:
         self.claim: Claim | None = None
         """The claim that is under way."""
         self.claimant: Claimant | None = None
-        """What the process was when the last look began; None: it waits for nobody but a leader."""
+        """The process as it was when the last look began; None: it waits for a leader alone."""
         self._begin(nonce)
 
     def _begin(self, nonce: int) -> None:
@@ -238,15 +191,22 @@ class Candidacy:
         self._nonce, self._attempts = nonce, 0
         self._unfit, self._unfit_token = 0, object()
 
-    def looks(self, event: Looks) -> list[Effect]:
-        """Begin to look."""
-        self.claimant = self._claimant(event.present)
+    def looks(self, present: Present) -> list[Effect]:
+        """Look at the register."""
+        self.claimant = self._claimant(present)
         return [Look()]
 
     def _claimant(self, present: Present) -> Claimant | None:
         return present.node
 
     def found(self, event: Found) -> list[Effect]:
+        """Go on by what the register holds."""
+        try:
+            return self._examine(event)
+        except RecordError as error:
+            return self.unread(event.at, error)
+
+    def _examine(self, event: Found) -> list[Effect]:
         """Claim the job if nobody leads it. Raises RecordError for what can't be gone on with."""
         judged = self.judge(event)
         self.record = judged.record
@@ -254,29 +214,29 @@ class Candidacy:
             return [self.swap()]
         return [Say(_waits_for(judged)), Wait(self.watch.look_s)]
 
-    def unread(self, event: Unread) -> list[Effect]:
-        """Look again, if that can help. Raises RallypointError if it can't."""
+    def unread(self, at: float, error: RallypointError) -> list[Effect]:
+        """The register could not be read, or it is not known what became of a claim: look again, if
+        that can help. Raises the error if it can't."""
         self.claim = None
-        if not isinstance(event.error, RendezvousConnectionError):
-            raise event.error
-        return [Say(str(event.error)), Wait(self.watch.look_s)]
+        if not isinstance(error, RendezvousConnectionError):
+            raise error
+        return [Say(str(error)), Wait(self.watch.look_s)]
 
-    def swapped(self, event: Swapped) -> list[Effect]:
-        """Lead, or look who has claimed."""
+    def swapped(
+        self, at: float, *, is_ours: bool, sent_at: float = 0.0, nonce: int = 0
+    ) -> list[Effect]:
+        """The register has answered a claim, which was sent at `sent_at`. `nonce`: a random number
+        for the next candidacy of this process."""
         claim = self.claim
         self.claim = None
-        if not event.is_ours or claim is None:
+        if not is_ours or claim is None:
             # What was read may be as old as a cache lets it be: then the claim has failed.
             is_old = claim is not None and claim.is_put_back
             return [Wait(self.watch.look_s if is_old else 0.0)]
         self.record = claim.record
         self.memory.saw(claim.record, is_own=True)
-        self._begin(event.nonce)
-        return [Lead(claim, event.sent_at, event.at)]
-
-    def dialled(self, event: Dialled) -> list[Effect]:
-        """Note that the leader may be gone."""
-        return []
+        self._begin(nonce)
+        return [Lead(claim, sent_at, at)]
 
     def judge(self, event: Found) -> Judged:
         """When this process may claim. Raises RecordError for what can't be gone on with."""
@@ -354,7 +314,7 @@ class Standby(Candidacy):
         self._dialled: Epoch | None = None
         """The epoch of the leader that was dialled last."""
         self._is_dialled = False
-        """It is attached to that leader, or tries to be."""
+        """Whether it is attached to that leader, or tries to be."""
         self._dialled_at = self._hurries_until = -inf
 
     def heartbeats(self, now: float, epoch: int) -> list[m.Heartbeat]:
@@ -375,7 +335,7 @@ class Standby(Candidacy):
             candidate=self._number,
         )
 
-    def found(self, event: Found) -> list[Effect]:
+    def _examine(self, event: Found) -> list[Effect]:
         """Claim the job, or attach to its leader, or give up what nobody needs."""
         judged, before = self.judge(event), self.record
         record, claimant = judged.record, self.claimant
@@ -420,36 +380,17 @@ class Standby(Candidacy):
     def _pause(self, now: float) -> Wait:
         return Wait(HURRY_S if now < self._hurries_until else self.watch.look_s)
 
-    def dialled(self, event: Dialled) -> list[Effect]:
+    def dialled(self, at: float, *, was_connected: bool) -> None:
+        """The attempt to attach to the leader is over, or the connection is."""
         self._is_dialled = False
-        if event.was_connected:  # The leader may have died just now.
-            self._hurries_until = event.at + RELEASE_S
-        return []
+        if was_connected:  # The leader may have died just now.
+            self._hurries_until = at + RELEASE_S
 
-    def unread(self, event: Unread) -> list[Effect]:
-        self.claim, why = None, event.error
-        if isinstance(why, RendezvousConnectionError):
-            return [self._pause(event.at)]  # The leader says that it can't write either.
-        return [Say(f"this coordinator can't stand ready to lead the job: {why}"), GiveUp()]
-
-
-def step(candidacy: Candidacy, event: Event) -> list[Effect]:
-    """Return what follows from this event."""
-    match event:
-        case Looks():
-            return candidacy.looks(event)
-        case Found():
-            try:
-                return candidacy.found(event)
-            except RallypointError as error:
-                return candidacy.unread(Unread(event.at, error))
-        case Unread():
-            return candidacy.unread(event)
-        case Swapped():
-            return candidacy.swapped(event)
-        case Dialled():
-            return candidacy.dialled(event)
-    return []
+    def unread(self, at: float, error: RallypointError) -> list[Effect]:
+        self.claim = None
+        if isinstance(error, RendezvousConnectionError):
+            return [self._pause(at)]  # The leader says that it can't write either.
+        return [Say(f"this coordinator can't stand ready to lead the job: {error}"), GiveUp()]
 
 
 def gone() -> RendezvousConnectionError:

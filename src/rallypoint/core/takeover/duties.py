@@ -1,4 +1,4 @@
-"""What a leader has to do, from its claim until it leads no more (sections L1 to L3 of the design).
+"""The duties of a leader, from its claim until it leads no more (sections L1 to L3 of the design).
 Pure.
 
 It writes the job's record: when something has changed, before its hold ends, and again when the
@@ -45,102 +45,19 @@ from rallypoint.core.takeover.told import Position, Seal
 RETRY_S = 0.5
 """A register that can't be reached is tried again after so long."""
 STALL_SHARE = 1 / 2
-"""Of the hold. A person is told when nothing could be recorded for so long, while there is time to
-act."""
+"""A share of the hold. A person is told when nothing could be recorded for so long, while there is
+time to act."""
 STOPPED_S = 1.0
 """A timer that ends so late was held up by its own process."""
 EARLY_S = 0.001
 """A timer may end so much too early."""
 HEARD_BEATS = 2.5
-"""Who was not heard for so many heartbeats may have another leader."""
+"""A node that was not heard for so many heartbeats may have another leader."""
 BEHIND = "a node knows a newer record of the job than the register held"
 
 
-class Keeps(Struct, frozen=True):
-    """The leader does its duties from now on."""
-
-    at: float
-
-
-class Opened(Struct, frozen=True):
-    """A life of the job is hosted."""
-
-    life: Durable
-
-
-class Closed(Struct, frozen=True):
-    """It is hosted no more."""
-
-    life: Durable
-
-
-class Changed(Struct, frozen=True):
-    """Something is to be recorded."""
-
-
-class TimePassed(Struct, frozen=True):
-    """The time `Duties.wakes_at` has come."""
-
-    at: float
-
-
-class Written(Struct, frozen=True):
-    """The register has taken this record."""
-
-    at: float
-    record: LeadRecord
-
-
-class Unwritten(Struct, frozen=True):
-    """It is not known whether the register has."""
-
-    at: float
-    why: str
-
-
-class Overtaken(Struct, frozen=True):
-    """The register holds another record, and has not taken this one."""
-
-    found: LeadRecord | None
-    """None: it holds none."""
-
-
-class Failed(Struct, frozen=True):
-    """The register can't be written any more."""
-
-    why: str
-    is_deposed: bool = True
-    """Another process may lead by now."""
-
-
-class Learned(Struct, frozen=True):
-    """A leader has told this to a node."""
-
-    told: Position
-    settings: SharedSettings
-
-
-class Leaves(Struct, frozen=True):
-    """The leader is to say, with its last record, that it goes. The arguments are as of
-    `Leadership.vacate`."""
-
-    is_heard: bool = False
-    steps_down: bool = False
-
-
-class Removes(Struct, frozen=True):
-    """The record is to be removed, unless another process has claimed the job."""
-
-    at: float
-
-
-Event = (
-    Keeps | Opened | Closed | Changed | TimePassed | Written | Unwritten | Overtaken | Failed
-) | (Learned | Leaves | Removes)
-
-
 class Write(Struct, frozen=True):
-    """Swap this in: `Written`, `Unwritten`, `Overtaken` or `Failed`."""
+    """Swap this in: `written`, `unwritten`, `overtaken` or `failed` is next."""
 
     record: LeadRecord
     lives: list[Durable]
@@ -170,7 +87,8 @@ Effect = Write | Release | StepDown | Depose | Record
 
 
 class Duties:
-    """What one leader knows and has to do. `step` changes it."""
+    """The knowledge and the duties of one leader. Each method that is named by what happens returns
+    what follows from that."""
 
     def __init__(self, won: Won, memory: Memory, deference: Deference | None, seal: Seal) -> None:
         """`deference`: of a process that steps down so that others may lead; None: it never does.
@@ -199,7 +117,7 @@ class Duties:
 
     @property
     def wakes_at(self) -> float:
-        """When `TimePassed` is due, if nothing else happens."""
+        """When `passed` is due, if nothing else happens."""
         if not self._is_active or self.is_deposed:
             return inf
         return min(self._stalls_at, self._checks_at, self._writes_at)
@@ -211,7 +129,7 @@ class Duties:
         return max(self._retries_at, -inf if self._is_changed else self.lead.beats_at)
 
     def is_sure(self, now: float) -> bool:
-        """Nobody else can lead this job now."""
+        """Return whether no other process can lead this job now."""
         return not self.is_deposed and self.lead.is_sure(now)
 
     def begin(self, state: JobState, former: Life | None) -> Durable:
@@ -277,15 +195,30 @@ class Duties:
         return self._seal.is_genuine(told) and not self.memory.is_too_far(told)
 
     def keeps(self, at: float) -> list[Effect]:
-        """Begin."""
+        """The leader does its duties from now on."""
         self.is_kept = self._is_active = True
         self._stalls_at = at + self._stall_s
         if self._stepping_down is not None:
             self._checks_at = at + CHECK_S
         return []
 
+    def opened(self, life: Durable) -> list[Effect]:
+        """A life of the job is hosted, as the newest one."""
+        self.lives.append(life)
+        return self.changed()
+
+    def closed(self, life: Durable) -> list[Effect]:
+        """A life is hosted no more."""
+        self.lives.remove(life)
+        return []
+
+    def changed(self) -> list[Effect]:
+        """Something is to be recorded."""
+        self._is_changed = True
+        return []
+
     def passed(self, now: float, is_silent: IsSilent) -> list[Effect]:
-        """Do all that is due."""
+        """Do all that is due. `is_silent`: of the agents of the newest life."""
         at, effects = now + EARLY_S, list[Effect]()
         if at < self.wakes_at:
             return []
@@ -307,7 +240,7 @@ class Duties:
         return Write(record, lives)
 
     def written(self, at: float, stored: LeadRecord) -> list[Effect]:
-        """Let go what waited for this record."""
+        """The register has taken this record: let go what waited for it."""
         if self._writing is None or self._writing[0] is not stored:
             return []
         record, sent_at, lives = self._writing
@@ -324,11 +257,18 @@ class Duties:
             return told
         return told + [Release(life, life.written()) for life in lives]
 
-    def unwritten(self, event: Unwritten) -> list[Effect]:
-        """Write again, soon."""
+    def unwritten(self, at: float, why: str) -> list[Effect]:
+        """Write again soon: it is not known whether the register has taken the record."""
         self._writing, self._is_changed = None, True
-        self._retries_at, self._stall = event.at + RETRY_S, event.why
+        self._retries_at, self._stall = at + RETRY_S, why
         return []
+
+    def failed(self, why: str, *, is_deposed: bool = True) -> list[Effect]:
+        """The register can't be written any more. `is_deposed`: another process may lead by
+        now."""
+        self.is_deposed |= is_deposed
+        self._is_active = False
+        return [Depose(why)]
 
     @property
     def _stall_s(self) -> float:
@@ -362,7 +302,7 @@ class Duties:
         return [Release(life, life.unrecorded()), StepDown(why)]
 
     def overtaken(self, found: LeadRecord | None) -> list[Effect]:
-        """Lead no more: say why."""
+        """The register holds this instead, and has not taken the record: lead no more."""
         if found is not None and (fault := self.memory.fault_in(found)):
             return self._depose(why_unfit(fault))
         if not self.memory.is_behind(found):
@@ -378,7 +318,7 @@ class Duties:
         return [Depose(why)]
 
     def learned(self, told: Position, settings: SharedSettings) -> list[Effect]:
-        """Lead no more: this process claims the job anew, above that."""
+        """A leader has told this to a node: this process claims the job anew, above that."""
         if self._has_overtaken(told):
             self.memory.goes_on(self.lead.epoch, told)
         else:
@@ -397,23 +337,24 @@ class Duties:
         # Who has followed a higher epoch follows this one only when that is claimed above.
         return not self._has_overtaken(told) or epoch_number(told.epoch) > self.lead.epoch.number
 
-    def leaves(self, event: Leaves) -> list[Effect]:
-        """Say that it goes, with all that is not recorded yet."""
+    def leaves(self, *, is_heard: bool = False, steps_down: bool = False) -> list[Write]:
+        """Say in the last record that it goes, with all that is not recorded yet. The arguments
+        are as of `Leadership.vacate`."""
         self._is_active = False
         if self.is_deposed:
             return []
-        self.is_deposed = event.steps_down
+        self.is_deposed = steps_down
         lives = self.lives[-1:]
         job = lives[0].begin() if lives else self.lead.record.job
-        if job is not None and event.is_heard:
+        if job is not None and is_heard:
             job = replace(job, is_heard=True)
-        if job is not None and event.steps_down:
+        if job is not None and steps_down:
             job = replace(job, stepped_down=job.stepped_down + 1)
         record = self.lead.next(job, is_vacant=True)
         self._writing = record, -inf, lives
         return [Write(record, lives)]
 
-    def removes(self, at: float) -> list[Effect]:
+    def removes(self, at: float) -> list[Write]:
         """See that the register holds a record of this leader, without another change."""
         self._is_active = False
         if self.is_deposed:
@@ -421,39 +362,6 @@ class Duties:
         record = self.lead.next(self.lead.record.job)
         self._writing = record, at, []
         return [Write(record, [])]
-
-
-def step(duties: Duties, event: Event, is_silent: IsSilent) -> list[Effect]:
-    """Return what follows from this event. `is_silent`: of the agents of the newest life."""
-    match event:
-        case Keeps(at):
-            return duties.keeps(at)
-        case Opened(life):
-            duties.lives.append(life)
-            duties._is_changed = True
-        case Closed(life):
-            duties.lives.remove(life)
-        case Changed():
-            duties._is_changed = True
-        case TimePassed(at):
-            return duties.passed(at, is_silent)
-        case Written(at, record):
-            return duties.written(at, record)
-        case Unwritten():
-            return duties.unwritten(event)
-        case Overtaken(found):
-            return duties.overtaken(found)
-        case Failed(why, is_deposed):
-            duties.is_deposed |= is_deposed
-            duties._is_active = False
-            return [Depose(why)]
-        case Learned(told, settings):
-            return duties.learned(told, settings)
-        case Leaves():
-            return duties.leaves(event)
-        case Removes(at):
-            return duties.removes(at)
-    return []
 
 
 def why_unfit(fault: str) -> str:

@@ -6,7 +6,7 @@ job when it is its turn. An heir looks all the time, since it is the first to cl
 lead instead of a leader that answers and can't write its record. Nobody else reads the register
 while all is well.
 
-`step` is the machine of one node: of a `Candidacy` that needs a place to listen before it claims.
+A node needs a place to listen before it claims.
 
 Times are seconds on the clock of the hold (`leading.py`).
 """
@@ -16,7 +16,6 @@ from __future__ import annotations
 from math import inf
 from typing import Literal
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from rallypoint.core.takeover import candidacy as c
@@ -51,16 +50,6 @@ Purpose = Literal["probe", "offer", "claim"]
 record, or to lead."""
 
 
-class Wanted(Struct, frozen=True):
-    """A connection to the leader is wanted."""
-
-    at: float
-
-
-class Stops(Struct, frozen=True):
-    """The node looks no more, and claims no more."""
-
-
 class Search(Candidacy):
     """One node of the job."""
 
@@ -69,7 +58,7 @@ class Search(Candidacy):
     ) -> None:
         super().__init__(leader, nonce, memory, is_kept=True)
         self.promises, self._deference = promises, deference
-        self.is_stopped = False
+        self._is_stopped = False
         self.claims_at = inf
         """When it may claim, if nothing new comes."""
         self.hindrance = ""
@@ -83,18 +72,19 @@ class Search(Candidacy):
         self._offered: tuple[str, ...] = ()
         """Where it listens and offers to lead."""
         self._is_late = False
-        """It was said that new records are seen late."""
+        """Whether it was said that new records are seen late."""
         self._has_probed = False
         """The node has tried to listen, in case it has to lead."""
         self._unusable = ""
         """The line that was said about a register without a record."""
 
-    def looks(self, event: c.Looks) -> list[Effect]:
-        node = event.present.node
-        is_first = node is not None and 0 <= node.rank < RANKS
-        if event.present.leads or not (is_first or not event.present.is_attached):
+    def looks(self, present: c.Present) -> list[Effect]:
+        is_first = present.node is not None and 0 <= present.node.rank < RANKS
+        if self._is_stopped:
+            return []
+        if present.leads or not (is_first or not present.is_attached):
             return [Wait(self.watch.look_s)]
-        return super().looks(event)
+        return super().looks(present)
 
     def _claimant(self, present: c.Present) -> Claimant:
         """The node, with what it has promised or lets others do first."""
@@ -105,7 +95,7 @@ class Search(Candidacy):
             freed_epoch=self.promises.freed_epoch,
         )
 
-    def found(self, event: c.Found) -> list[Effect]:
+    def _examine(self, event: c.Found) -> list[Effect]:
         judged, before, now = self.judge(event), self.record, event.at
         effects: list[Effect] = []
         if not judged.unfit:
@@ -113,7 +103,7 @@ class Search(Candidacy):
         elif judged.claims_in_s:  # A node that claims at once has just said why.
             effects += self._tell_unusable(judged.unfit)
         if judged.record is None and before is not None and not judged.is_behind:
-            return [*effects, *self.unread(c.Unread(now, gone()))]
+            return [*effects, *self.unread(now, gone())]
         record = self.record = judged.record
         self._error, self._looked_at, self._present = None, now, event.present
         self.claims_at = now + judged.claims_in_s
@@ -138,7 +128,9 @@ class Search(Candidacy):
         has_promised = self.promises.until > claimant.promised_until and not is_vacant
         told = node.told
         is_told = told is not None and (claimant.told is None or told.epoch != claimant.told.epoch)
-        if has_promised or is_told or self.is_stopped:
+        if self._is_stopped:
+            return []
+        if has_promised or is_told:
             return [self._rest(RETRY_S)]
         if not self._offered:
             return [self._listen("claim")]
@@ -156,47 +148,48 @@ class Search(Candidacy):
         self._purpose = purpose
         return c.Listen()
 
-    def listened(self, event: c.Listened) -> list[Effect]:
-        """Do what the node listens for, or leave it to other nodes."""
-        text = f"this node can't lead the job: {event.why}"
-        match self._purpose, not event.why:
+    def listened(self, at: float, addresses: tuple[str, ...], why: str = "") -> list[Effect]:
+        """The node listens there, or can't: do what it listens for, or leave it to other nodes.
+        `why`: the reason; empty: it listens."""
+        text = f"this node can't lead the job: {why}"
+        match self._purpose, not why:
             case "claim", True:
-                return self._claim(event.addresses)
+                return self._claim(addresses)
             case "claim", _:
                 self.hindrance = text
-                return self.unread(c.Unread(event.at, RendezvousConnectionError(text)))
+                return self.unread(at, RendezvousConnectionError(text))
             case "offer", True:
-                self._offered = event.addresses
-                self.promises.offer(self._offered, event.at)
+                self._offered = addresses
+                self.promises.offer(self._offered, at)
             case "probe", True:
-                return [c.Close(), *self._offer(event.at)]
+                return [c.Close(), *self._offer(at)]
             case "probe", _:
                 text += (
                     "; it is one of the first four nodes, which take over if the leading node is "
                     "lost: another one has to, and if none can, all nodes stop their workers"
                 )
-                return [Say(text), *self._offer(event.at)]
+                return [Say(text), *self._offer(at)]
         return [self._rest(self._wait_s)]
 
     def _offer(self, now: float) -> list[Effect]:
         """To lead instead of a leader that answers and can't write its record, if this node can."""
         if self._present.is_attached and now - self.watch.since > self.watch.late_s:
             return [c.TryWriting()]
-        return self.tried(c.Tried(now, is_writable=False))
+        return self.tried(now, is_writable=False)
 
-    def tried(self, event: c.Tried) -> list[Effect]:
-        """Offer to lead, or offer it no more."""
-        if event.is_writable and not self._offered:
+    def tried(self, at: float, *, is_writable: bool) -> list[Effect]:
+        """The register takes what this node writes, or not: offer to lead, or offer it no more."""
+        if is_writable and not self._offered:
             return [self._listen("offer")]
         closing: list[Effect] = []
-        if not event.is_writable:
+        if not is_writable:
             closing = [c.Close()] if self._offered else []
             self._offered = ()
-        self.promises.offer(self._offered, event.at)
+        self.promises.offer(self._offered, at)
         return [*closing, self._rest(self._wait_s)]
 
-    def unread(self, event: c.Unread) -> list[Effect]:
-        error, effects = event.error, list[Effect]()
+    def unread(self, at: float, error: RallypointError) -> list[Effect]:
+        effects = list[Effect]()
         self._error = error
         if self.claim is not None:
             self.claim = None
@@ -206,11 +199,14 @@ class Search(Candidacy):
             effects += self._tell_unusable(f"{no_node}: {error}")
         return [*effects, self._rest(self.watch.look_s)]
 
-    def swapped(self, event: c.Swapped) -> list[Effect]:
-        effects = super().swapped(event)
-        if not event.is_ours:
+    def swapped(
+        self, at: float, *, is_ours: bool, sent_at: float = 0.0, nonce: int = 0
+    ) -> list[Effect]:
+        effects = super().swapped(at, is_ours=is_ours, sent_at=sent_at, nonce=nonce)
+        if not is_ours:
             return [c.Close(), *effects]
-        return [*effects, c.LeaderChanged(), Wait(self.watch.look_s)]
+        after = [] if self._is_stopped else [Wait(self.watch.look_s)]
+        return [*effects, c.LeaderChanged(), *after]
 
     def _tell_unusable(self, why: str) -> list[Effect]:
         """Say once that the register holds no record. A node that has just started ends with that
@@ -238,9 +234,9 @@ class Search(Candidacy):
         ]
 
     def wanted(self, at: float) -> list[Effect]:
-        """Look first, unless that was just done."""
+        """A connection to the leader is wanted: look first, unless that was just done."""
         is_stale = at - self._looked_at > FRESH_S
-        return [c.LookNow()] if is_stale and not self.is_stopped else []
+        return [c.LookNow()] if is_stale and not self._is_stopped else []
 
     def whom(self) -> tuple[str, ...]:
         """The addresses of the leader. If the register is away, the one that was known last may
@@ -258,25 +254,10 @@ class Search(Candidacy):
         return following.addresses if is_handed_over else record.leader.addresses
 
     def stops(self) -> list[Effect]:
-        """A claim that has begun is carried through: the register may hold it already."""
-        self.is_stopped = True
+        """The node claims no more, and looks no more. A claim that has begun is carried through:
+        the register may hold it already."""
+        self._is_stopped = True
         return [] if self.claim is not None else [c.Interrupt()]
-
-
-def step(search: Search, event: c.Event | Wanted | Stops) -> list[Effect]:
-    """Return what follows from this event."""
-    match event:
-        case Wanted(at):
-            return search.wanted(at)
-        case Stops():
-            return search.stops()
-        case c.Listened():
-            effects = search.listened(event)
-        case c.Tried():
-            effects = search.tried(event)
-        case _:
-            effects = c.step(search, event)
-    return [each for each in effects if not (search.is_stopped and isinstance(each, Wait))]
 
 
 class FirstWait:

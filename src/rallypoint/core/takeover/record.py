@@ -41,6 +41,8 @@ NAMED_MAX, NAMES_CHARS = 64, 1000
 LEFT_MAX, LEFT_CHARS = 8, 80
 """The last nodes that have left are remembered, unless a name is longer."""
 NUMBERS_BITS = 20
+LEAST_RAN_S = 0.001
+"""A job whose workers have just started: its time counts."""
 SCHEMA = 1
 """Of this version of Rallypoint."""
 
@@ -204,6 +206,8 @@ class JobRecord(Struct, frozen=True, array_like=True):
     """The last numbers that this life of the job had before `incarnation`."""
     origin: int = 0
     """The first number of this life; 0: it had no other one, or an older version wrote this."""
+    ran_s: float = 0.0
+    """How long the job has run, if `--max-runtime` counts; 0: no workers have started yet."""
 
     @property
     def first_number(self) -> int:
@@ -315,7 +319,14 @@ def record_of(job: JobState, former: FormerLife | None = None, own_agent: str = 
         names=WorldNames.of([each.node_id for each in state.world[: NAMED_MAX + 1]]),
         earlier=job.earlier_numbers,
         origin=job.origin,
+        ran_s=_ran_s(job),
     )
+
+
+def _ran_s(job: JobState) -> float:
+    if not job.round.settings.max_runtime_s or job.ran_since is None:
+        return job.ran_s
+    return job.ran_s + max(job.round.fitness.now - job.ran_since, LEAST_RAN_S)
 
 
 def _machines_record(known: Fitness) -> MachinesRecord:
@@ -413,7 +424,7 @@ def job_of(record: JobRecord, epoch: Epoch) -> JobState:
     job.judged_round, job.backoff_s = record.judged_round, record.backoff_s
     job.end_reason, job.last_end = record.end_reason, record.last_end
     job.crash_loop, job.furthest_step = record.crash_loop, record.furthest_step
-    job.carried = record.carried
+    job.carried, job.ran_s = record.carried, record.ran_s
     # Two coordinators never number what they ask of workers alike.
     job.notices = job.inquiries = job.proofs = epoch.number << NUMBERS_BITS
     return job

@@ -132,6 +132,9 @@ class JobView(Struct, frozen=True):
     the store of rank 0, or to save a checkpoint."""
     same_failures: int = 0
     """How often the same failure has happened in a row, if it was more than once."""
+    ends_in_s: float | None = None
+    """How many seconds the job may still run (`--max-runtime`); None: there is no limit, or it does
+    not count yet."""
 
 
 class JobLine(Struct, frozen=True):
@@ -237,7 +240,15 @@ def view_of(
         awaited=tuple(sorted(_awaited(job, history))[:NODES_SHOWN]),
         waits_at_most_s=_waits_at_most_s(job, history, at),
         same_failures=job.crash_loop.count if restarts.describe_loop(job.crash_loop) else 0,
+        ends_in_s=_ends_in_s(job, at),
     )
+
+
+def _ends_in_s(job: JobState, at: float) -> float | None:
+    most_s = job.round.settings.max_runtime_s
+    if not most_s or job.ran_since is None or job.verdict is not None:
+        return None
+    return max(most_s - job.ran_s - (at - job.ran_since), 0.0)
 
 
 def _past(job: JobState, history: JobHistory, at: float) -> tuple[RoundRecord, ...]:

@@ -30,7 +30,13 @@ from msgspec import Struct
 
 from rallypoint.core.text import CANT_LOG, named, shown
 from rallypoint.errors import MACHINE_ERRNOS, LogStorageError, RallypointError, UsageError, during
-from rallypoint.files import local_path, make_private_dir, open_named, remove_tree, safe_open
+from rallypoint.files import (
+    local_path,
+    make_private_dir,
+    open_named,
+    prove_writable,
+    remove_tree,
+)
 from rallypoint.process.limits import out_of_files
 from rallypoint.process.logs.plan import NULL_DEVICE
 from rallypoint.process.relay.remembered import RECENT_BYTES, Remembered, StreamPiece, last_pieces
@@ -99,7 +105,7 @@ class LogDir(Struct, frozen=True):
         except OSError as error:
             raise storage_error(parent, error) from error
         try:
-            _probe(os.path.join(root, ".probe"))
+            prove_writable(root, bytes(_PROBE_BYTES))
         except OSError as error:
             os.rmdir(root)
             raise storage_error(parent, error) from error
@@ -308,18 +314,6 @@ def _point(link: str, target: str) -> None:
         os.rename(fresh, link)
     except OSError:
         pass
-
-
-def _probe(path: str) -> None:
-    fd = safe_open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-    try:
-        left = _PROBE_BYTES
-        while left:
-            left -= os.write(fd, bytes(left))
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-        os.unlink(path)
 
 
 def safe_name(run_id: str) -> str:

@@ -4,14 +4,16 @@ files that workers write themselves. For people who ask for it; bounded per look
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 
 from msgspec import Struct
 
+from rallypoint.clocks import wall_time
 from rallypoint.process.logs.plan import NULL_DEVICE, Std, ToFile, ToRelay
 from rallypoint.process.logs.worker_output import WorkerOutputs
 from rallypoint.process.relay.kept import KEPT_BYTES, KeptOutput, Newest
 from rallypoint.process.relay.messages import OUTPUT_BYTES, StreamOutput
+from rallypoint.threads import run_in_thread
 
 _NEWEST = -1
 """The position before anything was read."""
@@ -62,7 +64,7 @@ class OutputReader:
         self._files: dict[tuple[int, int], tuple[str, int]] = {}
         """Where they are, and where to go on."""
         self.unread: list[tuple[int, int]] = []
-        self.has_more = False
+        self._has_more = False
         """There is more to be read at once."""
         for local_rank in local_ranks:
             for stream in (Std.OUT, Std.ERR):
@@ -80,17 +82,29 @@ class OutputReader:
             case _:
                 self.unread.append(key)
 
-    async def read_relay(self, now: float) -> list[OutputLines]:
+    async def read(self) -> AsyncGenerator[list[OutputLines], None]:
+        """Give all that has come since the last time, in parts; files are read in a thread."""
+        lines = []
+        if self._files:
+            lines = await run_in_thread(self._read_files, "rallypoint-output")
+        # What is more than this may be is newer.
+        for _ in range(1 + len(self._relayed) * (2 * KEPT_BYTES // OUTPUT_BYTES)):
+            yield lines + await self._read_relay(wall_time(0.0))
+            if not self._has_more:
+                return
+            lines = []
+
+    async def _read_relay(self, now: float) -> list[OutputLines]:
         """What has come, as far as the relay has it, up to `OUTPUT_BYTES`. `now`: Unix time."""
         relay = self._outputs.relay
         if relay is None or not self._relayed:
-            self.has_more = False
+            self._has_more = False
             return []
         places = tuple((*key, position) for key, position in self._relayed.items())
         found = await relay.output(
             self._round, places, newest=self._start.newest, unfinished=self._unfinished
         )
-        self.has_more = any(one.has_more for one in found)
+        self._has_more = any(one.has_more for one in found)
         lines: list[OutputLines] = []
         for one in found:
             key = one.local_rank, one.stream
@@ -99,7 +113,7 @@ class OutputReader:
             self._relayed[key] = one.next
         return lines
 
-    def read_files(self) -> list[OutputLines]:
+    def _read_files(self) -> list[OutputLines]:
         """What has come, as far as it is in files. Blocks on them."""
         lines: list[OutputLines] = []
         for key, (path, position) in self._files.items():
@@ -116,16 +130,6 @@ class OutputReader:
             self._files[key] = path, following
             lines += found
         return lines
-
-    @property
-    def most_reads(self) -> int:
-        """So often `read_relay` may have more of what is kept now; then it is newer."""
-        return 1 + len(self._relayed) * (2 * KEPT_BYTES // OUTPUT_BYTES)
-
-    @property
-    def reads_files(self) -> bool:
-        """`read_files` has something to look at."""
-        return bool(self._files)
 
     def _lines(
         self,

@@ -11,6 +11,8 @@ import os
 import socket
 import sys
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 
 from msgspec import Struct, field
 
@@ -18,8 +20,6 @@ from rallypoint.observe.printing import printed, visible
 from rallypoint.process.forks import ForkedProcess, fork_process
 from rallypoint.process.logs.plan import ConsoleRoute, Std, ToRelay
 from rallypoint.process.relay.drawing import WorkerKey
-from rallypoint.process.relay.events import RelayEvents
-from rallypoint.process.relay.lines import last_lines
 from rallypoint.process.relay.messages import (
     MAX_PACKET,
     AddStream,
@@ -31,11 +31,12 @@ from rallypoint.process.relay.messages import (
     FoldInterrupts,
     OutputIs,
     ReadProgress,
+    RelayNews,
+    RelayReport,
     RelayRequest,
     ShowStatus,
     StreamOutput,
     TailIs,
-    WriteFailed,
     WriteLines,
     decode_report,
     encode,
@@ -54,7 +55,8 @@ class RelaySetup(Struct, frozen=True):
     """What a relay is started with: see `Relay.start`."""
 
     title: str
-    events: RelayEvents
+    told: Callable[[RelayNews], None]
+    lost: Callable[[int], None]
     objects: StreamObjects
 
 
@@ -66,40 +68,44 @@ class Relay(Struct, eq=False):
     _setup: RelaySetup
     _queue: deque[tuple[bytes, int]] = field(default_factory=deque)  # packet, fd or -1
     _status: bytes | None = None
-    _asks: dict[int, asyncio.Future[bytes | None]] = field(default_factory=dict)
+    _asks: dict[int, asyncio.Future[RelayReport | None]] = field(default_factory=dict)
     _last_ask: int = 0
     _newest_round: int = -1
     _ending: bool = False
     _loop: asyncio.AbstractEventLoop | None = None
-    _lost: bool = False
+    is_lost: bool = False
+    """Whether the relay has ended, by our wish or not."""
     _ended: asyncio.Event = field(default_factory=asyncio.Event)
 
     @classmethod
-    def start(cls, events: RelayEvents | None = None, *, title: str = TITLE) -> Relay:
+    def start(
+        cls,
+        told: Callable[[RelayNews], None] = lambda news: None,
+        lost: Callable[[int], None] = lambda round_number: None,
+        *,
+        title: str = TITLE,
+    ) -> Relay:
         """Fork the relay. May be called before the loop runs; do it while the agent is small. Teed
         lines are written to what are `sys.stdout` and `sys.stderr` now.
-        `title`: what `ps -f` shows.
+        `told` gets its news, and `lost`, when the process has died before it was ended, the number
+        of the last round whose output it was given; -1: none. Then `restart` may be called. Both
+        are called in the agent's loop. `title`: what `ps -f` shows.
 
         Raises OSError when the system can't fork.
         """
-        setup = RelaySetup(title, events or RelayEvents(), StreamObjects())
+        setup = RelaySetup(title, told, lost, StreamObjects())
         return cls(*_fork(setup), setup)
 
     def restart(self) -> None:
-        """Fork another process after `on_lost`; what the old one held is lost.
+        """Fork another process after `lost`; what the old one held is lost.
 
         Raises OSError when the system can't fork; then all goes on as it does without a relay.
         """
         self.process.kill()
         self.process.wait()
         self.process, self._control = _fork(self._setup)
-        self._lost, self._loop, self._ended = False, None, asyncio.Event()
+        self.is_lost, self._loop, self._ended = False, None, asyncio.Event()
         self._listen()
-
-    @property
-    def is_lost(self) -> bool:
-        """Whether the relay has ended, by our wish or not."""
-        return self._lost
 
     def add(
         self,
@@ -118,7 +124,7 @@ class Relay(Struct, eq=False):
         decoration.
         """
         fd = 1 if stream is Std.OUT else 2
-        if self._lost:
+        if self.is_lost:
             return os.dup(fd)
         self._newest_round = worker[0]
         reader, writer = os.pipe()
@@ -159,7 +165,7 @@ class Relay(Struct, eq=False):
         Without a relay (it was lost) they are written directly.
         """
         text = printed(*lines).encode()
-        if self._lost:
+        if self.is_lost:
             _write_directly(text)
             return
         while text:
@@ -168,39 +174,29 @@ class Relay(Struct, eq=False):
             self._send(WriteLines(text[:end]))
             text = text[end:]
 
-    async def tail(self, round_number: int, local_rank: int, *, timeout_s: float = 2.0) -> bytes:
-        """The last lines of a worker's stderr, with all that it wrote until now.
-
-        Call when the worker has ended. Empty when its stderr is not relayed, when the relay was
-        lost, and when a console that takes nothing holds the relay for `timeout_s`.
-        """
-        words = await self.last_words(round_number, local_rank, timeout_s=timeout_s)
-        return last_lines(words.stderr[-1].data) if words.stderr else b""
-
     async def last_words(
         self, round_number: int, local_rank: int, *, timeout_s: float = 2.0
     ) -> LastWords:
         """Return the last words of a worker: the tracebacks that the relay remembers, the end of
-        stderr, and the end of stdout. Waits as `tail` does."""
-        ask = self._next_ask()
-        packet = await self._ask(AskTail(ask, round_number, local_rank), ask, timeout_s)
-        match packet and decode_report(packet):
-            case TailIs(words=words):
-                return words
-        return LastWords()
+        stderr, and the end of stdout, with all that it wrote until now.
+
+        Call when the worker has ended. Empty when its streams are not relayed, when the relay was
+        lost, and when a console that takes nothing holds the relay for `timeout_s`.
+        """
+        wanted = partial(AskTail, round_number=round_number, local_rank=local_rank)
+        answer = await self._ask(wanted, timeout_s)
+        return answer.words if isinstance(answer, TailIs) else LastWords()
 
     async def drain(self, timeout_s: float | None = None) -> bool:
         """Wait until all that workers and agent wrote until now is out; whether it was in time.
 
         None waits as long as the consoles do: a reader that pauses (`| less`) loses nothing.
         """
-        ask = self._next_ask()
-        return await self._ask(AskDrain(ask), ask, timeout_s) is not None
+        return await self._ask(AskDrain, timeout_s) is not None
 
     async def progress_read(self, timeout_s: float = 2.0) -> None:
         """Wait until all that workers wrote until now was matched, but not longer."""
-        ask = self._next_ask()
-        await self._ask(AskProgress(ask), ask, timeout_s)
+        await self._ask(AskProgress, timeout_s)
 
     async def output(
         self,
@@ -211,13 +207,15 @@ class Relay(Struct, eq=False):
         unfinished: bool,
     ) -> tuple[StreamOutput, ...]:
         """What is kept of these streams: see `AskOutput`. Empty when the relay was lost."""
-        ask = self._next_ask()
-        wanted = AskOutput(ask, round_number, places, newest, unfinished)
-        packet = await self._ask(wanted, ask, OUTPUT_S)
-        match packet and decode_report(packet):
-            case OutputIs(streams=streams):
-                return streams
-        return ()
+        wanted = partial(
+            AskOutput,
+            round_number=round_number,
+            places=places,
+            newest=newest,
+            unfinished=unfinished,
+        )
+        answer = await self._ask(wanted, OUTPUT_S)
+        return answer.streams if isinstance(answer, OutputIs) else ()
 
     async def stop(self, timeout_s: float | None = None) -> None:
         """Let the relay write out what it has, and end it; its process is gone afterwards, also
@@ -226,7 +224,7 @@ class Relay(Struct, eq=False):
         self._ending = True
         try:
             await self.drain(timeout_s)
-            if not self._lost:
+            if not self.is_lost:
                 self._control.shutdown(socket.SHUT_WR)
                 async with asyncio.timeout(STALL_S + 1.0):
                     await self._ended.wait()
@@ -243,7 +241,7 @@ class Relay(Struct, eq=False):
 
     def _end(self) -> None:
         self._ending = True
-        was_lost = self._lost
+        was_lost = self.is_lost
         self._lose()
         if not was_lost:
             self.process.kill()
@@ -251,17 +249,16 @@ class Relay(Struct, eq=False):
 
     # --- sending
 
-    def _next_ask(self) -> int:
-        self._last_ask += 1
-        return self._last_ask
-
-    async def _ask(self, request: RelayRequest, ask: int, timeout_s: float | None) -> bytes | None:
-        """The answer to one request; None when there is none within `timeout_s`."""
-        if self._lost:
+    async def _ask(
+        self, request: Callable[[int], RelayRequest], timeout_s: float | None
+    ) -> RelayReport | None:
+        """The answer to the request with a number; None when there is none within `timeout_s`."""
+        if self.is_lost:
             return None
-        answer: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[RelayReport | None] = asyncio.get_running_loop().create_future()
+        self._last_ask = ask = self._last_ask + 1
         self._asks[ask] = answer
-        self._send(request)
+        self._send(request(ask))
         self._listen()
         try:
             # An answer that came in the moment in which the time ended counts.
@@ -276,7 +273,7 @@ class Relay(Struct, eq=False):
 
     def _pump(self) -> None:
         """Send what the socket takes now; the loop does the rest later."""
-        if self._lost:
+        if self.is_lost:
             return
         self._listen()
         try:
@@ -305,7 +302,7 @@ class Relay(Struct, eq=False):
 
     def _listen(self) -> None:
         """Attach to the running loop, the first time that there is one."""
-        if self._loop is not None or self._lost:
+        if self._loop is not None or self.is_lost:
             return
         try:
             self._loop = asyncio.get_running_loop()
@@ -316,7 +313,7 @@ class Relay(Struct, eq=False):
             self._loop.add_writer(self._control, self._pump)
 
     def _receive(self) -> None:
-        while not self._lost:
+        while not self.is_lost:
             try:
                 packet = self._control.recv(2 * MAX_PACKET)
             except BlockingIOError:
@@ -332,26 +329,21 @@ class Relay(Struct, eq=False):
                 self._lose()
                 return
             match report:
-                case Drained(ask):
-                    self._answer(ask, b"")
-                case TailIs(ask) | OutputIs(ask):
-                    self._answer(ask, packet)
-                case WriteFailed(path, number):
-                    if self._setup.events.storage_error is not None:
-                        self._setup.events.storage_error(os.fsdecode(path), number)
+                case Drained(ask) | TailIs(ask) | OutputIs(ask):
+                    self._answer(ask, report)
                 case _:
-                    self._setup.events.pass_on(report)
+                    self._setup.told(report)
 
-    def _answer(self, ask: int, answer: bytes) -> None:
+    def _answer(self, ask: int, answer: RelayReport) -> None:
         future = self._asks.get(ask)
         if future is not None and not future.done():
             future.set_result(answer)
 
     def _lose(self) -> None:
         """The relay is gone, by our wish or not: what waits for it will not be served."""
-        if self._lost:
+        if self.is_lost:
             return
-        self._lost = True
+        self.is_lost = True
         if self._loop is not None:
             self._loop.remove_writer(self._control)
             self._loop.remove_reader(self._control)
@@ -363,8 +355,8 @@ class Relay(Struct, eq=False):
             if not future.done():
                 future.set_result(None)
         self._ended.set()
-        if self._loop is not None and self._setup.events.lost is not None and not self._ending:
-            self._loop.call_soon(self._setup.events.lost, self._newest_round)
+        if self._loop is not None and not self._ending:
+            self._loop.call_soon(self._setup.lost, self._newest_round)
 
 
 def _fork(setup: RelaySetup) -> tuple[ForkedProcess, socket.socket]:

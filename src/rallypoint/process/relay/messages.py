@@ -172,9 +172,8 @@ RelayRequest: TypeAlias = (
     | AskDrain
     | AskOutput
 )
-RelayReport: TypeAlias = (
-    TailIs | Drained | OutputIs | WriteFailed | FirstOutput | SharedInput | PatternReport
-)
+RelayNews: TypeAlias = WriteFailed | FirstOutput | SharedInput | PatternReport
+RelayReport: TypeAlias = TailIs | Drained | OutputIs | RelayNews
 
 
 def encode(message: RelayRequest | RelayReport) -> bytes:

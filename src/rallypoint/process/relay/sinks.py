@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable
 from math import inf
 
-from rallypoint.files import open_named
+from rallypoint.files import open_named, write_all
 from rallypoint.process.relay.drawing import Key, Region, WorkerKey
 
 # A writer whose console is this far behind is not read from: its pipe fills, and it waits.
@@ -339,8 +339,7 @@ class LogFile:
             return
         self._size += len(data)
         self._whole = data[-1:] == b"\n"
-        while data:
-            data = data[os.write(self._fd, data) :]
+        write_all(self._fd, data)
 
     def _rotate(self) -> None:
         try:

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from rallypoint.clocks import boot_time
 from rallypoint.errors import AccessError
-from rallypoint.files import safe_open
+from rallypoint.files import safe_open, write_all
 
 _CHUNK_BYTES = 1 << 20
 FIXES = {
@@ -108,9 +108,7 @@ class LocalFiles:
 
     def write(self, path: str, data: bytes) -> float:
         with _closing(safe_open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)) as fd:
-            left = memoryview(data)
-            while left:
-                left = left[os.write(fd, left) :]
+            write_all(fd, data)
             os.fsync(fd)
             return os.fstat(fd).st_mtime
 

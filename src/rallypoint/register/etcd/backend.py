@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
@@ -23,6 +23,9 @@ from rallypoint.register.etcd.parameters import EtcdConfig
 from rallypoint.register.swapping import Stored, Swapped, SwappingBackend
 from rallypoint.register.version_file import VersionFormat, register_name
 
+if TYPE_CHECKING:  # It makes the backends.
+    from rallypoint.register.etcd.store import EtcdEngine
+
 MAX_STATE = 1 << 20
 """Bytes. etcd takes requests of 1.5 MiB as a rule."""
 _AGAIN_S = 0.5
@@ -32,16 +35,6 @@ class Revision(Struct, frozen=True):
     """Which version of a key this is."""
 
     number: int
-
-
-class ManyRecords(Protocol):
-    """What reads the records of many jobs at once."""
-
-    gateway: Gateway
-
-    def newest(self, key: str, after: float) -> dict[str, Any] | None:
-        """Return what is stored under the key of a job, read after this time of the monotonic
-        clock; None: nothing is."""
 
 
 class EtcdBackend(SwappingBackend):
@@ -55,7 +48,7 @@ class EtcdBackend(SwappingBackend):
         run_id: str,
         token: bytes | None = None,
         attempt_s: float = ATTEMPT_S,
-        records: ManyRecords | None = None,
+        records: EtcdEngine | None = None,
     ) -> None:
         """`token`: the job's, by which versions are authenticated; None: they are not.
         `attempt_s`: after so long another member is asked. `records`: what reads this register;

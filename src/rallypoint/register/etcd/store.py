@@ -99,7 +99,8 @@ class EtcdEngine:
                 yield name, kv["mod_revision"]
 
     def newest(self, key: str, after: float) -> dict[str, Any] | None:
-        """See `ManyRecords`."""
+        """Return what is stored under the key of a job, read after this time of the monotonic
+        clock; None: nothing is."""
         if len(self._opened) < 2:
             return self._one(key)
         if self._read_at < max(after, time.monotonic() - FRESH_S):

@@ -48,9 +48,10 @@ def assign_ranks(group: WorkerGroup, context: Callable[[int, str], WorkerContext
     """Write the ranks of a round that is about to start into the group."""
     for worker in group.workers:
         place = group.contexts[worker.local_rank] = context(worker.local_rank, "")
+        world = place.assignment
         worker.id = None
         worker.global_rank, worker.role_rank = place.rank, place.role_rank
-        worker.world_size, worker.role_world_size = place.world_size, place.role_world_size
-    group.group_rank, group.group_world_size = place.group_rank, place.group_world_size
-    group.master_addr, group.master_port = place.master_addr, place.master_port
+        worker.world_size, worker.role_world_size = world.world_size, world.role_world_size
+    group.group_rank, group.group_world_size = world.group_rank, world.group_world_size
+    group.master_addr, group.master_port = world.master_addr, world.master_port
     group.state = WorkerState.INIT

@@ -197,7 +197,7 @@ class SpecAgent(ElasticAgent):
             "rdzv_backend": client.name if client is not None else "tcp",
             "raw_error": None,
             "metadata": nested,
-            "agent_restarts": context.restart_count if context is not None else 0,
+            "agent_restarts": context.assignment.restart_count if context is not None else 0,
             "duration_ms": None,
         }
         return Event(STATUS + state, EventSource.AGENT, metadata=metadata | more)

@@ -1,0 +1,101 @@
+"""The notes of a node for other processes on its machine: the notice by which its guard tells of
+its death, the note of its job for commands of its user, and the note of its place for the next
+agent."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import msgspec
+from msgspec.structs import replace
+
+from rallypoint.config import AccessConfig, RendezvousConfig
+from rallypoint.coordinator.discovery import has_own_token
+from rallypoint.core.model import DeadPlace, Epoch
+from rallypoint.core.session import AgentEnd
+from rallypoint.process.scratch import LocalJob, leave_note
+from rallypoint.wire import death_notice
+from rallypoint.wire.address import Address
+from rallypoint.wire.death_notice import SECRET_BYTES, DeathNotice
+
+
+class Notices:
+    """For the thread of the loop."""
+
+    def __init__(
+        self,
+        rendezvous: RendezvousConfig,
+        access: AccessConfig,
+        tell_guard: Callable[[bytes], None] | None,
+        scratch: str,
+    ) -> None:
+        """`tell_guard` gives the guard its notice; None: this agent has no guard. `scratch`: the
+        directory of this agent alone; empty: there is none."""
+        self._rendezvous, self._access = rendezvous, access
+        self._tell_guard, self._scratch = tell_guard, scratch
+        self._noted: DeadPlace | None = None
+        """The place that is noted for the next agent on this machine."""
+        self._notice: Callable[[], bytes] | None = None
+        """Makes the notice for the guard; it changes with the place of this node."""
+
+    def connected(self, token: bytes | None, peer: Address) -> None:
+        """Leave a note for commands of this user on this node, which find the job by it. `peer`:
+        where its coordinator is."""
+        if not self._scratch:
+            return
+        rendezvous, access = self._rendezvous, self._access
+        secret = (token or b"") if has_own_token(rendezvous, access) else b""
+        where, insecure = str(peer), access.insecure
+        note = LocalJob(rendezvous.run_id, where, insecure, os.getpid(), secret)
+        leave_note(self._scratch, msgspec.json.encode(note))
+
+    def attaching(
+        self, token: bytes | None, end: AgentEnd, led: Epoch | None, peer: Address, generation: int
+    ) -> bytes:
+        """Leave the guard a death notice, with a secret of this connection alone; returns the
+        commitment to it. `led`: the epoch by which this node leads; None: it does not."""
+        run_id, life = self._rendezvous.run_id, end.identity.incarnation
+        register = self._rendezvous.register
+        if led is not None:
+            # The guard releases the register: there is no other coordinator to tell.
+            assert register is not None
+            where = register, run_id, token, led, life
+            self._notice = lambda: death_notice.encode_release(*where, end.dead_place)
+            self._renew()
+            return b""
+        secret = os.urandom(SECRET_BYTES)
+        notice = DeathNotice(peer.host, peer.port, run_id, token, life, generation, secret)
+        notice = death_notice.with_register(notice, register)
+        self._notice = lambda: death_notice.encode(
+            replace(notice, place=end.dead_place, may_follow=_may_follow(end))
+        )
+        self._renew()
+        return b"" if self._tell_guard is None else death_notice.commitment(secret)
+
+    def _renew(self) -> None:
+        if self._notice is not None and self._tell_guard is not None:
+            self._tell_guard(self._notice())
+
+    def placed(self, end: AgentEnd) -> None:
+        """Renew what tells of this node's place, after it was attached or assigned a place: the
+        guard and the next agent on this machine tell that place to others."""
+        self._renew()
+        place = end.dead_place
+        if _may_follow(end) and place not in (None, self._noted) and self._scratch:
+            from rallypoint.agent.former_agents import note_place
+
+            assert place is not None
+            self._noted = place
+            note_place(self._scratch, self._rendezvous.run_id, place)
+
+    def over(self) -> None:
+        """The guard need not tell of this node's end: it has left the job."""
+        self._notice = None
+        if self._tell_guard is not None:
+            self._tell_guard(b"")
+
+
+def _may_follow(end: AgentEnd) -> bool:
+    """Whether another coordinator may take over the job."""
+    return end.attached is not None and end.attached.is_replaceable
