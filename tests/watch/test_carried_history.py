@@ -93,6 +93,22 @@ def test_V3_steps_that_are_done_again_while_the_coordinator_changes_count_once()
     assert after.account.now is Spending.REDONE
 
 
+def test_V3_steps_that_earlier_rounds_did_again_stay_counted_when_the_coordinator_changes() -> None:
+    """Round 1 did 3 steps again before it ended, and round 2 is to do 4."""
+    cluster = restarted(step=7)
+    cluster.lose("node-0", "its connection was closed")
+    cluster.start("node-0", 9)
+    cluster.settle()
+    cluster.run_workers()
+    cluster.step(6, 1.0)
+    before, at = cluster.history, cluster.timers.now_s
+    assert before.account.lost_steps == 3 + 4
+    after = JobHistory(at, lambda now: NOON + now)
+    after.take_over(2, at, is_active=True)
+    after.carry_on(before.carried(at), at)
+    assert after.account.lost_steps == 3 + 4
+
+
 def test_V3_no_more_steps_are_done_again_than_were_before_the_round_ended() -> None:
     """It was to do 5 again, and had done 3 when that was recorded last."""
     cluster = restarted(step=7)

@@ -67,7 +67,5 @@ def carry_on(account: Goodput, before: Carried, ago_s: float, running: int = -1)
             resumed=before.newest.resumed,
             step_carried=before.newest.step,
         )
-        # The sum has those of the newest round, which are still counted with its steps.
-        account.redone = max(account.redone - steps.redone, 0)
         if before.newest.number != running:
             steps.over_at = account.until
