@@ -59,8 +59,8 @@ class LedInvariants(Invariants):
         self._records: list[LeadRecord] = []
         """The newest one only."""
         self._counts: dict[str, int] = {}
-        self._named: set[Stamp] = set()
-        """The rounds of which an agent was told."""
+        self._named: set[tuple[str, Stamp]] = set()
+        """The rounds of which each agent was told."""
         self._fit: LeadRecord | None = None
         """The newest record that was within its limits, without its beat."""
         """The largest counts of all records."""
@@ -511,9 +511,9 @@ class LedInvariants(Invariants):
     def _check_budget(self, incarnation: str, message: m.Assigned) -> None:
         """Check that a charge stays, as far as an agent was told of it. A round that goes on has
         the count with which it was formed."""
-        if message.stamp in self._named:
+        if (incarnation, message.stamp) in self._named:
             return
-        self._named.add(message.stamp)
+        self._named.add((incarnation, message.stamp))
         firsts, life = self._first_numbers, message.stamp.incarnation
         first, charged = firsts.get(life, life), self._charged.get(incarnation, {}).items()
         known = max((n for each, n in charged if firsts.get(each, each) == first), default=0)
