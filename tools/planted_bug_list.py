@@ -419,9 +419,9 @@ BUGS = (
     ),
     Bug(
         "a machine that is held back takes part in the next round",
-        "round.py",
-        "                if fitness.may_take_part(state, member):\n",
-        "                if True:\n",
+        "fitness.py",
+        "    if known is not None and (known.hold is not None or known.is_excluded):\n",
+        "    if known is not None and known.is_excluded:\n",
     ),
     Bug(
         "each loss of one machine counts for the limit",
@@ -510,8 +510,8 @@ BUGS = (
     Bug(
         "a takeover counts steps twice that are done again",
         "watch/carrying.py",
-        "        account.redone = max(account.redone - steps.redone, 0)\n",
-        "",
+        "        redone=account.lost_steps if newest is None else account.redone,\n",
+        "        redone=account.lost_steps,\n",
         "L5",
     ),
     Bug(
@@ -553,9 +553,9 @@ BUGS = (
     ),
     Bug(
         "a node that still stops its workers is taken for one that has none",
-        "takeover/recovery.py",
-        "_WITHOUT_WORKERS = *_WAITING, m.Doing.SUCCEEDED, m.Doing.SUCCEEDED_WHEN_ASKED\n",
-        "_WITHOUT_WORKERS = *_WAITING, m.Doing.SUCCEEDED, m.Doing.STOPPING\n",
+        "takeover/handover.py",
+        "    if node is None:\n",
+        "    if node is None or node.doing is m.Doing.STOPPING:\n",
         "L9",
     ),
     Bug(
