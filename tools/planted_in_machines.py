@@ -185,7 +185,7 @@ BUGS_IN_MACHINES = (
     # The others wait for the hold of a node that has gone while it claimed.
     MovedBug(
         "a node that stops leaves its claim half done",
-        "coordinator/leader_search.py",
+        "coordinator/leading/leader_search.py",
         "        for _ in step(self._search, Stops()):\n            self._watcher.cancel()\n",
         "        step(self._search, Stops())\n        self._watcher.cancel()\n",
         found_by="test_L1_a_node_that_ends_while_it_claims_leaves_the_job_to_others_at_once",
@@ -193,7 +193,7 @@ BUGS_IN_MACHINES = (
     # A standby whose connection broke stays off the leader's list.
     MovedBug(
         "a standby is not told that its connection ended",
-        "coordinator/candidates.py",
+        "coordinator/leading/candidates.py",
         "            c.step(self._standby, c.Dialled(self.now, was_connected=True))\n",
         "",
         found_by="test_L1_a_candidate_whose_connection_to_the_leader_breaks_connects_again",
@@ -201,7 +201,7 @@ BUGS_IN_MACHINES = (
     # Nodes do not hear what a leader has recorded last, and ask the next one.
     MovedBug(
         "what a leader records as it goes is not done",
-        "coordinator/leadership.py",
+        "coordinator/leading/leadership.py",
         "                        self._apply(machine.Written(self.now, effect.record))\n",
         "                        pass\n",
         found_by="test_L6_a_leader_that_goes_writes_what_it_has_not_written_yet",

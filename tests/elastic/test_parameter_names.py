@@ -48,7 +48,7 @@ OF_A_COMMAND = {
     "agent/run.py",
     "agent/telemetry/metrics_server.py",
     "coordinator/hosting.py",
-    "coordinator/led_jobs.py",
+    "coordinator/leading/leaderships.py",
     "core/watch/advice.py",
     "core/watch/history_file.py",
     "process/prepared/program.py",
