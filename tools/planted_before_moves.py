@@ -135,10 +135,8 @@ BUGS_BEFORE_MOVES = (
     MovedBug(
         "the look for lost nodes is not moved to an earlier time",
         "coordinator/hosted_job.py",
-        "            if self._check.when() <= now + delay_s:\n"
-        "                return\n"
-        "            self._check.cancel()\n",
-        "            return\n",
+        "        if self._handle is None or at < self.at:\n",
+        "        if self._handle is None:\n",
         found_by="test_F2_a_connection_that_does_not_come_back_is_a_loss",
     ),
     # Each node that comes has all others wait anew for the rest of the nodes.
@@ -193,8 +191,8 @@ BUGS_BEFORE_MOVES = (
     MovedBug(
         "workers are not told to write each line at once",
         "agent/environ.py",
-        "            unbuffered=workers.unbuffered,\n",
-        "",
+        "(workers.omp_threads, base, unbuffered=workers.unbuffered)",
+        "(workers.omp_threads, base)",
         found_by="test_V5_a_script_that_only_prints_tells_its_progress",
     ),
     # An agent with --preempt-notice cmd: runs out of descriptors after some hours.
