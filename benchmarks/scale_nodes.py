@@ -22,9 +22,16 @@ from rallypoint.coordinator.listen import raise_open_files_limit
 from rallypoint.coordinator.token import parse_token
 from rallypoint.core import messages as m
 from rallypoint.core.model import Candidate, SharedSettings, Stamp
-from rallypoint.core.session import AgentEnd, Identity, SessionRules
+from rallypoint.core.node.events import LeaseEnded, SessionGivenUp, SessionOpened
+from rallypoint.core.session import (
+    AgentEnd,
+    Identity,
+    OrderPushed,
+    Rejected,
+    SessionNews,
+    SessionRules,
+)
 from rallypoint.core.watch.node_progress import NodeProgress
-from rallypoint.errors import RallypointError
 from rallypoint.wire.address import Address
 
 RUN_ID = "scale"
@@ -129,28 +136,21 @@ class Node:
         doing = m.Doing.IDLE if self._stamp is None else m.Doing.RUNNING
         return m.Claim(doing, self._stamp)
 
-    def session_opened(self, resumed: bool, replaced: bool) -> None:
-        if resumed:
-            self._share.resumed.more()
-        else:
-            self._join()
+    def told(self, news: SessionNews) -> None:
+        match news:
+            case SessionOpened(resumed):
+                if resumed:
+                    self._share.resumed.more()
+                else:
+                    self._join()
+            case SessionGivenUp() | LeaseEnded():
+                self._share.disturbed += 1
+            case Rejected(error):
+                print(f"refused: {error}", file=sys.stderr)
+            case OrderPushed(message):
+                self._pushed(message)
 
-    def session_suspended(self, why: str) -> None: ...
-
-    def session_given_up(self, why: str) -> None:
-        self._share.disturbed += 1
-
-    def reconnect_refused(self) -> None: ...
-
-    def session_refused(self, error: RallypointError) -> None:
-        print(f"refused: {error}", file=sys.stderr)
-
-    def lease_ended(self, waits_for: str) -> None:
-        self._share.disturbed += 1
-
-    def acknowledged(self, report: m.Report) -> None: ...
-
-    def pushed(self, message: FromCoordinator) -> None:
+    def _pushed(self, message: FromCoordinator) -> None:
         match message:
             case m.Assigned(stamp):
                 self._stamp = stamp

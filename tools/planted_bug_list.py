@@ -253,7 +253,7 @@ BUGS = (
     Bug(
         "a leading node has a lease of its own making",
         "session.py",
-        "self._lease.renew(now, sent_at, self._rules.vouched_at())",
+        "self._lease.renew(now, sent_at, self.rules.vouched_at())",
         "self._lease.renew(now, sent_at)",
         "L4",
     ),
@@ -281,7 +281,7 @@ BUGS = (
     Bug(
         "workers start when the lease is over",
         "session.py",
-        "over = [LeaseOver(self._waits_for(now))] if self._lease.is_over else []",
+        "over = [LeaseEnded(self._waits_for(now))] if self._lease.is_over else []",
         "over: list[AgentEffect] = []",
         "L4",
     ),
@@ -295,7 +295,7 @@ BUGS = (
     Bug(
         "a place that is told again answers a newer join",
         "session.py",
-        "self._joined is not None and assigned.stamp != self._placed_in",
+        "self._joined is not None and assigned.stamp != self.placed_in",
         "self._joined is not None",
     ),
     Bug(
@@ -308,8 +308,8 @@ BUGS = (
     Bug(
         "an agent takes another leader's word for the loss of its session",
         "session.py",
-        "Opened(message.resumed, replaced)",
-        "Opened(message.resumed and not replaced, replaced)",
+        "SessionOpened(message.resumed, replaced)",
+        "SessionOpened(message.resumed and not replaced, replaced)",
         "L0",
     ),
     Bug(

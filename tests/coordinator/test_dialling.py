@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from itertools import pairwise
-from typing import cast
 
 import pytest
 from tests.harness.virtual_time import in_virtual_time
@@ -16,12 +15,11 @@ from rallypoint.coordinator.client import (
     LONGEST_RETRY_S,
     CoordinatorSession,
     Hooks,
-    SessionHandler,
 )
 from rallypoint.coordinator.connection import ClientConnection, FramedConnection, dial
 from rallypoint.core import messages as m
 from rallypoint.core.model import SharedSettings
-from rallypoint.core.session import AgentEnd, Identity
+from rallypoint.core.session import AgentEnd, Identity, SessionNews, Suspended
 from rallypoint.errors import RendezvousConnectionError, SilentPeerError
 from rallypoint.wire.address import Address
 
@@ -32,8 +30,8 @@ class Agent:
     def claim(self) -> m.Claim:
         return m.Claim()
 
-    def session_suspended(self, why: str) -> None:
-        pass
+    def told(self, news: SessionNews) -> None:
+        assert isinstance(news, Suspended)
 
 
 class SilentHost(asyncio.Transport):
@@ -81,7 +79,7 @@ def test_F2_an_agent_that_has_lost_its_coordinator_tries_more_and_more_seldom() 
 
         end = AgentEnd(Identity("a", "host", "life"), SharedSettings("job", 1, 2))
         hooks = Hooks(uniform=lambda low, high: high)
-        handler = cast(SessionHandler, Agent())
+        handler = Agent()
         session = CoordinatorSession(end, fail, handler, loop.time, hooks)
         connection = ClientConnection("job", b"token")
         session.open(connection)

@@ -13,12 +13,12 @@ from tests.harness.cluster import LIMIT_S, AgentProcess, Cluster
 from tests.harness.sessions import CANDIDATE
 
 from rallypoint.cli.options import parse_run
-from rallypoint.coordinator.client import CoordinatorSession, FromCoordinator
+from rallypoint.coordinator.client import CoordinatorSession
 from rallypoint.coordinator.connection import ClientConnection, dial
 from rallypoint.coordinator.token import parse_token
 from rallypoint.core import messages as m
-from rallypoint.core.session import AgentEnd, Identity
-from rallypoint.errors import RallypointError
+from rallypoint.core.node.events import SessionOpened
+from rallypoint.core.session import AgentEnd, Identity, OrderPushed, SessionNews
 from rallypoint.wire.address import Address
 
 
@@ -30,26 +30,14 @@ class Squatter:
     def claim(self) -> m.Claim:
         return m.Claim()
 
-    def session_opened(self, resumed: bool, replaced: bool) -> None:
-        self.session.report(m.Join(1, CANDIDATE))
-
-    def pushed(self, message: FromCoordinator) -> None:
-        if isinstance(message, m.Assigned):
-            self.session.report(m.Enrolled(message.stamp))
-        elif isinstance(message, m.StartNow):
-            self.session.report(m.Succeeded(message.stamp))
-
-    def session_suspended(self, why: str) -> None: ...
-
-    def session_given_up(self, why: str) -> None: ...
-
-    def reconnect_refused(self) -> None: ...
-
-    def session_refused(self, error: RallypointError) -> None: ...
-
-    def lease_ended(self, waits_for: str) -> None: ...
-
-    def acknowledged(self, report: m.Report) -> None: ...
+    def told(self, news: SessionNews) -> None:
+        match news:
+            case SessionOpened():
+                self.session.report(m.Join(1, CANDIDATE))
+            case OrderPushed(m.Assigned(stamp)):
+                self.session.report(m.Enrolled(stamp))
+            case OrderPushed(m.StartNow(stamp)):
+                self.session.report(m.Succeeded(stamp))
 
 
 @contextmanager

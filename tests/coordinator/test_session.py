@@ -17,13 +17,23 @@ from tests.harness.proxy import Proxy
 from tests.harness.sessions import CANDIDATE, LIMIT_S, TOKEN, Rally, rally
 
 from rallypoint.clocks import WakeSelector, new_loop
-from rallypoint.coordinator.client import CoordinatorSession, FromCoordinator, Hooks
+from rallypoint.coordinator.client import CoordinatorSession, Hooks
 from rallypoint.coordinator.connection import ClientConnection, dial
 from rallypoint.core import messages as m
 from rallypoint.core.model import Outcome, SharedSettings
-from rallypoint.core.session import AgentEnd, Identity, SessionRules
+from rallypoint.core.node.events import LeaseEnded, SessionGivenUp, SessionOpened
+from rallypoint.core.session import (
+    Acknowledged,
+    AgentEnd,
+    Identity,
+    OrderPushed,
+    Rejected,
+    SessionNews,
+    SessionRules,
+    Suspended,
+)
 from rallypoint.core.worker_exits import WorkerExit
-from rallypoint.errors import RallypointError, UsageError
+from rallypoint.errors import UsageError
 from rallypoint.wire.address import Address
 
 RULES = SharedSettings("job", 1, 1, heartbeat_s=0.05, reconnect_grace_s=30.0, max_restarts=9)
@@ -57,34 +67,27 @@ class Agent:
     def claim(self) -> m.Claim:
         return m.Claim()
 
-    def session_opened(self, resumed: bool, replaced: bool) -> None:
-        self.said.append(("opened", resumed))
-        self.replaced.append(replaced)
-
-    def session_suspended(self, why: str) -> None:
-        self.said.append("suspended")
-        self.whys.append(why)
-
-    def session_given_up(self, why: str) -> None:
-        self.said.append(("given up", why))
-
-    def reconnect_refused(self) -> None:
-        pass
-
-    def session_refused(self, error: RallypointError) -> None:
-        self.said.append(error)
-
-    def lease_ended(self, waits_for: str) -> None:
-        self.said.append("fenced")
-
-    def pushed(self, message: FromCoordinator) -> None:
-        if not isinstance(message, m.HeartbeatAck):
-            self.said.append(message)
-        elif "beat" not in self.said[-1:]:
-            self.said.append("beat")
-
-    def acknowledged(self, report: m.Report) -> None:
-        self.said.append(("acknowledged", report))
+    def told(self, news: SessionNews) -> None:
+        match news:
+            case OrderPushed(m.HeartbeatAck()):
+                if "beat" not in self.said[-1:]:
+                    self.said.append("beat")
+            case OrderPushed(message):
+                self.said.append(message)
+            case SessionOpened(resumed, replaced):
+                self.said.append(("opened", resumed))
+                self.replaced.append(replaced)
+            case Suspended(why):
+                self.said.append("suspended")
+                self.whys.append(why)
+            case SessionGivenUp(why):
+                self.said.append(("given up", why))
+            case Rejected(error):
+                self.said.append(error)
+            case LeaseEnded():
+                self.said.append("fenced")
+            case Acknowledged(report):
+                self.said.append(("acknowledged", report))
 
     def said_of(self, kind: type) -> list[object]:
         return [one for one in self.said if isinstance(one, kind)]

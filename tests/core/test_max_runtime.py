@@ -137,4 +137,6 @@ def test_R7_a_coordinator_that_does_not_know_the_limit_is_not_used() -> None:
         refusals = [each for each in end.received(0.0, how) if isinstance(each, s.Rejected)]
         assert end.is_closed == bool(refusals) == is_refused
         if refusals:
-            assert "older version of Rallypoint, which ignores --max-runtime" in refusals[0].text
+            assert "older version of Rallypoint, which ignores --max-runtime" in str(
+                refusals[0].error
+            )

@@ -11,6 +11,7 @@ from rallypoint.core import sessions as c
 from rallypoint.core.host_effects import Faulted, HostEffect, SendTo
 from rallypoint.core.job_state import JobEffect, JobEvent, new_job
 from rallypoint.core.model import Assignment, Candidate, EndKind, EndReason, SharedSettings, Stamp
+from rallypoint.core.node.events import LeaseEnded
 
 RULES = SharedSettings("job", 1, 2, static=True, lease_s=15.0, reconnect_grace_s=5.0)
 
@@ -36,7 +37,7 @@ def test_F1_what_is_reported_as_the_lease_ends_comes_after_what_was_reported_bef
     # The process was stopped after it woke up: what arrived meanwhile is read past the lease.
     for effect in end.received(100.0, m.Attached("a", 1, 1, True)):
         match effect:
-            case s.LeaseOver():
+            case LeaseEnded():
                 for later in end.report(m.Join(1, candidate(0)), 0.0):
                     assert isinstance(later, s.Send)
                     sent.append(of_kind(m.Numbered, later.message).number)
@@ -148,7 +149,7 @@ def test_L4_a_node_whose_lease_is_over_gives_a_new_place_back_and_starts_no_work
     place = Assignment(0, 0, 1, 0, 1, 0, 1, "10.0.0.1", 5000, 0, "first", False)
     effects = end.received(31.0, m.Assigned(Stamp(1, 0), place))
     assert isinstance(effects[-2], s.OrderPushed)
-    assert isinstance(effects[-1], s.LeaseOver)
+    assert isinstance(effects[-1], LeaseEnded)
 
 
 def test_A5_a_node_that_has_left_makes_no_new_connection() -> None:

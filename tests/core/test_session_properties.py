@@ -22,6 +22,7 @@ from rallypoint.core import sessions as c
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.job_state import JobEffect, JobEvent, SessionLost, new_job
 from rallypoint.core.model import SharedSettings
+from rallypoint.core.node.events import LeaseEnded, SessionGivenUp, SessionOpened
 
 LEASE_S = 15.0
 RULES = SharedSettings("job", 1, 4, lease_s=LEASE_S, reconnect_grace_s=1.0, reset_grace_s=5.0)
@@ -351,7 +352,7 @@ class Protocol(RuleBasedStateMachine):
                         agent.wire.is_reset = True
                         wire, agent.wire = agent.wire, None
                         self.run_agent(agent, agent.end.disconnected(self.now, "dropped"))
-                case s.Opened(resumed):
+                case SessionOpened(resumed):
                     if not resumed:
                         agent.cut = len(agent.reports)
                         agent.acknowledged = agent.cut
@@ -367,13 +368,13 @@ class Protocol(RuleBasedStateMachine):
                         assert agent.is_fenced, "revived without having been fenced"
                     agent.held_until = until
                     agent.is_fenced = agent.is_fenced and self.now > until
-                case s.LeaseOver():
+                case LeaseEnded():
                     assert not agent.is_fenced, "fenced twice"
                     assert self.now > known(agent.held_until), "fenced too early"
                     agent.is_fenced = True
-                case s.Rejected(text):
-                    raise AssertionError(text)
-                case s.GivenUp():
+                case s.Rejected(error):
+                    raise AssertionError(str(error))
+                case SessionGivenUp():
                     agent.is_given_up = True
 
     def run_coordinator(self, effects: list[host_effects.HostEffect]) -> None:

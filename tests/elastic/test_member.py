@@ -15,6 +15,7 @@ from rallypoint.core.model import (
     Verdict,
 )
 from rallypoint.core.node.events import EnrolmentDone, LeaseEnded, SessionOpened
+from rallypoint.core.session import Acknowledged
 from rallypoint.elastic.rendezvous.led import member as x
 from rallypoint.elastic.rendezvous.led.member import (
     HandlerMember,
@@ -260,8 +261,8 @@ def test_R5_a_cancel_without_a_verdict_ends_the_job_when_it_is_acknowledged(
 ) -> None:
     cancel = m.Cancel("closed here", 0)
     assert step(member, x.CancelWanted("closed here")) == [x.SendReport(cancel)]
-    assert step(member, x.ReportAcknowledged(m.Join(1, CANDIDATE))) == []
-    assert step(member, x.ReportAcknowledged(cancel)) == [STOP, SHOW, *CLOSE]
+    assert step(member, Acknowledged(m.Join(1, CANDIDATE))) == []
+    assert step(member, Acknowledged(cancel)) == [STOP, SHOW, *CLOSE]
     assert member.verdict == Verdict(Outcome.CANCELLED, "closed here", 0)
 
 

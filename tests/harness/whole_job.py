@@ -118,13 +118,14 @@ class SimulatedAgent:
                 case s.Send(message):
                     if self.link is not None:
                         self.link.up.append(message)
-                case s.Opened(resumed, replaced):
-                    self.step(e.SessionOpened(resumed, replaced))
+                case e.SessionOpened():
+                    self.step(effect)
                 case s.Acknowledged(m.Drain() | m.Cancel()):
                     self.step(e.Announced())
                 case s.OrderPushed(pushed) if not isinstance(pushed, m.HeartbeatAck):
                     self._ordered(pushed)
-                case s.Rejected(text):
+                case s.Rejected(error):
+                    text = str(error)
                     assert "is used by another running agent" in text, text
                     self.refused = text
                     self.step(e.SessionGivenUp(text))

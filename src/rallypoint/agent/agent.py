@@ -24,6 +24,7 @@ from rallypoint.core.event_kinds import Record
 from rallypoint.core.model import Assignment, Candidate, Stamp
 from rallypoint.core.node import events as e
 from rallypoint.core.node import machine
+from rallypoint.core.session import Acknowledged, OrderPushed, Rejected, SessionNews, Suspended
 from rallypoint.errors import RallypointError
 from rallypoint.observe.faults import describe_fault
 from rallypoint.observe.records import FieldValue, event_now
@@ -141,13 +142,36 @@ class Agent:
     def claim(self) -> m.Claim:
         return machine.claim(self._state, self._loop.time() - self._leaving_since)
 
-    def session_opened(self, resumed: bool, replaced: bool) -> None:
+    def told(self, news: SessionNews) -> None:
+        match news:
+            case OrderPushed(message):
+                self._pushed(message)
+            case e.SessionOpened():
+                self._say_opened(news)
+                self._step(news)
+            case Suspended(why):
+                self._status.job = None
+                if not self.finished.done():
+                    runs = self._state.phase is machine.NodePhase.RUNNING
+                    meanwhile = ": the workers keep running" if runs else ""
+                    self.say(kinds.SESSION_SUSPENDED(why=why, meanwhile=meanwhile))
+            case Rejected(error):
+                self._refusal = error
+                self._step(e.SessionGivenUp(str(error)))
+            case Acknowledged(report):
+                if isinstance(report, m.Drain | m.Cancel):
+                    self._step(e.Announced())
+            case _:
+                self._step(news)
+
+    def _say_opened(self, opened: e.SessionOpened) -> None:
         self._links.dispatcher.node = self._node_id()
         runs = self._state.phase in (machine.NodePhase.RUNNING, machine.NodePhase.FINISHED)
         if self._membership is not None:
             # Who only tells how the job has ended is not.
             self._is_replaceable |= self._membership.session.is_replaceable
-        if resumed:
+        replaced = opened.replaced
+        if opened.resumed:
             how = ": it was started again, or another one has taken over" if replaced else ""
             self.say(kinds.SESSION_RESUMED(how=how))
         elif runs or (replaced and not self.finished.done()):
@@ -155,29 +179,8 @@ class Agent:
                 self._config, replaced=replaced, runs=runs, is_replaceable=self._is_replaceable
             )
             self.say(kinds.SESSION_ANEW(text))
-        self._step(e.SessionOpened(resumed, replaced))
 
-    def session_suspended(self, why: str) -> None:
-        self._status.job = None
-        if not self.finished.done():
-            runs = self._state.phase is machine.NodePhase.RUNNING
-            meanwhile = ": the workers keep running" if runs else ""
-            self.say(kinds.SESSION_SUSPENDED(why=why, meanwhile=meanwhile))
-
-    def reconnect_refused(self) -> None:
-        self._step(e.CoordinatorRefuses())
-
-    def session_given_up(self, why: str) -> None:
-        self._step(e.SessionGivenUp(why))
-
-    def session_refused(self, error: RallypointError) -> None:
-        self._refusal = error
-        self._step(e.SessionGivenUp(str(error)))
-
-    def lease_ended(self, waits_for: str) -> None:
-        self._step(e.LeaseEnded(waits_for))
-
-    def pushed(self, message: FromCoordinator) -> None:
+    def _pushed(self, message: FromCoordinator) -> None:
         match message:
             case m.HeartbeatAck(number, _, status):
                 self._status.job = status
@@ -189,10 +192,6 @@ class Agent:
                 self._step(message)
                 if isinstance(message, m.WorkerRequest):
                     self.workers.pushed(message)
-
-    def acknowledged(self, report: m.Report) -> None:
-        if isinstance(report, m.Drain | m.Cancel):
-            self._step(e.Announced())
 
     # What the machine wants.
 

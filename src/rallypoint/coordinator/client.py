@@ -7,7 +7,7 @@ import asyncio
 import os
 import socket
 from collections.abc import Callable
-from typing import Any, Protocol, assert_never
+from typing import Any, Protocol
 
 from msgspec import Struct
 
@@ -16,17 +16,16 @@ from rallypoint.coordinator.connection import ClientConnection, Dial
 from rallypoint.core import messages as m
 from rallypoint.core import session as core
 from rallypoint.core.model import Stamp
+from rallypoint.core.node.events import SessionOpened
 from rallypoint.core.round_record import ReportedRound
 from rallypoint.core.search import DialOutcome
 from rallypoint.core.session import AgentEffect, AgentEnd, Identity
 from rallypoint.core.watch.node_progress import NodeProgress
 from rallypoint.errors import (
     AccessError,
-    InfrastructureError,
     ProtocolError,
     RallypointError,
     RendezvousRefusedError,
-    UsageError,
 )
 from rallypoint.wire.codec import fitting
 
@@ -43,22 +42,7 @@ class SessionHandler(Protocol):
     def claim(self) -> m.Claim:
         """What this node does now, for a coordinator that it attaches to."""
 
-    def session_opened(self, resumed: bool, replaced: bool) -> None:
-        """`replaced`: by another coordinator than the last time."""
-
-    def session_suspended(self, why: str) -> None: ...
-
-    def session_given_up(self, why: str) -> None: ...
-
-    def reconnect_refused(self) -> None: ...
-
-    def session_refused(self, error: RallypointError) -> None: ...
-
-    def lease_ended(self, waits_for: str) -> None: ...
-
-    def pushed(self, message: FromCoordinator) -> None: ...
-
-    def acknowledged(self, report: m.Report) -> None: ...
+    def told(self, news: core.SessionNews) -> None: ...
 
 
 class AgentSession(Protocol):
@@ -287,33 +271,18 @@ class CoordinatorSession:
             case core.Drop(why):
                 if self._connection is not None:
                     self._connection.abort(why)
-            case core.Opened(resumed, replaced):
-                self._hooks.on_place()
-                self._handler.session_opened(resumed, replaced)
-            case core.Suspended(why):
-                self._handler.session_suspended(why)
-            case core.OrderPushed(pushed):
-                if isinstance(pushed, m.Assigned):
-                    self._hooks.on_place()
-                self._handler.pushed(pushed)
             case core.CollectionAsked(wanted):
                 self._hooks.collect(wanted)
-            case core.Acknowledged(report):
-                self._handler.acknowledged(report)
             case core.Held(until):
                 self._hooks.on_held(until)
-            case core.LeaseOver(waits_for):
-                self._handler.lease_ended(waits_for)
-            case core.HostRefused():
-                self._handler.reconnect_refused()
-            case core.Rejected(text, is_fault):
+            case SessionOpened() | core.OrderPushed(m.Assigned()):
+                self._hooks.on_place()
+                self._handler.told(effect)
+            case core.Rejected():
                 self.abort()
-                error = InfrastructureError(text) if is_fault else UsageError(text)
-                self._handler.session_refused(error)
-            case core.GivenUp(text):
-                self._handler.session_given_up(text)
+                self._handler.told(effect)
             case _:
-                assert_never(effect)
+                self._handler.told(effect)
 
 
 def raise_in_loop(task: asyncio.Task[Any]) -> None:

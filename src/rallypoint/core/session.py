@@ -5,7 +5,7 @@ agent may no longer act. Pure; `sessions.py` is the other end.
 * Each connection has a generation. It carries reports only once the coordinator has attached it.
 * A heartbeat that was acknowledged extends the lease, counted from when it was *sent*.
 * Without a connection the agent is *suspended*: its workers run on, nothing new starts. When the
-  lease is over its workers must die (`LeaseOver`), because its place may be given away (F2).
+  lease is over its workers must die (`LeaseEnded`), because its place may be given away (F2).
 * A coordinator that knows nothing of this session gets no report that was meant for another. One
   that has taken over the job resumes it, and is told again what the last one may have acknowledged
   and not have passed on (`Outbox.again`).
@@ -33,6 +33,12 @@ from rallypoint.core import limits
 from rallypoint.core import messages as m
 from rallypoint.core.liveness import BEAT_SHARE, DEAF_SHARE, Lease
 from rallypoint.core.model import DeadPlace, Promise, SharedSettings, Stamp, epoch_number
+from rallypoint.core.node.events import (
+    CoordinatorRefuses,
+    LeaseEnded,
+    SessionGivenUp,
+    SessionOpened,
+)
 from rallypoint.core.round_record import ReportedRound
 from rallypoint.core.search import (
     DialOutcome,
@@ -45,6 +51,7 @@ from rallypoint.core.search import (
 from rallypoint.core.takeover.told import Position
 from rallypoint.core.text import settings_unknown
 from rallypoint.core.watch.node_progress import NodeProgress
+from rallypoint.errors import InfrastructureError, RallypointError, UsageError
 
 if TYPE_CHECKING:  # Most nodes never lead.
     from rallypoint.core.takeover.consent import Promises
@@ -90,14 +97,6 @@ class Drop(Struct, frozen=True):
     why: str
 
 
-class Opened(Struct, frozen=True):
-    """The coordinator has attached this node. Not `resumed`: it knows of no round here.
-    `replaced`: it is another coordinator than the last time."""
-
-    resumed: bool
-    replaced: bool
-
-
 class Suspended(Struct, frozen=True):
     """The connection broke; reports are kept from now on."""
 
@@ -122,49 +121,31 @@ class Acknowledged(Struct, frozen=True):
     report: m.Report
 
 
+class Rejected(Struct, frozen=True):
+    """The coordinator won't have this node."""
+
+    error: RallypointError
+
+
 class Held(Struct, frozen=True):
     """The lease was renewed, until this time."""
 
     until: float
 
 
-class LeaseOver(Struct, frozen=True):
-    """The lease has ended. `waits_for`: as `waiting_text`."""
-
-    waits_for: str
-
-
-class HostRefused(Struct, frozen=True):
-    """The coordinator's host answers, but not with this coordinator."""
-
-
-class Rejected(Struct, frozen=True):
-    """The coordinator won't have this node; `is_fault`: because of a fault of its own."""
-
-    text: str
-    is_fault: bool
-
-
-class GivenUp(Struct, frozen=True):
-    """The coordinator could not be reached for too long."""
-
-    text: str
-
-
-AgentEffect = (
-    Send
-    | Drop
-    | Opened
+SessionNews = (
+    SessionOpened
     | Suspended
     | OrderPushed
-    | CollectionAsked
     | Acknowledged
-    | Held
-    | LeaseOver
-    | HostRefused
+    | LeaseEnded
+    | CoordinatorRefuses
     | Rejected
-    | GivenUp
+    | SessionGivenUp
 )
+"""What the agent itself learns."""
+
+AgentEffect = Send | Drop | CollectionAsked | Held | SessionNews
 
 
 class SessionLink(Enum):
@@ -355,17 +336,17 @@ class AgentEnd:
         return [] if self.is_closed else [Suspended(why)]
 
     def before_attempt(self, now: float) -> list[AgentEffect]:
-        """Another attempt to connect is about to be made: `GivenUp` instead of it, or nothing."""
+        """Another attempt to connect is about to be made: `SessionGivenUp` instead, or nothing."""
         search = self._search
         if search is None or not search.last_error or now <= ends_at(search):
             return []
-        return [GivenUp(given_up_text(search, now))]
+        return [SessionGivenUp(given_up_text(search, now))]
 
     def attempt_failed(self, now: float, answer: DialOutcome, error: str) -> list[AgentEffect]:
         """It did not connect."""
         if self._search is not None:
             attempted(self._search, now, answer, error)
-        return [HostRefused()] if answer is DialOutcome.REFUSED else []
+        return [CoordinatorRefuses()] if answer is DialOutcome.REFUSED else []
 
     def report(self, report: m.Report, now: float) -> list[AgentEffect]:
         """Keep this until it is acknowledged."""
@@ -376,7 +357,7 @@ class AgentEnd:
         """After every wake-up, before anything that arrived is looked at: is the lease over?"""
         if not self._lease.has_ended(now) or self.is_closed:
             return []
-        return [*self._drop(self._lease.silent_s(now)), LeaseOver(self._waits_for(now))]
+        return [*self._drop(self._lease.silent_s(now)), LeaseEnded(self._waits_for(now))]
 
     def received(self, now: float, message: m.ToAgent) -> list[AgentEffect]:
         """The coordinator says this on the present connection."""
@@ -392,11 +373,12 @@ class AgentEnd:
                     return []
                 if unknown := settings_unknown(self.settings, message.settings_known):
                     self.is_closed = True
-                    return [Rejected(unknown, is_fault=False)]
+                    return [Rejected(UsageError(unknown))]
                 return self._was_attached(now, message)
             case m.Refused(text, is_fault):
                 self.is_closed = True
-                return [Rejected(text, is_fault)]
+                error = InfrastructureError(text) if is_fault else UsageError(text)
+                return [Rejected(error)]
             case m.Ack(number):
                 known = self._reports.acknowledged(number)
                 # The coordinator has no session of this agent any more: a new connection would open
@@ -429,7 +411,7 @@ class AgentEnd:
                     rank = message.assignment.group_rank
                     self.rules.promises.assigned(message.stamp, rank)
                 # Workers that start when the lease is over would be killed, and that would count.
-                over = [LeaseOver(self._waits_for(now))] if self._lease.is_over else []
+                over = [LeaseEnded(self._waits_for(now))] if self._lease.is_over else []
                 return [*renewed, OrderPushed(message), *over]
 
     def beat(
@@ -509,7 +491,7 @@ class AgentEnd:
         reports = self._reports.again(now) if replaced else self._reports.unsent(now)
         sends = [Send(numbered) for numbered in reports]
         renewed = self._renewed(now, self._attach_sent_at)
-        return [*sends, *renewed, Opened(message.resumed, replaced)]
+        return [*sends, *renewed, SessionOpened(message.resumed, replaced)]
 
     def _renewed(self, now: float, sent_at: float | None) -> list[AgentEffect]:
         if sent_at is None:

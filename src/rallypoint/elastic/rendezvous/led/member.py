@@ -26,6 +26,7 @@ from rallypoint.core import messages as m
 from rallypoint.core.liveness import LEASE_OVER
 from rallypoint.core.model import Assignment, Candidate, Outcome, Stamp, Verdict
 from rallypoint.core.node.events import EnrolmentDone, LeaseEnded, SessionOpened
+from rallypoint.core.session import Acknowledged
 from rallypoint.errors import (
     RallypointError,
     RendezvousClosedError,
@@ -72,12 +73,6 @@ class SessionFailed(Struct, frozen=True):
     error: RallypointError
 
 
-class ReportAcknowledged(Struct, frozen=True):
-    """The coordinator has this report."""
-
-    report: m.Report
-
-
 MemberEvent = (
     m.Order
     | JoinWanted
@@ -87,7 +82,7 @@ MemberEvent = (
     | SessionOpened
     | SessionFailed
     | LeaseEnded
-    | ReportAcknowledged
+    | Acknowledged
     | EnrolmentDone
 )
 
@@ -176,7 +171,7 @@ def step(member: HandlerMember, event: MemberEvent) -> list[MemberEffect]:
             return _fail(member, error)
         case LeaseEnded():
             return _round_over(member, LEASE_OVER)
-        case ReportAcknowledged(report):
+        case Acknowledged(report):
             # A job that no node is in has no node to give a verdict to.
             if isinstance(report, m.Cancel) and member.verdict is None:
                 return _end(member, Verdict(Outcome.CANCELLED, report.why, 0))

@@ -16,7 +16,6 @@ from msgspec.structs import replace
 
 from rallypoint.coordinator.client import (
     CoordinatorSession,
-    FromCoordinator,
     SessionHandler,
     fresh_identity,
 )
@@ -24,8 +23,15 @@ from rallypoint.coordinator.discovery import discover, embed
 from rallypoint.coordinator.server import Coordinator
 from rallypoint.core import messages as m
 from rallypoint.core.model import Assignment, Candidate, Outcome
-from rallypoint.core.node.events import EnrolmentDone, LeaseEnded, SessionOpened
-from rallypoint.core.session import AgentEnd, SessionRules
+from rallypoint.core.node.events import CoordinatorRefuses, EnrolmentDone, SessionGivenUp
+from rallypoint.core.session import (
+    AgentEnd,
+    OrderPushed,
+    Rejected,
+    SessionNews,
+    SessionRules,
+    Suspended,
+)
 from rallypoint.elastic.rendezvous.led import member as core
 from rallypoint.elastic.rendezvous.led.member import MemberPhase
 from rallypoint.elastic.rendezvous.led.parameters import CoordinatorSettings
@@ -117,30 +123,19 @@ class TcpMember:
     def claim(self) -> m.Claim:
         return core.claim(self._state)
 
-    def session_opened(self, resumed: bool, replaced: bool) -> None:
-        self._step(SessionOpened(resumed, replaced))
-
-    def session_suspended(self, why: str) -> None:
-        """What is reported meanwhile is kept, and the lease runs."""
-
-    def reconnect_refused(self) -> None:
-        """It is tried until the lease ends."""
-
-    def session_given_up(self, why: str) -> None:
-        self._step(core.SessionFailed(RendezvousConnectionError(why)))
-
-    def session_refused(self, error: RallypointError) -> None:
-        self._step(core.SessionFailed(error))
-
-    def lease_ended(self, waits_for: str) -> None:
-        self._step(LeaseEnded(waits_for))
-
-    def pushed(self, message: FromCoordinator) -> None:
-        if not isinstance(message, m.HeartbeatAck):
-            self._step(message)
-
-    def acknowledged(self, report: m.Report) -> None:
-        self._step(core.ReportAcknowledged(report))
+    def told(self, news: SessionNews) -> None:
+        match news:
+            case Suspended() | CoordinatorRefuses():
+                pass  # What is reported is kept, and the lease runs; it is tried until that ends.
+            case OrderPushed(order):
+                if not isinstance(order, m.HeartbeatAck):
+                    self._step(order)
+            case SessionGivenUp(why):
+                self._step(core.SessionFailed(RendezvousConnectionError(why)))
+            case Rejected(error):
+                self._step(core.SessionFailed(error))
+            case _:
+                self._step(news)
 
     # Within
 

@@ -18,6 +18,8 @@ from rallypoint.coordinator.client import FromCoordinator, SessionHandler, raise
 from rallypoint.core import messages as m
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.model import Candidate, SharedSettings
+from rallypoint.core.node.events import SessionGivenUp, SessionOpened
+from rallypoint.core.session import Acknowledged, OrderPushed, Rejected
 from rallypoint.elastic.rendezvous.plug_in import job as handler_job
 from rallypoint.elastic.rendezvous.plug_in import round as e
 from rallypoint.elastic.rendezvous.plug_in.client import AgreedRound, HandlerRendezvous, own_name
@@ -68,8 +70,8 @@ class HandlerSession:
 
     def open(self) -> None:
         """Take part from now on."""
-        self._agent.pushed(handler_job.waiting(self._job))
-        self._agent.session_opened(resumed=False, replaced=False)
+        self._agent.told(OrderPushed(handler_job.waiting(self._job)))
+        self._agent.told(SessionOpened(resumed=False))
 
     def report(self, report: m.Report) -> None:
         """What the agent has to say."""
@@ -99,7 +101,7 @@ class HandlerSession:
             case e.OrderAgent(message):
                 self._loop.call_soon(self._push, message)
             case e.Acknowledge(report):
-                self._loop.call_soon(self._agent.acknowledged, report)
+                self._loop.call_soon(self._agent.told, Acknowledged(report))
             case Record():
                 self._agent.say(effect)
             case e.JoinNextRound():
@@ -116,7 +118,7 @@ class HandlerSession:
             case e.RoundTimer(length_s, event):
                 self._loop.call_later(length_s, self._step, event)
             case e.GiveUpHandler(text):
-                self._agent.session_given_up(text)
+                self._agent.told(SessionGivenUp(text))
             case e.LeaveJob():
                 self._part(self._rendezvous.client.leave())
             case e.CloseJob(let_others_read):
@@ -126,7 +128,7 @@ class HandlerSession:
 
     def _push(self, message: FromCoordinator) -> None:
         if not self._is_closed:
-            self._agent.pushed(message)
+            self._agent.told(OrderPushed(message))
 
     def _start(self, call: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(call)
@@ -152,7 +154,7 @@ class HandlerSession:
         try:
             round_, nodes = await self._rendezvous.next_round(effect.info)
         except UsageError as error:
-            self._agent.session_refused(error)
+            self._agent.told(Rejected(error))
         except Exception as error:
             self._step(await self._why_no_round(error))
         else:
