@@ -143,7 +143,8 @@ def shows() -> Iterator[Any]:
             makes_lines = made in (str, JsonLine, tuple[str, ...])
             is_public = function.__module__ == module.__name__ and not name.startswith("_")
             if is_public and shows_struct and makes_lines:
-                rest = {one: "\x1b[2J" for one, kind in list(kinds.items())[1:] if kind is str}
+                rest: dict[str, object] = {}
+                rest |= {one: "\x1b[2J" for one, kind in list(kinds.items())[1:] if kind is str}
                 rest |= {"width": 80} if "width" in kinds else {}
                 yield pytest.param(partial(function, **rest), first, id=name)
 
