@@ -68,10 +68,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The files that take longest are begun first, so that none is waited for at the end. What
     needs a network or a cluster is marked by its folder."""
     for path, of_file in groupby(items, key=lambda item: item.path):
-        is_ours = path.is_relative_to(SECONDS.parent)
-        mark = MARKS.get(path.relative_to(SECONDS.parent).parts[0]) if is_ours else None
-        for item in of_file if mark is not None else ():
-            item.add_marker(mark)
+        folder = path.relative_to(SECONDS.parent).parts[0] if SECONDS.parent in path.parents else ""
+        if mark := MARKS.get(folder):
+            for item in of_file:
+                item.add_marker(mark)
     seconds = dict(line.split() for line in SECONDS.read_text().splitlines())
     items.sort(key=lambda item: -float(seconds.get(item.path.name, 0)))
 
