@@ -16,10 +16,10 @@ import os
 import sys
 import time
 
-from rallypoint.coordinator.client import CoordinatorSession, FromCoordinator, Hooks
+from rallypoint.coordinator.client.session import CoordinatorSession, FromCoordinator, Hooks
+from rallypoint.coordinator.client.token import parse_token
 from rallypoint.coordinator.connection import ClientConnection, dial
 from rallypoint.coordinator.listen import raise_open_files_limit
-from rallypoint.coordinator.token import parse_token
 from rallypoint.core import messages as m
 from rallypoint.core.model import Candidate, SharedSettings, Stamp
 from rallypoint.core.node.events import LeaseEnded, SessionGivenUp, SessionOpened

@@ -21,8 +21,8 @@ from functools import partial
 from pathlib import Path
 
 from measure import free_port, is_quick, prepare
+from rallypoint.coordinator.client.token import parse_token
 from rallypoint.coordinator.connection import ClientConnection, dial
-from rallypoint.coordinator.token import parse_token
 from rallypoint.core import messages as m
 from rallypoint.core.model import SharedSettings
 from rallypoint.errors import PeerHungUpError, RendezvousConnectionError

@@ -42,7 +42,7 @@ class TorchPythons(NamedTuple):
 TORCH_PYTHONS = pytest.StashKey[TorchPythons]()
 HAS_FAILED = pytest.StashKey[bool]()
 """Set where the test itself has failed."""
-SECONDS = Path(__file__).with_name("seconds.txt")
+SECONDS = Path(__file__).resolve().with_name("seconds.txt")
 """How long the longest test files took, one per line; a file that is not there is short."""
 MARKS = {"fault": "fault", "pods": "clusters", "slurm": "clusters", "ssh": "clusters"}
 """Of each folder with tests of one kind."""
@@ -68,7 +68,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The files that take longest are begun first, so that none is waited for at the end. What
     needs a network or a cluster is marked by its folder."""
     for path, of_file in groupby(items, key=lambda item: item.path):
-        if mark := MARKS.get(path.relative_to(SECONDS.parent).parts[0]):
+        folder = path.relative_to(SECONDS.parent).parts[0] if SECONDS.parent in path.parents else ""
+        if mark := MARKS.get(folder):
             for item in of_file:
                 item.add_marker(mark)
     seconds = dict(line.split() for line in SECONDS.read_text().splitlines())

@@ -131,7 +131,6 @@ MODULE_LINES, FUNCTION_LINES, FILE_BYTES = 600, 60, 1_000_000
 LONG_FUNCTIONS: dict[tuple[str, str], str] = {}
 FLAT_MODULES, SUB_PACKAGE_MODULES = 16, 3
 FLAT_FOLDERS: dict[str, str] = {
-    "coordinator": "one loop and one lock of a register go through all of it",
     "core/watch": "each answer to a person's question is a module",
 }
 """Packages without sub-packages that have more modules than that."""
@@ -152,11 +151,11 @@ CALLABLES_IN_CORE: dict[str, str] = {
 """Classes of core that store something to call: a machine is told the time and gives effects."""
 HOSTS: dict[str, str] = {
     "coordinator/gathering.py": "collection",
-    "coordinator/candidacy.py": "_machine",
-    "coordinator/candidates.py": "_standby",
+    "coordinator/leading/candidacy.py": "_machine",
+    "coordinator/leading/candidates.py": "_standby",
     "coordinator/jobs.py": "_lives",
-    "coordinator/leader_search.py": "_search",
-    "coordinator/leadership.py": "duties",
+    "coordinator/leading/leader_search.py": "_search",
+    "coordinator/leading/leadership.py": "duties",
     "coordinator/watching.py": "_requests",
 }
 """Modules that host a machine of core, and the attribute with the state of that."""
@@ -164,7 +163,6 @@ SIDEWAYS: dict[tuple[str, str], str] = {}
 SMALL_MODULES: dict[str, str] = {
     "agent/telemetry/trainer_requests.py": "imported when a TrainJob is told of its progress",
     "cli/watch/quoted_text.py": "two commands show names in the same way",
-    "core/takeover/speakers.py": "pure, and the coordinator hosts it",
     "elastic/": "torch has these modules",
 }
 TORCHS_PATHS = "tests/compat/recorded/public_names.json"
@@ -182,7 +180,7 @@ USES_AT_IMPORT: dict[str, str] = {
 NAMES_OF_ENGINES: dict[str, str] = {
     "register/engines.py": "the table of engines",
     "core/settings.py": "the table of settings, with choices and help",
-    "coordinator/discovery.py": "a line names a service of Kubernetes, which is no record",
+    "coordinator/client/discovery.py": "a line names a service of Kubernetes, which is no record",
     "torch_versions.py": "the keys and variables that torch's versions know",
     "cli/generate/command.py": "writes manifests of pods",
     "cli/generate/kubernetes.py": "writes manifests of pods",

@@ -174,7 +174,7 @@ BUGS_BEFORE_MOVES = (
     # Thousands of agents that have lost their coordinator keep its machine busy with attempts.
     MovedBug(
         "the pause between attempts to connect does not grow",
-        "coordinator/client.py",
+        "coordinator/client/session.py",
         "            pause_s = min(pause_s * 2, longest_s)\n",
         "",
         found_by="test_F2_an_agent_that_has_lost_its_coordinator_tries_more_and_more_seldom",

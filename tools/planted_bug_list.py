@@ -314,7 +314,7 @@ BUGS = (
     ),
     Bug(
         "who has lost the race for a claim leads all the same",
-        "../coordinator/candidacy.py",
+        "../coordinator/leading/candidacy.py",
         "swapped(self.now, is_ours=is_ours,",
         "swapped(self.now, is_ours=True,",
         "L1",

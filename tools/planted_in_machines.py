@@ -87,8 +87,8 @@ BUGS_IN_MACHINES = (
     MovedBug(
         "a standby whose connection ended does not dial again",
         "core/takeover/candidacy.py",
-        "        self._is_dialled = False\n        if event.was_connected:",
-        "        if event.was_connected:",
+        "        self._is_dialled = False\n        if was_connected:",
+        "        if was_connected:",
         found_by="test_L1_a_candidate_dials_again_when_its_connection_is_lost_but_not_at_once",
     ),
     # Two processes lead a job.
@@ -120,8 +120,8 @@ BUGS_IN_MACHINES = (
     MovedBug(
         "a node that was stopped during the read claims",
         "core/takeover/leader_search.py",
-        "        if has_promised or is_told or self.is_stopped:\n",
-        "        if has_promised or is_told:\n",
+        "        if self._is_stopped:\n            return []\n        if has_promised",
+        "        if has_promised",
         found_by="test_L1_a_node_that_stops_claims_no_more_but_carries_a_claim_through",
     ),
     # An agent waits for ever for a job that nobody leads, whatever its join timeout.
@@ -161,7 +161,7 @@ BUGS_IN_MACHINES = (
     MovedBug(
         "the time passes for answers only once",
         "coordinator/gathering.py",
-        "        self._timer = None\n        self.check_deadlines()\n",
+        "        self.check_deadlines()\n        self._tick_later()\n",
         "        self.check_deadlines()\n",
         found_by="test_V6_nodes_that_do_not_answer_are_named_and_the_answer_ends",
     ),
@@ -185,24 +185,24 @@ BUGS_IN_MACHINES = (
     # The others wait for the hold of a node that has gone while it claimed.
     MovedBug(
         "a node that stops leaves its claim half done",
-        "coordinator/leader_search.py",
-        "        for _ in step(self._search, Stops()):\n            self._watcher.cancel()\n",
-        "        step(self._search, Stops())\n        self._watcher.cancel()\n",
+        "coordinator/leading/leader_search.py",
+        "        for _ in self._search.stops():\n            self._watcher.cancel()\n",
+        "        self._search.stops()\n        self._watcher.cancel()\n",
         found_by="test_L1_a_node_that_ends_while_it_claims_leaves_the_job_to_others_at_once",
     ),
     # A standby whose connection broke stays off the leader's list.
     MovedBug(
         "a standby is not told that its connection ended",
-        "coordinator/candidates.py",
-        "            c.step(self._standby, c.Dialled(self.now, was_connected=True))\n",
+        "coordinator/leading/candidates.py",
+        "            self._standby.dialled(self.now, was_connected=True)\n",
         "",
         found_by="test_L1_a_candidate_whose_connection_to_the_leader_breaks_connects_again",
     ),
     # Nodes do not hear what a leader has recorded last, and ask the next one.
     MovedBug(
         "what a leader records as it goes is not done",
-        "coordinator/leadership.py",
-        "                        self._apply(machine.Written(self.now, effect.record))\n",
+        "coordinator/leading/leadership.py",
+        "                        self._apply(self.duties.written(self.now, last.record))\n",
         "                        pass\n",
         found_by="test_L6_a_leader_that_goes_writes_what_it_has_not_written_yet",
     ),

@@ -28,8 +28,8 @@ from tests.harness.terminal import Terminal
 
 from rallypoint.cli.watch.asking.reach import Asking, jobs_of
 from rallypoint.cli.watch.status_text import LINES_MAX
+from rallypoint.coordinator.client.token import find_token
 from rallypoint.coordinator.connection import dial
-from rallypoint.coordinator.token import find_token
 from rallypoint.core.watch.history import HistoryEntry
 from rallypoint.core.watch.history_file import Begin, as_object
 from rallypoint.core.watch.job_view import JobLine

@@ -17,8 +17,8 @@ from tests.harness.wires import Wire
 
 from rallypoint.coordinator.hosted_job import HostedJob
 from rallypoint.coordinator.hosting import Hosting
-from rallypoint.coordinator.leader_process import Runtime
-from rallypoint.coordinator.leadership import Leadership
+from rallypoint.coordinator.leading.leader_process import Runtime
+from rallypoint.coordinator.leading.leadership import Leadership
 from rallypoint.coordinator.server import Coordinator
 from rallypoint.core import messages as m
 from rallypoint.core.admission import AdmissionLimits

@@ -10,7 +10,7 @@ import pytest
 from tests.harness.virtual_time import in_virtual_time
 from tests.simulator.loop import ProcessLoop
 
-from rallypoint.coordinator.client import (
+from rallypoint.coordinator.client.session import (
     FIRST_RETRY_S,
     LONGEST_RETRY_S,
     CoordinatorSession,

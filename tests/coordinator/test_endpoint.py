@@ -11,7 +11,7 @@ from tests.harness.narrowed import of_kind
 from rallypoint.cli import values
 from rallypoint.cli.values import Given
 from rallypoint.config import DEFAULT_COORDINATOR_PORT, Endpoint
-from rallypoint.coordinator.endpoint import (
+from rallypoint.coordinator.client.endpoint import (
     NotYet,
     Resolved,
     meant_addresses,

@@ -13,9 +13,9 @@ from tests.harness.cluster import LIMIT_S, AgentProcess, Cluster
 from tests.harness.sessions import CANDIDATE
 
 from rallypoint.cli.options import parse_run
-from rallypoint.coordinator.client import CoordinatorSession
+from rallypoint.coordinator.client.session import CoordinatorSession
+from rallypoint.coordinator.client.token import parse_token
 from rallypoint.coordinator.connection import ClientConnection, dial
-from rallypoint.coordinator.token import parse_token
 from rallypoint.core import messages as m
 from rallypoint.core.node.events import SessionOpened
 from rallypoint.core.session import AgentEnd, Identity, OrderPushed, SessionNews

@@ -20,7 +20,7 @@ from tests.harness.leading_process import (
 from tests.harness.limits import patience
 from tests.harness.narrowed import known
 
-from rallypoint.coordinator.leader_process import Runtime, is_gone, this_process
+from rallypoint.coordinator.leading.leader_process import Runtime, is_gone, this_process
 from rallypoint.core.host_effects import HangUp
 from rallypoint.core.model import WorldEntry
 from rallypoint.core.round_state import RoundPhase

@@ -12,8 +12,8 @@ from tests.harness.leading_process import LeadingProcess
 from tests.harness.narrowed import known
 
 from rallypoint.coordinator.hosted_job import Gate
-from rallypoint.coordinator.leader_process import Runtime
-from rallypoint.coordinator.led_job import RecordGate
+from rallypoint.coordinator.leading.leader_process import Runtime
+from rallypoint.coordinator.leading.record_gate import RecordGate
 from rallypoint.core.host_effects import HangUp
 from rallypoint.core.job_lives import Life
 from rallypoint.core.job_state import new_job

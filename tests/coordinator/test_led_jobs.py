@@ -14,12 +14,12 @@ from tests.harness.led_jobs import CANDIDATE, SETTINGS, fresh, host_of
 from tests.harness.virtual_time import in_virtual_time
 from tests.simulator.loop import ProcessLoop
 
-from rallypoint.coordinator.candidates import Candidates
 from rallypoint.coordinator.connection import FramedConnection
 from rallypoint.coordinator.hosting import Hosting, random_epoch
 from rallypoint.coordinator.jobs import HostedJobs
-from rallypoint.coordinator.leader_process import LocalLeader, Runtime
-from rallypoint.coordinator.led_jobs import ManyLeaderships
+from rallypoint.coordinator.leading.candidates import Candidates
+from rallypoint.coordinator.leading.leader_process import LocalLeader, Runtime
+from rallypoint.coordinator.leading.leaderships import ManyLeaderships
 from rallypoint.core import job_lives
 from rallypoint.core import messages as m
 from rallypoint.core.model import Epoch, Outcome, Promise, epoch_number

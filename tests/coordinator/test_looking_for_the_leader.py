@@ -15,8 +15,8 @@ from tests.harness.narrowed import known
 from rallypoint.clocks import boot_time
 from rallypoint.coordinator.connection import ClientConnection
 from rallypoint.coordinator.hosting import Hosting
-from rallypoint.coordinator.leader_process import LocalLeader, Runtime
-from rallypoint.coordinator.leader_search import LeaderSearch, Listening, OwnLeadership
+from rallypoint.coordinator.leading.leader_process import LocalLeader, Runtime
+from rallypoint.coordinator.leading.leader_search import LeaderSearch, Listening, OwnLeadership
 from rallypoint.coordinator.server import Coordinator
 from rallypoint.core.model import Epoch, SharedSettings, Stamp
 from rallypoint.core.takeover.candidacy import Present

@@ -15,8 +15,8 @@ from tests.harness.leading_process import LeadingProcess, Stepwise, no_wait
 from tests.harness.led_jobs import CANDIDATE, fresh, host_of
 from tests.harness.narrowed import known
 
-from rallypoint.coordinator.candidacy import JobRegister
-from rallypoint.coordinator.leader_process import LocalLeader, Runtime
+from rallypoint.coordinator.leading.candidacy import JobRegister
+from rallypoint.coordinator.leading.leader_process import LocalLeader, Runtime
 from rallypoint.core import messages as m
 from rallypoint.core.model import Epoch
 from rallypoint.core.takeover.heirs import Claimant

@@ -12,10 +12,10 @@ import pytest
 from tests.harness.sessions import LIMIT_S, TOKEN, rally
 
 from rallypoint.config import AccessConfig, Endpoint, RendezvousConfig
+from rallypoint.coordinator.client.discovery import Connected, Redial, discover, embed
+from rallypoint.coordinator.client.endpoint import NotYet, Resolved
+from rallypoint.coordinator.client.token import JobToken
 from rallypoint.coordinator.connection import dial
-from rallypoint.coordinator.discovery import Connected, Redial, discover, embed
-from rallypoint.coordinator.endpoint import NotYet, Resolved
-from rallypoint.coordinator.token import JobToken
 from rallypoint.core.model import SharedSettings
 from rallypoint.errors import (
     ForeignPeerError,

@@ -9,8 +9,8 @@ from tests.harness.leading_process import Stepwise, no_wait
 from tests.harness.narrowed import known
 from tests.harness.virtual_time import in_virtual_time
 
-from rallypoint.coordinator.candidacy import JobRegister
-from rallypoint.coordinator.leader_process import LocalLeader, Runtime
+from rallypoint.coordinator.leading.candidacy import JobRegister
+from rallypoint.coordinator.leading.leader_process import LocalLeader, Runtime
 from rallypoint.core.settings import HOLD_S
 from rallypoint.core.takeover.memory import Memory
 from rallypoint.core.takeover.record import Leader, Process

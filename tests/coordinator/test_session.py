@@ -17,7 +17,7 @@ from tests.harness.proxy import Proxy
 from tests.harness.sessions import CANDIDATE, LIMIT_S, TOKEN, Rally, rally
 
 from rallypoint.clocks import WakeSelector, new_loop
-from rallypoint.coordinator.client import CoordinatorSession, Hooks
+from rallypoint.coordinator.client.session import CoordinatorSession, Hooks
 from rallypoint.coordinator.connection import ClientConnection, dial
 from rallypoint.core import messages as m
 from rallypoint.core.model import Outcome, SharedSettings

@@ -15,7 +15,7 @@ from rallypoint.cli import token as token_command
 from rallypoint.cli.access import with_own_token_only
 from rallypoint.cli.main import main
 from rallypoint.config import AccessConfig, AgentConfig, RendezvousConfig, WorkerConfig
-from rallypoint.coordinator.token import (
+from rallypoint.coordinator.client.token import (
     JobToken,
     find_or_make_token,
     find_token,
@@ -128,7 +128,7 @@ def test_F8_no_two_tokens_are_equal(tmp_path: Path) -> None:
 def test_F8_eight_processes_that_race_agree_on_one_token(tmp_path: Path) -> None:
     program = (
         "import sys; from pathlib import Path\n"
-        "from rallypoint.coordinator.token import find_token\n"
+        "from rallypoint.coordinator.client.token import find_token\n"
         "print('ready', flush=True); sys.stdin.readline()\n"
         "print(find_token(None, None, Path(sys.argv[1]), create=True).text())\n"
     )

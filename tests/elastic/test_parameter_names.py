@@ -19,6 +19,7 @@ from rallypoint.agent.embedding import start_in_thread
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.settings import FLAGS, parameters
 from rallypoint.core.text import named, naming_parameters, spelled
+from rallypoint.elastic.agent.embedded.parameters import OF_A_HANDLER, OF_A_LAUNCH, OF_A_SPEC
 from rallypoint.elastic.agent.server import LocalElasticAgent, WorkerSpec
 from rallypoint.elastic.launcher import LaunchConfig, elastic_launch
 from rallypoint.elastic.launcher.api import agent_config
@@ -27,7 +28,6 @@ from rallypoint.elastic.multiprocessing import (
     Std,
     start_processes,
 )
-from rallypoint.elastic.parameters import OF_A_HANDLER, OF_A_LAUNCH, OF_A_SPEC
 from rallypoint.elastic.rendezvous.api import RendezvousParameters
 from rallypoint.elastic.rendezvous.dynamic_rendezvous import (
     DynamicRendezvousHandler,
@@ -48,7 +48,7 @@ OF_A_COMMAND = {
     "agent/run.py",
     "agent/telemetry/metrics_server.py",
     "coordinator/hosting.py",
-    "coordinator/led_jobs.py",
+    "coordinator/leading/leaderships.py",
     "core/watch/advice.py",
     "core/watch/history_file.py",
     "process/prepared/program.py",
@@ -65,7 +65,7 @@ ROWS = (
     "elastic/rendezvous/etcd_server.py",
     "elastic/launch.py",
     "elastic/launcher/api.py",
-    "elastic/parameters.py",
+    "elastic/agent/embedded/parameters.py",
     "elastic/run.py",
 )
 """Tables of flags, and the command line of another program, which are no messages."""

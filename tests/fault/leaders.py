@@ -23,7 +23,7 @@ from tests.fault.hosts import HostCluster
 from tests.fault.mounts import Disk, View
 from tests.harness.cluster import AgentProcess, Option, wait_until
 
-from rallypoint.coordinator.token import find_token
+from rallypoint.coordinator.client.token import find_token
 from rallypoint.core.takeover.record import LeadRecord
 from rallypoint.register import record as register_record
 from rallypoint.register.directory.backend import DirectoryBackend

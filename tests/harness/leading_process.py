@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from tests.harness.faulty_register import FaultyRegister
 from tests.harness.narrowed import known
 
-from rallypoint.coordinator.candidacy import JobRegister, RegisterCandidacy
 from rallypoint.coordinator.hosted_job import Gate
-from rallypoint.coordinator.leader_process import REAL_RUNTIME, LocalLeader, Runtime
-from rallypoint.coordinator.leadership import Leadership
-from rallypoint.coordinator.led_job import RecordedLife
+from rallypoint.coordinator.leading.candidacy import JobRegister, RegisterCandidacy
+from rallypoint.coordinator.leading.leader_process import REAL_RUNTIME, LocalLeader, Runtime
+from rallypoint.coordinator.leading.leadership import Leadership
+from rallypoint.coordinator.leading.record_gate import RecordedLife
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.host_effects import HangUp, HostEffect
 from rallypoint.core.job_state import new_job

@@ -11,8 +11,8 @@ from tests.harness.wires import Wire
 
 from rallypoint.coordinator.hosting import HistorySink, Hosting
 from rallypoint.coordinator.jobs import HostedJobs
-from rallypoint.coordinator.leadership import Leadership
-from rallypoint.coordinator.led_jobs import ManyLeaderships
+from rallypoint.coordinator.leading.leadership import Leadership
+from rallypoint.coordinator.leading.leaderships import ManyLeaderships
 from rallypoint.core import messages as m
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.model import Candidate, SharedSettings

@@ -11,8 +11,8 @@ from typing import Self
 
 from tests.harness.limits import patience
 
+from rallypoint.coordinator.client.token import parse_token
 from rallypoint.coordinator.connection import ClientConnection, dial
-from rallypoint.coordinator.token import parse_token
 from rallypoint.core import messages as m
 from rallypoint.core.model import Candidate, SharedSettings, Stamp
 from rallypoint.core.watch.collecting import Collect, Collected, CollectMore, WorkerAnswer

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from tests.harness.cluster import AgentProcess, Cluster, wait_until
 from tests.harness.leading_agents import led_job
 
-from rallypoint.coordinator.token import parse_token
+from rallypoint.coordinator.client.token import parse_token
 from rallypoint.core.model import Epoch
 from rallypoint.errors import UnfitRecordError
 from rallypoint.register.record import Register, decode, encode

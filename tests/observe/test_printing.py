@@ -143,8 +143,10 @@ def shows() -> Iterator[Any]:
             makes_lines = made in (str, JsonLine, tuple[str, ...])
             is_public = function.__module__ == module.__name__ and not name.startswith("_")
             if is_public and shows_struct and makes_lines:
-                width = {"width": 80} if "width" in kinds else {}
-                yield pytest.param(partial(function, **width), first, id=name)
+                rest: dict[str, object] = {}
+                rest |= {one: "\x1b[2J" for one, kind in list(kinds.items())[1:] if kind is str}
+                rest |= {"width": 80} if "width" in kinds else {}
+                yield pytest.param(partial(function, **rest), first, id=name)
 
 
 def printed_of(show: Callable[[Any], Any], value: Struct) -> str:

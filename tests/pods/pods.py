@@ -34,7 +34,7 @@ from tests.kubernetes.stand_in import NAMESPACE, Pod, apply, rbac, stand_in
 from tests.kubernetes.stand_in import manifest as stand_in_manifest
 from tests.pods.name_server import NameServer
 
-from rallypoint.coordinator.token import parse_token
+from rallypoint.coordinator.client.token import parse_token
 from rallypoint.register.kubernetes.parameters import SERVICE_ACCOUNT
 
 NAME = "digits"

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 import pytest
 from msgspec.structs import replace
 
-from rallypoint.coordinator.leader_process import is_gone, this_process
+from rallypoint.coordinator.leading.leader_process import is_gone, this_process
 from rallypoint.core.takeover.record import LifeLock
 from rallypoint.file_systems import FileSystem, local_file_system
 from rallypoint.register.directory.life_locks import DirectoryLocks, are_locks_trusted

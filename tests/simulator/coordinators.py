@@ -18,9 +18,9 @@ from tests.simulator.workers import Badness, Program, Witness
 from rallypoint.config import AgentConfig
 from rallypoint.coordinator.connection import FramedConnection, ServerConnection
 from rallypoint.coordinator.hosting import Hosting, Leaderships
-from rallypoint.coordinator.leader_process import LocalLeader, Runtime
-from rallypoint.coordinator.leadership import Leadership
-from rallypoint.coordinator.led_jobs import ManyLeaderships
+from rallypoint.coordinator.leading.leader_process import LocalLeader, Runtime
+from rallypoint.coordinator.leading.leadership import Leadership
+from rallypoint.coordinator.leading.leaderships import ManyLeaderships
 from rallypoint.coordinator.server import Coordinator
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core import job as jobs

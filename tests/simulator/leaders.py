@@ -21,11 +21,11 @@ from tests.simulator.register import RegisterCalls, SimulatedRegister
 
 from rallypoint.agent.helper_processes import wait_unless
 from rallypoint.agent.leading import Hosts, LeadingNode
-from rallypoint.coordinator.client import CoordinatorSession, Hooks
+from rallypoint.coordinator.client.session import CoordinatorSession, Hooks
 from rallypoint.coordinator.connection import ClientConnection
-from rallypoint.coordinator.leader_process import LocalLeader, Runtime
-from rallypoint.coordinator.leader_search import LeaderSearch, Listening, OwnLeadership
-from rallypoint.coordinator.leadership import Leadership
+from rallypoint.coordinator.leading.leader_process import LocalLeader, Runtime
+from rallypoint.coordinator.leading.leader_search import LeaderSearch, Listening, OwnLeadership
+from rallypoint.coordinator.leading.leadership import Leadership
 from rallypoint.coordinator.server import Coordinator
 from rallypoint.core import messages as m
 from rallypoint.core.model import NONCE_BITS, DeadPlace, Epoch, Promise, epoch_number

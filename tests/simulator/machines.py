@@ -23,7 +23,7 @@ from rallypoint.agent.helper_processes import NodeLease, wait_unless
 from rallypoint.agent.node_workers import NodeWorkers, WorkerRound
 from rallypoint.agent.progress_report import PhaseTeller, ProgressReport
 from rallypoint.agent.telemetry.dispatcher import EventDispatcher
-from rallypoint.coordinator.client import CoordinatorSession, Hooks
+from rallypoint.coordinator.client.session import CoordinatorSession, Hooks
 from rallypoint.coordinator.connection import ClientConnection, Dial, dial
 from rallypoint.core import messages as m
 from rallypoint.core.liveness import next_look_ns, overdue

@@ -20,7 +20,7 @@ from tests.fuzz.hostile_values import ESCAPES, INF, NAN, converse, settings_of
 from tests.harness.properties import examples
 
 from rallypoint.config import RendezvousConfig
-from rallypoint.coordinator.client import host_name_of
+from rallypoint.coordinator.client.session import host_name_of
 from rallypoint.core import claims, limits
 from rallypoint.core import messages as m
 from rallypoint.core.hang import Behind

@@ -17,7 +17,7 @@ from rallypoint.agent.status import StatusReporter, anew_text, place_text
 from rallypoint.agent.telemetry.dispatcher import EventDispatcher
 from rallypoint.agent.worker_rounds import WorkerRounds
 from rallypoint.config import AgentConfig
-from rallypoint.coordinator.client import AgentSession, FromCoordinator, raise_in_loop
+from rallypoint.coordinator.client.session import AgentSession, FromCoordinator, raise_in_loop
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core import messages as m
 from rallypoint.core.event_kinds import Record

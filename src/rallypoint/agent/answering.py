@@ -12,7 +12,7 @@ from contextlib import aclosing, suppress
 
 from rallypoint.agent.node_workers import RunningRound
 from rallypoint.agent.worker_rounds import WorkerRounds
-from rallypoint.coordinator.client import raise_in_loop
+from rallypoint.coordinator.client.session import raise_in_loop
 from rallypoint.core import limits
 from rallypoint.core import messages as m
 from rallypoint.core.watch.collecting import ALL_LINES, PIECE_CHARACTERS, PIECE_TEXTS, WorkerAnswer

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 
 from rallypoint.agent.node_workers import AgentActions, RunningRound
 from rallypoint.config import AgentConfig
-from rallypoint.coordinator.client import raise_in_loop
+from rallypoint.coordinator.client.session import raise_in_loop
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core import hang
 from rallypoint.core import messages as m

@@ -1,5 +1,5 @@
 """A node of a job that any of its nodes may lead: how it finds the leader by the job's register,
-and what it hosts when it leads itself (`coordinator/leader_search.py`)."""
+and what it hosts when it leads itself (`coordinator/leading/leader_search.py`)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from typing import NamedTuple
 
 from rallypoint.agent.agent import Agent
 from rallypoint.config import AccessConfig, RendezvousConfig
+from rallypoint.coordinator.client.token import find_token, user_home
 from rallypoint.coordinator.connection import ClientConnection, dial
-from rallypoint.coordinator.leader_search import Listening
+from rallypoint.coordinator.leading.leader_search import Listening
 from rallypoint.coordinator.own_addresses import (
     addresses_of,
     bind_for_leader,
@@ -24,7 +25,6 @@ from rallypoint.coordinator.own_addresses import (
     why_unreachable,
 )
 from rallypoint.coordinator.server import Coordinator, LookupToken
-from rallypoint.coordinator.token import find_token, user_home
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.session import AgentEnd

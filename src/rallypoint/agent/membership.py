@@ -17,9 +17,14 @@ from rallypoint.agent.round_store import StoreAccess, listen_for_peers, listen_o
 from rallypoint.agent.telemetry.telemetry import Telemetry
 from rallypoint.clocks import WakeSelector
 from rallypoint.config import AccessConfig, AgentConfig, RegisterConfig, RendezvousConfig
-from rallypoint.coordinator.client import AgentSession, CoordinatorSession, Hooks, fresh_identity
+from rallypoint.coordinator.client.discovery import Connected, discover
+from rallypoint.coordinator.client.session import (
+    AgentSession,
+    CoordinatorSession,
+    Hooks,
+    fresh_identity,
+)
 from rallypoint.coordinator.connection import ClientConnection
-from rallypoint.coordinator.discovery import Connected, discover
 from rallypoint.coordinator.hosting import Hosting
 from rallypoint.coordinator.listen import OWN_FILES, connection_room, raise_open_files_limit
 from rallypoint.coordinator.server import HANDSHAKE_TIME_S, Coordinator, LookupToken
@@ -43,7 +48,7 @@ from rallypoint.wire.address import Address
 
 if TYPE_CHECKING:  # Most jobs have no register, and nobody asks for their workers.
     from rallypoint.agent.answering import NodeAnswers
-    from rallypoint.coordinator.leader_search import LeaderSearch, OwnLeadership
+    from rallypoint.coordinator.leading.leader_search import LeaderSearch, OwnLeadership
     from rallypoint.process.logs.worker_output import WorkerOutputs
 
 LAST_REPORTS_S = 2.0
@@ -187,8 +192,8 @@ class Membership:
 
     async def _find_by_register(self) -> tuple[Connected, AgentEnd]:
         from rallypoint.agent import leading
-        from rallypoint.coordinator.leader_process import local_leader
-        from rallypoint.coordinator.leader_search import LeaderSearch, OwnLeadership
+        from rallypoint.coordinator.leading.leader_process import local_leader
+        from rallypoint.coordinator.leading.leader_search import LeaderSearch, OwnLeadership
 
         rendezvous = self._config.rendezvous
         assert rendezvous.register is not None

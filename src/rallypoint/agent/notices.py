@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from rallypoint.config import AccessConfig, RendezvousConfig
-from rallypoint.coordinator.discovery import has_own_token
+from rallypoint.coordinator.client.discovery import has_own_token
 from rallypoint.core.model import DeadPlace, Epoch
 from rallypoint.core.session import AgentEnd
 from rallypoint.process.scratch import LocalJob, leave_note

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from rallypoint.config import AgentConfig, Endpoint
-from rallypoint.coordinator.endpoint import NotYet, meant_addresses, resolve
+from rallypoint.coordinator.client.endpoint import NotYet, meant_addresses, resolve
 from rallypoint.coordinator.listen import BindRefused, ListenRefusal, try_bind
 from rallypoint.core.messages import Prove
 from rallypoint.core.model import Assignment, Stamp

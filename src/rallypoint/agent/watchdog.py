@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from rallypoint.agent.environ import timer_file_asked_for
 from rallypoint.agent.worker_shm import WorkerShm
-from rallypoint.coordinator.client import raise_in_loop
+from rallypoint.coordinator.client.session import raise_in_loop
 from rallypoint.core.text import STACKS
 
 if TYPE_CHECKING:

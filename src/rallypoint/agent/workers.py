@@ -17,7 +17,7 @@ from rallypoint.agent.watchdog import Blame, Watchdog
 from rallypoint.agent.worker_shm import WorkerShm
 from rallypoint.agent.worker_source import SourceLostError, WorkerSource
 from rallypoint.config import WorkerConfig
-from rallypoint.coordinator.client import raise_in_loop
+from rallypoint.coordinator.client.session import raise_in_loop
 from rallypoint.core.worker_exits import WorkerExit
 from rallypoint.core.worker_signals import Received
 from rallypoint.errors import RallypointError

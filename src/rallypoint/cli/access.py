@@ -11,7 +11,13 @@ from msgspec.structs import replace
 from rallypoint.cli.parser import Scanned
 from rallypoint.cli.values import Given, integer
 from rallypoint.config import TOKEN_VARIABLE, AgentConfig, environ_token, is_secret
-from rallypoint.coordinator.token import JobToken, find_token, parse_token, read_token, user_home
+from rallypoint.coordinator.client.token import (
+    JobToken,
+    find_token,
+    parse_token,
+    read_token,
+    user_home,
+)
 from rallypoint.core.settings import Setting
 from rallypoint.core.text import shown
 from rallypoint.process import syscalls

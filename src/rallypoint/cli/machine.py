@@ -127,7 +127,7 @@ class ThisHost:
     def shared_home(self) -> str:
         """A directory for the records of jobs in a home that other machines see; empty: this one's
         is its own. Blocks as long as a file server does not answer."""
-        from rallypoint.coordinator.token import user_home
+        from rallypoint.coordinator.client.token import user_home
         from rallypoint.file_systems import is_shared
 
         home = user_home()
@@ -211,7 +211,7 @@ def brief(path: str) -> str:
     """A path as a person may type it in a shell: with `~` for the home."""
     from shlex import quote
 
-    from rallypoint.coordinator.token import user_home
+    from rallypoint.coordinator.client.token import user_home
 
     home, text = user_home(), os.path.abspath(path)
     is_inside = home is not None and text.startswith(f"{home}/")

@@ -31,10 +31,10 @@ from rallypoint.cli.service import (
 )
 from rallypoint.cli.values import Given
 from rallypoint.config import DEFAULT_COORDINATOR_PORT, Endpoint, RegisterConfig
+from rallypoint.coordinator.client.token import JobToken
 from rallypoint.coordinator.hosting import Hosting
 from rallypoint.coordinator.listen import raise_open_files_limit
 from rallypoint.coordinator.server import Coordinator
-from rallypoint.coordinator.token import JobToken
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.settings import (
@@ -61,7 +61,7 @@ from rallypoint.threads import run_in_thread
 
 if TYPE_CHECKING:  # for some options alone
     from rallypoint.agent.telemetry.metrics_server import MetricsServer
-    from rallypoint.coordinator.led_jobs import ManyLeaderships
+    from rallypoint.coordinator.leading.leaderships import ManyLeaderships
     from rallypoint.coordinator.metrics import CoordinatorMetrics
     from rallypoint.observe.history_log import HistoryLogs
     from rallypoint.register.record import Register
@@ -270,7 +270,7 @@ class _Server:
                 lines.say(kinds.METRICS(url=server.url))
             candidates = None
             if engine is not None and led is not None and options.is_candidate:
-                from rallypoint.coordinator.candidates import Candidates
+                from rallypoint.coordinator.leading.candidates import Candidates
 
                 jobs, find = coordinator.jobs, engine.changed
                 candidates = Candidates(led, jobs, find, self._lookup_token)
@@ -306,8 +306,8 @@ class _Server:
     def _led(
         self, engine: Engine, addresses: tuple[str, ...], locks: LifeLocks | None
     ) -> ManyLeaderships:
-        from rallypoint.coordinator.leader_process import local_leader, no_secret
-        from rallypoint.coordinator.led_jobs import ManyLeaderships
+        from rallypoint.coordinator.leading.leader_process import local_leader, no_secret
+        from rallypoint.coordinator.leading.leaderships import ManyLeaderships
 
         assert self._options.register is not None
         token_of = self._lookup_token

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from rallypoint.cli.render import render_event, render_event_json
 from rallypoint.config import Endpoint
-from rallypoint.coordinator.endpoint import NotYet, resolve
+from rallypoint.coordinator.client.endpoint import NotYet, resolve
 from rallypoint.coordinator.listen import BindRefused, ListenRefusal, try_bind
 from rallypoint.core.event_kinds import EventKind, Record
 from rallypoint.core.outcomes import SIGNALLED

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rallypoint.cli import access
 from rallypoint.cli.parser import Command, parse, with_hint
 from rallypoint.config import check_name
-from rallypoint.coordinator.token import JobToken, find_or_make_token
+from rallypoint.coordinator.client.token import JobToken, find_or_make_token
 from rallypoint.core.settings import Setting
 from rallypoint.errors import UsageError
 from rallypoint.observe.printing import print_text

@@ -22,7 +22,7 @@ from rallypoint.core.text import quoted_job
 from rallypoint.core.watch.history_file import HistoryLine
 
 if TYPE_CHECKING:  # Most coordinators have no registers.
-    from rallypoint.coordinator.leadership import Leadership
+    from rallypoint.coordinator.leading.leadership import Leadership
 
 
 class Leaderships(Protocol):

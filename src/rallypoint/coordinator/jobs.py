@@ -41,8 +41,8 @@ from rallypoint.errors import MessageError, RallypointError
 from rallypoint.observe.faults import describe_fault
 
 if TYPE_CHECKING:  # Most coordinators have no registers.
-    from rallypoint.coordinator.leadership import Leadership
-    from rallypoint.coordinator.led_job import RecordedLife
+    from rallypoint.coordinator.leading.leadership import Leadership
+    from rallypoint.coordinator.leading.record_gate import RecordedLife
 
 EARLY_MAX = 16  # heartbeats: after so many an agent has hung up
 NOT_GENUINE = (

@@ -21,7 +21,7 @@ from rallypoint.register.record import Caller
 from rallypoint.wire.versions import SPOKEN
 
 if TYPE_CHECKING:  # Jobs need not be kept.
-    from rallypoint.coordinator.led_jobs import ManyLeaderships
+    from rallypoint.coordinator.leading.leaderships import ManyLeaderships
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from operator import itemgetter
 
 from rallypoint.config import DEFAULT_COORDINATOR_PORT
-from rallypoint.coordinator.endpoint import meant_addresses
+from rallypoint.coordinator.client.endpoint import meant_addresses
 from rallypoint.coordinator.listen import BindRefused, try_bind
 from rallypoint.core.text import named
 from rallypoint.errors import InfrastructureError, UsageError

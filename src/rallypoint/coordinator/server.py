@@ -29,7 +29,7 @@ from rallypoint.store.accept_loop import Connector
 from rallypoint.wire.handshake import NONCE_BYTES, SERVER_ID_BYTES, Established, ServerHandshake
 
 if TYPE_CHECKING:  # Most coordinators have no registers.
-    from rallypoint.coordinator.leadership import Leadership
+    from rallypoint.coordinator.leading.leadership import Leadership
 
 HANDSHAKE_TIME_S = 10.0
 """A connection that has not attached by then is closed."""

@@ -45,8 +45,8 @@ from rallypoint.config import (
     StopConfig,
 )
 from rallypoint.core.settings import FLAGS, Setting, is_torchrun, parameters
+from rallypoint.elastic.agent.embedded.parameters import parameter_errors
 from rallypoint.elastic.launcher import LaunchConfig, elastic_launch
-from rallypoint.elastic.parameters import parameter_errors
 from rallypoint.elastic.utils.api import macros
 from rallypoint.errors import UsageError
 from rallypoint.observe.printing import print_error, print_text, write_text

@@ -47,7 +47,7 @@ from rallypoint.cli.watch.terminal import (
 )
 from rallypoint.clocks import wall_time
 from rallypoint.config import RegisterConfig
-from rallypoint.coordinator.token import JobToken
+from rallypoint.coordinator.client.token import JobToken
 from rallypoint.core.settings import Setting
 from rallypoint.core.text import job_name, shown
 from rallypoint.core.watch.job_view import JobLine, JobView

@@ -33,7 +33,7 @@ from rallypoint.config import (
 from rallypoint.core.given import Given
 from rallypoint.core.settings import BY_ENDPOINT, FLAGS
 from rallypoint.core.text import naming_parameters
-from rallypoint.elastic.parameters import OF_A_LAUNCH
+from rallypoint.elastic.agent.embedded.parameters import OF_A_LAUNCH
 from rallypoint.elastic.agent.embedded.entrypoint import (
     Entrypoint,
     entrypoint_name,
@@ -44,7 +44,7 @@ from rallypoint.elastic.agent.embedded.entrypoint import (
 from rallypoint.elastic.agent.embedded.run import JobLog, run_processes
 from rallypoint.elastic.agent.embedded.worker_spec import run_result
 from rallypoint.elastic.agent.server.health_check_server import HealthCheckServer
-from rallypoint.elastic.parameters import given_by, keys_given, parameter_errors
+from rallypoint.elastic.agent.embedded.parameters import given_by, keys_given, parameter_errors
 from rallypoint.elastic.rendezvous.utils import parse_rendezvous_endpoint
 from rallypoint.errors import (
     ChildFailedError,

@@ -21,9 +21,9 @@ from typing import Any
 
 from rallypoint.cli.values import read
 from rallypoint.core.text import naming_parameters
-from rallypoint.elastic.parameters import OF_A_HANDLER
+from rallypoint.elastic.agent.embedded.parameters import OF_A_HANDLER
 from rallypoint.core.settings import MAX_NODES, Setting
-from rallypoint.elastic.parameters import given_by, parameter_errors
+from rallypoint.elastic.agent.embedded.parameters import given_by, parameter_errors
 from rallypoint.errors import (
     ParameterError,
     RendezvousClosedError as RendezvousClosedError,

@@ -21,7 +21,7 @@ from rallypoint.config import DEFAULT_STATIC_PORT, Endpoint
 from rallypoint.core.model import Assignment, Candidate
 from rallypoint.core.ranks import id_of_rank
 from rallypoint.core.text import naming_parameters
-from rallypoint.elastic.parameters import OF_A_HANDLER
+from rallypoint.elastic.agent.embedded.parameters import OF_A_HANDLER
 from rallypoint.elastic.rendezvous.api import (
     LazyRendezvousInfo,
     RendezvousInfo,

@@ -22,7 +22,7 @@ from rallypoint.cli.parser import Command, Scanned
 from rallypoint.cli.run_options.register import check_conf, read_place, read_register
 from rallypoint.cli.values import Given
 from rallypoint.config import DEFAULT_COORDINATOR_PORT, Endpoint, RegisterConfig
-from rallypoint.coordinator.token import JobToken
+from rallypoint.coordinator.client.token import JobToken
 from rallypoint.core.json_reader import read_as
 from rallypoint.core.model import UNNAMED_RUN_ID
 from rallypoint.core.settings import ENGINE_NAMES, FOR_DIRECTORIES, Setting

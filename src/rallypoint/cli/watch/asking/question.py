@@ -25,7 +25,7 @@ from rallypoint.cli.watch.asking.reach import (
 from rallypoint.cli.watch.kept import Kept, answer_or_kept, is_kept
 from rallypoint.cli.watch.recorded import is_history, refuse_options
 from rallypoint.cli.watch.terminal import can_ask, says_yes
-from rallypoint.coordinator.token import JobToken
+from rallypoint.coordinator.client.token import JobToken
 from rallypoint.core.watch.job_view import JobView
 from rallypoint.core.watch.questions import Ask, RankRange, Said, Subject
 from rallypoint.errors import RendezvousConnectionError

@@ -13,9 +13,9 @@ from msgspec.structs import replace
 from rallypoint import __version__
 from rallypoint.cli.watch.asking.find import CHECK, LOCAL_HOSTS, JobAt, agents_run, as_noted
 from rallypoint.config import TOKEN_VARIABLE, RegisterConfig
+from rallypoint.coordinator.client.endpoint import NotYet, resolve
+from rallypoint.coordinator.client.token import JobToken, no_token_error
 from rallypoint.coordinator.connection import ClientConnection, dial, knock
-from rallypoint.coordinator.endpoint import NotYet, resolve
-from rallypoint.coordinator.token import JobToken, no_token_error
 from rallypoint.core import messages as m
 from rallypoint.core.json_reader import UnreadableJsonError, read_as
 from rallypoint.core.text import job_name, names_of_jobs, shown

@@ -75,7 +75,7 @@ from rallypoint.errors import ParameterError, UsageError
 from rallypoint.observe.event import Event, EventMetadataValue, EventSource
 from rallypoint.elastic.events import record
 from rallypoint.core.text import naming_parameters
-from rallypoint.elastic.parameters import OF_A_SPEC
+from rallypoint.elastic.agent.embedded.parameters import OF_A_SPEC
 
 DEFAULT_ROLE = "default"
 SEVERAL = 2

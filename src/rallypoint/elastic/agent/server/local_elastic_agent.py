@@ -33,7 +33,7 @@ from rallypoint.elastic.agent.embedded.worker_spec import (
 from rallypoint.elastic.agent.server.api import SpecAgent
 from rallypoint.elastic.agent.server.health_check_server import HealthCheckServer
 from rallypoint.core.text import naming_parameters
-from rallypoint.elastic.parameters import OF_A_SPEC
+from rallypoint.elastic.agent.embedded.parameters import OF_A_SPEC
 
 TORCHELASTIC_TIMER_FILE = TIMER_FILE_VARIABLE
 TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT = "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT"

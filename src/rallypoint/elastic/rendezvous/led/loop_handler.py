@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rallypoint.core.text import naming_parameters
-from rallypoint.elastic.parameters import OF_A_HANDLER
+from rallypoint.elastic.agent.embedded.parameters import OF_A_HANDLER
 from rallypoint.elastic.rendezvous.api import RendezvousHandler, RendezvousInfo, Unsubscribe
 from rallypoint.errors import ParameterError, RendezvousError
 

@@ -16,7 +16,7 @@ from datetime import timedelta
 from typing import Any
 
 from rallypoint.config import Endpoint
-from rallypoint.coordinator.endpoint import NotYet, meant_addresses, resolve
+from rallypoint.coordinator.client.endpoint import NotYet, meant_addresses, resolve
 from rallypoint.core.model import Assignment
 from rallypoint.elastic.stores.c10d_client import handshake
 from rallypoint.elastic.stores.tcp_store import TCPStore

@@ -14,12 +14,12 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
-from rallypoint.coordinator.client import (
+from rallypoint.coordinator.client.discovery import discover, embed
+from rallypoint.coordinator.client.session import (
     CoordinatorSession,
     SessionHandler,
     fresh_identity,
 )
-from rallypoint.coordinator.discovery import discover, embed
 from rallypoint.coordinator.server import Coordinator
 from rallypoint.core import messages as m
 from rallypoint.core.model import Assignment, Candidate, Outcome

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from rallypoint.config import Endpoint, RendezvousConfig
-from rallypoint.coordinator.endpoint import NotYet, resolve
+from rallypoint.coordinator.client.endpoint import NotYet, resolve
 from rallypoint.coordinator.own_addresses import reachable_host
 from rallypoint.core.model import EndKind, EndReason, Verdict
 from rallypoint.core.text import named

@@ -14,7 +14,7 @@ from typing import Any, Protocol, assert_never
 from rallypoint.agent.round_store import StoreAccess
 from rallypoint.clocks import wall_ms
 from rallypoint.config import AgentConfig
-from rallypoint.coordinator.client import FromCoordinator, SessionHandler, raise_in_loop
+from rallypoint.coordinator.client.session import FromCoordinator, SessionHandler, raise_in_loop
 from rallypoint.core import messages as m
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.model import Candidate, SharedSettings

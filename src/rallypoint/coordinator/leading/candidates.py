@@ -14,12 +14,12 @@ from contextlib import suppress
 from functools import partial
 
 from rallypoint.clocks import boot_time
-from rallypoint.coordinator.candidacy import JobRegister, RegisterCandidacy
-from rallypoint.coordinator.client import raise_in_loop
+from rallypoint.coordinator.client.session import raise_in_loop
 from rallypoint.coordinator.connection import ClientConnection, dial
 from rallypoint.coordinator.jobs import HostedJobs
-from rallypoint.coordinator.leader_process import random_nonce
-from rallypoint.coordinator.led_jobs import ManyLeaderships
+from rallypoint.coordinator.leading.candidacy import JobRegister, RegisterCandidacy
+from rallypoint.coordinator.leading.leader_process import random_nonce
+from rallypoint.coordinator.leading.leaderships import ManyLeaderships
 from rallypoint.core import messages as m
 from rallypoint.core.takeover import candidacy as c
 from rallypoint.core.takeover.stepping_down import Deference

@@ -7,9 +7,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from rallypoint.coordinator.candidacy import JobRegister, RegisterCandidacy
-from rallypoint.coordinator.leader_process import LocalLeader, local_leader
-from rallypoint.coordinator.leadership import VACATE_S, Leadership
+from rallypoint.coordinator.leading.candidacy import JobRegister, RegisterCandidacy
+from rallypoint.coordinator.leading.leader_process import LocalLeader, local_leader
+from rallypoint.coordinator.leading.leadership import VACATE_S, Leadership
 from rallypoint.core.job_lives import REMEMBERED_MAX
 from rallypoint.core.takeover.candidacy import Candidacy
 from rallypoint.core.takeover.memory import Memory

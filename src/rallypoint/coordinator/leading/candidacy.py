@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from rallypoint.coordinator.leader_process import LocalLeader
-from rallypoint.coordinator.leadership import Leadership
+from rallypoint.coordinator.leading.leader_process import LocalLeader
+from rallypoint.coordinator.leading.leadership import Leadership
 from rallypoint.core.takeover import candidacy as c
 from rallypoint.core.takeover.duties import Duties
 from rallypoint.core.takeover.memory import Memory

@@ -17,11 +17,11 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from rallypoint.coordinator.candidacy import JobRegister, RegisterCandidacy
-from rallypoint.coordinator.client import raise_in_loop
+from rallypoint.coordinator.client.session import raise_in_loop
 from rallypoint.coordinator.connection import ClientConnection
-from rallypoint.coordinator.leader_process import LocalLeader
-from rallypoint.coordinator.leadership import Leadership
+from rallypoint.coordinator.leading.candidacy import JobRegister, RegisterCandidacy
+from rallypoint.coordinator.leading.leader_process import LocalLeader
+from rallypoint.coordinator.leading.leadership import Leadership
 from rallypoint.coordinator.server import Coordinator
 from rallypoint.core.model import Epoch
 from rallypoint.core.takeover import candidacy as c

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from functools import partial
 from math import inf
 
-from rallypoint.coordinator.leader_process import Runtime
-from rallypoint.coordinator.led_job import RecordedLife, RecordGate, TakenOver
+from rallypoint.coordinator.leading.leader_process import Runtime
+from rallypoint.coordinator.leading.record_gate import RecordedLife, RecordGate, TakenOver
 from rallypoint.core import messages as m
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.job_lives import Life

@@ -18,7 +18,7 @@ from rallypoint.core.takeover.handover import Handover
 from rallypoint.core.takeover.stepping_down import IsSilent
 
 if TYPE_CHECKING:
-    from rallypoint.coordinator.leadership import Leadership
+    from rallypoint.coordinator.leading.leadership import Leadership
 
 
 class RecordedLife(Struct, frozen=True):

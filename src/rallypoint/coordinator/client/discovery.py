@@ -17,8 +17,9 @@ from socket import socket
 from msgspec import Struct
 
 from rallypoint.config import AccessConfig, Endpoint, RendezvousConfig
+from rallypoint.coordinator.client.endpoint import NotYet, Resolved, resolve
+from rallypoint.coordinator.client.token import JobToken, find_token, no_token_error, user_home
 from rallypoint.coordinator.connection import ClientConnection, Dial, dial, knock
-from rallypoint.coordinator.endpoint import NotYet, Resolved, resolve
 from rallypoint.coordinator.hosting import Hosting
 from rallypoint.coordinator.listen import (
     BindRefused,
@@ -27,7 +28,6 @@ from rallypoint.coordinator.listen import (
     try_bind,
 )
 from rallypoint.coordinator.server import Coordinator, LookupToken
-from rallypoint.coordinator.token import JobToken, find_token, no_token_error, user_home
 from rallypoint.core.model import SharedSettings
 from rallypoint.core.text import named
 from rallypoint.errors import (
