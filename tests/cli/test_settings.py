@@ -204,3 +204,7 @@ def test_an_endpoint_is_refused_for_the_same_reason_in_a_command_and_in_a_progra
     _, _, why = str(command.value).partition(": ")
     assert str(program.value) == f"the endpoint {text!r}: {why}"
     assert re.search("needs|valid port|written|missing", why)
+
+
+def test_only_seconds_may_be_above_zero_since_no_other_reader_looks() -> None:
+    assert [row.flag for row in SETTINGS if row.above_zero and row.kind != "seconds"] == []

@@ -285,8 +285,8 @@ def count_loss(state: RoundState, machine: str, node_id: str) -> bool:
 
 
 def count_round(state: RoundState, machine: str = "") -> bool:
-    """The round that has just ended was lost, or would have been for this too. Safe to repeat.
-    Returns whether that was once too often."""
+    """Count that the round that has just ended has lost nodes, also if it had ended for another
+    reason before. Each round counts once. Returns whether that was once too often."""
     fitness, ended = state.fitness, state.round - 1
     if ended in state.lossy_rounds:
         return False

@@ -151,7 +151,8 @@ class Setting(Struct, frozen=True):
     most: float = MAX_SECONDS
     """The range of a number."""
     above_zero: bool = False
-    """0 is in the range and means never, or all; a person leaves the flag out for that."""
+    """For seconds only: 0 is in the range and means never, or all; a person leaves the flag out for
+    that."""
     key: Literal["", "tcp", "any", "call"] = ""
     """Whether a program gives it by its name: to the handlers of a coordinator, or to all; `call`:
     to launches, specs or logs."""
