@@ -28,7 +28,7 @@ unit: $(SETUP)
 	-tools/install_etcd.sh
 	-tools/install_slurm.sh
 	-tools/install_sshd.sh
-	$(BIN)/python -m pytest --workers 10 -rsfE -m "not (fault or clusters or frameworks or bench) or quick"
+	$(BIN)/python -m pytest --workers 12 -rsfE -m "not (fault or clusters or frameworks or bench) or quick"
 
 # The tests on each Python from 3.11 to 3.14 that is found, and a job with the wheel; says which were
 # not found.
