@@ -57,6 +57,7 @@ def test_an_outcome_is_its_name_for_programs_and_other_nodes() -> None:
 
 def test_a_scheduler_starts_nothing_again_that_would_end_the_same() -> None:
     assert codes_of(Afterwards.NOT_AGAIN) == [1, 2]
+    assert codes_of(Afterwards.BY_A_PERSON) == [124, 130]
     assert codes_of(Afterwards.AGAIN) == [75]
     assert codes_of(Afterwards.AT_NO_COST) == [143]
 

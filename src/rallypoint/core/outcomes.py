@@ -7,7 +7,7 @@ is a row here and the place where a job ends so.
 from __future__ import annotations
 
 from enum import Enum
-from signal import SIGTERM
+from signal import SIGINT, SIGTERM
 
 from msgspec import Struct
 
@@ -135,10 +135,11 @@ CODES = {_BY_CODE[code].exit_class: code for code in sorted(_BY_CODE)}
 
 
 def codes_of(then: Afterwards) -> list[int]:
-    """Return the exit codes before this next step. A node is asked to leave by SIGTERM."""
-    if then is Afterwards.AT_NO_COST:
-        return [SIGNALLED + SIGTERM]
-    return sorted(code for code, outcome in _BY_CODE.items() if outcome.row.then is then)
+    """Return the exit codes before this next step. A node is asked to leave by SIGTERM, and a
+    person ends a job as SIGINT does."""
+    signals = {Afterwards.AT_NO_COST: [SIGTERM], Afterwards.BY_A_PERSON: [SIGINT]}
+    codes = [code for code, outcome in _BY_CODE.items() if outcome.row.then is then]
+    return sorted([*codes, *(SIGNALLED + number for number in signals.get(then, ()))])
 
 
 def of_word(word: str) -> Outcome | None:

@@ -171,7 +171,7 @@ def _values(scanned: Scanned, kind: str) -> dict[str, Any]:
         "backoff": 5 * most,
         "command": yaml_value(command),
         "drain": f"{drain_s:g}",
-        "final_codes": codes_of(Afterwards.NOT_AGAIN),
+        "final_codes": codes_of(Afterwards.NOT_AGAIN) + codes_of(Afterwards.BY_A_PERSON),
         "free_codes": codes_of(Afterwards.AT_NO_COST),
         "grace": round(drain_s) + AFTER_DRAIN_S,
         "health": HEALTH_PORT,
