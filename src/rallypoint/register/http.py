@@ -251,7 +251,7 @@ class HttpConnection:
             why = f"TLS with it fails: {_reason(error)} (does it want {self._kind.plain}?)"
             return HttpError(why, is_lasting=True)
         if isinstance(error, ConnectionResetError | BrokenPipeError):
-            return self._closed(self._kind.by_tls if self._tls is None else "")
+            return self._closed(self._kind.by_tls if self._tls is None else self._kind.plain)
         if isinstance(error, BadStatusLine):
             return HttpError(f"it is {self._kind.name}: it does not speak HTTP", is_lasting=True)
         if isinstance(error, IncompleteRead):
