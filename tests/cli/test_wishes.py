@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
-from tests.harness.alone import ALONE, beside, can_be_alone
+from tests.harness.alone import can_be_alone, namespace
 from tests.harness.cluster import AgentProcess, Cluster, at_a_terminal, free_port, wait_until
 from tests.harness.commands import LIMIT_S, LOOKS, RALLYPOINT, ask, start
 from tests.harness.leading_agents import leader_of
@@ -96,12 +97,13 @@ def test_a_wish_that_can_not_be_granted_is_one_line(cluster: Cluster) -> None:
 
 
 @pytest.fixture
-def only_job(cluster: Cluster) -> tuple[AgentProcess, tuple[str, ...]]:
+def only_job(cluster: Cluster) -> Iterator[tuple[AgentProcess, tuple[str, ...]]]:
     """A node whose job is the only one that a command with this prefix can find and cancel."""
     if not can_be_alone():
         pytest.skip("PID namespaces need root, and a kernel that has them")
-    [a] = cluster.running("a", nnodes="1", hosts=None, prefix=ALONE)
-    return a, beside(a)
+    with namespace() as prefix:
+        [a] = cluster.running("a", nnodes="1", hosts=None, prefix=prefix)
+        yield a, prefix
 
 
 def test_V4_cancel_without_a_word_names_the_job_that_it_found(
