@@ -86,8 +86,9 @@ class Turns:
         self._is_under_way = True
         try:
             for _ in range(CALLS_IN_A_TURN):
-                if self._due:  # A call may add others.
-                    self._due.popleft()()
+                if not self._due:  # A call may add others.
+                    break
+                self._due.popleft()()
         finally:
             self._is_under_way = bool(self._due)
             if self._due:
@@ -130,7 +131,7 @@ class Timers(Generic[W]):
         self._loop = loop
         self._on_end = on_end
         self._ends: dict[W, float] = {}
-        self._handle: asyncio.TimerHandle | None = None
+        self._alarm = Alarm(loop, self._ring)
 
     def want(self, wanted: Mapping[W, float], *, may_begin: bool = True) -> None:
         """Keep exactly these waits, in seconds; those that run already run on, and only these if no
@@ -145,14 +146,11 @@ class Timers(Generic[W]):
         self._arm()
 
     def _arm(self) -> None:
-        if self._handle is not None:
-            self._handle.cancel()
-            self._handle = None
+        self._alarm.cancel()
         if self._ends:
-            self._handle = self._loop.call_at(min(self._ends.values()), self._fire)
+            self._alarm.set(min(self._ends.values()))
 
-    def _fire(self) -> None:
-        self._handle = None
+    def _ring(self) -> None:
         now = self._loop.time()
         due = sorted((end, index) for index, end in enumerate(self._ends.values()) if end <= now)
         timers = list(self._ends)
@@ -160,5 +158,4 @@ class Timers(Generic[W]):
             # Dropped first: the callback calls `want`, which starts it anew if it is wanted again.
             if self._ends.pop(timers[index], None) is not None:
                 self._on_end(timers[index])
-        if self._handle is None:
-            self._arm()
+        self._arm()

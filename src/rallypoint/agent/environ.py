@@ -45,12 +45,12 @@ class WorkerContext(Struct, frozen=True):
 
     @property
     def rank(self) -> int:
-        """Of all workers of the job."""
+        """The rank of this worker in the whole job: RANK."""
         return self.assignment.base_rank + self.local_rank
 
     @property
     def role_rank(self) -> int:
-        """Of all workers with this role."""
+        """The rank of this worker among those of its role: ROLE_RANK."""
         return self.assignment.base_role_rank + self.local_rank
 
 
@@ -167,7 +167,7 @@ def timer_file_asked_for(base: Mapping[str, str] | None = None) -> str | None:
 
 
 def asked_for(variable: str) -> str:
-    """What this variable of torch's has; empty: nothing."""
+    """Return the value of a variable of torch; empty: it is not set."""
     return os.environ.get(variable, "")
 
 

@@ -1,5 +1,5 @@
-"""What the heartbeats of this node tell of its workers (`core/watch/node_progress.py`), and of its
-last rounds (`core/round_record.py`)."""
+"""The progress of the workers of this node (`core/watch/node_progress.py`), and the records of its
+last rounds (`core/round_record.py`), for heartbeats."""
 
 from __future__ import annotations
 

@@ -37,7 +37,8 @@ from rallypoint.core.worker_exits import OUT_OF_MEMORY, WorkerExit
 from rallypoint.errors import RallypointError
 
 CLOCKS_DIFFER_S = 10.0
-"""So much earlier than this node another one may find that its time is over, and end the job."""
+"""Another node, whose clock differs, may end the job this many seconds before the time that
+`--stop-before` gives this one."""
 _INDENT = "    "
 _CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT}
 _SIGNAL_FIRST = r"\Akilled by SIG[A-Z0-9]+: "
@@ -61,7 +62,7 @@ class VerdictView(Ending, frozen=True, kw_only=True):
     elapsed_s: float
     max_restarts: int
     ended_s_ago: float | None = None
-    """It is set where this node joined after the end and started nothing."""
+    """Seconds since the end of a job that had ended before this node joined; None: it took part."""
     goodput: GoodputView | None = None
     """Where the job's time went, if that is known."""
     advice: str = ""

@@ -43,7 +43,7 @@ class Gatherings:
         self._numbers = 0
         self._alarm = Alarm(self._loop, self._tick)
         self._turns = Turns()
-        """What is sent to nodes, and looks at them, in their order."""
+        """Messages to nodes and looks at them, in their order, some in each turn of the loop."""
 
     def begin(self, asker: ServerConnection, question: Ask, *, is_end_known: bool = False) -> None:
         """A person asks this on a connection of their own. `is_end_known`: people were told that
@@ -76,7 +76,7 @@ class Gatherings:
         self._step(piece.number, machine.Piece(connection, piece, node, job.incarnation))
 
     def closed(self, connection: int) -> None:
-        """This connection of a person or of an agent has ended."""
+        """Note that the connection of a person or of an agent has ended."""
         self._step(self._of(connection), machine.HungUp())
         self._step_all(machine.Lost(connection))
 

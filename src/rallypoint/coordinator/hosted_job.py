@@ -87,11 +87,12 @@ class HostedJob:
         self._on_record, self._on_empty = on_record, on_empty
         self._refusals = refusals or NodeRefusals(lambda _run_id, record: on_record(record))
         self._connections: dict[int, ServerConnection] = {}
-        """Of agents and of people, by their numbers."""
+        """The connections of agents and of people, by their numbers."""
         self._attached: dict[int, ServerConnection] = {}
-        """Of agents that were told that they are: before that they listen to nothing else."""
+        """The connections of agents that know that they are attached: before that an agent listens
+        to nothing else."""
         self._pushes = Turns()
-        """What is sent, in its order."""
+        """Messages to agents, in their order."""
         self._timers = Timers(self._loop, self._timer_ended)
         self._check = Alarm(self._loop, self._look)
         self._news = Alarm(self._loop, self._write_news)

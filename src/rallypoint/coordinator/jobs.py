@@ -242,8 +242,8 @@ class HostedJobs:
         return Hosted(job.life, len(job.sessions), job.is_recorded, held)
 
     def _do(self, effects: list[lives.LivesEffect]) -> lives.LivesEffect | None:
-        """Returns the effect that is for the caller: where an agent belongs, or that there is no
-        room."""
+        """Execute the effects, and return the one for the caller: where an agent belongs, or that
+        there is no room."""
         found = None
         for effect in effects:
             match effect:

@@ -343,7 +343,7 @@ class JobWatch:
         return next((node for node, one in known if one and one.version < SINCE), "")
 
     def _step_requests(self, event: requests.RequestEvent) -> PersonWants | None:
-        """Returns what is to be done now."""
+        """Apply the event, tell people, and return the request that is to be done now."""
         wanted = None
         for effect in requests.step(self._requests, event, self._sessions.job):
             match effect:

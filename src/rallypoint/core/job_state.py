@@ -248,6 +248,12 @@ def workers_started(job: JobState, at: float) -> None:
         job.ran_since = at
 
 
+def time_run_s(job: JobState, at: float) -> float:
+    """How long the job has run since its first workers started, in seconds, also under earlier
+    coordinators; 0: no workers have started."""
+    return job.ran_s + (0.0 if job.ran_since is None else max(at - job.ran_since, 0.0))
+
+
 def close(
     job: JobState, outcome: Outcome, text: str, signal: int = 0, *, cause: bool = False
 ) -> list[JobEffect]:

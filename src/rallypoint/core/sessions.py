@@ -363,8 +363,9 @@ class Sessions:
         is_replaceable = self._handover is not None
         session.told_of = max(len(self._sessions), self.settings.min_nodes)
         pace = pace_of(self.settings, session.told_of)
-        how = m.Attached(node_id, incarnation, self._epoch, resumed, is_replaceable, *pace)
-        return replace(how, settings_known=len(SharedSettings.__struct_fields__))
+        known = len(SharedSettings.__struct_fields__)
+        how = node_id, incarnation, self._epoch, resumed, is_replaceable
+        return m.Attached(*how, *pace, settings_known=known)
 
     @property
     def _recovery(self) -> Recovery | None:

@@ -73,11 +73,11 @@ Fields = dict[str, Any]
 
 
 class Reading(Struct, frozen=True):
-    """What was given, as one pass over it has read it."""
+    """The settings that were given, after one pass has read them."""
 
     rendezvous: RendezvousConfig
     fields: dict[str, Fields]
-    """Those of the other parts of `AgentConfig`, by part."""
+    """The values for the other parts of `AgentConfig`, by part."""
     scanned: Scanned
     """With the keys of `--rdzv-conf` among the options."""
 

@@ -77,7 +77,7 @@ class RegisterCandidacy:
         await asyncio.sleep(wait.seconds)
 
     async def execute(self, effect: c.Effect) -> list[c.Effect]:
-        """Returns what follows."""
+        """Do it, and return the effects that follow."""
         match effect:
             case c.Look():
                 return await self._look()

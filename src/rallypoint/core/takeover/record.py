@@ -326,7 +326,7 @@ def record_of(job: JobState, former: FormerLife | None = None, own_agent: str = 
 def _ran_s(job: JobState) -> float:
     if not job.round.settings.max_runtime_s or job.ran_since is None:
         return job.ran_s
-    return job.ran_s + max(job.round.fitness.now - job.ran_since, LEAST_RAN_S)
+    return max(job_state.time_run_s(job, job.round.fitness.now), LEAST_RAN_S)
 
 
 def _machines_record(known: Fitness) -> MachinesRecord:

@@ -16,7 +16,7 @@ from rallypoint.core import restarts
 from rallypoint.core import text as words
 from rallypoint.core.fitness import HeldBack, held_back, why_held_back
 from rallypoint.core.job_rounds import presumed_cause
-from rallypoint.core.job_state import JobState
+from rallypoint.core.job_state import JobState, time_run_s
 from rallypoint.core.model import Verdict
 from rallypoint.core.round_record import ROUNDS_SHOWN, RoundRecord, first_cause
 from rallypoint.core.round_state import MemberState, RoundMember, RoundPhase
@@ -248,7 +248,7 @@ def _ends_in_s(job: JobState, at: float) -> float | None:
     most_s = job.round.settings.max_runtime_s
     if not most_s or job.ran_since is None or job.verdict is not None:
         return None
-    return max(most_s - job.ran_s - (at - job.ran_since), 0.0)
+    return max(most_s - time_run_s(job, at), 0.0)
 
 
 def _past(job: JobState, history: JobHistory, at: float) -> tuple[RoundRecord, ...]:
