@@ -128,6 +128,7 @@ def _failures(job: RendezvousConfig) -> Iterator[_Row]:
     hang = "nobody notices"
     if job.hang_timeout_s:
         hang = f"it has failed after {_seconds(job.hang_timeout_s)} without progress"
+        hang += "".join(f", {phase}: {_seconds(limit_s)}" for phase, limit_s in job.hang_phases)
     yield _Row("a worker hangs", hang, ["--hang-timeout"])
 
 

@@ -160,12 +160,16 @@ def observe(job: JobState, at: float) -> None:
         job.ran_since = at
 
 
-def heard(job: JobState, progress: NodeProgress | None, at: float) -> None:
+def heard(job: JobState, node_id: str, progress: NodeProgress | None, at: float) -> None:
     """Apply a heartbeat. `progress`: how far workers are; None: unknown. O(1), but for the first
     step of a round."""
     observe(job, at)
-    if progress is not None:
-        progressed(job, progress.stamp, progress.furthest)
+    if progress is None:
+        return
+    progressed(job, progress.stamp, progress.furthest)
+    job.phases.pop(node_id, None)
+    if progress.phase_left_s is not None:
+        job.phases[node_id] = hang.WorkerPhase(progress.stamp, at + progress.phase_left_s)
 
 
 def progressed(job: JobState, named: Stamp, furthest: int) -> None:
@@ -245,8 +249,8 @@ def _reported(job: JobState, ref: NodeRef, report: Report, at: float) -> list[Jo
             return run_round(job, WorkersFinishing(named.round, ref), at)
         case Cancel(why, signal):
             return close(job, Outcome.CANCELLED, f"cancelled on node {ref}: {why}", signal)
-        case HangSuspected(named):
-            return _hang_suspected(job, ref, named.round)
+        case HangSuspected():
+            return _hang_suspected(job, ref, report, at)
         case StacksCollected():
             return _stacks_collected(job, ref, report, at)
         case Proved():
@@ -398,12 +402,19 @@ def _helper_died(job: JobState, ref: NodeRef, report: HelperDied, at: float) -> 
     return run_round(job, RoundBroken(report.stamp.round, report.text, ref.node_id), at)
 
 
-def _hang_suspected(job: JobState, suspect: NodeRef, round_: int) -> list[JobEffect]:
-    """Ask every node, unless that is under way, or the round is about to end anyway."""
-    state, notice = job.round, job.notice
-    if not state.settings.hang_timeout_s or not is_active(state, round_) or _inquiry(job):
+def _hang_suspected(
+    job: JobState, suspect: NodeRef, report: HangSuspected, at: float
+) -> list[JobEffect]:
+    """Ask every node, unless that is under way, or the round is about to end anyway, or a worker
+    may take longer than others, which wait for it."""
+    state, notice, named = job.round, job.notice, report.stamp
+    if not state.settings.hang_timeout_s or not is_active(state, named.round) or _inquiry(job):
         return []
     if notice is not None and notice.then.leaves:
+        return []
+    if report.in_start and state.fitness.has_stepped:
+        return []
+    if any(phase.stamp == named and at < phase.until for phase in job.phases.values()):
         return []
     asked = working(state)
     job.inquiries += 1

@@ -211,6 +211,8 @@ class HangSuspected(Struct, frozen=True, array_like=True, tag=13):
     """A worker here has told of no progress for `--hang-timeout`."""
 
     stamp: Stamp
+    in_start: bool = False
+    """None has ever told any, which may be so by design where others do."""
 
 
 class StacksCollected(Struct, frozen=True, array_like=True, tag=14):

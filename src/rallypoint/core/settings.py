@@ -111,6 +111,8 @@ class SharedSettings(Struct, frozen=True, array_like=True):
     remains without it; 0: failures never hold a machine back."""
     max_runtime_s: float = 0.0
     """The job is ended after this time, counted from when its first workers started; 0: never."""
+    hang_phases: tuple[tuple[str, float], ...] = ()
+    """Other limits than `hang_timeout_s`, by phase, sorted."""
 
     def differences(self, other: SharedSettings) -> Differences:
         """The settings that differ, as (name, self's value, other's value), without those that
@@ -308,9 +310,10 @@ WHAT_RUNS = (
 FAILURES = (
     _torch("--max-restarts", "N", "restarts after worker failures, over the whole job",
            "integer", "rendezvous.max_restarts", most=MAX_GIVEN, key="call"),
-    _own("--hang-timeout", "SECONDS",
+    _own("--hang-timeout", "SECONDS[,PHASE=SECONDS,...]",
          "a worker that tells its steps (rallypoint.worker.progress, --progress-pattern) fails when"
-         " it makes none for this long",
+         " it makes none for this long; a phase may take another time: start, until the first step,"
+         " or what the script names (rallypoint.worker.phase)",
          "seconds", "rendezvous.hang_timeout_s", "never", above_zero=True, by_coordinator=True,
          key="call"),
     _own("--max-runtime", "SECONDS",
@@ -506,6 +509,8 @@ _FURTHER = (
     Setting("", "SECONDS", "", "seconds", "rendezvous.heartbeat_s",
             least=MIN_SECONDS, follows="lease_s"),
     Setting("", "SECONDS", "", "seconds", "rendezvous.join_settle_max_s"),
+    Setting("", "PHASE=SECONDS", "", "phases", "rendezvous.hang_phases", words="--hang-timeout",
+            least=MIN_SECONDS),
     Setting("token", "TEXT", "the secret itself", "text", "access.token_text", key="tcp"),
 )
 # fmt: on

@@ -28,6 +28,7 @@ from rallypoint.cli.run_options.fixed_ranks import is_static, without_fixed_rank
 from rallypoint.cli.values import (
     Given,
     endpoint,
+    hang_timeout,
     host,
     integer,
     is_by_register,
@@ -90,6 +91,7 @@ def read_rendezvous(scanned: Scanned, machine: ThisHost, notices: list[str]) -> 
             f"needs 2 or more: to end the job at its first failure: {named.max_restarts} 0"
         )
     scanned = without_fixed_ranks(scanned, notices)
+    scanned, hang_phases = _hang_phases(scanned)
     least, most = scanned.nodes
     backend = _backend(scanned.get("--rdzv-backend"), machine.handlers)
     decide = _by_endpoint
@@ -115,9 +117,19 @@ def read_rendezvous(scanned: Scanned, machine: ThisHost, notices: list[str]) -> 
         "lease_s": lease_s,
         "heartbeat_s": min(HEARTBEAT_S, lease_s / BEATS),
         "node_rank": None,
+        "hang_phases": hang_phases,
         **decided,
     }
     return Reading(RendezvousConfig(**chosen), fields, scanned)
+
+
+def _hang_phases(scanned: Scanned) -> tuple[Scanned, tuple[tuple[str, float], ...]]:
+    """The limits of phases, and the options with the usual limit alone."""
+    given, flag = scanned.get("--hang-timeout"), "--hang-timeout"
+    if given is None or "," not in given.text:
+        return scanned, ()
+    usual, phases = hang_timeout(FLAGS[flag], given)
+    return scanned.plus({flag: usual}), phases
 
 
 def _by_endpoint(
