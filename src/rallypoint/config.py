@@ -285,6 +285,8 @@ class WorkerConfig(Struct, frozen=True, kw_only=True):
     """None: workers may run where their agent may."""
     unbuffered: bool = False
     """Workers get PYTHONUNBUFFERED=1: their output is read for progress."""
+    export_run_id: tuple[str, ...] = ()
+    """Trackers of experiments whose variables name the same run in all rounds."""
 
     def __post_init__(self) -> None:
         _check(self)
@@ -370,6 +372,9 @@ class StopConfig(Struct, frozen=True, kw_only=True):
     is_slurms: bool = False
     """Slurm has started this node."""
     signals: tuple[str, ...] = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
+    signal_scope: Literal["session", "worker"] = "session"
+    """Which processes the signal of a stop reaches at once: the process group of each worker, or
+    the worker alone, and the rest of its group when it has ended."""
     exit_codes: tuple[tuple[str, int], ...] = ()
     """Overrides of the exit code of a class, by its name."""
 

@@ -31,7 +31,7 @@ class Worker:
         environ: Mapping[str, str] = {},
     ) -> None:
         own = {"RALLYPOINT_SHM": shm.path, "LOCAL_RANK": str(local_rank)}
-        env = dict(os.environ) | own | environ
+        env = {**os.environ, **own, **environ}
         self.process = subprocess.Popen(
             [sys.executable, "-c", program],
             env=env,

@@ -387,6 +387,12 @@ def progress_pattern(value: Given) -> str:
     return value.text
 
 
+def trackers(value: Given) -> tuple[str, ...]:
+    """Comma-separated names of trackers of experiments, each once."""
+    named_ = dict.fromkeys(part.strip() for part in value.text.split(","))
+    return tuple(choice(Given(each, value.origin), ("wandb", "mlflow")) for each in named_)
+
+
 def texts(value: Given) -> tuple[str, ...]:
     """Texts with commas between them; two commas stand for one that belongs to a text."""
     if not value.text:
@@ -430,6 +436,7 @@ _READERS: Mapping[str, Callable[[Given], object]] = {
     "directory": lambda value: value.text or None,
     "streams": output_map,
     "texts": texts,
+    "trackers": trackers,
     "pattern": progress_pattern,
 }
 """By kind; options whose meaning depends on others or on the machine are read where that is."""

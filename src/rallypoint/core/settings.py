@@ -373,6 +373,10 @@ STOPPING = (
          "leave the job so long before --stop-at, after a checkpoint; the exit code is that of"
          " infrastructure, so that the job is started again",
          "seconds", default="never", of_one_agent=True),
+    _own("--signal-scope", "session|worker",
+         "what the signal of a stop reaches at once: each worker with what it has started, or the"
+         " worker alone, and the rest when it has ended",
+         "choice", "stop.signal_scope"),
     _torch("--monitor-interval", "SECONDS", "ignored (accepted for torchrun compatibility)",
            "seconds", key="call"),
     _own("--exit-code", "CLASS=N",
@@ -442,6 +446,9 @@ WATCHING = (
          "read the workers' steps in what they print: hf-trainer, lightning, megatron, torchtitan,"
          " accelerate, or an expression with (?P<step>...) and, if told, total, loss, tokens",
          "pattern", "output.progress_pattern", "none", key="call"),
+    _own("--export-run-id", "wandb|mlflow,...",
+         "workers of all rounds log to one run of W&B or MLflow, named after --rdzv-id",
+         "trackers", "workers.export_run_id", "none", repeatable=True),
     _own("--metrics-port", "[HOST:]PORT", "serve metrics for Prometheus there (HOST: 127.0.0.1)",
          "listen", "observe.metrics", of_one_agent=True),
 )
@@ -498,7 +505,9 @@ KEYS = (
             "seconds", default="30", least=MIN_SECONDS, key="any"),
     Setting("heartbeat_timeout", "SECONDS", "ignored", "seconds", least=MIN_SECONDS, key="any"),
     Setting("read_timeout", "SECONDS", "ignored", "seconds", least=MIN_SECONDS, key="tcp"),
-    Setting("store_type", "tcp", "for a file there is --rdzv-backend file", "choice"),
+    Setting("store_type", "tcp|file",
+            "file: --rdzv-endpoint is a path that all nodes share, as with --rdzv-backend file",
+            "choice", default="tcp"),
 )
 """What only `--rdzv-conf` gives, and the library's parameters."""
 
