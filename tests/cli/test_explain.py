@@ -153,10 +153,10 @@ def explained(line: str, **environ: str) -> dict[str, str]:
             "by the backend theirs at x [--rdzv-backend theirs, --rdzv-endpoint x]",
         ),
         (
-            "--keep-env SLURM_NTASKS --scheduler none",
-            {"SLURM_PROCID": "0", "SLURM_NTASKS": "2", "SLURM_JOB_ID": "7"},
+            "--keep-env PMI_RANK",
+            {"SLURM_PROCID": "0", "PMI_RANK": "2", "SLURM_JOB_ID": "7"},
             "environment",
-            "no worker gets what describes this agent's task: SLURM_PROCID [--keep-env SLURM_NTASKS]",
+            "no worker gets what describes this agent's task: SLURM_PROCID [--keep-env PMI_RANK]",
         ),
     ],
 )
