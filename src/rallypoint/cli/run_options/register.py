@@ -22,7 +22,7 @@ from rallypoint.wire.address import is_port
 BESIDE_FILE = ".rallypoint"
 """Ends the name of the directory beside the file of `store_type=file`."""
 OF_A_FIXED_HOST = ("is_host", "host_timeout")
-"""What says which node hosts, or how long to wait for it."""
+"""The keys that choose the host, or the time to wait for it."""
 
 
 def read_register(
@@ -117,7 +117,7 @@ def _add_password(
 
 
 def check_conf(rest: Scanned) -> None:
-    """Of a command to which only a place can be said by `--rdzv-conf`. Raises UsageError."""
+    """Check the `--rdzv-conf` of a command to which it can only tell a place. Raises UsageError."""
     for _, other in rest.conf():
         raise other.wrong("only the keys of the backend are of use here")
 
