@@ -161,6 +161,17 @@ def test_A14_a_start_that_takes_too_long_blames_a_rank_unless_others_have_made_s
     assert failure.message == "no progress for 900 s: in its phase evaluation, at step 17"
 
 
+def test_A14_a_phase_that_began_while_the_nodes_are_asked_keeps_others_from_blame() -> None:
+    """What the nodes answer is newer than what their heartbeats have told."""
+    waiting = StepsFound("a", behind(42, 300.0), 42, known=1)
+    assert hang.blamed([waiting, StepsFound("b", None, 17, 1, is_waited_for=True)]) is None
+    phases = replace(RULES_S, hang_phases=(("evaluation", 900.0),))
+    evaluating = replace(silent(0, 5, 500.0), limit_s=900.0, phase="evaluation")
+    assert hang.is_waited_for([silent(1, 5, 1.0), evaluating], phases)
+    assert not hang.is_waited_for([replace(evaluating, silent_s=900.0)], phases)
+    assert not hang.is_waited_for([replace(silent(0, 5, 1.0), phase="other")], phases)
+
+
 def test_A14_a_start_is_no_hang_once_any_node_has_told_a_step_of_the_round() -> None:
     host = running(RULES_S)
     job.heard(host.job, "b", NodeProgress(stamp(), furthest=0), 100.0)

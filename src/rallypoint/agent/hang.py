@@ -139,7 +139,9 @@ class HangWatch:
                 behind = Behind(failure, worst.step, worst.silent_s, worst.phase)
         furthest = max((worker.step for worker in workers), default=-1)
         known = sum(worker.has_step for worker in workers)
-        told = m.StacksCollected(message.stamp, message.number, behind, furthest, known)
+        waited_for = hang.is_waited_for(workers, self._rules)
+        how = (behind, furthest, known, waited_for)
+        told = m.StacksCollected(message.stamp, message.number, *how)
         self._actions.report(told)
 
     def _failure(self, worker: WorkerProgress, stacks: Mapping[int, str], path: str) -> WorkerExit:

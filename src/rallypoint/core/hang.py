@@ -74,6 +74,8 @@ class StepsFound(Struct, frozen=True):
     """The largest step of its workers; -1: none."""
     known: int = 0
     """The number of its workers whose steps are known."""
+    is_waited_for: bool = False
+    """One of its workers may take longer than a step now."""
 
 
 class Inquiry(Struct):
@@ -88,6 +90,15 @@ class Inquiry(Struct):
 def own_limit_s(settings: SharedSettings, phase: str) -> float | None:
     """The limit of this phase; None: it has none of its own."""
     return dict(settings.hang_phases).get(phase)
+
+
+def is_waited_for(workers: Iterable[WorkerProgress], settings: SharedSettings) -> bool:
+    """One of these workers is within the limit of its phase, and others may wait for it."""
+    return any(
+        worker.silent_s < worker.limit_s and own_limit_s(settings, worker.phase) is not None
+        for worker in workers
+        if worker.phase != START
+    )
 
 
 def suspects(workers: Iterable[WorkerProgress]) -> list[WorkerProgress]:
@@ -115,12 +126,13 @@ def most_behind(workers: Iterable[WorkerProgress]) -> WorkerProgress | None:
 
 
 def blamed(found: Sequence[StepsFound], workers: int = 1) -> tuple[str, WorkerExit] | None:
-    """The node and the worker of `workers` that hang; None when all have made progress since."""
+    """The node and the worker of `workers` that hang; None when all have made progress since, or
+    may wait for one of them."""
     silent = [(one.node_id, one.behind) for one in found if one.behind is not None]
     if any(one.known for one in found):
         # Ranks that tell no steps don't hang in their start where others have made some.
         silent = [one for one in silent if one[1].in_phase != START]
-    if not silent:
+    if not silent or any(one.is_waited_for for one in found):
         return None
     node_id, behind = min(silent, key=lambda one: (one[1].step, -one[1].silent_s))
     furthest = max(one.furthest for one in found)

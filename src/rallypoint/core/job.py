@@ -441,7 +441,8 @@ def _stacks_collected(
         return []
     note_step(job, report.furthest)
     inquiry.awaited.discard(node_id)
-    inquiry.found.append(hang.StepsFound(node_id, report.behind, report.furthest, report.known))
+    known = report.known, report.is_waited_for
+    inquiry.found.append(hang.StepsFound(node_id, report.behind, report.furthest, *known))
     return [] if inquiry.awaited else _end_inquiry(job, at)
 
 
@@ -452,7 +453,10 @@ def _end_inquiry(job: JobState, at: float) -> list[JobEffect]:
         return []
     blamed = hang.blamed(inquiry.found, job.world_workers)
     if blamed is None:
-        return [kinds.HANG_SUSPECTED("every worker has made progress since: no worker hangs")]
+        why = "every worker has made progress since"
+        if any(one.is_waited_for for one in inquiry.found):
+            why = "a worker is in a phase that may take longer"
+        return [kinds.HANG_SUSPECTED(f"{why}: no worker hangs")]
     node_id, failure = blamed
     member = job.round.members.get(node_id)
     if member is None or member.state is not MemberState.RUNNING or member.succeeded:
