@@ -9,7 +9,7 @@ SETUP := $(VENV)/.ready
 # The demo needs less than the tests: it installs its own set only where theirs is not there.
 DEMO_SETUP := $(if $(wildcard $(SETUP)),$(SETUP),$(VENV)/.ready-demo)
 
-.PHONY: test lint types unit matrix wheel coverage compat record fault soak clusters frameworks etcd demo bench scale versions fuzz sim planted dist docs clean
+.PHONY: test lint types unit matrix wheel coverage compat record fault soak clusters frameworks etcd demo bench scale versions fuzz sim planted dist docs release clean
 
 # All three at once; each says what it found when it ends, and all are heard before this one fails.
 test: $(SETUP)
@@ -51,6 +51,11 @@ coverage: $(VENV)/.ready-coverage
 # An sdist and a wheel, in dist/.
 dist: $(VENV)/.ready-build
 	$(BIN)/python -m build
+
+# The files of a release in dist/: sdist, wheel, checksums, an SBOM, notes. Nothing is uploaded.
+# make release DRY=1 does so with a tree that is not ready.
+release: $(VENV)/.ready-build
+	$(BIN)/python -m tools.release $(if $(DRY),--dry-run)
 
 # The site of the documentation, in site/: search, an API reference, each page also as .md, llms.txt.
 # A link that leads nowhere and a public name without a docstring fail it. SITE_URL is where it will be.
