@@ -117,7 +117,7 @@ def test_a_shell_completes_commands_by_the_installed_file(shell: str, tmp_path: 
 
 
 def test_the_notes_of_a_release_are_the_section_of_its_version() -> None:
-    changelog = "# C\n\n## [Unreleased]\n\n## [1.2.0] - 2026-01-02\n\n* a\n\n## [1.1.0] - x\n\n* b\n"
+    changelog = "## [Unreleased]\n\n## [1.2.0] - 2026-01-02\n\n* a\n\n## [1.1.0] - x\n\n* b\n"
     assert notes(changelog, "1.2.0") == "* a\n"
     assert notes(changelog, "1.1.0") == "* b\n"
     for name in ("Unreleased", "1.3.0"):
