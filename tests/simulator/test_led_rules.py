@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 from tests.simulator import Simulation, read_plan
-from tests.simulator.facts import Life, Violation
+from tests.simulator.facts import Life, Violation, World
 from tests.simulator.led_invariants import LedInvariants
 
+from rallypoint.core.events import Timer, TimerEnded, TimerKind
+from rallypoint.core.job import new_job
 from rallypoint.core.messages import Attached
-from rallypoint.core.model import Epoch, NodeRef, SharedSettings
+from rallypoint.core.model import Epoch, NodeRef, SharedSettings, Stamp
 from rallypoint.core.takeover.record import JobRecord, Leader, LeadRecord, Process
 from rallypoint.register.record import encode
 
@@ -52,6 +54,15 @@ def test_L3_a_coordinator_that_leads_again_charges_once_in_all_what_it_had_not_r
     said = [line.split("  ")[-1] for line in outline.transcript]
     assert sum("restart 1 of 2" in line for line in said) == 1
     assert outline.verdicts == ("succeeded",)
+
+
+def test_L3_a_leader_charges_a_round_once() -> None:
+    rules, state = LeadsAgain(), new_job(SETTINGS, 1)
+    rules.worlds[Stamp(1, 0)] = World(1, 0.0, (), 2, charged_by={id(state)})
+    rules.steps(state, FIRST.process.pid)
+    state.judged_round, state.ledger.total = 1, 1
+    with pytest.raises(Violation, match="round 0 was charged 1 times"):
+        rules.stepped(state, TimerEnded(Timer(TimerKind.BACKOFF, 1)), [])
 
 
 def test_L3_a_charge_that_the_record_has_is_made_again_by_nobody() -> None:
