@@ -196,9 +196,9 @@ def lives(pid: int) -> bool:
 def is_ours(
     name: str, mode: int, owner: int, *, user: int, kernel: str, prefix: str = PREFIX
 ) -> bool:
-    """Whether a directory of this name, mode and owner is one that an agent of this user made under
-    this kernel, or what has directories with this prefix. Whether that process lives its lock
-    tells."""
+    """Whether this user has made a directory of this name, mode and owner under this kernel. Its
+    lock tells whether the process that has made it lives. `prefix`: that of agents' directories, or
+    `HOST_PREFIX`."""
     head, _, tail = name.rpartition("_")
     made_here = bool(kernel) and head.startswith(prefix) and head.endswith(f"_{kernel}")
     is_private = stat.S_ISDIR(mode) and not mode & 0o077
