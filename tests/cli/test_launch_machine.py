@@ -283,6 +283,28 @@ def test_where_nobody_says_how_it_ended_there_is_no_verdict() -> None:
     assert "a: its agent exited with code 1" in made.said
 
 
+def test_a_person_reads_how_an_agent_ended_that_says_nothing_itself() -> None:
+    made = running("1:3")
+    made.hears("a", ended(-SIGTERM))
+    made.signal(SIGTERM)
+    made.hears("b", ended(-9))
+    made.hears("c", ended(0))
+    assert [text for text in made.said if "its agent" in text] == [
+        "a: its agent was killed by SIGTERM",
+        "b: its agent was killed by SIGKILL",
+        "c: its agent exited with code 0",
+    ]
+
+
+def test_a_signal_after_too_few_were_left_does_not_change_the_exit_code() -> None:
+    made = running("3")
+    made.loses("b")
+    made.signal(SIGINT)
+    made.loses("a")
+    made.loses("c")
+    assert made.code == 75
+
+
 def test_an_agent_that_can_not_be_started_is_a_mistake_and_too_few_end_the_job() -> None:
     made = running("2", "a,b")
     made.hears("b", AgentRefused("no space left on device"))
@@ -296,6 +318,14 @@ def test_wrong_usage_that_an_agent_finds_has_its_code() -> None:
     made = running("1:2", "a,b")
     made.hears("a", ended(2))
     made.hears("b", ended(2))
+    assert made.code == 2
+
+
+def test_wrong_usage_that_leaves_too_few_is_the_code_of_a_job_that_is_ended_for_it() -> None:
+    made = running("2", "a,b")
+    made.hears("b", ended(2))
+    assert made.delivered == [("a", SIGTERM)]
+    made.hears("a", ended(143, "preempted"))
     assert made.code == 2
 
 
@@ -376,6 +406,14 @@ def test_with_detach_and_no_agent_that_runs_nothing_is_started() -> None:
     made.there("a")
     made.hears("a", AgentRefused("no memory"))
     assert made.code == 2
+
+
+def test_a_host_whose_agent_was_not_started_can_not_say_that_it_runs() -> None:
+    made = Launching("a,b", "1:2", detach=True)
+    made.hears("a", Started(7, "/a.log"))
+    made.there("a", "b")
+    assert list(made.starts) == ["a", "b"]
+    assert made.end is None
 
 
 NAMES = "a,b,c,d"

@@ -295,7 +295,6 @@ def _give_up_reaching(state: Launch) -> list[Effect]:
         state.parts[name] = HostPart.GONE
         text = f"{name}: can't be used: it has not answered in {REACH_S:g} s"
         effects += [Say(text), Kill(name)]
-    state.unreached = []
     return effects
 
 
