@@ -93,7 +93,7 @@ class Heard(Struct, frozen=True):
 
 
 class LinkEnded(Struct, frozen=True):
-    """Nothing more comes from this host."""
+    """The link to this host has ended."""
 
     name: str
     why: str
@@ -102,7 +102,7 @@ class LinkEnded(Struct, frozen=True):
 
 
 class Signalled(Struct, frozen=True):
-    """This command got a signal."""
+    """A signal has come for this command."""
 
     number: int
 
@@ -299,7 +299,7 @@ def _give_up_reaching(state: Launch) -> list[Effect]:
 
 
 def _go_on(state: Launch) -> list[Effect]:
-    """What is due after any event."""
+    """Return the effects that are due after any event."""
     if state.is_over or (state.is_started and state.those(HostPart.RUNS)):
         return []
     if state.is_started:
