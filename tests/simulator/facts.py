@@ -94,9 +94,9 @@ class World(Struct, eq=False):
     """By rank; those that were started."""
     places: dict[str, Assignment] = field(default_factory=dict)
     """By life."""
-    charged_by: set[int] = field(default_factory=set)
-    """Which job states have charged it, by id: a coordinator that leads the job again has another
-    one, from the record, and makes a charge again that was not recorded."""
+    charged_by: list[object] = field(default_factory=list)
+    """The job states that have charged it: a coordinator that leads the job again has another one,
+    from the record, and makes a charge again that was not recorded."""
 
 
 class Job(Struct, eq=False):

@@ -257,9 +257,10 @@ class Invariants:
         world = self.worlds.get(ended)
         # Two: an earlier failure was taken for its machine's, and is the program's.
         most = before + (2 if any(x.is_programs for x in job.state.round.fitness.failures) else 1)
-        if world is None or not before < total <= most or id(job.state) in world.charged_by:
+        charged = world is not None and any(state is job.state for state in world.charged_by)
+        if world is None or not before < total <= most or charged:
             raise Violation("budget", f"round {ended.round} was charged {total - before} times")
-        world.charged_by.add(id(job.state))
+        world.charged_by.append(job.state)
         settings = job.state.round.settings
         if total > settings.max_restarts + (total - before - 1) and not settings.restart_window_s:
             raise Violation("budget", f"{total} of {settings.max_restarts} restarts were used")

@@ -58,7 +58,7 @@ def test_L3_a_coordinator_that_leads_again_charges_once_in_all_what_it_had_not_r
 
 def test_L3_a_leader_charges_a_round_once() -> None:
     rules, state = LeadsAgain(), new_job(SETTINGS, 1)
-    rules.worlds[Stamp(1, 0)] = World(1, 0.0, (), 2, charged_by={id(state)})
+    rules.worlds[Stamp(1, 0)] = World(1, 0.0, (), 2, charged_by=[state])
     rules.steps(state, FIRST.process.pid)
     state.judged_round, state.ledger.total = 1, 1
     with pytest.raises(Violation, match="round 0 was charged 1 times"):
