@@ -127,15 +127,15 @@ def _pickle(call: FunctionCall, local_rank: int, args: tuple[object, ...]) -> Pi
 def _dumps(*, imports_main: bool) -> Callable[[object], memoryview]:
     """Pickle as multiprocessing does. Unless workers import the main program, what refers to
     something that is defined there can't be unpickled, and raises PicklingError here."""
+    import pickle
     from multiprocessing.reduction import ForkingPickler
-    from pickle import PicklingError
     from types import FunctionType
 
     class WithoutMain(ForkingPickler):
         def reducer_override(self, value: object) -> Any:
             if isinstance(value, type | FunctionType) and value.__module__ == "__main__":
                 where = "is defined in a notebook or at a prompt, which workers can't import"
-                raise PicklingError(f"{value.__qualname__} {where}")
+                raise pickle.PicklingError(f"{value.__qualname__} {where}")
             return NotImplemented
 
     return ForkingPickler.dumps if imports_main else WithoutMain.dumps
