@@ -116,9 +116,10 @@ def worker_environ(context: WorkerContext, base: Mapping[str, str] | None = None
     if context.timer_file:
         environ[TIMER_FILE_VARIABLE] = context.timer_file
     if rendezvous.env_styles:
-        from rallypoint.agent.environ_styles import style_environ
+        from rallypoint.agent.environ_styles import StyledWorker, style_environ
 
-        environ |= style_environ(context, environ)
+        worker = StyledWorker(local_rank, place, workers, environ)
+        environ |= style_environ(rendezvous.env_styles, worker)
     return environ
 
 

@@ -9,90 +9,103 @@ looks for it first, so that Slurm and Kubernetes are not asked.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
-from rallypoint.agent.environ import WorkerContext
-from rallypoint.config import Endpoint
+from msgspec import Struct
+
+from rallypoint.config import Endpoint, WorkerConfig
+from rallypoint.core.model import Assignment
 from rallypoint.core.settings import MAX_TOLD_WORKERS
 from rallypoint.core.text import named
 from rallypoint.errors import UsageError
 
 
-def style_environ(context: WorkerContext, environ: Mapping[str, str]) -> dict[str, str]:
-    """What a worker has besides torch's variables, by the styles of its job. `environ`: the rest
-    of its environment.
+class StyledWorker(Struct, frozen=True):
+    """One worker's place, and what it inherits."""
+
+    local_rank: int
+    place: Assignment
+    config: WorkerConfig
+    environ: Mapping[str, str]
+
+    @property
+    def rank(self) -> int:
+        """The rank of this worker in the whole job."""
+        return self.place.base_rank + self.local_rank
+
+
+def style_environ(styles: Iterable[str], worker: StyledWorker) -> dict[str, str]:
+    """Return the variables of these styles.
 
     Raises UsageError where the workers are too many for a variable.
     """
     found: dict[str, str] = {}
-    for style in context.config.rendezvous.env_styles:
-        found |= _STYLES[style](context, environ)
+    for style in styles:
+        found |= _STYLES[style](worker)
     return found
 
 
-def _mpi(context: WorkerContext, environ: Mapping[str, str]) -> dict[str, str]:
+def _mpi(worker: StyledWorker) -> dict[str, str]:
     """As Open MPI documents them."""
-    local_rank, count = str(context.local_rank), str(context.config.workers.count)
-    size = str(context.assignment.world_size)
+    size, local_rank = str(worker.place.world_size), str(worker.local_rank)
     return {
         "OMPI_COMM_WORLD_SIZE": size,
-        "OMPI_COMM_WORLD_RANK": str(context.rank),
-        "OMPI_COMM_WORLD_LOCAL_SIZE": count,
+        "OMPI_COMM_WORLD_RANK": str(worker.rank),
+        "OMPI_COMM_WORLD_LOCAL_SIZE": str(worker.config.count),
         "OMPI_COMM_WORLD_LOCAL_RANK": local_rank,
         "OMPI_COMM_WORLD_NODE_RANK": local_rank,
         "OMPI_UNIVERSE_SIZE": size,
     }
 
 
-def _jax(context: WorkerContext, environ: Mapping[str, str]) -> dict[str, str]:
-    place = context.assignment
-    address = str(Endpoint(place.master_addr, place.coordinator_port))
-    found = _mpi(context, environ) | {
+def _jax(worker: StyledWorker) -> dict[str, str]:
+    address = str(Endpoint(worker.place.master_addr, worker.place.coordinator_port))
+    found = _mpi(worker) | {
         # Its presence is what JAX looks for; the address in it is not used beside the next one.
         "OMPI_MCA_orte_hnp_uri": f"0.0;tcp://{address}",
         "JAX_COORDINATOR_ADDRESS": address,
-        "JAX_NUM_PROCESSES": str(place.world_size),
-        "JAX_PROCESS_ID": str(context.rank),
+        "JAX_NUM_PROCESSES": str(worker.place.world_size),
+        "JAX_PROCESS_ID": str(worker.rank),
     }
-    if devices := _devices(context, environ):
+    if devices := _devices(worker):
         found["JAX_LOCAL_DEVICE_IDS"] = devices
     return found
 
 
-def _devices(context: WorkerContext, environ: Mapping[str, str]) -> str:
+def _devices(worker: StyledWorker) -> str:
     """The numbers of the devices that this process takes. One for each worker, as JAX does it under
     Open MPI; a worker that is alone on its node has them all."""
-    workers = context.config.workers
-    if workers.virtual_local_rank:
+    config = worker.config
+    if config.virtual_local_rank:
         return "0"
-    if workers.count > 1:
-        return str(context.local_rank)
-    return environ.get("JAX_LOCAL_DEVICE_IDS") or ",".join(map(str, range(workers.devices)))
+    if config.count > 1:
+        return str(worker.local_rank)
+    chosen = worker.environ.get("JAX_LOCAL_DEVICE_IDS")
+    return chosen or ",".join(map(str, range(config.devices)))
 
 
-def _tensorflow(context: WorkerContext, environ: Mapping[str, str]) -> dict[str, str]:
-    addresses = context.assignment.worker_addresses
+def _tensorflow(worker: StyledWorker) -> dict[str, str]:
+    addresses = worker.place.worker_addresses
     if not addresses:
         raise UsageError(
             f"{named.env_style} tensorflow: TF_CONFIG has room for {MAX_TOLD_WORKERS} workers, and "
-            f"the job has {context.assignment.world_size}"
+            f"the job has {worker.place.world_size}"
         )
-    task = {"type": "worker", "index": context.rank}
+    task = {"type": "worker", "index": worker.rank}
     config = {"cluster": {"worker": addresses}, "task": task}
     return {"TF_CONFIG": json.dumps(config, separators=(",", ":"))}
 
 
-def _deepspeed(context: WorkerContext, environ: Mapping[str, str]) -> dict[str, str]:
-    """What `deepspeed.launcher.launch` sets besides torch's."""
+def _deepspeed(worker: StyledWorker) -> dict[str, str]:
+    """Those that `deepspeed.launcher.launch` sets besides torch's."""
     return {
-        "LOCAL_SIZE": str(context.config.workers.count),
-        "CROSS_RANK": str(context.assignment.group_rank),
-        "CROSS_SIZE": str(context.assignment.group_world_size),
+        "LOCAL_SIZE": str(worker.config.count),
+        "CROSS_RANK": str(worker.place.group_rank),
+        "CROSS_SIZE": str(worker.place.group_world_size),
     }
 
 
-_Style = Callable[[WorkerContext, Mapping[str, str]], dict[str, str]]
-_STYLES: dict[str, _Style] = {
+_STYLES: dict[str, Callable[[StyledWorker], dict[str, str]]] = {
     "jax": _jax,
     "tensorflow": _tensorflow,
     "mpi": _mpi,
