@@ -72,6 +72,11 @@ def test_spellings_of_one_option(line: str) -> None:
     assert config.workers.argv == (PYTHON, "-u", "train.py")
 
 
+def test_A14_devices_are_counted_for_the_one_worker_of_a_node_with_jax_alone() -> None:
+    lines = ("--env-style jax", "--env-style jax --nproc-per-node 2", "--env-style mpi", "")
+    assert [parse(f"{line} train.py").workers.devices for line in lines] == [4, 0, 0, 0]
+
+
 def test_an_empty_log_dir_is_none_as_for_torchrun() -> None:
     assert parse("--log-dir= --redirects 3 train.py").output.log_dir is None
     assert parse("train.py", PET_LOG_DIR="").output.log_dir is None

@@ -148,13 +148,14 @@ def agent_config(config: LaunchConfig, entrypoint: Entrypoint, args: Sequence[An
     that were started either way find each other. Raises ParameterError, one line."""
     machine, notices = ThisHost(), list[str]()
     reading = read_rendezvous(_scanned(config), machine, notices)
+    count = read_count(reading.scanned.get("--nproc-per-node"), {}, machine)
     workers = WorkerConfig(
         **reading.fields["workers"],
-        count=read_count(reading.scanned.get("--nproc-per-node"), {}, machine),
+        count=count,
         preload=module_names(config.preload),
         numa=numa_options(config.numa_options),
         unbuffered=config.progress_pattern is not None,
-        devices=count_devices(reading, machine, None),
+        devices=count_devices(count, reading, machine, None),
     )
     output: dict[str, Any] = {
         "mode": OutputMode.INHERIT,
