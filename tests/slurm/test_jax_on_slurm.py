@@ -7,23 +7,8 @@ from pathlib import Path
 
 import pytest
 from tests.harness.frameworks import framework
+from tests.harness.jax_program import TRAIN, one_world, trained
 from tests.slurm.cluster import Slurm
-
-TRAIN = """
-import os, pathlib, signal, sys
-import jax
-import numpy
-from jax.experimental.multihost_utils import process_allgather
-jax.config.update("jax_cpu_collectives_implementation", "gloo")
-jax.distributed.initialize()
-rank, size, round_ = jax.process_index(), jax.process_count(), os.environ["RALLYPOINT_ROUND"]
-total = process_allgather(numpy.array([rank + 1.0])).sum()
-os.write(1, f"trained {round_} {rank} {size} {total:g}\\n".encode())
-if (round_, str(rank)) == ("0", sys.argv[1]):
-    pid = os.getpid() if sys.argv[2] == "worker" else os.getppid()
-    os.kill(pid, signal.SIGKILL)
-process_allgather(numpy.array([0.0]))
-"""
 
 
 @pytest.fixture(scope="module")
@@ -45,11 +30,7 @@ def run(slurm: Slurm, env: dict[str, str], nodes: int, *words: str) -> tuple[int
     done = slurm.srun(*srun, "--restart-grace", "1", *words, env=env)
     told = [line for line in done.stdout.splitlines() if line.startswith("trained ")]
     assert told, done.stderr
-    last = max(int(line.split()[1]) for line in told)
-    begin = f"trained {last} "
-    return done.returncode, sorted(
-        line.removeprefix(begin) for line in told if line.startswith(begin)
-    )
+    return done.returncode, trained(told, max(int(line.split()[1]) for line in told))
 
 
 @pytest.mark.parametrize(("nodes", "workers"), [(1, 2), (2, 1), (2, 2)])
@@ -58,10 +39,8 @@ def test_A14_jax_trains_in_one_world_through_a_kill(
     slurm: Slurm, jax: dict[str, str], nodes: int, workers: int, killed: str
 ) -> None:
     options = ("--nproc-per-node", str(workers), "--max-restarts", "1")
-    code, told = run(slurm, jax, nodes, *options, "jax_train.py", killed, "worker")
-    size = nodes * workers
-    total = size * (size + 1) // 2
-    assert (code, told) == (0, [f"{rank} {size} {total}" for rank in range(size)])
+    code, told = run(slurm, jax, nodes, *options, "jax_train.py", killed)
+    assert (code, told) == (0, one_world(nodes * workers))
 
 
 @pytest.mark.parametrize("killed", ["worker", "agent"])
@@ -71,5 +50,5 @@ def test_A14_jax_does_not_wait_for_a_spare_node(
     """Which takes the place of a node whose agent is killed."""
     options = ("--spares", "1", "--max-restarts", "1", "jax_train.py", "1", killed)
     code, told = run(slurm, jax, 3, *options)
-    assert told == ["0 2 3", "1 2 3"]
+    assert told == one_world(2)
     assert code == (0 if killed == "worker" else 137)
