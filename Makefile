@@ -98,8 +98,9 @@ clusters: $(SETUP)
 	-tools/install_sshd.sh
 	$(BIN)/python -m pytest --workers 3 -rsfE -m clusters
 
-# Jobs and stores of real torch, and of torchrun with the plug-in. The rest of the tests compare with
-# what torch said once, and with its stores in their own process.
+# Jobs and stores of real torch, of torchrun with the plug-in, and of other frameworks: the tests make
+# an environment for each, in .venv/frameworks (tools/framework_env.py). The rest of the tests compare
+# with what torch said once, and with its stores in their own process.
 frameworks: $(SETUP)
 	$(BIN)/python -m pytest --workers 3 -rsfE -m frameworks
 

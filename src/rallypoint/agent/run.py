@@ -223,7 +223,7 @@ class AgentRun:
         )
         self.agent = Agent(setup.config, make_workers, setup.signals, links)
         self.faults = Faults(lambda text: self.agent.say(kinds.FAULT(text)))
-        """Unexpected errors that must not end this agent (see ARCHITECTURE.md)."""
+        """Unexpected errors that must not end this agent (see docs/design/untrusted-input.md)."""
         self._membership = Membership(setup, self.agent, store_access, self.lease)
         self._store_access = store_access
         self._notice: PreemptNotice | None = None
