@@ -72,7 +72,7 @@ def run(argv: list[str]) -> int:
     entry = os.path.join(ENTRIES, "torchrun")
     if not os.access(entry, os.X_OK):
         raise InfrastructureError(f"{entry}: may not be executed: chmod +x it, or install again")
-    _become(words, enter(os.environ, sys.executable))
+    return _become(words, enter(os.environ, sys.executable))
 
 
 def _stand_in(before: list[str], arguments: list[str]) -> int:

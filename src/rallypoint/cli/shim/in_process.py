@@ -1,4 +1,4 @@
-"""Programs under `rallypoint shim` that call torch's launcher in their own process, without torchrun.
+"""Programs under `rallypoint shim` that call torch's launcher in their own process.
 
 `accelerate launch` and `fabric run` do. When such a program imports `torch.distributed.run`,
 `.launch` or `.launcher`, it gets a module of that name with what `rallypoint.elastic` has in the
@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
+from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
@@ -40,7 +41,7 @@ def spec_of(name: str) -> ModuleSpec | None:
     return ModuleSpec(name, _Loader(), is_package=name.endswith(".launcher"))
 
 
-class _Loader:
+class _Loader(Loader):
     """Makes a module with the names of one of ours."""
 
     def create_module(self, spec: ModuleSpec) -> None:
@@ -93,8 +94,19 @@ def _outside() -> Iterator[None]:
     except ChildFailedError as error:
         theirs = getattr(sys.modules.get(_OF_TORCH), "ChildFailedError", None)
         if theirs is not None and not isinstance(error, theirs):
-            error.__class__ = type("ChildFailedError", (type(error), theirs), {})
+            error.__class__ = _also(theirs)
         raise
+
+
+def _also(theirs: type[Exception]) -> type[ChildFailedError]:
+    """Make the class of a failure that is also one of torch. Other processes get ours alone."""
+
+    def reduced(error: ChildFailedError) -> tuple[object, ...]:
+        remade, _, *fields = ChildFailedError.__reduce__(error)
+        return (remade, (ChildFailedError, error.args), *fields)
+
+    body = {"__reduce__": reduced, "__module__": ChildFailedError.__module__}
+    return type(ChildFailedError.__name__, (ChildFailedError, theirs), body)
 
 
 def _main_of(name: str, ours: Callable[[Sequence[str] | None], None]) -> Callable[..., None]:

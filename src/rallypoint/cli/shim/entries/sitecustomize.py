@@ -1,13 +1,15 @@
 """Lead torchrun to Rallypoint in each Python process below `rallypoint shim`.
 
 Python imports this module when it starts, since PYTHONPATH names its directory. It may be any
-Python, with packages of its own: so this is short, imports what lies in the standard library, and
-then the module of this name that Python would have found without it.
+Python, so this needs the standard library alone. In the end it imports the module of this name that
+Python would have found without it.
 """
+
+from __future__ import annotations
 
 import os
 import sys
-from importlib.machinery import PathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import module_from_spec
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
@@ -15,22 +17,23 @@ _MODULES = ("torch.distributed.run", "torch.distributed.launch")
 _WITHIN = (*_MODULES, "torch.distributed.launcher", "torch.distributed.launcher.api")
 
 
-def _program():
+def _program() -> tuple[str, int]:
     """Return the name of the program or module that runs, and how many words of the command line
     stand before its arguments."""
-    line, arguments = getattr(sys, "orig_argv", []), sys.argv[1:]
+    line = getattr(sys, "orig_argv", [])
+    first, *arguments = getattr(sys, "argv", None) or [""]  # A program may embed Python.
     before = line[: len(line) - len(arguments)]
-    name = os.path.basename(sys.argv[0])
+    name = os.path.basename(first)
     if name == "-m" and before:  # What `sys.argv` documents while a module is looked for.
         name = before[-1]
         if name.startswith("-"):
             name = name.partition("m")[2]
-    elif name == "torchrun" and not _is_torchs(sys.argv[0]):
+    elif name == "torchrun" and not _is_torchs(first):
         name = ""
     return name, len(before)
 
 
-def _is_torchs(path):
+def _is_torchs(path: str) -> bool:
     try:
         with open(path, "rb") as script:
             return b"torch.distributed.run" in script.read(4096)
@@ -38,7 +41,7 @@ def _is_torchs(path):
         return False
 
 
-def _leave():
+def _leave() -> None:
     """Take the shim out of the environment."""
     for name in ("PATH", "PYTHONPATH"):
         paths = os.environ.get(name, "").split(os.pathsep)
@@ -52,7 +55,7 @@ def _leave():
 class _Finder:
     """Finds Rallypoint's modules under torch's names, in a program that imports these."""
 
-    def find_spec(self, name, path=None, target=None):
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         """Return what `importlib` needs to load it; None: it is not one of them, or is torch's."""
         if name not in _WITHIN:
             return None
@@ -61,14 +64,14 @@ class _Finder:
         except ImportError as error:
             sys.meta_path.remove(self)
             sys.stderr.write(
-                "rallypoint shim: %s is torch's own in this program: %s has no rallypoint (%s)\n"
-                % (name, sys.executable, error)
+                f"rallypoint shim: {name} is torch's own in this program: "
+                f"{sys.executable} has no rallypoint ({error})\n"
             )
             return None
         return spec_of(name)
 
 
-def _import_the_other_one():
+def _import_the_other_one() -> None:
     sys.path[:] = [path for path in sys.path if os.path.abspath(path) != _HERE]
     spec = PathFinder.find_spec("sitecustomize", sys.path)
     if spec is not None and spec.loader is not None:
@@ -84,7 +87,7 @@ if _shim:
         _leave()
     elif _name in (*_MODULES, "torchrun"):
         _line = [_shim, "-P", "-m", "rallypoint", "shim", "--in-place-of", str(_number)]
-        os.execv(_shim, _line + [sys.executable] + sys.orig_argv[1:])
+        os.execv(_shim, [*_line, sys.executable, *sys.orig_argv[1:]])
     else:
         sys.meta_path.insert(0, _Finder())
 _import_the_other_one()
