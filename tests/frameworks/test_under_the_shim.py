@@ -86,7 +86,9 @@ LINES = {
 def shim(home: Path, python: Path, line: Sequence[str], **env: str) -> OneAgent:
     """The end of a command under the shim, in the environment of a framework."""
     words = [str(python), "-P", "-m", "rallypoint", "shim", *line]
-    return ended(started(home, words, PATH=path_with(python), **env), 0)
+    # What these packages leave in a temporary directory is theirs.
+    theirs = {"TORCHINDUCTOR_CACHE_DIR": str(home / "theirs")}
+    return ended(started(home, words, PATH=path_with(python), **theirs, **env), 0)
 
 
 def trained(home: Path, name: str, last: str) -> tuple[list[str], str]:
@@ -97,8 +99,9 @@ def trained(home: Path, name: str, last: str) -> tuple[list[str], str]:
     arguments = ["--"] if name == "torchx" else []
     line = [*LINES[name], *arguments, str(home / "checkpoint"), last]
     run = shim(home, python, line, PET_MAX_RESTARTS="2", TORCHX_LOG_DIR=str(home / "logs"))
-    told = [line.partition("told ")[2] for line in run.out.splitlines() if "told " in line]
-    (loss,) = [line.partition("loss ")[2] for line in run.out.splitlines() if "loss " in line]
+    lines = f"{run.out}{run.err}".splitlines()  # TorchX writes what it is told to stderr.
+    told = [line.partition("told ")[2] for line in lines if "told " in line]
+    (loss,) = [line.partition("loss ")[2] for line in lines if "loss " in line]
     return sorted(told, key=lambda text: text.partition(" in ")[::-1]), loss
 
 
