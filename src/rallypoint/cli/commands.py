@@ -91,6 +91,11 @@ ROWS = {
             _CLI + "shim.command",
             "run a command, with Rallypoint in the place of the torchrun that it starts",
         ),
+        Row(
+            "migrate",
+            _CLI + "migrate.command",
+            "print the line of Rallypoint for a command line of another launcher",
+        ),
         Row("generate", _CLI + "generate.command", "print what a cluster needs to run jobs"),
         Row(
             "completion",
@@ -102,5 +107,5 @@ ROWS = {
 """The keys are the names of commands."""
 HANDLE_SIGNALS = frozenset({"run", "launch", "serve", "store", "shim"})
 """Commands that do so themselves from when they have something to put in order."""
-WITHOUT_ASYNCIO = frozenset({"run", "token", "verdict", "generate", "shim"})
+WITHOUT_ASYNCIO = frozenset({"run", "token", "verdict", "generate", "shim", "migrate"})
 """Commands that do not import it with their module."""
