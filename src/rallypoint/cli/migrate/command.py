@@ -16,7 +16,7 @@ from rallypoint.cli.migrate.words import Word, quoted, split
 from rallypoint.cli.options import RUN, parse_run
 from rallypoint.cli.parser import Command, parse, with_hint
 from rallypoint.errors import ExitClass, UsageError
-from rallypoint.observe.printing import print_text
+from rallypoint.observe.printing import write_text
 
 MIGRATE = Command(
     "migrate",
@@ -46,13 +46,11 @@ def run(argv: list[str]) -> int:
     words, tail = with_hint(MIGRATE, lambda: _words(argv))
     line = translate(words)
     check(line)
-    raw = [word.raw for word in (*line.before, quoted("rallypoint"), quoted(line.command))]
-    raw += [word.raw for word in (*line.options, *line.program)]
-    print_text(
-        " ".join([*raw, *([tail] if tail else [])]),
-        *(f"# {text}" for text in dict.fromkeys(line.differs)),
-        *(f"# no equivalent: {text}" for text in dict.fromkeys(line.lost)),
-    )
+    ours = [*line.before, quoted("rallypoint"), quoted(line.command), *line.options, *line.program]
+    texts = [" ".join([*(word.raw for word in ours), *([tail] if tail else [])])]
+    texts += [f"# {text}" for text in dict.fromkeys(line.differs)]
+    texts += [f"# no equivalent: {text}" for text in dict.fromkeys(line.lost)]
+    write_text("".join(f"{text}\n" for text in texts))  # For a shell: nothing is cut or escaped.
     return ExitClass.FAILED.value if line.lost else 0
 
 

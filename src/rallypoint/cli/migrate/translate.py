@@ -249,22 +249,16 @@ def _place(line: Line) -> None:
     line.give(*(("--hosts", hosts) if hosts else ("--hostfile", line.facts["hostfile"])))
     listed = hosts.text.split(",") if hosts and not hosts.varies else []
     slots = [int(n) if (n := host.partition(":")[2]).isdecimal() else 1 for host in listed]
-    total = line.number("np")
-    if (
-        total
-        and listed
-        and not per_node
-        and ":" not in "".join(listed)
-        and total % len(listed) == 0
-    ):
-        per_node = quoted(str(total // len(listed)))
+    total, has_slots = line.number("np"), any(":" in host for host in listed)
+    if total and listed and not has_slots and total % len(listed) == 0:
+        per_node = per_node or quoted(str(total // len(listed)))
     if per_node is not None:
         line.give("--nproc-per-node", per_node)
         slots = [int(per_node.text) if per_node.text.isdecimal() else 0] * (len(listed) or 1)
     each = slots[0] if len(set(slots)) == 1 else 0
     least, most = line.number("min") or total, line.number("max") or total
     asked = line.facts.keys() & {"np", "min", "max"}
-    if asked - {"np"} or (asked and total != sum(slots)):
+    if asked - {"np"} or (asked and (not total or total != sum(slots))):
         is_enough = most <= sum(slots) or not listed
         if each and least % each == most % each == 0 and 0 < least <= most and is_enough:
             nodes = f"{least // each}:{most // each}"
@@ -284,7 +278,7 @@ def _without_hosts(line: Line) -> None:
         flag, value = line.options[at].text, line.options[at + 1]
         if flag in ("--env", "--chdir", "--ssh"):
             del line.options[at : at + 2]
-            line.before[:0] = [value] if flag == "--env" and "=" in value.text else []
+            line.before[:0] = [value.assigned()] if flag == "--env" and "=" in value.text else []
             line.lost += [f"the directory: cd {value.raw} first"] if flag == "--chdir" else []
 
 
@@ -306,8 +300,6 @@ def _as_deepspeed(line: Line) -> None:
         give("--master-addr", address or "127.0.0.1")
         give("--master-port", port or "29500")
         return
-    if facts.keys() >= {"min-nodes", "max-nodes"}:
-        nodes = quoted(f"{facts['min-nodes'].text}:{facts['max-nodes'].text}")
     if not facts.keys() & {"hosts", "hostfile"}:
         line.differs.append("no hostfile: this machine alone, though DeepSpeed has /job/hostfile")
     elif nodes is not None:

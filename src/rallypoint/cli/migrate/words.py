@@ -42,6 +42,15 @@ class Word(Struct, frozen=True):
             return Word(start + self.text, f'"{start}{self.text}"' if start else self.raw, True)
         return quoted(start + self.text)
 
+    def assigned(self) -> Word:
+        """Return `NAME=VALUE` so that a shell takes it for a variable: its name has no quotes."""
+        name, _, value = self.text.partition("=")
+        if self.raw.startswith(f"{name}="):
+            return self
+        return Word(
+            self.text, f'{name}="{value}"' if self.varies else f"{name}={quoted(value).raw}"
+        )
+
 
 def quoted(text: str) -> Word:
     """Make a word that no shell changes."""

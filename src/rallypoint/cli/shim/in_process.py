@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
@@ -111,12 +111,9 @@ def _also(theirs: type[Exception]) -> type[ChildFailedError]:
 
 def _main_of(name: str, ours: Callable[[Sequence[str] | None], None]) -> Callable[..., None]:
     def main(args: Sequence[str] | None = None) -> None:
-        words = sys.argv[1:] if args is None else [*map(str, args)]
-        try:
-            with suppress(UsageError, HelpRequested):  # Told by what is called below.
-                _know(words)
-        except _OnlyTorch as found:
-            told = f"{shown(found.args[0])}: rallypoint run has no such option: torch's own {name}"
+        option = _unknown_option(sys.argv[1:] if args is None else [*map(str, args)])
+        if option:
+            told = f"{shown(option)}: rallypoint run has no such option: torch's own {name}"
             print_error("rallypoint shim", f"{told} runs this job")
             with left(os.environ):
                 _torchs(name).main(args)
@@ -128,15 +125,14 @@ def _main_of(name: str, ours: Callable[[Sequence[str] | None], None]) -> Callabl
     return main
 
 
-class _OnlyTorch(Exception):
-    """`args[0]` is an option that we do not have."""
-
-
-def _know(words: Sequence[str]) -> None:
+def _unknown_option(words: Sequence[str]) -> str:
     try:
         parse(RUN, words, {})
     except UnknownOptionError as error:
-        raise _OnlyTorch(error.option) from None
+        return error.option
+    except (UsageError, HelpRequested):
+        pass  # Told by what is called then.
+    return ""
 
 
 def _torchs(name: str) -> Any:
