@@ -189,6 +189,7 @@ NAMES_OF_ENGINES: dict[str, str] = {
     "coordinator/client/discovery.py": "a line names a service of Kubernetes, which is no record",
     "torch_versions.py": "the keys and variables that torch's versions know",
     "cli/generate/command.py": "writes manifests of pods",
+    "cli/migrate/translate.py": "an older name that torch has",
     "cli/generate/kubernetes.py": "writes manifests of pods",
     "cli/generate/rbac.py": "writes the rights of pods",
     "elastic/etcd/client.py": "a client for the store and the rendezvous of programs",

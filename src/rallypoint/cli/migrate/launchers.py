@@ -105,11 +105,11 @@ HEADS = {
     "ft_launcher": "heartbeats of RankMonitorClient are not heard: workers tell their steps by "
     "rallypoint.worker.progress, or print them (--progress-pattern)",
 }
-"""What is different for every job of a launcher."""
+"""The line that tells the difference for every job of a launcher."""
 
 
 class Fate(NamedTuple):
-    """What becomes of an option."""
+    """The part of a row behind its names."""
 
     values: int
     to: str
@@ -127,4 +127,4 @@ def _read(table: str) -> dict[str, Fate]:
 
 
 OPTIONS = {launcher: _read(table) for launcher, table in _TABLES.items()}
-"""By launcher, by name."""
+"""launcher -> name of an option -> fate."""

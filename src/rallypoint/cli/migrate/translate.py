@@ -47,11 +47,11 @@ class Line(Struct):
     options: list[Word] = field(default_factory=list)
     program: list[Word] = field(default_factory=list)
     differs: list[str] = field(default_factory=list)
-    """What is different, a line each."""
+    """Lines for a person: differences."""
     lost: list[str] = field(default_factory=list)
-    """What has no equivalent, a line each."""
+    """Lines for a person: options and values without an equivalent."""
     facts: dict[str, Word] = field(default_factory=dict)
-    """What the line says that is no option of ours yet."""
+    """Values that become options of ours together with others."""
 
     def give(self, flag: str, value: Word | str | None = None) -> None:
         """Add an option; with no value, a switch."""

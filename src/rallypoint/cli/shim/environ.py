@@ -1,4 +1,4 @@
-"""What `rallypoint shim` puts into the environment of a command, and takes out of that of workers.
+"""Put `rallypoint shim` into the environment of a command, and take it out of that of workers.
 
 PATH begins with a directory that has a `torchrun`, PYTHONPATH with the same one, which has a
 `sitecustomize`. It lies in the installation: nothing has to be removed, and a command that goes on
