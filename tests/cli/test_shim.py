@@ -19,7 +19,9 @@ pytestmark = pytest.mark.executed
 TELL = """
 import json, os, sys
 names = ("PATH", "PYTHONPATH", "RALLYPOINT_SHIM", "RANK", "WORLD_SIZE")
-told = {name: os.environ.get(name) for name in names} | {"python": sys.executable}
+with open("/proc/self/environ") as file:  # As it was started, whatever it has removed.
+    environ = dict(each.split("=", 1) for each in file.read().split("\\0") if "=" in each)
+told = {name: environ.get(name) for name in names} | {"python": sys.executable}
 told |= {"words": sys.argv[1:], "path": sys.path, "round": os.environ.get("RALLYPOINT_ROUND")}
 told |= {"custom": getattr(sys.modules.get("sitecustomize"), "CUSTOM", None)}
 os.write(1, ("told " + json.dumps(told) + "\\n").encode())
@@ -175,6 +177,13 @@ def test_what_goes_wrong_is_one_line(words: list[str], code: int, says: str, pla
     assert run.err.startswith(says)
     assert run.err.count("\n") == 1
     assert not place.marker.exists()
+
+
+def test_a_script_that_sets_pythonpath_anew_still_has_the_torchrun(place: Place) -> None:
+    line = f"PYTHONPATH={place.packages} torchrun worker.py"
+    (told,) = workers(place.shim(["sh", "-c", line]))
+    assert (told["PATH"], told["RALLYPOINT_SHIM"]) == (place.path, None)
+    assert told["PYTHONPATH"] == str(place.packages)
 
 
 def test_the_sitecustomize_of_before_is_imported_everywhere(place: Place) -> None:

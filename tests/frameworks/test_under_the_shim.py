@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.harness.frameworks import framework, path_with
-from tests.harness.one_agent import OneAgent, ended, started
+from tests.harness.one_agent import OneAgent, ended, free_port, started
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.executed]
 
@@ -73,10 +73,19 @@ PARTS = {
 LINES = {
     "accelerate": [
         *("accelerate", "launch", "--multi_gpu", "--num_processes=2", "--num_machines=1"),
+        "--main_process_port={port}",
         *("--mixed_precision=no", "--dynamo_backend=no", "--max_restarts=2", "train.py"),
     ],
     "lightning": [
-        *("fabric", "run", "--accelerator=cpu", "--devices=2", "--strategy=ddp", "train.py"),
+        *(
+            "fabric",
+            "run",
+            "--accelerator=cpu",
+            "--devices=2",
+            "--strategy=ddp",
+            "--main-port={port}",
+            "train.py",
+        ),
     ],
     "torchx": ["torchx", "run", "--scheduler=local_cwd", "dist.ddp", "-j=1x2", "--script=train.py"],
 }
@@ -97,7 +106,8 @@ def trained(home: Path, name: str, last: str) -> tuple[list[str], str]:
     home.mkdir()
     (home / "train.py").write_text(TRAIN.format(**PARTS[name]))
     arguments = ["--"] if name == "torchx" else []
-    line = [*LINES[name], *arguments, str(home / "checkpoint"), last]
+    words = [word.format(port=free_port()) for word in LINES[name]]
+    line = [*words, *arguments, str(home / "checkpoint"), last]
     run = shim(home, python, line, PET_MAX_RESTARTS="2", TORCHX_LOG_DIR=str(home / "logs"))
     lines = f"{run.out}{run.err}".splitlines()  # TorchX writes what it is told to stderr.
     told = [line.partition("told ")[2] for line in lines if "told " in line]
