@@ -274,9 +274,9 @@ def _outcome(call: str, names: dict[str, Any], wanted: object) -> object:
         try:
             return _shown(eval(call, dict(names)))
         except BaseException as error:
-            kinds = [kind for kind in type(error).__mro__ if kind.__module__ == "builtins"]
-            raised = [f"raises {kind.__name__}" for kind in kinds]
-            return wanted if wanted in raised[: -len(_GENERAL)] else raised[0]
+            kinds = [k.__name__ for k in type(error).__mro__ if k.__module__ == "builtins"]
+            raised = [f"raises {name}" for name in kinds if name not in _GENERAL]
+            return wanted if wanted in raised else (raised or ["raises Exception"])[0]
 
 
 def _shown(value: object) -> object:

@@ -80,7 +80,7 @@ def _shown(value: object) -> Shown | None:
 def _class(cls: type) -> Shown:
     is_enum = issubclass(cls, Enum)
     members = {name: _member(cls, name) for name in _names(cls)}
-    is_frozen = cls.__setattr__ is not object.__setattr__ or cls.__dictoffset__ == 0
+    frozen = getattr(getattr(cls, "__dataclass_params__", None), "frozen", False)
     shown: Shown = {
         "is": "class",
         "bases": sorted({base.__name__ for base in cls.__mro__[1:-1]} - _PLUMBING),
@@ -89,7 +89,7 @@ def _class(cls: type) -> Shown:
         "sets": sorted({name for name in _set_on_self(cls) if name not in members}),
         "special": [name for name in SPECIAL if _has(cls, name)],
         "abstract": sorted(getattr(cls, "__abstractmethods__", ())),
-        "closed": is_frozen and not is_enum,
+        "closed": (frozen or cls.__dictoffset__ == 0) and not is_enum,
         "hashable": cls.__hash__ is not None,
     }
     return {key: value for key, value in shown.items() if value or key == "takes"}
