@@ -8,6 +8,7 @@
     |   |   |-- UnknownEventHandlerError  there is no event handler of that name
     |   |   `-- RuntimeParameterError     the same, a RuntimeError as with torch
     |   |       `-- CommandLineError          a program's command line; a SystemExit too
+    |   |-- UnusedHookError         the author of an agent that overrides what nothing calls
     |   `-- LogsSpecsError          the author of the plug-in that chooses log files
     +-- InfrastructureError         the scheduler: worth a requeue (exit 75)
     |   +-- RendezvousError
@@ -177,6 +178,10 @@ class CommandLineError(RuntimeParameterError, SystemExit):
     def code(self) -> int:  # type: ignore[override]
         """The exit code of a program that does not catch it."""
         return self.exit_class.value
+
+
+class UnusedHookError(UsageError, TypeError):
+    """A class of an agent overrides a method of torch's that nothing calls here."""
 
 
 class UnknownEventHandlerError(ParameterError, KeyError):

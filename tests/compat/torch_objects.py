@@ -6,6 +6,7 @@ other_torch/VERSION, for the tests that compare with it where it is not installe
 
 from __future__ import annotations
 
+import re
 import sys
 import warnings
 from collections.abc import Iterator
@@ -82,6 +83,14 @@ def outcomes_of_torch() -> dict[str, object]:
     """How calls at its edges end."""
     with absent_packages(), nobody_asked():
         return outcomes(lambda path: import_module(f"torch.distributed.{path}".rstrip(".")))
+
+
+def private_methods() -> list[str]:
+    """Of torch's agents: what a subclass can override that no page names."""
+    paths = ("api.SimpleElasticAgent", "local_elastic_agent.LocalElasticAgent")
+    agents = [of_torch(f"elastic.agent.server.{path}") for path in paths]
+    found = {name for agent in agents for name, value in vars(agent).items() if callable(value)}
+    return sorted(name for name in found if re.match("_[a-z]", name))
 
 
 def keep() -> None:

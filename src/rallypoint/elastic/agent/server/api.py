@@ -59,6 +59,7 @@ from rallypoint.config import (
 )
 from rallypoint.core.model import UNNAMED_RUN_ID
 from rallypoint.elastic.agent.embedded.hook_workers import HookWorkers
+from rallypoint.elastic.agent.embedded.refused_hooks import refuse_unused_hooks
 from rallypoint.elastic.agent.embedded.run import JobLog
 from rallypoint.elastic.agent.embedded.worker_spec import (
     RunResult as RunResult,
@@ -103,7 +104,14 @@ class SpecAgent(ElasticAgent):
     closes the job in the end, or leaves it: a handler is good for one `run`.
     `exit_barrier_timeout` is ignored (accepted for compatibility with torch): a node that has
     succeeded waits until the others have succeeded, given up, or begun another round.
+
+    A subclass that overrides a method by which torch's agents are steered, and which nothing calls
+    here, is refused: UnusedHookError names what to use instead.
     """
+
+    def __init_subclass__(cls, **rest: Any) -> None:
+        super().__init_subclass__(**rest)
+        refuse_unused_hooks(cls)
 
     def __init__(
         self,
@@ -115,7 +123,7 @@ class SpecAgent(ElasticAgent):
     ) -> None:
         self._worker_group = WorkerGroup(spec)
         self._exit_barrier_timeout, self._shutdown_timeout = exit_barrier_timeout, shutdown_timeout
-        self._handler = rdzv_handler if rdzv_handler is not None else spec.rdzv_handler
+        self._rdzv_handler = rdzv_handler if rdzv_handler is not None else spec.rdzv_handler
         self._embedding: Embedding | None = None
         self._running = threading.Lock()
 
@@ -132,7 +140,7 @@ class SpecAgent(ElasticAgent):
         if not self._running.acquire(blocking=False):
             raise UsageError("this agent is already running: create another one")
         try:
-            self._embedding = embedding = Embedding(_handler_client(self._handler))
+            self._embedding = embedding = Embedding(_handler_client(self._rdzv_handler))
             spec, log = self._worker_group.spec, JobLog()
             config = _agent_config(spec, embedding.handler, self._shutdown_timeout)
             try:
@@ -180,7 +188,7 @@ class SpecAgent(ElasticAgent):
 
     def _event(self, state: str, **more: EventMetadataValue) -> Event:
         group = self._worker_group
-        client = _handler_client(self._handler)
+        client = _handler_client(self._rdzv_handler)
         nested = json.dumps(
             {
                 "group_world_size": group.group_world_size,
