@@ -24,6 +24,7 @@ from rallypoint.elastic.stores.c10d_operations import MissingError
 from rallypoint.elastic.stores.tcp_connection import ConnectionLostError
 from rallypoint.errors import (
     ChildFailedError,
+    CommandLineError,
     ExitClass,
     PeerHungUpError,
     RallypointError,
@@ -56,6 +57,7 @@ def no_body() -> None: ...
 
 MADE: dict[type[BaseException], Callable[[], BaseException]] = {
     ChildFailedError: lambda: ChildFailedError("train.py", FAILURES, first_rank=3, followed=7),
+    CommandLineError: lambda: CommandLineError("needs a number", ExitClass.INFRASTRUCTURE),
     ConnectionLostError: lambda: ConnectionLostError("gone", is_timeout=True),
     JobEndedError: lambda: JobEndedError("it has failed", "failed", "rank 1 exited"),
     HttpError: lambda: HttpError("no", is_lasting=True).when_sent(False),

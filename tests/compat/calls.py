@@ -22,6 +22,7 @@ MODULES = {
     "errors": "elastic.multiprocessing.errors",
     "events": "elastic.events",
     "launch": "launch",
+    "local": "elastic.agent.server.local_elastic_agent",
     "launcher": "launcher",
     "metrics": "elastic.metrics",
     "mp": "elastic.multiprocessing",
@@ -36,6 +37,10 @@ MODULES = {
 _CONFIG = "launcher.LaunchConfig(1, 1, 1"
 _HANDLER = "dynamic.DynamicRendezvousHandler.from_backend"
 _SPEC = 'agent.WorkerSpec("trainer", 1, rdzv_handler=None, entrypoint="true"'
+_AGENT = (
+    f'local.LocalElasticAgent(agent.WorkerSpec("t", 1, {_HANDLER}("a", stores.HashStore(), '
+    'backend(), 1, 2), entrypoint="true"), None)'
+)
 _TCP = 'stores.TCPStore("localhost", 0, is_master=True, wait_for_workers=False'
 CALLS = (
     # Launches
@@ -92,6 +97,8 @@ CALLS = (
     "repr(agent.Worker(1))",
     'setattr(agent.Worker(1), "more", 1)',
     "agent.Worker.__slots__",
+    f"sorted({{*{_AGENT}.get_event_succeeded().metadata}} - {{'id'}})",
+    f"{_AGENT}.get_event_succeeded().metadata['total_run_time']",
     f"agent.WorkerGroup.__slots__ and agent.WorkerGroup({_SPEC})).state",
     f'setattr(agent.WorkerGroup({_SPEC})), "more", 1)',
     "str(agent.RunResult(agent.WorkerState.FAILED))",
@@ -137,8 +144,8 @@ CALLS = (
     'rdzv.RendezvousHandlerRegistry().create_handler(rdzv.RendezvousParameters("a", "", "", 1, 1))',
     'rdzv.RendezvousHandlerRegistry().register("", print)',
     'registry.get_rendezvous_handler(rdzv.RendezvousParameters("nosuch", "", "", 1, 1))',
-    'dynamic.RendezvousTimeout(join=timedelta(seconds=0))',
-    'dynamic.RendezvousTimeout(last_call=timedelta(seconds=-1))',
+    "dynamic.RendezvousTimeout(join=timedelta(seconds=0))",
+    "dynamic.RendezvousTimeout(last_call=timedelta(seconds=-1))",
     "dynamic.RendezvousTimeout().join",
     "dynamic.RendezvousTimeout().last_call",
     "dynamic.RendezvousTimeout().close",
@@ -197,19 +204,19 @@ CALLS = (
     'stores.HashStore().set(1, "a")',
     'stores.HashStore().set("a", 1)',
     'stores.HashStore().check("ab")',
-    'stores.HashStore().timeout',
-    'stores.HashStore().num_keys()',
+    "stores.HashStore().timeout",
+    "stores.HashStore().num_keys()",
     'stores.HashStore().queue_pop("a", block=False)',
     'stores.HashStore().wait(["a"], timedelta(milliseconds=1))',
     'stores.HashStore().multi_set(["a"], ["b", "c"])',
-    'stores.HashStore().has_extended_api()',
+    "stores.HashStore().has_extended_api()",
     'stores.HashStore().compare_set("a", "b", "c")',
     'stores.HashStore().compare_set("a", "", "c")',
     'stores.HashStore().delete_key("a")',
-    'stores.HashStore().list_keys()',
+    "stores.HashStore().list_keys()",
     'stores.PrefixStore("a", stores.HashStore()).underlying_store.num_keys()',
     'stores.PrefixStore("a", None)',
-    'stores.PrefixStore(1, stores.HashStore())',
+    "stores.PrefixStore(1, stores.HashStore())",
     'stores.FileStore("a").path',
     'stores.Store().set("a", "b")',
     'stores.Store().get("a")',

@@ -172,7 +172,7 @@ def _default(value: object) -> str:
 def _pybind_takes(value: Any) -> str:
     """Read in the documentation: the longest of several, in which what a shorter one lacks may be
     left out."""
-    text = (value.__init__ if isinstance(value, type) else value).__doc__ or ""
+    text = (vars(value)["__init__"] if isinstance(value, type) else value).__doc__ or ""
     several = [_read_pybind(line) for line in _PYBIND.findall(text)] or [[Parameter("/", "self")]]
     several.sort(key=len)
     least, longest = len(several[0]), several[-1]
@@ -207,7 +207,8 @@ def _set_on_self(cls: type) -> Iterator[str]:
 
 
 def differences(theirs: dict[str, Shown], ours: dict[str, Shown]) -> dict[str, str]:
-    """By what differs, as `elastic.events.Event.serialize` or `launcher.LaunchConfig(role)`: how."""
+    """By what differs, such as `elastic.events.Event.serialize` or `launcher.LaunchConfig(role)`:
+    how."""
     found: dict[str, str] = {}
     for name, their in theirs.items():
         if name in ours:
@@ -278,7 +279,7 @@ def _parameters(name: str, theirs: str, ours: str) -> Iterator[tuple[str, str]]:
             yield f"{name}({their.name})", "another place"
         if their.mark == "" and our.mark == "/":
             yield f"{name}({their.name})", "not by name"
-        if their.default != our.default and _OPTIONAL != their.default:
+        if their.default != our.default and their.default != _OPTIONAL:
             yield (
                 f"{name}({their.name})",
                 f"default {our.default or 'none'} instead of {their.default or 'none'}",

@@ -27,7 +27,8 @@ if sys.argv[2:] == ["pop"]:
     del os.environ["TORCHELASTIC_USE_AGENT_STORE"]
 limit = timedelta(seconds=float(os.environ["LIMIT_S"]))
 try:
-    dist.init_process_group("gloo", init_method=where, rank=int(rank), world_size=int(size), timeout=limit)
+    places = {"rank": int(rank), "world_size": int(size)}
+    dist.init_process_group("gloo", init_method=where, timeout=limit, **places)
 except RuntimeError as error:
     print("rank", rank, type(error).__name__, flush=True)
     os._exit(0)

@@ -29,7 +29,8 @@ class Agent(local.LocalElasticAgent):
         calls.append("start")
         os.environ["ATTEMPT"] = str(calls.count("start"))
         ids = super()._start_workers(worker_group)
-        seen.append((sorted(ids), all(type(pid) is int for pid in ids.values()), type(self._pcontext).__name__))
+        are_pids = all(type(pid) is int for pid in ids.values())
+        seen.append((sorted(ids), are_pids, type(self._pcontext).__name__))
         return ids
 
     def _monitor_workers(self, worker_group):
@@ -51,7 +52,8 @@ class Agent(local.LocalElasticAgent):
 def work(word, number):
     if os.environ["ATTEMPT"] == "1" and os.environ["RANK"] == "1":
         os._exit(3)
-    return [word, number, os.environ["RANK"], os.environ["WORLD_SIZE"], os.environ["TORCHELASTIC_RESTART_COUNT"]]
+    names = ("RANK", "WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT")
+    return [word, number, *map(os.environ.get, names)]
 
 if __name__ == "__main__":
     if sys.argv[1].startswith("torch"):
@@ -61,7 +63,8 @@ if __name__ == "__main__":
         handler = get_rendezvous_handler(params)
     else:
         handler = None
-    spec = server.WorkerSpec("trainer", 2, handler, entrypoint=work, args=("n${local_rank}", 5), max_restarts=1)
+    given = {"entrypoint": work, "args": ("n${local_rank}", 5), "max_restarts": 1}
+    spec = server.WorkerSpec("trainer", 2, handler, **given)
     logs = mp.DefaultLogsSpecs(log_dir=tempfile.mkdtemp(dir=sys.argv[2]))
     result = Agent(spec, logs_specs=logs).run()
     print(result.state.name, sorted(result.return_values.items()), result.failures)

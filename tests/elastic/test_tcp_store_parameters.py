@@ -40,7 +40,7 @@ def test_a_program_that_names_all_parameters_of_torch_has_a_store() -> None:
         assert store.get("k") == b"v"
 
 
-def test_masters_with_multi_tenant_share_the_server_of_their_port_until_the_last_is_closed() -> None:
+def test_masters_with_multi_tenant_share_the_server_of_their_port_until_all_are_closed() -> None:
     first = TCPStore(HOST, 0, None, True, LIMIT, multi_tenant=True)
     with TCPStore(HOST, first.port, None, True, LIMIT, multi_tenant=True) as second:
         first.set("k", "v")
@@ -61,8 +61,8 @@ def test_a_world_of_no_workers_is_refused(is_master: bool) -> None:
 def test_a_descriptor_of_another_port_or_of_no_socket_is_refused_in_one_line() -> None:
     with socket.create_server((HOST, 0)) as listener:
         bound = listener.getsockname()[1]
-        other = f"master_listen_fd={listener.fileno()}: is bound to the port {bound}, but the port is 5"
-        with pytest.raises(StoreConnectionError, match=other):
+        is_bound = f"master_listen_fd={listener.fileno()}: is bound to the port {bound}, but"
+        with pytest.raises(StoreConnectionError, match=f"{is_bound} the port is 5"):
             TCPStore(HOST, 5, 1, True, master_listen_fd=listener.fileno())
         assert listener.getsockname()[1] == bound  # It is still the program's.
     with open(os.devnull) as file:

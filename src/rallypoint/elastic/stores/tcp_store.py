@@ -131,6 +131,11 @@ class TCPStore(Store):
         return self._port
 
     @property
+    def is_host(self) -> bool:
+        """Whether the server is in this process, by this object."""
+        return self._server is not None
+
+    @property
     def libuvBackend(self) -> bool:  # noqa: N802  # Its name in torch.
         """What was given as `use_libuv`."""
         return self._uses_libuv
