@@ -115,7 +115,7 @@ CALLS = (
     "errors.ProcessFailure(0, 1, 1, '/no/such/file').signal_name()",
     "errors.ProcessFailure(0, 1, -999, '/no/such/file').signal_name()",
     'errors.ChildFailedError("a", {})',
-    'errors.ChildFailedError("a", {0: errors.ProcessFailure(0, 1, 1, "/no")}).get_first_failure()[0]',
+    'errors.ChildFailedError("a", {0: errors.ProcessFailure(0, 1, 1, "/no")}).name',
     # Processes
     'mp.Std.from_str("1")',
     'mp.Std.from_str("0:1,1:2")',

@@ -71,8 +71,9 @@ def test_fn_is_the_old_name_of_entrypoint() -> None:
 
 def test_a_worker_prints_as_torchs_and_takes_no_other_attribute() -> None:
     """What torch prints is compared in tests/compat/test_signatures.py."""
-    worker = Worker(1, 2, 3, 4, 5)
+    worker: Any = Worker(1, 2, 3, 4, 5)
     assert str(worker) == "local_rank=1,global_rank=2,role_rank=3,world_size=4,role_world_size=5"
-    for made in (worker, WorkerGroup(WorkerSpec("trainer", 1, entrypoint="true"))):
+    group: Any = WorkerGroup(WorkerSpec("trainer", 1, entrypoint="true"))
+    for made in (worker, group):
         with pytest.raises(AttributeError):
-            made.more = 1  # type: ignore[attr-defined]
+            made.more = 1

@@ -54,9 +54,9 @@ class TCPStore(Store):
     anybody. With `multi_tenant` the masters of this process on one port have one server, until the
     last of them is closed. `use_libuv` is accepted: there is one server, whatever it says.
 
-    A master binds the address of `host_name`, no other. On a loopback address only processes of this
-    user are served; on another one every host that reaches it is. `allow` names the networks (CIDRs
-    like "10.0.0.0/8") that are served besides this user's processes, and nobody else then.
+    A master binds the address of `host_name`, no other. On a loopback address only processes of
+    this user are served; on another one every host that reaches it is. `allow` names the networks
+    (CIDRs like "10.0.0.0/8") that are served besides this user's processes, and nobody else then.
 
     One object serves all threads of a process, not a forked child: there, use `clone`. Lost
     connections are replaced where nothing can have got lost or be done twice.

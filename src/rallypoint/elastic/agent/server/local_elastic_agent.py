@@ -123,7 +123,8 @@ class LocalElasticAgent(SimpleElasticAgent):
 
     def _started_with(self, spec: WorkerSpec) -> tuple[Any, dict[int, tuple[Any, ...]]]:
         """The function or program, and its arguments by local rank."""
-        entrypoint, first = spec.entrypoint, ()
+        entrypoint: Any = spec.entrypoint
+        first: tuple[Any, ...] = ()
         if isinstance(entrypoint, tuple):
             entrypoint, first = entrypoint[0], entrypoint[1:]
 
