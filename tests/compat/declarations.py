@@ -19,6 +19,8 @@ from typing import Any, NamedTuple
 from msgspec import NODEFAULT, Struct
 from msgspec.structs import fields as struct_fields
 
+from rallypoint.elastic.agent.embedded.refused_hooks import CALLED_HOOKS
+
 Shown = dict[str, Any]
 """One thing, as JSON has it."""
 SPECIAL = (
@@ -96,9 +98,10 @@ def _class(cls: type) -> Shown:
 
 
 def _names(cls: type) -> list[str]:
-    """Public members, but those that every class of a base of Python's has."""
+    """Public members and hooks, but those that every class of a base of Python's has."""
     own = (base for base in cls.__mro__ if not _is_pythons(base))
-    return sorted({name for base in own for name in vars(base) if not name.startswith("_")})
+    names = {name for base in own for name in vars(base)}
+    return sorted(name for name in names if not name.startswith("_") or name in CALLED_HOOKS)
 
 
 def _is_pythons(cls: type) -> bool:
@@ -172,7 +175,8 @@ def _default(value: object) -> str:
 def _pybind_takes(value: Any) -> str:
     """Read in the documentation: the longest of several, in which what a shorter one lacks may be
     left out."""
-    text = (vars(value)["__init__"] if isinstance(value, type) else value).__doc__ or ""
+    made_by = value.__init__ if isinstance(value, type) else value  # type: ignore[misc]
+    text = made_by.__doc__ or ""
     several = [_read_pybind(line) for line in _PYBIND.findall(text)] or [[Parameter("/", "self")]]
     several.sort(key=len)
     least, longest = len(several[0]), several[-1]

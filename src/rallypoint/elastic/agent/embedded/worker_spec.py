@@ -99,7 +99,7 @@ class WorkerSpec:
 class Worker:
     """One worker of this node. `id` is whatever `_start_workers` called it."""
 
-    __slots__ = ("global_rank", "id", "local_rank", "role_rank", "role_world_size", "world_size")
+    __slots__ = ("id", "local_rank", "global_rank", "role_rank", "world_size", "role_world_size")  # noqa: RUF023  # The order of its text.
 
     def __init__(
         self,
