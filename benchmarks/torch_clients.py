@@ -19,7 +19,8 @@ from argparse import ArgumentParser
 from collections.abc import Callable
 from datetime import timedelta
 
-import torch.distributed as dist
+os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # Each client warns of its look-up.
+import torch.distributed as dist  # noqa: E402  # It reads the variable.
 
 from rallypoint.elastic.stores import TCPStore
 
