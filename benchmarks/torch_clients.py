@@ -20,7 +20,7 @@ from collections.abc import Callable
 from datetime import timedelta
 
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # Each client warns of its look-up.
-import torch.distributed as dist  # noqa: E402  # It reads the variable.
+import torch.distributed as dist  # It reads the variable.
 
 from rallypoint.elastic.stores import TCPStore
 

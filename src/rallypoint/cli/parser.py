@@ -41,7 +41,8 @@ class Command(Struct, frozen=True):
     words: tuple[str, ...] = ()
     """The names of the words that it takes besides options. All are required."""
     may_have: tuple[str, ...] = ()
-    """Those that may follow, one each; the last one may come again if its name ends with dots."""
+    """The words that may follow, one each; the last one may come again if its name ends with
+    dots."""
     runs_a_script: bool = False
     """The first word that is no option, and all after it, is a command line that it starts."""
     elsewhere: bool = False
@@ -51,7 +52,7 @@ class Command(Struct, frozen=True):
 
     @property
     def options(self) -> dict[str, Setting]:
-        """By flag."""
+        """The options by flag."""
         return {row.flag: row for _, rows in self.groups for row in rows}
 
 
@@ -61,6 +62,14 @@ class HelpRequested(Exception):
 
 class ExplainRequested(Exception):
     """`--explain` stood on the command line, whose explanation `args[0]` are lines."""
+
+
+class UnknownOptionError(UsageError):
+    """A command line has an option that its command does not have."""
+
+    def __init__(self, option: str, hint: str = "") -> None:
+        super().__init__(f"{shown(option)}: unknown option{hint}")
+        self.option = option
 
 
 class CompletionRequested(Exception):
@@ -85,7 +94,8 @@ class Scanned(Struct, frozen=True):
         return self.values.get(name, [])
 
     def read(self, command: Command, name: str, default: object = None) -> Any:
-        """What was given, as the kind of the option says, or the default. Raises UsageError."""
+        """Return the given value, as the kind of the option says, or the default. Raises
+        UsageError."""
         given = self.get(name)
         return default if given is None else reading.read(command.options[name], given)
 
@@ -136,7 +146,7 @@ class Scanned(Struct, frozen=True):
 
 
 def with_hint(command: Command, read: Callable[[], T]) -> T:
-    """What `read` returns; its UsageError also says where the help is."""
+    """Return the result of `read`; its UsageError also says where the help is."""
     try:
         return read()
     except UsageError as error:
@@ -222,7 +232,7 @@ class _Parse:
             row = short.get(name)
             if row is None:
                 near = self._nearest("--" + word[1:].replace("_", "-"))
-                raise UsageError(f"{shown(word)}: unknown option{near}")
+                raise UnknownOptionError(word, near)
             if row.metavar:
                 self._take(row, name, letters.removeprefix("=") or None)
                 return
@@ -252,7 +262,7 @@ class _Parse:
         if not fits and (ignored := self._command.ignored(name)):
             return ignored
         if not fits:
-            raise UsageError(f"{shown(spelled)}: unknown option{self._nearest(name)}")
+            raise UnknownOptionError(spelled, self._nearest(name))
         return fits[0]
 
     def _nearest(self, name: str) -> str:

@@ -31,7 +31,7 @@ _MAX_DIGITS = 18
 """Longer numbers mean nothing here, and Python refuses to read very long ones."""
 _LOOPBACK = "127.0.0.1"
 EVENT_HANDLERS = ("console", "jsonl", "null")
-"""Those that are built in."""
+"""The event handlers that are built in."""
 _TRUE = frozenset({"true", "t", "yes", "y", "on"})
 _FALSE = frozenset({"false", "f", "no", "n", "off"})
 _BLANKS_COUNT = frozenset({"template", "texts", "pattern"})
@@ -274,6 +274,14 @@ def module_names(value: Given) -> tuple[str, ...]:
     return tuple(names)
 
 
+def variable_names(value: Given) -> tuple[str, ...]:
+    """Comma-separated names of variables, or patterns of names."""
+    names = tuple(name.strip() for name in value.text.split(",") if name.strip())
+    if not names or not all(is_name(name) and "=" not in name for name in names):
+        raise value.wrong("needs names of variables, for example SLURM_PROCID or 'SLURM_*'")
+    return names
+
+
 def signal_names(value: Given) -> tuple[str, ...]:
     """Comma-separated names of signals that a process may handle."""
     import signal
@@ -411,13 +419,15 @@ _READERS: Mapping[str, Callable[[Given], object]] = {
     "signals": signal_names,
     "notice": preempt_notice,
     "modules": module_names,
+    "variables": variable_names,
     "file": summary_file,
     "directory": lambda value: value.text or None,
     "streams": output_map,
     "texts": texts,
     "pattern": progress_pattern,
 }
-"""By kind; options whose meaning depends on others or on the machine are read where that is."""
+"""The readers by kind; options whose meaning depends on others or on the machine are read where
+that is known."""
 PLAIN = frozenset({*_READERS, "choice", "engine"})
 """The kinds that `read` knows."""
 
