@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from rallypoint.cli.parser import UnknownOptionError
 from rallypoint.cli.watch.asking.reach import JobEndedError, NotHostedError, UnreachedHereError
 from rallypoint.core.json_reader import UnreadableJsonError
 from rallypoint.elastic.multiprocessing import ProcessFailure
@@ -71,6 +72,7 @@ MADE: dict[type[BaseException], Callable[[], BaseException]] = {
     StoreTimeoutError: lambda: StoreTimeoutError("get", ["k"], 1.0),
     UnfitRecordError: lambda: UnfitRecordError("term -1"),
     UnguardedLaunchError: UnguardedLaunchError,
+    UnknownOptionError: lambda: UnknownOptionError("--nods", "; did you mean --nnodes?"),
     UnreadableJsonError: lambda: UnreadableJsonError("is not JSON", is_text=True),
     NotHostedError: lambda: NotHostedError("not yet", recovers=True),
     UnreachedHereError: lambda: UnreachedHereError("no answer: refused", "refused"),
