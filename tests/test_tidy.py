@@ -91,6 +91,9 @@ ENVIRON_READERS = (
     "cli/launch/command.py",
     "cli/launch/host.py",  # sshd tells the command of a session its address, and what it inherits
     "cli/machine.py",
+    "cli/shim/command.py",
+    "cli/shim/in_process.py",
+    "cli/shim/entries/sitecustomize.py",  # it decides by it whether it acts in a process
     "cli/options.py",
     "config.py",
     "machine_name.py",  # Kubernetes tells a pod on which machine it runs
@@ -138,6 +141,7 @@ FLAT_FOLDERS: dict[str, str] = {
 }
 """Packages without sub-packages that have more modules than that."""
 THIN_FOLDERS: dict[str, str] = {
+    "cli/shim/entries": "a directory for PATH and PYTHONPATH, with a program and a module",
     "elastic/": "torch has these packages",
 }
 """Sub-packages with fewer modules than that. A key that ends with / is for all below it."""
@@ -174,11 +178,13 @@ TORCHS_PATHS = "tests/compat/recorded/public_names.json"
 USES_OF_THE_LIBRARY: dict[str, str] = {
     "agent/membership.py": "a job over a plug-in's handler",
     "cli/machine.py": "the names of plug-ins",
+    "cli/shim/in_process.py": "programs get it in the place of torch's modules",
     "integrations/torchrun.py": "the plug-in for stock torchrun makes a handler of the library",
     "worker/collectives.py": "a store for scripts",
 }
 """The product imports `rallypoint.elastic` here, in functions or for its types."""
 USES_AT_IMPORT: dict[str, str] = {
+    "cli/shim/in_process.py": "programs import it, and the command does not",
     "integrations/torchrun.py": "stock torchrun imports it, and the command does not",
 }
 NAMES_OF_ENGINES: dict[str, str] = {
@@ -187,6 +193,7 @@ NAMES_OF_ENGINES: dict[str, str] = {
     "coordinator/client/discovery.py": "a line names a service of Kubernetes, which is no record",
     "torch_versions.py": "the keys and variables that torch's versions know",
     "cli/generate/command.py": "writes manifests of pods",
+    "cli/migrate/translate.py": "an older name that torch has",
     "cli/generate/kubernetes.py": "writes manifests of pods",
     "cli/generate/rbac.py": "writes the rights of pods",
     "elastic/etcd/client.py": "a client for the store and the rendezvous of programs",
@@ -204,6 +211,10 @@ OPTIONAL_CLIENTS: dict[tuple[str, str], str] = {
         "store/server_process.py",
         "uvloop",
     ): "a faster loop, where it is installed",
+    (
+        "integrations/jax.py",
+        "jax",
+    ): "the class that JAX asks is one of JAX's",
     (
         "elastic/control_plane.py",
         "torch",
@@ -236,6 +247,8 @@ WALL_CLOCK_READERS: dict[str, str] = {
     "elastic/timer/pipe/writing.py": "torch's requests of timers are dated by it",
 }
 SPAWNERS: dict[str, str] = {
+    "cli/shim/command.py": "becomes the command of a person, and has nothing to supervise",
+    "cli/shim/entries/sitecustomize.py": "becomes rallypoint, in an interpreter without it",
     "elastic/multiprocessing/subprocess_handler/subprocess_handler.py": "its Popen is torch's",
 }
 FILE_WRITERS: dict[tuple[str, str], str] = {
@@ -245,6 +258,7 @@ FILE_WRITERS: dict[tuple[str, str], str] = {
     ): "it has no name, where memfd is missing",
 }
 PRINTERS: dict[str, str] = {
+    "cli/shim/entries/sitecustomize.py": "runs in interpreters without rallypoint, and says so",
     "observe/printing.py": "the one place",
     "process/relay/client.py": "what the one place has made, when there is no relay to take it",
     "process/prepared/program.py": "exec'd with the standard library only; tells an error number",

@@ -94,7 +94,7 @@ def test_A4_hang_timeout_says_once_that_no_worker_tells_its_steps(impatient: Clu
     assert len(told) == 1
 
 
-def test_A14_a_start_without_any_step_is_a_hang_when_its_own_time_is_over(
+def test_A15_a_start_without_any_step_is_a_hang_when_its_own_time_is_over(
     impatient: Cluster,
 ) -> None:
     impatient.options["hang_timeout"] = "60,start=1.5"
@@ -107,7 +107,7 @@ def test_A14_a_start_without_any_step_is_a_hang_when_its_own_time_is_over(
     assert a.verdict["restarts"] == 1
 
 
-def test_A14_ranks_that_tell_no_steps_do_not_hang_in_their_start(impatient: Cluster) -> None:
+def test_A15_ranks_that_tell_no_steps_do_not_hang_in_their_start(impatient: Cluster) -> None:
     """Node b tells none, and node a goes on for three times as long as a start may take."""
     impatient.options["hang_timeout"] = "60,start=1"
     a, b = impatient.running("a", "b", round=None)
@@ -122,7 +122,7 @@ def test_A14_ranks_that_tell_no_steps_do_not_hang_in_their_start(impatient: Clus
     assert "hang_suspected" not in {event.name for event in a.events}
 
 
-def test_A14_nobody_hangs_while_a_rank_is_in_its_phase_which_others_wait_for(
+def test_A15_nobody_hangs_while_a_rank_is_in_its_phase_which_others_wait_for(
     impatient: Cluster,
 ) -> None:
     """Rank 1 evaluates for longer than a step may take, and hangs after that."""
@@ -148,7 +148,7 @@ def test_A14_nobody_hangs_while_a_rank_is_in_its_phase_which_others_wait_for(
     impatient.end_well(a, b)
 
 
-def test_A14_a_phase_may_have_a_shorter_limit_than_a_step(impatient: Cluster) -> None:
+def test_A15_a_phase_may_have_a_shorter_limit_than_a_step(impatient: Cluster) -> None:
     impatient.options["hang_timeout"] = "600,checkpoint=1.5"
     a, b = impatient.running("a", "b", max_restarts=1, log_dir=str(impatient.folder / "logs"))
     impatient.order(AHEAD, round=0, rank=0)

@@ -23,7 +23,7 @@ PHASES = (("evaluation", 3600.0), ("start", 1800.0))
         ("300,start=1,start=2", 300.0, (("start", 2.0),)),
     ],
 )
-def test_A14_limits_of_phases_stand_behind_the_usual_one_in_any_order(
+def test_A15_limits_of_phases_stand_behind_the_usual_one_in_any_order(
     given: str, usual: float, phases: tuple[tuple[str, float], ...]
 ) -> None:
     """On the command line, in the environment, and in a program."""
@@ -48,11 +48,11 @@ def test_A14_limits_of_phases_stand_behind_the_usual_one_in_any_order(
         (",start=5", "needs a number of seconds"),
     ],
 )
-def test_A14_limits_of_phases_are_refused_with_the_whole_value(given: str, says: str) -> None:
+def test_A15_limits_of_phases_are_refused_with_the_whole_value(given: str, says: str) -> None:
     assert refusal(f"--hang-timeout {given} train.py") == f"--hang-timeout {given}: {says}"
 
 
-def test_R7_A14_an_older_coordinator_that_would_ignore_the_limits_of_phases_is_refused() -> None:
+def test_R7_A15_an_older_coordinator_that_would_ignore_the_limits_of_phases_is_refused() -> None:
     usual = parse("--hang-timeout 300 train.py").rendezvous.shared()
     phases = parse("--hang-timeout 300,start=1800 train.py").rendezvous.shared()
     assert settings_unknown(usual, SETTINGS_UNCOUNTED) == ""
@@ -114,7 +114,7 @@ def test_R1_by_the_path_of_a_file_a_job_has_a_record_beside_it() -> None:
         ("x" * 65, "x" * 55 + "-"),
     ],
 )
-def test_A15_every_run_id_becomes_one_that_trackers_take_and_no_two_are_one(
+def test_A16_every_run_id_becomes_one_that_trackers_take_and_no_two_are_one(
     run_id: str, tracked: str
 ) -> None:
     found = tracked_run_id(run_id)

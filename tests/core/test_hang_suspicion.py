@@ -54,7 +54,7 @@ def test_the_smallest_step_of_the_silent_is_behind_then_the_longest_silent() -> 
     assert hang.most_behind([slow_but_alive]) is None
 
 
-def test_A14_a_phase_has_its_own_limit_and_no_look_comes_too_late_for_the_shortest() -> None:
+def test_A15_a_phase_has_its_own_limit_and_no_look_comes_too_late_for_the_shortest() -> None:
     evaluating = replace(silent(0, 5, 500.0), limit_s=900.0, phase="evaluation")
     assert not hang.suspects([evaluating])
     assert hang.suspects([replace(evaluating, silent_s=900.0)])
@@ -146,7 +146,7 @@ def test_A5_no_hang_is_looked_into_while_a_node_leaves() -> None:
     assert host.step(FromNode(B, m.HangSuspected(stamp()))) == []
 
 
-def test_A14_a_start_that_takes_too_long_blames_a_rank_unless_others_have_made_steps() -> None:
+def test_A15_a_start_that_takes_too_long_blames_a_rank_unless_others_have_made_steps() -> None:
     stuck = StepsFound("b", behind(-1, 1800.0, phase="start"), -1)
     _, failure = known(hang.blamed([StepsFound("a", None, -1), stuck], workers=4))
     assert failure.message == (
@@ -161,7 +161,7 @@ def test_A14_a_start_that_takes_too_long_blames_a_rank_unless_others_have_made_s
     assert failure.message == "no progress for 900 s: in its phase evaluation, at step 17"
 
 
-def test_A14_a_phase_that_began_while_the_nodes_are_asked_keeps_others_from_blame() -> None:
+def test_A15_a_phase_that_began_while_the_nodes_are_asked_keeps_others_from_blame() -> None:
     """What the nodes answer is newer than what their heartbeats have told."""
     waiting = StepsFound("a", behind(42, 300.0), 42, known=1)
     assert hang.blamed([waiting, StepsFound("b", None, 17, 1, is_waited_for=True)]) is None
@@ -172,14 +172,14 @@ def test_A14_a_phase_that_began_while_the_nodes_are_asked_keeps_others_from_blam
     assert not hang.is_waited_for([replace(silent(0, 5, 1.0), phase="other")], phases)
 
 
-def test_A14_a_start_is_no_hang_once_any_node_has_told_a_step_of_the_round() -> None:
+def test_A15_a_start_is_no_hang_once_any_node_has_told_a_step_of_the_round() -> None:
     host = running(RULES_S)
     job.heard(host.job, "b", NodeProgress(stamp(), furthest=0), 100.0)
     assert host.step(FromNode(A, m.HangSuspected(stamp(), in_start=True))) == []
     assert told(host.step(FromNode(A, m.HangSuspected(stamp()))), m.CollectStacks) == [A, B]
 
 
-def test_A14_nobody_is_asked_while_a_worker_may_be_in_its_phase_and_others_wait_for_it() -> None:
+def test_A15_nobody_is_asked_while_a_worker_may_be_in_its_phase_and_others_wait_for_it() -> None:
     host = running(RULES_S)
     suspected = FromNode(A, m.HangSuspected(stamp()))
     job.heard(host.job, "b", IN_EVALUATION, NOW)
@@ -188,7 +188,7 @@ def test_A14_nobody_is_asked_while_a_worker_may_be_in_its_phase_and_others_wait_
 
 
 @pytest.mark.parametrize("end", [NodeProgress(stamp(), furthest=9), None])
-def test_A14_others_are_asked_as_soon_as_the_phase_has_ended(end: NodeProgress | None) -> None:
+def test_A15_others_are_asked_as_soon_as_the_phase_has_ended(end: NodeProgress | None) -> None:
     """It has told so, or its round is over."""
     host = running(RULES_S)
     named = stamp() if end else stamp(7)

@@ -55,7 +55,7 @@ def job(python: Path, folder: Path, program: str, *options: str, **environ: str)
     return [line for line in done.stdout.splitlines() if line.startswith("run ")]
 
 
-def test_A15_a_job_is_one_run_of_mlflow_through_a_kill_and_another_job_is_another(
+def test_A16_a_job_is_one_run_of_mlflow_through_a_kill_and_another_job_is_another(
     tmp_path: Path,
 ) -> None:
     python = framework("mlflow")
@@ -69,7 +69,7 @@ def test_A15_a_job_is_one_run_of_mlflow_through_a_kill_and_another_job_is_anothe
     assert first not in job(python, tmp_path, MLFLOW, *options, "llama/13b", **environ)
 
 
-def test_A15_a_job_is_one_run_of_wandb_that_its_second_round_resumes(tmp_path: Path) -> None:
+def test_A16_a_job_is_one_run_of_wandb_that_its_second_round_resumes(tmp_path: Path) -> None:
     python = framework("wandb")
     said = job(
         python,

@@ -359,7 +359,7 @@ async def test_without_a_place_for_it_a_board_is_silent(tmp_path: Path) -> None:
         shm.close()
 
 
-async def test_A14_a_phase_is_seen_until_its_block_ends_whatever_ends_it(tmp_path: Path) -> None:
+async def test_A15_a_phase_is_seen_until_its_block_ends_whatever_ends_it(tmp_path: Path) -> None:
     with working(tmp_path, 2, PHASES) as (shm, (one, silent)):
         assert shm.phases() == (NO_PHASE, NO_PHASE)
         for ask, name in (
@@ -382,7 +382,7 @@ async def test_A14_a_phase_is_seen_until_its_block_ends_whatever_ends_it(tmp_pat
         assert shm.phases()[1] == NO_PHASE
 
 
-async def test_A14_the_first_phase_alone_wakes_the_agent(tmp_path: Path) -> None:
+async def test_A15_the_first_phase_alone_wakes_the_agent(tmp_path: Path) -> None:
     rung: list[None] = []
     with a_shm(tmp_path, 1) as shm:
         shm.watch(lambda: rung.append(None))
@@ -395,7 +395,7 @@ async def test_A14_the_first_phase_alone_wakes_the_agent(tmp_path: Path) -> None
             assert rung == []
 
 
-async def test_R7_A14_a_worker_with_an_older_library_is_in_no_phase_and_tells_its_steps(
+async def test_R7_A15_a_worker_with_an_older_library_is_in_no_phase_and_tells_its_steps(
     tmp_path: Path,
 ) -> None:
     environ = environ_of(BEFORE_PHASES, tmp_path)
@@ -408,7 +408,7 @@ async def test_R7_A14_a_worker_with_an_older_library_is_in_no_phase_and_tells_it
         assert shm.phases() == (NO_PHASE,)
 
 
-async def test_R7_A14_an_older_agent_reads_what_a_worker_in_a_phase_tells(tmp_path: Path) -> None:
+async def test_R7_A15_an_older_agent_reads_what_a_worker_in_a_phase_tells(tmp_path: Path) -> None:
     environ = os.environ | environ_of(BEFORE_PHASES, tmp_path)
     reads = (
         "import pathlib, sys; from rallypoint.wire.shm import parse_slots\n"
@@ -429,11 +429,11 @@ async def test_R7_A14_an_older_agent_reads_what_a_worker_in_a_phase_tells(tmp_pa
 
 
 @pytest.mark.parametrize("name", ["", "a b", "évaluation", "x" * 25, "start", "-"])
-def test_A14_the_name_of_a_phase_is_refused_in_one_line_also_without_an_agent(name: str) -> None:
+def test_A15_the_name_of_a_phase_is_refused_in_one_line_also_without_an_agent(name: str) -> None:
     with pytest.raises(ValueError, match=r"^phase\('.*'\): needs 1 to 24 letters"):
         worker.phase(name)
 
 
-def test_A14_a_phase_does_nothing_outside_of_a_job() -> None:
+def test_A15_a_phase_does_nothing_outside_of_a_job() -> None:
     with worker.phase("evaluation"):
         pass
