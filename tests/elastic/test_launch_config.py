@@ -208,6 +208,12 @@ def test_A13_variables_are_kept_by_their_names() -> None:
     assert settings().workers.keep_env == ()
 
 
+def test_A14_styles_are_as_by_the_command_line() -> None:
+    given = settings(env_style=["mpi", "jax", "torch"]).rendezvous
+    assert given.env_styles == command_line("--env-style=jax,mpi").rendezvous.env_styles
+    assert (given.env_styles, settings().rendezvous.env_styles) == (("jax", "mpi"), ())
+
+
 def test_a_history_and_equal_failures_are_as_by_the_command_line(tmp_path: Path) -> None:
     given = settings(history=tmp_path / "jobs", max_no_progress=3)
     theirs = command_line(f"--history={tmp_path}/jobs", "--max-no-progress=3")
@@ -253,6 +259,7 @@ def test_functions_are_forked_from_a_prepared_process_unless_told_otherwise() ->
         ({"progress_pattern": "step"}, "progress_pattern='step': there is no such profile; there"),
         ({"progress_pattern": 5}, "progress_pattern=5: "),
         ({"max_no_progress": -1}, "max_no_progress=-1: needs 0 or more"),
+        ({"env_style": ["pytorch"]}, "env_style=['pytorch']: needs one of torch, jax, tensorflow"),
         ({"keep_env": "PMI_RANK"}, "keep_env='PMI_RANK': needs a list of names"),
         ({"keep_env": ["A=1"]}, "keep_env=['A=1']: needs names of variables, for example SLURM_PR"),
         ({"history": ""}, "history='': needs the name of a file"),
@@ -307,3 +314,17 @@ def test_health_checks_are_asked_for_by_torchs_variable(monkeypatch: pytest.Monk
     assert settings().observe.health_port is None
     monkeypatch.setenv("TORCHELASTIC_HEALTH_CHECK_PORT", "8080")
     assert settings().observe.health_port == 8080
+
+
+@pytest.mark.parametrize("seconds", [-5, -0.1, float("nan")])
+def test_a_grace_below_zero_is_refused_when_the_configuration_is_made(seconds: float) -> None:
+    with pytest.raises(ValueError, match=r"LaunchConfig\(shutdown_timeout=.*\): needs 0 or more"):
+        LaunchConfig(1, 1, 1, shutdown_timeout=seconds)
+
+
+def test_a_timeout_of_the_rendezvous_is_among_its_configuration_as_with_torch() -> None:
+    given = {"timeout": 5, "read_timeout": 7}
+    config = LaunchConfig(1, 1, 1, rdzv_timeout=9, rdzv_configs=given)
+    assert config.rdzv_configs == {"timeout": 9, "read_timeout": 7}
+    assert given["timeout"] == 5
+    assert LaunchConfig(1, 1, 1).rdzv_configs == {}

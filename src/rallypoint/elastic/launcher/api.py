@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from rallypoint.agent.embedding import Embedding, run_embedded, start_in_thread
 from rallypoint.agent.environ import SHUTDOWN_TIMEOUT_VARIABLE, asked_for
 from rallypoint.cli.machine import ThisHost
-from rallypoint.cli.options import read_access, read_count, read_observe
+from rallypoint.cli.options import count_devices, read_access, read_count, read_observe
 from rallypoint.cli.parser import Scanned
 from rallypoint.cli.run_options.rendezvous import Reading, read_rendezvous
 from rallypoint.cli.values import integer, read
@@ -83,13 +83,15 @@ class LaunchConfig:
     once. `drain_deadline` and `hang_timeout` are seconds, as `--drain-deadline` and
     `--hang-timeout`; None: the shutdown timeout, and never. `progress_pattern`, `max_no_progress`
     and `history` are as `--progress-pattern`, `--max-no-progress` and `--history`; the end of a job
-    on one node is not kept. `keep_env` names variables that `--keep-env` keeps. With an
+    on one node is not kept. `env_style` and `keep_env` are lists, as `--env-style` and
+    `--keep-env` have them. With an
     `rdzv_backend` of `file`, the endpoint is a directory that all nodes share, and any of them may
     host the job, on a port of `port_range`: the first and the last; with another engine of records
     the endpoint is as for the command.
 
-    A value that can't be used is refused when the job is launched, and the variable's at once:
-    ParameterError or UsageError.
+    A value that can't be used is refused when the job is launched, and a `shutdown_timeout` and
+    the variable's at once: ParameterError or UsageError. A `rdzv_timeout` is written into
+    `rdzv_configs`, as with torch.
     """
 
     min_nodes: int
@@ -123,11 +125,18 @@ class LaunchConfig:
     progress_pattern: str | None = None
     max_no_progress: int | None = None
     history: str | None = None
+    env_style: Sequence[str] | None = None
     keep_env: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
         if self.shutdown_timeout is None:
             self.shutdown_timeout = _usual_grace_s()
+        elif not self.shutdown_timeout >= 0:
+            raise ParameterError(
+                f"LaunchConfig(shutdown_timeout={self.shutdown_timeout!r}): needs 0 or more seconds"
+            )
+        if self.rdzv_timeout != NO_TIMEOUT:
+            self.rdzv_configs = {**self.rdzv_configs, "timeout": self.rdzv_timeout}
 
 
 def _usual_grace_s() -> float:
@@ -146,12 +155,14 @@ def agent_config(config: LaunchConfig, entrypoint: Entrypoint, args: Sequence[An
     that were started either way find each other. Raises ParameterError, one line."""
     machine, notices = ThisHost(), list[str]()
     reading = read_rendezvous(_scanned(config), machine, notices)
+    count = read_count(reading.scanned.get("--nproc-per-node"), {}, machine)
     workers = WorkerConfig(
         **reading.fields["workers"],
-        count=read_count(reading.scanned.get("--nproc-per-node"), {}, machine),
+        count=count,
         preload=module_names(config.preload),
         numa=numa_options(config.numa_options),
         unbuffered=config.progress_pattern is not None,
+        devices=count_devices(count, reading, machine, None),
     )
     output: dict[str, Any] = {
         "mode": OutputMode.INHERIT,
@@ -222,10 +233,7 @@ def _rendezvous(config: LaunchConfig, reading: Reading) -> RendezvousConfig:
 
 
 def _configs(config: LaunchConfig) -> dict[str, Any]:
-    conf = dict(config.rdzv_configs)
-    if config.rdzv_timeout != NO_TIMEOUT:
-        conf.setdefault("timeout", config.rdzv_timeout)
-    return conf
+    return dict(config.rdzv_configs)
 
 
 def _graces(config: LaunchConfig) -> dict[str, float]:
