@@ -45,9 +45,9 @@ BY_ENDPOINT = ("tcp", "c10d", "static")
 """The backends of jobs whose endpoint says which node hosts them."""
 ENV_STYLES = ("torch", "jax", "tensorflow", "mpi", "deepspeed")
 """Launchers and frameworks whose variables workers may have; they have torch's in any case."""
-MAX_TOLD_WORKERS = 4096
-"""So many are named to each other at most, as TF_CONFIG does: the kernel takes no variable of more
-than 128 KiB."""
+MAX_TOLD_WORKERS, MAX_TOLD_BYTES = 4096, 120_000
+"""So many workers are told of each other's addresses at most, and of so many bytes of them: they
+become one variable, and the kernel takes none of more than 128 KiB."""
 UNNAMED_RUN_ID = "none"
 """The run id of a job without a name, as with torchrun: several nodes must agree on one."""
 
