@@ -1,0 +1,111 @@
+"""What the nodes of a handler's round tell each other in its store, before its coordinator begins:
+what each knows of the job, and where the coordinator is. Pure.
+
+A node that hosted the coordinator of the last round has the whole record of the job; others know
+the number of the next round, the restarts and why the last round ended. The new coordinator starts
+from the newest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from rallypoint.core import limits
+from rallypoint.core.model import EndReason, SharedSettings, Stamp
+from rallypoint.core.takeover.record import JobRecord
+from rallypoint.core.takeover.record_limits import fault_of_job
+from rallypoint.errors import MessageError, RendezvousStateError
+
+
+class NodeInfo(Struct, frozen=True, array_like=True):
+    """What one node brings to a round."""
+
+    node_id: str
+    record: JobRecord | None = None
+    """What it knows of the job; None: it was in no round of it."""
+    addresses: tuple[str, ...] = ()
+    """Where the coordinator of this round listens: of the node of rank 0 alone."""
+    secret: bytes = b""
+    """What opens the job there."""
+    has_store: bool = False
+    """The handler has a store for the workers of this round."""
+
+
+_infos = msgspec.msgpack.Decoder(NodeInfo)
+
+
+def node_key(rank: int) -> str:
+    """Where the info of this node is. Agents that had no coordinator have another form of info
+    there, and neither version takes the other's."""
+    return f"rallypoint/node/{rank}"
+
+
+def encode(info: NodeInfo) -> bytes:
+    """The value of a key."""
+    return msgspec.msgpack.encode(info)
+
+
+def decode(value: bytes, rank: int) -> NodeInfo:
+    """Raises RendezvousStateError."""
+    try:
+        info = _infos.decode(value)
+        fault = fault_of_job(info.record) if info.record is not None else ""
+        limits.check(replace(info, record=None))
+    except (msgspec.DecodeError, MessageError, UnicodeDecodeError, RecursionError) as error:
+        fault = str(error)
+    if fault:
+        raise RendezvousStateError(
+            f"the node of rank {rank} in the rendezvous handler's round does not run this version "
+            f"of rallypoint: install the same on all nodes ({fault})"
+        )
+    return info
+
+
+def known_to_a_node(
+    settings: SharedSettings, next_round: Stamp, restarts: int, reason: EndReason | None
+) -> JobRecord:
+    """The record of a job as a node knows it that did not host the coordinator."""
+    number = next_round.round
+    return JobRecord(
+        settings,
+        next_round.incarnation,
+        number,
+        judged_round=number,
+        restarts=restarts,
+        restarts_counted=tuple(range(1, restarts + 1)),
+        end_reason=reason,
+    )
+
+
+def known_to_the_host(record: JobRecord, next_round: int) -> JobRecord:
+    """The same as its coordinator knows it: its last round is over, and judged."""
+    return replace(
+        record,
+        round=next_round,
+        judged_round=next_round,
+        is_active=False,
+        verdict=None,
+        end_reason=record.end_reason or record.last_end,
+    )
+
+
+def newest(infos: Sequence[NodeInfo]) -> JobRecord | None:
+    """The record that the coordinator of these nodes starts from. None: none knows the job."""
+    known = [info.record for info in infos if info.record is not None]
+    return max(known, key=_age, default=None)
+
+
+def _age(record: JobRecord) -> tuple[int, int, bool]:
+    """A record of a host comes after those of nodes that know as many rounds."""
+    return record.round, record.incarnation, record.carried is not None
+
+
+def for_nodes(settings: SharedSettings, count: int) -> SharedSettings:
+    """The settings of the job in a round of so many nodes: neither more nor fewer take part."""
+    return replace(
+        settings, min_nodes=count, max_nodes=count, last_call_s=0.0, world_multiple_of=1
+    )
