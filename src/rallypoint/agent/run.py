@@ -218,12 +218,12 @@ class AgentRun:
             self.lease.fence,
             self._helpers.source.wait_ready if self._helpers is not None else None,
             self._try_to_start,
-            lambda: self._membership.last_words(self._hurried),
+            lambda: self._membership.last_words(),
             self._helpers.take_signals if self._helpers is not None else None,
         )
         self.agent = Agent(setup.config, make_workers, setup.signals, links)
         self.faults = Faults(lambda text: self.agent.say(kinds.FAULT(text)))
-        """Unexpected errors that must not end this agent (see ARCHITECTURE.md)."""
+        """Unexpected errors that must not end this agent (see docs/design/untrusted-input.md)."""
         self._membership = Membership(setup, self.agent, store_access, self.lease)
         self._store_access = store_access
         self._notice: PreemptNotice | None = None
@@ -240,7 +240,7 @@ class AgentRun:
         began_at = time.monotonic()
         agent, others_stop_s = self.agent, self._stop.shutdown_grace_s
         self._install()
-        opening = asyncio.get_running_loop().create_task(self._membership.open())
+        opening = asyncio.get_running_loop().create_task(self._membership.open(self._hurried))
         try:
             await asyncio.wait((opening, agent.finished), return_when=asyncio.FIRST_COMPLETED)
             if opening.done():
@@ -257,7 +257,7 @@ class AgentRun:
             if self._notice is not None:
                 await wait_unless(self._hurried, self._notice.close(), LAST_REPORTS_S)
             await agent.close()
-            await self._membership.close(self._hurried, others_stop_s)
+            await self._membership.close(others_stop_s)
             self.faults.tell_counts()
             self._setup.telemetry.hang_up()
             self._uninstall()

@@ -1,4 +1,4 @@
-"""Unexpected exceptions after which the process continues: ARCHITECTURE.md says what does.
+"""Unexpected exceptions after which the process continues (docs/design/untrusted-input.md).
 
 Each place in the code is reported once, with its callers, and at the end how often it occurred."""
 
