@@ -32,7 +32,7 @@ from rallypoint.core.job_lives import (
     TakePart,
 )
 from rallypoint.core.job_state import JobState, ended_job, new_job
-from rallypoint.core.model import SharedSettings, Verdict
+from rallypoint.core.model import EndReason, SharedSettings, Verdict
 from rallypoint.core.sessions import Sessions
 from rallypoint.core.takeover.clock_rates import with_margin
 from rallypoint.core.watch.job_view import job_line
@@ -101,6 +101,16 @@ class HostedJobs:
         self._own_agent = incarnation
         for job in self._jobs.values():
             job.lives_in(incarnation)
+
+    def end_round(self, reason: EndReason) -> None:
+        """End the round of every job here that has one, for this reason."""
+        for job in self.all:
+            job.end_round(reason)
+
+    def known(self) -> JobState | None:
+        """What is known of the one job here; None: it has ended."""
+        job = next((job for job in self._jobs.values() if job.verdict is None), None)
+        return None if job is None else job.known()
 
     async def wait_empty(self) -> None:
         """Until every other agent has left or is lost."""
@@ -274,6 +284,11 @@ class HostedJobs:
 
     def _host_only(self, settings: SharedSettings) -> None:
         run_id, former = settings.run_id, None
+        if (state := self._hosting.former) is not None:
+            job = self._jobs[run_id] = self._host(state)
+            job.see(job.watch.go_on)
+            job.see(self._hosting.keep_history, job.watch, took_over=True)
+            return
         if (leadership := self._leadership(run_id)) is not None:
             on_record = partial(self._hosting.on_record, run_id)
             leadership.keep(partial(self._deposed, run_id), on_record)

@@ -47,6 +47,9 @@ class Candidate(Struct, frozen=True, array_like=True):
     proves: bool = False
     """Whether the agent of this node answers `Prove`. The coordinator takes an older agent for
     fit."""
+    enrols: bool = True
+    """False: the store is a rendezvous handler's, with which no node can enrol. Only nodes of one
+    version meet by a handler."""
 
 
 class Lacking(Struct, frozen=True, array_like=True):

@@ -79,8 +79,6 @@ class NodeSettings(Struct, frozen=True):
     """The job can't have another node."""
     has_witness: bool = False
     """A process beside the agent notes the signals of a scheduler; see `worker_signals.py`."""
-    by_handler: bool = False
-    """A handler forms the rounds. It may block, and has its own time to end the job for others."""
 
 
 class WorkersState(Struct):

@@ -12,28 +12,14 @@ import os
 import socket
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any, TypeVar
 
-from msgspec.structs import replace
-
-from rallypoint.config import Endpoint, RendezvousConfig
-from rallypoint.coordinator.client.endpoint import NotYet, resolve
-from rallypoint.coordinator.own_addresses import reachable_host
-from rallypoint.core.model import EndKind, EndReason, Verdict
-from rallypoint.core.text import named
+from rallypoint.config import RendezvousConfig
+from rallypoint.core.model import EndKind, EndReason
 from rallypoint.elastic.rendezvous.api import RendezvousParameters
-from rallypoint.elastic.rendezvous.plug_in import round as rounds
-from rallypoint.elastic.rendezvous.plug_in.round import HandlerChange, NodeInfo
+from rallypoint.elastic.rendezvous.plug_in.part import HandlerChange
 from rallypoint.elastic.rendezvous.registry import get_rendezvous_handler
-from rallypoint.errors import (
-    RallypointError,
-    RendezvousClosedError,
-    RendezvousPlugInError,
-    RendezvousTimeoutError,
-    UsageError,
-)
-from rallypoint.store.round_store import RoundStore
+from rallypoint.errors import RallypointError, RendezvousPlugInError
 from rallypoint.threads import run_in_thread
 
 T = TypeVar("T")
@@ -42,14 +28,6 @@ POLL_S = 1.0
 """A handler without `wait_for_change` is asked so often."""
 WAIT_SLICE_S = 5.0
 """One that can is asked to wait for so long, since its thread can't be interrupted."""
-FIRST_POLL_S = 0.01
-POLL_GROWTH = 1.5
-LONGEST_POLL_S = 0.25
-"""Between two looks at the store of a round."""
-REASON_S = 1.0
-"""A store that does not answer for so long is asked no more why the round ended."""
-LOOK_S = 1.0
-"""While infos are missing the handler is asked so often whether the round still is."""
 _NEW_ROUND = "a new round began: a node was lost, joined, or restarts its workers"
 _unnamed = itertools.count()
 
@@ -83,7 +61,7 @@ class AgreedRound:
         """One set."""
         await in_thread(lambda: self._store.set(key, value))
 
-    async def get_all(self, *keys: str) -> list[bytes]:
+    async def read(self, *keys: str) -> list[bytes]:
         """The values of keys that are there; one request where the store can."""
 
         def read() -> list[bytes]:

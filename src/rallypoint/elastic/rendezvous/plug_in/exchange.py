@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from rallypoint.core import limits
 from rallypoint.core.model import EndReason, SharedSettings, Stamp
+from rallypoint.core.settings import MIN_SECONDS
 from rallypoint.core.takeover.record import JobRecord
 from rallypoint.core.takeover.record_limits import fault_of_job
 from rallypoint.errors import MessageError, RendezvousStateError
@@ -107,5 +108,5 @@ def _age(record: JobRecord) -> tuple[int, int, bool]:
 def for_nodes(settings: SharedSettings, count: int) -> SharedSettings:
     """The settings of the job in a round of so many nodes: neither more nor fewer take part."""
     return replace(
-        settings, min_nodes=count, max_nodes=count, last_call_s=0.0, world_multiple_of=1
+        settings, min_nodes=count, max_nodes=count, last_call_s=MIN_SECONDS, world_multiple_of=1
     )

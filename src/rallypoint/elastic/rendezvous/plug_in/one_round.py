@@ -8,7 +8,9 @@ other. Then each node is told to go (`LeaveNow`), and asks the handler for the n
 
 from __future__ import annotations
 
+from rallypoint.core import event_kinds as kinds
 from rallypoint.core import job as jobs
+from rallypoint.core.event_kinds import Record
 from rallypoint.core.job_departures import leave_now
 from rallypoint.core.job_state import JobEffect, JobEvent, JobState, RoundIsOver
 from rallypoint.core.messages import Assigned, ToNode
@@ -51,7 +53,13 @@ class OneRound:
             return effects
         if job.turns and isinstance(job.turns[-1], RoundFormed):
             job.turns.pop()
-        return _let_go(job)
+        return [*(each for each in effects if not _tells_of_it(each)), *_let_go(job)]
+
+
+def _tells_of_it(effect: JobEffect) -> bool:
+    if isinstance(effect, ToNode):
+        return isinstance(effect.message, Assigned)
+    return isinstance(effect, Record) and effect.kind is kinds.ROUND_FORMED
 
 
 def _let_go(job: JobState) -> list[JobEffect]:
