@@ -35,7 +35,8 @@ class OneRound:
         effects = jobs.step(job, event, at)
         if isinstance(event, RoundIsOver) or len(job.round.members) < nodes:
             self._is_over = True
-        if job.end_reason is not None and job.end_reason.kind in _OF_OTHER_NODES:
+        ended = job.end_reason if self._has_formed else None
+        if ended is not None and ended.kind in _OF_OTHER_NODES:
             self._is_over = True
         if job.verdict is not None or job.round.held:
             return effects
