@@ -44,7 +44,7 @@ class HangWatch:
         self._unseen: asyncio.TimerHandle | None = None
         if self._timeout_s:
             round_.workers.shm.watch(self._changed)
-            if config.rendezvous.handler is None and not config.output.progress_pattern:
+            if not config.output.progress_pattern:
                 loop = asyncio.get_running_loop()
                 self._unseen = loop.call_later(self._timeout_s, self._say_if_unseen)
 

@@ -9,6 +9,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from msgspec.structs import replace
+
 from rallypoint.agent.agent import Agent
 from rallypoint.agent.embedding import Embedding
 from rallypoint.agent.helper_processes import HelperProcesses, NodeLease, wait_unless
@@ -117,6 +119,7 @@ class Membership:
         self._hurried = asyncio.Event()
         """Ends every wait of `close`."""
         self._others_stop_s = setup.config.stop.shutdown_grace_s
+        self._progress = ProgressReport(setup.config, setup.telemetry.dispatcher)
         self._answers: NodeAnswers | None = None
         self._status = ""
         self._notices = setup.config.notices
@@ -298,12 +301,9 @@ class Membership:
             proves=self._setup.helpers is not None,
         )
 
-    def _hooks(
-        self, found: Connected, end: AgentEnd, search: LeaderSearch | None = None
-    ) -> Hooks:
+    def _hooks(self, found: Connected, end: AgentEnd, search: LeaderSearch | None = None) -> Hooks:
         on_held = self._lease.renewed if end.rules.has_fence else _ignore
-        report = ProgressReport(self._config, self._setup.telemetry.dispatcher)
-        host = search or found
+        report, host = self._progress, search or found
 
         def progress(generation: int) -> NodeProgress | None:
             return report.news(self._agent.stamp, generation)
@@ -321,11 +321,13 @@ class Membership:
             led = None if search is None else search.epoch
             return self._notes.attaching(found.token, end, led, connection.peer, generation)
 
+        hooks = Hooks(
+            on_held, connected, progress=progress, rounds=report.rounds, collect=self._collect
+        )
         if found.coordinator is not None:
-            # No coordinator outlives this agent to get a death notice.
-            return Hooks(on_held, connected, progress=progress, collect=self._collect)
+            return hooks  # No coordinator outlives this agent to get a death notice.
         placed, is_short = partial(self._notes.placed, end), MemoryWatch().is_short
-        return Hooks(on_held, attaching, placed, is_short, progress, report.rounds, self._collect)
+        return replace(hooks, on_attach=attaching, on_place=placed, is_short_of_memory=is_short)
 
     def _collect(self, message: m.Collecting) -> None:
         if self._answers is None:

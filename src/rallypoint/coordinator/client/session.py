@@ -150,6 +150,11 @@ class CoordinatorSession:
         """How the coordinator attached this node last."""
         return self._end.attached
 
+    @property
+    def generation(self) -> int:
+        """Of the newest connection."""
+        return self._end.generation
+
     def stamp(self, round_: int) -> Stamp:
         """The name of this round of the job."""
         assert self._end.attached is not None

@@ -195,7 +195,7 @@ def stop(state: WorkersState, desired: Desired, number: int, grace_s: float) -> 
         case NodePhase.IDLE | NodePhase.ENROLLING | NodePhase.READY:
             return _end_before_start(state)
         case NodePhase.RUNNING | NodePhase.FINISHED:
-            state.phase, state.grace_s = NodePhase.STOPPING, grace_s
+            state.phase, state.grace_s, state.first_grace = NodePhase.STOPPING, grace_s, 0
             return end_by_signal(state, number)
         case NodePhase.STOPPING if grace_s < state.grace_s and not state.killing:
             state.grace_s = grace_s

@@ -76,6 +76,8 @@ class HandlerSession:
         self.coordinator: Coordinator | None = None
         """That of the present round, if it lives here."""
         self._session: CoordinatorSession | None = None
+        self._generation = 0
+        """Of the newest connection to the coordinator before."""
         self._calls: set[asyncio.Task[None]] = set()
         self._parting: asyncio.Task[None] | None = None
         self._error: Exception | None = None
@@ -189,6 +191,7 @@ class HandlerSession:
         record = machine.record(self._part)
         coordinator, self.coordinator = self.coordinator, None
         session, self._session = self._session, None
+        self._generation = 0 if session is None else session.generation
         if coordinator is not None:
             known = coordinator.jobs.known()
             if known is not None and record is not None:
@@ -245,6 +248,7 @@ class HandlerSession:
         settings = exchange.for_nodes(self._settings, len(round_.infos))
         rules = SessionRules(has_fence=self._config.max_nodes > 1)
         end = AgentEnd(self._identity, settings, rules)
+        end.generation = self._generation  # What is told once on each connection goes by this.
         candidate = await self._node.candidate(found)
         rank, bootstrap = round_.agreed.rank, round_.agreed.bootstrap
         if round_.first.has_store and bootstrap is not None:
