@@ -429,25 +429,24 @@ async def _by_handler(part: Membership) -> AsyncIterator[Joined]:
     """Take part by the rendezvous handler of another package: one of the nodes of each of its
     rounds hosts the coordinator."""
     from rallypoint.elastic.rendezvous.plug_in.client import HandlerClient
-    from rallypoint.elastic.rendezvous.plug_in.meeting import Meetings
     from rallypoint.elastic.rendezvous.plug_in.session import HandlerSession, OwnNode
 
     config, embedding = part._config, part._setup.embedding
     given = embedding.handler if embedding is not None else None
     await part._answer_health_checks(config.rendezvous.local_addr or "localhost")
     client = given or await HandlerClient.make(config.rendezvous)
-    node = OwnNode(part._agent, part._hosting(), part._host_by, part._hooks, part._candidate)
-    meetings = Meetings(client, config.rendezvous)
-    session = HandlerSession(meetings, config, node, part._store_access)
+    hosting, access = part._hosting(), part._store_access
+    node = OwnNode(hosting, part._host_by, part._hooks, part._candidate, access)
+    session = HandlerSession(client, config, node, part._agent)
     part._follow(session, session)
     try:
-        yield Joined(session, session.candidate, session.open)
+        yield Joined(session, session.candidate, session.begin)
     finally:
         await part._leave()
         if (coordinator := session.coordinator) is not None:
             await part._wait_for_others(coordinator)
             coordinator.close()
-        await part._wait(session.let_go(), LAST_REPORTS_S)
+        await part._wait(session.let_handler_go(), LAST_REPORTS_S)
 
 
 def _goodput(host: Host) -> GoodputView | None:

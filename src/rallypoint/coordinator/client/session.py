@@ -150,15 +150,14 @@ class CoordinatorSession:
         """How the coordinator attached this node last."""
         return self._end.attached
 
-    @property
-    def generation(self) -> int:
-        """Of the newest connection."""
-        return self._end.generation
-
     def stamp(self, round_: int) -> Stamp:
         """The name of this round of the job."""
         assert self._end.attached is not None
         return Stamp(self._end.attached.incarnation, round_)
+
+    def change(self, end: AgentEnd, dial: Dial, hooks: Hooks) -> None:
+        """Be the session with another coordinator: after `abort`, before `open`."""
+        self._end, self._dial, self._hooks = end, dial, hooks
 
     def open(self, connection: ClientConnection) -> None:
         """Attach, and stay attached from now on."""

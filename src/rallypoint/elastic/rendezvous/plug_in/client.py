@@ -11,15 +11,22 @@ import itertools
 import os
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from rallypoint.config import RendezvousConfig
 from rallypoint.core.model import EndKind, EndReason
 from rallypoint.elastic.rendezvous.api import RendezvousParameters
-from rallypoint.elastic.rendezvous.plug_in.part import HandlerChange
+from rallypoint.elastic.rendezvous.plug_in import exchange
+from rallypoint.elastic.rendezvous.plug_in.exchange import NodeInfo
+from rallypoint.elastic.rendezvous.plug_in.part import HandlerState
 from rallypoint.elastic.rendezvous.registry import get_rendezvous_handler
-from rallypoint.errors import RallypointError, RendezvousPlugInError
+from rallypoint.errors import (
+    RallypointError,
+    RendezvousClosedError,
+    RendezvousPlugInError,
+    RendezvousTimeoutError,
+)
 from rallypoint.threads import run_in_thread
 
 T = TypeVar("T")
@@ -28,6 +35,12 @@ POLL_S = 1.0
 """A handler without `wait_for_change` is asked so often."""
 WAIT_SLICE_S = 5.0
 """One that can is asked to wait for so long, since its thread can't be interrupted."""
+FIRST_POLL_S = 0.01
+POLL_GROWTH = 1.5
+LONGEST_POLL_S = 0.25
+"""Between two looks at the store of a round."""
+LOOK_S = 1.0
+"""While infos are missing the handler is asked so often whether the round still is."""
 _NEW_ROUND = "a new round began: a node was lost, joined, or restarts its workers"
 _unnamed = itertools.count()
 
@@ -44,6 +57,10 @@ def own_name() -> str:
     return f"{host}.{os.getpid()}.{number}" if number else f"{host}.{os.getpid()}"
 
 
+class RoundOver(Exception):
+    """The handler says so, before all its nodes have come."""
+
+
 class AgreedRound:
     """A round that a handler has agreed on, and what its nodes tell each other by its store."""
 
@@ -53,23 +70,49 @@ class AgreedRound:
         """`bootstrap`: the handler's own store for the workers, if it has one."""
         self._store, self.rank, self.size, self.bootstrap = store, rank, size, bootstrap
 
-    async def has(self, *keys: str) -> bool:
-        """Whether all keys are there."""
-        return bool(await in_thread(lambda: self._store.check(list(keys))))
+    async def exchange(
+        self, info: NodeInfo, limit_s: float, check: Callable[[], Awaitable[None]]
+    ) -> list[NodeInfo]:
+        """Tell the others this, and return what all have told, by rank: one set, and one read for
+        each node. `check` is called while nodes are missing, and may raise.
 
-    async def put(self, key: str, value: bytes) -> None:
-        """One set."""
-        await in_thread(lambda: self._store.set(key, value))
+        Raises RendezvousTimeoutError, and RendezvousStateError for a node of another version.
+        """
+        if self.size == 1:
+            return [info]
+        try:
+            async with asyncio.timeout(limit_s) as limit:
+                return await self._exchange(info, check)
+        except TimeoutError:
+            if not limit.expired():
+                raise  # The store's own.
+            raise RendezvousTimeoutError(
+                f"waited {limit_s:g} s for all {self.size} nodes of the round to publish their "
+                "node info in its store"
+            ) from None
 
-    async def read(self, *keys: str) -> list[bytes]:
-        """The values of keys that are there; one request where the store can."""
+    async def _exchange(
+        self, info: NodeInfo, check: Callable[[], Awaitable[None]]
+    ) -> list[NodeInfo]:
+        store, keys = self._store, [exchange.node_key(rank) for rank in range(self.size)]
+        await in_thread(lambda: store.set(keys[self.rank], exchange.encode(info)))
+        loop = asyncio.get_running_loop()
+        pause_s, look_at = FIRST_POLL_S, loop.time() + LOOK_S
+        while not await in_thread(lambda: store.check(keys)):
+            if loop.time() > look_at:
+                await check()
+                look_at = loop.time() + LOOK_S
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * POLL_GROWTH, LONGEST_POLL_S)
+        values = await in_thread(lambda: _read(store, keys))
+        return [exchange.decode(value, rank) for rank, value in enumerate(values)]
 
-        def read() -> list[bytes]:
-            if hasattr(self._store, "multi_get"):
-                return list(self._store.multi_get(list(keys)))
-            return [self._store.get(key) for key in keys]
 
-        return await in_thread(read)
+def _read(store: Any, keys: list[str]) -> list[bytes]:
+    """One request where the store can."""
+    if hasattr(store, "multi_get"):
+        return list(store.multi_get(keys))
+    return [store.get(key) for key in keys]
 
 
 class HandlerClient:
@@ -131,11 +174,19 @@ class HandlerClient:
             return AgreedRound(store, rank, size)
         return AgreedRound(store, rank, size, (own.master_addr, own.master_port))
 
-    async def look(self) -> HandlerChange:
+    async def look(self) -> HandlerState:
         """What the handler says now."""
         return await in_thread(self._look)
 
-    async def wait_change(self) -> HandlerChange:
+    async def check_round(self) -> None:
+        """Raises RoundOver, or RendezvousClosedError."""
+        match await self.look():
+            case HandlerState.CLOSED:
+                raise RendezvousClosedError("the job was closed during the rendezvous")
+            case HandlerState.OVER:
+                raise RoundOver
+
+    async def wait_change(self) -> HandlerState:
         """What it says when something may have changed, or after some seconds."""
         if not hasattr(self._handler, "wait_for_change"):
             await asyncio.sleep(POLL_S)
@@ -143,15 +194,15 @@ class HandlerClient:
         await in_thread(lambda: self._handler.wait_for_change(WAIT_SLICE_S))
         return await self.look()
 
-    def _look(self) -> HandlerChange:
+    def _look(self) -> HandlerState:
         """Not once this node has left: a handler may begin anew when it is asked then."""
         with self._using:
-            return HandlerChange.NONE if self._has_left else self._look_now()
+            return HandlerState.GOES_ON if self._has_left else self._look_now()
 
-    def _look_now(self) -> HandlerChange:
+    def _look_now(self) -> HandlerState:
         if self._handler.is_closed():
-            return HandlerChange.CLOSED
-        return HandlerChange.OVER if self._handler.num_nodes_waiting() > 0 else HandlerChange.NONE
+            return HandlerState.CLOSED
+        return HandlerState.OVER if self._handler.num_nodes_waiting() > 0 else HandlerState.GOES_ON
 
     @property
     def settings(self) -> Any:

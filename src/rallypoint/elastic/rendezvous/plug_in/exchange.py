@@ -15,10 +15,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rallypoint.core import limits
-from rallypoint.core.model import EndReason, SharedSettings, Stamp
+from rallypoint.core.job_state import JobState
+from rallypoint.core.model import Epoch, SharedSettings
 from rallypoint.core.settings import MIN_SECONDS
-from rallypoint.core.takeover.record import JobRecord
+from rallypoint.core.takeover.record import JobRecord, job_of, record_of
 from rallypoint.core.takeover.record_limits import fault_of_job
+from rallypoint.elastic.rendezvous.plug_in.part import NOWHERE, Part
 from rallypoint.errors import MessageError, RendezvousStateError
 
 
@@ -66,38 +68,31 @@ def decode(value: bytes, rank: int) -> NodeInfo:
     return info
 
 
-def known_to_a_node(
-    settings: SharedSettings, next_round: Stamp, restarts: int, reason: EndReason | None
-) -> JobRecord:
-    """The record of a job as a node knows it that did not host the coordinator."""
-    number = next_round.round
-    return JobRecord(
-        settings,
-        next_round.incarnation,
-        number,
-        judged_round=number,
-        restarts=restarts,
-        restarts_counted=tuple(range(1, restarts + 1)),
-        end_reason=reason,
-    )
+def record(part: Part, settings: SharedSettings, known: JobState | None) -> JobRecord | None:
+    """What this node knows of the job; None: it had no place in it. `known`: by the coordinator of
+    the last round, which has lived here."""
+    if part.stamp == NOWHERE:
+        return None
+    number, restarts = part.stamp.round + 1, part.restarts
+    if known is None:
+        return JobRecord(
+            settings,
+            part.stamp.incarnation,
+            number,
+            judged_round=number,
+            restarts=restarts,
+            restarts_counted=tuple(range(1, restarts + 1)),
+            end_reason=part.ended,
+        )
+    whole, ended = record_of(known), known.end_reason or known.last_end
+    return replace(whole, round=number, judged_round=number, is_active=False, end_reason=ended)
 
 
-def known_to_the_host(record: JobRecord, next_round: int) -> JobRecord:
-    """The same as its coordinator knows it: its last round is over, and judged."""
-    return replace(
-        record,
-        round=next_round,
-        judged_round=next_round,
-        is_active=False,
-        verdict=None,
-        end_reason=record.end_reason or record.last_end,
-    )
-
-
-def newest(infos: Sequence[NodeInfo]) -> JobRecord | None:
-    """The record that the coordinator of these nodes starts from. None: none knows the job."""
+def newest(infos: Sequence[NodeInfo], settings: SharedSettings) -> JobState | None:
+    """The job that the coordinator of these nodes goes on with. None: none of them knows it."""
     known = [info.record for info in infos if info.record is not None]
-    return max(known, key=_age, default=None)
+    newest = max(known, key=_age, default=None)
+    return None if newest is None else job_of(replace(newest, settings=settings), Epoch(0, 0))
 
 
 def _age(record: JobRecord) -> tuple[int, int, bool]:

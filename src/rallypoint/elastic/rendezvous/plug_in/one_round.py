@@ -12,8 +12,14 @@ from rallypoint.core import event_kinds as kinds
 from rallypoint.core import job as jobs
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.job_departures import leave_now
-from rallypoint.core.job_state import JobEffect, JobEvent, JobState, RoundIsOver
-from rallypoint.core.messages import Assigned, ToNode
+from rallypoint.core.job_state import (
+    JobEffect,
+    JobEvent,
+    JobState,
+    RoundIsOver,
+    SessionLost,
+)
+from rallypoint.core.messages import Assigned, FromNode, Leave, ToNode
 from rallypoint.core.model import EndKind
 from rallypoint.core.round_state import RoundPhase
 from rallypoint.core.watch.turns import RoundFormed
@@ -27,10 +33,13 @@ class OneRound:
 
     def __init__(self, *, has_store: bool) -> None:
         """`has_store`: as in `NodeInfo`."""
-        self._has_store, self._has_formed, self._is_over = has_store, False, False
+        self._has_store, self._has_formed = has_store, False
+        self._is_over = self._has_let_go = False
 
     def step(self, job: JobState, event: JobEvent, at: float) -> list[JobEffect]:
         """Apply one event and return what must be done, in order."""
+        if self._has_let_go and _goes(event):
+            return []  # As it was told: why the round has ended is known.
         nodes = len(job.round.members)
         effects = jobs.step(job, event, at)
         if isinstance(event, RoundIsOver) or len(job.round.members) < nodes:
@@ -42,7 +51,7 @@ class OneRound:
             return effects
         if job.round.phase is RoundPhase.ACTIVE:
             return self._formed(job, effects)
-        return [*effects, *_let_go(job)] if self._is_over else effects
+        return [*effects, *self._let_go(job)] if self._is_over else effects
 
     def _formed(self, job: JobState, effects: list[JobEffect]) -> list[JobEffect]:
         """The second one is the handler's to form, if each of its rounds has a store."""
@@ -54,7 +63,11 @@ class OneRound:
             return effects
         if job.turns and isinstance(job.turns[-1], RoundFormed):
             job.turns.pop()
-        return [*(each for each in effects if not _tells_of_it(each)), *_let_go(job)]
+        return [*(each for each in effects if not _tells_of_it(each)), *self._let_go(job)]
+
+    def _let_go(self, job: JobState) -> list[JobEffect]:
+        self._has_let_go = True
+        return [leave_now(job, member.ref) for member in job.round.members.values()]
 
 
 def _tells_of_it(effect: JobEffect) -> bool:
@@ -63,5 +76,6 @@ def _tells_of_it(effect: JobEffect) -> bool:
     return isinstance(effect, Record) and effect.kind is kinds.ROUND_FORMED
 
 
-def _let_go(job: JobState) -> list[JobEffect]:
-    return [leave_now(job, member.ref) for member in job.round.members.values()]
+def _goes(event: JobEvent) -> bool:
+    leaves = isinstance(event, FromNode) and isinstance(event.message, Leave)
+    return leaves or isinstance(event, SessionLost)
