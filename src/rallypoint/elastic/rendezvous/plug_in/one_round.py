@@ -42,7 +42,8 @@ class OneRound:
             return []  # As it was told: why the round has ended is known.
         nodes = len(job.round.members)
         effects = jobs.step(job, event, at)
-        if isinstance(event, RoundIsOver) or len(job.round.members) < nodes:
+        # A node that was lost before it has joined is missing all the same.
+        if isinstance(event, RoundIsOver | SessionLost) or len(job.round.members) < nodes:
             self._is_over = True
         ended = job.end_reason if self._has_formed else None
         if ended is not None and ended.kind in _OF_OTHER_NODES:
@@ -54,11 +55,12 @@ class OneRound:
         return [*effects, *self._let_go(job)] if self._is_over else effects
 
     def _formed(self, job: JobState, effects: list[JobEffect]) -> list[JobEffect]:
-        """The second one is the handler's to form, if each of its rounds has a store."""
+        """The second one is the handler's to form, if that is over or each of its rounds has a
+        store."""
         places = [each for each in effects if isinstance(each, ToNode)]
         if not any(isinstance(each.message, Assigned) for each in places):
             return effects
-        if not (self._has_formed and self._has_store):
+        if not (self._has_formed and (self._has_store or self._is_over)):
             self._has_formed = True
             return effects
         if job.turns and isinstance(job.turns[-1], RoundFormed):
