@@ -171,7 +171,7 @@ def test_F2_a_killed_agent_is_noticed_at_once_whatever_the_lease_of_the_handler(
 def test_V1_people_look_at_a_job_that_meets_in_a_file_and_restart_and_drain_it(
     cluster: Cluster,
 ) -> None:
-    by_file(cluster, nnodes="1:2")
+    by_file(cluster, nnodes="1:2", rdzv_id=f"looked-at-{os.getpid()}")
     cluster.options["rdzv_conf"] = f"last_call_timeout=600,{KEEP_ALIVE}"
     nodes = {name: cluster.agent(name) for name in "ab"}
     first = [name for _, name in ranks(cluster, 0, 2)]
@@ -197,7 +197,7 @@ def test_V1_people_look_at_a_job_that_meets_in_a_file_and_restart_and_drain_it(
 def test_V1_a_checkpoint_is_asked_for_and_the_job_is_cancelled_from_beside(
     cluster: Cluster,
 ) -> None:
-    by_file(cluster, nnodes=2)
+    by_file(cluster, nnodes=2, rdzv_id=f"cancelled-{os.getpid()}")
     a, b = (cluster.agent(name) for name in "ab")
     ranks(cluster, 0, 2)
     done = here(cluster, "checkpoint")
@@ -210,7 +210,7 @@ def test_V1_a_checkpoint_is_asked_for_and_the_job_is_cancelled_from_beside(
 
 def here(cluster: Cluster, *words: str) -> subprocess.CompletedProcess[str]:
     """A command about this job, which is found on this machine."""
-    return rallypoint(cluster, *words, "--job", "job")
+    return rallypoint(cluster, *words, "--job", str(cluster.options["rdzv_id"]))
 
 
 def test_A2_the_budget_outlives_the_coordinators_of_rounds_and_the_node_of_rank_0(
@@ -246,7 +246,7 @@ store.set(f"rallypoint/node/{rank}", msgspec.msgpack.encode(info))
 others = store.get(f"rallypoint/node/{1 - rank}")
 print("an agent of before reads", type(msgspec.msgpack.decode(others)).__name__, flush=True)
 """
-"""A node as it was when no node hosted a coordinator: its info is a table, and it reads no other."""
+"""A node as it was when none hosted a coordinator: its info is a table, and it reads no other."""
 
 
 def test_R7_an_agent_of_a_version_without_coordinators_is_refused_with_a_line(

@@ -1,4 +1,4 @@
-"""A node whose rounds a handler forms: when it asks for the next one, and what its agent is told."""
+"""A node whose rounds a handler forms: when it asks for the next one, what its agent is told."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The job at a coordinator that serves one round of a handler: when its nodes restart by themselves,
-and when all of them ask the handler for the next round."""
+"""The job at a coordinator that serves one round of a handler: when its nodes restart by
+themselves, and when all of them ask the handler for the next round."""
 
 from __future__ import annotations
 

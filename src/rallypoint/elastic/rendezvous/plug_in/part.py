@@ -184,6 +184,11 @@ def closes(part: Part) -> bool:
     return part.verdict.outcome.row.then not in (Afterwards.AGAIN, Afterwards.AT_NO_COST)
 
 
+def closed_why(part: Part) -> str:
+    """What to say where another node has closed the job without a verdict; empty: none has."""
+    return part.verdict.text if part.is_closed and part.verdict is not None else ""
+
+
 def _ordered(part: Part, message: m.Order | m.HeartbeatAck) -> list[PartEffect]:
     match message:
         case m.Assigned(stamp, assignment):

@@ -92,10 +92,8 @@ class HandlerSession(CoordinatorSession):
     @property
     def error(self) -> Exception | None:  # type: ignore[override]
         """What ended this node's part, if it was no verdict of the job."""
-        verdict = self._part.verdict
-        if verdict is None or not self._part.is_closed:
-            return self._raised
-        return RendezvousClosedError(verdict.text)
+        why = machine.closed_why(self._part)
+        return RendezvousClosedError(why) if why else self._raised
 
     def begin(self) -> None:
         """Take part from now on."""
