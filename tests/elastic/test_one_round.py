@@ -201,7 +201,7 @@ def test_R3_whenever_a_node_is_lost_the_others_hear_a_verdict_or_ask_the_handler
 ) -> None:
     """A loss between any two messages of three nodes."""
     host, heard = RoundHost(3, has_store=has_store), dict[NodeRef, set[str]]()
-    ends = {
+    ends: dict[str, JobEvent] = {
         "fails": FromNode(B, m.Failed(stamp(0), (failed(),))),
         "leaves": FromNode(A, m.Drain("it got SIGTERM", 15)),
         "is over": RoundIsOver(LATE),

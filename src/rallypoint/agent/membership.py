@@ -119,7 +119,8 @@ class Membership:
         self._hurried = asyncio.Event()
         """Ends every wait of `close`."""
         self._others_stop_s = setup.config.stop.shutdown_grace_s
-        self._progress = ProgressReport(setup.config, setup.telemetry.dispatcher)
+        self._progress: ProgressReport | None = None
+        """For one coordinator after the other."""
         self._answers: NodeAnswers | None = None
         self._status = ""
         self._notices = setup.config.notices
@@ -303,7 +304,9 @@ class Membership:
 
     def _hooks(self, found: Connected, end: AgentEnd, search: LeaderSearch | None = None) -> Hooks:
         on_held = self._lease.renewed if end.rules.has_fence else _ignore
-        report, host = self._progress, search or found
+        told = self._setup.telemetry.dispatcher
+        report = self._progress = self._progress or ProgressReport(self._config, told)
+        host = search or found
 
         def progress(generation: int) -> NodeProgress | None:
             return report.news(self._agent.stamp, generation)
