@@ -32,7 +32,10 @@ PACKAGE = ROOT / "src" / "rallypoint"
 Rule = Callable[[str, str], list[str]]
 
 PURE = ("core/", "wire/")
+MACHINES_BESIDE_HOSTS = ("cli/launch/machine.py",)
+"""Machines outside of core, of a command that most jobs have no use for."""
 PURE_MODULES = (
+    *MACHINES_BESIDE_HOSTS,
     "cli/run_options/empty_values.py",
     "cli/render.py",
     "cli/parser.py",
@@ -153,6 +156,7 @@ CALLABLES_IN_CORE: dict[str, str] = {
 }
 """Classes of core that store something to call: a machine is told the time and gives effects."""
 HOSTS: dict[str, str] = {
+    "cli/launch/job.py": "_state",
     "coordinator/gathering.py": "collection",
     "coordinator/leading/candidacy.py": "_machine",
     "coordinator/leading/candidates.py": "_standby",
@@ -162,7 +166,7 @@ HOSTS: dict[str, str] = {
     "coordinator/watching.py": "_requests",
     "elastic/rendezvous/plug_in/session.py": "_part",
 }
-"""Modules that host a machine of core, and the attribute with the state of that."""
+"""Modules that host a machine, and the attribute with the state of that."""
 SIDEWAYS: dict[tuple[str, str], str] = {}
 SMALL_MODULES: dict[str, str] = {
     "agent/telemetry/trainer_requests.py": "imported when a TrainJob is told of its progress",
@@ -651,8 +655,12 @@ def _is_member(node: ast.AST, enums: set[str]) -> bool:
 
 
 def callables_in_core(modules: list[Module]) -> dict[str, str]:
-    """A class of core that keeps a function or a clock can't be tested by its events alone."""
-    core = [module for module in modules if module.path.startswith("core/")]
+    """A machine that keeps a function or a clock can't be tested by its events alone."""
+    core = [
+        module
+        for module in modules
+        if module.path.startswith("core/") or module.path in MACHINES_BESIDE_HOSTS
+    ]
     aliases = {
         target.id
         for module in core
@@ -1101,6 +1109,12 @@ HOUSE_SELF_TESTS: tuple[
             (" def f(self): self.g = partial(g, 1)", "class A:\n def f(self): self.g = h(1)"),
             (" def f(self): self.g = lambda: 1", "class A:\n def f(self): g = lambda: 1"),
         )
+    ),
+    (
+        callables_in_core,
+        {"cli/launch/machine.py": "class A:\n f: Callable[[], int]"},
+        "cli/launch/machine.py A",
+        {"cli/launch/machine.py": "class A:\n f: int"},
     ),
     *(
         (

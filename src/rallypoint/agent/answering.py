@@ -1,7 +1,7 @@
-"""What people want to know of this node's workers: their stacks, and what they wrote last.
+"""The answers to people about this node's workers: their stacks, and their last output.
 
-The coordinator asks (`core/watch/collecting.py`). Each answer is a task, which waits until a piece
-of it is wanted; nothing of it is in the way of heartbeats.
+The coordinator asks (`core/watch/collection_messages.py`). Each answer is a task, which waits until
+a piece of it is wanted; nothing of it is in the way of heartbeats.
 """
 
 from __future__ import annotations
@@ -15,7 +15,12 @@ from rallypoint.agent.worker_rounds import WorkerRounds
 from rallypoint.coordinator.client.session import raise_in_loop
 from rallypoint.core import limits
 from rallypoint.core import messages as m
-from rallypoint.core.watch.collecting import ALL_LINES, PIECE_CHARACTERS, PIECE_TEXTS, WorkerAnswer
+from rallypoint.core.watch.collection_messages import (
+    ALL_LINES,
+    PIECE_CHARACTERS,
+    PIECE_TEXTS,
+    WorkerAnswer,
+)
 from rallypoint.core.watch.questions import RankRange, Subject
 from rallypoint.observe.faults import Faults
 from rallypoint.process.logs.newest import OutputLines, OutputReader, ReadStart
@@ -32,11 +37,11 @@ LOOK_S = 0.25
 _PIECE_BYTES = 32 * 1024
 
 AnswerPiece = tuple[int, tuple[WorkerAnswer, ...]]
-"""Of which round."""
+"""A piece of an answer, with its round."""
 
 
 class NodeAnswers:
-    """Of one agent. For the thread of the loop."""
+    """The answers of one agent. For the thread of the loop."""
 
     def __init__(
         self,
@@ -160,7 +165,7 @@ class NodeAnswers:
         return OutputReader(self._outputs, number, ranks, start, unfinished=unfinished)
 
     async def _stacks(self, newest: RunningRound, ranks: Sequence[RankRange]) -> dict[int, str]:
-        """By local rank."""
+        """Return the stacks by local rank."""
         shm, exits = newest.workers.shm, newest.exits
         meant = _meant(newest, ranks)
         if self._workers.current is not newest.workers:

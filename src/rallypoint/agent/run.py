@@ -64,8 +64,8 @@ class JobEnd(Struct, frozen=True):
     round: int
     elapsed_s: float
     return_values: dict[int, object] = {}
-    """What the workers of this node returned, by global rank, if all have succeeded. `on_end` does
-    not see it: it is filled in last, after the shutdown."""
+    """The results of this node's workers, by global rank, if all have succeeded. `on_end` does not
+    see it: it is filled in last, after the shutdown."""
     failures: dict[int, WorkerExit] = {}
     """The failures of this node's workers in the last round, by global rank."""
     error_files: dict[int, str] = {}
@@ -74,10 +74,10 @@ class JobEnd(Struct, frozen=True):
     caught: int = 0
     """The first signal that this agent got, if any."""
     error: Exception | None = None
-    """What a handler raised, if that was the end."""
+    """The exception of a handler, if that was the end."""
     node: str = ""
     place: Assignment | None = None
-    """This node's in the newest round, if it ever had one."""
+    """The place of this node in the newest round, if it ever had one."""
 
 
 OnEnd = Callable[[JobEnd], None]
@@ -464,7 +464,8 @@ def _bound(config: AgentConfig) -> tuple[AgentConfig, Sequence[frozenset[int]]]:
 
 
 def _make_source(config: WorkerConfig, cpus: Sequence[frozenset[int]]) -> WorkerSource:
-    """By the start method. Raises UsageError for what can't be started that way."""
+    """Return the source of workers for the start method. Raises UsageError for what can't be
+    started that way."""
     match config.method:
         case StartMethod.FORKSERVER:
             from rallypoint.agent.prepared_source import PreparedSource
@@ -477,7 +478,7 @@ def _make_source(config: WorkerConfig, cpus: Sequence[frozenset[int]]) -> Worker
 
 
 def signals_to_handle(config: AgentConfig, embedding: Embedding | None) -> tuple[int, ...]:
-    """What ends this agent; nothing in another thread than the main one.
+    """Return the signals that end this agent; none in another thread than the main one.
 
     Of the usual signals those that it was started to ignore stay ignored (`nohup`, a background
     job of a shell); those that a person chose are handled anyway. Raises UsageError.

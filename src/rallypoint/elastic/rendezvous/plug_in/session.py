@@ -57,6 +57,12 @@ from rallypoint.errors import (
 from rallypoint.wire.address import Address, told_addresses
 
 SECRET_BYTES = 32
+_OUTCOMES = {
+    "RendezvousGracefulExitError": Outcome.SUCCEEDED,
+    "RendezvousClosedError": Outcome.CANCELLED,
+    "RendezvousTimeoutError": Outcome.TIMED_OUT,
+}
+"""Errors of torch's handlers are known by their names."""
 
 
 class OwnNode(NamedTuple):
@@ -250,15 +256,10 @@ class HandlerSession(CoordinatorSession):
         self._step(machine.Met(first.node_id, self.coordinator is not None))
 
     def _why_not(self, error: Exception) -> NotMet:
-        """Errors of torch's handlers are known by their names."""
-        names = {cls.__name__ for cls in type(error).__mro__}
         text = str(error) or type(error).__name__
-        if "RendezvousGracefulExitError" in names:
-            return NotMet(Outcome.SUCCEEDED, text)
-        if "RendezvousClosedError" in names:
-            return NotMet(Outcome.CANCELLED, text)
-        if "RendezvousTimeoutError" in names:
-            return NotMet(Outcome.TIMED_OUT, text)
+        for cls in type(error).__mro__:
+            if (outcome := _OUTCOMES.get(cls.__name__)) is not None:
+                return NotMet(outcome, text)
         self._raised = error
         if not isinstance(error, InfrastructureError):
             what = f"{type(error).__name__}: {error}"
