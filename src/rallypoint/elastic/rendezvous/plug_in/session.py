@@ -57,6 +57,8 @@ from rallypoint.errors import (
 from rallypoint.wire.address import Address, told_addresses
 
 SECRET_BYTES = 32
+REFUSED_MAX = 5
+"""So often a node that was to host a coordinator may be gone when it is dialled."""
 _OUTCOMES = {
     "RendezvousGracefulExitError": Outcome.SUCCEEDED,
     "RendezvousClosedError": Outcome.CANCELLED,
@@ -94,6 +96,8 @@ class HandlerSession(CoordinatorSession):
         """That of the present round, if it lives here."""
         self._calls: set[asyncio.Task[None]] = set()
         self._raised: Exception | None = None
+        self._refused = 0
+        """So many coordinators in a row were not where their nodes had told."""
 
     @property
     def error(self) -> Exception | None:  # type: ignore[override]
@@ -222,21 +226,27 @@ class HandlerSession(CoordinatorSession):
 
     async def _reach(self, first: NodeInfo) -> Connected | None:
         """The coordinator. None: the node that was to host it is gone."""
-        addresses = told_addresses(first.addresses)
-        once = partial(dial, addresses, self._config.run_id, first.secret)
+        addresses, run_id = told_addresses(first.addresses), self._config.run_id
         deadline = self._loop.time() + self._config.enrol_timeout_s
         while True:
             try:
-                return Connected(await once(), once, first.secret, self.coordinator)
-            except (RendezvousRefusedError, ForeignPeerError):
-                return None
-            except RendezvousConnectionError as error:
-                if self._loop.time() > deadline:
+                found = await dial(addresses, run_id, first.secret)
+            except (RendezvousConnectionError, ForeignPeerError) as error:
+                is_refused = isinstance(error, RendezvousRefusedError | ForeignPeerError)
+                self._refused += is_refused
+                if self._refused > REFUSED_MAX or self._loop.time() > deadline:
                     raise RendezvousConnectionError(
                         f"{error}: node {first.node_id} hosts the coordinator of this round: open "
                         "that port there, or give that node an address that the others reach with "
                         f"{named.local_addr}"
                     ) from error
+                if is_refused:
+                    return None
+            else:
+                self._refused = 0
+                # Its other addresses may be this machine's own, where nothing listens.
+                again = partial(dial, [found.peer], run_id, first.secret)
+                return Connected(found, again, first.secret, self.coordinator)
             await asyncio.sleep(LONGEST_POLL_S)
 
     async def _open(
@@ -245,7 +255,11 @@ class HandlerSession(CoordinatorSession):
         rules = SessionRules(has_fence=self._config.max_nodes > 1)
         end = AgentEnd(self._end.identity, settings, rules)
         end.generation = self._end.generation  # What is told once on each connection goes by this.
-        candidate = await self._node.candidate(found)
+        try:
+            candidate = await self._node.candidate(found)
+        except BaseException:
+            found.connection.abort()
+            raise
         if first.has_store and agreed.bootstrap is not None:
             self._node.access.use(found.token, None)
             address, port = agreed.bootstrap
