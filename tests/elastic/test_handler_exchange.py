@@ -48,6 +48,7 @@ def test_a_node_that_was_in_no_round_knows_nothing() -> None:
 
 def test_L1_a_coordinator_goes_on_with_the_newest_that_any_node_knows() -> None:
     assert started_from(known(3), None, known(5), known(4)) == known(5)
+    assert started_from(known(3, incarnation=8), known(5)) == known(5)
     assert started_from(known(3, incarnation=8), known(3)) == known(3, incarnation=8)
 
 

@@ -170,6 +170,15 @@ def test_A1_the_host_ends_a_round_that_is_over_for_the_handler_and_others_wait_f
     assert asks == Meet()
 
 
+def test_A1_why_the_round_before_has_ended_is_no_answer_of_the_host() -> None:
+    node = Node()
+    node.step(stop(EndReason(EndKind.FAILURE, "rank 0 exited with code 1")))
+    node.join()
+    node.step(assigned(1))
+    node.step(said(HandlerState.OVER))
+    assert node.step(said(HandlerState.OVER), after_s=HOST_S * 2) == [stop(LATE, 1)]
+
+
 def test_a_round_that_goes_on_for_the_handler_after_all_is_left_alone() -> None:
     node = Node()
     node.step(said(HandlerState.OVER))

@@ -154,7 +154,7 @@ def next_coordinator(host: RoundHost, nodes: int, *refs: NodeRef) -> RoundHost:
     found = exchange.newest([NodeInfo("a", record)], exchange.for_nodes(RULES, nodes))
     assert found is not None
     after.job, after.seqs = found, dict(host.seqs)
-    after.join(*refs)
+    assert told(after.join(*refs), m.LeaveNow) == [], "the last round has ended, and not this one"
     return after
 
 
@@ -171,6 +171,15 @@ def test_L1_the_next_coordinator_goes_on_with_the_rounds_the_budget_and_the_reas
     place = after.job.assigned["a"]
     assert (place.round, place.restart_count) == (2, 1)
     assert "b was lost" in place.why
+
+
+def test_L1_the_next_coordinator_tells_why_though_the_last_one_had_another_round_to_form() -> None:
+    host = running(has_store=True)
+    host.fail(B, failed(code=7), at=1.0)
+    host.join(A, B)
+    place = next_coordinator(host, 2, A, B).job.assigned["a"]
+    assert (place.round, place.restart_count) == (1, 1)
+    assert "exited with code 7" in place.why
 
 
 def test_L1_a_coordinator_that_starts_from_round_6_forms_round_7() -> None:
