@@ -64,7 +64,7 @@ UNNAMED_WAIT_S = 2.0
 
 
 class Host(Protocol):
-    """What has the coordinator that lives in this agent."""
+    """The owner of the coordinator that lives in this agent."""
 
     @property
     def coordinator(self) -> Coordinator | None:

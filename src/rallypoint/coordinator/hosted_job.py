@@ -240,7 +240,7 @@ class HostedJob:
         self._run(self._sessions.apply_own(RoundIsOver(reason), self._loop.time()))
 
     def known(self) -> JobState:
-        """What is known of the job, with its history up to now."""
+        """Return the state of the job, with its history up to now."""
         self.see(self.watch.carry)
         return self._sessions.job
 

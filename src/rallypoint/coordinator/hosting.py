@@ -87,8 +87,8 @@ class Hosting(Struct, frozen=True):
     own_agent: str = ""
     """The incarnation of the agent that it lives in, if that is known already."""
     former: JobState | None = None
-    """What is known of the job `only`, which another coordinator had that is gone; nothing runs
-    there. None: the job begins."""
+    """The state of the job `only`, which another coordinator had that is gone; nothing runs there.
+    None: the job begins."""
     history: HistorySink | None = None
     """Where histories of jobs are written; None: nowhere."""
     who_leads: Callable[[str], Awaitable[tuple[str, bool]]] | None = None

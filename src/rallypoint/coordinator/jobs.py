@@ -109,7 +109,7 @@ class HostedJobs:
             job.end_round(reason)
 
     def known(self) -> JobState | None:
-        """What is known of the one job here; None: it has ended."""
+        """Return the state of the one job here; None: it has ended."""
         job = next((job for job in self._jobs.values() if job.verdict is None), None)
         return None if job is None else job.known()
 

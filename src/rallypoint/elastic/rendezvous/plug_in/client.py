@@ -175,7 +175,7 @@ class HandlerClient:
         return AgreedRound(store, rank, size, (own.master_addr, own.master_port))
 
     async def look(self) -> HandlerState:
-        """What the handler says now."""
+        """Ask the handler about its round now."""
         return await in_thread(self._look)
 
     async def check_round(self) -> None:
@@ -187,7 +187,7 @@ class HandlerClient:
                 raise RoundOver
 
     async def wait_change(self) -> HandlerState:
-        """What it says when something may have changed, or after some seconds."""
+        """The same when something may have changed, or after some seconds."""
         if not hasattr(self._handler, "wait_for_change"):
             await asyncio.sleep(POLL_S)
             return await self.look()
@@ -206,7 +206,7 @@ class HandlerClient:
 
     @property
     def settings(self) -> Any:
-        """What the handler was made with, or None if it does not say."""
+        """The settings of the handler, or None if it does not say."""
         return getattr(self._handler, "settings", None)
 
     @property
@@ -217,7 +217,7 @@ class HandlerClient:
 
     @property
     def node_id(self) -> str:
-        """How the handler names this node to others, if it says."""
+        """The name of this node with the handler; empty: it does not say."""
         return str(getattr(self._handler, "node_id", "") or "")
 
     @property

@@ -1,5 +1,5 @@
-"""What the nodes of a handler's round tell each other in its store, before its coordinator begins:
-what each knows of the job, and where the coordinator is. Pure.
+"""The nodes of a handler's round tell each other, in its store and before its coordinator begins,
+all that they know of the job, and where the coordinator is. Pure.
 
 A node that hosted the coordinator of the last round has the whole record of the job; others know
 the number of the next round, the restarts and why the last round ended. The new coordinator starts
@@ -25,15 +25,15 @@ from rallypoint.errors import MessageError, RendezvousStateError
 
 
 class NodeInfo(Struct, frozen=True, array_like=True):
-    """What one node brings to a round."""
+    """The contribution of one node to a round."""
 
     node_id: str
     record: JobRecord | None = None
-    """What it knows of the job; None: it was in no round of it."""
+    """All that it knows of the job; None: it was in no round of it."""
     addresses: tuple[str, ...] = ()
     """Where the coordinator of this round listens: of the node of rank 0 alone."""
     secret: bytes = b""
-    """What opens the job there."""
+    """The token of the job there."""
     has_store: bool = False
     """The handler has a store for the workers of this round."""
 
@@ -69,8 +69,8 @@ def decode(value: bytes, rank: int) -> NodeInfo:
 
 
 def record(part: Part, settings: SharedSettings, known: JobState | None) -> JobRecord | None:
-    """What this node knows of the job; None: it had no place in it. `known`: by the coordinator of
-    the last round, which has lived here."""
+    """Return all that this node knows of the job; None: it had no place in it. `known`: the job at
+    the coordinator of the last round, if that has lived here."""
     if part.stamp == NOWHERE:
         return None
     number, restarts = part.stamp.round + 1, part.restarts

@@ -44,7 +44,7 @@ NOWHERE = Stamp(0, -1)
 
 
 class HandlerState(Enum):
-    """What a handler says of its round."""
+    """The state of a handler's round, as that says."""
 
     GOES_ON = auto()
     OVER = auto()
@@ -97,7 +97,7 @@ class EndRound(Struct, frozen=True):
 
 PartEvent = m.Report | SessionNews | HandlerSaid | Met | NotMet
 PartEffect = m.Report | SessionNews | Meet | WatchHandler | EndRound
-"""What is to be done: a report is for the coordinator, news are for the agent, after this step."""
+"""The work of the host: a report is for the coordinator; news are for the agent, after the step."""
 
 
 class Part(Struct):
@@ -177,15 +177,15 @@ def meet(part: Part) -> list[PartEffect]:
 
 
 def closes(part: Part) -> bool:
-    """Whether the job is over for all that this node knows, and nodes that come late are to know
-    that. Else it goes on without this one."""
+    """Return whether the job is over for all that this node knows, and nodes that come late are to
+    know that. Else it goes on without this one."""
     if part.verdict is None or part.stamp == NOWHERE:
         return False
     return part.verdict.outcome.row.then not in (Afterwards.AGAIN, Afterwards.AT_NO_COST)
 
 
 def closed_why(part: Part) -> str:
-    """What to say where another node has closed the job without a verdict; empty: none has."""
+    """Return the reason if another node has closed the job without a verdict; empty: none has."""
     return part.verdict.text if part.is_closed and part.verdict is not None else ""
 
 

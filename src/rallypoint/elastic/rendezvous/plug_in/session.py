@@ -68,10 +68,10 @@ _OUTCOMES = {
 
 
 class OwnNode(NamedTuple):
-    """What this node has for each round."""
+    """The means of this node for each round."""
 
     hosting: Hosting
-    """What a coordinator here hosts, but for the job of the round."""
+    """For a coordinator here; the job is that of the round."""
     host: Callable[[Hosting], HostCoordinator]
     hooks: Callable[[Connected, AgentEnd], Hooks]
     candidate: Callable[[Connected], Awaitable[Candidate]]
@@ -79,7 +79,8 @@ class OwnNode(NamedTuple):
 
 
 class HandlerSession(CoordinatorSession):
-    """For the thread of the loop. `begin` when the agent has it, `close` and `part` at the end."""
+    """For the thread of the loop. `begin` when the agent has it; at the end `close`, and then
+    `let_handler_go`."""
 
     def __init__(
         self, client: HandlerClient, config: AgentConfig, node: OwnNode, agent: SessionHandler
@@ -91,9 +92,9 @@ class HandlerSession(CoordinatorSession):
         self._client, self._config, self._node, self._agent = client, rendezvous, node, agent
         self._part = Part(client.name, rendezvous.lease_s, rendezvous.max_restarts)
         self.candidate = Candidate(workers.count, workers.role, "", 0)
-        """What this node brings to the present round."""
+        """This node in the present round."""
         self.coordinator: Coordinator | None = None
-        """That of the present round, if it lives here."""
+        """The coordinator of the present round, if it lives here."""
         self._calls: set[asyncio.Task[None]] = set()
         self._raised: Exception | None = None
         self._refused = 0
@@ -101,7 +102,7 @@ class HandlerSession(CoordinatorSession):
 
     @property
     def error(self) -> Exception | None:  # type: ignore[override]
-        """What ended this node's part, if it was no verdict of the job."""
+        """The exception that ended this node's part, if it was no verdict of the job."""
         why = machine.closed_why(self._part)
         return RendezvousClosedError(why) if why else self._raised
 
@@ -110,11 +111,11 @@ class HandlerSession(CoordinatorSession):
         self._apply(machine.meet(self._part))
 
     def report(self, report: m.Report) -> None:
-        """What the agent has to say."""
+        """Pass on a report of the agent."""
         self._step(report)
 
     def claim(self) -> m.Claim:
-        """What this node does now, for the coordinator."""
+        """Tell the coordinator the present state of this node."""
         return self._agent.claim()
 
     def told(self, news: SessionNews) -> None:
@@ -217,7 +218,7 @@ class HandlerSession(CoordinatorSession):
     def _first(
         self, agreed: AgreedRound, info: NodeInfo, listeners: list[socket.socket]
     ) -> NodeInfo:
-        """What the node of rank 0 tells besides."""
+        """Return the info of the node of rank 0, which tells more than others."""
         own, places = self._config.store, (each.getsockname()[:2] for each in listeners)
         has_store = agreed.bootstrap is not None and not (own.host or own.port)
         addresses = tuple(str(Address(*place)) for place in places)
