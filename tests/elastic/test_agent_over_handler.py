@@ -178,7 +178,9 @@ def test_V1_people_look_at_a_job_that_meets_in_a_file_and_restart_and_drain_it(
     cluster.order(r"os.write(1, b'first words\n')", round=0)
     wait_until(lambda: "first words" in here(cluster, "logs").stdout, "the workers' words")
     assert "2 of 2 in the round" in here(cluster, "status").stdout
-    assert "ranks 0-1" in here(cluster, "stacks").stdout
+    stacks = here(cluster, "stacks").stdout
+    assert "(a" in stacks, "its worker"
+    assert "b)" in stacks, "that of the other node"
     assert "round 0: 2 nodes, 2 workers" in here(cluster, "events").stdout
     assert "round 1 has begun: 2 nodes" in here(cluster, "restart").stdout
     assert [name for _, name in ranks(cluster, 1, 2)] == first
