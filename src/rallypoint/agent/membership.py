@@ -7,7 +7,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
@@ -51,7 +51,10 @@ from rallypoint.store.round_store import RoundStore
 if TYPE_CHECKING:  # Most jobs have no register, and nobody asks for their workers.
     from rallypoint.agent.answering import NodeAnswers
     from rallypoint.coordinator.leading.leader_search import LeaderSearch, OwnLeadership
+    from rallypoint.elastic.rendezvous.plug_in.session import HandlerSession
     from rallypoint.process.logs.worker_output import WorkerOutputs
+
+    Host = Connected | LeaderSearch | HandlerSession
 
 LAST_REPORTS_S = 2.0
 """How long the last reports may take to be acknowledged."""
@@ -61,14 +64,6 @@ NOTICES_S = 0.5
 """How long the notices on options wait for the line that says how to look at the job."""
 UNNAMED_WAIT_S = 2.0
 """A host that waits for the other nodes for longer names them."""
-
-
-class Host(Protocol):
-    """The owner of the coordinator that lives in this agent."""
-
-    @property
-    def coordinator(self) -> Coordinator | None:
-        """None: there is none."""
 
 
 class AgentSetup(NamedTuple):
@@ -186,7 +181,7 @@ class Membership:
         start = partial(session.open, found.connection)
         return Joined(session, candidate, start, hosts=found.coordinator is not None)
 
-    def _follow(self, session: AgentSession, host: Host) -> None:
+    def _follow(self, session: CoordinatorSession, host: Host) -> None:
         """Look after this session, and show what its coordinator knows if it lives here."""
         telemetry = self._setup.telemetry
         self._setup.selector.watch(session.check_fence)
@@ -195,7 +190,7 @@ class Membership:
         if (keeping := telemetry.keeping) is not None:
             keeping.joins(partial(self._life, session), self._not_kept)
 
-    def _life(self, session: AgentSession) -> int:
+    def _life(self, session: CoordinatorSession) -> int:
         """The incarnation of the job, also before its first round; 0: this node is not attached."""
         if (stamp := self._agent.stamp) is not None:
             return stamp.incarnation
@@ -337,7 +332,7 @@ class Membership:
             from rallypoint.agent.answering import NodeAnswers
 
             session = self._joined.session if self._joined is not None else None
-            assert session is not None
+            assert isinstance(session, CoordinatorSession)
             agent, send = self._agent, session.send_collected
             faults = Faults(lambda text: agent.say(kinds.FAULT(text)))
             self._answers = NodeAnswers(agent.workers, self._setup.outputs, send, faults)

@@ -32,7 +32,7 @@ from rallypoint.core.job_lives import (
     TakePart,
 )
 from rallypoint.core.job_state import JobState, ended_job, new_job
-from rallypoint.core.model import EndReason, SharedSettings, Verdict
+from rallypoint.core.model import SharedSettings, Verdict
 from rallypoint.core.sessions import Sessions
 from rallypoint.core.takeover.clock_rates import with_margin
 from rallypoint.core.watch.job_view import job_line
@@ -102,16 +102,6 @@ class HostedJobs:
         self._own_agent = incarnation
         for job in self._jobs.values():
             job.lives_in(incarnation)
-
-    def end_round(self, reason: EndReason) -> None:
-        """End the round of every job here that has one, for this reason."""
-        for job in self.all:
-            job.end_round(reason)
-
-    def known(self) -> JobState | None:
-        """Return the state of the one job here; None: it has ended."""
-        job = next((job for job in self._jobs.values() if job.verdict is None), None)
-        return None if job is None else job.known()
 
     async def wait_empty(self) -> None:
         """Until every other agent has left or is lost."""

@@ -59,20 +59,10 @@ class AgentSession(Protocol):
     def error(self) -> Exception | None:
         """The exception that ended this node's part; None: a verdict did, or nothing has yet."""
 
-    @property
-    def attached(self) -> m.Attached | None:
-        """How a coordinator has attached this node last."""
-
     def report(self, report: m.Report) -> None: ...
-
-    def check_fence(self) -> None:
-        """To be called after every wake-up, before anything that arrived is looked at."""
 
     def tell_progress(self) -> None:
         """How far the workers are, now and not with the next heartbeat."""
-
-    def send_collected(self, piece: m.Collected) -> None:
-        """If there is a connection: who waits for it is told of those that were lost."""
 
     async def close(self, timeout_s: float) -> None: ...
 

@@ -85,7 +85,8 @@ def record(part: Part, settings: SharedSettings, known: JobState | None) -> JobR
             end_reason=part.ended,
         )
     whole, ended = record_of(known), known.end_reason or known.last_end
-    return replace(whole, round=number, judged_round=number, is_active=False, end_reason=ended)
+    whole = replace(whole, is_active=False, verdict=None)
+    return replace(whole, round=number, judged_round=number, end_reason=ended)
 
 
 def newest(infos: Sequence[NodeInfo], settings: SharedSettings) -> JobState | None:

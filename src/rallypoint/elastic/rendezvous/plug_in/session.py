@@ -148,7 +148,7 @@ class HandlerSession(CoordinatorSession):
                     self._start(self._watch(after_s))
                 case machine.EndRound(reason):
                     assert self.coordinator is not None
-                    self.coordinator.jobs.end_round(reason)
+                    self.coordinator.jobs.all[-1].end_round(reason)
                 case _ if isinstance(effect, m.Report):
                     super().report(effect)
                 case _:
@@ -168,7 +168,7 @@ class HandlerSession(CoordinatorSession):
     def _let_coordinator_go(self) -> NodeInfo:
         """Leave the coordinator of the present round; returns what this node knows of the job."""
         coordinator, self.coordinator = self.coordinator, None
-        known = None if coordinator is None else coordinator.jobs.known()
+        known = None if coordinator is None else coordinator.jobs.all[-1].known()
         super().report(m.Leave())
         self.abort()
         if coordinator is not None:
