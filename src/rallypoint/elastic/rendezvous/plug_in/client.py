@@ -197,12 +197,12 @@ class HandlerClient:
     def _look(self) -> HandlerState:
         """Not once this node has left: a handler may begin anew when it is asked then."""
         with self._using:
-            return HandlerState.GOES_ON if self._has_left else self._look_now()
-
-    def _look_now(self) -> HandlerState:
-        if self._handler.is_closed():
-            return HandlerState.CLOSED
-        return HandlerState.OVER if self._handler.num_nodes_waiting() > 0 else HandlerState.GOES_ON
+            if self._has_left:
+                return HandlerState.GOES_ON
+            if self._handler.is_closed():
+                return HandlerState.CLOSED
+            is_over = self._handler.num_nodes_waiting() > 0
+            return HandlerState.OVER if is_over else HandlerState.GOES_ON
 
     @property
     def settings(self) -> Any:
