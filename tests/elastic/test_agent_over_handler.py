@@ -147,7 +147,7 @@ def test_R3_F2_the_survivor_of_a_killed_agent_names_it_and_goes_on_alone(cluster
     assert a.verdict["restarts"] == 0
 
 
-LONG = "keep_alive_interval=200,last_call_timeout=0.5"
+LONG = "keep_alive_interval=200,last_call_timeout=600"
 """A handler that does not notice by itself that a node is gone."""
 
 
