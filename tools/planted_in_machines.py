@@ -231,6 +231,30 @@ BUGS_IN_MACHINES = (
         "    if state.ending_code or not runs or left >= least:\n",
         found_by="test_a_job_that_a_person_ends_is_not_ended_for_want_of_hosts",
     ),
+    # A host without the script is said to save a checkpoint, and the exit code says to try again.
+    MovedBug(
+        "a host that refuses the job once it was told to start is not heard",
+        "cli/launch/machine.py",
+        "        case wire.AgentRefused() if part in (HostPart.ASKED, HostPart.RUNS):\n",
+        "        case wire.AgentRefused() if part is HostPart.ASKED:\n",
+        found_by="?",
+    ),
+    # A scheduler's SIGTERM right after Ctrl-C is lost, and nobody hurries.
+    MovedBug(
+        "another signal right after the first counts as the same one",
+        "cli/launch/machine.py",
+        "    if state.caught[-1:] == [number] and at - state.caught_at < APART_S:\n",
+        "    if state.caught and at - state.caught_at < APART_S:\n",
+        found_by="?",
+    ),
+    # A launch that lacks a host which is only down exits with the code that is not tried again.
+    MovedBug(
+        "one host that refuses makes up for those that are down",
+        "cli/launch/machine.py",
+        "    is_mistake = state.mistakes == len(state.those(HostPart.GONE))\n",
+        "    is_mistake = state.mistakes > 0\n",
+        found_by="?",
+    ),
     # Ctrl-C has no effect any more while the terminal is stopped by Ctrl-S.
     MovedBug(
         "the third signal does not end the wait for the console",
