@@ -7,6 +7,7 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
 from msgspec.structs import replace
 from tests.harness.launch_scenario import asked_for
 from tests.harness.limits import patience
@@ -15,18 +16,38 @@ from rallypoint.cli.launch.job import LaunchedJob
 from rallypoint.cli.launch.link import HostLink
 from rallypoint.cli.launch.machine import LinkEnded
 from rallypoint.cli.launch.output import OutputWriter
+from rallypoint.cli.launch.plan import Asked
+from rallypoint.errors import ExitClass, InvariantError
 from rallypoint.wire.launch_link import FromHost, Look
+
+
+def by(ssh: Path, text: str) -> Asked:
+    """What a person asks for whose ssh client, in this file, is this script."""
+    ssh.write_text(f"#!/bin/sh\n{text}\n")
+    ssh.chmod(0o755)
+    asked = asked_for("a,b", "2")
+    remote = replace(asked.plan.remote, ssh=(str(ssh),))
+    return replace(asked, plan=replace(asked.plan, remote=remote))
+
+
+class NoWords(OutputWriter):
+    """An output with a bug: what this command says itself ends in an error."""
+
+    def say(self, text: str) -> None:
+        raise KeyError(text[:1])
+
+
+class NoSettling(OutputWriter):
+    """An output with a bug that only the regular work comes upon."""
+
+    def settle(self) -> None:
+        raise KeyError("stream")
 
 
 async def test_three_signals_before_the_start_wait_for_no_ssh_client_and_no_console(
     tmp_path: Path,
 ) -> None:
-    silent = tmp_path / "silent-ssh"
-    silent.write_text("#!/bin/sh\nexec sleep 600\n")
-    silent.chmod(0o755)
-    asked = asked_for("a,b", "2")
-    remote = replace(asked.plan.remote, ssh=(str(silent),))
-    asked = replace(asked, plan=replace(asked.plan, remote=remote))
+    asked = by(tmp_path / "silent-ssh", "exec sleep 600")
     launched = LaunchedJob(asked, OutputWriter(("a", "b"), "prefix"))
     running = asyncio.get_running_loop().create_task(launched.run())
     await asyncio.sleep(0)  # It takes signals from now on.
@@ -51,3 +72,33 @@ async def test_an_ssh_client_that_is_being_started_when_a_launch_ends_is_killed(
     async with asyncio.timeout(patience(60)):
         await running
     assert ends == [LinkEnded("a", "ssh was killed by signal 9")]
+
+
+async def test_a_bug_of_the_launch_ends_it_with_one_line_and_the_hosts_are_hung_up_on(
+    tmp_path: Path,
+) -> None:
+    """Host a can't be reached once b is there, and saying so fails. Nothing would end the launch:
+    what follows from the lost host is not done."""
+    there, told = tmp_path / "there", tmp_path / "told"
+    fails = f"until [ -e {there} ]; do sleep 0.05; done; exit 255"
+    listens = f"touch {there}; cat > /dev/null; touch {told}"
+    script = f'case "$*" in *a.example*) {fails};; *) {listens};; esac'
+    launched = LaunchedJob(by(tmp_path / "ssh", script), NoWords(("a", "b"), "prefix"))
+    async with asyncio.timeout(patience(60)):
+        with pytest.raises(InvariantError) as raised:
+            await launched.run()
+    line = str(raised.value)
+    assert line.startswith("the launch has a bug (unexpected KeyError ('a') at ")
+    assert line.endswith("): please report it")
+    assert raised.value.exit_class is ExitClass.FAILED
+    assert "\n" not in line
+    assert told.exists(), "b was told"
+
+
+async def test_a_bug_in_the_regular_work_of_a_launch_ends_it(tmp_path: Path) -> None:
+    """Without that work hosts would take this side for gone."""
+    asked = by(tmp_path / "ssh", "exec sleep 600")
+    launched = LaunchedJob(asked, NoSettling(("a", "b"), "prefix"))
+    async with asyncio.timeout(patience(60)):
+        with pytest.raises(InvariantError, match="KeyError"):
+            await launched.run()
