@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 from tests.harness.launch_scenario import asked_for
-from tests.harness.limits import patience
+from tests.harness.limits import patience, until
 
 from rallypoint.cli.launch.job import LaunchedJob
 from rallypoint.cli.launch.link import HostLink
@@ -102,3 +102,23 @@ async def test_a_bug_in_the_regular_work_of_a_launch_ends_it(tmp_path: Path) -> 
     async with asyncio.timeout(patience(60)):
         with pytest.raises(InvariantError, match="KeyError"):
             await launched.run()
+
+
+async def test_a_script_in_place_of_the_ssh_client_is_killed_with_what_it_has_started(
+    tmp_path: Path,
+) -> None:
+    """`--ssh` may name a script that runs ssh: after the third Ctrl-C nobody waits for that."""
+    ready = tmp_path / "ready"
+    ends: list[LinkEnded] = []
+
+    async def heard(name: str, message: FromHost) -> None:
+        raise AssertionError(message)
+
+    script = f"sleep 600 & touch {ready}; wait"
+    link = HostLink("a", ("sh", "-c", script), Look("/", ""), heard, ends.append)
+    running = asyncio.get_running_loop().create_task(link.run())
+    async with asyncio.timeout(patience(60)):
+        await until(ready.exists)
+        link.kill()
+        await running
+    assert ends == [LinkEnded("a", "ssh was killed by signal 9")]
