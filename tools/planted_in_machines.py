@@ -259,7 +259,7 @@ BUGS_IN_MACHINES = (
     MovedBug(
         "the third signal does not end the wait for the console",
         "cli/launch/job.py",
-        "                self.is_hurried = True\n",
+        "                output.give_up()\n",
         "                pass\n",
         found_by="test_three_signals_before_the_start_wait_for_no_ssh_client_and_no_console",
     ),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -48,14 +50,64 @@ async def test_three_signals_before_the_start_wait_for_no_ssh_client_and_no_cons
     tmp_path: Path,
 ) -> None:
     asked = by(tmp_path / "silent-ssh", "exec sleep 600")
-    launched = LaunchedJob(asked, OutputWriter(("a", "b"), "prefix"))
+    output = OutputWriter(("a", "b"), "prefix")
+    writing = asyncio.get_running_loop().create_task(output.run())
+    launched = LaunchedJob(asked, output)
     running = asyncio.get_running_loop().create_task(launched.run())
     await asyncio.sleep(0)  # It takes signals from now on.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         os.kill(os.getpid(), number)
     async with asyncio.timeout(patience(60)):
         assert await running == 128 + signal.SIGINT
-    assert launched.is_hurried
+        await asyncio.wait((writing,))
+    assert writing.cancelled()
+
+
+@contextmanager
+def stopped_console() -> Iterator[None]:
+    """Stderr is a console on which nothing can be shown, as after Ctrl-S."""
+    reads, writes = os.pipe()
+    os.set_blocking(writes, False)
+    with suppress(BlockingIOError):
+        while True:
+            os.write(writes, bytes(4096))
+    os.set_blocking(writes, True)
+    before = os.dup(2)
+    os.dup2(writes, 2)
+    try:
+        yield
+    finally:
+        os.dup2(before, 2)
+        for fd in (before, reads, writes):
+            os.close(fd)
+
+
+async def test_three_signals_after_the_end_wait_for_no_console(tmp_path: Path) -> None:
+    output = OutputWriter(("a", "b"), "prefix")
+    writing = asyncio.get_running_loop().create_task(output.run())
+    with stopped_console():
+        async with asyncio.timeout(patience(60)):
+            assert await LaunchedJob(by(tmp_path / "ssh", "exit 255"), output).run() == 75
+            output.close()
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                os.kill(os.getpid(), number)
+            await asyncio.wait((writing,))
+    assert writing.cancelled()
+
+
+async def test_nobody_waits_for_a_stopped_console_when_the_person_waits_no_more() -> None:
+    output = OutputWriter(("a", "b"), "prefix")
+    writing = asyncio.get_running_loop().create_task(output.run())
+    much = b"x\n" * 1024 * 1024
+    with stopped_console():
+        taking = asyncio.get_running_loop().create_task(output.take("a", 2, much))
+        await asyncio.sleep(0)
+        assert not taking.done(), "the console takes nothing"
+        output.give_up()
+        async with asyncio.timeout(patience(60)):
+            await taking
+            await asyncio.wait((writing,))
+            await output.take("a", 2, much)
 
 
 async def test_an_ssh_client_that_is_being_started_when_a_launch_ends_is_killed() -> None:

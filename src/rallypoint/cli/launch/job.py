@@ -33,8 +33,6 @@ class LaunchedJob:
         }
         self._tasks: list[asyncio.Task[None]] = []
         self._over: asyncio.Future[machine.Over] = self._loop.create_future()
-        self.is_hurried = False
-        """A person has asked three times, and waits for nothing."""
 
     async def run(self) -> int:
         """The exit code of this command. Raises InvariantError for a bug: the hosts are hung up on,
@@ -113,7 +111,7 @@ class LaunchedJob:
             case machine.ShowLast(names, as_one_host):
                 output.show_last(max(names, key=output.last_size), as_one_host=as_one_host)
             case machine.Hurry():
-                self.is_hurried = True
+                output.give_up()
             case machine.Over():
                 self._over.set_result(effect)
 

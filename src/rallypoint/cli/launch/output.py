@@ -54,6 +54,7 @@ class OutputWriter:
         self._changed, self._room = asyncio.Event(), asyncio.Event()
         self._room.set()
         self._gone: set[int] = set()
+        self._writer: asyncio.Task[None] | None = None
         self._is_closed = False
 
     def say(self, text: str) -> None:
@@ -95,7 +96,8 @@ class OutputWriter:
         return len(self._last[name])
 
     async def run(self) -> None:
-        """Write, until all is written after `close`."""
+        """Write, until all is written after `close`. `give_up` cancels the task that runs it."""
+        self._writer = asyncio.current_task()
         while self._waiting or not self._is_closed:
             await self._changed.wait()
             self._changed.clear()
@@ -112,6 +114,13 @@ class OutputWriter:
         """Have `run` return when all is written."""
         self._is_closed = True
         self._changed.set()
+
+    def give_up(self) -> None:
+        """Show nothing more: whoever waits for the console waits no more."""
+        self._gone.update((_STDOUT, _STDERR))
+        self._room.set()
+        if self._writer is not None:
+            self._writer.cancel()
 
     def _each(self, name: str, fd: int, cut: Callable[[LineAssembler], bytes]) -> None:
         stream = self._streams[name, fd]
