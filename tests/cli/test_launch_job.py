@@ -59,6 +59,7 @@ async def test_three_signals_before_the_start_wait_for_no_ssh_client_and_no_cons
         os.kill(os.getpid(), number)
     async with asyncio.timeout(patience(60)):
         assert await running == 128 + signal.SIGINT
+        output.close()
         await asyncio.wait((writing,))
     assert writing.cancelled()
 
