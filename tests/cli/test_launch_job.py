@@ -107,8 +107,9 @@ async def test_nobody_waits_for_a_stopped_console_when_the_person_waits_no_more(
         output.give_up()
         async with asyncio.timeout(patience(60)):
             await taking
-            await asyncio.wait((writing,))
             await output.take("a", 2, much)
+            output.close()
+            await asyncio.wait((writing,))
 
 
 async def test_an_ssh_client_that_is_being_started_when_a_launch_ends_is_killed() -> None:
