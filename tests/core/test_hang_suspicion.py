@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import pytest
 from msgspec.structs import replace
 from tests.harness.job_machine import RULES, A, B, failed, running, stamp, told
@@ -10,7 +12,7 @@ from tests.harness.narrowed import known
 from rallypoint.core import hang, job
 from rallypoint.core import messages as m
 from rallypoint.core.events import TimerEnded, TimerKind
-from rallypoint.core.hang import Behind, StepsFound, WorkerProgress
+from rallypoint.core.hang import Behind, StepsFound, Told, WorkerProgress
 from rallypoint.core.messages import FromNode, ToNode
 from rallypoint.core.watch.node_progress import NodeProgress
 
@@ -159,6 +161,36 @@ def test_A15_a_start_that_takes_too_long_blames_a_rank_unless_others_have_made_s
     )
     assert node_id == "a"
     assert failure.message == "no progress for 900 s: in its phase evaluation, at step 17"
+
+
+@pytest.mark.parametrize(
+    ("told", "in_start", "silent_s", "limit_s", "phase"),
+    [
+        (Told(0, 5, 70.0, True, "", inf), False, 70.0, 300.0, ""),
+        (Told(0, 5, 70.0, True, "", 20.0), False, 20.0, 300.0, ""),
+        (Told(0, 5, 70.0, True, "evaluation", 20.0), False, 20.0, 900.0, "evaluation"),
+        (Told(0, 5, 10.0, True, "evaluation", 20.0), False, 10.0, 900.0, "evaluation"),
+        (Told(0, 5, 70.0, True, "other", 20.0), False, 20.0, 300.0, "other"),
+        (Told(0, None, 70.0, True, "", inf), True, 70.0, 1800.0, "start"),
+        (Told(0, None, 70.0, True, "", 20.0), True, 20.0, 1800.0, "start"),
+        (Told(0, None, 70.0, True, "evaluation", 20.0), False, 20.0, 900.0, "evaluation"),
+    ],
+)
+def test_A15_the_time_of_a_worker_begins_anew_with_a_step_and_at_both_ends_of_a_phase(
+    told: Told, in_start: bool, silent_s: float, limit_s: float, phase: str
+) -> None:
+    rules = replace(RULES_S, hang_phases=(("evaluation", 900.0), ("start", 1800.0)))
+    found = known(hang.watched(told, rules, in_start=in_start))
+    assert (found.silent_s, found.limit_s, found.phase) == (silent_s, limit_s, phase)
+    assert found.is_timed
+
+
+def test_A15_a_worker_that_tells_no_step_is_watched_in_a_start_that_has_a_limit_alone() -> None:
+    silent_one = Told(0, None, 9000.0, True, "other", 9000.0)
+    rules = replace(RULES_S, hang_phases=(("start", 1800.0),))
+    assert hang.watched(silent_one, rules, in_start=False) is None
+    assert hang.watched(silent_one, RULES_S, in_start=True) is None
+    assert known(hang.watched(silent_one, rules, in_start=True)).phase == "start"
 
 
 def test_A15_a_phase_that_began_while_the_nodes_are_asked_keeps_others_from_blame() -> None:

@@ -382,6 +382,34 @@ async def test_A15_a_phase_is_seen_until_its_block_ends_whatever_ends_it(tmp_pat
         assert shm.phases()[1] == NO_PHASE
 
 
+async def test_A15_a_fork_of_a_worker_that_takes_its_place_is_in_none_of_its_phases(
+    tmp_path: Path,
+) -> None:
+    program = """
+import os, time
+from rallypoint import worker
+worker.phase("evaluation").__enter__()
+parent = os.getpid()
+if os.fork():
+    time.sleep(600)
+print("forked", flush=True)
+while os.getppid() == parent or os.path.exists(f"/proc/{parent}"):
+    time.sleep(0.01)
+with worker.phase("checkpoint"):
+    pass
+print("ended", flush=True)
+time.sleep(600)
+"""
+    with working(tmp_path, 1, program) as (shm, (one,)):
+        assert one.line() == "forked"
+        assert shm.phases()[0].name == "evaluation"
+        one.process.kill()
+        one.process.wait()
+        assert one.line() == "ended"
+        assert shm.phases()[0].name == ""
+        assert shm.phases()[0] != NO_PHASE
+
+
 async def test_A15_the_first_phase_alone_wakes_the_agent(tmp_path: Path) -> None:
     rung: list[None] = []
     with a_shm(tmp_path, 1) as shm:

@@ -74,30 +74,19 @@ class HangWatch:
         except Exception as error:
             shm.faults.note("the workers' progress can't be read", error)
             return []
-        has_begun = any(progress is not None for progress in reported)
+        in_start = all(progress is None for progress in reported)
         found = (
-            self._one(rank, progress, phase, has_begun=has_begun)
+            hang.watched(self._told(rank, progress, phase), self._rules, in_start=in_start)
             for rank, (progress, phase) in enumerate(zip(reported, phases, strict=True))
             if rank not in self._round.exits
         )
         return [one for one in found if one is not None]
 
-    def _one(
-        self, rank: int, progress: Progress | None, phase: Phase, *, has_begun: bool
-    ) -> WorkerProgress | None:
-        """None: it may be one that never tells its steps. `has_begun`: others of this node do."""
-        name, own_s = phase.name, hang.own_limit_s(self._rules, phase.name)
-        limit_s = self._timeout_s if own_s is None else own_s
-        if progress is not None:
-            silent_s = min(progress.age_s, phase.age_s)
-            is_timed = progress.is_timed or own_s is not None
-            return WorkerProgress(rank, progress.step, silent_s, limit_s, is_timed, name)
-        if own_s is None and not has_begun:
-            name, own_s = hang.START, hang.own_limit_s(self._rules, hang.START)
-        if own_s is None:
-            return None
-        silent_s = min(time.monotonic() - self._began_at, phase.age_s)
-        return WorkerProgress(rank, -1, silent_s, own_s, phase=name, has_step=False)
+    def _told(self, rank: int, progress: Progress | None, phase: Phase) -> hang.Told:
+        how = (phase.name, phase.age_s)
+        if progress is None:
+            return hang.Told(rank, None, time.monotonic() - self._began_at, True, *how)
+        return hang.Told(rank, progress.step, progress.age_s, progress.is_timed, *how)
 
     def _changed(self) -> None:
         """Only what begins the time of a worker wakes the agent; then it looks at intervals."""

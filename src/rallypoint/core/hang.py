@@ -47,6 +47,22 @@ class WorkerProgress(Struct, frozen=True):
     """False: it has told none, and `step` is -1."""
 
 
+class Told(Struct, frozen=True):
+    """What is known of a worker that still has to make progress. Seconds."""
+
+    local_rank: int
+    step: int | None
+    """None: it has told none."""
+    age_s: float
+    """Since it told that step, or since the workers were started."""
+    is_timed: bool
+    """How long a step takes is known."""
+    phase: str
+    """As the script names it; empty: it is in none."""
+    phase_age_s: float
+    """Since a phase of it last began or ended; infinite: none has."""
+
+
 class WorkerPhase(Struct, frozen=True):
     """A worker of some node may take longer than a step."""
 
@@ -90,6 +106,22 @@ class Inquiry(Struct):
 def own_limit_s(settings: SharedSettings, phase: str) -> float | None:
     """The limit of this phase; None: it has none of its own."""
     return dict(settings.hang_phases).get(phase)
+
+
+def watched(told: Told, settings: SharedSettings, *, in_start: bool) -> WorkerProgress | None:
+    """The worker as it is watched; None: it may be one that never tells its steps. `in_start`: no
+    worker of its node has told any."""
+    own_s, phase = own_limit_s(settings, told.phase), told.phase
+    silent_s = min(told.age_s, told.phase_age_s)
+    if told.step is not None:
+        limit_s = settings.hang_timeout_s if own_s is None else own_s
+        is_timed = told.is_timed or own_s is not None
+        return WorkerProgress(told.local_rank, told.step, silent_s, limit_s, is_timed, phase)
+    if own_s is None and in_start:
+        own_s, phase = own_limit_s(settings, START), START
+    if own_s is None:
+        return None
+    return WorkerProgress(told.local_rank, -1, silent_s, own_s, phase=phase, has_step=False)
 
 
 def is_waited_for(workers: Iterable[WorkerProgress], settings: SharedSettings) -> bool:
