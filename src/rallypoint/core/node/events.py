@@ -70,7 +70,8 @@ class SpawnFailed(Struct, frozen=True):
 
 
 class SourceFailed(Struct, frozen=True):
-    """The process from which workers are forked can't be had: no round can start any."""
+    """The process from which workers are forked, or their ports, can't be had: no round can start
+    any."""
 
     error: RallypointError
 
