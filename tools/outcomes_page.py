@@ -29,7 +29,7 @@ def _row(outcome: Outcome) -> str:
     return f"| `{outcome.value}` | {row.verb} | {code} | {shown} | {row.then.value} |\n"
 
 
-PAGES = (DOCS / "operations.md", DOCS / "watching.md")
+PAGES = (DOCS / "settings.md", DOCS / "watching.md")
 
 if __name__ == "__main__":
     for path in PAGES:

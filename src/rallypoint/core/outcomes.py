@@ -1,6 +1,6 @@
 """The table of outcomes: how a job ends, in words, exit codes and what may follow. Pure.
 
-Exit codes, verdicts, texts, help, generated manifests and docs/operations.md read it. A new outcome
+Exit codes, verdicts, texts, help, generated manifests and docs/settings.md read it. A new outcome
 is a row here and the place where a job ends so.
 """
 
