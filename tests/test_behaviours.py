@@ -1,4 +1,4 @@
-"""Every behaviour and every defect of docs/behaviours.md has a test that is named after it."""
+"""Every behaviour and every defect of docs/design/behaviours.md has a test that is named after it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parent
-PAGE = TESTS.parent / "docs" / "behaviours.md"
+PAGE = TESTS.parent / "docs" / "design" / "behaviours.md"
 PROMISED = re.findall(r"^\| ([RFALV]\d\d?) \|", PAGE.read_text(), re.MULTILINE)
 NAMES = {
     found

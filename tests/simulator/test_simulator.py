@@ -184,7 +184,7 @@ def test_the_place_of_every_bug_that_can_be_planted_is_in_the_source() -> None:
 
 
 def test_each_rule_of_leading_has_a_planted_bug_and_the_page_lists_all() -> None:
-    page = (SOURCE.parent / "docs/simulator.md").read_text()
+    page = (SOURCE.parent / "docs/design/simulator.md").read_text()
     assert {bug.rule for bug in BUGS} >= {f"L{number}" for number in range(10)}
     assert len({bug.name for bug in BUGS}) == len(BUGS) >= 10 + 15
     assert [bug.name for bug in BUGS if f"| {bug.rule} | {bug.name} |" not in page] == []
