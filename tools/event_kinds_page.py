@@ -1,4 +1,4 @@
-"""Writes the table of events into docs/observability.md: `python tools/event_kinds_page.py`."""
+"""Writes the table of events into docs/events.md: `python tools/event_kinds_page.py`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rallypoint.core.event_kinds import KINDS, EventKind
 
-PAGE = Path(__file__).parents[1] / "docs" / "observability.md"
+PAGE = Path(__file__).parents[1] / "docs" / "events.md"
 BEGIN, END = "<!-- event kinds: begin -->\n", "<!-- event kinds: end -->\n"
 _HEAD = """\
 | `rallypoint.` | when | level | under `--quiet` | reported by |
