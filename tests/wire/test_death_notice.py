@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
 from collections.abc import Callable
@@ -173,5 +172,5 @@ async def test_F2_of_an_agent_that_has_left_its_job_the_guard_reports_no_death()
     )
     nothing: Any = None
     setup = AgentSetup(config, (), nothing, nothing, cast(HelperProcesses, helpers))
-    await Membership(setup, nothing, nothing, nothing).close(asyncio.Event(), 0.0)
+    await Membership(setup, nothing, nothing, nothing).close(0.0)
     assert helpers.page.notice == b""

@@ -31,7 +31,7 @@ from rallypoint.observe.records import FieldValue, event_now
 
 
 class AgentLinks(NamedTuple):
-    """What an agent is connected to on its node."""
+    """The connections of an agent on its node."""
 
     dispatcher: EventDispatcher
     store: StoreAccess
@@ -44,7 +44,7 @@ class AgentLinks(NamedTuple):
     try_to_start: Callable[[m.Prove, str], Awaitable[e.Tried]] | None = None
     """Gets the id of this node, and never raises. None: this agent is asked for nothing."""
     last_words: Callable[[], Coroutine[None, None, None] | None] = lambda: None
-    """What is to be waited for before this node leaves, for a moment; None: nothing."""
+    """The work to wait for before this node leaves, for a moment; None: none."""
     look_at_witness: Callable[[], object] | None = None
     """Calls `witness_signalled` for each signal that has reached the witness."""
 
@@ -107,7 +107,7 @@ class Agent:
 
     @property
     def is_leaving(self) -> bool:
-        """This node has been told to go."""
+        """Whether this node has been told to go."""
         return self._state.leaving
 
     def helper_died(self, round_number: int, why: str, *, others_need_it: bool) -> None:
@@ -322,7 +322,7 @@ class Agent:
             workers.kill()
 
     def source_failed(self, error: RallypointError) -> None:
-        """What workers are forked from can't be had."""
+        """Note that the process from which workers are forked can't be had."""
         self._step(e.SourceFailed(error))
 
     def _finish(self, finish: e.Finish) -> None:
@@ -354,7 +354,7 @@ class Agent:
 
 
 class _Membership(NamedTuple):
-    """By which the agent takes part."""
+    """The session and place by which the agent takes part."""
 
     session: AgentSession
     candidate: Candidate

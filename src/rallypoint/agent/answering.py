@@ -1,4 +1,4 @@
-"""What people want to know of this node's workers: their stacks, and what they wrote last.
+"""The answers to people about this node's workers: their stacks, and their last output.
 
 The coordinator asks (`core/watch/collecting.py`). Each answer is a task, which waits until a piece
 of it is wanted; nothing of it is in the way of heartbeats.
@@ -32,11 +32,11 @@ LOOK_S = 0.25
 _PIECE_BYTES = 32 * 1024
 
 AnswerPiece = tuple[int, tuple[WorkerAnswer, ...]]
-"""Of which round."""
+"""A piece of an answer, with its round."""
 
 
 class NodeAnswers:
-    """Of one agent. For the thread of the loop."""
+    """The answers of one agent. For the thread of the loop."""
 
     def __init__(
         self,
@@ -160,7 +160,7 @@ class NodeAnswers:
         return OutputReader(self._outputs, number, ranks, start, unfinished=unfinished)
 
     async def _stacks(self, newest: RunningRound, ranks: Sequence[RankRange]) -> dict[int, str]:
-        """By local rank."""
+        """Return the stacks by local rank."""
         shm, exits = newest.workers.shm, newest.exits
         meant = _meant(newest, ranks)
         if self._workers.current is not newest.workers:

@@ -56,7 +56,7 @@ class Embedding:
             self._tell = None
 
     def signal(self, number: int) -> None:
-        """As if the agent had got this signal: SIGINT cancels the job, others have this node
+        """Act as if the agent had got this signal: SIGINT cancels the job, others have this node
         leave; a second one does not wait for the workers. From any thread; does not block."""
         with self._lock:
             if self._tell is None:
@@ -92,8 +92,8 @@ def run_embedded(embedding: Embedding, body: Callable[[], T]) -> T:
 
 
 def run_to_its_end(loop: asyncio.AbstractEventLoop, agent: Coroutine[Any, Any, T]) -> T:
-    """Its result. What a signal handler of the program's raises meanwhile, whatever it interrupts,
-    ends the agent first and is raised then."""
+    """Run the agent to its end and return its result. What a signal handler of the program's raises
+    meanwhile, whatever it interrupts, ends the agent first and is raised then."""
     task = loop.create_task(agent)
     raised: list[BaseException] = []
 

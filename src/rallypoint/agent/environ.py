@@ -25,7 +25,8 @@ TORCHELASTIC_HEALTH_CHECK_PORT = "TORCHELASTIC_HEALTH_CHECK_PORT"
 SIGNALS_VARIABLE = "TORCHELASTIC_SIGNALS_TO_HANDLE"
 SHUTDOWN_TIMEOUT_VARIABLE = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 _PROGRESS_VARIABLES = ("KUBEFLOW_TRAINER_SERVER", "KUBEFLOW_TRAINER_STATUS")
-"""Of release 2.2, and of the proposal before it: with _URL, _CA_CERT and _TOKEN (files)."""
+"""The variables of release 2.2, and of the proposal before it: with _URL, _CA_CERT and _TOKEN
+(files)."""
 
 
 class WorkerContext(Struct, frozen=True):
@@ -57,7 +58,7 @@ class WorkerContext(Struct, frozen=True):
 def common_environ(
     omp_threads: int | None, base: Mapping[str, str] | None = None, *, unbuffered: bool = False
 ) -> dict[str, str]:
-    """What all workers of a node have, besides their places."""
+    """Return the environment that all workers of a node have, besides their places."""
     environ = without_token(base)
     if unbuffered:
         environ.setdefault("PYTHONUNBUFFERED", "1")
@@ -196,7 +197,8 @@ class ProgressReceiver(Struct, frozen=True):
 
 
 def progress_receiver_asked_for(base: Mapping[str, str] | None = None) -> ProgressReceiver | None:
-    """That of Kubeflow Trainer's variables; None: there is none, or a worker started this."""
+    """Return the receiver that Kubeflow Trainer's variables name; None: there is none, or a worker
+    started this."""
     environ = os.environ if base is None else base
     if "RALLYPOINT_INCARNATION" in environ:
         return None

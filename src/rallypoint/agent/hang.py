@@ -28,11 +28,11 @@ from rallypoint.process.logs.log_dir import is_null_device, make_stacks_dir, pat
 DUMP_S = 2.0
 """How long workers may take to write their stacks."""
 DETAIL_CHARACTERS = 16 * 1024
-"""So much of a worker's stacks goes to the coordinator: the end, where the main thread is."""
+"""The most of a worker's stacks that goes to the coordinator: the end, where the main thread is."""
 
 
 class HangWatch:
-    """Of one round's workers, from when they run; `close` when they have gone."""
+    """The hang watch of one round's workers, from when they run; `close` when they have gone."""
 
     def __init__(
         self, config: AgentConfig, actions: AgentActions, round_: RunningRound, files: StacksFiles
@@ -61,7 +61,7 @@ class HangWatch:
             self._collecting.add_done_callback(raise_in_loop)
 
     def _all_progress(self) -> list[WorkerProgress]:
-        """Of the workers that still have to make some."""
+        """Return the progress of the workers that still have to make some."""
         shm = self._round.workers.shm
         try:
             reported = enumerate(shm.progress())

@@ -33,15 +33,15 @@ from rallypoint.wire.death_notice import ByRegister, Notice, ReleaseNotice
 CONSOLE_S = 10.0
 """How long the console may take for the last lines, if the shutdown timeout allows it."""
 CONSOLE_LEAST_S = 1.0
-"""It gets so long in any case."""
+"""The least time that the console gets."""
 MOMENT_S = 0.2
-"""What goes as it should is done by then, although nobody waits any more."""
+"""The time after which everything that works is done, although nobody waits any more."""
 RELAY_LIFE_S = 1.0
 """One that is gone sooner is not replaced again: it would be so without end."""
 
 
 class HelperEvents(NamedTuple):
-    """What the helper processes tell their agent, in the loop."""
+    """The reports of the helper processes to their agent, in the loop."""
 
     guard_replaced: Callable[[Guard], None]
     relay_replaced: Callable[[int, bool], None]
@@ -54,7 +54,7 @@ class HelperEvents(NamedTuple):
     shared_input: Callable[[], None]
     """Several workers ask for input at one terminal."""
     pattern: Callable[[PatternReport], None]
-    """What a person should know of `--progress-pattern`."""
+    """The reports about `--progress-pattern` for a person."""
     guard_signalled: Callable[[int], None]
     """Gets the number of each signal that has reached the guard."""
 
@@ -90,7 +90,7 @@ class HelperProcesses:
             raise
 
     def owns(self, pid: int) -> bool:
-        """Nobody else may reap these."""
+        """Whether only this object may reap the process."""
         is_ours = self.guard.owns(pid) or pid == self.relay.process.pid
         return is_ours or self.source.owns(pid)
 
@@ -99,8 +99,9 @@ class HelperProcesses:
         self.guard.hold(until_s)
 
     def leave_notice(self, notice: bytes) -> None:
-        """What a guard does when this agent has died and no worker lives, as `wire/death_notice.py`
-        encodes it, in place of the notice before; b"", or one that is too long: nothing."""
+        """Set the action of a guard when this agent has died and no worker lives, as
+        `wire/death_notice.py` encodes it, in place of the notice before; b"", or one that is too
+        long: none."""
         self._page.leave_notice(notice)
 
     def watch(self, events: HelperEvents) -> None:

@@ -83,7 +83,7 @@ class LeadingNode:
 
     @property
     def first_claim_delay_s(self) -> float:
-        """So long a node that has just started waits: thousands must not claim at once."""
+        """The wait of a node that has just started: thousands must not claim at once."""
         return self._spread * min(FIRST_CLAIM_S * self._rendezvous.max_nodes, FIRST_CLAIM_MAX_S)
 
     @property
@@ -161,8 +161,8 @@ class LeadingNode:
         )
 
     def _sweep(self) -> None:
-        """Of a job that has ended its register is left, which somebody must remove. Beside all
-        else, since a place may be large or slow, and by one node of each job."""
+        """Remove the registers of jobs that have ended. Beside all else, since a place may be large
+        or slow, and by one node of each job."""
         if self._has_swept:
             return
         self._has_swept = True
@@ -180,7 +180,7 @@ class LeadingNode:
 
 
 def secret_of(run_id: str, access: AccessConfig) -> bytes | None:
-    """What opens this job; None: nothing is needed. Raises AccessError."""
+    """Return the secret that opens this job; None: none is needed. Raises AccessError."""
     if access.insecure:
         return None
     token = find_token(access.token_file, access.token_text, user_home(), create=True)
@@ -232,7 +232,7 @@ async def register_of(
 
 
 def short_lease(hold_s: float, lease_s: float) -> str:
-    """What to say if no other node leads before the leases end."""
+    """Return the sentence for the case that no other node leads before the leases end."""
     late_s = ceil(takeover_s(hold_s))
     return (
         f"{named.lease} {lease_s:g}: if the machine of the leading node vanishes, another node "

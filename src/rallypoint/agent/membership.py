@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,7 +18,7 @@ from rallypoint.agent.round_store import StoreAccess, listen_for_peers, listen_o
 from rallypoint.agent.telemetry.telemetry import Telemetry
 from rallypoint.clocks import WakeSelector
 from rallypoint.config import AccessConfig, AgentConfig, RegisterConfig, RendezvousConfig
-from rallypoint.coordinator.client.discovery import Connected, discover
+from rallypoint.coordinator.client.discovery import Connected, HostCoordinator, discover
 from rallypoint.coordinator.client.session import (
     AgentSession,
     CoordinatorSession,
@@ -81,6 +82,19 @@ class AgentSetup(NamedTuple):
     """Places of former agents on this machine of which nothing runs any more."""
 
 
+class Joined(NamedTuple):
+    """How this node takes part in the job that it has found. `_by_endpoint`, `_by_register` and
+    `_by_handler` give one, and leave the job when their context ends: what each has opened it
+    closes, also when it fails half-way."""
+
+    session: AgentSession
+    candidate: Candidate
+    open: Callable[[], None]
+    """Opens the session, once the agent has it."""
+    hosts: bool = False
+    """The job ends with this node."""
+
+
 class Membership:
     """For the thread of the loop. `open` once; `close` at the end."""
 
@@ -91,10 +105,11 @@ class Membership:
         self._settings = setup.config.rendezvous.shared()
         self._agent, self._store_access, self._lease = agent, store_access, lease
         self._store: RoundStore | None = None
-        self._coordinator: Coordinator | None = None
-        self._search: LeaderSearch | None = None
-        """Where any node may lead the job."""
-        self._session: AgentSession | None = None
+        self._joined: Joined | None = None
+        self._beginning = AsyncExitStack()
+        self._hurried = asyncio.Event()
+        """Ends every wait of `close`."""
+        self._others_stop_s = setup.config.stop.shutdown_grace_s
         self._answers: NodeAnswers | None = None
         self._status = ""
         self._notices = setup.config.notices
@@ -112,56 +127,59 @@ class Membership:
     @property
     def error(self) -> Exception | None:
         """What a rendezvous handler raised, if that ended this node's part."""
-        return None if self._session is None else self._session.error
+        return None if self._joined is None else self._joined.session.error
 
     def owns(self, pid: int) -> bool:
         """Whether only the round store may reap this process."""
         return self._store is not None and self._store.owns(pid)
 
-    async def open(self) -> None:
-        """Find the coordinator, or host it, and have the agent join.
+    async def open(self, hurried: asyncio.Event) -> None:
+        """Find the coordinator, or host it, and have the agent join. `hurried` ends the waits of
+        `close`, and of what is closed if this fails.
 
         Raises RallypointError when this node can't take part.
         """
-        rendezvous = self._config.rendezvous
+        rendezvous, begin = self._config.rendezvous, _by_endpoint
+        if rendezvous.handler is not None:
+            begin = _by_handler
+        elif rendezvous.register is not None:
+            begin = _by_register
         if rendezvous.handler is not None or rendezvous.max_nodes == 1:
             self._say_notices()
-        if rendezvous.handler is not None:
-            await self._open_by_handler()
-            return
-        if rendezvous.static and rendezvous.node_rank == 0:
-            self._store = self._round_store(None)
+        self._hurried = hurried
         # The first line of a job says how to look at it: the node that hosts it knows that soon.
         notices = asyncio.get_running_loop().call_later(NOTICES_S, self._say_notices)
         try:
-            found, end = await self._find()
-            self._coordinator = found.coordinator
-            is_host = found.coordinator is not None and rendezvous.max_nodes > 1
-            if is_host and rendezvous.register is None:
-                command = look_command(rendezvous, self._config.access)
-                self._agent.say(kinds.LOOK(command=command))
+            joined = self._joined = await self._beginning.enter_async_context(begin(self))
         finally:
             notices.cancel()
             self._say_notices()
-        if is_host:
-            self._agent.say(kinds.HOSTS(endpoint=rendezvous.endpoint))
+        self._agent.join(joined.session, joined.candidate, hosts=joined.hosts)
+        joined.open()
+
+    async def _join(
+        self, found: Connected, end: AgentEnd, search: LeaderSearch | None = None
+    ) -> Joined:
+        """Take part by this connection to a coordinator. `search`: where any node may lead."""
+        rendezvous, telemetry = self._config.rendezvous, self._setup.telemetry
+        self._say_notices()
         try:
             candidate = await self._candidate(found)
         except BaseException:
             found.connection.abort()
             raise
         await self._answer_health_checks(rendezvous.local_addr or found.connection.local_host)
-        self._store_access.use(
-            found.token, self._store, rendezvous.endpoint if rendezvous.static else None
-        )
-        session = self._session = self._make_session(found, end)
+        endpoint = rendezvous.endpoint if rendezvous.static else None
+        self._store_access.use(found.token, self._store, endpoint)
+        hooks = self._hooks(found, end, search)
+        session = CoordinatorSession(end, found.dial, self._agent, hooks=hooks)
         self._setup.selector.watch(session.check_fence)
-        self._setup.telemetry.dispatcher.subscribe(PhaseTeller(session.tell_progress))
-        self._setup.telemetry.show_goodput(self._goodput)
-        if (keeping := self._setup.telemetry.keeping) is not None:
+        telemetry.dispatcher.subscribe(PhaseTeller(session.tell_progress))
+        telemetry.show_goodput(partial(_goodput, search or found))
+        if (keeping := telemetry.keeping) is not None:
             keeping.joins(partial(self._life, session), self._not_kept)
-        self._agent.join(session, candidate, hosts=found.coordinator is not None)
-        session.open(found.connection)
+        start = partial(session.open, found.connection)
+        return Joined(session, candidate, start, hosts=found.coordinator is not None)
 
     def _life(self, session: CoordinatorSession) -> int:
         """The incarnation of the job, also before its first round; 0: this node is not attached."""
@@ -172,120 +190,49 @@ class Membership:
     def _not_kept(self, path: str, why: str) -> None:
         self._agent.say(kinds.NOT_KEPT(path=shown(path), why=why))
 
-    def _goodput(self) -> GoodputView | None:
-        led = None if self._search is None else self._search.coordinator
-        coordinator = self._coordinator or led
-        hosted = [] if coordinator is None else coordinator.jobs.all
-        return hosted[-1].watch.goodput if hosted else None
-
-    async def _find(self) -> tuple[Connected, AgentEnd]:
-        rendezvous = self._config.rendezvous
-        if rendezvous.register is not None:
-            return await self._find_by_register()
-        host = partial(self._coordinator_of, self._hosting())
-        found = await discover(rendezvous, self._config.access, host, self._say_status)
-        # Nobody can take the place of a node that hosts a job of one node.
-        has_fence = self._settings.max_nodes > 1 or found.coordinator is None
-        timeout_s, dead = rendezvous.reconnect_timeout_s, self._setup.dead
-        rules = SessionRules(timeout_s, has_fence=has_fence, dead=dead)
-        return found, AgentEnd(fresh_identity(_given_id(rendezvous)), self._settings, rules)
-
-    async def _find_by_register(self) -> tuple[Connected, AgentEnd]:
-        from rallypoint.agent import leading
-        from rallypoint.coordinator.leading.leader_process import local_leader
-        from rallypoint.coordinator.leading.leader_search import LeaderSearch, OwnLeadership
-
-        rendezvous = self._config.rendezvous
-        assert rendezvous.register is not None
-        secret = leading.secret_of(rendezvous.run_id, self._config.access)
-        say, on_wait = self._agent.say, self._say_status
-        register = await leading.register_of(rendezvous, secret, say, on_wait)
-        identity, own = fresh_identity(_given_id(rendezvous)), OwnLeadership(rendezvous.lease_s)
-        rules = SessionRules(
-            rendezvous.reconnect_timeout_s,
-            vouched_at=own.vouched_at,
-            promises=own.promises,
-            dead=self._setup.dead,
-        )
-        end = AgentEnd(identity, self._settings, rules)
-        hosting = self._hosting(own, identity.incarnation)
-        hosts = leading.Hosts(partial(self._coordinator_of, hosting), self._reconnect)
-        local = local_leader(rendezvous.register.hold_s, secret_of=lambda run_id: secret)
-        look = look_command(rendezvous, self._config.access)
-        node = leading.LeadingNode(self._agent, end, rendezvous, secret, hosts, look)
-        succession = self._search = LeaderSearch(register, local, own, node, rendezvous.run_id)
-        await asyncio.sleep(node.first_claim_delay_s)
-        connection = await succession.connect(rendezvous.join_timeout_s, self._say_status)
-        return Connected(connection, succession.dial, secret, None), end
-
     def _reconnect(self, why: str) -> None:
-        if isinstance(self._session, CoordinatorSession):
-            self._session.reconnect(why)
-
-    async def _open_by_handler(self) -> None:
-        from rallypoint.elastic.rendezvous.plug_in.client import HandlerClient, HandlerRendezvous
-        from rallypoint.elastic.rendezvous.plug_in.session import HandlerSession
-
-        config, embedding = self._config, self._setup.embedding
-        given = embedding.handler if embedding is not None else None
-        await self._answer_health_checks(config.rendezvous.local_addr or "localhost")
-        client = given or await HandlerClient.make(config.rendezvous)
-        rendezvous = HandlerRendezvous(client, config.rendezvous, self._own_store)
-        session = self._session = HandlerSession(
-            rendezvous, config, self._settings, self._agent, self._store_access
-        )
-        self._agent.join(session, session.candidate, hosts=False)
-        session.open()
+        if self._joined is not None and isinstance(self._joined.session, CoordinatorSession):
+            self._joined.session.reconnect(why)
 
     async def _answer_health_checks(self, host: str) -> None:
         if told := await self._setup.telemetry.open_health(host):
             self._agent.say(kinds.NOTICE(told))
 
-    def last_words(self, hurried: asyncio.Event) -> Coroutine[None, None, None] | None:
+    def last_words(self) -> Coroutine[None, None, None] | None:
         """The last that workers wrote, for who follows it; None: nobody does."""
         if self._answers is None or not self._answers.is_followed:
             return None
-        return wait_unless(hurried, self._answers.finish(), LAST_WORDS_S)
+        return self._wait(self._answers.finish(), LAST_WORDS_S)
 
-    async def close(self, hurried: asyncio.Event, others_stop_s: float) -> None:
+    async def close(self, others_stop_s: float) -> None:
         """Leave the job. A host waits for the other nodes, which may take `others_stop_s` to stop
-        their workers, unless another node may lead the job to its end. `hurried` ends every
-        wait."""
-        if self._search is not None:
-            self._search.stop()
-        if self._answers is not None:
-            self._answers.close()
-        if self._session is not None:
-            await wait_unless(hurried, self._session.close(LAST_REPORTS_S), LAST_REPORTS_S)
+        their workers, unless another node may lead the job to its end."""
+        self._others_stop_s = others_stop_s
+        await self._beginning.aclose()
         self._notes.over()
-        coordinator = self._coordinator
-        if self._search is not None:
-            led = self._search.coordinator
-            coordinator = led if led is not None and led.jobs.is_over else None
-            if led is not None and coordinator is None:
-                self._agent.say(kinds.DEPOSED(why="this node leaves, and another one may lead"))
-        if coordinator is not None:
-            # Each may take its grace, and one whose connection is broken comes back within its
-            # lease, or is lost.
-            limit_s = self._settings.lease_s + others_stop_s + LAST_REPORTS_S
-            await self._wait_for_others(coordinator, hurried, limit_s)
-        if self._search is not None:
-            is_heard = coordinator is not None and not coordinator.jobs.nodes
-            await wait_unless(hurried, self._search.close(is_heard=is_heard), LAST_REPORTS_S)
-        elif coordinator is not None:
-            coordinator.close()
         if self._store is not None:
             self._store.shutdown()
 
-    async def _wait_for_others(
-        self, coordinator: Coordinator, hurried: asyncio.Event, limit_s: float
-    ) -> None:
+    async def _leave(self) -> None:
+        if self._answers is not None:
+            self._answers.close()
+        if self._joined is not None:
+            await self._wait(self._joined.session.close(LAST_REPORTS_S), LAST_REPORTS_S)
+        self._notes.over()
+
+    async def _wait(self, waiting: Coroutine[None, None, None], limit_s: float) -> None:
+        await wait_unless(self._hurried, waiting, limit_s)
+
+    async def _wait_for_others(self, coordinator: Coordinator) -> None:
+        # Each may take its grace, and one whose connection is broken comes back within its lease,
+        # or is lost.
+        limit_s = self._settings.lease_s + self._others_stop_s + LAST_REPORTS_S
         unnamed_s = min(UNNAMED_WAIT_S, limit_s)
-        await wait_unless(hurried, coordinator.jobs.wait_empty(), unnamed_s)
-        if (nodes := coordinator.jobs.nodes) and not hurried.is_set():
+        await self._wait(coordinator.jobs.wait_empty(), unnamed_s)
+        if (nodes := coordinator.jobs.nodes) and not self._hurried.is_set():
             left_s = limit_s - unnamed_s
             self._agent.say(kinds.OTHERS_LEAVING(nodes=names(tuple(nodes)), left_s=left_s))
-            await wait_unless(hurried, coordinator.jobs.wait_empty(), left_s)
+            await self._wait(coordinator.jobs.wait_empty(), left_s)
 
     def _own_store(self, host: str) -> RoundStore:
         listener = listen_on((Address(host, 0),), self._config.rendezvous.store.port)
@@ -302,22 +249,19 @@ class Membership:
             max_bytes=None if memory is None else memory // 2,
         )
 
-    def _hosting(self, led: OwnLeadership | None = None, own_agent: str = "") -> Hosting:
-        telemetry = self._setup.telemetry
+    def _host_by(self, own_agent: str, led: OwnLeadership | None = None) -> HostCoordinator:
+        record, settings, telemetry = self._record, self._settings, self._setup.telemetry
         history = telemetry.history or telemetry.keeping
-        return Hosting(self._record, self._settings, led=led, own_agent=own_agent, history=history)
+        hosting = Hosting(record, settings, led=led, own_agent=own_agent, history=history)
 
-    def _coordinator_of(
-        self,
-        hosting: Hosting,
-        listeners: Sequence[socket.socket],
-        lookup_token: LookupToken | None,
-    ) -> Coordinator:
-        raise_open_files_limit()
-        reserved = OWN_FILES + descriptors_for(self._config.workers.count)
-        adopt = self._store.adopt if self._store is not None else None
-        admission = AdmissionLimits(connection_room(reserved), HANDSHAKE_TIME_S)
-        return Coordinator(listeners, hosting, lookup_token, adopt, admission)
+        def host(listeners: Sequence[socket.socket], token: LookupToken | None) -> Coordinator:
+            raise_open_files_limit()
+            reserved = OWN_FILES + descriptors_for(self._config.workers.count)
+            adopt = self._store.adopt if self._store is not None else None
+            admission = AdmissionLimits(connection_room(reserved), HANDSHAKE_TIME_S)
+            return Coordinator(listeners, hosting, token, adopt, admission)
+
+        return host
 
     async def _candidate(self, found: Connected) -> Candidate:
         """What this node brings, and the listening socket of its round store."""
@@ -345,58 +289,43 @@ class Membership:
             proves=self._setup.helpers is not None,
         )
 
-    def _make_session(self, found: Connected, end: AgentEnd) -> CoordinatorSession:
-        incarnation = end.identity.incarnation
+    def _hooks(self, found: Connected, end: AgentEnd, search: LeaderSearch | None) -> Hooks:
         on_held = self._lease.renewed if end.rules.has_fence else _ignore
         report = ProgressReport(self._config, self._setup.telemetry.dispatcher)
+        host = search or found
 
         def progress(generation: int) -> NodeProgress | None:
             return report.news(self._agent.stamp, generation)
 
+        def connected(connection: ClientConnection, generation: int) -> bytes:
+            if self._answers is not None:
+                self._answers.close()  # What was asked on the last connection is asked again.
+            self._notes.connected(found.token, connection.peer)
+            if (keeping := self._setup.telemetry.keeping) is not None:
+                keeping.attached(str(connection.peer), is_host=host.coordinator is not None)
+            return b""
+
+        def attaching(connection: ClientConnection, generation: int) -> bytes:
+            connected(connection, generation)
+            led = None if search is None else search.epoch
+            return self._notes.attaching(found.token, end, led, connection.peer, generation)
+
         if found.coordinator is not None:
-            found.coordinator.jobs.lives_in(incarnation)
             # No coordinator outlives this agent to get a death notice.
-            on_attach = partial(self._hosted, found.token)
-            hooks = Hooks(on_held, on_attach, progress=progress, collect=self._collect)
-        else:
-            on_attach = partial(self._attaching, found.token, end)
-            hooks = Hooks(
-                on_held,
-                on_attach,
-                partial(self._notes.placed, end),
-                MemoryWatch().is_short,
-                progress,
-                report.rounds,
-                self._collect,
-            )
-        return CoordinatorSession(end, found.dial, self._agent, hooks=hooks)
+            return Hooks(on_held, connected, progress=progress, collect=self._collect)
+        placed, is_short = partial(self._notes.placed, end), MemoryWatch().is_short
+        return Hooks(on_held, attaching, placed, is_short, progress, report.rounds, self._collect)
 
     def _collect(self, message: m.Collecting) -> None:
         if self._answers is None:
             from rallypoint.agent.answering import NodeAnswers
 
-            assert isinstance(self._session, CoordinatorSession)
-            agent, send = self._agent, self._session.send_collected
+            session = self._joined.session if self._joined is not None else None
+            assert isinstance(session, CoordinatorSession)
+            agent, send = self._agent, session.send_collected
             faults = Faults(lambda text: agent.say(kinds.FAULT(text)))
             self._answers = NodeAnswers(agent.workers, self._setup.outputs, send, faults)
         self._answers.asked(message)
-
-    def _hosted(self, token: bytes | None, connection: ClientConnection, generation: int) -> bytes:
-        if self._answers is not None:
-            self._answers.close()  # What was asked on the last connection is asked again.
-        self._notes.connected(token, connection.peer)
-        if (keeping := self._setup.telemetry.keeping) is not None:
-            led = None if self._search is None else self._search.coordinator
-            is_host = self._coordinator is not None or led is not None
-            keeping.attached(str(connection.peer), is_host=is_host)
-        return b""
-
-    def _attaching(
-        self, token: bytes | None, end: AgentEnd, connection: ClientConnection, generation: int
-    ) -> bytes:
-        self._hosted(token, connection, generation)
-        led = None if self._search is None else self._search.epoch
-        return self._notes.attaching(token, end, led, connection.peer, generation)
 
     def _record(self, run_id: str, record: Record) -> None:
         alone = self._config.rendezvous.max_nodes == 1
@@ -413,6 +342,95 @@ class Membership:
         if text != self._status:
             self._status = text
             self._agent.say(kinds.MEETING(text))
+
+
+@asynccontextmanager
+async def _by_endpoint(part: Membership) -> AsyncIterator[Joined]:
+    """Reach the coordinator at the endpoint, or host it there."""
+    config, settings, rendezvous = part._config, part._settings, part._config.rendezvous
+    if rendezvous.static and rendezvous.node_rank == 0:
+        part._store = part._round_store(None)
+    identity = fresh_identity(_given_id(rendezvous))
+    host = part._host_by(identity.incarnation)
+    found = await discover(rendezvous, config.access, host, part._say_status)
+    coordinator = found.coordinator
+    try:
+        if coordinator is not None and rendezvous.max_nodes > 1:
+            part._agent.say(kinds.LOOK(command=look_command(rendezvous, config.access)))
+            part._say_notices()
+            part._agent.say(kinds.HOSTS(endpoint=rendezvous.endpoint))
+        # Nobody can take the place of a node that hosts a job of one node.
+        has_fence = settings.max_nodes > 1 or coordinator is None
+        timeout_s, dead = rendezvous.reconnect_timeout_s, part._setup.dead
+        rules = SessionRules(timeout_s, has_fence=has_fence, dead=dead)
+        yield await part._join(found, AgentEnd(identity, settings, rules))
+    finally:
+        await part._leave()
+        if coordinator is not None:
+            await part._wait_for_others(coordinator)
+            coordinator.close()
+
+
+@asynccontextmanager
+async def _by_register(part: Membership) -> AsyncIterator[Joined]:
+    """Reach the leader that the register names, or become it."""
+    from rallypoint.agent import leading
+    from rallypoint.coordinator.leading.leader_process import local_leader
+    from rallypoint.coordinator.leading.leader_search import LeaderSearch, OwnLeadership
+
+    access, rendezvous, agent = part._config.access, part._config.rendezvous, part._agent
+    assert rendezvous.register is not None
+    secret = leading.secret_of(rendezvous.run_id, access)
+    register = await leading.register_of(rendezvous, secret, agent.say, part._say_status)
+    identity, own = fresh_identity(_given_id(rendezvous)), OwnLeadership(rendezvous.lease_s)
+    rules = SessionRules(
+        rendezvous.reconnect_timeout_s,
+        vouched_at=own.vouched_at,
+        promises=own.promises,
+        dead=part._setup.dead,
+    )
+    end = AgentEnd(identity, part._settings, rules)
+    hosts = leading.Hosts(part._host_by(identity.incarnation, own), part._reconnect)
+    local = local_leader(rendezvous.register.hold_s, secret_of=lambda run_id: secret)
+    look = look_command(rendezvous, access)
+    node = leading.LeadingNode(agent, end, rendezvous, secret, hosts, look)
+    search = LeaderSearch(register, local, own, node, rendezvous.run_id)
+    try:
+        await asyncio.sleep(node.first_claim_delay_s)
+        connection = await search.connect(rendezvous.join_timeout_s, part._say_status)
+        yield await part._join(Connected(connection, search.dial, secret, None), end, search)
+    finally:
+        search.stop()
+        await part._leave()
+        is_heard = False
+        if (led := search.coordinator) is not None and led.jobs.is_over:
+            await part._wait_for_others(led)
+            is_heard = not led.jobs.nodes
+        elif led is not None:
+            agent.say(kinds.DEPOSED(why="this node leaves, and another one may lead"))
+        await part._wait(search.close(is_heard=is_heard), LAST_REPORTS_S)
+
+
+@asynccontextmanager
+async def _by_handler(part: Membership) -> AsyncIterator[Joined]:
+    """Take part by the rendezvous handler of another package, without a coordinator."""
+    from rallypoint.elastic.rendezvous.plug_in.client import HandlerClient, HandlerRendezvous
+    from rallypoint.elastic.rendezvous.plug_in.session import HandlerSession
+
+    config, embedding = part._config, part._setup.embedding
+    given = embedding.handler if embedding is not None else None
+    await part._answer_health_checks(config.rendezvous.local_addr or "localhost")
+    client = given or await HandlerClient.make(config.rendezvous)
+    rendezvous = HandlerRendezvous(client, config.rendezvous, part._own_store)
+    session = HandlerSession(rendezvous, config, part._settings, part._agent, part._store_access)
+    yield Joined(session, session.candidate, session.open)
+    await part._leave()
+
+
+def _goodput(host: Connected | LeaderSearch) -> GoodputView | None:
+    coordinator = host.coordinator
+    hosted = [] if coordinator is None else coordinator.jobs.all
+    return hosted[-1].watch.goodput if hosted else None
 
 
 def part_of_job(rendezvous: RendezvousConfig) -> str:

@@ -19,7 +19,7 @@ from rallypoint.process.guard import Guard
 
 
 class AgentActions(NamedTuple):
-    """What the parts of an agent have it do."""
+    """The actions that the parts of an agent have it do."""
 
     step: Callable[[NodeEvent], None]
     report: Callable[[Report], None]
@@ -35,7 +35,8 @@ class WorkerRound(Struct, frozen=True):
     assignment: Assignment
     on_started: Callable[[], None]
     on_not_started: Callable[[RallypointError], None]
-    """They could not be started later: then none runs, and nothing else is called."""
+    """A callback for workers that could not be started later: then none runs, and no other callback
+    follows."""
     on_exits: Callable[[tuple[WorkerExit, ...]], None]
     on_gone: Callable[[tuple[int, ...], tuple[WorkerExit, ...]], None]
     """Gets the pids that did not die, and the failures with all that is known of them by now."""
@@ -52,7 +53,7 @@ class NodeWorkers(Protocol):
 
     @property
     def shm(self) -> WorkerShm:
-        """What the workers and this agent tell each other; `WorkerShm.silent` where they don't.
+        """The memory that the workers and this agent share; `WorkerShm.silent` where there is none.
         Closed by then when `on_gone` is called."""
 
     def start(self, context: Callable[[int, str], WorkerContext]) -> None:
@@ -64,13 +65,13 @@ class NodeWorkers(Protocol):
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """Of the workers, by local rank, once they run; 0: not known."""
+        """The pids of the workers, by local rank, once they run; 0: not known."""
 
     def notify(self, number: int) -> None:
         """Send a signal to each worker that lives, and to nothing that it has started."""
 
     def owns(self, pid: int) -> bool:
-        """Nobody else may reap this process."""
+        """Whether only this object may reap the process."""
 
     def use_guard(self, guard: Guard) -> None:
         """The guard was replaced."""
@@ -90,11 +91,11 @@ class NodeWorkers(Protocol):
         """End all, as the last act of an agent: nothing is called for it. May raise OSError."""
 
     def failures(self, failed: tuple[WorkerExit, ...]) -> tuple[WorkerExit, ...]:
-        """What is known at once of these exits; the rest comes with `on_gone`."""
+        """Return the part of these exits that is known at once; the rest comes with `on_gone`."""
 
     def results(self) -> dict[int, object]:
-        """What the workers returned, by local rank, once all have succeeded. At most once, when
-        the agent has left the job: large results take their time."""
+        """Return the results of the workers, by local rank, once all have succeeded. At most once,
+        when the agent has left the job: large results take their time."""
 
 
 MakeWorkers = Callable[[WorkerRound], NodeWorkers]
@@ -107,4 +108,4 @@ class RunningRound(NamedTuple):
     assignment: Assignment
     workers: NodeWorkers
     exits: Mapping[int, WorkerExit]
-    """Those of them that have ended, by local rank; changes meanwhile."""
+    """The exits of workers that have ended, by local rank; changes meanwhile."""

@@ -30,11 +30,11 @@ from rallypoint.process.relay.messages import NothingMatched, PatternOff, Patter
 from rallypoint.process.scratch import Scratch, remove_at_exit
 
 LINE_CHARACTERS = 200
-"""Of a worker's line within one of ours."""
+"""The longest part of a worker's line within one of ours."""
 
 
 class OutputFiles:
-    """Who decides on files, and the temporary directory, if a person asked for files but named no
+    """The decision on files, and the temporary directory, if a person asked for files but named no
     directory: it is kept unless `succeeded` is set at the end."""
 
     def __init__(self, specs: LogsSpecs) -> None:
@@ -90,7 +90,8 @@ class OutputFiles:
 
 
 def logs_specs(config: AgentConfig) -> LogsSpecs:
-    """What decides on the workers' files. Raises UsageError, and LogsSpecsError for a plug-in."""
+    """Return the object that decides on the workers' files. Raises UsageError, and LogsSpecsError
+    for a plug-in."""
     output, count = config.output, config.workers.count
     if not isinstance(output.logs_specs, str):
         return cast(LogsSpecs, output.logs_specs)
@@ -120,7 +121,8 @@ def logs_specs(config: AgentConfig) -> LogsSpecs:
 
 
 def output_settings(config: AgentConfig) -> OutputSettings:
-    """What of the output concerns the console and the relay. Looks at our own stdout and stderr."""
+    """Return the part of the output that concerns the console and the relay. Looks at our own
+    stdout and stderr."""
     output, workers = config.output, config.workers
     stdout_tty, stderr_tty = os.isatty(1), os.isatty(2)
     mode = resolve_mode(
@@ -163,7 +165,7 @@ def succeeded(finish: Finish) -> bool:
 
 
 def _node(config: AgentConfig) -> str:
-    """This node's name for a directory, before the coordinator has given it one."""
+    """Return this node's name for a directory, before the coordinator has given it one."""
     rendezvous = config.rendezvous
     if rendezvous.node_id:
         return rendezvous.node_id
@@ -201,9 +203,9 @@ class PatternLines:
 
 
 def unmatched(config: AgentConfig, line: str | None, place: Assignment) -> str:
-    """What to say of the pattern when no line of this node's workers has ever matched; `line`: the
-    newest one. Empty: there is nothing to say, or no worker of this node is expected to print what
-    it reads: usually one rank of a job does, the first or the last."""
+    """Return the sentence about the pattern when no line of this node's workers has ever matched;
+    `line`: the newest one. Empty: there is nothing to say, or no worker of this node is expected to
+    print what it reads: usually one rank of a job does, the first or the last."""
     pattern, ranks = config.output.progress_pattern, _ranks(place.base_rank, config.workers.count)
     if line is None or not _is_expected_of(pattern, place):
         return ""

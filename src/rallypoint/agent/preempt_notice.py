@@ -58,7 +58,7 @@ class PreemptNotice:
             self._task = self._loop.create_task(self._ask())
 
     def owns(self, pid: int) -> bool:
-        """Nobody else may reap this process."""
+        """Whether only this object may reap the process."""
         return self._running is not None and self._running.owns(pid)
 
     async def close(self) -> None:

@@ -100,7 +100,7 @@ class PreparedSource(WorkerSource):
         return processes
 
     def _reap_orphans(self) -> None:
-        """Of the last round, whose sessions are empty by now."""
+        """Reap the orphans of the last round, whose sessions are empty by now."""
         reap_orphans_of(self._sessions, self.owns)
 
     def close(self) -> None:

@@ -29,7 +29,7 @@ class Progress(Struct, frozen=True):
 
 
 def progress_of(slot: WorkerSlot, now_ns: int) -> Progress | None:
-    """What is known of one worker; None: nothing yet. One that reports is believed more than its
+    """Return the progress of one worker; None: none yet. One that reports is believed more than its
     output."""
     if slot.reported.at_ns > 0:
         return _progress(slot.reported, now_ns, is_timed=True)
@@ -39,7 +39,7 @@ def progress_of(slot: WorkerSlot, now_ns: int) -> Progress | None:
 
 
 def furthest(workers: Iterable[Progress | None]) -> Progress | None:
-    """That of the largest step; None: no worker has told any."""
+    """Return the progress with the largest step; None: no worker has told any."""
     told = (progress for progress in workers if progress is not None)
     return max(told, key=lambda progress: progress.step, default=None)
 

@@ -21,8 +21,8 @@ from rallypoint.core.watch.node_progress import NodeProgress
 from rallypoint.observe.records import Observer
 
 FEW = 256
-"""So many nodes may all say the same at once: that their workers have been started, or how the last
-rounds went."""
+"""The number of nodes that may all report the same at once: that their workers have been started,
+or how the last rounds went."""
 
 
 class PhaseTeller(Observer):
@@ -47,7 +47,7 @@ class ProgressReport:
         self._told: tuple[int, tuple[object, ...]] | None = None
         """The generation of the connection, and what was said on it last."""
         self._first_epoch = 0
-        """Of the first coordinator."""
+        """The epoch of the first coordinator."""
         self._rounds_told = 0
         """The generation of the connection on which the last rounds were told."""
 

@@ -1,4 +1,4 @@
-"""This node's access to the round store: its own, when it is rank 0, and enrolment in it."""
+"""The access of this node to the round store: its own, when it is rank 0, and enrolment in it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class StoreAccess:
         """`on_lost` is called from the loop, with the round, when its store has gone before its
         end, and why."""
         self._networks = config.access.store_networks
-        """That may use this node's store without enrolling."""
+        """The networks that may use this node's store without enrolling."""
         rendezvous = config.rendezvous
         self._run_id, self._timeout_s = rendezvous.run_id, rendezvous.enrol_timeout_s
         self._secret: bytes | None = None
@@ -39,11 +39,12 @@ class StoreAccess:
     def use(
         self, secret: bytes | None, store: RoundStore | None, shared: Endpoint | None = None
     ) -> None:
-        """What was learnt while meeting. `shared`: the endpoint, whose port the store shares."""
+        """Set the values that were learnt while meeting. `shared`: the endpoint, whose port the
+        store shares."""
         self._secret, self._store, self._shared = secret, store, shared
 
     def open(self, stamp: Stamp) -> None:
-        """This node is rank 0 of the round."""
+        """Open the store of a round in which this node is rank 0."""
         if self._store is not None:
             self._store.open(
                 stamp.round,

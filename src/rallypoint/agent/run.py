@@ -64,8 +64,8 @@ class JobEnd(Struct, frozen=True):
     round: int
     elapsed_s: float
     return_values: dict[int, object] = {}
-    """What the workers of this node returned, by global rank, if all have succeeded. `on_end` does
-    not see it: it is filled in last, after the shutdown."""
+    """The results of this node's workers, by global rank, if all have succeeded. `on_end` does not
+    see it: it is filled in last, after the shutdown."""
     failures: dict[int, WorkerExit] = {}
     """The failures of this node's workers in the last round, by global rank."""
     error_files: dict[int, str] = {}
@@ -74,10 +74,10 @@ class JobEnd(Struct, frozen=True):
     caught: int = 0
     """The first signal that this agent got, if any."""
     error: Exception | None = None
-    """What a handler raised, if that was the end."""
+    """The exception of a handler, if that was the end."""
     node: str = ""
     place: Assignment | None = None
-    """This node's in the newest round, if it ever had one."""
+    """The place of this node in the newest round, if it ever had one."""
 
 
 OnEnd = Callable[[JobEnd], None]
@@ -218,7 +218,7 @@ class AgentRun:
             self.lease.fence,
             self._helpers.source.wait_ready if self._helpers is not None else None,
             self._try_to_start,
-            lambda: self._membership.last_words(self._hurried),
+            lambda: self._membership.last_words(),
             self._helpers.take_signals if self._helpers is not None else None,
         )
         self.agent = Agent(setup.config, make_workers, setup.signals, links)
@@ -240,7 +240,7 @@ class AgentRun:
         began_at = time.monotonic()
         agent, others_stop_s = self.agent, self._stop.shutdown_grace_s
         self._install()
-        opening = asyncio.get_running_loop().create_task(self._membership.open())
+        opening = asyncio.get_running_loop().create_task(self._membership.open(self._hurried))
         try:
             await asyncio.wait((opening, agent.finished), return_when=asyncio.FIRST_COMPLETED)
             if opening.done():
@@ -257,7 +257,7 @@ class AgentRun:
             if self._notice is not None:
                 await wait_unless(self._hurried, self._notice.close(), LAST_REPORTS_S)
             await agent.close()
-            await self._membership.close(self._hurried, others_stop_s)
+            await self._membership.close(others_stop_s)
             self.faults.tell_counts()
             self._setup.telemetry.hang_up()
             self._uninstall()
@@ -464,7 +464,8 @@ def _bound(config: AgentConfig) -> tuple[AgentConfig, Sequence[frozenset[int]]]:
 
 
 def _make_source(config: WorkerConfig, cpus: Sequence[frozenset[int]]) -> WorkerSource:
-    """By the start method. Raises UsageError for what can't be started that way."""
+    """Return the source of workers for the start method. Raises UsageError for what can't be
+    started that way."""
     match config.method:
         case StartMethod.FORKSERVER:
             from rallypoint.agent.prepared_source import PreparedSource
@@ -477,7 +478,7 @@ def _make_source(config: WorkerConfig, cpus: Sequence[frozenset[int]]) -> Worker
 
 
 def signals_to_handle(config: AgentConfig, embedding: Embedding | None) -> tuple[int, ...]:
-    """What ends this agent; nothing in another thread than the main one.
+    """Return the signals that end this agent; none in another thread than the main one.
 
     Of the usual signals those that it was started to ignore stay ignored (`nohup`, a background
     job of a shell); those that a person chose are handled anyway. Raises UsageError.

@@ -1,4 +1,4 @@
-"""What an agent says of where it is, and of what it waits for."""
+"""The lines of an agent about its state, and about what it waits for."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def waiting_for(
     *,
     imports: bool = False,
 ) -> str:
-    """What this agent waits for, in a few words; empty while its workers run. `imports`: what they
-    are forked from has not imported all yet."""
+    """Return what this agent waits for, in a few words; empty while its workers run. `imports`:
+    what they are forked from has not imported all yet."""
     match state.phase:
         case NodePhase.RUNNING if imports:
             return "the preloaded modules"
@@ -118,7 +118,7 @@ class StatusReporter:
         self._config, self._dispatcher, self._clock = config, dispatcher, clock
         self._waiting_since = ("", clock())
         self.job: JobStatus | None = None
-        """What the coordinator reported last; None: it can't be asked."""
+        """The status that the coordinator reported last; None: it can't be asked."""
 
     def show(self, state: WorkersState, node_id: str, *, imports: bool) -> None:
         """Now; `imports` as for `waiting_for`."""

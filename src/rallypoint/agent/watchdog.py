@@ -1,4 +1,4 @@
-"""What happens to a worker whose time is over: its stacks are taken first, then it is ended.
+"""The end of a worker whose time is over: its stacks are taken first, then it is ended.
 
 The code of timers is imported when a worker sets the first one, or torch's variables ask for them.
 """
@@ -37,7 +37,7 @@ class Blame(Struct, frozen=True):
 
 
 class Watchdog:
-    """Of one round: `open` before the workers start, `close` when they are to stop.
+    """The watchdog of one round: `open` before the workers start, `close` when they are to stop.
 
     `end_one(local_rank, signal)` signals a worker, and is false when that has exited; `notice` gets
     a line for a person.
@@ -57,7 +57,7 @@ class Watchdog:
         self._tasks: set[asyncio.Task[None]] = set()
         self._open = True
         self.blames: dict[int, Blame] = {}
-        """Of the workers that were ended, by local rank."""
+        """The blame of the workers that were ended, by local rank."""
         shm.watch_timers(self._line)
 
     def open(self) -> str:

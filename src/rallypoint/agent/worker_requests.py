@@ -1,4 +1,4 @@
-"""What the job asks of this node's workers: a checkpoint, and the stacks of those that hang.
+"""The requests of the job to this node's workers: a checkpoint, and the stacks of those that hang.
 
 When a checkpoint may be answered is decided in `core/checkpoint.py`; the workers are asked
 through the shared memory of their round, or by a signal of the person's choice.
@@ -52,13 +52,13 @@ class WorkerRequests:
             self._hang_watch(round_)
 
     def end(self) -> None:
-        """They have gone."""
+        """Forget workers that have gone."""
         if self._hangs is not None:
             self._hangs.close()
         self._round = self._checkpoints = self._hangs = None
 
     def exited(self, exits: Sequence[WorkerExit]) -> None:
-        """These workers have ended, which may be what an answer waited for."""
+        """Note the ends of workers, which an answer may have waited for."""
         if self._checkpoints is not None:
             self._checkpoints.changed(exits)
 

@@ -1,4 +1,4 @@
-"""This node's workers from round to round: starts them, and reports what happens to them.
+"""The workers of this node from round to round: starts them, and reports their events.
 
 Nothing is decided here: `core/node/machine.py` does that.
 """
@@ -57,9 +57,9 @@ class WorkerRounds:
         """Workers that run, or ran last."""
         self._succeeded: NodeWorkers | None = None
         self.failures: dict[int, WorkerExit] = {}
-        """By global rank: the newest round's on this node."""
+        """The newest round's failures on this node, by global rank."""
         self.error_files: dict[int, str] = {}
-        """Of all workers of the newest round on this node, by global rank."""
+        """The error files of all workers of the newest round on this node, by global rank."""
 
     def owns(self, pid: int) -> bool:
         """Whether this child is a worker, or was not reaped yet."""
@@ -77,7 +77,8 @@ class WorkerRounds:
                 await self.current.abandon()
 
     def return_values(self) -> dict[int, object]:
-        """By global rank, if the workers of this node have succeeded. To be called once."""
+        """Return the results by global rank, if the workers of this node have succeeded. To be
+        called once."""
         workers, assignment = self._succeeded, self._state.assignment
         if workers is None or assignment is None:
             return {}
@@ -128,7 +129,7 @@ class WorkerRounds:
         self._actions.report(report)
 
     def report_failures(self, report: m.Failed) -> None:
-        """These workers have failed; adds what is known of it."""
+        """Report these failed workers, with all that is known of them."""
         step = -1
         if self.current is None:
             failures = tuple(map(self._unstarted, report.failures))
@@ -138,7 +139,7 @@ class WorkerRounds:
         self._actions.report(replace(report, failures=failures, furthest=step))
 
     def _unstarted(self, failure: WorkerExit) -> WorkerExit:
-        """Of a worker that could not be started."""
+        """Return the failure of a worker that could not be started."""
         assert self._state.assignment is not None
         rank = self._state.assignment.base_rank + failure.local_rank
         return replace(failure, rank=rank, role=self._config.workers.role, wall_time=time.time())

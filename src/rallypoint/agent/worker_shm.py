@@ -47,10 +47,10 @@ class WorkerShm:
         self._wake_up_pipe: WatchedPipe | None = None
         self._number, self._kind = 0, ShmRequest.NONE
         self.pids: Sequence[int] = ()
-        """Of the workers, by local rank, once they run."""
+        """The pids of the workers, by local rank, once they run."""
         self.faults = faults or Faults(_ignore)
         self._last: Sequence[WorkerSlot] | None = None
-        """What the workers had told in the end."""
+        """The last values of the workers, in the end."""
         self._watchers: list[Callable[[], None]] = []
         self._timer_watchers: list[Callable[[bytes], None]] = []
 
@@ -121,8 +121,8 @@ class WorkerShm:
         self._write(at.DEADLINE, 0)
 
     def hold(self, until_s: float) -> None:
-        """This node has its place until then, in seconds on CLOCK_BOOTTIME: workers can see when
-        that is over, even while this agent can't tell them."""
+        """Note that this node has its place until then, in seconds on CLOCK_BOOTTIME: workers can
+        see when that is over, even while this agent can't tell them."""
         self._write(at.HELD_UNTIL, _ns(until_s))
 
     def retire(self) -> None:
@@ -160,8 +160,8 @@ class WorkerShm:
     async def dump_stacks(
         self, timeout_s: float = 2.0, local_ranks: Sequence[int] | None = None
     ) -> dict[int, str]:
-        """What each worker (or each of `local_ranks`) does now: the stacks of all its threads where
-        it can write them, else what the kernel says of it. Returns within the time."""
+        """Return the activity of each worker (or each of `local_ranks`) now: the stacks of all its
+        threads where it can write them, else the kernel's information. Returns within the time."""
         # Needed only when something hangs.
         from rallypoint.process.stacks import dump
 

@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from rallypoint.process.prepared.calls import PickledCall
 
 FLUSH_S = 0.2
-"""What the caller's streams may take, whatever they are; the agent goes on then."""
+"""The time that the caller's streams may take to flush; the agent goes on then."""
 
 
 class SourceLostError(InfrastructureError):
-    """What workers come from has just died; no worker of the batch is left. It is being replaced:
-    wait until it is ready, then try again."""
+    """The process that workers come from has just died; no worker of the batch is left. It is being
+    replaced: wait until it is ready, then try again."""
 
 
 class WorkerSource:
@@ -80,7 +80,7 @@ class WorkerSource:
         """Return when it `is_ready`; never after `on_error`. Safe to cancel."""
 
     def owns(self, pid: int) -> bool:
-        """Nobody else may reap this child."""
+        """Whether only this object may reap the child."""
         return False
 
     def use_guard(self, guard: Guard) -> None:
@@ -93,7 +93,7 @@ class WorkerSource:
         output: WorkerOutput,
         results: ResultFiles,
     ) -> WorkerCommand:
-        """What to start for a worker."""
+        """Return the command for a worker."""
         argv: Sequence[str] = worker_argv(self._config.argv, local_rank)
         pass_fds: Sequence[int] = ()
         if self._calls:
@@ -117,7 +117,8 @@ class WorkerSource:
         return spawn_workers(commands, guard)
 
     def close(self) -> None:
-        """Nothing can be started any more; nothing of ours is left. Safe to repeat."""
+        """Close the source: nothing can be started any more, and nothing of ours is left. Safe to
+        repeat."""
         while self._calls:
             self._calls.pop().close()
 
@@ -168,7 +169,8 @@ class ForkingSource(WorkerSource):
 
 
 def _flush() -> None:
-    """What the caller has printed and not yet written would be written by every worker, too."""
+    """Flush the caller's streams: a text that is not written yet would be written by every worker,
+    too."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

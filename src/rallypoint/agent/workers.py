@@ -1,4 +1,4 @@
-"""This node's workers of one round, from spawn to the last of their processes."""
+"""The workers of one round on this node, from spawn to the last of their processes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ DETAILS_S = 0.5
 
 
 class WorkerSetup(Struct, frozen=True):
-    """What an agent makes the workers of every round with."""
+    """The settings with which an agent makes the workers of every round."""
 
     config: WorkerConfig
     source: WorkerSource
@@ -136,11 +136,11 @@ class RoundWorkers:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """By local rank, once they run."""
+        """The pids by local rank, once the workers run."""
         return self._workers.pids
 
     def owns(self, pid: int) -> bool:
-        """Nobody else may reap this process."""
+        """Whether only this object may reap the process."""
         return self._workers.owns(pid)
 
     def use_guard(self, guard: Guard) -> None:
@@ -190,8 +190,8 @@ class RoundWorkers:
             clearing.add_done_callback(raise_in_loop)
 
     def _kill_holders(self) -> None:
-        """Those that have no handler of their own, and would have died of SIGTERM but for
-        `rallypoint.worker`: see `worker/checkpoint.py`."""
+        """Kill the workers that have no handler of their own, and would have died of SIGTERM but
+        for `rallypoint.worker`: see `worker/checkpoint.py`."""
         for local_rank, pid in self.shm.holders().items():
             if self._workers.kill_holder(local_rank, pid):
                 self._workers.exits.killed_for_sigterm(local_rank)
@@ -205,7 +205,7 @@ class RoundWorkers:
             self._starting.cancel()
 
     def failures(self, failed: tuple[WorkerExit, ...]) -> tuple[WorkerExit, ...]:
-        """What is known at once of these exits; the rest comes with `on_gone`."""
+        """Return the part of these exits that is known at once; the rest comes with `on_gone`."""
         if self._telling is None and self._round.on_details is not None:
             self._telling = asyncio.create_task(self._tell_details(self._round.on_details))
             self._telling.add_done_callback(raise_in_loop)
@@ -218,7 +218,7 @@ class RoundWorkers:
         tell(await self._failures.details())
 
     def results(self) -> dict[int, object]:
-        """What the function returned, by local rank, once all workers have succeeded; None for a
+        """Return the function's results, by local rank, once all workers have succeeded; None for a
         command. May be called once. Blocks for as long as unpickling takes.
 
         Raises UsageError for a result that can't be unpickled in this process.
@@ -248,7 +248,8 @@ class RoundWorkers:
         self._report()
 
     def _report(self) -> None:
-        """What was noticed together, and those dead by now although nobody said so."""
+        """Report the exits that were noticed together, and those of workers that are dead by now
+        although their exit was not noticed."""
         self._report_is_due = False
         exits = self._workers.exits
         if exits.has_unreported_failure():
@@ -269,7 +270,7 @@ class RoundWorkers:
 
 
 class WorkerFailures:
-    """What is known of a round's workers that failed."""
+    """The failed workers of a round."""
 
     def __init__(
         self,
@@ -288,7 +289,7 @@ class WorkerFailures:
         self._oom = OomWatch()
 
     def note(self, failed: tuple[WorkerExit, ...]) -> tuple[WorkerExit, ...]:
-        """What is known at once of these exits."""
+        """Return the part of these exits that is known at once."""
         self._noted += failed
         return tuple(self._failure(exit_) for exit_ in failed)
 
@@ -314,7 +315,8 @@ class WorkerFailures:
         )
 
     async def _detailed(self, exit_: WorkerExit) -> WorkerExit:
-        """What a worker left may be anything: its end is reported all the same."""
+        """Return the exit with its details. The files that a worker left may hold anything: its end
+        is reported all the same."""
         try:
             return await self._described(exit_)
         except Exception as error:

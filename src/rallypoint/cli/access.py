@@ -1,5 +1,5 @@
-"""Which token a command uses (`--token-fd`, `--token-file`, RALLYPOINT_TOKEN, or the user's own
-file), and how it is hidden from other processes."""
+"""The token that a command uses (`--token-fd`, `--token-file`, RALLYPOINT_TOKEN, or the user's own
+file), and the way it is hidden from other processes."""
 
 from __future__ import annotations
 

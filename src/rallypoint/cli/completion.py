@@ -123,7 +123,8 @@ def _fish() -> Iterator[str]:
 
 
 def _tcsh() -> Iterator[str]:
-    """This shell does not know which command stands before an option: it offers those of all."""
+    """Yield the script for tcsh, which does not know the command before an option: it offers those
+    of all."""
     rows = {flag: row for command in COMMANDS for flag, row in command.options.items()}
     names = " ".join(command.name for command in (*COMMANDS, COMPLETION))
     rules = [f"p/1/({names} --help --version)/"]

@@ -66,7 +66,7 @@ it is the endpoint where the job's record lies, as the job's nodes have it.
 
 
 class SummaryRead(Struct):
-    """What is read of a summary."""
+    """The part of a summary that is read."""
 
     outcome: str
     exit_code: Annotated[int, Meta(ge=0, le=255)]
@@ -105,7 +105,7 @@ def _of_summaries(where: str) -> int:
 
 
 def surest(said: Iterable[SummaryRead]) -> SummaryRead | None:
-    """What counts of all that nodes have said; None: nothing does."""
+    """Return the summary that counts of all that nodes have left; None: none does."""
     known = [each for each in said if each.outcome in _SURE]
     return min(known, key=lambda each: _SURE.index(each.outcome), default=None)
 

@@ -1,4 +1,4 @@
-"""What a command line asks of this machine: programs, devices, and what packages offer.
+"""The questions of a command line to this machine: programs, devices, and packages' plug-ins.
 
 Each answer is looked up when it is needed, for starting a job needs few of them.
 """
@@ -47,7 +47,7 @@ class ThisHost:
         return count_workers(word, interpreter, environ, tell)
 
     def find_program(self, name: str) -> str | None:
-        """Its path, or None."""
+        """Return the path of a program, or None."""
         from shutil import which
 
         return which(name)
@@ -88,7 +88,7 @@ class ThisHost:
         return os.path.abspath(path)
 
     def read_text(self, path: str) -> str:
-        """What a small file says. Raises OSError and UnicodeDecodeError."""
+        """Return the content of a small file. Raises OSError and UnicodeDecodeError."""
         with open(path, encoding="utf-8") as file:
             return file.read(4096)
 
@@ -102,7 +102,8 @@ class ThisHost:
         return text
 
     def ask_command(self, command: str, timeout_s: float) -> str | None:
-        """What a shell command prints; None if it fails or takes longer. Blocks meanwhile."""
+        """Return the output of a shell command; None if it fails or takes longer. Blocks
+        meanwhile."""
         from rallypoint.process.devices import ask_program
 
         raise_interrupts()  # Who is asked must not be left behind.
@@ -270,5 +271,6 @@ def other_python_hint(
 
 
 def _folder(python: str) -> str:
-    """Its links are not followed: a virtual environment's Python is one."""
+    """Return the folder of a Python; its links are not followed: a virtual environment's Python is
+    one."""
     return os.path.realpath(os.path.dirname(os.path.abspath(python)))

@@ -240,7 +240,7 @@ def _output(
 
 
 def _without_effect(output: OutputConfig, *, filed: bool, teed: bool) -> list[str]:
-    """What was asked for and will not happen."""
+    """Return the requested outputs that will not happen."""
     remarks = []
     if not teed:
         for name, texts in (

@@ -41,7 +41,8 @@ class Command(Struct, frozen=True):
     words: tuple[str, ...] = ()
     """The names of the words that it takes besides options. All are required."""
     may_have: tuple[str, ...] = ()
-    """Those that may follow, one each; the last one may come again if its name ends with dots."""
+    """The words that may follow, one each; the last one may come again if its name ends with
+    dots."""
     runs_a_script: bool = False
     """The first word that is no option, and all after it, is a command line that it starts."""
     elsewhere: bool = False
@@ -51,7 +52,7 @@ class Command(Struct, frozen=True):
 
     @property
     def options(self) -> dict[str, Setting]:
-        """By flag."""
+        """The options by flag."""
         return {row.flag: row for _, rows in self.groups for row in rows}
 
 
@@ -85,7 +86,8 @@ class Scanned(Struct, frozen=True):
         return self.values.get(name, [])
 
     def read(self, command: Command, name: str, default: object = None) -> Any:
-        """What was given, as the kind of the option says, or the default. Raises UsageError."""
+        """Return the given value, as the kind of the option says, or the default. Raises
+        UsageError."""
         given = self.get(name)
         return default if given is None else reading.read(command.options[name], given)
 
@@ -136,7 +138,7 @@ class Scanned(Struct, frozen=True):
 
 
 def with_hint(command: Command, read: Callable[[], T]) -> T:
-    """What `read` returns; its UsageError also says where the help is."""
+    """Return the result of `read`; its UsageError also says where the help is."""
     try:
         return read()
     except UsageError as error:

@@ -196,7 +196,7 @@ class _Options(Struct, frozen=True):
     register: RegisterConfig | None
     """Where jobs are kept; None: nowhere."""
     place_flag: str
-    """By which a person has said where."""
+    """The option that gave the place."""
     is_candidate: bool
     metrics: Endpoint | None
     history: str | None

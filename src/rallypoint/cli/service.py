@@ -1,4 +1,5 @@
-"""What the commands that serve until a signal have in common: listening sockets, lines, the end."""
+"""The parts that the commands which serve until a signal have in common: listening sockets, lines,
+the end."""
 
 from __future__ import annotations
 

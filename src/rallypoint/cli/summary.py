@@ -1,4 +1,5 @@
-"""What a run leaves for programs: the last events, and `--json-summary`, however it ends."""
+"""The last reports of a run for programs: the last events, and `--json-summary`, however it
+ends."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ class JobReport:
     """Opened before anything is started; then `ended` and `close`, or `failed`."""
 
     def __init__(self, config: AgentConfig, print_line: Callable[[str], None]) -> None:
-        """As `Telemetry`; raises UsageError also where the summary can't be written."""
+        """Open the report as `Telemetry` is opened; raises UsageError also where the summary can't
+        be written."""
         self._config = config
         path = config.observe.json_summary
         if path is not None and path.endswith("/"):
@@ -57,7 +59,7 @@ class JobReport:
         self.telemetry.finished(view.outcome is Outcome.SUCCEEDED, view.reason)
 
     def failed(self, error: BaseException) -> None:
-        """This agent ends by an error, also after the job's end."""
+        """Note that this agent ends by an error, also after the job's end."""
         self._ended, self.tells_where = ending(error), False
         if self.telemetry.keeping is not None:
             self.telemetry.keeping.ended(self._ended)

@@ -31,7 +31,7 @@ _MAX_DIGITS = 18
 """Longer numbers mean nothing here, and Python refuses to read very long ones."""
 _LOOPBACK = "127.0.0.1"
 EVENT_HANDLERS = ("console", "jsonl", "null")
-"""Those that are built in."""
+"""The event handlers that are built in."""
 _TRUE = frozenset({"true", "t", "yes", "y", "on"})
 _FALSE = frozenset({"false", "f", "no", "n", "off"})
 _BLANKS_COUNT = frozenset({"template", "texts", "pattern"})
@@ -417,7 +417,8 @@ _READERS: Mapping[str, Callable[[Given], object]] = {
     "texts": texts,
     "pattern": progress_pattern,
 }
-"""By kind; options whose meaning depends on others or on the machine are read where that is."""
+"""The readers by kind; options whose meaning depends on others or on the machine are read where
+that is known."""
 PLAIN = frozenset({*_READERS, "choice", "engine"})
 """The kinds that `read` knows."""
 

@@ -225,7 +225,7 @@ def of_finish(stop: StopConfig, finish: Finish, elapsed_s: float) -> int:
 NEAR_LIMIT_S = 60.0
 """How long before its time limit a scheduler may send its signal."""
 FEW_NODES = 4
-"""So many whole reports are read as easily as one."""
+"""The most whole reports that are read easily."""
 
 
 def verdict_view(

@@ -40,7 +40,7 @@ class Traffic(Struct, frozen=True):
     accepted: int
     open: int
     refused: dict[str, int]
-    """By the names of `CloseReason`, in lower case."""
+    """The refused connections by the names of `CloseReason`, in lower case."""
 
 
 class Acceptor:
@@ -91,14 +91,14 @@ class Acceptor:
             self._drops[number] = drop
 
     def proved(self, number: int) -> None:
-        """Its peer belongs to a job."""
+        """Note that the peer of a connection belongs to a job."""
         self._drops.pop(number, None)
         self._peers.pop(number, None)
         self._admission.proved(number)
         self._look()
 
     def gone(self, number: int) -> None:
-        """It is closed. May be said again."""
+        """Note that a connection is closed. May be said again."""
         self._drops.pop(number, None)
         self._peers.pop(number, None)
         self._admission.gone(number)
@@ -268,7 +268,7 @@ class CloseReason(Enum):
 
 
 class ConnectionLog:
-    """What a person is shown of a coordinator's connections.
+    """The lines about a coordinator's connections for a person.
 
     Of strangers that were turned away each address and reason is shown once, so that a mistyped
     token is seen; a flood is counted by kind, and must neither fill a log nor hide what matters.

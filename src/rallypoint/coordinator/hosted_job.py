@@ -33,7 +33,7 @@ from rallypoint.store.refusal_log import WINDOW_S, RefusalLog
 from rallypoint.wire.codec import for_version
 
 SPARE_SESSIONS = 1000
-"""So many more than twice its nodes a job may have: spares, and those not yet found lost."""
+"""The sessions that a job may have beyond twice its nodes: spares, and nodes not yet found lost."""
 TRIES = 3
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -41,7 +41,8 @@ RETRY_S = 1.0
 
 
 class Gate(Protocol):
-    """What a coordinator that another one can take over from asks before it does anything."""
+    """The gate that a coordinator which another one can take over from asks before it does
+    anything."""
 
     def after(self, effects: list[HostEffect]) -> list[HostEffect]:
         """The job has decided this. Returns what may be done now; the rest is done later."""
@@ -55,7 +56,7 @@ class Gate(Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Nothing that the job has decided waits: it is told by now, and what nodes are to do about
+        """Whether no decision of the job waits: it is told by now, and what nodes are to do about
         it may be waited for."""
 
     def close(self) -> None:
@@ -110,22 +111,22 @@ class HostedJob:
 
     @property
     def life(self) -> Life:
-        """Its number, and how far it is."""
+        """The life of the job: its number, and how far it is."""
         return self._sessions.life
 
     @property
     def settings(self) -> SharedSettings:
-        """What all nodes of the job agree on."""
+        """The settings that all nodes of the job agree on."""
         return self._sessions.settings
 
     @property
     def round(self) -> RoundState:
-        """As it stands."""
+        """The round as it stands."""
         return self._sessions.job.round
 
     @property
     def sessions(self) -> Collection[Session]:
-        """Of agents that are here, or may still come back."""
+        """The sessions of agents that are here, or may still come back."""
         return self._sessions.all
 
     @property
@@ -134,11 +135,11 @@ class HostedJob:
         return self._sessions.job.own_agent
 
     def lives_in(self, incarnation: str) -> None:
-        """This coordinator lives in that agent."""
+        """Note that this coordinator lives in that agent."""
         self._sessions.job.own_agent = incarnation
 
     def knows(self, incarnation: str) -> bool:
-        """This very agent takes part."""
+        """Whether this very agent takes part."""
         return self._sessions.of_agent(incarnation) is not None
 
     def crowded(self, incarnation: str) -> str:
@@ -214,7 +215,8 @@ class HostedJob:
             self._run(effects)
 
     def collected(self, connection: ServerConnection, piece: m.Collected) -> None:
-        """What an agent on this connection tells a person who has asked for its workers."""
+        """Pass on the piece that an agent on this connection tells a person who has asked for its
+        workers."""
         self.see(self.watch.collected, connection.number, piece)
 
     def connection_closed(self, connection: ServerConnection) -> None:
@@ -240,7 +242,7 @@ class HostedJob:
             self._run(self._sessions.apply_own(event, self._loop.time()))
 
     def failed(self, connection: ServerConnection, error: Exception) -> None:
-        """What came on this connection caused an unexpected exception."""
+        """Note that a message on this connection caused an unexpected exception."""
         session = self._sessions.on(connection.number)
         if session is not None:
             self._faults.note(f"a message of node {session.ref} can't be handled", error)
@@ -248,7 +250,7 @@ class HostedJob:
             self._run(self._sessions.failed(connection.number, text, self._loop.time()))
 
     def turn_away(self, connection: ServerConnection, text: str) -> None:
-        """What came on this connection is not valid."""
+        """Refuse the agent on this connection, whose message is not valid."""
         self._run(self._sessions.turn_away(connection.number, text, self._loop.time()))
 
     def asked(self, connection: ServerConnection, question: m.Ask) -> None:
@@ -298,7 +300,8 @@ class HostedJob:
         self.see(self.watch.write_news)
 
     def see(self, see: Callable[P, R], *seen: P.args, **named: P.kwargs) -> R | None:
-        """What people see of the job must not disturb it. None: it could not be done."""
+        """Call a function of the job's viewers, which must not disturb the job. None: it could not
+        be done."""
         try:
             return see(*seen, **named)
         except Exception as error:
@@ -306,7 +309,7 @@ class HostedJob:
             return None
 
     def _let_pass(self, effects: list[HostEffect]) -> None:
-        """These have waited at the gate."""
+        """Execute effects that have waited at the gate."""
         self._do(effects)
         self._answer_requests()
         if not self._is_closed:

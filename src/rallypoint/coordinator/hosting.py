@@ -1,4 +1,5 @@
-"""What a coordinator hosts: one job or any, decided by which machine, led by which registers."""
+"""The jobs that a coordinator hosts: one job or any, decided by which machine, led by which
+registers."""
 
 from __future__ import annotations
 
@@ -29,16 +30,16 @@ class Leaderships(Protocol):
     """The jobs that a coordinator leads by registers."""
 
     def of(self, run_id: str) -> Leadership | None:
-        """By which this coordinator leads the job; None: it does not."""
+        """Return the leadership by which this coordinator leads the job; None: it does not."""
 
     async def lead(self, run_id: str) -> Leadership:
         """Become its leader, however long that takes. Raises RallypointError."""
 
     def forget(self, run_id: str) -> None:
-        """This coordinator leads the job no more."""
+        """Note that this coordinator leads the job no more."""
 
     def remove(self, run_id: str) -> None:
-        """Nobody needs what is known of the job."""
+        """Remove the job's record, which is not needed any more."""
 
     async def vacate(self) -> None:
         """Lead no job any more, and say so."""
@@ -61,12 +62,13 @@ class HistorySink(Protocol):
 
 
 def random_epoch() -> int:
-    """That no other coordinator has. Nobody can take over from it."""
+    """Return a random epoch, so that no other coordinator has the same one. Nobody can take over
+    from it."""
     return Epoch(0, int.from_bytes(os.urandom(NONCE_BITS // 8), "big")).as_int()
 
 
 class Hosting(Struct, frozen=True):
-    """What a coordinator hosts."""
+    """The jobs that a coordinator hosts, and the way it does."""
 
     on_record: Callable[[str, Record], None]
     """Called with the run id (or nothing) and what happened."""
@@ -75,19 +77,19 @@ class Hosting(Struct, frozen=True):
     machine: JobStep = machine.step
     """Decides for every job."""
     led: Leaderships | None = None
-    """By which another coordinator can take over its jobs; None: no other one can. `only` is led
-    already."""
+    """The leaderships by which another coordinator can take over its jobs; None: no other one can.
+    `only` is led already."""
     epoch: Callable[[], int] = random_epoch
     """Names this coordinator: no other has the same."""
     wall_ms: Callable[[], int] = wall_ms
-    """As `clocks.wall_ms`."""
+    """The wall clock, as `clocks.wall_ms`."""
     own_agent: str = ""
     """The incarnation of the agent that it lives in, if that is known already."""
     history: HistorySink | None = None
     """Where histories of jobs are written; None: nowhere."""
     who_leads: Callable[[str], Awaitable[tuple[str, bool]]] | None = None
-    """Who leads the job of this run id, which this coordinator does not: what a person reads, and
-    whether that stays so. None: no other one can."""
+    """The function that names the leader of a job which this coordinator does not lead: the words
+    for a person, and whether they stay so. None: no other one can."""
 
     def keep_history(self, watch: JobWatch, *, took_over: bool = False) -> None:
         """Write the history of this job, if that is wanted. `took_over`: another coordinator had
@@ -132,5 +134,5 @@ async def turn_away(hosting: Hosting, connection: ServerConnection, run_id: str)
 
 
 def give_id(run_id: str) -> str:
-    """What a person is to do who has meant this job."""
+    """Return the hint for a person who has meant this job."""
     return "leave --rdzv-id out" if run_id == UNNAMED_RUN_ID else f"give --rdzv-id {run_id}"

@@ -57,7 +57,7 @@ class _Waiting(Struct, eq=False):
     connection: ServerConnection
     hello: m.Attach
     heartbeats: list[m.Heartbeat] = field(default_factory=list)
-    """Its first ones, which are answered when it has attached."""
+    """The first heartbeats of the agent, which are answered when it has attached."""
 
 
 class HostedJobs:
@@ -78,7 +78,7 @@ class HostedJobs:
         """Lives that are over, the oldest first."""
         self._empty: asyncio.Future[None] | None = None
         self._waiting: dict[str, dict[str, _Waiting]] = {}
-        """By run id and incarnation."""
+        """The waiting agents, by run id and incarnation."""
         self._leading: set[asyncio.Task[None]] = set()
         self._own_agent = hosting.own_agent
         self._is_closed = False
@@ -97,7 +97,8 @@ class HostedJobs:
         return all(job.verdict is not None for job in self._jobs.values())
 
     def lives_in(self, incarnation: str) -> None:
-        """Of which agent this process is: it alone takes the coordinator with it when it leaves."""
+        """Note the agent that this process belongs to: it alone takes the coordinator with it when
+        it leaves."""
         self._own_agent = incarnation
         for job in self._jobs.values():
             job.lives_in(incarnation)
@@ -161,7 +162,8 @@ class HostedJobs:
         self._refusals.refuse(run_id, connection, text)
 
     def heartbeat(self, connection: ServerConnection, heartbeat: m.Heartbeat) -> None:
-        """Of an agent that has no session yet. It is answered when there is one."""
+        """Keep the heartbeat of an agent that has no session yet. It is answered when there is
+        one."""
         waiting = connection.owner
         if isinstance(waiting, _Waiting) and len(waiting.heartbeats) < EARLY_MAX:
             waiting.heartbeats.append(heartbeat)
@@ -324,7 +326,7 @@ class HostedJobs:
     # Jobs that are led by a register
 
     def _leadership(self, run_id: str) -> Leadership | None:
-        """By which this coordinator leads the job."""
+        """Return the leadership by which this coordinator leads the job."""
         return None if self._hosting.led is None else self._hosting.led.of(run_id)
 
     def _epoch_of(self, run_id: str) -> int:
@@ -364,7 +366,7 @@ class HostedJobs:
             self._emptied(job)
 
     def lead(self, run_id: str, leadership: Leadership) -> None:
-        """This coordinator leads the job from now on. Safe to call twice."""
+        """Lead the job from now on. Safe to call twice."""
         if leadership.is_kept:
             return
         self._take_over(run_id, leadership)

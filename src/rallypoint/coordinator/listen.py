@@ -42,7 +42,7 @@ class ListenRefusal(Enum):
 
 
 class BindRefused(Struct, frozen=True):
-    """This node is a client; `why` is half a line for a person."""
+    """The reason why this node is a client; `why` is half a line for a person."""
 
     refusal: ListenRefusal
     why: str

@@ -1,4 +1,4 @@
-"""What a coordinator that stands alone (`rallypoint serve`) tells of itself, for Prometheus."""
+"""The metrics of a coordinator that stands alone (`rallypoint serve`), for Prometheus."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class CoordinatorMetrics:
         self._failures = Counter[str]()
 
     def record(self, record: Record) -> None:
-        """This has happened."""
+        """Count an event."""
         self._events[record.name] += 1
 
     def measured(self, calls: Caller) -> Caller:
@@ -160,7 +160,7 @@ def _nodes(state: RoundState) -> int:
 
 
 def _process() -> Iterator[Family]:
-    """As Prometheus' own clients name it."""
+    """Yield the metrics of the process under the names of Prometheus' own clients."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     cpu_s = usage.ru_utime + usage.ru_stime
     name = "process_cpu_seconds_total"

@@ -20,7 +20,8 @@ _ELSEWHERE = (
     (socket.AF_INET, "192.0.2.1"),
     (socket.AF_INET6, "2001:db8::1"),
 )
-"""Of networks that no machine is in (RFC 5737, RFC 3849): the default route leads to them."""
+"""Two addresses of networks that no machine is in (RFC 5737, RFC 3849): the default route leads to
+them."""
 _DISCARD = 9
 _SIOCGIFADDR = 0x8915
 _IF_INET6 = "/proc/net/if_inet6"
@@ -47,7 +48,8 @@ def own_addresses() -> tuple[Address, ...]:
 
 
 def addresses_of(host: str) -> tuple[Address, ...]:
-    """Of this machine's own name or address. May block for a name. Raises UsageError."""
+    """Return the addresses of this machine's own name or address. May block for a name. Raises
+    UsageError."""
     try:
         found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:

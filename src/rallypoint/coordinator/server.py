@@ -49,7 +49,7 @@ class _AttachedCandidate:
         self._speaker = candidate(connection.number, number)
 
     def heard(self, heartbeat: m.Heartbeat) -> None:
-        """It has said this."""
+        """Note the heartbeat of a candidate."""
         promise = heartbeat.promise
         if promise is None or not self._speaker.promises(promise):
             self._connection.close()
@@ -115,7 +115,7 @@ class Coordinator:
 
     @property
     def traffic(self) -> Traffic:
-        """Its connections."""
+        """The traffic on its connections."""
         return self._acceptor.traffic
 
     async def vacate(self) -> None:
@@ -165,7 +165,7 @@ class Coordinator:
             owner.collected(connection, message)
 
     def _heartbeat(self, connection: ServerConnection, heartbeat: m.Heartbeat) -> None:
-        """Of no agent that has attached."""
+        """Handle the heartbeat of an agent that has not attached."""
         owner, promise = connection.owner, heartbeat.promise
         if isinstance(owner, str) and promise is not None and promise.candidate:
             self._acceptor.proved(connection.number)

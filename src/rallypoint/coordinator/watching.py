@@ -1,4 +1,4 @@
-"""What people see of one hosted job: it keeps the job's history, and answers who asks."""
+"""The viewers of one hosted job: its history, and the answers to questions."""
 
 from __future__ import annotations
 
@@ -59,9 +59,10 @@ LIGHT_NODES = 1000
 CARRY_S = 2.0
 """The next coordinator is told of the history as it was at most so long ago."""
 EVENTS_MAX_BYTES, _ENTRY_BYTES = 512 * 1024, 300
-"""Of past events, in one answer; and of an event without its sentence, about."""
+"""The most bytes of past events in one answer, and the size of an event without its sentence,
+about."""
 FOLLOWERS_MAX = 64
-"""So many people may follow one job at once."""
+"""The most people who follow one job at once."""
 
 
 class HistoryFile(Struct):
@@ -83,7 +84,7 @@ class HistoryFile(Struct):
 
 
 class _End(Struct):
-    """What is known of the job's end."""
+    """The end of the job, as far as it is known."""
 
     is_recorded: bool
     """The verdict is: people may see it."""
@@ -112,7 +113,7 @@ def _fitting(entries: list[HistoryEntry]) -> list[HistoryEntry]:
 
 
 class JobWatch:
-    """Of one job. For the thread of the loop. Nothing here blocks."""
+    """The viewers of one job. For the thread of the loop. Nothing here blocks."""
 
     def __init__(
         self,
@@ -130,11 +131,11 @@ class JobWatch:
         self._carried_at = -inf
         self._handover: Handover | None = None
         self._followers: dict[int, ServerConnection] = {}
-        """Who follows the events, by the numbers of the connections."""
+        """The viewers who follow the events, by the numbers of the connections."""
         is_over = sessions.verdict is not None
         self._end = _End(is_recorded=is_over)
         self._watchers: dict[int, ServerConnection] = {}
-        """Who wants to have the status once more when the job has ended."""
+        """The viewers who want to have the status once more when the job has ended."""
         self._requests = requests.Requests()
         self._people: dict[int, ServerConnection] = {}
         """People who have wanted something, by the numbers of their connections."""
@@ -164,7 +165,7 @@ class JobWatch:
 
     @property
     def view(self) -> JobView:
-        """As it is now, as far as people may know."""
+        """Return the view of the job as it is now, as far as people may know."""
         view = view_of(self._sessions.job, self.history, self._heard, self._clock())
         if self._is_ending:
             return replace(
@@ -174,17 +175,18 @@ class JobWatch:
 
     @property
     def _is_ending(self) -> bool:
-        """There is a verdict, which nobody may see: another coordinator may find another one."""
+        """Whether there is a verdict which people may not see yet: another coordinator may find
+        another one."""
         return self._sessions.verdict is not None and not self._end.is_recorded
 
     @property
     def _is_recovering(self) -> bool:
-        """What runs is not known yet."""
+        """Whether it is not known yet what runs."""
         return self._handover is not None and self._handover.recovery is not None
 
     @property
     def _waits_for(self) -> str:
-        """As in a view."""
+        """The nodes or the event that the job waits for, as in a view."""
         if self._handover is None or (recovery := self._handover.recovery) is None:
             return waits_for(self._sessions.job, self.history)
         nodes = count(recovery.record.nodes, "node")
@@ -384,7 +386,7 @@ class JobWatch:
             self._gatherings.collected(connection, piece)
 
     def closed(self, connection: int) -> None:
-        """This connection has ended."""
+        """Forget a connection that has ended."""
         self._followers.pop(connection, None)
         self._watchers.pop(connection, None)
         self._people.pop(connection, None)

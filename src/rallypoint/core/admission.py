@@ -1,4 +1,4 @@
-"""Who may be connected without having proven anything yet. Pure.
+"""The connections that may stay open without having proven anything yet. Pure.
 
 A connection is *unproven* until its peer has shown that it belongs to a job, and takes one of a
 number of slots. While slots are free everybody gets one. When none is, whoever comes next waits
@@ -20,7 +20,8 @@ from collections import OrderedDict
 
 SLOTS_MAX = 2048
 PATIENCE_S = 0.25
-"""So long nobody loses a slot to one that comes next: some round trips to a far node."""
+"""A connection keeps its slot at least this long when another one comes: some round trips to a far
+node."""
 
 
 class AdmissionLimits:
@@ -64,17 +65,19 @@ class AdmissionLimits:
         self._by_source.setdefault(source, OrderedDict())[connection] = now
 
     def proved(self, connection: int) -> None:
-        """Its peer belongs to a job."""
+        """Note that the peer of this connection belongs to a job."""
         if self._free_slot(connection):
             self._proven.add(connection)
 
     def gone(self, connection: int) -> None:
-        """It is closed. May be said again, and of connections that never came in."""
+        """Note that the connection is closed. May be said again, and of connections that never came
+        in."""
         self._free_slot(connection)
         self._proven.discard(connection)
 
     def victim(self, now: float) -> int | None:
-        """Who must go so that one more may come in; None: that one has to wait."""
+        """Return the connection that must go so that one more may come in; None: the new one has to
+        wait."""
         found = self._next_victim()
         if found is None or self._unproven[found] + self._patience_s > now:
             return None
@@ -86,7 +89,7 @@ class AdmissionLimits:
         return None if found is None else self._unproven[found] + self._patience_s
 
     def overdue(self, now: float) -> list[int]:
-        """Who has been unproven for too long."""
+        """Return the connections that have been unproven for too long."""
         found = []
         for connection, since in self._unproven.items():
             if since + self._limit_s > now:
@@ -117,5 +120,5 @@ class AdmissionLimits:
 
 
 def _claim(held: OrderedDict[int, float]) -> tuple[int, float]:
-    """Who holds more gives one up; of those who hold as many, who came first."""
+    """Return the oldest connection of the source that holds most slots."""
     return len(held), -next(iter(held.values()))

@@ -32,8 +32,8 @@ from rallypoint.core.worker_exits import OUT_OF_MEMORY, WorkerExit
 _SIGKILL = 9
 
 SIMULTANEOUS_S = 1.0
-"""So long before a helper's death is known a worker may have failed of it: its own node may hear of
-its end, and the coordinator of that, first."""
+"""A worker may have failed of a helper's death up to this long before that death is known: its own
+node may hear of the worker's end first, and the coordinator, too."""
 
 COLLATERAL_S = 2.0
 """A worker that ends so soon after a drain began did not fail: schedulers signal every process."""
@@ -66,7 +66,8 @@ def first_cause(
     losses: Sequence[NodeLoss],
     breakdown: Breakdown | None = None,
 ) -> Cause | None:
-    """Who is to blame, or None when neither a worker nor a lost node is."""
+    """Return the failure or loss that is to blame, or None when neither a worker nor a lost node
+    is."""
     if breakdown is not None:
         reports = [r for r in reports if not _is_consequence(r, breakdown)]
     said_at: dict[str, float] = {}

@@ -31,11 +31,11 @@ from rallypoint.core.worker_exits import WorkerExit
 
 
 class Then(Struct, frozen=True):
-    """What follows a checkpoint that is asked for. One of `leaves`, `joins` and `goes_on` is
-    true."""
+    """The step that follows a checkpoint which is asked for. One of `leaves`, `joins` and `goes_on`
+    is true."""
 
     kind: EndKind
-    """As the peer and the workers are told."""
+    """The kind of end that the peer and the workers are told."""
     leaves: bool = False
     """Nodes leave, with a checkpoint or without one."""
     joins: bool = False
@@ -53,7 +53,7 @@ JOIN = Then(EndKind.GROWTH, joins=True)
 GO_ON = Then(EndKind.REQUEST, goes_on=True)
 END = Then(EndKind.DRAIN, leaves=True, ends=True)
 THEN = {then.kind: then for then in (LEAVE, JOIN, GO_ON)}
-"""By what a message says."""
+"""The three plans, by the kind that a message tells."""
 
 
 class Leaver(Struct, frozen=True):
@@ -71,7 +71,8 @@ class Leaver(Struct, frozen=True):
 
 
 class SaveNotice(Struct):
-    """What is asked, by whom, and who has yet to answer."""
+    """A request for a checkpoint: its purpose, the nodes that asked, and those that have yet to
+    answer."""
 
     number: int
     """Counts the notices of a job: older answers are void."""
@@ -84,7 +85,8 @@ class SaveNotice(Struct):
     some_listen: bool = False
     """Workers have been asked and have saved a checkpoint, of at least one node."""
     held: dict[str, NodeSucceeded] = field(default_factory=dict)
-    """Whose workers have all ended well meanwhile: because they were asked, or for good."""
+    """The nodes whose workers have all ended well meanwhile: because they were asked, or for
+    good."""
     finishing: bool = False
     """A first worker has, in the same way."""
 
@@ -96,7 +98,7 @@ class SaveNotice(Struct):
 
     @property
     def may_be_withdrawn(self) -> bool:
-        """Nothing has been done for it."""
+        """Whether nothing has been done for the notice yet."""
         return self.then.joins and not self.some_listen
 
     @property
@@ -110,12 +112,12 @@ class Save(Struct):
     """A checkpoint that a person asks for: the round goes on."""
 
     number: int
-    """As of a notice: they are counted together."""
+    """The number of the request, counted together with those of notices."""
     round: int
     asked: int
-    """So many nodes."""
+    """The number of nodes that were asked."""
     members: int
-    """Of the job, when those that are gone were looked for last."""
+    """The members of the job when the ones that are gone were looked for last."""
     awaited: set[str]
     saved: set[str] = field(default_factory=set)
     """Nodes of which all workers that listen have saved one."""
@@ -124,7 +126,7 @@ class Save(Struct):
 
     @property
     def is_over(self) -> bool:
-        """There is nothing to wait for."""
+        """Whether no answer is awaited any more."""
         return not self.awaited or bool(self.cut_short)
 
     @property
@@ -189,7 +191,7 @@ def saved_before_leaving(notice: SaveNotice, cut_short: str = "") -> str:
 
 
 class SaveRequest(Struct, frozen=True):
-    """What the coordinator asks for."""
+    """The coordinator's request to this node's workers."""
 
     stamp: Stamp
     number: int
@@ -200,7 +202,7 @@ class SaveRequest(Struct, frozen=True):
 
 
 class SaveAnswer(Struct, frozen=True):
-    """What this node says to it."""
+    """The answer of this node to the request."""
 
     listens: bool
     failed: bool
@@ -240,7 +242,8 @@ def withdrawn(state: RequestState, number: int, saved: Set[int]) -> bool:
 def answer(
     state: RequestState, listeners: Set[int], saved: Set[int], exits: Collection[WorkerExit]
 ) -> SaveAnswer | None:
-    """What to say now; None: nothing yet, or nothing new. `exits`: of the round's workers.
+    """Return the answer to send now; None: nothing yet, or nothing new. `exits`: of the round's
+    workers.
 
     Who began to listen late may still be asked for a growth, which waits for a real checkpoint.
     """

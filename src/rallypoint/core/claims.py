@@ -132,7 +132,7 @@ class Contests:
 
 
 class NodeNames:
-    """Those of one job."""
+    """The names, fixed ranks and settings of the nodes of one job."""
 
     def __init__(self) -> None:
         self._by_id: dict[str, NodeRef] = {}
@@ -187,13 +187,13 @@ class NodeNames:
         self._by_rank[rank], self._ranks[ref] = ref, rank
 
     def yield_rank(self, ref: NodeRef) -> None:
-        """This agent needs its rank no more."""
+        """Free the rank that this agent does not need any more."""
         rank = self._ranks.pop(ref, None)
         if rank is not None:
             del self._by_rank[rank]
 
     def forget(self, ref: NodeRef) -> None:
-        """This agent has left, or is lost."""
+        """Forget an agent that has left, or is lost."""
         self.yield_rank(ref)
         if self._by_id.get(ref.node_id) == ref:
             del self._by_id[ref.node_id]

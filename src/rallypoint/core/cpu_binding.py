@@ -1,4 +1,4 @@
-"""Which CPUs each worker of a node may use, given what the node looks like (`--numa-binding`).
+"""The CPUs that each worker of a node may use, given the machine's topology (`--numa-binding`).
 
 Every worker has a *home*: the NUMA node of its GPU, or, without GPUs, the one that its share of
 the cores lies on. The modes are torch's:
@@ -37,7 +37,7 @@ class Cpu(Struct, frozen=True):
 
 
 class BindingImpossible(Exception):
-    """What stands in the way, as a clause."""
+    """A reason why the binding is impossible, as a clause."""
 
 
 def parse_cpu_list(text: str) -> frozenset[int]:
@@ -81,7 +81,7 @@ def bind(
 def _parts(
     cpus: Sequence[Cpu], mode: AffinityMode, home: int, of_home: Sequence[Cpu], slots: int
 ) -> Sequence[Sequence[Cpu]]:
-    """What those who are at home there get in turn."""
+    """Return the parts of a home's CPUs that its workers get in turn."""
     match mode:
         case AffinityMode.NODE:
             return [of_home]

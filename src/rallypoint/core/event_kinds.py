@@ -24,7 +24,7 @@ class Level(IntEnum):
 
 
 class ReportedBy(Enum):
-    """Which processes report an event, and where it is seen."""
+    """The processes that report an event, and the place where it is seen."""
 
     NODE = "each node"
     HOST = "the node that hosts the coordinator"
@@ -58,7 +58,8 @@ class EventKind(Struct, frozen=True, eq=False):
 
     @property
     def is_wrong(self) -> bool:
-        """It tells of something that went wrong, and of nothing that a person or a plan wanted."""
+        """Whether the event tells of something that went wrong, and that neither a person nor a
+        plan wanted."""
         is_said_elsewhere = self.reported_by is ReportedBy.HOST_TO_HANDLERS
         return self.level >= Level.WARNING and (self.quiet or is_said_elsewhere)
 
@@ -76,7 +77,7 @@ class Record(Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """What programs know it by."""
+        """The name by which programs know the event."""
         return self.kind.name
 
 
@@ -88,7 +89,7 @@ def _routine(
     by: ReportedBy = ReportedBy.NODE,
     detail: Detail = Detail.NEVER,
 ) -> EventKind:
-    """Nothing is wrong: level INFO, and `--quiet` hides it."""
+    """Return a row for an event of normal operation: level INFO, and `--quiet` hides it."""
     return EventKind(name, about, words, Level.INFO, False, by, detail)
 
 

@@ -1,4 +1,4 @@
-"""What can happen to a round, what the round machine asks for, and what it waits for.
+"""The events of a round, the effects that the round machine asks for, and its timers.
 
 Events are past facts, effects are imperatives. Every event is safe to apply twice: it carries
 what it was about (an incarnation, a round, a sequence number) and does nothing when that has
@@ -46,7 +46,7 @@ class NodeDraining(Struct, frozen=True):
     ref: NodeRef
     why: str
     success_is_void: bool = False
-    """Its workers exited with code 0 because it is leaving."""
+    """Whether the node's workers exited with code 0 only because it is leaving."""
 
 
 class RoundFailed(Struct, frozen=True):
@@ -66,7 +66,7 @@ class RoundBroken(Struct, frozen=True):
 
 
 class RoundOver(Struct, frozen=True):
-    """This round has ended, or can't go on, as a coordinator finds that has taken over the job."""
+    """A round has ended, or can't continue, as a coordinator finds that has taken over the job."""
 
     round: int
     reason: EndReason
@@ -92,12 +92,12 @@ class RoundStarted(Struct, frozen=True):
 
 
 class RoundNotStarted(Struct, frozen=True):
-    """Not every node of this round has reached the store of rank 0: no worker was started."""
+    """A round in which not every node has reached the store of rank 0: no worker was started."""
 
     round: int
     text: str
     expelled: tuple[tuple[NodeRef, str], ...]
-    """Who is at fault, each with the reason."""
+    """The nodes that are at fault, each with the reason."""
     passed_over: str = ""
     """The id of rank 0's node, when another one is to be rank 0."""
 
@@ -137,7 +137,7 @@ class JobClosed(Struct, frozen=True):
 
 
 class TimerKind(Enum):
-    """What a wait is for; see `round.timers_wanted` for how long."""
+    """The purpose of a wait; see `round.timers_wanted` for its length."""
 
     LAST_CALL = "last call"
     JOIN = "join"
@@ -236,7 +236,8 @@ class WorldSucceeded(Struct, frozen=True):
 
 
 class ExpelNode(Struct, frozen=True):
-    """This incarnation is no longer part of the job. `final`: and it must not come back."""
+    """Tell an incarnation that it is no longer part of the job. `final`: and it must not come
+    back."""
 
     ref: NodeRef
     why: str
@@ -244,7 +245,7 @@ class ExpelNode(Struct, frozen=True):
 
 
 class RefuseNode(Struct, frozen=True):
-    """This node's settings differ from the job's."""
+    """Refuse a node whose settings differ from the job's."""
 
     ref: NodeRef
     differences: tuple[tuple[str, object, object], ...]
@@ -266,7 +267,7 @@ class JoinTimedOut(Struct, frozen=True):
     missing: tuple[str, ...]
     """Node ids of the last world that did not come back; empty for a first round."""
     held_back: tuple[str, ...] = ()
-    """Those that are here, and may not take part since they did not reach the round store."""
+    """Nodes that are here, and may not take part since they did not reach the round store."""
 
 
 class TooManyLosses(Struct, frozen=True):

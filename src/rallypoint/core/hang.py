@@ -20,7 +20,7 @@ from rallypoint.core.worker_exits import WorkerExit
 COLLECT_S = 5.0
 """How long the nodes may take to report what their workers do."""
 SILENT_SHARE = 0.5
-"""Of the time: a worker that reported more lately did not hang with the others."""
+"""A share of the hang time: a worker that reported more lately did not hang with the others."""
 LOOK_AGAIN_SHARE = 0.25
 
 
@@ -38,13 +38,13 @@ class Behind(Struct, frozen=True, array_like=True):
     """The one worker of a node that is behind its others, as its agent sees it."""
 
     failure: WorkerExit
-    """What it does in `detail`; not yet why."""
+    """The worker; its `detail` says what it does, and not yet why."""
     step: int
     silent_s: float
 
 
 class StepsFound(Struct, frozen=True):
-    """What one node has answered."""
+    """The steps that one node has answered with."""
 
     node_id: str
     behind: Behind | None

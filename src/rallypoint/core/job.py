@@ -113,7 +113,7 @@ _OF_PARTICIPANTS = (
     | HangSuspected
     | StacksCollected
 )
-"""What only a node may report that takes part in the round that is active."""
+"""The reports that only a participant of the active round may send."""
 _OF_NO_ROUND = Join | Drain | Cancel | Leave
 _IN_A_ROUND = frozenset(
     {
@@ -317,7 +317,7 @@ def _is_ending(job: JobState) -> bool:
 
 
 def resync(job: JobState, ref: NodeRef, at: float) -> list[JobEffect]:
-    """What holds for a node that may have missed orders. O(1)."""
+    """Return the orders for a node that may have missed some. O(1)."""
     if job.verdict is not None:
         return [verdict_to(job, ref)]
     if not is_member(job, ref):

@@ -79,7 +79,7 @@ def drains(job: JobState, ref: NodeRef, drain: Drain, at: float) -> list[JobEffe
 def _leave(
     job: JobState, leavers: tuple[Leaver, ...], at: float, *, is_said: bool
 ) -> list[JobEffect]:
-    """These nodes go now."""
+    """Let these nodes go now."""
     state = job.round
     here = [x for x in leavers if is_member(job, x.ref)]
     others = len(state.members) - state.counts[MemberState.LEAVING] - len(here)
@@ -268,13 +268,13 @@ def _saved_late(job: JobState, round_: int, at: float) -> list[JobEffect]:
 
 
 def is_leaver(job: JobState, ref: NodeRef) -> bool:
-    """This node has been told to go, and waits for its workers' checkpoint."""
+    """Whether the node has been told to go, and waits for its workers' checkpoint."""
     leaver = job.notice.leavers.get(ref.node_id) if job.notice is not None else None
     return leaver is not None and leaver.ref == ref
 
 
 def is_leaving(job: JobState, ref: NodeRef) -> bool:
-    """This node has been told to go, and the job knows."""
+    """Whether the node has been told to go, and the job knows."""
     member = job.round.members.get(ref.node_id)
     gone = member is not None and member.ref == ref and member.state is MemberState.LEAVING
     return gone or is_leaver(job, ref)

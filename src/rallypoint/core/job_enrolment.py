@@ -24,7 +24,7 @@ from rallypoint.core.model import NodeRef, Outcome
 from rallypoint.core.round_state import MemberState, RoundPhase, is_active
 
 MOST_MIN = 2
-"""So many others must fail before rank 0 is at fault."""
+"""Rank 0 is at fault when at least this many other nodes fail."""
 
 
 def enrolled(job: JobState, ref: NodeRef, round_: int, at: float) -> list[JobEffect]:
@@ -82,7 +82,7 @@ def time_is_over(job: JobState, timer: Timer, at: float) -> list[JobEffect]:
 
 
 def _is_awaited(job: JobState, ref: NodeRef, round_: int) -> bool:
-    """This node takes part in the round, which has not started."""
+    """Whether the node takes part in the round, which has not started."""
     if not is_active(job.round, round_) or job.started or not is_member(job, ref):
         return False
     return job.round.members[ref.node_id].state is MemberState.RUNNING
@@ -112,7 +112,7 @@ def _judge(job: JobState, at: float) -> list[JobEffect]:
 
 
 def _ranks_are_fixed(job: JobState) -> bool:
-    """Nobody can take another's place."""
+    """Whether no node can take another's place."""
     world = (job.round.members[entry.node_id] for entry in job.round.world)
     return job.round.settings.static or all(x.candidate.node_rank >= 0 for x in world)
 

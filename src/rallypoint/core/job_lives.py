@@ -1,4 +1,4 @@
-"""Which life of a job an agent belongs to, and how lives are numbered (behaviours R5, F4).
+"""The life of a job that an agent belongs to, and the numbers of lives (behaviours R5, F4).
 
 A run id is used again: a job that failed begins anew, and its coordinator may be started anew. Each
 life has an incarnation number, which is never used twice and never falls, so that scripts can order
@@ -30,7 +30,7 @@ from rallypoint.core.model import DeadPlace, Outcome, Verdict
 from rallypoint.core.outcomes import Afterwards
 
 REMEMBERED_MAX = 1000
-"""So many lives that are over are remembered, of all jobs."""
+"""The number of lives that are over and still remembered, of all jobs."""
 EARLIER_MAX = 8
 """The largest number of earlier numbers of one life that are known."""
 REMEMBERED_S = 24 * 3600.0
@@ -66,9 +66,9 @@ class Life(Struct, frozen=True):
     verdict: Verdict | None
     """None: it runs; or everybody has left it, and it was forgotten."""
     has_formed: bool = True
-    """Its number was given to workers."""
+    """Whether the life's number was given to workers."""
     is_abandoned: bool = False
-    """Nobody is left who takes part in it, and who asks has other settings."""
+    """Whether no node takes part in it any more, and the agent that asks has other settings."""
     earlier: tuple[int, ...] = ()
     """Numbers that it had before: agents may know it by one of them."""
 
@@ -84,11 +84,11 @@ class BeginLife(Struct, frozen=True):
 
     incarnation: int
     unheard: int = 0
-    """As in `HostedLives`."""
+    """The nodes of the former life that have not heard its verdict, as in `HostedLives`."""
 
 
 class HearVerdict(Struct, frozen=True):
-    """Of a life that is not hosted any more."""
+    """Give an agent the verdict of a life that is not hosted any more."""
 
     incarnation: int
     verdict: Verdict
@@ -106,7 +106,7 @@ class End(Struct, frozen=True):
 
     run_id: str
     is_held: bool
-    """It is hosted until its agents have heard how it ended."""
+    """Whether the life is hosted until its agents have heard how it ended."""
 
 
 class DropOldest(Struct, frozen=True):
@@ -152,7 +152,7 @@ class Hosted(Struct, frozen=True):
     agents: int = 0
     """The number of its agents that are here, or may come back."""
     is_recorded: bool = True
-    """Nothing that it has decided waits for a record."""
+    """Whether none of its decisions waits for a record."""
     held: int = 0
     """The number of lives that are over."""
 
@@ -179,7 +179,7 @@ class JobLives:
         self._epoch, self._is_alone, self._begins_anew = epoch, is_alone, begins_anew
         self._newest = 0
         self._over: OrderedDict[tuple[str, int], _Remembered] = OrderedDict()
-        """By run id and incarnation, the oldest first."""
+        """The lives that are over, by run id and incarnation, the oldest first."""
         self._unrecorded: dict[str, set[int]] = {}
         """Lives that were over before their verdict was recorded, by run id. The first record of
         the next life has it."""
@@ -236,7 +236,7 @@ class JobLives:
         return [End(run_id, hosted.agents > 0), *held]
 
     def held(self, run_id: str, lives: int) -> list[LivesEffect]:
-        """So many lives of this job are hosted that are over."""
+        """Note how many lives of this job are hosted that are over."""
         return [DropOldest(run_id)] if lives > ENDED_MAX else []
 
     def room(self, run_id: str, lives: int) -> list[LivesEffect]:
@@ -247,8 +247,8 @@ class JobLives:
         return [Forget(next(iter(self._deserted))) if self._deserted else NoRoom(text)]
 
     def used(self, run_id: str, agents: int, *, is_wanted: bool = True) -> list[LivesEffect]:
-        """So many agents take part in the present life of this job. `is_wanted`: somebody may still
-        ask here how it ended when no agent does."""
+        """Note how many agents take part in the present life of this job. `is_wanted`: somebody may
+        still ask here how it ended when no agent does."""
         if agents:
             self._deserted.pop(run_id, None)
         elif not self._is_alone:
@@ -262,8 +262,8 @@ class JobLives:
             del self._early_deaths[next(iter(self._early_deaths))]
 
     def taken_over(self, run_id: str, unheard: int, wait_s: float) -> list[LivesEffect]:
-        """This coordinator leads the job now, and has gone on with it. So many nodes of the life
-        before may run workers for so many seconds."""
+        """Note that this coordinator leads the job now, and has continued it. So many nodes of the
+        life before may run workers for so many seconds."""
         if unheard:
             self._unheard[run_id] = unheard, wait_s
         told = tuple(place for run, place in self._early_deaths if run == run_id)
@@ -286,7 +286,7 @@ class JobLives:
         return [Forget(wait.run_id)]
 
     def gone(self, run_id: str, held: int) -> list[LivesEffect]:
-        """So many lives of this job are held after one of them has lost its last agent."""
+        """Note how many lives of this job are held after one of them has lost its last agent."""
         return [] if held or run_id in self._unheard else [FormerGone(run_id)]
 
     def __len__(self) -> int:
@@ -298,7 +298,7 @@ class JobLives:
         return self._newest
 
     def over(self, run_id: str, life: Life, now: float) -> None:
-        """It is hosted no more."""
+        """Note that the life is hosted no more."""
         for number in (*life.earlier, life.incarnation):
             self._over.pop((run_id, number), None)
             self._over[run_id, number] = _Remembered(replace(life, incarnation=number), now)

@@ -1,7 +1,7 @@
-"""What a person wants of a job that runs: that it saves a checkpoint, begins another round, or ends
-(`rallypoint checkpoint`, `restart`, `cancel`), that a machine is excluded from it or allowed again,
-or that a node leaves it (`drain`). Pure. `step` decides whether that may be done, and tells people
-when it is done; `wants` is what the job's machine does about it.
+"""The requests of people to a running job: that it saves a checkpoint, begins another round, or
+ends (`rallypoint checkpoint`, `restart`, `cancel`), that a machine is excluded from it or allowed
+again, or that a node leaves it (`drain`). Pure. `step` decides whether that may be done, and tells
+people when it is done; `wants` is what the job's machine does about it.
 
 A checkpoint that a person asks for is not a notice (`checkpoint.py`): the round goes on. It is
 asked for under the same numbers, so that the answer to an older question is void; a notice that is
@@ -43,7 +43,7 @@ _OF_MACHINES = (Subject.EXCLUDE, Subject.ALLOW)
 
 
 class Request(Struct, frozen=True):
-    """What a person wants, and the state of the job when that was said."""
+    """A request of a person, and the state of the job when it was made."""
 
     subject: Subject
     node: str
@@ -60,7 +60,7 @@ class Requests(Struct):
     """The requests about one job that are not done yet."""
 
     waiting: dict[int, Request] = field(default_factory=dict)
-    """By the connections of the people."""
+    """The waiting requests, by the connections of the people."""
 
 
 class Requested(Struct, frozen=True):
@@ -69,7 +69,7 @@ class Requested(Struct, frozen=True):
     connection: int
     question: Ask
     waits_for: str
-    """What a job without workers waits for."""
+    """The reason why a job has no workers yet, in words."""
     is_ending: bool
     """The job has a verdict, of which nobody may know yet: that will be the answer."""
     older_node: str
@@ -77,11 +77,11 @@ class Requested(Struct, frozen=True):
 
 
 class AllRecorded(Struct, frozen=True):
-    """Nothing that the job has decided waits for a record: people may see its state."""
+    """No decision of the job waits for a record: people may see its state."""
 
 
 class HungUp(Struct, frozen=True):
-    """This connection has ended, perhaps that of a person who waits."""
+    """A connection has ended, perhaps that of a person who waits."""
 
     connection: int
 
@@ -164,7 +164,7 @@ def _begun(job: JobState, question: Ask) -> Request | None:
 
 
 def _outcome(wanted: Request, job: JobState) -> Said | None:
-    """What has come of a request; None: nothing yet."""
+    """Return the outcome of a request; None: there is none yet."""
     state, subject = job.round, wanted.subject
     if (verdict := job.verdict) is not None:
         text = f"the job {verdict.outcome.row.verb}: {verdict.text}"
@@ -202,20 +202,20 @@ class DrainRequest(Struct, frozen=True):
 
     @property
     def people(self) -> list[int]:
-        """Who is to be told."""
+        """The connections of the people who wait for the answer."""
         return [] if self.connection is None else [self.connection]
 
 
 class Drains:
-    """Who waits until a node has left, and what is wanted of nodes that are not known yet."""
+    """The people who wait until a node has left, and the drains of nodes that are not known yet."""
 
     def __init__(self) -> None:
         self._waiting: dict[int, str] = {}
-        """By their connections, for the agents of these incarnations."""
+        """The incarnations of the agents that people wait for, by their connections."""
         self._kept: dict[int, DrainRequest] = {}
-        """By their connections, too."""
+        """The requests for nodes that are not known yet, by the connections of the people."""
         self._unattended: dict[str, DrainRequest] = {}
-        """Of those who hung up meanwhile, by the ids of the nodes."""
+        """The requests of people who hung up meanwhile, by the ids of the nodes."""
 
     def wait(self, drain: DrainRequest, incarnation: str) -> None:
         """Until this agent is gone."""
@@ -223,7 +223,7 @@ class Drains:
             self._waiting[person] = incarnation
 
     def gone(self, incarnation: str) -> list[int]:
-        """This agent is: who has waited for it."""
+        """Return the connections that have waited for this agent, which is gone."""
         found = [number for number, whose in self._waiting.items() if whose == incarnation]
         for number in found:
             del self._waiting[number]
@@ -235,14 +235,14 @@ class Drains:
             self._kept[person] = drain
 
     def take(self, is_known: Callable[[str], bool]) -> list[DrainRequest]:
-        """Those that were kept, of nodes that are known by now."""
+        """Return the kept requests for nodes that are known by now."""
         people = [number for number, drain in self._kept.items() if is_known(drain.node_id)]
         nodes = [node_id for node_id in self._unattended if is_known(node_id)]
         found = [self._kept.pop(number) for number in people]
         return found + [self._unattended.pop(node_id) for node_id in nodes]
 
     def hung_up(self, connection: int) -> None:
-        """This person waits no more. The node leaves all the same."""
+        """Note that this person waits no more. The node leaves all the same."""
         self._waiting.pop(connection, None)
         drain = self._kept.pop(connection, None)
         if drain is not None and len(self._unattended) < UNATTENDED_MAX:
@@ -261,7 +261,7 @@ def no_such_node(
 
 
 def asked_to_leave(ref: NodeRef, *, leaves: bool, is_here: bool) -> str:
-    """What a person hears of a node that there is. `leaves`: already."""
+    """Return the answer to a person who asks a node that is here to leave. `leaves`: already."""
     if leaves:
         return f"node {ref} is leaving already"
     if is_here:
@@ -337,7 +337,7 @@ def _ask_to_save(job: JobState) -> list[JobEffect]:
 
 
 def ask_again(job: JobState, ref: NodeRef) -> list[JobEffect]:
-    """What a node that may have missed it is still to save."""
+    """Return the requests that a node may have missed and still has to carry out."""
     save = job.save
     if save is None or save.is_over or ref.node_id not in save.awaited:
         return []

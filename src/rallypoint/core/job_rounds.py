@@ -71,13 +71,13 @@ def run_round(job: JobState, event: RoundEvent, at: float) -> list[JobEffect]:
 
 
 def is_member(job: JobState, ref: NodeRef) -> bool:
-    """This very incarnation takes part."""
+    """Whether this very incarnation takes part."""
     member = job.round.members.get(ref.node_id)
     return member is not None and member.ref == ref
 
 
 def perform(job: JobState, effect: Effect, at: float) -> list[JobEffect]:
-    """What a wish of the round machine means for the job."""
+    """Return the effects on the job of an effect of the round machine."""
     match effect:
         case FormWorld():
             return _form(job, effect, at)
@@ -184,7 +184,7 @@ def _assignments(
 
 
 def stop_order(job: JobState, round_: int, reason: EndReason) -> StopNow:
-    """That ends this round on a node."""
+    """Return the order that ends this round on a node."""
     return StopNow(stamp(job, round_), reason)
 
 
@@ -357,7 +357,7 @@ def _note_judgement(job: JobState, round_: int, text: str) -> None:
 
 
 def _nobody_came(settings: SharedSettings, timeout: JoinTimedOut) -> str:
-    """Who was missing, and how long was waited."""
+    """Return the sentence that names the missing nodes and the time that was waited."""
     waited = f"waited {settings.join_timeout_s:g} s for {words.count(settings.min_nodes, 'node')}"
     if len(timeout.joined) >= settings.min_nodes:
         waited += (

@@ -1,4 +1,4 @@
-"""What is known of one job, what happens to it, and how it is closed.
+"""The state of one job, its events, and the way it is closed.
 
 `job.py` has the essay and the decisions.
 """
@@ -91,7 +91,7 @@ class JobState(Struct):
     ledger: restarts.Ledger = field(default_factory=restarts.Ledger)
     crash_loop: CrashLoop = CrashLoop()
     carried: Carried | None = None
-    """What of its history the next coordinator has to know; its host changes it."""
+    """The part of the job's history that the next coordinator continues; its host changes it."""
     furthest_step: int = -1
     """The largest that workers have reported, in this life of the job; -1: none was."""
     started_at: float | None = None
@@ -101,15 +101,16 @@ class JobState(Struct):
     """How long the job had run, since its first workers started, when another coordinator took it
     over; kept for `--max-runtime`."""
     ran_since: float | None = None
-    """This coordinator counts from then on its clock; None: no workers have started yet."""
+    """The time on this coordinator's clock from which it counts; None: no workers have started
+    yet."""
     reports: list[causes.NodeFailure] = field(default_factory=list)
     losses: list[NodeLoss] = field(default_factory=list)
     store_lost: NodeLoss | None = None
-    """Of the node of rank 0, after its success: the store of the round has gone with it, and what
-    workers of other nodes fail of since is a consequence."""
+    """The loss of the node of rank 0 after its success: the store of the round has gone with it,
+    and later failures of workers of other nodes are a consequence."""
     breakdown: causes.Breakdown | None = None
     end_reason: EndReason | None = None
-    """Of the newest round, once it has ended."""
+    """The reason why the newest round ended, once it has."""
     last_end: EndReason | None = None
     """The end of the round before the newest one."""
     ended_at: float = 0.0
@@ -154,11 +155,13 @@ class JobState(Struct):
     own_agent: str = ""
     """The incarnation of the agent that the coordinator lives in, if any."""
     last_cause: Cause | None = None
-    """Of the end of the round that was judged last, if a worker or a node was to blame."""
+    """The cause of the end of the round that was judged last, if a worker or a node was to
+    blame."""
     turns: deque[RoundTurn] = field(default_factory=lambda: deque(maxlen=TURNS_MAX))
     """Facts about its rounds that its history has not taken from here yet."""
     former: int = 0
-    """So many agents of the life before are still here: no round is formed beside their workers."""
+    """The number of agents of the former life that are still here: no round is formed beside their
+    workers."""
 
     @property
     def numbers(self) -> tuple[int, ...]:
@@ -224,7 +227,8 @@ def verdict_to(job: JobState, ref: NodeRef) -> ToNode:
 
 
 def status(job: JobState, node_id: str = "") -> JobStatus:
-    """What a person at this node is told while waiting. O(1), but for a node that is held back."""
+    """Return the status that a person at this node is shown while waiting. O(1), but for a node
+    that is held back."""
     state = job.round
     active = state.phase is RoundPhase.ACTIVE
     return JobStatus(

@@ -116,7 +116,8 @@ def _would_grow(state: RoundState) -> bool:
 
 
 def _is_spare(state: RoundState, member: RoundMember) -> bool:
-    """It stands by, and may take part. A node that is held back has no place to wait for."""
+    """Whether the member stands by, and may take part. A node that is held back has no place to
+    wait for."""
     return member.state is MemberState.STANDBY and may_take_part(state, member)
 
 

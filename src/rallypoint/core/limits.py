@@ -41,7 +41,7 @@ MAX_UNIX_TIME = 253_370_764_800.0
 """The year 9999: dates go no further."""
 MAX_PORT = 65535
 MAX_NAME_BYTES = 255
-"""Of a run id, a node's id, a role: names become parts of the names of files."""
+"""The longest run id, node id or role: names become parts of the names of files."""
 MAX_HOST_NAME_BYTES = 240
 """With an ordinal it becomes a node's id."""
 MAX_RELEASE_BYTES = 64
@@ -60,12 +60,13 @@ MAX_DETAIL = 24_000
 MAX_PATH = 4096
 """Characters, as the kernel has it."""
 MAX_STEP = 2**53
-"""Of steps and tokens: more than any reader of JSON tells apart. A node says this of a worker that
-has reported a larger one."""
+"""The largest number of steps or tokens: more than any reader of JSON tells apart. A node says this
+of a worker that has reported a larger one."""
 MAX_FAILURES = 128
-"""Of one report; those that are left out follow from these."""
+"""The most failures of one report; those that are left out follow from these."""
 MAX_SIGNAL = 127
-"""As a wait status has it. An agent that ends by one exits with 128 more, which is no success."""
+"""The largest signal in a wait status. An agent that ends by one exits with 128 more, which is no
+success."""
 MAX_SECRET_BYTES = 64
 BYTES = {"piece": PIECE_BYTES}
 """Fields of bytes that may be longer."""

@@ -39,7 +39,7 @@ from rallypoint.core.settings import SharedSettings
 LEASE_SLACK_S = 0.5
 """A member's own fence falls at its lease: it has stopped before it is declared lost."""
 RESET_SHARE = 1 / 3
-"""Of the lease: the default of the reset grace. Time for some tries to reconnect."""
+"""A share of the lease: the default of the reset grace. Time for some tries to reconnect."""
 MASS_MIN = 2
 MASS_SHARE = 0.05
 DIED = "its agent died, and its workers with it"
@@ -50,20 +50,21 @@ DEATHS = (DIED, DIED_FOR_MEMORY)
 LEASE_OVER = "the lease expired without an answer from the coordinator"
 """Why a node has ended its workers by itself; a coordinator that takes over knows it by that."""
 MISSING_SHARE = 2 / 3
-"""Of the lease: who sent nothing for so long counts as missing too, when one is overdue. Members
-that vanished together were last heard up to a heartbeat apart."""
+"""A share of the lease: once one member is overdue, all that were silent this long count as
+missing. Members that vanished together were last heard up to a heartbeat apart."""
 DEAF_SHARE = 0.5
-"""Of the lease: how long a heartbeat may wait for its answer before its connection is dropped."""
+"""A share of the lease: how long a heartbeat may wait for its answer before its connection is
+dropped."""
 
 
 HEARTBEATS_PER_S = 3000
-"""Of all nodes of a job together: one coordinator has one core for them."""
+"""The rate of heartbeats of all nodes of a job together: one coordinator has one core for them."""
 RETURNS_PER_S = 3000
-"""So many nodes attach again."""
+"""The rate at which nodes attach again after a takeover."""
 BEAT_SHARE = 1 / 5
-"""Of the lease: the longest that a node is asked to wait between two heartbeats."""
+"""A share of the lease: the longest time between two heartbeats that a node is told."""
 FEW = 1000
-"""So many nodes need no pace of their own."""
+"""A job of at most this many nodes needs no pace of its own."""
 
 
 class Pace(NamedTuple):
@@ -84,12 +85,12 @@ def pace_of(settings: SharedSettings, nodes: int) -> Pace:
 
 
 def is_outgrown(nodes: int, told_of: int) -> bool:
-    """So many nodes need another pace than those of which one was told."""
+    """Whether this number of nodes needs another pace than the number that a node was told."""
     return nodes > max(FEW, 2 * told_of)
 
 
 def is_mass(number: int, nodes: int) -> bool:
-    """So many of the nodes at once have one cause, which is none of them."""
+    """Whether so many of the nodes at once have one common cause, which is none of them."""
     return number > max(MASS_MIN, int(nodes * MASS_SHARE))
 
 
@@ -122,12 +123,12 @@ class Liveness:
         self._reset: OrderedDict[str, float] = OrderedDict()
         self._dead: set[str] = set()
         self._gone: dict[str, None] = {}
-        """Who is dead and has no connection, in order."""
+        """The members that are dead and have no connection, in order."""
         self._overdue: set[str] = set()
         self._wanted: OrderedDict[str, float] = OrderedDict()
         """Silent members whose id or rank another agent waits for, each with when that began."""
         self._short: set[str] = set()
-        """Who had nearly no memory left, when it was last heard."""
+        """The members that had nearly no memory left when they were last heard."""
         self._patient_until = 0.0
         self._mass_seen = False
 
@@ -151,18 +152,20 @@ class Liveness:
             self._wanted.setdefault(member, now)
 
     def vanished(self, member: str, now: float, *, reset: bool) -> None:
-        """Its connection ended, and it had not left; `reset`: not because the peer has ended it."""
+        """Note that a member's connection ended though it had not left; `reset`: not because the
+        peer has ended it."""
         if member in self._dead:
             self._gone[member] = None
         elif member in self._heard and not self._has_vanished(member):
             (self._reset if reset else self._ended)[member] = now
 
     def has_memory(self, member: str, yes: bool) -> None:
-        """It has said whether its container has memory left."""
+        """Note whether a member's container has memory left."""
         (self._short.discard if yes else self._short.add)(member)
 
     def died(self, member: str, now: float, *, out_of_memory: bool = False) -> None:
-        """It can't be heard again but for what is on its way, for the reconnect grace at most."""
+        """Note that a member is dead: only messages on their way may still come, for the reconnect
+        grace at most."""
         if member in self._heard:
             self._dead.add(member)
             self.has_memory(member, not (out_of_memory or member in self._short))
@@ -172,11 +175,12 @@ class Liveness:
                 self._ended[member] = now
 
     def job_ended(self) -> None:
-        """Nobody waits for a place any more: who comes back within its lease hears the verdict."""
+        """Note that no node waits for a place any more: one that comes back within its lease hears
+        the verdict."""
         self._grace_s = self._reset_grace_s = self._lease_s
 
     def forget(self, member: str) -> None:
-        """It is no member any more."""
+        """Forget a member that has left."""
         self._dead.discard(member)
         self._short.discard(member)
         self._gone.pop(member, None)
@@ -187,7 +191,7 @@ class Liveness:
         self._wanted.pop(member, None)
 
     def last_heard_at(self, member: str, now: float) -> float:
-        """Its last sign of life; `now` for a stranger."""
+        """Return the time of a member's last sign of life; `now` for a stranger."""
         return self._heard.get(member, now)
 
     def is_dead(self, member: str) -> bool:
@@ -195,11 +199,11 @@ class Liveness:
         return member in self._dead
 
     def is_silent(self, member: str, since: float) -> bool:
-        """Not heard since then, though nobody has reported its death."""
+        """Whether a member was not heard since then, though its death was not reported."""
         return member not in self._dead and self._heard.get(member, -inf) < since
 
     def is_disconnected(self, member: str) -> bool:
-        """Its connection is gone, though nobody has reported its death."""
+        """Whether a member's connection is gone, though its death was not reported."""
         return member not in self._dead and self._has_vanished(member)
 
     def lagged(self, now: float, lag_s: float) -> Patience | None:
@@ -211,7 +215,7 @@ class Liveness:
         return Patience(f"the coordinator itself did not run for {lag_s:.1f} s")
 
     def check(self, now: float) -> tuple[list[Lost], Patience | None]:
-        """Who is lost now. Call it again at `next_check`."""
+        """Return the members that are lost now. Call it again at `next_check`."""
         gone = [Lost(member, self._why(member), self._heard[member]) for member in self._gone]
         for item in gone:
             self.forget(item.member)
@@ -311,10 +315,10 @@ class Lease:
         self._answered_at = -inf
         """When the last thing was sent on the present connection that has an answer."""
         self.is_over = False
-        """It has ended, and was not renewed since."""
+        """Whether the lease has ended and was not renewed since."""
         self._beats = 0
         self._beats_sent: dict[int, float] = {}
-        """Those without an answer, on the present connection."""
+        """The heartbeats without an answer on the present connection: when each was sent."""
         self._attached_at = -inf
         """When the coordinator attached this agent on the present connection."""
 
@@ -343,13 +347,13 @@ class Lease:
         return sent_at
 
     def renew(self, now: float, sent_at: float, vouched_at: float = inf) -> float:
-        """What was sent then has an answer. Returns until when the lease is held. `vouched_at`: it
-        is counted from no later time."""
+        """Renew the lease by the answer to the heartbeat that was sent then. Returns until when the
+        lease is held. `vouched_at`: it is counted from no later time."""
         self._answered_at = sent_at
         return self.vouch(now, vouched_at)
 
     def vouch(self, now: float, vouched_at: float) -> float:
-        """That time is a later one now."""
+        """Raise the time from which the lease is counted at the latest."""
         counted_at = min(self._answered_at, vouched_at)
         self._held_until = max(self._held_until or 0.0, counted_at + self._lease_s)
         self.is_over = self.is_over and now > self._held_until
@@ -363,7 +367,7 @@ class Lease:
         return self.is_over
 
     def ends_at(self, now: float) -> float:
-        """Its end, if nothing renews it; a first one would begin now."""
+        """Return the end of the lease if nothing renews it; a first one would begin now."""
         return self._held_until if self._held_until is not None else now + self._lease_s
 
     def silent_s(self, now: float) -> float:

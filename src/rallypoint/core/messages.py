@@ -50,7 +50,7 @@ from rallypoint.core.worker_exits import WorkerExit
 
 
 class Doing(Enum):
-    """What a node does, as its machine (`core/node/machine.py`) knows it."""
+    """The activity of a node, as its machine (`core/node/machine.py`) knows it."""
 
     IDLE = "idle"
     JOINED = "joined"
@@ -65,7 +65,7 @@ class Doing(Enum):
 
 
 class Claim(Struct, frozen=True, array_like=True):
-    """What an agent that attaches says of itself: a coordinator compares it with what it knows."""
+    """The state of an attaching agent: the coordinator compares it with its own."""
 
     doing: Doing = Doing.IDLE
     stamp: Stamp | None = None
@@ -73,7 +73,7 @@ class Claim(Struct, frozen=True, array_like=True):
     why: str = ""
     """Why it drains, or stops its workers; `LEASE_OVER` also once they have stopped."""
     signal: int = 0
-    """What told it to drain."""
+    """The signal that told the node to drain."""
     age_s: float = 0.0
     """How long ago it was told to drain, at the time of sending."""
 
@@ -168,7 +168,7 @@ class NotEnrolled(Struct, frozen=True, array_like=True, tag=8):
 
 
 class Drain(Struct, frozen=True, array_like=True, tag=9):
-    """This node has been told to go. Its workers run on for a checkpoint."""
+    """Report that this node has been told to go. Its workers run on for a checkpoint."""
 
     why: str
     signal: int
@@ -188,8 +188,8 @@ class Cancel(Struct, frozen=True, array_like=True, tag=10):
 
 
 class Leave(Struct, frozen=True, array_like=True, tag=11):
-    """This node leaves for good: nothing of the job runs here, and a verdict that was given has
-    been read."""
+    """Report that this node leaves for good: no process of the job runs here, and a verdict that
+    was given has been read."""
 
 
 class CheckpointAnswered(Struct, frozen=True, array_like=True, tag=12):
@@ -202,7 +202,7 @@ class CheckpointAnswered(Struct, frozen=True, array_like=True, tag=12):
     failed: bool = False
     """One of them has failed: no other answer will come."""
     drains: bool = False
-    """They were asked because nodes leave, not because nodes want to join."""
+    """Whether the workers were asked because nodes leave, not because nodes want to join."""
     goes_on: bool = False
     """A person has asked for the checkpoint, and the round goes on."""
 
@@ -337,7 +337,8 @@ class Attached(Struct, frozen=True, array_like=True, tag=1):
     """Seconds between two heartbeats of this node, if that is more than its settings say (see
     `liveness.Pace`). It is said again when the job has grown."""
     spread_s: float = 0.0
-    """Who finds the connection closed waits for a random part of this before it connects again."""
+    """A node that finds the connection closed waits for a random part of this time before it
+    connects again."""
     told: Position | None = None
     """The position of the job's record; None: there is no register."""
     settings_known: int = SETTINGS_UNCOUNTED
@@ -371,7 +372,7 @@ class HeartbeatAck(Struct, frozen=True, array_like=True, tag=4):
 
 
 class Assigned(Struct, frozen=True, array_like=True, tag=5):
-    """This node's part of a new world."""
+    """The part of a node in a new world."""
 
     stamp: Stamp
     assignment: Assignment
@@ -406,7 +407,7 @@ class Ended(Struct, frozen=True, array_like=True, tag=8):
 
 
 class Expelled(Struct, frozen=True, array_like=True, tag=9):
-    """This node is no longer part of the job. `final`: and must not come back."""
+    """Tell a node that it is no longer part of the job. `final`: and must not come back."""
 
     stamp: Stamp
     why: str
@@ -425,7 +426,7 @@ class CheckpointWanted(Struct, frozen=True, array_like=True, tag=10):
 
 
 class CheckpointNotWanted(Struct, frozen=True, array_like=True, tag=11):
-    """Nobody waits for it any more."""
+    """Tell a node that its checkpoint is not needed any more."""
 
     stamp: Stamp
     number: int
@@ -481,13 +482,13 @@ class DrainAnswer(Struct, frozen=True, array_like=True, tag=14):
 
 
 class HandsOver(Struct, frozen=True, array_like=True, tag=16):
-    """This coordinator leads the job no more; the next one is to listen there."""
+    """Tell a node that this coordinator leads the job no more; the next one is to listen there."""
 
     addresses: tuple[str, ...]
 
 
 WorkerRequest = CheckpointWanted | CheckpointNotWanted | CollectStacks
-"""What a node's workers are asked for, or no longer."""
+"""The requests to a node's workers, and their withdrawals."""
 Order = (
     Assigned
     | StartNow
@@ -499,11 +500,11 @@ Order = (
     | Prove
     | WorkerRequest
 )
-"""What a job's machine has a node do."""
+"""The orders of a job's machine to a node."""
 Positioned = Attached | Ack | HeartbeatAck | Assigned | StartNow | StopNow
 """Messages that have the position of the job's record, if there is a register."""
 Collecting = Collect | CollectMore
-"""What people want to know of workers, apart from the job's machine."""
+"""The questions of people about workers, apart from the job's machine."""
 ToAgent = (
     Attached | Refused | Ack | HeartbeatAck | Order | DrainAnswer | HandsOver | Answer | Collecting
 )

@@ -28,7 +28,7 @@ class NodeRef(Struct, frozen=True, array_like=True):
 
 
 class Candidate(Struct, frozen=True, array_like=True):
-    """What a node brings to a round."""
+    """The resources that a node brings to a round."""
 
     workers: int
     role: str
@@ -89,7 +89,7 @@ class EndKind(Enum):
 
     @property
     def is_planned(self) -> bool:
-        """Nothing has failed: nodes leave or join, or a person wants it."""
+        """Whether nothing has failed: nodes leave or join, or a person wants it."""
         return self in (EndKind.DRAIN, EndKind.GROWTH, EndKind.REQUEST)
 
 
@@ -138,7 +138,7 @@ class Verdict(Struct, frozen=True, array_like=True):
     max_restarts: int = 0
     cause: Cause | None = None
     signal: int = 0
-    """What ended it, for CANCELLED and PREEMPTED."""
+    """The signal that ended the job, for CANCELLED and PREEMPTED."""
     ended_s_ago: float | None = None
     """For a node that comes after the end, and for which nothing was started."""
     no_progress: str = ""
@@ -151,11 +151,11 @@ class Ending(Struct, frozen=True):
 
     outcome: Outcome
     reason: str = ""
-    """It explains an end that no worker caused."""
+    """The explanation of an end that no worker caused."""
     cause: Cause | None = None
     round: int = 0
     has_left: bool = False
-    """This node has left the job, or lost its coordinator; the job may go on."""
+    """Whether this node has left the job, or lost its coordinator; the job may go on."""
     restarts: int = 0
     no_progress: str = ""
     """Why restarting did not help, where that ended the job."""
@@ -181,14 +181,14 @@ class DeadPlace(Struct, frozen=True, array_like=True):
 
 
 class Promise(Struct, frozen=True, array_like=True):
-    """Of a node, not to claim the job for half a lease (`takeover/consent.py`)."""
+    """The promise of a node not to claim the job for half a lease (`takeover/consent.py`)."""
 
     answered: int
     """The last heartbeat of this node of which it got the acknowledgement: the time counts from
     that. 0: it got none, and promises nothing yet."""
     stamp: Stamp
     rank: int
-    """Its group rank in that round, which makes it an heir."""
+    """The node's group rank in that round, which makes it an heir."""
     candidate: int = 0
     """The number of a process that is no node of the job but stands ready to lead it: such a
     heartbeat comes first on its connection, and has no round."""
@@ -210,7 +210,7 @@ class Epoch(Struct, frozen=True, array_like=True):
     """Random: tells two coordinators apart that have claimed the same number."""
 
     def as_int(self) -> int:
-        """As messages carry it: a later epoch is a larger number."""
+        """The number of the epoch in messages: a later epoch is a larger number."""
         return self.number << NONCE_BITS | self.nonce
 
 
@@ -238,11 +238,11 @@ class Assignment(Struct, frozen=True, array_like=True):
     enrol: bool
     """Several nodes: enrol with the round store, report it, and wait for the start."""
     after: EndKind | None = None
-    """Of the round before it; None: it is the first, or this was not told."""
+    """The kind of end of the round before; None: this is the first, or it was not told."""
 
 
 class JobStatus(Struct, frozen=True, array_like=True):
-    """What a person is told while waiting: constant size."""
+    """The status that a person is told while waiting: constant size."""
 
     phase: str
     round: int

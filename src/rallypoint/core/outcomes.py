@@ -82,7 +82,7 @@ class Outcome(Enum):
             help="it has run for --max-runtime",
         ),
     )
-    """It has run for `--max-runtime`."""
+    """The job has run for `--max-runtime`."""
     TIMED_OUT = "timed out", Row("timed out", _INFRASTRUCTURE, _AGAIN)
     """Nodes were missing for too long."""
     INFRASTRUCTURE = (

@@ -1,4 +1,5 @@
-"""What the failure of a worker costs, and when restarting does not help (behaviour A2). Pure.
+"""The cost of a worker's failure, and the point at which restarting does not help (behaviour A2).
+Pure.
 
 The ledger is that of the whole job. Only worker failures are charged: nodes that are lost, drained
 or join late never cost budget.
@@ -59,7 +60,7 @@ class CrashLoop(Struct, frozen=True, array_like=True):
 
 
 NO_LOOP = CrashLoop()
-"""Nothing has failed yet."""
+"""The state before any failure."""
 
 
 class StepReach(Struct, frozen=True):
@@ -99,7 +100,7 @@ def pause_s(loop: CrashLoop) -> float:
 
 
 def is_hopeless(loop: CrashLoop, most: int) -> bool:
-    """It has failed so often (0: never) that restarting does not help."""
+    """Whether the same failure came so often (0: never) that restarting does not help."""
     return 0 < most <= loop.count
 
 
@@ -128,7 +129,7 @@ def digest(failure: WorkerExit) -> str:
 
 
 def ending_of(failure: WorkerExit) -> ComparedExit:
-    """What is compared of a failure."""
+    """Return the parts of a failure that are compared."""
     if failure.code is None and failure.signal is None and failure.reason:
         return ComparedExit(HANG, "")  # How far it was is compared as progress.
     if failure.signal is not None:
@@ -205,7 +206,8 @@ RestartDecision = Restart | GiveUpJob
 
 
 class Ledger(Struct):
-    """What has been spent: `total` in the job's life, `entries` of those that still count."""
+    """The budget that has been spent: `total` in the job's life, `entries` of those that still
+    count."""
 
     total: int = 0
     entries: list[int] = field(default_factory=list)
@@ -214,7 +216,8 @@ class Ledger(Struct):
 def decide(
     ledger: Ledger, settings: SharedSettings, failure: WorkerExit, loop: CrashLoop = NO_LOOP
 ) -> RestartDecision:
-    """What one more failure would lead to. `loop`: with it, how often the same has happened."""
+    """Return the consequence of one more failure. `loop`: with it, how often the same has
+    happened."""
     code, budget, used = failure.code, settings.max_restarts, len(ledger.entries)
     if failure.message.startswith(UNGUARDED):
         return GiveUpJob("a restart can't help")

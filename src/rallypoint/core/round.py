@@ -423,13 +423,14 @@ def _over(state: RoundState, round_: int, reason: EndReason) -> list[Effect]:
 
 
 def _proceed(state: RoundState) -> list[Effect]:
-    """Whatever follows, now that the members have changed."""
+    """Return the effects that follow from a change of the members."""
     return [*_settle(state), *_try_complete(state), *_try_grow(state)]
 
 
 def _settle(state: RoundState) -> list[Effect]:
-    """Nobody is stopping any more: ask for the judgement. Asked again on every later event, since
-    a host may have to wait (for a backoff), and judging twice is harmless."""
+    """Ask the host to judge the round, now that no member is stopping any more. Asked again on
+    every later event, since a host may have to wait (for a backoff), and judging twice is
+    harmless."""
     forming = state.phase in (RoundPhase.FORMING, RoundPhase.LAST_CALL)
     if forming and state.held and not state.counts[MemberState.STOPPING]:
         return [RoundSettled(state.round)]

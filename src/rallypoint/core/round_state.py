@@ -1,5 +1,5 @@
-"""What the round machine knows: its state, the small moves that keep its counts true, and what it
-waits for.
+"""The state of the round machine, the small moves that keep its counts true, and the timers that it
+needs.
 
 `round.py` has the essay and the decisions; nothing here decides anything. A host calls
 `timers_wanted` after every step, starts the timers that are new and drops those that are gone; one
@@ -34,7 +34,7 @@ class RoundPhase(Enum):
 
 
 class MemberState(Enum):
-    """What runs on a member's node; see the essay of `round.py`."""
+    """The state of a member's node; see the essay of `round.py`."""
 
     JOINED = "joined"
     RUNNING = "running"
@@ -60,7 +60,7 @@ class RoundMember(Struct, array_like=True):
 
     @property
     def works(self) -> bool:
-        """Its workers run, and have not succeeded."""
+        """Whether its workers run, and have not succeeded."""
         return self.state is MemberState.RUNNING and not self.succeeded
 
 
@@ -99,7 +99,7 @@ class RoundState(Struct, array_like=True):
     fitness: Fitness = field(default_factory=Fitness)
     """The machines that are held back, and the reasons."""
     bad_routes: dict[str, BadRoute] = field(default_factory=dict)
-    """By the id of the node that could not reach the store of rank 0."""
+    """Bad routes, by the id of the node that could not reach the store of rank 0."""
     passed_over: list[str] = field(default_factory=list)
     """Nodes that are not rank 0 while there is another, since others did not reach their store."""
     started_world: frozenset[str] = frozenset()
@@ -109,12 +109,12 @@ class RoundState(Struct, array_like=True):
     is_short: bool = False
     """Too few nodes have come to this forming round: those that are held back take part, too."""
     expected: int = 0
-    """So many nodes are waited for and no more, though nobody knows which: a world of theirs was
-    formed, and they were not told. 0: there was none."""
+    """The number of nodes that are waited for, and no more: a world of theirs was formed, and they
+    were not told. 0: there was none."""
 
 
 def is_active(state: RoundState, round_: int) -> bool:
-    """This very round is running."""
+    """Whether this very round is running."""
     return state.phase is RoundPhase.ACTIVE and state.round == round_
 
 
@@ -164,8 +164,8 @@ def withdraw(state: RoundState, member: RoundMember) -> None:
 
 
 def joined_enough(state: RoundState) -> bool:
-    """Those that have joined can be a world: they are the minimum, and their workers a multiple of
-    what was asked for, if some stand by."""
+    """Whether the nodes that have joined can be a world: they are the minimum, and their workers a
+    multiple of what was asked for, if some stand by."""
     settings, joined = state.settings, state.counts[MemberState.JOINED]
     if settings.world_multiple_of > 1 and joined >= settings.min_nodes:
         joined = fitting(state.joined_workers, settings.max_nodes, settings.world_multiple_of)

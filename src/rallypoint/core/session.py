@@ -58,7 +58,7 @@ if TYPE_CHECKING:  # Most nodes never lead.
 
 
 class Identity(Struct, frozen=True):
-    """Who this agent is."""
+    """The identity of this agent."""
 
     node_id: str
     """Empty: the coordinator makes one from the host name."""
@@ -67,7 +67,7 @@ class Identity(Struct, frozen=True):
 
 
 class SessionRules(Struct, frozen=True):
-    """What holds for the session of one agent."""
+    """The rules for the session of one agent."""
 
     reconnect_timeout_s: float | None = None
     """How long to look for a lost coordinator; None: as `Search` says."""
@@ -77,7 +77,7 @@ class SessionRules(Struct, frozen=True):
     """No lease is counted from a later time, whatever was answered: of a node that leads the job
     itself, when it was known last that no other one does."""
     promises: Promises | None = None
-    """Of a node that may lead the job next; None: it never does."""
+    """The promises of a node that may lead the job next; None: it never does."""
     dead: tuple[DeadPlace, ...] = ()
     """The dead places that each `Attach` of this agent names."""
 
@@ -143,13 +143,13 @@ SessionNews = (
     | Rejected
     | SessionGivenUp
 )
-"""What the agent itself learns."""
+"""The news for the agent itself."""
 
 AgentEffect = Send | Drop | CollectionAsked | Held | SessionNews
 
 
 class SessionLink(Enum):
-    """What there is to the coordinator."""
+    """The state of the connection to the coordinator."""
 
     NONE = "no connection"
     CONNECTED = "a connection"
@@ -160,7 +160,7 @@ _LASTING = m.Enrolled | m.Finishing | m.Succeeded | m.Drain
 
 
 def _lasts(report: m.Report) -> bool:
-    """It tells what holds until the round ends, or for good."""
+    """Whether the report tells what holds until the round ends, or for good."""
     if isinstance(report, m.CheckpointAnswered):
         # Workers may have ended because of that.
         return report.listens and not report.drains and not report.goes_on
@@ -175,12 +175,12 @@ class Outbox:
         self._unacknowledged: deque[tuple[m.Numbered, float]] = deque()
         """Each with when it was made."""
         self._lasting: dict[type[m.Report], tuple[m.Report, float]] = {}
-        """By their kinds, each with when it was made."""
+        """The lasting reports by their kinds, each with the time when it was made."""
         self._joined: m.Join | None = None
         self.placed_in: Stamp | None = None
         """The round of `place`; None: there is no place."""
         self.place: m.Place | None = None
-        """What the newest join was answered with, or the one before it."""
+        """The answer to the newest join, or to the one before it."""
 
     @property
     def is_empty(self) -> bool:
@@ -188,7 +188,7 @@ class Outbox:
         return not self._unacknowledged
 
     def add(self, report: m.Report, now: float) -> m.Numbered:
-        """This is to be sent now, or when there is a connection."""
+        """Add a report, to be sent now or when there is a connection."""
         if isinstance(report, m.Join):
             self._joined = report
             drain = self._lasting.get(m.Drain)
@@ -204,14 +204,14 @@ class Outbox:
             self.place = m.Place(self._joined, assigned.assignment)
 
     def acknowledged(self, number: int) -> list[m.Report]:
-        """Those up to this number, which were kept until now."""
+        """Return the reports up to this number, which were kept until now."""
         found: list[m.Report] = []
         while self._unacknowledged and self._unacknowledged[0][0].number <= number:
             found.append(self._unacknowledged.popleft()[0].report)
         return found
 
     def forget(self) -> None:
-        """They were meant for another coordinator."""
+        """Forget the reports, which were meant for another coordinator."""
         self._unacknowledged.clear()
         self._lasting.clear()
 
@@ -269,7 +269,7 @@ class AgentEnd:
         """How the coordinator attached this node last."""
         self._link, self.is_closed = SessionLink.NONE, False
         self.generation = self._opened = 0
-        """Of the newest connection."""
+        """The number of the newest connection."""
         self._attach_sent_at = 0.0
         self._lease = Lease(settings.lease_s, settings.heartbeat_s, has_fence=rules.has_fence)
         self._reports = Outbox()
@@ -303,7 +303,7 @@ class AgentEnd:
         return self._reports.is_empty
 
     def connected(self, now: float, claim: m.Claim, commitment: bytes = b"") -> list[AgentEffect]:
-        """There is a new connection. `commitment`: as in `Attach`."""
+        """Note a new connection. `commitment`: as in `Attach`."""
         self.generation += 1
         self._link, self._attach_sent_at = SessionLink.CONNECTED, now
         identity, former, place = self.identity, self.attached, self._reports.place
@@ -343,7 +343,7 @@ class AgentEnd:
         return [SessionGivenUp(given_up_text(search, now))]
 
     def attempt_failed(self, now: float, answer: DialOutcome, error: str) -> list[AgentEffect]:
-        """It did not connect."""
+        """Note that an attempt to connect has failed."""
         if self._search is not None:
             attempted(self._search, now, answer, error)
         return [CoordinatorRefuses()] if answer is DialOutcome.REFUSED else []
@@ -422,7 +422,7 @@ class AgentEnd:
         progress: NodeProgress | None = None,
         rounds: tuple[ReportedRound, ...] = (),
     ) -> list[AgentEffect]:
-        """It is time for a heartbeat, or there is something new to tell with one."""
+        """Send a heartbeat, since it is time or there is news."""
         if self._link is SessionLink.NONE:
             return []
         unanswered_s = self._lease.unanswered_s(now)
@@ -462,7 +462,8 @@ class AgentEnd:
             self.told = told
 
     def _drop(self, unanswered_s: float) -> list[AgentEffect]:
-        """Nothing comes back on it. A new one may get through, or be refused by the host."""
+        """Drop a connection on which no answer comes. A new one may get through, or be refused by
+        the host."""
         if self._link is SessionLink.NONE:
             return []
         return [Drop(f"no answer from the coordinator for {unanswered_s:.1f} s")]

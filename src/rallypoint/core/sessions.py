@@ -78,7 +78,7 @@ class Sessions:
         self._names, self._contests = NodeNames(), Contests()
         self.meant = self._names.meant
         self._sessions: dict[str, Session] = {}
-        """By the incarnation of the agent."""
+        """The sessions, by the incarnation of the agent."""
         self._by_connection: dict[int, Session] = {}
         self._drains = Drains()
         self.liveness = Liveness(
@@ -97,28 +97,28 @@ class Sessions:
 
     @property
     def settings(self) -> SharedSettings:
-        """What all nodes of the job agree on."""
+        """The settings that all nodes of the job agree on."""
         return self.job.round.settings
 
     @property
     def life(self) -> Life:
-        """Its number, and how far it is."""
+        """The life of the job: its number, and how far it is."""
         formed = bool(self.job.round.world or self.job.round.round or self._recovery)
         job = self.job
         return Life(job.incarnation, self.verdict, formed, earlier=job.earlier_numbers)
 
     @property
     def all(self) -> Collection[Session]:
-        """Of agents that are here, or may still come back."""
+        """The sessions of agents that are here, or may still come back."""
         return self._sessions.values()
 
     def of_node(self, node_id: str) -> Session | None:
-        """Of the agent that holds this id."""
+        """Return the session of the agent that holds this id."""
         holder = self._names.holder(node_id)
         return None if holder is None else self._sessions.get(holder.incarnation)
 
     def of_agent(self, incarnation: str) -> Session | None:
-        """Of this very agent."""
+        """Return the session of this very agent."""
         return self._sessions.get(incarnation)
 
     def on(self, connection: int) -> Session | None:
@@ -254,14 +254,15 @@ class Sessions:
         return f"it hosts the job, which ends with it ({count(len(self._sessions), 'node')})"
 
     def _drain_kept(self) -> list[HostEffect]:
-        """What was wanted of nodes that are known by now, or that will not come."""
+        """Drain the nodes of kept requests that are known by now, or that will not come."""
         due = self._drains.take(lambda n: self._recovery is None or self.of_node(n) is not None)
         return [effect for wanted in due for effect in self.drain(wanted)]
 
     def agent_died(
         self, peer: str, notice: m.AgentDied, is_proof: Callable[[bytes, bytes], bool], now: float
     ) -> list[HostEffect]:
-        """Its guard says so, and proves it: once for each of its connections."""
+        """Note the death of an agent, as its guard says and proves: once for each of its
+        connections."""
         session = self._sessions.get(notice.incarnation)
         if session is None:  # It was lost or has left meanwhile.
             return []
@@ -277,9 +278,9 @@ class Sessions:
         return [kinds.CONNECTION_CLOSED(text)]
 
     def failed(self, connection: int, text: str, now: float) -> list[HostEffect]:
-        """What came on this connection caused an unexpected exception: the session ends, and the
-        report is not applied again. The agent comes back as a newcomer; the second time it is
-        expelled for good."""
+        """End the session on whose connection a message caused an unexpected exception; the report
+        is not applied again. The agent comes back as a newcomer; the second time it is expelled for
+        good."""
         session = self._by_connection.get(connection)
         if session is None:
             return []
@@ -294,7 +295,7 @@ class Sessions:
         return effects
 
     def turn_away(self, connection: int, text: str, now: float) -> list[HostEffect]:
-        """What this agent says is not valid, and it would say it again: refuse it."""
+        """Refuse an agent whose message is not valid, and which would send it again."""
         session = self._by_connection.get(connection)
         return [] if session is None else self._turn_away(session, text, now)
 
@@ -326,7 +327,7 @@ class Sessions:
         return self._follow(close_job(self.job, Outcome.INFRASTRUCTURE, text), now)
 
     def check(self, now: float, late_s: float = 0.0) -> list[HostEffect]:
-        """Who is lost now? `late_s`: so much later than asked for the host calls this."""
+        """Return the effects for agents that are lost now."""
         lagged = self.liveness.lagged(now, late_s) if late_s > LATE_S else None
         lost, patience = self.liveness.check(now)
         effects = [self._patient(found) for found in (lagged, patience) if found is not None]
@@ -337,7 +338,7 @@ class Sessions:
     def lose(
         self, incarnation: str, why: str, last_heard_at: float, now: float
     ) -> list[HostEffect]:
-        """This agent is lost, as of when it was last heard."""
+        """Note that this agent is lost, as of when it was last heard."""
         session = self._sessions.get(incarnation)
         return [] if session is None else self._lose(session, why, last_heard_at, now)
 
@@ -373,7 +374,8 @@ class Sessions:
         return None if self._handover is None else self._handover.recovery
 
     def _is_taken_back(self, session: Session, hello: m.Attach) -> bool:
-        """This agent took part in what the last coordinator had formed: its session goes on."""
+        """Whether the agent took part in what the last coordinator had formed: its session goes
+        on."""
         handover, place = self._handover, hello.place
         if handover is None:
             return False
@@ -387,7 +389,7 @@ class Sessions:
         return True
 
     def _recover(self, now: float) -> list[HostEffect]:
-        """It is known what runs, or nobody is waited for any longer."""
+        """Continue the job, now that it is known what runs, or no node is waited for any longer."""
         assert self._handover is not None
         assert self._recovery is not None
         found, recovered = self._handover.follow(self.job, now)

@@ -20,9 +20,10 @@ from rallypoint.core.outcomes import classes_help
 MAX_NODES = 100_000
 MAX_WORKERS_PER_NODE = 4096
 MAX_GIVEN = 2**31 - 1
-"""Of what a person gives a number of: restarts, lost nodes."""
+"""The largest count that an option takes, for example of restarts or lost nodes."""
 MAX_NUMBER = 2**62
-"""Of what counts rounds, messages, lives and coordinators; above it there is room for some more."""
+"""The largest number of a round, a message, a life or a coordinator; above it there is room for
+some more."""
 MIN_SECONDS = 0.001
 """The shortest time that is not 0: a shorter lease only keeps the coordinator busy."""
 MAX_SECONDS = 1e9
@@ -33,7 +34,7 @@ HOLD_S = 10.0
 """How long a leader may act after it has written its job's record."""
 HOLD_MIN_S, HOLD_MAX_S = 2, 300
 MAX_EXIT_CODES = 255
-"""Of a list of them: all but 0."""
+"""The longest list of exit codes: all but 0."""
 ENGINE_NAMES = ("file", "etcd", "kubernetes")
 """The engines of registers that are built in: `register/engines.py` has a row for each."""
 FOR_DIRECTORIES = "file"
@@ -43,12 +44,13 @@ BY_REGISTER = "--rdzv-backend file, etcd or kubernetes"
 BY_ENDPOINT = ("tcp", "c10d", "static")
 """The backends of jobs whose endpoint says which node hosts them."""
 UNNAMED_RUN_ID = "none"
-"""What a job is called that nobody named, as by torchrun: several nodes must agree on one."""
+"""The run id of a job without a name, as with torchrun: several nodes must agree on one."""
 
 
 class OnJoin(Enum):
-    """What late nodes do to a running round: RESTART grows it, HOLD waits until it ends anyway,
-    AT_CHECKPOINT asks the workers for a checkpoint and grows it when they have saved one."""
+    """The effect of late nodes on a running round: RESTART grows it, HOLD waits until it ends
+    anyway, AT_CHECKPOINT asks the workers for a checkpoint and grows it when they have saved
+    one."""
 
     RESTART = "restart"
     HOLD = "hold"
@@ -61,7 +63,7 @@ the first 24."""
 
 
 class SharedSettings(Struct, frozen=True, array_like=True):
-    """What every node of a job must agree on (behaviour R7). Seconds throughout."""
+    """The settings that every node of a job must agree on (behaviour R7). Seconds throughout."""
 
     run_id: str
     min_nodes: int = 1
@@ -93,7 +95,8 @@ class SharedSettings(Struct, frozen=True, array_like=True):
     """A round this young is not ended to admit late nodes."""
     on_join: OnJoin = OnJoin.RESTART
     max_node_losses_per_hour: int = 10
-    """So many rounds may lose nodes, however many each; the next one ends the job."""
+    """The number of rounds in an hour that may lose nodes, however many each; the next one ends the
+    job."""
     hang_timeout_s: float = 0.0
     """A worker that has reported progress and then none for so long ends the round; 0: none does.
     Longer than the longest step, with its checkpoint and its evaluation. Equal on all nodes,
@@ -101,11 +104,12 @@ class SharedSettings(Struct, frozen=True, array_like=True):
     reset_grace_s: float = 5.0
     """How long a node may take to come back whose connection broke in any other way."""
     stop_patience_s: float = 60.0
-    """So much longer many nodes that are slow to stop at once are waited for; 0: not at all."""
+    """The extra wait when many nodes are slow to stop at once; 0: none."""
     world_multiple_of: int = 1
     """Every world has a multiple of so many workers; nodes that are too many for that stand by."""
     max_no_progress: int = 0
-    """So many equal failures in a row, without getting further, end the job; 0: they don't."""
+    """The number of equal failures in a row, without further progress, that ends the job; 0: no
+    limit."""
     hold_back_after: int = 2
     """The number of failures within an hour after which a machine is held back while the minimum
     remains without it; 0: failures never hold a machine back."""
@@ -169,7 +173,7 @@ class Setting(Struct, frozen=True):
     of_one_agent: bool = False
     """A worker that starts a job must not inherit it from its agent's environment."""
     by_coordinator: bool = False
-    """It has no effect where the handler of another backend forms the rounds."""
+    """Whether the setting has no effect where the handler of another backend forms the rounds."""
 
     @property
     def name(self) -> str:
@@ -497,7 +501,7 @@ KEYS = (
     Setting("read_timeout", "SECONDS", "ignored", "seconds", least=MIN_SECONDS, key="tcp"),
     Setting("store_type", "tcp", "for a file there is --rdzv-backend file", "choice"),
 )
-"""What only `--rdzv-conf` gives, and the library's parameters."""
+"""The settings that only `--rdzv-conf` gives, and the library's parameters."""
 
 _FURTHER = (
     *(Setting("", "N", "", "integer", target, words="--nnodes", least=1, most=MAX_NODES)
@@ -530,7 +534,8 @@ def is_torchrun(row: Setting) -> bool:
 
 
 def parameters(*, without_coordinator: bool = False) -> dict[str, Setting]:
-    """What the library's handlers take, by name: those of a coordinator, or those that all have."""
+    """Return the parameters of the library's handlers by name: those of a coordinator, or those
+    that all have."""
     return {
         row.name: row
         for row in SETTINGS
@@ -539,7 +544,7 @@ def parameters(*, without_coordinator: bool = False) -> dict[str, Setting]:
 
 
 def out_of_range(row: Setting, value: float) -> str:
-    """What the number needs; empty: it is in its range."""
+    """Return the range that the number must keep; empty: it does."""
     if row.least <= value <= row.most:
         return ""
     unit = " seconds" if row.kind == "seconds" and row.least else ""

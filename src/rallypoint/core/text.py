@@ -39,7 +39,7 @@ _OTHERWISE: ParameterNames = {
     "--rdzv-conf": "rendezvous parameter",
     "--rdzv-id": "run_id",
 }
-"""Those whose parameter has another name."""
+"""The options whose parameter has another name."""
 _names: ContextVar[ParameterNames | None] = ContextVar("names", default=None)
 STACKS = "what it was doing:"
 """The first line of a detail that is no traceback of an exception, but stacks."""
@@ -112,8 +112,8 @@ def signal_number(name: str) -> int:
 
 
 def part_of(run_id: str, node_id: str) -> str:
-    """What a helper of an agent belongs to, as the end of its title; empty where nothing has a
-    name."""
+    """Return the node and job that a helper of an agent belongs to, as the end of its title; empty
+    where nothing has a name."""
     job = "" if run_id == UNNAMED_RUN_ID else f" of job {run_id}"
     return job + (f" (node {node_id})" if node_id else "")
 

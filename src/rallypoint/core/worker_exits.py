@@ -42,7 +42,7 @@ class WorkerExit(Struct, frozen=True, array_like=True):
     message: str = ""
     """The exception, or what the signal means."""
     detail: str = ""
-    """Its traceback, or the last lines of its stderr."""
+    """The worker's traceback, or the last lines of its stderr."""
     log_file: str = ""
     tells_of_lost_peer: bool = False
     """The exception merely says that another worker went away."""
@@ -55,7 +55,8 @@ class WorkerExit(Struct, frozen=True, array_like=True):
 
     @property
     def returncode(self) -> int | None:
-        """As subprocess has it: the exit code, or minus the signal; None: not known."""
+        """The return code as in `subprocess`: the exit code, or minus the signal; None: not
+        known."""
         return self.code if self.signal is None else -self.signal
 
     def describe(self) -> str:
@@ -79,7 +80,7 @@ class WorkerExit(Struct, frozen=True, array_like=True):
 
 
 class WorkerExits:
-    """By local rank, in the order in which they were noted."""
+    """The exits of workers by local rank, in the order in which they were noted."""
 
     def __init__(self) -> None:
         self._exits: dict[int, WorkerExit] = {}

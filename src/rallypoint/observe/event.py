@@ -1,4 +1,4 @@
-"""What happened, as programs read it: torch's shape of an event, with a true time and an id.
+"""Events as programs read them: torch's shape of an event, with a true time and an id.
 
 Torch's own `Event` reads what these serialise to, and the reverse; what torch has no field for
 (an id, the round, the reason) is in the metadata.
@@ -23,7 +23,7 @@ _SHOWN = 80
 
 
 class EventSource(StrEnum):
-    """What an event is about."""
+    """The source of an event."""
 
     AGENT = "AGENT"
     WORKER = "WORKER"
@@ -69,7 +69,7 @@ class Event:
 
     @property
     def round(self) -> int | None:
-        """Of the job, if the event belongs to one."""
+        """The round of the job, if the event belongs to one."""
         found = self.metadata.get("round")
         return found if isinstance(found, int) else None
 
@@ -117,7 +117,7 @@ class RdzvEvent:
         return self.serialize()
 
     def as_event(self) -> Event:
-        """What a handler gets: the same as metadata, now."""
+        """Return the event for a handler: the same as metadata, now."""
         fields = asdict(self)
         name, state = fields.pop("name"), fields.pop("node_state")
         metadata = {**fields, "node_state": str(state.value), "reason": self.message}

@@ -47,7 +47,7 @@ class ConsoleEvents:
         say(event.line())
 
     def close(self) -> None:
-        """Nothing is kept back."""
+        """Do nothing, since no event is kept back."""
 
 
 class JsonLinesFile:
@@ -130,7 +130,7 @@ def make_event_handler(spec: str) -> EventHandler | None:
 
 
 def shown_name(name: str) -> str:
-    """As a person writes it."""
+    """Return the name as a person writes it."""
     return "jsonl:FILE" if name == "jsonl" else name
 
 

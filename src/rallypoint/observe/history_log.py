@@ -39,9 +39,9 @@ class HistoryLogs:
         self._queue: BoundedQueue[tuple[str, HistoryLine]] = BoundedQueue(self._receive)
         self._on_fault: Callable[[str, str], None] = lambda run_id, why: None
         self._begins: dict[str, Begin] = {}
-        """By job. For the queue's thread, as what follows."""
+        """The first lines of each job's file, by job. For the queue's thread, as what follows."""
         self._told = 0
-        """So many lost lines are told of in a file."""
+        """The number of lost lines that a file tells of."""
         self._is_broken = False
         _check(path)
 

@@ -1,4 +1,4 @@
-"""What an agent reports: events, once each and with their reason, and the state of its job."""
+"""The reports of an agent: events, once each and with their reason, and the state of its job."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def event_now(
 
 
 class StatusView(Struct, frozen=True):
-    """What one line can say of a job at rest. Empty `waiting_for` means that the workers run.
+    """The state of a job at rest, in one line. Empty `waiting_for` means that the workers run.
 
     `for_s` is how long the state that is shown has lasted; `nodes` counts those in the round.
     """
@@ -74,7 +74,7 @@ class Observer:
         """Where the job is; about once a second, and after every event."""
 
     def round_began(self, life: RoundLife, before: RoundLife | None, joined_s: float) -> None:
-        """This node is assigned to a round; waiting for that took `joined_s`."""
+        """Note that this node is assigned to a round; waiting for that took `joined_s`."""
 
     def phase_ended(self, life: RoundLife, phase: Milestone) -> None:
         """One phase of a round is over."""
@@ -95,4 +95,4 @@ class Observer:
         """The coordinator has answered."""
 
     def finished(self, succeeded: bool, reason: str, verdict: Verdict | None) -> None:
-        """This agent ends."""
+        """Note the end of this agent."""

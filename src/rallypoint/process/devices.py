@@ -122,14 +122,14 @@ def _pci_address(nvml: object, device: object) -> str:
 def ask_interpreter(
     interpreter: str, program: str, environ: Mapping[str, str], *, timeout_s: float
 ) -> str | None:
-    """What `interpreter -c program` prints on stdout, as `ask_program` says."""
+    """Return the stdout of `interpreter -c program`, as `ask_program` does."""
     return ask_program([interpreter, "-c", program], environ, timeout_s=timeout_s)
 
 
 def ask_program(
     command: Sequence[str], environ: Mapping[str, str], *, timeout_s: float
 ) -> str | None:
-    """What a program prints on stdout; None if it fails or takes too long.
+    """Return the stdout of a program; None if it fails or takes too long.
 
     Blocks for up to `timeout_s`; leaves no process behind; safe to retry. The answer is for us:
     the other's stderr is thrown away, and secrets are not shown to it.

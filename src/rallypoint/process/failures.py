@@ -236,8 +236,8 @@ _CRASH_FRAMES, _BEFORE_CRASH = 14, 5
 
 
 def _crash_stack(tail: str) -> str:
-    """What was said just before a fatal signal, and the stack of the thread that got it; "" where
-    Python dumped none. The innermost frames come first; other threads tell nothing of it."""
+    """Return the lines just before a fatal signal, and the stack of the thread that got it; ""
+    where Python dumped none. The innermost frames come first; other threads tell nothing of it."""
     lines = tail.splitlines()
     header = next((n for n, s in enumerate(lines) if s.startswith("Fatal Python error: ")), None)
     thread = next((n for n, s in enumerate(lines) if s.startswith("Current thread 0x")), None)

@@ -135,7 +135,8 @@ class Guard:
 
     @property
     def child_fd(self) -> int:
-        """What a worker between fork and exec gives to `register_self`. Close-on-exec."""
+        """The descriptor that a worker between fork and exec gives to `register_self`.
+        Close-on-exec."""
         return self._channel
 
     def fileno(self) -> int:
@@ -162,7 +163,8 @@ class Guard:
         _write(self._channel, pid)
 
     def spare(self, pid: int) -> None:
-        """This registered process is no worker: it dies with the agent, but with no lease."""
+        """Note that this registered process is no worker: it dies with the agent, but with no
+        lease."""
         _write(self._channel, pid | _HELPER)
 
     def hold(self, until_s: float) -> None:
@@ -205,7 +207,7 @@ def _write(fd: int, record: int) -> None:
 
 
 class _Registered:
-    """Who is guarded, as the records say."""
+    """The guarded processes, as the records tell them."""
 
     def __init__(self) -> None:
         self.pids: set[int] = set()
@@ -421,5 +423,5 @@ class SharedPage:
 
 
 def boot_time_ns() -> int:
-    """What the word is compared to."""
+    """Return the time to which the word is compared."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME)

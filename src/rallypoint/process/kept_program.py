@@ -22,7 +22,7 @@ from typing import IO
 
 _PR_SET_PDEATHSIG = 1
 _END_S = 5.0
-"""So long a program has from SIGTERM to SIGKILL."""
+"""The time that a program has from SIGTERM to SIGKILL."""
 
 
 class KeptProgram:
@@ -80,7 +80,8 @@ def _end_with(owner: int, program: subprocess.Popen[bytes]) -> None:
 
 
 def _with_keeper() -> Callable[[], object]:
-    """What a child does to be killed with this process. Where there is no prctl it is nothing."""
+    """Return the function that a child calls to be killed with this process. Where there is no
+    prctl it is nothing."""
     import ctypes  # Before the fork: a child must not import.
 
     prctl = getattr(ctypes.CDLL(None), "prctl", lambda *_: 0)

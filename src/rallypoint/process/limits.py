@@ -12,7 +12,7 @@ from rallypoint.errors import MACHINE_ERRNOS, InfrastructureError, during
 
 _MORE_PROCESSES = "raise ulimit -u (or pids.max of the container), or free memory"
 SHORT_SHARE = 0.9
-"""Of a container's limit of memory."""
+"""A share of a container's limit of memory: above it memory is short."""
 _NO_LIMIT = 1 << 60
 """Bytes: cgroup v1 has a number for none."""
 _FOR_THE_AGENT = 24
@@ -116,7 +116,7 @@ def try_descriptors(workers: int) -> None:
 
 
 def _open_count() -> int:
-    """What our parent has left open counts too."""
+    """Return the number of open descriptors, including those that our parent has left open."""
     try:
         return len(os.listdir("/proc/self/fd"))
     except OSError:
@@ -227,7 +227,7 @@ def _counter_files() -> tuple[str, ...]:
 
 
 def _memory_folders() -> tuple[str, ...]:
-    """Those of cgroup v2 and v1 that are there, ours before the root's."""
+    """Return the cgroup folders of v2 and v1 that are there, ours before the root's."""
     try:
         with open("/proc/self/cgroup") as file:
             lines = file.read().splitlines()

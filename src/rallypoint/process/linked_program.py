@@ -24,7 +24,8 @@ from rallypoint.wire.launch_link import AgentOutput, Deliver, LinkReader, ToHost
 
 _READ_BYTES = 64 * 1024
 _HELD_BYTES = 256 * 1024
-"""What may wait to be sent before the program has to wait; by then the console is slow."""
+"""The most bytes that wait to be sent before the program has to wait; by then the console is
+slow."""
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 T = TypeVar("T")
 FromProgram = subprocess.Popen[bytes]
@@ -59,7 +60,7 @@ class ProgramLink:
         os.set_blocking(self.write_fd, False)
 
     def read(self) -> list[ToHost]:
-        """What has come; an end or nonsense breaks the link."""
+        """Return the messages that have come; an end or nonsense breaks the link."""
         try:
             data = os.read(self.read_fd, _READ_BYTES)
             self._heard_at = time.monotonic()
@@ -79,7 +80,7 @@ class ProgramLink:
 
     @property
     def is_full(self) -> bool:
-        """It takes nothing more for now."""
+        """Whether the link takes nothing more for now."""
         return not self.is_broken and len(self._out) >= _HELD_BYTES
 
     @property

@@ -38,14 +38,14 @@ _NOTE_MAX = 4096
 
 
 class LocalJob(Struct, frozen=True):
-    """What an agent says of its job in its note."""
+    """The note of an agent about its job."""
 
     run_id: str
     address: str
-    """Of the coordinator that it has attached to last, `HOST:PORT` in digits."""
+    """The address of the coordinator that the agent has attached to last, `HOST:PORT` in digits."""
     insecure: bool = False
     pid: int = 0
-    """Of the agent."""
+    """The pid of the agent."""
     secret: bytes = b""
     """Opens this job, where no token of the user's does."""
 
@@ -166,8 +166,9 @@ def leave_note(scratch: str, text: bytes, name: str = JOB_NOTE) -> bool:
 
 
 def notes(places: Iterable[str]) -> list[bytes]:
-    """What the agents of this user on this machine have left in these directories, also of agents
-    that were killed a moment ago. Blocks on the file system; never raises OSError."""
+    """Return the notes that the agents of this user on this machine have left in these directories,
+    also of agents that were killed a moment ago. Blocks on the file system; never raises
+    OSError."""
     found = []
     for path in ours(places):
         try:

@@ -1,4 +1,4 @@
-"""Who is still alive in the sessions that workers lead.
+"""The processes that are still alive in the sessions that workers lead.
 
 A worker leads its own session, so the session is the worker and all it started, except what called
 setsid(2) itself. A process *group* would miss the children of `timeout` and of shells with job

@@ -153,9 +153,9 @@ def keep_exit_statuses() -> None:
 
 
 def hold_early_signals() -> None:
-    """As PID 1 of a container, keep what schedulers send until `release_signals`: the kernel drops
-    a signal that a first process does not handle yet. Any other process ends by it, as it should.
-    """
+    """Keep the signals that schedulers send to PID 1 of a container until `release_signals`: the
+    kernel drops a signal that a first process does not handle yet. Any other process ends by it, as
+    it should."""
     if os.getpid() == 1:
         signal.pthread_sigmask(signal.SIG_BLOCK, SENT_TO_EVERYBODY)
 

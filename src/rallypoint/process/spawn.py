@@ -33,8 +33,8 @@ from rallypoint.process.limits import fix_of
 _REPORT = struct.Struct("=iii")
 _ABANDON_TIMEOUT_S = 5.0
 _OPEN_FILES = resource.getrlimit(resource.RLIMIT_NOFILE)
-"""As this process was started. The node that hosts the coordinator raises its own limit later;
-workers get the one that their user chose (select(2) fails above 1024)."""
+"""The limit with which this process was started. The node that hosts the coordinator raises its own
+limit later; workers get the one that their user chose (select(2) fails above 1024)."""
 
 
 class Stage(IntEnum):
@@ -176,7 +176,8 @@ def abandon(pids: Sequence[int], guard: Guard | None) -> None:
 
 
 class _Child:
-    """What a child needs between fork and exec, prepared before: it should compute little."""
+    """The values that a child needs between fork and exec, prepared before: it should compute
+    little."""
 
     def __init__(self, guard_fd: int | None, report_fd: int) -> None:
         self._guard_fd, self._report_fd = guard_fd, report_fd
@@ -250,7 +251,7 @@ def _candidates(command: WorkerCommand) -> list[str]:
 
 
 def _exec_first(programs: Sequence[str], command: WorkerCommand) -> NoReturn:
-    """As execvp(3): the first that runs; EACCES is remembered, absence is not."""
+    """Execute the first program that runs, as execvp(3): EACCES is remembered, absence is not."""
     failure = OSError(errno.ENOENT, os.strerror(errno.ENOENT))
     for program in programs:
         try:

@@ -9,8 +9,8 @@ from contextlib import suppress
 _READ_BYTES = 64 * 1024
 _LINE_BYTES = 64 * 1024
 _REST_S = 1.0
-"""So long what it has written on stderr is waited for when it has ended: a process that it left in
-the background (ControlPersist) holds that pipe open."""
+"""The time to wait for the rest of its stderr when it has ended: a process that it left in the
+background (ControlPersist) holds that pipe open."""
 
 
 class SshClient:
@@ -51,7 +51,8 @@ class SshClient:
         return await self._process.stdout.read(_READ_BYTES)
 
     async def wait(self) -> int:
-        """Its exit code, or minus the number of a signal: 255 is its own, others the command's."""
+        """Return its exit code, or minus the number of a signal: 255 is its own, others the
+        command's."""
         code = await self._process.wait()
         await asyncio.wait((self._listening,), timeout=_REST_S)
         return code

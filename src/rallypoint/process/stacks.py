@@ -1,4 +1,5 @@
-"""What a worker does right now: the stacks of its threads, or what the kernel knows of it.
+"""The activity of a worker right now: the stacks of its threads, or the kernel's information about
+it.
 
 A worker that uses `rallypoint.worker` writes its stacks to a file when it is asked through a pipe
 beside it; a thread of its own does so (`worker/stacks.py`, which says why). Where that thread does
@@ -24,7 +25,7 @@ STACKS_LIMIT_BYTES = 64 * 1024
 _LOOK_S = 0.01
 _SETTLED_LOOKS = 5
 _WRITER = "/rallypoint/worker/stacks.py"
-"""Its thread is not the program's."""
+"""The module of the thread that writes stacks, which is not the program's."""
 _STATES = {
     "R": "running",
     "S": "sleeping",

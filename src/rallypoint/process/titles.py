@@ -1,5 +1,5 @@
-"""What `ps` and `top` show of a process that was forked and execs nothing: its command line, which
-`ps -f` and `pgrep -f` read, and its name, of at most 15 bytes.
+"""The title that `ps` and `top` show of a process that was forked and execs nothing: its command
+line, which `ps -f` and `pgrep -f` read, and its name, of at most 15 bytes.
 
 A helper gets another command line, in memory of its own. A worker's is overwritten where it is, so
 that a program which sets its own title (setproctitle) still can; what finds no room is cut off.
@@ -92,7 +92,7 @@ def overwrite(words: Sequence[str]) -> None:
 
 
 def of_worker(environ: Mapping[str, str]) -> str:
-    """What to show for a worker that runs a function. The rank first: room may be short."""
+    """Return the title of a worker that runs a function. The rank first: room may be short."""
     return f"rank {environ['RANK']} of job {environ['TORCHELASTIC_RUN_ID']} (rallypoint)"
 
 

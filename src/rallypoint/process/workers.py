@@ -44,9 +44,9 @@ class WorkerSet:
         self._pidfd_open = pidfd_open
         self._watch = ExitWatch(asyncio.get_running_loop(), pidfd_open=pidfd_open)
         self.pids: tuple[int, ...] = ()
-        """By local rank; also after they are gone."""
+        """The pids by local rank; also after the workers are gone."""
         self.exits = WorkerExits()
-        """Of the workers that were noticed to have ended."""
+        """The exits of the workers that were noticed to have ended."""
         self._held: set[int] = set()  # Started and not reaped: running, or a zombie of ours.
         self._all_exited = asyncio.Event()
         self._all_exited.set()

@@ -1,4 +1,4 @@
-"""What a shared store must do to host a rendezvous: keep one value, and compare and swap.
+"""The contract of a shared store that hosts a rendezvous: keep one value, and compare and swap.
 
 A backend holds the state of one run id as opaque bytes, with a token for each version of it. It
 need not know what the bytes mean, and must not change them. `rallypoint.testing` has a suite that
@@ -22,7 +22,7 @@ class RendezvousBackend(ABC):
     @property
     @abstractmethod
     def name(self) -> str:
-        """What `--rdzv-backend` calls it."""
+        """The name in `--rdzv-backend`."""
 
     @abstractmethod
     def get_state(self) -> tuple[bytes, Token] | None:
@@ -80,7 +80,8 @@ class JoinRequestBackend(Protocol):
         """Leave a join request; returns its number: 1, 2, 3 and so on for this run id."""
 
     def join_requests_after(self, number: int) -> list[bytes | None]:
-        """Those with higher numbers, in order; None for one whose writer is not done yet."""
+        """Return the requests with higher numbers, in order; None for one whose writer is not done
+        yet."""
 
 
 @runtime_checkable
@@ -88,7 +89,8 @@ class ForgettingBackend(Protocol):
     """A backend that can delete what will not be read again. Without, it grows with each join."""
 
     def delete_join_requests(self, numbers: Sequence[int]) -> None:
-        """Those of these numbers, which are not used again; from then on they are None."""
+        """Delete the requests of these numbers, which are not used again; from then on they are
+        None."""
 
     def delete_beat(self, node: str) -> None:
         """The counter of a node that has left; from then on it is -1."""
@@ -147,12 +149,12 @@ class MemoryRendezvousBackend(RendezvousBackend):
             return len(self._requests)
 
     def join_requests_after(self, number: int) -> list[bytes | None]:
-        """Those that were posted later."""
+        """Return the requests that were posted later."""
         with self._changed:
             return list(self._requests[number:])
 
     def delete_join_requests(self, numbers: Sequence[int]) -> None:
-        """Their numbers are not used again."""
+        """Delete these requests, whose numbers are not used again."""
         with self._changed:
             for number in numbers:
                 self._requests[number - 1] = None

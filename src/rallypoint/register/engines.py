@@ -38,14 +38,14 @@ PASSWORD, PASSWORD_FILE = "password", "password_file"
 
 
 class NotHereError(UsageError):
-    """This machine lacks what the engine needs. Another one may have it."""
+    """The machine lacks what the engine needs. Another one may have it."""
 
 
 class Wording(Struct, frozen=True):
-    """What an engine adds to lines for a person."""
+    """The parts of lines for a person that an engine adds."""
 
     check: str
-    """What to look at if the engine does not answer: `see that it runs there`."""
+    """The thing to check if the engine does not answer: `see that it runs there`."""
     same: Callable[[], str]
     """Returns what must be so on all nodes: `... is the same directory on all of them`. Blocks."""
     apart: Callable[[], str] = str
@@ -56,7 +56,7 @@ class Wording(Struct, frozen=True):
 
 
 class Use(Struct, frozen=True):
-    """What an engine is used for."""
+    """The use of an engine."""
 
     run_id: str = ""
     """The job whose record is used; empty: the records of all jobs, by a process that is no node
@@ -133,14 +133,14 @@ class Row(Struct, frozen=True):
     """`MODULE:CLASS`, of which the class makes an `Engine`. The module is imported when a job uses
     it."""
     needs: str = ""
-    """What the endpoint names; empty: it may be left out."""
+    """The thing that the endpoint names; empty: it may be left out."""
     holds: str = "a place"
-    """What keeps many records, with its article: `a directory`."""
+    """The thing that keeps many records, with its article: `a directory`."""
     keys: tuple[str, ...] = ()
     """The keys of `--rdzv-conf` that are the engine's. `password` is secret: the command takes it
     from the variable RALLYPOINT_<NAME>_PASSWORD."""
     files: tuple[str, ...] = ()
-    """Those keys that name files or directories: their values are made absolute."""
+    """The keys that name files or directories: their values are made absolute."""
     is_directory: bool = False
     """Whether the endpoint is the path of a directory, which is made absolute."""
 

@@ -55,7 +55,7 @@ class HttpError(Exception):
 
 
 class HttpRequest(NamedTuple):
-    """What is asked, without the host."""
+    """A request, without the host."""
 
     method: str
     path: str
@@ -73,7 +73,7 @@ class HttpReply(NamedTuple):
 
 
 class ServerKind(NamedTuple):
-    """What a person reads of servers of this kind."""
+    """The words for servers of this kind."""
 
     name: str
     """Like `no etcd`."""
@@ -84,7 +84,8 @@ class ServerKind(NamedTuple):
 
 
 def tls_context(cacert: str, cert: str = "", key: str = "") -> SSLContext:
-    """By these files; an empty name is none. Raises ParameterError for one that can't be used."""
+    """Return the context with these files; an empty name is none. Raises ParameterError for one
+    that can't be used."""
     import ssl  # Costs more than all else that this imports.
 
     try:
@@ -175,7 +176,7 @@ class HttpConnection:
             self.close()
 
     def abort(self) -> None:
-        """Whoever waits for an answer has waited long enough."""
+        """End the wait for an answer."""
         if (wire := self._wire) is not None:
             wire.shutdown()
 

@@ -70,7 +70,7 @@ class WakingRegister(Protocol):
     """A register that can be waited for, while its other methods are called."""
 
     def wait_for_change(self, token: Any, timeout: float) -> bool:
-        """As that of `WakingBackend`."""
+        """Wait as `WakingBackend` does."""
 
     def stop_waiting(self) -> None:
         """End it early."""
@@ -103,7 +103,7 @@ class RegisterRecord:
         self._register, self._thread, self.is_kept = register, thread, is_kept
         self._run_id = run_id
         self.token: Any = None
-        """Of the version that this process has seen last; None: of none."""
+        """The token of the version that this process has seen last; None: of none."""
         self.found: LeadRecord | None = None
         """The record that the last failed swap has found; None: there was none."""
         self._confirmed: LeadRecord | None = None
@@ -219,7 +219,7 @@ def _retrieve(waiting: asyncio.Future[bool]) -> None:
 
 
 def encode(record: LeadRecord) -> bytes:
-    """As registers hold it."""
+    """Encode the record as registers hold it."""
     return _encoder.encode(record)
 
 

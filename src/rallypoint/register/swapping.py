@@ -22,18 +22,18 @@ from rallypoint.register.version_file import (
 )
 
 Stored = tuple[bytes, Token]
-"""What a store has, and the token of that."""
+"""The value that a store has, and its token."""
 
 
 class Swapped(NamedTuple):
     """How a store has answered."""
 
     stored: Token | None
-    """Of the version that it has stored; None: it has not."""
+    """The token of the version that the store has stored; None: it has not."""
     there: Stored | None = None
-    """What it has instead."""
+    """The value that the store has instead."""
     has_repeated: bool = False
-    """It was asked before, and may have stored the version then."""
+    """Whether it was asked before, and may have stored the version then."""
 
 
 class SwappingBackend(RendezvousBackend):
@@ -45,7 +45,7 @@ class SwappingBackend(RendezvousBackend):
     """Bytes."""
     token_type: type
     is_sure_of_absence = True
-    """Nothing is there when nothing is found."""
+    """Whether nothing is there when nothing is found."""
 
     def __init__(self, run_id: str, key: str, layout: VersionFormat) -> None:
         """`key`: where the store has the value. `layout`: how versions are written. Raises

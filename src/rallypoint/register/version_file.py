@@ -88,7 +88,7 @@ class VersionFormat:
         return head + _SEAL.pack(self._kind, self._seal(place, sealed)) + sealed
 
     def decode(self, place: str, data: bytes) -> VersionFile:
-        """What the file at `place` holds. Raises UnreadableVersionError."""
+        """Decode the file at `place`. Raises UnreadableVersionError."""
         if not _MAGIC.startswith(data[: len(_MAGIC)]):
             raise UnreadableVersionError(
                 f"was not written by Rallypoint (it begins with {data[:16]!r}): move it away, or "
@@ -145,7 +145,7 @@ class UnsealedFormat(VersionFormat):
 
 
 def _opened(sealed: bytes) -> VersionFile:
-    """What a seal vouches for is as `encode` made it."""
+    """Decode bytes that a seal vouches for, as `encode` made them."""
     name_at = NONCE_BYTES + 1
     content_at = name_at + sealed[NONCE_BYTES]
     following = sealed[name_at:content_at].decode()

@@ -1,4 +1,4 @@
-"""Which peers may use a store (behaviour F9). Pure: time and owners are arguments.
+"""The peers that may use a store (behaviour F9). Pure: time and owners are arguments.
 
 Processes of the same user on this machine are always allowed. An `AccessPolicy` says which others
 are: none, or addresses that have enrolled and networks that a person named, or everybody. A process
@@ -34,7 +34,7 @@ class PeerReach(Enum):
 
 
 class Who(Enum):
-    """Which peers may use a store."""
+    """The kinds of peers that may use a store."""
 
     SAME_USER = "processes of this user on this machine"
     ALLOWED = "also the machines that are allowed"
@@ -42,7 +42,7 @@ class Who(Enum):
 
 
 class AccessPolicy(Struct, frozen=True):
-    """Who may use one store. `networks` are CIDRs that count with `Who.ALLOWED`."""
+    """The rules of one store for its peers. `networks` are CIDRs that count with `Who.ALLOWED`."""
 
     who: Who = Who.SAME_USER
     networks: tuple[str, ...] = ()
@@ -92,7 +92,7 @@ def peer_name(host: str, port: int) -> str:
 
 
 class Admission(Enum):
-    """What becomes of a connection."""
+    """The decision about a connection."""
 
     ALLOWED = "allowed"
     HELD = "held"

@@ -42,7 +42,7 @@ ClientId = int
 Replies = list[tuple[ClientId, bytes]]
 
 ENTRY_BYTES = 128
-"""What keeping a key or a queued item costs besides its own bytes, as `max_bytes` counts it."""
+"""The cost of a key or a queued item besides its own bytes, as `max_bytes` counts it."""
 MAX_MEMORY = "--max-memory"
 
 _SURE_DIGITS = 18  # so many never leave 64 bits

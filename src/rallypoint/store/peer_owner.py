@@ -1,4 +1,4 @@
-"""Which user owns the other end of a TCP connection, asked of the kernel (Linux).
+"""The user who owns the other end of a TCP connection, as the kernel tells it (Linux).
 
 `NETLINK_SOCK_DIAG` looks one socket up by its exact pair of addresses, at the same cost however
 many sockets the machine has (sock_diag(7)). Where it is not allowed, /proc/net/tcp is read instead,
@@ -32,11 +32,12 @@ _ANSWER_END = struct.Struct("=IIIII")  # expires, receive queue, send queue, uid
 
 SocketAddress = tuple[str, int]
 SocketName = tuple[str, int] | tuple[str, int, int, int]
-"""What getpeername(2) and getsockname(2) tell of a TCP socket."""
+"""The name of a TCP socket, as getpeername(2) and getsockname(2) return it."""
 
 
 def identify_peer(peer_name: SocketName, own_name: SocketName, own_uid: int) -> Peer:
-    """Who is at the other end of a connection, given both names. Never blocks; takes some 20 us."""
+    """Return the user at the other end of a connection, given both names. Never blocks; takes some
+    20 us."""
     address, port = _endpoint(peer_name)
     own_end = _endpoint(own_name)
     is_local = address == own_end[0] or address == "::1" or address.startswith("127.")

@@ -1,5 +1,5 @@
-"""Which refusals get a line: unknown peers must neither fill a log nor hide a line that matters.
-Pure."""
+"""The choice of refusals that get a line: unknown peers must neither fill a log nor hide a line
+that matters. Pure."""
 
 from __future__ import annotations
 

@@ -38,15 +38,14 @@ _KEY_BYTES = 32
 
 
 class StoreLimits(Struct, frozen=True, kw_only=True):
-    """What the clients of a store may use; None: no limit. A client over a limit is closed, with a
-    line that names the limit.
-    """
+    """The limits of a store's clients; None: no limit. A client over a limit is closed, with a line
+    that names the limit."""
 
     max_connections: int | None = None
     more_connections_by: str = "give a higher --max-connections"
     """How to raise a limit of connections that is too low."""
     max_bytes: int | None = None
-    """Of keys, values and queued items (`KeyValueMachine`)."""
+    """The most bytes of keys, values and queued items (`KeyValueMachine`)."""
     max_bytes_from: str = MAX_MEMORY
     """Where that limit comes from, for a person."""
     handshake_s: float = HANDSHAKE_S
@@ -70,11 +69,11 @@ class IdleTimeouts:
         self._deadlines[id_] = now_s + self._timeout_s
 
     def forget(self, id_: int) -> None:
-        """It has sent all, or is gone."""
+        """Forget a client that has sent all, or is gone."""
         self._deadlines.pop(id_, None)
 
     def expire(self, now_s: float) -> list[int]:
-        """Those whose time is over; they are forgotten."""
+        """Return the clients whose time is over, and forget them."""
         expired = []
         for id_, deadline_s in self._deadlines.items():
             if deadline_s > now_s:
@@ -90,7 +89,8 @@ class IdleTimeouts:
 
 
 class StoreStats(Struct, frozen=True):
-    """What a store holds at this moment, and what it has served since it began."""
+    """The contents of a store at this moment, and the requests that it has served since it
+    began."""
 
     connections: int
     keys: int
@@ -203,12 +203,12 @@ class StoreServer:
             self._connections[client].send(reply)
 
     def expect(self, client: int) -> None:
-        """This client must send more before long."""
+        """Note that this client must send more before long."""
         self._idle.expect(client, self._loop.time())
         self._await_idle()
 
     def unexpect(self, client: int) -> None:
-        """It has sent all that it began to send."""
+        """Note that this client has sent all that it began to send."""
         self._idle.forget(client)
 
     def broke_protocol(self, peer: Peer, error: ProtocolError) -> None:

@@ -31,7 +31,7 @@ _READ_BYTES = 1 << 18
 
 
 class _Buffers(NamedTuple):
-    """What all connections of a server read into, one after the other."""
+    """The buffers into which all connections of a server read, one after the other."""
 
     read: memoryview
     stranger: memoryview

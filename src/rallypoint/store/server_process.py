@@ -15,7 +15,7 @@ from rallypoint.store.access import AccessGate, AccessPolicy
 from rallypoint.store.server import Say, StoreLimits, StoreServer
 
 OWN_DESCRIPTORS = 64
-"""What a store's process opens besides its connections, with room to spare."""
+"""The most descriptors that a store's process opens besides its connections."""
 _DESCRIPTORS_CAP = 1 << 20
 _KEPT_BYTES = 4 << 20
 
@@ -63,7 +63,7 @@ def raise_descriptor_limit() -> int:
 
 
 def of_open_files(*, whose: str) -> str:
-    """What to do about a number of connections that follows from `raise_descriptor_limit`."""
+    """Return the hint on a number of connections that follows from `raise_descriptor_limit`."""
     return f"raise the hard limit of open files (ulimit -Hn) {whose}"
 
 

@@ -1,4 +1,4 @@
-"""What authors of rendezvous backends test them with: a contract, a clock and unreliable files.
+"""Tools for authors of rendezvous backends: a contract, a clock and unreliable files.
 
 Importing this package imports nothing else; a name is imported when it is first asked for.
 """

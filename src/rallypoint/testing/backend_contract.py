@@ -40,7 +40,7 @@ READ_AGAIN_S = 0.005
 
 
 class RendezvousBackendContract:
-    """What every backend must do. A test is a fresh object of the subclass."""
+    """The contract that every backend must keep. A test is a fresh object of the subclass."""
 
     limit_s = 60.0
     """No call may take longer, whatever it says."""
@@ -71,7 +71,8 @@ class RendezvousBackendContract:
         return after[1]
 
     def _soon(self, rule: str, read: Callable[[], object], wanted: object) -> None:
-        """What is written beside the state may take a moment to be seen by others."""
+        """Wait until a value that is written beside the state is seen by others, which may take a
+        moment."""
         ends_at = time.monotonic() + self.limit_s
         while (now := read()) != wanted:
             assert time.monotonic() < ends_at, f"{rule}: {show(now)}, not {show(wanted)}"
@@ -128,7 +129,7 @@ class RendezvousBackendContract:
         assert now[1] == after[1], f"{rule}: {now[1]!r} is not {after[1]!r}"
 
     def test_a_stale_token_stores_nothing(self) -> None:
-        """It returns what is there, with a token that can be used."""
+        """A refused swap returns the present state, with a token that can be used."""
         one, two = self._backend(), self._backend()
         stale = self._store(one, b"one", None)
         self._store(two, b"two", stale)
@@ -153,7 +154,7 @@ class RendezvousBackendContract:
         assert not after[2], f"{rule}: both were told that they did"
 
     def test_every_version_has_a_token_of_its_own(self) -> None:
-        """Also when the same bytes come back."""
+        """Each version has a new token, also when the same bytes come back."""
         backend = self._backend()
         rule = "rule: every successful set gives a token that differs from all earlier ones"
         token, earlier = None, []
@@ -236,7 +237,7 @@ class RendezvousBackendContract:
     # Waiting
 
     def test_a_wait_for_an_older_version_ends_at_once(self) -> None:
-        """Whatever was stored before it began."""
+        """A wait for an older version ends at once, whatever was stored before it began."""
         backend, writer = self._backend(), self._backend()
         rule = "rule: wait_for_change is True if the state changed before it began"
         if isinstance(backend.inner, WakingBackend):
@@ -246,7 +247,7 @@ class RendezvousBackendContract:
             assert backend.wait_for_change(token, self.limit_s / 2), f"{rule}: from one to two"
 
     def test_a_wait_ends_when_the_state_changes(self) -> None:
-        """By another object, from another thread."""
+        """A wait ends when another object changes the state, in another thread."""
         backend, writer = self._backend(), self._backend()
         if not isinstance(backend.inner, WakingBackend):
             return
@@ -357,7 +358,7 @@ class RendezvousBackendContract:
     def test_join_requests_that_are_deleted_are_gone_and_their_numbers_not_used_again(
         self,
     ) -> None:
-        """Also those that never were."""
+        """Deleted join requests are gone, also those that never were."""
         one, two = self._backend(), self._backend()
         if not (
             isinstance(one.inner, JoinRequestBackend) and isinstance(one.inner, ForgettingBackend)
@@ -393,7 +394,8 @@ class RendezvousBackendContract:
 def set_state(
     backend: BoundedBackend, state: bytes, token: Token | None = None
 ) -> tuple[bytes, Token, bool | None] | None:
-    """What is there afterwards, and whether this call stored it; None: the backend says nothing."""
+    """Return the state afterwards, and whether this call stored it; None: the backend tells
+    nothing."""
     after = backend.set_state(state, token)
     if after is not None:
         return after
@@ -402,7 +404,7 @@ def set_state(
 
 
 def attempt(call: Callable[[], T]) -> tuple[T | None, Exception | None]:
-    """What a call returned or raised; a broken rule is raised on."""
+    """Return the result of a call, or its exception; a broken rule is raised."""
     try:
         return call(), None
     except AssertionError:

@@ -24,22 +24,24 @@ LATEST_S = 120.0
 
 
 class Fault(Enum):
-    """What happens to one operation of one client."""
+    """The fault of one operation of one client."""
 
     LOST_REPLY = auto()
-    """It is executed, and raises EIO."""
+    """The operation is executed, and raises EIO."""
     SENT_TWICE = auto()
-    """It is executed, sent again by the client, and raises what the second execution does."""
+    """The operation is executed, sent again by the client, and raises what the second execution
+    does."""
     REFUSED = auto()
-    """It is not executed, and raises EIO."""
+    """The operation is not executed, and raises EIO."""
     FULL = auto()
-    """It is not executed, and raises ENOSPC."""
+    """The operation is not executed, and raises ENOSPC."""
     STALE_HANDLE = auto()
-    """It is not executed, and raises ESTALE."""
+    """The operation is not executed, and raises ESTALE."""
     LATE = auto()
-    """It raises EIO, and is executed up to two minutes later."""
+    """The operation raises EIO, and is executed up to two minutes later."""
     CACHED = auto()
-    """It is answered, or finds its directory, from what the client saw in the last minute."""
+    """The operation is answered, or finds its directory, from what the client saw in the last
+    minute."""
     CRASH_BEFORE = auto()
     CRASH_AFTER = auto()
 
@@ -64,7 +66,7 @@ class FileNode:
 
 
 class FileServer:
-    """What is stored. `linked` is told of each link that is executed: directory, name, file."""
+    """The stored files. `linked` is told of each link that is executed: directory, name, file."""
 
     def __init__(
         self, seed: int, linked: Callable[[FileNode, str, FileNode], None] | None = None
@@ -114,14 +116,14 @@ class FileServer:
             directories += [child for child in node.names.values() if child.is_directory]
 
     def find(self, path: str) -> FileNode:
-        """What is at a path now."""
+        """Return the node at a path now."""
         node = self.root
         for name in path.strip("/").split("/") if path.strip("/") else ():
             node = self.child(node, name)
         return node
 
     def child(self, directory: FileNode, name: str) -> FileNode:
-        """What has a name in a directory."""
+        """Return the node with this name in a directory."""
         if not directory.is_directory:
             raise _error(errno.ENOTDIR)
         if name not in directory.names:
@@ -201,7 +203,7 @@ class UnreliableFiles:
         return self._ask("write", path, bind)
 
     def read(self, path: str) -> bytes:
-        """That there is nothing may be cached, content is not."""
+        """Return the content of a file; absence may be cached, content is not."""
 
         def bind(cached: bool) -> Callable[[], bytes]:
             if cached and self._answer("read", path) is not None:
@@ -292,7 +294,7 @@ class UnreliableFiles:
         self._ask("sync", path, bind)
 
     def changed_at(self, path: str) -> float:
-        """It may be cached."""
+        """Return the time of the last change, which may be cached."""
 
         def bind(cached: bool) -> Callable[[], float]:
             answer = self._answer("changed_at", path) if cached else None
@@ -356,7 +358,7 @@ class UnreliableFiles:
             raise Crash
 
     def _answer(self, operation: str, path: str) -> list[str] | float | bool | None:
-        """What was seen in the last minute; True where nothing was."""
+        """Return the answer that was seen in the last minute; True where none was."""
         at, answer = self._answers.get((operation, path), (-STALE_S, None))
         if (operation, path) not in self._answers or self._awake_s() - at >= STALE_S:
             return None

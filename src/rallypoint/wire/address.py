@@ -13,7 +13,7 @@ from rallypoint.core.text import shown
 from rallypoint.files import is_unset_variable
 
 ANY_PORT = "port 0 is any free port, which other nodes can't know: give one, 1 to 65535"
-"""What is wrong with port 0 for several nodes; a job of one node may have it."""
+"""The error line about port 0 for several nodes; a job of one node may have it."""
 _MAX_DIGITS = 18
 """Python refuses to read very long numbers."""
 
@@ -35,7 +35,7 @@ class Address(Struct, frozen=True):
 
     @property
     def sockaddr(self) -> tuple[str, int] | tuple[str, int, int, int]:
-        """What the socket calls of this address's family take."""
+        """The address as socket calls of its family take it."""
         if self.is_ipv6:
             return (self.host, self.port, 0, self.scope_id)
         return (self.host, self.port)

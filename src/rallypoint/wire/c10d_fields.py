@@ -1,4 +1,4 @@
-"""What both sides of the c10d `TCPStore` protocol share: opcodes, limits and fields.
+"""The opcodes, limits and fields that both sides of the c10d `TCPStore` protocol share.
 
 All integers are little-endian; a string is a u64 length and that many bytes. Numbers 0 to 18 are
 those of torch 2.12 to 2.15; none was reused since 2.5.

@@ -170,7 +170,7 @@ _u64 = U64.unpack_from
 
 _Make = Callable[..., StoreRequest]
 _Shape = tuple[_Make, tuple[int, ...], Number | None]
-"""What makes the request, its strings, and the number after them."""
+"""The constructor of a request, the lengths of its strings, and the number after them."""
 _FIXED: dict[int, _Shape] = {
     Opcode.SET.value: (Set, (_KEY, _VALUE), None),
     Opcode.COMPARE_SET.value: (CompareSet, (_KEY, _VALUE, _VALUE), None),
@@ -197,7 +197,7 @@ _LISTS: dict[int, tuple[_Make, tuple[int, ...]]] = {
 
 
 class ServerSession:
-    """What one client sends, parsed. VALIDATE is required, comes first, and is consumed here.
+    """The parser of one client's requests. VALIDATE is required, comes first, and is consumed here.
 
     `receive` bytes, then take requests with `next_request` until it returns None. Nothing is
     parsed ahead of that, so a server that stops asking has stopped working for this client.
@@ -272,7 +272,8 @@ class ServerSession:
         return None
 
     def _read(self, data: bytes, at: int) -> tuple[StoreRequest | None, int, int]:
-        """What is rarer: a VALIDATE, for which there is no request, or a list, or a part of it.
+        """Parse a rarer request: a VALIDATE, for which there is no request, or a list, or a part of
+        it.
 
         Returns where that begins which is still to be read, and where it ends: after `data`, if it
         is not all there.
@@ -379,7 +380,7 @@ class _List:
         return at, end
 
     def request(self) -> StoreRequest:
-        """What has been read, when nothing is missing."""
+        """Return the request that has been read, when nothing is missing."""
         found = self._found
         if len(self._limits) == 1:
             return self._make(tuple(found))

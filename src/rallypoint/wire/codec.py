@@ -29,7 +29,8 @@ WITH_REQUESTS = 3
 """The version of the protocol since which a round may end, or a checkpoint be asked for, because a
 person wants it."""
 FAILURES_WITH_TEXT = 8
-"""So many failures of a report keep their texts, since a report must fit into a frame."""
+"""The number of failures of a report that keep their texts, since a report must fit into a
+frame."""
 
 SHOWN = 40
 """Characters of a text that is no address."""
@@ -58,7 +59,8 @@ def fitting(report: Report) -> Report:
 
 
 def for_version(message: ToAgent, version: int) -> ToAgent | None:
-    """What a peer that speaks this version understands; None: it is not said to that one."""
+    """Return the message as a peer that speaks this version understands it; None: it is not sent to
+    that one."""
     if version >= WITH_REQUESTS:
         return message
     match message:

@@ -26,7 +26,7 @@ HEADER_BYTES = _HEADER.size
 
 
 class _Tags:
-    """Those of one direction."""
+    """The tags of one direction."""
 
     __slots__ = ("_keyed",)
 

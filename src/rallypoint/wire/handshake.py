@@ -69,7 +69,7 @@ _HAS_TOKEN, _WANTS_TOKEN = 1, 1
 
 
 class TokenNotWanted(AccessError):
-    """There is one, and the coordinator runs without."""
+    """The node has a token, and the coordinator runs without."""
 
 
 class _Reply(IntEnum):
@@ -99,7 +99,8 @@ class Established(msgspec.Struct, frozen=True):
 
 
 class _Handshake:
-    """What both sides share: a small inbox, the opening magic, and how it ends."""
+    """The parts of a handshake that both sides share: a small inbox, the opening magic, and the
+    end."""
 
     def __init__(self, nonce: bytes, spoken: Versions) -> None:
         if len(nonce) != NONCE_BYTES:

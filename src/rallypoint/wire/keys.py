@@ -1,5 +1,5 @@
-"""What a token is used for: keys, each for one purpose only, and proofs that a side knows the token
-(behaviours F8, F9).
+"""The keys that are derived from a token, each for one purpose only, and proofs that a side knows
+the token (behaviours F8, F9).
 
 Derivation is HKDF-SHA256 (RFC 5869). The purpose is in `info`, whose parts carry their lengths, so
 that no two different inputs are the same bytes. A proof is HMAC-SHA256, under the token, of a role
@@ -78,20 +78,20 @@ def job_token(master: bytes, run_id: str) -> bytes:
 
 
 def round_store_key(token: bytes, run_id: str, incarnation: int, round_: int) -> bytes:
-    """What a node shows to be let into the store of one round (behaviour F9)."""
+    """Return the key that a node shows to be let into the store of one round (behaviour F9)."""
     stamp = f"{incarnation}/{round_}".encode()
     info = b"rallypoint round store" + _counted(run_id.encode()) + _counted(stamp)
     return hkdf_expand(hkdf_extract(b"", token), info, KEY_BYTES)
 
 
 def register_key(token: bytes, run_id: str) -> bytes:
-    """What the versions of a job's register are authenticated with."""
+    """Return the key that authenticates the versions of a job's register."""
     info = b"rallypoint register" + _counted(run_id.encode())
     return hkdf_expand(hkdf_extract(b"", token), info, KEY_BYTES)
 
 
 class ProofContext(Struct, frozen=True):
-    """What both proofs are about. Nonces and server id have fixed lengths."""
+    """The facts that both proofs cover. Nonces and server id have fixed lengths."""
 
     version: int
     run_id: str

@@ -1,4 +1,4 @@
-"""What `rallypoint launch` and a host that it has reached say to each other, by the pipes of an ssh
+"""The messages between `rallypoint launch` and a host that it has reached, by the pipes of an ssh
 client. Pure.
 
 Each message is a frame: its length in four bytes, and msgpack. A login shell may write something
@@ -17,7 +17,7 @@ from msgspec import Struct
 MARK = b"\n\x00rallypoint launch\x00\n"
 MAX_FRAME_BYTES = 16 * 1024 * 1024
 NOISE_BYTES = 64 * 1024
-"""So much a login shell may write before the mark."""
+"""The most that a login shell may write before the mark."""
 _LENGTH = 4
 
 
@@ -57,7 +57,7 @@ class Started(Struct, frozen=True, tag=True):
 
 
 class AgentOutput(Struct, frozen=True, tag="Output"):
-    """What the agent and its workers have written to stdout (1) or stderr (2)."""
+    """A piece that the agent and its workers have written to stdout (1) or stderr (2)."""
 
     stream: int
     data: bytes
@@ -72,7 +72,7 @@ class AgentEnded(Struct, frozen=True, tag="Ended"):
 
 
 class Start(Struct, frozen=True, tag=True):
-    """What to run. `argv` are the words behind `rallypoint run`."""
+    """The command to run. `argv` are the words behind `rallypoint run`."""
 
     argv: tuple[str, ...]
     environ: dict[str, str]
@@ -84,7 +84,7 @@ class Start(Struct, frozen=True, tag=True):
     detached_as: str
     """The run id, if the agent runs on without this link; else empty."""
     silence_s: float
-    """So long without a message, and the link is broken."""
+    """The link is broken after this time without a message."""
 
     def __repr__(self) -> str:
         """Never shows the token, nor the environment."""
@@ -98,7 +98,7 @@ class Deliver(Struct, frozen=True, tag=True):
 
 
 class Beat(Struct, frozen=True, tag=True):
-    """Nothing but that this side is there."""
+    """A message that only shows that this side is there."""
 
 
 FromHost = Here | Hello | AgentRefused | Started | AgentOutput | AgentEnded
@@ -147,7 +147,8 @@ class LinkReader(Generic[M]):
 
     @property
     def rest(self) -> bytes:
-        """What has come and is no message: of a program that is none of Rallypoint's."""
+        """Return the bytes that have come and are no message: of a program that is none of
+        Rallypoint's."""
         return self._held if self._mark else b""
 
 

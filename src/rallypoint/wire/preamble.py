@@ -1,4 +1,4 @@
-"""What the first bytes of a connection are: one port may serve sessions and the round store.
+"""The kinds of first bytes of a connection: one port may serve sessions and the round store.
 
 A torch client opens with VALIDATE (opcode 0, then a fixed little-endian u32), a node that enrols
 with `RLYE`, a session with `RLYP`. No two of them share a first byte or a prefix of any length
@@ -18,7 +18,7 @@ PREAMBLE_BYTES = max(len(SESSION_MAGIC), len(ENROLMENT_MAGIC), len(STORE_MAGIC))
 
 
 class Preamble(Enum):
-    """What the peer is."""
+    """The kind of peer."""
 
     SESSION = auto()
     STORE = auto()
@@ -39,7 +39,7 @@ def classify(first_bytes: bytes) -> Preamble:
 
 
 def describe_foreign(first_bytes: bytes) -> str:
-    """What a peer that is not ours most likely is, for one line to a person."""
+    """Return the most likely kind of a peer that is not ours, for one line to a person."""
     requests = (b"GET ", b"POST ", b"HEAD ", b"PUT ", b"OPTIONS ")
     if first_bytes.startswith((b"HTTP/", b"<!DOCTYPE", b"<html", *requests)):
         return "it looks like HTTP"

@@ -32,11 +32,11 @@ _DOUBLE = struct.Struct("=d")
 
 
 class ShmRequest(IntEnum):
-    """What an agent asks its workers to take a checkpoint for."""
+    """The reasons for which an agent asks its workers to take a checkpoint."""
 
     NONE = at.NONE
     DRAIN = at.DRAIN
-    """This node or another one is about to leave."""
+    """A node, this one or another, is about to leave."""
     GROWTH = at.GROWTH
     """More nodes wait to take part."""
     SAVE = at.SAVE
@@ -44,7 +44,7 @@ class ShmRequest(IntEnum):
 
 
 class WorkerSlot(NamedTuple):
-    """What one worker says; every value may be anything."""
+    """The values of one worker, each of which may be anything."""
 
     owner: int
     listens: bool
@@ -53,9 +53,9 @@ class WorkerSlot(NamedTuple):
     stacks: int
     holds: bool
     reported: Reported
-    """What it has reported of its progress."""
+    """The progress that the worker has reported."""
     printed: Reported
-    """What the relay has read of it in its output."""
+    """The progress that the relay has read in its output."""
     takes_wishes: bool = False
     """The worker also saves a checkpoint when a person asks for one."""
 
@@ -94,7 +94,7 @@ def pack_request(number: int, kind: ShmRequest) -> int:
 
 
 def parse_slots(shm: bytes, workers: int) -> Sequence[WorkerSlot]:
-    """What each worker says; empty slots where the file was cut off."""
+    """Return the values of each worker; empty slots where the file was cut off."""
     whole = shm.ljust(at.shm_bytes(workers), b"\0")
     return [_slot(whole, local_rank) for local_rank in range(workers)]
 
@@ -137,7 +137,7 @@ def pack_printed(reported: Reported) -> bytes:
 
 
 def limited(number: int) -> int:
-    """What fits into a word."""
+    """Return the number, limited to one that fits into a word."""
     return max(min(number, at.MAX_WORD), -at.MAX_WORD)
 
 

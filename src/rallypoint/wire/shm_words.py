@@ -17,7 +17,7 @@ CURRENT = 3
 """1 while the round goes on."""
 REQUEST = 4
 DEADLINE = 5
-"""Of the request, in ns on CLOCK_MONOTONIC; 0: none."""
+"""The deadline of the request, in ns on CLOCK_MONOTONIC; 0: none."""
 HELD_UNTIL = 6
 """The end of the agent's lease, in ns on CLOCK_BOOTTIME; 0: not known, or there is none."""
 AGENT = 7

@@ -39,7 +39,7 @@ class Versions(Struct, frozen=True):
     newest: int
 
     def __str__(self) -> str:
-        """As in a sentence."""
+        """Return the versions for a sentence."""
         return versions_text(self.oldest, self.newest)
 
     def common(self, other: Versions) -> int:
@@ -55,7 +55,7 @@ class Versions(Struct, frozen=True):
 
     @classmethod
     def of_hello(cls, oldest: int, flags: int) -> Versions:
-        """What the client speaks that has sent this version and these flags."""
+        """Return the versions of a client that has sent this version and these flags."""
         return cls(oldest, oldest + (flags >> _NEWER_SHIFT))
 
     def marked(self, nonce: bytes) -> bytes:

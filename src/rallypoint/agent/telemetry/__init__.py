@@ -1,1 +1,1 @@
-"""What an agent reports: its event dispatcher, and the emitters of events and metrics."""
+"""The reports of an agent: its event dispatcher, and the emitters of events and metrics."""

@@ -1,4 +1,4 @@
-"""What happened to this node's part of a job, and when: kept for the summary, passed to observers.
+"""The events of this node's part of a job: kept for the summary, passed to observers.
 
 The driver reports what its node's machine was given and did. Nothing here can fail or block, and
 nothing of the job depends on it.
@@ -33,7 +33,7 @@ from rallypoint.observe.records import AgentEvent, Observer, StatusView, event_n
 
 
 class _Workers(Struct):
-    """What an observer is given with the ends of the newest round's workers; by local rank."""
+    """The workers of the newest round as an observer gets them with their ends; by local rank."""
 
     pids: tuple[int, ...] = ()
     failures: dict[int, WorkerExit] = field(default_factory=dict)
@@ -51,15 +51,16 @@ class EventDispatcher:
         self.began_wall = time.time()
         self.node = ""
         self.goodput: GoodputView | None = None
-        """Of the whole job, once it has ended and its coordinator has told."""
+        """The account of the whole job's time, once the job has ended and its coordinator has
+        told."""
         self.shm: WorkerShm | None = None
-        """Of the newest round: its workers report progress there."""
+        """The shared memory of the newest round: its workers report progress there."""
         self.unmatched: str | None = None
         """The newest line of the workers, once none has matched `--progress-pattern` for long."""
         self.cant_log = ""
         """Why a log file of the newest round can't be written; empty: all can, for all is known."""
         self._reached: dict[int, Progress] = {}
-        """By round that has ended before that: how far its workers were in the end."""
+        """The last progress of the workers of each round that has ended, by round."""
         self._workers = _Workers()
         self._observers: list[Observer] = []
 
@@ -107,7 +108,7 @@ class EventDispatcher:
         self._report_phases(phases)
 
     def failed(self, round_: int, failures: Sequence[WorkerExit]) -> None:
-        """What is known of failures on this node: in part at first, whole when the round ends."""
+        """Note failures on this node: in part at first, whole when the round ends."""
         self._workers.failures |= {failure.local_rank: failure for failure in failures}
         self._report_phases(timeline.failed_here(self.timeline, round_, failures))
 

@@ -1,4 +1,4 @@
-"""What an agent does, as events: torch's names and keys, and Rallypoint's own beside them."""
+"""The activity of an agent as events: torch's names and keys, and Rallypoint's own beside them."""
 
 from __future__ import annotations
 

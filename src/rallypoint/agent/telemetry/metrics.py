@@ -238,7 +238,8 @@ class MetricEmitter(Observer):
         self._method("SimpleElasticAgent.run", time.monotonic() - self._began_at)
 
     def _workers_are_up(self, life: RoundLife) -> None:
-        """What torch calls initializing or restarting the workers is several phases here."""
+        """Emit torch's metric of initializing or restarting the workers, which is several phases
+        here."""
         took_s = life.phases.get("rendezvous", 0.0) + life.phases["spawn"]
         self._method("SimpleElasticAgent._initialize_workers", took_s)
         if self._stop_s is not None:

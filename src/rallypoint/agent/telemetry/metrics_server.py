@@ -83,7 +83,7 @@ async def open_health_server(endpoint: Endpoint) -> MetricsServer:
 
 
 class Page(NamedTuple):
-    """What is served under one path."""
+    """A page that is served under one path."""
 
     text: Callable[[float], str]
     """Given the most that the loop was late to call, of late, in seconds."""
@@ -133,7 +133,7 @@ class MetricsServer:
         return f"http://{Endpoint(host, port)}{next(iter(self.pages))}"
 
     def text(self, page: Page) -> str:
-        """What is served now."""
+        """Return the text that is served now."""
         return page.text(max(self._lags, default=0.0))
 
     async def open(self) -> None:
@@ -178,7 +178,7 @@ class MetricsServer:
         places.arrived(connection.number, source, now)
 
     def forget(self, connection: _Connection) -> None:
-        """It has gone."""
+        """Forget a connection that has gone."""
         self._connections.pop(connection.number, None)
         for places in self._places.values():
             places.gone(connection.number)

@@ -1,4 +1,4 @@
-"""What an agent's reports are sent to: opened before it starts, closed after it has ended.
+"""The receivers of an agent's reports: opened before it starts, closed after it has ended.
 
 Nothing here delays the agent: handlers that are slow or fail are behind a `BoundedQueue`.
 """

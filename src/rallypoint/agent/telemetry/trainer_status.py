@@ -28,7 +28,7 @@ from rallypoint.observe.records import Observer, StatusView, event_now
 
 EVERY_S = 5.0
 MAX_INT32 = (1 << 31) - 1
-"""What the field takes."""
+"""The largest number that the field takes."""
 MAX_PAUSE_S = 60.0
 """Between two requests while they fail: each failure doubles the time, from `EVERY_S`."""
 
@@ -38,11 +38,11 @@ Post = Callable[[bytes], None]
 
 
 class _Sent(Struct):
-    """What the thread knows."""
+    """The state of the thread."""
 
     waiting: StatusBody | None = None
     error: str = ""
-    """Of the last request; empty: it has arrived."""
+    """The error of the last request; empty: it has arrived."""
     pause_s: float = EVERY_S
 
 
@@ -100,8 +100,8 @@ class TrainerStatus(Observer):
         return "" if self._is_told else self._sent.error
 
     def _progress(self, life: RoundLife) -> Progress | None:
-        """Of the worker of rank 0's node that is behind; None: this is another node, or none has
-        told any."""
+        """Return the progress of the worker of rank 0's node that is behind; None: this is another
+        node, or none has told any."""
         shm = self._dispatcher.shm
         if life.assignment.group_rank or shm is None:
             return None
@@ -144,7 +144,7 @@ class TrainerStatus(Observer):
 
 
 def _metrics(progress: Progress, place: Assignment) -> StatusBody:
-    """Of the job's last step, and what it runs with."""
+    """Return the metrics of the job's last step, and of its size."""
     values = {"step": progress.step, "loss": progress.loss, "tokens": progress.tokens}
     values |= {"nodes": place.group_world_size, "workers": place.world_size}
     values["restarts"] = place.restart_count

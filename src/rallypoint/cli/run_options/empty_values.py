@@ -14,7 +14,8 @@ from rallypoint.errors import UsageError
 
 _NOT_GIVEN = frozenset(flag for flag, row in FLAGS.items() if row.may_be_empty)
 _OF_ONE_NODE = frozenset({"--master-addr", "--master-port"})
-"""Not given where there is one node; of several each would look for node 0 on its own machine."""
+"""The options that do not count where there is one node; of several each would look for node 0 on
+its own machine."""
 _BLANKS_COUNT = frozenset({"--log-line-prefix-template"})
 """Blanks alone are a value; of the other options they are none."""
 _WHY = "as by a shell variable that is not set"
@@ -42,7 +43,7 @@ def is_empty(flag: str, text: str) -> bool:
 
 
 def needs_a_value(flag: str) -> str:
-    """What to say of an empty one."""
+    """Return the error line about an empty value."""
     return f"{flag} is empty, {_WHY}: give it a value, or leave it out"
 
 

@@ -1,4 +1,4 @@
-"""Which nodes take part and in which order, as the command line says it: `--spares` and
+"""The nodes that take part and their order, as the command line tells them: `--spares` and
 `--topology`.
 
 Both are read first, and become what the rest of the command line means by `--nnodes` and
@@ -15,9 +15,9 @@ from rallypoint.errors import UsageError
 
 _FILE, _COMMAND = "file:", "cmd:"
 COMMAND_TIMEOUT_S = 10.0
-"""Of `--topology cmd:COMMAND`."""
+"""The time limit of `--topology cmd:COMMAND`."""
 _FIXED = ("--node-rank", "--master-addr", "--master-port", "--standalone")
-"""What says that every node of the job takes part."""
+"""The options that mean that every node of the job takes part."""
 
 
 def with_placement(scanned: Scanned, machine: ThisHost) -> Scanned:

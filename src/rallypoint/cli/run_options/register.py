@@ -20,7 +20,7 @@ from rallypoint.register.engines import PASSWORD, PASSWORD_FILE, Row, chosen, fi
 from rallypoint.wire.address import is_port
 
 OF_A_FIXED_HOST = ("is_host", "host_timeout")
-"""What says which node hosts, or how long to wait for it."""
+"""The keys that choose the host, or the time to wait for it."""
 
 
 def read_register(
@@ -93,7 +93,7 @@ def _add_password(
 
 
 def check_conf(rest: Scanned) -> None:
-    """Of a command to which only a place can be said by `--rdzv-conf`. Raises UsageError."""
+    """Check the `--rdzv-conf` of a command to which it can only tell a place. Raises UsageError."""
     for _, other in rest.conf():
         raise other.wrong("only the keys of the backend are of use here")
 

@@ -1,4 +1,4 @@
-"""What a scheduler says of a job, for the options that a person has left out (`--scheduler`).
+"""The values that a scheduler gives for the options that a person has left out (`--scheduler`).
 
 A scheduler starts the same command on every node. What its environment says becomes further values
 of the options, each with the variable that it comes from: the command line and the variables of

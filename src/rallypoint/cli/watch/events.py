@@ -119,7 +119,7 @@ class Events(Question):
         self._last = 0
         """The number of the newest event that was printed, or passed over."""
         self._life = 0
-        """Of the job, in which the events have these numbers."""
+        """The life of the job in which the events have these numbers."""
 
     def show_file(self) -> int:
         """See `Question`."""
@@ -153,7 +153,7 @@ class Events(Question):
         return 0
 
     async def _known(self, asking: Asking) -> list[HistoryEntry]:
-        """What has happened up to now."""
+        """Return the events up to now."""
         asking.send(Ask(Subject.EVENTS))
         known, is_last = list[HistoryEntry](), False
         while not is_last:

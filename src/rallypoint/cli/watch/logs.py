@@ -31,7 +31,7 @@ from rallypoint.observe.printing import JsonLine, json_text, say
 
 STREAMS = {1: "stdout", 2: "stderr"}
 HOLD_S = 0.5
-"""So long `-f` waits for other ranks to write the same line."""
+"""The time that `-f` waits for other ranks to write the same line."""
 
 LOGS = Command(
     "logs",
@@ -102,7 +102,7 @@ class Logs(OfWorkers):
         """Ranks and streams of which nothing is kept."""
         self._read = HowFar()
         self._life = 0
-        """Of the job."""
+        """The life of the job."""
         self._left_in = -1
         """The round in which the coordinator went away, until it is known whether that goes on."""
         self._has_begun = False
@@ -176,7 +176,7 @@ class Logs(OfWorkers):
             raise RendezvousConnectionError("no node has told of a line")
 
     def _further(self, wanted: Ask) -> Ask:
-        """What comes after that which was printed."""
+        """Return the question for the lines after those that were printed."""
         if len(read := self._read.all) <= READ_MAX:
             self._left_in = max((place.round for place in read), default=-1)
             return replace(wanted, newest=ALL_LINES, read=read, incarnation=self._life)
@@ -250,7 +250,7 @@ class Logs(OfWorkers):
         return print_lines(lines)
 
     def _ripe(self, ripe_at: float) -> list[str]:
-        """What is to be printed."""
+        """Return the lines to be printed now."""
         if self.as_json:
             told = sorted(self._held_json, key=lambda line: line.time)
             self._held_json = []
@@ -268,7 +268,8 @@ run = partial(question.run, Logs)
 
 
 def unread_lines(unread: Collection[tuple[int, int]]) -> list[str]:
-    """What is not kept of these ranks and streams, and how it is."""
+    """Return the sentences about output of these ranks and streams that is not kept, and about the
+    way to keep it."""
     lines = []
     for stream, name in STREAMS.items():
         ranks = [rank for rank, which in unread if which == stream]

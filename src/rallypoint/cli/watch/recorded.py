@@ -28,8 +28,8 @@ def is_history(where: Given | None) -> bool:
 
 
 def refuse_options(command: Command, scanned: Scanned, others: Sequence[str]) -> None:
-    """What has no meaning for a file: the options that say where a job is, and these. Raises
-    UsageError."""
+    """Refuse the options that have no meaning for a file: the ones that say where a job is, and
+    these. Raises UsageError."""
     where = [row.flag for _, rows in command.groups[1:] for row in rows]
     for flag in (*where, *others):
         if (given := scanned.get(flag)) is not None:
@@ -62,7 +62,7 @@ def _check_type(path: str, mode: int) -> None:
 
 
 def view_in(recorded: Recorded) -> JobView | None:
-    """What the job did when the file's last status was written, with its last rounds."""
+    """Return the view of the job when the file's last status was written, with its last rounds."""
     if recorded.status is None:
         return None
     view, known = recorded.status.view, {past.round for past in recorded.rounds}

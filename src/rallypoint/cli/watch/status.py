@@ -56,7 +56,7 @@ from rallypoint.errors import AccessError, RallypointError, UsageError
 from rallypoint.observe.printing import JsonLine, json_text, print_text, redraw, say
 
 ANSWER_S = 5.0
-"""So long a coordinator may take to answer, of several jobs or to `--watch`."""
+"""The time that a coordinator may take to answer, of several jobs or to `--watch`."""
 WATCH_S = 1.0
 """Between two looks of `--watch`."""
 
@@ -256,7 +256,8 @@ async def _recorded(job: JobAt, register: RegisterConfig, token: JobToken | None
 
 
 async def _lines_of(jobs: list[tuple[JobAt, JobToken | None]]) -> list[JobLine]:
-    """Of all at once: one that does not answer, a stopped process say, holds up no other."""
+    """Return the lines of all jobs, asked at once: one that does not answer, a stopped process for
+    example, holds up no other."""
     found = await asyncio.gather(*(_line_of(job, token) for job, token in jobs))
     return [line for lines in found for line in lines]
 

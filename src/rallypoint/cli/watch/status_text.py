@@ -27,7 +27,7 @@ DETAIL_MAX = 6
 SILENT_LINES = 3
 """The most silent nodes that have a line each."""
 NAME_LEAST = 20
-"""So many characters of a job's name are in a table, however narrow that is."""
+"""The least width of a job's name in a table."""
 PARTS_SHOWN = 5
 _RUNS, _SUCCEEDED = "running", str(Outcome.SUCCEEDED.value)
 _FAILED = frozenset(str(outcome.value) for outcome in Outcome if outcome is not Outcome.SUCCEEDED)
@@ -186,7 +186,8 @@ def has_ended(job: JobLine) -> bool:
 
 
 def _runs_well(job: JobLine) -> int:
-    """By this they are in order: what stands still, what has failed, what runs, what is done."""
+    """Return the place of a job in the order: jobs that stand still, that have failed, that run,
+    that are done."""
     if job.state in _FAILED:
         return 1
     if job.state in (_RUNS, _SUCCEEDED):
@@ -195,7 +196,7 @@ def _runs_well(job: JobLine) -> int:
 
 
 def state_word(state: str) -> str:
-    """As a person reads it: it is the name of a class of exit codes, too."""
+    """Return the state as a person reads it: it is the name of a class of exit codes, too."""
     outcome = of_word(state)
     return state if outcome is None else outcome.row.state or state
 

@@ -1,5 +1,5 @@
-"""What the commands about workers share: which of them are meant, and the way to what their nodes
-tell (`core/watch/collecting.py`)."""
+"""The parts that the commands about workers share: which of them are meant, and the way to what
+their nodes tell (`core/watch/collecting.py`)."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ from rallypoint.wire.address import Address
 RETRY_S = 0.2
 RESOLVE_RETRY_S = 1.0
 FOREIGN_MAX = 5
-"""So many answers that are not Rallypoint's are believed."""
+"""The number of answers of other programs that are believed."""
 TOKEN_TIMEOUT_S = 10.0
 SELF_DIAL_TIMEOUT_S = 5.0
 FIRST_LOOK_UP_S = 1.0
@@ -259,7 +259,8 @@ class _Discovery:
     # The token
 
     def _secret(self, *, create: bool) -> bytes | None:
-        """What opens this job, and no other of the user's; None: there is no token (yet)."""
+        """Return the secret that opens this job, and no other of the user's; None: there is no
+        token (yet)."""
         config, access = self._config, self._access
         if access.insecure:
             return None
@@ -269,7 +270,8 @@ class _Discovery:
         return None if token is None else token.for_job(config.run_id)
 
     async def _awaited_secret(self) -> bytes:
-        """Of a token that the first node has just made, in a directory that this one sees later."""
+        """Return the secret of a token that the first node has just made, in a directory that this
+        one sees later."""
         deadline = self._loop.time() + min(TOKEN_TIMEOUT_S, self._config.host_timeout_s)
         while (secret := self._secret(create=False)) is None:
             if self._loop.time() > deadline:

@@ -19,7 +19,7 @@ from rallypoint.threads import run_in_thread
 from rallypoint.wire.address import Address
 
 _Found = tuple[int, int, int, str, tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]]
-"""What getaddrinfo answers: family, kind, protocol, canonical name, address."""
+"""One answer of getaddrinfo: family, kind, protocol, canonical name, address."""
 
 _MAY_RESOLVE_LATER = {
     socket.EAI_AGAIN,
@@ -76,7 +76,8 @@ async def resolve(endpoint: Endpoint) -> Resolved | NotYet:
 
 
 def meant_addresses(host: str, addresses: Sequence[Address], session_host: str) -> list[Address]:
-    """Those of this node's own `host` that its peers can mean; they reach it at `session_host` too.
+    """Return the addresses of this node's own `host` that its peers can mean; they reach it at
+    `session_host` too.
 
     A name may be loopback on its own machine alone (127.0.1.1 of Debian): unless the session is,
     peers do not mean that. A literal address and `localhost` are meant as they are written.
@@ -103,7 +104,7 @@ def _look_up(endpoint: Endpoint) -> Resolved | NotYet | UsageError:
 
 
 def _plain(name: str) -> str | bytes:
-    """As bytes, a plain name does not load Python's codec for international names."""
+    """Return a plain name as bytes, which do not load Python's codec for international names."""
     return name.encode() if name.isascii() else name
 
 

@@ -37,10 +37,10 @@ _REFUSALS = (RendezvousRefusedError, AccessError, ProtocolError)
 
 
 class SessionHandler(Protocol):
-    """What a session reports to. All calls are synchronous and short."""
+    """The agent's end, to which a session reports. All calls are synchronous and short."""
 
     def claim(self) -> m.Claim:
-        """What this node does now, for a coordinator that it attaches to."""
+        """Return what this node does now, for a coordinator that it attaches to."""
 
     def told(self, news: core.SessionNews) -> None: ...
 
@@ -53,7 +53,7 @@ class AgentSession(Protocol):
 
     @property
     def is_replaceable(self) -> bool:
-        """As in `Attached`."""
+        """Whether another coordinator can take over from this one, as in `Attached`."""
 
     @property
     def error(self) -> Exception | None:
@@ -68,7 +68,7 @@ class AgentSession(Protocol):
 
 
 def fresh_identity(node_id: str) -> Identity:
-    """Of an agent that starts now, on this machine."""
+    """Return the identity of an agent that starts now, on this machine."""
     return Identity(node_id, host_name_of(socket.gethostname()), os.urandom(8).hex())
 
 
@@ -79,7 +79,7 @@ def host_name_of(name: str) -> str:
 
 
 class Hooks(Struct, frozen=True):
-    """What else may follow a session."""
+    """The further callbacks of a session."""
 
     on_held: Callable[[float], None] = lambda until: None
     """Called at each renewal with the end of the lease, on the session's clock."""
@@ -94,7 +94,7 @@ class Hooks(Struct, frozen=True):
     progress: Callable[[int], NodeProgress | None] = lambda generation: None
     """Called before each heartbeat with the generation of the connection: what is new on it."""
     rounds: Callable[[int, int], tuple[ReportedRound, ...]] = lambda generation, epoch: ()
-    """As `progress`, also with the epoch of the coordinator: what is to be told of past rounds."""
+    """The reports on past rounds: called as `progress`, also with the epoch of the coordinator."""
     collect: Callable[[m.Collecting], None] = lambda message: None
     """Called when somebody wants to know something of the workers here."""
     uniform: Callable[[float, float], float] | None = None
@@ -126,7 +126,7 @@ class CoordinatorSession:
 
     @property
     def node_id(self) -> str:
-        """This node's id, once the session has been opened."""
+        """The id of this node, once the session has been opened."""
         attached = self._end.attached
         return attached.node_id if attached else self._end.identity.node_id
 

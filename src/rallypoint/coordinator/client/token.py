@@ -59,7 +59,7 @@ class JobToken(Struct, frozen=True):
         return _JOB_PREFIX + self.for_job(run_id).hex()
 
     def text(self) -> str:
-        """This token in writing. To be shown only to a person who asked for it."""
+        """Return the token in writing. To be shown only to a person who asked for it."""
         return (_JOB_PREFIX if self.opens_one_job else "") + self.value.hex()
 
 

@@ -1,5 +1,5 @@
-"""What a process knows of itself and its machine that leads jobs or would lead them: its name in a
-record, which other processes are gone, and the clock of its hold."""
+"""The process that leads jobs or would lead them: its name in a record, the check whether other
+processes are gone, and the clock of its hold."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ def is_gone(process: Process, own: Process, locks: LifeLocks | None = None) -> b
 
 
 def random_nonce() -> int:
-    """Of one attempt to lead."""
+    """Return the nonce of one attempt to lead."""
     return int.from_bytes(os.urandom(NONCE_BITS // 8), "big")
 
 
 class Runtime(Struct, frozen=True):
-    """What a leader knows of the machine that it runs on."""
+    """The machine of a leader, as the leader knows it."""
 
     clock: Callable[[], float] = boot_time
     is_gone: Callable[[Process, Process], bool] = is_gone
-    """As the function of this name."""
+    """Whether a process is gone, as the function of this name tells."""
     nonce: Callable[[], int] = random_nonce
 
 

@@ -43,8 +43,8 @@ from rallypoint.register.record import Register, RegisterWatch
 from rallypoint.wire.address import Address, told_addresses
 
 PATIENCE_S = 1.0
-"""So long an attempt to connect waits for the register: the leader that was known last may answer
-all the same."""
+"""The time that an attempt to connect waits for the register: the leader that was known last may
+answer all the same."""
 VACATE_S = 2.0
 
 
@@ -53,7 +53,7 @@ class Listening(Struct, frozen=True):
 
     listeners: list[socket]
     addresses: tuple[str, ...]
-    """As other nodes reach them."""
+    """The addresses as other nodes reach them."""
 
     def close(self) -> None:
         """Listen no more."""
@@ -66,10 +66,10 @@ class Seeker(Protocol):
 
     @property
     def is_attached(self) -> bool:
-        """It has a leader, and is connected to it."""
+        """Whether it has a leader and is connected to it."""
 
     def claimant(self) -> Claimant:
-        """What it is in the job at present."""
+        """Return its part in the job at present."""
 
     async def dial(self, addresses: Sequence[Address]) -> ClientConnection:
         """One attempt to reach the coordinator at any of these addresses. Raises as `dial` in
@@ -79,8 +79,8 @@ class Seeker(Protocol):
         """Where it would lead. Raises UsageError or InfrastructureError."""
 
     def host(self, listening: Listening) -> Coordinator:
-        """It leads from now on: host the job's coordinator on these sockets. A connection to the
-        leader before is of no use."""
+        """Lead from now on: host the job's coordinator on these sockets. A connection to the leader
+        before is of no use."""
 
     def leads_no_more(self) -> None:
         """Another node may lead."""
@@ -102,11 +102,11 @@ class OwnLeadership:
         self._on_lost: Callable[[], None] | None = None
 
     def begin(self, leadership: Leadership, on_lost: Callable[[], None]) -> None:
-        """This node leads from now on. `on_lost` is called when it does no more."""
+        """Begin to lead. `on_lost` is called when it does no more."""
         self.leadership, self._on_lost = leadership, on_lost
 
     def end(self) -> None:
-        """It leads no more."""
+        """End the leadership."""
         self.leadership = self._on_lost = None
 
     def vouched_at(self) -> float:
@@ -127,7 +127,8 @@ class OwnLeadership:
             self._on_lost()
 
     def remove(self, run_id: str) -> None:
-        """It stays until it is old: whoever comes late hears how the job has ended."""
+        """Do nothing: the record stays until it is old, so that agents which come late hear how the
+        job has ended."""
 
     async def vacate(self) -> None:
         if self.leadership is not None:

@@ -27,7 +27,7 @@ from rallypoint.observe.faults import describe_fault
 from rallypoint.register.record import RegisterRecord
 
 VACATE_S = 1.0
-"""So long a leader tries to say that it goes."""
+"""The time in which a leader tries to record that it goes."""
 
 
 class Leadership:
@@ -83,7 +83,7 @@ class Leadership:
 
     @property
     def is_sure(self) -> bool:
-        """Nobody else can lead this job now."""
+        """Whether no other process can lead this job now."""
         return self.duties.is_sure(self.now)
 
     def opened(self, gate: RecordGate) -> None:

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 REMOVE_S = 60.0
 ASKED_S = 5.0
-"""So long a person who asks waits for a register."""
+"""The time that a person who asks waits for a register."""
 
 
 class ManyLeaderships:
@@ -51,25 +51,25 @@ class ManyLeaderships:
         """The jobs that this process stands ready to lead; set when it leads or is not any more."""
         self._ending: set[asyncio.Task[None]] = set()
         self.claims = 0
-        """So many times this process has come to lead a job."""
+        """The number of times that this process has come to lead a job."""
 
     @property
     def count(self) -> int:
-        """Of the jobs that this process leads."""
+        """The number of jobs that this process leads."""
         return len(self._led)
 
     @property
     def candidacies(self) -> int:
-        """Of the jobs that it stands ready to lead."""
+        """The number of jobs that it stands ready to lead."""
         return len(self._candidacies)
 
     def of(self, run_id: str) -> Leadership | None:
-        """By which this coordinator leads the job; None: it does not."""
+        """Return the leadership by which this coordinator leads the job; None: it does not."""
         return self._led.get(run_id)
 
     async def who_leads(self, run_id: str) -> tuple[str, bool]:
-        """Of a job that this coordinator does not lead: what a person reads, and whether that stays
-        so, as the job has ended."""
+        """Return the words for a person about the leader of a job that this coordinator does not
+        lead, and whether they stay so, as the job has ended."""
         try:
             async with asyncio.timeout(ASKED_S):
                 register = self._open_register(run_id)
@@ -135,7 +135,7 @@ class ManyLeaderships:
         return run_id in self._claiming
 
     def settle(self, run_id: str, leadership: Leadership | None = None) -> None:
-        """It stands ready no more. `leadership`: by which it leads the job now, if it does."""
+        """End the candidacy for a job. `leadership`: by which it leads the job now, if it does."""
         if leadership is not None:
             self._leads(run_id, leadership)
         self._candidacies.pop(run_id).set()
@@ -161,12 +161,12 @@ class ManyLeaderships:
         self._on_wait(run_id, text)
 
     def forget(self, run_id: str) -> None:
-        """This coordinator leads the job no more; another one may."""
+        """Note that this coordinator leads the job no more; another one may."""
         if (leadership := self._led.pop(run_id, None)) is not None:
             self._end(leadership.vacate(VACATE_S))
 
     def remove(self, run_id: str) -> None:
-        """Nobody needs what is known of this job."""
+        """Remove the record of a job, which is not needed any more."""
         if (leadership := self._led.pop(run_id, None)) is None:
             return
         self._memories.pop(run_id, None)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class RecordedLife(Struct, frozen=True):
-    """What a host needs for one life of a job that is led."""
+    """The parts that a host needs for one life of a job that is led."""
 
     handover: Handover
     open_gate: OpenGate
@@ -36,7 +36,7 @@ class TakenOver(Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """What a person reads. Empty: that waits for the nodes of its newest round."""
+        """The sentence for a person. Empty: that waits for the nodes of its newest round."""
         if self.led.handover.recovery is not None:
             return ""
         verdict = self.state.verdict
@@ -96,9 +96,9 @@ class RecordGate:
 
     @property
     def is_open(self) -> bool:
-        """Nothing that the job has decided waits for a record."""
+        """Whether no decision of the job waits for a record."""
         return self.durable.is_recorded
 
     def close(self) -> None:
-        """It is hosted no more."""
+        """Close the gate of a life that is hosted no more."""
         self._leadership.closed(self)

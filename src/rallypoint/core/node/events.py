@@ -1,4 +1,4 @@
-"""What happens to one node's workers, and what their agent must do about it."""
+"""The events of one node's workers, and the effects that their agent executes."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class WorkersStarted(Struct, frozen=True):
 
 
 class WorkersExited(Struct, frozen=True):
-    """These workers of the round ended, as noticed together."""
+    """Workers of the round ended, as noticed together."""
 
     stamp: Stamp
     exits: tuple[WorkerExit, ...]
@@ -129,7 +129,7 @@ class Announced(Struct, frozen=True):
 
 
 class WaitKind(Enum):
-    """What the agent waits for."""
+    """The purpose of a wait of the agent."""
 
     GRACE = "grace"
     SUSPECT = "suspect"
@@ -173,7 +173,7 @@ NodeEvent = (
     | Announced
     | WaitEnded
 )
-"""What the coordinator orders, and what happens on this node. (`HelperDied`, as it is reported.)"""
+"""The orders of the coordinator, and the events on this node. (`HelperDied`, as it is reported.)"""
 
 
 class JoinRound(Struct, frozen=True):
@@ -263,9 +263,9 @@ class EndState(StrEnum):
 
     SUCCEEDED = "SUCCEEDED"
     FAILED = "FAILED"
-    """It counts as the job's failure."""
+    """The end counts as the job's failure."""
     TERMINATED = "TERMINATED"
-    """It was stopped, or ended while the round was being stopped."""
+    """The worker was stopped, or ended while the round was being stopped."""
 
 
 class WorkerEnded(Struct, frozen=True):

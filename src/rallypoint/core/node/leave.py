@@ -42,7 +42,7 @@ started an agent often forwards the same."""
 ANNOUNCE_S = 1.0
 """How long a drain waits for the coordinator to know of it."""
 STOP_SHARE = 0.2
-"""Of a drain's time, kept for the workers to stop after their checkpoint."""
+"""A share of a drain's time, kept for the workers to stop after their checkpoint."""
 
 
 def notice_s(settings: NodeSettings) -> float:
@@ -89,8 +89,8 @@ def _first(state: WorkersState, number: int) -> list[NodeEffect]:
 
 
 def after_the_end(state: WorkersState, event: NodeEvent) -> list[NodeEffect]:
-    """What happens when the agent has said how it ended: only signals count, as others may still
-    have to hear of it."""
+    """Return the effects of events after the agent has said how it ended: only signals count, as
+    others may still have to hear of them."""
     match event:
         case SignalCaught(number):
             return caught(state, number)
@@ -136,7 +136,8 @@ def opened_anew(state: WorkersState) -> list[NodeEffect]:
 
 
 def told_enough(state: WorkersState) -> list[NodeEffect]:
-    """Nobody is left who should hear that this node goes, or the time for it is over."""
+    """Return the effects when every node that should hear of the leave has, or the time for it is
+    over."""
     state.heard = state.heard or state.telling
     return proceed(state) if state.telling and state.phase is NodePhase.IDLE else []
 

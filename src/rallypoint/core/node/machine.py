@@ -157,7 +157,7 @@ def step(state: WorkersState, event: NodeEvent) -> list[NodeEffect]:
 
 
 def _ordered(state: WorkersState, order: Order) -> list[NodeEffect]:
-    """What the coordinator wants of this node."""
+    """Return the effects of an order of the coordinator."""
     if isinstance(order, WorkerRequest):
         _requested(state, order)
         return []
@@ -300,7 +300,7 @@ def _lease_ended(state: WorkersState, waits_for: str) -> list[NodeEffect]:
 
 
 def _helper_died(state: WorkersState, event: HelperDied) -> list[NodeEffect]:
-    """Also told when workers have failed before: it may have been because of this."""
+    """Report a dead helper, also when workers have failed before: it may have been the reason."""
     if event.stamp != state.stamp or state.phase is NodePhase.IDLE:
         return []
     if state.phase is NodePhase.FINISHED and not event.others_need_it:

@@ -1,4 +1,4 @@
-"""What the machine of one node knows, and how its workers end: they exit, or are stopped.
+"""The state of the machine of one node, and the ways its workers end: they exit, or are stopped.
 
 `machine.py` has the essay; when to stop is decided there, and in `leave.py`.
 
@@ -44,7 +44,7 @@ from rallypoint.errors import InfrastructureError, LogsSpecsError, RallypointErr
 
 
 class NodePhase(IntEnum):
-    """What is observed; see the module's essay."""
+    """The phase that is observed; see the module's essay."""
 
     IDLE = 0
     ENROLLING = 1
@@ -56,7 +56,7 @@ class NodePhase(IntEnum):
 
 
 class Desired(IntEnum):
-    """What follows once nothing runs; a higher one is never replaced by a lower."""
+    """The step that follows once nothing runs; a higher one is never replaced by a lower."""
 
     JOIN = 0
     LEAVE = 1
@@ -93,22 +93,22 @@ class WorkersState(Struct):
     is_foreign: bool = False
     """The stamp was given by another coordinator than the present one."""
     has_joined: bool = False
-    """It has asked for a place, and has none yet."""
+    """Whether the node has asked for a place, and has none yet."""
     proving: tuple[Stamp, int] | None = None
     """The question of the coordinator, `Prove`, that this node tries to answer."""
     checkpoint_asked: int | None = None
     """The number of the checkpoint that the round's workers are asked for."""
     succeeded_when_asked: bool = False
-    """They all succeeded meanwhile."""
+    """Whether all workers succeeded meanwhile."""
     stop_why: str = ""
     told_end: Stamp | None = None
     """The newest round that the coordinator has ended."""
     """Why they are being stopped."""
     assignment: Assignment | None = None
     exits: dict[int, WorkerExit] = field(default_factory=dict)
-    """By local rank, of this round's workers; a new object for each round."""
+    """The exits of this round's workers, by local rank; a new object for each round."""
     failed: dict[int, WorkerExit] = field(default_factory=dict)
-    """Those of them that were reported as failures."""
+    """The exits that were reported as failures."""
     unjudged: set[int] = field(default_factory=set)
     """Local ranks of workers that ended after a signal that this agent may be about to get."""
     ends_reported: set[int] = field(default_factory=set)
@@ -117,14 +117,14 @@ class WorkersState(Struct):
     """The round ends by a failure, and this agent has killed nobody yet."""
     signals_caught: int = 0
     signal: int = 0
-    """What told this agent to go, or stands for it: its workers are sent this one."""
+    """The signal that told this agent to go, or stands for that: its workers are sent this one."""
     leaving: bool = False
-    """This node was told to go, in whatever way."""
+    """Whether this node was told to go, in any way."""
     leaving_why: str = ""
     cancels: bool = False
-    """It was an interrupt, which ends the job."""
+    """Whether the signal was an interrupt, which ends the job."""
     announced: bool = False
-    """It is the workers' turn to go: the job knows, or could not be told in time."""
+    """Whether it is the workers' turn to go: the job knows, or could not be told in time."""
     heard: bool = False
     """The job knows that this node goes, or need not know any more."""
     is_member: bool = False
@@ -132,13 +132,13 @@ class WorkersState(Struct):
     has_coordinator: bool = False
     """One was reached, and its host has not refused since."""
     telling: bool = False
-    """Nothing runs here any more; the end waits for the job to acknowledge the leave."""
+    """Whether nothing runs here any more and the end waits for the job to acknowledge the leave."""
     repeated: int = 0
     """The last signal, while an equal one is still the same."""
     killing: bool = False
     """The workers of this round have been sent SIGKILL."""
     is_patient: bool = False
-    """They do not die, and are waited for."""
+    """Whether workers do not die, and are waited for."""
     patience_is_over: bool = False
     verdict: Verdict | None = None
     finish: Finish | None = None
@@ -154,7 +154,7 @@ class WorkersState(Struct):
 
 
 def proceed(state: WorkersState) -> list[NodeEffect]:
-    """Nothing runs here: do what is desired."""
+    """Do the desired step, now that nothing runs here."""
     if state.desired is Desired.JOIN:
         if state.leaving and not state.announced:
             return []
@@ -254,8 +254,8 @@ def wait(state: WorkersState, kind: WaitKind, length_s: float) -> NodeTimer:
 
 
 def claim(state: WorkersState, drains_for_s: float = 0.0) -> Claim:
-    """What this node does, for a coordinator that it attaches to; it was told to drain so long
-    ago."""
+    """Return what this node does, for a coordinator that it attaches to; it was told to drain
+    `drains_for_s` ago."""
     if state.leaving:
         why, number = state.leaving_why, state.signal
         return Claim(Doing.DRAINING, state.stamp, why, number, drains_for_s)
@@ -292,7 +292,7 @@ SUSPECT_S = 2.0
 
 
 def exited(state: WorkersState, stamp: Stamp, exits: tuple[WorkerExit, ...]) -> list[NodeEffect]:
-    """These workers have ended, as noticed together."""
+    """Note the ends of these workers, as noticed together."""
     if stamp != state.stamp:
         return []
     known = state.exits.keys() | state.ends_reported
@@ -359,7 +359,7 @@ def _report(
 
 
 def _suspects(state: WorkersState) -> list[WorkerExit]:
-    """Those that were ended by a signal that this agent may be about to get, too."""
+    """Return the workers that were ended by a signal that this agent may be about to get, too."""
     signals = state.settings.signals
     return [exit_ for exit_ in state.exits.values() if exit_.signal in signals]
 
@@ -420,8 +420,8 @@ def give_up(state: WorkersState, error: RallypointError) -> list[NodeEffect]:
 
 
 def report_ends(state: WorkersState) -> list[NodeEffect]:
-    """Nothing of the round runs any more: the ends that were not reported yet are of workers that
-    failed, or that were stopped."""
+    """Report the ends that were not reported yet, now that nothing of the round runs: of workers
+    that failed, or that were stopped."""
     ranks = {*range(state.settings.workers), *state.failed} - state.ends_reported
     state.ends_reported |= ranks
     unknown = {rank: WorkerExit(None, None, local_rank=rank) for rank in ranks}

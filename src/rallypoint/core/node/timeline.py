@@ -1,4 +1,4 @@
-"""What became of each round of a job on one node, and how long each phase of it took.
+"""The rounds of a job on one node: how each ended, and how long each phase of it took.
 
 Fed with what a node's machine is told and does, and with when; the times are seconds on any one
 clock of this node. A round comes up and goes down in these phases:
@@ -66,13 +66,13 @@ class RoundLife(Struct):
     end: EndReason | None = None
     phases: dict[str, float] = field(default_factory=dict)
     incarnation: int = 0
-    """Of the job."""
+    """The number of the job's life."""
     failure: WorkerExit | None = None
     """The first of this node, while the round is one of the newest."""
 
     @property
     def number(self) -> int:
-        """Of the round."""
+        """The number of the round."""
         return self.assignment.round
 
 
@@ -101,7 +101,7 @@ class Timeline(Struct):
 def step(
     timeline: Timeline, event: NodeEvent, effects: list[NodeEffect], at: float
 ) -> list[Milestone]:
-    """What the machine was told, and what it does about it. Returns the phases that have ended."""
+    """Note the input of the node's machine and its effects. Returns the phases that have ended."""
     ended: list[Milestone] = []
     match event:
         case Assigned(stamp, assignment) if any(map(_takes_place, effects)):
@@ -145,7 +145,7 @@ def first_seen(timeline: Timeline, round_: int, name: str, at: float) -> list[Mi
 
 
 def failed_here(timeline: Timeline, round_: int, failures: Sequence[WorkerExit]) -> list[Milestone]:
-    """These workers of this node have failed; more may be known of them than before."""
+    """Note that these workers of this node have failed; more may be known of them than before."""
     life, first = _life(timeline, round_), max(failures, key=lambda one: one.age_s, default=None)
     if life is None or first is None:
         return []

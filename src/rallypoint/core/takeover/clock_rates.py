@@ -5,12 +5,13 @@ from __future__ import annotations
 
 MARGIN_S = 0.5
 SLEW = 1 / 12
-"""So much faster or slower than true time a clock may run: chrony corrects one by no more unless it
-is told to. Others correct by 0.05 %."""
+"""The share by which a clock may run faster or slower than true time: chrony corrects one by no
+more unless it is told to. Others correct by 0.05 %."""
 
 
 def with_margin(seconds: float) -> float:
-    """So long another clock may take for it: the fastest, while the slowest shows `seconds`."""
+    """Return the longest time that another clock may take for it: the fastest, while the slowest
+    shows `seconds`."""
     return seconds * (1 + SLEW) / (1 - SLEW) + MARGIN_S
 
 

@@ -43,12 +43,12 @@ from rallypoint.core.takeover.heirs import RANKS, heirs_of
 from rallypoint.core.takeover.record import JobRecord, LeadRecord
 
 UNANSWERED_MAX = 64
-"""So many heartbeats of one heir are remembered until it names one."""
+"""The most heartbeats of one heir that are remembered until it names one."""
 
 OFFERED_S = 3.0
 """An offer that is older is none: it comes again each time that the register was looked at."""
 PROMISE_SHARE = 1 / 2
-"""Of the lease: how long a promise lasts."""
+"""A share of the lease: how long a promise lasts."""
 
 Heir = tuple[Stamp, int, int]
 """A round, and the heir's group rank in it: of all agents only one has that place. Or no round, and
@@ -84,23 +84,24 @@ class Speaker(Struct, frozen=True):
 
 
 class NextLeader(Struct, frozen=True):
-    """Of whom a leader says that it is to follow."""
+    """The successor that a leader names."""
 
     epoch: int
-    """Of the one that says so; 0: none has."""
+    """The epoch of the leader that names it; 0: none has."""
     addresses: tuple[str, ...]
 
 
 class Promises:
-    """Of one node, which is an heir once it was assigned the place of one; or of a candidate."""
+    """The promises of one node, which is an heir once it was assigned the place of one; or of a
+    candidate."""
 
     def __init__(self, lease_s: float, candidate: int = 0) -> None:
         """`candidate`: its number; 0: it is a node."""
         self.lease_s = lease_s
         self.until = -inf
-        """It may not claim before, unless the leader says that it goes."""
+        """The time before which it may not claim, unless the leader says that it goes."""
         self.next_leader = NextLeader(0, ())
-        """By the word of the last one that handed the job over."""
+        """The successor, by the word of the last leader that handed the job over."""
         self._offers: tuple[str, ...] = ()
         self._offered_at = -inf
         self._claims_after: tuple[int, int] | None = None
@@ -167,7 +168,7 @@ class Promises:
 
 
 class _Promised(Struct):
-    """What is known of one heir."""
+    """The promises of one heir."""
 
     connection: int = 0
     """The newest one on which its promises have come; 0: none has."""
@@ -224,8 +225,8 @@ def _order(record: LeadRecord | None) -> tuple[int, int]:
 
 
 def heirs_in(record: JobRecord | None, candidates: Iterable[int] = ()) -> frozenset[Heir]:
-    """Who alone may claim the job soon, if its register holds this and lists these candidates;
-    empty: anybody may."""
+    """Return the heirs that alone may claim the job soon, if its register holds this record and
+    lists these candidates; empty: any node may."""
     ranks = heirs_of(record)
     if record is None or record.newest_round is None or not ranks:
         return frozenset()

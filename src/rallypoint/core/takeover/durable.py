@@ -1,4 +1,5 @@
-"""Nothing that a job decides is seen by anybody before it is recorded (section L3 of the design).
+"""The queue of a job's effects that wait for a record (section L3 of the design). No decision is
+seen before it is recorded.
 
 What a decision has the coordinator do is kept until the register holds a record that includes that
 decision; then it is done, in its order. One record is written at a time, and all that changes
@@ -20,7 +21,8 @@ from rallypoint.core.takeover.record import FormerLife, JobRecord, mark_of, reco
 
 
 class Durable:
-    """What one job's coordinator may do now, and what it has to write first."""
+    """The effects that one job's coordinator may execute now, and the record that it has to write
+    first."""
 
     def __init__(
         self,
@@ -48,7 +50,7 @@ class Durable:
 
     @property
     def is_recorded(self) -> bool:
-        """Nothing has changed since the last record."""
+        """Whether nothing has changed since the last record."""
         return self._recorded == self._changed
 
     def after(self, effects: list[HostEffect], *, is_sure: bool = True) -> list[HostEffect]:
@@ -69,7 +71,8 @@ class Durable:
         return passing
 
     def begin(self) -> JobRecord:
-        """What to write now. Answered by `written`, or by another `begin` if it was not."""
+        """Return the record to write now. Answered by `written`, or by another `begin` if it was
+        not."""
         self._writing = self._changed
         if (recovery := self.handover.recovery) is not None:
             record = recovery.record  # Until it is known what runs, nothing else is true.
@@ -90,7 +93,8 @@ class Durable:
         return found
 
     def unrecorded(self) -> list[HostEffect]:
-        """What waits for a record that can't be written. To be done once, at the very end."""
+        """Return the effects that wait for a record that can't be written. To be done once, at the
+        very end."""
         found = [effect for _, effect in self._kept]
         self._kept.clear()
         return found

@@ -55,7 +55,8 @@ CAME_BACK = "its lease was over, and it came back without its workers"
 
 
 class Handover:
-    """What lets another coordinator take over from this one, and this one from the last."""
+    """The state with which another coordinator takes over from this one, and this one from the
+    last."""
 
     def __init__(
         self,
@@ -69,14 +70,14 @@ class Handover:
         the nodes of the newest world, since an older record was put back into the register; 0:
         none was. `epoch`: this coordinator's, as agents are told."""
         self.recovery: Recovery | None = None
-        """What is known of the world so far, while that is not all."""
+        """The known part of the world, while that is not all."""
         if record is not None and record.verdict is None and record.newest_round is not None:
             self.recovery = _begun(record, predecessor)
             self.recovery.put_back_s, self.recovery.epoch = put_back_s, epoch
         self._unsettled: dict[str, None] = {}
         """The incarnations of agents that have said what another coordinator would need."""
         self._mark: Mark = ()
-        """Of the job, when it was last known who these are."""
+        """The mark of the job when these were determined last."""
         self._recovered: Recovery | None = None
         self.left: tuple[str, ...] = () if record is None else record.left
         """The ids of the nodes that have left last."""
@@ -135,8 +136,8 @@ class Handover:
         return f"node {node_id} was lost: {NOT_BACK}" if is_lost else ""
 
     def follow(self, job: JobState, at: float) -> tuple[Recovery, list[JobEffect]]:
-        """Nobody is waited for any longer: make the job, of which nobody is a member yet, what it
-        was. Once."""
+        """Restore the job's state from the record and from the nodes that came back, when no more
+        nodes are expected; called once. Once."""
         assert self.recovery is not None
         found, self.recovery = self.recovery, None
         self._recovered = found
@@ -163,7 +164,7 @@ class Handover:
 
 
 def _begun(record: JobRecord, predecessor: Predecessor) -> Recovery:
-    """Nobody is here yet."""
+    """Return the state of a recovery before any node is here."""
     rank = predecessor.rank
     if not 0 <= rank < record.nodes or not may_run(record, rank):
         predecessor = UNKNOWN
@@ -300,7 +301,7 @@ def _without_workers(job: JobState, found: Recovery, at: float) -> list[JobEffec
 
 
 def _taken_over(found: Recovery) -> str:
-    """What a person reads."""
+    """Return the sentence about the takeover for a person."""
     record, led, missing = found.record, found.predecessor, missing_ranks(found)
     dead = [rank for rank in found.dead if rank != led.rank]
     here = record.nodes - len(missing)

@@ -1,4 +1,4 @@
-"""Who may lead a job next (section L1 of the design). Pure.
+"""The processes that may lead a job next (section L1 of the design). Pure.
 
 The heirs are the nodes with the first group ranks of the newest world, without the leader's own:
 every node knows its rank, so that leader and heirs agree on who they are without a message.
@@ -24,13 +24,13 @@ RANKS = 4
 STAGGER_S = 0.25
 """Between two claimants: so long a claim takes, as a rule."""
 AFTER_HEIRS_S = 1.5
-"""So much later than the first heir the others claim."""
+"""The delay of the other nodes' claims after the first heir's."""
 AFTER_OTHERS_S = 2.0
-"""So much later claims a node that leaves the job: it would not lead for long."""
+"""The delay of the claim of a node that leaves the job: it would not lead for long."""
 CANDIDATES_MAX = 3
-"""So many a record lists."""
+"""The most candidates that a record lists."""
 CANDIDATES_FIRST_S = 1.0
-"""So much later than listed candidates the nodes claim: no watcher looks less often."""
+"""The delay of nodes' claims after those of listed candidates: no watcher looks less often."""
 
 
 def heirs(nodes: int, leader_rank: int) -> list[int]:
@@ -39,33 +39,34 @@ def heirs(nodes: int, leader_rank: int) -> list[int]:
 
 
 def heirs_of(record: JobRecord | None) -> list[int]:
-    """Of the world that runs; empty: none does, or the leader's node is alone in it. Then any node
-    may lead next."""
+    """Return the heirs of the world that runs; empty: none does, or the leader's node is alone in
+    it. Then any node may lead next."""
     if record is None or not record.is_active or record.verdict is not None:
         return []
     return heirs(record.nodes, record.leader_rank)
 
 
 class Claimant(Struct, frozen=True):
-    """What a process that would lead is in the job. By default: no part of any."""
+    """The place in the job of a process that would lead. By default: no part of any."""
 
     stamp: Stamp | None = None
     """The newest round that it has a place in."""
     rank: int = -1
-    """Its group rank there."""
+    """The group rank of its node there."""
     is_leaving: bool = False
     spread: float = 0.0
     """Between 0 and 1, by chance: claimants without a rank take turns by it."""
     promised_until: float = -inf
-    """It has promised not to claim before, unless the leader says that it goes."""
+    """The time before which it has promised not to claim, unless the leader says that it goes."""
     defers_until: float = -inf
-    """It lets others claim first: nodes that did not reach it may reach them."""
+    """The time until which it lets others claim first: nodes that did not reach it may reach
+    them."""
     candidate: int = 0
     """The number of a candidate, drawn by chance; 0: it is none."""
     freed_epoch: int = 0
     """The leader of this epoch has handed the job over to this process; 0: none has."""
     is_fresh: bool = False
-    """It has taken no part in the job: it would begin one anew that has ended."""
+    """Whether it has taken no part in the job: it would begin one anew that has ended."""
     dead: tuple[DeadPlace, ...] = ()
     """Places of which nothing runs any more, as it knew before it looked for a leader."""
     told: Position | None = None
@@ -79,7 +80,7 @@ class Turn(Struct, frozen=True):
 
     delay_s: float
     is_heir: bool
-    """It need not wait for heirs."""
+    """Whether it need not wait for heirs."""
 
 
 def rank_in(record: LeadRecord, claimant: Claimant) -> int:
@@ -101,7 +102,7 @@ def knows_dead_heir(record: LeadRecord, claimant: Claimant | None) -> bool:
 
 
 def turn_of(record: LeadRecord, claimant: Claimant) -> Turn:
-    """Of this claimant, as the record is."""
+    """Return the turn of this claimant, as the record is."""
     if claimant.candidate in record.candidates:
         return Turn(STAGGER_S * record.candidates.index(claimant.candidate), True)
     delay_s = AFTER_OTHERS_S if claimant.is_leaving else 0.0
@@ -116,7 +117,7 @@ def turn_of(record: LeadRecord, claimant: Claimant) -> Turn:
 
 
 class HeardCandidates:
-    """Those that one leader hears."""
+    """The candidates that one leader hears."""
 
     def __init__(self) -> None:
         self._heard_at: dict[int, tuple[float, int]] = {}
@@ -124,7 +125,7 @@ class HeardCandidates:
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """What the record is to list."""
+        """The numbers that the record is to list."""
         return tuple(self._heard_at)
 
     def heard(self, number: int, connection: int, now: float) -> bool:
@@ -137,5 +138,5 @@ class HeardCandidates:
         return True
 
     def drop_silent(self, since: float) -> None:
-        """Those that were not heard since then."""
+        """Drop the candidates that were not heard since then."""
         self._heard_at = {number: at for number, at in self._heard_at.items() if at[0] >= since}

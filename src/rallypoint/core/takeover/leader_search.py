@@ -36,7 +36,7 @@ from rallypoint.errors import (
 )
 
 FRESH_S = 0.2
-"""What was read so lately is not read again for another attempt to connect."""
+"""A record that was read within this time is not read again for another attempt to connect."""
 AFTER_CLAIM_S = 5.0
 RETRY_S = 0.2
 JUDGED_S = 5.0

@@ -46,14 +46,15 @@ from rallypoint.core.takeover.record import SCHEMA, JobRecord, Leader, LeadRecor
 ATTACH_S = 0.5
 """A claim and the nodes' way to who has claimed take so long, as a rule."""
 BEAT_SHARE = 1 / 5
-"""Of the hold: how often a leader renews it. Of the lease, where that is shorter."""
+"""A share of the hold: how often a leader renews it. The same share of the lease, where that is
+shorter. Of the lease, where that is shorter."""
 LOOK_SHARE = 1 / 8
-"""Of the hold: how often a watcher looks."""
+"""A share of the hold: how often a watcher looks."""
 RELEASE_S = 3.0
 """How long the guard of a leader may take. Who claims before it has marked the record does not know
 that no worker of that node lives, and must wait for its lease."""
 LONELY_SHARE = 3 / 5
-"""Of the hold: a leader that has written nothing for so long may be alone with that."""
+"""A share of the hold: a leader that has written nothing for so long may be alone with that."""
 LONELY_S = 2.0
 """For so long another process offers meanwhile to lead."""
 HEIRS_ONLY_LEASES = 4
@@ -87,7 +88,7 @@ class Watch:
 
     def __init__(self) -> None:
         self._hold_s = HOLD_S
-        """That of the leader which was seen last."""
+        """The hold of the leader which was seen last."""
         self._seen: tuple[Epoch, int] | None = None
         self._since = self._looked_at = 0.0
         self._gone_since: float | None = None
@@ -163,7 +164,7 @@ class Watch:
         return max(0.0, self._since + with_margin(record.job.settings.lease_s) - now)
 
     def _free_since(self, record: LeadRecord, now: float) -> float:
-        """Of a leader that has gone."""
+        """Return the time since when a leader that has gone leaves the job free."""
         if record.is_vacant or not record.leader.has_workers:
             return self._since
         self._gone_since = now if self._gone_since is None else self._gone_since
@@ -230,8 +231,9 @@ def claimed(
 
 
 def released(found: LeadRecord, epoch: Epoch) -> LeadRecord | None:
-    """What the guard of a dead leader writes over what it found, when no worker of that node lives.
-    None: nothing, for that leader, of this epoch, does not lead any more."""
+    """Return the record that the guard of a dead leader writes over the one it found, when no
+    worker of that node lives. None: nothing, for that leader, of this epoch, does not lead any
+    more."""
     if found.epoch != epoch or found.is_vacant:
         return None
     return replace(found, beat=found.beat + 1, is_vacant=True, is_dead=True)
@@ -253,7 +255,7 @@ def who_hears(found: LeadRecord, place: DeadPlace) -> tuple[str, ...] | None:
 
 
 class _Offer(Struct, frozen=True):
-    """Of an heir, to lead instead."""
+    """An heir's offer to lead instead."""
 
     addresses: tuple[str, ...]
     since: float
@@ -273,7 +275,7 @@ class Lead:
         self._consent = Consent() if record.leader.has_workers else None
         self._candidates = HeardCandidates()
         self._heirs = {heirs_in(record.job, record.candidates)}
-        """Who may claim soon, by each record that the register may hold."""
+        """The heirs that may claim soon, by each record that the register may hold."""
         self._is_vacant = False
         self._offers: dict[int, _Offer] = {}
         """The offers of heirs to lead instead, by their group ranks."""
@@ -287,9 +289,9 @@ class Lead:
         return self.record.epoch
 
     def next(self, job: JobRecord | None, *, is_vacant: bool = False) -> LeadRecord:
-        """What to swap in next. No other attempt has the same beat: an earlier one of which it is
-        not known whether it was stored is never taken for this one, which was sent later. After a
-        vacant one it leads no more."""
+        """Return the record to swap in next. No other attempt has the same beat: an earlier one of
+        which it is not known whether it was stored is never taken for this one, which was sent
+        later. After a vacant one it leads no more."""
         self._beat += 1
         self._heirs.add(heirs_in(job, self.candidates))
         self._expect_promises()
@@ -299,7 +301,7 @@ class Lead:
 
     @property
     def candidates(self) -> tuple[int, ...]:
-        """That the next record is to list."""
+        """The candidates that the next record is to list."""
         return self._candidates.numbers
 
     def confirmed(self, record: LeadRecord, sent_at: float) -> None:
@@ -360,7 +362,7 @@ class Lead:
 
     @property
     def sure_until(self) -> float:
-        """Nobody else can have claimed before."""
+        """The time before which no other process can have claimed."""
         if self._is_vacant:
             return -inf
         by_consent = self._consent_since + promised_s(self._lease_s)
@@ -368,7 +370,7 @@ class Lead:
         return max(self.held_until, min(by_consent, latest))
 
     def is_sure(self, now: float) -> bool:
-        """Nobody else can have claimed."""
+        """Whether no other process can have claimed."""
         return now < self.sure_until
 
     @property

@@ -44,7 +44,7 @@ NUMBERS_BITS = 20
 LEAST_RAN_S = 0.001
 """A job whose workers have just started: its time counts."""
 SCHEMA = 1
-"""Of this version of Rallypoint."""
+"""The schema of records of this version of Rallypoint."""
 
 
 class LifeLock(Struct, frozen=True, array_like=True):
@@ -71,12 +71,12 @@ class Process(Struct, frozen=True, array_like=True):
 
 
 class Leader(Struct, frozen=True, array_like=True):
-    """Who leads, and where it is reached."""
+    """The process that leads, and its addresses."""
 
     addresses: tuple[str, ...]
     process: Process
     has_workers: bool = False
-    """It is an agent: its guard marks the record when it is dead, and its workers are."""
+    """Whether it is an agent: its guard marks the record when it is dead, and its workers are."""
     hold_s: float = HOLD_S
     """How long it may act after a swap. Others wait for this one, whatever their own would be."""
     versions: tuple[int, int] | None = None
@@ -160,7 +160,7 @@ class JobRecord(Struct, frozen=True, array_like=True):
     """The forming round whose predecessor has been judged."""
     restarts: int = 0
     restarts_counted: tuple[int, ...] = ()
-    """Those that still count, by their numbers; see `restarts.Ledger`."""
+    """The restarts that still count, by their numbers; see `restarts.Ledger`."""
     backoff_s: float = 0.0
     end_reason: EndReason | None = None
     """Why the newest round has ended, for those that have yet to hear it."""
@@ -175,7 +175,8 @@ class JobRecord(Struct, frozen=True, array_like=True):
     leader_rank: int = -1
     """The group rank of the leader's own node in the newest world; -1: it is not in it."""
     stopped: bytes = b""
-    """As `succeeded`: it is gone, and no worker of it lives, since it has left or is dead."""
+    """A bit for each node that is gone with its workers, since it has left or is dead; ordered as
+    `succeeded`."""
     leader_node: str = ""
     """The id of that node."""
     is_heard: bool = False
@@ -184,7 +185,7 @@ class JobRecord(Struct, frozen=True, array_like=True):
     """How many leaders in a row have stepped down to let others lead, and none of them has known
     what runs."""
     blamed: Blamed | None = None
-    """Of the newest round, until that is judged: the first failure of the leader's own node, or of
+    """The first failure of the newest round until that is judged: of the leader's own node, or of
     one that is gone."""
     crash_loop: CrashLoop = CrashLoop()
     """How often the newest failures were the same."""
@@ -226,7 +227,7 @@ class JobRecord(Struct, frozen=True, array_like=True):
 
 
 class LeadRecord(Struct, frozen=True, array_like=True):
-    """What one swap writes."""
+    """The value that one swap writes."""
 
     schema: int
     epoch: Epoch
@@ -238,15 +239,16 @@ class LeadRecord(Struct, frozen=True, array_like=True):
     is_vacant: bool = False
     """The leader has gone, and said so."""
     is_dead: bool = False
-    """It was not the leader that said so but the guard of its agent: that process is dead, and no
-    worker of its node lives."""
+    """Whether the guard of the leader's agent wrote this: that process is dead, and no worker of
+    its node lives."""
     candidates: tuple[int, ...] = ()
     """The numbers of processes that are none of the job's nodes, stand ready to lead it, and
     promise as heirs do (`heirs.py`), in their order."""
 
 
 def has_succeeded(job: JobState) -> list[bool]:
-    """Of each node of the newest world, by group rank; also of those that are gone since."""
+    """Return whether each node of the newest world has succeeded, by group rank; also of nodes that
+    are gone since."""
     return [_has_succeeded(job, entry) for entry in job.round.world]
 
 
@@ -276,8 +278,8 @@ def with_bit(bits: bytes, index: int, *, is_set: bool) -> bytes:
 
 
 def record_of(job: JobState, former: FormerLife | None = None, own_agent: str = "") -> JobRecord:
-    """What another coordinator would have to know of this job. `own_agent`: the incarnation of the
-    agent that the coordinator lives in, if any."""
+    """Return the state of this job that another coordinator would need. `own_agent`: the
+    incarnation of the agent that the coordinator lives in, if any."""
     state = job.round
     leader_rank = _rank_of(own_agent, state.world) if own_agent else -1
     return JobRecord(
@@ -396,7 +398,7 @@ def _rank_of(incarnation: str, world: list[WorldEntry]) -> int:
 
 
 def recorded(reason: EndReason) -> EndReason:
-    """As a coordinator of version 2 of the protocol reads it, too."""
+    """Return the reason as a coordinator of version 2 of the protocol reads it, too."""
     if reason.kind is EndKind.REQUEST:
         return EndReason(EndKind.GROWTH, reason.text, reason.node_id, reason.age_s)
     return reason

@@ -1,4 +1,5 @@
-"""What a coordinator that takes over a job knows so far of what runs (`handover.py`). Pure."""
+"""The state of a takeover: the part of the world that a new coordinator knows so far
+(`handover.py`). Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from rallypoint.core.takeover.memory import is_of_life
 from rallypoint.core.takeover.record import JobRecord, is_set, with_bit
 
 NOT_STARTED_S = 3.0
-"""So long agents are waited for whose workers can't run yet: a few tries to reconnect."""
+"""The wait for agents whose workers can't run yet: a few tries to reconnect."""
 
 _WAITING = m.Doing.IDLE, m.Doing.JOINED
 _WITHOUT_WORKERS = *_WAITING, m.Doing.SUCCEEDED, m.Doing.SUCCEEDED_WHEN_ASKED
@@ -45,7 +46,8 @@ class Returned(Struct, frozen=True):
 
     @property
     def claims(self) -> list[object]:
-        """What no other node has: its group rank, its id, its fixed rank if there are such."""
+        """The things that only one node has: its group rank, its id, its fixed rank if there are
+        such."""
         fixed = self.candidate.node_rank
         found: list[object] = [self.place.assignment.group_rank, self.ref.node_id]
         return found if fixed < 0 else [*found, (fixed,)]
@@ -57,12 +59,12 @@ class Returned(Struct, frozen=True):
 
 
 class Predecessor(Struct, frozen=True):
-    """What a new leader knows of the node in whose agent the leader before it lived. That node is
-    not like others: nobody but its own agent could renew its lease, and only while that led."""
+    """The node in whose agent the former leader lived, as a new leader knows it. That node is not
+    like others: nobody but its own agent could renew its lease, and only while that led."""
 
     rank: int = -1
-    """Its group rank in the newest world, as the record said before this leader claimed; -1: it
-    took no part, or is not known."""
+    """The node's group rank in the newest world, as the record said before this leader claimed; -1:
+    it took no part, or is not known."""
     is_dead: bool = False
     """The record said so: no worker of that node lives."""
     fenced_in_s: float = inf
@@ -71,7 +73,7 @@ class Predecessor(Struct, frozen=True):
 
     @property
     def is_fenced(self) -> bool:
-        """It runs no worker, though nobody has said that it is dead."""
+        """Whether the node runs no worker, though its death was not reported."""
         return self.rank >= 0 and not self.is_dead and self.fenced_in_s <= 0
 
 
@@ -79,7 +81,7 @@ UNKNOWN = Predecessor()
 
 
 class Recovery(Struct):
-    """What is known of the newest world so far."""
+    """The part of the newest world that is known so far."""
 
     record: JobRecord
     awaited: int
@@ -92,11 +94,12 @@ class Recovery(Struct):
     epoch: int = 0
     """The epoch of this coordinator, as agents are told."""
     reports: list[tuple[str, m.Numbered, float]] = field(default_factory=list)
-    """Of the agents of these incarnations, in the order in which they came, each with when."""
+    """The reports of the agents of these incarnations, in the order in which they came, each with
+    its time."""
     wishes: list[PersonWants] = field(default_factory=list)
-    """Of people, to be done when it is known."""
+    """The requests of people, to be carried out when the world is known."""
     returned: dict[int, Returned] = field(default_factory=dict)
-    """By group rank."""
+    """The nodes that have come back, by group rank."""
     untold: dict[NodeRef, m.Place | None] = field(default_factory=dict)
     """Nodes that wait for a world while that of the record has not begun, each with its last place:
     they were not told of it."""
@@ -105,7 +108,7 @@ class Recovery(Struct):
     is_contested: bool = False
     """Two agents have claimed the same: who took part is not known."""
     _held: dict[object, NodeRef] = field(default_factory=dict)
-    """Who has what only one node has."""
+    """The holders of the things that only one node has."""
     _ranks: dict[NodeRef, int] = field(default_factory=dict)
     _here: int = 0
     """One bit for each rank that has returned: `awaits` is asked for at each heartbeat."""
@@ -117,7 +120,7 @@ class Recovery(Struct):
 
     @property
     def is_complete(self) -> bool:
-        """Nobody is waited for."""
+        """Whether no node is awaited."""
         return self.awaited - len(self.untold) <= self.predecessor.is_fenced
 
     @property
@@ -176,7 +179,7 @@ class Recovery(Struct):
         return wanted
 
     def hears(self, event: JobEvent) -> bool:
-        """This has happened meanwhile: whether nobody is waited for any longer."""
+        """Note an event of the job. Returns whether no node is waited for any longer."""
         if isinstance(event, PersonWants):
             self.wishes.append(event)
         if isinstance(event, TimerEnded):
@@ -188,7 +191,7 @@ class Recovery(Struct):
         return isinstance(event, PlacesDead | SessionLost) and self.is_complete
 
     def _is_over(self, timer: Timer) -> bool:
-        """This wait has ended."""
+        """Whether this wait has ended."""
         if timer.kind is TimerKind.FENCE:
             self.predecessor = replace(self.predecessor, fenced_in_s=0.0)
         is_short = timer == Timer(TimerKind.RECOVERY) and self.lasts_s == NOT_STARTED_S
@@ -237,7 +240,7 @@ class Recovery(Struct):
         return is_of_life(self.record, told)
 
     def forget(self, incarnation: str) -> None:
-        """This agent begins anew: it says again what holds, of all that it has said before."""
+        """Forget an agent that begins anew: it reports again what holds."""
         self.reports = [each for each in self.reports if each[0] != incarnation]
 
     def _told_dead(self, places: Iterable[DeadPlace]) -> None:

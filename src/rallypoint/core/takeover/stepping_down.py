@@ -44,15 +44,15 @@ from rallypoint.core.takeover.record import JobRecord, has_succeeded
 CHECK_S = 0.5
 """How often a leader asks itself."""
 SILENT_SHARE = 1 / 3
-"""Of the lease."""
+"""A share of the lease after which a node counts as silent."""
 SILENT_BEATS = 3
-"""Nobody is silent before so many heartbeats are missing."""
+"""The fewest missing heartbeats after which a node counts as silent."""
 IN_A_ROW_MAX = 2
-"""So many leaders step down before one knows what runs."""
+"""The most leaders that step down before one knows what runs."""
 GAP_S = 4 * CHECK_S
-"""Who was not asked for so long has not run, and has heard nobody."""
+"""A process that was not asked for so long has not run, and has heard no node."""
 LOOK_S = 3.0
-"""So long nodes that have no leader may take to see that there is none."""
+"""The time that nodes without a leader may take to see that there is none."""
 SILENT_MIN_S = 3.0
 """Longer than a pause of the leader that is no gap."""
 
@@ -76,7 +76,7 @@ class Silence(Struct, frozen=True):
 
 
 class Deference:
-    """That one node has let others lead: it outlives its time as the leader."""
+    """The deference of one node that has let others lead: it outlives its time as the leader."""
 
     def __init__(self) -> None:
         self.until = -inf
@@ -88,7 +88,7 @@ class Deference:
         return self._stamp == _newest(job)
 
     def begin(self, job: JobRecord, until: float) -> None:
-        """It steps down, and others claim first until then."""
+        """Begin to let others claim first, until then."""
         self._stamp, self.until = _newest(job), until
 
     def forget(self) -> None:
@@ -102,7 +102,7 @@ class SteppingDown:
     def __init__(self, deference: Deference) -> None:
         self._deference = deference
         self._hears_since: float | None = None
-        """It has led, and run, since then; None: it was never asked."""
+        """The time since when it has led and run; None: it was never asked."""
         self._asked_at, self._sure_at = 0.0, -inf
         self._alone_since: float | None = None
 

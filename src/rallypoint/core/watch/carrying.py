@@ -20,8 +20,8 @@ _BY_NAME = {str(kind.value): kind for kind in Spending}
 def carried(
     account: Goodput, at: float, wall_at: float, rounds: int, newest: CarriedRound | None
 ) -> Carried:
-    """What the next coordinator is told: what the job does now, the cause, and all sums. `wall_at`:
-    the same moment in Unix seconds. `newest`: the round that runs, if one does."""
+    """Return the history for the next coordinator: what the job does now, the cause, and all sums.
+    `wall_at`: the same moment in Unix seconds. `newest`: the round that runs, if one does."""
     sums = goodput.spent(account, at).items()
     largest = sorted(sums, key=lambda part: -part[1])[:PARTS_MAX]
     return Carried(

@@ -1,4 +1,4 @@
-"""What a coordinator collects from nodes for a person who has asked, a piece at a time. Pure data.
+"""The pieces that a coordinator collects from nodes for a person who has asked. Pure data.
 
 The coordinator sends `Collect` to each node that is meant. A node says with an empty `Collected`
 that it has something, and sends one piece of it for each `CollectMore`. So nobody holds more than a
@@ -17,11 +17,11 @@ from rallypoint.core.watch.questions import RankRange, ReadTo, Subject
 SINCE = 3
 """The version of the session protocol that has `Collect`."""
 PIECE_CHARACTERS = 24_000
-"""Of one text in a piece."""
+"""The most characters of one text in a piece."""
 PIECE_TEXTS = 64
-"""So many texts a node puts into one piece."""
+"""The most texts that a node puts into one piece."""
 PIECES_IN_FLIGHT = 16
-"""So many pieces may be under way between the nodes and a person."""
+"""The most pieces under way between the nodes and a person."""
 ALL_LINES = 1_000_000
 """More than a node keeps."""
 ANSWER_S = 5.0
@@ -36,7 +36,7 @@ class Collect(Struct, frozen=True, array_like=True, tag=18):
     ranks: tuple[RankRange, ...] = ()
     """Only of these; empty: of all."""
     newest: int = 0
-    """So many lines that were written before."""
+    """The number of lines to begin with that were written before."""
     follow: bool = False
     """And what is written from now on, until nobody wants it any more."""
     read: tuple[ReadTo, ...] = ()
@@ -53,17 +53,17 @@ class CollectMore(Struct, frozen=True, array_like=True, tag=19):
 
 
 class WorkerAnswer(Struct, frozen=True, array_like=True):
-    """Of one worker."""
+    """The answer of one worker."""
 
     local_rank: int
     detail: str = ""
-    """Its stacks, or whole lines that it wrote."""
+    """The worker's stacks, or whole lines that it wrote."""
     stream: int = 0
-    """Of lines: 1 stdout, 2 stderr."""
+    """The stream of the lines: 1 stdout, 2 stderr."""
     wall_time: float = 0.0
-    """Of lines: when they came."""
+    """The time at which the lines came."""
     left_out: int = 0
-    """So many bytes before these lines are not kept any more."""
+    """The number of bytes before these lines that are not kept any more."""
     is_kept: bool = True
     """False: what it writes to this stream is not kept on its node."""
     next: int = -1
@@ -77,11 +77,11 @@ class Collected(Struct, frozen=True, array_like=True, tag=25):
     round: int = 0
     told: tuple[WorkerAnswer, ...] = ()
     is_last: bool = False
-    """Nothing follows."""
+    """Whether nothing follows."""
 
 
 class RankTold(Struct, frozen=True):
-    """As `WorkerAnswer`, as people get it."""
+    """A `WorkerAnswer` as people get it."""
 
     rank: int
     text: str
@@ -99,13 +99,13 @@ def of_rank(rank: int, told: WorkerAnswer) -> RankTold:
 
 
 class HowFar:
-    """What somebody has read of what workers write: the newest place in each stream."""
+    """The newest place in each stream of the workers that a reader has read."""
 
     def __init__(self, places: Iterable[ReadTo] = ()) -> None:
         self._places = {(place.rank, place.stream): place for place in places}
 
     def note(self, round_: int, told: Sequence[RankTold]) -> None:
-        """This was read of workers of this round."""
+        """Note that this was read of workers of this round."""
         for one in told:
             key = one.rank, one.stream
             before = self._places.get(key)
@@ -113,13 +113,13 @@ class HowFar:
                 self._places[key] = ReadTo(*key, round_, one.next)
 
     def of(self, ranks: range) -> tuple[ReadTo, ...]:
-        """Of these workers."""
+        """Return the places of these workers."""
         found = (self._places.get((rank, stream)) for rank in ranks for stream in (1, 2))
         return tuple(place for place in found if place is not None)
 
     @property
     def all(self) -> tuple[ReadTo, ...]:
-        """Of all workers."""
+        """Return the places of all workers."""
         return tuple(self._places.values())
 
 

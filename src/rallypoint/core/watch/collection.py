@@ -100,7 +100,7 @@ class Asked(Struct, frozen=True):
 
 
 class NodeSeen(Struct, frozen=True):
-    """This node was looked at; see `LookAround`."""
+    """A node was looked at; see `LookAround`."""
 
     node: NodeWorkers
     connection: int | None
@@ -119,7 +119,7 @@ class Piece(Struct, frozen=True):
     connection: int
     piece: Collected
     node: NodeWorkers | None
-    """As that node is in the newest world; None: it is not in it."""
+    """The node as it is in the newest world; None: it is not in it."""
     life: int
     """The number of the job's present life."""
 
@@ -318,7 +318,7 @@ def _said(state: Collection, event: Piece, at: float) -> list[CollectionEffect]:
 
 
 def _told(part: Part, piece: Collected, node: NodeWorkers | None) -> list[RankTold]:
-    """What the piece tells of ranks that this node has, or had in that round."""
+    """Return the answers in the piece for ranks that this node has, or had in that round."""
     if node is not None and node.round == piece.round and piece.round not in part.bases:
         # The round before may still be told of.
         part.bases = dict(list(part.bases.items())[-1:])

@@ -51,7 +51,7 @@ class RoundSteps(Struct):
     """Since when a worker had failed, or a node was silent, or when it was ended for another
     reason; None: it has not ended."""
     cause: str = FIRST_ROUND
-    """Of what it had to do before it went further than the rounds before."""
+    """The cause of the work before the round got further than the rounds before."""
     awaited: set[str] = field(default_factory=set)
     """Nodes that have not told yet that their workers run."""
     is_told: bool = False
@@ -75,7 +75,7 @@ class RoundSteps(Struct):
 
     @property
     def redone(self) -> int:
-        """So many steps are to be done again, or were when it ended."""
+        """The number of steps that are to be done again, or were when it ended."""
         if self.resumed < 0:
             return 0
         last = self.furthest_before
@@ -102,14 +102,14 @@ class Goodput(Struct):
     cause: str = FIRST_ROUND
     """Why the time since the last step was lost: the kind of end of the round before."""
     segments: list[Segment] = field(default_factory=list)
-    """Of the newest round, and of the way to it."""
+    """The segments of the newest round, and of the way to it."""
     folded: Sums = field(default_factory=dict)
     """Seconds of the rounds before, by kind and cause."""
     steps: RoundSteps = field(default_factory=RoundSteps)
     furthest: int = -1
     """The largest step that the job has ever done; -1: none is known."""
     counts_anew: bool = False
-    """Its workers count their steps from 0 more than once: by epoch, for all that is known."""
+    """Whether its workers count their steps from 0 more than once, for example by epoch."""
     redone: int = 0
     """Steps of the rounds before that were done again."""
     faults: int = 0
@@ -118,13 +118,13 @@ class Goodput(Struct):
 
     @property
     def lost_steps(self) -> int:
-        """That were done, and had to be done again."""
+        """The number of steps that were done, and had to be done again."""
         return self.redone + self.steps.redone
 
 
 def spending_of(job: JobState) -> Spending | None:
-    """What the job's own state tells; `SPAWN` for all that happens once the workers of a round may
-    start. None: the job has ended."""
+    """Return the kind of time that the job's own state tells; `SPAWN` for all that happens once the
+    workers of a round may start. None: the job has ended."""
     state = job.round
     if job.verdict is not None:
         return None
@@ -328,7 +328,7 @@ def spare_s(account: Goodput, at: float) -> float:
 
 
 def _settle(account: Goodput, at: float, *, is_at_work: bool = False) -> None:
-    """What is known once a round ends, of how its time was spent."""
+    """Settle the kinds of time that are known once a round ends."""
     steps = account.steps
     if steps.formed_at is None or steps.over_at is not None:
         return
@@ -378,7 +378,7 @@ def _relabel(
     spending: Spending,
     only: Collection[Spending] = tuple(Spending),
 ) -> None:
-    """This time of the newest round was spent so, as is known now."""
+    """Change the kind of a part of the newest round's time, as it is known now."""
     known = Segment(spending, _cause(account, spending), begin, end)
     account.segments = relabelled(account.segments, known, only)
 
@@ -394,7 +394,8 @@ def _cause(account: Goodput, spending: Spending) -> str:
 
 
 def _since(account: Goodput, over_at: float | None) -> list[Segment]:
-    """What came after the workers of the newest round had stopped: the way to the next one."""
+    """Return the segments after the workers of the newest round had stopped: the way to the next
+    one."""
     way: list[Segment] = []
     for segment in reversed(account.segments):
         is_on_it = segment.spending in (Spending.WAITING, Spending.PAUSED)

@@ -18,13 +18,13 @@ class GoodputView(Struct, frozen=True):
 
     wall_s: float
     useful_s: float | None
-    """In which it did steps for the first time; None: no steps are known."""
+    """The time in which the job did steps for the first time; None: no steps are known."""
     parts: tuple[TimePart, ...]
-    """They add up to `wall_s`; the largest first."""
+    """The parts, which add up to `wall_s`; the largest first."""
     furthest_step: int
     """The largest that the job has done; -1: no steps are known."""
     lost_steps: int
-    """That were done, and had to be done again."""
+    """The number of steps that were done, and had to be done again."""
     faults: int
     mean_s_between_faults: float | None
     spare_node_s: float

@@ -37,9 +37,9 @@ from rallypoint.core.watch.goodput import Goodput
 from rallypoint.core.watch.node_progress import NodeProgress
 
 SCHEMA = 1
-"""Of what is written: raised when the meaning of a field changes. Fields may be added."""
+"""The schema of written lines: raised when the meaning of a field changes. Fields may be added."""
 ENTRIES_MAX = 1000
-"""So many events are kept, the newest."""
+"""The number of the newest events that are kept."""
 UnixTime = Annotated[float, Meta(ge=0, le=MAX_UNIX_TIME)]
 """Unix seconds that are a date. A reader refuses others."""
 RATE_S = 60.0
@@ -54,24 +54,25 @@ class HistoryEntry(Struct, frozen=True):
     time: UnixTime
     """Unix seconds, by the coordinator's clock."""
     event: str
-    """Its name in the table of event kinds."""
+    """The name of the event in the table of event kinds."""
     level: str
     round: int
     text: str
     node: str = ""
     is_wrong: bool = False
-    """It tells of something that went wrong, and of nothing that a person or a plan wanted."""
+    """Whether the event tells of something that went wrong, and that neither a person nor a plan
+    wanted."""
 
 
 class NodeReport(Struct, frozen=True):
-    """What a node has said of its workers, and when that came."""
+    """The report of a node about its workers, and when it came."""
 
     progress: NodeProgress
     at: float
 
 
 class _Seen(Struct):
-    """What was known of the job when it was looked at last."""
+    """The state of the job when it was looked at last."""
 
     round: int = -1
     """The one that was active; -1: none was."""
@@ -85,7 +86,7 @@ class _Seen(Struct):
     cant_log: set[str] = field(default_factory=set)
     """The nodes of the newest round that have told of log files that can't be written."""
     has_told_unmatched: bool = False
-    """That `--progress-pattern` has matched nothing."""
+    """Whether it was told that `--progress-pattern` has matched nothing."""
     before: int = -1
     """The newest round that another coordinator has formed; -1: none has."""
     ended_at: float = 0.0
@@ -95,7 +96,7 @@ class _Seen(Struct):
 
 
 class JobHistory:
-    """Of one life of a job. Times are seconds on the host's clock."""
+    """The history of one life of a job. Times are seconds on the host's clock."""
 
     def __init__(
         self,
@@ -110,10 +111,10 @@ class JobHistory:
         self.rounds: deque[RoundRecord] = deque(maxlen=ROUNDS_SHOWN + 1)
         self.rounds_formed = 0
         self.told: dict[str, NodeReport] = {}
-        """By the ids of the nodes of the newest round."""
+        """The reports of nodes, by the ids of the nodes of the newest round."""
         self.news: deque[HistoryEntry | RoundRecord] = deque(maxlen=ENTRIES_MAX)
-        """What has happened, and rounds that have ended, that the host has not passed on yet: it
-        takes them from here."""
+        """The events, and the rounds that have ended, that the host has not passed on yet: it takes
+        them from here."""
         self.known_since: float | None = None
         """Unix seconds: what happened before, event by event, another coordinator knew."""
         self.changed_at = at
@@ -125,7 +126,7 @@ class JobHistory:
         self._seen = _Seen()
 
     def record(self, record: Record, round_: int, at: float) -> None:
-        """This has happened."""
+        """Record an event."""
         self._numbers += 1
         entry = HistoryEntry(
             self._numbers,
@@ -141,7 +142,7 @@ class JobHistory:
         self.news.append(entry)
 
     def carried(self, at: float) -> Carried:
-        """What the next coordinator has to know."""
+        """Return the part of the history that the next coordinator continues."""
         newest = None
         if self._seen.round >= 0 and self.rounds:
             one, steps = self.rounds[-1], self.account.steps
@@ -198,7 +199,7 @@ class JobHistory:
                 past.ends(reason)
 
     def stopped(self, node_id: str, at: float) -> None:
-        """This node has said that no workers of an earlier round run there. O(1)."""
+        """Note that no workers of an earlier round run on this node. O(1)."""
         seen = self._seen
         if node_id in seen.stopping:
             seen.stopping.remove(node_id)
@@ -275,7 +276,7 @@ class JobHistory:
 
     @property
     def steps_per_s(self) -> float | None:
-        """Of the last minute; None: too little is known."""
+        """The steps per second of the last minute; None: too little is known."""
         if len(self.steps) < 2:
             return None
         (first_at, first), (last_at, last) = self.steps[0], self.steps[-1]

@@ -29,7 +29,8 @@ from rallypoint.core.watch.history import SCHEMA, HistoryEntry, UnixTime
 from rallypoint.core.watch.job_view import JobView
 
 NODES_WRITTEN = 16
-"""Of a status with more nodes those that stand out are written, and the rest is only counted."""
+"""A status with more nodes is written with this many, those that stand out; the rest is only
+counted."""
 
 
 class Begin(Struct, frozen=True):
@@ -45,14 +46,14 @@ class Begin(Struct, frozen=True):
 
 
 class StatusLine(Struct, frozen=True):
-    """What the job did at this time."""
+    """The status of the job at one time."""
 
     time: UnixTime
     view: JobView
 
 
 class LinesLost(Struct, frozen=True):
-    """So many lines are missing here."""
+    """A gap in the file: this many lines are missing here."""
 
     number: Annotated[int, Meta(ge=0)]
 
@@ -81,12 +82,12 @@ def compact(view: JobView, at: float) -> StatusLine:
 
 
 class Recorded(Struct):
-    """What a file tells."""
+    """The content of a file."""
 
     begins: list[Begin] = field(default_factory=list)
     entries: list[HistoryEntry] = field(default_factory=list)
     rounds: list[RoundRecord] = field(default_factory=list)
-    """Of the newest life of the job."""
+    """The rounds of the newest life of the job."""
     status: StatusLine | None = None
     """The newest one."""
     lost: int = 0

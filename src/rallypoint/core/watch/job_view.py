@@ -1,4 +1,5 @@
-"""What a person is shown of a job: one value, made from the job's state and its history. Pure.
+"""The view of a job that a person is shown: one value, made from the job's state and its history.
+Pure.
 
 It is sent as JSON, and printed as such by `--json`: the meaning of a field does not change within
 a `schema` number, fields may be added.
@@ -29,11 +30,12 @@ from rallypoint.core.watch.names import fold_names, gaps_in_names
 STUCK_S, STUCK_STEPS = 30.0, 10
 """A job that did no step for so long, and for as long as so many take, makes no progress."""
 NODES_SHOWN = 1000
-"""Of more nodes those that stand out come first, and the rest is only counted."""
+"""A view of more nodes has this many; those that stand out come first, and the rest is only
+counted."""
 
 
 class Heard(Struct, frozen=True):
-    """What the host knows of a node's agent."""
+    """The signs of life of a node's agent, as the host knows them."""
 
     host: str = ""
     """Where it connected from."""
@@ -53,7 +55,7 @@ class NodeView(Struct, frozen=True, omit_defaults=True):
     group_rank: int = -1
     first_rank: int = -1
     step: int = -1
-    """Of its worker that is behind."""
+    """The step of its worker that is behind."""
     behind: int = -1
     """The global rank of that worker."""
     quiet_s: float | None = None
@@ -94,13 +96,13 @@ class JobView(Struct, frozen=True):
     incarnation: int
     round: int
     rounds: int
-    """That were formed."""
+    """The number of rounds that were formed."""
     world_nodes: int
     world_workers: int
     min_nodes: int
     max_nodes: int
     waits_for: str
-    """Who or what, in words; empty: nothing."""
+    """The nodes or the event that the job waits for, in words; empty: none."""
     step: int
     furthest_step: int
     total_steps: int
@@ -113,7 +115,7 @@ class JobView(Struct, frozen=True):
     goodput: GoodputView
     nodes: tuple[NodeView, ...]
     nodes_left_out: int
-    """So many more are as most are."""
+    """The number of further nodes, which are as most are."""
     past: tuple[RoundRecord, ...]
     """The last rounds that have ended, the newest last."""
     verdict: HowItEnded | None = None
@@ -149,7 +151,7 @@ class JobLine(Struct, frozen=True):
     step: int
     total_steps: int
     useful_share: float | None
-    """Of its time; None: no steps are known."""
+    """The useful share of its time; None: no steps are known."""
     reason: str
 
 
@@ -285,7 +287,7 @@ def goodput_view(history: JobHistory, at: float) -> GoodputView:
 
 
 def waits_for(job: JobState, history: JobHistory) -> str:
-    """Who is waited for, in words; empty: nobody."""
+    """Return the nodes or the event that the job waits for, in words; empty: none."""
     state, settings = job.round, job.round.settings
     if job.verdict is not None:
         return ""
@@ -350,7 +352,7 @@ def _waits_to_enrol(job: JobState) -> str:
 
 
 def _missing(job: JobState, number: int) -> str:
-    """Which nodes are missing, as far as can be known; empty: it can't."""
+    """Return the names of the missing nodes, as far as they can be known; empty: they can't."""
     state = job.round
     gone = sorted(entry.node_id for entry in state.world if entry.node_id not in state.members)
     if gone:

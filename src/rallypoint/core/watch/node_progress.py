@@ -28,7 +28,8 @@ class NodeProgress(Struct, frozen=True, array_like=True):
     quiet_s: float | None = None
     """Since the newest report of any of them."""
     step: int = -1
-    """Of the worker that is behind: its step, global rank, and the time since its last report."""
+    """The step of the worker that is behind, its global rank, and the time since its last
+    report."""
     rank: int = 0
     silent_s: float | None = None
     total: int = -1
@@ -60,7 +61,7 @@ class NodeProgress(Struct, frozen=True, array_like=True):
 
     @property
     def news(self) -> tuple[object, ...]:
-        """What differs between two of these when there is something new to tell."""
+        """The values that differ between two reports when there is news to tell."""
         ages = self.running_s is None, self.first_output_s, self.first_progress_s
         steps = self.furthest, self.step, self.rank, self.loss, self.saved
         return self.stamp, ages, steps, self.unmatched, self.cant_log

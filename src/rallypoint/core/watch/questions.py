@@ -1,5 +1,5 @@
-"""What a person may ask a job's coordinator, on a connection of their own: `Ask` instead of
-`Attach`, answered by `Answer`s. Pure data.
+"""The questions that a person may ask a job's coordinator, on a connection of their own: `Ask`
+instead of `Attach`, answered by `Answer`s. Pure data.
 
 An answer is one or several values of JSON, cut into pieces that fit into a frame: what people and
 their programs read changes more often than what nodes say to each other, and is read by
@@ -26,7 +26,7 @@ DRAINED = "it was drained (rallypoint drain)"
 
 
 class Subject(Enum):
-    """What is asked for."""
+    """The subject of a question."""
 
     STATUS = "status"
     """A `JobView`; with `follow` once more when the job has ended."""
@@ -38,9 +38,9 @@ class Subject(Enum):
     """No question, as the next ones: that the workers save a checkpoint. Answered by sentences, the
     last one when it is done."""
     RESTART = "restart"
-    """That the round ends and another one begins, at no cost to the budget."""
+    """A request to end the round and begin another one, at no cost to the budget."""
     CANCEL = "cancel"
-    """That the job ends."""
+    """A request to end the job."""
     NODES = "nodes"
     """`HeldBack`s: the machines that are held back, and why."""
     EXCLUDE = "exclude"
@@ -50,7 +50,7 @@ class Subject(Enum):
     DRAIN = "drain"
     """A request: the first of `nodes` leaves. `DrainAnswer`s, the last one when it has left."""
     STACKS = "stacks"
-    """What workers do now: `Gathered`s of their nodes (`collecting.py`)."""
+    """The stacks of workers now: `Gathered`s of their nodes (`collecting.py`)."""
     LOGS = "logs"
     """The newest lines that workers wrote, and with `follow` those that come: `Gathered`s."""
     MORE = "more"
@@ -58,7 +58,7 @@ class Subject(Enum):
 
 
 class Said(Struct, frozen=True):
-    """What has come of what a person wanted."""
+    """The outcome of a person's request, in words."""
 
     text: str
     is_done: bool = True
@@ -75,7 +75,7 @@ class RankRange(Struct, frozen=True, array_like=True):
 
 
 class ReadTo(Struct, frozen=True, array_like=True):
-    """What a worker wrote was read up to here."""
+    """The place up to which a worker's output was read."""
 
     rank: int
     stream: int
@@ -86,7 +86,7 @@ class ReadTo(Struct, frozen=True, array_like=True):
 
 
 READ_MAX = 800
-"""So many of these fit into a person's question."""
+"""The most of these that fit into a person's question."""
 
 
 class Ask(Struct, frozen=True, array_like=True, tag=24):
@@ -99,7 +99,7 @@ class Ask(Struct, frozen=True, array_like=True, tag=24):
     """Only of these workers and `nodes`; both empty: of all."""
     nodes: tuple[str, ...] = ()
     newest: int = 0
-    """So many of the newest lines of each worker,"""
+    """The number of the newest lines of each worker to begin with,."""
     read: tuple[ReadTo, ...] = ()
     """or what comes after these positions, if the round is still that one."""
     incarnation: int = 0
@@ -113,7 +113,8 @@ class Ask(Struct, frozen=True, array_like=True, tag=24):
     then is not done twice. None: it is made for the first time."""
 
     def means(self, node_id: str, first: int, workers: int) -> bool:
-        """It is about the workers of this node, the rank of the first of which is `first`."""
+        """Whether the question is about the workers of this node, the rank of the first of which is
+        `first`."""
         last = first + workers - 1
         named = any(wanted.first <= last and wanted.last >= first for wanted in self.ranks)
         return named or node_id in self.nodes or not (self.ranks or self.nodes)
@@ -137,7 +138,7 @@ class Ask(Struct, frozen=True, array_like=True, tag=24):
 
     @property
     def wants_all(self) -> bool:
-        """It is about all jobs."""
+        """Whether the question is about all jobs."""
         return self.subject is Subject.JOBS
 
 
@@ -146,7 +147,7 @@ class Answer(Struct, frozen=True, array_like=True, tag=17):
 
     piece: bytes
     is_whole: bool
-    """It ends a value."""
+    """Whether this part ends a value."""
     is_last: bool
     """No other value follows."""
     refusal: str = ""

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 
 class Spending(Enum):
-    """What a job does with its time."""
+    """The kinds of time that a job spends."""
 
     WAITING = "waiting for nodes"
     RENDEZVOUS = "rendezvous"
@@ -39,7 +39,7 @@ class Segment(Struct):
 
     @property
     def seconds(self) -> float:
-        """Its length."""
+        """The length of the segment."""
         return self.end - self.begin
 
 

@@ -38,8 +38,8 @@ class StackGroup(Struct, frozen=True):
 
 
 def fold_stacks(stacks: Mapping[int, str]) -> list[StackGroup]:
-    """By rank what its agent has told. The smallest group comes first, of equal ones that with the
-    lowest rank."""
+    """Group the workers with equal stacks, by rank what its agent has told. The smallest group
+    comes first, of equal ones that with the lowest rank."""
     groups: dict[tuple[str, ...], list[int]] = {}
     for rank, text in sorted(stacks.items()):
         groups.setdefault(_key(text), []).append(rank)
@@ -48,7 +48,8 @@ def fold_stacks(stacks: Mapping[int, str]) -> list[StackGroup]:
 
 
 def threads_of(text: str) -> tuple[Thread, ...]:
-    """What Python's faulthandler writes, or one line of another kind."""
+    """Return the threads in a text that Python's faulthandler writes, or in one line of another
+    kind."""
     threads: list[Thread] = []
     for block in reversed(_blocks(text)):
         head = _HEAD.fullmatch(block[0])

@@ -28,7 +28,7 @@ class OutputLines(Struct, frozen=True):
     wall_time: float
     data: bytes
     left_out: int = 0
-    """So many bytes before them are not kept any more."""
+    """The number of bytes before these lines that are not kept any more."""
     next: int = -1
     """The position after them."""
 
@@ -65,7 +65,7 @@ class OutputReader:
         """Where they are, and where to go on."""
         self.unread: list[tuple[int, int]] = []
         self._has_more = False
-        """There is more to be read at once."""
+        """Whether there is more to be read at once."""
         for local_rank in local_ranks:
             for stream in (Std.OUT, Std.ERR):
                 self._add(local_rank, stream)
@@ -95,7 +95,8 @@ class OutputReader:
             lines = []
 
     async def _read_relay(self, now: float) -> list[OutputLines]:
-        """What has come, as far as the relay has it, up to `OUTPUT_BYTES`. `now`: Unix time."""
+        """Return the lines that have come, as far as the relay has them, up to `OUTPUT_BYTES`.
+        `now`: Unix time."""
         relay = self._outputs.relay
         if relay is None or not self._relayed:
             self._has_more = False
@@ -114,7 +115,7 @@ class OutputReader:
         return lines
 
     def _read_files(self) -> list[OutputLines]:
-        """What has come, as far as it is in files. Blocks on them."""
+        """Return the lines that have come, as far as they are in files. Blocks on them."""
         lines: list[OutputLines] = []
         for key, (path, position) in self._files.items():
             try:
@@ -138,7 +139,7 @@ class OutputReader:
         before: int,
         found: StreamOutput | Newest,
     ) -> list[OutputLines]:
-        """What was found of this stream; `before`: where it was read up to."""
+        """Return the lines of this stream; `before`: the place up to which it was read."""
         is_first = before == _NEWEST and not self._unfinished
         if not parts and (is_first or found.left_out):
             return [OutputLines(*key, 0.0, b"", found.left_out, found.next)]

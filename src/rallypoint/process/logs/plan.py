@@ -250,7 +250,7 @@ def names_any(wanted: StdMap) -> bool:
 
 
 def parse_std_map(text: str, nproc: int, *, flag: str = "") -> StdMap:
-    """As `Std.from_str`, for a node of `nproc` workers.
+    """Parse the text as `Std.from_str` does, for a node of `nproc` workers.
 
     Raises UsageError naming `flag`, the offending part and what would be right.
     """

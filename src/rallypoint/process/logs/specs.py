@@ -1,4 +1,4 @@
-"""Who decides which file each stream goes to: the default layout, or a package's own idea.
+"""The choice of files for each stream: the default layout, or a package's own.
 
 `reify` is asked once for each round, before any of its workers starts, with the environment that
 each of them will have. What it names is made by whoever opens it, so it may name files that do not
@@ -55,7 +55,7 @@ class LogsDest(Struct):
 
 
 def checked(given: object) -> LogsDest:
-    """What a package's `reify` has returned, as ours. Raises AttributeError, TypeError or
+    """Return the result of a package's `reify` as ours. Raises AttributeError, TypeError or
     ValueError for what is none."""
     dest = LogsDest()
     for name in ("stdouts", "stderrs", "tee_stdouts", "tee_stderrs", "error_files"):
@@ -74,7 +74,7 @@ def _paths(name: str, given: Mapping[K, object]) -> dict[K, str]:
 
 
 class Reifies(Protocol):
-    """What is needed of a `LogsSpecs`; torch's have it, too."""
+    """The part of a `LogsSpecs` that is needed; torch's have it, too."""
 
     def reify(self, envs: Environs) -> LogsDest:
         """Where the streams go."""

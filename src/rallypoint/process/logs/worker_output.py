@@ -33,12 +33,12 @@ from rallypoint.process.relay.remembered import LastWords
 
 
 class OutputSettings(Struct, frozen=True):
-    """What was asked for, besides files. `mode` is a settled one."""
+    """The settings of the output, besides files. `mode` is a settled one."""
 
     mode: OutputMode
     prefix: LinePrefix
     inherits: Std
-    """Those of the agent's streams that workers have themselves, as terminals."""
+    """The agent's streams that workers have themselves, as terminals."""
     draws: bool = True
     """Whether a terminal may redraw what a worker draws."""
     local_ranks_filter: tuple[int | str, ...] | None = None
@@ -49,7 +49,7 @@ class OutputSettings(Struct, frozen=True):
     log_max_bytes: int = 0
     """The size at which a log file is rotated; 0: it grows."""
     progress_pattern: str = ""
-    """What the relay looks for in the workers' output; empty: for nothing."""
+    """The pattern that the relay looks for in the workers' output; empty: none."""
 
 
 class WorkerOutput(Struct, frozen=True):

@@ -155,7 +155,8 @@ def show_users_frames() -> None:
 
 
 def users_frames(trace: TracebackType | None) -> TracebackType | None:
-    """What remains without the leading frames of ours and of the import system; all if nothing."""
+    """Return the traceback without the leading frames of ours and of the import system; all of it
+    if nothing else remains."""
     inner = trace
     while inner is not None:
         name = inner.tb_frame.f_code.co_filename

@@ -64,7 +64,8 @@ def pickle_calls(call: FunctionCall) -> list[PickledCall]:
 
 
 def interpreter_command() -> list[str]:
-    """This interpreter with this process's options (-X, -W, -O ..), its streams unbuffered."""
+    """Return the command of this interpreter with this process's options (-X, -W, -O ..), its
+    streams unbuffered."""
     from multiprocessing.spawn import get_command_line
 
     command = [os.fsdecode(word) for word in get_command_line()]
@@ -74,15 +75,15 @@ def interpreter_command() -> list[str]:
 def bootstrap_argv(
     call: PickledCall, result_fd: int, title: str
 ) -> tuple[list[str], tuple[int, ...]]:
-    """What to exec, and the descriptors to pass, for a worker that makes this call. The title is
-    only there to be seen in `ps -f`."""
+    """Return the command to exec, and the descriptors to pass, for a worker that makes this call.
+    The title is only there to be seen in `ps -f`."""
     fds = ",".join(map(str, call.fds))
     argv = [*interpreter_command(), BOOTSTRAP, str(call.fd), str(result_fd), fds, title]
     return argv, (call.fd, result_fd, *call.fds)
 
 
 class _Inheritance:
-    """What a pickler of `multiprocessing` asks for while a child is being made."""
+    """The interface that a pickler of `multiprocessing` asks for while a child is being made."""
 
     def __init__(self) -> None:
         self.fds: list[int] = []
@@ -175,7 +176,7 @@ class ResultFiles:
         return self._fds[local_rank]
 
     def load(self) -> dict[int, object]:
-        """What each worker has left, by local rank; None where it left nothing. Closes all.
+        """Return the result of each worker, by local rank; None where it left nothing. Closes all.
 
         To be called when all have exited with code 0. Blocks for as long as unpickling takes.
         Raises UsageError for a result that can't be loaded here.

@@ -56,7 +56,7 @@ def add_first_path(line: CommandLine) -> None:
 
 
 def first_path(line: CommandLine) -> str:
-    """What Python puts first into sys.path for it."""
+    """Return the path that Python puts first into sys.path for this command line."""
     if line.kind == "module":
         return os.getcwd()
     if line.kind == "path":
@@ -83,7 +83,7 @@ def run(line: CommandLine, argv: Sequence[str]) -> None:
 
 
 def _run_module(name: str) -> None:
-    """As `python -m` does, which prints one line for a module that it can't find."""
+    """Run the module as `python -m` does, which prints one line for a module that it can't find."""
     import runpy
 
     try:

@@ -35,11 +35,12 @@ _LENGTH = struct.Struct("=I")
 
 
 class PreparedProcessLostError(InfrastructureError):
-    """It was killed, or does not answer; no worker of the batch is left. Worth another try."""
+    """The prepared process was killed, or does not answer; no worker of the batch is left. Worth
+    another try."""
 
 
 class Preparation(Struct, frozen=True):
-    """What to prepare: an interpreter with its options, and what it imports.
+    """The preparation of a process: an interpreter with its options, and its imports.
 
     `argv` is a worker's command, whose path is to be used; for a function `call_fd` instead, which
     holds its caller's path.
@@ -52,7 +53,7 @@ class Preparation(Struct, frozen=True):
 
 
 class Readiness(Struct, frozen=True):
-    """What a prepared process says once: that it can fork, or why it never will."""
+    """The one message of a prepared process: that it can fork, or why it never will."""
 
     ready: bool = False
     error: str = ""
@@ -122,7 +123,7 @@ class PreparedProcess:
         return self._control.fileno()
 
     def readiness(self) -> Readiness | None:
-        """What it says, or None: nothing yet. Does not block.
+        """Return the message of the process, or None: there is none yet. Does not block.
 
         Raises PreparedProcessLostError when it has died.
         """

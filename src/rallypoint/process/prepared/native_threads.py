@@ -1,4 +1,4 @@
-"""What stands in the way of forking a process that has imported big libraries.
+"""The obstacles to forking a process that has imported big libraries.
 
 A fork takes the calling thread only. A thread of Python's may hold any lock; a CUDA context can't
 be used in the child. A native pool is rebuilt by its library, if that was written for it. Runs in

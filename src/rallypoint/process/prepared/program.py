@@ -31,7 +31,8 @@ FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 
 def _sibling(name: str, folder: str = ".") -> Any:
-    """By path: this interpreter may not have our package. Names that shadow nobody's module."""
+    """Import a module beside this one by its path: this interpreter may not have our package. Names
+    that shadow nobody's module."""
     spec = importlib.util.spec_from_file_location(
         f"_rallypoint_{name}", os.path.join(FOLDER, folder, f"{name}.py")
     )
@@ -56,7 +57,7 @@ else:
 _LENGTH, _RECORD = struct.Struct("=I"), struct.Struct("=i")
 _MAX_FDS = 253
 _OPEN_FILES = resource.getrlimit(resource.RLIMIT_NOFILE)
-"""As the workers are to have it; a batch of many takes more."""
+"""The limit that the workers are to have; a batch of many takes more."""
 _PR_SET_PDEATHSIG = 1
 
 
@@ -73,7 +74,7 @@ class WorkerToFork(NamedTuple):
 
 
 class StartGate(NamedTuple):
-    """What a new worker needs of the agent."""
+    """The descriptors that a new worker needs from the agent."""
 
     agent_pid: int
     go: int
@@ -81,7 +82,8 @@ class StartGate(NamedTuple):
 
 
 class Broken(Exception):
-    """This process can't be forked from, or a module can't be imported: one line."""
+    """A reason, in one line, why this process can't be forked from or a module can't be
+    imported."""
 
 
 def main() -> None:

@@ -35,7 +35,8 @@ class Channel:
         return bool(self._reports)
 
     def receive(self) -> tuple[list[tuple[RelayRequest, list[int]]], bool]:
-        """What has come, each with its descriptors, and whether the agent is there still."""
+        """Return the requests that have come, each with its descriptors, and whether the agent is
+        still there."""
         found: list[tuple[RelayRequest, list[int]]] = []
         while True:
             try:
@@ -60,7 +61,7 @@ class Channel:
             self.report(WriteFailed(path, number or 0))
 
     def send(self) -> None:
-        """As many reports as fit."""
+        """Send as many reports as fit."""
         while self._reports:
             try:
                 self._control.send(self._reports[0])

@@ -52,7 +52,7 @@ TITLE = "rallypoint: relay"
 
 
 class RelaySetup(Struct, frozen=True):
-    """What a relay is started with: see `Relay.start`."""
+    """The settings with which a relay is started: see `Relay.start`."""
 
     title: str
     told: Callable[[RelayNews], None]
@@ -206,7 +206,8 @@ class Relay(Struct, eq=False):
         newest: int,
         unfinished: bool,
     ) -> tuple[StreamOutput, ...]:
-        """What is kept of these streams: see `AskOutput`. Empty when the relay was lost."""
+        """Return the kept output of these streams: see `AskOutput`. Empty when the relay was
+        lost."""
         wanted = partial(
             AskOutput,
             round_number=round_number,

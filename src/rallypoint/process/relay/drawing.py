@@ -100,7 +100,7 @@ class Drawing:
 
     @property
     def rows(self) -> list[bytes]:
-        """What there is to see, from top to bottom."""
+        """Return the visible rows, from top to bottom."""
         return [text for row in self._rows if (text := row.shown())]
 
     def feed(self, data: bytes, now: float) -> list[bytes]:
@@ -239,7 +239,7 @@ class Drawing:
 REDRAW_S = 0.1
 """The rows that workers draw are redrawn at most so often."""
 LEAST_ROWS = 3
-"""These may be used in a terminal of any height; else a third of its rows."""
+"""The rows that may be used in a terminal of any height; else a third of its rows."""
 _ROW_BYTES = 4096
 # Without automatic margins a text that is too wide is cut by the terminal, not wrapped.
 _WRAP_OFF, _WRAP_ON = b"\x1b[?7l", b"\x1b[?7h"
@@ -253,7 +253,8 @@ Key: TypeAlias = tuple[WorkerKey, int]
 
 
 class Region:
-    """What should be there, and what is. `columns` and `lines` are the terminal's size."""
+    """The wanted and the present content of the terminal's lowest rows. `columns` and `lines` are
+    the terminal's size."""
 
     __slots__ = ("_columns", "_drawn", "_is_stale", "_painted", "_painted_s", "_status")
 

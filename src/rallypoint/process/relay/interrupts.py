@@ -35,7 +35,8 @@ class _Held(Struct):
 
 
 class Interrupts:
-    """What is held back of all streams, by their descriptors, and whose interrupts were folded."""
+    """The lines that are held back of all streams, by their descriptors, and the workers whose
+    interrupts were folded."""
 
     def __init__(self) -> None:
         self._folds = False
@@ -47,7 +48,7 @@ class Interrupts:
         self._folds = True
 
     def feed(self, fd: int, lines: bytes, prefix: int, now_s: float) -> bytes:
-        """What of these whole lines, with prefixes of that length, is shown now."""
+        """Return the part of these whole lines, with prefixes of that length, that is shown now."""
         if not self._folds or not lines:
             return lines
         return b"".join(

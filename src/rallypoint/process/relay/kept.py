@@ -28,7 +28,7 @@ from rallypoint.process.relay.remembered import (
 )
 
 KEPT_BYTES = 32 * 1024
-"""Of each stream."""
+"""The bytes that are kept of each stream."""
 MARK_S = 0.1
 MARKS_MAX = 256
 UNFINISHED_BYTES = 8 * 1024
@@ -45,18 +45,18 @@ class Lines(Struct, frozen=True):
 
 
 class Newest(Struct, frozen=True):
-    """What came after a position, as far as it is kept."""
+    """The output after a position, as far as it is kept."""
 
     lines: list[Lines]
     next: int
     """Where what comes then begins."""
     left_out: int
-    """So many bytes are not kept any more."""
+    """The number of bytes that are not kept any more."""
     has_more: bool
 
 
 class KeptOutput:
-    """Of one stream."""
+    """The kept output of one stream."""
 
     __slots__ = ("_begin", "_held", "_marks")
 
@@ -68,11 +68,11 @@ class KeptOutput:
 
     @property
     def end(self) -> int:
-        """So many bytes have come."""
+        """The number of bytes that have come."""
         return self._begin + len(self._held)
 
     def feed(self, data: bytes, now: float) -> None:
-        """This has come."""
+        """Add bytes that have come."""
         if not self._marks or now >= self._marks[-1][1] + MARK_S:
             self._marks.append((self.end, now))
         gone = len(data) - KEPT_BYTES
@@ -141,7 +141,7 @@ class KeptOutput:
 
 
 class RoundsOutput:
-    """What is kept of the output of the workers of this round and the one before it."""
+    """The kept output of the workers of this round and the one before it."""
 
     def __init__(self) -> None:
         self._remembered: dict[WorkerKey, Remembered] = {}
@@ -170,7 +170,7 @@ class RoundsOutput:
         )
 
     def output_of(self, request: AskOutput, now: float) -> OutputIs:
-        """What is kept of the streams that are meant."""
+        """Return the kept output of the streams that are meant."""
         found: list[StreamOutput] = []
         room = OUTPUT_BYTES
         # Each time another stream has the room first: one that never ends must not keep it.

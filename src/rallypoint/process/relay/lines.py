@@ -85,8 +85,8 @@ class LineAssembler:
         return self._lines(lines)
 
     def shown(self, now: float) -> list[bytes]:
-        """What a terminal shows of the stream besides its lines: what it draws, or a line that it
-        does not finish. Each with the prefix."""
+        """Return the parts of the stream that a terminal shows besides its lines: a drawing, or a
+        line that is not finished. Each with the prefix."""
         if self._drawing is not None:
             rows = self._drawing.rows
         elif self._fed_s + QUIET_S <= now:
@@ -111,7 +111,7 @@ class LineAssembler:
         return prompt
 
     def finish(self) -> bytes:
-        """What is unfinished, if anything, with a line feed of ours; nothing is held after."""
+        """Return the unfinished line, if any, with a line feed of ours; nothing is held after."""
         if self._drawing is not None:
             rest = self._drawing.finish()
         else:
@@ -120,7 +120,7 @@ class LineAssembler:
         return self._lines(rest)
 
     def matching(self, lines: bytes, texts: tuple[bytes, ...]) -> bytes:
-        """Those of `lines`, which came from here, with one of `texts` behind the prefix."""
+        """Return the lines that have one of `texts` behind the prefix."""
         if not lines or not any(text in lines for text in texts):
             return b""
         begin = len(self._prefix)

@@ -1,4 +1,4 @@
-"""What the agent and its relay process say to each other.
+"""The messages between the agent and its relay process.
 
 One message is one packet of a SOCK_SEQPACKET pair between a process and its own fork, so there
 is no version, and no size prefix. The read end of a new stream's pipe travels with its AddStream.
@@ -16,7 +16,7 @@ from rallypoint.process.relay.remembered import LastWords
 # Well below the default send buffer of a Unix socket (208 KiB), above which a packet is refused.
 MAX_PACKET = 64 * 1024
 OUTPUT_BYTES = 20 * 1024
-"""Of lines in one packet."""
+"""The most bytes of lines in one packet."""
 
 
 class AddStream(msgspec.Struct, frozen=True, tag="add"):
@@ -39,7 +39,7 @@ class AddStream(msgspec.Struct, frozen=True, tag="add"):
     copy_to: bytes = b""
     copy_if: tuple[bytes, ...] = ()
     stream: int = 0
-    """Which one of the worker's: 1 or 2."""
+    """The stream of the worker: 1 or 2."""
 
 
 class ShowStatus(msgspec.Struct, frozen=True, tag="status"):
@@ -88,15 +88,15 @@ class AskProgress(msgspec.Struct, frozen=True, tag="progress?"):
 
 
 class AskOutput(msgspec.Struct, frozen=True, tag="output?"):
-    """What is kept of these streams of a round: each is a local rank, 1 or 2, and where to begin;
-    -1: with the `newest` lines."""
+    """Ask for the kept output of these streams of a round: each is a local rank, 1 or 2, and where
+    to begin; -1: with the `newest` lines."""
 
     ask: int
     round_number: int
     places: tuple[tuple[int, int, int], ...]
     newest: int
     unfinished: bool
-    """Also lines that are not finished."""
+    """Whether lines that are not finished are wanted, too."""
 
 
 class TailIs(msgspec.Struct, frozen=True, tag="tail"):
@@ -113,7 +113,7 @@ class Drained(msgspec.Struct, frozen=True, tag="drained"):
 
 
 class StreamOutput(msgspec.Struct, frozen=True):
-    """Of one stream: lines with their age in seconds."""
+    """The kept lines of one stream, with their age in seconds."""
 
     local_rank: int
     stream: int
@@ -182,12 +182,12 @@ def encode(message: RelayRequest | RelayReport) -> bytes:
 
 
 def decode_request(packet: bytes) -> RelayRequest:
-    """What the agent wants. Both ends are one program: a packet always parses."""
+    """Decode a request of the agent. Both ends are one program: a packet always parses."""
     request: RelayRequest = msgspec.msgpack.decode(packet, type=RelayRequest)
     return request
 
 
 def decode_report(packet: bytes) -> RelayReport:
-    """What the relay says."""
+    """Decode a report of the relay."""
     report: RelayReport = msgspec.msgpack.decode(packet, type=RelayReport)
     return report

@@ -6,9 +6,9 @@ import re
 from math import inf
 
 HELD_BYTES = 4096
-"""Of each stream so much is kept."""
+"""The bytes that are kept of each stream."""
 LINE_BYTES = 1024
-"""Of a longer line the end is read."""
+"""The longest line that is read whole: of a longer one the end is."""
 MOST_LINES = 16
 QUIET_S = 0.1
 """A line that has no end yet counts when nothing was added to it for so long."""
@@ -19,8 +19,8 @@ _CUT_NUMBER = re.compile(r"\A[0-9.,]+")
 
 
 class NewestLines:
-    """Of one stream; a carriage return ends a line, too, as bars are drawn with it. Times are
-    seconds of any clock that only goes forward."""
+    """The newest lines of one stream; a carriage return ends a line, too, as bars are drawn with
+    it. Times are seconds of any clock that only goes forward."""
 
     __slots__ = ("_held", "_is_cut", "_rest_is_new", "fed_s")
 

@@ -1,4 +1,5 @@
-"""What the program has as `sys.stdout` and `sys.stderr`, where that is not descriptor 1 or 2.
+"""The objects that the program has as `sys.stdout` and `sys.stderr`, where these are not
+descriptors 1 and 2.
 
 Under `contextlib.redirect_stdout`, in a notebook, teed lines are meant for these objects. The relay
 writes them to a pipe, and a thread of the program passes them on: whatever an object does, it

@@ -1,4 +1,4 @@
-"""What `--progress-pattern` finds in a line of a worker's output. Pure.
+"""The progress that `--progress-pattern` finds in a line of a worker's output. Pure.
 
 A pattern is a regular expression with named groups: `step`, and where the line tells them `total`,
 `loss`, `tokens`, and `epoch`, if steps are counted anew in each. Or it is the name of a profile:
@@ -33,7 +33,7 @@ _LM_LOSS = r"(?:.*?\blm loss:\s*(?P<loss>[^\s|]+))?"
 
 
 class Profile(Struct, frozen=True):
-    """What one trainer prints."""
+    """The lines that one trainer prints."""
 
     expressions: tuple[str, ...]
     draws_bars: bool = False
@@ -70,7 +70,8 @@ PROFILES: dict[str, Profile] = {
 
 
 class PatternReading(Struct, frozen=True):
-    """What some lines of one worker tell. None: they do not tell that."""
+    """The progress in some lines of one worker. None: they do not tell that value. None: they do
+    not tell that."""
 
     step: int | None = None
     total: int | None = None
@@ -92,8 +93,8 @@ class ProgressPattern:
         self._wanted = groups & {STEP, "loss", "tokens"}
 
     def read(self, newest_first: Iterable[str]) -> PatternReading:
-        """What the newest lines tell, each value as it was told last. Takes as long as the regular
-        expression does."""
+        """Return the progress in the newest lines, each value as it was told last. Takes as long as
+        the regular expression does."""
         found = PatternReading()
         wanted = set(self._wanted)
         for line in newest_first:

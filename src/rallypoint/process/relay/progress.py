@@ -36,15 +36,15 @@ MATCH_S = 0.01
 
 
 class _Rank(Struct):
-    """What is known of one worker."""
+    """The progress of one worker."""
 
     streams: dict[int, NewestLines]
     printed: PrintedProgress
 
 
 class ProgressReader:
-    """Of all workers whose output comes through this relay. `report` gets what a person should
-    know."""
+    """The reader of the progress of all workers whose output comes through this relay. `report`
+    gets what a person should know."""
 
     def __init__(
         self, report: Callable[[RelayReport], None], unmatched_s: float = UNMATCHED_S
@@ -75,7 +75,7 @@ class ProgressReader:
             self._unmatched.run(now)
 
     def feed(self, worker: WorkerKey, fd: int, data: bytes, now: float) -> None:
-        """It has written this."""
+        """Add output of a worker."""
         rank = self._ranks.get(worker)
         if rank is not None and fd in rank.streams:
             rank.streams[fd].feed(data, now)
@@ -145,7 +145,8 @@ class ProgressReader:
             self._memory.notify(worker[1])
 
     def _switch_off(self) -> None:
-        """Also forget what was read: a rank that is not looked at any more does not hang."""
+        """Switch the pattern off, and forget its readings: a rank that is not looked at any more
+        does not hang."""
         for worker, rank in self._ranks.items():
             if rank.printed.progress.changes:
                 self._memory.write(worker[1], NOTHING_REPORTED)
@@ -170,7 +171,7 @@ class _Memory:
             pass
 
     def write(self, local_rank: int, progress: Reported) -> None:
-        """This is how far a worker is."""
+        """Write the progress of a worker."""
         word = at.first_word(local_rank) + at.OUTPUT_STEP
         try:
             if self._fd >= 0:
@@ -199,7 +200,7 @@ class _Memory:
 
 
 class TooSlowError(Exception):
-    """It took longer, and was ended."""
+    """The match took longer than the limit, and was ended."""
 
 
 class MatchLimit:
@@ -212,8 +213,8 @@ class MatchLimit:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGVTALRM})
 
     def run(self, function: Callable[[], T]) -> T:
-        """What it returns. Raises TooSlowError when it has used the CPU for longer than the limit,
-        and what it raises."""
+        """Return the function's result. Raises TooSlowError when it has used the CPU for longer
+        than the limit, and what it raises."""
         self._began_s, self._runs = time.thread_time(), True
         signal.setitimer(signal.ITIMER_VIRTUAL, self._limit_s)
         try:

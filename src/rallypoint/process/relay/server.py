@@ -53,7 +53,7 @@ def run_relay(control: socket.socket, agent_pid: int, objects: Mapping[int, int]
 
 
 class _DrainMark(Struct, frozen=True):
-    """What every console must have written before `ask` is answered."""
+    """A mark that every console must have passed before `ask` is answered."""
 
     ask: int
     marks: list[tuple[ConsoleSink, int]]
@@ -199,7 +199,7 @@ class _RelayLoop:
 
 
 def _consoles(objects: Mapping[int, int]) -> dict[tuple[int, bool], ConsoleSink]:
-    """By descriptor, 1 or 2, and whether it is for teed lines."""
+    """Return the consoles by descriptor, 1 or 2, and whether they are for teed lines."""
     plain = open_consoles()
     consoles = {(fd, teed): console for fd, console in plain.items() for teed in (False, True)}
     for fd, pipe in objects.items():

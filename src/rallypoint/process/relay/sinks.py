@@ -146,7 +146,7 @@ class ConsoleSink:
 
     @property
     def written(self) -> int:
-        """Of those."""
+        """The number of these bytes that were written."""
         return self._backlog.accepted - self._backlog.size
 
     @property

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 _READ_BYTES = 64 * 1024
 _PIPE_BYTES = 1024 * 1024  # no pipe holds more, unless root made it so
 JOIN_S = 0.05
-"""So long what is passed on byte for byte waits for the end of its line: `print` may write a line
-and its end one after the other, and other workers between them."""
+"""The time that bytes which are passed on as they come wait for the end of their line: `print` may
+write a line and its end one after the other, and other workers between them."""
 
 
 class _Stream(Struct, eq=False):
@@ -109,7 +109,7 @@ class Streams:
             self._progress.look_at_all(now)
 
     def hold_if_full(self, console: ConsoleSink) -> None:
-        """Whoever writes to a console that is behind is not read from."""
+        """Stop reading from the streams that write to a console that is behind."""
         hold = console.is_full
         if hold == (console in self._held):
             return
@@ -155,7 +155,7 @@ class Streams:
         return self._past.last_words(worker)
 
     def output_of(self, request: AskOutput, now: float) -> OutputIs:
-        """What is kept of the streams that are meant."""
+        """Return the kept output of the streams that are meant."""
         return self._past.output_of(request, now)
 
     def end_all(self, now: float) -> None:
@@ -263,7 +263,7 @@ class Streams:
 
 
 class _Prompts:
-    """Which workers ask a person something, at the terminal that they share."""
+    """The workers that ask a person something, at the terminal that they share."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -280,5 +280,5 @@ class _Prompts:
             self._channel.report(SharedInput())
 
     def answered(self, worker: WorkerKey) -> None:
-        """It writes again, or never will."""
+        """Note that the worker writes again, or never will."""
         self._asking.discard(worker)

@@ -121,7 +121,7 @@ class DirectoryBackend(RendezvousBackend):
         return there is not None and there.seen == token and chain.read(token.following) is None
 
     def _forget(self) -> None:
-        """What was read before says nothing any more."""
+        """Forget what was read before, which tells nothing any more."""
         self._chain.newest, self._is_checked = None, False
 
     def _tip(self) -> Version | None:

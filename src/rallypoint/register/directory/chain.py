@@ -49,7 +49,7 @@ class VersionSlot(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Its path below the job's directory."""
+        """The path of the slot below the job's directory."""
         return f"{self.directory}/{self.number:06}" if self.directory else "first"
 
 

@@ -1,4 +1,4 @@
-"""What the register in a directory needs of a file system: ten operations, and a clock.
+"""The file system that the register in a directory needs: ten operations, and a clock.
 
 `LocalFiles` is the file system that is mounted here; `rallypoint.testing` has one in memory with
 the faults of real ones. Everything is private to this user: directories have mode 0700, files 0600.
@@ -25,13 +25,14 @@ FIXES = {
     errno.EACCES: "make it writable for you, or name another directory",
     errno.EOPNOTSUPP: "its file system has no hard links: name another directory",
 }
-"""What a person can do about a directory in which these errors happen."""
+"""The remedies for a directory in which these errors happen."""
 
 
 def why_not_own(status: os.stat_result, what: str, or_else: str) -> str:
-    """What is wrong, and the fix, unless it is a directory of this user that nobody else may write
-    to: who can write there can take registers away, and put others there. Some file systems show
-    one mode for all, so that others may read is no fault: what is made has mode 0700."""
+    """Return the fault and its remedy, unless it is a directory of this user that no other user may
+    write to: a user who can write there can take registers away, and put others there. Some file
+    systems show one mode for all, so that others may read is no fault: what is made has mode
+    0700."""
     if not stat.S_ISDIR(status.st_mode):
         return f"{what}: it is not a directory: move it away, or {or_else}"
     if status.st_uid != os.geteuid():
@@ -76,7 +77,7 @@ class Files(Protocol):
         """Remove an empty directory."""
 
     def names(self, path: str) -> list[str]:
-        """What a directory holds, in no order."""
+        """Return the names in a directory, in no order."""
 
     def sync(self, path: str) -> None:
         """The names in a directory survive a loss of power when this has returned."""

@@ -32,7 +32,7 @@ _AGAIN_S = 0.5
 
 
 class Revision(Struct, frozen=True):
-    """Which version of a key this is."""
+    """The version of a key."""
 
     number: int
 
@@ -121,7 +121,7 @@ class EtcdBackend(SwappingBackend):
         self._watching.abort()
 
     def _lease(self) -> int:
-        """Which lease of etcd the next version is on; 0: it stays."""
+        """Return the lease of etcd for the next version; 0: it stays."""
         return 0
 
 
@@ -160,7 +160,7 @@ def swap_of_nothing(key: str) -> dict[str, Any]:
 
 
 def revision_of(answer: dict[str, Any]) -> int:
-    """Of the whole of etcd when it answered."""
+    """Return the revision of the whole of etcd when it answered."""
     return int(answer["header"]["revision"])
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 ATTEMPT_S = 2.0
 """A member that has not answered after so long is given up for now. An election takes 1 to 2 s."""
 LIMIT_S = 5.0
-"""Of a call at all members: half the hold of a leader."""
+"""The limit of a call at all members: half the hold of a leader."""
 STATUS_S = 0.5
 """The last part of `LIMIT_S`, in which members are asked for their leader."""
 _SHOWN = 300
@@ -46,13 +46,14 @@ _KIND = ServerKind("no etcd", "protocol=http", "protocol=https")
 _WATCH = "/v3/watch"
 _SHOWN_BYTES = 60
 _OWN = "etcdserver: "
-"""What etcd does not find, like a lease, it tells with 404, too, and in words that begin so."""
+"""The beginning of etcd's own words: it tells with 404, too, that it does not find something, like
+a lease."""
 _OF_A_PROXY = (502, 503, 504)
 """When the member behind it is away."""
 
 
 class LeaseEndedError(RendezvousConnectionError):
-    """There is no such lease in etcd; nothing was stored."""
+    """The lease is not in etcd any more; nothing was stored."""
 
 
 class _Failure(NamedTuple):
@@ -135,10 +136,10 @@ class Gateway:
         self._config, self._attempt_s = config, attempt_s
         self._members: list[EtcdMember] = []
         self._at = 0
-        """Of the member that has answered last."""
+        """The index of the member that has answered last."""
         self._token = ""
         self._is_open = False
-        """It is known that etcd wants no user."""
+        """Whether it is known that etcd wants no user."""
         self._cluster = ""
         self.has_repeated = False
         """The last call was sent more often than it was answered, and may have been executed."""
@@ -185,7 +186,7 @@ class Gateway:
         return False
 
     def abort(self) -> None:
-        """Whoever waits in another thread waits no more."""
+        """End the wait of a call in another thread."""
         for member in self._members:
             member.abort()
 
@@ -228,7 +229,7 @@ class Gateway:
             raise self._member.not_understood(error) from None
 
     def _authenticated(self, ends_at: float) -> str:
-        """What shows who asks; empty: nobody needs to."""
+        """Return the token that shows who asks; empty: none is needed."""
         config = self._config
         if not config.user or self._token or self._is_open:
             return self._token
@@ -252,7 +253,7 @@ class Gateway:
         self._cluster = cluster
 
     def _refusal(self, answer: dict[str, Any], status: int) -> Exception:
-        """What to raise for an answer that is none."""
+        """Return the exception for an answer that is an error."""
         said, code = _message(answer), answer.get("code")
         user = f"the user {self._config.user!r}" if self._config.user else "who asks without a user"
         if code in _UNAVAILABLE:
@@ -328,7 +329,7 @@ def decoded(text: str) -> bytes:
 
 
 def _with_password(config: EtcdConfig) -> str:
-    """What a person reads of a password that etcd refuses, and how to mend it."""
+    """Return the line about a password that etcd refuses, with its remedy."""
     if config.password_file:
         return f"with this password: see what is in password_file={config.password_file}"
     fix = f"password_file=FILE in {named.rdzv_conf}, or {password_variable('etcd')}"
@@ -355,12 +356,13 @@ def _message(answer: dict[str, Any]) -> str:
 
 
 def _is_unavailable(line: dict[str, Any]) -> bool:
-    """Of a watch: the member can't serve it now. Another one may."""
+    """Whether the member can't serve a watch now. Another one may."""
     error = line.get("error")
     return isinstance(error, dict) and error.get("code", error.get("grpc_code")) in _UNAVAILABLE
 
 
 def _is_of_an_old_token(answer: dict[str, Any]) -> bool:
-    """Of one that a member has forgotten, or that was given out before users were changed."""
+    """Whether the answer tells of a token that a member has forgotten, or that was given out before
+    users were changed."""
     said = _message(answer)
     return answer.get("code") == 16 or "auth token" in said or "auth store is old" in said

@@ -89,7 +89,7 @@ def read_etcd(
 
 
 def checked_prefix(name: str, prefix: str) -> str:
-    """Of keys in etcd, without a slash at its end. Raises UsageError."""
+    """Return the prefix of keys in etcd, without a slash at its end. Raises UsageError."""
     if not prefix.startswith("/") or not prefix.strip("/") or not prefix.isprintable():
         raise UsageError(f"{name}={prefix}: needs a path that begins with a slash")
     return prefix.rstrip("/")

@@ -37,11 +37,11 @@ from rallypoint.register.version_file import is_register
 RETENTION_S = 7 * 86400
 SWEEP_PAGE = 500
 PAGE = 200
-"""So many records, of less than 1 KB as a rule, are asked for at once."""
+"""The number of records, of less than 1 KB as a rule, that are asked for at once."""
 FRESH_S = 0.25
-"""What was read so lately is not read again for another job."""
+"""A record that was read within this time is not read again for another job."""
 _ATTEMPTS = 2.5
-"""So many members may be asked within the limit of a call."""
+"""The number of members that may be asked within the limit of a call."""
 _REGISTER = re.compile(rb"rallypoint-.*-[0-9a-f]{32}")
 _MARK = re.compile(rb"(\d{1,19}) (\d{1,19})")
 
@@ -61,7 +61,7 @@ class EtcdEngine:
         """The run ids of the registers."""
         self._changed = ChangedRecords(self._run_id_of)
         self._kvs: dict[str, dict[str, Any]] = {}
-        """By key, as of `_read_at`."""
+        """The stored values by key, as of `_read_at`."""
         self._read_at = 0.0
 
     @property
@@ -174,7 +174,7 @@ def _remove_unchanged(gateway: Gateway, prefix: str, revision: int, limit: int) 
 def _pages(
     gateway: Gateway, first: str, end: str, more: dict[str, Any]
 ) -> Iterator[dict[str, Any]]:
-    """What is stored from one key to before another, page by page."""
+    """Yield the stored values from one key to before another, page by page."""
     begin: bytes | None = first.encode()
     while begin is not None:
         request = {"key": encoded(begin), "range_end": encoded(end), **more}

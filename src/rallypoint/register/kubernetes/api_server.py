@@ -40,7 +40,7 @@ Query = Mapping[str, str]
 
 NONE: Query = {}
 LIMIT_S = 5.0
-"""Of a call: half the hold of a leader."""
+"""The limit of a call: half the hold of a leader."""
 
 _KIND = ServerKind("no API server of Kubernetes", "server=http://...", "server=https://...")
 _ANSWERS = (200, 201, 404, 409, 410)
@@ -95,13 +95,13 @@ class _Answered(TypedDict):
 
 
 class Reply(NamedTuple):
-    """What the API server says of a call that it understood."""
+    """The answer of the API server to a call that it understood."""
 
     status: int
     """200, 201, 404, 409 or 410."""
     body: Object
     at: datetime | None
-    """By the clock of the API server."""
+    """The time by the clock of the API server."""
 
     @property
     def items(self) -> list[Object]:
@@ -172,7 +172,7 @@ class ApiServer:
             raise self._failed(error) from error
 
     def abort(self) -> None:
-        """Whoever waits in another thread waits no more."""
+        """End the wait of a call in another thread."""
         if self._http is not None:
             self._http.abort()
 
@@ -304,7 +304,7 @@ def _parsed(data: bytes) -> Object:
 
 
 def _pause_s(answer: HttpReply) -> float:
-    """What the server asks for."""
+    """Return the pause that the server asks for."""
     text = answer.headers.get("Retry-After", "")
     return min(max(float(text), 0.1), _MAX_PAUSE_S) if text.isdecimal() else _PAUSE_S
 

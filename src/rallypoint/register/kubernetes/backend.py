@@ -32,7 +32,7 @@ LABELS = {
     "app.kubernetes.io/managed-by": "rallypoint",
     "app.kubernetes.io/component": "register",
 }
-"""Of every register."""
+"""The labels of every register."""
 KEY = "register"
 """Within `binaryData`."""
 DRY_RUN = {"dryRun": "All"}
@@ -40,7 +40,7 @@ _AGAIN_S = 0.5
 
 
 class ObjectVersion(Struct, frozen=True):
-    """Which version of which object this is."""
+    """The version of an object."""
 
     uid: str
     version: str
@@ -168,8 +168,8 @@ def name_of(run_id: str) -> str:
 
 
 def config_map(name: str, token: ObjectVersion | None = None, value: str = "") -> Object:
-    """As it is sent. `token`: of the version that it replaces; None: there is none. `value`: bytes,
-    in base64."""
+    """Return the object as it is sent. `token`: of the version that it replaces; None: there is
+    none. `value`: bytes, in base64."""
     metadata: Object = {"name": name, "labels": LABELS}
     if token is not None:
         metadata |= {"uid": token.uid, "resourceVersion": token.version}
