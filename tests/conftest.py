@@ -44,7 +44,13 @@ HAS_FAILED = pytest.StashKey[bool]()
 """Set where the test itself has failed."""
 SECONDS = Path(__file__).resolve().with_name("seconds.txt")
 """How long the longest test files took, one per line; a file that is not there is short."""
-MARKS = {"fault": "fault", "pods": "clusters", "slurm": "clusters", "ssh": "clusters"}
+MARKS = {
+    "fault": "fault",
+    "frameworks": "frameworks",
+    "pods": "clusters",
+    "slurm": "clusters",
+    "ssh": "clusters",
+}
 """Of each folder with tests of one kind."""
 
 settings.register_profile("steady", derandomize=True, deadline=None)

@@ -51,8 +51,9 @@ def pins() -> dict[str, Pins]:
 def environment(name: str, folder: Path | None = None) -> Path:
     """The Python of the environment of this framework, which is made if it is not there yet.
 
-    Blocks for half a minute when it is made (DeepSpeed: two, it is compiled), and while another process makes it. Raises
-    LookupError, one line, where it can't be had. It may be called again: pip is asked anew.
+    Blocks for half a minute when it is made (DeepSpeed: two, it is compiled), and while another
+    process makes it. Raises LookupError, one line, where it can't be had. It may be called again:
+    pip is asked anew.
     """
     folder, table = folder or FOLDER, pins()
     if name not in table:

@@ -22,7 +22,7 @@ model, optimizer, loader = accelerator.prepare(
 first = max((int(path.name) for path in Path("saved").glob("[0-9]*")), default=0)
 if first:
     accelerator.load_state(f"saved/{first}")
-print("first", first)
+print("first", first, flush=True)
 for step, (inputs,) in enumerate(accelerator.skip_first_batches(loader, first), first):
     faults.at(step)
     optimizer.zero_grad()

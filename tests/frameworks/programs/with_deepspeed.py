@@ -23,7 +23,7 @@ engine, *_ = deepspeed.initialize(
 )
 path, _ = engine.load_checkpoint("saved")
 first = engine.global_steps if path else 0
-print("first", first)
+print("first", first, flush=True)
 for step in range(first, STEPS):
     faults.at(step)
     batch = inputs[step][rank::size]

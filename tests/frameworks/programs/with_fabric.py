@@ -22,7 +22,7 @@ model, optimizer = fabric.setup(layer, torch.optim.Adam(layer.parameters(), lr=0
 state = {"model": model, "optimizer": optimizer, "step": 0}
 if os.path.exists("checkpoint"):
     fabric.load("checkpoint", state)
-print("first", state["step"])
+print("first", state["step"], flush=True)
 for step in range(state["step"], STEPS):
     faults.at(step)
     batch = inputs[step][fabric.global_rank :: fabric.world_size]

@@ -40,7 +40,11 @@ trainer = lightning.Trainer(
 )
 model = Model()
 last = Path("saved/last.ckpt")
-print("first", torch.load(last, weights_only=False)["global_step"] if last.exists() else 0)
+print(
+    "first",
+    torch.load(last, weights_only=False)["global_step"] if last.exists() else 0,
+    flush=True,
+)
 trainer.fit(
     model,
     torch.utils.data.DataLoader(data, batch_size=4),

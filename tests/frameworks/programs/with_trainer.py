@@ -1,5 +1,7 @@
 """The Trainer of transformers, which resumes from its own checkpoints."""
 
+import os
+
 import faults
 import torch
 from transformers import Trainer, TrainerCallback, TrainingArguments
@@ -38,9 +40,10 @@ arguments = TrainingArguments(
 )
 model = Model()
 trainer = Trainer(model, arguments, train_dataset=data, callbacks=[Faults()])
-last = get_last_checkpoint("saved") if trainer.args.output_dir else None
-print("first", last.rpartition("-")[2] if last else 0)
+last = get_last_checkpoint("saved") if os.path.exists("saved") else None
+print("first", last.rpartition("-")[2] if last else 0, flush=True)
 trainer.train(resume_from_checkpoint=last)
 weights = sum(float(each.detach().double().sum()) for each in model.parameters())
 if trainer.is_world_process_zero():
     print(f"final {trainer.state.global_step} {weights:.5f}")
+trainer.accelerator.end_training()

@@ -22,7 +22,7 @@ if os.path.exists("checkpoint.pt"):
     model.load_state_dict(saved["model"])
     optimizer.load_state_dict(saved["optimizer"])
     first = saved["step"]
-print("first", first)
+print("first", first, flush=True)
 for step in range(first, STEPS):
     faults.at(step)
     optimizer.zero_grad()
@@ -33,7 +33,7 @@ for step in range(first, STEPS):
         state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step + 1}
         torch.save(state, "checkpoint.new")
         os.replace("checkpoint.new", "checkpoint.pt")
-weights = sum(float(each.double().sum()) for each in model.parameters())
+weights = sum(float(each.detach().double().sum()) for each in model.parameters())
 if rank == 0:
     print(f"final {STEPS} {weights:.5f}")
 dist.destroy_process_group()

@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+import faults
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
@@ -27,6 +28,7 @@ if newest:
     set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=moments)
 print("first", newest, "of", size, flush=True)
 for step in range(newest, STEPS):
+    faults.at(step)
     optimizer.zero_grad()
     loss = torch.nn.functional.mse_loss(model(inputs[step][rank::size]), targets[step][rank::size])
     loss.backward()
@@ -36,13 +38,8 @@ for step in range(newest, STEPS):
         dcp.save({"model": weights, "optimizer": moments}, checkpoint_id=f"saved/new-{step + 1}")
         if rank == 0:
             os.replace(f"saved/new-{step + 1}", f"saved/{step + 1}")
-            print("saved", step + 1, flush=True)
         dist.barrier()
-    if step + 1 == 10 and size == 2 and os.environ.get("WAIT"):
-        dist.barrier()
-        while True:
-            pass
-total = sum(float(each.full_tensor().double().sum()) for each in model.parameters())
+total = sum(float(each.full_tensor().detach().double().sum()) for each in model.parameters())
 if rank == 0:
     print(f"final {STEPS} {total:.5f}")
 dist.destroy_process_group()
