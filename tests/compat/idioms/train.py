@@ -1,0 +1,8 @@
+"""The script that the launchers beside it start."""
+
+import os
+import sys
+
+print(" ".join(["worker", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], *sys.argv[1:]]))
+if "fail" in sys.argv and os.environ["RANK"] == "1":
+    sys.exit(3)
