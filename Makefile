@@ -9,7 +9,7 @@ SETUP := $(VENV)/.ready
 # The demo needs less than the tests: it installs its own set only where theirs is not there.
 DEMO_SETUP := $(if $(wildcard $(SETUP)),$(SETUP),$(VENV)/.ready-demo)
 
-.PHONY: test lint types unit matrix wheel coverage compat record fault soak clusters frameworks etcd demo bench scale versions fuzz sim planted dist clean
+.PHONY: test lint types unit matrix wheel coverage compat record fault soak clusters frameworks etcd demo bench scale versions fuzz sim planted dist docs release clean
 
 # All three at once; each says what it found when it ends, and all are heard before this one fails.
 test: $(SETUP)
@@ -51,6 +51,18 @@ coverage: $(VENV)/.ready-coverage
 # An sdist and a wheel, in dist/.
 dist: $(VENV)/.ready-build
 	$(BIN)/python -m build
+
+# The files of a release in dist/: sdist, wheel, checksums, an SBOM, notes. Nothing is uploaded.
+# make release DRY=1 does so with a tree that is not ready.
+release: $(VENV)/.ready-build
+	$(BIN)/python -m tools.release $(if $(DRY),--dry-run)
+
+# The site of the documentation, in site/: search, an API reference, each page also as .md, llms.txt.
+# A link that leads nowhere and a public name without a docstring fail it. SITE_URL is where it will be.
+# If tools/install_chromium.sh was run, the site is looked at in Chromium: pictures in site-pictures/.
+docs: $(VENV)/.ready-docs
+	NO_MKDOCS_2_WARNING=1 $(VENV)/docs/bin/mkdocs build --quiet
+	$(VENV)/docs/bin/python -m tools.look_at_site
 
 # What the real torch and torchrun say, without the recordings: every program imports torch itself.
 # make compat TORCH=2.14.1 does so with that torch, in an environment of its own.
@@ -172,9 +184,15 @@ $(VENV)/.ready-unit: pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[unit]'
 	touch $@
 
+# An environment of its own: a page needs neither torch nor what the tests need.
+$(VENV)/.ready-docs: pyproject.toml
+	$(PYTHON) -m venv $(VENV)/docs
+	$(VENV)/docs/bin/pip install --quiet --disable-pip-version-check -e '.[docs]'
+	touch $@
+
 $(VENV)/.ready-%: $(SETUP)
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[$*]'
 	touch $@
 
 clean:
-	rm -rf $(VENV) .matrix .compat .mypy_cache .ruff_cache .hypothesis .demo .fuzz .coverage-data dist
+	rm -rf $(VENV) .matrix .compat .mypy_cache .ruff_cache .hypothesis .demo .fuzz .coverage-data dist site site-pictures

@@ -32,7 +32,10 @@ PACKAGE = ROOT / "src" / "rallypoint"
 Rule = Callable[[str, str], list[str]]
 
 PURE = ("core/", "wire/")
+MACHINES_BESIDE_HOSTS = ("cli/launch/machine.py",)
+"""Machines outside of core, of a command that most jobs have no use for."""
 PURE_MODULES = (
+    *MACHINES_BESIDE_HOSTS,
     "cli/run_options/empty_values.py",
     "cli/render.py",
     "cli/parser.py",
@@ -88,6 +91,9 @@ ENVIRON_READERS = (
     "cli/launch/command.py",
     "cli/launch/host.py",  # sshd tells the command of a session its address, and what it inherits
     "cli/machine.py",
+    "cli/shim/command.py",
+    "cli/shim/in_process.py",
+    "cli/shim/entries/sitecustomize.py",  # it decides by it whether it acts in a process
     "cli/options.py",
     "config.py",
     "machine_name.py",  # Kubernetes tells a pod on which machine it runs
@@ -135,6 +141,7 @@ FLAT_FOLDERS: dict[str, str] = {
 }
 """Packages without sub-packages that have more modules than that."""
 THIN_FOLDERS: dict[str, str] = {
+    "cli/shim/entries": "a directory for PATH and PYTHONPATH, with a program and a module",
     "elastic/": "torch has these packages",
 }
 """Sub-packages with fewer modules than that. A key that ends with / is for all below it."""
@@ -150,6 +157,7 @@ CALLABLES_IN_CORE: dict[str, str] = {
 }
 """Classes of core that store something to call: a machine is told the time and gives effects."""
 HOSTS: dict[str, str] = {
+    "cli/launch/job.py": "_state",
     "coordinator/gathering.py": "collection",
     "coordinator/leading/candidacy.py": "_machine",
     "coordinator/leading/candidates.py": "_standby",
@@ -158,7 +166,7 @@ HOSTS: dict[str, str] = {
     "coordinator/leading/leadership.py": "duties",
     "coordinator/watching.py": "_requests",
 }
-"""Modules that host a machine of core, and the attribute with the state of that."""
+"""Modules that host a machine, and the attribute with the state of that."""
 SIDEWAYS: dict[tuple[str, str], str] = {}
 SMALL_MODULES: dict[str, str] = {
     "agent/telemetry/trainer_requests.py": "imported when a TrainJob is told of its progress",
@@ -170,11 +178,13 @@ TORCHS_PATHS = "tests/compat/recorded/public_names.json"
 USES_OF_THE_LIBRARY: dict[str, str] = {
     "agent/membership.py": "a job over a plug-in's handler",
     "cli/machine.py": "the names of plug-ins",
+    "cli/shim/in_process.py": "programs get it in the place of torch's modules",
     "integrations/torchrun.py": "the plug-in for stock torchrun makes a handler of the library",
     "worker/collectives.py": "a store for scripts",
 }
 """The product imports `rallypoint.elastic` here, in functions or for its types."""
 USES_AT_IMPORT: dict[str, str] = {
+    "cli/shim/in_process.py": "programs import it, and the command does not",
     "integrations/torchrun.py": "stock torchrun imports it, and the command does not",
 }
 NAMES_OF_ENGINES: dict[str, str] = {
@@ -183,6 +193,7 @@ NAMES_OF_ENGINES: dict[str, str] = {
     "coordinator/client/discovery.py": "a line names a service of Kubernetes, which is no record",
     "torch_versions.py": "the keys and variables that torch's versions know",
     "cli/generate/command.py": "writes manifests of pods",
+    "cli/migrate/translate.py": "an older name that torch has",
     "cli/generate/kubernetes.py": "writes manifests of pods",
     "cli/generate/rbac.py": "writes the rights of pods",
     "elastic/etcd/client.py": "a client for the store and the rendezvous of programs",
@@ -232,6 +243,8 @@ WALL_CLOCK_READERS: dict[str, str] = {
     "elastic/timer/pipe/writing.py": "torch's requests of timers are dated by it",
 }
 SPAWNERS: dict[str, str] = {
+    "cli/shim/command.py": "becomes the command of a person, and has nothing to supervise",
+    "cli/shim/entries/sitecustomize.py": "becomes rallypoint, in an interpreter without it",
     "elastic/multiprocessing/subprocess_handler/subprocess_handler.py": "its Popen is torch's",
 }
 FILE_WRITERS: dict[tuple[str, str], str] = {
@@ -241,6 +254,7 @@ FILE_WRITERS: dict[tuple[str, str], str] = {
     ): "it has no name, where memfd is missing",
 }
 PRINTERS: dict[str, str] = {
+    "cli/shim/entries/sitecustomize.py": "runs in interpreters without rallypoint, and says so",
     "observe/printing.py": "the one place",
     "process/relay/client.py": "what the one place has made, when there is no relay to take it",
     "process/prepared/program.py": "exec'd with the standard library only; tells an error number",
@@ -647,8 +661,12 @@ def _is_member(node: ast.AST, enums: set[str]) -> bool:
 
 
 def callables_in_core(modules: list[Module]) -> dict[str, str]:
-    """A class of core that keeps a function or a clock can't be tested by its events alone."""
-    core = [module for module in modules if module.path.startswith("core/")]
+    """A machine that keeps a function or a clock can't be tested by its events alone."""
+    core = [
+        module
+        for module in modules
+        if module.path.startswith("core/") or module.path in MACHINES_BESIDE_HOSTS
+    ]
     aliases = {
         target.id
         for module in core
@@ -1097,6 +1115,12 @@ HOUSE_SELF_TESTS: tuple[
             (" def f(self): self.g = partial(g, 1)", "class A:\n def f(self): self.g = h(1)"),
             (" def f(self): self.g = lambda: 1", "class A:\n def f(self): g = lambda: 1"),
         )
+    ),
+    (
+        callables_in_core,
+        {"cli/launch/machine.py": "class A:\n f: Callable[[], int]"},
+        "cli/launch/machine.py A",
+        {"cli/launch/machine.py": "class A:\n f: int"},
     ),
     *(
         (

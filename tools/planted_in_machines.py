@@ -1,6 +1,7 @@
-"""Bugs of the machines that decide for a coordinator and for who would lead, and of their hosts,
-chosen by a reader of the source who had not written it and did not know its tests: three of each
-machine, one of each host. `python -m tools.planted_bugs --list machines`.
+"""Bugs of the machines that decide for a coordinator, for who would lead and for a launch, and of
+their hosts: three of each machine, one of each host (`python -m tools.planted_bugs --list
+machines`). Those of a launch are of its author; the others were chosen by a reader of the source
+who had not written it and did not know its tests.
 
 Each is found by a test of its own machine: in a file that imports the module, or the machine's
 transcript. Who changes a text here changes it in the source too, as in `planted_before_moves.py`.
@@ -205,5 +206,37 @@ BUGS_IN_MACHINES = (
         "                        self._apply(self.duties.written(self.now, last.record))\n",
         "                        pass\n",
         found_by="test_L6_a_leader_that_goes_writes_what_it_has_not_written_yet",
+    ),
+    # Hosts at the end of a long list are never reached when some of the first ones are down.
+    MovedBug(
+        "a host that can't be reached keeps its place among those that are being reached",
+        "cli/launch/machine.py",
+        "        case LinkEnded(name):\n            state.reaching.discard(name)\n",
+        "        case LinkEnded(name):\n",
+        found_by="test_no_more_hosts_are_reached_at_once_than_a_machine_between_takes",
+    ),
+    # The nodes connect at an address that leads each of them to itself, and the job times out.
+    MovedBug(
+        "the first host that answers hosts the job, though the others can't reach it",
+        "cli/launch/machine.py",
+        "    return (others or ready)[0]\n",
+        "    return ready[0]\n",
+        found_by="test_the_first_host_that_others_can_reach_hosts_the_job",
+    ),
+    # A job that a scheduler has ended by SIGTERM exits with 75, and is started again elsewhere.
+    MovedBug(
+        "hosts that leave since a person ends the job are missed",
+        "cli/launch/machine.py",
+        "    if state.caught or state.ending_code or not runs or left >= least:\n",
+        "    if state.ending_code or not runs or left >= least:\n",
+        found_by="test_a_job_that_a_person_ends_is_not_ended_for_want_of_hosts",
+    ),
+    # Ctrl-C has no effect any more while the terminal is stopped by Ctrl-S.
+    MovedBug(
+        "the third signal does not end the wait for the console",
+        "cli/launch/job.py",
+        "                self.is_hurried = True\n",
+        "                pass\n",
+        found_by="test_three_signals_before_the_start_wait_for_no_ssh_client_and_no_console",
     ),
 )

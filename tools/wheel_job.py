@@ -23,6 +23,7 @@ import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from tools.installed_files import PLACES
 from tools.matrix import VERSIONS, find_python
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -50,14 +51,18 @@ def build() -> Path:
 
 
 def lacks(wheel: Path) -> list[str]:
-    """The files of the package that are not in the wheel: templates are no modules."""
+    """Return the files that are not in the wheel: of the package, the man page, completions."""
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
     files = (file.relative_to(ROOT / "src") for file in (ROOT / "src/rallypoint").rglob("*.*"))
+    shared = {name.split(".data/data/", 1)[-1] for name in names}
     return sorted(
-        file.as_posix()
-        for file in files
-        if "__pycache__" not in file.parts and file.as_posix() not in names
+        [
+            file.as_posix()
+            for file in files
+            if "__pycache__" not in file.parts and file.as_posix() not in names
+        ]
+        + [place for place in PLACES.values() if place not in shared]
     )
 
 

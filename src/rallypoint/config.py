@@ -285,6 +285,8 @@ class WorkerConfig(Struct, frozen=True, kw_only=True):
     """None: workers may run where their agent may."""
     unbuffered: bool = False
     """Workers get PYTHONUNBUFFERED=1: their output is read for progress."""
+    keep_env: tuple[str, ...] = ()
+    """Variables of a scheduler's task that workers get all the same, or patterns of their names."""
 
     def __post_init__(self) -> None:
         _check(self)

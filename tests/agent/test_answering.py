@@ -23,7 +23,7 @@ from rallypoint.agent.node_workers import RunningRound
 from rallypoint.agent.worker_rounds import WorkerRounds
 from rallypoint.config import OutputMode
 from rallypoint.core import messages as m
-from rallypoint.core.watch.collecting import ALL_LINES
+from rallypoint.core.watch.collection_messages import ALL_LINES
 from rallypoint.core.watch.questions import Subject
 from rallypoint.observe.faults import Faults
 from rallypoint.process.forks import ForkedProcess

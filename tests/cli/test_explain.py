@@ -152,6 +152,12 @@ def explained(line: str, **environ: str) -> dict[str, str]:
             "rendezvous",
             "by the backend theirs at x [--rdzv-backend theirs, --rdzv-endpoint x]",
         ),
+        (
+            "--keep-env PMI_RANK",
+            {"SLURM_PROCID": "0", "PMI_RANK": "2", "SLURM_JOB_ID": "7"},
+            "environment",
+            "no worker gets what describes this agent's task: SLURM_PROCID [--keep-env PMI_RANK]",
+        ),
     ],
 )
 def test_each_value_is_explained_with_where_it_comes_from(

@@ -4,14 +4,17 @@ breaks, falls silent, or is full."""
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from tests.harness.cluster import wait_until
 from tests.harness.limits import patience
+from tests.harness.proc import descendants
 from tests.harness.unprivileged import become_somebody
 
 from rallypoint import __version__
@@ -110,11 +113,18 @@ def prefix() -> Sequence[str]:
 @pytest.fixture
 def host(tmp_path: Path, prefix: Sequence[str]) -> Iterator[Host]:
     # What a login shell says of jobs is none of this one's.
-    made = Host(tmp_path, {"PET_NNODES": "7", "RALLYPOINT_TOKEN_FILE": "/no/file"}, prefix)
-    yield made
-    made.process.kill()
-    made.process.wait()
-    for pipe in (made.process.stdin, made.process.stdout):
+    env = {"PET_NNODES": "7", "RALLYPOINT_TOKEN_FILE": "/no/file"}
+    with ended(Host(tmp_path, env, prefix)) as made:
+        yield made
+
+
+@contextmanager
+def ended(host: Host) -> Iterator[Host]:
+    """End it afterwards, if it has not ended, and close its pipes."""
+    yield host
+    host.process.kill()
+    host.process.wait()
+    for pipe in (host.process.stdin, host.process.stdout):
         assert pipe is not None
         pipe.close()
 
@@ -133,6 +143,29 @@ def test_it_tells_how_the_agent_ended(host: Host, tmp_path: Path) -> None:
     written = b"".join(each.data for each in host.said if isinstance(each, AgentOutput))
     assert b"[default 0] xxxxxxxxxx\n" in written
     assert host.wait() == 0
+    assert left(tmp_path) == []
+
+
+def test_A6_what_a_killed_host_has_left_is_removed_by_the_next_agent_there(
+    host: Host, tmp_path: Path
+) -> None:
+    host.start()
+    host.wait_runs()
+    pids = [host.process.pid, *descendants(host.process.pid)]
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in pids:
+            os.kill(pid, number)
+    killed = left(tmp_path)
+    assert sorted(name.split("-")[1] for name in killed) == ["agent", "host"]
+    (folder := tmp_path / "next").mkdir()
+    with ended(Host(folder, {"TMPDIR": str(tmp_path)})) as other:
+        other.start()
+        other.wait_runs()
+        wait_until(lambda: not set(killed) & set(left(tmp_path)), "what the killed ones left to go")
+        assert sorted(name.split("-")[1] for name in left(tmp_path)) == ["agent", "host"]
+        (folder / "finish").touch()
+        other.hear(AgentEnded)
+        assert other.wait() == 0
     assert left(tmp_path) == []
 
 

@@ -47,7 +47,7 @@ TABLE = {
         ("asks the master", "returned ['0 of 2', '1 of 2']"),
         refused="Agent._rendezvous is never called here: ",
     ),
-    "agent_with_hooks": Idiom(("starts 2", "stops 2", "returned [0, 1]")),
+    "agent_with_hooks": Idiom(("starts 2", "seen SUCCEEDED", "returned [0, 1]")),
     "agent_with_its_loop": Idiom(
         ("runs default", "returned [0, 1]"), refused="Agent._invoke_run is never called here: "
     ),

@@ -26,7 +26,7 @@ from rallypoint.core.model import Assignment, Candidate, SharedSettings, Stamp
 from rallypoint.core.sessions import Sessions
 from rallypoint.core.takeover.consent import Promises
 from rallypoint.core.takeover.heirs import RANKS
-from rallypoint.core.watch.collecting import WorkerAnswer
+from rallypoint.core.watch.collection_messages import WorkerAnswer
 from rallypoint.core.watch.questions import Subject
 from rallypoint.core.worker_exits import WorkerExit
 

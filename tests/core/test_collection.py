@@ -14,7 +14,7 @@ from tests.harness.properties import examples
 from rallypoint.core.host_effects import SendTo
 from rallypoint.core.messages import Collect, Collected, CollectMore
 from rallypoint.core.watch import collection as c
-from rallypoint.core.watch.collecting import (
+from rallypoint.core.watch.collection_messages import (
     ALL_LINES,
     ANSWER_S,
     PIECES_IN_FLIGHT,

@@ -202,6 +202,12 @@ def test_progress_is_read_where_a_pattern_is_given() -> None:
     assert (given.output.progress_pattern, given.workers.unbuffered) == ("hf-trainer", True)
 
 
+def test_A13_variables_are_kept_by_their_names() -> None:
+    given = settings(keep_env=["SLURM_PROCID", "PMI_*"])
+    assert given.workers.keep_env == ("SLURM_PROCID", "PMI_*")
+    assert settings().workers.keep_env == ()
+
+
 def test_a_history_and_equal_failures_are_as_by_the_command_line(tmp_path: Path) -> None:
     given = settings(history=tmp_path / "jobs", max_no_progress=3)
     theirs = command_line(f"--history={tmp_path}/jobs", "--max-no-progress=3")
@@ -247,6 +253,8 @@ def test_functions_are_forked_from_a_prepared_process_unless_told_otherwise() ->
         ({"progress_pattern": "step"}, "progress_pattern='step': there is no such profile; there"),
         ({"progress_pattern": 5}, "progress_pattern=5: "),
         ({"max_no_progress": -1}, "max_no_progress=-1: needs 0 or more"),
+        ({"keep_env": "PMI_RANK"}, "keep_env='PMI_RANK': needs a list of names"),
+        ({"keep_env": ["A=1"]}, "keep_env=['A=1']: needs names of variables, for example SLURM_PR"),
         ({"history": ""}, "history='': needs the name of a file"),
         ({"history": 5}, "history=5: needs a text"),
         ({"rdzv_backend": "etcd"}, "rdzv_backend='etcd': needs rdzv_endpoint HOST[:2379]"),

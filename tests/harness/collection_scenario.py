@@ -24,7 +24,7 @@ from tests.harness.scenario import Options, options_and_names
 from rallypoint.core.host_effects import SendTo
 from rallypoint.core.messages import Collect, Collected, ToAgent
 from rallypoint.core.watch import collection as c
-from rallypoint.core.watch.collecting import SINCE, Gathered, HowFar, WorkerAnswer
+from rallypoint.core.watch.collection_messages import SINCE, Gathered, HowFar, WorkerAnswer
 from rallypoint.core.watch.questions import Ask, Subject
 
 

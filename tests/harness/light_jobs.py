@@ -15,7 +15,7 @@ from rallypoint.coordinator.client.token import parse_token
 from rallypoint.coordinator.connection import ClientConnection, dial
 from rallypoint.core import messages as m
 from rallypoint.core.model import Candidate, SharedSettings, Stamp
-from rallypoint.core.watch.collecting import Collect, Collected, CollectMore, WorkerAnswer
+from rallypoint.core.watch.collection_messages import Collect, Collected, CollectMore, WorkerAnswer
 from rallypoint.core.watch.node_progress import NodeProgress
 from rallypoint.core.watch.questions import Subject
 from rallypoint.wire.address import Address

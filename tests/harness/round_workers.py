@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 from tests.harness.descriptors import open_descriptors, own_children
+from tests.harness.prepared import processes
 from tests.harness.proc import processes_with
 
 from rallypoint.core.worker_exits import WorkerExit
@@ -52,7 +53,9 @@ def sleeping(seconds: str) -> list[int]:
 
 @contextmanager
 def nothing_left() -> Iterator[None]:
-    """Assert that no child and no descriptor is left."""
+    """Assert that no child and no descriptor is left. What forks programs for tests is started
+    before: it stays for later tests."""
+    processes.prepare()
     before, children = open_descriptors(), own_children()
     yield
     assert open_descriptors() - before == set()

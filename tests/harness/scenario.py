@@ -40,7 +40,8 @@ and joins again in the same instant, unless it is slow. The commands:
 
 A transcript whose first command is `coordinator` has those of `coordinator_scenario.py` instead,
 one that begins with `question` those of `collection_scenario.py`, one with `serve` those of
-`hosted_lives.py`, one with `takeover` those of `takeover_scenario.py`.
+`hosted_lives.py`, one with `takeover` those of `takeover_scenario.py`, one with `launch` those of
+`launch_scenario.py`.
 
 In a trace `*` is what a person sees, `NODE <-` what a node is told, `NODE ->` what it answers, and
 `@S` a timer that ran out. `python -m tests.harness.scenario DIR` checks all `*.txt` there and
@@ -321,6 +322,7 @@ def render(text: str) -> str:
     from tests.harness.collection_scenario import CollectionScenario
     from tests.harness.coordinator_scenario import CoordinatorScenario
     from tests.harness.hosted_lives import LivesHost
+    from tests.harness.launch_scenario import LaunchScenario
     from tests.harness.takeover_scenario import TakeoverScenario
 
     first = next((line for line in text.splitlines() if line and line[0] != "#"), "")
@@ -333,6 +335,8 @@ def render(text: str) -> str:
         run = LivesHost().run
     elif first.startswith("takeover "):
         run = TakeoverScenario().run
+    elif first.startswith("launch "):
+        run = LaunchScenario().run
     out: list[str] = []
     commands: list[tuple[int, str]] = []
     in_trace = False

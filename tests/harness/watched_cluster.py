@@ -10,7 +10,7 @@ from rallypoint.core import host_effects
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.messages import CheckpointWanted, Detailed
 from rallypoint.core.model import SharedSettings
-from rallypoint.core.node.events import WorkersGone
+from rallypoint.core.node.events import EnrolmentDone, WorkersGone
 from rallypoint.core.watch.history import JobHistory
 from rallypoint.core.watch.job_view import Heard, JobView, view_of
 from rallypoint.core.watch.node_progress import NodeProgress
@@ -32,6 +32,8 @@ class WatchedCluster(Cluster):
         """Nodes whose workers save no checkpoint, however long they are waited for."""
         self.never_stops: set[str] = set()
         """Nodes whose workers do not stop when they are told to."""
+        self.never_enrols: set[str] = set()
+        """Nodes that find out neither that they reach rank 0 nor that they do not."""
         self._heard_at: dict[str, float] = {}
         self._started_at = 0.0
 
@@ -109,13 +111,15 @@ class WatchedCluster(Cluster):
         return status_lines(self.view, width, where="node-0:29400 --job train-7")
 
     def moves(self) -> list[tuple[str, SimulatedAgent]]:
-        """As of a cluster, but for the checkpoints that are never saved, and the workers that do
-        not stop."""
+        """As of a cluster, but for the checkpoints that are never saved, the workers that do not
+        stop, and the nodes that do not enrol."""
 
         def is_held(agent: SimulatedAgent) -> bool:
             node_id, first = agent.ref.node_id, agent.local[0]
             if isinstance(first, WorkersGone):
                 return node_id in self.never_stops
+            if isinstance(first, EnrolmentDone):
+                return node_id in self.never_enrols
             return isinstance(first, CheckpointWanted) and node_id in self.never_saves
 
         moves = super().moves()

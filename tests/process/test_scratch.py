@@ -164,6 +164,7 @@ def test_a_directory_is_made_where_one_can_be(tmp_path: Path) -> None:
         (NAME, 0o40700, 7, "", False),
         (f"rallypoint-agent-job__{RANDOM}", 0o40700, 7, "", False),
         (f"rallypoint-job_{KERNEL}_{RANDOM}", 0o40700, 7, KERNEL, False),
+        (f"rallypoint-host-job_{KERNEL}_{RANDOM}", 0o40700, 7, KERNEL, False),
         (f"rallypoint-agent-job_{KERNEL}_kept", 0o40700, 7, KERNEL, False),
         ("rallypoint-agent-", 0o40700, 7, KERNEL, False),
     ],

@@ -62,7 +62,7 @@ class Life(Struct, eq=False):
     """And when each of them did."""
     lost_at: float | None = None
     lost_by: int = 0
-    """The number of the coordinator that gave the agent up last; 0: none has."""
+    """The leadership (`Invariants.leadership`) that gave the agent up last; 0: none has."""
     is_leaving: bool = False
     """It is lost since it was told to go, and may take its time."""
     was_refused: bool = False
@@ -94,8 +94,9 @@ class World(Struct, eq=False):
     """By rank; those that were started."""
     places: dict[str, Assignment] = field(default_factory=dict)
     """By life."""
-    charged_by: set[int] = field(default_factory=set)
-    """Which coordinators."""
+    charged_by: list[object] = field(default_factory=list)
+    """The job states that have charged it: a coordinator that leads the job again has another one,
+    from the record, and makes a charge again that was not recorded."""
 
 
 class Job(Struct, eq=False):

@@ -92,6 +92,12 @@ class Invariants:
         return self.coordinator
 
     @property
+    def leadership(self) -> int:
+        """The number of the newest time at which a coordinator came to lead: a process that leads
+        again remembers nothing of the last time."""
+        return self.leader
+
+    @property
     def leading_life(self) -> str:
         """The incarnation of the agent that leads, or did last; empty: none has."""
         return ""
@@ -177,7 +183,7 @@ class Invariants:
             self._lost(event, job.coordinator)
         for effect in effects:
             if isinstance(effect, m.ToNode):
-                self._told(effect, job.coordinator)
+                self._told(effect)
         self._check_charge(job, effects)
         self._check_fitness(job, event, effects)
         assigned = [
@@ -200,7 +206,7 @@ class Invariants:
         if cause is not None:
             self.fitness.judged(state, cause, self.now_s, is_broken=self.is_broken)
 
-    def _told(self, effect: m.ToNode, coordinator: int) -> None:
+    def _told(self, effect: m.ToNode) -> None:
         life = self.lives[effect.ref.incarnation]
         match effect.message:
             case m.Expelled(stamp, why, final):
@@ -208,7 +214,7 @@ class Invariants:
                     self._check_told(life)
                 if why.startswith(REPLACED) and life.lost_at is None:
                     raise Violation("duplicate", f"{life.ref} lost its place, and was not lost")
-                life.lost_at, life.lost_by = self.now_s, coordinator
+                life.lost_at, life.lost_by = self.now_s, self.leadership
                 life.banned_in = stamp.incarnation if final else life.banned_in
             case m.LeaveNow():
                 life.lost_at, life.is_leaving = self.now_s, True
@@ -230,7 +236,7 @@ class Invariants:
 
     def _lost(self, event: SessionLost, coordinator: int) -> None:
         life = self.lives[event.ref.incarnation]
-        life.lost_at, life.lost_by = self.now_s, coordinator
+        life.lost_at, life.lost_by = self.now_s, self.leadership
         self.owed.pop(event.ref.incarnation, None)
         silent_s = self.now_s - life.heard_by.get(coordinator, 0.0)
         if event.why in DEATHS and not (life.died and not life.runs):
@@ -251,9 +257,10 @@ class Invariants:
         world = self.worlds.get(ended)
         # Two: an earlier failure was taken for its machine's, and is the program's.
         most = before + (2 if any(x.is_programs for x in job.state.round.fitness.failures) else 1)
-        if world is None or not before < total <= most or job.coordinator in world.charged_by:
+        charged = world is not None and any(state is job.state for state in world.charged_by)
+        if world is None or not before < total <= most or charged:
             raise Violation("budget", f"round {ended.round} was charged {total - before} times")
-        world.charged_by.add(job.coordinator)
+        world.charged_by.append(job.state)
         settings = job.state.round.settings
         if total > settings.max_restarts + (total - before - 1) and not settings.restart_window_s:
             raise Violation("budget", f"{total} of {settings.max_restarts} restarts were used")

@@ -122,6 +122,10 @@ class LedInvariants(Invariants):
         return self._records[-1].leader.process.pid if self._records else 0
 
     @property
+    def leadership(self) -> int:
+        return self._records[-1].epoch.as_int() if self._records else 0
+
+    @property
     def _job(self) -> JobRecord | None:
         return self._records[-1].job if self._records else None
 
@@ -198,10 +202,6 @@ class LedInvariants(Invariants):
             for life in self.lives.values():
                 life.banned_in = 0  # who had its place is not in the record
         self._epochs.setdefault(new.epoch.as_int(), self.leader)
-        if self._has_put_back and old is not None and old.epoch != new.epoch:
-            # A coordinator that leads again has forgotten what it had not recorded.
-            for world in self.worlds.values():
-                world.charged_by.discard(self.leader)
         self._follows_record(new)
         if old is not None and (self._was_put_back or self._catches_up(old, new)):
             self._was_put_back = False
@@ -427,8 +427,8 @@ class LedInvariants(Invariants):
                     raise Violation("durable", f"{incarnation} attached to an epoch of nobody")
                 life = self.lives[incarnation]
                 self._attached_to[incarnation] = self._epochs[epoch]
-                # The coordinator that has lost an agent gives it no place back by that.
-                if resumed and not life.is_leaving and life.lost_by != self._epochs[epoch]:
+                # The leader that has lost an agent gives it no place back by that.
+                if resumed and not life.is_leaving and life.lost_by != epoch:
                     life.lost_at = None
             case m.Ack(number):
                 said = self._said.get((incarnation, self._attached_to[incarnation]), {})

@@ -86,6 +86,39 @@ def test_digits_resumes_from_its_checkpoint(tmp_path: Path, digits_python: str) 
     assert told == [True, True], "threads go by another name"
 
 
+def python_of(page: str) -> list[str]:
+    """Return the lines of a page's blocks of Python."""
+    blocks = re.findall(r"```python\n(.*?)```", page, re.S)
+    return [line.strip() for block in blocks for line in block.splitlines() if line]
+
+
+def test_the_tutorial_quotes_its_script() -> None:
+    page = (EXAMPLES.parent / "docs" / "tutorial.md").read_text("utf-8")
+    script = [
+        line.strip() for line in (EXAMPLES / "tutorial" / "elastic.py").read_text().splitlines()
+    ]
+    quoted = python_of(page)
+    assert len(quoted) > 10
+    assert [line for line in quoted if line not in script] == []
+
+
+@pytest.mark.frameworks
+def test_the_script_of_the_tutorial_continues_from_its_checkpoint(
+    tmp_path: Path, digits_python: str
+) -> None:
+    """Rank 1 is killed once, after step 45: no step up to the last checkpoint is done again."""
+    script = (EXAMPLES / "tutorial" / "elastic.py").read_text().replace("sleep(0.2)", "sleep(0.01)")
+    kill = """if step == 45 and dist.get_rank() == 1 and worker.context().round == 0:
+            os.kill(os.getpid(), 9)
+        worker.progress("""
+    (tmp_path / "train.py").write_text(script.replace("worker.progress(", kill, 1))
+    env = {"OMP_NUM_THREADS": "1", "PYTHON_EXEC": digits_python}
+    run = ended(agent(tmp_path, "--nproc-per-node=2", "--max-restarts=1", "train.py", env=env), 0)
+    steps = re.findall(r"^step (\d+)/100 of 2 workers", run.out, re.MULTILINE)
+    assert steps == [str(step) for step in range(10, 101, 10)]
+    assert "was killed by SIGKILL" in run.err
+
+
 def epochs(out: str) -> list[str]:
     """Which epochs were trained, in order."""
     return re.findall(r"^epoch (\S+):", out, re.MULTILINE)

@@ -79,3 +79,14 @@ def test_where_more_nodes_are_missing_than_names_tell_it_says_so() -> None:
     assert job.view.waits_for == (
         "25 more nodes: 39 of 64 nodes are here; by the names of the others, among them: node-21"
     )
+
+
+def test_V1_why_a_node_does_not_reach_rank_0_is_said_while_others_still_try() -> None:
+    job = WatchedCluster(SharedSettings("train-7", 3, 3))
+    job.never_enrols.add("node-2")
+    job.nodes(3, without=(1,))
+    job.start("node-1", 8).unreachable = {"node-0"}
+    job.settle()
+    assert job.status()[1] == (
+        "  waits for   node node-1: it does not reach the store of rank 0: no answer"
+    )

@@ -24,7 +24,7 @@ from rallypoint.core.job_state import new_job
 from rallypoint.core.model import Stamp
 from rallypoint.core.sessions import Sessions
 from rallypoint.core.settings import MAX_WORKERS_PER_NODE
-from rallypoint.core.watch.collecting import (
+from rallypoint.core.watch.collection_messages import (
     ALL_LINES,
     ANSWER_S,
     Gathered,

@@ -27,7 +27,7 @@ from rallypoint.core.hang import Behind
 from rallypoint.core.model import Outcome, SharedSettings, Stamp
 from rallypoint.core.outcomes import SIGNALLED
 from rallypoint.core.settings import MAX_NUMBER, MAX_SECONDS, MAX_WORKERS_PER_NODE
-from rallypoint.core.watch.collecting import PIECES_IN_FLIGHT, Gathered, WorkerAnswer
+from rallypoint.core.watch.collection_messages import PIECES_IN_FLIGHT, Gathered, WorkerAnswer
 from rallypoint.core.watch.job_view import JobView
 from rallypoint.core.watch.node_progress import NodeProgress
 from rallypoint.core.watch.questions import Subject

@@ -1,7 +1,7 @@
 """The answers to people about this node's workers: their stacks, and their last output.
 
-The coordinator asks (`core/watch/collecting.py`). Each answer is a task, which waits until a piece
-of it is wanted; nothing of it is in the way of heartbeats.
+The coordinator asks (`core/watch/collection_messages.py`). Each answer is a task, which waits until
+a piece of it is wanted; nothing of it is in the way of heartbeats.
 """
 
 from __future__ import annotations
@@ -15,7 +15,12 @@ from rallypoint.agent.worker_rounds import WorkerRounds
 from rallypoint.coordinator.client.session import raise_in_loop
 from rallypoint.core import limits
 from rallypoint.core import messages as m
-from rallypoint.core.watch.collecting import ALL_LINES, PIECE_CHARACTERS, PIECE_TEXTS, WorkerAnswer
+from rallypoint.core.watch.collection_messages import (
+    ALL_LINES,
+    PIECE_CHARACTERS,
+    PIECE_TEXTS,
+    WorkerAnswer,
+)
 from rallypoint.core.watch.questions import RankRange, Subject
 from rallypoint.observe.faults import Faults
 from rallypoint.process.logs.newest import OutputLines, OutputReader, ReadStart

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from rallypoint.config import TOKEN_VARIABLE, AgentConfig
+from rallypoint.config import TOKEN_VARIABLE, AgentConfig, WorkerConfig
 from rallypoint.core.model import Assignment, Stamp
+from rallypoint.core.task_variables import inherited
 from rallypoint.core.text import count, named, shown
 from rallypoint.errors import UsageError
 from rallypoint.files import local_path
@@ -55,17 +56,15 @@ class WorkerContext(Struct, frozen=True):
         return self.assignment.base_role_rank + self.local_rank
 
 
-def common_environ(
-    omp_threads: int | None, base: Mapping[str, str] | None = None, *, unbuffered: bool = False
-) -> dict[str, str]:
+def common_environ(workers: WorkerConfig, base: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the environment that all workers of a node have, besides their places."""
-    environ = without_token(base)
-    if unbuffered:
+    environ = inherited(without_token(base), workers.keep_env)
+    if workers.unbuffered:
         environ.setdefault("PYTHONUNBUFFERED", "1")
     environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
     environ.setdefault("PYTHONFAULTHANDLER", "1")
-    if omp_threads is not None:
-        environ.setdefault("OMP_NUM_THREADS", str(omp_threads))
+    if workers.omp_threads is not None:
+        environ.setdefault("OMP_NUM_THREADS", str(workers.omp_threads))
     return environ
 
 
@@ -74,7 +73,8 @@ def worker_environ(context: WorkerContext, base: Mapping[str, str] | None = None
 
     TORCHELASTIC_USE_AGENT_STORE is `True` because a store listens at MASTER_ADDR:MASTER_PORT before
     any worker starts, so that every worker is a client of it, rank 0 too. The token is taken out:
-    a worker runs the user's code, and its environment ends up in logs. PYTHONFAULTHANDLER, which
+    a worker runs the user's code, and its environment ends up in logs. So is what a scheduler says
+    of its task, which is the agent (`core/task_variables.py`). PYTHONFAULTHANDLER, which
     torchrun does not set, has Python write its stack to stderr at a fatal signal; an empty value in
     `base` turns that off.
 
@@ -82,7 +82,7 @@ def worker_environ(context: WorkerContext, base: Mapping[str, str] | None = None
     """
     place, workers, local_rank = context.assignment, context.config.workers, context.local_rank
     rendezvous = context.config.rendezvous
-    environ = common_environ(workers.omp_threads, base, unbuffered=workers.unbuffered)
+    environ = common_environ(workers, base)
     environ |= {
         "LOCAL_RANK": str(local_rank),
         "RANK": str(context.rank),

@@ -1,4 +1,4 @@
-"""This node's membership in a job: from finding or hosting the coordinator to leaving the job."""
+"""The membership of a node in a job: from finding or hosting the coordinator to leaving the job."""
 
 from __future__ import annotations
 
@@ -63,11 +63,11 @@ UNNAMED_WAIT_S = 2.0
 
 
 class AgentSetup(NamedTuple):
-    """What an agent runs with."""
+    """Everything that an agent runs with."""
 
     config: AgentConfig
     signals: tuple[int, ...]
-    """Those that end it."""
+    """The signals that end it."""
     telemetry: Telemetry
     selector: WakeSelector
     helpers: HelperProcesses | None = None
@@ -77,7 +77,7 @@ class AgentSetup(NamedTuple):
     scratch: str = ""
     """The directory of this agent alone; empty: there is none."""
     outputs: WorkerOutputs | None = None
-    """Of the workers, if they are processes of this agent."""
+    """The outputs of the workers, if they are processes of this agent."""
     dead: tuple[DeadPlace, ...] = ()
     """Places of former agents on this machine of which nothing runs any more."""
 
@@ -126,7 +126,7 @@ class Membership:
 
     @property
     def error(self) -> Exception | None:
-        """What a rendezvous handler raised, if that ended this node's part."""
+        """The exception of a rendezvous handler that ended this node's part; None: none did."""
         return None if self._joined is None else self._joined.session.error
 
     def owns(self, pid: int) -> bool:
@@ -264,7 +264,7 @@ class Membership:
         return host
 
     async def _candidate(self, found: Connected) -> Candidate:
-        """What this node brings, and the listening socket of its round store."""
+        """Make the listening socket of the round store; return all that this node brings."""
         rendezvous = self._config.rendezvous
         if rendezvous.static:
             address, port = rendezvous.endpoint.host, rendezvous.endpoint.port

@@ -131,8 +131,7 @@ class PreparedSource(WorkerSource):
     def _start_process(self) -> None:
         assert self._guard is not None
         self._attempts += 1
-        unbuffered = self._config.unbuffered
-        environ = common_environ(self._config.omp_threads, unbuffered=unbuffered)
+        environ = common_environ(self._config)
         self._process = PreparedProcess.start(self._preparation, environ, self._guard, self._title)
 
     def _listen(self) -> None:

@@ -86,6 +86,16 @@ ROWS = {
         Row("store", _CLI + "store", "host a store for torch's TCPStore clients, outside any job"),
         Row("token", _CLI + "token", "make or show the secret that the nodes of a job share"),
         Row("verdict", _CLI + "job_verdict", "say how a job has ended, with its exit code"),
+        Row(
+            "shim",
+            _CLI + "shim.command",
+            "run a command, with Rallypoint in the place of the torchrun that it starts",
+        ),
+        Row(
+            "migrate",
+            _CLI + "migrate.command",
+            "print the line of Rallypoint for a command line of another launcher",
+        ),
         Row("generate", _CLI + "generate.command", "print what a cluster needs to run jobs"),
         Row(
             "completion",
@@ -95,7 +105,7 @@ ROWS = {
     )
 }
 """The keys are the names of commands."""
-HANDLE_SIGNALS = frozenset({"run", "launch", "serve", "store"})
+HANDLE_SIGNALS = frozenset({"run", "launch", "serve", "store", "shim"})
 """Commands that do so themselves from when they have something to put in order."""
-WITHOUT_ASYNCIO = frozenset({"run", "token", "verdict", "generate"})
+WITHOUT_ASYNCIO = frozenset({"run", "token", "verdict", "generate", "shim", "migrate"})
 """Commands that do not import it with their module."""

@@ -6,13 +6,14 @@ a scheduler says. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
 from rallypoint.cli.parser import Scanned, entry
 from rallypoint.config import AgentConfig, RendezvousConfig, StopConfig
 from rallypoint.core.settings import OnJoin
+from rallypoint.core.task_variables import inherited
 from rallypoint.core.text import count, shown
 from rallypoint.process.relay.pattern import PROFILES
 
@@ -32,10 +33,11 @@ class _Row(Struct, frozen=True):
     """The options, and the keys of --rdzv-conf, that say it."""
 
 
-def explain(config: AgentConfig, scanned: Scanned) -> Iterator[str]:
-    """The lines. `scanned`: what `config` was read from, with what the surroundings say."""
+def explain(config: AgentConfig, scanned: Scanned, environ: Mapping[str, str]) -> Iterator[str]:
+    """The lines. `scanned`: what `config` was read from, with what the surroundings say. `environ`:
+    what workers inherit."""
     yield f"rallypoint run would start: {' '.join(config.workers.argv)}"
-    for row in _rows(config):
+    for row in (*_rows(config), *_environment(config, environ)):
         origin = _origin(row.said_by, scanned)
         yield from entry(f"{row.text} [{origin}]", f"  {row.topic}", column=_COLUMN)
     for notice in config.notices:
@@ -180,6 +182,12 @@ def _stopping(stop: StopConfig) -> Iterator[_Row]:
     said_by = ["--signals-to-handle", "--preempt-notice", "--stop-at", "--stop-before"]
     said_by += ["--drain-deadline", "--shutdown-timeout"]
     yield _Row("this node leaves", text, said_by)
+
+
+def _environment(config: AgentConfig, environ: Mapping[str, str]) -> Iterator[_Row]:
+    if left_out := sorted(environ.keys() - inherited(environ, config.workers.keep_env)):
+        text = f"no worker gets what describes this agent's task: {', '.join(left_out)}"
+        yield _Row("environment", text, ["--keep-env"])
 
 
 def _token(config: AgentConfig) -> str:

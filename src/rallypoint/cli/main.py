@@ -120,7 +120,8 @@ def _unknown(command: str) -> str:
     from difflib import get_close_matches
     from shutil import which
 
-    close = get_close_matches(command, ROWS, n=1)
+    # Two letters are close to many a word, and are more often a program: `sh` is not `shim`.
+    close = get_close_matches(command, ROWS, n=1) if len(command) > 2 else []
     hint = f"did you mean rallypoint {close[0]}?" if close else f"known: {', '.join(ROWS)}"
     if not close and which(command):
         hint = "for a program in each worker: rallypoint run --no-python " + command

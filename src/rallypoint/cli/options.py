@@ -53,6 +53,7 @@ from rallypoint.config import (
 from rallypoint.config import default_of as field_default
 from rallypoint.core.outcomes import exit_codes_help
 from rallypoint.core.settings import FLAGS, GROUPS, MAX_WORKERS_PER_NODE, Setting
+from rallypoint.core.task_variables import describes_task
 from rallypoint.core.text import shown
 from rallypoint.errors import UsageError
 from rallypoint.observe.printing import print_error
@@ -184,7 +185,7 @@ def read_run(
     if scanned.on("--explain"):
         from rallypoint.cli.explain import explain
 
-        raise ExplainRequested(tuple(explain(config, reading.scanned)))
+        raise ExplainRequested(tuple(explain(config, reading.scanned, environ)))
     return config
 
 
@@ -306,6 +307,11 @@ def _workers(
         notices.append(f"OMP_NUM_THREADS is not set: each of the {count} workers gets 1")
     if given.get("virtual_local_rank"):
         own_device(environ, 0, count)
+    notices += [
+        f"--keep-env {shown(name)} has no effect: workers get that variable in any case"
+        for name in given.get("keep_env", ())
+        if name.isidentifier() and not describes_task(name)
+    ]
     # As with torchrun, the start method has no meaning for a script or a module: they are commands.
     by_path = method and scanned.on("--run-path")
     return WorkerConfig(

@@ -64,6 +64,14 @@ class ExplainRequested(Exception):
     """`--explain` stood on the command line, whose explanation `args[0]` are lines."""
 
 
+class UnknownOptionError(UsageError):
+    """A command line has an option that its command does not have."""
+
+    def __init__(self, option: str, hint: str = "") -> None:
+        super().__init__(f"{shown(option)}: unknown option{hint}")
+        self.option = option
+
+
 class CompletionRequested(Exception):
     """`--print-completion` stood on the command line, with the shell `args[0]`."""
 
@@ -224,7 +232,7 @@ class _Parse:
             row = short.get(name)
             if row is None:
                 near = self._nearest("--" + word[1:].replace("_", "-"))
-                raise UsageError(f"{shown(word)}: unknown option{near}")
+                raise UnknownOptionError(word, near)
             if row.metavar:
                 self._take(row, name, letters.removeprefix("=") or None)
                 return
@@ -254,7 +262,7 @@ class _Parse:
         if not fits and (ignored := self._command.ignored(name)):
             return ignored
         if not fits:
-            raise UsageError(f"{shown(spelled)}: unknown option{self._nearest(name)}")
+            raise UnknownOptionError(spelled, self._nearest(name))
         return fits[0]
 
     def _nearest(self, name: str) -> str:

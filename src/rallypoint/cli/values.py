@@ -274,6 +274,14 @@ def module_names(value: Given) -> tuple[str, ...]:
     return tuple(names)
 
 
+def variable_names(value: Given) -> tuple[str, ...]:
+    """Comma-separated names of variables, or patterns of names."""
+    names = tuple(name.strip() for name in value.text.split(",") if name.strip())
+    if not names or not all(is_name(name) and "=" not in name for name in names):
+        raise value.wrong("needs names of variables, for example SLURM_PROCID or 'SLURM_*'")
+    return names
+
+
 def signal_names(value: Given) -> tuple[str, ...]:
     """Comma-separated names of signals that a process may handle."""
     import signal
@@ -411,6 +419,7 @@ _READERS: Mapping[str, Callable[[Given], object]] = {
     "signals": signal_names,
     "notice": preempt_notice,
     "modules": module_names,
+    "variables": variable_names,
     "file": summary_file,
     "directory": lambda value: value.text or None,
     "streams": output_map,

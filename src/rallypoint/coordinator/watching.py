@@ -29,7 +29,7 @@ from rallypoint.core.session_state import Session
 from rallypoint.core.sessions import Sessions
 from rallypoint.core.text import count
 from rallypoint.core.watch.askers import Askers
-from rallypoint.core.watch.collecting import SINCE
+from rallypoint.core.watch.collection_messages import SINCE
 from rallypoint.core.watch.goodput import Spending
 from rallypoint.core.watch.goodput_view import GoodputView
 from rallypoint.core.watch.history import HistoryEntry, JobHistory

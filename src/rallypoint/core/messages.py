@@ -38,9 +38,9 @@ from rallypoint.core.model import (
 from rallypoint.core.round_record import ReportedRound
 from rallypoint.core.settings import SETTINGS_UNCOUNTED
 from rallypoint.core.takeover.told import Position
-from rallypoint.core.watch.collecting import Collect as Collect
-from rallypoint.core.watch.collecting import Collected as Collected
-from rallypoint.core.watch.collecting import CollectMore as CollectMore
+from rallypoint.core.watch.collection_messages import Collect as Collect
+from rallypoint.core.watch.collection_messages import Collected as Collected
+from rallypoint.core.watch.collection_messages import CollectMore as CollectMore
 from rallypoint.core.watch.goodput_view import GoodputView
 from rallypoint.core.watch.node_progress import NodeProgress
 from rallypoint.core.watch.questions import Answer as Answer

@@ -304,6 +304,10 @@ WHAT_RUNS = (
            "each worker sees only its own device (CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES if it"
            " is set), and LOCAL_RANK 0",
            "switch", "workers.virtual_local_rank", key="call"),
+    _own("--keep-env", "NAME",
+         "let workers have a variable that describes their agent's task to Slurm or an MPI, as"
+         " SLURM_PROCID; also 'SLURM_*'; repeatable",
+         "variables", "workers.keep_env", "none", repeatable=True, key="call"),
     Setting("--numa-binding", "node|socket|exclusive|core-complex",
             "run each worker on CPUs near its GPU; without GPUs the workers are spread over the"
             " nodes",

@@ -4,7 +4,8 @@ Its name is chosen before the guard is forked, which is told it, and it is made 
 whenever the agent is killed, the guard removes it. Where all of a container is killed, the guard
 with it, the next agent of that user does (see `is_ours`, `sweep`). An agent keeps its directory
 locked while it lives, and the name tells under which kernel that was: another machine that shares
-the directory for temporary files sees no lock.
+the directory for temporary files sees no lock. The end of `rallypoint launch` on a host has such a
+directory as well, which the next agent removes if that process was killed.
 
 A program that has launched a job which failed is told of its workers' error files, and may look for
 what lies beside them: these stay until that program ends.
@@ -17,7 +18,7 @@ import fcntl
 import os
 import stat
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from itertools import filterfalse, islice
 
@@ -28,6 +29,8 @@ from rallypoint.machine_name import kernel_id
 from rallypoint.process.logs.log_dir import full_place, safe_name
 
 PREFIX = "rallypoint-agent-"
+HOST_PREFIX = "rallypoint-host-"
+"""The name of a directory of the end of `rallypoint launch` on a host begins with this."""
 PLACES = ("/tmp", "/var/tmp", "/dev/shm")
 JOB_NOTE = "job"
 """The file in which an agent says of which job it is, for commands on this node."""
@@ -53,8 +56,8 @@ class LocalJob(Struct, frozen=True):
 class Scratch:
     """Made by `make`, ended by `remove`. `paths` are where it may come to lie."""
 
-    def __init__(self, temp_dir: str, run_id: str) -> None:
-        name = f"{PREFIX}{safe_name(run_id)}_{kernel_id()}_{os.urandom(8).hex()}"
+    def __init__(self, temp_dir: str, run_id: str, prefix: str = PREFIX) -> None:
+        name = f"{prefix}{safe_name(run_id)}_{kernel_id()}_{os.urandom(8).hex()}"
         places = dict.fromkeys((os.path.abspath(temp_dir), *PLACES))
         self.paths = tuple(os.path.join(place, name) for place in places)
         self.path = ""
@@ -190,19 +193,23 @@ def lives(pid: int) -> bool:
     return pid > 0
 
 
-def is_ours(name: str, mode: int, owner: int, *, user: int, kernel: str) -> bool:
-    """Whether a directory of this name, mode and owner is one that an agent of this user made under
-    this kernel. Whether that agent lives its lock tells."""
+def is_ours(
+    name: str, mode: int, owner: int, *, user: int, kernel: str, prefix: str = PREFIX
+) -> bool:
+    """Whether this user has made a directory of this name, mode and owner under this kernel. Its
+    lock tells whether the process that has made it lives. `prefix`: that of agents' directories, or
+    `HOST_PREFIX`."""
     head, _, tail = name.rpartition("_")
-    made_here = bool(kernel) and head.startswith(PREFIX) and head.endswith(f"_{kernel}")
+    made_here = bool(kernel) and head.startswith(prefix) and head.endswith(f"_{kernel}")
     is_private = stat.S_ISDIR(mode) and not mode & 0o077
     return made_here and len(tail) == 16 and is_private and owner == user
 
 
-def sweep(places: Iterable[str]) -> None:
+def sweep(places: Collection[str]) -> None:
     """Remove what agents of this user have left in these directories that were killed together
-    with their guards. Blocks on the file system; never raises OSError."""
-    for path in ours(places):
+    with their guards, and what killed ends of `rallypoint launch` have left. Blocks on the file
+    system; never raises OSError."""
+    for path in (*ours(places), *ours(places, HOST_PREFIX)):
         if _may_be_needed(path):
             continue
         try:
@@ -213,14 +220,15 @@ def sweep(places: Iterable[str]) -> None:
             continue  # Its agent lives, or it is gone.
 
 
-def ours(places: Iterable[str]) -> Iterator[str]:
-    """The directories of this user's agents that were made under this kernel."""
+def ours(places: Iterable[str], prefix: str = PREFIX) -> Iterator[str]:
+    """The directories with this prefix, by default those of agents, that this user has made under
+    this kernel."""
     user, kernel = os.geteuid(), kernel_id()
     for place in dict.fromkeys(places):
         try:
             with os.scandir(place) as entries:
                 looked_at = islice(entries, _MOST_ENTRIES)
-                names = [entry.name for entry in looked_at if entry.name.startswith(PREFIX)]
+                names = [entry.name for entry in looked_at if entry.name.startswith(prefix)]
         except OSError:
             continue
         for name in names[:_MOST_LOOKED_AT]:
@@ -229,7 +237,8 @@ def ours(places: Iterable[str]) -> Iterator[str]:
                 status = os.lstat(path)
             except OSError:
                 continue
-            if is_ours(name, status.st_mode, status.st_uid, user=user, kernel=kernel):
+            mode, owner = status.st_mode, status.st_uid
+            if is_ours(name, mode, owner, user=user, kernel=kernel, prefix=prefix):
                 yield path
 
 

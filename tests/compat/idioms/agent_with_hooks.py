@@ -1,4 +1,4 @@
-"""An agent of a framework's own overrides how workers are started and stopped."""
+"""An agent of a framework's own overrides how workers are started and watched."""
 
 import os
 
@@ -14,9 +14,10 @@ class Agent(LocalElasticAgent):
         print("starts", len(worker_group.workers), flush=True)
         return super()._start_workers(worker_group)
 
-    def _stop_workers(self, worker_group, *how, **more):
-        print("stops", len(worker_group.workers), flush=True)
-        return super()._stop_workers(worker_group, *how, **more)
+    def _monitor_workers(self, worker_group):
+        found = super()._monitor_workers(worker_group)
+        self.seen = found.state
+        return found
 
 
 def trainer():
@@ -34,7 +35,9 @@ def main():
         rdzv_handler=rdzv_registry.get_rendezvous_handler(parameters),
         monitor_interval=0.1,
     )
-    result = Agent(spec, logs_specs=DefaultLogsSpecs(), start_method="spawn").run()
+    agent = Agent(spec, logs_specs=DefaultLogsSpecs(), start_method="spawn")
+    result = agent.run()
+    print("seen", agent.seen.name)
     print("returned", sorted(result.return_values.values()))
 
 

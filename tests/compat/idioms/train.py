@@ -3,6 +3,7 @@
 import os
 import sys
 
-print(" ".join(["worker", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], *sys.argv[1:]]))
+line = " ".join(["worker", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], *sys.argv[1:]])
+sys.stdout.write(f"{line}\n")
 if "fail" in sys.argv and os.environ["RANK"] == "1":
     sys.exit(3)

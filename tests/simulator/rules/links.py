@@ -1,6 +1,7 @@
 """Rules of how agents and coordinators hear each other (behaviours F2, F3, F4, L2).
 
-* Where nothing goes wrong an agent keeps its connection. (Not when the job begins another life.)
+* Where nothing goes wrong an agent keeps its connection. (Not when the job begins another life, and
+  not just after a takeover: the coordinator may answer an agent when its lease is nearly over.)
 * No node is given up for its silence while something that it has said lies unread.
 * An agent that has taken part in one life of a job, and comes to another that has formed no round
   yet, is given a higher number than the one that it knows.
@@ -41,6 +42,11 @@ class Links(Rule):
         self._promised: dict[str, tuple[int, float]] = {}
         """The epoch to whose leader each agent has promised last, and the end of that promise."""
         self._newest: LeadRecord | None = None
+        self._led_since = 0.0
+        """When a coordinator last began to lead the job."""
+
+    def leads(self, state: JobState, coordinator: int) -> None:
+        self._led_since = self.facts.now_s
 
     def read(self, incarnation: str, coordinator: int, message: m.ToCoordinator) -> None:
         match message:
@@ -61,7 +67,8 @@ class Links(Rule):
         """An agent attaches: why, if it was attached to this coordinator before?"""
         before = self._attached_to.get(incarnation)
         settled_s = 2 * self.settings.lease_s / SLOWEST + SETTLES_S
-        if before == coordinator and self.undisturbed_s > settled_s:
+        quiet_s = min(self.undisturbed_s, self.facts.now_s - self._led_since)
+        if before == coordinator and quiet_s > settled_s:
             text = f"{incarnation} connects again {self.undisturbed_s:.1f} s after the last fault"
             raise Violation("connection", text)
 

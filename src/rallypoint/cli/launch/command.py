@@ -8,7 +8,7 @@ import os
 from msgspec.structs import replace
 
 from rallypoint.cli.access import keep_secrets
-from rallypoint.cli.launch.job import Launch
+from rallypoint.cli.launch.job import LaunchedJob
 from rallypoint.cli.launch.options import LAUNCH
 from rallypoint.cli.launch.output import OutputWriter
 from rallypoint.cli.launch.plan import Asked, read_launch
@@ -41,7 +41,7 @@ def _as_here(asked: Asked) -> Asked:
 async def _launch(asked: Asked) -> int:
     output = OutputWriter(tuple(host.name for host in asked.plan.hosts), asked.plan.output)
     writing = asyncio.get_running_loop().create_task(output.run())
-    launch = Launch(asked, output)
+    launch = LaunchedJob(asked, output)
     try:
         return await launch.run()
     finally:

@@ -18,9 +18,10 @@ from rallypoint.cli.run_options.script import check_script
 from rallypoint.config import TOKEN_VARIABLE
 from rallypoint.core.settings import FLAGS
 from rallypoint.errors import UsageError
-from rallypoint.files import make_private_dir, safe_open
+from rallypoint.files import safe_open
 from rallypoint.process.linked_program import FromProgram, LinkedProgram, ProgramLink, start_program
 from rallypoint.process.logs.log_dir import safe_name
+from rallypoint.process.scratch import HOST_PREFIX, Scratch
 from rallypoint.process.syscalls import hide_process
 from rallypoint.wire.launch_link import (
     MARK,
@@ -83,8 +84,12 @@ def _why_not_here(look: Look) -> str:
 
 
 def _run(start: Start, link: ProgramLink) -> None:
-    scratch = make_private_dir(os.path.join(os.environ.get("TMPDIR") or "/tmp", "rallypoint-host-"))
-    path = _summary_path(start) or os.path.join(scratch, "summary.json")
+    scratch = Scratch(os.environ.get("TMPDIR") or "/tmp", start.node, HOST_PREFIX)
+    scratch.make()
+    if not scratch.path:
+        places = " or ".join(map(os.path.dirname, scratch.paths))
+        raise OSError(f"no directory can be made in {places}")
+    path = _summary_path(start) or os.path.join(scratch.path, "summary.json")
     before = _version(path)
     try:
         program = _start(start, path, None)
@@ -96,9 +101,7 @@ def _run(start: Start, link: ProgramLink) -> None:
                 summary = file.read()
         link.put(frame(AgentEnded(code, summary)))
     finally:
-        for left in (os.path.join(scratch, "summary.json"), scratch):
-            with suppress(OSError):
-                os.rmdir(left) if left == scratch else os.unlink(left)
+        scratch.remove()
 
 
 def _run_on(start: Start, link: ProgramLink) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
-from rallypoint.integrations.hostfile import Host
+from rallypoint.cli.launch.machine import LinkEnded
 from rallypoint.process.ssh_client import SshClient
-from rallypoint.wire.launch_link import FromHost, Look, Started, ToHost, frame, reader_of_host
+from rallypoint.wire.launch_link import FromHost, Look, ToHost, frame, reader_of_host
 
 _OF_SSH = 255
 _NO_PROGRAM = (126, 127)
@@ -18,40 +17,34 @@ class HostLink:
 
     def __init__(
         self,
-        host: Host,
+        name: str,
         argv: Sequence[str],
         look: Look,
         on_message: Callable[[str, FromHost], Awaitable[None]],
-        on_end: Callable[[str, str, bool], None],
+        on_end: Callable[[LinkEnded], None],
     ) -> None:
-        """`on_end` gets the host's name, why, and whether the host was reached and lacks
-        something."""
-        self.host, self._argv, self._look = host, argv, look
+        """`name`: the host's. `on_message` is called with it and with each message."""
+        self._name, self._argv, self._look = name, argv, look
         self._on_message, self._on_end = on_message, on_end
         self._client: SshClient | None = None
         self._reader = reader_of_host()
-        self._has_answered = False
-        self.started: Started | None = None
-        """Set once the agent runs."""
+        self._has_answered = self._is_killed = False
 
-    async def run(self, at_once: asyncio.Semaphore) -> None:
-        """Reach the host, and listen to the end. `at_once`: how many do so at the same time until
-        they are answered."""
-        async with at_once:
-            try:
-                client = self._client = await SshClient.start(self._argv)
-            except OSError as error:
-                why = f"{self._argv[0]} can't be run: {error.strerror}: give --ssh"
-                self._on_end(self.host.name, why, True)
-                return
-            client.send(frame(self._look))
-            trouble = await self._listen(client, until_answered=True)
-        trouble = trouble or await self._listen(client, until_answered=False)
-        if trouble:
+    async def run(self) -> None:
+        """Reach the host, and listen to the end."""
+        try:
+            client = self._client = await SshClient.start(self._argv)
+        except OSError as error:
+            why = f"{self._argv[0]} can't be run: {error.strerror}: give --ssh"
+            self._on_end(LinkEnded(self._name, why, is_mistake=True))
+            return
+        if self._is_killed:  # It was meanwhile.
+            client.kill()
+        client.send(frame(self._look))
+        if trouble := await self._listen(client):
             client.kill()
         code = await client.wait()
-        why, is_mistake = self._why(client, code, trouble)
-        self._on_end(self.host.name, why, is_mistake)
+        self._on_end(LinkEnded(self._name, *self._why(client, code, trouble)))
 
     def send(self, message: ToHost) -> None:
         """Tell the host."""
@@ -65,22 +58,20 @@ class HostLink:
 
     def kill(self) -> None:
         """Do not wait for the host."""
+        self._is_killed = True
         if self._client is not None:
             self._client.kill()
 
-    async def _listen(self, client: SshClient, *, until_answered: bool) -> str:
-        """To the end of what the host says, or to its first message. What is wrong with it."""
-        while not (until_answered and self._has_answered):
-            data = await client.read()
-            if not data:
-                break
+    async def _listen(self, client: SshClient) -> str:
+        """To the end of what the host says. What is wrong with it."""
+        while data := await client.read():
             try:
                 messages = self._reader.feed(data)
             except ValueError as error:
                 return str(error)
             for message in messages:
                 self._has_answered = True
-                await self._on_message(self.host.name, message)
+                await self._on_message(self._name, message)
         return ""
 
     def _why(self, client: SshClient, code: int, trouble: str) -> tuple[str, bool]:

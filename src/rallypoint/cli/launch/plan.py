@@ -265,7 +265,7 @@ def _passed_on(scanned: Scanned) -> list[str]:
     return words
 
 
-class _AnyMachine(ThisHost):
+class AnyMachine(ThisHost):
     """One of which nothing is known yet."""
 
     def count_workers(
@@ -305,7 +305,7 @@ def _check(plan: Plan, workers: Given | None) -> None:
     where = Endpoint("localhost", 1) if plan.picks_endpoint else None
     argv = plan.agent_words(plan.hosts[0], where, leads=True, ready=len(plan.hosts))
     scanned = parse(RUN, argv, {}).minus(_PLUG_INS)
-    read_run(without_empty(scanned), {}, _AnyMachine())
+    read_run(without_empty(scanned), {}, AnyMachine())
 
 
 def detached_lines(

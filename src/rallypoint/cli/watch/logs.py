@@ -22,7 +22,7 @@ from rallypoint.cli.watch.terminal import print_lines
 from rallypoint.cli.watch.workers import OfWorkers, gather, next_part, read_workers, say_missing
 from rallypoint.core.settings import MAX_GIVEN, Setting
 from rallypoint.core.text import count, shown
-from rallypoint.core.watch.collecting import ALL_LINES, Gathered, HowFar, RankTold
+from rallypoint.core.watch.collection_messages import ALL_LINES, Gathered, HowFar, RankTold
 from rallypoint.core.watch.line_groups import WorkerLine, fold_lines, lines_of, log_lines
 from rallypoint.core.watch.names import brief_ranks, fold_names
 from rallypoint.core.watch.questions import READ_MAX, Ask, Subject

@@ -1,5 +1,5 @@
 """The parts that the commands about workers share: which of them are meant, and the way to what
-their nodes tell (`core/watch/collecting.py`)."""
+their nodes tell (`core/watch/collection_messages.py`)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rallypoint.cli.watch.asking.question import Question, Words
 from rallypoint.cli.watch.asking.reach import Asking, decoded
 from rallypoint.core.limits import MAX_FAILURES, MAX_WORLD
 from rallypoint.core.text import shown
-from rallypoint.core.watch.collecting import Gathered
+from rallypoint.core.watch.collection_messages import Gathered
 from rallypoint.core.watch.names import fold_names
 from rallypoint.core.watch.questions import Ask, RankRange, Subject
 from rallypoint.errors import RendezvousConnectionError, UsageError

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from rallypoint.core.host_effects import SendTo
 from rallypoint.core.job_state import JobState
 from rallypoint.core.text import names
-from rallypoint.core.watch.collecting import (
+from rallypoint.core.watch.collection_messages import (
     ALL_LINES,
     ANSWER_S,
     PIECES_IN_FLIGHT,

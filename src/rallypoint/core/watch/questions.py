@@ -50,7 +50,7 @@ class Subject(Enum):
     DRAIN = "drain"
     """A request: the first of `nodes` leaves. `DrainAnswer`s, the last one when it has left."""
     STACKS = "stacks"
-    """The stacks of workers now: `Gathered`s of their nodes (`collecting.py`)."""
+    """The stacks of workers now: `Gathered`s of their nodes (`collection_messages.py`)."""
     LOGS = "logs"
     """The newest lines that workers wrote, and with `follow` those that come: `Gathered`s."""
     MORE = "more"

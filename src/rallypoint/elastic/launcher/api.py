@@ -83,7 +83,7 @@ class LaunchConfig:
     once. `drain_deadline` and `hang_timeout` are seconds, as `--drain-deadline` and
     `--hang-timeout`; None: the shutdown timeout, and never. `progress_pattern`, `max_no_progress`
     and `history` are as `--progress-pattern`, `--max-no-progress` and `--history`; the end of a job
-    on one node is not kept. With an
+    on one node is not kept. `keep_env` names variables that `--keep-env` keeps. With an
     `rdzv_backend` of `file`, the endpoint is a directory that all nodes share, and any of them may
     host the job, on a port of `port_range`: the first and the last; with another engine of records
     the endpoint is as for the command.
@@ -123,6 +123,7 @@ class LaunchConfig:
     progress_pattern: str | None = None
     max_no_progress: int | None = None
     history: str | None = None
+    keep_env: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
         if self.shutdown_timeout is None:

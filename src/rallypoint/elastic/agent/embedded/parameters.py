@@ -20,6 +20,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "switch": (bool, int, str),
     "ports": (tuple, list),
     "texts": (list, tuple),
+    "variables": (list, tuple),
     "workers": (int,),
     **dict.fromkeys(NUMBERS - {"workers"}, (int, float, str)),
 }
@@ -35,13 +36,16 @@ def given_by(row: Setting, value: Any, origin: str) -> Given:
         return Given("-".join(map(str, value)), origin)
     if row.kind == "texts":
         return Given(",".join(str(text).replace(",", ",,") for text in value), origin)
+    if row.kind == "variables":
+        return Given(",".join(map(str, value)), origin)
     return Given(os.fspath(value) if isinstance(value, os.PathLike) else str(value), origin)
 
 
 def _needs(kind: str) -> str:
     if kind in NUMBERS:
         return "a number"
-    return {"ports": "(FIRST, LAST)", "texts": "a list of texts"}.get(kind, "a text")
+    others = {"ports": "(FIRST, LAST)", "texts": "a list of texts", "variables": "a list of names"}
+    return others.get(kind, "a text")
 
 
 def keys_given(conf: Mapping[str, Any]) -> dict[str, Given]:

@@ -1,4 +1,5 @@
-"""The pieces that a coordinator collects from nodes for a person who has asked. Pure data.
+"""The messages by which a coordinator collects from nodes what a person has asked for, a piece at a
+time. Pure data.
 
 The coordinator sends `Collect` to each node that is meant. A node says with an empty `Collected`
 that it has something, and sends one piece of it for each `CollectMore`. So nobody holds more than a

@@ -1,0 +1,1 @@
+"""`rallypoint migrate`: a command line of another launcher becomes one of Rallypoint."""

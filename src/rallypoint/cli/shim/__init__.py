@@ -1,0 +1,1 @@
+"""`rallypoint shim`: a command that starts torchrun itself starts Rallypoint."""

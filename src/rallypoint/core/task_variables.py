@@ -1,0 +1,72 @@
+"""The variables by which a scheduler or an MPI tells a process which of its tasks it is.
+
+To them an agent is a task, and its workers would all be that one: a library that believes them (JAX
+on Slurm, for example) makes several worlds of one job, or waits for tasks that are no workers. So
+workers do not get them. What says something of the whole job (`SLURM_JOB_ID`), of resources
+(`SLURM_CPUS_PER_TASK`) or of an array (`SLURM_ARRAY_TASK_ID`) stays. Pure data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+TASK_VARIABLES: dict[str, tuple[str, ...]] = {
+    "Slurm": (
+        "SLURM_PROCID",
+        "SLURM_LOCALID",
+        "SLURM_NODEID",
+        "SLURM_GTIDS",
+        "SLURM_TASK_PID",
+        "SLURM_NTASKS*",
+        "SLURM_NPROCS*",
+        "SLURM_TASKS_PER_NODE*",
+        "SLURM_STEP_NUM_TASKS",
+        "SLURM_STEP_TASKS_PER_NODE",
+    ),
+    "Open MPI": ("OMPI_*", "PRTE_LAUNCHED"),
+    "PMI and PMIx (also by srun)": ("PMI_*", "PMI2_*", "PMIX_*"),
+    "MPICH, Intel MPI, MVAPICH": (
+        "MPI_LOCALRANKID",
+        "MPI_LOCALNRANKS",
+        "HYDI_CONTROL_FD",
+        "MV2_COMM_WORLD_*",
+    ),
+    "PALS (Cray)": ("PALS_RANKID", "PALS_NODEID", "PALS_LOCAL_RANKID", "PALS_LOCAL_SIZE"),
+    "jsrun (LSF)": ("JSM_NAMESPACE_*",),
+    "Flux": ("FLUX_TASK_RANK", "FLUX_TASK_LOCAL_ID"),
+}
+"""By who sets them: names, and with a `*` how names begin."""
+PARAMETERS = ("OMPI_MCA_*", "PMIX_MCA_*")
+"""The parameters of an MPI, most of them a person's: they stay, though `OMPI_*` goes."""
+OF_MPIRUN = ("OMPI_MCA_orte_*", "OMPI_MCA_ess*", "OMPI_MCA_num_procs", "OMPI_MCA_initial_wdir")
+"""Those among them that mpirun sets for a task: they go."""
+
+
+def _split(patterns: Sequence[str]) -> tuple[frozenset[str], tuple[str, ...]]:
+    """The whole names, and how others begin."""
+    begin = tuple(each[:-1] for each in patterns if each.endswith("*"))
+    return frozenset(each for each in patterns if not each.endswith("*")), begin
+
+
+_NAMES, _BEGIN = _split([name for names in TASK_VARIABLES.values() for name in names])
+_, _PARAMETERS = _split(PARAMETERS)
+_OF_MPIRUN, _MPIRUN_BEGIN = _split(OF_MPIRUN)
+
+
+def describes_task(variable: str) -> bool:
+    """True for a variable of the table."""
+    if variable.startswith(_PARAMETERS):
+        return variable in _OF_MPIRUN or variable.startswith(_MPIRUN_BEGIN)
+    return variable in _NAMES or variable.startswith(_BEGIN)
+
+
+def inherited(environ: Mapping[str, str], keep: Sequence[str] = ()) -> dict[str, str]:
+    """Return what workers inherit of their agent's environment. `keep`: names that stay all the
+    same, or patterns of them, as a shell has them."""
+    left_out = {name for name in environ if describes_task(name)}
+    if keep:
+        from fnmatch import fnmatchcase
+
+        kept = {name for name in left_out for pattern in keep if fnmatchcase(name, pattern)}
+        left_out -= kept
+    return {name: value for name, value in environ.items() if name not in left_out}
