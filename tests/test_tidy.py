@@ -212,6 +212,10 @@ OPTIONAL_CLIENTS: dict[tuple[str, str], str] = {
         "uvloop",
     ): "a faster loop, where it is installed",
     (
+        "integrations/jax.py",
+        "jax",
+    ): "the class that JAX asks is one of JAX's",
+    (
         "elastic/control_plane.py",
         "torch",
     ): "the server that a worker's variable asks for is torch's",

@@ -191,8 +191,8 @@ BUGS_BEFORE_MOVES = (
     MovedBug(
         "workers are not told to write each line at once",
         "agent/environ.py",
-        ", base, unbuffered=workers.unbuffered)",
-        ", base)",
+        "    if workers.unbuffered:\n",
+        "    if False:\n",
         found_by="test_V5_a_script_that_only_prints_tells_its_progress",
     ),
     # An agent with --preempt-notice cmd: runs out of descriptors after some hours.

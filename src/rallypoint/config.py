@@ -287,6 +287,9 @@ class WorkerConfig(Struct, frozen=True, kw_only=True):
     """Workers get PYTHONUNBUFFERED=1: their output is read for progress."""
     keep_env: tuple[str, ...] = ()
     """Variables of a scheduler's task that workers get all the same, or patterns of their names."""
+    devices: int = 0
+    """How many accelerators a single worker of this node has, for frameworks that must be told; 0:
+    none, or nobody has counted."""
 
     def __post_init__(self) -> None:
         _check(self)

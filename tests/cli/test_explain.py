@@ -153,6 +153,12 @@ def explained(line: str, **environ: str) -> dict[str, str]:
             "by the backend theirs at x [--rdzv-backend theirs, --rdzv-endpoint x]",
         ),
         (
+            "--env-style jax,mpi",
+            {},
+            "variables",
+            "workers also have the variables of jax, mpi [--env-style jax,mpi]",
+        ),
+        (
             "--keep-env PMI_RANK",
             {"SLURM_PROCID": "0", "PMI_RANK": "2", "SLURM_JOB_ID": "7"},
             "environment",

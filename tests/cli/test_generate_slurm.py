@@ -19,14 +19,13 @@ def script(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 
 def test_what_is_asked_for_is_in_the_script(capsys: pytest.CaptureFixture[str]) -> None:
-    asked = (
-        "--nodes 5 --spares 1 --gpus 8 --time 2-12:00:00 --name big --partition long --account a"
-    )
-    out = script(capsys, *asked.split(), "--max-restarts", "7", "a b.py", "--lr", "1e-3")
+    asked = "--nodes 5 --spares 1 --gpus 8 --time 2-12:00:00 --name big --partition long"
+    asked += " --account a --env-style jax --max-restarts 7"
+    out = script(capsys, *asked.split(), "a b.py", "--lr", "1e-3")
     for line in ("nodes=5", "gpus-per-node=8", "time=2-12:00:00", "job-name=big", "partition=long"):
         assert f"#SBATCH --{line}\n" in out
     assert "#SBATCH --account=a\n" in out
-    assert '--token-file "$logs/token" --spares 1 --max-restarts 7 \\\n' in out
+    assert '--token-file "$logs/token" --spares 1 --env-style jax --max-restarts 7 \\\n' in out
     assert "    'a b.py' --lr 1e-3\n" in out
 
 

@@ -89,6 +89,10 @@ ONE_OPTION: tuple[tuple[str, str], ...] = (
     ("--log-layout round", "needs one of torchrun, rounds; did you mean rounds?"),
     ("--numa-binding near", "needs one of node, socket, exclusive, core-complex"),
     ("--start-method thread", "needs one of spawn, forkserver, fork"),
+    (
+        "--env-style jax,pytorch",
+        "needs one of torch, jax, tensorflow, mpi, deepspeed; did you mean torch?",
+    ),
     ("--keep-env A=1", "needs names of variables, for example SLURM_PROCID or 'SLURM_*'"),
     ("--preload a,my-b", "my-b is not the name of a module; for example: --preload torch,numpy"),
     ("--event-log-handler x", "there is no such handler; there are: console, jsonl:FILE, null"),

@@ -72,6 +72,11 @@ def test_spellings_of_one_option(line: str) -> None:
     assert config.workers.argv == (PYTHON, "-u", "train.py")
 
 
+def test_A14_devices_are_counted_for_the_one_worker_of_a_node_with_jax_alone() -> None:
+    lines = ("--env-style jax", "--env-style jax --nproc-per-node 2", "--env-style mpi", "")
+    assert [parse(f"{line} train.py").workers.devices for line in lines] == [4, 0, 0, 0]
+
+
 def test_an_empty_log_dir_is_none_as_for_torchrun() -> None:
     assert parse("--log-dir= --redirects 3 train.py").output.log_dir is None
     assert parse("train.py", PET_LOG_DIR="").output.log_dir is None
@@ -435,12 +440,14 @@ def test_a_handler_gets_what_is_its_own_as_it_was_written() -> None:
     given = (("join_timeout", "5"), ("colour", "blue"))
     assert meeting.handler == HandlerConfig("theirs", "/shared/x", given)
     assert (meeting.min_nodes, meeting.max_nodes, meeting.run_id) == (1, 3, "none")
-    ranked = parse(f"--node-rank 1 --topology rack --port-range 5 {line}")
+    ranked = parse(f"--node-rank 1 --topology rack --port-range 5 --env-style jax {line}")
     assert ranked.rendezvous.handler is not None
+    assert ranked.rendezvous.env_styles == ()
     assert ("rank", "1") in ranked.rendezvous.handler.conf
     assert ranked.notices == (
         "--port-range 5 has no effect with --rdzv-backend theirs",
         "--topology rack has no effect with --rdzv-backend theirs",
+        "--env-style jax has no effect with --rdzv-backend theirs",
     )
     assert parse("--standalone --rdzv-backend theirs train.py").rendezvous.handler is None
 

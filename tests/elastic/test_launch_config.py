@@ -208,6 +208,12 @@ def test_A13_variables_are_kept_by_their_names() -> None:
     assert settings().workers.keep_env == ()
 
 
+def test_A14_styles_are_as_by_the_command_line() -> None:
+    given = settings(env_style=["mpi", "jax", "torch"]).rendezvous
+    assert given.env_styles == command_line("--env-style=jax,mpi").rendezvous.env_styles
+    assert (given.env_styles, settings().rendezvous.env_styles) == (("jax", "mpi"), ())
+
+
 def test_a_history_and_equal_failures_are_as_by_the_command_line(tmp_path: Path) -> None:
     given = settings(history=tmp_path / "jobs", max_no_progress=3)
     theirs = command_line(f"--history={tmp_path}/jobs", "--max-no-progress=3")
@@ -253,6 +259,7 @@ def test_functions_are_forked_from_a_prepared_process_unless_told_otherwise() ->
         ({"progress_pattern": "step"}, "progress_pattern='step': there is no such profile; there"),
         ({"progress_pattern": 5}, "progress_pattern=5: "),
         ({"max_no_progress": -1}, "max_no_progress=-1: needs 0 or more"),
+        ({"env_style": ["pytorch"]}, "env_style=['pytorch']: needs one of torch, jax, tensorflow"),
         ({"keep_env": "PMI_RANK"}, "keep_env='PMI_RANK': needs a list of names"),
         ({"keep_env": ["A=1"]}, "keep_env=['A=1']: needs names of variables, for example SLURM_PR"),
         ({"history": ""}, "history='': needs the name of a file"),

@@ -150,7 +150,8 @@ def test_the_command_says_what_was_asked_for(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
-    objects = generated(capsys, "--nodes", "5", "--spares", "1", "--gpus", "8", "--memory", "64Gi")
+    options = ["--spares", "1", "--gpus", "8", "--memory", "64Gi", "--env-style", "jax,mpi"]
+    objects = generated(capsys, "--nodes", "5", *options)
     job = job_of(objects)
     assert (job["completions"], job["parallelism"], job["completionMode"]) == (5, 5, "Indexed")
     (pod,) = job["template"]["spec"]["containers"]
@@ -160,6 +161,7 @@ def test_the_command_says_what_was_asked_for(
     config = parse_run(command, environ, None)
     assert (config.rendezvous.min_nodes, config.rendezvous.max_nodes) == (4, 4)
     assert config.workers.count == 8
+    assert config.rendezvous.env_styles == ("jax", "mpi")
     grace = job["template"]["spec"]["terminationGracePeriodSeconds"]
     assert config.stop.drain_deadline_s == 60
     assert grace >= 60 + 20

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import NamedTuple, assert_never
+from typing import TYPE_CHECKING, NamedTuple, assert_never
 
 from msgspec.structs import replace
 
@@ -28,6 +28,9 @@ from rallypoint.core.session import Acknowledged, OrderPushed, Rejected, Session
 from rallypoint.errors import RallypointError
 from rallypoint.observe.faults import describe_fault
 from rallypoint.observe.records import FieldValue, event_now
+
+if TYPE_CHECKING:
+    from rallypoint.agent.ports import ReservedPorts
 
 
 class AgentLinks(NamedTuple):
@@ -81,6 +84,11 @@ class Agent:
         actions = AgentActions(self._step, self._report, self.say)
         self.workers = WorkerRounds(config, self._state, make_workers, links.dispatcher, actions)
         self._membership: _Membership | None = None
+        self._ports: ReservedPorts | None = None
+        if rendezvous.env_styles:
+            from rallypoint.agent.ports import ReservedPorts, ports_wanted
+
+            self._ports = ReservedPorts(ports_wanted(rendezvous.env_styles, config.workers.count))
         self._joins = 0
         self._leaving_since = 0.0
         self._enrolling: asyncio.Task[None] | None = None
@@ -269,8 +277,15 @@ class Agent:
 
     def _join(self) -> None:
         assert self._membership is not None
+        candidate = self._membership.candidate
+        if self._ports is not None:
+            try:
+                candidate = replace(candidate, ports=self._ports.renew())
+            except RallypointError as error:
+                self._loop.call_soon(self._step, e.SourceFailed(error))
+                return
         self._joins += 1
-        self._report(m.Join(self._joins, self._membership.candidate))
+        self._report(m.Join(self._joins, candidate))
         self._show_status()
 
     def _report(self, report: m.Report) -> None:
@@ -310,6 +325,8 @@ class Agent:
         if self._trying is not None:
             await asyncio.wait((self._trying,))
         await self.workers.abandon()
+        if self._ports is not None:
+            self._ports.close()
 
     def _stop_workers(self, effect: e.SignalWorkers | e.KillWorkers) -> None:
         workers = self.workers.current

@@ -78,7 +78,8 @@ def worker_environ(context: WorkerContext, base: Mapping[str, str] | None = None
     torchrun does not set, has Python write its stack to stderr at a fatal signal; an empty value in
     `base` turns that off.
 
-    Raises UsageError where each worker should see one device and there is none for this one.
+    Raises UsageError where each worker should see one device and there is none for this one, and
+    as `style_environ`.
     """
     place, workers, local_rank = context.assignment, context.config.workers, context.local_rank
     rendezvous = context.config.rendezvous
@@ -114,6 +115,11 @@ def worker_environ(context: WorkerContext, base: Mapping[str, str] | None = None
         environ |= {"LOCAL_RANK": "0", **own_device(environ, local_rank, workers.count)}
     if context.timer_file:
         environ[TIMER_FILE_VARIABLE] = context.timer_file
+    if rendezvous.env_styles:
+        from rallypoint.agent.environ_styles import StyledWorker, style_environ
+
+        worker = StyledWorker(local_rank, place, workers, environ)
+        environ |= style_environ(rendezvous.env_styles, worker)
     return environ
 
 

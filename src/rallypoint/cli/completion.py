@@ -76,7 +76,7 @@ def _choices(row: Setting) -> str:
     """The words that an option takes, with blanks between them; empty: anything."""
     if row.kind == "pattern":
         return " ".join(sorted(PROFILES))
-    return row.metavar.replace("|", " ") if row.kind in ("choice", "engine") else ""
+    return row.metavar.replace("|", " ") if row.kind in ("choice", "engine", "styles") else ""
 
 
 def _bash(*, zsh: bool) -> Iterator[str]:

@@ -185,6 +185,9 @@ def _stopping(stop: StopConfig) -> Iterator[_Row]:
 
 
 def _environment(config: AgentConfig, environ: Mapping[str, str]) -> Iterator[_Row]:
+    if styles := config.rendezvous.env_styles:
+        text = f"workers also have the variables of {', '.join(styles)}"
+        yield _Row("variables", text, ["--env-style"])
     if left_out := sorted(environ.keys() - inherited(environ, config.workers.keep_env)):
         text = f"no worker gets what describes this agent's task: {', '.join(left_out)}"
         yield _Row("environment", text, ["--keep-env"])

@@ -46,6 +46,12 @@ class ThisHost:
         """See the function of this name."""
         return count_workers(word, interpreter, environ, tell)
 
+    def count_gpus(self, environ: Mapping[str, str]) -> int:
+        """Return how many GPUs a program sees, as far as the kernel and NVIDIA's library tell."""
+        from rallypoint.cli import accelerators
+
+        return accelerators.look("gpu", environ, accelerators.ask_nvidia()).count
+
     def find_program(self, name: str) -> str | None:
         """Return the path of a program, or None."""
         from shutil import which

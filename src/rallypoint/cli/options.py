@@ -302,6 +302,7 @@ def _workers(
     tell = notices.append if is_silent else _tell_at_once
     count = read_count(scanned.get("--nproc-per-node"), environ, machine, tell)
     given["count"] = count
+    given["devices"] = count_devices(count, reading, machine, environ)
     if count > 1 and "OMP_NUM_THREADS" not in environ:
         given["omp_threads"] = 1
         notices.append(f"OMP_NUM_THREADS is not set: each of the {count} workers gets 1")
@@ -320,6 +321,16 @@ def _workers(
         start_method=StartMethod(method) if by_path else None,
         numa=NumaOptions(AffinityMode(numa)) if numa else None,
     )
+
+
+def count_devices(
+    workers: int, reading: Reading, machine: ThisHost, environ: Mapping[str, str] | None
+) -> int:
+    """Return how many accelerators a framework is told that the one worker of this node has; 0: it
+    is not told. Blocks for as long as a driver takes."""
+    if workers > 1 or "jax" not in reading.rendezvous.env_styles:
+        return 0
+    return machine.count_gpus(os.environ if environ is None else environ)
 
 
 def _tell_at_once(line: str) -> None:

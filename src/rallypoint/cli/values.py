@@ -282,6 +282,13 @@ def variable_names(value: Given) -> tuple[str, ...]:
     return names
 
 
+def env_styles(value: Given, known: Sequence[str]) -> tuple[str, ...]:
+    """Comma-separated styles, without that of torch, which workers have in any case."""
+    words = [word.strip() for word in value.text.split(",")]
+    found = (choice(Given(word, value.origin), known) for word in words)
+    return tuple(word for word in found if word != "torch")
+
+
 def signal_names(value: Given) -> tuple[str, ...]:
     """Comma-separated names of signals that a process may handle."""
     import signal
@@ -428,7 +435,7 @@ _READERS: Mapping[str, Callable[[Given], object]] = {
 }
 """The readers by kind; options whose meaning depends on others or on the machine are read where
 that is known."""
-PLAIN = frozenset({*_READERS, "choice", "engine"})
+PLAIN = frozenset({*_READERS, "choice", "engine", "styles"})
 """The kinds that `read` knows."""
 
 
@@ -436,6 +443,8 @@ def read(row: Setting, value: Given) -> Any:
     """The value of a setting. A number is in the range of the row. Raises UsageError."""
     if row.kind == "choice":
         return choice(value, row.metavar.split("|"))
+    if row.kind == "styles":
+        return env_styles(value, row.metavar.split("|"))
     if row.kind == "engine":
         return engine(value, row.metavar.split("|"))
     if row.kind not in ("seconds", "integer"):

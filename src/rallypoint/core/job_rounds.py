@@ -7,6 +7,7 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
+from rallypoint.config import Endpoint
 from rallypoint.core import cause as causes
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core import fitness, job_fitness, restarts
@@ -48,7 +49,7 @@ from rallypoint.core.ranks import worker_ranks
 from rallypoint.core.round import count_loss
 from rallypoint.core.round import step as step_round
 from rallypoint.core.round_state import MemberState
-from rallypoint.core.settings import MAX_SECONDS
+from rallypoint.core.settings import MAX_SECONDS, MAX_TOLD_WORKERS
 from rallypoint.core.text import named
 from rallypoint.core.watch.names import gaps_in_names
 from rallypoint.core.watch.turns import RoundEnded, RoundFormed, RoundJudged
@@ -134,6 +135,8 @@ def _form(job: JobState, effect: FormWorld, at: float) -> list[JobEffect]:
     why = "the first round" if job.end_reason is None else job.end_reason.text
     after = None if job.end_reason is None else job.end_reason.kind
     job.assigned = _assignments(effect, job.ledger.total, why, after)
+    if "tensorflow" in job.round.settings.env_styles:
+        job.assigned = _told_of_each_other(job.assigned, effect)
     job.reports, job.losses, job.breakdown, job.store_lost = [], [], None, None
     job.last_end, job.end_reason = job.end_reason, None
     job.enrolled, job.drained, job.stopped, job.succeeded_at = set(), set(), set(), {}
@@ -178,8 +181,25 @@ def _assignments(
             why=why,
             enrol=len(world) > 1,
             after=after,
+            coordinator_port=next(iter(master.ports), 0),
         )
         for group_rank, (node, ranks) in enumerate(zip(world, worker_ranks(world), strict=True))
+    }
+
+
+def _told_of_each_other(
+    assigned: dict[str, Assignment], formed: FormWorld
+) -> dict[str, Assignment]:
+    """The same with the address of each worker. O(N) each."""
+    addresses = tuple(
+        str(Endpoint(node.candidate.address, port))
+        for node in formed.world
+        for port in node.candidate.ports[1:]
+    )
+    if len(addresses) > MAX_TOLD_WORKERS:
+        return assigned
+    return {
+        node_id: replace(place, worker_addresses=addresses) for node_id, place in assigned.items()
     }
 
 

@@ -29,6 +29,7 @@ from rallypoint.core.settings import (
     MAX_NODES,
     MAX_NUMBER,
     MAX_SECONDS,
+    MAX_TOLD_WORKERS,
     MAX_WAIT_S,
     MAX_WORKERS_PER_NODE,
 )
@@ -74,6 +75,8 @@ ITEMS = {
     "no_restart_exit_codes": MAX_EXIT_CODES,
     "read": 2 * MAX_WORKERS_PER_NODE,
     "rounds": ROUNDS_REPORTED,
+    "ports": MAX_WORKERS_PER_NODE + 1,
+    "worker_addresses": MAX_TOLD_WORKERS,
 }
 """Fields of so many items at most; others have `MAX_FAILURES`."""
 
@@ -108,6 +111,8 @@ RANGES: dict[str, tuple[float, float]] = settings.RANGES | {
     "world_size": (1, MAX_WORLD),
     "role_world_size": (1, MAX_WORLD),
     "master_port": (1, MAX_PORT),
+    "ports": (1, MAX_PORT),
+    "coordinator_port": (0, MAX_PORT),
     "last_round": (-1, MAX_NUMBER),
     "port": (0, MAX_PORT),
     "stream": (0, 2),

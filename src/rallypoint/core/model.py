@@ -47,6 +47,10 @@ class Candidate(Struct, frozen=True, array_like=True):
     proves: bool = False
     """Whether the agent of this node answers `Prove`. The coordinator takes an older agent for
     fit."""
+    ports: tuple[int, ...] = ()
+    """Ports of this node that are free for programs of its workers in the next round: for a
+    coordinator of theirs, should this be rank 0, and then one for each worker. Empty: none is
+    wanted."""
 
 
 class Lacking(Struct, frozen=True, array_like=True):
@@ -220,7 +224,8 @@ def epoch_number(epoch: int) -> int:
 
 
 class Assignment(Struct, frozen=True, array_like=True):
-    """A node's own part of a world: constant size, however large the world."""
+    """A node's own part of a world: constant size, however large the world, but for
+    `worker_addresses`."""
 
     round: int
     group_rank: int
@@ -239,6 +244,11 @@ class Assignment(Struct, frozen=True, array_like=True):
     """Several nodes: enrol with the round store, report it, and wait for the start."""
     after: EndKind | None = None
     """The kind of end of the round before; None: this is the first, or it was not told."""
+    coordinator_port: int = 0
+    """The port on the node of rank 0 for a coordinator of the workers' own; 0: none is wanted."""
+    worker_addresses: tuple[str, ...] = ()
+    """HOST:PORT of each worker, by rank, where the job's settings have workers told of each other.
+    Empty for more than `MAX_TOLD_WORKERS`."""
 
 
 class JobStatus(Struct, frozen=True, array_like=True):

@@ -43,6 +43,11 @@ BY_REGISTER = "--rdzv-backend file, etcd or kubernetes"
 """How a person has any node lead a job."""
 BY_ENDPOINT = ("tcp", "c10d", "static")
 """The backends of jobs whose endpoint says which node hosts them."""
+ENV_STYLES = ("torch", "jax", "tensorflow", "mpi", "deepspeed")
+"""Launchers and frameworks whose variables workers may have; they have torch's in any case."""
+MAX_TOLD_WORKERS = 4096
+"""So many are named to each other at most, as TF_CONFIG does: the kernel takes no variable of more
+than 128 KiB."""
 UNNAMED_RUN_ID = "none"
 """The run id of a job without a name, as with torchrun: several nodes must agree on one."""
 
@@ -115,6 +120,9 @@ class SharedSettings(Struct, frozen=True, array_like=True):
     remains without it; 0: failures never hold a machine back."""
     max_runtime_s: float = 0.0
     """The job is ended after this time, counted from when its first workers started; 0: never."""
+    env_styles: tuple[str, ...] = ()
+    """What workers have besides torch's variables: some of `ENV_STYLES`, sorted. Equal on all
+    nodes, since each brings the ports that the others' workers are told of."""
 
     def differences(self, other: SharedSettings) -> Differences:
         """The settings that differ, as (name, self's value, other's value), without those that
@@ -304,6 +312,12 @@ WHAT_RUNS = (
            "each worker sees only its own device (CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES if it"
            " is set), and LOCAL_RANK 0",
            "switch", "workers.virtual_local_rank", key="call"),
+    _own("--env-style", "|".join(ENV_STYLES),
+         "whose variables workers have, besides torch's: jax: jax.distributed.initialize() needs no"
+         " arguments; tensorflow: TF_CONFIG; mpi: Open MPI's, to be read; deepspeed: those of its"
+         " launcher; several with commas between them",
+         "styles", "rendezvous.env_styles", "torch", repeatable=True, key="call",
+         by_coordinator=True),
     _own("--keep-env", "NAME",
          "let workers have a variable that describes their agent's task to Slurm or an MPI, as"
          " SLURM_PROCID; also 'SLURM_*'; repeatable",

@@ -12,6 +12,7 @@ from rallypoint.cli.run_options.wrong_script import generated_words
 from rallypoint.cli.values import Given, integer_within, nodes, seconds
 from rallypoint.core.outcomes import Afterwards, codes_of
 from rallypoint.core.settings import (
+    ENV_STYLES,
     MAX_GIVEN,
     MAX_NODES,
     MAX_WAIT_S,
@@ -108,6 +109,13 @@ comments: to be read, changed, and given to kubectl.
                 Setting("--spares", "N", "so many of --nodes stand by", default="0"),
                 Setting("--nproc-per-node", "N", "workers of a pod", default="its GPUs, or 1"),
                 Setting("--max-restarts", "N", "restarts after worker failures", default="3"),
+                Setting(
+                    "--env-style",
+                    "|".join(ENV_STYLES),
+                    "whose variables workers have, besides torch's",
+                    kind="styles",
+                    default="torch",
+                ),
                 Setting(
                     "--drain-deadline",
                     "SECONDS",
@@ -267,6 +275,8 @@ def _counts(scanned: Scanned, kind: str, workers: int) -> list[str]:
         words += [f"--nnodes={span}", f"--nproc-per-node={workers}"]
     elif least < most:
         raise given.wrong("a TrainJob has a fixed number of pods, like --nodes 4")
+    if styles := scanned.read(KUBERNETES, "--env-style", ()):
+        words.append(f"--env-style={','.join(styles)}")
     return [*words, f"--spares={spares}"] if spares else words
 
 

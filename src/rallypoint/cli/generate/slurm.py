@@ -10,6 +10,7 @@ from rallypoint.cli.run_options.wrong_script import generated_words
 from rallypoint.cli.values import Given, integer, integer_within, nodes, seconds
 from rallypoint.core.outcomes import Afterwards, codes_of
 from rallypoint.core.settings import (
+    ENV_STYLES,
     MAX_GIVEN,
     MAX_NODES,
     MAX_WAIT_S,
@@ -55,6 +56,13 @@ one agent on each, with comments: to be read, changed, and given to sbatch.
                 Setting("--spares", "N", "so many of --nodes stand by", default="0"),
                 Setting("--nproc-per-node", "N", "workers of a node", default="its GPUs, or 1"),
                 Setting("--max-restarts", "N", "restarts after worker failures", default="3"),
+                Setting(
+                    "--env-style",
+                    "|".join(ENV_STYLES),
+                    "whose variables workers have, besides torch's",
+                    kind="styles",
+                    default="torch",
+                ),
                 Setting(
                     "--stop-before",
                     "SECONDS",
@@ -140,6 +148,8 @@ def _options(scanned: Scanned) -> str:
         options += f" --spares {integer(spares)}"
     if (workers := scanned.get("--nproc-per-node")) is not None:
         options += f" --nproc-per-node {integer_within(workers, 1, MAX_WORKERS_PER_NODE)}"
+    if styles := scanned.read(SLURM, "--env-style", ()):
+        options += f" --env-style {','.join(styles)}"
     restarts = scanned.get("--max-restarts")
     number = 3 if restarts is None else integer_within(restarts, 0, MAX_GIVEN)
     return f"{options} --max-restarts {number}"

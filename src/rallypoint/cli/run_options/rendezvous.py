@@ -114,6 +114,7 @@ def read_rendezvous(scanned: Scanned, machine: ThisHost, notices: list[str]) -> 
         "max_nodes": most,
         "lease_s": lease_s,
         "heartbeat_s": min(HEARTBEAT_S, lease_s / BEATS),
+        "env_styles": tuple(sorted(set(fields["rendezvous"].get("env_styles", ())))),
         "node_rank": None,
         **decided,
     }
@@ -287,7 +288,8 @@ def _by_handler(
         if row.by_coordinator and (without := scanned.get(flag)) is not None
     ]
     handler = HandlerConfig(backend, where.text if where else "", tuple(conf.items()))
-    return scanned, {"handler": handler, "store": Endpoint("", _store_port(scanned))}
+    store = Endpoint("", _store_port(scanned))
+    return scanned, {"handler": handler, "store": store, "env_styles": ()}
 
 
 def _backend(given: Given | None, handlers: Callable[[], Sequence[str]]) -> str | None:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from rallypoint.agent.embedding import Embedding, run_embedded, start_in_thread
 from rallypoint.agent.environ import SHUTDOWN_TIMEOUT_VARIABLE, asked_for
 from rallypoint.cli.machine import ThisHost
-from rallypoint.cli.options import read_access, read_count, read_observe
+from rallypoint.cli.options import count_devices, read_access, read_count, read_observe
 from rallypoint.cli.parser import Scanned
 from rallypoint.cli.run_options.rendezvous import Reading, read_rendezvous
 from rallypoint.cli.values import integer, read
@@ -83,7 +83,8 @@ class LaunchConfig:
     once. `drain_deadline` and `hang_timeout` are seconds, as `--drain-deadline` and
     `--hang-timeout`; None: the shutdown timeout, and never. `progress_pattern`, `max_no_progress`
     and `history` are as `--progress-pattern`, `--max-no-progress` and `--history`; the end of a job
-    on one node is not kept. `keep_env` names variables that `--keep-env` keeps. With an
+    on one node is not kept. `env_style` and `keep_env` are lists, as `--env-style` and
+    `--keep-env` have them. With an
     `rdzv_backend` of `file`, the endpoint is a directory that all nodes share, and any of them may
     host the job, on a port of `port_range`: the first and the last; with another engine of records
     the endpoint is as for the command.
@@ -123,6 +124,7 @@ class LaunchConfig:
     progress_pattern: str | None = None
     max_no_progress: int | None = None
     history: str | None = None
+    env_style: Sequence[str] | None = None
     keep_env: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
@@ -146,12 +148,14 @@ def agent_config(config: LaunchConfig, entrypoint: Entrypoint, args: Sequence[An
     that were started either way find each other. Raises ParameterError, one line."""
     machine, notices = ThisHost(), list[str]()
     reading = read_rendezvous(_scanned(config), machine, notices)
+    count = read_count(reading.scanned.get("--nproc-per-node"), {}, machine)
     workers = WorkerConfig(
         **reading.fields["workers"],
-        count=read_count(reading.scanned.get("--nproc-per-node"), {}, machine),
+        count=count,
         preload=module_names(config.preload),
         numa=numa_options(config.numa_options),
         unbuffered=config.progress_pattern is not None,
+        devices=count_devices(count, reading, machine, None),
     )
     output: dict[str, Any] = {
         "mode": OutputMode.INHERIT,

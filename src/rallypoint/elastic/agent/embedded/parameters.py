@@ -21,6 +21,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "ports": (tuple, list),
     "texts": (list, tuple),
     "variables": (list, tuple),
+    "styles": (list, tuple),
     "workers": (int,),
     **dict.fromkeys(NUMBERS - {"workers"}, (int, float, str)),
 }
@@ -36,7 +37,7 @@ def given_by(row: Setting, value: Any, origin: str) -> Given:
         return Given("-".join(map(str, value)), origin)
     if row.kind == "texts":
         return Given(",".join(str(text).replace(",", ",,") for text in value), origin)
-    if row.kind == "variables":
+    if row.kind in ("variables", "styles"):
         return Given(",".join(map(str, value)), origin)
     return Given(os.fspath(value) if isinstance(value, os.PathLike) else str(value), origin)
 
@@ -44,8 +45,12 @@ def given_by(row: Setting, value: Any, origin: str) -> Given:
 def _needs(kind: str) -> str:
     if kind in NUMBERS:
         return "a number"
-    others = {"ports": "(FIRST, LAST)", "texts": "a list of texts", "variables": "a list of names"}
-    return others.get(kind, "a text")
+    lists = {
+        "texts": "a list of texts",
+        "variables": "a list of names",
+        "styles": "a list of names",
+    }
+    return "(FIRST, LAST)" if kind == "ports" else lists.get(kind, "a text")
 
 
 def keys_given(conf: Mapping[str, Any]) -> dict[str, Given]:

@@ -1,0 +1,81 @@
+"""`jax.distributed.initialize()` without arguments, for scripts that import this.
+
+    import jax
+    import rallypoint.integrations.jax
+
+    jax.distributed.initialize()
+
+JAX asks each class of clusters that it knows whether its process is in one; this module adds one of
+ours, before the others. The address of JAX's coordinator is a port that the worker of rank 0
+chooses, and tells the others through the store of the round: each round has its own. So no option
+is needed, and it works under torchrun, too. With `--env-style jax` a script needs not even this.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from itertools import count
+
+from jax._src.clusters import ClusterEnv
+
+from rallypoint.agent.ports import ReservedPorts
+from rallypoint.config import Endpoint
+from rallypoint.worker import context, store
+
+CONNECT_S = 300
+"""How long the others wait for rank 0 where JAX does not say, which is JAX's own default."""
+_turns = count()
+_ports = ReservedPorts(1)
+
+
+class RallypointCluster(ClusterEnv):
+    """The workers of a round, as JAX asks for them."""
+
+    name = "rallypoint"
+
+    @classmethod
+    def is_env_present(cls) -> bool:
+        """True in a worker, also in one of torchrun."""
+        return context().launched
+
+    @classmethod
+    def get_coordinator_address(
+        cls, timeout_secs: int | None = None, override_coordinator_port: str | None = None
+    ) -> str:
+        """Return HOST:PORT, the same on all ranks; the n-th call of one rank is the n-th of the
+        others. Blocks until rank 0 has come. Raises StoreTimeoutError or StoreConnectionError."""
+        place, shared = context(), store()
+        key = f"jax/coordinator/{next(_turns)}"
+        if place.rank == 0:
+            port = int(override_coordinator_port or _ports.renew()[0])
+            shared.set(key, str(Endpoint(place.master_addr, port)).encode())
+        shared.wait([key], timedelta(seconds=timeout_secs or CONNECT_S))
+        return shared.get(key).decode()
+
+    @classmethod
+    def get_process_count(cls) -> int:
+        """Return WORLD_SIZE."""
+        return context().world_size
+
+    @classmethod
+    def get_process_id(cls) -> int:
+        """Return RANK."""
+        return context().rank
+
+    @classmethod
+    def get_local_process_id(cls) -> int | None:
+        """Return the number of the one device of this process; None: it has all of its node."""
+        place = context()
+        return place.local_rank if place.local_world_size > 1 else None
+
+
+def _ask_it_first() -> None:
+    """JAX takes the first class whose cluster it finds, and Slurm's is found on any of its nodes.
+    A JAX without this list takes `cluster_detection_method="rallypoint"`."""
+    known = getattr(ClusterEnv, "_cluster_types", None)
+    if isinstance(known, list) and RallypointCluster in known:
+        known.remove(RallypointCluster)
+        known.insert(0, RallypointCluster)
+
+
+_ask_it_first()
