@@ -36,9 +36,18 @@ TRAINING = [
     ("Accelerate", "accelerate", "with_accelerate.py"),
     ("HF Trainer", "transformers", "with_trainer.py"),
     ("DeepSpeed", "deepspeed", "with_deepspeed.py"),
+    ("JAX", "jax", "with_jax.py"),
+    ("TensorFlow", "tensorflow", "with_tensorflow.py"),
 ]
 """Sections whose job resumes after the loss of a worker: its environment, and what is train.py."""
-OTHERS = ("FSDP2 and distributed checkpoints", "Hydra", "Ray inside", "Notebooks", "uv")
+OTHERS = (
+    "FSDP2 and distributed checkpoints",
+    "MPI programs",
+    "Hydra",
+    "Ray inside",
+    "Notebooks",
+    "uv",
+)
 """Sections that have a test of their own."""
 
 
@@ -161,6 +170,13 @@ def test_fsdp_goes_on_in_a_smaller_world_when_a_node_is_killed(tmp_path: Path) -
     assert found.told("first") == ["0 of 2", "10 of 1"]
     assert found.told("final") == [final]
     assert " was lost: its agent died" in found.err
+
+
+def test_a_program_reads_its_rank_where_mpirun_has_it(tmp_path: Path) -> None:
+    with job(tmp_path, "MPI programs", "with_mpi_variables.py", FAULT_AT="12") as running:
+        found = running.wait()
+    assert_restarted(found)
+    assert {"0 2 0 2", "1 2 1 2"} <= set(found.told("rank"))
 
 
 def test_workers_and_restarts_of_hydra_share_a_folder(tmp_path: Path) -> None:

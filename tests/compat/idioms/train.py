@@ -2,8 +2,13 @@
 
 import os
 import sys
+import time
 
-line = " ".join(["worker", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], *sys.argv[1:]])
-sys.stdout.write(f"{line}\n")
-if "fail" in sys.argv and os.environ["RANK"] == "1":
-    sys.exit(3)
+rank = os.environ["RANK"]
+sys.stdout.write(" ".join(["worker", rank, "of", os.environ["WORLD_SIZE"], *sys.argv[1:]]) + "\n")
+sys.stdout.flush()
+if "fail" in sys.argv:
+    open(f"told-{rank}", "w").close()
+    while not os.path.exists("told-0"):  # The failure of one stops the other.
+        time.sleep(0.01)
+    sys.exit(3 * int(rank))
