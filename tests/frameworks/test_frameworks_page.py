@@ -150,7 +150,6 @@ def test_fsdp_goes_on_in_a_smaller_world_when_a_node_is_killed(tmp_path: Path) -
     """The checkpoint of two workers is loaded by one, and the result is that of two."""
     name = "FSDP2 and distributed checkpoints"
     line = LINES[name].replace("/shared/jobs", str(tmp_path / "jobs"))
-    line = line.replace(" train.py", " --rdzv-conf last_call_timeout=2 --lease 5 train.py")
     shared = {"line": line, "FAULT": "wait", "HOME": str(tmp_path)}
     (tmp_path / "jobs").mkdir()
     alone = LINES["PyTorch"]
