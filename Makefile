@@ -144,6 +144,7 @@ bench: $(SETUP)
 	$(BIN)/python benchmarks/rendezvous.py
 	$(BIN)/python benchmarks/calls.py
 	$(BIN)/python benchmarks/strangers.py
+	RES_OPTIONS=attempts:0 $(BIN)/python benchmarks/torch_clients.py
 	$(BIN)/python benchmarks/goodput.py
 
 # This version beside another one: make versions OTHER=../a-checkout-of-it

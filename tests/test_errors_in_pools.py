@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from rallypoint.cli.parser import UnknownOptionError
 from rallypoint.cli.watch.asking.reach import JobEndedError, NotHostedError, UnreachedHereError
 from rallypoint.core.json_reader import UnreadableJsonError
 from rallypoint.elastic.multiprocessing import ProcessFailure
@@ -24,6 +25,7 @@ from rallypoint.elastic.stores.c10d_operations import MissingError
 from rallypoint.elastic.stores.tcp_connection import ConnectionLostError
 from rallypoint.errors import (
     ChildFailedError,
+    CommandLineError,
     ExitClass,
     PeerHungUpError,
     RallypointError,
@@ -56,6 +58,7 @@ def no_body() -> None: ...
 
 MADE: dict[type[BaseException], Callable[[], BaseException]] = {
     ChildFailedError: lambda: ChildFailedError("train.py", FAILURES, first_rank=3, followed=7),
+    CommandLineError: lambda: CommandLineError("needs a number", ExitClass.INFRASTRUCTURE),
     ConnectionLostError: lambda: ConnectionLostError("gone", is_timeout=True),
     JobEndedError: lambda: JobEndedError("it has failed", "failed", "rank 1 exited"),
     HttpError: lambda: HttpError("no", is_lasting=True).when_sent(False),
@@ -69,6 +72,7 @@ MADE: dict[type[BaseException], Callable[[], BaseException]] = {
     StoreTimeoutError: lambda: StoreTimeoutError("get", ["k"], 1.0),
     UnfitRecordError: lambda: UnfitRecordError("term -1"),
     UnguardedLaunchError: UnguardedLaunchError,
+    UnknownOptionError: lambda: UnknownOptionError("--nods", "; did you mean --nnodes?"),
     UnreadableJsonError: lambda: UnreadableJsonError("is not JSON", is_text=True),
     NotHostedError: lambda: NotHostedError("not yet", recovers=True),
     UnreachedHereError: lambda: UnreachedHereError("no answer: refused", "refused"),

@@ -5,7 +5,10 @@
     |   +-- SettingsConflictError   the person: two nodes were started with different settings
     |   +-- UnguardedLaunchError    the person: no `if __name__ == "__main__":` in the program
     |   +-- ParameterError          the person: a value that a library call does not take
-    |   |   `-- UnknownEventHandlerError  there is no event handler of that name
+    |   |   |-- UnknownEventHandlerError  there is no event handler of that name
+    |   |   `-- RuntimeParameterError     the same, a RuntimeError as with torch
+    |   |       `-- CommandLineError          a program's command line; a SystemExit too
+    |   |-- UnusedHookError         the author of an agent that overrides what nothing calls
     |   `-- LogsSpecsError          the author of the plug-in that chooses log files
     +-- InfrastructureError         the scheduler: worth a requeue (exit 75)
     |   +-- RendezvousError
@@ -87,7 +90,8 @@ class PortableError(Exception):
 
 
 def _remade(kind: type[BaseException], args: tuple[object, ...]) -> BaseException:
-    made = (OSError if issubclass(kind, OSError) else Exception).__new__(kind)
+    bases = (OSError, SystemExit, Exception)
+    made: BaseException = next(base for base in bases if issubclass(kind, base)).__new__(kind)
     made.args = args
     return made
 
@@ -155,6 +159,29 @@ class UnguardedLaunchError(UsageError):
 
 class ParameterError(UsageError, ValueError):
     """An argument or a configuration value can't be used; names it, its value and the fix."""
+
+
+class RuntimeParameterError(ParameterError, RuntimeError):
+    """The same where torch raises a RuntimeError."""
+
+
+class CommandLineError(RuntimeParameterError, SystemExit):
+    """The command line that a program gave can't be used; the reason was printed already. A
+    SystemExit too, as a parser of `argparse` raises: nothing else is printed if nobody catches
+    it."""
+
+    def __init__(self, text: str, exit_class: ExitClass = ExitClass.USAGE) -> None:
+        super().__init__(text)
+        self.exit_class = exit_class
+
+    @property
+    def code(self) -> int:  # type: ignore[override]
+        """The exit code of a program that does not catch it."""
+        return self.exit_class.value
+
+
+class UnusedHookError(UsageError, TypeError):
+    """A class of an agent overrides a method of torch's that nothing calls here."""
 
 
 class UnknownEventHandlerError(ParameterError, KeyError):
@@ -305,7 +332,7 @@ class FailedProcess(Protocol):
     error_file: str
     error_file_data: dict[str, Any]
     message: str | dict[str, Any]
-    timestamp: float
+    timestamp: int
 
     def signal_name(self) -> str:
         """`SIGSEGV`, or `<N/A>`."""
@@ -346,7 +373,7 @@ class ChildFailedError(RallypointError):
         """The first cause, as (global rank, failure)."""
         if self._first_rank is not None and self._first_rank in self.failures:
             return self._first_rank, self.failures[self._first_rank]
-        return min(self.failures.items(), key=lambda item: item[1].timestamp)
+        return min(self.failures.items(), key=lambda item: _moment(item[1]))
 
     def format_msg(self, boarder_delim: str = "=", section_delim: str = "-") -> str:
         """The banner: a title, the other failures, the first cause. (Torch's parameter names.)"""
@@ -371,6 +398,12 @@ class ChildFailedError(RallypointError):
                 boarder_delim * _BANNER_WIDTH,
             ]
         )
+
+
+def _moment(failure: FailedProcess) -> float:
+    """When it failed; torch's failures have whole seconds."""
+    moment: float = getattr(failure, "moment", failure.timestamp)
+    return moment
 
 
 class SignalException(RallypointError):

@@ -125,18 +125,20 @@ KNOWN: tuple[Known, ...] = (
     _behaviour("2.14", name="`${hostname}` in a template of prefixes, the variable's too"),
     _behaviour("2.14", name="`--numa-binding` asks `torch.accelerator` for the devices",
                here="NVIDIA's library is asked, without torch"),
+    _behaviour("2.14", name="`init_method=\"tcp://...\"` at another address than the agent's store"
+               " has rank 0 host a store there; up to 2.13 all ranks wait for one, for 30 minutes",
+               here="a worker's torch decides: see [init-method](init-method.md)"),
     _name("2.14", name="ErrorHandler.maybe_enrich_signal_failure_message",
           here="the same name and parameters; what it returns is logged"),
     _variable("2.15", name="HIP_VISIBLE_DEVICES",
               here="the same: under `--virtual-local-rank` it wins over CUDA_VISIBLE_DEVICES"),
+    _flag("2.15", name="--exit-barrier-timeout", effect=False,
+          here="a node that has succeeded waits until the others have ended: no time ends that"),
     _key("2.15", name="cas_backoff_max_seconds", effect=False,
          here="only the coordinator writes the state, so no write fails because of another node"),
     _name("2.15", name="ErrorHandler.set_entrypoint_fn_name, ErrorHandler.record_success"),
     _behaviour("2.15", name="a free port is probed on the wildcard address",
                here="no port is probed: the store's socket is bound before its port is told"),
-    _behaviour("2.15", name="`init_method=\"tcp://...\"` under a launcher uses the agent's store at"
-               " every end point; up to 2.14 it waits for a store of its own for 30 minutes",
-               here="a worker's torch decides: see [init-method](init-method.md)"),
 )
 # fmt: on
 

@@ -1,153 +1,18 @@
-"""The agent and the launcher beside torch's own: names, defaults, and what a subclass sees."""
+"""The agent and the launcher beside torch's own: what a subclass and a launch see. What they take
+is compared in test_signatures.py.
+"""
 
 from __future__ import annotations
 
-import inspect
 import sys
-from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
-from typing import Any
 
-import pytest
 from tests.compat.recordings import Recordings
 from tests.harness.cluster import free_port
 from tests.harness.programs import said_by
 
-import rallypoint.elastic.agent.server as our_agent
-import rallypoint.elastic.launcher as our_launcher
-
 AGENT = "torch.distributed.elastic.agent.server.api"
-LOCAL = "torch.distributed.elastic.agent.server.local_elastic_agent"
 LAUNCHER = "torch.distributed.launcher.api"
-HOOKS = ("_start_workers", "_stop_workers", "_monitor_workers", "_shutdown")
-PAIRS: dict[str, tuple[str, str, Callable[..., Any]]] = {
-    "WorkerSpec": (AGENT, "WorkerSpec", our_agent.WorkerSpec),
-    "Worker": (AGENT, "Worker", our_agent.Worker),
-    "WorkerGroup": (AGENT, "WorkerGroup", our_agent.WorkerGroup),
-    "RunResult": (AGENT, "RunResult", our_agent.RunResult),
-    "SimpleElasticAgent": (AGENT, "SimpleElasticAgent", our_agent.SimpleElasticAgent),
-    "LocalElasticAgent": (LOCAL, "LocalElasticAgent", our_agent.LocalElasticAgent),
-    "LaunchConfig": (LAUNCHER, "LaunchConfig", our_launcher.LaunchConfig),
-    "elastic_launch": (LAUNCHER, "elastic_launch", our_launcher.elastic_launch),
-    "launch_agent": (LAUNCHER, "launch_agent", our_launcher.launch_agent),
-    "run": (AGENT, "ElasticAgent.run", our_agent.ElasticAgent.run),
-    "get_worker_group": (
-        AGENT,
-        "ElasticAgent.get_worker_group",
-        our_agent.ElasticAgent.get_worker_group,
-    ),
-    **{
-        hook: (AGENT, f"SimpleElasticAgent.{hook}", getattr(our_agent.SimpleElasticAgent, hook))
-        for hook in HOOKS
-    },
-}
-OTHER_DEFAULTS = {
-    ("WorkerSpec", "rdzv_handler"): "a node may be alone, and a handler may go to the agent",
-    ("LocalElasticAgent", "logs_specs"): "output may just be inherited",
-    ("LocalElasticAgent", "start_method"): "forkserver for functions",
-    ("LaunchConfig", "rdzv_backend"): "tcp needs no server, etcd does",
-    ("LaunchConfig", "start_method"): "forkserver for functions",
-}
-OURS_BESIDES = {
-    ("SimpleElasticAgent", "rdzv_handler"),
-    ("LocalElasticAgent", "rdzv_handler"),
-    ("LaunchConfig", "preload"),
-    ("LaunchConfig", "drain_deadline"),
-    ("LaunchConfig", "hang_timeout"),
-    ("LaunchConfig", "port_range"),
-    ("LaunchConfig", "progress_pattern"),
-    ("LaunchConfig", "max_no_progress"),
-    ("LaunchConfig", "history"),
-}
-
-
-Parameters = dict[str, tuple[str, object]]
-"""Of each its kind, and its default."""
-
-
-def parameters(callable_: Any) -> Parameters:
-    found = inspect.signature(callable_).parameters
-    return {name: (p.kind.name, default(p)) for name, p in found.items() if name != "_"}
-
-
-def default(parameter: inspect.Parameter) -> object:
-    """As JSON has it. Factories of dataclasses have no value that can be compared."""
-    value = parameter.default
-    if value is None or type(value) in (bool, int, float, str):
-        return value
-    return "factory" if "factory" in repr(value) else repr(value)
-
-
-def torchs_parameters(name: str, torch_said: Recordings) -> Parameters:
-    def ask() -> object:
-        module, path, _ = PAIRS[name]
-        found: Any = import_module(module)
-        for part in path.split("."):
-            found = getattr(found, part)
-        return list(parameters(found).items())
-
-    said = torch_said("signatures", name, ask)
-    return {parameter: tuple(rest) for parameter, rest in said}
-
-
-@pytest.mark.parametrize("name", PAIRS)
-def test_parameters_have_torchs_names_and_places(name: str, torch_said: Recordings) -> None:
-    theirs, ours = torchs_parameters(name, torch_said), parameters(PAIRS[name][2])
-    besides = [one for one in ours if one not in theirs]
-    assert {(name, one) for one in besides} <= OURS_BESIDES
-    assert all(ours[one][0] == "KEYWORD_ONLY" for one in besides)
-    assert [one for one in ours if one in theirs] == list(theirs)
-
-
-@pytest.mark.parametrize("name", PAIRS)
-def test_defaults_are_torchs_but_for_those_that_are_listed(
-    name: str, torch_said: Recordings
-) -> None:
-    theirs, ours = torchs_parameters(name, torch_said), parameters(PAIRS[name][2])
-    other = {one for one in theirs if theirs[one][1] != ours[one][1]}
-    assert other == {one for of, one in OTHER_DEFAULTS if of == name}
-
-
-def states(module: Any) -> dict[str, list[object]]:
-    running = module.WorkerState.is_running
-    return {state.name: [state.value, running(state)] for state in module.WorkerState}
-
-
-def test_states_are_torchs(torch_said: Recordings) -> None:
-    assert states(our_agent) == torch_said("objects", "states", lambda: states(module_of(AGENT)))
-
-
-def module_of(name: str) -> Any:
-    return import_module(name)
-
-
-def attributes(module: Any) -> dict[str, dict[str, str]]:
-    """The public ones of some objects, with the names of their types."""
-    spec = module.WorkerSpec("trainer", 2, entrypoint="train", rdzv_handler=None)
-    made = {
-        "Worker": module.Worker(1),
-        "WorkerGroup": module.WorkerGroup(spec),
-        "RunResult": module.RunResult(module.WorkerState.FAILED),
-    }
-    return {
-        name: {
-            attribute: type(getattr(one, attribute)).__name__
-            for attribute in dir(one)
-            if not attribute.startswith("_")
-        }
-        for name, one in made.items()
-    }
-
-
-@pytest.mark.parametrize("name", ["Worker", "WorkerGroup", "RunResult"])
-def test_objects_have_torchs_attributes(name: str, torch_said: Recordings) -> None:
-    said = torch_said("objects", "attributes", lambda: attributes(module_of(AGENT)))
-    theirs, ours = said[name], attributes(our_agent)[name]
-    assert theirs.keys() <= ours.keys()
-    theirs = {attribute: kind for attribute, kind in theirs.items() if attribute != "id"}
-    assert all(ours[attribute] == kind for attribute, kind in theirs.items())
-
 
 SUBCLASS = """
 import importlib, os, subprocess, sys

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import warnings
 from importlib import import_module
@@ -60,22 +59,6 @@ def test_torch_reads_our_rendezvous_events_and_we_read_torchs(torchs: dict[str, 
     assert ours.RdzvEvent.deserialize(torchs["rdzv event"]) == RDZV_EVENT
 
 
-FUNCTIONS = {
-    EVENTS: "record record_rdzv_event construct_and_record_rdzv_event",
-    METRICS: "configure getStream put_metric prof publish_metric profile MetricsConfig "
-    "initialize_metrics",
-}
-
-
-@pytest.mark.parametrize(
-    ("package", "name"),
-    [(package, name) for package, names in FUNCTIONS.items() for name in names.split()],
-)
-def test_functions_take_what_torchs_take(package: str, name: str, torch_said: Recordings) -> None:
-    theirs = torch_said("signatures", name, lambda: parameters(import_module(package), name))
-    assert parameters(ours if package == EVENTS else our_metrics, name) == theirs
-
-
 def test_the_same_calls_put_the_same_metrics(
     capsys: pytest.CaptureFixture[str], torch_said: Recordings
 ) -> None:
@@ -86,17 +69,6 @@ def test_the_same_calls_put_the_same_metrics(
 
     theirs = torch_said("metrics", "calls", lambda: told(import_module(METRICS)))
     assert told(our_metrics) == theirs
-
-
-def parameters(package: ModuleType, name: str) -> list[list[object]]:
-    """As JSON has it."""
-    found = inspect.signature(getattr(package, name)).parameters.values()
-    return [[one.name, default_of(one)] for one in found]
-
-
-def default_of(parameter: inspect.Parameter) -> object:
-    value = parameter.default
-    return value if value is None or type(value) in (bool, int, float, str) else repr(value)
 
 
 def told_by(package: ModuleType) -> list[list[object]]:

@@ -171,6 +171,8 @@ def test_a_program_asks_an_agent_for_events_as_torchs(tmp_path: Path) -> None:
     assert told.metadata["role"] == "trainer"
     assert told.metadata["group_rank"] == 0
     assert json.loads(str(told.metadata["metadata"]))["group_world_size"] == 1
+    assert (told.metadata["global_rank"], told.metadata["worker_id"]) == (None, None)
+    assert type(told.metadata["total_run_time"]) is int
     try:
         raise ValueError("no data")
     except ValueError:

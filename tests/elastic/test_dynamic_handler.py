@@ -327,3 +327,9 @@ def handler(
 def test_bad_input_is_one_clear_error(wrong: Callable[[], object], text: str) -> None:
     with refused_in_one_line(ParameterError, text):
         wrong()
+
+
+def test_a_job_without_a_name_is_refused_as_with_torch() -> None:
+    store = HashStore()
+    with pytest.raises(ValueError, match="run_id='': needs a name that all nodes"):
+        DynamicRendezvousHandler.from_backend("", store, C10dRendezvousBackend(store, "a"), 1, 2)

@@ -27,6 +27,13 @@ from rallypoint.elastic.events import (
 )
 from rallypoint.errors import ParameterError
 
+PRINTING = """
+class make:
+    def __init__(self, argument): pass
+    def handle(self, event): print(event.serialize(), flush=True)
+    def close(self): pass
+"""
+"""A handler of a package that prints what it gets."""
 DEVICE_THAT_IS_FULL = Path("/dev/full")
 EVENTS = "from rallypoint.elastic.events import *\n"
 
@@ -233,15 +240,50 @@ def test_rendezvous_events_go_to_a_package_that_wants_them_and_else_cost_nothing
         tmp_path,
         "dynamic_rendezvous",
         "rdzv_events",
-        "class make:\n"
-        "    def __init__(self, argument): pass\n"
-        "    def handle(self, event): print(event.serialize(), flush=True)\n"
-        "    def close(self): pass\n",
+        PRINTING,
     )
     told = json.loads(run(program, tmp_path).stdout)
     assert told["name"] == "<string>:step"
     assert told["metadata"]["node_state"] == "FAILED"
     assert "ZeroDivisionError" in told["metadata"]["error_trace"]
+
+
+RENDEZVOUS = """
+from rallypoint.elastic.rendezvous import RendezvousParameters
+from rallypoint.elastic.rendezvous.c10d_rendezvous_backend import create_handler_from
+given = ("c10d", "127.0.0.1:0", "job", 1, 1, "127.0.0.1")
+handler = create_handler_from(RendezvousParameters(*given, is_host=True, insecure=True))
+handler.next_rendezvous()
+handler.set_closed()
+try:
+    handler.next_rendezvous()
+except Exception:
+    pass
+handler.shutdown()
+flush_events()
+"""
+
+
+def test_a_handler_and_its_backend_record_the_steps_of_a_rendezvous(tmp_path: Path) -> None:
+    assert run(RENDEZVOUS).stdout == ""
+    offer_event_handler(tmp_path, "dynamic_rendezvous", "rdzv_events", PRINTING)
+    lines = [json.loads(line) for line in run(RENDEZVOUS, tmp_path).stdout.splitlines()]
+    steps = [(line["name"], line["metadata"]["node_state"]) for line in lines]
+    handler = "dynamic_rendezvous.py:DynamicRendezvousHandler"
+    assert steps == [
+        ("c10d_rendezvous_backend.py:create_backend", "INIT"),
+        (f"{handler}.next_rendezvous", "RUNNING"),
+        (f"{handler}.next_rendezvous", "RUNNING"),
+        (f"{handler}.next_rendezvous", "SUCCEEDED"),
+        (f"{handler}.set_closed", "SUCCEEDED"),
+        (f"{handler}.next_rendezvous", "RUNNING"),
+        (f"{handler}.next_rendezvous", "FAILED"),
+        (f"{handler}.shutdown", "SUCCEEDED"),
+    ]
+    told = [line["metadata"] for line in lines]
+    assert {each["run_id"] for each in told} == {"job"}
+    assert [each["rank"] for each in told] == [None, None, 0, 0, None, None, None, None]
+    assert "RendezvousClosedError" in told[6]["error_trace"]
 
 
 def test_events_of_a_forked_child_arrive_too(tmp_path: Path) -> None:

@@ -314,3 +314,17 @@ def test_health_checks_are_asked_for_by_torchs_variable(monkeypatch: pytest.Monk
     assert settings().observe.health_port is None
     monkeypatch.setenv("TORCHELASTIC_HEALTH_CHECK_PORT", "8080")
     assert settings().observe.health_port == 8080
+
+
+@pytest.mark.parametrize("seconds", [-5, -0.1, float("nan")])
+def test_a_grace_below_zero_is_refused_when_the_configuration_is_made(seconds: float) -> None:
+    with pytest.raises(ValueError, match=r"LaunchConfig\(shutdown_timeout=.*\): needs 0 or more"):
+        LaunchConfig(1, 1, 1, shutdown_timeout=seconds)
+
+
+def test_a_timeout_of_the_rendezvous_is_among_its_configuration_as_with_torch() -> None:
+    given = {"timeout": 5, "read_timeout": 7}
+    config = LaunchConfig(1, 1, 1, rdzv_timeout=9, rdzv_configs=given)
+    assert config.rdzv_configs == {"timeout": 9, "read_timeout": 7}
+    assert given["timeout"] == 5
+    assert LaunchConfig(1, 1, 1).rdzv_configs == {}

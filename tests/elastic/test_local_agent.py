@@ -62,10 +62,10 @@ thread.start()
 while not os.path.exists("look"): time.sleep(0.01)
 for worker in group.workers:
     tell("worker", worker.id, worker.local_rank, worker.global_rank, worker.world_size)
-tell("group", group.state, group.group_rank, group.group_world_size, group.master_port > 0)
+tell("group", group.state.value, group.group_rank, group.group_world_size, group.master_port > 0)
 agent.interrupt(signal.SIGTERM)
 thread.join()
-tell("after", group.state)
+tell("after", group.state.value)
 """
     with program(tmp_path, text, before=HEAD) as run:
         run.wait_told("pid", 2)
@@ -113,7 +113,7 @@ def node():
                       max_restarts=0)
     result = LocalElasticAgent(spec).run()
     failure = result.failures[1]
-    tell("result", result.state, result.is_failed(), list(result.failures), failure.exitcode,
+    tell("result", result.state.value, result.is_failed(), list(result.failures), failure.exitcode,
          failure.message["message"])
 threads = [threading.Thread(target=node) for _ in range(2)]
 for thread in threads: thread.start()
@@ -174,7 +174,7 @@ def ask():
 os.environ["TORCHELASTIC_HEALTH_CHECK_PORT"] = sys.argv[1]
 given = handler(sys.argv[2], 1, 1) if len(sys.argv) > 2 else None
 result = LocalElasticAgent(WorkerSpec("default", 1, given, entrypoint=ask)).run()
-tell("ended", result.state)
+tell("ended", result.state.value)
 tell("left", socket.socket().connect_ex(("127.0.0.1", int(sys.argv[1]))) == 0)
 """
     words = [] if where == "alone" else [str(tmp_path / "meet")]

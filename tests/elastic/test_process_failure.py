@@ -35,7 +35,7 @@ def test_P8_without_a_file_a_signal_is_named() -> None:
 def test_P8_without_a_file_an_exit_code_is_told_with_a_way_to_learn_more() -> None:
     failure = ProcessFailure(1, 22, 3, "/absent", seen_at=12.25)
     assert str(failure.message).startswith("exit code 3; ")
-    assert (failure.signal_name(), failure.timestamp) == ("<N/A>", 12.25)
+    assert (failure.signal_name(), failure.timestamp, failure.moment) == ("<N/A>", 12, 12.25)
     assert ProcessFailure(1, 22, 3, "", said="what stderr says").message == "what stderr says"
 
 
@@ -55,7 +55,8 @@ def test_P8_a_file_of_either_form_is_read(
     path = written(tmp_path / "e", content)
     failure = ProcessFailure(1, 22, 1, path, seen_at=77.0)
     assert (failure.error_file, failure.error_file_data) == (path, content)
-    assert (failure.message, failure.timestamp) == (message, timestamp)
+    assert (failure.message, failure.moment) == (message, timestamp)
+    assert (type(failure.timestamp), failure.timestamp) == (int, int(timestamp))
 
 
 @pytest.mark.parametrize(
@@ -70,7 +71,8 @@ def test_P8_a_malformed_file_is_as_good_as_none(tmp_path: Path, content: object)
 def test_P9_the_files_own_date_gives_the_milliseconds(tmp_path: Path) -> None:
     near = ProcessFailure(0, 1, 1, written(tmp_path / "near", RECORDED, at=1700.875))
     far = ProcessFailure(0, 1, 1, written(tmp_path / "far", RECORDED, at=1900.5))
-    assert (near.timestamp, far.timestamp) == (1700.875, 1700.0)
+    assert (near.moment, far.moment) == (1700.875, 1700.0)
+    assert (near.timestamp, far.timestamp) == (1700, 1700)
     assert near.timestamp_isoformat().endswith(":20.875")
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from tests.harness.plug_ins import install
+from tests.harness.programs import run_python
 
 from rallypoint.agent.output_files import logs_specs
 from rallypoint.cli.main import main as command
@@ -373,3 +374,34 @@ def test_a_parser_prints_the_completions_that_the_command_prints(
         printed.append(capsys.readouterr().out)
     assert command(["completion", shell]) == 0
     assert printed[0] == printed[1] == capsys.readouterr().out != ""
+
+
+@pytest.mark.parametrize("nodes", ["1:2:3", "two", "2:1"])
+def test_a_number_of_nodes_that_is_none_is_the_error_that_a_program_for_torch_catches(
+    nodes: str, tmp_path: Path
+) -> None:
+    for kind in (ValueError, RuntimeError):
+        with pytest.raises(kind, match=f"--nnodes {nodes}: needs"):
+            parse_min_max_nnodes(nodes)
+        for read in (parse_args, main):
+            with pytest.raises(kind, match=f"--nnodes {nodes}: needs"):
+                read(["--nnodes", nodes, *SCRIPT])
+
+
+def test_a_wrong_command_line_that_nobody_catches_ends_the_program_after_one_line() -> None:
+    program = "from rallypoint.elastic.run import main; main(['--nnodes', '1:2:3', 'a.py'])"
+    ran = run_python(program)
+    assert (ran.returncode, ran.stdout) == (2, "")
+    line = "rallypoint.elastic.run: --nnodes 1:2:3: needs N or MIN:MAX, for example 4 or 2:4\n"
+    assert ran.stderr == line
+
+
+@pytest.mark.parametrize("words", [["no/such.py", "x"], ["--no-python", "no-such-program", "x"]])
+def test_a_configuration_is_read_without_the_script_and_running_it_names_the_script(
+    words: list[str],
+) -> None:
+    args = parse_args(words)
+    _, command, arguments = config_from_args(args)
+    assert [command, *arguments][-2:] == [words[-2], "x"]
+    with pytest.raises(ValueError, match=f"{words[-2]}: no such"):
+        run(args)

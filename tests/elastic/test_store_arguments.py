@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
@@ -171,6 +171,70 @@ def test_a_store_of_a_program_needs_only_the_methods_that_are_used() -> None:
     assert store.timeout == Store().timeout == HashStore().timeout
     with pytest.raises(RuntimeError, match="the store Few has no queue_pop: define it"):
         store.queue_pop("a")
+
+
+class Own:
+    """A program's store that is none of our classes; it takes bytes."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, bytes] = {}
+
+    def set(self, key: str, value: bytes) -> None:
+        assert type(value) is bytes
+        self.values[key] = value
+
+    def get(self, key: str) -> bytes:
+        return self.values[key]
+
+    def add(self, key: str, amount: int) -> int:
+        number = int(self.values.get(key, b"0")) + amount
+        self.values[key] = str(number).encode()
+        return number
+
+    def check(self, keys: Sequence[str]) -> bool:
+        return all(key in self.values for key in keys)
+
+    def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
+        assert self.check(keys)
+
+    def compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
+        assert (type(expected), type(desired)) == (bytes, bytes)
+        if self.values.get(key, b"") == expected:
+            self.values[key] = desired
+        return self.values.get(key, expected)
+
+
+class Racing(Own):
+    """Another process appends once between a look and a change."""
+
+    def compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
+        if b"other" not in self.values.get(key, b""):
+            self.values[key] = self.values.get(key, b"") + b"other"
+        return super().compare_set(key, expected, desired)
+
+
+def test_a_prefix_of_a_programs_store_passes_bytes_and_falls_back_for_what_it_lacks() -> None:
+    own = Own()
+    part = PrefixStore("p", own)  # type: ignore[arg-type]
+    part.set("a", "1")
+    part.append("a", "2")
+    part.append("new", b"\xff")
+    part.multi_set(["b", "c"], ["3", b"4"])
+    assert part.multi_get(["a", "new", "b", "c"]) == [b"12", b"\xff", b"3", b"4"]
+    assert part.compare_set("b", "3", "5") == b"5"
+    part.barrier("all", 1, 1)
+    with pytest.raises(AssertionError):
+        part.barrier("two", 2, 1)
+    assert set(own.values) == {
+        *("p/a", "p/new", "p/b", "p/c"),
+        *("p/all/num_members", "p/all/last_member", "p/two/num_members"),
+    }
+
+
+def test_what_another_appends_meanwhile_is_kept() -> None:
+    racing = Racing()
+    PrefixStore("p", racing).append("k", "mine")  # type: ignore[arg-type]
+    assert racing.values == {"p/k": b"othermine"}
 
 
 @pytest.mark.parametrize("kind", [HashStore, FileStore, TCPStore, PrefixStore])

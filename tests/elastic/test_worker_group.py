@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.harness.refusals import refused_in_one_line
 
-from rallypoint.elastic.agent.server import RunResult, WorkerGroup, WorkerSpec, WorkerState
+from rallypoint.elastic.agent.server import RunResult, Worker, WorkerGroup, WorkerSpec, WorkerState
 from rallypoint.errors import UsageError
 
 FINE = {WorkerState.SUCCEEDED, WorkerState.HEALTHY, WorkerState.INIT}
@@ -67,3 +67,13 @@ def test_fn_is_the_old_name_of_entrypoint() -> None:
     with pytest.warns(DeprecationWarning, match="give entrypoint="):
         spec = WorkerSpec("trainer", 1, fn=print)
     assert spec.entrypoint is print
+
+
+def test_a_worker_prints_as_torchs_and_takes_no_other_attribute() -> None:
+    """What torch prints is compared in tests/compat/test_signatures.py."""
+    worker: Any = Worker(1, 2, 3, 4, 5)
+    assert str(worker) == "local_rank=1,global_rank=2,role_rank=3,world_size=4,role_world_size=5"
+    group: Any = WorkerGroup(WorkerSpec("trainer", 1, entrypoint="true"))
+    for made in (worker, group):
+        with pytest.raises(AttributeError):
+            made.more = 1

@@ -117,3 +117,10 @@ def test_two_versions_are_measured_side_by_side(tmp_path: Path) -> None:
         "| store, get of 64 B, us",
     ]
     assert not list(tmp_path.iterdir())
+
+
+def test_the_quick_benchmark_of_torch_clients_fills_its_table(tmp_path: Path) -> None:
+    out = quick(tmp_path, "torch_clients.py")
+    cells = [line.split(" | ") for line in out.splitlines()[2:]]
+    assert [row[:2] for row in cells] == [["| ours", "20"], ["| torch's", "20"]]
+    assert all(float(row[2].strip(" |")) > 0 for row in cells)

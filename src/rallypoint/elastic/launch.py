@@ -23,7 +23,7 @@ from rallypoint.elastic.run import (
 from rallypoint.elastic.run import (
     run as run,
 )
-from rallypoint.errors import ParameterError, UsageError
+from rallypoint.errors import CommandLineError, ParameterError, UsageError
 
 
 def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
@@ -53,9 +53,11 @@ def launch(args: argparse.Namespace) -> None:
 
 def main(args: Sequence[str] | None = None) -> None:
     """Run the job of a command line (default: the process's own) to its end. Blocks. Raises as
-    `launch`, but SystemExit, after one line, for a command line that is wrong."""
+    `launch`, but as `parse_args`, after one line, for a command line that is wrong."""
     try:
         launch(parse_args(args))
+    except CommandLineError:
+        raise
     except UsageError as error:
         end_with(error)
 

@@ -26,6 +26,7 @@ import os
 import runpy
 from argparse import REMAINDER
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
 from typing import Any, NoReturn
 
@@ -45,10 +46,9 @@ from rallypoint.config import (
     StopConfig,
 )
 from rallypoint.core.settings import FLAGS, Setting, is_torchrun, parameters
-from rallypoint.elastic.agent.embedded.parameters import parameter_errors
 from rallypoint.elastic.launcher import LaunchConfig, elastic_launch
 from rallypoint.elastic.utils.api import macros
-from rallypoint.errors import UsageError
+from rallypoint.errors import CommandLineError, RuntimeParameterError, UsageError
 from rallypoint.observe.printing import print_error, print_text, write_text
 from rallypoint.process.logs.plan import Std
 from rallypoint.process.logs.specs import DefaultLogsSpecs, LogsSpecs
@@ -153,7 +153,8 @@ def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
     """Reads a command line (default: the process's own), as `rallypoint run` does.
 
     Raises SystemExit as a parser of `argparse` does: one line and 2 for what is wrong, 0 for
-    --help.
+    --help. The former is a CommandLineError, which is a ValueError and a RuntimeError too: torch
+    raises these for values, when it uses them.
     """
     words, machine = sys.argv[1:] if args is None else [*map(str, args)], ThisHost()
     try:
@@ -181,10 +182,15 @@ def config_from_args(args: argparse.Namespace) -> tuple[LaunchConfig, str, list[
 
     As with torch, OMP_NUM_THREADS is set to 1 in this process for several workers that would
     inherit none. May ask the workers' interpreter for its devices (`nproc_per_node="auto"`), which
-    can take seconds. Raises ParameterError, one line with the value.
+    can take seconds. The script is not looked for: it may lie on another machine. Raises
+    RuntimeParameterError (a ValueError and a RuntimeError), one line with the value.
     """
-    with parameter_errors():
-        asked = read_run(Scanned(_words(args), dict(_values(args))), os.environ, ThisHost())
+    return _config(args, _AnyScript())
+
+
+def _config(args: argparse.Namespace, machine: ThisHost) -> tuple[LaunchConfig, str, list[str]]:
+    with _option_errors():
+        asked = read_run(Scanned(_words(args), dict(_values(args))), os.environ, machine)
     for notice in asked.notices:
         _log.warning("rallypoint: %s", notice)
     if asked.workers.omp_threads is not None:
@@ -225,7 +231,7 @@ def get_use_env(args: argparse.Namespace) -> bool:
 
 def get_rdzv_endpoint(args: argparse.Namespace) -> str:
     """Where the nodes of a namespace meet: its endpoint, or with fixed ranks the master's address
-    and port; empty: nowhere. Raises ParameterError for a number of nodes that is none."""
+    and port; empty: nowhere. Raises RuntimeParameterError for a number of nodes that is none."""
     if endpoint := getattr(args, "rdzv_endpoint", None):
         return str(endpoint)
     if not _has_fixed_ranks(args):
@@ -234,33 +240,35 @@ def get_rdzv_endpoint(args: argparse.Namespace) -> str:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Runs the job of a namespace, to its end. Blocks. Raises as `elastic_launch` does, and
-    UsageError."""
-    config, command, arguments = config_from_args(args)
+    """Runs the job of a namespace, to its end. Blocks. Raises as `elastic_launch` does, and as
+    `config_from_args`, also for a script that is not there."""
+    config, command, arguments = _config(args, ThisHost())
     elastic_launch(config, command)(*arguments)
 
 
 @record
 def main(args: Sequence[str] | None = None) -> None:
     """Runs the job of a command line (default: the process's own), to its end. Blocks. Raises as
-    `run`, but SystemExit, after one line, for a command line that is wrong."""
+    `run`, but as `parse_args`, after one line, for a command line that is wrong."""
     try:
         run(parse_args(args))
+    except CommandLineError:
+        raise
     except UsageError as error:
         end_with(error)
 
 
 def parse_min_max_nnodes(nnodes: str) -> tuple[int, int]:
-    """`N` or `MIN:MAX` as two numbers. Raises ParameterError."""
-    with parameter_errors():
+    """`N` or `MIN:MAX` as two numbers. Raises RuntimeParameterError."""
+    with _option_errors():
         return nodes(Given(nnodes, f"--nnodes {nnodes}"))
 
 
 def determine_local_world_size(nproc_per_node: str) -> int:
     """How many workers a number, or `cpu`, `gpu`, `xpu` or `auto`, means on this node. May take
-    seconds. Raises ParameterError."""
+    seconds. Raises RuntimeParameterError."""
     given = Given(str(nproc_per_node), f"--nproc-per-node {nproc_per_node}")
-    with parameter_errors():
+    with _option_errors():
         return read_count(given, os.environ, ThisHost())
 
 
@@ -287,9 +295,32 @@ class _Secret(str):
 
 
 def end_with(error: UsageError) -> NoReturn:
-    """Print one line and raise SystemExit."""
+    """Print one line and raise CommandLineError, which is a SystemExit."""
     print_error("rallypoint.elastic.run", str(error))
-    raise SystemExit(error.exit_class.value) from None
+    raise CommandLineError(str(error), error.exit_class) from None
+
+
+class _AnyScript(ThisHost):
+    """This machine, where any script and program may be found."""
+
+    def find_program(self, name: str) -> str | None:
+        return name
+
+    def script_exists(self, path: str) -> bool:
+        return True
+
+    def head(self, path: str) -> bytes:
+        return b""
+
+
+@contextmanager
+def _option_errors() -> Iterator[None]:
+    """Torch raises a ValueError for some options that can't be used, and a RuntimeError for
+    others."""
+    try:
+        yield
+    except UsageError as error:
+        raise RuntimeParameterError(str(error)) from None
 
 
 def _absent(row: Setting) -> Any:

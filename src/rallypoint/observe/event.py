@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import asdict, dataclass, field
-from enum import StrEnum
+from enum import Enum
 from typing import Any, TypeAlias, TypeVar
 
 import msgspec
@@ -22,14 +22,14 @@ _T = TypeVar("_T")
 _SHOWN = 80
 
 
-class EventSource(StrEnum):
+class EventSource(str, Enum):  # noqa: UP042  # A text is `EventSource.AGENT`, as with torch.
     """The source of an event."""
 
     AGENT = "AGENT"
     WORKER = "WORKER"
 
 
-class NodeState(StrEnum):
+class NodeState(str, Enum):  # noqa: UP042  # The same.
     """How far a node is in a rendezvous."""
 
     INIT = "INIT"

@@ -89,8 +89,9 @@ class LaunchConfig:
     host the job, on a port of `port_range`: the first and the last; with another engine of records
     the endpoint is as for the command.
 
-    A value that can't be used is refused when the job is launched, and the variable's at once:
-    ParameterError or UsageError.
+    A value that can't be used is refused when the job is launched, and a `shutdown_timeout` and
+    the variable's at once: ParameterError or UsageError. A `rdzv_timeout` is written into
+    `rdzv_configs`, as with torch.
     """
 
     min_nodes: int
@@ -130,6 +131,12 @@ class LaunchConfig:
     def __post_init__(self) -> None:
         if self.shutdown_timeout is None:
             self.shutdown_timeout = _usual_grace_s()
+        elif not self.shutdown_timeout >= 0:
+            raise ParameterError(
+                f"LaunchConfig(shutdown_timeout={self.shutdown_timeout!r}): needs 0 or more seconds"
+            )
+        if self.rdzv_timeout != NO_TIMEOUT:
+            self.rdzv_configs = {**self.rdzv_configs, "timeout": self.rdzv_timeout}
 
 
 def _usual_grace_s() -> float:
@@ -226,10 +233,7 @@ def _rendezvous(config: LaunchConfig, reading: Reading) -> RendezvousConfig:
 
 
 def _configs(config: LaunchConfig) -> dict[str, Any]:
-    conf = dict(config.rdzv_configs)
-    if config.rdzv_timeout != NO_TIMEOUT:
-        conf.setdefault("timeout", config.rdzv_timeout)
-    return conf
+    return dict(config.rdzv_configs)
 
 
 def _graces(config: LaunchConfig) -> dict[str, float]:

@@ -35,7 +35,11 @@ from rallypoint.elastic.multiprocessing.redirects import (
     IS_MACOS as IS_MACOS,
     IS_WINDOWS as IS_WINDOWS,
 )
-from rallypoint.errors import ParameterError, SignalException as SignalException
+from rallypoint.errors import (
+    ParameterError,
+    RuntimeParameterError,
+    SignalException as SignalException,
+)
 from rallypoint.core.text import naming_parameters
 from rallypoint.process import signals
 from rallypoint.process.logs.plan import LinePrefix, Std as Std, to_map as to_map
@@ -202,6 +206,16 @@ class PContext(ABC):
     def stderrs(self) -> dict[int, str]:
         """The same for stderr."""
         return {rank: self._dest.stderrs.get(rank, "") for rank in self.envs}
+
+    @property
+    def filtered_stdout(self) -> str:
+        """The file of the lines that match `duplicate_stdout_filters`; empty: there is none."""
+        return self._dest.filtered_stdout
+
+    @property
+    def filtered_stderr(self) -> str:
+        """The same for stderr."""
+        return self._dest.filtered_stderr
 
     @property
     def error_files(self) -> dict[int, str]:
@@ -421,14 +435,16 @@ def _bound(commands: list[WorkerCommand], numa: NumaOptions | None) -> list[Work
 def _check(args: Mapping[int, object], envs: Mapping[int, Mapping[str, str]]) -> None:
     for what, given in (("args", args), ("envs", envs)):
         if not given:
-            raise ParameterError(f"{what} is empty: needs an entry for each local rank, from 0")
+            raise RuntimeParameterError(
+                f"{what} is empty: needs an entry for each local rank, from 0"
+            )
         if set(given) != set(range(len(given))):
             keys = ", ".join(map(repr, given))
-            raise ParameterError(
+            raise RuntimeParameterError(
                 f"{what} has the local ranks {keys}: needs 0 to {len(given) - 1}, each once"
             )
     if len(args) != len(envs):
-        raise ParameterError(
+        raise RuntimeParameterError(
             f"args are for {count(len(args), 'local rank')}, envs for {len(envs)}: "
             "give both for every local rank"
         )

@@ -12,6 +12,7 @@ is a path that all nodes share, of a file, or of a directory in which the file o
 
 from __future__ import annotations
 
+import os
 import secrets
 import tempfile
 import time
@@ -29,6 +30,7 @@ from rallypoint.elastic.rendezvous.dynamic_rendezvous import (
     create_handler,
 )
 from rallypoint.elastic.rendezvous.led.parameters import coordinator_endpoint
+from rallypoint.elastic.rendezvous.led.recorded import Steps
 from rallypoint.elastic.stores.file_store import FileStore
 from rallypoint.elastic.stores.store import Store, check_store
 from rallypoint.elastic.stores.tcp_store import TCPStore
@@ -265,10 +267,15 @@ def create_backend(params: RendezvousParameters) -> tuple[C10dRendezvousBackend,
         raise ParameterError(
             f"the rendezvous parameter store_type={store_type!r}: known are {', '.join(makers)}"
         )
-    try:
-        store = makers[store_type](params, timeout)
-    except StoreError as error:
-        raise RendezvousConnectionError(f"the rendezvous store: {error}") from error
+    steps = Steps("c10d_rendezvous_backend.py:create_backend", params.run_id)
+    with steps.failing(""):
+        try:
+            store = makers[store_type](params, timeout)
+        except StoreError as error:
+            raise RendezvousConnectionError(f"the rendezvous store: {error}") from error
+    if isinstance(store, TCPStore) and store.is_host:
+        hosts = f"Process {os.getpid()} hosts the TCP store for the C10d rendezvous backend."
+        steps.record("", "INIT", hosts)
     return C10dRendezvousBackend(store, params.run_id), store
 
 

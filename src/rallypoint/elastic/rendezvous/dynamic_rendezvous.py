@@ -100,6 +100,8 @@ class DynamicRendezvousHandler(LoopRendezvousHandler):
 
         Raises ParameterError.
         """
+        if not run_id:
+            raise ParameterError("run_id='': needs a name that all nodes of the job have")
         check_nodes(min_nodes, max_nodes)
         check_store(store, *_VOCABULARY)
         if not keep_alive_interval > 0 or keep_alive_max_attempt < 1:

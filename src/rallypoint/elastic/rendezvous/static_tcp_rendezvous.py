@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -290,6 +291,9 @@ class StaticTCPRendezvous(StaticRendezvousHandler):
         timeout: float,
         **config: Any,
     ) -> None:
+        self.master_addr, self.master_port = master_addr, master_port
+        self.rank, self.world_size, self.run_id = rank, world_size, run_id
+        self.timeout = timedelta(seconds=timeout)
         where = str(Endpoint(master_addr, master_port))
         given = {"rank": rank, "join_timeout": timeout} | config
         super().__init__(

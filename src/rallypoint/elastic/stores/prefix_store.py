@@ -10,6 +10,7 @@ from rallypoint.elastic.stores.store import (
     StoreValue,
     Timeout,
     check_store,
+    to_bytes,
     to_key,
     to_keys,
     to_seconds,
@@ -21,7 +22,9 @@ class PrefixStore(Store):
 
     The timeout is that of the underlying store: setting it here sets it there. Errors name the
     whole keys. `num_keys` counts those of the whole store, as torch's does. The store may be one of
-    torch's; its errors stay its own. Raises ParameterError for what is no store.
+    torch's, or a program's, which gets values as bytes; its errors stay its own, and `append`,
+    `barrier`, `multi_get` and `multi_set` are made of its other methods where it lacks them. Raises
+    ParameterError for what is no store.
     """
 
     def __init__(self, prefix: str, store: Store) -> None:
@@ -43,7 +46,7 @@ class PrefixStore(Store):
         self._store.set_timeout(_span(timeout))
 
     def set(self, key: str, value: StoreValue) -> None:
-        self._store.set(self._whole(key), value)
+        self._store.set(self._whole(key), to_bytes(value))
 
     def get(self, key: str) -> bytes:
         return self._store.get(self._whole(key))
@@ -52,7 +55,8 @@ class PrefixStore(Store):
         return self._store.add(self._whole(key), amount)
 
     def compare_set(self, key: str, expected_value: StoreValue, desired_value: StoreValue) -> bytes:
-        return self._store.compare_set(self._whole(key), expected_value, desired_value)
+        expected, desired = to_bytes(expected_value), to_bytes(desired_value)
+        return to_bytes(self._store.compare_set(self._whole(key), expected, desired))
 
     def check(self, keys: Sequence[str]) -> bool:
         return self._store.check(self._all_whole(keys))
@@ -74,16 +78,23 @@ class PrefixStore(Store):
         return [key[skipped:] for key in self._store.list_keys() if key.startswith(self._prefix)]
 
     def append(self, key: str, value: StoreValue) -> None:
-        self._store.append(self._whole(key), value)
+        if self._has("append"):
+            self._store.append(self._whole(key), to_bytes(value))
+        else:
+            super().append(key, value)
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
-        return self._store.multi_get(self._all_whole(keys))
+        whole = self._all_whole(keys)
+        return self._store.multi_get(whole) if self._has("multi_get") else super().multi_get(keys)
 
     def multi_set(self, keys: Sequence[str], values: Sequence[StoreValue]) -> None:
-        self._store.multi_set(self._all_whole(keys), values)
+        if self._has("multi_set"):
+            self._store.multi_set(self._all_whole(keys), [to_bytes(value) for value in values])
+        else:
+            super().multi_set(keys, values)
 
     def queue_push(self, key: str, value: StoreValue) -> None:
-        self._store.queue_push(self._whole(key), value)
+        self._store.queue_push(self._whole(key), to_bytes(value))
 
     def queue_pop(self, key: str, block: bool = True) -> bytes:
         return self._store.queue_pop(self._whole(key), block)
@@ -93,13 +104,20 @@ class PrefixStore(Store):
 
     def barrier(self, key: str, world_size: int, timeout: Timeout | None = None) -> None:
         wait_s = None if timeout is None else _span(timeout)
-        self._store.barrier(self._whole(key), world_size, wait_s)
+        if self._has("barrier"):
+            self._store.barrier(self._whole(key), world_size, wait_s)
+        else:
+            super().barrier(key, world_size, wait_s)
 
     def clone(self) -> PrefixStore:
         return PrefixStore(self._prefix[:-1], self._store.clone())
 
     def has_extended_api(self) -> bool:
         return self._store.has_extended_api()
+
+    def _has(self, method: str) -> bool:
+        """Whether the store defines it; a program's need not be one of our classes."""
+        return callable(getattr(self._store, method, None))
 
     def _whole(self, key: str) -> str:
         to_key(key)

@@ -94,8 +94,8 @@ def to_port(port: int) -> int:
 class Store:
     """A key-value store that the processes of a job share.
 
-    A subclass need not define every method. `multi_get` and `multi_set` are then several requests;
-    others raise StoreError, which names the method.
+    A subclass need not define every method. `append`, `barrier`, `multi_get` and `multi_set` are
+    then made of others, as several requests; the rest raise StoreError, which names the method.
     """
 
     _timeout_s = DEFAULT_TIMEOUT.total_seconds()
@@ -154,7 +154,10 @@ class Store:
 
     def append(self, key: str, value: StoreValue) -> None:
         """Lengthens a value; a missing one counts as empty. Not to be retried blindly."""
-        raise self._lacks("append")
+        added = to_bytes(value)
+        before = to_bytes(self.get(key)) if self.check([key]) else b""
+        while (now := to_bytes(self.compare_set(key, before, before + added))) != before + added:
+            before = now
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
         """The values, in order, once all are there. Raises StoreTimeoutError. Blocks."""
@@ -186,7 +189,9 @@ class Store:
 
         A caller that timed out stays counted, and the key serves for one barrier only.
         """
-        raise self._lacks("barrier")
+        if self.add(f"{key}/num_members", 1) >= world_size:
+            self.set(f"{key}/last_member", b"1")
+        self.wait([f"{key}/last_member"], timedelta(seconds=self._wait_s(timeout)))
 
     def clone(self) -> Store:
         """Another object for the same store, with the same timeout; a connection of its own.

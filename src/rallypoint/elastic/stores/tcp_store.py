@@ -13,7 +13,7 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Self
 
 from msgspec.structs import replace
@@ -46,31 +46,37 @@ from rallypoint.store.server import Say, StoreServer
 
 
 class TCPStore(Store):
-    """A store at `host` and `port`; with `is_master` its server is here, on a thread.
+    """A store at `host_name` and `port`; with `is_master` its server is here, on a thread.
 
-    `port` 0 lets a master pick one; see `port`. `listen_socket` is a bound socket to use instead,
-    and is taken over. With `world_size` and `wait_for_workers`, each client counts itself in, and
-    the master waits until so many have come; otherwise nobody waits for anybody.
+    `port` 0 lets a master pick one; see `port`. `listen_socket`, or `master_listen_fd`, is a bound
+    socket to use instead, and is taken over. With `world_size` and `wait_for_workers`, each client
+    counts itself in, and the master waits until so many have come; otherwise nobody waits for
+    anybody. With `multi_tenant` the masters of this process on one port have one server, until the
+    last of them is closed. `use_libuv` is accepted: there is one server, whatever it says.
 
-    A master binds the address of `host`, no other. On a loopback address only processes of this
-    user are served; on another one every host that reaches it is. `allow` names the networks (CIDRs
-    like "10.0.0.0/8") that are served besides this user's processes, and nobody else then.
+    A master binds the address of `host_name`, no other. On a loopback address only processes of
+    this user are served; on another one every host that reaches it is. `allow` names the networks
+    (CIDRs like "10.0.0.0/8") that are served besides this user's processes, and nobody else then.
 
     One object serves all threads of a process, not a forked child: there, use `clone`. Lost
     connections are replaced where nothing can have got lost or be done twice.
 
     Raises StoreConnectionError if there is no server for the whole timeout, or the port to host it
-    at is taken, StoreTimeoutError if workers are missing, ValueError for what is no port. Blocks.
+    at is taken, StoreTimeoutError if workers are missing, ValueError for what is no port and for a
+    `world_size` of 0. Blocks.
     """
 
     def __init__(
         self,
-        host: str,
+        host_name: str,
         port: int,
         world_size: int | None = None,
         is_master: bool = False,
         timeout: Timeout = DEFAULT_TIMEOUT,
         wait_for_workers: bool = True,
+        multi_tenant: bool = False,
+        master_listen_fd: int | None = None,
+        use_libuv: bool = True,
         *,
         listen_socket: socket.socket | None = None,
         allow: Sequence[str] | None = None,
@@ -80,25 +86,32 @@ class TCPStore(Store):
             raise ValueError("listen_socket and allow are for the master, which hosts the server")
         if isinstance(allow, str):
             raise TypeError(f"allow must be a list of networks, not one str: [{allow!r}]?")
+        if world_size == 0:
+            raise ValueError("world_size=0: needs the number of workers, or None for any number")
         self._server: ServerThread | None = None
         deadline = time.monotonic() + self._timeout_s
-        connect_to = host
+        connect_to = host_name
         to_port(port)
         if not (port or is_master):
             reason = "no server has the port 0: needs that of the master's store"
-            raise StoreConnectionError(peer_name(host, port), "connecting", reason)
+            raise StoreConnectionError(peer_name(host_name, port), "connecting", reason)
         if is_master:
             networks = None if allow is None else tuple(map(parse_network, allow))
-            listener = listen_socket or bind(host, port)
-            gate = AccessGate(_policy(listener, networks))
-            connect_to, port = _reachable(listener)
-            self._server = ServerThread(listener, gate, _say_on_stderr, wire.JOINED_KEY)
+
+            def listen() -> ServerThread:
+                listener = listen_socket or _listener(host_name, port, master_listen_fd)
+                gate = AccessGate(_policy(listener, networks))
+                return ServerThread(listener, gate, _say_on_stderr, wire.JOINED_KEY)
+
+            self._server = _tenants.server(port, listen) if multi_tenant else listen()
+            connect_to, port = self._server.address
         try:
             self._client = TCPClient(connect_to, port, self._timeout_s)
         except BaseException:
             _close(None, self._server)
             raise
-        self._host, self._port, self._connect_to = host, port, connect_to
+        self._host, self._port, self._connect_to = host_name, port, connect_to
+        self._uses_libuv = use_libuv
         self._close = weakref.finalize(self, _close, self._client, self._server)
         if world_size is not None and wait_for_workers:
             try:
@@ -117,6 +130,16 @@ class TCPStore(Store):
         """The port of the server; the one that was picked if 0 was given."""
         return self._port
 
+    @property
+    def is_host(self) -> bool:
+        """Whether the server is in this process, by this object."""
+        return self._server is not None
+
+    @property
+    def libuvBackend(self) -> bool:  # noqa: N802  # Its name in torch.
+        """What was given as `use_libuv`."""
+        return self._uses_libuv
+
     def close(self) -> None:
         """Ends the connection, and the server if it is here. Safe to call again."""
         self._close()
@@ -130,7 +153,7 @@ class TCPStore(Store):
     def clone(self) -> TCPStore:
         """Another connection to the same server, which only the first object hosts."""
         clone = TCPStore(self._connect_to, self._port, timeout=self.timeout)
-        clone._host = self._host
+        clone._host, clone._uses_libuv = self._host, self._uses_libuv
         return clone
 
     def set_timeout(self, timeout: Timeout) -> None:
@@ -254,8 +277,25 @@ def _say_on_stderr(line: str) -> None:
 def _close(client: TCPClient | None, server: ServerThread | None) -> None:
     if client is not None:
         client.close()
-    if server is not None:
+    if server is not None and _tenants.leave(server):
         server.close()
+
+
+def _listener(host: str, port: int, fd: int | None) -> socket.socket:
+    """A bound socket: that of the descriptor, or a new one. Raises StoreConnectionError."""
+    if fd is None:
+        return bind(host, port)
+    try:
+        listener = socket.socket(fileno=fd)
+    except (OSError, ValueError) as error:
+        reason = f"master_listen_fd={fd}: needs the descriptor of a bound socket: {error}"
+        raise StoreConnectionError(peer_name(host, port), "listening", reason) from error
+    bound = int(listener.getsockname()[1])
+    if port not in (0, bound):
+        listener.detach()
+        reason = f"master_listen_fd={fd}: is bound to the port {bound}, but the port is {port}"
+        raise StoreConnectionError(peer_name(host, port), "listening", reason)
+    return listener
 
 
 class ServerThread:
@@ -269,6 +309,8 @@ class ServerThread:
         self, listener: socket.socket, gate: AccessGate, say: Say, counter_key: bytes
     ) -> None:
         self._pid = os.getpid()
+        self.address = _reachable(listener)
+        """Where this process reaches it."""
         listener.setblocking(False)
         # Inherited by what it accepts; replies are small, and must not wait for each other.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -314,6 +356,37 @@ class ServerThread:
         server = StoreServer(gate, say, machine=self._machine)
         await server.listen(listener)
         return server
+
+
+class _Tenants:
+    """The servers of this process that several masters use, by port."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._servers: dict[tuple[int, int], ServerThread] = {}
+        self._users: dict[ServerThread, int] = {}
+
+    def server(self, port: int, listen: Callable[[], ServerThread]) -> ServerThread:
+        """The server of the port; `listen` makes one where there is none. A forked child has no
+        such threads."""
+        with self._lock:
+            found = self._servers.get((os.getpid(), port)) or listen()
+            self._servers[os.getpid(), found.address[1]] = found
+            self._users[found] = self._users.get(found, 0) + 1
+            return found
+
+    def leave(self, server: ServerThread) -> bool:
+        """Whether nobody uses the server any more."""
+        with self._lock:
+            left = self._users.pop(server, 1) - 1
+            if left:
+                self._users[server] = left
+            elif self._servers.get((os.getpid(), server.address[1])) is server:
+                del self._servers[os.getpid(), server.address[1]]
+            return not left
+
+
+_tenants = _Tenants()
 
 
 def bind(host: str, port: int) -> socket.socket:

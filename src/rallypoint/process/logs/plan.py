@@ -195,22 +195,22 @@ class Std(IntFlag):
     ALL = 3
 
     @classmethod
-    def from_str(cls, text: str) -> Std | dict[int | str, Std]:
+    def from_str(cls, vm: str) -> Std | dict[int | str, Std]:
         """Read `3`, or a map such as `0:1,10:3,g12:2`, whose global ranks are keys such as `"g12"`.
 
         Raises ValueError, one line with the text and what would be right.
         """
-        if ":" not in text:
-            return _std(text, text)
+        if ":" not in vm:
+            return _std(vm, vm)
         chosen: dict[int | str, Std] = {}
-        for item in text.split(","):
+        for item in vm.split(","):
             rank_text, colon, std_text = item.partition(":")
             rank = rank_key(rank_text)
             if not colon or rank is None:
-                raise ValueError(f"{text}: {item!r} is wrong: {_FORM}")
+                raise ValueError(f"{vm}: {item!r} is wrong: {_FORM}")
             if rank in chosen:
-                raise ValueError(f"{text}: rank {rank} is named twice")
-            chosen[rank] = _std(std_text, text)
+                raise ValueError(f"{vm}: rank {rank} is named twice")
+            chosen[rank] = _std(std_text, vm)
         return chosen
 
 

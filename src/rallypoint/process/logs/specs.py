@@ -37,7 +37,7 @@ Environs = Mapping[int, Mapping[str, str]]
 """The environment of each worker of this node, by local rank."""
 
 
-class LogsDest(Struct):
+class LogsDest(Struct, dict=True):
     """For each stream the file of each local rank.
 
     A rank that is missing, or has an empty path, has no file: its stream goes where `--output`
@@ -135,6 +135,18 @@ class DefaultLogsSpecs(LogsSpecs):
         self._layout: Layout = layout
         self._node, self._temp_dir = node, temp_dir
         self._log_dir: LogDir | None = None
+
+    def __eq__(self, other: object) -> bool:
+        """Whether it was made with the same arguments, as with torch."""
+        return isinstance(other, DefaultLogsSpecs) and self._given == other._given
+
+    def __hash__(self) -> int:
+        return hash(self._base)
+
+    @property
+    def _given(self) -> tuple[object, ...]:
+        asked = (self._base, self._redirects, self._tee, self._local_ranks_filter)
+        return (*asked, self._layout, self._node, self._temp_dir)
 
     @property
     def root_log_dir(self) -> str | None:

@@ -228,7 +228,7 @@ class HookWorkers:
             rank=self._round.assignment.base_rank + local_rank,
             role=self._group.spec.role,
             pid=int(getattr(failure, "pid", 0)),
-            wall_time=float(getattr(failure, "timestamp", 0.0)) or time.time(),
+            wall_time=_moment(failure) or time.time(),
             message=message,
             detail=_callstack(failure),
             log_file=str(getattr(failure, "log_file", "")),
@@ -258,6 +258,11 @@ class HookWorkers:
         self._gone = True
         self._group.state = WorkerState.UNKNOWN
         self._on_broken(error)
+
+
+def _moment(failure: Any) -> float:
+    """When it happened; torch's failures have whole seconds. 0: it does not say."""
+    return float(getattr(failure, "moment", getattr(failure, "timestamp", 0.0)))
 
 
 def _as_exception(error: BaseException) -> Exception:

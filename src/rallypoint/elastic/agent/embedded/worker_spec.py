@@ -10,7 +10,7 @@ import signal
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from enum import StrEnum
+from enum import Enum
 from typing import Any
 
 from msgspec import Struct
@@ -99,6 +99,8 @@ class WorkerSpec:
 class Worker:
     """One worker of this node. `id` is whatever `_start_workers` called it."""
 
+    __slots__ = ("id", "local_rank", "global_rank", "role_rank", "world_size", "role_world_size")  # noqa: RUF023  # The order of its text.
+
     def __init__(
         self,
         local_rank: int,
@@ -112,13 +114,11 @@ class Worker:
         self.world_size, self.role_world_size = world_size, role_world_size
 
     def __repr__(self) -> str:
-        return (
-            f"Worker(local_rank={self.local_rank}, global_rank={self.global_rank}, "
-            f"world_size={self.world_size}, id={self.id!r})"
-        )
+        ranks = (f"{name}={getattr(self, name)}" for name in self.__slots__ if name != "id")
+        return ",".join(ranks)
 
 
-class WorkerState(StrEnum):
+class WorkerState(str, Enum):  # noqa: UP042  # A text is `WorkerState.FAILED`, as with torch.
     """Of all workers of a node together."""
 
     UNKNOWN = "UNKNOWN"
@@ -141,6 +141,11 @@ class WorkerGroup:
     `store` is that of the nodes of this round, or None for a node that is alone. `contexts` says
     by local rank what a worker's environment is made from.
     """
+
+    __slots__ = (
+        *("spec", "workers", "store", "group_rank", "group_world_size", "master_addr"),
+        *("master_port", "state", "contexts"),
+    )
 
     def __init__(self, spec: WorkerSpec) -> None:
         self.spec = spec

@@ -59,6 +59,7 @@ from rallypoint.config import (
 )
 from rallypoint.core.model import UNNAMED_RUN_ID
 from rallypoint.elastic.agent.embedded.hook_workers import HookWorkers
+from rallypoint.elastic.agent.embedded.refused_hooks import refuse_unused_hooks
 from rallypoint.elastic.agent.embedded.run import JobLog
 from rallypoint.elastic.agent.embedded.worker_spec import (
     RunResult as RunResult,
@@ -103,7 +104,14 @@ class SpecAgent(ElasticAgent):
     closes the job in the end, or leaves it: a handler is good for one `run`.
     `exit_barrier_timeout` is ignored (accepted for compatibility with torch): a node that has
     succeeded waits until the others have succeeded, given up, or begun another round.
+
+    A subclass that overrides a method by which torch's agents are steered, and which nothing calls
+    here, is refused: UnusedHookError names what to use instead.
     """
+
+    def __init_subclass__(cls, **rest: Any) -> None:
+        super().__init_subclass__(**rest)
+        refuse_unused_hooks(cls)
 
     def __init__(
         self,
@@ -115,9 +123,11 @@ class SpecAgent(ElasticAgent):
     ) -> None:
         self._worker_group = WorkerGroup(spec)
         self._exit_barrier_timeout, self._shutdown_timeout = exit_barrier_timeout, shutdown_timeout
-        self._handler = rdzv_handler if rdzv_handler is not None else spec.rdzv_handler
+        self._rdzv_handler = rdzv_handler if rdzv_handler is not None else spec.rdzv_handler
         self._embedding: Embedding | None = None
         self._running = threading.Lock()
+        self._began_at: float | None = None
+        self._ran_s = 0.0
 
     @naming_parameters(OF_A_SPEC)
     def run(self, role: str = "default") -> RunResult:
@@ -131,8 +141,9 @@ class SpecAgent(ElasticAgent):
         """
         if not self._running.acquire(blocking=False):
             raise UsageError("this agent is already running: create another one")
+        self._began_at = time.monotonic()
         try:
-            self._embedding = embedding = Embedding(_handler_client(self._handler))
+            self._embedding = embedding = Embedding(_handler_client(self._rdzv_handler))
             spec, log = self._worker_group.spec, JobLog()
             config = _agent_config(spec, embedding.handler, self._shutdown_timeout)
             try:
@@ -141,6 +152,7 @@ class SpecAgent(ElasticAgent):
                 log.close()
             return run_result(told)
         finally:
+            self._ran_s, self._began_at = self._run_time_s(), None
             self._running.release()
 
     def get_worker_group(self, role: str = "default") -> WorkerGroup:
@@ -159,7 +171,8 @@ class SpecAgent(ElasticAgent):
         return worker_environ(self._worker_group.contexts[worker.local_rank])
 
     def get_event_succeeded(self) -> Event:
-        """The event that a program may record of this agent, with `events.record`."""
+        """The event that a program may record of this agent, with `events.record`.
+        `total_run_time` is that of `run`, in whole seconds."""
         return self._event("SUCCEEDED")
 
     def get_event_failed(self) -> Event:
@@ -178,9 +191,12 @@ class SpecAgent(ElasticAgent):
             handler = self._worker_group.spec.event_log_handler
             record(self._event(state, duration_ms=spent_ms), handler)
 
+    def _run_time_s(self) -> float:
+        return self._ran_s if self._began_at is None else time.monotonic() - self._began_at
+
     def _event(self, state: str, **more: EventMetadataValue) -> Event:
         group = self._worker_group
-        client = _handler_client(self._handler)
+        client = _handler_client(self._rdzv_handler)
         nested = json.dumps(
             {
                 "group_world_size": group.group_world_size,
@@ -190,10 +206,13 @@ class SpecAgent(ElasticAgent):
         context = group.contexts.get(0)
         metadata: dict[str, EventMetadataValue] = {
             "run_id": client.run_id if client is not None else "",
+            "global_rank": None,
             "group_rank": group.group_rank,
+            "worker_id": None,
             "role": group.spec.role,
             "hostname": socket.gethostname(),
             "state": state,
+            "total_run_time": int(self._run_time_s()),
             "rdzv_backend": client.name if client is not None else "tcp",
             "raw_error": None,
             "metadata": nested,

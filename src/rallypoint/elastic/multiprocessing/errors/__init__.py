@@ -39,8 +39,8 @@ class ProcessFailure:
     `message` is the file's `message`: an object (`{"message": ..., "extraInfo": ...}`) as `record`
     writes it, or a text. Without a file it is `said`, else one line on the signal or exit code.
 
-    `timestamp` is unix seconds: when the process told its failure, else `seen_at`, else now. A file
-    has whole seconds; where its own date agrees with them, that gives the milliseconds.
+    `timestamp` is whole unix seconds: when the process told its failure, else `seen_at`, else now.
+    `moment` is the same to the millisecond; that of a file has its date, where that agrees.
     """
 
     local_rank: int
@@ -49,7 +49,7 @@ class ProcessFailure:
     error_file: str
     error_file_data: JsonDict = field(init=False)
     message: str | JsonDict = field(init=False)
-    timestamp: float = field(init=False)
+    timestamp: int = field(init=False)
     _: KW_ONLY
     node: str = field(default_factory=socket.gethostname)
     """Where it ran."""
@@ -77,7 +77,8 @@ class ProcessFailure:
             self.error_file_data, text, traceback, raised_at = written
             self.message = self.error_file_data["message"]
             raised_at = _to_the_millisecond(self.error_file, raised_at)
-        self.timestamp = now if raised_at is None else raised_at
+        self.moment = now if raised_at is None else raised_at
+        self.timestamp = int(self.moment)
         self._traceback = traceback or self.detail or text
 
     def forget_lost_file(self) -> None:
@@ -91,7 +92,7 @@ class ProcessFailure:
 
     def timestamp_isoformat(self) -> str:
         """Local time to the millisecond: `2026-03-01_12:04:05.123`."""
-        moment = datetime.fromtimestamp(self.timestamp, UTC).astimezone().replace(tzinfo=None)
+        moment = datetime.fromtimestamp(self.moment, UTC).astimezone().replace(tzinfo=None)
         return moment.isoformat(sep="_", timespec="milliseconds")
 
     def section(self, index: int, rank: int) -> str:

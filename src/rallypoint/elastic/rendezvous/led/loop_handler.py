@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from rallypoint.core.text import naming_parameters
 from rallypoint.elastic.agent.embedded.parameters import OF_A_HANDLER
 from rallypoint.elastic.rendezvous.api import RendezvousHandler, RendezvousInfo, Unsubscribe
+from rallypoint.elastic.rendezvous.led.recorded import Steps
 from rallypoint.errors import ParameterError, RendezvousError
 
 if TYPE_CHECKING:
@@ -112,6 +113,8 @@ class LoopRendezvousHandler(RendezvousHandler):
     def __init__(self, settings: RendezvousSettings, name: str) -> None:
         """`name`: what `get_backend` says."""
         self._settings, self._name = settings, name
+        file = type(self).__module__.rpartition(".")[2]
+        self._steps = Steps(f"{file}.py:{type(self).__name__}", settings.run_id)
         self._callbacks: dict[object, Callable[[], None]] = {}
 
     @property
@@ -126,32 +129,48 @@ class LoopRendezvousHandler(RendezvousHandler):
         return self._settings.run_id
 
     def next_rendezvous(self) -> RendezvousInfo:
-        return self._run(self._next)
+        with self._steps.failing("next_rendezvous"):
+            self._steps.attempts()
+            info = self._run(self._next)
+        self._steps.joined(info)
+        return info
 
     async def next_rendezvous_async(self) -> RendezvousInfo:
         """`next_rendezvous` from a running loop."""
-        return await self._wait_for(self._next)
+        with self._steps.failing("next_rendezvous"):
+            self._steps.attempts()
+            info = await self._wait_for(self._next)
+        self._steps.joined(info)
+        return info
 
     def is_closed(self) -> bool:
-        return self._run(self._look)[1]
+        with self._steps.failing("is_closed"):
+            return self._run(self._look)[1]
 
     async def is_closed_async(self) -> bool:
         """`is_closed` from a running loop."""
-        return (await self._wait_for(self._look))[1]
+        with self._steps.failing("is_closed"):
+            return (await self._wait_for(self._look))[1]
 
     def set_closed(self) -> None:
-        self._run(self._close)
+        with self._steps.failing("set_closed"):
+            self._run(self._close)
+        self._steps.closed("set_closed")
 
     async def set_closed_async(self) -> None:
         """`set_closed` from a running loop."""
-        await self._wait_for(self._close)
+        with self._steps.failing("set_closed"):
+            await self._wait_for(self._close)
+        self._steps.closed("set_closed")
 
     def num_nodes_waiting(self) -> int:
-        return self._run(self._look)[0]
+        with self._steps.failing("num_nodes_waiting"):
+            return self._run(self._look)[0]
 
     async def num_nodes_waiting_async(self) -> int:
         """`num_nodes_waiting` from a running loop."""
-        return (await self._wait_for(self._look))[0]
+        with self._steps.failing("num_nodes_waiting"):
+            return (await self._wait_for(self._look))[0]
 
     def wait_for_change(self, timeout: float | None = None) -> bool:
         return self._run(partial(self._wait, timeout))
@@ -170,11 +189,19 @@ class LoopRendezvousHandler(RendezvousHandler):
         self._run(self._leave)
 
     def shutdown(self) -> bool:
-        return self._run(self._shut_down)
+        return self._was_shut_down(self._run(self._shut_down))
 
     async def shutdown_async(self) -> bool:
         """`shutdown` from a running loop."""
-        return await self._wait_for(self._shut_down)
+        return self._was_shut_down(await self._wait_for(self._shut_down))
+
+    def _was_shut_down(self, done: bool) -> bool:
+        if done:
+            self._steps.closed("shutdown")
+        else:
+            run_id = self._settings.run_id
+            self._steps.record("shutdown", "FAILED", f"The rendezvous {run_id!r} was not closed.")
+        return done
 
     # On the loop
 

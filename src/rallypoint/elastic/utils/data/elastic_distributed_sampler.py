@@ -42,6 +42,7 @@ class ElasticDistributedSampler:
             raise ParameterError(f"start_index={start_index}: needs 0 to {len(dataset) - 1}")
         self.dataset, self.num_replicas, self.rank = dataset, num_replicas, rank
         self.start_index, self.epoch, self.seed = start_index, 0, 0
+        self.shuffle, self.drop_last = True, False
         self.num_samples = -(-(len(dataset) - start_index) // num_replicas)
         self.total_size = self.num_samples * num_replicas
 

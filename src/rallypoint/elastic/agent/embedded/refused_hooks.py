@@ -1,0 +1,61 @@
+"""The methods by which subclasses of torch's agents steer them, and which nothing calls here.
+
+A subclass that overrides one would be ignored in silence, so its definition is refused. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rallypoint.errors import UnusedHookError
+
+CALLED_HOOKS = ("_start_workers", "_stop_workers", "_monitor_workers", "_shutdown")
+"""Those that are called, as torch calls them."""
+_ROUNDS = "ranks and rounds come from the rendezvous: give the agent an rdzv_handler"
+_EACH_ROUND = "override _start_workers, which is called in every round, or _stop_workers"
+_EVENTS = "record events with record_duration and get_event_failed, or by an event_log_handler"
+_HEALTH = "the agent answers where TORCHELASTIC_HEALTH_CHECK_PORT is set"
+_TIMERS = "timers kill their worker by themselves, and it is reported"
+_HELPER = "it is a helper of torch's: give yours another name"
+REFUSED_HOOKS = {
+    "_invoke_run": "override _monitor_workers, which may end a round, or run, around the whole job",
+    "_rendezvous": _ROUNDS,
+    "_assign_worker_ranks": _ROUNDS,
+    "_initialize_workers": _EACH_ROUND,
+    "_restart_workers": _EACH_ROUND,
+    "_exit_barrier": "leave it out: a node that has succeeded waits for the others by itself",
+    "_record_worker_events": _EVENTS,
+    "_construct_event": _EVENTS,
+    "_record_metrics": _EVENTS,
+    "_record_metric_with_condition": _EVENTS,
+    "_record_flakiness_metric": _EVENTS,
+    "_get_worker_state": _EVENTS,
+    "_setup_healthcheck": _HEALTH,
+    "_get_alive_time": _HEALTH,
+    "_get_current_time_secs": _HEALTH,
+    "_setup_local_watchdog": _TIMERS,
+    "_log_watchdog_event": _TIMERS,
+    "_set_local_rank_env": "give the spec virtual_local_rank=True, or override _start_workers",
+    "_check_uninterruptible_state_timeout": "override _monitor_workers",
+    "_update_uninterruptible_dwell": "override _monitor_workers",
+    "_get_fq_hostname": _HELPER,
+}
+"""By name: what to use instead."""
+
+
+def refuse_unused_hooks(cls: type) -> None:
+    """Raises UnusedHookError, one line, for a class of an agent that overrides what nothing
+    calls."""
+    for name, instead in _overridden(cls):
+        raise UnusedHookError(f"{cls.__name__}.{name} is never called here: {instead}")
+
+
+def overrides(cls: type, base: type, names: tuple[str, ...]) -> bool:
+    """Whether a subclass has another one of these methods than the base."""
+    return any(getattr(cls, name) is not getattr(base, name) for name in names)
+
+
+def _overridden(cls: type) -> Iterator[tuple[str, str]]:
+    for name, instead in REFUSED_HOOKS.items():
+        if hasattr(cls, name):
+            yield name, instead
