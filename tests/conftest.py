@@ -12,10 +12,12 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import re
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import ExitStack
+from importlib.util import find_spec
 from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
@@ -44,6 +46,9 @@ HAS_FAILED = pytest.StashKey[bool]()
 """Set where the test itself has failed."""
 SECONDS = Path(__file__).resolve().with_name("seconds.txt")
 """How long the longest test files took, one per line; a file that is not there is short."""
+MORE_PACKAGES = frozenset({"hostlist", "kubernetes_validate", "sklearn", "torch"})
+"""Of the extra `test`: what the extra `unit` does not have, and test files import."""
+NOT_FOUND = re.compile(r"ModuleNotFoundError: No module named '(\w+)")
 MARKS = {
     "fault": "fault",
     "frameworks": "frameworks",
@@ -68,6 +73,20 @@ def ignore(number: int, _frame: object) -> None:
 for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
     if signal.getsignal(number) == signal.SIG_IGN:
         signal.signal(number, ignore)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """With the extra `unit` alone, files that need more packages are skipped, with the reason."""
+    report = yield
+    if report.failed:
+        missing = NOT_FOUND.search(str(report.longrepr))
+        if missing and missing[1] in MORE_PACKAGES and find_spec(missing[1]) is None:
+            report.outcome = "skipped"
+            report.longrepr = (str(collector.path), 0, f"Skipped: needs the package {missing[1]}")
+    return report
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

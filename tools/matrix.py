@@ -5,8 +5,9 @@
 Looks for each version on the PATH and among pyenv's. Each one that is found gets an environment
 under .matrix/, made by `make`. Where the packages of all tests can't be installed (torch has no
 wheel for every Python, or there is no network), the tests in `UNIT_TESTS` run, which need fewer
-packages. The last lines say what was run on which version, and which version was not found. The
-exit code is 1 when a test failed, else 0.
+packages. All test files are collected with these packages alone first: none may need more to be
+imported, but those that are skipped for that. The last lines say what was run on which version, and
+which version was not found. The exit code is 1 when a test failed, else 0.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ class Outcome(Enum):
     PASSED = "passed"
     UNIT_PASSED = "unit tests passed; the packages of the other tests can't be installed"
     FAILED = "failed"
+    NOT_COLLECTED = "the tests can't be collected with the extra unit alone"
     UNIT_FAILED = "unit tests failed; the packages of the other tests can't be installed"
     NOT_RUN = "found, but not run: its packages can't be installed"
     NOT_FOUND = "not found"
@@ -61,6 +63,11 @@ def _says(python: Path) -> str:
 
 def run_tests(version: str, python: str, run: Run) -> Outcome:
     """Sets up an environment for the version and runs what it can."""
+    unit = f".matrix/{version}-unit"
+    has_packages = run(["make", f"{unit}/.ready-unit", f"VENV={unit}", f"PYTHON={python}"]) == 0
+    collect = [f"{unit}/bin/python", "-m", "pytest", "--collect-only", "-qq", "-m", "", "tests"]
+    if has_packages and run(collect):
+        return Outcome.NOT_COLLECTED
     names = [f"VENV=.matrix/{version}", f"PYTHON={python}"]
     if run(["make", f".matrix/{version}/.ready", *names]) == 0:
         return Outcome.FAILED if run(["make", "unit", *names]) else Outcome.PASSED
@@ -85,7 +92,8 @@ def main(versions: Sequence[str]) -> int:
     print(
         *(f"Python {version}: {outcome.value}" for version, outcome in outcomes.items()), sep="\n"
     )
-    return int(bool({Outcome.FAILED, Outcome.UNIT_FAILED}.intersection(outcomes.values())))
+    failures = {Outcome.FAILED, Outcome.NOT_COLLECTED, Outcome.UNIT_FAILED}
+    return int(bool(failures.intersection(outcomes.values())))
 
 
 if __name__ == "__main__":

@@ -290,6 +290,8 @@ class WorkerConfig(Struct, frozen=True, kw_only=True):
     devices: int = 0
     """How many accelerators a single worker of this node has, for frameworks that must be told; 0:
     none, or nobody has counted."""
+    export_run_id: tuple[str, ...] = ()
+    """Trackers of experiments whose variables name the same run in all rounds."""
 
     def __post_init__(self) -> None:
         _check(self)
@@ -375,6 +377,9 @@ class StopConfig(Struct, frozen=True, kw_only=True):
     is_slurms: bool = False
     """Slurm has started this node."""
     signals: tuple[str, ...] = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
+    signal_scope: Literal["session", "worker"] = "session"
+    """Which processes the signal of a stop reaches at once: the process group of each worker, or
+    the worker alone, and the rest of its group when it has ended."""
     exit_codes: tuple[tuple[str, int], ...] = ()
     """Overrides of the exit code of a class, by its name."""
 

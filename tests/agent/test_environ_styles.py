@@ -118,7 +118,7 @@ def test_A14_more_workers_than_tf_config_can_name_are_refused() -> None:
     place = replace(PLACE, world_size=5000, worker_addresses=())
     with pytest.raises(UsageError) as refused:
         worker_environ(replace(context("tensorflow"), assignment=place), {})
-    says = "--env-style tensorflow: TF_CONFIG has room for 4096 workers, and the job has 5000"
+    says = "--env-style tensorflow: TF_CONFIG has no room for the addresses of 5000 workers"
     assert str(refused.value) == says
 
 

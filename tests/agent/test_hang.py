@@ -92,3 +92,75 @@ def test_A4_hang_timeout_says_once_that_no_worker_tells_its_steps(impatient: Clu
     assert [a.wait_exit(), b.wait_exit()] == [1, 1]
     told = [event for agent in (a, b) for event in agent.events if event.name == "notice"]
     assert len(told) == 1
+
+
+def test_A15_a_start_without_any_step_is_a_hang_when_its_own_time_is_over(
+    impatient: Cluster,
+) -> None:
+    impatient.options["hang_timeout"] = "60,start=1.5"
+    a, b = impatient.running("a", "b", max_restarts=1, log_dir=str(impatient.folder / "logs"))
+    ended = a.wait_event("round_ended", "no progress for", round=0).message
+    assert "no step since its start, and which rank hangs is not known: see all stacks" in ended
+    impatient.wait_workers(2, round=1)
+    impatient.order(AHEAD, round=1, rank=0)
+    impatient.end_well(a, b)
+    assert a.verdict["restarts"] == 1
+
+
+def test_A15_ranks_that_tell_no_steps_do_not_hang_in_their_start(impatient: Cluster) -> None:
+    """Node b tells none, and node a goes on for three times as long as a start may take."""
+    impatient.options["hang_timeout"] = "60,start=1"
+    a, b = impatient.running("a", "b", round=None)
+    impatient.order(
+        "from rallypoint import worker\n"
+        "for step in range(30): worker.progress(step); time.sleep(0.1)\n"
+        "sys.exit(0)",
+        rank=0,
+    )
+    a.wait_event("succeeded")
+    impatient.end_well(a, b)
+    assert "hang_suspected" not in {event.name for event in a.events}
+
+
+def test_A15_nobody_hangs_while_a_rank_is_in_its_phase_which_others_wait_for(
+    impatient: Cluster,
+) -> None:
+    """Rank 1 evaluates for longer than a step may take, and hangs after that."""
+    impatient.options["hang_timeout"] = "1.5,evaluation=60"
+    a, b = impatient.running("a", "b", max_restarts=1, log_dir=str(impatient.folder / "logs"))
+    impatient.order(AHEAD, round=0, rank=0)
+    impatient.order(
+        "from rallypoint import worker\n"
+        "def evaluate(): time.sleep(5)\n"
+        "def stuck_later(): time.sleep(600)\n"
+        "worker.progress(17)\n"
+        "with worker.phase('evaluation'): evaluate()\n"
+        "stuck_later()",
+        round=0,
+        rank=1,
+    )
+    ended = a.wait_event("round_ended", "no progress for", round=0).message
+    assert "rank 1 (node b, local rank 0) made no progress for" in ended
+    assert ended.endswith("at step 17 while others are at 42")
+    said = b.wait_event("stacks", round=0).message
+    assert "stuck_later" in Path(said.partition(" are in ")[2]).read_text()
+    impatient.wait_workers(2, round=1)
+    impatient.end_well(a, b)
+
+
+def test_A15_a_phase_may_have_a_shorter_limit_than_a_step(impatient: Cluster) -> None:
+    impatient.options["hang_timeout"] = "600,checkpoint=1.5"
+    a, b = impatient.running("a", "b", max_restarts=1, log_dir=str(impatient.folder / "logs"))
+    impatient.order(AHEAD, round=0, rank=0)
+    impatient.order(
+        "from rallypoint import worker\n"
+        "worker.progress(42)\n"
+        "with worker.phase('checkpoint'): time.sleep(600)",
+        round=0,
+        rank=1,
+    )
+    ended = a.wait_event("round_ended", "no progress for", round=0).message
+    assert "rank 1 (node b, local rank 0) made no progress for" in ended
+    assert "in its phase checkpoint, at step 42" in ended
+    impatient.wait_workers(2, round=1)
+    impatient.end_well(a, b)

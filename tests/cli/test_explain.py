@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from tests.harness.command_line import MACHINE
 
+from rallypoint.agent.environ import tracked_run_id
 from rallypoint.cli.main import main
 from rallypoint.cli.options import parse_run
 from rallypoint.cli.parser import ExplainRequested
@@ -88,6 +89,34 @@ def explained(line: str, **environ: str) -> dict[str, str]:
             (
                 "the node that hosts the job appends what happens to a file in told/ with the job's"
                 " name [RALLYPOINT_HISTORY=told/]"
+            ),
+        ),
+        (
+            "--hang-timeout 300,start=1800",
+            {},
+            "a worker hangs",
+            (
+                "it has failed after 300 s without progress, start: 1800 s [--hang-timeout"
+                " 300,start=1800]"
+            ),
+        ),
+        (
+            "--export-run-id mlflow,wandb --rdzv-id a/b",
+            {},
+            "experiment",
+            (
+                f"all rounds are run {tracked_run_id('a/b')} of mlflow, wandb [--export-run-id"
+                " mlflow,wandb]"
+            ),
+        ),
+        (
+            "--signal-scope worker",
+            {},
+            "workers stop",
+            (
+                "25 s from SIGTERM to SIGKILL when the job ends, 5 s when it restarts; what a"
+                " worker has started gets the signal when the worker has ended [--signal-scope"
+                " worker]"
             ),
         ),
         (

@@ -53,7 +53,6 @@ ONE_OPTION: tuple[tuple[str, str], ...] = (
     ("--rdzv-conf is_host", "'is_host' is not KEY=VALUE"),
     ("--rdzv-conf is_host=maybe", "needs 1 or 0, true or false"),
     ("--rdzv-conf join_timeout=0", "needs a number of seconds, more than 0"),
-    ("--rdzv-conf store_type=file", "leave it out to use TCP, or give --rdzv-backend file"),
     ("--redirects 4", "needs 0 to 3, or LOCAL_RANK:0-3 with commas, for example 0:1,1:3"),
     (
         "--signals-to-handle SIGTREM",

@@ -22,7 +22,7 @@ from rallypoint.elastic.rendezvous.led.parameters import read_parameters
 from rallypoint.errors import ParameterError, UsageError
 
 PACKAGE = Path(__file__).parents[2] / "src" / "rallypoint"
-READ_WITH_OTHERS = {"workers", "ranks", "logs_specs", "event_handler", "place"}
+READ_WITH_OTHERS = {"workers", "phases", "ranks", "logs_specs", "event_handler", "place"}
 
 
 def test_every_setting_that_nodes_compare_is_in_the_table() -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 from uuid import uuid4
 
-import torch.distributed
+import pytest
 from tests.etcd.servers import program
 from tests.harness.limits import patience
 
@@ -38,7 +38,8 @@ from rallypoint.errors import (
     StoreTimeoutError,
 )
 
-dist: Any = torch.distributed  # torch's types don't know all that it exports
+# Torch's types don't know all that it exports.
+dist: Any = pytest.importorskip("torch.distributed", reason="needs the package torch")
 
 LIMIT_S = patience(30.0)
 """Longer than anything that must happen takes on a busy machine."""

@@ -12,45 +12,59 @@ from rallypoint.core import messages as m
 from rallypoint.core.events import TimerEnded, TimerKind
 from rallypoint.core.hang import Behind, StepsFound, WorkerProgress
 from rallypoint.core.messages import FromNode, ToNode
+from rallypoint.core.watch.node_progress import NodeProgress
+
+RULES_S = replace(RULES, hang_timeout_s=300.0)
+NOW = 200.0
+IN_EVALUATION = NodeProgress(stamp(), furthest=9, in_phase="evaluation", phase_left_s=50.0)
 
 
-def behind(step: int, silent_s: float, rank: int = 0) -> Behind:
-    return Behind(failed(code=1, local_rank=rank), step, silent_s)
+def behind(step: int, silent_s: float, rank: int = 0, phase: str = "") -> Behind:
+    return Behind(failed(code=1, local_rank=rank), step, silent_s, phase)
+
+
+def silent(rank: int, step: int, silent_s: float, *, is_timed: bool = True) -> WorkerProgress:
+    """A worker under the usual limit."""
+    return WorkerProgress(rank, step, silent_s, RULES_S.hang_timeout_s, is_timed)
 
 
 def test_looks_come_when_a_worker_may_have_been_silent_for_too_long() -> None:
-    assert hang.next_look_s([], 300.0) is None, "nobody has ever told of progress"
-    assert (
-        hang.next_look_s([WorkerProgress(0, 1, 10.0), WorkerProgress(1, 1, 100.0)], 300.0) == 200.0
-    )
-    assert hang.next_look_s([WorkerProgress(0, 1, 400.0)], 300.0) == 75.0, (
-        "it was told, and is told again"
-    )
-    assert not hang.is_suspect([WorkerProgress(0, 1, 299.0)], 300.0)
-    assert hang.is_suspect([WorkerProgress(0, 1, 1.0), WorkerProgress(1, 9, 300.0)], 300.0)
+    assert hang.next_look_s([], RULES_S) is None, "nobody has ever told of progress"
+    assert hang.next_look_s([silent(0, 1, 10.0), silent(1, 1, 100.0)], RULES_S) == 200.0
+    assert hang.next_look_s([silent(0, 1, 400.0)], RULES_S) == 75.0, "told, and is told again"
+    assert not hang.suspects([silent(0, 1, 299.0)])
+    assert hang.suspects([silent(0, 1, 1.0), silent(1, 9, 300.0)])
 
 
 def test_one_that_has_told_a_first_step_only_is_no_suspect_but_may_be_behind() -> None:
-    first = WorkerProgress(1, 0, 500.0, is_timed=False)
-    assert hang.next_look_s([first], 300.0) is None
-    assert not hang.is_suspect([first], 300.0)
-    others = [WorkerProgress(0, 5, 300.0), first]
-    assert hang.next_look_s([WorkerProgress(0, 5, 100.0), first], 300.0) == 200.0
-    assert hang.is_suspect(others, 300.0)
-    assert hang.most_behind(others, 300.0) == first
+    first = silent(1, 0, 500.0, is_timed=False)
+    assert hang.next_look_s([first], RULES_S) is None
+    assert not hang.suspects([first])
+    others = [silent(0, 5, 300.0), first]
+    assert hang.next_look_s([silent(0, 5, 100.0), first], RULES_S) == 200.0
+    assert hang.suspects(others)
+    assert hang.most_behind(others) == first
 
 
 def test_the_smallest_step_of_the_silent_is_behind_then_the_longest_silent() -> None:
-    slow_but_alive = WorkerProgress(0, 3, 10.0)
-    waiting = WorkerProgress(1, 42, 300.0)
-    assert hang.most_behind([slow_but_alive, waiting], 300.0) == waiting
-    assert hang.most_behind([waiting, WorkerProgress(2, 17, 299.0)], 300.0) == WorkerProgress(
-        2, 17, 299.0
-    )
-    assert hang.most_behind([waiting, WorkerProgress(2, 42, 301.0)], 300.0) == WorkerProgress(
-        2, 42, 301.0
-    )
-    assert hang.most_behind([slow_but_alive], 300.0) is None
+    slow_but_alive, waiting = silent(0, 3, 10.0), silent(1, 42, 300.0)
+    assert hang.most_behind([slow_but_alive, waiting]) == waiting
+    assert hang.most_behind([waiting, silent(2, 17, 299.0)]) == silent(2, 17, 299.0)
+    assert hang.most_behind([waiting, silent(2, 42, 301.0)]) == silent(2, 42, 301.0)
+    assert hang.most_behind([slow_but_alive]) is None
+
+
+def test_A15_a_phase_has_its_own_limit_and_no_look_comes_too_late_for_the_shortest() -> None:
+    evaluating = replace(silent(0, 5, 500.0), limit_s=900.0, phase="evaluation")
+    assert not hang.suspects([evaluating])
+    assert hang.suspects([replace(evaluating, silent_s=900.0)])
+    assert hang.next_look_s([evaluating], RULES_S) == 400.0
+    assert hang.most_behind([evaluating, silent(1, 9, 300.0)]) == evaluating, "past its half"
+    phases = replace(RULES_S, hang_phases=(("checkpoint", 60.0), ("evaluation", 900.0)))
+    assert hang.next_look_s([evaluating], phases) == 60.0, "a checkpoint may begin meanwhile"
+    assert hang.next_look_s([], phases) == 60.0
+    assert hang.own_limit_s(phases, "checkpoint") == 60.0
+    assert hang.own_limit_s(phases, "") is None
 
 
 def test_blame_over_all_nodes() -> None:
@@ -130,3 +144,56 @@ def test_A5_no_hang_is_looked_into_while_a_node_leaves() -> None:
     host = running(replace(RULES, hang_timeout_s=300.0))
     host.step(FromNode(A, m.Drain("it got SIGTERM", 15, notice_s=20.0)))
     assert host.step(FromNode(B, m.HangSuspected(stamp()))) == []
+
+
+def test_A15_a_start_that_takes_too_long_blames_a_rank_unless_others_have_made_steps() -> None:
+    stuck = StepsFound("b", behind(-1, 1800.0, phase="start"), -1)
+    _, failure = known(hang.blamed([StepsFound("a", None, -1), stuck], workers=4))
+    assert failure.message == (
+        "no progress for 1800 s: no step since its start, and which rank hangs is not known: see "
+        "all stacks"
+    )
+    assert hang.blamed([StepsFound("a", None, 500, known=1), stuck], workers=4) is None
+    node_id, failure = known(
+        hang.blamed([StepsFound("a", behind(17, 900.0, phase="evaluation"), 17, known=1), stuck])
+    )
+    assert node_id == "a"
+    assert failure.message == "no progress for 900 s: in its phase evaluation, at step 17"
+
+
+def test_A15_a_phase_that_began_while_the_nodes_are_asked_keeps_others_from_blame() -> None:
+    """What the nodes answer is newer than what their heartbeats have told."""
+    waiting = StepsFound("a", behind(42, 300.0), 42, known=1)
+    assert hang.blamed([waiting, StepsFound("b", None, 17, 1, is_waited_for=True)]) is None
+    phases = replace(RULES_S, hang_phases=(("evaluation", 900.0),))
+    evaluating = replace(silent(0, 5, 500.0), limit_s=900.0, phase="evaluation")
+    assert hang.is_waited_for([silent(1, 5, 1.0), evaluating], phases)
+    assert not hang.is_waited_for([replace(evaluating, silent_s=900.0)], phases)
+    assert not hang.is_waited_for([replace(silent(0, 5, 1.0), phase="other")], phases)
+
+
+def test_A15_a_start_is_no_hang_once_any_node_has_told_a_step_of_the_round() -> None:
+    host = running(RULES_S)
+    job.heard(host.job, "b", NodeProgress(stamp(), furthest=0), 100.0)
+    assert host.step(FromNode(A, m.HangSuspected(stamp(), in_start=True))) == []
+    assert told(host.step(FromNode(A, m.HangSuspected(stamp()))), m.CollectStacks) == [A, B]
+
+
+def test_A15_nobody_is_asked_while_a_worker_may_be_in_its_phase_and_others_wait_for_it() -> None:
+    host = running(RULES_S)
+    suspected = FromNode(A, m.HangSuspected(stamp()))
+    job.heard(host.job, "b", IN_EVALUATION, NOW)
+    assert host.step(suspected, NOW + 49) == []
+    assert told(host.step(suspected, NOW + 50), m.CollectStacks) == [A, B], "it hangs itself"
+
+
+@pytest.mark.parametrize("end", [NodeProgress(stamp(), furthest=9), None])
+def test_A15_others_are_asked_as_soon_as_the_phase_has_ended(end: NodeProgress | None) -> None:
+    """It has told so, or its round is over."""
+    host = running(RULES_S)
+    named = stamp() if end else stamp(7)
+    job.heard(host.job, "b", replace(IN_EVALUATION, stamp=named), NOW)
+    if end:
+        job.heard(host.job, "b", end, NOW + 1)
+    suspected = FromNode(A, m.HangSuspected(stamp()))
+    assert told(host.step(suspected, NOW + 2), m.CollectStacks) == [A, B]

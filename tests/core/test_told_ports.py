@@ -5,19 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from msgspec.structs import replace
-from tests.harness.job_machine import CANDIDATE, RULES, A, B, Host, failed
+from tests.harness.job_machine import CANDIDATE, RULES, A, B, Host, failed, stamp
 
+from rallypoint.coordinator.connection import FIRST_MESSAGE_MAX_BYTES
 from rallypoint.core import messages as m
 from rallypoint.core import session as s
 from rallypoint.core.messages import FromNode
 from rallypoint.core.model import Assignment, NodeRef
-from rallypoint.core.settings import MAX_TOLD_WORKERS
+from rallypoint.wire.codec import encode
 
 
-def formed(host: Host, ports: dict[NodeRef, tuple[int, ...]], workers: int = 2) -> list[Assignment]:
+def formed(
+    host: Host, ports: dict[NodeRef, tuple[int, ...]], workers: int = 2, name: str = ""
+) -> list[Assignment]:
     """The places of the round that these nodes form, each with ports of its own."""
     for number, (ref, own) in enumerate(ports.items(), 1):
-        address = f"10.0.0.{number}"
+        address = name or f"10.0.0.{number}"
         candidate = replace(CANDIDATE, address=address, ports=own, workers=workers)
         host.seqs[ref] = host.seqs.get(ref, 0) + 1
         host.step(FromNode(ref, m.Join(host.seqs[ref], candidate)))
@@ -43,11 +46,29 @@ def test_A14_workers_are_told_of_each_other_by_rank_where_they_connect() -> None
     assert told(places) == {(5000, addresses)}
 
 
-def test_more_workers_than_a_variable_can_name_are_not_told() -> None:
-    host = Host(replace(RULES, env_styles=("tensorflow",)))
-    workers = MAX_TOLD_WORKERS // 2 + 1
-    own = tuple(range(10_000, 10_001 + workers))
-    assert told(formed(host, {A: own, B: own}, workers)) == {(10_000, ())}
+def test_more_than_a_variable_can_hold_is_not_told() -> None:
+    for workers, host, is_told in ((2000, "", True), (2049, "", False), (300, "h" * 200, False)):
+        job = Host(replace(RULES, env_styles=("tensorflow",)))
+        own = tuple(range(10_000, 10_001 + workers))
+        ((port, addresses),) = told(formed(job, {A: own, B: own}, workers, host))
+        assert (port, bool(addresses)) == (10_000, is_told)
+
+
+def test_L5_a_node_attaches_with_a_short_message_however_many_workers_there_are() -> None:
+    """A coordinator reads no more than 16 KiB of a peer that has not attached."""
+    own = tuple(range(10_000, 14_001))
+    settings = replace(RULES, min_nodes=1, max_nodes=1, env_styles=("tensorflow",))
+    (place,) = formed(Host(settings), {A: own}, len(own) - 1)
+    end = s.AgentEnd(s.Identity("a", "host", "life"), settings)
+    end.connected(0.0, m.Claim())
+    end.received(0.0, m.Attached("a", 1, 1, False, settings_known=99))
+    end.report(m.Join(1, replace(CANDIDATE, ports=own)), 0.0)
+    end.received(0.0, m.Assigned(stamp(), place))
+    (again,) = end.connected(1.0, m.Claim())
+    assert isinstance(again, s.Send)
+    assert isinstance(again.message, m.Attach)
+    assert again.message.place is not None
+    assert len(encode(again.message)) < FIRST_MESSAGE_MAX_BYTES
 
 
 def test_R7_a_coordinator_that_does_not_know_styles_is_not_used() -> None:

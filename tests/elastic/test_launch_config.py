@@ -227,7 +227,7 @@ def test_the_type_of_store_is_torchs_default_however_it_is_written() -> None:
     given = {"rdzv_endpoint": AT, "rdzv_configs": {"store_type": " TCP"}}
     assert settings(2, 2, **given).rendezvous.endpoint == Endpoint("127.0.0.1", 29999)
     given = {"rdzv_endpoint": AT, "rdzv_configs": {"store_type": "file"}}
-    with refused_in_one_line(ParameterError, "store_type='file': leave it out to use TCP"):
+    with refused_in_one_line(ParameterError, f"rdzv_endpoint='{AT}': store_type=file needs a path"):
         settings(2, 2, **given)
 
 

@@ -13,8 +13,8 @@ from tests.harness.one_agent import agent, ended
 pytestmark = pytest.mark.frameworks
 
 PLUG_IN = "import rallypoint.integrations.jax\n" + TRAIN
-ON_SLURM = {"SLURM_JOB_ID": "7", "SLURM_STEP_NODELIST": "n1", "SLURM_PROCID": "0"}
-"""JAX looks for Slurm by the first of these."""
+ON_SLURM = {"SLURM_JOB_ID": "7", "SLURM_STEP_NODELIST": "n1", "KUBERNETES_SERVICE_HOST": "h"}
+"""By which JAX finds Slurm, and Kubernetes."""
 
 
 @pytest.fixture(scope="module")

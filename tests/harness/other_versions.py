@@ -24,6 +24,8 @@ FIRST_CANDIDATE = "83b2bba"
 
 LAST_OF_3 = "a47204f"
 """One of the last that speak no version 4 of the session protocol."""
+BEFORE_PHASES = "c2f504c1"
+"""One of the last whose workers name no phases."""
 THIS = ""
 
 

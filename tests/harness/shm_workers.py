@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -23,8 +23,15 @@ for line in sys.stdin:
 class Worker:
     """A process that evaluates what it is told, in a session of its own as a worker has."""
 
-    def __init__(self, shm: WorkerShm, local_rank: int, program: str = SERVE) -> None:
-        env = dict(os.environ) | {"RALLYPOINT_SHM": shm.path, "LOCAL_RANK": str(local_rank)}
+    def __init__(
+        self,
+        shm: WorkerShm,
+        local_rank: int,
+        program: str = SERVE,
+        environ: Mapping[str, str] = {},
+    ) -> None:
+        own = {"RALLYPOINT_SHM": shm.path, "LOCAL_RANK": str(local_rank)}
+        env = {**os.environ, **own, **environ}
         self.process = subprocess.Popen(
             [sys.executable, "-c", program],
             env=env,
@@ -52,8 +59,10 @@ class Worker:
 
 
 @contextmanager
-def workers(shm: WorkerShm, count: int, program: str = SERVE) -> Iterator[list[Worker]]:
-    started = [Worker(shm, rank, program) for rank in range(count)]
+def workers(
+    shm: WorkerShm, count: int, program: str = SERVE, environ: Mapping[str, str] = {}
+) -> Iterator[list[Worker]]:
+    started = [Worker(shm, rank, program, environ) for rank in range(count)]
     shm.pids = [worker.process.pid for worker in started]
     try:
         yield started
@@ -65,6 +74,7 @@ def workers(shm: WorkerShm, count: int, program: str = SERVE) -> Iterator[list[W
 @contextmanager
 def a_shm(folder: Path, count: int) -> Iterator[WorkerShm]:
     """What an agent and so many workers share. Nothing of it may remain."""
+    folder.mkdir(exist_ok=True)
     shm = WorkerShm.open(str(folder), 3, count)
     try:
         yield shm

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.harness.cluster import Cluster, Worker
+from tests.harness.leading_agents import cluster_of, lose_leader
 from tests.harness.one_agent import agent, ended
 
 
@@ -86,3 +87,18 @@ def test_A14_one_node_alone_needs_no_more(tmp_path: Path) -> None:
     address, nodes = told.split()
     assert nodes == "1"
     listen_at(address)
+
+
+def test_L1_A14_who_takes_the_job_over_tells_the_ports_of_its_rounds(tmp_path: Path) -> None:
+    with cluster_of(tmp_path, "1:2", env_style="jax,tensorflow") as cluster:
+        agents = list(cluster.agents("a", "b", hosts=None))
+        first = cluster.wait_workers(2, round=0)
+        lose_leader(cluster, agents, first)
+        (worker,) = cluster.wait_workers(1, round=1)
+        address = worker.env["JAX_COORDINATOR_ADDRESS"]
+        assert address != first[0].env["JAX_COORDINATOR_ADDRESS"]
+        listen_at(address)
+        (own,) = json.loads(worker.env["TF_CONFIG"])["cluster"]["worker"]
+        assert own != address
+        listen_at(own)
+        cluster.end_well(*agents)

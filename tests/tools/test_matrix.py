@@ -39,8 +39,9 @@ def test_a_shim_for_another_version_is_passed_over(tmp_path: Path) -> None:
     [
         ((), Outcome.PASSED),
         (("make unit",), Outcome.FAILED),
+        (("--collect-only",), Outcome.NOT_COLLECTED),
         ((".ready ",), Outcome.UNIT_PASSED),
-        ((".ready ", "-m pytest"), Outcome.UNIT_FAILED),
+        ((".ready ", "--workers"), Outcome.UNIT_FAILED),
         ((".ready ", ".ready-unit "), Outcome.NOT_RUN),
     ],
 )

@@ -5,18 +5,32 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
+import sys
 from pathlib import Path
 
 import pytest
 from tests.harness.limits import patience, until
-from tests.harness.shm_workers import a_shm, workers, working
+from tests.harness.other_versions import BEFORE_PHASES, environ_of
+from tests.harness.shm_workers import SERVE, a_shm, workers, working
 
+from rallypoint import worker
+from rallypoint.agent.progress import NO_PHASE
 from rallypoint.agent.worker_shm import WorkerShm
 from rallypoint.wire import shm_words as at
 from rallypoint.wire.shm import ShmRequest, pack_word
 from rallypoint.wire.shm_words import ask_stacks_path
 
 LIMIT_S = patience(30.0)
+PHASES = f"""
+from rallypoint import worker
+outer, inner = worker.phase("evaluation"), worker.phase("checkpoint_of-24-letters")
+def raised():
+    try:
+        with worker.phase("broken"):
+            raise OSError
+    except OSError:
+        pass
+{SERVE}"""
 
 
 async def test_a_request_is_seen_and_answered(tmp_path: Path) -> None:
@@ -343,3 +357,83 @@ async def test_without_a_place_for_it_a_board_is_silent(tmp_path: Path) -> None:
         assert shm.listeners() | shm.answered() == frozenset()
         assert await shm.dump_stacks() == {}
         shm.close()
+
+
+async def test_A15_a_phase_is_seen_until_its_block_ends_whatever_ends_it(tmp_path: Path) -> None:
+    with working(tmp_path, 2, PHASES) as (shm, (one, silent)):
+        assert shm.phases() == (NO_PHASE, NO_PHASE)
+        for ask, name in (
+            ("outer.__enter__()", "evaluation"),
+            ("inner.__enter__()", "checkpoint_of-24-letters"),
+            ("inner.__exit__()", "evaluation"),
+            ("outer.__enter__()", "evaluation"),
+            ("outer.__exit__()", "evaluation"),
+            ("raised()", "evaluation"),
+            ("outer.__exit__()", ""),
+            ("outer.__exit__()", ""),
+        ):
+            before = shm.phases()[0]
+            one.ask(ask)
+            phase = shm.phases()[0]
+            assert phase.name == name, ask
+            assert phase.since_ns > before.since_ns, "its time begins anew at both ends"
+        assert shm.progress() == (None, None), "that is no step"
+        assert silent.ask("1") == "1"
+        assert shm.phases()[1] == NO_PHASE
+
+
+async def test_A15_the_first_phase_alone_wakes_the_agent(tmp_path: Path) -> None:
+    rung: list[None] = []
+    with a_shm(tmp_path, 1) as shm:
+        shm.watch(lambda: rung.append(None))
+        with workers(shm, 1, PHASES) as (one,):
+            one.ask("outer.__enter__()")
+            await until(lambda: rung)
+            rung.clear()
+            one.ask("[raised() for _ in range(999)] and 1")
+            await asyncio.sleep(0)
+            assert rung == []
+
+
+async def test_R7_A15_a_worker_with_an_older_library_is_in_no_phase_and_tells_its_steps(
+    tmp_path: Path,
+) -> None:
+    environ = environ_of(BEFORE_PHASES, tmp_path)
+    with a_shm(tmp_path / "agent", 1) as shm, workers(shm, 1, environ=environ) as (one,):
+        assert one.ask("hasattr(worker, 'phase')") == "False"
+        one.ask("worker.progress(3)")
+        (told,) = shm.progress()
+        assert told is not None
+        assert told.step == 3
+        assert shm.phases() == (NO_PHASE,)
+
+
+async def test_R7_A15_an_older_agent_reads_what_a_worker_in_a_phase_tells(tmp_path: Path) -> None:
+    environ = os.environ | environ_of(BEFORE_PHASES, tmp_path)
+    reads = (
+        "import pathlib, sys; from rallypoint.wire.shm import parse_slots\n"
+        "print(parse_slots(pathlib.Path(sys.argv[1]).read_bytes(), 1))"
+    )
+    with a_shm(tmp_path / "agent", 1) as shm, workers(shm, 1, PHASES) as (one,):
+        for ask in ("worker.progress(3)", "outer.__enter__()", "worker.checkpoint_saved(2)"):
+            one.ask(ask)
+        older = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", reads, shm.path),
+            env=environ,
+            stdout=asyncio.subprocess.PIPE,
+        )
+        said = (await older.communicate())[0].decode()
+    assert "phase" not in said
+    assert "checkpoint=3," in said
+    assert "Reported(step=3, " in said
+
+
+@pytest.mark.parametrize("name", ["", "a b", "évaluation", "x" * 25, "start", "-"])
+def test_A15_the_name_of_a_phase_is_refused_in_one_line_also_without_an_agent(name: str) -> None:
+    with pytest.raises(ValueError, match=r"^phase\('.*'\): needs 1 to 24 letters"):
+        worker.phase(name)
+
+
+def test_A15_a_phase_does_nothing_outside_of_a_job() -> None:
+    with worker.phase("evaluation"):
+        pass

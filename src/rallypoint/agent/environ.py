@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -13,8 +13,10 @@ from rallypoint.core.task_variables import inherited
 from rallypoint.core.text import count, named, shown
 from rallypoint.errors import UsageError
 from rallypoint.files import local_path
+from rallypoint.hashes import blake2s
 from rallypoint.wire.address import read_port
 
+MLFLOW_RUN_VARIABLE = "RALLYPOINT_MLFLOW_RUN"
 LOCAL_RANK_MACRO = "${local_rank}"
 SHM_VARIABLE = "RALLYPOINT_SHM"
 VISIBLE_DEVICES, HIP_DEVICES = "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"
@@ -111,6 +113,8 @@ def worker_environ(context: WorkerContext, base: Mapping[str, str] | None = None
     }
     if not context.shm:
         del environ[SHM_VARIABLE]  # That of an agent around this one is none of these workers'.
+    for name in workers.export_run_id:
+        environ = _EXPORTED[name](tracked_run_id(rendezvous.run_id)) | environ
     if workers.virtual_local_rank:
         environ |= {"LOCAL_RANK": "0", **own_device(environ, local_rank, workers.count)}
     if context.timer_file:
@@ -121,6 +125,23 @@ def worker_environ(context: WorkerContext, base: Mapping[str, str] | None = None
         worker = StyledWorker(local_rank, place, workers, environ)
         environ |= style_environ(rendezvous.env_styles, worker)
     return environ
+
+
+_EXPORTED: Mapping[str, Callable[[str], dict[str, str]]] = {
+    "wandb": lambda run_id: {"WANDB_RUN_ID": run_id, "WANDB_RESUME": "allow"},
+    # MLFLOW_RUN_ID can't name a run that does not exist yet: see integrations/mlflow.py.
+    "mlflow": lambda run_id: {MLFLOW_RUN_VARIABLE: run_id},
+}
+"""By tracker of experiments: the variables that name the run. What is set already stays."""
+
+
+def tracked_run_id(run_id: str) -> str:
+    """The run id as all of them take one: at most 64 letters, digits, `_` and `-`; another one for
+    each other run id."""
+    plain = "".join(c if c.isascii() and (c.isalnum() or c in "_-") else "-" for c in run_id)
+    if plain == run_id and len(plain) <= 64:
+        return run_id
+    return f"{plain[:55]}-{blake2s(run_id.encode(), digest_size=4).hexdigest()}"
 
 
 def without_token(base: Mapping[str, str] | None = None) -> dict[str, str]:

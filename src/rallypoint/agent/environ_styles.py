@@ -15,7 +15,6 @@ from msgspec import Struct
 
 from rallypoint.config import Endpoint, WorkerConfig
 from rallypoint.core.model import Assignment
-from rallypoint.core.settings import MAX_TOLD_WORKERS
 from rallypoint.core.text import named
 from rallypoint.errors import UsageError
 
@@ -88,8 +87,8 @@ def _tensorflow(worker: StyledWorker) -> dict[str, str]:
     addresses = worker.place.worker_addresses
     if not addresses:
         raise UsageError(
-            f"{named.env_style} tensorflow: TF_CONFIG has room for {MAX_TOLD_WORKERS} workers, and "
-            f"the job has {worker.place.world_size}"
+            f"{named.env_style} tensorflow: TF_CONFIG has no room for the addresses of "
+            f"{worker.place.world_size} workers"
         )
     task = {"type": "worker", "index": worker.rank}
     config = {"cluster": {"worker": addresses}, "task": task}

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from rallypoint.agent.node_workers import AgentActions, RunningRound
+from rallypoint.agent.progress import Phase, Progress
 from rallypoint.config import AgentConfig
 from rallypoint.coordinator.client.session import raise_in_loop
 from rallypoint.core import event_kinds as kinds
@@ -37,14 +38,19 @@ class HangWatch:
     def __init__(
         self, config: AgentConfig, actions: AgentActions, round_: RunningRound, files: StacksFiles
     ) -> None:
-        self._timeout_s, self._role = config.rendezvous.hang_timeout_s, config.workers.role
+        self._rules, self._role = config.rendezvous, config.workers.role
+        self._timeout_s = self._rules.hang_timeout_s
+        self._began_at = time.monotonic()
         self._actions, self._round, self._files = actions, round_, files
         self._timer: asyncio.TimerHandle | None = None
         self._collecting: asyncio.Task[None] | None = None
         self._unseen: asyncio.TimerHandle | None = None
         if self._timeout_s:
             round_.workers.shm.watch(self._changed)
-            if config.rendezvous.handler is None and not config.output.progress_pattern:
+            if self._rules.hang_phases:
+                self._arm()
+            is_silent = hang.own_limit_s(self._rules, hang.START) is None  # Else that is a hang.
+            if is_silent and self._rules.handler is None and not config.output.progress_pattern:
                 loop = asyncio.get_running_loop()
                 self._unseen = loop.call_later(self._timeout_s, self._say_if_unseen)
 
@@ -64,15 +70,34 @@ class HangWatch:
         """Return the progress of the workers that still have to make some."""
         shm = self._round.workers.shm
         try:
-            reported = enumerate(shm.progress())
+            reported, phases = shm.progress(), shm.phases()
         except Exception as error:
             shm.faults.note("the workers' progress can't be read", error)
             return []
-        return [
-            WorkerProgress(rank, progress.step, progress.age_s, progress.is_timed)
-            for rank, progress in reported
-            if progress is not None and rank not in self._round.exits
-        ]
+        has_begun = any(progress is not None for progress in reported)
+        found = (
+            self._one(rank, progress, phase, has_begun=has_begun)
+            for rank, (progress, phase) in enumerate(zip(reported, phases, strict=True))
+            if rank not in self._round.exits
+        )
+        return [one for one in found if one is not None]
+
+    def _one(
+        self, rank: int, progress: Progress | None, phase: Phase, *, has_begun: bool
+    ) -> WorkerProgress | None:
+        """None: it may be one that never tells its steps. `has_begun`: others of this node do."""
+        name, own_s = phase.name, hang.own_limit_s(self._rules, phase.name)
+        limit_s = self._timeout_s if own_s is None else own_s
+        if progress is not None:
+            silent_s = min(progress.age_s, phase.age_s)
+            is_timed = progress.is_timed or own_s is not None
+            return WorkerProgress(rank, progress.step, silent_s, limit_s, is_timed, name)
+        if own_s is None and not has_begun:
+            name, own_s = hang.START, hang.own_limit_s(self._rules, hang.START)
+        if own_s is None:
+            return None
+        silent_s = min(time.monotonic() - self._began_at, phase.age_s)
+        return WorkerProgress(rank, -1, silent_s, own_s, phase=name, has_step=False)
 
     def _changed(self) -> None:
         """Only what begins the time of a worker wakes the agent; then it looks at intervals."""
@@ -80,19 +105,21 @@ class HangWatch:
             self._arm()
 
     def _arm(self) -> None:
-        delay_s = hang.next_look_s(self._all_progress(), self._timeout_s)
+        delay_s = hang.next_look_s(self._all_progress(), self._rules)
         loop = asyncio.get_running_loop()
         self._timer = None if delay_s is None else loop.call_later(delay_s, self._look)
 
     def _look(self) -> None:
         self._arm()
-        if hang.is_suspect(self._all_progress(), self._timeout_s):
-            self._actions.report(m.HangSuspected(self._round.stamp))
+        if found := hang.suspects(self._all_progress()):
+            in_start = all(worker.phase == hang.START for worker in found)
+            self._actions.report(m.HangSuspected(self._round.stamp, in_start))
 
     def _say_if_unseen(self) -> None:
         """On the node of rank 0, since many programs report the steps of that rank only."""
         place, exits = self._round.assignment, self._round.exits
-        if not place.group_rank and not exits and not self._all_progress():
+        told = any(worker.has_step for worker in self._all_progress())
+        if not place.group_rank and not exits and not told:
             self._files.say_unseen(self._timeout_s, place.group_world_size)
 
     async def _collect(self, message: m.CollectStacks) -> None:
@@ -106,12 +133,15 @@ class HangWatch:
                 shm.faults.note("the workers' stacks can't be taken", error)
                 stacks = {}
             path = self._files.keep(self._round.assignment, stacks, workers)
-            worst = hang.most_behind(workers, self._timeout_s)
+            worst = hang.most_behind(workers)
             if worst is not None:
                 failure = self._failure(worst, stacks, path)
-                behind = Behind(failure, worst.step, worst.silent_s)
+                behind = Behind(failure, worst.step, worst.silent_s, worst.phase)
         furthest = max((worker.step for worker in workers), default=-1)
-        told = m.StacksCollected(message.stamp, message.number, behind, furthest, len(workers))
+        known = sum(worker.has_step for worker in workers)
+        waited_for = hang.is_waited_for(workers, self._rules)
+        how = (behind, furthest, known, waited_for)
+        told = m.StacksCollected(message.stamp, message.number, *how)
         self._actions.report(told)
 
     def _failure(self, worker: WorkerProgress, stacks: Mapping[int, str], path: str) -> WorkerExit:
@@ -181,4 +211,6 @@ class StacksFiles:
 def _heading(rank: int, worker: WorkerProgress | None) -> str:
     if worker is None:
         return f"rank {rank}, which has reported no progress or has exited:"
-    return f"rank {rank}, at step {worker.step}, silent for {worker.silent_s:.1f} s:"
+    where = f"at step {worker.step}" if worker.has_step else "before its first step"
+    where += f" in its phase {worker.phase}" if worker.phase not in ("", hang.START) else ""
+    return f"rank {rank}, {where}, silent for {worker.silent_s:.1f} s:"

@@ -28,6 +28,28 @@ class Progress(Struct, frozen=True):
     takes: the second one does."""
 
 
+class Phase(Struct, frozen=True):
+    """What a worker has told of its phases, with a name or between two."""
+
+    name: str
+    """Empty: it is in none."""
+    since_ns: int
+    """When it began, or the one before ended, on CLOCK_MONOTONIC."""
+    age_s: float
+    """How long ago that was."""
+
+
+NO_PHASE = Phase("", 0, float("inf"))
+"""That of a worker that has named none."""
+
+
+def phase_of(slot: WorkerSlot, now_ns: int) -> Phase:
+    """The phase of one worker."""
+    if slot.phase_at_ns < 1:
+        return NO_PHASE
+    return Phase(slot.phase, slot.phase_at_ns, max(now_ns - slot.phase_at_ns, 0) / NS_PER_S)
+
+
 def progress_of(slot: WorkerSlot, now_ns: int) -> Progress | None:
     """Return the progress of one worker; None: none yet. One that reports is believed more than its
     output."""

@@ -3,16 +3,17 @@ last rounds (`core/round_record.py`), for heartbeats."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from math import isfinite
 
 from msgspec.structs import replace
 
 from rallypoint.agent.output_files import unmatched
-from rallypoint.agent.progress import Progress, furthest
+from rallypoint.agent.progress import Phase, Progress, furthest
 from rallypoint.agent.telemetry.dispatcher import EventDispatcher
 from rallypoint.agent.worker_shm import WorkerShm
 from rallypoint.config import AgentConfig
+from rallypoint.core import hang
 from rallypoint.core.model import Stamp
 from rallypoint.core.node import timeline
 from rallypoint.core.node.timeline import Milestone, RoundLife
@@ -50,14 +51,19 @@ class ProgressReport:
         """The epoch of the first coordinator."""
         self._rounds_told = 0
         """The generation of the connection on which the last rounds were told."""
+        self._phase_since_ns = 0
 
     def news(self, stamp: Stamp | None, generation: int) -> NodeProgress | None:
         """How far the workers of this round are, unless that is known on this connection."""
         progress = None if stamp is None else self._now(stamp)
-        if progress is None or self._told == (generation, progress.news):
+        if progress is None or self._told == (generation, self._news(progress)):
             return None
-        self._told = generation, progress.news
+        self._told = generation, self._news(progress)
         return progress
+
+    def _news(self, progress: NodeProgress) -> tuple[object, ...]:
+        """A phase that has ended and begun again is another one."""
+        return *progress.news, self._phase_since_ns
 
     def rounds(self, generation: int, epoch: int) -> tuple[ReportedRound, ...]:
         """The last rounds, once on each connection, since another coordinator than the first leads
@@ -91,7 +97,23 @@ class ProgressReport:
         )
         if shm is None or running_s is None:
             return progress
+        progress = self._with_phase(progress, shm.phases())
         return _with_steps(progress, shm, life.assignment.base_rank)
+
+    def _with_phase(self, progress: NodeProgress, phases: Iterable[Phase]) -> NodeProgress:
+        """Tell of the phase that may go on for longest."""
+        rules = self._config.rendezvous
+        named = [phase for phase in phases if phase.name]
+        if not named:
+            self._phase_since_ns = 0
+            return progress
+        left_s, since_ns, name = max(
+            ((hang.own_limit_s(rules, one.name) or 0.0) - one.age_s, one.since_ns, one.name)
+            for one in named
+        )
+        self._phase_since_ns = since_ns
+        left = left_s if left_s > 0 else None
+        return replace(progress, in_phase=name, phase_left_s=left)
 
 
 def _with_steps(progress: NodeProgress, shm: WorkerShm, base_rank: int) -> NodeProgress:

@@ -175,6 +175,7 @@ async def _run(
             lambda text: run.agent.say(kinds.TIMER_EXPIRED(text)),
             run.faults,
             run.cant_log,
+            setup.config.stop.signal_scope == "worker",
         )
         made = round_workers(worker_setup, round_)
         run.lease.tell_workers(made.shm.hold)

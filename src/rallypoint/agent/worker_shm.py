@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from rallypoint.agent.progress import Progress, progress_of
+from rallypoint.agent.progress import Phase, Progress, phase_of, progress_of
 from rallypoint.files import remove_tree, safe_open
 from rallypoint.observe.faults import Faults
 from rallypoint.process.line_pipe import LinePipe
@@ -94,8 +94,8 @@ class WorkerShm:
         return os.path.join(self._folder, WAKE_UP_NAME) if self._folder else ""
 
     def watch(self, changed: Callable[[], None]) -> None:
-        """Call this when a worker has begun to listen, made its first progress, or saved a
-        checkpoint, and sometimes for nothing."""
+        """Call this when a worker has begun to listen, made its first progress, named its first
+        phase, or saved a checkpoint, and sometimes for nothing."""
         self._watchers.append(changed)
 
     def watch_timers(self, requested: Callable[[bytes], None]) -> None:
@@ -152,6 +152,11 @@ class WorkerShm:
         now_ns = time.monotonic_ns()
         slots = self._slots() if self._last is None else self._last
         return tuple(progress_of(slot, now_ns) for slot in slots)
+
+    def phases(self) -> tuple[Phase, ...]:
+        """Per local rank its phase."""
+        now_ns = time.monotonic_ns()
+        return tuple(phase_of(slot, now_ns) for slot in self._slots())
 
     def checkpoints(self) -> tuple[int | None, ...]:
         """Per local rank the step of its last checkpoint, where it reported one."""

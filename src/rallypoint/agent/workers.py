@@ -48,6 +48,8 @@ class WorkerSetup(Struct, frozen=True):
     faults: Faults
     no_space: Callable[[str], None] = lambda text: None
     """Gets a line for a person when a worker has failed whose log file can't be written."""
+    leaders_first: bool = False
+    """`--signal-scope worker`."""
 
 
 class RoundWorkers:
@@ -56,7 +58,7 @@ class RoundWorkers:
     def __init__(self, setup: WorkerSetup, round_: WorkerRound) -> None:
         self._setup, self._round = setup, round_
         self._results = ResultFiles()
-        self._workers = WorkerSet(setup.guard)
+        self._workers = WorkerSet(setup.guard, leaders_first=setup.leaders_first)
         self._opened: list[WorkerOutput] = []
         self._commands: list[WorkerCommand] = []
         self._report_is_due = False

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
+from rallypoint.agent.environ import tracked_run_id
 from rallypoint.cli.parser import Scanned, entry
 from rallypoint.config import AgentConfig, RendezvousConfig, StopConfig
 from rallypoint.core.settings import OnJoin
@@ -67,6 +68,9 @@ def _rows(config: AgentConfig) -> Iterator[_Row]:
         yield _Row("ranks", *_ranks(job))
     progress = _progress(config.output.progress_pattern)
     yield _Row("progress", progress, ["--progress-pattern"])
+    if trackers := config.workers.export_run_id:
+        text = f"all rounds are run {tracked_run_id(job.run_id)} of {', '.join(trackers)}"
+        yield _Row("experiment", text, ["--export-run-id"])
     if job.handler is None:
         yield from _failures(job)
     if job.max_runtime_s:
@@ -130,6 +134,7 @@ def _failures(job: RendezvousConfig) -> Iterator[_Row]:
     hang = "nobody notices"
     if job.hang_timeout_s:
         hang = f"it has failed after {_seconds(job.hang_timeout_s)} without progress"
+        hang += "".join(f", {phase}: {_seconds(limit_s)}" for phase, limit_s in job.hang_phases)
     yield _Row("a worker hangs", hang, ["--hang-timeout"])
 
 
@@ -172,7 +177,10 @@ def _restarts(job: RendezvousConfig) -> str:
 def _stopping(stop: StopConfig) -> Iterator[_Row]:
     grace = f"{_seconds(stop.shutdown_grace_s)} from SIGTERM to SIGKILL when the job ends"
     text = f"{grace}, {_seconds(stop.restart_grace_s)} when it restarts"
-    yield _Row("workers stop", text, ["--shutdown-timeout", "--restart-grace"])
+    if stop.signal_scope == "worker":
+        text += "; what a worker has started gets the signal when the worker has ended"
+    said_by = ["--shutdown-timeout", "--restart-grace", "--signal-scope"]
+    yield _Row("workers stop", text, said_by)
     by = f"asked by {', '.join(stop.signals)}"
     if stop.preempt_notice:
         by += f" or {stop.preempt_notice}"

@@ -52,7 +52,13 @@ from rallypoint.config import (
 )
 from rallypoint.config import default_of as field_default
 from rallypoint.core.outcomes import exit_codes_help
-from rallypoint.core.settings import FLAGS, GROUPS, MAX_WORKERS_PER_NODE, Setting
+from rallypoint.core.settings import (
+    FLAGS,
+    GROUPS,
+    MAX_WORKERS_PER_NODE,
+    UNNAMED_RUN_ID,
+    Setting,
+)
 from rallypoint.core.task_variables import describes_task
 from rallypoint.core.text import shown
 from rallypoint.errors import UsageError
@@ -297,6 +303,9 @@ def _workers(
     if preload is not None and scanned.on("--no-python") and not scanned.on("--run-path"):
         raise preload.wrong("has no effect with --no-python: a program imports for itself")
     given["unbuffered"] = scanned.get("--progress-pattern") is not None
+    export = scanned.get("--export-run-id")
+    if export is not None and reading.rendezvous.run_id == UNNAMED_RUN_ID:
+        raise export.wrong("needs --rdzv-id: all jobs that nobody named would log to one run")
     # Before the agent has a console: a person who waits is told why, a program with the rest.
     is_silent = scanned.on("--quiet") or scanned.get("--log-format") is not None
     tell = notices.append if is_silent else _tell_at_once

@@ -142,6 +142,21 @@ def seconds(value: Given, *, positive: bool = False) -> float:
     return number
 
 
+def hang_timeout(row: Setting, value: Given) -> tuple[Given, tuple[tuple[str, float], ...]]:
+    """`SECONDS,PHASE=SECONDS,...`: the part before the first comma, and the limits of phases."""
+    from rallypoint.worker.shm import is_phase_name
+
+    usual, _, rest = value.text.partition(",")
+    if "=" in usual:
+        raise value.wrong("needs SECONDS first, for all other phases: 300,start=1800")
+    limits: dict[str, float] = {}
+    for phase, text in conf_words(Given(rest, value.origin)):
+        if not is_phase_name(phase):
+            raise value.wrong(f"{shown(phase)} is no phase: 1 to 24 letters, digits, _ or -")
+        limits[phase] = read(row, Given(text, value.origin))
+    return Given(usual, value.origin), tuple(sorted(limits.items()))
+
+
 def port(value: Given) -> int:
     """A port number; 0: the system chooses."""
     return _of_address(value, lambda text: read_port(text.strip(), 0))
@@ -387,6 +402,12 @@ def progress_pattern(value: Given) -> str:
     return value.text
 
 
+def trackers(value: Given) -> tuple[str, ...]:
+    """Comma-separated names of trackers of experiments, each once."""
+    named_ = dict.fromkeys(part.strip() for part in value.text.split(","))
+    return tuple(choice(Given(each, value.origin), ("wandb", "mlflow")) for each in named_)
+
+
 def texts(value: Given) -> tuple[str, ...]:
     """Texts with commas between them; two commas stand for one that belongs to a text."""
     if not value.text:
@@ -431,6 +452,7 @@ _READERS: Mapping[str, Callable[[Given], object]] = {
     "directory": lambda value: value.text or None,
     "streams": output_map,
     "texts": texts,
+    "trackers": trackers,
     "pattern": progress_pattern,
 }
 """The readers by kind; options whose meaning depends on others or on the machine are read where

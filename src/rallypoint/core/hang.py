@@ -5,6 +5,10 @@ worker has reported none for too long every node is asked how far its workers ar
 then the rank that is behind is blamed: the one of the smallest step, of those the one that has
 reported none for longest. Ranks that reported lately are none of those; one that never reports
 never hangs.
+
+A phase may have a limit of its own (`--hang-timeout 300,start=1800,evaluation=900`): `START` lasts
+from the start of the workers until one of their node tells a step, all others a script names. While
+a worker is within its own limit nobody is suspected, since all may wait for it.
 """
 
 from __future__ import annotations
@@ -14,6 +18,8 @@ from collections.abc import Iterable, Sequence
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from rallypoint.core.model import Stamp
+from rallypoint.core.settings import SharedSettings
 from rallypoint.core.text import brief_seconds
 from rallypoint.core.worker_exits import WorkerExit
 
@@ -22,6 +28,8 @@ COLLECT_S = 5.0
 SILENT_SHARE = 0.5
 """A share of the hang time: a worker that reported more lately did not hang with the others."""
 LOOK_AGAIN_SHARE = 0.25
+START = "start"
+"""The phase of workers that have told no step yet."""
 
 
 class WorkerProgress(Struct, frozen=True):
@@ -30,8 +38,21 @@ class WorkerProgress(Struct, frozen=True):
     local_rank: int
     step: int
     silent_s: float
+    limit_s: float
+    """Such a silence is too long."""
     is_timed: bool = True
     """Whether this silence may be a hang; else how long a step takes is not known yet."""
+    phase: str = ""
+    has_step: bool = True
+    """False: it has told none, and `step` is -1."""
+
+
+class WorkerPhase(Struct, frozen=True):
+    """A worker of some node may take longer than a step."""
+
+    stamp: Stamp
+    until: float
+    """On the clock of the coordinator."""
 
 
 class Behind(Struct, frozen=True, array_like=True):
@@ -41,6 +62,7 @@ class Behind(Struct, frozen=True, array_like=True):
     """The worker; its `detail` says what it does, and not yet why."""
     step: int
     silent_s: float
+    in_phase: str = ""
 
 
 class StepsFound(Struct, frozen=True):
@@ -52,6 +74,8 @@ class StepsFound(Struct, frozen=True):
     """The largest step of its workers; -1: none."""
     known: int = 0
     """The number of its workers whose steps are known."""
+    is_waited_for: bool = False
+    """One of its workers may take longer than a step now."""
 
 
 class Inquiry(Struct):
@@ -63,34 +87,61 @@ class Inquiry(Struct):
     found: list[StepsFound] = field(default_factory=list)
 
 
-def is_suspect(workers: Iterable[WorkerProgress], timeout_s: float) -> bool:
-    """One of these workers has reported no progress for too long."""
-    return any(worker.is_timed and worker.silent_s >= timeout_s for worker in workers)
+def own_limit_s(settings: SharedSettings, phase: str) -> float | None:
+    """The limit of this phase; None: it has none of its own."""
+    return dict(settings.hang_phases).get(phase)
 
 
-def next_look_s(workers: Sequence[WorkerProgress], timeout_s: float) -> float | None:
-    """After how long a worker may have become a suspect; None: not before one reports progress."""
-    longest_s = max((worker.silent_s for worker in workers if worker.is_timed), default=None)
-    if longest_s is None:
-        return None
-    return max(timeout_s - longest_s, LOOK_AGAIN_SHARE * timeout_s if longest_s >= timeout_s else 0)
+def is_waited_for(workers: Iterable[WorkerProgress], settings: SharedSettings) -> bool:
+    """One of these workers is within the limit of its phase, and others may wait for it."""
+    return any(
+        worker.silent_s < worker.limit_s and own_limit_s(settings, worker.phase) is not None
+        for worker in workers
+        if worker.phase != START
+    )
 
 
-def most_behind(workers: Iterable[WorkerProgress], timeout_s: float) -> WorkerProgress | None:
+def suspects(workers: Iterable[WorkerProgress]) -> list[WorkerProgress]:
+    """Those of these workers that have reported no progress for too long."""
+    return [worker for worker in workers if worker.is_timed and worker.silent_s >= worker.limit_s]
+
+
+def next_look_s(workers: Sequence[WorkerProgress], settings: SharedSettings) -> float | None:
+    """After how long a worker may have become a suspect; None: not before one reports progress.
+
+    With limits of phases it is never longer than the shortest limit: nobody tells of a phase that
+    begins, and who looks so often finds it before its time is over."""
+    if found := suspects(workers):
+        return LOOK_AGAIN_SHARE * min(worker.limit_s for worker in found)
+    waits_s = [worker.limit_s - worker.silent_s for worker in workers if worker.is_timed]
+    if settings.hang_phases:
+        waits_s += [settings.hang_timeout_s, *(limit_s for _, limit_s in settings.hang_phases)]
+    return min(waits_s, default=None)
+
+
+def most_behind(workers: Iterable[WorkerProgress]) -> WorkerProgress | None:
     """The one to report: the smallest step of those that reported nothing lately."""
-    silent = [worker for worker in workers if worker.silent_s >= SILENT_SHARE * timeout_s]
+    silent = [worker for worker in workers if worker.silent_s >= SILENT_SHARE * worker.limit_s]
     return min(silent, key=lambda worker: (worker.step, -worker.silent_s), default=None)
 
 
 def blamed(found: Sequence[StepsFound], workers: int = 1) -> tuple[str, WorkerExit] | None:
-    """The node and the worker of `workers` that hang; None when all have made progress since."""
+    """The node and the worker of `workers` that hang; None when all have made progress since, or
+    may wait for one of them."""
     silent = [(one.node_id, one.behind) for one in found if one.behind is not None]
-    if not silent:
+    if any(one.known for one in found):
+        # Ranks that tell no steps don't hang in their start where others have made some.
+        silent = [one for one in silent if one[1].in_phase != START]
+    if not silent or any(one.is_waited_for for one in found):
         return None
     node_id, behind = min(silent, key=lambda one: (one[1].step, -one[1].silent_s))
     furthest = max(one.furthest for one in found)
     where = f"at step {behind.step}"
-    if furthest > behind.step:
+    if behind.in_phase:
+        where = f"in its phase {behind.in_phase}, {where}"
+    if behind.in_phase == START:
+        where = "no step since its start, and which rank hangs is not known: see all stacks"
+    elif furthest > behind.step:
         where += f" while others are at {furthest}"
     if workers > 1 and sum(one.known for one in found) == 1:
         where += ", but no other rank tells its steps: another one may hang, see all stacks"

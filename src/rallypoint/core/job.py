@@ -160,12 +160,16 @@ def observe(job: JobState, at: float) -> None:
         job.ran_since = at
 
 
-def heard(job: JobState, progress: NodeProgress | None, at: float) -> None:
+def heard(job: JobState, node_id: str, progress: NodeProgress | None, at: float) -> None:
     """Apply a heartbeat. `progress`: how far workers are; None: unknown. O(1), but for the first
     step of a round."""
     observe(job, at)
-    if progress is not None:
-        progressed(job, progress.stamp, progress.furthest)
+    if progress is None:
+        return
+    progressed(job, progress.stamp, progress.furthest)
+    job.phases.pop(node_id, None)
+    if progress.phase_left_s is not None:
+        job.phases[node_id] = hang.WorkerPhase(progress.stamp, at + progress.phase_left_s)
 
 
 def progressed(job: JobState, named: Stamp, furthest: int) -> None:
@@ -245,8 +249,8 @@ def _reported(job: JobState, ref: NodeRef, report: Report, at: float) -> list[Jo
             return run_round(job, WorkersFinishing(named.round, ref), at)
         case Cancel(why, signal):
             return close(job, Outcome.CANCELLED, f"cancelled on node {ref}: {why}", signal)
-        case HangSuspected(named):
-            return _hang_suspected(job, ref, named.round)
+        case HangSuspected():
+            return _hang_suspected(job, ref, report, at)
         case StacksCollected():
             return _stacks_collected(job, ref, report, at)
         case Proved():
@@ -398,12 +402,19 @@ def _helper_died(job: JobState, ref: NodeRef, report: HelperDied, at: float) -> 
     return run_round(job, RoundBroken(report.stamp.round, report.text, ref.node_id), at)
 
 
-def _hang_suspected(job: JobState, suspect: NodeRef, round_: int) -> list[JobEffect]:
-    """Ask every node, unless that is under way, or the round is about to end anyway."""
-    state, notice = job.round, job.notice
-    if not state.settings.hang_timeout_s or not is_active(state, round_) or _inquiry(job):
+def _hang_suspected(
+    job: JobState, suspect: NodeRef, report: HangSuspected, at: float
+) -> list[JobEffect]:
+    """Ask every node, unless that is under way, or the round is about to end anyway, or a worker
+    may take longer than others, which wait for it."""
+    state, notice, named = job.round, job.notice, report.stamp
+    if not state.settings.hang_timeout_s or not is_active(state, named.round) or _inquiry(job):
         return []
     if notice is not None and notice.then.leaves:
+        return []
+    if report.in_start and state.fitness.has_stepped:
+        return []
+    if any(phase.stamp == named and at < phase.until for phase in job.phases.values()):
         return []
     asked = working(state)
     job.inquiries += 1
@@ -430,7 +441,8 @@ def _stacks_collected(
         return []
     note_step(job, report.furthest)
     inquiry.awaited.discard(node_id)
-    inquiry.found.append(hang.StepsFound(node_id, report.behind, report.furthest, report.known))
+    known = report.known, report.is_waited_for
+    inquiry.found.append(hang.StepsFound(node_id, report.behind, report.furthest, *known))
     return [] if inquiry.awaited else _end_inquiry(job, at)
 
 
@@ -441,7 +453,10 @@ def _end_inquiry(job: JobState, at: float) -> list[JobEffect]:
         return []
     blamed = hang.blamed(inquiry.found, job.world_workers)
     if blamed is None:
-        return [kinds.HANG_SUSPECTED("every worker has made progress since: no worker hangs")]
+        why = "every worker has made progress since"
+        if any(one.is_waited_for for one in inquiry.found):
+            why = "a worker is in a phase that may take longer"
+        return [kinds.HANG_SUSPECTED(f"{why}: no worker hangs")]
     node_id, failure = blamed
     member = job.round.members.get(node_id)
     if member is None or member.state is not MemberState.RUNNING or member.succeeded:

@@ -49,10 +49,13 @@ from rallypoint.core.ranks import worker_ranks
 from rallypoint.core.round import count_loss
 from rallypoint.core.round import step as step_round
 from rallypoint.core.round_state import MemberState
-from rallypoint.core.settings import MAX_SECONDS, MAX_TOLD_WORKERS
+from rallypoint.core.settings import MAX_SECONDS, MAX_TOLD_BYTES, MAX_TOLD_WORKERS
 from rallypoint.core.text import named
 from rallypoint.core.watch.names import gaps_in_names
 from rallypoint.core.watch.turns import RoundEnded, RoundFormed, RoundJudged
+
+QUOTES = len('"",')
+"""That an address has around it in JSON."""
 
 
 def run_round(job: JobState, event: RoundEvent, at: float) -> list[JobEffect]:
@@ -196,7 +199,8 @@ def _told_of_each_other(
         for node in formed.world
         for port in node.candidate.ports[1:]
     )
-    if len(addresses) > MAX_TOLD_WORKERS:
+    size = sum(len(address) + QUOTES for address in addresses)
+    if len(addresses) > MAX_TOLD_WORKERS or size > MAX_TOLD_BYTES:
         return assigned
     return {
         node_id: replace(place, worker_addresses=addresses) for node_id, place in assigned.items()

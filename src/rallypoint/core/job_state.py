@@ -17,7 +17,7 @@ from rallypoint.core.checkpoint import Save, SaveNotice
 from rallypoint.core.event_kinds import Record
 from rallypoint.core.events import JobClosed, NodeJoined, RefuseNode, TimerEnded
 from rallypoint.core.fitness import why_held_back
-from rallypoint.core.hang import Inquiry
+from rallypoint.core.hang import Inquiry, WorkerPhase
 from rallypoint.core.job_lives import EARLIER_MAX
 from rallypoint.core.messages import Ended, FromNode, ToNode
 from rallypoint.core.model import (
@@ -149,6 +149,8 @@ class JobState(Struct):
     """The newest checkpoint that a person has asked for in this round, and how that went."""
     inquiry: Inquiry | None = None
     inquiries: int = 0
+    phases: dict[str, WorkerPhase] = field(default_factory=dict)
+    """By node: workers that others may wait for."""
     no_progress: str = ""
     """How often the same has happened, if the job ends because of that."""
     verdict: Verdict | None = None

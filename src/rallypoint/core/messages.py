@@ -211,6 +211,8 @@ class HangSuspected(Struct, frozen=True, array_like=True, tag=13):
     """A worker here has told of no progress for `--hang-timeout`."""
 
     stamp: Stamp
+    in_start: bool = False
+    """None has ever told any, which may be so by design where others do."""
 
 
 class StacksCollected(Struct, frozen=True, array_like=True, tag=14):
@@ -224,6 +226,7 @@ class StacksCollected(Struct, frozen=True, array_like=True, tag=14):
     """The largest step; -1: none."""
     known: int = 0
     """The number of workers whose steps are known; 0 also of an older agent."""
+    is_waited_for: bool = False
 
 
 class HelperDied(Struct, frozen=True, array_like=True, tag=15):

@@ -248,7 +248,7 @@ class Assignment(Struct, frozen=True, array_like=True):
     """The port on the node of rank 0 for a coordinator of the workers' own; 0: none is wanted."""
     worker_addresses: tuple[str, ...] = ()
     """HOST:PORT of each worker, by rank, where the job's settings have workers told of each other.
-    Empty for more than `MAX_TOLD_WORKERS`."""
+    Empty where there is more than `MAX_TOLD_WORKERS` and `MAX_TOLD_BYTES` allow."""
 
 
 class JobStatus(Struct, frozen=True, array_like=True):

@@ -201,7 +201,7 @@ class Outbox:
         """The newest join has led to this, unless it is said again."""
         if self._joined is not None and assigned.stamp != self.placed_in:
             self.placed_in = assigned.stamp
-            self.place = m.Place(self._joined, assigned.assignment)
+            self.place = _brief(m.Place(self._joined, assigned.assignment))
 
     def acknowledged(self, number: int) -> list[m.Report]:
         """Return the reports up to this number, which were kept until now."""
@@ -237,6 +237,16 @@ class Outbox:
         numbered = m.Numbered(self._numbers, report)
         self._unacknowledged.append((numbered, made_at))
         return numbered
+
+
+def _brief(place: m.Place) -> m.Place:
+    """The same without what grows with the number of workers, since a node attaches with it: the
+    programs of this world have their ports, and the next join brings others."""
+    joined, assignment = place.joined, place.assignment
+    if not joined.candidate.ports:
+        return place
+    candidate = replace(joined.candidate, ports=())
+    return m.Place(replace(joined, candidate=candidate), replace(assignment, worker_addresses=()))
 
 
 def aged(report: m.Report, seconds: float) -> m.Report:

@@ -189,7 +189,8 @@ class Sessions:
         self._heard(session, now)
         if isinstance(message, m.Heartbeat):
             self.liveness.has_memory(session.ref.incarnation, not message.is_short_of_memory)
-            jobs.heard(self.job, None if self._recovery else message.progress, now)
+            progress = None if self._recovery else message.progress
+            jobs.heard(self.job, session.ref.node_id, progress, now)
             status = jobs.status(self.job, session.ref.node_id)
             if (contest := self._contests.of(session.ref)) is not None:
                 if self._is_used(contest):

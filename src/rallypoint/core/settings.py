@@ -45,9 +45,9 @@ BY_ENDPOINT = ("tcp", "c10d", "static")
 """The backends of jobs whose endpoint says which node hosts them."""
 ENV_STYLES = ("torch", "jax", "tensorflow", "mpi", "deepspeed")
 """Launchers and frameworks whose variables workers may have; they have torch's in any case."""
-MAX_TOLD_WORKERS = 4096
-"""So many are named to each other at most, as TF_CONFIG does: the kernel takes no variable of more
-than 128 KiB."""
+MAX_TOLD_WORKERS, MAX_TOLD_BYTES = 4096, 120_000
+"""So many workers are told of each other's addresses at most, and of so many bytes of them: they
+become one variable, and the kernel takes none of more than 128 KiB."""
 UNNAMED_RUN_ID = "none"
 """The run id of a job without a name, as with torchrun: several nodes must agree on one."""
 
@@ -123,6 +123,8 @@ class SharedSettings(Struct, frozen=True, array_like=True):
     env_styles: tuple[str, ...] = ()
     """What workers have besides torch's variables: some of `ENV_STYLES`, sorted. Equal on all
     nodes, since each brings the ports that the others' workers are told of."""
+    hang_phases: tuple[tuple[str, float], ...] = ()
+    """Other limits than `hang_timeout_s`, by phase, sorted."""
 
     def differences(self, other: SharedSettings) -> Differences:
         """The settings that differ, as (name, self's value, other's value), without those that
@@ -330,9 +332,10 @@ WHAT_RUNS = (
 FAILURES = (
     _torch("--max-restarts", "N", "restarts after worker failures, over the whole job",
            "integer", "rendezvous.max_restarts", most=MAX_GIVEN, key="call"),
-    _own("--hang-timeout", "SECONDS",
+    _own("--hang-timeout", "SECONDS[,PHASE=SECONDS,...]",
          "a worker that tells its steps (rallypoint.worker.progress, --progress-pattern) fails when"
-         " it makes none for this long",
+         " it makes none for this long; a phase may take another time: start, until the first step,"
+         " or what the script names (rallypoint.worker.phase)",
          "seconds", "rendezvous.hang_timeout_s", "never", above_zero=True, by_coordinator=True,
          key="call"),
     _own("--max-runtime", "SECONDS",
@@ -392,6 +395,10 @@ STOPPING = (
          "leave the job so long before --stop-at, after a checkpoint; the exit code is that of"
          " infrastructure, so that the job is started again",
          "seconds", default="never", of_one_agent=True),
+    _own("--signal-scope", "session|worker",
+         "what the signal of a stop reaches at once: each worker with what it has started, or the"
+         " worker alone, and the rest when it has ended",
+         "choice", "stop.signal_scope"),
     _torch("--monitor-interval", "SECONDS", "ignored (accepted for torchrun compatibility)",
            "seconds", key="call"),
     _own("--exit-code", "CLASS=N",
@@ -461,6 +468,9 @@ WATCHING = (
          "read the workers' steps in what they print: hf-trainer, lightning, megatron, torchtitan,"
          " accelerate, or an expression with (?P<step>...) and, if told, total, loss, tokens",
          "pattern", "output.progress_pattern", "none", key="call"),
+    _own("--export-run-id", "wandb|mlflow,...",
+         "workers of all rounds log to one run of W&B or MLflow, named after --rdzv-id",
+         "trackers", "workers.export_run_id", "none", repeatable=True),
     _own("--metrics-port", "[HOST:]PORT", "serve metrics for Prometheus there (HOST: 127.0.0.1)",
          "listen", "observe.metrics", of_one_agent=True),
 )
@@ -517,7 +527,9 @@ KEYS = (
             "seconds", default="30", least=MIN_SECONDS, key="any"),
     Setting("heartbeat_timeout", "SECONDS", "ignored", "seconds", least=MIN_SECONDS, key="any"),
     Setting("read_timeout", "SECONDS", "ignored", "seconds", least=MIN_SECONDS, key="tcp"),
-    Setting("store_type", "tcp", "for a file there is --rdzv-backend file", "choice"),
+    Setting("store_type", "tcp|file",
+            "file: --rdzv-endpoint is a path that all nodes share, as with --rdzv-backend file",
+            "choice", default="tcp"),
 )
 """The settings that only `--rdzv-conf` gives, and the library's parameters."""
 
@@ -528,6 +540,8 @@ _FURTHER = (
     Setting("", "SECONDS", "", "seconds", "rendezvous.heartbeat_s",
             least=MIN_SECONDS, follows="lease_s"),
     Setting("", "SECONDS", "", "seconds", "rendezvous.join_settle_max_s"),
+    Setting("", "PHASE=SECONDS", "", "phases", "rendezvous.hang_phases", words="--hang-timeout",
+            least=MIN_SECONDS),
     Setting("token", "TEXT", "the secret itself", "text", "access.token_text", key="tcp"),
 )
 # fmt: on

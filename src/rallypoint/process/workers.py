@@ -38,9 +38,17 @@ class WorkerSet:
     """
 
     def __init__(
-        self, guard: Guard | None, *, pidfd_open: syscalls.PidfdOpen = syscalls.pidfd_open
+        self,
+        guard: Guard | None,
+        *,
+        leaders_first: bool = False,
+        pidfd_open: syscalls.PidfdOpen = syscalls.pidfd_open,
     ) -> None:
-        self._guard = guard
+        """`leaders_first`: a signal but SIGKILL reaches what a worker has started only when the
+        worker has ended."""
+        self._guard, self._leaders_first = guard, leaders_first
+        self._followers: dict[int, int] = {}
+        """The signals that the groups of these workers get when those have ended."""
         self._pidfd_open = pidfd_open
         self._watch = ExitWatch(asyncio.get_running_loop(), pidfd_open=pidfd_open)
         self.pids: tuple[int, ...] = ()
@@ -87,15 +95,26 @@ class WorkerSet:
         match received:
             case Received.NOBODY:
                 for pid in self._held:
-                    syscalls.signal_group(pid, signum)
+                    is_first = self._follows(pid, signum)
+                    send = syscalls.signal_process if is_first else syscalls.signal_group
+                    send(pid, signum)
             case Received.WORKERS:
                 for member in self._members():
-                    if member.pgid == member.sid != member.pid:
+                    if member.pgid != member.sid or member.sid == member.pid:
+                        continue
+                    if not self._follows(member.sid, signum):
                         sessions.signal_member(member, signum, pidfd_open=self._pidfd_open)
             case Received.EVERYBODY:
                 pass
             case _:
                 assert_never(received)
+
+    def _follows(self, pid: int, signum: int) -> bool:
+        """Whether the group of this worker gets the signal later, when the worker has ended."""
+        if not self._leaders_first or signum == signal.SIGKILL or exits.peek(pid) is not None:
+            return False
+        self._followers[pid] = signum
+        return True
 
     def signal_one(self, local_rank: int, signum: int) -> bool:
         """Send to one worker alone; SIGKILL also to what it has started in its process group. False
@@ -205,6 +224,8 @@ class WorkerSet:
         pid = self.pids[local_rank]
         exit_ = replace(outcome, local_rank=local_rank, pid=pid, wall_time=time.time())
         self.exits.note(exit_, at=asyncio.get_running_loop().time())
+        if (signum := self._followers.pop(pid, 0)) and pid in self._held:
+            syscalls.signal_group(pid, signum)
         if len(self.exits) == len(self.pids):
             self._all_exited.set()
 

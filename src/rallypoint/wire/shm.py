@@ -8,7 +8,7 @@ possible, and none of it an error.
 
     header   magic, version, workers, current, request, deadline, held until, agent
     slot     owner, listens, step, progress at, answered, checkpoint step, stacks, holds,
-             total, loss, tokens; per worker
+             total, loss, tokens, phase at, phase; per worker
              of the relay: step, changed at, total, loss, tokens, changes
 
 A request is one word, its number above its kind, so that both are read as they belong together.
@@ -29,6 +29,7 @@ _HEADER = struct.Struct(f"={at.HEADER_WORDS}q")
 _SLOT = struct.Struct(f"={at.SLOT_WORDS}q")
 _WORD = struct.Struct("=q")
 _DOUBLE = struct.Struct("=d")
+_PHASE = struct.Struct(f"{at.PHASE_BYTES}s")
 
 
 class ShmRequest(IntEnum):
@@ -58,6 +59,10 @@ class WorkerSlot(NamedTuple):
     """The progress that the relay has read in its output."""
     takes_wishes: bool = False
     """The worker also saves a checkpoint when a person asks for one."""
+    phase: str = ""
+    """The name of the phase that it is in; empty: none."""
+    phase_at_ns: int = 0
+    """When a phase of it last began or ended; below 1: none has."""
 
 
 class Reported(NamedTuple):
@@ -112,7 +117,17 @@ def _slot(shm: bytes, local_rank: int) -> WorkerSlot:
         _reported((step, at_ns, *words[at.TOTAL : at.TOKENS + 1], 0)),
         _reported(words[at.OUTPUT_STEP : at.OUTPUT_CHANGES + 1]),
         listens == at.TAKES_WISHES,
+        _phase(shm, at.first_word(local_rank)),
+        words[at.PHASE_AT],
     )
+
+
+def _phase(shm: bytes, first_word: int) -> str:
+    name, _, _ = _PHASE.unpack_from(shm, at.WORD_BYTES * (first_word + at.PHASE))[0].partition(
+        b"\0"
+    )
+    text: str = name.decode(errors="replace")
+    return text if text.isprintable() else ascii(text)
 
 
 def _reported(words: Sequence[int]) -> Reported:

@@ -48,6 +48,12 @@ LOSS = 9
 """A double, written as its bits; 0: not told. So a loss of 0 is written as -0.0."""
 TOKENS = 10
 """How many tokens it has seen, by its own count; 0: not told."""
+PHASE_AT = 11
+"""When its phase last began or ended, in ns on CLOCK_MONOTONIC; 0: it has named none. An older
+agent does not look."""
+PHASE, PHASE_WORDS = 12, 3
+"""The name of its phase, in UTF-8, filled up with zeros; 0: it is in none."""
+PHASE_BYTES = WORD_BYTES * PHASE_WORDS
 
 # What the relay has read in the worker's output (`--progress-pattern`).
 OUTPUT_STEP = 16

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from rallypoint.worker.collectives import barrier, store
     from rallypoint.worker.environ import Context, context, get_env_variable_or_raise
     from rallypoint.worker.error_file import ErrorHandler, get_error_handler, record
-    from rallypoint.worker.shm import progress
+    from rallypoint.worker.shm import phase, progress
 
 __all__ = [
     "Context",
@@ -48,6 +48,7 @@ __all__ = [
     "get_env_variable_or_raise",
     "get_error_handler",
     "is_current",
+    "phase",
     "progress",
     "record",
     "should_restart_at_checkpoint",
@@ -66,7 +67,7 @@ __getattr__, __dir__ = exports(
         ),
         ".error_file": ("ErrorHandler", "get_error_handler", "record"),
         ".collectives": ("barrier", "store"),
-        ".shm": ("progress",),
+        ".shm": ("phase", "progress"),
         ".environ": ("Context", "context", "get_env_variable_or_raise"),
     },
 )

@@ -1,5 +1,5 @@
 """The slot of this process in the shared memory (`wire/shm.py`): found by the environment, claimed
-once; and the step that the worker has reached, which it writes there.
+once; and the step that the worker has reached, and its phase, which it writes there.
 
 The first process of a worker that speaks owns its slot. Whoever is forked or started by it finds
 the slot taken, and is heard no more than a stranger, until the owner is dead. So loaders of data do
@@ -104,7 +104,7 @@ def _claim(slot: memoryview) -> bool:
         return False
     slot[at.OWNER] = pid
     # What an owner before this one could do, this one can't yet.
-    slot[at.STACKS] = slot[at.HOLDS] = 0
+    slot[at.STACKS] = slot[at.HOLDS] = slot[at.PHASE] = 0
     return True
 
 
@@ -185,9 +185,68 @@ def _whole(step: float) -> int:
     return max(min(int(step), at.MAX_WORD), -at.MAX_WORD)
 
 
+class phase:  # noqa: N801  # It is used as a function is: `with phase("evaluation"):`.
+    """`with phase("evaluation"):` tells that this worker does something that takes longer than a
+    step: `--hang-timeout 300,evaluation=3600` gives it another limit until the block ends, and its
+    time begins anew at both ends. A phase may be within another one, and in any thread: the one
+    that has begun last counts, for the whole worker. The object may be used again.
+
+    Raises ValueError for a `name` that is empty, longer than 24 bytes, has other characters than
+    letters, digits, `_` and `-`, or is `start`, the phase before the first step; never for want of
+    an agent.
+    """
+
+    def __init__(self, name: str) -> None:
+        if not is_phase_name(name) or name == "start":
+            needs = "needs 1 to 24 letters, digits, _ or -, and not start"
+            raise ValueError(f"phase({name!r}): {needs}")
+        self.name = name
+
+    def __enter__(self) -> None:
+        _phases.append(self.name)
+        _tell_phase()
+
+    def __exit__(self, *_error: object) -> None:
+        for place in reversed(range(len(_phases))):
+            if _phases[place] == self.name:
+                del _phases[place]
+                break
+        _tell_phase()
+
+
+_phases: list[str] = []
+"""Those that this process is in, in the order in which they began."""
+_has_told_phase = False
+
+
+def is_phase_name(name: str) -> bool:
+    """Whether a phase may have this name: it has to fit into shared memory."""
+    plain = name.replace("_", "").replace("-", "")
+    return name.isascii() and plain.isalnum() and len(name) <= at.PHASE_BYTES
+
+
+def _tell_phase() -> None:
+    global _has_told_phase
+    found = own_shm()
+    if found is None or found.slot is None:
+        return
+    found.offer_stacks()
+    name = _phases[-1] if _phases else ""
+    # Before the name: who reads half of it sees a phase that has just begun.
+    found.slot[at.PHASE_AT] = monotonic_ns()
+    place = at.WORD_BYTES * at.PHASE
+    found.slot.cast("B")[place : place + at.PHASE_BYTES] = name.encode().ljust(
+        at.PHASE_BYTES, b"\0"
+    )
+    if not _has_told_phase:
+        _has_told_phase = True
+        found.notify("phase")
+
+
 def _forget() -> None:
-    global _found, _shm, _slot
-    _found, _shm, _slot = False, None, None
+    global _found, _shm, _slot, _has_told_phase
+    _found, _shm, _slot, _has_told_phase = False, None, None, False
+    _phases.clear()
 
 
 os.register_at_fork(after_in_child=_forget)

@@ -13,12 +13,14 @@ from rallypoint.cli.parser import Scanned
 from rallypoint.cli.run_options.empty_values import was_empty
 from rallypoint.cli.values import Given, place
 from rallypoint.config import RegisterConfig, password_variable
-from rallypoint.core.settings import UNNAMED_RUN_ID
+from rallypoint.core.settings import FOR_DIRECTORIES, UNNAMED_RUN_ID
 from rallypoint.core.text import named
 from rallypoint.errors import UsageError
 from rallypoint.register.engines import PASSWORD, PASSWORD_FILE, Row, chosen, find
 from rallypoint.wire.address import is_port
 
+BESIDE_FILE = ".rallypoint"
+"""Ends the name of the directory beside the file of `store_type=file`."""
 OF_A_FIXED_HOST = ("is_host", "host_timeout")
 """The keys that choose the host, or the time to wait for it."""
 
@@ -31,7 +33,7 @@ def read_register(
     may lie in one place."""
     register, rest = read_place(scanned, backend, machine)
     job = scanned.get("--rdzv-id")
-    if job is None or job.text == UNNAMED_RUN_ID:
+    if (job is None or job.text == UNNAMED_RUN_ID) and not _is_file_store(scanned):
         raise UsageError(
             f"{was_empty(scanned, '--rdzv-id')}{_by(scanned, backend)}: {_row(backend).holds} may "
             "hold many jobs, and distinguishes them by their run ids: give "
@@ -39,6 +41,28 @@ def read_register(
             f"{named.rdzv_id} my-job-1"
         )
     return register, rest
+
+
+def _is_file_store(scanned: Scanned) -> bool:
+    return any(key == "store_type" and value.text == "file" for key, value in scanned.conf())
+
+
+def with_shared_path(scanned: Scanned, backend: str | None) -> tuple[Scanned, str | None]:
+    """The options and the backend where `store_type=file` has nodes meet by a path, which is one
+    job's: its record lies in a directory beside the file that torch would make. Without a path each
+    node is alone, as with torch, which makes a temporary file. Raises UsageError."""
+    where = scanned.get("--rdzv-endpoint")
+    if not _is_file_store(scanned) or (where is None and scanned.nodes[1] == 1):
+        return scanned, backend
+    if where is None:
+        raise UsageError(
+            f"store_type=file: needs {named.rdzv_endpoint} PATH, the same on all nodes"
+        )
+    host, _, port = where.text.rpartition(":")
+    if host and "/" not in host and is_port(port):
+        raise where.wrong(f"store_type=file needs a path: as a file, this is ./{where.text}")
+    directory = Given(f"{where.text.rstrip('/')}{BESIDE_FILE}", where.origin)
+    return scanned.plus({"--rdzv-endpoint": directory}), FOR_DIRECTORIES
 
 
 def read_place(scanned: Scanned, backend: str, machine: ThisHost) -> tuple[RegisterConfig, Scanned]:

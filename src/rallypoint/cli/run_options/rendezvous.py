@@ -28,6 +28,7 @@ from rallypoint.cli.run_options.fixed_ranks import is_static, without_fixed_rank
 from rallypoint.cli.values import (
     Given,
     endpoint,
+    hang_timeout,
     host,
     integer,
     is_by_register,
@@ -90,9 +91,15 @@ def read_rendezvous(scanned: Scanned, machine: ThisHost, notices: list[str]) -> 
             f"needs 2 or more: to end the job at its first failure: {named.max_restarts} 0"
         )
     scanned = without_fixed_ranks(scanned, notices)
+    scanned, hang_phases = _hang_phases(scanned)
     least, most = scanned.nodes
     backend = _backend(scanned.get("--rdzv-backend"), machine.handlers)
     decide = _by_endpoint
+    has_keys = scanned.get("--rdzv-conf") is not None or scanned.get("store_type") is not None
+    if has_keys and backend in (None, *BY_ENDPOINT[:2]) and not scanned.on("--standalone"):
+        from rallypoint.cli.run_options.register import with_shared_path
+
+        scanned, backend = with_shared_path(scanned, backend)
     if backend is not None and backend not in BY_ENDPOINT and not scanned.on("--standalone"):
         decide = _by_register if is_by_register(backend) else _by_handler
     scanned, decided = decide(scanned, backend or "", machine, notices)
@@ -116,9 +123,19 @@ def read_rendezvous(scanned: Scanned, machine: ThisHost, notices: list[str]) -> 
         "heartbeat_s": min(HEARTBEAT_S, lease_s / BEATS),
         "env_styles": tuple(sorted(set(fields["rendezvous"].get("env_styles", ())))),
         "node_rank": None,
+        "hang_phases": hang_phases,
         **decided,
     }
     return Reading(RendezvousConfig(**chosen), fields, scanned)
+
+
+def _hang_phases(scanned: Scanned) -> tuple[Scanned, tuple[tuple[str, float], ...]]:
+    """The limits of phases, and the options with the usual limit alone."""
+    given, flag = scanned.get("--hang-timeout"), "--hang-timeout"
+    if given is None or not {",", "="} & {*given.text}:
+        return scanned, ()
+    usual, phases = hang_timeout(FLAGS[flag], given)
+    return scanned.plus({flag: usual}), phases
 
 
 def _by_endpoint(
@@ -205,8 +222,6 @@ def with_conf(scanned: Scanned, notices: list[str]) -> Scanned:
             continue
         if key not in known:
             raise (scanned.get("--rdzv-conf") or value).wrong(_no_key(scanned, key, value.text))
-        if key == "store_type" and value.text == "file":
-            raise value.wrong(f"leave it out to use TCP, or give {named.rdzv_backend} file")
         conf[key] = value
     if "timeout" in conf:
         conf.setdefault("join_timeout", conf["timeout"])

@@ -231,11 +231,14 @@ def _behind(view: JobView) -> list[str]:
         return []
     worst, since = found.node, duration_text(found.node.quiet_s or 0.0)
     if found.is_everybody:
-        return [f"nobody: all workers have been at step {worst.step} for {since}"]
+        phases = {node.in_phase for node in view.nodes if node.in_phase}
+        said = f" (phase {', '.join(sorted(phases))})" if phases else ""
+        return [f"nobody: all workers have been at step {worst.step} for {since}{said}"]
     where = f"rank {worst.behind} (node {worst.node})"
     if found.others:
         where += f" and {_named(found.others)}"
     others = f", others at {view.step}" if view.step > worst.step else ""
+    others += f" (in its phase {worst.in_phase})" if worst.in_phase else ""
     return [f"{where}: no progress for {since}, at step {worst.step}{others}"]
 
 

@@ -70,6 +70,8 @@ class NodeView(Struct, frozen=True, omit_defaults=True):
     """For how long it triggers no round, and why."""
     cant_log: str = ""
     """Why a log file of its workers can't be written."""
+    in_phase: str = ""
+    """What one of its workers does for longer than a step, as the script names it."""
 
 
 class HowItEnded(Struct, frozen=True):
@@ -424,6 +426,7 @@ def _node(
         phases={} if progress is None else {k: s for k, s in progress.phases if s is not None},
         held_back=why_held_back(job.round, node_id),
         cant_log="" if progress is None else progress.cant_log,
+        in_phase="" if progress is None else progress.in_phase,
     )
 
 

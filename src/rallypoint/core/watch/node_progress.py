@@ -44,6 +44,11 @@ class NodeProgress(Struct, frozen=True, array_like=True):
     cant_log: str = ""
     """Why a log file of a worker of this round can't be written; empty: all can."""
 
+    in_phase: str = ""
+    """The phase of one of its workers, by the script's name; empty: none is in one."""
+    phase_left_s: float | None = None
+    """How long that may go on, if `--hang-timeout` says so: meanwhile others may wait for it."""
+
     def later(self, seconds: float) -> NodeProgress:
         """The same, so many seconds after it was said."""
         return replace(
@@ -64,7 +69,7 @@ class NodeProgress(Struct, frozen=True, array_like=True):
         """The values that differ between two reports when there is news to tell."""
         ages = self.running_s is None, self.first_output_s, self.first_progress_s
         steps = self.furthest, self.step, self.rank, self.loss, self.saved
-        return self.stamp, ages, steps, self.unmatched, self.cant_log
+        return self.stamp, ages, steps, self.unmatched, self.cant_log, self.in_phase
 
 
 def _plus(age_s: float | None, seconds: float) -> float | None:

@@ -81,10 +81,10 @@ class LaunchConfig:
     `event_log_handler` is `null`, `console`, `jsonl:FILE` or a package's. `metrics_cfg` and
     `monitor_interval` are accepted: see `metrics.configure`, and exits are noticed at
     once. `drain_deadline` and `hang_timeout` are seconds, as `--drain-deadline` and
-    `--hang-timeout`; None: the shutdown timeout, and never. `progress_pattern`, `max_no_progress`
-    and `history` are as `--progress-pattern`, `--max-no-progress` and `--history`; the end of a job
-    on one node is not kept. `env_style` and `keep_env` are lists, as `--env-style` and
-    `--keep-env` have them. With an
+    `--hang-timeout` (limits of phases are a text, as there); None: the shutdown timeout, and never.
+    `progress_pattern`, `max_no_progress` and `history` are as `--progress-pattern`,
+    `--max-no-progress` and `--history`; the end of a job on one node is not kept. `env_style`
+    and `keep_env` are lists, as `--env-style` and `--keep-env` have them. With an
     `rdzv_backend` of `file`, the endpoint is a directory that all nodes share, and any of them may
     host the job, on a port of `port_range`: the first and the last; with another engine of records
     the endpoint is as for the command.
@@ -120,7 +120,7 @@ class LaunchConfig:
     _: KW_ONLY
     preload: Sequence[str] = ()
     drain_deadline: float | None = None
-    hang_timeout: float | None = None
+    hang_timeout: float | str | None = None
     port_range: tuple[int, int] | None = None
     progress_pattern: str | None = None
     max_no_progress: int | None = None

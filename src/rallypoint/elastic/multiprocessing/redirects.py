@@ -6,7 +6,7 @@ import ctypes
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TextIO
 
 from rallypoint.errors import ParameterError
@@ -36,36 +36,58 @@ def redirect(std: str, to_file: str) -> AbstractContextManager[None]:
 def redirect_stdout(to_file: str) -> Iterator[None]:
     """Have all that is written to stdout in this block written to the file, which is emptied first.
 
-    For the whole process, all of its threads, and what it starts. May be nested. Raises OSError.
+    For the whole process, all of its threads, and what it starts; also where a program has put
+    another stream in the place of `sys.stdout`, as pytest and the kernel of a notebook do. May be
+    nested. Raises OSError.
     """
-    with _redirected(1, sys.stdout, to_file):
+    with _redirected(1, "stdout", to_file):
         yield
 
 
 @contextmanager
 def redirect_stderr(to_file: str) -> Iterator[None]:
     """The same for stderr."""
-    with _redirected(2, sys.stderr, to_file):
+    with _redirected(2, "stderr", to_file):
         yield
 
 
 @contextmanager
-def _redirected(fd: int, stream: TextIO | None, path: str) -> Iterator[None]:
-    target = open_named(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    try:
+def _redirected(fd: int, name: str, path: str) -> Iterator[None]:
+    with ExitStack() as undo:
+        target = open_named(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        undo.callback(os.close, target)
+        stream: TextIO | None = getattr(sys, name)
         _flush(stream)
-        before = os.dup(fd)
+        own = _descriptor(stream)
+        for place in {fd, fd if own is None else own}:
+            before = os.dup(place)
+            undo.callback(os.close, before)
+            undo.callback(os.dup2, before, place, os.get_inheritable(place))
+            os.dup2(target, place, os.get_inheritable(place))
+        undo.callback(_flush, stream)
+        if own != fd and stream is not None:
+            undo.enter_context(_replaced(name, stream, os.dup(target)))
+        yield
+
+
+def _descriptor(stream: TextIO | None) -> int | None:
+    """That of this stream; None: it writes to none."""
+    try:
+        return None if stream is None else stream.fileno()
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
+@contextmanager
+def _replaced(name: str, before: TextIO, fd: int) -> Iterator[None]:
+    """Have Python's own stream of this name write there. The descriptor is closed in the end."""
+    with os.fdopen(fd, "w", 1, "utf-8", "backslashreplace") as here:
+        setattr(sys, name, here)
         try:
-            os.dup2(target, fd)
-            try:
-                yield
-            finally:
-                _flush(stream)
-                os.dup2(before, fd)
+            yield
         finally:
-            os.close(before)
-    finally:
-        os.close(target)
+            if getattr(sys, name) is here:
+                setattr(sys, name, before)
 
 
 def _flush(stream: TextIO | None) -> None:

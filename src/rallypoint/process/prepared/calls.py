@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rallypoint.errors import UnguardedLaunchError, UsageError
 
@@ -99,17 +99,19 @@ class _Inheritance:
 def _pickle(call: FunctionCall, local_rank: int, args: tuple[object, ...]) -> PickledCall:
     import pickle
     from multiprocessing import context, spawn
-    from multiprocessing.reduction import ForkingPickler
 
     inheritance = _Inheritance()
     context.set_spawning_popen(inheritance)  # type: ignore[arg-type]
     try:
         preparation = spawn.get_preparation_data("worker")
+        if not os.path.exists(preparation.get("init_main_from_path", os.devnull)):
+            del preparation["init_main_from_path"]  # A program that was read from a pipe.
         content = [pickle.dumps(preparation)]
+        dumps = _dumps(imports_main=any(key.startswith("init_main") for key in preparation))
         try:
-            content.append(bytes(ForkingPickler.dumps((call.function, args))))
+            content.append(bytes(dumps((call.function, args))))
         except Exception as error:
-            raise _cant_pickle(call, local_rank, error) from error
+            raise _cant_pickle(call, local_rank, error, dumps) from error
         fd = memory_file("rallypoint-call")
     except BaseException:
         for held in inheritance.fds:
@@ -122,9 +124,28 @@ def _pickle(call: FunctionCall, local_rank: int, args: tuple[object, ...]) -> Pi
     return PickledCall(fd, inheritance.fds)
 
 
-def _cant_pickle(call: FunctionCall, local_rank: int, error: Exception) -> UsageError:
+def _dumps(*, imports_main: bool) -> Callable[[object], memoryview]:
+    """Pickle as multiprocessing does. Unless workers import the main program, what refers to
+    something that is defined there can't be unpickled, and raises PicklingError here."""
+    import pickle
+    from multiprocessing.reduction import ForkingPickler
+    from types import FunctionType
+
+    class WithoutMain(ForkingPickler):
+        def reducer_override(self, value: object) -> Any:
+            if isinstance(value, type | FunctionType) and value.__module__ == "__main__":
+                where = "is defined in a notebook or at a prompt, which workers can't import"
+                raise pickle.PicklingError(f"{value.__qualname__} {where}")
+            return NotImplemented
+
+    return ForkingPickler.dumps if imports_main else WithoutMain.dumps
+
+
+def _cant_pickle(
+    call: FunctionCall, local_rank: int, error: Exception, dumps: Callable[[object], object]
+) -> UsageError:
     reason = str(error).partition("\n")[0] or type(error).__name__
-    if not _can_pickle(call.function):
+    if not _can_pickle(call.function, dumps):
         return UsageError(
             f"the function {call.name} can't be given to a worker: {reason}: "
             "define it at the top level of a module, or use the start method fork"
@@ -135,11 +156,9 @@ def _cant_pickle(call: FunctionCall, local_rank: int, error: Exception) -> Usage
     )
 
 
-def _can_pickle(function: Callable[..., object]) -> bool:
-    import pickle
-
+def _can_pickle(function: Callable[..., object], dumps: Callable[[object], object]) -> bool:
     try:
-        pickle.dumps(function)
+        dumps(function)
     except Exception:
         return False
     return True
