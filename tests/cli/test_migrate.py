@@ -106,6 +106,9 @@ SAME = {
         "srun --nodes 4 --ntasks-per-node 1 "
         "run --nnodes 4 --rdzv_id $RANDOM --rdzv_endpoint $head:29500 t.py"
     ),
+    "srun -n 4 --ntasks-per-node=1 -c 8 torchrun --nproc-per-node 8 t.py": (
+        "srun --nodes 4 --ntasks-per-node 1 --cpus-per-task 8 run --nproc-per-node 8 t.py"
+    ),
     "srun python train.py": "srun --ntasks-per-node 1 run train.py",
 }
 LACKING = {

@@ -1,5 +1,5 @@
 """The launchers of frameworks under `rallypoint shim`: a worker is killed, the workers are started
-again, and the final loss is that of a job that nobody disturbs."""
+again, and the final loss is that of a job that nobody has disturbed."""
 
 from __future__ import annotations
 
@@ -63,14 +63,16 @@ PARTS = {
         "wrap": "model, optimizer = fabric.setup(model, optimizer)",
         "backward": "fabric.backward(loss)",
     },
-    "torchx": {
+    "torch": {
         "setup": "torch.distributed.init_process_group('gloo')\n"
         "rank, world = torch.distributed.get_rank(), torch.distributed.get_world_size()",
         "wrap": "model = torch.nn.parallel.DistributedDataParallel(model)",
         "backward": "loss.backward()",
     },
 }
+PARTS["torchx"] = PARTS["torch"]
 LINES = {
+    "torch": ["torchrun", "--nproc-per-node=2", "train.py"],
     "accelerate": [
         *("accelerate", "launch", "--multi_gpu", "--num_processes=2", "--num_machines=1"),
         "--main_process_port={port}",
@@ -102,7 +104,7 @@ def shim(home: Path, python: Path, line: Sequence[str], **env: str) -> OneAgent:
 
 def trained(home: Path, name: str, last: str) -> tuple[list[str], str]:
     """What the workers have told at each start, and the final loss."""
-    python = framework(name)
+    python = Path(sys.executable) if name == "torch" else framework(name)
     home.mkdir()
     (home / "train.py").write_text(TRAIN.format(**PARTS[name]))
     arguments = ["--"] if name == "torchx" else []
@@ -115,16 +117,21 @@ def trained(home: Path, name: str, last: str) -> tuple[list[str], str]:
     return sorted(told, key=lambda text: text.partition(" in ")[::-1]), loss
 
 
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], str]:
+    """What is told, and the loss, where nobody kills a worker: by plain torch."""
+    return trained(tmp_path_factory.mktemp("calm") / "job", "torch", "stay")
+
+
 @pytest.mark.parametrize("name", LINES)
 def test_a_killed_worker_is_started_again_and_the_loss_is_the_same(
-    name: str, tmp_path: Path
+    name: str, calm: tuple[list[str], str], tmp_path: Path
 ) -> None:
-    told, loss = trained(tmp_path / "calm", name, "stay")
-    assert told == [f"{rank} of 2 in round 0 from 0, shim: False" for rank in (0, 1)]
-    told_again, loss_again = trained(tmp_path / "killed", name, "kill")
+    told, loss = trained(tmp_path / "job", name, "kill")
+    first = [f"{rank} of 2 in round 0 from 0, shim: False" for rank in (0, 1)]
     again = [f"{rank} of 2 in round 1 from 4, shim: False" for rank in (0, 1)]
-    assert told_again == [*told, *again]
-    assert loss_again == loss
+    assert told == [*first, *again]
+    assert calm == (first, loss)
 
 
 def test_deepspeed_starts_its_workers_itself_and_is_left_alone(tmp_path: Path) -> None:
@@ -135,13 +142,3 @@ def test_deepspeed_starts_its_workers_itself_and_is_left_alone(tmp_path: Path) -
     )
     run = shim(tmp_path, python, ["deepspeed", "--num_gpus=2", "train.py"])
     assert sorted(run.told("told")) == ["0 None", "1 None"]
-
-
-def test_torchs_own_programs_run_under_rallypoint(tmp_path: Path) -> None:
-    """The torch that is installed with the tests, by its module and its program."""
-    (tmp_path / "train.py").write_text(
-        "import os\nos.write(1, f\"told {os.environ['RALLYPOINT_ROUND']}\\n\".encode())\n"
-    )
-    for line in (["torchrun"], [sys.executable, "-m", "torch.distributed.run"]):
-        run = shim(tmp_path, Path(sys.executable), [*line, "--nproc-per-node=2", "train.py"])
-        assert run.told("told") == ["0", "0"]

@@ -100,7 +100,7 @@ SRUN_SWITCHES = frozenset(_SWITCHES.split())
 _READS = "the program reads RANK, WORLD_SIZE and LOCAL_RANK instead, as torch.distributed does"
 HEADS = {
     "horovodrun": f"hvd.init() finds no launcher of Horovod: {_READS}",
-    "mpirun": f"MPI_Init finds no launcher of MPI: {_READS}",
+    "mpirun": f"MPI_Init finds no launcher of MPI: {_READS}; --env-style mpi adds Open MPI's",
     "srun": f"srun starts one agent on each node, which starts the workers: {_READS}",
     "ft_launcher": "heartbeats of RankMonitorClient are not heard: workers tell their steps by "
     "rallypoint.worker.progress, or print them (--progress-pattern)",

@@ -350,6 +350,7 @@ def _from_srun(line: Line, words: list[Word]) -> None:
     nodes, per_node = facts.get("nodes"), facts.get("per-node")
     if launcher in _OF_TORCH:
         line.launcher, line.differs = launcher, []
+        nodes = nodes or facts.get("np")
         _from_torch(line, words[number:])
     else:
         if per_node is None and "np" in facts:
@@ -367,7 +368,8 @@ def _from_srun(line: Line, words: list[Word]) -> None:
     placed = [("--nodes", nodes)] if nodes else []
     for flag, value in [*placed, ("--ntasks-per-node", quoted("1"))]:
         line.before += [quoted(flag), value]
-    for flag in facts.keys() & {"--cpus-per-task", "--gpus-per-node"}:
-        line.before += [quoted(flag), quoted(str(line.number(flag) * workers))]
-        if not line.number(flag):
+    for flag in ("--cpus-per-task", "--gpus-per-node"):
+        if flag in facts and not line.number(flag):
             raise UsageError(f"srun: {flag}: needs a number, which is then that of all workers")
+        if flag in facts:
+            line.before += [quoted(flag), quoted(str(line.number(flag) * workers))]

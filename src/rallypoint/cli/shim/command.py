@@ -18,6 +18,7 @@ from rallypoint.cli.options import RUN
 from rallypoint.cli.parser import (
     Command,
     HelpRequested,
+    Scanned,
     UnknownOptionError,
     parse,
     with_hint,
@@ -80,7 +81,7 @@ def _stand_in(before: list[str], arguments: list[str]) -> int:
     hidden = next_torchrun(os.environ) if before == ["torchrun"] else before[0]
     bare = without_shim(os.environ)
     try:
-        words = parse(RUN, arguments, bare).words
+        scanned = parse(RUN, arguments, bare)
     except UnknownOptionError as error:
         if hidden is None:
             raise UsageError(f"{error}; and PATH has no other torchrun that may know it") from None
@@ -88,22 +89,15 @@ def _stand_in(before: list[str], arguments: list[str]) -> int:
         print_error("rallypoint shim", f"{told}: {shlex.join([hidden, *before[1:]])} runs this job")
         _become([hidden, *before[1:], *arguments], bare)
     except (UsageError, HelpRequested):
-        words = ()  # Told below, by the command that is meant.
-    if words and before[-1].endswith(_TELLS_LOCAL_RANK) and not _uses_environ(arguments, words):
-        arguments = [*arguments[: -len(words)], words[0], *_LOCAL_RANK, *words[1:]]
+        scanned = Scanned(())  # Told below, by the command that is meant.
+    words, tells = scanned.words, before[-1].endswith(_TELLS_LOCAL_RANK)
+    if words and tells and "--use-env" not in scanned.values:
+        told = "--local-rank=${local_rank}"
+        arguments = [*arguments[: -len(words)], words[0], told, *words[1:]]
     _set_environ(bare, hidden if before != ["torchrun"] else interpreter_of(hidden or ""))
     from rallypoint.cli.main import main
 
     return main(["run", *arguments])
-
-
-_LOCAL_RANK = ("--local-rank=${local_rank}",)
-
-
-def _uses_environ(arguments: Sequence[str], words: Sequence[str]) -> bool:
-    """Whether workers are told their local rank by their environment alone."""
-    options = arguments[: len(arguments) - len(words)]
-    return any(word.replace("_", "-") == "--use-env" for word in options)
 
 
 def _set_environ(bare: dict[str, str], python: str | None) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import sys
 from importlib.machinery import ModuleSpec, PathFinder
-from importlib.util import module_from_spec
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _MODULES = ("torch.distributed.run", "torch.distributed.launch")
@@ -75,6 +74,8 @@ def _import_the_other_one() -> None:
     sys.path[:] = [path for path in sys.path if os.path.abspath(path) != _HERE]
     spec = PathFinder.find_spec("sitecustomize", sys.path)
     if spec is not None and spec.loader is not None:
+        from importlib.util import module_from_spec  # Here: it takes a few milliseconds.
+
         module = sys.modules["sitecustomize"] = module_from_spec(spec)
         spec.loader.exec_module(module)
 
