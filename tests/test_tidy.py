@@ -42,6 +42,9 @@ PURE_MODULES = (
     "cli/values.py",
     "cli/verdict.py",
     "cli/run_options/rendezvous.py",
+    "elastic/rendezvous/plug_in/exchange.py",
+    "elastic/rendezvous/plug_in/one_round.py",
+    "elastic/rendezvous/plug_in/part.py",
 )
 IMPURE_IMPORTS = frozenset(
     {"time", "random", "secrets", "uuid", "os", "socket", "threading", "asyncio", "logging"}
@@ -165,6 +168,7 @@ HOSTS: dict[str, str] = {
     "coordinator/leading/leader_search.py": "_search",
     "coordinator/leading/leadership.py": "duties",
     "coordinator/watching.py": "_requests",
+    "elastic/rendezvous/plug_in/session.py": "_part",
 }
 """Modules that host a machine, and the attribute with the state of that."""
 SIDEWAYS: dict[tuple[str, str], str] = {}

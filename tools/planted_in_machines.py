@@ -1,7 +1,7 @@
 """Bugs of the machines that decide for a coordinator, for who would lead and for a launch, and of
 their hosts: three of each machine, one of each host (`python -m tools.planted_bugs --list
-machines`). Those of a launch are of its author; the others were chosen by a reader of the source
-who had not written it and did not know its tests.
+machines`), chosen by a reader of the source who had not written it and did not know its tests. Of a
+launch there are three more, and that of its host, of its author.
 
 Each is found by a test of its own machine: in a file that imports the module, or the machine's
 transcript. Who changes a text here changes it in the source too, as in `planted_before_moves.py`.
@@ -231,11 +231,35 @@ BUGS_IN_MACHINES = (
         "    if state.ending_code or not runs or left >= least:\n",
         found_by="test_a_job_that_a_person_ends_is_not_ended_for_want_of_hosts",
     ),
+    # A host without the script is said to save a checkpoint, and the exit code says to try again.
+    MovedBug(
+        "a host that refuses the job once it was told to start is not heard",
+        "cli/launch/machine.py",
+        "        case wire.AgentRefused() if part in (HostPart.ASKED, HostPart.RUNS):\n",
+        "        case wire.AgentRefused() if part is HostPart.ASKED:\n",
+        found_by="test_an_agent_that_can_not_be_started_is_a_mistake_and_too_few_end_the_job",
+    ),
+    # A scheduler's SIGTERM right after Ctrl-C is lost, and nobody hurries.
+    MovedBug(
+        "another signal right after the first counts as the same one",
+        "cli/launch/machine.py",
+        "    if state.caught[-1:] == [number] and at - state.caught_at < APART_S:\n",
+        "    if state.caught and at - state.caught_at < APART_S:\n",
+        found_by="test_signals_of_two_kinds_are_two_however_close",
+    ),
+    # A launch that lacks a host which is only down exits with the code that is not tried again.
+    MovedBug(
+        "one host that refuses makes up for those that are down",
+        "cli/launch/machine.py",
+        "    is_mistake = state.mistakes == len(state.those(HostPart.GONE))\n",
+        "    is_mistake = state.mistakes > 0\n",
+        found_by="test_only_mistakes_are_wrong_usage",
+    ),
     # Ctrl-C has no effect any more while the terminal is stopped by Ctrl-S.
     MovedBug(
         "the third signal does not end the wait for the console",
         "cli/launch/job.py",
-        "                self.is_hurried = True\n",
+        "                output.give_up()\n",
         "                pass\n",
         found_by="test_three_signals_before_the_start_wait_for_no_ssh_client_and_no_console",
     ),

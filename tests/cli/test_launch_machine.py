@@ -406,6 +406,56 @@ def test_with_detach_and_no_agent_that_runs_nothing_is_started() -> None:
     made.there("a")
     made.hears("a", AgentRefused("no memory"))
     assert made.code == 2
+    assert made.said[-1] == "rallypoint: agents run on 0 hosts, and --nodes needs 1"
+
+
+@pytest.mark.parametrize("order", list(permutations("abc")))
+def test_with_detach_agents_that_run_on_count_whenever_another_host_fails(order: str) -> None:
+    made = Launching("a,b,c", "2:3", detach=True)
+    made.there("a", "b", "c")
+    for name in order:
+        refuses = name == "b"
+        made.hears(name, AgentRefused("no memory") if refuses else Started(7, f"/{name}.log"))
+    assert not made.delivered, "no agent that runs on would hear of it"
+    assert not [text for text in made.said if "ending the job" in text]
+    assert "    a: pid 7, output in /a.log" in made.said
+    assert "    c: pid 7, output in /c.log" in made.said
+    assert made.code == 0
+
+
+@pytest.mark.parametrize("order", list(permutations("abc")))
+@pytest.mark.parametrize(("is_mistake", "code"), [(True, 2), (False, 75)])
+def test_with_detach_too_few_agents_are_no_success_and_a_person_reads_how_to_end_them(
+    order: str, *, is_mistake: bool, code: int
+) -> None:
+    made = Launching("a,b,c", "3", detach=True)
+    made.there("a", "b", "c")
+    for name in order:
+        if name != "b":
+            made.hears(name, Started(7, f"/{name}.log"))
+        elif is_mistake:
+            made.hears("b", AgentRefused("no memory"))
+        else:
+            made.loses("b")
+            assert f"b: the link is broken ({GONE}): its agent may run on" in made.said
+    assert not made.delivered
+    assert [text for text in made.said if text.startswith("    cancel it: ")]
+    assert made.said[-1] == (
+        "rallypoint: agents run on 2 hosts, and --nodes needs 3: they wait for others until "
+        "join_timeout"
+    )
+    assert made.code == code
+
+
+def test_after_a_bug_of_the_launch_only_signals_have_an_effect() -> None:
+    made = running("2", "a,b")
+    launch.abandon(made.state)
+    assert made.step(launch.LinkEnded("a", GONE)) == []
+    assert made.tick() == []
+    for number in (SIGINT, SIGTERM, SIGINT):
+        made.signal(number)
+    assert made.is_hurried
+    assert made.end is None, "the bug has ended it already"
 
 
 def test_a_host_whose_agent_was_not_started_can_not_say_that_it_runs() -> None:
@@ -476,7 +526,9 @@ def end_of(made: Launching) -> None:
         assert "nothing was started" in made.said[-1]
     if code == 0:
         succeeded = [each for each in made.state.said.values() if each.outcome == "succeeded"]
-        assert succeeded or made.state.started
+        assert succeeded or made.state.asked.detach
+    if made.starts and made.state.asked.detach:
+        assert (code == 0) == (len(made.state.started) >= made.least)
     for name in made.names:
         named = [text for text in made.said if text.startswith(f"{name}: ")]
         assert len(named) <= 1, "a person reads once why a host is gone"

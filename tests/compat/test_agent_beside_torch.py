@@ -4,11 +4,13 @@ is compared in test_signatures.py.
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from tests.compat.recordings import Recordings
-from tests.harness.cluster import free_port
+from tests.harness.cluster import free_port, wait_until
 from tests.harness.programs import said_by
 
 AGENT = "torch.distributed.elastic.agent.server.api"
@@ -146,3 +148,43 @@ def test_agents_meet_by_live_handlers_of_torchs(tmp_path: Path, torch_python: st
     lines = printed(torch_python, tmp_path, OVER_TORCHS_HANDLER, str(free_port()))
     assert lines[-1] == "results SUCCEEDED SUCCEEDED"
     assert sorted(lines[:-1]) == [f"told {rank} 2 {round_}" for rank in (0, 1) for round_ in (0, 1)]
+
+
+ONE_AGENT = """
+import sys
+from rallypoint.elastic.agent.server import LocalElasticAgent, WorkerSpec
+from torch.distributed.elastic.rendezvous import RendezvousParameters
+from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
+
+where, number = sys.argv[1:]
+params = RendezvousParameters("c10d", "localhost:" + where, "job", 1, 2, "localhost",
+                              is_host=str(number == "0"), last_call_timeout="5")
+command = ("sh", "-c", 'echo told $RANK $WORLD_SIZE; exec sleep 600')
+print("pid", __import__("os").getpid(), flush=True)
+LocalElasticAgent(WorkerSpec("trainer", 1, get_rendezvous_handler(params), entrypoint=command,
+                             max_restarts=0)).run()
+"""
+
+
+@pytest.mark.frameworks
+def test_F2_a_killed_agent_is_noticed_at_once_by_one_that_meets_by_torchs_handler(
+    tmp_path: Path, torch_python: str
+) -> None:
+    """torch's handler tells no node that another one is gone."""
+    script, port = tmp_path / "agent.py", str(free_port())
+    script.write_text(ONE_AGENT)
+    logs = [tmp_path / f"log{number}" for number in (0, 1)]
+    agents = []
+    for number, log in enumerate(logs):
+        with log.open("w") as file:
+            words = [torch_python, str(script), port, str(number)]
+            agents.append(subprocess.Popen(words, stdout=file, stderr=file))
+    try:
+        wait_until(lambda: all("told" in log.read_text() for log in logs), "the first round")
+        agents[1].kill()
+        wait_until(lambda: "was lost: it" in logs[0].read_text(), "the survivor to say so")
+    finally:
+        for agent in agents:
+            agent.terminate()
+        for agent in agents:
+            agent.wait()

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from msgspec.structs import replace
 from tests.harness.narrowed import only
-from tests.harness.node_machine import INT, PHASES, RULES, TERM, Node, ended, stamp, verdict
+from tests.harness.node_machine import INT, PHASES, TERM, Node, ended, stamp, verdict
 
 from rallypoint.core import messages as m
 from rallypoint.core.model import Outcome
@@ -137,14 +136,6 @@ def test_A5_a_second_signal_skips_telling_the_job(first: int) -> None:
     skip, *finish = node.step(e.SignalCaught(first))
     assert skip == e.SkipWaits()
     assert text(list(finish))
-
-
-@pytest.mark.parametrize("number", [TERM, INT])
-def test_A5_a_handler_that_blocks_keeps_nobody_waiting_for_others_to_be_told(number: int) -> None:
-    node = Node(NodePhase.RUNNING, replace(RULES, by_handler=True))
-    node.step(e.SignalCaught(number))
-    node.step(ended(node, e.WaitKind.ANNOUNCE))
-    assert text(node.step(e.WorkersGone(stamp())))
 
 
 @pytest.mark.parametrize(

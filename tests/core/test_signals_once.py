@@ -9,7 +9,18 @@ from itertools import permutations
 import pytest
 from msgspec.structs import replace
 from tests.harness.narrowed import only
-from tests.harness.node_machine import INT, REASON, RULES, TERM, Node, ended, exited, stamp, verdict
+from tests.harness.node_machine import (
+    INT,
+    REASON,
+    RULES,
+    TERM,
+    Node,
+    assigned,
+    ended,
+    exited,
+    stamp,
+    verdict,
+)
 
 from rallypoint.core import messages as m
 from rallypoint.core.model import EndKind, EndReason, Outcome
@@ -261,3 +272,17 @@ def test_A5_W7_a_grace_that_is_shortened_before_it_begins_is_short() -> None:
     assert node.step(LOST)[1:] == [], "this round would have had 25 s"
     grace = e.NodeTimer(e.WaitKind.GRACE, node.state.waits + 1, 5.0)
     assert node.step(ended(node, e.WaitKind.WITNESS)) == [e.SignalWorkers(TERM), grace]
+
+
+def test_A5_the_grace_of_a_round_before_ends_no_workers_that_are_not_signalled_yet() -> None:
+    node = watched()
+    node.step(m.StopNow(stamp(), EndReason(EndKind.REQUEST, "a person asked for a restart")))
+    before = ended(node, e.WaitKind.GRACE)
+    node.step(e.WorkersGone(stamp()))
+    node.step(assigned(1))
+    node.step(e.EnrolmentDone(stamp(1)))
+    node.step(m.StartNow(stamp(1)))
+    node.step(e.WorkersStarted(stamp(1)))
+    node.step(m.StopNow(stamp(1), EndReason(EndKind.DRAIN, "node b is leaving: it got SIGTERM")))
+    assert node.step(before) == []
+    assert node.state.phase is NodePhase.STOPPING

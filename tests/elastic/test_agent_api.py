@@ -30,12 +30,14 @@ from tests.harness.refusals import refused_in_one_line
 from rallypoint.elastic.agent.server import RunResult, Worker, WorkerGroup, WorkerSpec, WorkerState
 from rallypoint.elastic.events import Event, flush_events
 from rallypoint.elastic.multiprocessing import ProcessFailure, record
+from rallypoint.elastic.rendezvous.plug_in.exchange import NodeInfo, encode, node_key
 from rallypoint.elastic.stores import HashStore
 from rallypoint.errors import (
     ChildFailedError,
     InfrastructureError,
     RallypointError,
     RendezvousClosedError,
+    RendezvousConnectionError,
     RendezvousGracefulExitError,
     SignalException,
     UsageError,
@@ -224,6 +226,36 @@ def test_W5_a_node_that_is_not_needed_succeeds_with_nothing() -> None:
 
     agent = thread_agent(ranks, handler=NotNeeded())
     assert agent.run() == RunResult(WorkerState.SUCCEEDED, {}, {})
+    assert "start" not in agent.calls
+
+
+def test_a_node_that_reaches_no_coordinator_where_rank_0_has_told_says_which_one() -> None:
+    class Nowhere:
+        """Each round has a node of rank 0 that tells an address where nothing listens."""
+
+        rounds = 0
+
+        def next_rendezvous(self) -> Any:
+            self.rounds += 1
+            store = HashStore()
+            first = NodeInfo("z", None, ("127.0.0.1:1",), b"secret" * 5)
+            store.set(node_key(0), encode(first))
+            return store, 1, 2
+
+        def is_closed(self) -> bool:
+            return False
+
+        def num_nodes_waiting(self) -> int:
+            return 0
+
+        def set_closed(self) -> None:
+            pass
+
+    handler = Nowhere()
+    agent = thread_agent(ranks, handler=handler)
+    with pytest.raises(RendezvousConnectionError, match="node z hosts the coordinator of this"):
+        agent.run()
+    assert handler.rounds > 1, "the node may have been killed in between"
     assert "start" not in agent.calls
 
 

@@ -13,7 +13,6 @@ from rallypoint.agent.progress_report import ProgressReport
 from rallypoint.agent.telemetry.dispatcher import EventDispatcher
 from rallypoint.config import (
     AgentConfig,
-    HandlerConfig,
     OutputConfig,
     RendezvousConfig,
     WorkerConfig,
@@ -30,7 +29,7 @@ STEP = r"step (?P<step>\d+)"
 
 
 def told(
-    pattern: str, report: PatternReport, node: int = 0, workers: int = 2, *, handler: str = ""
+    pattern: str, report: PatternReport, node: int = 0, workers: int = 2
 ) -> tuple[list[str], list[str]]:
     """What this node of two says itself, and what its heartbeats tell the coordinator; each node
     has so many workers."""
@@ -39,9 +38,8 @@ def told(
     place = replace(event.assignment, group_rank=node, base_rank=workers * node)
     event = replace(event, assignment=place)
     dispatcher.stepped(event, machine.step(Node(NodePhase.IDLE).state, event))
-    by = HandlerConfig(handler) if handler else None
     config = AgentConfig(
-        rendezvous=RendezvousConfig("job", 1, 2, handler=by),
+        rendezvous=RendezvousConfig("job", 1, 2),
         workers=WorkerConfig(argv=("x",), count=workers),
         output=OutputConfig(progress_pattern=pattern),
     )
@@ -78,8 +76,6 @@ def test_that_nothing_matches_is_told_with_the_newest_line() -> None:
 def test_only_the_node_tells_whose_workers_should_have_printed_it(pattern: str, node: int) -> None:
     numbers = [len(told(pattern, NothingMatched("x"), each)[1]) for each in (0, 1)]
     assert numbers == [int(each == node) for each in (0, 1)]
-    numbers = [len(told(pattern, NothingMatched("x"), each, handler="h")[0]) for each in (0, 1)]
-    assert numbers == [int(each == node) for each in (0, 1)], "without a coordinator"
 
 
 def test_each_node_says_that_it_has_switched_the_pattern_off() -> None:

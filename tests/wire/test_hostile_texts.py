@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.fuzz.hostile_texts import DEEP, READERS, check_words, read_bytes
 from tests.fuzz.store_conversation import Choices
 
-from rallypoint.elastic.rendezvous.plug_in.round import decode_info, decode_reason, decode_verdict
+from rallypoint.elastic.rendezvous.plug_in import exchange
 from rallypoint.errors import MessageError, RecordError, RendezvousStateError
 from rallypoint.register.record import decode
 from rallypoint.wire.codec import decode_to_agent, decode_to_coordinator
@@ -42,9 +42,7 @@ def test_F10_lists_within_lists_are_refused_like_any_other_nonsense(head: bytes)
     for read in (decode_to_agent, decode_to_coordinator):
         with pytest.raises(MessageError, match="does not parse"):
             read(data)
-    with pytest.raises(RendezvousStateError, match="holds no node info"):
-        decode_info(data)
-    assert decode_reason(data) is None
-    assert decode_verdict(data) is None
+    with pytest.raises(RendezvousStateError, match="does not run this version"):
+        exchange.decode(data, 1)
     with pytest.raises(ValueError, match="does not parse"):
         reader_of_host().feed(MARK + len(data).to_bytes(4, "big") + data)

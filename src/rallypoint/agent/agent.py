@@ -64,7 +64,6 @@ class Agent:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._config, self._links, rendezvous = config, links, config.rendezvous
-        by_handler = rendezvous.handler is not None
         self._state = machine.WorkersState(
             machine.NodeSettings(
                 workers=config.workers.count,
@@ -72,13 +71,9 @@ class Agent:
                 restart_grace_s=config.stop.restart_grace_s,
                 signals=signals,
                 drain_deadline_s=config.stop.drain_deadline,
-                # Only a coordinator tells a node that it is waited for no longer.
-                stop_patience_s=0.0
-                if rendezvous.handler is not None
-                else rendezvous.stop_patience_s,
+                stop_patience_s=rendezvous.stop_patience_s,
                 is_alone=rendezvous.max_nodes == 1,
                 has_witness=links.look_at_witness is not None,
-                by_handler=by_handler,
             )
         )
         actions = AgentActions(self._step, self._report, self.say)

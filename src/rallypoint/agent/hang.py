@@ -50,7 +50,7 @@ class HangWatch:
             if self._rules.hang_phases:
                 self._arm()
             is_silent = hang.own_limit_s(self._rules, hang.START) is None  # Else that is a hang.
-            if is_silent and self._rules.handler is None and not config.output.progress_pattern:
+            if is_silent and not config.output.progress_pattern:
                 loop = asyncio.get_running_loop()
                 self._unseen = loop.call_later(self._timeout_s, self._say_if_unseen)
 

@@ -18,12 +18,7 @@ from rallypoint.config import AccessConfig, RendezvousConfig
 from rallypoint.coordinator.client.token import find_token, user_home
 from rallypoint.coordinator.connection import ClientConnection, dial
 from rallypoint.coordinator.leading.leader_search import Listening
-from rallypoint.coordinator.own_addresses import (
-    addresses_of,
-    bind_for_leader,
-    own_addresses,
-    why_unreachable,
-)
+from rallypoint.coordinator.own_addresses import listen_as_leader, why_unreachable
 from rallypoint.coordinator.server import Coordinator, LookupToken
 from rallypoint.core import event_kinds as kinds
 from rallypoint.core.event_kinds import Record
@@ -115,10 +110,7 @@ class LeadingNode:
         rendezvous = self._rendezvous
         assert rendezvous.register is not None
         local = rendezvous.local_addr
-        addresses = own_addresses() if local is None else addresses_of(local)
-        listeners = bind_for_leader(
-            addresses, rendezvous.register.ports, f"{named.local_addr} {local}"
-        )
+        listeners = listen_as_leader(local, rendezvous.register.ports)
         bound = [Address(*listener.getsockname()[:2]) for listener in listeners]
         why = why_unreachable(bound, local) if rendezvous.max_nodes > 1 else ""
         if why and why != self._told_unreachable:

@@ -9,12 +9,14 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from msgspec.structs import replace
+
 from rallypoint.agent.agent import Agent
 from rallypoint.agent.embedding import Embedding
 from rallypoint.agent.helper_processes import HelperProcesses, NodeLease, wait_unless
 from rallypoint.agent.notices import Notices
 from rallypoint.agent.progress_report import PhaseTeller, ProgressReport
-from rallypoint.agent.round_store import StoreAccess, listen_for_peers, listen_on
+from rallypoint.agent.round_store import StoreAccess, listen_for_peers
 from rallypoint.agent.telemetry.telemetry import Telemetry
 from rallypoint.clocks import WakeSelector
 from rallypoint.config import AccessConfig, AgentConfig, RegisterConfig, RendezvousConfig
@@ -45,12 +47,14 @@ from rallypoint.observe.faults import Faults
 from rallypoint.process.forks import fork_process
 from rallypoint.process.limits import MemoryWatch, descriptors_for, usable_memory
 from rallypoint.store.round_store import RoundStore
-from rallypoint.wire.address import Address
 
 if TYPE_CHECKING:  # Most jobs have no register, and nobody asks for their workers.
     from rallypoint.agent.answering import NodeAnswers
     from rallypoint.coordinator.leading.leader_search import LeaderSearch, OwnLeadership
+    from rallypoint.elastic.rendezvous.plug_in.session import HandlerSession
     from rallypoint.process.logs.worker_output import WorkerOutputs
+
+    Host = Connected | LeaderSearch | HandlerSession
 
 LAST_REPORTS_S = 2.0
 """How long the last reports may take to be acknowledged."""
@@ -110,6 +114,8 @@ class Membership:
         self._hurried = asyncio.Event()
         """Ends every wait of `close`."""
         self._others_stop_s = setup.config.stop.shutdown_grace_s
+        self._progress: ProgressReport | None = None
+        """For one coordinator after the other."""
         self._answers: NodeAnswers | None = None
         self._status = ""
         self._notices = setup.config.notices
@@ -161,7 +167,7 @@ class Membership:
         self, found: Connected, end: AgentEnd, search: LeaderSearch | None = None
     ) -> Joined:
         """Take part by this connection to a coordinator. `search`: where any node may lead."""
-        rendezvous, telemetry = self._config.rendezvous, self._setup.telemetry
+        rendezvous = self._config.rendezvous
         self._say_notices()
         try:
             candidate = await self._candidate(found)
@@ -169,17 +175,20 @@ class Membership:
             found.connection.abort()
             raise
         await self._answer_health_checks(rendezvous.local_addr or found.connection.local_host)
-        endpoint = rendezvous.endpoint if rendezvous.static else None
-        self._store_access.use(found.token, self._store, endpoint)
         hooks = self._hooks(found, end, search)
         session = CoordinatorSession(end, found.dial, self._agent, hooks=hooks)
-        self._setup.selector.watch(session.check_fence)
-        telemetry.dispatcher.subscribe(PhaseTeller(session.tell_progress))
-        telemetry.show_goodput(partial(_goodput, search or found))
-        if (keeping := telemetry.keeping) is not None:
-            keeping.joins(partial(self._life, session), self._not_kept)
+        self._follow(session, search or found)
         start = partial(session.open, found.connection)
         return Joined(session, candidate, start, hosts=found.coordinator is not None)
+
+    def _follow(self, session: CoordinatorSession, host: Host) -> None:
+        """Look after this session, and show what its coordinator knows if it lives here."""
+        telemetry = self._setup.telemetry
+        self._setup.selector.watch(session.check_fence)
+        telemetry.dispatcher.subscribe(PhaseTeller(session.tell_progress))
+        telemetry.show_goodput(partial(_goodput, host))
+        if (keeping := telemetry.keeping) is not None:
+            keeping.joins(partial(self._life, session), self._not_kept)
 
     def _life(self, session: CoordinatorSession) -> int:
         """The incarnation of the job, also before its first round; 0: this node is not attached."""
@@ -234,11 +243,6 @@ class Membership:
             self._agent.say(kinds.OTHERS_LEAVING(nodes=names(tuple(nodes)), left_s=left_s))
             await self._wait(coordinator.jobs.wait_empty(), left_s)
 
-    def _own_store(self, host: str) -> RoundStore:
-        listener = listen_on((Address(host, 0),), self._config.rendezvous.store.port)
-        self._store = self._round_store(listener)
-        return self._store
-
     def _round_store(self, listener: socket.socket | None) -> RoundStore:
         part_of = part_of_job(self._config.rendezvous)
         memory = usable_memory()
@@ -249,15 +253,17 @@ class Membership:
             max_bytes=None if memory is None else memory // 2,
         )
 
-    def _host_by(self, own_agent: str, led: OwnLeadership | None = None) -> HostCoordinator:
+    def _hosting(self, own_agent: str = "", led: OwnLeadership | None = None) -> Hosting:
         record, settings, telemetry = self._record, self._settings, self._setup.telemetry
         history = telemetry.history or telemetry.keeping
-        hosting = Hosting(record, settings, led=led, own_agent=own_agent, history=history)
+        return Hosting(record, settings, led=led, own_agent=own_agent, history=history)
 
+    def _host_by(self, hosting: Hosting) -> HostCoordinator:
         def host(listeners: Sequence[socket.socket], token: LookupToken | None) -> Coordinator:
             raise_open_files_limit()
             reserved = OWN_FILES + descriptors_for(self._config.workers.count)
-            adopt = self._store.adopt if self._store is not None else None
+            shared = self._store if self._config.rendezvous.static else None
+            adopt = shared.adopt if shared is not None else None
             admission = AdmissionLimits(connection_room(reserved), HANDSHAKE_TIME_S)
             return Coordinator(listeners, hosting, token, adopt, admission)
 
@@ -265,17 +271,19 @@ class Membership:
 
     async def _candidate(self, found: Connected) -> Candidate:
         """Make the listening socket of the round store; return all that this node brings."""
-        rendezvous = self._config.rendezvous
+        rendezvous, endpoint = self._config.rendezvous, None
         if rendezvous.static:
-            address, port = rendezvous.endpoint.host, rendezvous.endpoint.port
+            endpoint = rendezvous.endpoint
+            address, port = endpoint.host, endpoint.port
         else:
             session_host = found.connection.local_host
-            listener = await listen_for_peers(
-                rendezvous.local_addr or "", session_host, rendezvous.store.port
-            )
-            self._store = self._round_store(listener)
-            address = rendezvous.local_addr or session_host
+            given = rendezvous.store.host or rendezvous.local_addr
+            if self._store is None:
+                listener = await listen_for_peers(given or "", session_host, rendezvous.store.port)
+                self._store = self._round_store(listener)
+            address = given or session_host
             port = self._store.port
+        self._store_access.use(found.token, self._store, endpoint)
         return Candidate(
             workers=self._config.workers.count,
             role=self._config.workers.role,
@@ -289,9 +297,10 @@ class Membership:
             proves=self._setup.helpers is not None,
         )
 
-    def _hooks(self, found: Connected, end: AgentEnd, search: LeaderSearch | None) -> Hooks:
+    def _hooks(self, found: Connected, end: AgentEnd, search: LeaderSearch | None = None) -> Hooks:
         on_held = self._lease.renewed if end.rules.has_fence else _ignore
-        report = ProgressReport(self._config, self._setup.telemetry.dispatcher)
+        told = self._setup.telemetry.dispatcher
+        report = self._progress = self._progress or ProgressReport(self._config, told)
         host = search or found
 
         def progress(generation: int) -> NodeProgress | None:
@@ -310,11 +319,13 @@ class Membership:
             led = None if search is None else search.epoch
             return self._notes.attaching(found.token, end, led, connection.peer, generation)
 
+        hooks = Hooks(
+            on_held, connected, progress=progress, rounds=report.rounds, collect=self._collect
+        )
         if found.coordinator is not None:
-            # No coordinator outlives this agent to get a death notice.
-            return Hooks(on_held, connected, progress=progress, collect=self._collect)
+            return hooks  # No coordinator outlives this agent to get a death notice.
         placed, is_short = partial(self._notes.placed, end), MemoryWatch().is_short
-        return Hooks(on_held, attaching, placed, is_short, progress, report.rounds, self._collect)
+        return replace(hooks, on_attach=attaching, on_place=placed, is_short_of_memory=is_short)
 
     def _collect(self, message: m.Collecting) -> None:
         if self._answers is None:
@@ -351,7 +362,7 @@ async def _by_endpoint(part: Membership) -> AsyncIterator[Joined]:
     if rendezvous.static and rendezvous.node_rank == 0:
         part._store = part._round_store(None)
     identity = fresh_identity(_given_id(rendezvous))
-    host = part._host_by(identity.incarnation)
+    host = part._host_by(part._hosting(identity.incarnation))
     found = await discover(rendezvous, config.access, host, part._say_status)
     coordinator = found.coordinator
     try:
@@ -390,7 +401,7 @@ async def _by_register(part: Membership) -> AsyncIterator[Joined]:
         dead=part._setup.dead,
     )
     end = AgentEnd(identity, part._settings, rules)
-    hosts = leading.Hosts(part._host_by(identity.incarnation, own), part._reconnect)
+    hosts = leading.Hosts(part._host_by(part._hosting(identity.incarnation, own)), part._reconnect)
     local = local_leader(rendezvous.register.hold_s, secret_of=lambda run_id: secret)
     look = look_command(rendezvous, access)
     node = leading.LeadingNode(agent, end, rendezvous, secret, hosts, look)
@@ -413,21 +424,30 @@ async def _by_register(part: Membership) -> AsyncIterator[Joined]:
 
 @asynccontextmanager
 async def _by_handler(part: Membership) -> AsyncIterator[Joined]:
-    """Take part by the rendezvous handler of another package, without a coordinator."""
-    from rallypoint.elastic.rendezvous.plug_in.client import HandlerClient, HandlerRendezvous
-    from rallypoint.elastic.rendezvous.plug_in.session import HandlerSession
+    """Take part by the rendezvous handler of another package: one of the nodes of each of its
+    rounds hosts the coordinator."""
+    from rallypoint.elastic.rendezvous.plug_in.client import HandlerClient
+    from rallypoint.elastic.rendezvous.plug_in.session import HandlerSession, OwnNode
 
     config, embedding = part._config, part._setup.embedding
     given = embedding.handler if embedding is not None else None
     await part._answer_health_checks(config.rendezvous.local_addr or "localhost")
     client = given or await HandlerClient.make(config.rendezvous)
-    rendezvous = HandlerRendezvous(client, config.rendezvous, part._own_store)
-    session = HandlerSession(rendezvous, config, part._settings, part._agent, part._store_access)
-    yield Joined(session, session.candidate, session.open)
-    await part._leave()
+    hosting, access = part._hosting(), part._store_access
+    node = OwnNode(hosting, part._host_by, part._hooks, part._candidate, access)
+    session = HandlerSession(client, config, node, part._agent)
+    part._follow(session, session)
+    try:
+        yield Joined(session, session.candidate, session.begin)
+    finally:
+        await part._leave()
+        if (coordinator := session.coordinator) is not None:
+            await part._wait_for_others(coordinator)
+            coordinator.close()
+        await part._wait(session.let_handler_go(), LAST_REPORTS_S)
 
 
-def _goodput(host: Connected | LeaderSearch) -> GoodputView | None:
+def _goodput(host: Host) -> GoodputView | None:
     coordinator = host.coordinator
     hosted = [] if coordinator is None else coordinator.jobs.all
     return hosted[-1].watch.goodput if hosted else None

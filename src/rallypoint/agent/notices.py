@@ -45,8 +45,9 @@ class Notices:
         if not self._scratch:
             return
         rendezvous, access = self._rendezvous, self._access
-        secret = (token or b"") if has_own_token(rendezvous, access) else b""
-        where, insecure = str(peer), access.insecure
+        has_own = rendezvous.handler is not None or has_own_token(rendezvous, access)
+        secret = (token or b"") if has_own else b""
+        where, insecure = str(peer), access.insecure and not has_own
         note = LocalJob(rendezvous.run_id, where, insecure, os.getpid(), secret)
         leave_note(self._scratch, msgspec.json.encode(note))
 

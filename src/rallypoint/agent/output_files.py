@@ -195,11 +195,6 @@ class PatternLines:
                 self._say(kinds.PATTERN_OFF(pattern=pattern, line=line))
             case NothingMatched():
                 self._dispatcher.unmatched = line
-                newest = self._dispatcher.timeline.newest
-                if self._config.rendezvous.handler is None or newest is None:
-                    return  # The coordinator says it, if it holds for all nodes.
-                if said := unmatched(self._config, line, newest.assignment):
-                    self._say(kinds.PATTERN_UNMATCHED_HERE(said))
 
 
 def unmatched(config: AgentConfig, line: str | None, place: Assignment) -> str:

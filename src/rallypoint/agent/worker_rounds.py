@@ -104,8 +104,7 @@ class WorkerRounds:
             partial(self._not_started, stamp),
             partial(self._exited, stamp),
             partial(self._gone, stamp),
-            # A handler judges a failure as soon as it has the details: there they come once.
-            None if self._config.rendezvous.handler else partial(self._told_more, stamp),
+            partial(self._told_more, stamp),
         )
         try:
             self.current = self._make_workers(round_)

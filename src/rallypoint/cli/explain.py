@@ -71,19 +71,18 @@ def _rows(config: AgentConfig) -> Iterator[_Row]:
     if trackers := config.workers.export_run_id:
         text = f"all rounds are run {tracked_run_id(job.run_id)} of {', '.join(trackers)}"
         yield _Row("experiment", text, ["--export-run-id"])
-    if job.handler is None:
-        yield from _failures(job)
+    yield from _failures(job)
     if job.max_runtime_s:
         text = f"{_seconds(job.max_runtime_s)} after the first workers started, with a checkpoint"
         yield _Row("the job ends", text, ["--max-runtime"])
-    if job.handler is None and not is_alone:
+    if not is_alone:
         yield from _losses(job)
     yield from _stopping(config.stop)
-    if (path := config.observe.history) is not None and job.handler is None:
+    if (path := config.observe.history) is not None:
         where = f"a file in {path} with the job's name" if path.endswith("/") else path
         text = f"the node that hosts the job appends what happens to {where}"
         yield _Row("history", text, ["--history"])
-    if not is_alone:
+    if not is_alone and job.handler is None:
         yield _Row("token", _token(config), ["--token-file", "--token-fd", "--insecure"])
 
 
@@ -151,6 +150,8 @@ def _losses(job: RendezvousConfig) -> Iterator[_Row]:
     yield _Row("a node is lost", lost, ["--lease", "keep_alive_interval", "keep_alive_max_attempt"])
     often = f"in {job.max_node_losses_per_hour} rounds of an hour; once more ends the job"
     yield _Row("... again", often, ["--max-node-losses"])
+    if job.handler is not None:
+        return
     few = f"fewer than {job.min_nodes}: the job ends after {_seconds(job.join_timeout_s)}"
     yield _Row("too few nodes", few, ["join_timeout", "timeout"])
     if job.max_nodes > 1:

@@ -21,8 +21,8 @@ from rallypoint.core.events import Timer, TimerEnded
 from rallypoint.core.host_effects import HostEffect
 from rallypoint.core.job_lives import Life
 from rallypoint.core.job_requests import DrainRequest
-from rallypoint.core.job_state import FormerLifeGone, JobEvent, PlacesDead
-from rallypoint.core.model import DeadPlace, SharedSettings, Verdict
+from rallypoint.core.job_state import FormerLifeGone, JobEvent, JobState, PlacesDead, RoundIsOver
+from rallypoint.core.model import DeadPlace, EndReason, SharedSettings, Verdict
 from rallypoint.core.round_state import RoundState
 from rallypoint.core.session_state import Session
 from rallypoint.core.sessions import Sessions
@@ -234,6 +234,15 @@ class HostedJob:
 
         now = self._loop.time()
         self._run(self._sessions.agent_died(connection.peer, notice, is_proven, now))
+
+    def end_round(self, reason: EndReason) -> None:
+        """The round that is active, if one is."""
+        self._run(self._sessions.apply_own(RoundIsOver(reason), self._loop.time()))
+
+    def known(self) -> JobState:
+        """Return the state of the job, with its history up to now."""
+        self.see(self.watch.carry)
+        return self._sessions.job
 
     def told_dead(self, places: Sequence[DeadPlace]) -> None:
         """No process of these places lives, as others have seen."""

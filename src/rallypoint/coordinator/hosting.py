@@ -17,6 +17,7 @@ from rallypoint.coordinator.watching import JobWatch
 from rallypoint.core import job as machine
 from rallypoint.core import messages as m
 from rallypoint.core.event_kinds import Record
+from rallypoint.core.job_state import JobState
 from rallypoint.core.model import NONCE_BITS, UNNAMED_RUN_ID, Epoch, SharedSettings
 from rallypoint.core.sessions import JobStep
 from rallypoint.core.text import quoted_job
@@ -85,6 +86,9 @@ class Hosting(Struct, frozen=True):
     """The wall clock, as `clocks.wall_ms`."""
     own_agent: str = ""
     """The incarnation of the agent that it lives in, if that is known already."""
+    former: JobState | None = None
+    """The state of the job `only`, which another coordinator had that is gone; nothing runs there.
+    None: the job begins."""
     history: HistorySink | None = None
     """Where histories of jobs are written; None: nowhere."""
     who_leads: Callable[[str], Awaitable[tuple[str, bool]]] | None = None

@@ -276,6 +276,11 @@ class HostedJobs:
 
     def _host_only(self, settings: SharedSettings) -> None:
         run_id, former = settings.run_id, None
+        if (state := self._hosting.former) is not None:
+            job = self._jobs[run_id] = self._host(state)
+            job.see(job.watch.go_on)
+            job.see(self._hosting.keep_history, job.watch, took_over=True)
+            return
         if (leadership := self._leadership(run_id)) is not None:
             on_record = partial(self._hosting.on_record, run_id)
             leadership.keep(partial(self._deposed, run_id), on_record)

@@ -115,6 +115,16 @@ def _of_interfaces() -> list[str]:
     return found
 
 
+def listen_as_leader(
+    local_addr: str | None, ports: tuple[int, int] = (0, 0), *, is_alone: bool = False
+) -> list[socket.socket]:
+    """The same on the address that a person gave for this node, else on all of this machine.
+    `is_alone`: no other machine is to reach it."""
+    own = (Address("127.0.0.1", 0),) if is_alone and local_addr is None else None
+    addresses = own_addresses() if local_addr is None else addresses_of(local_addr)
+    return bind_for_leader(own or addresses, ports, f"{named.local_addr} {local_addr}")
+
+
 def bind_for_leader(
     addresses: tuple[Address, ...], ports: tuple[int, int], flag: str
 ) -> list[socket.socket]:

@@ -226,16 +226,24 @@ class JobWatch:
 
     def take_over(self, handover: Handover) -> None:
         """Go on with the history of another coordinator, as far as it has told of it. Once."""
-        self._handover, job = handover, self._sessions.job
+        self._handover = handover
         recovery, newest = handover.recovery, -1
         if recovery is not None and recovery.record.newest_round is not None:
             newest = recovery.record.newest_round
         is_active = recovery is not None and recovery.record.is_active
+        self._go_on(newest, is_active=is_active)
+
+    def go_on(self) -> None:
+        """The same where nothing runs, and all is known."""
+        self._go_on(self._sessions.job.round.round - 1, is_active=False)
+
+    def _go_on(self, newest: int, *, is_active: bool) -> None:
+        job = self._sessions.job
         self.history.take_over(newest, self._clock(), is_active=is_active)
         if job.carried is not None and job.verdict is None:
             self.history.carry_on(job.carried, self._clock())
 
-    def _carry(self) -> None:
+    def carry(self) -> None:
         """Have the next coordinator know what this one does."""
         self._carried_at = self._clock()
         self._sessions.job.carried = self.history.carried(self._clock())
@@ -244,7 +252,7 @@ class JobWatch:
         """The agent on this connection has been heard. O(1), but once in a while. Returns what a
         person should know of what it said."""
         if self.carries and self._carried_at <= self._clock() - CARRY_S:
-            self._carry()
+            self.carry()
         if self._file is not None and self._file.looked_at <= self._clock() - LOOK_S:
             self._look_for_news(self._file)
         session = self._of_node(connection)
@@ -272,7 +280,7 @@ class JobWatch:
         is_over = self._pass_on()
         is_news = is_over or self.history.rounds_formed != formed
         if is_news and self.carries:
-            self._carry()
+            self.carry()
         if self._file is not None and not self._end.is_recorded:  # Else it has the last status.
             self._file.is_due = self._file.is_due or is_news or self._has_changed(self._file)
 
@@ -300,7 +308,7 @@ class JobWatch:
         progress = claims.own_progress(job, node_id, progress)
         record = self.history.progressed(job, node_id, progress, now)
         if record is not None and self.carries:
-            self._carry()
+            self.carry()
         return record
 
     def joined(self, connection: int) -> None:

@@ -361,11 +361,6 @@ PATTERN_UNMATCHED = _hosted(
     "`--progress-pattern` has matched nothing for two minutes, on no node",
     "no line of any worker has matched {named.progress_pattern} {}",
 )
-PATTERN_UNMATCHED_HERE = EventKind(
-    "pattern_unmatched",
-    "the same with a rendezvous handler, of the node's own workers",
-    "no line of this node's workers has matched {named.progress_pattern} {}",
-)
 LOG_STORAGE = EventKind(
     "log_storage", "a log file, or the memory shared with workers, can't be written"
 )

@@ -37,6 +37,7 @@ from rallypoint.core.events import (
     NodeSucceeded,
     RoundBroken,
     RoundFailed,
+    RoundOver,
     RoundReleased,
     Timer,
     TimerEnded,
@@ -62,6 +63,7 @@ from rallypoint.core.job_state import (
     JobEvent,
     PersonWants,
     PlacesDead,
+    RoundIsOver,
     SessionLost,
     close,
     note_dead,
@@ -215,6 +217,8 @@ def _apply(job: JobState, event: JobEvent, at: float) -> list[JobEffect]:
             return []
         case PersonWants():
             return job_requests.wants(job, event, at)
+        case RoundIsOver(reason):
+            return run_round(job, RoundOver(job.round.round, reason), at)
         case _:
             assert_never(event)
 

@@ -145,7 +145,8 @@ def _form(job: JobState, effect: FormWorld, at: float) -> list[JobEffect]:
     job.enrolled, job.drained, job.stopped, job.succeeded_at = set(), set(), set(), {}
     job.told_to_go = {}
     job.unreached, job.lacking, job.withdrawn = {}, {}, 0
-    job.started, job.started_at = len(effect.world) == 1, None
+    enrols = len(effect.world) > 1 and effect.world[0].candidate.enrols
+    job.started, job.started_at = not enrols, None
     if job.started:
         workers_started(job, at)
         step_round(job.round, RoundStarted(effect.round))
@@ -182,7 +183,7 @@ def _assignments(
             master_port=master.store_port,
             restart_count=restart_count,
             why=why,
-            enrol=len(world) > 1,
+            enrol=len(world) > 1 and master.enrols,
             after=after,
             coordinator_port=next(iter(master.ports), 0),
         )

@@ -61,6 +61,12 @@ class PlacesDead(Struct, frozen=True):
     places: tuple[DeadPlace, ...]
 
 
+class RoundIsOver(Struct, frozen=True):
+    """The rendezvous handler that has formed this job's world says that another one is due."""
+
+    reason: EndReason
+
+
 class PersonWants(Struct, frozen=True):
     """A person wants this of the job: one of the subjects that are no questions."""
 
@@ -70,7 +76,14 @@ class PersonWants(Struct, frozen=True):
 
 
 JobEvent = (
-    NodeJoined | TimerEnded | SessionLost | FromNode | FormerLifeGone | PersonWants | PlacesDead
+    NodeJoined
+    | TimerEnded
+    | SessionLost
+    | FromNode
+    | FormerLifeGone
+    | PersonWants
+    | PlacesDead
+    | RoundIsOver
 )
 JobEffect = ToNode | RefuseNode | Record
 

@@ -51,6 +51,9 @@ class Candidate(Struct, frozen=True, array_like=True):
     """Ports of this node that are free for programs of its workers in the next round: for a
     coordinator of theirs, should this be rank 0, and then one for each worker. Empty: none is
     wanted."""
+    enrols: bool = True
+    """False: the store is a rendezvous handler's, with which no node can enrol. Only nodes of one
+    version meet by a handler."""
 
 
 class Lacking(Struct, frozen=True, array_like=True):

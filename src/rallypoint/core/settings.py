@@ -267,12 +267,11 @@ RENDEZVOUS = (
     _own("--max-node-losses", "N",
          "rounds per hour that may end because nodes were lost, however many each; one more ends"
          " the job",
-         "integer", "rendezvous.max_node_losses_per_hour", most=MAX_GIVEN, key="tcp",
-         by_coordinator=True),
+         "integer", "rendezvous.max_node_losses_per_hour", most=MAX_GIVEN, key="tcp"),
     _own("--stop-patience", "SECONDS",
          "more time, after --restart-grace, for nodes to stop their workers when more than two (and"
          " 5 %) are slow at once; then they are expelled",
-         "seconds", "rendezvous.stop_patience_s", key="any", by_coordinator=True),
+         "seconds", "rendezvous.stop_patience_s", key="any"),
     _own("--node-id", "NAME", "name of this node",
          "name", "rendezvous.node_id", "its host name and a number", key="tcp", of_one_agent=True),
     _own("--machine-id", "NAME",
@@ -336,11 +335,11 @@ FAILURES = (
          "a worker that tells its steps (rallypoint.worker.progress, --progress-pattern) fails when"
          " it makes none for this long; a phase may take another time: start, until the first step,"
          " or what the script names (rallypoint.worker.phase)",
-         "seconds", "rendezvous.hang_timeout_s", "never", above_zero=True, by_coordinator=True,
+         "seconds", "rendezvous.hang_timeout_s", "never", above_zero=True,
          key="call"),
     _own("--max-runtime", "SECONDS",
          "end the job this long after its first workers started, with a checkpoint; exit code 124",
-         "seconds", "rendezvous.max_runtime_s", "never", above_zero=True, by_coordinator=True),
+         "seconds", "rendezvous.max_runtime_s", "never", above_zero=True),
     _own("--restart-window", "SECONDS", "count only the failures of the last SECONDS",
          "seconds", "rendezvous.restart_window_s", "all", above_zero=True),
     _own("--restart-backoff", "SECONDS", "pause before a restart, doubled each time",
@@ -348,7 +347,7 @@ FAILURES = (
     _own("--max-no-progress", "N",
          "end the job when it has failed N times in a row in the same way and got no further; 3 is"
          " a good choice",
-         "integer", "rendezvous.max_no_progress", "never", most=MAX_GIVEN, by_coordinator=True,
+         "integer", "rendezvous.max_no_progress", "never", most=MAX_GIVEN,
          key="call"),
     _own("--hold-back-after", "N",
          "hold back a machine whose workers have failed N times within an hour, while --nnodes MIN"
@@ -361,11 +360,11 @@ FAILURES = (
     _own("--reconnect-grace", "SECONDS",
          "how long a node may take to reconnect after its connection was closed, as by a crash or "
          "a shutdown",
-         "seconds", "rendezvous.reconnect_grace_s", key="tcp", by_coordinator=True),
+         "seconds", "rendezvous.reconnect_grace_s", key="tcp"),
     _own("--reset-grace", "SECONDS",
          "the same when its connection was cut on the way, as by a firewall",
          "seconds", "rendezvous.reset_grace_s", "a third of the lease",
-         follows="lease_s", key="tcp", by_coordinator=True),
+         follows="lease_s", key="tcp"),
     _own("--reconnect-timeout", "SECONDS",
          "how long to look for a lost coordinator, at least the lease, when the workers are killed",
          "seconds", "rendezvous.reconnect_timeout_s",
@@ -384,7 +383,7 @@ STOPPING = (
          " for its workers to stop, until SIGKILL",
          "seconds", "stop.drain_deadline_s", "--shutdown-timeout", most=MAX_WAIT_S, key="call"),
     _own("--drain-signal", "NAME", "asks workers for that checkpoint, besides rallypoint.worker",
-         "signal", "stop.drain_signal", by_coordinator=True),
+         "signal", "stop.drain_signal"),
     _own("--preempt-notice", "FILE|cmd:COMMAND",
          "this node leaves when FILE appears, or COMMAND ends with 0 (run every 5 s)",
          "notice", "stop.preempt_notice"),
@@ -463,7 +462,7 @@ WATCHING = (
          " the job's name, while it runs: rallypoint events FILE; none: keep nothing of the job"
          " after its end",
          "file", "observe.history", "a directory in your home, where rallypoint status looks",
-         of_one_agent=True, by_coordinator=True, key="call"),
+         of_one_agent=True, key="call"),
     _own("--progress-pattern", "NAME|REGEX",
          "read the workers' steps in what they print: hf-trainer, lightning, megatron, torchtitan,"
          " accelerate, or an expression with (?P<step>...) and, if told, total, loss, tokens",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -68,10 +70,12 @@ class SshClient:
             self._process.stdin.close()
 
     def kill(self) -> None:
-        """Do not wait for it."""
+        """Do not wait for it, nor for what a script in its place has started: that holds the pipes
+        open."""
         self._listening.cancel()
-        with suppress(ProcessLookupError):
-            self._process.kill()
+        if self._process.returncode is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
 
     async def _listen(self) -> None:
         assert self._process.stderr is not None

@@ -154,7 +154,7 @@ class Telemetry:
 
     def _keep_job(self) -> None:
         config = self._config
-        if not config.observe.keep_in or config.rendezvous.handler is not None:
+        if not config.observe.keep_in:
             return
         from rallypoint.agent.telemetry.keeping import Keeping
 

@@ -41,11 +41,8 @@ def _as_here(asked: Asked) -> Asked:
 async def _launch(asked: Asked) -> int:
     output = OutputWriter(tuple(host.name for host in asked.plan.hosts), asked.plan.output)
     writing = asyncio.get_running_loop().create_task(output.run())
-    launch = LaunchedJob(asked, output)
     try:
-        return await launch.run()
+        return await LaunchedJob(asked, output).run()
     finally:
         output.close()
-        if launch.is_hurried:
-            writing.cancel()
         await asyncio.gather(writing, return_exceptions=True)

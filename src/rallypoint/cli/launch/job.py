@@ -6,11 +6,14 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import Coroutine
 
 from rallypoint.cli.launch import machine
 from rallypoint.cli.launch.link import HostLink
 from rallypoint.cli.launch.output import OutputWriter
 from rallypoint.cli.launch.plan import Asked
+from rallypoint.errors import InvariantError
+from rallypoint.observe.faults import describe_fault
 from rallypoint.wire.launch_link import AgentOutput, FromHost, Look
 
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -30,16 +33,15 @@ class LaunchedJob:
         }
         self._tasks: list[asyncio.Task[None]] = []
         self._over: asyncio.Future[machine.Over] = self._loop.create_future()
-        self.is_hurried = False
-        """A person has asked three times, and waits for nothing."""
 
     async def run(self) -> int:
-        """The exit code of this command."""
+        """The exit code of this command. Raises InvariantError for a bug: the hosts are hung up on,
+        as they are at every end."""
         for number in _PASSED_ON:
             if signal.getsignal(number) != signal.SIG_IGN:
                 self._loop.add_signal_handler(number, self._step, machine.Signalled(number))
         self._loop.add_signal_handler(signal.SIGTSTP, self._not_stopped)
-        beat, patience_s = self._loop.create_task(self._beat()), 0.0
+        beat, patience_s = self._begin(self._beat()), machine.BEAT_S
         try:
             over = await self._over
             patience_s = over.patience_s
@@ -54,6 +56,22 @@ class LaunchedJob:
                 link.kill()
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    def _begin(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
+        task = self._loop.create_task(work)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        """End: the event that is lost may be the one for which everything waits."""
+        if not self._over.done():
+            machine.abandon(self._state)
+            what = f"the launch has a bug ({describe_fault(error)}): please report it"
+            self._over.set_exception(InvariantError(what))
+
     async def _beat(self) -> None:
         while True:
             self._step(machine.TimePassed())
@@ -67,14 +85,17 @@ class LaunchedJob:
             self._step(machine.Heard(name, message))
 
     def _step(self, event: machine.Event) -> None:
-        for effect in machine.step(self._state, event, self._loop.time()):
-            self._execute(effect)
+        try:
+            for effect in machine.step(self._state, event, self._loop.time()):
+                self._execute(effect)
+        except Exception as error:  # Whoever called may be the loop, which would only log it.
+            self._fail(error)
 
     def _execute(self, effect: machine.Effect) -> None:
         output, links = self._output, self._links
         match effect:
             case machine.Reach(name):
-                self._tasks.append(self._loop.create_task(links[name].run()))
+                self._tasks.append(self._begin(links[name].run()))
             case machine.Send(name, message):
                 links[name].send(message)
             case machine.HangUp(name):
@@ -90,7 +111,7 @@ class LaunchedJob:
             case machine.ShowLast(names, as_one_host):
                 output.show_last(max(names, key=output.last_size), as_one_host=as_one_host)
             case machine.Hurry():
-                self.is_hurried = True
+                output.give_up()
             case machine.Over():
                 self._over.set_result(effect)
 

@@ -48,6 +48,8 @@ class HostPart(Enum):
     RUNS = "runs"
     ENDED = "ended"
     """The host's agent has told how the job ended."""
+    DETACHED = "detached"
+    """The host's agent runs on without this command, which can tell it nothing more."""
     GONE = "gone"
     """The host never was there, or has left or lost the job."""
 
@@ -205,6 +207,11 @@ def step(state: Launch, event: Event, at: float) -> list[Effect]:
     return effects + _go_on(state)
 
 
+def abandon(state: Launch) -> None:
+    """End a launch that has a bug: from now on only signals have an effect."""
+    state.is_over = True
+
+
 def _heard(state: Launch, name: str, message: wire.FromHost) -> list[Effect]:
     part, effects = state.parts[name], list[Effect]()
     match message:
@@ -218,7 +225,7 @@ def _heard(state: Launch, name: str, message: wire.FromHost) -> list[Effect]:
         case wire.Started() if part is HostPart.RUNS:
             state.started[name] = message
             if state.asked.detach:
-                state.parts[name] = HostPart.GONE
+                state.parts[name] = HostPart.DETACHED
         case wire.AgentEnded() if part is HostPart.RUNS:
             effects = _ended(state, name, message)
     return effects
@@ -230,7 +237,8 @@ def _link_ended(state: Launch, event: LinkEnded) -> list[Effect]:
         case HostPart.ASKED | HostPart.READY:
             return _failed(state, name, why, is_mistake=event.is_mistake)
         case HostPart.RUNS:
-            why = f"the link is broken ({why}): its agent saves a checkpoint and leaves"
+            then = "may run on" if state.asked.detach else "saves a checkpoint and leaves"
+            why = f"the link is broken ({why}): its agent {then}"
             return [EndOutput(name), ShowLast((name,)), *_failed(state, name, why)]
     return []
 
@@ -262,6 +270,8 @@ def _ended(state: Launch, name: str, end: wire.AgentEnded) -> list[Effect]:
 
 def _end_if_too_few(state: Launch) -> list[Effect]:
     """End a job that can't go on: nobody will come in place of those that are gone."""
+    if state.asked.detach:
+        return []  # Agents that run on can't be told.
     runs, least = state.those(HostPart.RUNS), state.asked.plan.least
     left = len(runs) + len(state.those(HostPart.ENDED))
     if state.caught or state.ending_code or not runs or left >= least:
@@ -366,12 +376,16 @@ def _what_starts(state: Launch, ready: list[str]) -> str:
 
 
 def _detached(state: Launch) -> list[Effect]:
-    asked, started = state.asked, state.started
-    if not started:
-        return [_over(state, _not_enough_code(state))]
-    in_order = {name: started[name] for name in state.parts if name in started}
-    lines = detached_lines(asked.plan, in_order, state.where, asked.summary)
-    return [Print(tuple(lines)), _over(state, 0)]
+    asked, least = state.asked, state.asked.plan.least
+    started = {name: state.started[name] for name in state.those(HostPart.DETACHED)}
+    lines: list[str] = []
+    if started:
+        lines += detached_lines(asked.plan, started, state.where, asked.summary)
+    if len(started) >= least:
+        return [Print(tuple(lines)), _over(state, 0)]
+    then = ": they wait for others until join_timeout" if started else ""
+    told = f"agents run on {count(len(started), 'host')}, and --nodes needs {least}{then}"
+    return [Print((*lines, f"rallypoint: {told}")), _over(state, _not_enough_code(state))]
 
 
 def _end(state: Launch) -> list[Effect]:

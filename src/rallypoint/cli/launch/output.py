@@ -54,7 +54,8 @@ class OutputWriter:
         self._changed, self._room = asyncio.Event(), asyncio.Event()
         self._room.set()
         self._gone: set[int] = set()
-        self._is_closed = False
+        self._writer: asyncio.Task[None] | None = None
+        self._is_closed = self._is_given_up = False
 
     def say(self, text: str) -> None:
         """A line of this command."""
@@ -95,7 +96,8 @@ class OutputWriter:
         return len(self._last[name])
 
     async def run(self) -> None:
-        """Write, until all is written after `close`."""
+        """Write, until all is written after `close`. After `give_up` its task is cancelled."""
+        self._writer = asyncio.current_task()
         while self._waiting or not self._is_closed:
             await self._changed.wait()
             self._changed.clear()
@@ -109,9 +111,20 @@ class OutputWriter:
                 self._changed.set()
 
     def close(self) -> None:
-        """Have `run` return when all is written."""
+        """Have `run` return when all is written, or at once after `give_up`."""
         self._is_closed = True
         self._changed.set()
+        self._cancel_if_due()
+
+    def give_up(self) -> None:
+        """Have nobody wait for the console. What it takes until `close` is still shown."""
+        self._is_given_up = True
+        self._room.set()
+        self._cancel_if_due()
+
+    def _cancel_if_due(self) -> None:
+        if self._is_given_up and self._is_closed and self._writer is not None:
+            self._writer.cancel()
 
     def _each(self, name: str, fd: int, cut: Callable[[LineAssembler], bytes]) -> None:
         stream = self._streams[name, fd]
@@ -148,7 +161,7 @@ class OutputWriter:
             self._waiting.append((fd, data))
             self._size += len(data)
             self._changed.set()
-            if self._size >= _FULL_BYTES:
+            if self._size >= _FULL_BYTES and not self._is_given_up:
                 self._room.clear()
 
     def _write(self, batch: list[tuple[int, bytes]]) -> None:

@@ -145,6 +145,10 @@ class CoordinatorSession:
         assert self._end.attached is not None
         return Stamp(self._end.attached.incarnation, round_)
 
+    def change(self, end: AgentEnd, dial: Dial, hooks: Hooks) -> None:
+        """Be the session with another coordinator: after `abort`, before `open`."""
+        self._end, self._dial, self._hooks = end, dial, hooks
+
     def open(self, connection: ClientConnection) -> None:
         """Attach, and stay attached from now on."""
         self._attach(connection)

@@ -110,7 +110,7 @@ def step(state: WorkersState, event: NodeEvent) -> list[NodeEffect]:
         return _ordered(state, event)
     match event:
         case SessionOpened(resumed, replaced):
-            state.is_member = state.has_coordinator = not state.settings.by_handler
+            state.is_member = state.has_coordinator = True
             if resumed:
                 state.is_foreign &= not replaced  # one that has taken over knows our round
                 return []

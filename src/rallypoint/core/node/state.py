@@ -79,8 +79,6 @@ class NodeSettings(Struct, frozen=True):
     """The job can't have another node."""
     has_witness: bool = False
     """A process beside the agent notes the signals of a scheduler; see `worker_signals.py`."""
-    by_handler: bool = False
-    """A handler forms the rounds. It may block, and has its own time to end the job for others."""
 
 
 class WorkersState(Struct):
@@ -197,7 +195,7 @@ def stop(state: WorkersState, desired: Desired, number: int, grace_s: float) -> 
         case NodePhase.IDLE | NodePhase.ENROLLING | NodePhase.READY:
             return _end_before_start(state)
         case NodePhase.RUNNING | NodePhase.FINISHED:
-            state.phase, state.grace_s = NodePhase.STOPPING, grace_s
+            state.phase, state.grace_s, state.first_grace = NodePhase.STOPPING, grace_s, 0
             return end_by_signal(state, number)
         case NodePhase.STOPPING if grace_s < state.grace_s and not state.killing:
             state.grace_s = grace_s

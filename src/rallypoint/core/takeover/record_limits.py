@@ -108,6 +108,12 @@ def fault_in(record: LeadRecord) -> str:
     return "" if record.job is None else _world_fault(record.job)
 
 
+def fault_of_job(job: JobRecord) -> str:
+    """The same in the record of a job that no register has."""
+    fault = limits.fault_in(job, _TABLE, limits.MAX_SENTENCE)
+    return f"record.job{fault}" if fault else _world_fault(job)
+
+
 def _world_fault(job: JobRecord) -> str:
     """The first value that does not have the size of the newest world."""
     nodes = job.nodes

@@ -11,29 +11,22 @@ import itertools
 import os
 import socket
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from msgspec.structs import replace
-
-from rallypoint.config import Endpoint, RendezvousConfig
-from rallypoint.coordinator.client.endpoint import NotYet, resolve
-from rallypoint.coordinator.own_addresses import reachable_host
-from rallypoint.core.model import EndKind, EndReason, Verdict
-from rallypoint.core.text import named
+from rallypoint.config import RendezvousConfig
+from rallypoint.core.model import EndKind, EndReason
 from rallypoint.elastic.rendezvous.api import RendezvousParameters
-from rallypoint.elastic.rendezvous.plug_in import round as rounds
-from rallypoint.elastic.rendezvous.plug_in.round import HandlerChange, NodeInfo
+from rallypoint.elastic.rendezvous.plug_in import exchange
+from rallypoint.elastic.rendezvous.plug_in.exchange import NodeInfo
+from rallypoint.elastic.rendezvous.plug_in.part import HandlerState
 from rallypoint.elastic.rendezvous.registry import get_rendezvous_handler
 from rallypoint.errors import (
     RallypointError,
     RendezvousClosedError,
     RendezvousPlugInError,
     RendezvousTimeoutError,
-    UsageError,
 )
-from rallypoint.store.round_store import RoundStore
 from rallypoint.threads import run_in_thread
 
 T = TypeVar("T")
@@ -46,8 +39,6 @@ FIRST_POLL_S = 0.01
 POLL_GROWTH = 1.5
 LONGEST_POLL_S = 0.25
 """Between two looks at the store of a round."""
-REASON_S = 1.0
-"""A store that does not answer for so long is asked no more why the round ended."""
 LOOK_S = 1.0
 """While infos are missing the handler is asked so often whether the round still is."""
 _NEW_ROUND = "a new round began: a node was lost, joined, or restarts its workers"
@@ -66,6 +57,10 @@ def own_name() -> str:
     return f"{host}.{os.getpid()}.{number}" if number else f"{host}.{os.getpid()}"
 
 
+class RoundOver(Exception):
+    """The handler says so, before all its nodes have come."""
+
+
 class AgreedRound:
     """A round that a handler has agreed on, and what its nodes tell each other by its store."""
 
@@ -75,92 +70,49 @@ class AgreedRound:
         """`bootstrap`: the handler's own store for the workers, if it has one."""
         self._store, self.rank, self.size, self.bootstrap = store, rank, size, bootstrap
 
-    async def has(self, *keys: str) -> bool:
-        """Whether all keys are there."""
-        return bool(await in_thread(lambda: self._store.check(list(keys))))
+    async def exchange(
+        self, info: NodeInfo, limit_s: float, check: Callable[[], Awaitable[None]]
+    ) -> list[NodeInfo]:
+        """Tell the others this, and return what all have told, by rank: one set, and one read for
+        each node. `check` is called while nodes are missing, and may raise.
 
-    async def put(self, key: str, value: bytes) -> None:
-        """One set."""
-        await in_thread(lambda: self._store.set(key, value))
-
-    async def get_all(self, *keys: str) -> list[bytes]:
-        """The values of keys that are there; one request where the store can."""
-
-        def read() -> list[bytes]:
-            if hasattr(self._store, "multi_get"):
-                return list(self._store.multi_get(list(keys)))
-            return [self._store.get(key) for key in keys]
-
-        return await in_thread(read)
-
-    async def have_all_succeeded(self) -> bool:
-        """Whether the workers of every node have; no if the store can't be asked."""
-        try:
-            return await self.has(*(rounds.done_key(rank) for rank in range(self.size)))
-        except Exception:
-            return False
-
-    async def wait_all_succeeded(self) -> None:
-        """The exit barrier: tell the others that the workers here have succeeded, and wait.
-
-        Whether a store that fails is lost for good is said by the handler, which is asked too.
+        Raises RendezvousTimeoutError, and RendezvousStateError for a node of another version.
         """
-        is_put, pause_s = False, FIRST_POLL_S
-        while True:
-            try:
-                if not is_put:
-                    await self.put(rounds.done_key(self.rank), b"1")
-                    is_put = True
-            except Exception:
-                pause_s = LONGEST_POLL_S
-            if is_put and await self.have_all_succeeded():
-                return
-            await asyncio.sleep(pause_s)
-            pause_s = min(pause_s * POLL_GROWTH, LONGEST_POLL_S)
-
-    async def put_reason(self, reason: EndReason) -> None:
-        """This node ends the round: tell the others why, before the handler tells them that."""
-        with suppress(Exception):
-            async with asyncio.timeout(REASON_S):
-                await self.put(rounds.END_KEY, rounds.encode(reason))
-
-    async def reason(self) -> EndReason | None:
-        """Why the round is over, if a node has published that."""
-        with suppress(Exception):
-            async with asyncio.timeout(REASON_S):
-                if await self.has(rounds.END_KEY):
-                    return rounds.decode_reason(*await self.get_all(rounds.END_KEY))
-        return None
-
-    async def publish(self, verdict: Verdict) -> Verdict:
-        """Tell the other nodes; returns the first verdict that any node has published."""
-
-        def swap() -> Verdict:
-            first = self._store.compare_set(rounds.VERDICT_KEY, b"", rounds.encode(verdict))
-            return rounds.decode_verdict(first) or verdict
-
+        if self.size == 1:
+            return [info]
         try:
-            return await in_thread(swap)
-        except Exception:  # none can read it: the handler still says that the job is over
-            return verdict
+            async with asyncio.timeout(limit_s) as limit:
+                return await self._exchange(info, check)
+        except TimeoutError:
+            if not limit.expired():
+                raise  # The store's own.
+            raise RendezvousTimeoutError(
+                f"waited {limit_s:g} s for all {self.size} nodes of the round to publish their "
+                "node info in its store"
+            ) from None
 
-    async def verdict(self) -> Verdict | None:
-        """What a node has published."""
-        with suppress(Exception):  # the store may have gone with the node that closed the job
-            if await self.has(rounds.VERDICT_KEY):
-                return rounds.decode_verdict(*await self.get_all(rounds.VERDICT_KEY))
-        return None
-
-    async def let_others_read(self) -> None:
-        """The store may live on the node of rank 0, which waits for the others."""
-        if self.rank:
-            await self.put(rounds.left_key(self.rank), b"1")
-            return
-        left = [rounds.left_key(rank) for rank in range(1, self.size)]
-        pause_s = FIRST_POLL_S
-        while not await self.has(*left):
+    async def _exchange(
+        self, info: NodeInfo, check: Callable[[], Awaitable[None]]
+    ) -> list[NodeInfo]:
+        store, keys = self._store, [exchange.node_key(rank) for rank in range(self.size)]
+        await in_thread(lambda: store.set(keys[self.rank], exchange.encode(info)))
+        loop = asyncio.get_running_loop()
+        pause_s, look_at = FIRST_POLL_S, loop.time() + LOOK_S
+        while not await in_thread(lambda: store.check(keys)):
+            if loop.time() > look_at:
+                await check()
+                look_at = loop.time() + LOOK_S
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * POLL_GROWTH, LONGEST_POLL_S)
+        values = await in_thread(lambda: _read(store, keys))
+        return [exchange.decode(value, rank) for rank, value in enumerate(values)]
+
+
+def _read(store: Any, keys: list[str]) -> list[bytes]:
+    """One request where the store can."""
+    if hasattr(store, "multi_get"):
+        return list(store.multi_get(keys))
+    return [store.get(key) for key in keys]
 
 
 class HandlerClient:
@@ -222,31 +174,39 @@ class HandlerClient:
             return AgreedRound(store, rank, size)
         return AgreedRound(store, rank, size, (own.master_addr, own.master_port))
 
-    async def look(self) -> HandlerChange:
-        """What the handler says now."""
+    async def look(self) -> HandlerState:
+        """Ask the handler about its round now."""
         return await in_thread(self._look)
 
-    async def wait_change(self) -> HandlerChange:
-        """What it says when something may have changed, or after some seconds."""
+    async def check_round(self) -> None:
+        """Raises RoundOver, or RendezvousClosedError."""
+        match await self.look():
+            case HandlerState.CLOSED:
+                raise RendezvousClosedError("the job was closed during the rendezvous")
+            case HandlerState.OVER:
+                raise RoundOver
+
+    async def wait_change(self) -> HandlerState:
+        """The same when something may have changed, or after some seconds."""
         if not hasattr(self._handler, "wait_for_change"):
             await asyncio.sleep(POLL_S)
             return await self.look()
         await in_thread(lambda: self._handler.wait_for_change(WAIT_SLICE_S))
         return await self.look()
 
-    def _look(self) -> HandlerChange:
+    def _look(self) -> HandlerState:
         """Not once this node has left: a handler may begin anew when it is asked then."""
         with self._using:
-            return HandlerChange.NONE if self._has_left else self._look_now()
-
-    def _look_now(self) -> HandlerChange:
-        if self._handler.is_closed():
-            return HandlerChange.CLOSED
-        return HandlerChange.OVER if self._handler.num_nodes_waiting() > 0 else HandlerChange.NONE
+            if self._has_left:
+                return HandlerState.GOES_ON
+            if self._handler.is_closed():
+                return HandlerState.CLOSED
+            is_over = self._handler.num_nodes_waiting() > 0
+            return HandlerState.OVER if is_over else HandlerState.GOES_ON
 
     @property
     def settings(self) -> Any:
-        """What the handler was made with, or None if it does not say."""
+        """The settings of the handler, or None if it does not say."""
         return getattr(self._handler, "settings", None)
 
     @property
@@ -257,7 +217,7 @@ class HandlerClient:
 
     @property
     def node_id(self) -> str:
-        """How the handler names this node to others, if it says."""
+        """The name of this node with the handler; empty: it does not say."""
         return str(getattr(self._handler, "node_id", "") or "")
 
     @property
@@ -286,90 +246,3 @@ class HandlerClient:
         with self._using:
             self._has_left = True
             way()
-
-
-class _Over(Exception):
-    """The round ended before it had begun."""
-
-
-class HandlerRendezvous:
-    """How this node gets into rounds. For the thread of the loop."""
-
-    def __init__(
-        self,
-        client: HandlerClient,
-        config: RendezvousConfig,
-        make_store: Callable[[str], RoundStore],
-    ) -> None:
-        """`make_store(host)`: the round store of this node, listening at that address."""
-        self.client, self._config, self._make_store = client, config, make_store
-        self._address = ""
-        self.store: RoundStore | None = None
-        """That of this node, once it was of rank 0 without a store of the handler's."""
-
-    async def next_round(self, info: NodeInfo) -> tuple[AgreedRound, list[NodeInfo]]:
-        """Join the next round, and exchange infos with its other nodes. Returns when it has begun.
-
-        Raises RendezvousTimeoutError when a node of the round gives no info, RendezvousClosedError,
-        RendezvousStateError, UsageError for an address of no use.
-        """
-        while True:
-            round_ = await self.client.next_round()
-            mine = info if round_.rank else await self._with_store(round_, info)
-            try:
-                return round_, await self._exchange(round_, mine)
-            except _Over:
-                continue
-
-    async def _with_store(self, round_: AgreedRound, info: NodeInfo) -> NodeInfo:
-        """Rank 0 says where the workers' store is, its own or the handler's."""
-        config = self._config
-        if round_.bootstrap is not None and not (config.store.host or config.store.port):
-            return replace(info, address=round_.bootstrap[0], port=round_.bootstrap[1])
-        if self.store is None:
-            given = config.store.host or config.local_addr
-            name = given or ("127.0.0.1" if config.max_nodes == 1 else socket.gethostname())
-            found = await resolve(Endpoint(name, 0))
-            if isinstance(found, NotYet):
-                raise UsageError(f"{found.reason}: give this node's address by {named.local_addr}")
-            host = found.addresses[0].host
-            if config.max_nodes > 1:
-                host = reachable_host(name, found.addresses)
-            self.store, self._address = self._make_store(host), given or host
-        return replace(info, address=self._address, port=self.store.port, secret=os.urandom(32))
-
-    async def _exchange(self, round_: AgreedRound, info: NodeInfo) -> list[NodeInfo]:
-        """One set and one read for each node."""
-        if round_.size == 1:
-            return [info]
-        limit_s = self._config.join_timeout_s
-        try:
-            async with asyncio.timeout(limit_s) as limit:
-                return await self._exchange_infos(round_, info)
-        except TimeoutError:
-            if not limit.expired():
-                raise  # the store's own
-            raise RendezvousTimeoutError(
-                f"waited {limit_s:g} s for all {round_.size} nodes of the round to publish their "
-                "node info in its store"
-            ) from None
-
-    async def _exchange_infos(self, round_: AgreedRound, info: NodeInfo) -> list[NodeInfo]:
-        keys = [rounds.node_key(rank) for rank in range(round_.size)]
-        await round_.put(keys[round_.rank], rounds.encode(info))
-        loop = asyncio.get_running_loop()
-        pause_s, look_at = FIRST_POLL_S, loop.time() + LOOK_S
-        while not await round_.has(*keys):
-            if loop.time() > look_at:
-                await self._check_round()
-                look_at = loop.time() + LOOK_S
-            await asyncio.sleep(pause_s)
-            pause_s = min(pause_s * POLL_GROWTH, LONGEST_POLL_S)
-        return [rounds.decode_info(value) for value in await round_.get_all(*keys)]
-
-    async def _check_round(self) -> None:
-        change = await self.client.look()
-        if change is HandlerChange.CLOSED:
-            raise RendezvousClosedError("the job was closed during the rendezvous")
-        if change is HandlerChange.OVER:
-            raise _Over

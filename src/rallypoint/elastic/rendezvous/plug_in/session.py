@@ -1,134 +1,158 @@
-"""An agent's session over a rendezvous handler: it speaks to the agent as that with a coordinator.
+"""An agent's session over a rendezvous handler: with the coordinator of each of its rounds in turn.
 
-All is decided in `elastic/rendezvous/plug_in/job.py`; this calls the handler and the round's
-store, and keeps the agent's loop free meanwhile.
+All is decided in `part.py`; this calls the handler, hosts the coordinator on the node of rank 0,
+and keeps the agent's loop free meanwhile.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+import os
+import socket
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from typing import Any, Protocol, assert_never
+from functools import partial
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
 
 from rallypoint.agent.round_store import StoreAccess
-from rallypoint.clocks import wall_ms
 from rallypoint.config import AgentConfig
-from rallypoint.coordinator.client.session import FromCoordinator, SessionHandler, raise_in_loop
+from rallypoint.coordinator.client.discovery import Connected, HostCoordinator
+from rallypoint.coordinator.client.session import (
+    CoordinatorSession,
+    Hooks,
+    SessionHandler,
+    fresh_identity,
+    raise_in_loop,
+)
+from rallypoint.coordinator.connection import ClientConnection, dial
+from rallypoint.coordinator.hosting import Hosting
+from rallypoint.coordinator.own_addresses import listen_as_leader
+from rallypoint.coordinator.server import Coordinator
 from rallypoint.core import messages as m
-from rallypoint.core.event_kinds import Record
-from rallypoint.core.model import Candidate, SharedSettings
-from rallypoint.core.node.events import SessionGivenUp, SessionOpened
-from rallypoint.core.session import Acknowledged, OrderPushed, Rejected
-from rallypoint.elastic.rendezvous.plug_in import job as handler_job
-from rallypoint.elastic.rendezvous.plug_in import round as e
-from rallypoint.elastic.rendezvous.plug_in.client import AgreedRound, HandlerRendezvous, own_name
-from rallypoint.elastic.rendezvous.plug_in.job import HandlerJob
-from rallypoint.elastic.rendezvous.plug_in.round import NodeInfo
-from rallypoint.errors import InfrastructureError, RendezvousClosedError, UsageError
+from rallypoint.core.model import Candidate, EndKind, EndReason, Outcome, SharedSettings
+from rallypoint.core.session import AgentEnd, Rejected, SessionNews, SessionRules
+from rallypoint.core.text import named
+from rallypoint.elastic.rendezvous.plug_in import exchange
+from rallypoint.elastic.rendezvous.plug_in import part as machine
+from rallypoint.elastic.rendezvous.plug_in.client import (
+    LONGEST_POLL_S,
+    AgreedRound,
+    HandlerClient,
+    RoundOver,
+    own_name,
+)
+from rallypoint.elastic.rendezvous.plug_in.exchange import NodeInfo
+from rallypoint.elastic.rendezvous.plug_in.one_round import OneRound
+from rallypoint.elastic.rendezvous.plug_in.part import HandlerSaid, HandlerState, NotMet, Part
+from rallypoint.errors import (
+    ForeignPeerError,
+    InfrastructureError,
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousRefusedError,
+    UsageError,
+)
+from rallypoint.wire.address import Address, told_addresses
+
+SECRET_BYTES = 32
+REFUSED_MAX = 5
+"""So often a node that was to host a coordinator may be gone when it is dialled."""
+_OUTCOMES = {
+    "RendezvousGracefulExitError": Outcome.SUCCEEDED,
+    "RendezvousClosedError": Outcome.CANCELLED,
+    "RendezvousTimeoutError": Outcome.TIMED_OUT,
+}
+"""Errors of torch's handlers are known by their names."""
 
 
-class SessionUser(SessionHandler, Protocol):
-    """The agent."""
+class OwnNode(NamedTuple):
+    """The means of this node for each round."""
 
-    def say(self, record: Record) -> None: ...
+    hosting: Hosting
+    """For a coordinator here; the job is that of the round."""
+    host: Callable[[Hosting], HostCoordinator]
+    hooks: Callable[[Connected, AgentEnd], Hooks]
+    candidate: Callable[[Connected], Awaitable[Candidate]]
+    access: StoreAccess
 
 
-class HandlerSession:
-    """For the thread of the loop. `open` when the agent has it, `close` at the end."""
-
-    is_replaceable = False
-    """No coordinator has attached this node."""
+class HandlerSession(CoordinatorSession):
+    """For the thread of the loop. `begin` when the agent has it; at the end `close`, and then
+    `let_handler_go`."""
 
     def __init__(
-        self,
-        rendezvous: HandlerRendezvous,
-        config: AgentConfig,
-        settings: SharedSettings,
-        agent: SessionUser,
-        access: StoreAccess,
+        self, client: HandlerClient, config: AgentConfig, node: OwnNode, agent: SessionHandler
     ) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._rendezvous, self._agent, self._access = rendezvous, agent, access
-        workers, client = config.workers, rendezvous.client
-        self.node_id = client.node_id or config.rendezvous.node_id or own_name()
+        rendezvous, workers = config.rendezvous, config.workers
+        identity = fresh_identity(client.node_id or rendezvous.node_id or own_name())
+        end = AgentEnd(identity, rendezvous.shared(), SessionRules())
+        super().__init__(end, _no_coordinator, self)
+        self._client, self._config, self._node, self._agent = client, rendezvous, node, agent
+        self._part = Part(client.name, rendezvous.lease_s, rendezvous.max_restarts)
         self.candidate = Candidate(workers.count, workers.role, "", 0)
-        """What this node brings; `JoinNextRound` says where its store is, when it is of rank 0."""
-        node = NodeInfo(self.node_id, workers.count, workers.role, wall_ms(), -1, 0)
-        self._job = HandlerJob(client.name, node, settings)
-        self._round: AgreedRound | None = None
+        """This node in the present round."""
+        self.coordinator: Coordinator | None = None
+        """The coordinator of the present round, if it lives here."""
         self._calls: set[asyncio.Task[None]] = set()
-        self._parting: asyncio.Task[None] | None = None
-        self._is_closed = False
-        self._error: Exception | None = None
+        self._raised: Exception | None = None
+        self._refused = 0
+        """So many coordinators in a row were not where their nodes had told."""
 
     @property
-    def error(self) -> Exception | None:
-        """What ended this node's part, if it was no verdict of the job."""
-        closed_why = self._job.closed_why
-        return self._error or (RendezvousClosedError(closed_why) if closed_why else None)
+    def error(self) -> Exception | None:  # type: ignore[override]
+        """The exception that ended this node's part, if it was no verdict of the job."""
+        why = machine.closed_why(self._part)
+        return RendezvousClosedError(why) if why else self._raised
 
-    def open(self) -> None:
+    def begin(self) -> None:
         """Take part from now on."""
-        self._agent.told(OrderPushed(handler_job.waiting(self._job)))
-        self._agent.told(SessionOpened(resumed=False))
+        self._apply(machine.meet(self._part))
 
     def report(self, report: m.Report) -> None:
-        """What the agent has to say."""
+        """Pass on a report of the agent."""
         self._step(report)
 
-    def tell_progress(self) -> None:
-        """No coordinator asks for it."""
+    def claim(self) -> m.Claim:
+        """Tell the coordinator the present state of this node."""
+        return self._agent.claim()
+
+    def told(self, news: SessionNews) -> None:
+        """The coordinator says this, or is lost."""
+        self._step(news)
 
     async def close(self, timeout_s: float) -> None:
-        """Let the handler go, within this time, also when this is cancelled."""
-        self._step(e.SessionEnds())
-        self._is_closed = True
-        assert self._parting is not None
-        parting = self._parting
-        try:
-            await asyncio.wait((parting,), timeout=timeout_s)
-        finally:
-            parting.cancel()
-            await asyncio.gather(parting, return_exceptions=True)
+        """Hang up. The coordinator, if it lives here, goes on."""
+        self._drop_calls()
+        await super().close(timeout_s)
 
-    def _step(self, event: e.HandlerEvent) -> None:
-        for effect in handler_job.step(self._job, event, self._loop.time()):
-            self._perform(effect)
+    async def let_handler_go(self) -> None:
+        """Its errors are ignored. Waits for as long as it likes."""
+        client = self._client
+        with suppress(Exception):
+            await (client.shutdown() if machine.closes(self._part) else client.leave())
 
-    def _perform(self, effect: e.HandlerEffect) -> None:
-        match effect:
-            case e.OrderAgent(message):
-                self._loop.call_soon(self._push, message)
-            case e.Acknowledge(report):
-                self._loop.call_soon(self._agent.told, Acknowledged(report))
-            case Record():
-                self._agent.say(effect)
-            case e.JoinNextRound():
-                self._start(self._join_next_round(effect))
-            case e.WatchRound():
-                self._start(self._watch(effect))
-            case e.AwaitSuccess(stamp):
-                self._start(self._await_success(e.AllSucceeded(stamp)))
-            case e.DropCalls():
-                for task in self._calls:
-                    task.cancel()
-            case e.PublishVerdict():
-                self._part(self._publish(effect))
-            case e.RoundTimer(length_s, event):
-                self._loop.call_later(length_s, self._step, event)
-            case e.GiveUpHandler(text):
-                self._agent.told(SessionGivenUp(text))
-            case e.LeaveJob():
-                self._part(self._rendezvous.client.leave())
-            case e.CloseJob(let_others_read):
-                self._part(self._close_job(let_others_read))
-            case _:
-                assert_never(effect)
+    def _step(self, event: machine.PartEvent) -> None:
+        self._apply(machine.step(self._part, event, self._loop.time()))
 
-    def _push(self, message: FromCoordinator) -> None:
-        if not self._is_closed:
-            self._agent.told(OrderPushed(message))
+    def _apply(self, effects: list[machine.PartEffect]) -> None:
+        for effect in effects:
+            match effect:
+                case m.Join():
+                    super().report(replace(effect, candidate=self.candidate))
+                case machine.Meet():
+                    self._drop_calls()
+                    self._start(self._meet(self._let_coordinator_go()))
+                case machine.WatchHandler(after_s):
+                    self._start(self._watch(after_s))
+                case machine.EndRound(reason):
+                    assert self.coordinator is not None
+                    self.coordinator.jobs.all[-1].end_round(reason)
+                case _ if isinstance(effect, m.Report):
+                    super().report(effect)
+                case _:
+                    self._loop.call_soon(self._agent.told, effect)
 
     def _start(self, call: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(call)
@@ -136,90 +160,136 @@ class HandlerSession:
         task.add_done_callback(self._calls.discard)
         task.add_done_callback(raise_in_loop)
 
-    def _part(self, call: Coroutine[Any, Any, None]) -> None:
-        """After what is under way. Errors of a handler at the end are ignored."""
+    def _drop_calls(self) -> None:
+        for task in self._calls:
+            if task is not asyncio.current_task():
+                task.cancel()
 
-        async def say(before: asyncio.Task[None] | None) -> None:
-            if before is not None:
-                await before
-            with suppress(Exception):
-                await call
+    def _let_coordinator_go(self) -> NodeInfo:
+        """Leave the coordinator of the present round; returns what this node knows of the job."""
+        coordinator, self.coordinator = self.coordinator, None
+        known = None if coordinator is None else coordinator.jobs.all[-1].known()
+        super().report(m.Leave())
+        self.abort()
+        if coordinator is not None:
+            coordinator.close()
+        return NodeInfo(self.node_id, exchange.record(self._part, self._config.shared(), known))
 
-        self._parting = self._loop.create_task(say(self._parting))
-
-    async def _join_next_round(self, effect: e.JoinNextRound) -> None:
-        if effect.reason is not None and self._round is not None:
-            await self._round.put_reason(effect.reason)
-        await asyncio.sleep(effect.after_s)
+    async def _meet(self, info: NodeInfo) -> None:
         try:
-            round_, nodes = await self._rendezvous.next_round(effect.info)
+            while not await self._join_next(info):
+                pass
         except UsageError as error:
-            self._agent.told(Rejected(error))
+            self.told(Rejected(error))
         except Exception as error:
-            self._step(await self._why_no_round(error))
-        else:
-            self._round, secret = round_, nodes[0].secret or None
-            is_first = secret is not None and round_.rank == 0
-            self._access.use(secret, self._rendezvous.store if is_first else None)
-            self._step(
-                e.HandlerRoundFormed(
-                    round_.rank, tuple(nodes), self._rendezvous.client.end_reason.text
-                )
-            )
+            self._step(self._why_not(error))
 
-    async def _why_no_round(self, error: Exception) -> e.NextRoundFailed:
-        """Errors of torch's handlers are known by their names."""
-        names = {cls.__name__ for cls in type(error).__mro__}
+    async def _join_next(self, info: NodeInfo) -> bool:
+        """Join the next round. False: it is over before it has begun."""
+        config, client = self._config, self._client
+        agreed, listeners = await client.next_round(), list[socket.socket]()
+        try:
+            if not agreed.rank:
+                listeners = listen_as_leader(config.local_addr, is_alone=config.max_nodes == 1)
+                info = self._first(agreed, info, listeners)
+            infos = await agreed.exchange(info, config.join_timeout_s, client.check_round)
+            first = infos[0]
+            settings = exchange.for_nodes(config.shared(), agreed.size)
+            if listeners:
+                hosting = replace(
+                    self._node.hosting,
+                    only=settings,
+                    machine=OneRound(has_store=first.has_store).step,
+                    former=exchange.newest(infos, settings),
+                )
+                token = {config.run_id: first.secret}.get
+                self.coordinator = self._node.host(hosting)(listeners, token)
+            found = await self._reach(first)
+        except BaseException as error:
+            for listener in listeners:
+                listener.close()
+            if isinstance(error, RoundOver):
+                return False
+            raise
+        if found is not None:
+            await self._open(agreed, first, found, settings)
+        return found is not None
+
+    def _first(
+        self, agreed: AgreedRound, info: NodeInfo, listeners: list[socket.socket]
+    ) -> NodeInfo:
+        """Return the info of the node of rank 0, which tells more than others."""
+        own, places = self._config.store, (each.getsockname()[:2] for each in listeners)
+        has_store = agreed.bootstrap is not None and not (own.host or own.port)
+        addresses = tuple(str(Address(*place)) for place in places)
+        secret = os.urandom(SECRET_BYTES)
+        return replace(info, addresses=addresses, secret=secret, has_store=has_store)
+
+    async def _reach(self, first: NodeInfo) -> Connected | None:
+        """The coordinator. None: the node that was to host it is gone."""
+        addresses, run_id = told_addresses(first.addresses), self._config.run_id
+        deadline = self._loop.time() + self._config.enrol_timeout_s
+        while True:
+            try:
+                found = await dial(addresses, run_id, first.secret)
+            except (RendezvousConnectionError, ForeignPeerError) as error:
+                is_refused = isinstance(error, RendezvousRefusedError | ForeignPeerError)
+                self._refused += is_refused
+                if self._refused > REFUSED_MAX or self._loop.time() > deadline:
+                    raise RendezvousConnectionError(
+                        f"{error}: node {first.node_id} hosts the coordinator of this round: open "
+                        "that port there, or give that node an address that the others reach with "
+                        f"{named.local_addr}"
+                    ) from error
+                if is_refused:
+                    return None
+            else:
+                self._refused = 0
+                # Its other addresses may be this machine's own, where nothing listens.
+                again = partial(dial, [found.peer], run_id, first.secret)
+                return Connected(found, again, first.secret, self.coordinator)
+            await asyncio.sleep(LONGEST_POLL_S)
+
+    async def _open(
+        self, agreed: AgreedRound, first: NodeInfo, found: Connected, settings: SharedSettings
+    ) -> None:
+        rules = SessionRules(has_fence=self._config.max_nodes > 1)
+        end = AgentEnd(self._end.identity, settings, rules)
+        end.generation = self._end.generation  # What is told once on each connection goes by this.
+        try:
+            candidate = await self._node.candidate(found)
+        except BaseException:
+            found.connection.abort()
+            raise
+        if first.has_store and agreed.bootstrap is not None:
+            self._node.access.use(found.token, None)
+            address, port = agreed.bootstrap
+            candidate = replace(candidate, address=address, store_port=port, enrols=False)
+        self.candidate = replace(candidate, node_rank=agreed.rank)
+        self.change(end, found.dial, self._node.hooks(found, end))
+        self.open(found.connection)
+        self._step(machine.Met(first.node_id, self.coordinator is not None))
+
+    def _why_not(self, error: Exception) -> NotMet:
         text = str(error) or type(error).__name__
-        if "RendezvousGracefulExitError" in names:
-            return e.NextRoundFailed(e.NoRound.NOT_NEEDED, text)
-        if "RendezvousClosedError" in names:
-            verdict = await self._round.verdict() if self._round is not None else None
-            return e.NextRoundFailed(e.NoRound.CLOSED, text, verdict)
-        if "RendezvousTimeoutError" in names:
-            return e.NextRoundFailed(e.NoRound.TIMED_OUT, text)
-        self._error = error
+        for cls in type(error).__mro__:
+            if (outcome := _OUTCOMES.get(cls.__name__)) is not None:
+                return NotMet(outcome, text)
+        self._raised = error
         if not isinstance(error, InfrastructureError):
             what = f"{type(error).__name__}: {error}"
-            text = f"the rendezvous handler {self._rendezvous.client.name!r} failed: {what}"
-        return e.NextRoundFailed(e.NoRound.FAILED, text)
+            text = f"the rendezvous handler {self._client.name!r} failed: {what}"
+        return NotMet(Outcome.INFRASTRUCTURE, text)
 
-    async def _watch(self, effect: e.WatchRound) -> None:
-        await asyncio.sleep(effect.after_s)
-        stamp, round_ = effect.stamp, self._round
-        assert round_ is not None
+    async def _watch(self, after_s: float) -> None:
+        await asyncio.sleep(after_s)
         try:
-            change = await self._rendezvous.client.wait_change()
+            said = HandlerSaid(await self._client.wait_change(), self._client.end_reason)
         except Exception as error:
-            self._step(e.WatchFailed(stamp, str(error) or type(error).__name__))
-            return
-        if change is e.HandlerChange.NONE:
-            event = e.RoundWatched(stamp, change)
-        elif await round_.have_all_succeeded():
-            event = e.RoundWatched(stamp, change, all_succeeded=True)
-        elif change is e.HandlerChange.CLOSED:
-            event = e.RoundWatched(stamp, change, verdict=await round_.verdict())
-        else:
-            reason = await round_.reason() or self._rendezvous.client.end_reason
-            event = e.RoundWatched(stamp, change, reason=reason)
-        self._step(event)
+            why = str(error) or type(error).__name__
+            said = HandlerSaid(HandlerState.FAILED, EndReason(EndKind.INFRASTRUCTURE, why))
+        self._step(said)
 
-    async def _await_success(self, event: e.AllSucceeded) -> None:
-        assert self._round is not None
-        await self._round.wait_all_succeeded()
-        self._step(event)
 
-    async def _publish(self, effect: e.PublishVerdict) -> None:
-        verdict, error = effect.verdict, ""
-        if self._round is not None:
-            verdict = await self._round.publish(verdict)
-        try:
-            await self._rendezvous.client.set_closed()
-        except Exception as raised:
-            error = str(raised)
-        self._step(e.VerdictPublished(verdict, effect.report, error))
-
-    async def _close_job(self, let_others_read: bool) -> None:
-        if let_others_read and self._round is not None:
-            await self._round.let_others_read()
-        await self._rendezvous.client.shutdown()
+async def _no_coordinator() -> ClientConnection:
+    raise RendezvousConnectionError("this node is in no round")
